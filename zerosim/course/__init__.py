@@ -1,8 +1,8 @@
-"""The course that travels with the package: scenarios, lessons, exercises, pictures.
+"""The course in the package: scenarios, lessons, exercises, pictures.
 
 `scenarios` and `docs` are symbolic links to the project's folders in a clone, and folders in an installed package:
-setuptools copies what links lead to into wheel and sdist. There is one copy of each file, links in README work, and
-no code asks which of the two it is in. What was considered instead:
+setuptools copies the targets of links into wheel and sdist. There is one copy of each file, links in README work, and
+no code distinguishes the two cases. Alternatives that were considered:
 
 - Folders in the package and links at the top: GitHub does not open a folder behind a link, so links into it would
   break.

@@ -1,7 +1,7 @@
 """The shipped lessons as HTML pages that need no network.
 
-Markdown is rendered by markdown-it-py, on which rich depends in any case. Pages keep their places relative to each
-other. A link to a Markdown page leads to its HTML page, a link to a file that is not shipped becomes plain text.
+Markdown is rendered by markdown-it-py, on which rich depends in any case. Pages keep their relative places. A link to
+a Markdown page becomes one to its HTML page, a link to a file that is not shipped becomes plain text.
 """
 
 import re
@@ -30,9 +30,9 @@ img { max-width: 100%; height: auto; background: #fff } nav { display: flex; gap
 
 
 def write_pages(folder: Path) -> Path:
-    """Write all pages, and the files that they show, into a folder; the page of the first lesson.
+    """Write all pages, and their pictures, into a folder; returns the page of the first lesson.
 
-    Raises `UsageError` if a file is there already or cannot be written.
+    Raises `UsageError` if a file exists already or cannot be written.
     """
     shipped = material()
     places = {place.as_posix() for place in shipped.values()}

@@ -1,7 +1,7 @@
-"""The files that come with the package: where they are, and by which names commands accept them.
+"""The files that come with the package: their paths, and the names by which commands accept them.
 
-A file goes before a name: `zerosim run zero3` runs a file `zero3` of the current folder if there is one, otherwise
-the shipped scenario. `zero3.toml` is never looked up as a name, so that whoever changed a copy runs the copy.
+A file takes precedence over a name: `zerosim run zero3` runs a file `zero3` of the current folder if there is one,
+otherwise the shipped scenario. `zero3.toml` is never looked up as a name, so a changed copy is run as it is.
 """
 
 import os
@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 
 @cache
 def scenarios() -> dict[str, Path]:
-    """The file of each scenario that is shipped, by its name: those to run, then plans and faults.
+    """The file of each shipped scenario, by its name: those to run, then plans and faults.
 
     >>> scenarios()["zero3"].name, scenarios()["mpt_7b"].parent.name
     ('zero3.toml', 'plans')
@@ -30,12 +30,12 @@ def scenarios() -> dict[str, Path]:
 
 
 def lessons() -> list[Path]:
-    """The lessons, in the order in which they are read."""
+    """The lessons in reading order."""
     return sorted((HERE / "docs" / "lessons").glob("[0-9]*.md"), key=lambda path: int(path.name.partition("_")[0]))
 
 
 SMALL = ("zero1", "zero2", "zero3", "compare", "stage2_needs_no_all_reduce", "reduce_scatter_slides", "unsafe_sends")
-"""Scenarios that go with the exercises: each takes seconds."""
+"""The scenarios that come with the exercises: each takes seconds."""
 
 
 def exercises() -> dict[Path, Path]:
@@ -48,7 +48,7 @@ def exercises() -> dict[Path, Path]:
 
 
 def material() -> dict[Path, Path]:
-    """The lessons, the files they link to, and their pictures, each with its place beside the others."""
+    """The lessons, the files they link to, and their pictures, each with its relative place."""
     docs = HERE / "docs"
     found = [*docs.glob("*.md"), *docs.glob("lessons/*.*"), *docs.glob("exercises/*.*"), *docs.glob("pictures/*.*")]
     return {path: path.relative_to(docs) for path in sorted(found)}

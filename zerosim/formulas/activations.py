@@ -1,11 +1,12 @@
-"""What one pass forward and backward has alive beside model states: a tape's own steps, on shapes alone.
+"""The memory of one pass forward and backward in addition to model states: the tape's own code, on shapes alone.
 
-All stages have the same: the micro-batches that go together, and of each what backward needs. Nothing is computed and
-no memory is taken, so this can be asked of any model; operations count their own work as they would with numbers.
+It is the same in all stages: the micro-batches of a pass, and the arrays that backward needs of each. Nothing is
+computed or allocated, so any model can be examined; operations count their work arrays as they would with numbers.
 
 Bounds on activations and buffers were up to four times too high, so the tape itself now runs on extents under a
-ledger, and every run is held to the byte. The weakness: what the tape keeps too much is on both sides. Tests compare
-it with figures made by hand (s b h (32 + 2 a s / h) for a block in 16 bits, sums of arrays for others).
+ledger, and every run is compared with it to the byte. The weakness: superfluous arrays that the tape keeps are on both
+sides. Tests compare it with figures made by hand (s b h (32 + 2 a s / h) for a block in 16 bits, sums of arrays for
+others).
 """
 
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from zerosim.training.config import Config
 
 @dataclass(frozen=True)
 class PassPeaks:
-    """The most bytes of activations, of what operations have as buffers, and of what is offloaded."""
+    """The peaks in bytes of activations, of operations' buffers, and of offloaded activations."""
 
     activations: int
     buffers: int
@@ -37,7 +38,7 @@ class PassPeaks:
 
 @cache
 def pass_peaks(config: Config) -> PassPeaks:
-    """The most bytes of each that there are within a pass.
+    """The peaks within a pass.
 
     >>> from zerosim.models.units import Task
     >>> from zerosim.scenario.schema import Scenario
@@ -52,9 +53,9 @@ def pass_peaks(config: Config) -> PassPeaks:
 
 
 def run_passes(config: Config, allocate: Allocator, segments: SeenSegments, count: int) -> Tape:
-    """Forward, the loss, and backward of as many micro-batches as go together; the tape that has run them.
+    """Run forward, the loss, and backward for the micro-batches of `count` passes; the tape.
 
-    Of several such passes the second finds what the step still has of the first, and so does each one after it.
+    From the second pass on, the step still holds arrays of the previous one.
     """
     model = config.model
     weights: dict[Any, Any] = {unit: Extent(unit.count, config.computing.weights) for unit in model.units}
@@ -84,7 +85,7 @@ def operations(config: Config) -> dict[str, int]:
 
 
 def batch(config: Config) -> tuple[Any, Any]:
-    """A micro-batch's inputs and targets: tokens and labels are small enough to be there."""
+    """A micro-batch's inputs and targets; tokens and labels are small enough to be real arrays."""
     samples, task = config.row.train.micro_batch, config.model.task
     shape = (samples, task.inputs)
     if task.tokens:
@@ -99,24 +100,24 @@ class Nowhere:
     """A store for arrays without numbers."""
 
     def write(self, start: int, array: Any) -> None:
-        """Nothing to write."""
+        """Does nothing."""
 
     def read(self, start: int, array: Any) -> Callable[[], object]:
         return lambda: None
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Does nothing."""
 
 
 def extent(shape: int | tuple[int, ...], dtype: npt.DTypeLike, *, kind: Kind, owner: str) -> Any:
-    """An `Extent`: allocates as `allocate` does, without memory."""
+    """An `Extent`: called like `allocate`, without memory."""
     return Extent(shape, dtype)
 
 
 def not_added(total: Total, contribution: Any) -> Total:
-    """The contribution: what is added to it is a gradient."""
+    """The contribution: a gradient to which nothing is added."""
     return contribution
 
 
 def nothing_drawn(*_: Any) -> None:
-    """Numbers that do not exist are not random either."""
+    """Draws nothing, since arrays have no numbers."""

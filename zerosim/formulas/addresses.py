@@ -1,12 +1,12 @@
-"""Where an allocator with a fixed address space would put what a step takes, and what it would need beyond the peak.
+"""The addresses that an allocator with a fixed address space would choose in a step, and the space beyond the peak.
 
-    hole           addresses that nobody has, between two that somebody has, or the endless one above all of them
+    hole           free addresses between two used ones, or the endless range above all used ones
     first fit      the lowest hole that is long enough
     best fit       the shortest one, and of equal ones the lowest
-    long-lived     gradients that are there between steps, and what forward leaves for backward
-    laid out       long-lived arrays lie in one block below all others, where each has its place before the step begins
+    long-lived     gradients that exist between steps, and arrays that forward leaves for backward
+    laid out       long-lived arrays lie in one block below all others, with places fixed before the step begins
 
-A block that is given back in the middle leaves a hole, which may be too short for what comes next: fragmentation. The
+A freed block in the middle leaves a hole, which may be too short for the next array: fragmentation. The
 ZeRO paper lays long-lived arrays out for that reason ("memory defragmentation").
 """
 
@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from zerosim.instruments.lifetimes import Lifetime
 
 Hole = tuple[int, float]
-"""Its first address and the one behind its last."""
+"""The first address and the one behind the last."""
 
 Fit = Callable[[Sequence[Hole], int], Hole]
-"""The hole, among those that are long enough, in ascending order, from whose start on so many bytes are taken."""
+"""Chooses among holes that are long enough, in ascending order, the one whose first bytes are used."""
 
 
 def first_fit(holes: Sequence[Hole], needed: int) -> Hole:
-    """The lowest.
+    """The lowest hole.
 
     >>> first_fit([(0, 30), (40, 60), (70, math.inf)], 20)
     (0, 30)
@@ -34,7 +34,7 @@ def first_fit(holes: Sequence[Hole], needed: int) -> Hole:
 
 
 def best_fit(holes: Sequence[Hole], needed: int) -> Hole:
-    """The shortest; of equal ones the lowest.
+    """The shortest hole; of equal ones the lowest.
 
     >>> best_fit([(0, 30), (40, 60), (70, math.inf)], 20)
     (40, 60)
@@ -60,7 +60,7 @@ class Addresses:
         self._holes: list[Hole] = [(start, math.inf)]
 
     def take(self, needed: int) -> int:
-        """The first of so many addresses in one piece, which now are somebody's."""
+        """Allocate `needed` contiguous addresses; the first of them."""
         start, stop = self._fit([hole for hole in self._holes if hole[1] - hole[0] >= needed], needed)
         self._holes.remove((start, stop))
         if start + needed < stop:
@@ -68,7 +68,7 @@ class Addresses:
         return start
 
     def give_back(self, start: int, held: int) -> None:
-        """Nobody's again, one hole with those that it touches."""
+        """Free addresses, and merge them with adjacent holes."""
         stop: float = start + held
         at = bisect_left(self._holes, (start, stop))
         if at < len(self._holes) and self._holes[at][0] == stop:
@@ -80,14 +80,14 @@ class Addresses:
 
 @dataclass(frozen=True)
 class Fragmentation:
-    """A step's lifetimes, and the first address of each as each allocator chooses it, by the allocator's name."""
+    """A step's lifetimes, and the first address of each for each allocator, by the allocator's name."""
 
     lifetimes: Sequence[Lifetime]
     long_lived: Sequence[bool]
     peak_bytes: int
-    """The most that is out at a time: what no allocator can do without."""
+    """The peak of allocated bytes: the least that any allocator needs."""
     laid_out_bytes: int
-    """The size of the block for long-lived arrays, where they are laid out."""
+    """The size of the block for long-lived arrays, if they are laid out."""
     addresses: dict[str, list[int]]
 
     @property
@@ -108,7 +108,7 @@ LAID_OUT = "_laid_out"
 
 
 def fragmentation(lifetimes: Sequence[Lifetime]) -> Fragmentation:
-    """How fragmented memory is by first fit and by best fit, and with long-lived arrays laid out beforehand.
+    """The fragmentation of memory with first fit and with best fit, and with long-lived arrays laid out beforehand.
 
     >>> found = fragmentation([
     ...     Lifetime("activations", "a", 30, 1, 4), Lifetime("activations", "b", 20, 2, None),
@@ -128,14 +128,14 @@ def fragmentation(lifetimes: Sequence[Lifetime]) -> Fragmentation:
 
 
 def events(lifetimes: Sequence[Lifetime]) -> Iterator[tuple[Lifetime, bool]]:
-    """Each lifetime when it begins (True) and, unless it stays, when it ends (False), in order."""
+    """Each lifetime at its beginning (True) and, unless it stays, at its end (False), in order of time."""
     begun = [(lifetime.since, number, True) for number, lifetime in enumerate(lifetimes)]
     ended = [(lifetime.until, number, False) for number, lifetime in enumerate(lifetimes) if lifetime.until is not None]
     return ((lifetimes[number], begins) for _, number, begins in sorted([*begun, *ended]))
 
 
 def peak(lifetimes: Sequence[Lifetime]) -> int:
-    """The most bytes that are out at a time."""
+    """The peak of allocated bytes."""
     now = most = 0
     for lifetime, begins in events(lifetimes):
         now += lifetime.held_bytes if begins else -lifetime.held_bytes
@@ -144,7 +144,7 @@ def peak(lifetimes: Sequence[Lifetime]) -> int:
 
 
 def long_lived(lifetimes: Sequence[Lifetime]) -> list[bool]:
-    """Which are gradients that are there between steps, or activations that are there when a loss is computed."""
+    """Whether each array is a gradient that exists between steps, or an activation that exists during a loss."""
     losses = [lifetime.since for lifetime in lifetimes if lifetime.owner == "loss"]
 
     def stays(lifetime: Lifetime) -> bool:
@@ -161,7 +161,7 @@ def long_lived(lifetimes: Sequence[Lifetime]) -> list[bool]:
 def placed(
     lifetimes: Sequence[Lifetime], fit: Fit, whole: Mapping[Lifetime, int], height: int = 0
 ) -> list[int]:
-    """The first address of each: where `whole` has laid it out below `height`, or as `fit` chooses above."""
+    """The first address of each array: in `whole`, below `height`, or as `fit` chooses above."""
     space, found = Addresses(fit, height), dict[Lifetime, int]()
     for lifetime, begins in events(lifetimes):
         if lifetime in whole:
@@ -174,7 +174,7 @@ def placed(
 
 
 def laid_out(lifetimes: Sequence[Lifetime]) -> dict[Lifetime, int]:
-    """Places in one block for arrays whose lives are known: the largest first, each at the lowest that is free as long.
+    """Places in one block for arrays with known lifetimes: the largest first, each at the lowest place that is free.
 
     >>> first, second = Lifetime("gradients", "a", 10, 0, 4), Lifetime("gradients", "b", 10, 5, None)
     >>> list(laid_out([first, second]).values())
@@ -192,6 +192,6 @@ def laid_out(lifetimes: Sequence[Lifetime]) -> dict[Lifetime, int]:
 
 
 def meet(one: Lifetime, other: Lifetime) -> bool:
-    """Whether both are out at some time."""
+    """Whether two lifetimes overlap."""
     until = [math.inf if each.until is None else each.until for each in (one, other)]
     return one.since < until[1] and other.since < until[0]

@@ -1,10 +1,10 @@
-"""Activations of a transformer by formula, from the operations themselves, beside a published formula.
+"""Activations of a transformer by formula, from the operations themselves, with a published formula.
 
     s, b, h, a    tokens of a sequence, sequences in a micro-batch, width, heads
 
 Korthikanti et al., "Reducing activation recomputation in large transformer models" (2022), section 4.1, count
-s b h (34 + 5 a s / h) bytes for a block of GPT-2's shape in 16 bits. What is kept here is s b h (32 + 2 a s / h): of
-dropout nothing, since its masks are drawn again (2 s b h, and of attention 3 a s² b with the softmax's dropped copy,
+s b h (34 + 5 a s / h) bytes for a block of GPT-2's shape in 16 bits. This package keeps s b h (32 + 2 a s / h): nothing
+for dropout, since its masks are drawn again (2 s b h, and in attention 3 a s² b with the softmax's dropped copy,
 as nothing is dropped there).
 """
 
@@ -25,14 +25,14 @@ from zerosim.training.config import Config, configured
 
 @dataclass(frozen=True)
 class BlockActivations:
-    """Bytes of one micro-batch in 16 bits: what a block keeps, that by the published formula, and peaks of all."""
+    """The bytes of one micro-batch in 16 bits: kept by a block, by the published formula, and peaks over all blocks."""
 
     block_bytes: int
     korthikanti_bytes: int
     peak_bytes: int
     """The peak of a whole pass."""
     recomputed_peak_bytes: int
-    """Where every unit keeps its input alone."""
+    """The peak if every unit keeps only its input."""
 
 
 def transformer(model: ModelKeys, samples: int) -> tuple[int, BlockActivations]:
@@ -58,7 +58,7 @@ def transformer(model: ModelKeys, samples: int) -> tuple[int, BlockActivations]:
 
 
 def in_16_bits(model: ModelKeys, samples: int, *, recompute: bool) -> Config:
-    """One rank that trains on one micro-batch."""
+    """The configuration of one rank that trains on one micro-batch."""
     scenario = Scenario(
         world=WorldKeys(1),
         model=model,
@@ -70,7 +70,8 @@ def in_16_bits(model: ModelKeys, samples: int, *, recompute: bool) -> Config:
 
 
 def kept_bytes(unit: Unit, segment: Segment, shape: Shape) -> int:
-    """What a segment keeps in 16 bits of an input of this shape: each block of memory once, its input too."""
+    """The bytes that a segment keeps in 16 bits for an input of this shape: each block of memory once, its input too.
+    """
     plan = segment.plan(shape, of_parameters=True, of_input=True)
     dtype = np.dtype(np.float16)
     parameters = unit.parts(extent(unit.count, dtype, kind="parameters", owner=unit.name))
@@ -84,7 +85,7 @@ def memory(kept: Kept) -> Iterable[Array]:
 
 
 def korthikanti(s: int, b: int, h: int, a: int) -> int:
-    """Bytes of a block by the published formula, nothing recomputed, one tensor-parallel rank.
+    """The bytes of a block by the published formula, without recomputation, on one tensor-parallel rank.
 
     >>> korthikanti(2048, 1, 12288, 96)
     2868903936

@@ -39,7 +39,7 @@ def zero2(parameters: int, ranks: int) -> ModelStates:
 
 
 def zero3(parameters: int, ranks: int, largest_layer: int) -> ModelStates:
-    """Bytes on every rank while its largest layer is at work, exact.
+    """Bytes on every rank at the peak, while the largest layer is computed, exact.
 
     >>> int(zero3(2_851_000_000, 8, 32_000_000).total)
     6542750000

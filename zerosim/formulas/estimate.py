@@ -1,4 +1,4 @@
-"""What each rank keeps of one model, stage by stage: the paper's count of it, or DeepSpeed's."""
+"""The model states that each rank keeps, stage by stage: by the paper's count, or by DeepSpeed's."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from zerosim.stages import STAGES
 
 
 class EstimatedRow(NamedTuple):
-    """One stage: what a rank keeps, in bytes, its sum as a formula, and the tier of each state that is offloaded."""
+    """One stage: the bytes that a rank keeps, their sum as a formula, and the tier of each state that is offloaded."""
 
     stage: str
     formula: str
@@ -33,7 +33,7 @@ class EstimatedRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Estimate:
-    """Figures of every stage; `basis` says how they were counted, `ddp_bytes` what 100% is."""
+    """The figures of every stage; `basis` describes the count, and `ddp_bytes` is 100%."""
 
     parameters: int
     ranks: int

@@ -1,9 +1,9 @@
-"""What tiers of memory beside the device's hold at most, and what is carried between them, by formula.
+"""The peaks of other tiers of memory than the device's, and the bytes copied between tiers, by formula.
 
-    staging   an array into which what is in another tier is carried; the host's where it updates, else the device's
+    staging   an array for data of another tier; the host's for its updates, otherwise the device's
     pipeline  of state in files three units are staged at a time: one is written, one updated, one read
 
-All of them are reached in every run, to the byte.
+Every run reaches all of them, to the byte.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ def tier(config: Config, kind: Kind) -> Tier:
 
 
 def far_resting(config: Config) -> dict[str, dict[str, int]]:
-    """Bytes that each rank keeps between steps, by tier and kind."""
+    """The bytes that each rank keeps between steps, by tier and kind."""
     found = {}
     for each in FAR:
         resting = resting_bytes(config, each)
@@ -36,7 +36,7 @@ def far_resting(config: Config) -> dict[str, dict[str, int]]:
 
 
 def far_peaks(config: Config, *, updated: bool = True) -> dict[str, dict[str, int]]:
-    """The most bytes that a rank has in each tier and of each kind; `updated` says whether a step was not skipped."""
+    """The peaks of a rank in each tier, by kind; `updated` says whether any step was not skipped."""
     found = far_resting(config)
     if config.steps_here == 0:
         return found | {"host": found["host"] | {"gradients": 0}}
@@ -53,7 +53,7 @@ def far_peaks(config: Config, *, updated: bool = True) -> dict[str, dict[str, in
 
 @dataclass(frozen=True)
 class Staged:
-    """The most bytes of staging arrays, by kind."""
+    """The peaks of staging arrays, by kind."""
 
     parameters: int = 0
     gradients: int = 0
@@ -66,35 +66,35 @@ def trained(config: Config) -> list[Unit]:
 
 
 def updated_length(config: Config, unit: Unit) -> int:
-    """The elements of a unit that a rank updates."""
+    """The number of elements of a unit that a rank updates."""
     mesh = config.mesh
     return (owned(unit.count, mesh) if "optimizer" in config.stage.sharded else full(unit.count, mesh.size)).length
 
 
 def state_bytes(config: Config, unit: Unit) -> int:
-    """A rank's optimizer state of a unit."""
+    """The bytes of a rank's optimizer state of a unit."""
     return updated_length(config, unit) * config.precision.state.itemsize * len(config.rule.slots)
 
 
 def weights_bytes(config: Config, unit: Unit) -> int:
-    """The weights that a rank updates of a unit."""
+    """The bytes of the weights of a unit that a rank updates."""
     return updated_length(config, unit) * config.precision.weights.itemsize
 
 
 def gradient_bytes(config: Config, unit: Unit) -> int:
-    """The gradient that an update of a unit reads."""
+    """The bytes of the gradient that an update of a unit reads."""
     wide = FLOAT_BYTES if config.accumulates_in_float32 else config.precision.weights.itemsize
     return updated_length(config, unit) * wide
 
 
 def difference_bytes(config: Config, unit: Unit) -> int:
-    """The updates of a unit, where these travel in place of weights."""
+    """The bytes of the updates of a unit, if updates are sent in place of weights."""
     travel = config.stage.publishes and config.row.parallel.publish == "updates"
     return updated_length(config, unit) * config.computing.weights.itemsize * travel
 
 
 def staged_on_host(config: Config) -> Staged:
-    """What the host stages of what it updates and does not keep."""
+    """The arrays that the host stages for updates because another tier keeps them."""
     units = trained(config)
     if tier(config, "optimizer") == "device" or not units:
         return Staged()
@@ -115,12 +115,12 @@ def staged_on_host(config: Config) -> Staged:
 
 
 def delayed_steps(config: Config, updates: int) -> range:
-    """The steps of this run that apply the update of the one before: all but the first of a training."""
+    """The steps of this run that apply the update of the previous one: all but the first of a training."""
     return range(1, updates + (config.done > 0))
 
 
 def pipeline(staged: Sequence[int]) -> int:
-    """The most bytes of three neighbours.
+    """The largest sum of three neighbours.
 
     >>> pipeline([1, 5, 2, 4]), pipeline([7])
     (11, 7)
@@ -129,19 +129,19 @@ def pipeline(staged: Sequence[int]) -> int:
 
 
 def staged_to_update(config: Config) -> int:
-    """What the device stages of weights that it updates and does not keep."""
+    """The bytes that the device stages for updates because another tier keeps the weights."""
     if tier(config, "parameters") == "device" or tier(config, "optimizer") != "device":
         return 0
     return max((weights_bytes(config, unit) for unit in trained(config)), default=0)
 
 
 def arriving(config: Config) -> np.dtype[np.generic]:
-    """The dtype in which a gradient comes out of its reduction."""
+    """The dtype of a gradient after its reduction."""
     return config.summed if config.addition.collective is None else config.wire
 
 
 def far_gradients(config: Config) -> int:
-    """The most bytes of reduced gradients that the host has: what rests, and a unit's copies while it is kept."""
+    """The peak of reduced gradients on the host: the resting ones, and a unit's copies while it is kept."""
     sent, kept = arriving(config), config.precision.weights
     wide = FLOAT_BYTES * config.accumulates_in_float32
     copies = sent.itemsize + wide + kept.itemsize * (sent != kept)
@@ -162,7 +162,7 @@ def far_gradients(config: Config) -> int:
 
 @dataclass(frozen=True)
 class Use:
-    """A use of a unit's full weights; `reads` says whether they are gathered from shards that come from elsewhere."""
+    """A use of a unit's full weights; `reads` says whether they are gathered from shards in another tier."""
 
     unit: Unit
     reads: bool
@@ -178,7 +178,7 @@ def uses(config: Config) -> list[Use]:
 
 
 def far_parameters(config: Config) -> int:
-    """The most bytes of weights on the device, beside what rests there: full units, and shards on their way."""
+    """The peak of weights on the device in addition to the resting ones: full units, and shards in transfer."""
     parallel = config.row.parallel
     walk = kept_walk(config) if not parallel.reshard_after_forward else (
         prefetched_walk(config) if parallel.prefetch else walk_when_used(config))
@@ -186,7 +186,7 @@ def far_parameters(config: Config) -> int:
 
 
 def sizes(config: Config, use: Use) -> tuple[int, int]:
-    """Bytes of a full unit, and of the shard that comes for it."""
+    """The bytes of a full unit, and of the shard that is transferred for it."""
     unit, mesh = use.unit, config.mesh
     whole = padded(unit.count, config.ranks) * config.computing.weights.itemsize
     return whole, owned(unit.count, mesh).length * config.precision.weights.itemsize * use.reads
@@ -199,7 +199,7 @@ def in_turn(config: Config) -> list[Use]:
 
 
 def coming_while_reduced(config: Config) -> int:
-    """The longest shard that is on its way to the device while a gradient is reduced."""
+    """The longest shard in transfer to the device while a gradient is reduced."""
     if tier(config, "parameters") == "device":
         return 0
     after_first = in_turn(config)[len(config.model.forward_units) + 1 :]
@@ -207,7 +207,7 @@ def coming_while_reduced(config: Config) -> int:
 
 
 def walk_when_used(config: Config) -> Iterator[int]:
-    """What is alive as each unit is gathered, and as the next one's shard comes."""
+    """The bytes alive when each unit is gathered, and when the next one's shard arrives."""
     turns = in_turn(config)
     for now, after in zip(turns, [*turns[1:], None], strict=True):
         whole, shard = sizes(config, now)
@@ -217,7 +217,7 @@ def walk_when_used(config: Config) -> Iterator[int]:
 
 
 def prefetched_walk(config: Config) -> Iterator[int]:
-    """What is alive as each unit is gathered beside the one before."""
+    """The bytes alive when each unit is gathered while the previous one is in use."""
     turns = in_turn(config)
     yield sum(sizes(config, turns[0]))
     for now, after in pairwise(turns):
@@ -225,7 +225,7 @@ def prefetched_walk(config: Config) -> Iterator[int]:
 
 
 def kept_walk(config: Config, reads: Counter[Unit] | None = None) -> Iterator[int]:
-    """What is alive where weights are kept from forward to backward; `reads` counts the shards that come."""
+    """The bytes alive if weights are kept from forward to backward; `reads` counts the transferred shards."""
     forward, backward = config.model.forward_units, config.model.backward_units
     kept: dict[Unit, int] = {}
     turns = [*((unit, True) for unit in forward), *((unit, False) for unit in backward)]
@@ -243,7 +243,7 @@ def kept_walk(config: Config, reads: Counter[Unit] | None = None) -> Iterator[in
 
 
 def gathers(config: Config) -> Counter[Unit]:
-    """How often in a micro-batch a rank carries its shard of a unit to the device."""
+    """The number of times per micro-batch that a rank transfers its shard of a unit to the device."""
     found = Counter[Unit]()
     if config.row.parallel.reshard_after_forward:
         found.update(use.unit for use in uses(config) if use.reads)
@@ -253,7 +253,7 @@ def gathers(config: Config) -> Counter[Unit]:
 
 
 def moved_bytes(config: Config, updates: int) -> dict[str, int]:
-    """Bytes that a rank carries between tiers in all steps, by what, from where and to where."""
+    """The bytes that a rank copies between tiers in all steps, by kind and direction."""
     found, units = Counter[str](), trained(config)
     weights, optimizer = tier(config, "parameters"), tier(config, "optimizer")
     place = "device" if optimizer == "device" else "host"

@@ -1,6 +1,6 @@
-"""What each rank sends in a collective that a scenario names: recorded from a run of it by itself, on zeros.
+"""The messages of each rank in a collective that a scenario names: recorded from a run of it alone, on zeros.
 
-A run must send the same. This is no formula: it says that the collective, within a stage, does what it does alone.
+A run must send the same. This is no formula: it says that the collective does the same within a stage as alone.
 """
 
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from zerosim.sharding import split
 from zerosim.worlds.local import spawn
 
 MOST_RANKS = 512
-"""On which a collective is recorded."""
+"""The most ranks on which a collective is recorded."""
 
 
 @dataclass(frozen=True)
 class Flow:
-    """To whom a rank sends how many elements, message by message, and how many it receives in all."""
+    """The receiver and length of each message of a rank, and the number of elements that it receives in total."""
 
     sent: tuple[tuple[int, int], ...]
     received: int
@@ -30,7 +30,7 @@ class Flow:
 
 @cache
 def flows(algorithm: Algorithm, size: int, count: int, root: int = 0) -> tuple[Flow, ...]:
-    """What every rank sends of a vector of `count` elements; `UsageError` on more ranks than are recorded."""
+    """The messages of every rank for a vector of `count` elements; `UsageError` for more ranks than are recorded."""
     if size > MOST_RANKS:
         raise UsageError(f"{algorithm.name} is recorded on at most {MOST_RANKS} ranks, and {size} are asked for")
 
@@ -68,9 +68,9 @@ class Counting:
 
 
 def recorded(algorithm: Algorithm) -> Algorithm:
-    """A user's algorithm with what it was recorded to send; any other as it is.
+    """A user's algorithm with its recorded messages; any other algorithm unchanged.
 
-    Of equally long chunks it does not matter which a message has, only how many.
+    Recorded messages have the right number of chunks but not their numbers: chunks are equally long here.
     """
     if not algorithm.users:
         return algorithm

@@ -1,10 +1,10 @@
-"""What leaves a host, by formula: to whom a rank sends how many chunks in each collective, and where these ranks are.
+"""The messages that leave a host, by formula: the receivers of a rank in each collective, and the hosts of these ranks.
 
-    peers     the ranks of a communicator that a rank sends to, with the chunks that each gets of it in one walk
-    leaving   how many of these chunks go to ranks on other hosts
+    peers     the ranks of a communicator to which a rank sends, with the number of chunks for each in one walk
+    leaving   the number of these chunks that go to ranks on other hosts
 
-In every walk a rank sends all chunks but one. Derived from the definitions of the collectives, as `traffic` is; nothing
-here looks at a run.
+In every walk a rank sends all chunks but one. The formulas are derived from the definitions of the collectives, as in
+`traffic`; nothing here observes a run.
 """
 
 from collections import Counter
@@ -18,12 +18,12 @@ Peers = Callable[[int, int], dict[int, int]]
 
 
 def ring(place: int, size: int) -> dict[int, int]:
-    """Everything goes to the right neighbour."""
+    """All chunks but one to the right neighbour."""
     return {(place + 1) % size: size - 1}
 
 
 def everyone(place: int, size: int) -> dict[int, int]:
-    """One chunk to each of the others."""
+    """One chunk to each other rank."""
     return {other: 1 for other in range(size) if other != place}
 
 
@@ -37,7 +37,7 @@ def partners(place: int, size: int) -> dict[int, int]:
 
 
 def two_level(per_host: int, place: int, size: int) -> dict[int, int]:
-    """To the right neighbour within the host, then to the rank of the same place on the next host.
+    """Chunks to the right neighbour within the host, then to the rank of the same place on the next host.
 
     >>> two_level(2, place=1, size=6)
     {0: 3, 3: 2}
@@ -49,7 +49,7 @@ def two_level(per_host: int, place: int, size: int) -> dict[int, int]:
 
 
 def two_hops(per_host: int, place: int, size: int) -> dict[int, int]:
-    """To every other rank of the host, then to the ranks of the same place on the other hosts.
+    """Chunks to every other rank of the host, then to the ranks of the same place on the other hosts.
 
     >>> two_hops(2, place=1, size=6)
     {0: 3, 3: 1, 5: 1}
@@ -79,18 +79,18 @@ REDUCE_SCATTER: dict[str, Peers] = {"ring": ring, "rank": everyone, "tree": part
 
 
 def reducing(order: str, per_host: int) -> Peers:
-    """Whom a reduce-scatter in this order of addition sends to."""
+    """The peers of a reduce-scatter in this order of addition."""
     levels = two_hops if order == "two_hop" else two_level
     return REDUCE_SCATTER.get(order) or partial(levels, per_host)
 
 
 def gathering(order: str, per_host: int) -> Peers:
-    """Whom the all-gather that goes with it sends to."""
+    """The peers of the all-gather that belongs to this order."""
     return ring if order in REDUCE_SCATTER else partial(two_level, per_host)
 
 
 def leaving(peers: Peers, ranks: Sequence[int], rank: int, hosts: Sequence[int]) -> int:
-    """The chunks that `rank` sends to other hosts in a collective of `ranks`; 0 where nothing is known of hosts.
+    """The chunks that `rank` sends to other hosts in a collective of `ranks`; 0 if hosts are unknown.
 
     >>> leaving(ring, [0, 1, 2, 3], 1, hosts=[0, 0, 1, 1]), leaving(ring, [0, 1, 2, 3], 0, hosts=[0, 0, 1, 1])
     (3, 0)

@@ -1,4 +1,4 @@
-"""Memory of model states by formula: what each rank keeps between steps, in bytes.
+"""Memory of model states by formula: the bytes that each rank keeps between steps.
 
     Ψ   parameters of the model             N   data-parallel ranks
     K   optimizer bytes per parameter       (12 for Adam in mixed precision)
@@ -9,7 +9,7 @@
     Stage II    2Ψ           2Ψ/N        KΨ/N        2Ψ + 14Ψ/N
     Stage III   2Ψ/N         2Ψ/N        KΨ/N        16Ψ/N
 
-While a stage works, more is alive: activations in every stage, one unit's full gradient in Stages
+During a step more is alive: activations in every stage, one unit's full gradient in Stages
 II and III, and one unit's full parameters in Stage III.
 
 Source: Rajbhandari, Rasley, Ruwase and He, "ZeRO: memory optimizations toward training trillion
@@ -54,7 +54,7 @@ def optimizer_bytes(precision: str, optimizer: str) -> int:
 
 @dataclass(frozen=True)
 class ModelStates:
-    """Bytes of each kind of model state, of one parameter or on one rank: exact, whole or not."""
+    """Bytes of each kind of model state, for one parameter or on one rank, as exact fractions."""
 
     parameters: Fraction
     gradients: Fraction
@@ -89,7 +89,7 @@ def per_parameter(precision: str, k: int, *, fp32_accumulation: bool = False) ->
 def resting(stage: str, parameters: int, ranks: int, each: ModelStates) -> ModelStates:
     """Bytes on every rank between steps, with shards of exactly 1/N: the paper's figures.
 
-    `each` is what one parameter needs.
+    `each` has the bytes of one parameter.
 
     >>> float(resting("zero1", 7_500_000_000, 64, per_parameter("mixed", 12)).total)
     31406250000.0
@@ -108,10 +108,10 @@ def resting(stage: str, parameters: int, ranks: int, each: ModelStates) -> Model
 def resting_padded(
     stage: str, units: Iterable[int], ranks: int, each: ModelStates
 ) -> ModelStates:
-    """Bytes that a run really keeps on every rank between steps; `units` are its units' sizes.
+    """The bytes that a run keeps on every rank between steps, with padding; `units` are its units' sizes.
 
-    Each unit is padded to a multiple of N, in full buffers as in shards, so all figures are whole,
-    and the same on every rank. The rest over `resting`, of all parameters together, is padding.
+    Each unit is padded to a multiple of N, in full buffers as in shards, so all figures are whole numbers,
+    and the same on every rank. The difference from `resting` of all parameters together is padding.
 
     >>> int(resting_padded("zero3", [10, 3], 4, per_parameter("fp32", 8)).total)  # 3 + 1 elements
     64
@@ -124,7 +124,7 @@ def largest_model(
 ) -> int:
     """The most parameters whose model states fit into `budget_bytes` on every rank.
 
-    Each of the `ranks` replicas is itself spread evenly over `model_parallel` ranks.
+    Each of the `ranks` replicas is itself divided evenly among `model_parallel` ranks.
 
     >>> largest_model("zero3", 32_000_000_000, 64, per_parameter("mixed", 12))
     128000000000
@@ -133,7 +133,7 @@ def largest_model(
 
 
 def formula(stage: str, each: ModelStates) -> str:
-    """The sum that a rank keeps, in terms of Ψ and N.
+    """The sum that a rank keeps, as a formula in Ψ and N.
 
     >>> [formula(stage, per_parameter("mixed", 12)) for stage in ("ddp", "zero1", "zero2", "zero3")]
     ['16Ψ', '4Ψ + 12Ψ/N', '2Ψ + 14Ψ/N', '16Ψ/N']

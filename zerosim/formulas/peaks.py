@@ -1,21 +1,21 @@
-"""The most that may be alive on a rank within a step, by kind, by formula, for every stage and variant.
+"""The allowed peak of a rank's memory within a step, by kind, by formula, for every stage and variant.
 
-    parameters    what rests and, where weights are gathered: the unit in use, two of them with prefetch, all that
-                  backward will use again where they are kept until then
-    gradients     what rests of the units that are done, of the others what this rank has added up of earlier
-                  micro-batches, and one unit's contributions on their way to a sum; with overlap beside it all of the
-                  unit before, which is being reduced
-    optimizer     what rests
-    activations   what backward needs of the units up to the one it is in, ∂L/∂y of that one, and one operation's work
-    buffers       what 16-bit operations widen, updates on their way, what an order-free sum has in a bucket, and, where
+    parameters    the resting ones and, if weights are gathered: the unit in use, two of them with prefetch, all units
+                  that backward will use again if they are kept until then
+    gradients     the resting ones of finished units, this rank's sums over earlier micro-batches for the others, and
+                  one unit's contributions to a sum; with overlap also those of the previous unit, which is being
+                  reduced
+    optimizer     the resting ones
+    activations   the arrays that backward needs up to the present unit, ∂L/∂y of that one, and one operation's work
+    buffers       widened 16-bit arrays of operations, updates to be sent, an order-free sum's bucket, and, if
                   a world copies them, messages
 
-All of them are reached in every run, to the byte, but for buffers where messages are copied, and copies of gradients
-that another thread makes and lets go of.
+Every run reaches all of them, to the byte, except buffers if messages are copied, and copies of gradients that
+another thread makes and frees.
 
-Two figures remain bounds. Buffers, where a world copies messages: a collective ends on a rank only when all others
-have begun it, so at most the messages of two are on their way. Gradients that are rounded for the wire, or added in
-no order, when overlap copies them beside the step. Both bounds fail a run that holds megabytes too much, and neither
+Two figures remain bounds. Buffers, if a world copies messages: a collective ends on a rank only when all others
+have begun it, so at most the messages of two are in flight. Gradients that are rounded for the wire, or added in
+no order, when overlap copies them during the step. Both bounds fail a run that holds megabytes too much, and neither
 would notice a few kilobytes.
 
 Each row has fresh memory for messages. When the world's copies lived from row to row, a later row showed the buffers
@@ -41,7 +41,7 @@ from zerosim.training.config import Config
 
 
 def peak_bounds(config: Config, *, copies_messages: bool = False, updated: bool = True) -> dict[Kind, int]:
-    """Bytes of each kind; `updated` says whether any step was not skipped."""
+    """The allowed peak of each kind in bytes; `updated` says whether any step was not skipped."""
     within = pass_peaks(config)
     published = pending(config) if updated else 0
     adding, gathering = max(in_buckets(config), coded_gradients(config)), coded_weights(config)
@@ -58,10 +58,10 @@ def peak_bounds(config: Config, *, copies_messages: bool = False, updated: bool 
 
 
 def needed_as_began(config: Config) -> dict[str, dict[Kind, int]]:
-    """The most bytes that a step still needs of a kind as a reduction, or an update, of a unit begins.
+    """The most bytes of each kind that a step still needs when the reduction, or the update, of a unit begins.
 
-    As gradients are reduced, full weights are gone; as weights are updated, so is all that backward needed, but for the
-    last unit's outputs. Nothing is said where another thread may be about to let go of an array.
+    When gradients are reduced, full weights have been freed; when weights are updated, so have all arrays of backward,
+    except the last unit's outputs. There are no figures with prefetch or overlap, where another thread frees arrays.
     """
     parallel, resting = config.row.parallel, resting_bytes(config)
     if parallel.prefetch or parallel.overlap:
@@ -75,19 +75,19 @@ def needed_as_began(config: Config) -> dict[str, dict[Kind, int]]:
 
 
 def outputs_bytes(config: Config) -> int:
-    """What a model makes of the micro-batches that go together."""
+    """The bytes of a model's outputs for the micro-batches of a pass."""
     task, samples = config.model.task, config.at_once * config.row.train.micro_batch
     return samples * (task.inputs if task.tokens else 1) * task.outputs * config.computing.weights.itemsize
 
 
 def would_fit(config: Config, allowed_bytes: int) -> bool:
-    """Whether the model states, and the units that are full at a time, are within `allowed_bytes`."""
+    """Whether the model states, and the units that are full at a time, fit in `allowed_bytes`."""
     bounds = peak_bounds(config)
     return bounds["optimizer"] + bounds["parameters"] + bounds["gradients"] <= allowed_bytes
 
 
 def parameters(config: Config) -> int:
-    """Weights: shards and full units, or all of them full."""
+    """The peak of weights: shards and full units, or all of them full."""
     rests, parallel = resting_bytes(config).parameters, config.row.parallel
     if "parameters" not in config.stage.sharded:
         return rests
@@ -105,12 +105,13 @@ def parameters(config: Config) -> int:
 
 
 def full_bytes(config: Config, unit: Unit) -> int:
-    """A unit's weights as they are computed with, padded; its gradient of a micro-batch has as many."""
+    """The bytes of a unit's weights in the dtype of computation, padded; its gradient of a micro-batch has as many."""
     return padded(unit.count, config.ranks) * config.computing.weights.itemsize
 
 
 def gradients(config: Config) -> int:
-    """What the units that are done keep, and the one in work beside it; with overlap, the one before that too."""
+    """The peak of gradients: those kept for finished units, and the unit in work; with overlap, the previous one too.
+    """
     most = overlapping if config.row.parallel.overlap else one_after_the_other
     if config.part_by_part:
         return most([replace(work, kept=0) for work in segments(config)], resting_bytes(config).gradients)
@@ -121,32 +122,32 @@ def gradients(config: Config) -> int:
 
 
 def left(config: Config, earlier: int) -> int:
-    """What a rank has of all units when it has added up `earlier` micro-batches, none of them reduced."""
+    """The bytes of a rank's sums over `earlier` micro-batches, none of them reduced, for all units."""
     count = sum(padded(unit.count, config.ranks) for unit in config.model.units if not unit.frozen)
     return sums(config.row.parallel.order, earlier) * count * config.summed.itemsize
 
 
 @dataclass(frozen=True)
 class InWork:
-    """Bytes of gradients that are alive at a time in a segment: its own, and what others have until theirs."""
+    """The bytes of gradients that are alive in each phase of a segment, and those of other units meanwhile."""
 
     adding: int = 0
-    """While micro-batches add up."""
+    """The bytes while micro-batches are added."""
     added: int = 0
-    """When they have."""
+    """The bytes after that."""
     sending: int = 0
-    """While it is reduced."""
+    """The bytes while the gradient is reduced."""
     keeping: int = 0
-    """While what is kept is made of the result."""
+    """The bytes while the kept gradient is made from the result."""
     earlier: int = 0
-    """What earlier micro-batches left of its gradient; part of its own once they are added."""
+    """The bytes that earlier micro-batches left of its gradient; part of its own once they are added."""
     kept: int = 0
     waiting: int = 0
-    """Everything that other units with segments to come hold."""
+    """The bytes of other units with segments still to come."""
 
 
 def one_after_the_other(works: Iterable[InWork], done: int) -> int:
-    """The most that is alive where each unit's gradient is kept before the next one's is computed."""
+    """The peak if each unit's gradient is kept before the next one's is computed."""
     most = 0
     for work in works:
         done -= work.earlier
@@ -156,7 +157,7 @@ def one_after_the_other(works: Iterable[InWork], done: int) -> int:
 
 
 def overlapping(works: Iterable[InWork], done: int) -> int:
-    """The most where it is reduced while the next one is computed, and kept then."""
+    """The peak if each unit's gradient is reduced while the next one is computed, and then kept."""
     most = 0
     for before, now in pairwise([InWork(), *works, InWork()]):
         done -= now.earlier
@@ -168,7 +169,7 @@ def overlapping(works: Iterable[InWork], done: int) -> int:
 
 
 def segments(config: Config, earlier: int = 0) -> list[InWork]:
-    """What each segment has in work behind `earlier` micro-batches; only a unit's last is reduced and kept."""
+    """The memory of each segment after `earlier` micro-batches; only a unit's last segment is reduced and kept."""
     found, unfinished = [], Counter[Unit]()
     for unit in config.model.backward_units:
         waiting = sum(held_back(config, each) for each in unfinished if each is not unit and unfinished[each])
@@ -186,12 +187,12 @@ def segments(config: Config, earlier: int = 0) -> list[InWork]:
 
 
 def held_back(config: Config, unit: Unit) -> int:
-    """A unit's gradients of all micro-batches, between its segments."""
+    """The bytes of a unit's gradients of all micro-batches, between its segments."""
     return config.at_once * full_bytes(config, unit)
 
 
 def adding_up(config: Config) -> int:
-    """The most bytes for each element while the contributions of all micro-batches, which are there, are added."""
+    """The peak of bytes per element while the contributions of all micro-batches are added."""
     narrow, count = config.computing.weights.itemsize, config.at_once
     if not config.widens:
         return count * narrow
@@ -200,7 +201,7 @@ def adding_up(config: Config) -> int:
 
 
 def sums(order: str, done: int) -> int:
-    """How many sums there are after so many contributions."""
+    """The number of sums after `done` contributions."""
     match order:
         case "exact":
             return done
@@ -210,7 +211,7 @@ def sums(order: str, done: int) -> int:
 
 
 def in_work(config: Config, unit: Unit, earlier: int) -> InWork:
-    """What the last segment of a unit has in work, padding included."""
+    """The memory of the last segment of a unit, padding included."""
     elements = padded(unit.count, config.ranks)
     narrow, kept_in, wire = config.computing.weights, config.precision.weights, config.wire
     in_float32, total = config.accumulates_in_float32, config.summed.itemsize
@@ -238,13 +239,14 @@ def in_work(config: Config, unit: Unit, earlier: int) -> InWork:
 
 
 def gradients_are_exact(config: Config) -> bool:
-    """Whether the peak of gradients is known to the byte: not where what is reduced beside the step makes copies."""
+    """Whether the peak of gradients is known exactly: not if a reduction during the step makes copies."""
     in_place = config.addition.collective is not None and config.wire == config.summed
     return in_place or not config.row.parallel.overlap
 
 
 def contributions(order: str, earlier: int, count: int) -> int:
-    """How many arrays are alive as `count` contributions are added to `earlier` ones: sums so far, and the next one.
+    """The number of arrays alive while `count` contributions are added to `earlier` ones: sums so far, and the next
+    one.
 
     >>> [contributions(order, 0, 8) for order in ("ring", "tree", "exact")]
     [2, 4, 8]
@@ -257,14 +259,14 @@ def contributions(order: str, earlier: int, count: int) -> int:
 
 
 def pending(config: Config) -> int:
-    """Updates of one unit, where these travel in place of weights."""
+    """The bytes of one unit's updates, if updates are sent in place of weights."""
     if not config.stage.publishes or config.row.parallel.publish != "updates":
         return 0
     return max((full_bytes(config, unit) for unit in config.model.units if not unit.frozen), default=0)
 
 
 def in_buckets(config: Config) -> int:
-    """A bucket of all contributions, copied for a sum that wants vectors in one piece, where a unit needs several."""
+    """The bytes of one bucket of all contributions, copied for an order-free sum if a unit needs several buckets."""
     if config.addition.collective is not None:
         return 0
     row = config.ranks * LIMB_BYTES
@@ -277,7 +279,7 @@ def in_buckets(config: Config) -> int:
 
 
 def coded_gradients(config: Config) -> int:
-    """A chunk's codes as they arrive, and those that leave or then what arrived, where gradients are quantised."""
+    """The bytes of a chunk's codes as they arrive, and of those that are sent or of the decoded chunk, if quantised."""
     wire, mesh = config.gradients_wire, config.mesh
     if wire is None or mesh.group == 1:
         return 0
@@ -288,7 +290,7 @@ def coded_gradients(config: Config) -> int:
 
 
 def coded_weights(config: Config) -> int:
-    """Quantised shards of one unit, where its weights are gathered from these."""
+    """The bytes of one unit's quantised shards, if its weights are gathered as codes."""
     wire, mesh = config.weights_wire, config.mesh
     if wire is None:
         return 0
@@ -296,10 +298,10 @@ def coded_weights(config: Config) -> int:
 
 
 def message_copies(config: Config) -> int:
-    """The most bytes that copies of messages take, in a world that keeps them, one for each length, to use them again.
+    """The most bytes of copies of messages, in a world that keeps them, by length, for reuse.
 
-    A collective ends on a rank only when all others have begun it, and so have received all of the one before: at most
-    the messages of two collectives are on their way, and one is arriving.
+    A collective ends on a rank only when all others have begun it, and so have received all messages of the previous
+    one: at most the messages of two collectives are in flight, and one is arriving.
     """
     ranks = config.ranks
     if ranks == 1:
@@ -310,7 +312,8 @@ def message_copies(config: Config) -> int:
 
 
 def most_in_a_collective(config: Config) -> int:
-    """Messages that a rank sends in one; the broadcasts of all buckets from each of the N ranks count as one."""
+    """The messages that a rank sends in one collective; the broadcasts of all buckets from each of the N ranks count as
+    one."""
     ranks, tree, weights = config.mesh.group, ALGORITHMS["tree.broadcast"], config.precision.weights.itemsize
     if not config.stage.publishes or config.row.parallel.publish != "broadcasts":
         return max(ranks, config.mesh.replicas) - 1
@@ -321,7 +324,7 @@ def most_in_a_collective(config: Config) -> int:
 
 
 def named_messages(config: Config) -> Counter[int]:
-    """The lengths of messages in collectives that the scenario names, each with how many of it one of them sends."""
+    """The lengths of messages in collectives that the scenario names, with the number of each in one collective."""
     size, found = config.mesh.group, Counter[int]()
     for kind in ("reduce_scatter", "all_gather", "broadcast"):
         algorithm = config.serving(kind)
@@ -339,12 +342,13 @@ def named_messages(config: Config) -> Counter[int]:
 
 
 def with_spare(length: int) -> int:
-    """At most so much memory is taken for a message of this many bytes."""
+    """The most memory that is allocated for a message of `length` bytes."""
     return length + length // 4 + 1
 
 
 def message_lengths(config: Config) -> tuple[set[int], set[int]]:
-    """The lengths in bytes of all messages of a step: those that the step sends itself, and those sent beside it."""
+    """The lengths in bytes of all messages of a step: those of the step's own channel, and those of the second channel.
+    """
     stage, mesh, weights = config.stage, config.mesh, config.computing.weights.itemsize
     ranks = mesh.group
     trained = {owned(unit.count, mesh).length for unit in config.model.units if not unit.frozen}

@@ -1,4 +1,4 @@
-"""Published tables of the memory of model states, computed anew and rounded as in print.
+"""Published tables of the memory of model states, computed again and rounded as in print.
 
 Sources: Rajbhandari, Rasley, Ruwase and He, "ZeRO: memory optimizations toward training trillion
 parameter models" (2020), tables 1 and 2; "The ultra-scale playbook: training LLMs on GPU clusters"
@@ -18,12 +18,12 @@ GIB = 2**30
 BILLION = 10**9
 MIXED_ADAM = per_parameter("mixed", 12)
 PRINTED = ("ddp", "zero1", "zero2", "zero3")
-"""The stages that the sources have; what can run is in `STAGES`."""
+"""The stages in the sources; `STAGES` has those that can run."""
 
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """A table as it was printed: all cells are text, and the first one says what a row is about."""
+    """A table as it was printed: all cells are strings, and the first cell of a row names it."""
 
     title: str
     columns: tuple[str, ...]

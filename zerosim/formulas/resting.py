@@ -1,8 +1,8 @@
-"""What every rank must keep between steps, by formula, for every stage and variant, padding included and apart.
+"""The memory that every rank must keep between steps, by formula, for every stage and variant, padding included.
 
 The ZeRO paper's table, sections 3 and 5, unit by unit as `sharding` cuts them: 2Ψ or 4Ψ for weights and for gradients,
-K Ψ for the optimizer, divided by N where the stage shards them. Float32 accumulation adds 4Ψ to the gradients. Error
-feedback adds 4Ψ to the optimizer state in every stage, or 8Ψ where steps may be skipped.
+K Ψ for the optimizer, divided by N if the stage shards them. Float32 accumulation adds 4Ψ to the gradients. Error
+feedback adds 4Ψ to the optimizer state in every stage, or 8Ψ if steps may be skipped.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ FLOAT_BYTES = np.dtype(np.float32).itemsize
 
 @dataclass(frozen=True)
 class Resting:
-    """Bytes on one rank; `padding` is how much of them the padding is."""
+    """Bytes on one rank; `padding` is the part that is padding."""
 
     parameters: int
     gradients: int
@@ -33,7 +33,7 @@ class Resting:
 
 
 def resting_bytes(config: Config, tier: Tier = "device") -> Resting:
-    """What each rank keeps in a tier of memory after a step, to the byte."""
+    """The bytes that each rank keeps in a tier of memory after a step."""
     sums, padding = Counter[str](), 0.0
     for unit in config.model.units:
         for kind, (kept, exact) in unit_bytes(config, unit, tier).items():
@@ -46,7 +46,7 @@ def resting_bytes(config: Config, tier: Tier = "device") -> Resting:
 
 
 def unit_bytes(config: Config, unit: Unit, tier: Tier = "device") -> dict[str, tuple[int, float]]:
-    """What each rank keeps of one unit in a tier, by kind: with padding, and by the formula that knows none."""
+    """The bytes that each rank keeps of one unit in a tier, by kind: with padding, and by the formula without it."""
     sharded, mesh = config.stage.sharded, config.mesh
     weights = config.precision.weights.itemsize
     per_element: dict[Kind, int] = {"parameters": weights}
@@ -68,16 +68,16 @@ def unit_bytes(config: Config, unit: Unit, tier: Tier = "device") -> dict[str, t
 
 
 def residual_bytes(config: Config, unit: Unit, tier: Tier) -> tuple[int, int]:
-    """What each rank keeps, on the device, of what quantisation has lost of a unit's gradient: padded, and not."""
+    """The bytes of a unit's quantisation residuals that each rank keeps on the device: with padding, and without."""
     copies = 0 if unit.frozen or tier != "device" else config.residuals
     return copies * FLOAT_BYTES * padded(unit.count, config.ranks), copies * FLOAT_BYTES * unit.count
 
 
 def later_uses(model: Model, unit: Unit) -> int:
-    """How often a micro-batch uses a unit's weights after the first time, each of which a second copy serves."""
+    """The number of times a micro-batch uses a unit's weights after the first; a second copy serves them."""
     return (*model.forward_units, *model.backward_units).count(unit) - 1
 
 
 def lengths(count: int, mesh: Mesh, *, sharded: bool) -> tuple[int, float]:
-    """The elements a rank keeps of `count`, with padding, and by the formula that knows none."""
+    """The number of elements that a rank keeps of `count`: with padding, and by the formula without it."""
     return (owned(count, mesh).length, count / mesh.group) if sharded else (padded(count, mesh.size), count)

@@ -1,14 +1,14 @@
-"""Segments of units on shapes: the allocations of one are recorded once and replayed for every one like it.
+"""Segments of units on shapes: the allocations of one are recorded once and replayed for every equal one.
 
-    given      arrays that a segment is handed: the input of forward; what was kept, and ∂L/∂y, of backward
+    given      arrays that a segment gets: the input of forward; the kept arrays, and ∂L/∂y, of backward
     taken      arrays that it allocates
-    block      of memory, by its number: those given come first, then those taken, in order
+    block      a block of memory, by its number: given ones come first, then those taken, in order
 
-The blocks of a model are alike, so a step through a thousand of them plays a handful of segments. Memory is as a player
-would have it, and operations cost what they cost; but an array that a segment takes and gives back itself is not made
-again: what there is of these at their most, between two events that others see, is told in one.
+The blocks of a model are alike, so a step through a thousand of them plays a handful of segments. Memory equals a
+player's, and operations have their costs; but an array that a segment both allocates and frees is not made again: only
+the peak of such arrays between two visible events is reported.
 
-Considered instead: plan three blocks and multiply. That is not exact, since a peak may move to another place as
+An alternative was to plan three blocks and multiply. That is not exact, since a peak may move to another place as
 blocks are added.
 """
 
@@ -30,24 +30,24 @@ from zerosim.autograd.selection import SelectedPlan
 from zerosim.payloads.extents import Extent
 
 Charge = Callable[[Step, Callable[..., Any]], None]
-"""`charge(step, function)` lets an operation that is not carried out again take its time."""
+"""`charge(step, function)` adds the time of an operation that is not run again."""
 
 
 def free(step: Step, function: Callable[..., Any]) -> None:
-    """Where nobody asks for time."""
+    """The default `charge`: no time is counted."""
 
 
 Uncounted = Callable[[Shape, str | None], bool]
-"""`uncounted(shape, owner)` says whether an array has no memory; an owner of None is the unit itself."""
+"""`uncounted(shape, owner)` says whether an array has no memory; an owner of None stands for the unit itself."""
 
 
 def everything_counts(shape: Shape, owner: str | None) -> bool:
-    """Where every array has memory."""
+    """The default `uncounted`: every array has memory."""
     return False
 
 
 def unnoticed(held: Iterable[tuple[Kind, int]], total: int) -> None:
-    """Where nobody counts bytes."""
+    """The default `pass_by`: no bytes are counted."""
 
 
 class Take(NamedTuple):
@@ -68,14 +68,14 @@ class Give(NamedTuple):
 
 
 class SegmentCompute(NamedTuple):
-    """An operation takes place."""
+    """An operation runs."""
 
     step: Step
     function: Callable[..., Any]
 
 
 class Above(NamedTuple):
-    """Blocks come and go: so many bytes of each kind, and of all kinds, are alive at their most."""
+    """The peak of blocks that are allocated and freed here, in bytes by kind and in total."""
 
     held: tuple[tuple[Kind, int], ...]
     total: int
@@ -91,7 +91,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class SeenSegment:
-    """What takes place, in order, and what is returned: output and what is kept of it, or a gradient."""
+    """The operations and events of a segment in order, and its results: output and kept arrays, or a gradient."""
 
     computed: tuple[SegmentCompute, ...]
     events: tuple[Take | Give | Above, ...]
@@ -99,10 +99,10 @@ class SeenSegment:
     values: Mapping[int, Part]
     saved: Mapping[int, Part]
     written: frozenset[Any]
-    """The parameters whose gradients there are then."""
+    """The parameters that have gradients afterwards."""
 
     def play(self, segments: "SeenSegments", blocks: "Blocks", precise: Precise) -> None:
-        """Let it take place; `blocks` are those given, of which it lets go, and afterwards all that are left."""
+        """Replay the segment; `blocks` has the given blocks, and afterwards all that are left."""
         for step, function in self.computed:
             segments.charge(step, function)
         for event in self.events:
@@ -116,11 +116,11 @@ class SeenSegment:
 
 
 Blocks = dict[int, list[Any]]
-"""The arrays that are held in each block of memory."""
+"""The arrays in each block of memory."""
 
 
 def in_blocks(blocks: Blocks, part: Part) -> Any:
-    """The array, a view if it is not all of its block."""
+    """The array of a part; a view if it is not all of its block."""
     whole: Any = owner(blocks[part.block][0])
     same = whole.shape == part.shape and whole.dtype == part.dtype
     return whole if same else Extent(part.shape, part.dtype, whole)
@@ -128,10 +128,10 @@ def in_blocks(blocks: Blocks, part: Part) -> Any:
 
 @dataclass(eq=False)
 class SeenSegments:
-    """Segments by which a tape's units are played: `carry_out` is for operations that were not seen before.
+    """The recorded segments of a tape's units; `carry_out` runs operations that have not been recorded.
 
-    `charge` is told of every operation, and `pass_by(held, total)` of blocks that come and go, as a ledger counts them:
-    all but those that are `uncounted`.
+    `charge` is called for every operation, and `pass_by(held, total)` for blocks that are allocated and freed within a
+    segment, except those that are `uncounted`.
     """
 
     pass_by: Callable[[Iterable[tuple[Kind, int]], int], None] = unnoticed
@@ -145,18 +145,18 @@ class SeenSegments:
         draws: Callable[[Instruction], Draws | None],
         perform: Perform,
     ) -> "SegmentPlayer":
-        """The player that a tape asks for."""
+        """The player of a segment for a tape."""
         return SegmentPlayer(self, Player(plan, parameters, precise, draws, perform))
 
     def segment(self, key: Any, seen: Callable[[], SeenSegment]) -> SeenSegment:
-        """The one that is known by `key`, or what is seen now."""
+        """The segment recorded under `key`; it is recorded now if it is new."""
         if key not in self._seen:
             self._seen[key] = seen()
         return self._seen[key]
 
 
 class SegmentPlayer:
-    """A `Player` that replays segments which were seen; what is not on shapes (tokens) goes to its own player."""
+    """A `Player` that replays recorded segments; inputs that are real arrays (tokens) go to its own player."""
 
     def __init__(self, segments: SeenSegments, player: Player) -> None:
         self._segments = segments
@@ -210,7 +210,7 @@ class SegmentPlayer:
 
 
 def handed_over(kept: Kept, held: list[Any]) -> tuple[dict[int, Part], dict[int, Part], list[Part], Blocks]:
-    """Empties `kept` and `held`: what was in them, and in which blocks."""
+    """Empty `kept` and `held`; the parts that were in them, and their blocks."""
     blocks, numbers = Blocks(), dict[int, int]()
 
     def part(array: Any) -> Part:
@@ -224,7 +224,7 @@ def handed_over(kept: Kept, held: list[Any]) -> tuple[dict[int, Part], dict[int,
 
 
 class SegmentRecord:
-    """What takes place while a player plays on stand-ins for what it is given."""
+    """Records the events of a player that runs on stand-ins for its given arrays."""
 
     def __init__(self, carry_out: Perform, owner: str) -> None:
         self.events: list[Take | Give] = []
@@ -235,7 +235,7 @@ class SegmentRecord:
         self._count = 0
 
     def given(self, shape: Shape, dtype: np.dtype[Any]) -> Any:
-        """A stand-in for all of a block."""
+        """A stand-in for a whole block."""
         found = Extent(shape, dtype)
         self._numbers[id(found)] = self._count
         weakref.finalize(found, self.events.append, Give(self._count)).atexit = False
@@ -262,7 +262,7 @@ class SegmentRecord:
         self, uncounted: Uncounted, returned: Sequence[Part], values: Mapping[int, Part],
         saved: Mapping[int, Part], written: frozenset[Any],
     ) -> SeenSegment:
-        """What has taken place."""
+        """The recorded segment."""
         staying = {part.block for part in (*returned, *values.values(), *saved.values())}
         events = tuple(summed_up(tuple(self.events), staying, uncounted))
         return SeenSegment(tuple(self.computed), events, tuple(returned), values, saved, written)
@@ -271,7 +271,7 @@ class SegmentRecord:
 def summed_up(
     events: Iterable[Take | Give], staying: Collection[int], uncounted: Uncounted
 ) -> Iterator[Take | Give | Above]:
-    """The events that others see: blocks that come and go are told by the most there is of them, in between."""
+    """The visible events: blocks that are allocated and freed in between are replaced by their peak."""
     passing, alive, most, total = dict[int, tuple[Kind, int]](), Counter[Kind](), Counter[Kind](), 0
     for event in events:
         if isinstance(event, Take) and event.block not in staying:
@@ -291,7 +291,7 @@ def summed_up(
 
 
 def watching(segments: SeenSegments, player: Player) -> tuple[SegmentRecord, Player]:
-    """The player with its allocations recorded; what it allocates belongs to nobody."""
+    """The player with its allocations recorded; they count in no ledger."""
     seen = SegmentRecord(segments.carry_out, player.precise.owner)
     precise = Precise(seen.allocate, player.precise.owner)
     return seen, Player(player.plan, player.parameters, precise, player.draws, seen.perform)
@@ -329,7 +329,7 @@ def backward_seen(
 def stand_ins(
     seen: SegmentRecord, plan: GraphPlan, values: Mapping[int, Part], saved: Mapping[int, Part], upstream: Part
 ) -> tuple[Kept, list[Any]]:
-    """For what was kept, and in a list for ∂L/∂y: nothing else holds them."""
+    """Stand-ins for the kept arrays, and in a list for ∂L/∂y, without other references."""
     parts = [*values.values(), *saved.values(), upstream]
     wholes = {number: seen.given(shape, dtype) for number, (shape, dtype) in sorted(largest(parts).items())}
 

@@ -1,9 +1,9 @@
-"""What every rank must have sent and received, by formula, for every stage and variant.
+"""The messages that every rank must send and receive, by formula, for every stage and variant.
 
-Derived from which collectives a step needs and what each sends over N ranks; nothing here looks at a run. All but the
-broadcast send N − 1 messages of a chunk and receive as many: n (N − 1)/N bytes of a vector of n bytes each way. An
-order-free sum takes three of them: exponents there and back, then integers. In buckets each of these becomes several,
-of the same bytes in all. The ZeRO paper, section 7, has the
+The formulas are derived from the collectives of a step and the messages of each over N ranks; nothing here observes a
+run. All but the broadcast send N − 1 messages of a chunk and receive as many: n (N − 1)/N bytes of a vector of n bytes
+in each direction. An order-free sum needs three of them: exponents twice, then integers. With buckets each of these
+becomes several, with the same total bytes. The ZeRO paper, section 7, has the
 multiples of P: 2 for DDP and Stages I and II, 3 for Stage III.
 """
 
@@ -27,14 +27,15 @@ NORM_BYTES = np.dtype(np.float64).itemsize
 
 @dataclass(frozen=True)
 class Due:
-    """What one rank's calls of a collective come to; `messages` are those sent, `largest` the bytes of one of them."""
+    """The traffic of one rank's calls of a collective; `messages` are those sent, `largest` the bytes of one of them.
+    """
 
     calls: int = 0
     sent_bytes: int = 0
     received_bytes: int = 0
     messages: int = 0
     between_bytes: int = 0
-    """The bytes among those sent that leave the rank's host."""
+    """The sent bytes that leave the rank's host."""
     largest: int = field(default=0, compare=False)
 
     def __add__(self, other: "Due") -> "Due":
@@ -45,7 +46,7 @@ class Due:
         )
 
     def times(self, count: int) -> "Due":
-        """So many times as much."""
+        """The traffic of `count` repetitions."""
         return Due(
             count * self.calls, count * self.sent_bytes, count * self.received_bytes, count * self.messages,
             count * self.between_bytes, min(count, 1) * self.largest,
@@ -53,9 +54,9 @@ class Due:
 
 
 def due(config: Config, rank: int, updates: int, hosts: Sequence[int] = ()) -> dict[str, Due]:
-    """The traffic due of each collective that `rank` calls in a run's steps; `updates` of them were not skipped.
+    """The traffic of each collective that `rank` calls in a run's steps; `updates` of them were not skipped.
 
-    `hosts` has the number of each rank's host; without it nothing is said to leave one.
+    `hosts` has the number of each rank's host; without it no bytes count as leaving a host.
     """
     stage, publish = config.stage, config.row.parallel.publish
     steps, weights = config.steps_here, config.computing.weights.itemsize
@@ -100,9 +101,10 @@ def due(config: Config, rank: int, updates: int, hosts: Sequence[int] = ()) -> d
 def walk(
     config: Config, length: int, element_bytes: int, away: int = 0, widest: int = 0, messages: int = 1
 ) -> Due:
-    """A collective of a group through chunks of `length`, each rank sending all but one of them, `away` to other hosts.
+    """A collective of a group over chunks of `length`; each rank sends all but one of them, `away` of them to other
+    hosts.
 
-    An element travels in `messages`, of which the largest has `widest` bytes of it. It goes bucket by bucket.
+    An element is sent in `messages` messages; the largest has `widest` bytes of it. It runs bucket by bucket.
     """
     return round_the(config.mesh.group, config, length, element_bytes, away, widest, messages)
 
@@ -110,7 +112,7 @@ def walk(
 def round_the(
     size: int, config: Config, length: int, element_bytes: int, away: int = 0, widest: int = 0, messages: int = 1
 ) -> Due:
-    """A collective among `size` ranks through chunks of `length`, as in `walk`."""
+    """A collective among `size` ranks over chunks of `length`, as in `walk`."""
     others, widest = size - 1, widest or element_bytes
     pieces = config.buckets.pieces(length, size * widest)
     sent = length * others * element_bytes
@@ -122,13 +124,13 @@ def round_the(
 def walks(
     config: Config, units: Iterable[Unit], element_bytes: int, away: int = 0, widest: int = 0, messages: int = 1
 ) -> Due:
-    """A walk through each of `units`, padded."""
+    """A walk over each of `units`, padded."""
     lengths = [owned(unit.count, config.mesh).length for unit in units]
     return sum((walk(config, length, element_bytes, away, widest, messages) for length in lengths), Due())
 
 
 def quantized(config: Config, wire: BlockWire, units: Iterable[Unit], away: int) -> Due:
-    """A walk through each of `units`, whose chunks travel as scales and codes."""
+    """A walk over each of `units`, whose chunks are sent as scales and codes."""
     messages = [wire.encoded_bytes(owned(unit.count, config.mesh).length) for unit in units]
     return sum((walk(config, message, 1, away) for message in messages), Due())
 
@@ -144,7 +146,7 @@ def reductions(config: Config, trained: Iterable[Unit], away: int) -> Due:
 
 
 def replicas_added(config: Config, trained: Iterable[Unit], rank: int, hosts: Sequence[int]) -> Due:
-    """An all-reduce of each unit's shard over the ranks that hold copies of it: two walks through its chunks."""
+    """An all-reduce of each unit's shard over the ranks that hold copies of it: two walks over its chunks."""
     replicas, total = config.mesh.replicas, Due()
     if replicas == 1:
         return total
@@ -159,7 +161,7 @@ def replicas_added(config: Config, trained: Iterable[Unit], rank: int, hosts: Se
 def carried(
     config: Config, algorithm: Algorithm, units: Iterable[Unit], element_bytes: int, rank: int, hosts: Sequence[int]
 ) -> Due:
-    """A collective that the scenario names, on each of `units`: what it sends when it runs by itself."""
+    """A collective that the scenario names, on each of `units`: its messages in a run by itself."""
     ranks, total = config.mesh_of(rank).neighbours, Due()
     rooted = algorithm.collective == "broadcast"
     for unit in units:
@@ -205,7 +207,7 @@ def gathered(config: Config) -> tuple[Unit, ...]:
 
 
 def gathered_nearby(config: Config, copy: Mesh, away: int) -> Due:
-    """A walk through the second copy for each later use of a unit in a part."""
+    """A walk over the second copy for each later use of a unit in a part."""
     total, weights = Due(), config.computing.weights.itemsize
     for unit in config.model.units:
         walked = round_the(copy.group, config, owned(unit.count, copy).length, weights, away)
@@ -214,7 +216,7 @@ def gathered_nearby(config: Config, copy: Mesh, away: int) -> Due:
 
 
 def gathered_once(config: Config) -> Iterator[Unit]:
-    """The units whose weights are gathered where they then stay until backward has used them once."""
+    """The units whose weights are gathered if gathered weights stay until backward has used them once."""
     kept: set[Unit] = set()
     for unit in config.model.forward_units:
         if unit not in kept:
@@ -228,7 +230,7 @@ def gathered_once(config: Config) -> Iterator[Unit]:
 
 
 def volume(config: Config) -> float:
-    """The mean over ranks of what they send in a step, in units of P (N − 1)/N, P being the bytes of all weights."""
+    """The bytes sent per rank and step, the mean over ranks, in units of P (N − 1)/N; P: bytes of all weights."""
     config = replace(config, resumed=None)
     ranks, steps = config.ranks, config.steps
     if ranks == 1 or steps == 0:
@@ -239,7 +241,7 @@ def volume(config: Config) -> float:
 
 
 def most_messages(config: Config) -> int:
-    """What the rank that sends the most sends in a step that is not skipped."""
+    """The messages in a step that is not skipped, of the rank that sends the most."""
     config = replace(config, resumed=None)
     steps, ranks = config.steps, config.ranks
     if steps == 0:

@@ -1,9 +1,9 @@
-"""A scenario loaded, made ready, run and documented: what the command line and Python share.
+"""Jobs: a scenario loaded, prepared, run and documented, for the command line and for Python.
 
-Each kind of scenario has one class of job (`training`, `collectives`), and nobody else asks which kind a scenario is.
-A job is given a `Request`: what is wanted beside the scenario, in types, so that nothing below the command line knows
-of its flags. Jobs print nothing by themselves: whoever has a console hands it to `show`. `proofs` and `schedules` find
-what `zerosim prove` and `zerosim show` print and notebooks draw.
+Each kind of scenario has one class of job (`training`, `collectives`), and no other code has a branch for the kind. A
+job gets a `Request`: typed options besides the scenario, so that nothing below the command line knows
+of its flags. Jobs print nothing by themselves: a caller with a console passes it to `show`. `proofs` and `schedules`
+compute the results that `zerosim prove` and `zerosim show` print and notebooks draw.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ __all__ = ["Job", "Manner", "Request", "load_job", "overrides_for"]
 def load_job(path: Source, overrides: Sequence[str] = (), request: Request = Request()) -> Job:  # noqa: B008 - frozen
     """The scenario at `path`, or the shipped one of that name, after `overrides`, ready to run as requested.
 
-    Raises `ScenarioError` for what is wrong in the scenario, `UsageError` for a request that it cannot serve.
+    Raises `ScenarioError` for errors in the scenario, `UsageError` for a request that it does not support.
     """
     scenario = load(path, overrides, python=request.python)
     if isinstance(scenario, CollectiveScenario):
@@ -36,7 +36,7 @@ def load_job(path: Source, overrides: Sequence[str] = (), request: Request = Req
 def overrides_for(
     ranks: int, path: Source, overrides: Sequence[str], request: Request, job: Job
 ) -> list[str]:
-    """The further overrides with which the scenario runs on so many ranks, each tried; none if none were found."""
+    """Further overrides with which the scenario runs on `ranks` ranks, each tested; empty if none were found."""
     for more in job.on_ranks(ranks):
         with suppress(ZerosimError):
             load_job(path, [*overrides, *more], request)

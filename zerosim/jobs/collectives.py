@@ -1,4 +1,4 @@
-"""A scenario of collectives as a job: programs on every rank, and what must come out."""
+"""A scenario of collectives as a job: programs on every rank, and their expected results."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,7 @@ class CollectivesJob:
         return files_of_collectives(self.scenario)
 
     def check_local(self) -> None:
-        """One process runs all of them."""
+        """Accepts every scenario: one process can run all of them."""
 
     def check_launched(self) -> None:
         if self.scenario.world.sends != "buffered":
@@ -68,7 +68,7 @@ class CollectivesJob:
 
 
 def collectives_job(scenario: CollectiveScenario, request: Request) -> CollectivesJob:
-    """The scenario ready to run; `UsageError` for a request that is only of trainings."""
+    """The scenario ready to run; `UsageError` for a request that only trainings support."""
     for flag in ("weights", "checkpoint", "every", "resume"):
         if getattr(request, flag):
             raise UsageError(f"a scenario of collectives has no weights; remove --{flag}")

@@ -1,4 +1,4 @@
-"""Proofs of a collective on several numbers of ranks, as the command line and Python ask for them."""
+"""Proofs of a collective on several numbers of ranks, for the command line and Python."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,7 +10,7 @@ from zerosim.worlds.local import StillRunning
 
 
 def proofs_of(subject: Subject, asked: Sequence[int]) -> list[Proof]:
-    """A proof for each number of ranks that it serves; raises `UsageError` where there is none."""
+    """A proof for each supported number of ranks; raises `UsageError` if there is none."""
     if subject.collective not in COLLECTIVES:
         raise UsageError(
             f"a {subject.collective} moves no data, so there is nothing to prove on symbols; zerosim show draws its "
@@ -25,7 +25,7 @@ def proofs_of(subject: Subject, asked: Sequence[int]) -> list[Proof]:
 
 
 def until_one_never_ends(subject: Subject, sizes: Sequence[int]) -> Iterator[Proof]:
-    """A proof for each number of ranks; after one that does not end there is no other."""
+    """A proof for each number of ranks, until one does not end."""
     for size in sizes:
         proof = prove(subject, size)
         yield proof

@@ -1,4 +1,4 @@
-"""Schedules of collectives and steps of stages, as the command line and Python ask for them."""
+"""Schedules of collectives and steps of stages, for the command line and Python."""
 
 import inspect
 from typing import Any
@@ -18,18 +18,18 @@ MOST_RANKS = 128
 
 
 def is_stage(subject: str) -> bool:
-    """Whether it names a stage of ours, a learner's in a file, or a user's."""
+    """Whether a name stands for a stage of ours, a learner's in a file, or a user's."""
     return subject in STAGES or is_learners(subject) or (is_python(subject) and is_step(Loader().load(subject).value))
 
 
 def is_learners(subject: str) -> bool:
-    """Whether it names the step of an exercise."""
+    """Whether a name stands for the step of an exercise."""
     file, _, function = subject.rpartition(":")
     return function in STAGE_TRIALS and file.endswith(".py")
 
 
 def is_step(found: Any) -> bool:
-    """Whether it is a stage, or the step of one.
+    """Whether an object is a stage, or the step of one.
 
     >>> def mine(replica, batch): ...
     >>> is_step(mine), is_step(is_step)
@@ -40,7 +40,7 @@ def is_step(found: Any) -> bool:
 
 
 def stage_step(subject: str, ranks: int, **variant: int) -> RecordedStep:
-    """A recorded step of a stage that `is_stage`; of ours also with keys of [parallel]."""
+    """A recorded step of a named stage (see `is_stage`); for ours also with keys of [parallel]."""
     if subject in STAGES:
         return recorded_stage(subject, ranks, **variant)
     if variant:
@@ -53,13 +53,13 @@ def stage_step(subject: str, ranks: int, **variant: int) -> RecordedStep:
 
 
 def step_of(found: Any, ranks: int) -> RecordedStep:
-    """A recorded step of a stage that Python hands over."""
+    """A recorded step of a stage given as a Python object."""
     name, code = code_of(found)
     return recorded_part(Named(name, as_stage(name, found), code.sha256), ranks)
 
 
 def check_served(subject: Subject, size: int) -> None:
-    """Refuse a number of ranks that the algorithm does not serve, naming one that does."""
+    """Refuse a number of ranks that the algorithm does not support, naming a supported one."""
     if subject.declared is not None and not subject.serves(size):
         raise UsageError(f"{subject.name} serves {subject.declared.limit}, not {size}")
     if subject.algorithm is not None:

@@ -36,12 +36,12 @@ from zerosim.worlds.world import Transport, World
 MOST_THREADS = 4096
 
 TIMELINE_STEPS = 5
-"""A timeline shows the step of median length among so many of the last."""
+"""The number of last steps among which a timeline shows the one of median length."""
 
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """Rows ready to be trained, and who saves and restores them: a `Job`."""
+    """Rows ready to be trained, and the object that saves and restores them: a `Job`."""
 
     scenario: Scenario
     experiment: Experiment
@@ -49,7 +49,7 @@ class TrainingJob:
     keep_weights: bool
     traced: range
     restarts: int
-    """How often this training was begun anew."""
+    """The number of earlier starts of this training."""
 
     @property
     def inputs_sha256(self) -> str:
@@ -74,17 +74,17 @@ class TrainingJob:
         return "mpi" if self.scenario.world.transport == "mpi" else "shared"
 
     def check_local(self) -> None:
-        """A memory limit is on a process, and here all ranks share one."""
+        """Refuse a memory limit: it applies to a process, and here all ranks share one."""
         if self.scenario.world.memory_limit_mb:
             raise LaunchError(
                 "world.memory_limit_mb limits each rank's process, but here all ranks share one process: run it with"
                 f" mpirun -n {self.scenario.world.ranks}")
 
     def check_launched(self) -> None:
-        """Processes of their own run every training."""
+        """Accepts every scenario: one process for each rank runs all trainings."""
 
     def check_resumable(self) -> None:
-        """A training resumes from its checkpoints."""
+        """Accepts every scenario: a training resumes from its checkpoints."""
 
     def on_ranks(self, ranks: int) -> list[list[str]]:
         nearest = max(1, round(self.scenario.train.micro_batches / ranks)) * ranks
@@ -115,7 +115,7 @@ class TrainingJob:
 
 
 def training_job(scenario: Scenario, request: Request) -> TrainingJob:
-    """The scenario ready to run, its data loaded and its checkpoint found."""
+    """The scenario ready to run, with its data loaded and its checkpoint found."""
     if request.every is not None and not scenario.checkpoint.folder:
         raise UsageError("--every needs a folder for checkpoints; add --checkpoint DIR")
     experiment, keeping = keeper(
@@ -129,7 +129,7 @@ def training_job(scenario: Scenario, request: Request) -> TrainingJob:
 
 
 def refuse_wrong_stages(scenario: Scenario) -> None:
-    """Try each user's stage on a few samples; raises `ScenarioError`, which says where it goes wrong and why."""
+    """Test each user's stage on a few samples; raises `ScenarioError` with the place and the cause of a fault."""
     for part in dict.fromkeys(row.stage for row in scenario.rows):
         if isinstance(part, Named) and (why := fault_of_stage(part)):
             at = [("variant", index, "stage") for index, each in enumerate(scenario.variant) if each.stage == part]
@@ -138,7 +138,7 @@ def refuse_wrong_stages(scenario: Scenario) -> None:
 
 
 def refuse_unproved(scenario: Scenario) -> None:
-    """Prove each user's collective on the ranks that it serves; raises `ScenarioError` with rank, chunk and cause."""
+    """Prove each user's collective on the run's ranks; raises `ScenarioError` with rank, chunk and cause."""
     ranks = scenario.world.ranks
     for kind in SERVING:
         for row in scenario.rows:
@@ -161,7 +161,7 @@ def refuse_unproved(scenario: Scenario) -> None:
 
 
 def traced_steps(scenario: Scenario, request: Request) -> range:
-    """The steps to trace: those named, otherwise the last if a trace is asked for, a few if it is only a timeline."""
+    """The steps to trace: the named ones; or the last for a trace; or the last few for a timeline."""
     steps, named = scenario.train.steps, request.trace_steps
     if named is None:
         count = 1 if request.trace or request.report or request.last_step else TIMELINE_STEPS * request.timeline
@@ -182,7 +182,7 @@ def resumptions(experiment: Experiment) -> list[str]:
 
 @contextmanager
 def ended(shown: Progress) -> Iterator[None]:
-    """However a training ends, its bar does not outlive it, and the terminal has its cursor again."""
+    """A context that ends the progress display even if the training fails, which restores the terminal's cursor."""
     try:
         yield
     finally:

@@ -1,11 +1,11 @@
-"""Objects for notebooks and the Python prompt: they show themselves, offline, and print well.
+"""Objects for notebooks and the Python prompt: they display themselves, offline, and print well.
 
-A shown outcome is an object beside the outcome. A verdict knows no terminal and no picture, and `report` reads
-verdicts, so the shown one has the outcome and its document and asks `report` for everything. `zerosim/__init__`
+A shown outcome is an object besides the outcome. A verdict knows no terminal and no picture, and `report` reads
+verdicts, so the shown one has the outcome and its document and calls `report` for everything. `zerosim/__init__`
 imports functions that import the rest when they are called, so that `import zerosim` stays light.
 
-HTML of several cells is one page, so a cell has no styles, scripts or names of its own. SVG inside it would share its
-`clip0` and its `text{…}` with all others: pictures are images with their data in them, and whole pages stand in
+The HTML of several cells is one page, so a cell has no styles, scripts or names of its own. SVG inside it would share
+its `clip0` and its `text{…}` with all others: pictures are images that contain their data, and whole pages are in
 frames.
 
 A notebook has one process. Under a launcher `zs.run` refuses and names `zerosim run`.
@@ -37,9 +37,9 @@ def run(
 
     `scenario` is a path, the name of a shipped one, a dict such as `{"train": {"steps": 5}}`, or a `zs.Scenario`.
 
-    `set` replaces keys of the scenario, as `--set` does on the command line. Raises `ScenarioError` for what is wrong
-    in the file or in `set`; `LaunchError` under `mpirun`, where `zerosim run` is to be used, and for a scenario that
-    limits memory, which only processes of their own can have.
+    `set` replaces keys of the scenario, as `--set` does on the command line. Raises `ScenarioError` for errors in the
+    file or in `set`; `LaunchError` under `mpirun`, where `zerosim run` is to be used, and for a scenario that limits
+    memory, which needs one process for each rank.
 
     >>> import os, tempfile
     >>> import zerosim as zs
@@ -63,12 +63,13 @@ def plan(
     set: Mapping[str, Any] = {}, sweep: Mapping[str, Sequence[Any]] = {}, tokens: str | float | None = None,
     days: float | None = None,
 ) -> "ShownPlan":
-    """The plan of a scenario, on its own number of ranks, on so many, or on each of `ranks`; `path` is as in `run`.
+    """The plan of a scenario on its own number of ranks, on `ranks` ranks, or on each of `ranks`; `path` is as in
+    `run`.
 
-    `set` replaces keys of the scenario, `sweep` gives several values of a key, which are all combined. `tokens`, a
-    number or words such as "2T", asks how long that many take, and `days` for the fewest devices that need no more:
-    without `ranks` ever more are tried. Raises `ScenarioError` as `zerosim plan` does, and `UsageError` for `ranks`
-    that are no numbers of ranks.
+    `set` replaces keys of the scenario, `sweep` gives several values of a key; all combinations are planned. `tokens`,
+    a number or a string such as "2T", adds the time for that many tokens, and `days` the fewest devices that need no
+    more time; without `ranks` increasing numbers are tried. Raises `ScenarioError` as `zerosim plan` does, and
+    `UsageError` for invalid `ranks`.
 
     >>> import zerosim as zs
     >>> found = zs.plan("mpt_7b", 64, set={"model.layers": 2, "parallel.stages": ["ddp", "zero3"]})
@@ -97,9 +98,9 @@ def show(
     """The schedule of a collective, or a step of a stage, from a recorded run on that many ranks.
 
     `collective` is a name from the table of algorithms, `my_file.py:my_all_reduce`, a function, or a stage such as
-    `"zero3"`; `claims` says which collective a function is, where its name does not. Raises `UsageError` for a name
-    that is nothing, and for ranks or a root that it does not serve. A collective that is wrong raises nothing: its
-    schedule says what is wrong.
+    `"zero3"`; `claims` names the collective of a function if its name does not. Raises `UsageError` for an unknown
+    name, and for ranks or a root that it does not support. A wrong collective raises nothing: its schedule has the
+    faults.
 
     >>> import zerosim as zs
     >>> zs.show("ring.all_reduce", ranks=3)
@@ -111,10 +112,10 @@ def show(
 
 
 def operations(path: str | None = None) -> "ShownOperations":
-    """The public operations, or those of a file: what each computes, keeps for backward, multiplies and moves.
+    """The public operations, or those of a file, with their formulas, kept arrays, matrix products and moved bytes.
 
     Figures are those of an example, whose shapes `rows()` has, in float32. `path` is a Python file whose `EXAMPLES` has
-    an example for each of its operations. Raises `UsageError` where there is none.
+    an example for each of its operations. Raises `UsageError` if there is none.
 
     >>> import zerosim as zs
     >>> row = zs.operations().rows()[0]
@@ -129,10 +130,10 @@ def operations(path: str | None = None) -> "ShownOperations":
 def prove(
     collective: "str | Algorithm | Callable[..., Any]", ranks: int | Iterable[int] = 4, *, claims: str | None = None
 ) -> "ShownProofs":
-    """What is proved of a collective on symbols, on that many ranks or on each of `ranks`.
+    """The proofs of a collective on symbols, on `ranks` ranks or on each of `ranks`.
 
-    `collective` and `claims` are as in `show`. Raises `UsageError` for a name that is nothing and for ranks that it
-    does not serve. A collective that is wrong raises nothing: its proofs say what is wrong.
+    `collective` and `claims` are as in `show`. Raises `UsageError` for an unknown name and for ranks that it does not
+    support. A wrong collective raises nothing: its proofs have the faults.
 
     >>> import zerosim as zs
     >>> zs.prove("ring.all_reduce", ranks=range(2, 5))
@@ -144,11 +145,11 @@ def prove(
 
 
 def grade(function: "str | Algorithm | Stage | Optimizer | ModelKind | Callable[..., Any]") -> "ShownGrade":
-    """What holds of a part of one's own, or of a function that an exercise asks for, in this process.
+    """The grade of a user's part, or of a function for an exercise, computed in this process.
 
-    `function` is the function, what a decorator made of it, or `FILE.py:NAME`. One that has the name of an exercise is
-    graded as that; `zerosim grade` gives each learner's file a process of its own. Raises `UsageError` for what is no
-    part.
+    `function` is the function, the object that a decorator made from it, or `FILE.py:NAME`. One with the name of an
+    exercise is graded as that; `zerosim grade` gives each learner's file a process of its own. Raises `UsageError` for
+    an object that is no part.
 
     >>> import zerosim as zs
     >>> def all_gather(comm, chunks): raise NotImplementedError

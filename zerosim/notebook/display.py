@@ -1,4 +1,4 @@
-"""What a cell of a notebook shows: pictures, pages in a frame, and what a terminal would show."""
+"""The displays of notebook cells: pictures, pages in a frame, and terminal output."""
 
 import io
 from collections.abc import Callable
@@ -14,18 +14,18 @@ from zerosim.files import write_bytes, write_text
 from zerosim.report.page.vega import pixels
 
 Bundle = dict[str, Any]
-"""One thing in several forms, by MIME type: a front end takes the richest that it can show."""
+"""One object in several forms, by MIME type: a front end displays the richest form that it supports."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture as SVG, and in words what it shows."""
+    """A picture as SVG, and its description in words."""
 
     svg: str
     about: str
 
     def save(self, path: str) -> None:
-        """Write it as SVG or PNG, as the file's name says."""
+        """Write it as SVG or PNG, according to the file's name."""
         form = Path(path).suffix
         if form == ".svg":
             write_text(path, self.svg)
@@ -43,15 +43,15 @@ class Picture:
 
 @dataclass(frozen=True)
 class Page:
-    """A page of HTML that needs no network, shown in a frame of its own."""
+    """A page of HTML that needs no network, displayed in a frame."""
 
     html: str
     about: str
     height: int = 640
-    """Pixels of the frame."""
+    """The height of the frame in pixels."""
 
     def save(self, path: str) -> None:
-        """Write it to a file that any browser opens."""
+        """Write it to a file for any browser."""
         write_text(path, self.html)
 
     def __repr__(self) -> str:
@@ -64,7 +64,7 @@ class Page:
 
 
 def printed(show: Callable[[Console], None], width: int = 80) -> str:
-    """What `show` prints to a console of that many columns, without colours.
+    """The output of `show` to a console of `width` columns, without colours.
 
     >>> printed(lambda console: console.print("PASSED", style="bold green"))
     'PASSED'

@@ -1,4 +1,4 @@
-"""Grades for the Python prompt: what holds of a function that an exercise asks for, or of a part of one's own."""
+"""Grades for the Python prompt: of a function for an exercise, or of a user's part."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,18 +13,18 @@ from zerosim.parts import Loader, code_of, is_python
 
 @dataclass(frozen=True, repr=False)
 class ShownGrade(Shown):
-    """What was found out about a function or a part: its claims, its points, and a complaint about the first fault."""
+    """The grade of a function or a part: its claims, its points, and a complaint about the first fault."""
 
     grade: Grade
 
     @property
     def passed(self) -> bool:
-        """Whether everything that was asked holds."""
+        """Whether all claims hold."""
         return self.grade.complaint is None and self.grade.state != "not yet written"
 
     @property
     def document(self) -> dict[str, Any]:
-        """All of it in JSON's own types."""
+        """The grade in JSON's own types."""
         return {"schema": "zerosim.grade/1", "function": self.grade.function, "state": self.grade.state,
                 "complaint": self.grade.complaint, "items": self.rows()}
 
@@ -45,7 +45,7 @@ class ShownGrade(Shown):
 
 
 def graded(part: Any) -> ShownGrade:
-    """The grade of a part or a function, or of what `FILE.py:NAME` stands for; an exercise is known by its name."""
+    """The grade of a part or a function, or of `FILE.py:NAME`; an exercise is known by its name."""
     if isinstance(part, str):
         if not is_python(part):
             raise UsageError(f"found {part!r}; give FILE.py:NAME, or a function")

@@ -14,13 +14,13 @@ from zerosim.report import operations_table
 
 @dataclass(frozen=True, repr=False)
 class ShownOperations(Shown):
-    """What operations compute, keep and cost, each on an example."""
+    """The figures of operations, each on an example."""
 
     operations: tuple[OperationFigures, ...]
 
     @property
     def document(self) -> dict[str, Any]:
-        """All of it in JSON's own types."""
+        """The operations in JSON's own types."""
         return {"schema": "zerosim.operations/1", "operations": self.rows()}
 
     def rows(self) -> list[dict[str, Any]]:
@@ -38,7 +38,7 @@ class ShownOperations(Shown):
 
 
 def operations_of(path: str | None) -> ShownOperations:
-    """The public operations, or those that a file declares and has examples for."""
+    """The public operations, or those of a file that have examples."""
     if path is None:
         found = {name: (each, EXAMPLES[name]) for name, each in OPERATIONS.items()}
     else:

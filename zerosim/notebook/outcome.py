@@ -31,7 +31,7 @@ from zerosim.worlds.launcher import has_company
 
 @dataclass(frozen=True, repr=False)
 class ShownOutcome(Shown):
-    """An outcome that shows itself: `print` gives the tables of `zerosim run`, a notebook has pictures too."""
+    """An outcome that displays itself: `print` shows the tables of `zerosim run`, a notebook pictures too."""
 
     outcome: Outcome
     run: PageRun
@@ -49,11 +49,11 @@ class ShownOutcome(Shown):
 
     @property
     def document(self) -> dict[str, Any]:
-        """All that was found out, as `zerosim run --json` writes it."""
+        """The outcome as `zerosim run --json` writes it."""
         return self.run.document
 
     def rows(self) -> list[dict[str, Any]]:
-        """A plain dict for each row, as `pandas.DataFrame` takes them; `docs/outcome.md` has the keys."""
+        """A plain dict for each row, for `pandas.DataFrame`; `docs/outcome.md` has the keys."""
         return rows.compared(self.run)
 
     def losses(self) -> list[dict[str, Any]]:
@@ -61,11 +61,11 @@ class ShownOutcome(Shown):
         return rows.losses(self.run)
 
     def spans(self) -> list[dict[str, Any]]:
-        """A plain dict for each thing that a rank did in the traced step of each row."""
+        """A plain dict for each activity of a rank in the traced step of each row."""
         return rows.spans(self.run)
 
     def memory(self) -> list[dict[str, Any]]:
-        """A plain dict for each change of what a rank held in the traced step of each row."""
+        """A plain dict for each change of a rank's memory in the traced step of each row."""
         return rows.memory(self.run)
 
     @cached_property
@@ -73,9 +73,9 @@ class ShownOutcome(Shown):
         return dict(Drawings(self.run.rows).files())
 
     def picture(self, name: str, row: str = "") -> Picture:
-        """One picture of the page: `kept`, `sent`, `losses`; of a row `step` or `partners`.
+        """One picture of the page: `kept`, `sent`, `losses`; for a row `step` or `partners`.
 
-        Raises `UsageError` for what there is no picture of, and where vl-convert is not installed.
+        Raises `UsageError` for an unknown picture, and if vl-convert is not installed.
         """
         names = [each.name for each in self.run.rows]
         if row and row not in names:
@@ -89,7 +89,7 @@ class ShownOutcome(Shown):
         return Picture(svg(self._specs[key]), f"{name}{f' of {row}' * bool(row)} in {self.run.title or 'a run'}")
 
     def page(self) -> Page:
-        """All of it as one page, as `zerosim run --report` writes it."""
+        """The outcome as one page, as `zerosim run --report` writes it."""
         return Page(page([self.run]), f"all of {self.run.title or 'a run'}")
 
     def __str__(self) -> str:
@@ -107,19 +107,19 @@ class ShownOutcome(Shown):
 
 @dataclass(frozen=True, repr=False)
 class ShownCollectives(Shown):
-    """What a scenario of collectives found out; `print` and notebooks show it as `zerosim run` does."""
+    """The outcome of a scenario of collectives; `print` and notebooks show it as `zerosim run` does."""
 
     outcome: CollectivesOutcome
     found: dict[str, Any]
 
     @property
     def document(self) -> dict[str, Any]:
-        """All that was found out, as `zerosim run --json` writes it."""
+        """The outcome as `zerosim run --json` writes it."""
         return self.found
 
     @property
     def passed(self) -> bool:
-        """Whether what was claimed holds."""
+        """Whether all claims hold."""
         return self.outcome.passed
 
     def rows(self) -> list[dict[str, Any]]:
@@ -142,7 +142,7 @@ class ShownCollectives(Shown):
 
 
 def untraced(outcome: Outcome) -> Outcome:
-    """An outcome without the times of its last step, which say little where ranks take turns in one process."""
+    """An outcome without the times of its last step, which mean little if ranks take turns in one process."""
     return replace(outcome, rows=[
         replace(row, trained=row.trained and replace(row.trained, measured=replace(row.trained.measured, trace=None)))
         for row in outcome.rows])
@@ -167,7 +167,7 @@ def run_here(path: Source, changes: Mapping[str, Any]) -> ShownOutcome | ShownCo
 
 
 def override(key: str, value: Any) -> str:
-    """A change as the command line has it: JSON's text of numbers, words, truth values and lists is TOML's.
+    """A change as on the command line: JSON's form of numbers, strings, booleans and lists is TOML's.
 
     >>> override("train.steps", np.int64(5)), override("parallel.overlap", True)
     ('train.steps=5', 'parallel.overlap=true')
@@ -182,7 +182,7 @@ def override(key: str, value: Any) -> str:
 
 
 def of_numpy(value: Any) -> Any:
-    """A number or an array of NumPy's as Python has it; `TypeError` for anything else."""
+    """A NumPy number or array as Python objects; `TypeError` for anything else."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} is not a NumPy type")

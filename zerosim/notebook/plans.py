@@ -19,26 +19,27 @@ AT_THE_PROMPT = ("memory", "fits", "step", "waits", "MFU")
 
 @dataclass(frozen=True, repr=False)
 class ShownPlan(Shown):
-    """A plan that shows itself: the prompt has a short table, `print` and notebooks what `zerosim plan` prints."""
+    """A plan that displays itself: a short table at the prompt; `print` and notebooks show the output of `zerosim
+    plan`."""
 
     plan: Plan
 
     @property
     def passed(self) -> bool:
-        """Whether every claim of the scenario that is about what is planned holds."""
+        """Whether every claim of the scenario about planned figures holds."""
         return self.plan.passed
 
     @property
     def document(self) -> dict[str, Any]:
-        """All of it, as `zerosim plan --json` writes it: `docs/outcome.md` has the keys."""
+        """The plan as `zerosim plan --json` writes it: `docs/outcome.md` has the keys."""
         return self.plan.document()
 
     def rows(self) -> list[dict[str, Any]]:
-        """A plain dict for each row, as `pandas.DataFrame` takes them: the document's, memory in `…_bytes`."""
+        """A plain dict for each row, for `pandas.DataFrame`: the document's, memory in `…_bytes`."""
         return [flat(row) for row in self.document["rows"]]
 
     def page(self) -> Page:
-        """All of it as one page, as `zerosim plan --report` writes it."""
+        """The plan as one page, as `zerosim plan --report` writes it."""
         title = self.plan.scenario.title or "a plan"
         return Page(plan_page(self.plan, "zs.plan"), f"all of {title}")
 
@@ -49,7 +50,7 @@ class ShownPlan(Shown):
         return printed(self._show_short, width=100)
 
     def _repr_html_(self) -> str:
-        """The machine, the verdict, the table, and what bounds each row."""
+        """The machine, the verdict, the table, and the bound of each row."""
         return str(excerpt(self.plan))
 
     def _show_short(self, console: Console) -> None:

@@ -17,7 +17,7 @@ from zerosim.report.proof_text import document, show_proofs
 
 @dataclass(frozen=True, repr=False)
 class ShownProofs(Shown):
-    """What was proved of a collective on each number of ranks that was asked for."""
+    """The proofs of a collective on each requested number of ranks."""
 
     subject: Subject
     asked: list[int]
@@ -30,7 +30,7 @@ class ShownProofs(Shown):
 
     @property
     def document(self) -> dict[str, Any]:
-        """All of it, as `zerosim prove --json` writes it."""
+        """The proofs as `zerosim prove --json` writes them."""
         return document(self.subject, self.proofs)
 
     def rows(self) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A schedule for the Python prompt and for notebooks: drawn, printed, as data, and as a page to step through."""
+"""A schedule for the Python prompt and for notebooks: drawn, printed, as data, and as an interactive page."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,23 +20,23 @@ from zerosim.stages import Stage
 
 @dataclass(frozen=True, repr=False)
 class ShownSchedule(Shown):
-    """A schedule that shows itself: `print` gives what `zerosim show` prints, a notebook has the picture."""
+    """A schedule that displays itself: `print` shows the output of `zerosim show`, a notebook the picture."""
 
     schedule: Schedule
 
     @property
     def passed(self) -> bool:
-        """Whether every rank holds what the collective promises."""
+        """Whether every rank holds the collective's result."""
         return not self.schedule.faults
 
     @property
     def verdict(self) -> str:
-        """The verdict in a sentence, or what is wrong."""
+        """The verdict in a sentence, with the first fault."""
         return self.schedule.verdict
 
     @property
     def document(self) -> dict[str, Any]:
-        """All of it as `zerosim show --json` writes it: `docs/lessons/4_schedules.md` has the keys."""
+        """The schedule as `zerosim show --json` writes it: `docs/lessons/4_schedules.md` has the keys."""
         return document(self.schedule)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -45,11 +45,11 @@ class ShownSchedule(Shown):
         return found
 
     def picture(self) -> Picture:
-        """All rounds side by side; `UsageError` where that would be too many cells to be looked at."""
+        """All rounds side by side; `UsageError` if there are too many cells."""
         return Picture(picture(self.schedule), self.schedule.title)
 
     def page(self) -> Page:
-        """The schedule as a page to step through."""
+        """The schedule as an interactive page."""
         return Page(schedule_page(self.schedule), f"{self.schedule.title} step by step")
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class ShownSchedule(Shown):
 def shown(
     collective: str | Algorithm | Stage | Callable[..., Any], ranks: int, root: int | None, claims: str | None
 ) -> ShownSchedule | ShownStep:
-    """The schedule of a named algorithm, or of a function, or a step of a stage, on that many ranks."""
+    """The schedule of a named algorithm, or of a function, or a step of a stage, on `ranks` ranks."""
     if type(ranks) is not int or not 1 <= ranks <= MOST_RANKS:
         raise UsageError(f"ranks={ranks!r}: a schedule is drawn for 1 to {MOST_RANKS} ranks")
     if isinstance(collective, str) and is_stage(collective):

@@ -1,4 +1,4 @@
-"""What everything that is returned at the prompt can do beside its own: HTML, JSON, a file."""
+"""The common interface of objects returned at the prompt: HTML, JSON, a file."""
 
 import json
 from abc import ABC, abstractmethod
@@ -12,28 +12,28 @@ from zerosim.notebook.display import Page
 
 
 class Shown(ABC):
-    """An object that shows itself: `repr` of a screen at most, `rows()`, `to_json()`, `page()`, `save(FILE)`."""
+    """An object that displays itself: `repr` of a screen at most, `rows()`, `to_json()`, `page()`, `save(FILE)`."""
 
     @property
     @abstractmethod
     def document(self) -> dict[str, Any]:
-        """All of it in JSON's own types, as the command line writes it."""
+        """The document in JSON's own types, as the command line writes it."""
 
     @abstractmethod
     def rows(self) -> list[dict[str, Any]]:
-        """Plain dicts, as `pandas.DataFrame` takes them."""
+        """Plain dicts, for `pandas.DataFrame`."""
 
     def page(self) -> Page:
-        """All of it as one page."""
+        """The object as one page."""
         html = f"<!doctype html><meta charset=utf-8><title>zerosim</title>{self._repr_html_()}"
         return Page(html, repr(self).splitlines()[0])
 
     def to_json(self) -> str:
-        """The document as text."""
+        """The document as a JSON string."""
         return json.dumps(self.document, indent=2, ensure_ascii=False)
 
     def save(self, path: str) -> None:
-        """Write it as `.json`, `.html` or `.txt`, as the file's name says; `UsageError` for another name."""
+        """Write it as `.json`, `.html` or `.txt`, according to the file's name; `UsageError` for another name."""
         match Path(path).suffix:
             case ".json":
                 write_text(path, self.to_json() + "\n")
@@ -45,5 +45,5 @@ class Shown(ABC):
                 raise UsageError(f"{path}: give a name that ends in .json, .html or .txt")
 
     def _repr_html_(self) -> str:
-        """What a terminal would show, for notebooks."""
+        """The terminal output, for notebooks."""
         return f"<pre>{escape(str(self))}</pre>"

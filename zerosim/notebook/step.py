@@ -1,4 +1,4 @@
-"""A step of a stage for the Python prompt and for notebooks: drawn, printed, as data, and as a page to step through."""
+"""A step of a stage for the Python prompt and for notebooks: drawn, printed, as data, and as an interactive page."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,18 +14,18 @@ from zerosim.words import plural
 
 @dataclass(frozen=True, repr=False)
 class ShownStep(Shown):
-    """A step that shows itself: `print` gives what `zerosim show zero3` prints, a notebook has the picture."""
+    """A step that displays itself: `print` shows the output of `zerosim show zero3`, a notebook the picture."""
 
     step: RecordedStep
 
     @property
     def passed(self) -> bool:
-        """Whether it computed what one process computes."""
+        """Whether it equals one process."""
         return self.step.fault is None
 
     @property
     def document(self) -> dict[str, Any]:
-        """All of it as `zerosim show --json` writes it."""
+        """The step as `zerosim show --json` writes it."""
         return self.step.document()
 
     def rows(self) -> list[dict[str, Any]]:
@@ -41,7 +41,7 @@ class ShownStep(Shown):
         return Picture(step_picture(self.step), f"{self.step.title}, {self.step.about}")
 
     def page(self) -> Page:
-        """The step as a page to step through."""
+        """The step as an interactive page."""
         return Page(step_page(self.step), f"{self.step.title} step by step")
 
     def __str__(self) -> str:

@@ -1,6 +1,6 @@
-"""SHA-256 of what ranks hold: they compare it with the reference, and with each other, without moving it.
+"""SHA-256 of ranks' arrays: they are compared with the reference, and with each other, without sending them.
 
-What is compared is a chunk of a unit, in C order and little-endian. Equal digests stand for equal bytes, so +0
+A digest covers a chunk of a unit, in C order and little-endian. Equal digests stand for equal bytes, so +0
 differs from −0 and one NaN from another. Padding is part of a chunk, because a NaN left there is harmless only until
 a layout, a norm or a checkpoint reads it.
 """
@@ -15,7 +15,7 @@ Digest = bytes
 
 
 def little_endian(array: Array) -> memoryview:
-    """The bytes of a flat array as a little-endian machine has them: on one, and contiguous, not even a copy.
+    """The bytes of a flat array in little-endian order; no copy of a contiguous array on a little-endian machine.
 
     >>> list(little_endian(np.array([1.0], np.float32)))
     [0, 0, 128, 63]

@@ -1,7 +1,7 @@
-"""Random numbers that depend on what they are for, and on nobody's state: a counter-based generator.
+"""Random numbers that depend on their purpose only, and on no state: a counter-based generator.
 
-Philox makes numbers of a key and a counter. The key is the seed and the step, the counter names the sample in the batch
-of all ranks, the layer and the operation: so a sample gets the same numbers on whichever rank, however often.
+Philox computes numbers from a key and a counter. The key is the seed and the step, the counter names the sample in the
+batch of all ranks, the layer and the operation: so a sample gets the same numbers on any rank, on each call.
 Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (2011), section 3.
 """
 

@@ -1,26 +1,26 @@
 """Sums of floats that do not depend on the order of addition: fixed point under a common exponent.
 
     K          contributions to each sum
-    exponent   of an element: the least e with |x| < 2**e for all of its contributions
+    exponent   one for each element: the least e with |x| < 2**e for all of its contributions
     grid       2**(exponent − BITS + ⌈log2 K⌉): each contribution is rounded to a multiple of it, half to even
     BITS       62, so that K multiples below 2**(62 − ⌈log2 K⌉) add up in an int64
     limb       one of the integers that stand for a float: one for up to 32 bits, two for float64
 
-Adding integers associates, so only the rounding to the grid matters, and that sees one contribution at a time. A
-float32, with its 24 bits, is a multiple of the grid exactly as long as it lies within 2**−(38 − ⌈log2 K⌉) of the
-largest (2**−30 for 256 contributions); smaller ones round to the grid. A float64 has 53 bits, so what is left of it
-below the grid goes into a second integer, with a finer grid: two limbs. The sum is then rounded to the dtype: where
+Adding integers is associative, so only the rounding to the grid matters, and that depends on one contribution at a
+time. A float32, with its 24 bits, is a multiple of the grid exactly as long as it lies within 2**−(38 − ⌈log2 K⌉) of
+the largest (2**−30 for 256 contributions); smaller ones round to the grid. A float64 has 53 bits, so its remainder
+below the grid goes into a second integer, with a finer grid: two limbs. The sum is then rounded to the dtype: if
 every contribution lies within 2**−30 of the largest, to within one ULP of the exact sum. Smaller ones cost up to half
-a grid step each, which after cancellation may be all there is.
+a grid step each, which after cancellation may be the whole result.
 
-Elements with NaN or infinities are handled apart: their integers count what there is of each. So are sums of zeros
+Elements with NaN or infinities are handled separately: their integers count each of them. So are sums of zeros
 only, which are −0 when every contribution is.
 
 The exponent is common to one element, not to a whole tensor. Small gradients beside large ones therefore keep their
-bits, and the bound above speaks of the terms of one sum. The price is a max all-reduce of 16-bit exponents, and 8
+bits, and the bound above refers to the terms of one sum. The price is a max all-reduce of 16-bit exponents, and 8
 bytes instead of 4 for each element of a sum.
 
-A known weakness: a sum in bfloat16 is rounded twice, because ml_dtypes casts from float64 by way of float32. The bits
+A known weakness: a sum in bfloat16 is rounded twice, because ml_dtypes casts from float64 through float32. The bits
 are still the same in every order.
 """
 
@@ -33,12 +33,12 @@ from zerosim.allocation import Array
 
 BITS = 62
 ZEROS = -32_000
-"""Stands for the exponent where all contributions are zeros."""
+"""The exponent of an element with zero contributions only."""
 SPECIAL = 32_000
-"""Stands for the exponent where there is a NaN or an infinity."""
+"""The exponent of an element with a NaN or an infinity."""
 
 PLUS_INFINITY, MINUS_INFINITY, NOT_A_NUMBER = 1, 1 << 20, 1 << 40
-"""The integers that infinities and NaNs add to a special element: room for a million of either."""
+"""The integers that infinities and NaNs add to a special element: enough for a million of either."""
 
 Exponents = npt.NDArray[np.int16]
 Integers = npt.NDArray[np.int64]
@@ -61,14 +61,14 @@ def exponents(contributions: Sequence[Array]) -> Exponents:
 
 
 def limbs(dtype: npt.DTypeLike) -> int:
-    """The number of integers that stand for one float: 2 for float64, 1 for what has fewer bits."""
+    """The number of integers that stand for one float: 2 for float64, 1 for narrower dtypes."""
     return 2 if np.dtype(dtype).itemsize == np.float64().itemsize else 1
 
 
 def quantised(x: Array, exponent: Exponents, terms: int) -> Integers:
     """One contribution of `terms` as integers (limbs, elements): multiples of the grid, then of the finer one.
 
-    Where the exponent is no number, the first limb holds a mark instead.
+    The first limb of a special element holds a mark instead.
     """
     special, zeros = exponent == SPECIAL, exponent == ZEROS
     shift = np.where(special | zeros, 0, bits(terms) - exponent.astype(np.int32))
@@ -84,7 +84,7 @@ def quantised(x: Array, exponent: Exponents, terms: int) -> Integers:
 
 
 def restored(total: Integers, exponent: Exponents, terms: int, dtype: npt.DTypeLike) -> Array:
-    """The sums that the integers (limbs, elements) stand for, as `dtype`."""
+    """The sums of the integers (limbs, elements), as `dtype`."""
     special, zeros = exponent == SPECIAL, exponent == ZEROS
     shift = np.where(special | zeros, 0, exponent.astype(np.int32) - bits(terms))
     high = (total[0] + (1 << 31)) >> 32  # so that a small total is all in `rest`, next to the finer limb
@@ -100,7 +100,7 @@ def restored(total: Integers, exponent: Exponents, terms: int, dtype: npt.DTypeL
 
 
 def bits(terms: int) -> int:
-    """The number of bits that a contribution may have so that `terms` of them add up without overflow.
+    """The number of bits of a contribution with which `terms` of them add up without overflow.
 
     >>> bits(1), bits(4), bits(5)
     (62, 60, 59)
@@ -116,7 +116,7 @@ def marks(x: Array) -> Integers:
 
 
 def unmarked(total: Integers) -> Array:
-    """The sum of the infinities and NaNs that a special element has counted."""
+    """The sum of the infinities and NaNs that were counted for a special element."""
     nans, rest = np.divmod(total, NOT_A_NUMBER)
     minus, plus = np.divmod(rest, MINUS_INFINITY)
     undefined = (nans > 0) | ((minus > 0) & (plus > 0))
@@ -124,7 +124,7 @@ def unmarked(total: Integers) -> Array:
 
 
 def exact_sum(contributions: Sequence[Array]) -> Array:
-    """The sum of float vectors, element by element: the same bits in whatever order they come.
+    """The sum of float vectors, element by element: the same bits in any order.
 
     >>> exact_sum([np.array([2.0**30]), np.array([1.0]), np.array([-(2.0**30)])]).tolist()
     [1.0]

@@ -1,7 +1,7 @@
-"""One NaN for all: every NaN becomes the one that this processor makes of itself.
+"""One NaN for all: every NaN is replaced by the one that this processor's own operations return.
 
-IEEE 754 leaves open which of two NaNs an addition returns, and processors decide by where in a vector the operands
-stand. Shards are cut elsewhere than units, so without this rule runs that diverge to NaN would differ in its sign.
+IEEE 754 does not define which of two NaNs an addition returns, and processors choose by the operands' position in a
+vector. Shards are cut elsewhere than units, so without this rule runs that diverge to NaN would differ in its sign.
 The optimizer applies the rule to gradients and the reports to losses, on both sides of a comparison.
 """
 
@@ -11,13 +11,13 @@ from zerosim.allocation import Array
 
 with np.errstate(invalid="ignore"):
     NOT_A_NUMBER = np.float32(np.inf) - np.float32(np.inf)
-"""The NaN that this processor makes of itself. When both operands of an addition are NaNs, which of them comes out
-depends on where in a vector they stand; so every NaN of a gradient or a loss is made this one first, and no others
-arise."""
+"""The NaN that this processor's own operations return. When both operands of an addition are NaNs, the result depends
+on their position in a vector; so every NaN of a gradient or a loss is replaced by this one first, and no others arise.
+"""
 
 
 def with_one_nan(values: Array) -> Array:
-    """`values` after every NaN in it has become the one that this processor makes of itself.
+    """`values` with every NaN replaced, in place, by the one of this processor.
 
     >>> with_one_nan(np.array([1.0, -np.nan], np.float32)).view(np.uint32).tolist() == [
     ...     0x3F800000, int(NOT_A_NUMBER.view(np.uint32))]

@@ -1,10 +1,10 @@
 """Orders of addition, declared: each is a function that adds the contributions of all ranks in that order.
 
-    contributions   what each rank brings of one chunk, in rank order
-    chunk           the number of that chunk, which only some orders ask for
+    contributions   each rank's contribution to one chunk, in rank order
+    chunk           the number of that chunk, which only some orders use
 
-Floating-point addition commutes but does not associate, so the order is part of every result. The functions add
-anything that has a `+` (arrays, numbers, symbols): the reference sums with them, proofs compare with them, reports
+Floating-point addition commutes but is not associative, so the order is part of every result. The functions add
+any objects with `+` (arrays, numbers, symbols): the reference sums with them, proofs compare with them, reports
 print them. They send nothing and import no world.
 
 Collectives do not read these declarations. Proofs on symbols show that each collective follows the one that its row
@@ -27,18 +27,18 @@ from zerosim.numerics.fixed_point import exact_sum
 from zerosim.sharding import Mesh, bounds
 
 AddingOrder = Callable[..., Any]
-"""`order(contributions, chunk)`; those of chunks that travel one by one also take `arrives`."""
+"""`order(contributions, chunk)`; orders of collectives that send chunks one by one also take `arrives`."""
 
 Arrives = Callable[[Any, int], Any]
-"""`arrives(sent, sender)` makes of what is sent what is received; the sender is a number among the contributions."""
+"""`arrives(sent, sender)` returns the received values of sent ones; the sender is a number among the contributions."""
 
 
 Received = Callable[[int, Any, int], Any]
-"""`received(start, sent, sender)`: the same of elements from `start` on of a flat array."""
+"""`received(start, sent, sender)`: the received values of elements from `start` on of a flat array."""
 
 
 def unchanged(sent: Any, sender: int) -> Any:
-    """What arrives of a sum that is sent as it is."""
+    """The default `arrives`: sums are received as they were sent."""
     return sent
 
 
@@ -73,9 +73,9 @@ def two_level(per_host: int) -> AddingOrder:
 def on_two_levels(
     order: AddingOrder, per_host: int, contributions: Sequence[Any], chunk: int, arrives: Arrives
 ) -> Any:
-    """The ranks of each host in an order, and then the hosts' sums in it.
+    """The sum of each host's ranks in an order, and then of the hosts' sums in that order.
 
-    A host's sum is sent by the rank of the chunk's place, or by who stands in for it there.
+    A host's sum is sent by the rank of the chunk's place, or by the rank that stands in for it there.
     """
     host, place = divmod(chunk, per_host)
     hosts = [range(len(contributions))[first : first + per_host] for first in range(0, len(contributions), per_host)]
@@ -102,7 +102,7 @@ def rank_order(contributions: Sequence[Any], chunk: int, arrives: Arrives = unch
 
 
 def two_hops(per_host: int) -> AddingOrder:
-    """Each host's ranks in their order, and then the hosts' sums in theirs.
+    """Each host's ranks in rank order, and then the hosts' sums in host order.
 
     >>> from zerosim.payloads.terms import Term
     >>> two_hops(2)([Term(rank) for rank in range(5)], 0)
@@ -174,21 +174,21 @@ class Order:
     within: Callable[[Sequence[Any]], Any] | None
     across: AddingOrder | None
     on_hosts: Callable[[int], AddingOrder] | None = None
-    """`across`, where it depends on how many ranks a host has."""
+    """Makes `across` from the number of ranks on a host, if it depends on that."""
 
     def with_hosts(self, ranks_per_host: int) -> "Order":
-        """The order where every host has so many ranks."""
+        """The order for hosts of `ranks_per_host` ranks."""
         return self if self.on_hosts is None else replace(self, across=self.on_hosts(ranks_per_host))
 
     def total(
         self, contributions: Sequence[Any], mesh: Mesh, wire: npt.DTypeLike | None = None,
         arrives: "Received | None" = None,
     ) -> Any:
-        """The sum of flat arrays, one for each micro-batch in the global order, of which each rank takes a block.
+        """The sum of flat arrays, one for each micro-batch in the global order; each rank has a block of them.
 
-        Chunk by chunk the ranks of each group add first, and then the groups' sums are added. What
-        a rank has added is rounded to the dtype of the wire, if one is named, before that. `arrives`, if any, makes of
-        what one rank sends of a chunk what another receives; it is for one group of all ranks.
+        Chunk by chunk the ranks of each group add first, and then the groups' sums are added. Before that, a rank's
+        sum is rounded to the dtype of the wire, if given. `arrives`, if given, computes from the values that one rank
+        sends of a chunk those that another receives; it is for one group of all ranks.
 
         >>> parts, mesh = [np.array([1.0, 2.0]), np.array([3.0, 4.0])], Mesh(0, 2, 2)
         >>> ORDERS["ring"].total(parts, mesh), ORDERS["exact"].total(parts, mesh)
@@ -210,12 +210,12 @@ class Order:
 
 
 def left_to_right(contributions: Sequence[Any]) -> Any:
-    """((g[0] + g[1]) + g[2]) + …, of micro-batches."""
+    """((g[0] + g[1]) + g[2]) + …, for micro-batches."""
     return rank_order(contributions, 0)
 
 
 def aligned_tree(contributions: Sequence[Any]) -> Any:
-    """((g[0] + g[1]) + (g[2] + g[3])) + …, of micro-batches."""
+    """((g[0] + g[1]) + (g[2] + g[3])) + …, for micro-batches."""
     return near_tree(contributions, 0)
 
 

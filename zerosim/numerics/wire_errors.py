@@ -1,8 +1,8 @@
-"""How far what arrived over narrow wires is from what would have come over wide ones.
+"""The error of values that were quantised for messages, relative to the exact ones.
 
     relative     ‖arrived − due‖ / ‖due‖, Euclidean, in float64, over all elements
     ulps         the median distance in float32, in representable numbers
-    bits         −log₂ of the relative error: how many bits of the signal are left
+    bits         −log₂ of the relative error: the number of correct bits
 """
 
 import math
@@ -16,7 +16,7 @@ from zerosim.allocation import Array
 
 @dataclass(frozen=True)
 class WireError:
-    """The error of arrays that travelled; None where it is no number, as of nothing but zeros."""
+    """The error of arrays after messages; None if it is undefined, as for zeros only."""
 
     relative: float | None
     ulps: int
@@ -24,7 +24,7 @@ class WireError:
 
 
 def wire_error(arrived: Sequence[Array], due: Sequence[Array]) -> WireError:
-    """The error of all of `arrived`, beside what was due.
+    """The error of all of `arrived` relative to `due`.
 
     >>> wire_error([np.float32([3.0, 4.5])], [np.float32([3.0, 4.0])])
     WireError(relative=0.1, ulps=524288, bits=3.321928094887362)
@@ -41,6 +41,6 @@ def wire_error(arrived: Sequence[Array], due: Sequence[Array]) -> WireError:
 
 
 def places(values: Array) -> Array:
-    """Each value's place among all float32, from the lowest up; both zeros have one."""
+    """The position of each value among all float32, from the lowest up; both zeros have the same."""
     bits = values.astype(np.float32).view(np.int32).astype(np.int64)
     return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)

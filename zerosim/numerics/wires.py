@@ -1,8 +1,8 @@
-"""Wire formats: what travels in place of 32-bit numbers, as a pair of functions whose rounding is stated to the bit.
+"""Wire formats: quantised forms of 32-bit numbers, each a pair of functions with exactly specified rounding.
 
-    block    so many neighbouring elements, from an array's first on; its last block may be shorter. 0: all of them
-    scale    of a block, float32: the largest |x| of its finite elements over the largest code, divided in float32
-    code     of an element: x / scale, divided in float32 and rounded half to even, within ± the largest code
+    block    a run of neighbouring elements, from an array's first on; its last block may be shorter. 0: all of them
+    scale    one float32 per block: the largest |x| of its finite elements over the largest code, divided in float32
+    code     one per element: x / scale, divided in float32 and rounded half to even, within ± the largest code
 
     format      codes                      largest   not a number   bytes of n elements in b blocks
     int8        −127 … 127                 127       −128           4 b + n
@@ -11,15 +11,15 @@
     fp8_e5m2    ml_dtypes.float8_e5m2      57344     0x7E           4 b + n
 
 A message has all scales, little-endian, and then all codes. Of two elements in one byte the first is in the lower four
-bits; an odd last one has zeros above it. Where a scale is 0 (a block of zeros, or of numbers so small that the division
-underflows) elements are divided by 1. Decoding multiplies code and scale in float32. What is not finite travels as the
-code for not a number, so that one such element neither widens its block's scale nor is lost; it comes back as the one
-NaN of `not_a_number`.
+bits; an odd last one has zeros above it. If a scale is 0 (a block of zeros, or of numbers so small that the division
+underflows) elements are divided by 1. Decoding multiplies code and scale in float32. Elements that are not finite are
+sent as the code for not a number, so such an element does not widen its block's scale and is not lost; it is decoded as
+the one NaN of `not_a_number`.
 
 Because both are functions, a reference can replay them, and quantised training is compared by raw bytes.
 
 DeepSpeed's kernels divide by a scale of 2 max|x| + 10⁻⁵ in place of max|x|, and some are asymmetric, with a block's
-minimum as offset. Symmetric codes need no offset and keep 0 as 0, on which padding depends. The code −2ᵇ⁻¹ is lost to
+minimum as offset. Symmetric codes need no offset and keep 0 as 0, on which padding depends. The code −2ᵇ⁻¹ is used for
 NaN; that costs 1/255 of a step's width, and 1/15 in four bits.
 
 Sources: Wang et al., "ZeRO++: Extremely efficient collective communication for giant model training" (2023), section
@@ -38,18 +38,18 @@ from zerosim.numerics.not_a_number import NOT_A_NUMBER
 
 SCALE = np.dtype("<f4")
 PIECE = 1 << 14
-"""So many elements are encoded at a time, unless a block has more."""
+"""The number of elements that are encoded at a time, unless a block has more."""
 
 
 @dataclass(frozen=True)
 class CodeFormat:
-    """Numbers of few bits: `dtype` holds one, `largest` is the largest, `nan` the byte that is not a number."""
+    """A format of narrow numbers: `dtype` holds one, `largest` is the largest, `nan` the byte for not a number."""
 
     dtype: npt.DTypeLike
     largest: float
     nan: int
     packed: bool = False
-    """Whether two share a byte."""
+    """Whether two codes share a byte."""
 
     def bytes_of(self, count: int) -> int:
         """
@@ -59,7 +59,7 @@ class CodeFormat:
         return -(-count // 2) if self.packed else count
 
     def rounded(self, quotients: Array) -> Array:
-        """Finite float32 as bytes, one a code, rounded half to even."""
+        """Finite float32 as bytes, one per code, rounded half to even."""
         limited = np.clip(np.rint(quotients) if self.integers else quotients, -self.largest, self.largest)
         return limited.astype(self.dtype).view(np.uint8)
 
@@ -68,7 +68,7 @@ class CodeFormat:
         return np.dtype(self.dtype) == np.int8
 
     def write(self, codes: Array, out: Array) -> None:
-        """Bytes, one a code, as they travel."""
+        """Write bytes with one code each in the format of messages."""
         if not self.packed:
             out[:] = codes
             return
@@ -76,7 +76,7 @@ class CodeFormat:
         out[: len(codes) // 2] |= codes[1::2] << 4
 
     def read(self, coded: Array, count: int) -> Array:
-        """The float32 of `count` codes that have travelled; NaN where one says so."""
+        """The float32 of `count` received codes; NaN for the code of not a number."""
         codes = coded
         if self.packed:
             codes = np.empty(2 * len(coded), np.uint8)
@@ -104,11 +104,11 @@ class BlockWire:
     block: int
 
     def blocks(self, count: int) -> int:
-        """How many blocks so many elements have."""
+        """The number of blocks of `count` elements."""
         return -(-count // self.block) if self.block else min(count, 1)
 
     def encoded_bytes(self, count: int) -> int:
-        """How many bytes so many elements take.
+        """The number of bytes of `count` encoded elements.
 
         >>> [wire(name, block=4).encoded_bytes(10) for name in ("int8", "int4")]
         [22, 17]
@@ -129,7 +129,7 @@ class BlockWire:
             self.code.write(found.ravel()[: elements.stop - elements.start], codes[stored])
 
     def decode(self, coded: Array, out: Array) -> None:
-        """Fill flat `out` with what `coded` says; a narrower dtype rounds it."""
+        """Fill flat `out` with the decoded values; a narrower dtype rounds them."""
         scales, codes = self._parts(coded, len(out))
         for elements, blocks, stored in self._pieces(len(out)):
             count = elements.stop - elements.start
@@ -139,7 +139,7 @@ class BlockWire:
             out[elements] = values.ravel()[:count]
 
     def arriving(self, x: Array) -> Array:
-        """What arrives of `x`: a copy that was encoded and decoded.
+        """The received values of `x`: a copy that was encoded and decoded.
 
         >>> wire("int8", block=2).arriving(np.float32([0.5, -1, 3e-9, 0])).tolist()
         [0.5039370059967041, -1.0, 3.000000026176508e-09, 0.0]
@@ -150,12 +150,12 @@ class BlockWire:
         return out
 
     def _parts(self, coded: Array, count: int) -> tuple[Array, Array]:
-        """Scales and codes: views of bytes that need not be aligned."""
+        """The scales and codes of a message: views of bytes that need not be aligned."""
         split = SCALE.itemsize * self.blocks(count)
         return coded[:split].view(SCALE), coded[split:]
 
     def _pieces(self, count: int) -> Iterator[tuple[slice, slice, slice]]:
-        """Elements, their blocks, and the bytes of their codes: whole blocks but for the last, and no half bytes."""
+        """Elements, their blocks, and the bytes of their codes: whole blocks except the last, and no half bytes."""
         block = min(self.block or count, count)
         rows = max(PIECE // max(block, 1), 1)
         step = block * (rows + rows * block % 2)
@@ -167,7 +167,7 @@ class BlockWire:
             )
 
     def _in_blocks(self, x: Array) -> Array:
-        """float32 (blocks, elements of a block), with zeros behind the last."""
+        """The elements as float32 (blocks, elements of a block), with zeros behind the last."""
         block = min(self.block or len(x), len(x))
         values = np.zeros(-(-len(x) // block) * block, np.float32)
         values[: len(x)] = x
@@ -175,5 +175,5 @@ class BlockWire:
 
 
 def wire(name: str, block: int) -> BlockWire:
-    """The format of that name, in blocks of so many elements."""
+    """The format of that name, with blocks of `block` elements."""
     return BlockWire(CODES[name], block)

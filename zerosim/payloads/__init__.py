@@ -1,1 +1,1 @@
-"""What travels besides arrays: symbols, and shapes alone."""
+"""Payloads of messages besides arrays: symbols, and shapes alone."""

@@ -1,8 +1,8 @@
-"""Extents: shape and dtype without values. They travel and are computed with when only sizes matter, at any size.
+"""Extents: shape and dtype without values, for messages and computations of which only sizes matter, at any size.
 
-Extents answer NumPy's protocols (`__array_ufunc__`, `__array_function__`), so operations, the tape and stages run on
-them unchanged, and the work arrays of operations are counted as well. A ledger then knows what a model of 70 billion
-parameters holds without allocating it.
+Extents implement NumPy's protocols (`__array_ufunc__`, `__array_function__`), so operations, the tape and stages run on
+them unchanged, and the work arrays of operations are counted as well. A ledger then knows the memory of a model of 70
+billion parameters without allocating it.
 
 - A NumPy function that is not in `FUNCTIONS` raises an error. It must be added there with the shape of its result.
 - Slices whose bounds are vectors stand for all ranks at once (see `worlds/lockstep.py`). Unequal lengths raise
@@ -24,10 +24,10 @@ Shape = tuple[int, ...]
 
 
 class Extent(np.lib.mixins.NDArrayOperatorsMixin):
-    """An array of `shape` and `dtype` whose elements do not exist.
+    """An array of `shape` and `dtype` without values.
 
-    It can be sliced, seen in other shapes, copied, received into, reduced and computed with like an array: results have
-    the shapes that NumPy gives them. A view keeps what it is a view of in `base`.
+    It can be sliced, reshaped, copied, received into, reduced and computed with like an array: results have
+    the shapes of NumPy's. The `base` of a view is the extent that it views.
 
     >>> vector = Extent(10, np.float32)
     >>> vector[3:8], vector.nbytes
@@ -40,7 +40,7 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
 
     __slots__ = ("__weakref__", "base", "dtype", "shape")
     walked = False
-    """Whether loops over pieces run for each piece, although one piece tells the shapes of all."""
+    """Whether loops over pieces run for each piece, although one piece determines the shapes of all."""
 
     def __init__(self, shape: int | Shape, dtype: npt.DTypeLike, base: "Extent | None" = None) -> None:
         self.shape = shape if isinstance(shape, tuple) else (operator.index(shape),)
@@ -75,7 +75,7 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
         return self.viewed(np.broadcast_to(np.empty((), np.bool_), self.shape)[index].shape)
 
     def __setitem__(self, index: Any, other: Any) -> None:
-        """Write nothing: lengths are compared where a message arrives."""
+        """Write nothing: lengths are compared when a message arrives."""
 
     def __float__(self) -> float:
         return 0.0
@@ -128,9 +128,9 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def stretch(index: slice, length: int) -> int:
-    """The number of elements that a slice of `length` has; its bounds may be vectors with a number for each rank.
+    """The number of elements in a slice of `length`; its bounds may be vectors with a number for each rank.
 
-    Raises `Unlike` where ranks would have pieces of several lengths.
+    Raises `Unlike` if ranks would have pieces of several lengths.
 
     >>> rank = np.arange(4)
     >>> stretch(slice(3, 20), 12), stretch(slice(3 * rank, 3 * rank + 3), 12)
@@ -150,7 +150,7 @@ def stretch(index: slice, length: int) -> int:
 
 
 def broadcast(*inputs: Any) -> Shape | None:
-    """The shape of an elementwise result; None where shapes do not agree."""
+    """The shape of an elementwise result; None if shapes are incompatible."""
     shapes = [np.shape(each) if not isinstance(each, Extent) else each.shape for each in inputs]
     if all(shape == shapes[0] for shape in shapes):
         return shapes[0]
@@ -161,7 +161,7 @@ def broadcast(*inputs: Any) -> Shape | None:
 
 
 def multiplied(left: Any, right: Any) -> Shape | None:
-    """The shape of a matrix product; None where shapes do not agree."""
+    """The shape of a matrix product; None if shapes are incompatible."""
     if left.shape[-1] != right.shape[-2]:
         return None
     return (*np.broadcast_shapes(left.shape[:-2], right.shape[:-2]), left.shape[-2], right.shape[-1])
@@ -197,4 +197,4 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "take_along_axis": lambda x, indices, axis: Extent(np.shape(indices), x.dtype),
     "concatenate": lambda parts: Extent(sum(map(len, parts)), parts[0].dtype),
 }
-"""NumPy's functions, beside ufuncs, that accept extents, and the extent that each returns."""
+"""NumPy's functions that accept extents, besides ufuncs, and the extents that they return."""

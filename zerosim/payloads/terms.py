@@ -1,20 +1,20 @@
-"""Symbols that travel in place of numbers: adding them builds a tree, so that a sum remembers how it was made.
+"""Symbols in place of numbers: adding them builds a tree, so that a sum records how it was made.
 
     Term     the contribution of one rank to one element
-    Blank    a place that nobody has filled
+    Blank    a place that was never filled
     Sum      left + right, in this order
 
-An object array of symbols goes through any collective in the local world. Afterwards each element shows which
+An object array of symbols can be sent by any collective in the local world. Afterwards each element shows which
 contributions it contains, how often, and in which order they were added, for all values that the numbers could have
 had.
 
 Rules and trade-offs:
 
-- A term knows its element, although it prints as `g1`. Otherwise a proof could not tell a misplaced chunk from a
+- A term knows its element, although it prints as `g1`. Otherwise a proof could not distinguish a misplaced chunk from a
   right one.
 - Unfilled places hold blanks, so that a lost chunk shows even where its values would happen to be right.
-- Only `+` is defined. Every other operator raises an error that says why: symbols cannot prove anything about max or
-  about an average. `np.maximum` and the like are tried by laws on numbers instead.
+- Only `+` is defined. Every other operator raises an error with the reason: symbols cannot prove anything about max or
+  about an average. Laws on numbers test `np.maximum` and other reductions instead.
 - `a + b` and `b + a` are different trees, although IEEE addition commutes. Our own algorithms are compared with the
   declared tree including its operands, because of NaN payloads; functions of users are compared after `commuted`.
 """
@@ -104,7 +104,7 @@ class Term(Addable):
 
 @dataclass(frozen=True, slots=True)
 class Blank(Addable):
-    """The content of a place that nobody has filled: reading it is a mistake, which a proof will show."""
+    """The content of a place that was never filled: reading it is an error, which a proof will show."""
 
     rank: int
     element: int = 0
@@ -115,7 +115,7 @@ class Blank(Addable):
 
 @dataclass(frozen=True, slots=True)
 class Sum(Addable):
-    """`left + right`, in this order; `count` contributions in all, 0 where nobody counted."""
+    """`left + right`, in this order; `count` contributions in all, 0 if they were not counted."""
 
     left: "Symbol"
     right: "Symbol"
@@ -129,7 +129,7 @@ Symbol = Term | Blank | Sum
 
 
 def together(left: Symbol, right: Symbol) -> Sum:
-    """The sum of two symbols. Raises `Runaway` when it has more contributions than ranks could have brought."""
+    """The sum of two symbols. Raises `Runaway` when it has more contributions than ranks could have made."""
     count = (left.count if isinstance(left, Sum) else 1) + (right.count if isinstance(right, Sum) else 1)
     if count > MOST_CONTRIBUTIONS:
         raise Runaway(f"a sum has come to {count:,} contributions, the same ones again and again")
@@ -183,7 +183,7 @@ def symbols(rank: int, count: int) -> npt.NDArray[Any]:
 
 
 def blanks(rank: int, count: int) -> npt.NDArray[Any]:
-    """An object array of `count` elements that nobody has filled."""
+    """An object array of `count` unfilled elements."""
     return filled(Blank(rank, element) for element in range(count))
 
 
