@@ -1,6 +1,7 @@
-"""Tiers of memory in tables: what each row keeps on the device, on the host and in files, counted and by formula."""
+"""Tiers of memory in tables and legends: what a row keeps on the device, on the host and in files."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,12 @@ from tests.test_far import ALL
 from tests.test_planted import outcome_of
 from tests.test_report import changed, rows, shown
 from zerosim.cli import main
+from zerosim.instruments.trace import COLLECTIVES, OFFLOAD, Span
 from zerosim.report.figures import far_tiers
+from zerosim.report.page.drawings import Drawings
+from zerosim.report.page.page_run import PageRun
+from zerosim.report.page.vega import svg
+from zerosim.report.timeline import ANYTHING, LETTERS, OFFLOADED, piece
 from zerosim.stages import STAGES
 
 HOST, DISK = ALL
@@ -121,3 +127,46 @@ def test_counts_without_offloading_refuse_it(words, capsys):
         main(["memory", *words, "--offload-optimizer", "host"])
     assert stop.value.code == 2
     assert "remove --offload-optimizer: " in capsys.readouterr().err
+
+
+# Legends of a step.
+
+
+def drawn(document, *others):
+    """The pictures of a traced run, with further spans of these names in its first step."""
+    span = document["rows"][0]["trace"]["steps"][0]["spans"][0]
+    document["rows"][0]["trace"]["steps"][0]["spans"] += [span | {"lane": lane, "what": what} for lane, what in others]
+    return Drawings(PageRun(document).rows)
+
+
+@pytest.fixture
+def traced(tmp_path):
+    path, out = tmp_path / "far.toml", tmp_path / "far.json"
+    path.write_text("[world]\nranks = 2\n[train]\nsteps = 2\n[[variant]]\noffload_optimizer = 'disk'\n")
+    assert main(["run", str(path), "--progress", "none", "--trace", str(tmp_path / "trace.json"), "--json",
+                 str(out)]) == 0
+    return json.loads(out.read_text())
+
+
+@pytest.mark.parametrize(("others", "label"), [
+    ([], "offload"), ([("collectives", "compress")], "offload, other")], ids=["copies", "copies and a user's own"])
+def test_copies_between_tiers_are_named_in_legends(traced, others, label):
+    found = drawn(traced, *others)
+    assert len(found.activities) <= 8
+    assert found.words["other"] == label
+    (picture,) = [spec for name, spec in found.files() if name == "step-1"]
+    texts = re.findall(r"<text[^>]*>([^<]+)</text>", svg(picture))
+    assert label in texts
+    assert "other" not in texts
+
+
+def test_names_of_the_user_s_own_are_other(traced):
+    for step in traced["rows"][0]["trace"]["steps"]:
+        step["spans"] = [span for span in step["spans"] if span["lane"] != "offload"]
+    assert drawn(traced, ("collectives", "compress")).words["other"] == "other"
+
+
+def test_the_timeline_has_a_letter_for_copies():
+    stretch = piece(Span(0, OFFLOAD, 2, "optimizer, disk to host", "", 0, 5))
+    assert stretch.letter == OFFLOADED.letter not in {each.letter for each in (*LETTERS.values(), ANYTHING)}
+    assert piece(Span(0, COLLECTIVES, 1, "compress", "", 0, 5)).letter == ANYTHING.letter

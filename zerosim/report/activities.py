@@ -3,7 +3,10 @@
 A hue is an activity. Layers are distinguished by number and by shade: every other one is paler. Memory has other hues.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from zerosim.instruments.trace import OFFLOAD
 
 ACTIVITIES = {
     "forward": "#8ec1ee", "backward": "#2f6fb5", "recompute": "#5a54c4", "update": "#9b59b6",
@@ -28,6 +31,20 @@ def activity(what: str) -> str:
     ('forward', 'gather', 'other')
     """
     return BY_NAME.get(what, "other")
+
+
+def legend_words(spans: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The words of a legend for each activity, where they are more than its name.
+
+    Copies between memory tiers share the hue of names of the user's own, so that there are eight hues; the entry names
+    what there is.
+
+    >>> spans = [{"kind": "offload", "what": "gradients, device to host"}, {"kind": "computation", "what": "forward"}]
+    >>> legend_words(spans)["other"], legend_words([*spans, {"kind": "collectives", "what": "compress"}])["other"]
+    ('offload', 'offload, other')
+    """
+    found = {OFFLOAD if span["kind"] == OFFLOAD else "other" for span in spans if activity(span["what"]) == "other"}
+    return {**WORDS, "other": ", ".join(sorted(found))} if found else WORDS
 
 
 def in_order(found: Iterable[str]) -> list[str]:

@@ -49,9 +49,10 @@ LETTERS = {
     "gather_norms": Letter("N", "red", "norms"),
     "broadcast": Letter("C", "green", "broadcast"),
 }
+OFFLOADED = Letter("O", "yellow", "offload")
 ANYTHING = Letter("X", "white", "other")
 WAITS, ENDS = ".", "|"
-COLOURS = {each.letter: each.colour for each in [*LETTERS.values(), ANYTHING]} | {WAITS: "dim", ENDS: "dim"}
+COLOURS = {each.letter: each.colour for each in [*LETTERS.values(), OFFLOADED, ANYTHING]} | {WAITS: "dim", ENDS: "dim"}
 
 SENT = {LETTERS[name].letter for name in ("reduce_scatter", "all_gather", "gather_norms", "broadcast")}
 
@@ -186,7 +187,8 @@ def pieces(step: RankStep) -> Iterator[tuple[str, list[list[Stretch]]]]:
 
 
 def piece(span: Span) -> Stretch:
-    return Stretch(LETTERS.get(span.what, ANYTHING).letter, span.begin_ns, span.end_ns)
+    unknown = OFFLOADED if span.lane == OFFLOAD else ANYTHING
+    return Stretch(LETTERS.get(span.what, unknown).letter, span.begin_ns, span.end_ns)
 
 
 def received(span: Span) -> list[Stretch]:
@@ -270,7 +272,7 @@ def coloured(line: str) -> Text:
 
 def show_legend(console: Console, drawn: set[str], scale: Scale, warned: str) -> None:
     """Explain the letters in the lines above."""
-    letters = [each for each in [*LETTERS.values(), ANYTHING] if each.letter in drawn]
+    letters = [each for each in [*LETTERS.values(), OFFLOADED, ANYTHING] if each.letter in drawn]
     words = Text("  ").join(Text.assemble((each.letter, each.colour), f"={each.words}") for each in letters)
     show_words(console, words)
     column = f"{scale.whole_ns / scale.columns / 1e6:.2g}"

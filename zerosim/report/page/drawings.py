@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from zerosim.report.activities import activity, in_order
+from zerosim.report.activities import activity, in_order, legend_words
 from zerosim.report.page import pictures, step_pictures
 from zerosim.report.page.page_run import PageRow
 from zerosim.report.page.pictures import PictureValues
@@ -18,6 +18,7 @@ class Drawings:
     def __init__(self, rows: Sequence[PageRow], device_bytes: int = 0) -> None:
         self._rows = rows
         self._device_bytes = device_bytes
+        self.words = legend_words(span for row in rows for span in row.spans)
         waited = ["wait" for row in rows for span in row.spans if span["waited_ns"]]
         self.activities = in_order([*(activity(span["what"]) for row in rows for span in row.spans), *waited])
         self.lanes = 1 + max((span["lane"] for row in rows for span in row.spans), default=0)
@@ -34,7 +35,8 @@ class Drawings:
         logarithmic = bool(losses) and 0 < 20 * min(losses) < max(losses)
         return {
             "timeline": step_pictures.timeline(
-                self.activities, max((row.drawn for row in rows), default=1), self.lanes, until),
+                self.activities, self.words.get("other", "other"), max((row.drawn for row in rows), default=1),
+                self.lanes, until),
             "memory": pictures.memory(until, most_bytes),
             "partners": pictures.partners(
                 max((row.ranks for row in rows), default=1), common_unit(self._most_sent)),

@@ -196,8 +196,8 @@ def legends(drawings: Drawings) -> Markup:
         "the number of its layer; the grey part of a message is waiting, before anything came.")
     return element(
         "div", element("p", words),
-        element("ul", *(element("li", Markup(swatch(each)), WORDS.get(each, each)) for each in drawings.activities),
-                class_="keys"),
+        element("ul", *(element("li", Markup(swatch(each)), drawings.words.get(each, each))
+                        for each in drawings.activities), class_="keys"),
         class_="legend")
 
 

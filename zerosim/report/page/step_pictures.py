@@ -40,7 +40,7 @@ def rank_height(lanes: int) -> int:
     return lane_tops(lanes)[-1] + GAP
 
 
-def timeline(activities: Sequence[str], ranks: int, lanes: int, until: int) -> Spec:
+def timeline(activities: Sequence[str], other: str, ranks: int, lanes: int, until: int) -> Spec:
     """A step: lanes for each rank, colour and texture = activity, shade = layer; data `spans` and `links`.
 
     The parameters `picked` and `current` number the selected message and span; a line joins the two ends of that
@@ -57,7 +57,9 @@ def timeline(activities: Sequence[str], ranks: int, lanes: int, until: int) -> S
         "x": {"field": "begin_ns", **time_axis("ms since the step began")}, "x2": {"field": "end_ns"},
         "y": rank_axis(ranks, tops), "y2": {"field": "bottom"},
     }
-    hue = {"color": {"field": "activity", **colour(activities, [ACTIVITIES[each] for each in activities], None)}}
+    named = {"legend": {"labelExpr": f"datum.label == 'other' ? {json.dumps(other)} : datum.label"}}
+    hue = {"color": {"field": "activity", **colour(activities, [ACTIVITIES[each] for each in activities], None),
+                     **(named if other != "other" else {})}}
     return {
         "$schema": VEGA_LITE,
         "data": {"name": "spans"},
