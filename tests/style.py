@@ -1,4 +1,4 @@
-"""Words and constructions that `docs/style.md` rules out, in documents, in `--help` and in messages.
+"""Words and constructions that `docs/style.md` rules out, in documents, `--help`, messages, docstrings and comments.
 
     python -m tests.style
 
@@ -8,9 +8,11 @@ prints each with its file and line. The words are those of the page's table.
 import argparse
 import ast
 import contextlib
+import inspect
 import io
 import re
 import sys
+import tokenize
 from pathlib import Path
 
 from zerosim.cli import COMMANDS, main
@@ -32,9 +34,14 @@ def out():
     return re.compile(r"(?<![\w-])(?:" + "|".join(word.replace(" ", r"\s+") for word in words) + r")(?![\w-])", re.I)
 
 
+def blank(block):
+    """The line feeds of a match."""
+    return "\n" * block[0].count("\n")
+
+
 def prose(page):
-    """A page without code, its lines as they were."""
-    page = re.sub(r"^ *```.*?^ *```$", lambda block: "\n" * block[0].count("\n"), page, flags=re.MULTILINE | re.DOTALL)
+    """A page without code, with the same lines."""
+    page = re.sub(r"^ *```.*?^ *```$", blank, page, flags=re.MULTILINE | re.DOTALL)
     return re.sub(r"`[^`]*`|\]\([^)]*\)", lambda code: "`" + "\n" * code[0].count("\n") + "`", page)
 
 
@@ -74,6 +81,18 @@ def messages(code):
             yield node.lineno, words
 
 
+def documented(code):
+    """Line and words of each docstring and comment in code, without examples; docstrings of attributes included."""
+    for node in ast.walk(ast.parse(code)):
+        match node:
+            case ast.Expr(ast.Constant(str(words))):
+                line = node.lineno + len(words) - len(words.lstrip("\n"))
+                yield line, re.sub(r"^ *>>> .*(?:\n.+)*", blank, prose(inspect.cleandoc(words)), flags=re.MULTILINE)
+    for token in tokenize.generate_tokens(io.StringIO(code).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], prose(token.string.lstrip("# "))
+
+
 def everything():
     """All that is out, each with its place."""
     for page in PAGES:
@@ -84,9 +103,13 @@ def everything():
         for line, each in faults(printed):
             yield f"{command}:{line}: {each}"
     for file in sorted((ROOT / "zerosim").rglob("*.py")):
-        for line, words in messages(file.read_text()):
+        code = file.read_text()
+        for line, words in messages(code):
             for _, each in faults(words):
                 yield f"{file.relative_to(ROOT)}:{line}: {each}"
+        for line, words in documented(code):
+            for offset, each in faults(words):
+                yield f"{file.relative_to(ROOT)}:{line + offset - 1}: {each}"
 
 
 if __name__ == "__main__":

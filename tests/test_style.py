@@ -1,4 +1,4 @@
-"""Documents and `--help` keep to the style page, and whatever it rules out is seen when it is planted."""
+"""Documents, `--help`, messages, docstrings and comments follow the style page; planted faults are found."""
 
 import re
 
@@ -7,7 +7,7 @@ import pytest
 from tests import style
 
 
-def test_documents_and_helps_keep_to_the_style():
+def test_documents_helps_messages_and_docstrings_follow_the_style():
     assert list(style.everything()) == []
 
 
@@ -53,3 +53,43 @@ def test_messages_are_read_and_docstrings_are_not():
     (found,) = style.messages(code)  # the third string has one word
     assert found == (2, "rank X waits, whoever it is")
     assert style.faults(found[1]) == [(1, "whoever")]
+
+
+CODE = '''"""What a module is.
+
+Fine. Whoever reads `anew`
+comes home.
+"""
+
+SIZE = 1
+"""
+>>> "anew"
+'anew'
+
+Of a size, in bytes.
+"""
+
+
+class C:
+    """Fine: C."""
+
+    x: int
+    """Of the moment."""
+
+    def f(self):
+        """What is sent? All.
+
+        >>> print("Whoever")
+        Whoever
+
+        Of a rank, the size."""
+        return "whoever it may be"  # lest it is sent anew
+'''
+
+
+def test_docstrings_and_comments_are_read_without_examples_and_messages():
+    found = [(line + at - 1, each) for line, words in style.documented(CODE) for at, each in style.faults(words)]
+    assert sorted(found) == [
+        (1, "What a module is."), (3, "Whoever"), (4, "comes home"), (12, "Of a size, in bytes."),
+        (20, "Of the moment."), (20, "moment"), (28, "Of a rank, the size."), (29, "anew"), (29, "lest"),
+    ]
