@@ -94,7 +94,7 @@ class Scaling:
 
 
 def skipped_in_vain(updates: int, skipped: int) -> bool:
-    """Whether skipping did not help: all steps were skipped, or so many that the loss scale reached its minimum.
+    """Whether skipping did not help: all steps were skipped, or so many that some occurred at the lowest loss scale.
 
     The initial scale takes 40 halvings to the minimum, and one more for each time that it doubled.
 

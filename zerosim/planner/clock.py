@@ -89,7 +89,7 @@ class VirtualClock:
         self.bound_ns[bound] += ns
 
     def aside(self, work: Callable[[], None]) -> int:
-        """The computing time of `work`, which the clock itself does not advance by."""
+        """The computing time of `work`; the clock does not advance."""
         before_ns = self.now_ns
         work()
         took_ns, self.now_ns = self.now_ns - before_ns, before_ns

@@ -63,7 +63,7 @@ class MpiCommunicator:
     def __init__(
         self, comm: "MPI.Intracomm", timeout_seconds: float = 60.0, *, numbers: Sequence[int] | None = None
     ) -> None:
-        from mpi4py import MPI  # noqa: PLC0415 - whoever has a comm has it loaded
+        from mpi4py import MPI  # noqa: PLC0415 - a communicator exists, so it is loaded
 
         check_timeout(timeout_seconds)
         self._numbers = range(comm.size) if numbers is None else numbers
@@ -157,7 +157,7 @@ class MpiCommunicator:
 
     def _of_some(self, ranks: Sequence[int]) -> "tuple[MPI.Intracomm, list[int]]":
         """An MPI communicator of some ranks, and the number of each rank in it."""
-        from mpi4py import MPI  # noqa: PLC0415 - whoever has a comm has it loaded
+        from mpi4py import MPI  # noqa: PLC0415 - a communicator exists, so it is loaded
 
         numbers = [MPI.PROC_NULL] * self.size
         for number, rank in enumerate(ranks):
@@ -167,7 +167,7 @@ class MpiCommunicator:
 
     def own_collectives(self) -> dict[str, Callable[[Array, Array], object]]:
         """The MPI library's own collectives between these ranks, from one array of numbers into another; maxima."""
-        from mpi4py import MPI  # noqa: PLC0415 - whoever has a comm has it loaded
+        from mpi4py import MPI  # noqa: PLC0415 - a communicator exists, so it is loaded
 
         return {
             "all_reduce": lambda x, out: self._comm.Allreduce(x, out, MPI.MAX),

@@ -40,7 +40,7 @@ class MpiMail:
     """The messages of one rank in `comm`; `numbers` gives each rank's number there."""
 
     def __init__(self, comm: "MPI.Intracomm", numbers: Sequence[int]) -> None:
-        from mpi4py import MPI  # noqa: PLC0415 - whoever has a comm has it loaded
+        from mpi4py import MPI  # noqa: PLC0415 - a communicator exists, so it is loaded
 
         self._comm, self._numbers = comm, numbers
         self._status = MPI.Status()

@@ -30,7 +30,7 @@ def dtype_tag(dtype: np.dtype[Any]) -> int:
 
 def tag_of(tag: int, comm: "MPI.Intracomm") -> int:
     """MPI's tag of messages that a program sends in `comm` under `tag`; raises `CollectiveError` if MPI has none."""
-    from mpi4py import MPI  # noqa: PLC0415 - whoever has a comm has it loaded
+    from mpi4py import MPI  # noqa: PLC0415 - a communicator exists, so it is loaded
 
     most = int(comm.Get_attr(MPI.TAG_UB) or TAGGED) - TAGGED
     if not 0 <= tag <= most:

@@ -53,7 +53,7 @@ def share(comm: "MPI.Intracomm", *, sleeps: bool) -> Shared:
 
     With `sleeps`, which is the same on all ranks of a host, a writer wakes a sleeping reader.
     """
-    from mpi4py import MPI  # noqa: PLC0415 - whoever has a comm has it loaded
+    from mpi4py import MPI  # noqa: PLC0415 - a communicator exists, so it is loaded
 
     host: Any = comm.Split_type(MPI.COMM_TYPE_SHARED)
     try:
