@@ -45,7 +45,7 @@ def far_kept_as_due(memory: RankMemory, tier: str) -> bool:
 
 
 def kept_in(tier: str, states: Mapping[str, Mapping[str, int]], activations: int) -> dict[str, int]:
-    """What a tier has of model states between steps, and files of offloaded activations at the peak, by kind.
+    """The bytes of a tier by kind: model states between steps, and offloaded activations at the peak on disk.
 
     >>> kept_in("disk", {"host": {"gradients": 8}, "disk": {"optimizer": 16}}, 5)
     {'optimizer': 16, 'activations': 5}
