@@ -1,9 +1,12 @@
 """Torch's autocast: float32 weights, and a dtype for each operation."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from tests import transformers
+from tests.test_plan_drawn import compared
 from tests.test_variants import run, tensors
 from tests.test_whole_steps import SKIPPING, outcome_of
 from zerosim.allocation import allocate
@@ -16,6 +19,8 @@ from zerosim.autograd.operations.normalization import layer_norm, rms_norm
 from zerosim.autograd.player import Contribution, Player, Precise
 from zerosim.models.transformer import TransformerShape, transformer
 from zerosim.numerics.precisions import PRECISIONS
+from zerosim.planner.costs import Costs, moved_bytes
+from zerosim.planner.software import Software
 
 BF16, FP16 = {"autocast": "bf16"}, {"autocast": "fp16"}
 LOUD = {**SKIPPING, "precision": "fp32"}
@@ -174,3 +179,31 @@ def test_a_gradient_has_the_dtype_of_its_value():
     assert gradient.tobytes() == (upstream + again * np.float32(2) + through).tobytes()
     one, two = half(np.matmul(g.T, wide(x * np.float32(2)))), half(np.matmul(g.T, wide(x)))
     assert flat.tobytes() == (one + two).astype(np.float32).tobytes()
+
+
+def test_a_plan_counts_every_array_in_its_own_dtype():
+    graph = Graph((4, 3))
+    graph.output = linear(graph.input, graph.parameter("weight", (3, 3))) + graph.input
+    one, other, product, add = autocast(graph).steps
+    assert [moved_bytes(each, "forward", 4) for each in (one, other, product, add)] == [72, 54, 66, 120]
+    assert moved_bytes(product, "backward", 4) == 2 * (12 + 9 + 12 + 12 + 9)
+
+
+def test_a_norm_spelt_out_moves_as_much_whatever_its_operands_have():
+    """Its passes are counted over 16-bit operands: 36 bytes of a number in place of 4."""
+    graph = Graph((4, 8))
+    graph.output = rms_norm(graph.input, graph.parameter("weight", (8,)))
+    plan = GraphPlan(graph, of_parameters=True, of_input=True)
+    assert [kernel_bytes(each.steps[-1], width) for each in (plan, autocast(graph)) for width in (2, 4)] == [1296.0] * 4
+
+
+def kernel_bytes(step, width):
+    cluster = SimpleNamespace(software=Software(passes={"rms_norm": (9.0, 13.0)}))
+    return Costs(cluster, 4, width).kernel_bytes(step, "forward")
+
+
+@pytest.mark.parametrize("keys", [BF16, BF16 | {"recompute": True}, BF16 | {"tied_embeddings": True, "prefetch": True}])
+def test_a_plan_has_the_bytes_of_a_run(keys):
+    for row in transformers.outcome(steps=1, **keys).trained:
+        ours, theirs = compared(row)
+        assert ours == theirs

@@ -21,12 +21,27 @@ from typing import Any
 
 import numpy as np
 
+from zerosim.allocation import Array
 from zerosim.autograd.graph import Graph, GraphPlan, Instruction, Variable
-from zerosim.autograd.operation import Operation
+from zerosim.autograd.operation import Empty, Operation
 from zerosim.autograd.operations.attention import softmax
-from zerosim.autograd.operations.elementwise import cast
+from zerosim.autograd.operations.elementwise import itself
 from zerosim.autograd.operations.normalization import layer_norm, rms_norm
+from zerosim.autograd.operations.shapes import same_shape
 
+
+def cast_forward(x: Array, *, out: Array, empty: Empty) -> None:
+    """y = x in the dtype of y, rounded to nearest; ∂L/∂x is upstream in the dtype of x.
+
+    >>> y = np.empty(1, np.float16)
+    >>> cast_forward(np.array([1.0004]), out=y, empty=np.empty)
+    >>> y
+    array([1.], dtype=float16)
+    """
+    out[...] = x
+
+
+cast = Operation(cast_forward, None, same_shape, {}, passed={"x": itself}, moves=True)
 FLOAT32 = np.dtype(np.float32)
 IN_FLOAT32 = frozenset({softmax, layer_norm, rms_norm})
 """The operations whose inputs are cast to float32."""

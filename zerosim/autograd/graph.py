@@ -175,11 +175,10 @@ class GraphPlan:
         return tuple(self._step(number, each) for number, each in enumerate(self.graph.instructions))
 
     def _step(self, number: int, instruction: Instruction) -> "Step":
-        needed = self.needed(instruction)
+        needed, named = self.needed(instruction), {**instruction.inputs, "y": instruction.output}
         return Step(
             instruction=instruction,
             shape=self.graph.shape(instruction.output),
-            dtype=self.graph.dtype(instruction.output),
             wanted=self.wanted(instruction),
             needed=needed,
             spoiled=frozenset(
@@ -191,6 +190,7 @@ class GraphPlan:
                                 and slot in self.kept),
             in_place=self._in_place(number, instruction),
             input_shapes={name: self.graph.shape(slot) for name, slot in instruction.inputs.items()},
+            dtypes={name: self.graph.dtype(slot) for name, slot in named.items()},
             keeps_saved=bool(self.wanted(instruction)) or instruction.output in self.saving,
             forward_operations=self._operations(instruction),
             backward_operations=self._backward_operations(instruction),
@@ -312,8 +312,6 @@ class Step:
 
     instruction: Instruction
     shape: Shape
-    dtype: np.dtype[Any] | None
-    """The dtype of the output; None for that of the weights."""
     wanted: tuple[str, ...]
     needed: Mapping[str, int]
     spoiled: frozenset[str]
@@ -324,6 +322,8 @@ class Step:
     """The kept slots that are freed after its backward."""
     in_place: bool
     input_shapes: Mapping[str, Shape]
+    dtypes: Mapping[str, np.dtype[Any] | None]
+    """The dtype of each input, and of the output `y`; None for that of the weights."""
     keeps_saved: bool
     """Whether the array that forward saves is kept."""
     forward_operations: int
@@ -331,4 +331,9 @@ class Step:
     backward_operations: int
     for_backward: bool
     """Whether a value for backward is made here or later; recomputation may stop after the last such step."""
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """The dtype of the output; None for that of the weights."""
+        return self.dtypes["y"]
 

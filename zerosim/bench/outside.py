@@ -44,6 +44,8 @@ UNNAMED = {"Megatron-Bridge": "fused", "FlagPerf Paddle": "fused", "MaxText": "c
 """The software of sources whose notes do not name it; others are planned as PyTorch without a compiler."""
 COMPILED_LOSS = {"torchao B200": "compiled", "trainy H200": "compiled"}
 """Sources with figures from after torchtitan began to compile the loss (pull request 1033, April 2025)."""
+UNDER_AUTOCAST = {"dlrover atorch"}
+"""Sources that train under `torch.autocast` with FSDP's shards in float32: atorch's `amp_native`."""
 BETWEEN = {
     "infiniband_8x100": "infiniband_8x100", "infiniband_4x100": "infiniband_4x100", "4x100 Gb": "infiniband_4x100",
     "800 Gb/s": "infiniband_8x100",
@@ -192,6 +194,7 @@ def scenario_of(line: Mapping[str, str]) -> Scenario:
     """The scenario of a line's run. Raises `ValueError` for a malformed number."""
     devices, notes, stage = int(line["devices"]), line.get("notes") or "", STAGES[line["sharding"]]
     selected = line["recompute"] == "op"
+    autocast = line["source"] in UNDER_AUTOCAST
     in_fsdp = stage == "zero3" and "reduce " in notes
     compiled_loss = COMPILED_LOSS.get(line["source"], "")
     per_host = min(int(line["devices_per_host"]), devices)
@@ -201,7 +204,7 @@ def scenario_of(line: Mapping[str, str]) -> Scenario:
         train=Train(
             micro_batch=int(line["micro_batch"]), micro_batches=devices * int(line["accumulation"]),
             optimizer="sgd" if "SGD" in notes else "adamw",
-            precision="fp32" if in_fsdp else "fp16" if line["precision"] == "fp16" else "bf16",
+            precision="fp32" if in_fsdp or autocast else "fp16" if line["precision"] == "fp16" else "bf16",
         ),
         parallel=Parallel(
             stages=(stage,), units=root_unit(int(line["layers"])) if in_fsdp and not compiled_loss else "layer",
@@ -210,7 +213,7 @@ def scenario_of(line: Mapping[str, str]) -> Scenario:
             overlap=True, shard_ranks=per_host if line["sharding"] == "HYBRID_SHARD" else 0,
             accumulation="micro_batch" if stage in ("zero2", "zero3") else "boundary",
             reduce_dtype="fp32" if "reduce fp32" in notes else "weights",
-            param_dtype="bf16" if in_fsdp else "weights",
+            param_dtype="bf16" if in_fsdp else "weights", autocast=line["precision"] if autocast else "none",
         ),
         cluster=ClusterKeys(
             software=said_in(notes, SOFTWARE) or UNNAMED.get(line["source"], "eager"),

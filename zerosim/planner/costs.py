@@ -99,15 +99,25 @@ class Costs:
 
     def _of_operation(self, step: Step, way: str, operations: int) -> Time:
         operation = step.instruction.operation
-        key = (operation, way, tuple(step.input_shapes.items()), step.wanted, operations)
+        key = (operation, way, *step.input_shapes.items(), *step.dtypes.values(), step.wanted, operations)
         if key not in self._operations:
-            factor = self.cluster.software.moved(operation.name, way, multiplies=operation.multiplications is not None)
-            moved = factor * moved_bytes(step, way, self.itemsize) + self.cast_bytes(step, way)
-            moving = Time(self.moved_ns(moved), "memory")
+            moving = Time(self.moved_ns(self.kernel_bytes(step, way) + self.cast_bytes(step, way)), "memory")
             longer = max(moving, products := self.products(step, operations))
             launch = Time(round(self.cluster.device.launch_ns), "launches")
             self._operations[key] = max(longer._replace(ns=moving.ns + products.ns), launch)
         return self._operations[key]
+
+    def kernel_bytes(self, step: Step, way: str) -> float:
+        """The bytes that the kernels of an operation read and write.
+
+        `passes` are those of kernels that compute in 32 bits, over the bytes of 16-bit operands: they move as much
+        whatever the operands have.
+        """
+        operation, software = step.instruction.operation, self.cluster.software
+        factor = software.moved(operation.name, way, multiplies=operation.multiplications is not None)
+        if operation.name in software.passes:
+            return factor * 2 * sum(count for count, _ in moved_arrays(step, way))
+        return factor * moved_bytes(step, way, self.itemsize)
 
     def of_calls(self, key: Any, function: Callable[..., Any], arrays: Any, named: dict[str, Any]) -> Time:
         """The total time of the calls that `function` makes on extents; equal keys have equal calls."""
@@ -127,6 +137,8 @@ class Costs:
     def products(self, step: Step, operations: int) -> Time:
         """The time of a step's matrix products without memory traffic; the weights' narrower side is the width."""
         device, software = self.cluster.device, self.cluster.software
+        if not operations:
+            return Time(0, "products")
         if is_attention(step):
             return Time(round(device.attention_ns(operations, step.shape[-2], software.attention)), "attention")
         ns = device.products_ns(operations, min(step.input_shapes["weight"][-2:])) / software.products
@@ -263,16 +275,20 @@ class Costs:
 
 
 def moved_bytes(step: Step, way: str, itemsize: int) -> int:
-    """The bytes that an operation reads and writes; in backward also ∂L/∂y and the wanted gradients."""
-    operation, shapes = step.instruction.operation, step.input_shapes
-    if operation.moves and operation.needs and way == "forward":
-        moved = [step.shape, step.shape]
-    elif way == "forward":
-        moved = [step.shape, *shapes.values()]
-    else:
-        read = {**shapes, "y": step.shape}
-        moved = [step.shape, *(read[name] for name in step.needed), *(shapes[name] for name in step.wanted)]
-    return sum(map(prod, moved)) * itemsize
+    """The bytes that an operation reads and writes; in backward also ∂L/∂y and the wanted gradients.
+
+    `itemsize` is that of arrays to which no policy gave a dtype.
+    """
+    return sum(count * (dtype.itemsize if dtype else itemsize) for count, dtype in moved_arrays(step, way))
+
+
+def moved_arrays(step: Step, way: str) -> list[tuple[int, np.dtype[Any] | None]]:
+    """The lengths and dtypes of the arrays that an operation reads and writes."""
+    operation, shapes = step.instruction.operation, {**step.input_shapes, "y": step.shape}
+    names = ["y", *step.needed, *step.wanted] if way == "backward" else ["y", *step.input_shapes]
+    if way == "forward" and operation.moves and operation.needs:
+        names = ["y", "y"]
+    return [(prod(shapes[name]), step.dtypes[name]) for name in names]
 
 
 def is_attention(step: Step) -> bool:

@@ -33,17 +33,6 @@ def itself(upstream: Array, x: Shape, **_: Any) -> Array:
     return upstream
 
 
-def cast_forward(x: Array, *, out: Array, empty: Empty) -> None:
-    """y = x in the dtype of y, rounded to nearest; ∂L/∂x is upstream in the dtype of x.
-
-    >>> y = np.empty(1, np.float16)
-    >>> cast_forward(np.array([1.0004]), out=y, empty=np.empty)
-    >>> y
-    array([1.], dtype=float16)
-    """
-    out[...] = x
-
-
 def multiply_forward(x: Array, other: Array, *, out: Array, empty: Empty) -> None:
     """y = x · other, both of one shape.
 
@@ -236,7 +225,6 @@ def sigmoid_of(x: Array, out: Array) -> None:
 
 
 add = Operation(add_forward, None, two_alike, {}, over="other", passed={"x": itself, "other": itself})
-cast = Operation(cast_forward, None, same_shape, {}, passed={"x": itself}, moves=True)
 multiply = Operation(
     multiply_forward, multiply_backward, two_alike, {"x": ("other",), "other": ("x",)}, over_upstream="other"
 )
