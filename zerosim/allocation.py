@@ -1,4 +1,4 @@
-"""Allocation: one small protocol that hands out every array of a training run, and that a memory ledger can wrap."""
+"""Allocation: one small protocol that allocates every array of a training run, and that a memory ledger can wrap."""
 
 from typing import Any, Literal, Protocol
 
@@ -17,7 +17,7 @@ MODEL_STATES: tuple[Kind, ...] = ("parameters", "gradients", "optimizer")
 
 
 class Allocator(Protocol):
-    """Hands out arrays; `kind` and `owner` tell a ledger the purpose of each array and the unit that owns it."""
+    """Allocates arrays; `kind` and `owner` tell a ledger the purpose of each array and the unit that owns it."""
 
     def __call__(
         self, shape: int | tuple[int, ...], dtype: npt.DTypeLike, *, kind: Kind, owner: str

@@ -169,7 +169,7 @@ def among(comm: Communicator, ranks: Sequence[int]) -> Communicator:
     Each of the ranks calls it with the same `ranks`; the others need not. Messages travel in `comm` itself, in order
     with its other messages.
 
-    Raises `CollectiveError` where `ranks` names a rank twice or one that `comm` does not have, or lacks the caller.
+    Raises `CollectiveError` if `ranks` names a rank twice, names one that `comm` does not have, or lacks the caller.
 
     >>> from zerosim.collectives import all_reduce
     >>> from zerosim.worlds.local import spawn

@@ -7,7 +7,7 @@ KEPT = {"parameters": "weights", "gradients": "gradients", "optimizer": "optimiz
 """The names that tables give to the kinds of state that a rank keeps between steps."""
 
 FAR = {"host": "on host", "disk": "in files"}
-"""The names that tables give to the tiers of memory beside the device's."""
+"""The names that tables give to tiers of memory other than the device."""
 
 
 class ByteUnit(NamedTuple):
@@ -38,7 +38,7 @@ TESTS = {
 
 
 def common_unit(most_bytes: int) -> ByteUnit:
-    """The unit in which `most_bytes` still has two digits before the point, for all figures beside it.
+    """The unit in which `most_bytes` still has two digits before the point, for all figures of a table.
 
     >>> common_unit(309_696).name, common_unit(1_200_000).name, common_unit(10_000_000).name
     ('kB', 'kB', 'MB')

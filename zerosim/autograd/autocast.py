@@ -5,14 +5,14 @@
     all others    in the dtype of their widest input, so that residual sums stay in float32
 
 The lists are those of `torch.autocast("cuda")` (ATen's autocast_mode.h). On a CPU torch has neither norms nor softmax
-in its list for float32; they differ only where their input has 16 bits. Which operations are products, they say
-themselves (`multiplications`). Attention is one of them, as torch's `scaled_dot_product_attention` is: within it
-numbers have 32 bits, and the softmax that it saves is rounded to 16. The loss is in float32 in any case.
+in its list for float32; the results differ only for inputs of 16 bits. An operation with `multiplications` is a
+product. Attention is one, as is torch's `scaled_dot_product_attention`: within it numbers have 32 bits, and the
+softmax that it saves is rounded to 16. The loss is in float32 in any case.
 
-A cast is an operation of the graph, so it is differentiated, kept, recomputed and counted like every other. A weight is
-cast once in a segment, which is torch's cache; the copy stays until backward, which reads it, as it does in torch. An
-activation is cast for each product that reads it, as there. A gradient has the dtype of its value: what reaches a
-weight through its cast was rounded to 16 bits, and is float32.
+A cast is an operation of the graph, so it is differentiated, kept, recomputed and counted like every other. A weight
+is cast once in a segment, like torch's cache; the copy stays until backward, which reads it, as in torch. An
+activation is cast for each product that reads it, as in torch. A gradient has the dtype of its value: the gradient of
+a cast weight is rounded to 16 bits, and then float32.
 """
 
 from collections.abc import Sequence

@@ -67,7 +67,7 @@ class Precise:
         return self.allocate(array.shape, np.float32, kind="buffers", owner="widened")
 
     def to_round(self, shape: Shape, dtype: np.dtype[Any], narrow: np.dtype[Any]) -> Array:
-        """Room for numbers that are computed in `dtype` and kept in `narrow`: a buffer, if that has fewer bits."""
+        """Memory for numbers computed in `dtype` and kept in `narrow`: a buffer, if `narrow` has fewer bits."""
         if dtype == narrow:
             return self.empty(shape, dtype)
         return self.allocate(shape, dtype, kind="buffers", owner="widened")

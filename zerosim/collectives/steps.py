@@ -1,4 +1,4 @@
-"""The number of steps of an algorithm: in each a rank sends one message and receives one, and every one is as long."""
+"""The number of steps of an algorithm: each rank sends one message and receives one per step, all equally long."""
 
 from collections.abc import Sequence
 
@@ -33,7 +33,7 @@ def two_level(size: int, per_host: int) -> int:
 
 
 def two_hop(size: int, per_host: int) -> int:
-    """An all-to-all within the host for each row, one row after the other, and then one between hosts.
+    """The steps of an all-to-all within the host for each row, one row after the other, and then of one between hosts.
 
     >>> [two_hop(size, per_host) for size, per_host in ((4, 2), (6, 3), (8, 4), (12, 4), (5, 2))]
     [3, 7, 10, 16, 8]
@@ -46,7 +46,7 @@ def two_hop(size: int, per_host: int) -> int:
 
 
 def two_hop_with_a_short_host(size: int, per_host: int) -> int:
-    """Where the last host has fewer ranks, each of them stands in for several, and the steps are played one by one."""
+    """The steps if the last host has fewer ranks, counted one by one: each of its ranks stands in for several."""
     levels, now = in_two_hops(per_host), [0] * size
     hosts = levels.hosts(size)
     for ranks in hosts:
@@ -58,7 +58,7 @@ def two_hop_with_a_short_host(size: int, per_host: int) -> int:
 
 
 def meet(now: list[int], ranks: Sequence[int]) -> None:
-    """Let time pass on each of these ranks while any two of them exchange, as `direct.reduce_scatter` has it.
+    """Advance the step counts of these ranks by an exchange between every two of them, as in `direct.reduce_scatter`.
 
     >>> now = [0, 0, 5, 0]
     >>> meet(now, [0, 1, 3])

@@ -152,7 +152,7 @@ def in_two_hops(per_host: int) -> Algorithm:
 
 
 def levels(per_host: int) -> list[Algorithm]:
-    """All algorithms that ask for hosts, on hosts of so many ranks."""
+    """All algorithms with hosts, for hosts of `per_host` ranks."""
     return [*on_hosts(per_host), in_two_hops(per_host)]
 
 

@@ -89,7 +89,7 @@ def require_torch() -> None:
     """Refuse to run without PyTorch; give it one thread, as torchrun does."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
-        import torch  # noqa: F401, PLC0415 - may be missing, and nobody else needs it
+        import torch  # noqa: F401, PLC0415 - may be missing, and only this needs it
     except ModuleNotFoundError as error:
         raise UsageError("PyTorch is not installed; pip install 'zerosim[torch]' installs it") from error
 

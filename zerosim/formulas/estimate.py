@@ -52,7 +52,7 @@ def by_paper(
     parameters: int, ranks: int, each: ModelStates, basis: str, *, offload_optimizer: str = "none",
     offload_parameters: str = "none",
 ) -> Estimate:
-    """All stages, with `each` bytes for a parameter, of which some are offloaded to `host` or `disk`.
+    """All stages, with `each` bytes for a parameter; some states may be offloaded to `host` or `disk`.
 
     >>> estimate = by_paper(1000, 4, per_parameter("mixed", 12), "mixed precision")
     >>> {row.stage: int(row.states.total) for row in estimate.rows}["zero3"]

@@ -69,8 +69,8 @@ class ModelStates:
 def per_parameter(precision: str, k: int, *, fp32_accumulation: bool = False) -> ModelStates:
     """Bytes of model states for each parameter, before any sharding.
 
-    `k` is the optimizer's share, see `optimizer_bytes`. With `fp32_accumulation`, an fp32 sum of
-    gradients is kept beside the gradients, and sharded as they are.
+    `k` is the optimizer's share, see `optimizer_bytes`. With `fp32_accumulation`, an fp32 sum of gradients is kept in
+    addition to the gradients, and sharded like them.
 
     >>> int(per_parameter("mixed", 12).total)
     16

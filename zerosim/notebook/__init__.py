@@ -82,7 +82,7 @@ def plan(
     >>> [(row["name"], row["fits"], row["peak_bytes"]) for row in found.rows()]
     [('DDP', True, 28420112384), ('Stage III', True, 20742857216)]
     """
-    from zerosim.notebook.plans import ShownPlan  # noqa: PLC0415 - what it imports, most programs do without
+    from zerosim.notebook.plans import ShownPlan  # noqa: PLC0415 - most programs do not need it
     from zerosim.planner.questions import Question  # noqa: PLC0415
     from zerosim.planner.reading import read_plan  # noqa: PLC0415
 

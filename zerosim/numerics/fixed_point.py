@@ -16,9 +16,9 @@ a grid step each, which after cancellation may be the whole result.
 Elements with NaN or infinities are handled separately: their integers count each of them. So are sums of zeros
 only, which are −0 when every contribution is.
 
-The exponent is common to one element, not to a whole tensor. Small gradients beside large ones therefore keep their
-bits, and the bound above refers to the terms of one sum. The price is a max all-reduce of 16-bit exponents, and 8
-bytes instead of 4 for each element of a sum.
+The exponent is common to one element, not to a whole tensor. Small gradients in a tensor with large ones therefore
+keep their bits, and the bound above refers to the terms of one sum. The price is a max all-reduce of 16-bit exponents,
+and 8 bytes instead of 4 for each element of a sum.
 
 A known weakness: a sum in bfloat16 is rounded twice, because ml_dtypes casts from float64 through float32. The bits
 are still the same in every order.

@@ -1,4 +1,4 @@
-"""The precisions in which a model trains: plain float32 or float64, or 16-bit weights beside a float32 master copy.
+"""The precisions in which a model trains: plain float32 or float64, or 16-bit weights with a float32 master copy.
 
 DeepSpeed keeps 16-bit weights and a master copy (`train.precision = "bf16"`). FSDP2 keeps float32 shards and casts
 them as they are gathered (`parallel.param_dtype = "bf16"`): the same computation, from 4 + 4 + 8 bytes of a parameter
@@ -6,7 +6,7 @@ in place of 2 + 2 + 12. `torch.autocast` keeps float32 weights and casts them fo
 see `autograd/autocast.py`.
 
     weights    the dtype of weights, activations and gradients, and of messages unless the scenario says otherwise
-    state      the dtype of the optimizer state: float32, or float64 beside weights of as many bits
+    state      the dtype of the optimizer state: float32, or float64 for float64 weights
     master     a float32 copy of the weights, part of the optimizer state, and all that is updated; weights round it
 
 16-bit numbers are for storage and for messages. Every operation of the tape widens its operands, computes in float32

@@ -77,7 +77,7 @@ def may_change(name: str, loop: ast.While, place: CodePlace) -> bool:
 
 
 def names_in(test: ast.expr) -> list[str]:
-    """The variables of a condition, in the order in which they stand there, except functions and the communicator.
+    """The variables of a condition, in their order in it, except functions and the communicator.
 
     >>> names_in(ast.parse("distance < min(comm.size, step)").body[0].value)
     ['distance', 'step']

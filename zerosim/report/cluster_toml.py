@@ -8,7 +8,7 @@ from zerosim.scenario.machine import ClusterKeys
 
 
 def cluster_toml(cluster: ClusterKeys) -> str:
-    """The keys of a cluster whose device and inner link are written out.
+    """The keys of a cluster whose device and inner link are tables.
 
     >>> from zerosim.scenario.machine import DeviceKeys, LinkKeys
     >>> measured = ClusterKeys(DeviceKeys(1e12, 1e11, 8e9), 8, LinkKeys(5, 10))

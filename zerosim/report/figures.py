@@ -34,12 +34,12 @@ def fullest(stage: TrainedRow) -> RankMemory:
 
 
 def far_kept(memory: RankMemory, tier: str) -> dict[str, int]:
-    """Bytes of each kind that a rank keeps in a tier beside the device's: see `kept_in`."""
+    """The bytes of each kind that a rank keeps in another tier than the device: see `kept_in`."""
     return kept_in(tier, memory.figures.far_resting_bytes, memory.figures.offloaded_bytes)
 
 
 def far_kept_as_due(memory: RankMemory, tier: str) -> bool:
-    """Whether these are the formula's."""
+    """Whether these bytes equal the formula's."""
     due = kept_in(tier, memory.formula_far_resting_bytes, memory.formula_offloaded_bytes)
     return far_kept(memory, tier) == due
 
@@ -55,7 +55,7 @@ def kept_in(tier: str, states: Mapping[str, Mapping[str, int]], activations: int
 
 
 def far_tiers(outcome: Outcome) -> list[str]:
-    """The tiers beside the device's in which some row keeps something."""
+    """The tiers other than the device in which some row keeps bytes."""
     return [tier for tier in FAR if any(far_kept(fullest(stage), tier) for stage in outcome.trained)]
 
 

@@ -145,7 +145,7 @@ def kept(outcome: Outcome, room: int) -> Column:
 
 
 def kept_far(outcome: Outcome, tier: str) -> Column:
-    """The bytes that the same rank keeps in a tier of memory beside the device's."""
+    """The bytes that the same rank keeps in another tier of memory than the device."""
     unit, counts = memory_unit(outcome), [sum(far_kept(fullest(stage), tier).values()) for stage in outcome.trained]
     wrong = [not all(far_kept_as_due(rank, tier) for rank in stage.memory) for stage in outcome.trained]
     return Column(f"{FAR[tier]}\n{unit.name}", among(outcome, marked(in_one_unit(counts, unit), wrong)))

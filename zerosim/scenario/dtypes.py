@@ -30,7 +30,7 @@ def check_dtypes(parallel: Parallel, train: Train, ranks: int, origin: Origin) -
 
 
 def check_autocast(parallel: Parallel, train: Train, origin: Origin) -> None:
-    """Raises `ScenarioError` where weights are not float32, or are cast twice."""
+    """Raises `ScenarioError` if weights are not float32, or are cast twice."""
     if parallel.autocast == "none":
         return
     if train.precision != "fp32":

@@ -73,7 +73,7 @@ class Scanner:
         self.text, self.offset = text, 0
         self.lines = [0, *(newline.end() for newline in re.finditer("\n", text))]
         self.found: dict[KeyPath, Position] = {}
-        self.lengths: dict[KeyPath, int] = {}  # of the arrays of tables, so far
+        self.lengths: dict[KeyPath, int] = {}  # of the arrays of tables read so far
 
     def document(self) -> None:
         table: KeyPath = ()

@@ -8,7 +8,7 @@
 """
 
 try:
-    import hypothesis  # noqa: F401 - asked for here, so that only one place says how to get it
+    import hypothesis  # noqa: F401 - imported here, so that only one place says how to install it
 except ImportError as error:
     raise ImportError("zerosim.testing needs Hypothesis: pip install 'hypothesis>=6.100'") from error
 

@@ -44,10 +44,10 @@ RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PA
 RESTARTS = "ZEROSIM_RESTARTS"
 RESTART_VARIABLES = (RESTARTS, "SLURM_RESTART_COUNT")
 FIRST_RESERVED_SLURM_STEP = 0xFFFF_FFF0  # steps above are batch scripts and interactive shells
-FORWARDING = 0.2  # seconds for the launcher to pass on what was printed; it drops the rest
+FORWARDING = 0.2  # seconds for the launcher to forward printed output; it drops the rest
 PROXY = -1
-LOOKOUT = 0.1  # seconds between two looks at the other ranks
-LAST_WORDS = 2.0  # seconds that the first rank to fail has for ending the others
+LOOKOUT = 0.1  # seconds between two checks of the other ranks
+LAST_WORDS = 2.0  # seconds that the first rank to fail has to end the others
 
 
 def launched() -> int | None:
@@ -178,7 +178,7 @@ def watched() -> Iterator[Watcher]:
     rank, proxy, expected = os.getpid(), os.getppid(), ranks_of_the_proxy()
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, here NumPy's: the child needs none of them
+        warnings.simplefilter("ignore", DeprecationWarning)  # about threads, here NumPy's: the child needs none of them
         process = os.fork()
     if process == 0:
         try:

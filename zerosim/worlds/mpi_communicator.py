@@ -42,7 +42,7 @@ from zerosim.worlds.world import Result, Transport
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-REST = 5e-5  # seconds between two looks for a message of MPI's, where ranks share cores
+REST = 5e-5  # seconds between two polls for a message of MPI's, if ranks share cores
 LOOKS = 20
 """The number of polls of a box before the board shows that a rank waits."""
 MOST_BYTES = 2**31 - 1

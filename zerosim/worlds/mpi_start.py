@@ -18,7 +18,7 @@ from zerosim.worlds.launcher import first_number, has_company, launched, watched
 
 MPICH_BYTES, UCX_BYTES = 1_100_000, 16_000_000
 """The shared memory for each rank of a host that MPICH needs to start, and that UCX may need in addition."""
-STARTING = 60.0  # seconds that ranks have for starting MPI, the first of them waiting for the last
+STARTING = 60.0  # seconds for all ranks to start MPI
 
 
 @dataclass(frozen=True)
@@ -131,9 +131,9 @@ def start_mpi() -> None:
     other mismatches leave every rank alone in a world of its own.
     """
     try:
-        import mpi4py  # noqa: PLC0415 - may be missing, and nobody else needs it
+        import mpi4py  # noqa: PLC0415 - may be missing, and only this needs it
 
-        mpi4py.rc(initialize=False, finalize=False)  # its own way would be taken by a forked child, too
+        mpi4py.rc(initialize=False, finalize=False)  # a forked child would run mpi4py's own finalization too
         from mpi4py import MPI  # noqa: PLC0415 - loads the MPI library
     except ModuleNotFoundError as error:
         raise LaunchError(

@@ -83,7 +83,7 @@ def causal_attention_backward(
 
 
 def causal_self_attention_forward(qkv: Array, *, out: Array, empty: Empty, heads: int) -> Array:
-    """`causal_attention` of queries, keys and values that lie beside each other: (B, T, 3·H·s), as GPT-2 has them.
+    """`causal_attention` of queries, keys and values side by side in one array: (B, T, 3·H·s), as GPT-2 has them.
 
     >>> y = np.empty((1, 2, 1))
     >>> qkv = np.array([[[0.0, 0.0, 1.0], [0.0, 0.0, 3.0]]])
