@@ -1,27 +1,27 @@
 # make run      train digits by DDP and ZeRO Stages I–III on 4 MPI processes and compare every bit
-# make test     the suite, the tests under mpirun included, and of each long table of cases 6 that are evenly spread
+# make test     the suite, the tests under mpirun included, with 6 evenly spread cases of each long table
 # make check    for every save: ruff, mypy, and the tests that need no MPI, no browser and little time
 # make whole    the rest of these tables, the tests that take longest, and the shipped scenarios with their own models; CI
 #               runs both
-# make oracles  ask PyTorch anew what the suite has recorded, and Perfetto whether it reads our traces, in
+# make oracles  ask PyTorch again for the answers that the suite has recorded, and Perfetto whether it reads our traces, in
 #               environments of their own
 # make torch    train one model by our stages, by PyTorch and by DeepSpeed over the same collectives, and write the table of
-#               what each sends and keeps
+#               sent and kept bytes
 # make browser  the page of a run and the documentation's site in the system's Chromium, driven by Playwright from an
 #               environment of its own
 # make hosts    two to four hosts on this machine, as network namespaces (Linux, root): conformance, hybrid scenarios, kills of a
 #               rank, a link and a host, and restarts; make hosts MEASURE=1 times collectives and steps on links of 100 Mbit/s
 #               to 10 Gbit/s beside their plans
-# make simgrid  ask SimGrid anew what messages take, through the system's Python (Debian: python3-simgrid)
-# make pictures  draw the pictures of the lessons and notebooks anew; make records records the runs behind them first
-# make fuzz     random scenarios, 500 in the local world and 60 under MPI; SEED=n COUNT=n MPI=n for some again; then
+# make simgrid  ask SimGrid again for the times of messages, through the system's Python (Debian: python3-simgrid)
+# make pictures  draw the pictures of the lessons and notebooks again; make records records their runs first
+# make fuzz     random scenarios, 500 in the local world and 60 under MPI; SEED=n COUNT=n MPI=n choose others; then
 #               10,000 mutated scenarios and 1,000 mutants of every other kind of file, signals in every phase of a run,
-#               and the laws of the suite on examples that no run had before
-# make lint     ruff, mypy --strict, and in documents, --help and messages the words that docs/style.md rules out, and spelling
+#               and the laws of the suite on new examples
+# make lint     ruff, mypy --strict, the words that docs/style.md rules out in documents, --help and code, and spelling
 # make docs     the documentation as a site in build/site, which needs no network; its links are checked
 # make mutants  change one line at a time and see which test notices: SEED=1 COUNT=800 for others, and more; before that
-#               plant the faults of tests/mutants/by_hand.jsonl, each of which has a test that must notice it
-# make clean    remove what the others made
+#               plant the faults of tests/mutants/by_hand.jsonl, each of which a test must notice
+# make clean    remove everything that the other targets made
 
 PYTHON ?= python3
 BIN := .venv/bin
