@@ -78,7 +78,7 @@ SECTIONS = {"Model": "ModelKeys", "World": "WorldKeys"}
 
 
 def __getattr__(name: str) -> Any:
-    """A section of a scenario, or `Scenario`: imported when it is first asked for."""
+    """A section of a scenario, or `Scenario`, imported on first access."""
     if name not in __all__:
         raise AttributeError(f"module 'zerosim' has no attribute {name!r}")
     from zerosim.scenario import schema  # noqa: PLC0415

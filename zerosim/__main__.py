@@ -4,7 +4,7 @@ import sys
 
 
 def start() -> int:
-    """The command line; an interrupt while it is being imported is one, too."""
+    """Run the command line; an interrupt during its import prints one line too."""
     try:
         from zerosim.cli import main  # noqa: PLC0415
     except KeyboardInterrupt:

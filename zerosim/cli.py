@@ -86,7 +86,7 @@ def agree(comm: Communicator, given: list[str]) -> None:
 
 
 def parse(given: Sequence[str]) -> argparse.Namespace:
-    """The command and its flags; ends with exit code 2 where they are wrong."""
+    """The command and its flags; exits with code 2 if they are wrong."""
     top = Parser(
         prog="zerosim",
         description="Train by DDP and ZeRO Stages I, II and III under MPI, every bit checked against one process.",

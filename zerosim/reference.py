@@ -35,7 +35,7 @@ from zerosim.sharding import Mesh, bounds, padded
 
 MicroBatches = Sequence[tuple[Array, Array]]
 ResidualsOfRanks = Mapping[Unit, Sequence[Array]]
-"""Unpadded float32 of each rank, by unit."""
+"""Each rank's residuals, unpadded float32, by unit."""
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,7 @@ def received(wire: BlockWire, residuals: Sequence[Array], start: int, sent: Arra
 
 
 def copied(residuals: ResidualsOfRanks, factor: float = 1.0) -> ResidualsOfRanks:
-    """Copies, each multiplied by a factor."""
+    """Copies of all residuals, multiplied by a factor."""
     return {unit: [each * np.float32(factor) for each in mine] for unit, mine in residuals.items()}
 
 

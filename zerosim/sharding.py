@@ -215,14 +215,14 @@ class Layout:
     """
 
     count: int
-    """Elements of the unit, without padding."""
+    """The number of elements of the unit, without padding."""
     size: int
     first: int
     last: int
 
     @property
     def length(self) -> int:
-        """Elements of the buffer, with padding."""
+        """The number of elements of the buffer, with padding."""
         return operator.index(self.last - self.first) * chunk_length(self.count, self.size)
 
     @property

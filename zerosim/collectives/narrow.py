@@ -33,7 +33,7 @@ from zerosim.sharding import memory_of, split
 
 
 class Narrow(Protocol):
-    """How numbers travel in fewer bits."""
+    """A wire format: it encodes numbers in fewer bits."""
 
     def encoded_bytes(self, count: int) -> int: ...
     def encode(self, x: Any, out: Any) -> None: ...

@@ -185,7 +185,7 @@ NsStretch = tuple[int, int]
 
 
 def union(stretches: Iterable[NsStretch]) -> list[NsStretch]:
-    """The stretches of time that are in any of those given, apart and in order.
+    """The union of stretches of time, merged and in order.
 
     >>> union([(5, 7), (0, 2), (1, 3)])
     [(0, 3), (5, 7)]
@@ -200,7 +200,7 @@ def union(stretches: Iterable[NsStretch]) -> list[NsStretch]:
 
 
 def intersection(one: Sequence[NsStretch], other: Sequence[NsStretch]) -> list[NsStretch]:
-    """The stretches that are in both of two unions.
+    """The intersection of two unions.
 
     >>> intersection([(0, 3), (5, 9)], [(2, 6), (8, 10)])
     [(2, 3), (5, 6), (8, 9)]

@@ -28,7 +28,7 @@ class Current(threading.local):
 
 
 def nobody(rank: int) -> bool:
-    """All ranks are on one host."""
+    """The default `away`: all ranks are on one host."""
     return False
 
 

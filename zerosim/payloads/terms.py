@@ -76,7 +76,7 @@ class Addable:
 
 
 LIKE = "make buffers with np.empty_like(chunks[c]), since np.empty and np.zeros are float64 by default"
-"""How to make a buffer of the right dtype."""
+"""The advice for a buffer of the right dtype."""
 
 
 def not_added(symbol: Any, other: Any) -> str:

@@ -12,9 +12,9 @@ class Claims:
     volume: float | None = None
     messages: int | None = None
     largest_message: int | None = None
-    """In bytes."""
+    """The bytes of the largest message."""
     activations: int | None = None
-    """Bytes at the peak."""
+    """The bytes of activations at the peak."""
     beyond_peak: int | None = None
     """The bytes beyond the peak that first fit needs."""
     beyond_peak_laid_out: int | None = None

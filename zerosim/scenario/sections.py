@@ -114,7 +114,7 @@ class ModelKeys:
     width: int = integer(64, at_least=1, at_most=LARGEST_SIZE)
     heads: int = integer(4, at_least=1, at_most=10_000)
     key_value_heads: int = integer(0, at_least=0)
-    """0: as many as `heads`."""
+    """The heads of keys and values; 0: as many as `heads`."""
     inner: int = integer(0, at_least=0, at_most=LARGEST_SIZE)
     """The width within a block's perceptron; 0: 4 · width, or for llama 8/3 · width."""
     vocabulary: int = integer(0, at_least=0, at_most=LARGEST_SIZE)

@@ -103,7 +103,7 @@ def each_transposed(matrices: Array) -> Array:
 
 
 def matmul_shape(x: Shape, weight: Shape) -> Shape:
-    """The shape (…, m, p). Raises `ZerosimError` unless both are stacks of as many matrices that can be multiplied."""
+    """The shape (…, m, p). Raises `ZerosimError` unless both are equal stacks of matrices that can be multiplied."""
     if len(x) < 2 or len(x) != len(weight) or x[:-2] != weight[:-2] or x[-1] != weight[-2]:
         raise refuse("matmul", "x (…, m, n), weight (…, n, p)", x, weight)
     return (*x[:-1], weight[-1])

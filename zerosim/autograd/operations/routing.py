@@ -37,7 +37,7 @@ def top_indices_forward(x: Array, *, out: Array, empty: Empty, count: int) -> No
 
 
 def top_indices_shape(x: Shape, *, count: int) -> Shape:
-    """The shape (…, count). Raises `ZerosimError` unless a row has as many numbers."""
+    """The shape (…, count). Raises `ZerosimError` unless a row has at least `count` numbers."""
     if not x or not 1 <= count <= x[-1]:
         raise refuse("top_k", f"x (…, n) with n at least {count}, and a count of at least 1", x)
     return (*x[:-1], count)

@@ -76,7 +76,7 @@ def step_page(found: RecordedStep, first: int = 0) -> str:
 
 
 def document(title: str, content: Sequence[Markup], data: dict[str, Any], scripts: Sequence[str]) -> str:
-    """The whole file."""
+    """The HTML of the whole page."""
     head = element(
         "head", element("meta", charset="utf-8"),
         element("meta", http_equiv="Content-Security-Policy", content=POLICY),
