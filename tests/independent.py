@@ -22,7 +22,7 @@ DEFAULTS = SimpleNamespace(  # the keys of a scenario that decide bits
     optimizer="adam", learning_rate=1e-3, betas=[0.9, 0.999], epsilon=1e-8, momentum=0.9, weight_decay=None,
     decay_biases=True, schedule="constant", warmup_steps=0, clip_norm=0, precision="fp32", loss_scale="dynamic",
     order="ring", units="layer", accumulation="boundary", accumulate_dtype="weights", reduce_dtype="weights",
-    publish="weights", param_dtype="weights", output_dtype="weights",
+    publish="weights", param_dtype="weights", autocast="none", output_dtype="weights",
 )
 
 
@@ -34,6 +34,7 @@ def settled(**given):
     keys.wide = np.float64 if keys.precision == "fp64" else F32  # what the page calls f32
     cast = keys.param_dtype != "weights" and keys.stage == "zero3"
     keys.computed = DTYPES[keys.param_dtype] if cast else keys.kept
+    keys.products = DTYPES.get(keys.autocast, keys.computed)
     given_or_computed = DTYPES | {"weights": keys.computed}
     keys.wire, keys.output = given_or_computed[keys.reduce_dtype], given_or_computed[keys.output_dtype]
     keys.reduced = keys.wide if keys.accumulate_dtype == "fp32" else keys.kept  # what the norm and the optimizer see
@@ -188,13 +189,13 @@ def contribution(keys, layers, x, targets, scale):
         return a.astype(keys.wide)
 
     def rounded(a):
-        return a.astype(keys.computed)
+        return a.astype(keys.products)
 
     last = len(layers) - 1
-    inputs, activation_keeps = [], []
+    x, inputs, activation_keeps = rounded(x), [], []
     for i, (w, b) in enumerate(layers):
         inputs.append(x)
-        x = rounded(linear(wide(x), wide(w.computed), wide(b.computed)))
+        x = rounded(linear(wide(x), wide(rounded(w.computed)), wide(rounded(b.computed))))
         if i < last:
             before, x = x, rounded(FORWARD[keys.activation](wide(x)))
             activation_keeps.append(before if keys.activation == "gelu" else x)
@@ -210,8 +211,8 @@ def contribution(keys, layers, x, targets, scale):
     for i in range(last, lowest - 1, -1):
         if i < last:
             u = rounded(BACKWARD[keys.activation](wide(u), wide(activation_keeps[i])))
-        *of_layer, u = map(rounded, linear_backward(wide(u), wide(inputs[i]), wide(layers[i][0].computed)))
-        gradients[i] = of_layer
+        *of_layer, u = map(rounded, linear_backward(wide(u), wide(inputs[i]), wide(rounded(layers[i][0].computed))))
+        gradients[i] = [each.astype(keys.computed) for each in of_layer]
     return loss, gradients
 
 
@@ -322,7 +323,7 @@ def sum_of_squares(keys, gradients):
 
 
 def initial_scale(keys):
-    dynamic = keys.loss_scale == "dynamic" and keys.computed == np.float16
+    dynamic = keys.loss_scale == "dynamic" and keys.products == np.float16
     static = 1.0 if keys.loss_scale == "dynamic" else keys.loss_scale
     return SimpleNamespace(dynamic=dynamic, s=65536.0 if dynamic else static, good=0)
 

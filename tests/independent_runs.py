@@ -17,7 +17,7 @@ SECTIONS = {
     "tied_embeddings dropout",
     "train": "steps micro_batch micro_batches optimizer learning_rate betas epsilon momentum weight_decay decay_biases "
     "schedule warmup_steps clip_norm precision loss_scale seed",
-    "parallel": "order units accumulation accumulate_dtype param_dtype "
+    "parallel": "order units accumulation accumulate_dtype param_dtype autocast "
     "reduce_dtype output_dtype publish recompute overlap bucket_mb",
 }
 SECTION_OF = {key: section for section, keys in SECTIONS.items() for key in keys.split()}

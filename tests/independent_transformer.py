@@ -248,17 +248,41 @@ def self_attention_backward(u, x, p, heads):
 # Models
 
 
+PRODUCTS = (affine, project, attention, self_attention)
+BACKWARD = (affine_backward, project_backward, attention_backward, self_attention_backward)
+
+
 class Rounding:
     """Calls operations: widens what they read, rounds what they return."""
 
     def __init__(self, keys):
         self.keys = keys
 
+    def upstream(self, u):
+        """The gradient of what a product has made."""
+        return u.astype(self.keys.products)
+
     def __call__(self, operation, *arrays, **settings):
+        if self.keys.products != self.keys.computed:
+            return self.under_autocast(operation, arrays, settings)
         found = operation(*(a.astype(self.keys.wide) for a in arrays), **settings)
         if isinstance(found, tuple):
             return tuple(a.astype(self.keys.computed) for a in found)
         return found.astype(self.keys.computed)
+
+    def under_autocast(self, operation, arrays, settings):
+        half, dtypes = self.keys.products, [a.dtype for a in arrays]
+        product = operation in (*PRODUCTS, *BACKWARD)
+        rounded = [a.astype(half) for a in arrays] if product else arrays
+        found = operation(*(a.astype(self.keys.wide) for a in rounded), **settings)
+        several = found if isinstance(found, tuple) else (found,)
+        if operation in BACKWARD:  # dx in the dtype of x, dW in that of W, db as well
+            several = tuple(
+                a.astype(half).astype(dtype) for a, dtype in zip(several, [*dtypes[1:], F32], strict=False))
+        else:
+            dtype = half if product else max(dtypes, key=lambda dtype: dtype.itemsize)
+            several = tuple(a.astype(dtype) for a in several)
+        return several if isinstance(found, tuple) else several[0]
 
 
 def dropping(keys, places, step, layer, operation, shape):
@@ -295,12 +319,12 @@ class Gpt2Block:
         """dh and the gradients of all parameters."""
         op, w = self.op, self.w
         heads = op.keys.heads
-        um, d10, d11 = op(affine_backward, self.drop(10, u), self.g, w[10])
+        um, d10, d11 = op(affine_backward, self.drop(10, op.upstream(u)), self.g, w[10])
         um = op(independent.gelu_backward, um, self.f)
         um, d8, d9 = op(affine_backward, um, self.n2, w[8])
         um, d6, d7 = op(ln_backward, um, self.middle, w[6])
         u = op(np.add, u, um)
-        ua, d4, d5 = op(affine_backward, self.drop(4, u), self.y, w[4])
+        ua, d4, d5 = op(affine_backward, self.drop(4, op.upstream(u)), self.y, w[4])
         ua = op(self_attention_backward, ua, self.qkv, self.p, heads=heads)
         ua, d2, d3 = op(affine_backward, ua, self.n, w[2])
         ua, d0, d1 = op(ln_backward, ua, self.h, w[0])
@@ -332,13 +356,13 @@ class LlamaBlock:
 
     def backward(self, u):
         op, (wq, wk, wv, wo, wg, wu, wd, w_in, w_post) = self.op, self.w
-        uz, dwd = op(project_backward, self.drop(16, u), self.z, wd)
+        uz, dwd = op(project_backward, self.drop(16, op.upstream(u)), self.z, wd)
         us, uu = op(np.multiply, uz, self.up), op(np.multiply, uz, self.s)
         from_up, dwu = op(project_backward, uu, self.n2, wu)
         from_gate, dwg = op(project_backward, op(silu_backward, us, self.gate), self.n2, wg)
         un, d_post = op(rms_backward, op(np.add, from_up, from_gate), self.middle, w_post)
         u = op(np.add, u, un)
-        ua, dwo = op(project_backward, self.drop(8, u), self.y, wo)
+        ua, dwo = op(project_backward, self.drop(8, op.upstream(u)), self.y, wo)
         uq, uk, uv = op(
             attention_backward, ua, self.q, self.k, self.v, self.p, heads=self.heads, groups=self.groups
         )

@@ -24,6 +24,7 @@ VALUES = {
     "accumulation": ["boundary", "micro_batch", "layered"],
     "accumulate_dtype": ["weights", "fp32"],
     "param_dtype": ["weights", "bf16", "fp16", "fp32"],
+    "autocast": ["none", "bf16", "fp16"],
     "reduce_dtype": ["weights", "fp32", "bf16", "fp16"],
     "output_dtype": ["weights", "fp32", "bf16", "fp16"],
     "publish": ["weights", "updates", "broadcasts"],
@@ -87,6 +88,10 @@ CASES = {
     "FSDP2, reduced narrower": {"param_dtype": "fp32", "reduce_dtype": "bf16", "output_dtype": "bf16", "ranks": 4},
     "FSDP2, fp16": {"param_dtype": "fp16", "reduce_dtype": "fp32", "data": "loud", "steps": 8, "activation": "tanh"},
     "FSDP2, exact": {"param_dtype": "fp16", "reduce_dtype": "fp32", "order": "exact", "output_dtype": "fp16"},
+    "autocast, bf16": {"autocast": "bf16", "clip_norm": 0.02, "activation": "gelu"},
+    "autocast, every micro-batch": {
+        "autocast": "bf16", "accumulation": "micro_batch", "order": "rank", "reduce_dtype": "bf16"},
+    "autocast, fp16": {"autocast": "fp16", "data": "outputs", "output_dtype": "bf16", "frozen": [1]},
     "sent in fp16": {"reduce_dtype": "fp16", "accumulation": "micro_batch"},
     "sent in bf16": {"reduce_dtype": "bf16", "clip_norm": 0.02, "ranks": 4},
     "scaled": {"loss_scale": 1000.5, "data": "outputs"},
@@ -113,6 +118,7 @@ CASES = {
     "fp64, exact, cancelling": FP64 | {"order": "exact", "data": "cancelling", "optimizer": "sgd"} | SINGLY,
     "fp64, NaN": FP64 | {"data": "outputs", "learning_rate": 1e160, "optimizer": "sgd", "steps": 4},
     "skipped": LOUD | {"activation": "tanh"},
+    "skipped, autocast": {"autocast": "fp16", "data": "loud", "steps": 8, "activation": "tanh"},
     "skipped, relu": LOUD | {"hidden": [4], "clip_norm": 0.02, "order": "rank"},
     "skipped, cosine": LOUD | {"schedule": "cosine", "optimizer": "adamw"},
     "skipped, exact": LOUD | {"order": "exact", "warmup_steps": 2},
@@ -138,6 +144,8 @@ def drawn(seed):
         keys |= {"accumulate_dtype": "weights", "reduce_dtype": "weights", "output_dtype": "weights"}
     if keys["precision"] != "fp32":
         keys["param_dtype"] = "weights"
+    if keys["precision"] != "fp32" or keys["param_dtype"] != "weights":
+        keys["autocast"] = "none"
     return keys
 
 

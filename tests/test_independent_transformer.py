@@ -45,6 +45,7 @@ VALUES = {
     "accumulation": ["boundary", "micro_batch", "layered"],
     "accumulate_dtype": ["weights", "fp32"],
     "param_dtype": ["weights", "bf16", "fp16"],
+    "autocast": ["none", "bf16", "fp16"],
     "reduce_dtype": ["weights", "fp32", "bf16"],
     "output_dtype": ["weights", "bf16"],
     "publish": ["weights", "updates"],
@@ -69,6 +70,7 @@ def allowed(case):
         or (case["precision"] == "fp64" and any(
             case[key] != "weights" for key in ("accumulate_dtype", "reduce_dtype", "output_dtype")))
         or (case["precision"] != "fp32" and case["param_dtype"] != "weights")
+        or (case["autocast"] != "none" and (case["precision"], case["param_dtype"]) != ("fp32", "weights"))
         or (case["units"] == "model" and case["frozen"] == "last")
     )
 
@@ -108,6 +110,10 @@ CASES = {
     "llama, more than a piece": LARGE | {"architecture": "llama", "key_value_heads": 2},
     "bf16, more than a piece": LARGE | {"architecture": "llama", "precision": "bf16"},
     "bf16": {"precision": "bf16", "layers": 2, "micro_batches": 8},
+    "autocast": {"autocast": "bf16", "layers": 2, "micro_batches": 8, "dropout": 0.1},
+    "autocast, llama": THREE | {"autocast": "fp16", "tied_embeddings": True, "dropout": 0.5},
+    "autocast, more than a piece": LARGE | {"architecture": "llama", "autocast": "bf16"},
+    "autocast, tied": {"autocast": "fp16", "tied_embeddings": True, "loss_scale": 8.0},
     "all frozen": {"frozen": [0, 1, 2]},
     "block frozen": {"frozen": [1, 2], "layers": 3, "dropout": 0.1, "architecture": "llama"},
     "fp16, skipped": {"precision": "fp16", "loss_scale": "dynamic", "learning_rate": 1000.0, "steps": 4},
@@ -257,6 +263,10 @@ FAULTS = {
     "no epsilon": ("gpt2", transformer, "scale", scale_without_epsilon),
     "keys shared by others": ("three heads to a key", transformer, "by_heads", by_heads_of_neighbours_mixed),
     "gelu is silu": ("gpt2", independent, "gelu", transformer.silu),
+    "a product under autocast has 32 bits": ("autocast", transformer, "PRODUCTS", transformer.PRODUCTS[::2]),
+    "a norm under autocast has 16 bits": (
+        "autocast", transformer, "PRODUCTS", (*transformer.PRODUCTS, transformer.ln)),
+    "a gradient under autocast is dropped in 32 bits": ("autocast", transformer.Rounding, "upstream", lambda _, u: u),
     "twice as many judged": ("gpt2", independent, "cross_entropy", cross_entropy_of_rows),
 }
 
