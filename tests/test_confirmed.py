@@ -142,7 +142,7 @@ def reduce(comm, vector, root, reduce=np.add):
     "in another order": ("all_reduce", """
 def all_reduce(comm, chunks, reduce=np.add):
     naive.all_reduce(comm, chunks, reduce)
-""", ["every chunk is added in the order that is declared", "every rank sends the messages and the bytes of the ring"]),
+""", ["every chunk is added in the declared order", "every rank sends the messages and the bytes of the ring"]),
     "one by one": ("broadcast", """
 def broadcast(comm, vector, root):
     naive.broadcast(comm, vector, root)

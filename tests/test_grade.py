@@ -125,7 +125,7 @@ def root_is_always_0(comm, vector, root):
         ("reduce_scatter", rank_0_skipped, "no rank can go on: rank 1 waits for a message from rank 0, which has"),
         ("reduce_scatter", send_before_receive, "on 2 ranks: with sends that wait for their receivers"),
         ("reduce_scatter", reduction_forgotten, "on 2 ranks: rank 0, chunk 0: g0 is missing; it holds g1"),
-        ("reduce_scatter", by_rank_0, "not so: every chunk is added in the order that is declared"),
+        ("reduce_scatter", by_rank_0, "not so: every chunk is added in the declared order"),
         ("all_reduce", second_half_missing, "on 2 ranks: rank 0, chunk 1: g1 is missing"),
         ("all_gather", ring.reduce_scatter, "on 2 ranks: rank 0, chunk 0: a place that nobody filled"),
         ("broadcast", root_tells_all, "on 4 ranks from root 0 it takes 3 rounds; 2 are enough"),

@@ -201,12 +201,12 @@ def broken_by(function, law=check, **declared):
 def test_a_message_says_what_each_rank_brings_has_and_should_have():
     assert broken_by(gather_in_the_order_of_arrival, laws.gather_undoes_scatter)[:-2] == [
         "gather_in_the_order_of_arrival breaks gather_undoes_scatter: 2 ranks, 2 × float64, root 1",
-        "  gather puts together what scatter has dealt out",
-        "  rank 0 brings [1.0], has nothing",
-        "  rank 1 brings [12.0], has [12.0, 2.0], due is [2.0, 12.0]",
+        "  gather reverses scatter",
+        "  rank 0 starts with [1.0], has nothing",
+        "  rank 1 starts with [12.0], has [12.0, 2.0], expected [2.0, 12.0]",
     ]
     assert broken_by(all_reduce_in_rank_order, laws.adds_in_the_declared_order, order=orders.ring)[2:-2] == [
-        f"  rank {r} brings [g{r}], has [((g0 + g1) + g2)], due is [((g1 + g2) + g0)]" for r in range(3)
+        f"  rank {r} starts with [g{r}], has [((g0 + g1) + g2)], expected [((g1 + g2) + g0)]" for r in range(3)
     ]
     assert "reduce=np.m" in broken_by(reduce_scatter_can_only_add)[0]
 

@@ -34,7 +34,7 @@ def ring_claims(name: str, function: Callable[..., Any]) -> list[Claim]:
     if row.order is not None:
         order = row.order
         found.append(Claim(
-            "every chunk is added in the order that is declared", lambda: added_in(examined, order), 2))
+            "every chunk is added in the declared order", lambda: added_in(examined, order), 2))
     found.append(Claim(
         "every rank sends the messages and the bytes of the ring", lambda: sent_as(examined, row), 2))
     return with_laws(name, examined, found)

@@ -193,10 +193,10 @@ class Law:
         setting += [f"reduce=np.{getattr(x.reduce, '__name__', x.reduce)}"] * (x.reduce is not np.add)
         lines = [f"{subject.name} breaks {self.name}: {', '.join(setting)}", f"  {what}"]
         for rank in range(min(x.size, SHOWN_RANKS)):
-            line = f"  rank {rank} brings {shown(subject.kind.brought(x.vectors[rank], rank, x.size, x.root))}"
+            line = f"  rank {rank} starts with {shown(subject.kind.brought(x.vectors[rank], rank, x.size, x.root))}"
             if have:
                 line += f", has {shown(have[rank])}"
-                line += "" if same(have[rank], due[rank]) else f", due is {shown(due[rank])}"
+                line += "" if same(have[rank], due[rank]) else f", expected {shown(due[rank])}"
             lines.append(line)
         return "\n".join(lines)
 

@@ -73,25 +73,25 @@ def broadcast_is_all_gather_after_scatter(examined: Examined, x: Example) -> Sid
 
 @law("scatter", values=strategies.BYTES)
 def scatter_is_undone_by_gather(examined: Examined, x: Example) -> Sides:
-    """what scatter has dealt out, gather puts together again"""
+    """gather after scatter returns the root's vector"""
     return ours(dealt(x, examined(x)), "tree.gather"), on_the_root(x, x.vectors)
 
 
 @law("gather", values=strategies.BYTES)
 def gather_undoes_scatter(examined: Examined, x: Example) -> Sides:
-    """gather puts together what scatter has dealt out"""
+    """gather reverses scatter"""
     return examined(dealt(x, ours(x, "tree.scatter"))), on_the_root(x, x.vectors)
 
 
 @law("all_to_all", values=strategies.BYTES)
 def all_to_all_twice_is_nothing(examined: Examined, x: Example) -> Sides:
-    """all-to-all undoes itself"""
+    """all-to-all twice returns the input"""
     return examined(x.but(examined(x))), x.vectors
 
 
 @law("all_to_all", values=strategies.BYTES)
 def all_to_all_transposes(examined: Examined, x: Example) -> Sides:
-    """block s of rank r is then block r of rank s"""
+    """block s of rank r moves to block r of rank s"""
     blocks = np.stack(x.vectors).reshape(x.size, x.size, -1 if x.count else 0)
     return examined(x), list(blocks.swapaxes(0, 1).reshape(x.size, x.count))
 
@@ -110,7 +110,7 @@ def is_linear(examined: Examined, x: Example) -> Sides:
 
 @law(*those(lambda kind: kind.sources is of_everyone), reductions=True)
 def ranks_may_be_permuted(examined: Examined, x: Example) -> Sides:
-    """which rank brings which vector changes no sum"""
+    """sums do not depend on which rank holds which vector"""
     permutation = np.random.default_rng(x.seed).permutation(x.size)
     return examined(x.but([x.vectors[rank] for rank in permutation])), examined(x)
 
@@ -127,28 +127,28 @@ def every_rank_holds_the_same_bytes(examined: Examined, x: Example) -> Sides:
 
 @law(*COLLECTIVES, values=strategies.BYTES, needs="an argument that is not worked on in place")
 def inputs_stay_unchanged(examined: Examined, x: Example) -> Sides:
-    """what a rank passes in is the same afterwards"""
+    """arguments are unchanged after the call"""
     given = [seen.given for seen in examined.seen(x)]
     return [pair and pair[1] for pair in given], [pair and pair[0] for pair in given]
 
 
 @law(*COLLECTIVES, needs="an array that it returns")
 def results_stay_as_they_are(examined: Examined, x: Example) -> Sides:
-    """what it has returned is the same after the next call"""
+    """a result is unchanged after the next call"""
     seen = [each.kept for each in examined.seen(replace(x, calls_again=True))]
     return [pair and pair[1] for pair in seen], [pair and pair[0] for pair in seen]
 
 
 @law(*those(lambda kind: kind.reducing), values=("symbols",), needs="order=")
 def adds_in_the_declared_order(examined: Examined, x: Example) -> Sides:
-    """every chunk is added in the order that is declared"""
+    """every chunk is added in the declared order"""
     assert examined.order is not None
     return examined(x), [added(examined.subject.kind, examined.order, x, rank) for rank in range(x.size)]
 
 
 @law(*COLLECTIVES, needs="sent_bytes=")
 def sends_the_declared_bytes(examined: Examined, x: Example) -> Sides:
-    """every rank sends as many bytes as are declared"""
+    """every rank sends the declared number of bytes"""
     assert examined.sent_bytes is not None
     item = x.vectors[0].itemsize
     lengths = [(stop - start) * item for start, stop in bounds(x.count, x.size)]
@@ -158,7 +158,7 @@ def sends_the_declared_bytes(examined: Examined, x: Example) -> Sides:
 
 @law(*COLLECTIVES, needs="messages=")
 def sends_the_declared_messages(examined: Examined, x: Example) -> Sides:
-    """every rank sends as many messages as are declared"""
+    """every rank sends the declared number of messages"""
     assert examined.messages is not None
     due = [examined.messages(rank, x.size, x.root) for rank in range(x.size)]
     return [f"{seen.messages} messages" for seen in examined.seen(x)], [f"{count} messages" for count in due]
@@ -166,7 +166,7 @@ def sends_the_declared_messages(examined: Examined, x: Example) -> Sides:
 
 @law(*COLLECTIVES, needs="the local world, where a send can wait")
 def works_when_sends_wait(examined: Examined, x: Example) -> Sides:
-    """it leaves the same when a send waits for its receiver, as an MPI library's may"""
+    """the result is the same if sends wait for their receivers, as MPI allows"""
     return examined(replace(x, sends="rendezvous")), examined(x)
 
 
