@@ -1,5 +1,6 @@
 """Torch's autocast: float32 weights, and a dtype for each operation."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,18 +8,22 @@ import pytest
 
 from tests import transformers
 from tests.test_plan_drawn import compared
+from tests.test_planted import plant
 from tests.test_variants import run, tensors
 from tests.test_whole_steps import SKIPPING, outcome_of
 from zerosim.allocation import allocate
-from zerosim.autograd.autocast import FLOAT32, Autocast
+from zerosim.autograd.autocast import FLOAT32, Autocast, cast
 from zerosim.autograd.graph import Graph, GraphPlan
 from zerosim.autograd.operations.attention import softmax
-from zerosim.autograd.operations.elementwise import scale
+from zerosim.autograd.operations.elementwise import add, scale
 from zerosim.autograd.operations.linear import linear
 from zerosim.autograd.operations.normalization import layer_norm, rms_norm
-from zerosim.autograd.player import Contribution, Player, Precise
+from zerosim.autograd.player import Contribution, Player, Precise, owner
+from zerosim.formulas.activations import extent
+from zerosim.models.mlp import mlp
 from zerosim.models.transformer import TransformerShape, transformer
 from zerosim.numerics.precisions import PRECISIONS
+from zerosim.payloads.extents import Extent
 from zerosim.planner.costs import Costs, moved_bytes
 from zerosim.planner.software import Software
 
@@ -207,3 +212,87 @@ def test_a_plan_has_the_bytes_of_a_run(keys):
     for row in transformers.outcome(steps=1, **keys).trained:
         ours, theirs = compared(row)
         assert ours == theirs
+
+
+# Held activations, by hand.
+
+
+def held(plan, *parameters):
+    """Bytes that stay from forward to backward, of an input that is kept too."""
+    player = Player(plan, dict(enumerate(Extent(each, np.float32) for each in parameters)), Precise(extent, ""),
+                    lambda _: None)
+    _, kept = player.forward(Extent(plan.graph.input_shape, np.float32))
+    arrays = {id(owner(each)): owner(each) for each in (*kept.values.values(), *kept.saved.values())}
+    return sum(each.nbytes for each in arrays.values())
+
+
+@pytest.mark.parametrize(("b", "s", "d", "a"), [(1, 4, 6, 2), (3, 5, 8, 4)])
+def test_a_block_holds_36_bytes_of_a_number_its_softmax_and_a_copy_of_its_matrices(b, s, d, a):
+    """The input of each norm has 4 bytes of a number and of each product 2, queries, keys and values 6, gelu's input 8.
+
+    A block in 16 bits holds 32, as Korthikanti et al. (2022) count without dropout, and no copy.
+    """
+    shape = TransformerShape("gpt2", 1, d, a, a, 4 * d, 11, s, tied_embeddings=False)
+    unit = transformer(shape).units[1]
+    plan = unit.segments[0].plan((b, s, d), of_parameters=True, of_input=True)
+    copies = 2 * (3 * d * d + d * d + 4 * d * d + 4 * d * d)
+    found = held(Autocast(np.dtype(np.float16))(plan, FLOAT32), *(place.shape for place in unit.places))
+    assert found == b * s * d * (4 + 2 + 6 + 2 + 4 + 2 + 8 + 8) + 2 * b * a * s * s + copies
+
+
+def test_a_layer_of_an_mlp_holds_its_cast_input_its_output_and_a_copy_of_its_matrix():
+    unit = mlp(7, [5], 3, "relu", "cross_entropy").units[0]
+    shapes = [place.shape for place in unit.places]
+    found = {}
+    for of_input in (False, True):
+        plan = unit.segments[0].plan((9, 7), of_parameters=True, of_input=of_input)
+        found[of_input] = held(Autocast(np.dtype(np.float16))(plan, FLOAT32), *shapes)
+    assert found == {False: 2 * 9 * 7 + 2 * 9 * 5, True: 2 * 9 * 7 + 2 * 9 * 5 + 2 * 5 * 7}
+
+
+# Planted in what a rank does; the reference does otherwise.
+
+
+def failures(monkeypatch, fault, outcome=outcome_of, **keys):
+    plant(monkeypatch, "zero3", fault)
+    return " ".join(words for _, words in outcome(stages=("zero3",), **FP16, **keys).failures)
+
+
+def test_weights_that_travel_in_16_bits_are_seen(monkeypatch):
+    def narrow(replica, batch):
+        replica.param_dtype = np.float16
+
+    said = failures(monkeypatch, narrow)
+    assert "bits differ" in said
+    assert "bytes sent are not the formula's" in said
+
+
+def test_gradients_that_stay_in_16_bits_are_seen(monkeypatch):
+    def narrow(replica, batch):
+        def contribution(unit, weights):
+            flat = allocate(weights.shape, np.float16, kind="gradients", owner=unit.name)
+            flat[unit.count :] = 0.0
+            return Contribution(flat, unit.parts(flat))
+
+        replica.tape._contribution = contribution
+
+    assert "bits differ" in failures(monkeypatch, narrow)
+
+
+@pytest.mark.parametrize(("operation", "dtype"), [(add, np.dtype(np.float16)), (cast, FLOAT32)], ids=["sums", "casts"])
+def test_residual_sums_in_16_bits_and_products_in_32_are_seen(operation, dtype, monkeypatch):
+    def wrong(step):
+        planted = step.instruction.operation is operation
+        return replace(step, dtypes={**step.dtypes, "y": dtype}) if planted else step
+
+    def narrow(replica, batch):
+        honest = replica.tape._policy
+
+        def policy(plan, of_input):
+            found = replace(honest(plan, of_input))
+            vars(found)["steps"] = tuple(map(wrong, found.steps))
+            return found
+
+        replica.tape._policy = policy
+
+    assert "bits differ" in failures(monkeypatch, narrow, transformers.outcome)
