@@ -270,7 +270,7 @@ def test_the_defaults_of_the_design():
         },
         "cluster": {
             "device": "h100_80gb", "devices_per_host": 8, "inside": "", "between": "", "host_memory": "",
-            "nvme": "nvme_dgx_a100",
+            "nvme": "nvme_dgx_2",
             "collectives": "pipelined", "kernels": "written", "products": "weights", "software": "", "attention": "",
             "loss": "", "reserve": "usual", "optimizer": "device",
             "short_gather_kb": 64.0,

@@ -209,7 +209,7 @@ def cluster_of(said: Said, origin: Origin, ranks: int) -> Cluster:
         inside=link_of(said.inside, usual["inside"], origin, "inside"),
         between=link_of(said.between, usual["between"], origin, "between"),
         host_memory=link_of(said.host_memory, usual["host_memory"], origin, "host_memory"),
-        nvme=link_of(said.nvme, "nvme_dgx_a100", origin, "nvme"),
+        nvme=link_of(said.nvme, "nvme_dgx_2", origin, "nvme"),
         pipelined=said.collectives == "pipelined",
         fused=said.kernels == "fused",
         fp8="" if said.products == "weights" else said.products,

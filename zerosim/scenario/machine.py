@@ -105,7 +105,7 @@ class ClusterKeys:
     """Whether the switch inside a host adds: NVLink SHARP, for DDP's all-reduce."""
     host_memory: str | LinkKeys = name_or(LinkKeys, "")
     """The link of a device to its host's memory; without a name, the device's usual one."""
-    nvme: str | LinkKeys = name_or(LinkKeys, "nvme_dgx_a100")
+    nvme: str | LinkKeys = name_or(LinkKeys, "nvme_dgx_2")
     """The link to files of the host, the share of one device."""
     collectives: str = choice("pipelined", COLLECTIVE_COSTS)
     """The cost of a collective: pipelined as in libraries, or message by message as in its code."""
