@@ -81,3 +81,9 @@ def test_the_bench_sets_stages_and_trainers_beside_gloo_and_all_reduce_beside_th
     for row in rows:
         assert row["ratio"] == row["seconds"] / row["other_seconds"]
         assert row["more_seconds"] == row["seconds"] - row["other_seconds"]
+
+@pytest.mark.mpi
+def test_gloo_computes_what_the_bench_of_collectives_compares():
+    outcome = mpirun(3, ["-m", "tests.torch.gloo_column"])
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.count("equal to MPI's, and timed") == 1
