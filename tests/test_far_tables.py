@@ -129,6 +129,23 @@ def test_counts_without_offloading_refuse_it(words, capsys):
     assert "remove --offload-optimizer: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("keys", [{}, *ALL], ids=str)
+def test_the_table_of_a_plan_has_the_tiers_of_its_document(keys, capsys):
+    flags = [word for key, tier in keys.items() for word in ("--set", f"parallel.{key}={tier}")]
+    small = ["--set", "model.layers=1", "--set", "model.width=512", "--set", "model.heads=4"]
+    assert main(["plan", "mpt_7b", "--ranks", "8", *small, *flags, "--json", "-"]) == 0
+    printed = capsys.readouterr()
+    for row in json.loads(printed.out)["rows"]:
+        far = [row["memory"].get(tier, 0) for tier in ("host", "disk")]
+        assert [bool(count) for count in far] == [bool(keys), bool(keys) and "disk" in keys.values()]
+        line = next(line for line in printed.err.splitlines() if line.startswith(f"{row['name']}  "))
+        figures = [float(cell) for cell in line.split("yes")[0].removeprefix(row["name"]).split()]
+        due = [row["memory"]["peak"], *(count for count in far if count)]
+        unit = due[0] / figures[0]
+        assert figures == pytest.approx([count / unit for count in due], abs=0.06)
+    assert ("on host   the same of offloaded states" in printed.err) == bool(keys)
+
+
 # Legends of a step.
 
 

@@ -98,6 +98,10 @@ class PlannedRow:
         """Exposed communication."""
         return self.found.clock.exposed_ns / NS
 
+    def far_bytes(self, tier: str) -> int:
+        """The bytes that a rank needs in a memory tier beside the device's: the peaks of all kinds together."""
+        return sum(self.found.far_peak.get(tier, {}).values())
+
     @property
     def between_bytes_per_host(self) -> int:
         """The bytes that leave the first host per step, by formula."""
@@ -178,7 +182,7 @@ class PlannedRow:
                 "peak": self.peak_bytes,
                 "device": int(self.cluster.device.memory),
                 "resting": {kind: self.found.resting[kind] for kind in KINDS},
-                **{tier: sum(kinds.values()) for tier, kinds in self.found.far_peak.items()},
+                **{tier: self.far_bytes(tier) for tier in self.found.far_peak},
             },
             "step_seconds": self.step_seconds,
             "uneven_step_seconds": None if self.uneven is None else dataclasses.asdict(self.uneven),

@@ -12,7 +12,7 @@ from zerosim.planner.questions import Answers
 from zerosim.planner.software import Software
 from zerosim.report.grid import Column, show_grid, show_words
 from zerosim.report.sweep_table import show_sweep
-from zerosim.words import common_unit, ignored_in_words, in_unit, joined, plural
+from zerosim.words import FAR, common_unit, ignored_in_words, in_unit, joined, plural
 
 
 def show_plan(console: Console, plan: Plan) -> None:
@@ -123,6 +123,7 @@ def legend(rows: Sequence[PlannedRow]) -> list[tuple[str, str]]:
     """The meaning of the columns."""
     found = [
         ("memory", "at the peak, on each device; below 'fits': the bytes beyond its memory"),
+        *((FAR[tier], "the same of offloaded states, for each device") for tier in far_tiers(rows)),
         ("step", "time of one step; compute: forward, backward and recomputation"),
         ("waits", "exposed communication: nothing is computed meanwhile"),
         ("MFU, HFU", "operations that the model needs, and operations executed, over the device's peak rate"),
@@ -159,11 +160,18 @@ def unit_of_data(row: PlannedRow) -> str:
     return "tokens" if row.config.model.task.tokens else "samples"
 
 
+def far_tiers(rows: Sequence[PlannedRow]) -> list[str]:
+    """The memory tiers beside the device's that some row needs."""
+    return [tier for tier in FAR if any(row.far_bytes(tier) for row in rows)]
+
+
 def columns(rows: Sequence[PlannedRow]) -> list[Column]:
     size = common_unit(max(row.peak_bytes for row in rows))
     what = unit_of_data(rows[0])
     return [
         Column(f"memory\n{size.name}", [in_unit(row.peak_bytes, size) for row in rows]),
+        *(Column(f"{FAR[tier]}\n{size.name}", [in_unit(row.far_bytes(tier), size) for row in rows])
+          for tier in far_tiers(rows)),
         Column("fits", ["yes" if row.fits else f"+{in_unit(row.missing_bytes, size)}" for row in rows]),
         Column("step", [duration(row.step_seconds) for row in rows]),
         Column("compute", [duration(row.compute_seconds) for row in rows]),
