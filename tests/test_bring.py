@@ -206,7 +206,7 @@ def test_a_stage_of_ones_own_is_planned_and_shown(folder, capsys):
 
 @pytest.mark.parametrize(("old", "new", "words"), [
     ("            gradient = replica.reduce_scatter(unit, gradient)\n", "",
-     "rank 0 passes to keep_shard of layers.0 an array of float32"),
+     "rank 0 passes an array of float32 to keep_shard of layers.0"),
     ("        replica.publish(unit, weights[unit])\n", "", "publish"),
     ("replica.update(unit, replica.own(weights[unit]))", "replica.update(unit, weights[unit])", "update got "),
     ("gradient = replica.reduce_scatter(unit, gradient)", "gradient = replica.reduce_scatter(unit, 2 * gradient)",
@@ -215,7 +215,7 @@ def test_a_stage_of_ones_own_is_planned_and_shown(folder, capsys):
     (", replica.unreduced)", ")", "gets the gradient of that part alone: pass replica.unreduced"),
     ("gradient = replica.reduce_scatter(unit, gradient)",
      "gradient = replica.reduce_scatter(unit, gradient.astype('e').astype('f4'))",
-     "gets its gradient rounded to fp16: pass it the gradient itself, and declare the rounding"),
+     "gets its gradient rounded to fp16: pass the unrounded gradient and declare the rounding"),
     ("            del gradient\n", "", "a full gradient is still referenced while the next one is computed"),
     ("part.samples, loss)", "part.samples)", "does not get the loss so far, its last argument"),
     ("tape, weights, loss = replica.tape,", "tape, weights, loss = replica.tap,",
@@ -273,7 +273,7 @@ def test_collectives_of_ones_own_are_planned_proved_and_shown(folder, capsys):
 
 @pytest.mark.parametrize(("old", "new", "words"), [
     ("reduce=np.add)", "reduce=lambda arrived, kept: arrived)", "is overwritten on its own rank before it is added"),
-    ("@collective(order=halves_first,", '@collective(order="ring",', "added as ((g3 + g1) + (g2 + g0)), declared is"),
+    ("@collective(order=halves_first,", '@collective(order="ring",', "added as ((g3 + g1) + (g2 + g0)); declared is"),
     ("@collective(order=halves_first, powers_of_two=True)\n", "", "does not declare its order of addition"),
     ("        have *= 2", "        have *= 4", "is not proved on 4 ranks: rank"),
     ("partner = comm.rank ^ have", "partner = comm.rank + have", "is not a rank"),

@@ -127,7 +127,7 @@ def root_is_always_0(comm, vector, root):
         ("reduce_scatter", reduction_forgotten, "on 2 ranks: rank 0, chunk 0: g0 is missing; it holds g1"),
         ("reduce_scatter", by_rank_0, "not so: every chunk is added in the declared order"),
         ("all_reduce", second_half_missing, "on 2 ranks: rank 0, chunk 1: g1 is missing"),
-        ("all_gather", ring.reduce_scatter, "on 2 ranks: rank 0, chunk 0: a place that nobody filled"),
+        ("all_gather", ring.reduce_scatter, "on 2 ranks: rank 0, chunk 0: a place that was never filled"),
         ("broadcast", root_tells_all, "on 4 ranks from root 0 it takes 3 rounds; 2 are enough"),
         ("broadcast", root_is_always_0, "on 2 ranks: with root 1: rank 0, chunk 0: g1 is missing"),
     ],
@@ -231,7 +231,7 @@ def rank_0_is_late(replica, batch):
         ("zero2_step", zero1.step, "between steps rank 0 keeps 32 bytes of gradients, not 16"),
         ("zero2_step", full_gradient_kept, "after step 1, between steps rank 0 keeps 32 bytes of gradients, not 16"),
         ("zero3_step", shard_is_a_view, "between steps rank 0 keeps 32 bytes of parameters, not 16"),
-        ("zero3_step", weights_are_held, "are enough: del what you no longer use"),
+        ("zero3_step", weights_are_held, "are enough: delete arrays that are no longer used"),
         ("zero3_step", zero1.step, "on 2 ranks, 1 layer, 1 step"),
         ("zero2_step", rank_0_is_late, "on 1 rank, 1 layer, 1 step"),
     ],
@@ -395,7 +395,7 @@ def test_what_never_ends_is_told_with_its_line(tmp_path):
     assert busy_line(told, file) == 4
     assert still_busy(60, file, told) == (
         "still busy after 60 seconds, in line 4: the loop of line 2, while comm, does not end: only break or return "
-        "ends it, and it reaches neither")
+        "can end it, and neither is reached")
     assert still_busy(60, file, "") == "still busy after 60 seconds: look for a loop that never ends"
     asleep = written(tmp_path, "def all_gather(comm, chunks):\n    time.sleep(9)\n")
     linecache.checkcache(asleep)

@@ -135,8 +135,8 @@ def test_sums_that_double_in_every_round_are_ended_soon():
 
 @pytest.mark.parametrize(("text", "line", "numbers", "said"), [
     ("while x < y:\n  z()\n", 2, {"x": 1, "y": 2}, "x is 1 and y is 2, and nothing within it changes x or y"),
-    ("while True:\n  z()\n", 2, {}, "only break or return ends it, and it reaches neither"),
-    ("while todo:\n  todo.append(1)\n", 2, {}, "does what it does to todo ever make this false?"),
+    ("while True:\n  z()\n", 2, {}, "only break or return can end it, and neither is reached"),
+    ("while todo:\n  todo.append(1)\n", 2, {}, "does the code that uses todo ever make this false?"),
     ("while a:\n  a = b = 1\n  a += 1\n", 2, {"a": 1},
      "a is 1: does line 2, a = b = 1, and line 3, a += 1, ever make this false?"),
     ("while a:\n  for b in c:\n    pass\n", 3, {"a": 1}, "the loop of line 1, while a, does not end: a is 1"),

@@ -45,9 +45,9 @@ def test_everybody_has_a_row_out_of_the_same_points(course, tmp_path, monkeypatc
     assert list(rows) == ["ada", "bob", "cy", "dan", "eve", "fay.py"]
     assert {row["of"] for row in rows.values()} == {"22"}
     assert "did you mean 'all_gather'?" in rows["bob"]["trouble"]
-    assert "async def: let it be a plain def" in rows["cy"]["trouble"]
+    assert "async def; write a plain def" in rows["cy"]["trouble"]
     assert "no Python file" in rows["dan"]["trouble"]
-    assert "let it stand at the top level" in rows["eve"]["trouble"]
+    assert "move it to the top level" in rows["eve"]["trouble"]
     assert rows["ada"]["uses zerosim's own"] == "zerosim.collectives.ring in line 1 of 1_ring.py"
     assert {file.stem for file in feedback.iterdir()} == {"ada", "bob", "cy", "dan", "eve", "course_fay"}
     assert f"see: {course / 'ada' / '1_ring.py'}" in (feedback / "ada.txt").read_text()

@@ -91,7 +91,7 @@ def fills_with_zeros(comm, chunks):
 
 BROKEN = [
     (double_count, "all_reduce", 4, ["is added 2 times", "rank", "with a message from rank"]),
-    (lost_chunk, "all_gather", 4, ["chunk 3", "a place that nobody filled"]),
+    (lost_chunk, "all_gather", 4, ["chunk 3", "a place that was never filled"]),
     (swapped_neighbour, "all_gather", 4, ["misplaced", "with a message from rank"]),
     (wrong_modulus_at_5, "reduce_scatter", 5, ["missing"]),
     (order_depends_on_rank, "all_reduce", 3, ["the ranks disagree", "((g1 + g0) + g2)", "((g0 + g2) + g1)"]),
@@ -99,7 +99,7 @@ BROKEN = [
     (receive_before_send, "all_gather", 3, ["no rank can go on", "rank 0 waits for a message from rank 2"]),
     (leaves_mail, "all_gather", 3, ["ended without receiving 1 message"]),
     (returns_nothing, "all_reduce", 2, ["returned None", "name its second parameter `chunks`"]),
-    (fills_with_zeros, "all_gather", 2, ["a place that nobody filled"]),
+    (fills_with_zeros, "all_gather", 2, ["a place that was never filled"]),
     (raises, "all_reduce", 2, ["IndexError", "raised on rank"]),
 ]
 
@@ -160,7 +160,7 @@ def test_an_order_that_depends_on_the_chunk_is_that_of_the_chunk_an_element_lies
     assert (proof.holds, proof.lengths) == (True, [3, 0, 1, 7])
     off_by_one = replace(ALGORITHMS["ring.all_reduce"], order=lambda due, chunk: orders.ring(due, (chunk + 1) % 3))
     (fault,) = prove(replace(proof.subject, algorithm=off_by_one), 3).faults
-    assert fault.what == "rank 0, chunk 0: added as ((g1 + g2) + g0), declared is ((g2 + g0) + g1)"
+    assert fault.what == "rank 0, chunk 0: added as ((g1 + g2) + g0); declared is ((g2 + g0) + g1)"
 
 
 @pytest.mark.parametrize(("size", "lengths"), [
@@ -283,8 +283,8 @@ def test_as_may_say_what_an_algorithm_is():
 
 
 @pytest.mark.parametrize(("held", "expected", "said"), [
-    ((Term(0, 1), Term(1, 1)), [Term(0, 1)], "g1 is not due here"),
-    ((Term(1, 1), Term(2, 1)), [Term(0, 1)], "g0 is missing, g1, g2 are not due here"),
+    ((Term(0, 1), Term(1, 1)), [Term(0, 1)], "g1 is not expected here"),
+    ((Term(1, 1), Term(2, 1)), [Term(0, 1)], "g0 is missing, g1, g2 are not expected here"),
 ])
 def test_what_is_wrong_with_a_sum_is_a_sentence(held, expected, said):
     assert difference(held[0] + held[1], expected) == said

@@ -1,6 +1,6 @@
 """Exercise 2: trees. Fill in the two functions, then run `zerosim grade 2_tree.py`.
 
-The root could send to everyone itself, in comm.size − 1 rounds. It is quicker when those who have heard tell others:
+The root could send to everyone itself, in comm.size − 1 rounds. It is quicker when ranks that have received send on:
 their number can double in every round, so that ⌈log2 N⌉ rounds are enough. You have
 
     comm.send(vector, to=rank)

@@ -16,8 +16,8 @@ rank's chunk of it). You have
     replica.tape.forward(unit, weights, activations)     the unit's outputs; weights are full
     replica.tape.loss(replica.loss_name, activations, part.targets, part.samples, loss)
                                                          the loss, added to that of earlier parts (None at first), and
-                                                         what goes upstream
-    replica.tape.backward(unit, weights, upstream)       what goes further upstream, and this rank's full gradient
+                                                         the upstream gradient
+    replica.tape.backward(unit, weights, upstream)       the next upstream gradient, and this rank's full gradient
 
     replica.reduce_scatter(unit, gradient)               a full buffer: this rank's chunk is the sum over all ranks
     replica.keep(unit, gradient)                         keeps a full gradient for the update

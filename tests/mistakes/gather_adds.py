@@ -1,6 +1,6 @@
 """The all-gather half adds full sums to what is there.
 
-Says: is added to what rank
+Says: is added to the value on rank
 Says: without reduce=
 """
 

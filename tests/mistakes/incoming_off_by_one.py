@@ -1,6 +1,6 @@
 """The receiver puts what arrives one chunk too low.
 
-Says: what one rank calls outgoing, its neighbour must call incoming
+Says: the outgoing chunk of a rank must be the incoming chunk of its neighbour
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
 """The loop goes over a number.
 
-Says: a loop over a number goes through range
+Says: a loop over a number needs range
 """
 
 from zerosim.comm import left, right

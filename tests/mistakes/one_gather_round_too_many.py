@@ -1,6 +1,6 @@
 """The same in an all-gather, where the last round brings nothing new.
 
-Says: N where N − 1 do
+Says: N where N − 1 suffice
 """
 
 from zerosim.comm import left, right

@@ -1,6 +1,6 @@
 """The loop ends a round early.
 
-Says: comm.size − 1, here 3, bring a contribution around
+Says: a contribution needs comm.size − 1 rounds, here 3, to reach all ranks
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
 """N rounds instead of N − 1: right on two ranks or more, and once too often on one.
 
-Says: N where N − 1 do
+Says: N where N − 1 suffice
 """
 
 import numpy as np

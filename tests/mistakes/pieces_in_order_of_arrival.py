@@ -1,6 +1,6 @@
 """The pieces are put together as they came.
 
-Says: has all that is due to it, in other places
+Says: has all expected contributions, but in wrong places
 """
 
 import numpy as np

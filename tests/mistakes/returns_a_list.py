@@ -1,6 +1,6 @@
 """A list of pieces in place of one array.
 
-Says: as np.concatenate makes it of several
+Says: np.concatenate joins several
 """
 
 from zerosim.comm import left, right

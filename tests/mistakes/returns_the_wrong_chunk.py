@@ -1,6 +1,6 @@
 """The neighbour's chunk is returned.
 
-Says: the full sum of chunk 0, and not in its place
+Says: the full sum of chunk 0, but not in its place
 Says: chunk comm.rank is its own
 """
 

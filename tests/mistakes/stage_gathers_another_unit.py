@@ -1,6 +1,6 @@
 """Forward uses the first unit's weights for all of them.
 
-Says: goes forward through layers.1 with the full weights of layers.0
+Says: runs forward of layers.1 with the full weights of layers.0
 """
 
 

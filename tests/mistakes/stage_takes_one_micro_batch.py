@@ -1,6 +1,6 @@
 """One micro-batch in place of the list of them.
 
-Says: an array and no list of arrays
+Says: an array, not a list of arrays
 Says: a list with one array for each micro-batch
 """
 

@@ -68,11 +68,11 @@ def adds_before_it_reduces(case: StageCase) -> str | None:
         at_once = max((len(each) for call in case.mine(rank).of("loss") for each in call.handed[1:2]
                        if isinstance(each, list)), default=0)
         if mine == 1 < due == at_once:
-            return (f"rank {rank} runs all of its {due} micro-batches at once and reduces their sum: here each must "
-                    "run forward and backward by itself, with its gradients reduced at once, which is another order "
-                    "of addition; loop over batch.inputs and batch.targets")
+            return (f"rank {rank} runs its {due} micro-batches together and reduces the sum of their gradients, which "
+                    "is another order of addition: run forward and backward of each micro-batch and reduce its "
+                    "gradients before the next; loop over batch.inputs and batch.targets")
         if due == 1 < mine:
-            return (f"rank {rank} splits its micro-batches into {mine} parts, where replica.parts(batch) has one: "
+            return (f"rank {rank} splits its micro-batches into {mine} parts, but replica.parts(batch) has one: "
                     f"gradients are then added over the ranks first, which is another order of addition")
     return None
 
@@ -88,13 +88,12 @@ def loses_a_part_of_the_loss(case: StageCase) -> str | None:
                  for before, now in zip([None, *totals[:-1]], totals, strict=True)]
         lost = [number for number, part in enumerate(parts) if like(mine.loss, totals[-1] - part)]
         if len(parts) > 1 and lost:
-            return (f"the loss of rank {rank} lacks that of part {lost[0] + 1} of {len(parts)}: pass the loss so far "
-                    "to tape.loss as its last argument, tape.loss(…, part.samples, loss), and begin with None")
+            return (f"the loss of rank {rank} lacks the loss of part {lost[0] + 1} of {len(parts)}: pass the loss so "
+                    "far to tape.loss as its last argument, tape.loss(…, part.samples, loss), and begin with None")
         if said := times_of(mine.loss, totals[-1]):
             return f"the loss of rank {rank} is {said} what it should be: {SCALED}"
-        return (f"rank {rank} returns {float(mine.loss.reshape(-1)[0]):.6g} as its loss, where tape.loss gave "
-                f"{float(totals[-1].reshape(-1)[0]):.6g} in the end: return the first result of the last call of "
-                f"tape.loss")
+        return (f"rank {rank} returns {float(mine.loss.reshape(-1)[0]):.6g} as its loss, but the last call of "
+                f"tape.loss gave {float(totals[-1].reshape(-1)[0]):.6g}: return the first result of that call")
     return None
 
 
@@ -125,9 +124,9 @@ def adds_in_another_order(case: StageCase) -> str | None:
         if mine is None or (GRADIENT, unit) not in case.due(rank).after or not len(mine):
             continue
         if not same(mine, case.due_gradient(rank, unit)):
-            return (f"rank {rank} keeps as the gradient of {unit} the right sum, added in another order, so that its "
-                    "last bits differ: chunk c is added as ((g[c+1] + g[c+2]) + …) + g[c] over the ranks, as "
-                    "replica.reduce_scatter adds it, and a rank's micro-batches left to right before")
+            return (f"rank {rank} keeps the right gradient of {unit}, but added in another order, so its last bits "
+                    "differ: add a rank's micro-batches left to right, then chunk c over the ranks as "
+                    "((g[c+1] + g[c+2]) + …) + g[c], as replica.reduce_scatter does")
     return None
 
 
@@ -154,9 +153,9 @@ def goes_forward_twice_before_backward(case: StageCase) -> str | None:
         ahead = verbs.index("backward") if "backward" in verbs else 0
         due = [call.verb for call in case.due(rank).calls if call.verb in ("loss", "backward")].index("backward")
         if ahead > due:
-            return (f"rank {rank} lets {ahead} parts go forward before the first goes backward: the tape goes back "
-                    "through the last one first, so that gradients meet other activations and are added in another "
-                    "order; let each part go forward and backward before the next, within the loop over "
+            return (f"rank {rank} runs {ahead} parts forward before it runs one backward: the tape runs the last part "
+                    "backward first, so gradients use the activations of another part and are added in another "
+                    "order; run each part forward and backward before the next, within the loop over "
                     "replica.parts(batch)")
     return None
 
@@ -169,9 +168,9 @@ def updates_step_by_step(case: StageCase) -> str | None:
             if call.verb == "update":
                 updated.add(call.unit)
             if call.verb in ("forward", "backward") and updated:
-                return (f"rank {rank} goes {call.verb} through {call.unit} after it has updated "
-                        f"{', '.join(sorted(updated))} in the same step: update once all parts have gone backward, "
-                        "behind the loop")
+                return (f"rank {rank} runs {call.verb} of {call.unit} after it has updated "
+                        f"{', '.join(sorted(updated))} in the same step: update after the loop, when all parts have "
+                        "run backward")
     return None
 
 
@@ -212,8 +211,8 @@ def why_not_updated(seen: WitnessedStep, unit: str) -> str:
     if not updates:
         return "it was never updated; call replica.update for every unit, on this rank's chunk"
     if not any(call.verb == "unscale_and_clip" for call in seen.calls[:first]):
-        return ("replica.update does nothing before replica.unscale_and_clip(), which agrees on the step; call it once "
-                "before")
+        return ("replica.update does nothing before replica.unscale_and_clip(); call that once before the first "
+                "update")
     if not any(call.lives for call in updates):
         return ("replica.update worked on a copy: it works in place, so pass it the kept weights themselves, "
                 "replica.own(weights[unit]) or the shard")
@@ -225,11 +224,11 @@ def updated_otherwise(seen: WitnessedStep, unit: str) -> str | None:
     if len(updates) > 1:
         return f"was updated {len(updates)} times in one step: call replica.update once for each unit"
     if not updates:
-        return "was changed without replica.update, which takes the optimizer's step and keeps its state: call that"
+        return "was changed without replica.update: call it; it runs the optimizer and keeps its state"
     agreed = len(seen.of("unscale_and_clip"))
     if agreed > 1:
-        return (f"was updated as if in a later step: replica.unscale_and_clip() was called {agreed} times, and counts "
-                "updates; call it once a step")
+        return (f"was updated as if in a later step: replica.unscale_and_clip() counts the steps and was called "
+                f"{agreed} times; call it once per step")
     return None
 
 
@@ -257,9 +256,9 @@ def other_copy(case: StageCase, rank: int, owner: int, unit: str, now: Array) ->
         full = case.due(rank).after["weights", other]
         for chunk in range(case.ranks):
             if (chunk, other) != (owner, unit) and same(now, case.own(chunk, other, full)):
-                return f"holds chunk {chunk} of {other}: chunk r of a full buffer is rank r's"
-    return (f"is not what rank {owner} has after its update: all-gather the updated weights, replica.publish(unit, "
-            "weights[unit]), and compute no other rank's chunk")
+                return f"holds chunk {chunk} of {other}: chunk r of a full buffer belongs to rank r"
+    return (f"differs from the chunk that rank {owner} updated: all-gather the updated weights with "
+            "replica.publish(unit, weights[unit]), and do not compute other ranks' chunks")
 
 
 def why_not_published(seen: WitnessedStep, unit: str) -> str:
@@ -269,7 +268,7 @@ def why_not_published(seen: WitnessedStep, unit: str) -> str:
         return "nothing published it; call replica.publish(unit, weights[unit]) after the update of each unit"
     if "update" in verbs and published[-1] < verbs.index("update"):
         return "it was published too early, before its owner had updated it; publish after replica.update"
-    return "publish got other weights than the updated ones: pass it the kept weights, weights[unit]"
+    return "publish got weights that are not the updated ones: pass it the kept weights, weights[unit]"
 
 
 def rounds_off(case: StageCase) -> str | None:
@@ -279,9 +278,9 @@ def rounds_off(case: StageCase) -> str | None:
             for mine, wanted in zip(call.handed, due.handed if due else (), strict=False):
                 pair = isinstance(mine, np.ndarray) and isinstance(wanted, np.ndarray)
                 if pair and mine.dtype != wanted.dtype:
-                    return (f"rank {rank} passes to {call.verb} of {call.unit or 'all'} an array of {mine.dtype}; "
-                            f"expected {wanted.dtype}: give buffers the dtype of their contents, "
-                            f"shard.dtype, not a fixed one")
+                    return (f"rank {rank} passes an array of {mine.dtype} to {call.verb} of "
+                            f"{call.unit or 'all'}; expected {wanted.dtype}: create buffers with the dtype of their "
+                            f"contents, shard.dtype, not a fixed one")
     return None
 
 
@@ -292,8 +291,8 @@ def differs_somewhere(case: StageCase) -> str | None:
             mine = case.mine(rank).after.get((what, unit))
             if mine is not None and mine.shape == due.shape and not same(mine, due):
                 return Observation(
-                    f"rank {rank} passes the right arrays to the replica's verbs, but the {what} of {unit} that it "
-                    "keeps is another after the step: what else writes to it?")
+                    f"rank {rank} passes the right arrays to all calls, but its {what} of {unit} differs from the "
+                    "reference after the step: which other code writes to it?")
     return None
 
 

@@ -11,8 +11,8 @@ from zerosim.grading.witness import TAPE_VERBS, VERBS, VerbCall
 from zerosim.proofs.hints import CUT, hint
 from zerosim.words import plural
 
-MIXED_UP = ("a full buffer has all chunks of its unit, a shard this rank's alone (replica.own of the full one), and "
-            "units differ in length: which of them is passed here?")
+MIXED_UP = ("a full buffer has all chunks of its unit, a shard only this rank's (replica.own(full)), and units "
+            "differ in length: check which of them is passed here")
 TOGETHER = ("gather", "reduce_scatter", "reduce", "all_gather", "publish")
 
 
@@ -67,14 +67,14 @@ def wrong_length(case: StageCase, error: Exception) -> str | None:
     full = shard * case.ranks
     told = f"{verb} got {of_length(case, unit, got)}; expected {of_length(case, unit, due)}"
     if got < shard == due:
-        return (f"{told}: replica.own takes this rank's chunk of a full buffer, and of a shard only a chunk of that; "
-                "this stage keeps shards, so pass it replica.state.weights[unit] itself")
+        return (f"{told}: replica.own(full) cuts this rank's chunk from a full buffer; this stage keeps shards, so "
+                "pass replica.state.weights[unit] itself")
     if got == full and due == shard:
         return f"{told}: replica.own(full) is this rank's chunk of a full buffer"
     if verb == "publish" and not case.due(0).of("publish"):
         return f"{told}: this stage keeps shards and gathers them again, so it publishes nothing: remove the call"
     if got == shard and due == full:
-        return (f"{told}: {verb} finds this rank's chunk itself, so pass it the full buffer and not replica.own of it")
+        return (f"{told}: {verb} finds this rank's chunk itself, so pass the full buffer, not replica.own(full)")
     return told
 
 
@@ -102,20 +102,20 @@ def no_gradient(case: StageCase, error: Exception) -> str | None:
                     "before the first update, since it computes their norm")
         for unit in case.honest.units:
             if not seen.of("forward", unit):
-                return (f"rank {rank} lets {unit} not go forward, and {of_all(case, seen.of('forward'))}: forward goes "
-                        "through all of replica.units, whatever their number")
+                return (f"rank {rank} does not run {unit} forward; it runs {of_all(case, seen.of('forward'))}: run "
+                        "all of replica.units forward, whatever their number")
             if not seen.of("backward", unit):
-                return (f"rank {rank} lets {unit} not go backward, and {of_all(case, seen.of('backward'))}: backward "
-                        "goes through all of replica.backward_units, last to first")
+                return (f"rank {rank} does not run {unit} backward; it runs {of_all(case, seen.of('backward'))}: run "
+                        "all of replica.backward_units backward, last to first")
             if not seen.of("keep", unit) and not seen.of("keep_shard", unit):
-                return (f"rank {rank} keeps no gradient of {unit}, which has gone backward: call replica.keep or "
+                return (f"rank {rank} keeps no gradient of {unit}, which has run backward: call replica.keep or "
                         "replica.keep_shard for each unit, within the loop over replica.backward_units")
     return None
 
 
 def of_all(case: StageCase, calls: Sequence[VerbCall]) -> str:
-    """The number of units that were called."""
-    return f"{len({call.unit for call in calls})} of {plural(len(case.honest.units), 'unit')} do"
+    """The number of units that were called, and of all units."""
+    return f"{len({call.unit for call in calls})} of {plural(len(case.honest.units), 'unit')}"
 
 
 def ranks_part_ways(case: StageCase) -> str | None:
@@ -130,9 +130,9 @@ def ranks_part_ways(case: StageCase) -> str | None:
         for one, its, another, others in ((0, first, rank, mine), (rank, mine, 0, first)):
             if case.mine(another).after and len(its) > len(others):
                 more = " for ".join(filter(None, its[len(others)]))
-                return f"rank {one} calls {more}, and rank {another} ends its step without: {ALL_RANKS}"
+                return f"rank {one} calls {more}, and rank {another} ends its step without it: {ALL_RANKS}"
         if case.mine(rank).calls and abs(len(first) - len(mine)) > 1:
-            return f"rank 0 calls {plural(len(first), 'collective')}, rank {rank} {len(mine)}: {ALL_RANKS}"
+            return f"rank 0 calls {plural(len(first), 'collective')}, rank {rank} calls {len(mine)}: {ALL_RANKS}"
     return None
 
 

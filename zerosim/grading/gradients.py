@@ -17,12 +17,12 @@ Brought = dict[tuple[int, int], Array]
 
 def what_gradient(case: StageCase, rank: int, unit: str, mine: Array, due: Array) -> str:
     """A description of a gradient that is not the sum over all ranks."""
-    told = f"rank {rank} keeps as the gradient of {unit}"
+    told = f"rank {rank}'s kept gradient of {unit} is"
     if not np.any(mine):
         return f"{told} zeros: was it freed or overwritten before it was kept?"
     before = case.honest.seen.get((rank, case.step - 1), WitnessedStep()).after.get((GRADIENT, unit))
     if before is not None and like(mine, due + case.own(rank, unit, before)):
-        return f"{told} that of the step before and this one's: call zero_grad(batch) first"
+        return f"{told} the sum of the previous step's and this step's: call zero_grad(batch) first"
     seen = case.mine(rank)
     kept = len(seen.of("keep", unit)) + len(seen.of("keep_shard", unit))
     if kept > case.parts:
@@ -35,16 +35,16 @@ def what_gradient(case: StageCase, rank: int, unit: str, mine: Array, due: Array
         return f"{told} {said} what it should be: {SCALED}"
     for chunk in range(case.ranks):
         if chunk != rank and like(mine, case.own(chunk, unit, case.due(chunk).after[GRADIENT, unit])):
-            return f"{told} chunk {chunk} of it, which rank {chunk} owns: its own is replica.own(gradient)"
+            return f"{told} chunk {chunk}, which rank {chunk} owns: its own chunk is replica.own(gradient)"
     for other in case.honest.units:
         if other != unit and (GRADIENT, other) in case.due(rank).after and like(mine, case.due_gradient(rank, other)):
             return f"{told} that of {other}: pass each unit its own gradient"
     reduced = len(seen.of("reduce_scatter", unit)) + len(seen.of("reduce", unit))
     if reduced > case.parts:
-        return (f"{told} what was reduced {reduced} times, where {case.parts} do{'es' * (case.parts == 1)}: "
-                f"reduce_scatter already returns the sum over all ranks, which must not be reduced again")
-    return Observation(f"{told} another sum than that of what backward gave on all ranks ({value(mine)}, where "
-                       f"{value(due)} is due): was it changed after tape.backward returned it?")
+        return (f"{told} a gradient that was reduced {reduced} times; expected {case.parts}: reduce_scatter already "
+                f"returns the sum over all ranks, so do not reduce it again")
+    return Observation(f"{told} not the sum of the gradients that backward returned on all ranks ({value(mine)}; "
+                       f"expected {value(due)}): was one changed after tape.backward returned it?")
 
 
 def value(array: Array) -> str:
@@ -78,7 +78,7 @@ def in_words(case: StageCase, rank: int, often: dict[tuple[int, int], float]) ->
     parts = range(case.parts)
     counts = {*often.values()}
     if counts == {1.0}:
-        return "the right sum, in which the last bits differ"
+        return "the right sum, but its last bits differ"
     if len(counts) == 1:
         (count,) = counts
         there = f" (there are {case.ranks} ranks)" * (case.ranks > 1 and case.ranks in (round(count), round(1 / count)))
@@ -91,13 +91,13 @@ def in_words(case: StageCase, rank: int, often: dict[tuple[int, int], float]) ->
     if all(len(found) == 1 and found <= {0.0, 1.0} for found in of_parts.values()):
         lost = [part + 1 for part in parts if of_parts[part] == {0.0}]
         return (f"a sum without part {', '.join(map(str, lost))} of {case.parts}: reduce and keep the gradient of "
-                f"every part right after its backward; keep_shard accumulates, and zero_grad is called once per step")
+                f"every part right after its backward; keep_shard accumulates; call zero_grad once per step")
     if all(len(found) == 1 for found in of_ranks.values()):
-        named = ", ".join(f"that of rank {each} {count_words(found.pop())}" for each, found in of_ranks.items())
-        return f"a sum that has {named}: include each rank's once"
-    named = ", ".join(f"rank {each}'s of part {part + 1} {count_words(often[each, part])}"
+        named = ", ".join(f"rank {each}'s gradient {count_words(found.pop())}" for each, found in of_ranks.items())
+        return f"a sum that contains {named}: include each rank's once"
+    named = ", ".join(f"rank {each}'s gradient of part {part + 1} {count_words(often[each, part])}"
                       for each, part in product(range(case.ranks), parts) if (each, part) in often)
-    return f"a sum that has {named}: include each once"
+    return f"a sum that contains {named}: include each once"
 
 
 def count_words(count: float) -> str:

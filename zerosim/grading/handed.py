@@ -12,7 +12,7 @@ from zerosim.numerics.precisions import PRECISIONS
 from zerosim.proofs.case import listed
 
 ARGUMENTS = {
-    "forward": ("weights", "activations"), "backward": ("weights", "what goes upstream"),
+    "forward": ("weights", "activations"), "backward": ("weights", "the upstream gradient"),
     "loss": ("the loss's name", "outputs", "targets", "samples", "the loss so far"),
     "reduce_scatter": ("its gradient",), "reduce": ("its gradient",),
 }
@@ -41,9 +41,9 @@ def first_otherwise(case: StageCase, rank: int) -> tuple[int, str | None]:
                 return number, f"{where}: {ORDERS[call.verb]}"
         if call.verb == "loss" and made["forward"] < part * len(expected["forward"]) // case.parts:
             never = [unit for unit in case.honest.units if not case.mine(rank).of("forward", unit)]
-            named = f"{', '.join(never)} has not gone forward" if never else "not every unit has gone forward"
+            named = f"{', '.join(never)} has not run forward" if never else "not every unit has run forward"
             where = f" in part {part}" * (case.parts > 1)
-            return number, f"rank {rank} comes to tape.loss{where}, and {named}: {ORDERS['forward']}"
+            return number, f"rank {rank} calls tape.loss{where}, but {named}: {ORDERS['forward']}"
         if call.verb in ARGUMENTS:
             said = otherwise(case, rank, call, due, part)
             if said:
@@ -63,8 +63,8 @@ def otherwise(case: StageCase, rank: int, call: VerbCall, due: VerbCall | None, 
         return None if call.verb == "loss" else f"{where} is called {often(times)}; expected {often(enough)}{why}"
     for name, mine, wanted in zip(ARGUMENTS[call.verb], call.handed, due.handed, strict=False):
         if name == "its gradient" and (narrow := rounded_to(mine, wanted)):
-            return (f"{where} gets its gradient rounded to {narrow}: pass it the gradient itself, and declare the "
-                    f"rounding, @stage(…, wire=\"{narrow}\"), which the reference then replays")
+            return (f"{where} gets its gradient rounded to {narrow}: pass the unrounded gradient and declare the "
+                    f"rounding, @stage(…, wire=\"{narrow}\"), so that the reference rounds too")
         if equal(mine, wanted) or (name == "the loss so far" and mine is not None):
             continue
         if name == "weights" and isinstance(mine, np.ndarray) and isinstance(wanted, np.ndarray):
@@ -109,10 +109,10 @@ def other_value(case: StageCase, rank: int, name: str, mine: Any, due: Any) -> s
     """The source of a value, and the expected value."""
     has, wanted = case.whose(mine, rank), case.whose(due, rank) or shape(due)
     if name == "samples":
-        return (f"{mine}; expected {due}: pass it batch.samples, the samples of all ranks together, by which it "
-                f"divides" if isinstance(mine, int) else f"{mine}, where batch.samples, {due}, is due")
+        return (f"{mine}; expected {due}: pass it batch.samples, the samples of all ranks, by which it divides"
+                if isinstance(mine, int) else f"{mine}; expected batch.samples, {due}")
     if name == "the loss's name":
-        return f"{mine!r}, where replica.loss_name, {due!r}, is due"
+        return f"{mine!r}; expected replica.loss_name, {due!r}"
     if name == "the loss so far":
         return "None; expected the loss of the parts before: begin with None, and pass it on from part to part"
     if has is None and isinstance(mine, np.ndarray) and isinstance(due, np.ndarray):
@@ -122,7 +122,7 @@ def other_value(case: StageCase, rank: int, name: str, mine: Any, due: Any) -> s
         return (f"{has or shape(mine)} before the last part: pass the gradient to replica.at_boundary(part, unit, "
                 f"gradient) first, which accumulates it until the last part")
     advice = of_gradient(has or "") if name == "its gradient" else ADVICE.get(name, "")
-    if has and "an array and no list" in has:
+    if has and "an array, not a list" in has:
         return f"{has}; expected {wanted}: a list with one array for each micro-batch"
     if has is None and isinstance(mine, list) and isinstance(due, np.ndarray):
         has = "a list"
@@ -131,19 +131,19 @@ def other_value(case: StageCase, rank: int, name: str, mine: Any, due: Any) -> s
 
 def of_gradient(has: str) -> str:
     """The advice for a wrong gradient."""
-    if "gave to go upstream" in has:
-        return ": tape.backward returns what goes further upstream, and then the gradient"
+    if "the upstream gradient" in has:
+        return ": tape.backward returns the upstream gradient first, then the unit's own gradient"
     if " times " in has or has.startswith("1/"):
         return f": {SCALED}"
-    return ": pass each unit its own gradient, as backward gave it" if "own gradient" in has else ""
+    return ": pass each unit its own gradient, as backward returned it" if "own gradient" in has else ""
 
 
 ADVICE = {
     "activations": ": pass each unit the result of the unit before it, and the first one part.inputs",
-    "what goes upstream": ": pass the last unit the second result of tape.loss, and each other unit the first result "
-                          "of backward of the next unit",
+    "the upstream gradient": ": pass the last unit the second result of tape.loss, and each other unit the first "
+                          "result of backward of the next unit",
     "outputs": ": pass tape.loss the result of the last unit",
-    "targets": ": take them from the part that went forward, part.targets",
+    "targets": ": pass part.targets of the part that ran forward",
 }
 
 
@@ -165,19 +165,19 @@ def shape(value: Any) -> str:
 
 def other_weights(case: StageCase, rank: int, call: VerbCall, mine: Array, due: Array) -> str:
     """The error in the weights of one call."""
-    told = f"rank {rank} goes {call.verb} through {call.unit} with"
+    told = f"rank {rank} runs {call.verb} of {call.unit} with"
     has = case.whose(mine, rank)
     if has and " of step " in has:
         return (f"{told} {has}: they were kept in a cache, a global or an attribute; gather them again in every step, "
                 f"after the update")
     if has and "shard" in has:
-        return (f"{told} {has} alone; expected its full weights: replica.gather({call.unit}) returns them, and writes "
+        return (f"{told} {has} alone; expected its full weights: replica.gather({call.unit}) returns them and writes "
                 "nothing into replica.state.weights")
     if has:
-        return f"{told} {has}: pass each unit its own"
+        return f"{told} {has}: pass each unit its own weights"
     if mine.shape != due.shape:
         return f"{told} {shape(mine)}; expected {shape(due)}: its full weights"
-    return f"{told} other weights than it should have: {stretches(case, call.unit, mine, due, rank)}"
+    return f"{told} the wrong weights: {stretches(case, call.unit, mine, due, rank)}"
 
 
 def stretches(case: StageCase, unit: str, mine: Array, due: Array, rank: int) -> str:
@@ -186,12 +186,12 @@ def stretches(case: StageCase, unit: str, mine: Array, due: Array, rank: int) ->
     order = [next((c for c in range(size) if same(mine[place * length :][:length], due[c * length :][:length])), None)
              for place in range(size)]
     if order == [(place + rank) % size for place in range(size)] and size > 1:
-        return (f"its shards stand in the order {', '.join(map(str, order))}, its own first, then in the order of "
-                "their arrival: rank r's shard must stand in place r on every rank")
+        return (f"its shards are in the order {', '.join(map(str, order))}, its own first, then in the order of "
+                "arrival: rank r's shard must be in place r on every rank")
     if set(order) == {rank} and size > 1:
-        return f"its own shard stands in every place: nobody gathered the others'; replica.gather({unit}) does"
+        return f"its own shard is in every place: gather the other shards too, replica.gather({unit})"
     if None not in order and len(set(order)) == size:
-        return (f"its shards stand in the order {', '.join(map(str, order))}: rank r's shard must stand in place r")
+        return (f"its shards are in the order {', '.join(map(str, order))}: rank r's shard must be in place r")
     known, found = elements(case), []
     for place in [place for place in range(size) if order[place] != place]:
         stands = what_stands(case, mine[place * length :][:length], known)
@@ -201,13 +201,13 @@ def stretches(case: StageCase, unit: str, mine: Array, due: Array, rank: int) ->
     if right == [rank] and "zeros" in found[0]:
         found.append(f"weights with only its own shard filled; replica.gather({unit}) gathers the others")
     elif right:
-        found.append(f"{listed('rank', right)} {'have theirs' if len(right) > 1 else 'has its own'} in place")
+        found.append(f"{listed('rank', right)} {'have their shards' if len(right) > 1 else 'has its shard'} in place")
     return "; ".join([*found[:2], *found[2:][-1:]]) + CUT_AS_PUT * any(
         f" of {other}" in each for each in found for other in others)
 
 
-CUT_AS_PUT = (": what is gathered for several units has rank 0's shards one behind the other, then rank 1's; take "
-              "each unit's out of every rank's, in the order in which they were put together")
+CUT_AS_PUT = (": an all-gather of several units returns all shards of rank 0, then all of rank 1; take each unit's "
+              "shard from every rank's part, in the order in which the shards were joined")
 Elements = dict[bytes, set[tuple[int, str, int]]]
 
 
@@ -233,6 +233,6 @@ def what_stands(case: StageCase, part: Array, known: Elements) -> str:
             late = "" if step == case.step else f" of step {step}"
             owners.append(f"rank {number // case.shard_lengths[unit]}'s of {unit}{late}")
     if not owners:
-        return "numbers that belong to no unit: is the buffer unfilled, or of another dtype?"
+        return "values of no unit: is the buffer unfilled, or of another dtype?"
     names = list(dict.fromkeys(owners))
     return f"weights of {' and '.join(names[:3])}"

@@ -140,7 +140,7 @@ def unproved_on(examined: Subject, sizes: Sequence[int]) -> str | None:
     return f"{found}\n{DECLARE}"
 
 
-DECLARE = "or declare it: @collective(powers_of_two=True) is for one that serves 1, 2, 4, 8, … ranks alone"
+DECLARE = "or declare it: @collective(powers_of_two=True) serves 1, 2, 4, 8, … ranks only"
 
 
 def stage_claims(name: str, part: Stage) -> list[Claim]:

@@ -91,7 +91,7 @@ def reduces_otherwise(examined: Subject) -> str | None:
             most = max(vectors[term.rank][term.element] for term in due)
             if left[rank][element] != most:
                 return (f"on {plural(size, 'rank')} with reduce=np.maximum: rank {rank} has {left[rank][element]} in "
-                        f"element {element}, where the maximum of all is {most}\nwhy: {ONLY_ADDS}")
+                        f"element {element}; the maximum of all is {most}\nwhy: {ONLY_ADDS}")
     return None
 
 
@@ -160,7 +160,7 @@ def rounds_at_most(examined: Subject, enough: Callable[[int], int]) -> str | Non
     return None
 
 
-TREE = "why: one rank tells the others one by one: let those who have heard tell others, so that their number doubles"
+TREE = "why: one rank sends to the others one by one: let ranks that have received send on, so their number doubles"
 
 
 def in_time(machine: TimedMachine, collective: Collective, ours: Collective) -> Claim:

@@ -66,7 +66,7 @@ def unpacked(said: Any) -> Array:
             raise ValueError
         return np.frombuffer(content, dtype).reshape(shape).copy()
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError("what a rank sent is no array of numbers") from error
+        raise ValueError("a rank sent data other than an array of numbers") from error
 
 
 class Wire:

@@ -106,7 +106,7 @@ class RankProcesses:
             self._trouble = str(error)
             raise
         except (OSError, ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
-            self._trouble = f"on {plural(len(asked), 'rank')}: a rank ended, or said what is no message"
+            self._trouble = f"on {plural(len(asked), 'rank')}: a rank ended or sent an invalid message"
             raise Astray(self._trouble) from error
 
 
@@ -136,14 +136,14 @@ class Routing:
                 waiting.register(wire, selectors.EVENT_READ, rank)
             while len(self._ended) < self._size:
                 if len(self._ended) + len(self._awaited) == self._size:
-                    raise Astray(f"{self._where}: ranks wait for messages that nobody sends")
+                    raise Astray(f"{self._where}: ranks wait for messages that no rank sends")
                 left = self._deadline - time.monotonic()
                 if left <= 0:
                     raise Astray(f"{self._where}: still busy after {LIMIT_SECONDS:g} seconds")
                 for key, _ in waiting.select(left):
                     self._hear(key.data)
         if any(self._posted.values()):
-            raise Astray(f"{self._where}: messages are left that nobody received")
+            raise Astray(f"{self._where}: some messages were never received")
         self._run.gave = [self._ended[rank] for rank in range(self._size)]
         return self._run
 

@@ -33,7 +33,7 @@ def wrong_slope(layers: Sequence[Layer], task: Task) -> str | None:
             if not abs(told - due) <= TOLERANCE * max(1.0, size):
                 what = f"its parameter {name!r}" if name else "its input"
                 return (f"layer {layer.name}: the gradient of {what} along a random direction is {told:.6g} by "
-                        f"backward and {due:.6g} by differences of forward; zerosim check FILE tries single operations")
+                        f"backward and {due:.6g} by finite differences; zerosim check FILE tries single operations")
         x = y
     return None
 

@@ -130,15 +130,15 @@ def values(seen: WitnessedStep, rank: int, ranks: int, several: bool) -> Iterato
                 yield f"the inputs{f' of part {part}' * several}", call.handed[1], False
                 yield from of_micro_batches(f"the inputs{f' of part {part}' * several}", call.handed[1])
             yield from of_weights(call, ranks)
-            yield f"what forward of {call.unit} gave{of_part}", call.gave, False
+            yield f"the output of {call.unit}{of_part}", call.gave, False
             last = call.unit
         elif call.verb == "loss" and call.ended:
             yield f"the targets{f' of part {part}' * several}", call.handed[2], False
             yield f"the loss{f' after part {part}' * several}", call.gave[0], False
-            yield f"what tape.loss gave to go upstream{of_part}", call.gave[1], False
+            yield f"the upstream gradient from tape.loss{of_part}", call.gave[1], False
             last = ""
         elif call.verb == "backward" and call.ended:
-            yield f"what backward of {call.unit} gave to go upstream{of_part}", call.gave[0], False
+            yield f"the upstream gradient from backward of {call.unit}{of_part}", call.gave[0], False
             yield f"rank {rank}'s own gradient of {call.unit}{of_part}", call.gave[1], True
         elif call.verb in ("reduce", "reduce_scatter") and call.ended and isinstance(call.gave, np.ndarray):
             length = len(call.gave) // ranks
@@ -158,5 +158,5 @@ def of_weights(call: VerbCall, ranks: int) -> Iterator[NamedValue]:
 
 def of_micro_batches(words: str, arrays: Sequence[Array]) -> Iterator[NamedValue]:
     for number, array in enumerate(arrays, start=1):
-        yield f"micro-batch {number} of {words}, an array and no list of arrays", array, False
+        yield f"micro-batch {number} of {words}, an array, not a list of arrays", array, False
         yield f"micro-batch {number} of {words} alone", [array], False

@@ -30,8 +30,8 @@ HELD_TOO_LONG = {
                    "backward to the same name",
 }
 HELD = "something that is no longer used is still referenced"
-LET_GO = ("the full weights of units whose backward is done are still referenced: free each unit's with its backward"
-          ", weights = full.pop(unit) and del weights, and not of all after the last one")
+LET_GO = ("the full weights of units whose backward is done are still referenced: free them right after that "
+          "backward, with weights = full.pop(unit) and del weights, not all of them after the last unit")
 SCALED = (
     "tape.loss has divided by the samples of all ranks already, so losses and gradients are only added, never divided "
     "or multiplied"
@@ -58,8 +58,8 @@ def held_too_long(case: StageCase, kind: str) -> str:
     backward = [number for number, call in enumerate(case.mine(0).calls) if call.verb == "backward"]
     reduced = [number for number, call in enumerate(case.mine(0).calls) if call.verb in ("reduce_scatter", "reduce")]
     if kind == "gradients" and len(backward) > 1 and reduced and reduced[0] > backward[1]:
-        return (f"{len([each for each in backward if each < reduced[0]])} units have gone backward before the first "
-                "gradient is reduced, so that their full gradients are alive at once: reduce each gradient, keep the "
+        return (f"{len([each for each in backward if each < reduced[0]])} units have run backward before the first "
+                "gradient is reduced, so their full gradients are in memory together: reduce each gradient, keep the "
                 "shard and free the rest right after backward")
     return HELD_TOO_LONG.get(kind, HELD)
 

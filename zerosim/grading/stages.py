@@ -152,12 +152,12 @@ class StageTrial:
                 if mine.peak[kind] > enough:
                     return self.told(
                         f"{tiny}: within a step rank {rank} holds {mine.peak[kind]} bytes of {kind}; "
-                        f"{enough} are enough: del what you no longer use",
+                        f"{enough} are enough: delete arrays that are no longer used",
                         held_too_long(self.case(tiny, 1), kind), tiny)
             for (unit, held), (_, enough) in zip(mine.weights_in_backward, due.weights_in_backward, strict=False):
                 if held > enough:
                     return self.told(
-                        f"{tiny}: as {unit} goes backward rank {rank} holds {held} bytes of weights; "
+                        f"{tiny}: in the backward of {unit} rank {rank} holds {held} bytes of weights; "
                         f"{enough} are enough", LET_GO, tiny)
             return None
 

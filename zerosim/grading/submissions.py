@@ -100,12 +100,11 @@ def nearly(file: str) -> str | None:
         return None
     for node in ast.walk(tree):
         if isinstance(node, ast.AsyncFunctionDef) and node.name in EXERCISES:
-            return (f"{file}:{node.lineno}: {node.name} is an async def: let it be a plain def, which is called and "
-                    "returns")
+            return (f"{file}:{node.lineno}: {node.name} is an async def; write a plain def")
         if isinstance(node, ast.FunctionDef) and node.name in EXERCISES:
-            return f"{file}:{node.lineno}: {node.name} is within another definition: let it stand at the top level"
+            return f"{file}:{node.lineno}: {node.name} is nested in another definition; move it to the top level"
         if isinstance(node, ast.FunctionDef) and (meant := did_you_mean(node.name, EXERCISES)):
-            return f"{file}:{node.lineno}: no exercise has the name {node.name}{meant}"
+            return f"{file}:{node.lineno}: no exercise is named {node.name}{meant}"
     return None
 
 

@@ -11,7 +11,7 @@ from zerosim.stages.own import like
 SIZES = (EVEN[2], EVEN[3], ODD[0])
 WAYS = ("layered", "boundary")
 """The accumulations with which a stage is tried: all micro-batches at once, and one after another."""
-DECLARED = "or declare it: @stage(…, wire=\"bf16\") lets gradients travel, and be added, in fewer bits"
+DECLARED = "or declare it: @stage(…, wire=\"bf16\") sends and adds gradients in fewer bits"
 
 
 def trials_of(stage: Stage) -> list[StageTrial]:

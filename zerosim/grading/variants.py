@@ -175,12 +175,13 @@ def between_hosts(function: Callable[..., Any], hosts: Hosts) -> str | None:
                 if message.to // hosts.per_host != message.source // hosts.per_host}
     where = f"on {hosts.ranks} ranks, {hosts.per_host} a host,"
     if not crossing:
-        return (f"{where} no message passes from one host to another, so that sums hold what one host brings: between "
-                "the two halves inside the hosts, all-reduce what each rank owns between the ranks of the same number")
+        return (f"{where} no message passes from one host to another, so a sum has the contributions of one host only: "
+                "between the two halves inside the hosts, all-reduce each rank's piece with the ranks of the same "
+                "number on the other hosts")
     silent = [rank for rank in range(hosts.ranks) if rank not in crossing]
     if silent:
         return (f"{where} {listed('rank', sorted(crossing))} alone send{'s' * (len(crossing) == 1)} to other hosts, "
-                f"and what {listed('rank', silent)} own{'s' * (len(silent) == 1)} is never added up over the hosts: "
+                f"and the pieces of {listed('rank', silent)} are never added over the hosts: "
                 "every rank must all-reduce its own piece with the ranks of the same number on the other hosts")
     return None
 

@@ -49,8 +49,8 @@ def adds_in_another_order(case: Case) -> str | None:
     if case.wrong or not case.subject.kind.agreeing or not case.subject.kind.reducing:
         return None
     return (
-        "each rank adds in the order in which contributions reach it, which gives other bits: add each chunk on one "
-        "rank and send the sum around, or keep all contributions and add them in the order of ranks"
+        "each rank adds in the order in which contributions reach it, so bits differ: add each chunk on one rank "
+        "and send the sum to the others, or keep all contributions and add them in the order of ranks"
     )
 
 

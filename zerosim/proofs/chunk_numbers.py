@@ -12,9 +12,10 @@ def slice_ends(case: Case) -> str | None:
     """A slice of chunks that extends past the last one has fewer chunks than intended."""
     for size, rank, start, stop in case.subject.cut_short:
         if size == case.size and start < size < stop < 2 * size:
-            return (f"chunks[{start}:{stop}] on rank {rank} of {size} has {listed('chunk', range(start, size))} "
-                    "alone: a slice ends at the last chunk, and does not go around to chunk 0; send the two ends "
-                    "separately, or collect arrivals in a separate buffer and copy them to their places at the end")
+            return (f"chunks[{start}:{stop}] on rank {rank} of {size} has only "
+                    f"{listed('chunk', range(start, size))}: a slice ends at the last chunk and does not wrap around "
+                    "to chunk 0; send the two parts separately, or receive into a separate buffer and copy from it at "
+                    "the end")
     return None
 
 
@@ -26,8 +27,8 @@ def same_chunk(case: Case) -> str | None:
         if message.into and message.into == message.beside and case.size > 1:
             return (
                 f"in round {message.round} rank {message.to} receives into {case.words(message.into)}, the very one "
-                "that it sends: the chunk that comes from its neighbour has another number, on a ring one less than "
-                "the one it sends"
+                "that it sends: the chunk from its neighbour has another number; on a ring, one less than the "
+                "sent one"
             )
     return None
 
@@ -43,7 +44,7 @@ def stays_on_one_chunk(case: Case) -> str | None:
             what = case.words(found[0].outgoing) if found[0].outgoing else case.cargo(found[0].carried)
             return (
                 f"rank {source} sends {what} in each of its {len(found)} rounds: after the first, send the chunk that "
-                "has just arrived, one number less in every round (… − step)"
+                "has just arrived; its number falls by one in every round (… − step)"
             )
     return None
 
@@ -61,14 +62,14 @@ def unlike_numbers(case: Case) -> str | None:
     )
     paired = {(m.round, m.to): m for m in case.messages if m.into and m.beside}
     if all(crossed(paired, m) for m in moved):
-        return f"{told}: outgoing and incoming are swapped: send the chunk that is now received into, and the reverse"
+        return f"{told}: outgoing and incoming are swapped: exchange the two"
     if all(against(paired, m, case.size) for m in moved):
-        return (f"{told}: its numbers are those of a ring that runs the other way: swap left(comm) and right(comm), in "
-                "to= and in source=, or count chunks up instead of down")
+        return (f"{told}: its chunk numbers belong to a ring that runs the other way: swap left(comm) and right(comm) "
+                "in to= and source=, or count chunks up instead of down")
     apart = {(chunk(case, m.into) - chunk(case, m.outgoing)) % case.size for m in moved} - {0}
-    off = f", {smaller(apart.pop(), case.size)} by number" if len(apart) == 1 else ""
+    off = f", a number {smaller(apart.pop(), case.size)}" if len(apart) == 1 else ""
     around = ring_rounds(case) is not None
-    return (f"{told}{off}: what one rank calls outgoing, its neighbour must call incoming in the same round"
+    return (f"{told}{off}: the outgoing chunk of a rank must be the incoming chunk of its neighbour in the same round"
             + "; with outgoing = (comm.rank − step − 1) % comm.size, incoming is one less" * around)
 
 
@@ -125,30 +126,30 @@ def ends_elsewhere(case: Case) -> str | None:
     if kind.agreeing:
         return stays_where_it_is(case, where, number, element)
     if kind.rooted:
-        return f"the full sum is on {listed('rank', where[element])}, and the root is rank {case.root}"
+        return f"the full sum is on {listed('rank', where[element])}, but the root is rank {case.root}"
     if rank in where[element]:
-        return f"rank {rank} has the full sum of chunk {number}, and not in its place: {returned(case, rank, element)}"
+        return f"rank {rank} has the full sum of chunk {number}, but not in its place: {returned(case, rank, element)}"
     shifts = {(ranks[0] - owner) % case.size for owner, _, each in owners for ranks in [where[each]]}
     if len(shifts) != 1 or any(len(ranks) > 1 for ranks in where.values()):
         return f"{told}: each chunk must end on its owner"
     (shift,) = shifts
-    return f"{told}: every chunk ends {past(shift, case.size)}, chunks are off by {advice(case, shift)}"
+    return f"{told}: every chunk ends {past(shift, case.size)}, so chunk numbers are off by {advice(case, shift)}"
 
 
 def stays_where_it_is(case: Case, where: dict[int, list[int]], number: int, element: int) -> str:
     """The reason why the full sums of an all-reduce do not reach all ranks."""
     alone = all(len(ranks) == 1 for ranks in where.values())
     if alone and len({ranks[0] for ranks in where.values()}) == 1 < case.size:
-        return (f"all full sums are on rank {where[element][0]} alone, and nobody sends them on: broadcast them from "
-                f"there")
+        return (f"all full sums are on rank {where[element][0]} alone, and no rank sends them on: broadcast "
+                "them")
     if alone:
         return (
             f"the full sum of each chunk is on one rank alone (that of chunk {number} on rank {where[element][0]}): "
             f"the second half, the all-gather, is missing"
         )
     lacking = sorted({rank for rank, each in case.wrong if each == element})
-    return (f"the full sum of chunk {number} is on {listed('rank', where[element])} in the end, and never reaches "
-            f"{listed('rank', lacking)}: pass it on to them, once it is full")
+    return (f"the full sum of chunk {number} ends on {listed('rank', where[element])} and never reaches "
+            f"{listed('rank', lacking)}: send it there once it is complete")
 
 
 def has_full_sum(case: Case, element: int) -> set[int]:
@@ -164,7 +165,7 @@ def returned(case: Case, rank: int, element: int) -> str:
     held = case.complete(case.last(rank)[element])
     if held is None:
         return "put it into chunks[comm.rank]"
-    return f"what stands there is that of chunk {case.chunk_of[held]}; chunk comm.rank is its own"
+    return f"that place has the full sum of chunk {case.chunk_of[held]}; chunk comm.rank is its own"
 
 
 def past(shift: int, size: int) -> str:
@@ -184,8 +185,8 @@ def advice(case: Case, shift: int) -> str:
     if None in begun or len(begun) != 1:
         return f"{named}: chunk c must end on its owner"
     begins, ends = next(filter(None, begun))
-    return (f"{named}: in step 0 send chunk {signed(begins + ends)}, where it sends {signed(begins)}, and count on "
-            "from there")
+    return (f"{named}: in step 0 send chunk {signed(begins + ends)}, where it sends {signed(begins)}, and shift "
+            "all later steps by the same amount")
 
 
 SURE = (5, 7)
@@ -223,5 +224,6 @@ def mixes_up_places(case: Case) -> str | None:
     if not all(term in places for terms_due in due for term in terms_due):
         return None
     (term,) = case.due[rank, element]
-    return (f"rank {rank} has all that is due to it, in other places: {term} of chunk {case.chunk_of[term.element]} "
-            f"stands in chunk {case.chunk_of[places[term]]}, and belongs to chunk {case.chunk_of[element]}")
+    return (f"rank {rank} has all expected contributions, but in wrong places: {term} of chunk "
+            f"{case.chunk_of[term.element]} is in chunk {case.chunk_of[places[term]]} and belongs in chunk "
+            f"{case.chunk_of[element]}")

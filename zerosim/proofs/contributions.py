@@ -16,8 +16,8 @@ def adds_elements_up(case: Case) -> str | None:
         found = {(leaf.rank, leaf.element) for leaf in terms(case.last(rank)[element])}
         chunk = {each for each in case.chunk_of if case.chunk_of[each] == case.chunk_of[element]}
         if len(chunk) > 1 and any({(source, each) for each in chunk} <= found for source in range(case.size)):
-            return ("all elements of a chunk are added up together: reduce= is given two arrays and adds them element "
-                    "by element, as np.add does, and neither Python's sum nor np.sum")
+            return ("all elements of a chunk are added up together: reduce= takes two arrays and adds them element by "
+                    "element; np.add does this, Python's sum and np.sum do not")
     return None
 
 
@@ -34,11 +34,11 @@ def sends_what_it_lacks(case: Case) -> str | None:
                 if not blank(symbol)
             ]
             advice = "receive first, then send on" if case.subject.kind.rooted else (
-                "begin with chunks[comm.rank], its own, and then send what it has just received"
+                "begin with chunks[comm.rank], the rank's own chunk, then send the chunk received in the round before"
             )
             return (
                 f"in round {message.round} rank {message.source} sends {what} to rank {message.to} before it has got "
-                f"it: it then has {listed('chunk', sorted(set(has)))}. {advice[:1].upper()}{advice[1:]}"
+                f"it: it holds {listed('chunk', sorted(set(has)))}. {advice[:1].upper()}{advice[1:]}"
             )
     return None
 
@@ -71,19 +71,19 @@ def replaces(case: Case) -> str | None:
             where = f"chunk {case.chunk_of[element]} of rank {message.to}"
             if case.subject.kind.reducing and any(m.reduced and m.round > message.round for m in case.messages):
                 return (
-                    f"from round {message.round} on what arrives replaces, as in an all-gather, and contributions are "
-                    f"lost ({old} from {where}); move it after the additions: first the half that adds, with "
-                    "reduce=reduce, then the half that passes full sums on"
+                    f"from round {message.round} on, messages replace values as in an all-gather, and contributions "
+                    f"are lost ({old} from {where}); change the order: first the half that adds, with reduce=reduce, "
+                    "then the half that sends full sums on"
                 )
             if case.subject.kind.reducing:
                 sums = any(len(terms(symbol)) > 1 for symbol in (old, *message.carried))
                 return (Observation if sums else str)(
-                    f"in round {message.round} what comes from rank {message.source}, {new}, replaces {where}, {old}, "
-                    "and is not added" + (", so that what that held is lost" if sums else
-                                            ": give comm.exchange or comm.recv reduce=reduce")
+                    f"in round {message.round} the value from rank {message.source}, {new}, replaces {where}, {old}, "
+                    "and is not added" + (", so that the old value is lost" if sums else
+                                            ": pass reduce=reduce to comm.exchange or comm.recv")
                 )
-            return (f"in round {message.round} what comes from rank {message.source} overwrites {where}, {old}, which "
-                    f"is still needed there: receive into another chunk")
+            return (f"in round {message.round} the value from rank {message.source} overwrites {where}, {old}, which "
+                    f"is still needed: receive into another chunk")
         held[message.to] = vector
     return None
 
@@ -112,8 +112,8 @@ def drops_what_arrived(case: Case) -> str | None:
             told = f"{what} reaches rank {rank} in round {message.round}, in a buffer of its own, "
             if later and not later[0].reduced and holds_later(case, rank, later):
                 return (
-                    f"{told}which round {later[0].round} overwrites: one buffer serves every receive, and what refers "
-                    "to it changes with it. Keep a copy (buffer.copy()), or use it before the next receive"
+                    f"{told}which round {later[0].round} overwrites: one buffer serves every receive, so earlier "
+                    "references to it change too. Keep a copy (buffer.copy()), or use it before the next receive"
                 )
             if case.subject.kind.reducing:
                 return (
@@ -132,7 +132,7 @@ def never_written_back(case: Case) -> str:
             for rank in range(case.size) for element, symbol in enumerate(case.last(rank))):
         return ""
     return (". Nothing is ever written into chunks: if the sum is in a copy or in a new array, write it back, "
-            "chunks[c][:] = …, or work on chunks themselves")
+            "chunks[c][:] = …, or work on chunks directly")
 
 
 def holds_later(case: Case, rank: int, later: Sequence[Message]) -> bool:
@@ -155,34 +155,34 @@ def passes_its_sum_on(case: Case) -> str | None:
             if again := twice(landed):
                 late = ring_rounds(case) is not None and message.round >= case.size
                 advice = (
-                    f"that is round {message.round}, and {case.size - 1} bring every contribution around: "
-                    "range(comm.size − 1)"
+                    f"this is round {message.round}, and {case.size - 1} rounds bring every contribution to every "
+                    "rank: loop over range(comm.size − 1)"
                 ) if late else (
-                    "each contribution must come to a rank once: does the forwarded sum already hold the receiver's "
-                    "own?"
+                    "each contribution must reach a rank once: does the forwarded sum already contain the receiver's "
+                    "own contribution?"
                 )
-                return (f"in round {message.round} rank {message.to} adds {carried}, which comes from rank "
-                        f"{message.source}, to what has {again} in it already: {advice}")
+                return (f"in round {message.round} rank {message.to} adds {carried} from rank {message.source} "
+                        f"to a value that already contains {again}: {advice}")
     for rank, element in case.wrong:
         again = twice(case.last(rank)[element])
         if again == str(Term(rank)):
-            return (f"rank {rank} adds its own contribution a second time, beside what messages bring: it is in the "
-                    "sum already, and must be added once")
+            return (f"rank {rank} adds its own contribution a second time, without a message: the sum already "
+                    "contains it, so add it once")
         if again:
-            return f"rank {rank} adds {again} more than once, beside what messages bring: which loop adds it again?"
+            return f"rank {rank} adds {again} more than once, without a message: which loop adds it again?"
     return None
 
 
 def added_by_itself(case: Case, message: Message, element: int | None, symbol: Symbol, again: str) -> str:
     """The reason why a rank sends a sum with a contribution twice, if no message carried it so."""
-    told = f"{again} is twice in what rank {message.source} sends in round {message.round}, {symbol}"
+    told = f"the message of rank {message.source} in round {message.round}, {symbol}, contains {again} twice"
     had = None if element is None else before(case, message.source, message.round)[element]
     if again == str(Term(message.source)) and had is not None and not twice(had):
-        return (f"{told}, and was once in what it had received, {had}: rank {message.source} adds its own contribution "
-                "once more, which chunks hold already; leave out what adds it beside reduce=")
+        return (f"{told}, and the value that it had received, {had}, contains it once: rank {message.source} adds its "
+                "own contribution once more, which chunks hold already; remove the addition made without reduce=")
     if message.outgoing:
-        return f"{told}, although no message has brought it so: what adds it beside reduce=?"
-    return f"{told}: send on what arrived in the round before, and keep the sum beside it"
+        return f"{told}, although no received message does: which code adds it again, without reduce=?"
+    return f"{told}: send on what arrived in the round before, and keep the sum in a separate array"
 
 
 def twice(symbol: Symbol) -> str:
@@ -200,7 +200,7 @@ def goes_no_further(case: Case) -> str | None:
 
 
 def told_of(case: Case, term: Term) -> str:
-    return f"what rank {term.rank} brings of chunk {case.chunk_of[term.element]}, {term},"
+    return f"rank {term.rank}'s contribution to chunk {case.chunk_of[term.element]}, {term},"
 
 
 def where_it_stops(case: Case, term: Term, rank: int) -> str:
@@ -209,13 +209,13 @@ def where_it_stops(case: Case, term: Term, rank: int) -> str:
     if not carrying and term.rank == rank:
         return "is overwritten on its own rank before it is added: work on chunks, or begin with a copy of them"
     if not carrying:
-        return f"never leaves rank {term.rank}: no message carries it. Who should send it, in which round?"
+        return f"never leaves rank {term.rank}: no message carries it. Which rank should send it, in which round?"
     if said := kept_back(case, term, rank):
         return said
     last = carrying[-1]
     if last.to == rank:
-        return (f"reaches rank {rank} in round {last.round} and is not in the result: it lands in "
-                f"{case.words(last.into) if last.into else 'a buffer of its own'}, and is lost there")
+        return (f"reaches rank {rank} in round {last.round} but is not in the result: it is received into "
+                f"{case.words(last.into) if last.into else 'a buffer of its own'} and lost there")
     return f"goes as far as rank {last.to}, in round {last.round}{sent_without(case, last, term)}"
 
 
@@ -227,17 +227,17 @@ def sent_without(case: Case, last: Message, term: Term) -> str:
     later = next(((m, symbol) for m, symbol in sent if m.round > last.round), None)
     if later is not None:
         message, symbol = later
-        memory = "" if message.outgoing else ", from other memory than chunks: is that a copy from before?"
-        return (f", and in round {message.round} that sends chunk {chunk} on to rank {message.to} as {symbol}, without "
-                f"{term}{memory}")
+        memory = "" if message.outgoing else ", from memory outside chunks: is it an earlier copy?"
+        return (f"; in round {message.round} rank {last.to} sends chunk {chunk} to rank {message.to} as {symbol}, "
+                f"without {term}{memory}")
     if sent and case.subject.kind.rooted and case.subject.kind.reducing:
         message, _ = sent[-1]
-        return (f"; it has already sent its sum up, in round {message.round}, to rank {message.to}: a rank must "
-                "receive from all below it before it sends up, the farthest round first where a broadcast has it last")
+        return (f"; rank {last.to} already sent its sum up, in round {message.round}, to rank {message.to}: a rank "
+                "must receive from all below it before it sends up, as in the rounds of a broadcast in reverse order")
     if sent:
         message, _ = sent[-1]
-        return (f"; that has sent chunk {chunk} in round {message.round} already, to rank {message.to}, and sends it "
-                "no more")
+        return (f"; rank {last.to} sent chunk {chunk} in round {message.round}, to rank {message.to}, and does not "
+                "send it again")
     return f", which never sends chunk {chunk} on"
 
 
@@ -247,6 +247,7 @@ def kept_back(case: Case, term: Term, rank: int) -> str | None:
         if case.subject.kind.reducing or message.to != rank or message.source == term.rank:
             continue
         if term in before(case, message.source, message.round) and term not in message.carried:
-            return (f"is on rank {message.source} when that sends to rank {rank} in round {message.round}, and it "
-                    f"sends {case.cargo(message.carried)} alone: send all that has arrived by then")
+            return (f"is on rank {message.source} when rank {message.source} sends to rank {rank} in round "
+                    f"{message.round}, but the message has only {case.cargo(message.carried)}: send all that "
+                    "has arrived by then")
     return None

@@ -101,15 +101,15 @@ def of_its_order(subject: Subject, size: int) -> Diagnosis:
     assert proof.case is not None
     named = proof.order if proof.order != "declared" else None
     return Diagnosis(
-        "each sum is whole, but is added in another order than the declared one: in "
-        f"{named or 'an order of its own'}; who sends a chunk first, and which way does it go around?",
+        f"each sum is complete, but is added in {named or 'an order of its own'}, not in the declared order: which "
+        "rank sends a chunk first, and in which direction does it travel?",
         command(proof.case),
     )
 
 
 MORE_OR_LESS = (
-    "what comes out is right, and more or less is sent than is needed for it: is a chunk sent twice, a whole vector in "
-    "place of a chunk, or an empty message?"
+    "the result is right, but more or less is sent than it needs: is a chunk sent twice, a whole vector in place of a "
+    "chunk, or an empty message?"
 )
 
 
@@ -141,8 +141,8 @@ def roots(case: Case) -> str | None:
     )
     return (
         f"right from root 0, wrong from root {case.root}: "
-        + "what rank 0 brought arrives everywhere, as if it were the root: " * zero
-        + "count ranks from the root on, as in position = (comm.rank − root) % comm.size; the rank at a position is "
+        + "the data of rank 0 arrive everywhere, as if rank 0 were the root: " * zero
+        + "count ranks from the root, position = (comm.rank − root) % comm.size; the rank at a position is "
         "(position + root) % comm.size" + (f"; here, {said}" if said else "")
     )
 
@@ -159,7 +159,7 @@ def only_on_some(case: Case) -> str | None:
         more = again(case, TELLING)
         said = superfluous(more) or cause(case)
         return (
-            "right on 2 ranks, wrong on one, where there is nobody to send to and the rank's own vector is the result"
+            "right on 2 ranks, wrong on one, which has no other rank to send to and whose own vector is the result"
             + (f": {said}" if said else ""))
     named = next((words for sizes, words in FAMILIES if right - {1} == sizes - {1} and case.size not in right), None)
     if named is None:
@@ -172,9 +172,9 @@ def only_on_some(case: Case) -> str | None:
 
 FAMILIES: tuple[tuple[set[int], str], ...] = (
     ({1, 2, 4, 8}, "it needs a power of two. Where a partner's number would be comm.size or more, leave the exchange "
-                   "out, or let ranks beyond the power of two hand over to others before"),
-    ({2, 4, 6, 8}, "it needs an even number of ranks, as what goes by pairs does: with an odd one the last rank has no "
-                   "partner, and comm.size // 2 loses it"),
+                   "out, or first send the data of ranks beyond the power of two to others"),
+    ({2, 4, 6, 8}, "it needs an even number of ranks, since it works in pairs: with an odd number the last rank has no "
+                   "partner, and comm.size // 2 leaves it out"),
 )
 
 

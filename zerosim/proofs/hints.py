@@ -11,7 +11,7 @@ from zerosim.proofs.words import Observation
 from zerosim.worlds.local import StillRunning
 from zerosim.worlds.running import CodePlace, places_of
 
-NAMED = ("only what is sent goes without a name: comm.exchange(outgoing, to=…, into=…, source=…, reduce=…), "
+NAMED = ("only the sent array is positional: comm.exchange(outgoing, to=…, into=…, source=…, reduce=…), "
          "comm.send(outgoing, to=…), comm.recv(into=…, source=…, reduce=…)")
 WHOLE = "a rank, a chunk and a length are integers: / makes a float of them, // does not"
 CUT = ("chunks have ceil(count / size) elements, and the last may have fewer or none: take the length of chunks[c] "
@@ -29,14 +29,14 @@ HINTS: tuple[tuple[str, str], ...] = (
     (r"'int' object has no attribute '(rank|size)'", "left and right take comm itself: right(comm)"),
     (r"'(Observed|\w*Communicator)' object is not subscriptable", "comm is no list: the vector is the next parameter"),
     (r"(left|right)\(\) missing 1 required", "left and right take the communicator: right(comm), left(comm)"),
-    (r"'int' object is not iterable", "a loop over a number goes through range: for step in range(comm.size - 1)"),
+    (r"'int' object is not iterable", "a loop over a number needs range: for step in range(comm.size - 1)"),
     (r"add\(\) takes from 2 to 3 positional arguments but 0 were given",
      "pass the function itself, reduce=reduce or np.add; parentheses call it at once"),
     (r"name '(left|right)' is not defined", "from zerosim.comm import left, right"),
     (r"name 'np' is not defined", "import numpy as np"),
     (r"=-?\d+ is not a rank", AROUND),
     (r"=-?\d+\.\d* is not a rank", WHOLE),
-    (r"=None is not a rank", "a rank that has no partner in a round sends nothing: leave the call out there"),
+    (r"=None is not a rank", "a rank that has no partner in a round sends nothing: skip the call there"),
     (r"(slice indices|list indices|indices|index) must be integers", WHOLE),
     (r"'(numpy\.)?float(64)?' object cannot be interpreted as an integer", WHOLE),
     (r"(Cannot cast ufunc|cast.*from dtype\('O'\))", LIKE),
@@ -79,7 +79,7 @@ def hint(error: BaseException) -> str | None:
     """The cause of an exception, in words; None if its message says all that is known.
 
     >>> hint(TypeError("Observed.send() takes 2 positional arguments but 3 were given"))[:34]
-    'only what is sent goes without a n'
+    'only the sent array is positional:'
     """
     said = f"{error}"
     if isinstance(error, MemoryError):

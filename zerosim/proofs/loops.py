@@ -52,13 +52,13 @@ def asked_by(loop: ast.While, place: CodePlace) -> str:
     """The variables of its condition with their present values, and the statements of the loop that change them."""
     names = names_in(loop.test)
     if not names:
-        return "only break or return ends it, and it reaches neither"
+        return "only break or return can end it, and neither is reached"
     now = " and ".join(f"{name} is {place.numbers[name]}" for name in names if name in place.numbers)
     changed = [name for name in names if may_change(name, loop, place)]
     if not changed:
         return f"{now}, and nothing within it changes {' or '.join(names)}".removeprefix(", and ")
     lines = " and ".join(f"line {node.lineno}, {ast.unparse(node)}," for node in assignments(loop, changed))
-    done = lines or f"what it does to {' and '.join(changed)}"
+    done = lines or f"the code that uses {' and '.join(changed)}"
     return f"{now}: does {done} ever make this false?".removeprefix(": ")
 
 

@@ -34,7 +34,7 @@ SMALL = 16
 LIMIT_SECONDS = 60.0
 """The limit of one run of a user's function, which need not end."""
 
-WAITING = "sends that wait for their receivers, as an MPI library's may"
+WAITING = "sends that wait for their receivers, as MPI sends may"
 
 KNOWN_ORDERS: dict[str, orders.AddingOrder] = {
     "ring": orders.ring,
@@ -198,14 +198,14 @@ def difference(held: Symbol, expected: Sequence[Term]) -> str:
     if doubled:
         complaints.append(f"{names(doubled)} added {max(found[leaf] for leaf in doubled)} times")
     if any(not isinstance(leaf, Term) for leaf in foreign):
-        complaints.append("a place that nobody filled")
+        complaints.append("a place that was never filled")
     strays = [leaf for leaf in foreign if isinstance(leaf, Term) and leaf.element != element]
     if strays:
         told_of = ", ".join(f"{stray} of element {stray.element}" for stray in strays)
         complaints.append(f"misplaced: {told_of}, where element {element} belongs")
     uninvited = [leaf for leaf in foreign if isinstance(leaf, Term) and leaf.element == element]
     if uninvited:
-        complaints.append(f"{names(uninvited)} not due here")
+        complaints.append(f"{names(uninvited)} not expected here")
     return ", ".join(complaints)
 
 
@@ -268,7 +268,7 @@ def check_declared(
         alike = algorithm.users and commuted(held) == commuted(declared[due])
         if held is not declared[due] and held != declared[due] and not alike:
             proof.faults.append(ProofFault(
-                f"rank {rank}, chunk {chunk_of[element]}: added as {held}, declared is {declared[due]}",
+                f"rank {rank}, chunk {chunk_of[element]}: added as {held}; declared is {declared[due]}",
                 rank, chunk_of[element],
             ))
             return

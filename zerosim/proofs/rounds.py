@@ -12,12 +12,12 @@ def adds_in_the_gather(case: Case) -> str | None:
         full = [case.complete(symbol) for symbol in message.carried]
         if message.reduced and full and None not in full:
             if not case.subject.kind.agreeing and (rounds := ring_rounds(case) or 0) > case.size:
-                return (f"it makes {rounds} rounds, and after {case.size - 1} every sum is complete: from round "
-                        f"{message.round} on full sums are added again; let the loop run over range(comm.size − 1)")
+                return (f"it makes {rounds} rounds, and after {case.size - 1} every sum is complete: round "
+                        f"{message.round} and later ones add full sums again; loop over range(comm.size − 1)")
             return (
-                f"in round {message.round} the full sum of {case.cargo(message.carried)}, which rank {message.source} "
-                f"sends, is added to what rank {message.to} has of it: from there on a sum is complete, and must "
-                "replace what is there, without reduce="
+                f"in round {message.round} the full sum of {case.cargo(message.carried)} from rank {message.source} "
+                f"is added to the value on rank {message.to}: the sum is complete and must replace that value, so "
+                "receive it without reduce="
             )
     return adds_anew(case)
 
@@ -32,7 +32,7 @@ def adds_anew(case: Case) -> str | None:
         return None
     return (
         f"after round {there} every full sum is there, and round {late.round} adds again, on rank {late.to}: reduce "
-        "once, in comm.size − 1 rounds; what comes after that passes full sums on, without reduce="
+        "once, in comm.size − 1 rounds; later rounds send full sums on, without reduce="
     )
 
 
@@ -53,9 +53,9 @@ def gathers_no_full_sum(case: Case) -> str | None:
         full = sorted({case.chunk_of[e] for e, symbol in enumerate(held) if case.complete(symbol) is not None})
         return (
             f"in round {message.round} rank {message.source} sends {case.cargo(message.carried)} to rank {message.to} "
-            f"as {partial[0]}, which is not a full sum; the full sum that it has by then is that of "
-            f"{listed('chunk', full)}: begin the second half, the all-gather, with chunks[comm.rank] where "
-            "reduce-scatter leaves chunk r on rank r"
+            f"as {partial[0]}, which is not a full sum; it has the full sum of {listed('chunk', full)}: begin the "
+            "second half, the all-gather, with that chunk; it is chunks[comm.rank] if reduce-scatter leaves chunk r on "
+            "rank r"
         )
     return None
 
@@ -79,16 +79,16 @@ def ends_too_early(case: Case) -> str | None:
     """A ring makes fewer rounds than a contribution needs to reach all ranks."""
     rounds = ring_rounds(case)
     if not case.messages and case.size > 1:
-        return "no rank sends anything: does the loop run no rounds, or does it return before it?"
+        return "no rank sends anything: does the loop run zero times, or does the function return before it?"
     if rounds is None:
         return None
     needed = case.size - 1
     chunkwise = case.subject.collective == "all_reduce" and any(len(m.carried) < case.count for m in case.messages)
-    halves = ", and as many again pass the sums on" if chunkwise else ""
+    halves = ", and the full sums need as many again" if chunkwise else ""
     if rounds < needed * (1 + chunkwise):
         return (
-            f"it ends after {rounds} round{'s' * (rounds != 1)}: comm.size − 1, here {needed}, bring a contribution "
-            f"around{halves}, as range(comm.size − 1) counts them"
+            f"it ends after {rounds} round{'s' * (rounds != 1)}: a contribution needs comm.size − 1 rounds, here "
+            f"{needed}, to reach all ranks{halves}; loop over range(comm.size − 1)"
         )
     return None
 
@@ -103,11 +103,11 @@ def superfluous(case: Case) -> str | None:
     if enough == rounds or case.recording.results is None or not case.count:
         return None
     if case.size == 1:
-        return "on one rank it sends itself a message, where none is needed"
+        return "on one rank it sends itself a message; none is needed"
     words = {2 * case.size - 2: "2 (N − 1)", 2 * case.size - 1: "2 N − 1", case.size: "N", case.size - 1: "N − 1"}
-    named = f" ({words[rounds]} where {words[enough]} do)" if {rounds, enough} <= set(words) else ""
-    return (f"it takes {rounds} rounds on {case.size} ranks where {enough} do{named}: after round {enough} every "
-            "rank has what is due to it, so let the loop end there")
+    named = f" ({words[rounds]} where {words[enough]} suffice)" if {rounds, enough} <= set(words) else ""
+    return (f"it takes {rounds} rounds on {case.size} ranks where {enough} suffice{named}: after round {enough} "
+            "every rank has its result, so end the loop there")
 
 
 def kept(case: Case, round_: int) -> Iterator[bool]:

@@ -135,7 +135,7 @@ class Subject:
     def _place(self, result: Any, where: Any, rank: int) -> None:
         if not isinstance(result, np.ndarray):
             found = "None" if result is None else f"a {type(result).__name__}"
-            one = ", as np.concatenate makes it of several" if isinstance(result, list | tuple) else ""
+            one = " (np.concatenate joins several)" if isinstance(result, list | tuple) else ""
             raise CollectiveError(
                 f"{self.name} returned {found} on rank {rank}: return the result as an array{one}, or name its second "
                 "parameter `chunks` if it works in place"

@@ -16,14 +16,14 @@ from zerosim.worlds.local import StillRunning
 SHOWN = 4
 """The most messages that are drawn."""
 
-FITTING = "A message sent to right(comm) is received from left(comm) by that neighbour: to= and source= must fit"
+FITTING = "A message sent to right(comm) is received from left(comm) by that neighbour: to= and source= must match"
 
 
 def why_it_ended(case: Case) -> str | None:
     """Why a run ended early, in words; None if the exception's message says all."""
     failure = case.recording.failure
     if "comm" in case.subject.parameters[1:]:
-        return (f"its parameters are ({', '.join(case.subject.parameters)}), and it is called with the communicator "
+        return (f"its parameters are ({', '.join(case.subject.parameters)}), but it is called with the communicator "
                 "first: make comm the first parameter")
     if isinstance(failure, StillRunning | Runaway):
         return why_it_never_ends(places_in(failure), case.subject.file)
@@ -43,25 +43,25 @@ def why_it_waits(case: Case) -> str:
     alone = [rank for rank, receive in awaited.items() if receive.source == rank]
     if alone:
         return (f"rank {alone[0]} waits for a message from rank {alone[0]}, itself, which it has not sent: source= "
-                "comes to its own number there; in a loop over all ranks leave out the rank itself, and otherwise "
-                "check how the partner is computed")
+                "is its own number there; skip the rank itself in a loop over all ranks, or check how the partner is "
+                "computed")
     stray = [sent for sent in unasked if sent.to in awaited and awaited[sent.to].source != sent.source]
     if stray:
         first = stray[0]
         return (
             f"no rank receives {drawn(case, stray)}: rank {first.to} waits for a message from rank "
-            f"{awaited[first.to].source} meanwhile. {FITTING if around(case, stray) else PAIRED}"
+            f"{awaited[first.to].source} instead. {FITTING if around(case, stray) else PAIRED}"
         )
     ended = [rank for rank, receive in awaited.items() if receive.source not in awaited]
     if ended:
         return too_few_sent(case, ended[0])
     return (
-        "all of them receive before they send: use comm.exchange, which does both at once, or let one of each pair "
-        "send first"
+        "all waiting ranks receive before they send: use comm.exchange, which does both at once, or have one rank of "
+        "each pair send first"
     )
 
 
-PAIRED = "to= of the one and source= of the other must name each other: who sends to whom in which round?"
+PAIRED = "to= of the sender and source= of the receiver must name each other: which rank sends to which in each round?"
 
 
 def around(case: Case, stray: Sequence[Sent]) -> bool:
@@ -71,9 +71,9 @@ def around(case: Case, stray: Sequence[Sent]) -> bool:
 
 def only_buffered(case: Case) -> str:
     return (
-        "it works only as long as a send does not wait for its receiver, as MPI's do not while messages are small: "
-        f"here {listed('rank', sorted({sent.source for sent in case.recording.unasked}))} sent first and nobody "
-        "received yet. Let comm.exchange send and receive at once, or let one of each pair receive first"
+        "it works only as long as a send does not wait for its receiver; an MPI send may wait if its message is large: "
+        f"here {listed('rank', sorted({sent.source for sent in case.recording.unasked}))} sent first, and no rank "
+        "had received yet. Use comm.exchange, which does both at once, or have one rank of each pair receive first"
     )
 
 
@@ -83,8 +83,8 @@ def too_few_sent(case: Case, rank: int) -> str:
     sent = Counter(message.source for message in case.messages)
     lists = f"; ranks have sent {', '.join(str(sent[each]) for each in range(case.size))} messages" * (case.size <= 8)
     return (
-        f"rank {source} has sent rank {rank} {count(got)} and ended, and rank {rank} receives once more{lists}. Does "
-        f"rank {source} leave out a round, or does rank {rank} make one too many? Every receive needs its send"
+        f"rank {source} has sent rank {rank} {count(got)} and ended, but rank {rank} receives once more{lists}. Does "
+        f"rank {source} skip a round, or does rank {rank} run one too many? Every receive needs its send"
     )
 
 
@@ -101,15 +101,15 @@ def unequal(case: Case) -> str | None:
         if sent is None or (len(sent.carried) == receive.count and receive.dtype == object):
             continue
         if len(sent.carried) == receive.count:
-            return (f"rank {rank} receives into a buffer of {receive.dtype}, and what comes has the dtype of the "
-                    f"vector: {LIKE}")
+            return (f"rank {rank} receives into a buffer of {receive.dtype}, but the message has the dtype of "
+                    f"the vector: {LIKE}")
         if sent.outgoing and receive.into:
             return (
                 f"rank {sent.source} sends {case.words(sent.outgoing)}, and rank {rank} receives it into "
-                f"{case.words(receive.into)}, which is not as long: what one rank calls outgoing, its neighbour must "
-                "call incoming"
+                f"{case.words(receive.into)}, which has another length: the outgoing chunk of a rank must be the "
+                "incoming chunk of its neighbour"
             )
-        return (f"rank {sent.source} sends {len(sent.carried)} elements, and rank {rank} has made room for "
+        return (f"rank {sent.source} sends {len(sent.carried)} elements, but rank {rank} receives into "
                 f"{receive.count}: {CUT}")
     return None
 
@@ -121,11 +121,11 @@ def returned_otherwise(case: Case) -> str | None:
         return None
     count, dtype, due, due_dtype = found.groups()
     if dtype != due_dtype:
-        return f"the result has the dtype of what is added, {due_dtype}: {LIKE}"
+        return f"the result must have the dtype of the input, {due_dtype}: {LIKE}"
     if case.subject.collective == "reduce_scatter" and count == str(case.count):
         return "it returns the whole vector: return this rank's own chunk alone, split(x, comm.size)[comm.rank]"
     if case.subject.collective == "all_gather" and int(count) < int(due):
-        return "it returns too little: put all ranks' chunks together, in the order of ranks, as np.concatenate does"
+        return "it returns too few elements: join the chunks of all ranks in the order of ranks, as np.concatenate does"
     return CUT
 
 
@@ -163,5 +163,5 @@ def called_otherwise(case: Case, failure: Exception) -> str | None:
     root = ["root"] * case.subject.kind.rooted
     inside = case.subject.manner == "in place"
     given = ", ".join(["comm", *(case.subject.kind.parameters if inside else ["x"]), *root])
-    return (f"it is called as {name}({given}), with reduce after that if it has a parameter of that name: let it take "
-            "these")
+    return (f"it is called as {name}({given}), and reduce= if it has a parameter of that name: declare these "
+            "parameters")
