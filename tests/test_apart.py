@@ -38,6 +38,13 @@ def test_units_move_elements_to_other_chunks_and_that_is_why_they_differ():
     assert found.orders[0].startswith("(((")
 
 
+def test_rows_of_which_one_casts_are_told_what_it_casts():
+    (found,) = parted({}, {"autocast": "bf16"}).apart
+    assert "round at different places" in found.cause
+    first, second = found.orders
+    assert second == f"{first}, of products in bfloat16"
+
+
 def test_the_sums_that_are_told_are_the_values_that_are_told():
     """Each value is the sum of the ranks' gradients in the order that is told beside it."""
     (found,) = parted({"units": "layer"}, {"units": "model"}).apart

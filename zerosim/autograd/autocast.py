@@ -9,10 +9,11 @@ in its list for float32; the results differ only for inputs of 16 bits. An opera
 product. Attention is one, as is torch's `scaled_dot_product_attention`: within it numbers have 32 bits, and the
 softmax that it saves is rounded to 16. The loss is in float32 in any case.
 
-A cast is an operation of the graph, so it is differentiated, kept, recomputed and counted like every other. A weight
-is cast once in a segment, like torch's cache; the copy stays until backward, which reads it, as in torch. An
-activation is cast for each product that reads it, as in torch. A gradient has the dtype of its value: the gradient of
-a cast weight is rounded to 16 bits, and then float32.
+A cast is an operation of the graph, so it is differentiated, kept, recomputed and counted like every other. A weight is
+cast once in a segment, like torch's cache; the copy stays until backward, which reads it, as in torch. An activation is
+cast for each product that reads it, as in torch. torch's cache also holds casts that backward does not read, those of
+biases, until the forward pass ends; here they are freed after their product. A gradient has the dtype of its value: the
+gradient of a cast weight is rounded to 16 bits, and then float32.
 """
 
 from collections.abc import Sequence

@@ -129,6 +129,7 @@ def order(config: Config, chunk: int) -> str:
     codes = f", sent as {sent}" if sent != "none" else ""
     codes += " with what that lost before" if config.row.parallel.error_feedback else ""
     cast = "" if config.computing is config.precision else f", of gradients computed in {config.computing.weights}"
+    cast += f", of products in {config.autocast.weights}" if config.autocast else ""
     later = LATER if config.row.parallel.delayed_update else ""
     return f"{added}{again}, in {config.wire} over ranks and {config.summed} over micro-batches{cast}{codes}{later}"
 
