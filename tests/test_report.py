@@ -194,7 +194,7 @@ def test_rows_that_send_alike_are_spoken_of_as_their_stage(four):
     first, *_, third = four.trained
     assert "a step: 2× that in DDP; 3× that in Stage III. " in sent([first, called(first, "DDP, overlap"), third])
     more = replace(called(third, "a, b"), volume=2.0)
-    assert "a step: 2× that in DDP and a, b; 3× that in Stage III. " in sent([first, more, third])
+    assert 'a step: 2× that in DDP and "a, b"; 3× that in Stage III. ' in sent([first, more, third])
 
 
 def test_every_figure_behind_verbose(four):

@@ -74,6 +74,15 @@ def short(value: float) -> str:
     return f"{value:.0f}" if value >= 1000 else f"{value:.1f}"
 
 
+def joined_names(names: Sequence[str]) -> str:
+    """The names as a list; those with a comma are quoted.
+
+    >>> joined_names(["DDP", "DDP, 4 kB", "Stage III"])
+    'DDP, "DDP, 4 kB" and Stage III'
+    """
+    return joined([f'"{name}"' if "," in name else name for name in names])
+
+
 def joined(words: Sequence[str]) -> str:
     """
     >>> joined(["2", "2", "3"])
@@ -117,7 +126,7 @@ def grouped(names: Sequence[str], figures: Sequence[str]) -> str:
     by_figure: dict[str, list[str]] = {}
     for name, figure in zip(names, figures, strict=True):
         by_figure.setdefault(figure, []).append(name)
-    return "; ".join(f"{figure} in {joined(whose)}" for figure, whose in by_figure.items())
+    return "; ".join(f"{figure} in {joined_names(whose)}" for figure, whose in by_figure.items())
 
 
 def ignored_in_words(rows: Iterable[tuple[str, Mapping[str, str]]]) -> list[str]:
@@ -130,7 +139,7 @@ def ignored_in_words(rows: Iterable[tuple[str, Mapping[str, str]]]) -> list[str]
     for name, keys in rows:
         for each in keys.items():
             found.setdefault(each, []).append(name)
-    return [f"parallel.{key} does nothing in {joined(names)}: {why}" for (key, why), names in found.items()]
+    return [f"parallel.{key} does nothing in {joined_names(names)}: {why}" for (key, why), names in found.items()]
 
 
 def tested(measure: str, figure: float) -> str:

@@ -5,7 +5,7 @@ from rich.console import Console
 from zerosim.report.grid import show_words
 from zerosim.stages import STAGES
 from zerosim.verdict.outcome import Outcome
-from zerosim.words import joined, plural
+from zerosim.words import joined, joined_names, plural
 
 
 def show_conclusion(console: Console, outcome: Outcome) -> None:
@@ -46,7 +46,7 @@ def passed(outcome: Outcome) -> str:
 def failed(outcome: Outcome) -> str:
     """The number of failed checks, and their rows, in words."""
     names = list(dict.fromkeys(name for name, _ in outcome.failures))
-    of = joined(names) if len(names) <= 4 else f"{len(names)} rows"
+    of = joined_names(names) if len(names) <= 4 else f"{len(names)} rows"
     return f"FAILED: {plural(len(outcome.failures), 'check')} did not hold, of {of}"
 
 

@@ -9,7 +9,7 @@ from zerosim.instruments.memory import KINDS
 from zerosim.report.figures import far_kept, fullest, memory_unit, messages_per_step, sent_per_step, steps_of
 from zerosim.report.grid import Column, show_grid, show_words
 from zerosim.verdict.outcome import Outcome, RankMemory, TrainedRow
-from zerosim.words import FAR, KEPT, in_unit, joined, short, spread
+from zerosim.words import FAR, KEPT, in_unit, joined_names, short, spread
 
 HELD = (*KINDS, "total")
 PEAK, FORMULA = "  at the peak", "  by formula"
@@ -127,5 +127,5 @@ def show_digests(console: Console, stages: Sequence[TrainedRow]) -> None:
         for stage in stages:
             rows.setdefault(getattr(stage.measured, f"{what}_sha256"), []).append(stage.name)
         for digest, names in rows.items():
-            show_words(console, f"{what}{f', {joined(names)}' * (len(rows) > 1)}")
+            show_words(console, f"{what}{f', {joined_names(names)}' * (len(rows) > 1)}")
             console.print(f"  {digest}", soft_wrap=True)

@@ -10,7 +10,7 @@ from zerosim.report.figures import element_bytes, far_tiers, gathering_bytes, me
 from zerosim.report.grid import Column, show_words
 from zerosim.stages import STAGES, Stage
 from zerosim.verdict.outcome import Outcome
-from zerosim.words import FAR, KEPT, grouped, in_one_unit, joined
+from zerosim.words import FAR, KEPT, grouped, in_one_unit, joined, joined_names
 
 WRONG = "≠"
 """The mark before a figure that differs from the formula's."""
@@ -90,7 +90,7 @@ def of_stages(outcome: Outcome) -> Iterator[tuple[str, str]]:
         names.setdefault(row.config.row.stage, []).append(row.config.name)
     for key, rows in names.items():
         stage = STAGES[key]
-        whose = "" if all(name.startswith(stage.title) for name in rows) else f", in {joined(rows)}"
+        whose = "" if all(name.startswith(stage.title) for name in rows) else f", in {joined_names(rows)}"
         cut = {row.config.mesh.group for row in outcome.rows if row.config.row.stage == key}
         yield stage.title, f"{stage.also}{whose}: {shares(stage, *sorted(cut))}"
 

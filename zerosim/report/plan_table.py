@@ -12,7 +12,7 @@ from zerosim.planner.questions import Answers
 from zerosim.planner.software import Software
 from zerosim.report.grid import Column, show_grid, show_words
 from zerosim.report.sweep_table import show_sweep
-from zerosim.words import FAR, common_unit, ignored_in_words, in_unit, joined, plural
+from zerosim.words import FAR, common_unit, ignored_in_words, in_unit, joined, joined_names, plural
 
 
 def show_plan(console: Console, plan: Plan) -> None:
@@ -101,7 +101,7 @@ def room(row: PlannedRow) -> str:
 def not_judged(plan: Plan) -> list[str]:
     """A sentence about the claims that are not judged here, if there are any."""
     left = [claim.words for claim in plan.claims if claim.broken is None]
-    return [f"{joined(left)}: claimed of the scenario with its own ranks and keys"] if left else []
+    return [f"{joined_names(left)}: claimed of the scenario with its own ranks and keys"] if left else []
 
 
 def names_of(rows: Sequence[PlannedRow]) -> list[str]:

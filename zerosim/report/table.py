@@ -33,7 +33,7 @@ from zerosim.words import (
     grouped,
     ignored_in_words,
     in_one_unit,
-    joined,
+    joined_names,
     plural,
     short_digest,
     spread,
@@ -249,7 +249,7 @@ def show_skipped(console: Console, outcome: Outcome) -> None:
         skipped = [f"{count:,}" for count in sorted(lost.values())]
         show_words(
             console,
-            f"{joined(list(lost))}: gradients overflowed float16 in {spread(skipped)} of "
+            f"{joined_names(list(lost))}: gradients overflowed float16 in {spread(skipped)} of "
             f"{plural(steps, 'step')}, which changed nothing but the loss scale: it halves, down to "
             f"{LOWEST_SCALE:.3g}. Scale the data down, take more steps, or set train.precision to bf16.",
             style="yellow",
@@ -297,7 +297,7 @@ def show_other_ranks(console: Console, outcome: Outcome) -> None:
     console.print("SHA-256 of the weights", style="bold")
     for count, by_digest in sorted(found.items()):
         for digest, names in by_digest.items():
-            whose = f"  {joined(names)}" * (len(by_digest) > 1)
+            whose = f"  {joined_names(names)}" * (len(by_digest) > 1)
             show_words(console, f"{short_digest(digest)}{whose}", key=f"{plural(count, 'rank'):>8}  ")
 
 
