@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from tests import transformers
+from tests.checkpointing import go
 from tests.test_plan_drawn import compared
 from tests.test_planted import plant
 from tests.test_variants import run, tensors
 from tests.test_whole_steps import SKIPPING, outcome_of
+from tests.training import labelled, scenario
 from zerosim.allocation import allocate
 from zerosim.autograd.autocast import FLOAT32, Autocast, cast
 from zerosim.autograd.graph import Graph, GraphPlan
@@ -212,6 +214,16 @@ def test_a_plan_has_the_bytes_of_a_run(keys):
     for row in transformers.outcome(steps=1, **keys).trained:
         ours, theirs = compared(row)
         assert ours == theirs
+
+
+@pytest.mark.parametrize("key", ["autocast", "param_dtype"])
+def test_a_run_resumes_without_a_loss_scale_that_changes(key, tmp_path):
+    """The scale stays where the steps in float16 left it."""
+    plain = scenario(stages=("zero3",), steps=4)
+    cast = replace(plain, parallel=replace(plain.parallel, **{key: "fp16"}))
+    go(cast, labelled(), save=tmp_path / "a", steps=2)
+    assert go(cast, labelled(), resume=tmp_path / "a").failures == []
+    assert go(plain, labelled(), resume=tmp_path / "a").failures == []
 
 
 # Held activations, by hand.

@@ -168,8 +168,10 @@ class Reference:
             for slot in self.rule.slots
         }
         optimizer = {unit: {slot: slots[slot][unit] for slot in self.rule.slots} for unit in self.trained}
+        before = after.scaling
         return replace(
             after, weights=regrouped(self.model.units, after.weights), optimizer=optimizer, gradients={},
+            scaling=replace(self.scaling(), loss_scale=before.loss_scale, good_steps=before.good_steps),
             residuals=self.losses_taken_over(after.residuals))
 
     def losses_taken_over(self, residuals: ResidualsOfRanks) -> ResidualsOfRanks:
