@@ -261,7 +261,7 @@ def test_algorithms_that_ship_are_named_in_the_same_way(folder, capsys):
     code, found = said(
         capsys, "run", folder / "sent.toml", *words, "--set", "parallel.bucket_mb=1", "--set", "world.ranks=2")
     assert code == 2
-    assert "parallel.bucket_mb cuts chunks into pieces that do not lie side by side" in found
+    assert "parallel.bucket_mb cuts chunks into pieces that are not contiguous" in found
 
 
 def test_collectives_of_ones_own_are_planned_proved_and_shown(folder, capsys):

@@ -81,9 +81,9 @@ def test_every_flipped_bit_of_a_message_is_found():
 
 
 @pytest.mark.parametrize(("change", "words"), [
-    (lambda sent: sent[1:] + sent[:1], "rank 1: message 1 from rank 0 was lost: number 2 came in its place"),
-    (lambda sent: [sent[0], sent[2], sent[2]], "rank 1: message 2 from rank 0 was lost: number 3 came in its place"),
-    (lambda sent: [sent[0], sent[0], sent[1]], "rank 1: message 2 from rank 0 was due, and number 1 came once more"),
+    (lambda sent: sent[1:] + sent[:1], "rank 1: message 1 from rank 0 was lost: message 2 arrived instead"),
+    (lambda sent: [sent[0], sent[2], sent[2]], "rank 1: message 2 from rank 0 was lost: message 3 arrived instead"),
+    (lambda sent: [sent[0], sent[0], sent[1]], "rank 1: message 2 from rank 0 was expected; message 1 arrived again"),
 ])
 def test_what_is_lost_or_doubled_is_named_by_its_number(change, words):
     with pytest.raises(MessageError, match=words):
@@ -112,7 +112,8 @@ def test_another_length_is_the_next_message_or_the_callers_mistake():
         for _ in range(2):
             observed.recv(into=np.ones(2), source=0)
 
-    with pytest.raises(MessageError, match="rank 0 in step 1 of a row: message 2 from rank 0 was lost: number 3 came"):
+    lost = "rank 0 in step 1 of a row: message 2 from rank 0 was lost: message 3 arrived"
+    with pytest.raises(MessageError, match=lost):
         spawn(without_the_second, 1)
 
 

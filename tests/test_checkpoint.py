@@ -545,7 +545,7 @@ def test_another_model_and_other_data_are_refused(one):
     other = replace(training(precision="bf16"), model=ModelKeys(hidden=(5, 5), activation="tanh"))
     assert "model.hidden was [5, 4], is [5, 5]. Restore these values" in refused(one, other)
     assert "data: the samples" in refused(one, dataset=labelled(seed=1))
-    assert "is of step 2, and train.steps is 1" in refused(one, steps=1)
+    assert "is of step 2, but train.steps is 1" in refused(one, steps=1)
 
 
 def test_what_may_change_is_not_refused(one):
@@ -559,7 +559,7 @@ def test_what_may_change_is_not_refused(one):
 
 def test_a_folder_without_checkpoints_is_refused(tmp_path, one):
     assert "no such folder" in refused(tmp_path / "none")
-    words = "no checkpoint of Stage III, in a folder zero3, is there; folders with checkpoints: none"
+    words = "no checkpoint of Stage III in a folder zero3; folders with checkpoints: none"
     assert words in refused(tmp_path)
     copied(one, tmp_path / "a" / one.name)
     copied(one, tmp_path / "b" / one.name)

@@ -89,7 +89,7 @@ def test_a_scenario_says_where_beside_itself(small, tmp_path):
      "kept/zero3/step-00000004 belongs to another training run: model.hidden was [6], is [7]. Restore these values, "
      "or train from"),
     (["--checkpoint", "kept"], "kept/zero3 already has checkpoints up to step 4; resume from them with --resume kept"),
-    (["--resume", "kept", "--set", "train.steps=2"], "is of step 4, and train.steps is 2; set it to at least that"),
+    (["--resume", "kept", "--set", "train.steps=2"], "is of step 4, but train.steps is 2; set it to at least 4"),
 ])
 def test_a_mistake_is_one_line(small, capsys, flags, words):
     assert run("--checkpoint", "kept") == 0

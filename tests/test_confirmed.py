@@ -138,7 +138,7 @@ def all_gather(comm, chunks):
     "adds whatever it is told": ("reduce", """
 def reduce(comm, vector, root, reduce=np.add):
     tree.reduce(comm, vector, root)
-""", ["it reduces by what it is told, reduce="]),
+""", ["it reduces with the given function, reduce="]),
     "in another order": ("all_reduce", """
 def all_reduce(comm, chunks, reduce=np.add):
     naive.all_reduce(comm, chunks, reduce)
@@ -146,7 +146,7 @@ def all_reduce(comm, chunks, reduce=np.add):
     "one by one": ("broadcast", """
 def broadcast(comm, vector, root):
     naive.broadcast(comm, vector, root)
-""", ["it takes ⌈log2 N⌉ rounds, whichever the root"]),
+""", ["it takes ⌈log2 N⌉ rounds from every root"]),
     "to the right": ("reduce_scatter_left", """
 def reduce_scatter_left(comm, chunks, reduce=np.add):
     ring.reduce_scatter(comm, chunks, reduce)

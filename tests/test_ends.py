@@ -169,7 +169,7 @@ def test_without_threads_for_all_ranks_none_is_left(monkeypatch):
         begin(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    with pytest.raises(CollectiveError, match=r"5 of 8 ranks have begun, and no more threads can: .*fewer ranks"):
+    with pytest.raises(CollectiveError, match=r"5 of 8 ranks have started, and no more threads can: .*fewer ranks"):
         spawn(lambda comm: None, 8)
     for thread in begun:
         thread.join(60)

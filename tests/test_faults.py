@@ -28,8 +28,9 @@ from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.processes import FROZEN, GONE, state_of
 
 FAULTS = Path(__file__).parents[1] / "scenarios" / "faults"
-LOST = "in the reduce_scatter of layers.1, step 2 of Stage III: message 42 from rank 1 was lost: number 43 came in"
-TWICE = "in the all_gather of layers.0, step 2 of Stage III: message 28 from rank 1 was due, and number 27 came once"
+LOST = "in the reduce_scatter of layers.1, step 2 of Stage III: message 42 from rank 1 was lost: message 43 arrived"
+TWICE = ("in the all_gather of layers.0, step 2 of Stage III: message 28 from rank 1 was expected; "
+         "message 27 arrived again")
 CHANGED = "in the reduce_scatter of layers.1, step 3 of Stage III: message 65 from rank 1 came with checksum 0x"
 WAITING = "rank 0 waits for a message from rank 2; rank 1 is stopped; rank 2 waits for a message from rank 1"
 DIED = "rank 0 waits for a message from rank 2; rank 2 waits for a message from rank 1"
@@ -104,7 +105,7 @@ def test_a_fault_that_has_no_moment_to_strike_fails_the_run():
     (fault,) = scenario.fault
     never = replace(scenario, fault=(replace(fault, message=99), replace(fault, collective="gather_norms")))
     (row,) = run_locally(prepare(never, load_dataset(never)), Silent()).failures
-    assert row == ("Stage III", "a fault did not strike: delay of rank 1, step 4, message 99 of reduce_scatter; "
+    assert row == ("Stage III", "a fault was not injected: delay of rank 1, step 4, message 99 of reduce_scatter; "
                    "delay of rank 1, step 4, message 1 of gather_norms")
 
 

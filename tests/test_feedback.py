@@ -331,7 +331,7 @@ def test_other_ranks_are_refused_in_a_line_and_go_on_without_feedback(tmp_path):
     for other in (replace(training(), world=WorldKeys(2)), replace(training(), check=Check(same_bits_on=(1,)))):
         with pytest.raises(CheckpointError) as caught:
             go(other, labelled(), resume=tmp_path / "a")
-        assert "has what each of 3 ranks is to feed back, and Stage II would go on with" in str(caught.value)
+        assert "has the quantisation errors of 3 ranks, but Stage II has" in str(caught.value)
         assert str(caught.value).endswith("resume it on 3 ranks, or with parallel.error_feedback = false")
     other = replace(training(error_feedback=False), world=WorldKeys(2))
     assert go(other, labelled(), resume=tmp_path / "a").failures == []
@@ -380,4 +380,4 @@ def test_each_row_may_feed_back_or_not():
     assert outcome.failures == []
     (found,) = outcome.apart
     assert found.step == 2, "nothing is lost before the first"
-    assert [order.partition(", sent as ")[2] for order in found.orders] == ["int4 with what that lost before", "int4"]
+    assert [order.partition(", sent as ")[2] for order in found.orders] == ["int4 with error feedback", "int4"]

@@ -146,5 +146,5 @@ def test_a_program_that_does_not_end_is_told_of():
     lambda comm: comm.exchange(np.ma.zeros(2), to=0, into=np.zeros(2), source=0),
 ])
 def test_a_mask_is_not_lost_unsaid(program):
-    with pytest.raises(CollectiveError, match="is a masked array, and no message has a mask"):
+    with pytest.raises(CollectiveError, match="is a masked array, but messages have no mask"):
         spawn(program, 1)

@@ -13,7 +13,7 @@ from tests.mpi.launch import mpirun
         ("swapped", 3, "rank 2 starts with [3.0], has [5.0], expected [6.0]"),
         ("raising", 3, "KeyError: 'planted' (raised on rank 1 of 3)"),
         ("waiting", 2, "rank 0 waited 0.5 s for a message from rank 1"),
-        ("littering", 2, "2 message(s) were sent that nobody received"),
+        ("littering", 2, "2 message(s) were sent that no rank received"),
     ],
 )
 def test_laws_under_mpirun(function, ranks, said):

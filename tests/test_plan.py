@@ -385,9 +385,9 @@ def test_the_command_writes_the_plan(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("flags", "code", "judged"), [
-    ([], 1, "FAILED: DDP was claimed to fit, and does not"),
-    (["--ranks", "8,64"], 1, "FAILED: DDP was claimed to fit, and does not"),
-    (["--ranks", "8"], 0, "Not judged: DDP fits and an MFU of 30% to 60%: claimed of the scenario with its own "),
+    ([], 1, "FAILED: DDP must fit, but it does not"),
+    (["--ranks", "8,64"], 1, "FAILED: DDP must fit, but it does not"),
+    (["--ranks", "8"], 0, "Not judged: DDP fits and an MFU of 30% to 60%: claims of the scenario with its own "),
     (["--sweep", "train.micro_batch=1,2"], 0, "Not judged: DDP fits and an MFU of 30% to 60%"),
 ])
 def test_claims_are_of_the_scenario_as_it_stands(flags, code, judged, capsys):
@@ -403,7 +403,7 @@ def test_claims_are_of_the_scenario_as_it_stands(flags, code, judged, capsys):
 def test_claims_of_what_is_not_planned_are_not_judged(flags, capsys):
     assert main(["plan", str(PLANS / "mpt_7b.toml"), "--set", "model.layers=2", *flags]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "Not judged: Stage III fits, DDP does not fit and an MFU of 45% to 56%: claimed of the scenario" in said
+    assert "Not judged: Stage III fits, DDP does not fit and an MFU of 45% to 56%: claims of the scenario" in said
     assert "PASSED" not in said
 
 
@@ -411,7 +411,7 @@ def test_each_claim_is_judged_by_itself():
     claims = {"check.fits": ["ddp"], "check.does_not_fit": ["zero3"]}
     found = zs.plan(PLANS / "mpt_7b.toml", set={"model.layers": 2, **claims}).plan
     assert [claim.words for claim in found.claims if claim.broken is None] == ["an MFU of 45% to 56%"]
-    assert found.broken == ["Stage III was claimed not to fit, and does"]
+    assert found.broken == ["Stage III must not fit, but it does"]
 
 
 @pytest.mark.parametrize("device", ["tpu_v4", "tpu_v5p"])

@@ -250,7 +250,7 @@ def test_a_row_that_never_updates_fails_without_a_reference_too(monkeypatch, nam
 
 
 @pytest.mark.parametrize(("name", "words"), [
-    ("zero1", "optimizer state brought to rank 0"), ("zero3", "weights brought to rank 0")])
+    ("zero1", "optimizer state gathered on rank 0"), ("zero3", "weights gathered on rank 0")])
 def test_what_is_brought_to_rank_0_is_held_to_the_reference(monkeypatch, name, words):
     honest = collect.whole
 

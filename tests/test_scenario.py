@@ -498,22 +498,22 @@ OF_VARIANTS = {
     *((f"train.precision = 'fp64'\nparallel.{key} = 'fp32'", f"parallel.{key} fp32 has fewer bits than the gradients")
       for key in ("accumulate_dtype", "reduce_dtype", "output_dtype")),
     ("train.precision = 'bf16'\nparallel.param_dtype = 'fp32'",
-     "2:24: parallel.param_dtype fp32 casts float32 shards as they are gathered, and train.precision bf16 keeps none"),
+     "2:24: parallel.param_dtype fp32 casts float32 shards before the all-gather, but train.precision bf16 keeps none"),
     ("train.precision = 'bf16'\nparallel.autocast = 'bf16'",
-     "2:21: parallel.autocast bf16 casts float32 weights for each operation, and train.precision bf16 has none; "
-     "set train.precision to fp32, or leave autocast at none"),
-    ("train.precision = 'fp64'\nparallel.autocast = 'fp16'", "and train.precision fp64 has none; set"),
+     "2:21: parallel.autocast bf16 casts float32 weights for each operation, but train.precision bf16 has none; "
+     "set train.precision to fp32, or autocast to none"),
+    ("train.precision = 'fp64'\nparallel.autocast = 'fp16'", "but train.precision fp64 has none; set"),
     ("parallel.param_dtype = 'bf16'\nparallel.autocast = 'fp16'", "2:21: parallel.autocast fp16 casts weights for each "
-     "operation, and parallel.param_dtype bf16 as they are gathered; leave one of them out"),
+     "operation, and parallel.param_dtype bf16 casts them before the all-gather; remove one of them"),
     ("parallel.param_dtype = 'bf16'\n[[variant]]\nautocast = 'bf16'", "autocast bf16 casts weights for each operation, "
-     "and parallel.param_dtype bf16 as"),
+     "and parallel.param_dtype bf16 casts them"),
     *((f"parallel.quantized_gradients = 'int8'\n{other}", f"parallel.quantized_gradients {words}") for other, words in (
-        ("parallel.order = 'exact'", "encodes chunks that travel one by one, which order exact does not send; set"),
-        ("parallel.order = 'tree'", "encodes chunks that travel one by one, which order tree does not send; set"),
-        ("parallel.shard_ranks = 2", "adds over all ranks at once, and shard_ranks or replicas makes several"),
+        ("parallel.order = 'exact'", "encodes chunks that are sent one by one, and order exact sends none; set"),
+        ("parallel.order = 'tree'", "encodes chunks that are sent one by one, and order tree sends none; set"),
+        ("parallel.shard_ranks = 2", "adds over all ranks at once, but shard_ranks or replicas makes several"),
         ("parallel.bucket_mb = 1", "encodes a whole chunk, and parallel.bucket_mb conflicts with it"),
         ("parallel.reduce_scatter = 'ring'", "sends chunks by the reduce-scatter of parallel.order, and"))),
-    *((f"{at}\nerror_feedback = true", "parallel.error_feedback adds what quantised gradients have lost, and parallel."
+    *((f"{at}\nerror_feedback = true", "parallel.error_feedback adds the errors of quantised gradients, but parallel."
        "quantized_gradients is none; name a format there, or set error_feedback to false")
       for at in ("[parallel]", "[[variant]]")),
     ("parallel.order = 'two_hop'", "parallel.order two_hop adds within hosts first; set world.ranks_per_host"),

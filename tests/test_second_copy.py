@@ -132,7 +132,7 @@ def test_a_plan_in_lockstep_is_that_of_every_rank_by_itself(prefetch):
     ({"parallel": Parallel(secondary_ranks=2, reshard_after_forward=False)}, "reshard_after_forward = false needs "
                                                                              "none"),
     ({"world": WorldKeys(6, ranks_per_host=2), "parallel": Parallel(secondary_ranks=3, order="two_level")},
-     "no part of a host of 2"),
+     "order two_level needs a divisor or a multiple of 2, the ranks of a host"),
     ({"variant": (Variant(stage="zero2", secondary_ranks=2),)}, "its ranks keep full weights, and gather none"),
 ])
 def test_what_makes_no_copy_is_refused(keys, words):

@@ -227,7 +227,7 @@ def test_another_number_of_hosts_than_declared_is_caught(monkeypatch):
     ({"world": WorldKeys(4, ranks_per_host=3)}, "= 3 does not divide 4 ranks; give a divisor"),
     ({"world": WorldKeys(4, ranks_per_host=4), "check": Check(same_bits_on=(2,))}, None),
     ({"world": WorldKeys(4, ranks_per_host=2), "parallel": Parallel(order="two_level", shard_ranks=2)},
-     "makes several groups, and order two_level adds all ranks at once"),
+     "makes several groups, but order two_level adds all ranks at once"),
 ])
 def test_hosts_that_make_no_sense_are_refused(keys, words):
     if words is None:

@@ -59,7 +59,7 @@ def test_a_rank_that_fails_ends_all(way, code, said):
 @pytest.mark.parametrize(("fault", "code", "said"), [
     ("kind=kill,rank=1,step=3", 9, "no rank can go on: rank 1 has died in step 3"),
     ("kind=drop,rank=1,step=2,collective=reduce_scatter", 3, "both sides must name the same length"),
-    ("kind=delay,rank=1,step=9,seconds=1", 1, "zerosim: a fault did not strike"),
+    ("kind=delay,rank=1,step=9,seconds=1", 1, "zerosim: a fault was not injected"),
 ])
 def test_faults_befall_a_script(fault, code, said):
     outcome = zerosim_torch(2, "--fault", fault, "tests/torch/training.py", "fsdp2")

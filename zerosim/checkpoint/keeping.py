@@ -77,7 +77,7 @@ def refuse_others(folder: Path, config: Config) -> None:
         raise CheckpointError(f"{folder} already has checkpoints up to step {steps[-1]}; resume from them with "
                               f"--resume {folder.parent}, or save elsewhere")
     if Path(config.resumed.folder).resolve() != (folder / folders.name_of(steps[-1])).resolve():
-        raise CheckpointError(f"{folder} has checkpoints up to step {steps[-1]}, and {config.name} resumes from "
+        raise CheckpointError(f"{folder} has checkpoints up to step {steps[-1]}, but {config.name} resumes from "
                               f"{config.resumed.folder}; save elsewhere")
 
 

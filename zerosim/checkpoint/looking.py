@@ -12,13 +12,13 @@ from zerosim.errors import CheckpointError
 def checkpoints_in(folder: Path) -> list[Path]:
     """All checkpoints in the folder of a run or of a row, by row and step; or `folder` itself if it is one."""
     if not folder.is_dir():
-        raise CheckpointError(f"{folder}: no such folder; name that the folder of a run, a row or a checkpoint")
+        raise CheckpointError(f"{folder}: no such folder; name the folder of a run, a row or a checkpoint")
     if (folder / folders.MANIFEST).is_file():
         return [folder]
     rows = [folder, *sorted(each for each in folder.iterdir() if each.is_dir())]
     found = [row / folders.name_of(step) for row in rows for step in folders.steps_in(row)]
     if not found:
-        raise CheckpointError(f"{folder} has no checkpoint in it; name that the folder of a run, a row or a checkpoint")
+        raise CheckpointError(f"{folder} has no checkpoint in it; name the folder of a run, a row or a checkpoint")
     return found
 
 

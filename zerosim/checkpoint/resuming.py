@@ -98,7 +98,7 @@ def resumed(
             if legs[-1].config.rule.delayed != config.rule.delayed:
                 raise CheckpointError(
                     f"{from_folder} was trained with parallel.delayed_update = {str(not config.rule.delayed).lower()}, "
-                    "and a gradient that waits is part of a state or is not; set it as it was")
+                    "which decides whether a checkpoint includes a delayed gradient; set the same value")
             rows.append(replace(config, resumed=Resumed(str(from_folder), manifest.step, legs)))
     return replace(experiment, rows=tuple(rows)), Restoring(manifests)
 
@@ -109,7 +109,7 @@ def find(folder: Path, rows: Mapping[str, str]) -> dict[str, Path | None]:
     `folder` may be that of a run, of a row, or of one checkpoint; a folder with a single row serves all rows.
     """
     if not folder.is_dir():
-        raise CheckpointError(f"--resume {folder}: no such folder; name that the folder of a run, a row or a "
+        raise CheckpointError(f"--resume {folder}: no such folder; name the folder of a run, a row or a "
                               f"checkpoint")
     if (folder / folders.MANIFEST).is_file():
         return dict.fromkeys(rows, folder)
@@ -125,7 +125,7 @@ def find(folder: Path, rows: Mapping[str, str]) -> dict[str, Path | None]:
             found[row] = latest(saved[0])
         else:
             there = ", ".join(str(each) for each in saved) or "none"
-            raise CheckpointError(f"--resume {folder}: no checkpoint of {row}, in a folder {name}, is there; "
+            raise CheckpointError(f"--resume {folder}: no checkpoint of {row} in a folder {name}; "
                                   f"folders with checkpoints: {there}")
     return found
 
@@ -146,8 +146,8 @@ def refuse_another_training(experiment: Experiment, folder: str, manifest: Manif
                               f"these values, or train from the start without --resume")
     steps = experiment.scenario.train.steps
     if manifest.step > steps:
-        raise CheckpointError(f"{folder} is of step {manifest.step}, and train.steps is {steps}; set it to at least "
-                              f"that")
+        raise CheckpointError(f"{folder} is of step {manifest.step}, but train.steps is {steps}; set it to at least "
+                              f"{manifest.step}")
 
 
 def refuse_residuals_of_others(scenario: Scenario, folder: str, was: Config, config: Config) -> None:
@@ -157,8 +157,8 @@ def refuse_residuals_of_others(scenario: Scenario, folder: str, was: Config, con
     for ranks in (config.ranks, *scenario.check.same_bits_on):
         if ranks != was.ranks:
             raise CheckpointError(
-                f"{folder} has what each of {was.ranks} ranks is to feed back, and {config.name} would go on with "
-                f"{ranks}; resume it on {was.ranks} ranks, or with parallel.error_feedback = false")
+                f"{folder} has the quantisation errors of {was.ranks} ranks, but {config.name} has {ranks}; resume it "
+                f"on {was.ranks} ranks, or with parallel.error_feedback = false")
 
 
 def refuse_other_python(scenario: Scenario, folder: str, manifest: Manifest) -> None:

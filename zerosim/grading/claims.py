@@ -43,7 +43,7 @@ def ring_claims(name: str, function: Callable[..., Any]) -> list[Claim]:
 def tree_claims(name: str, function: Callable[..., Any]) -> list[Claim]:
     """The claims of a tree: correct, in the least number of rounds."""
     examined = subject(function, name)
-    quick = Claim("it takes ⌈log2 N⌉ rounds, whichever the root",
+    quick = Claim("it takes ⌈log2 N⌉ rounds from every root",
                   lambda: rounds_at_most(examined, lambda size: (size - 1).bit_length()), 2)
     return with_laws(name, examined, [*everything_arrives(examined), quick])
 

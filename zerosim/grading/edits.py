@@ -83,12 +83,12 @@ def swapped_arguments(scope: Scope, call: ast.Call) -> Iterator[Edit]:
         to, source = named["to"].value, named["source"].value
         new = [ast.keyword(keyword.arg, {"to": source, "source": to}.get(str(keyword.arg), keyword.value))
                for keyword in call.keywords]
-        words = f"`to={ast.unparse(source)}` and `source={ast.unparse(to)}`, each in place of the other"
+        words = f"`to={ast.unparse(source)}` and `source={ast.unparse(to)}`, not the reverse"
         yield Edit(call.lineno, words, {id(call): ast.Call(call.func, call.args, new)})
     if "into" in named and call.args:
         out, into = call.args[0], named["into"].value
         new = [ast.keyword("into", out) if keyword.arg == "into" else keyword for keyword in call.keywords]
-        words = f"send `{ast.unparse(into)}` and receive into `{ast.unparse(out)}`, each in place of the other"
+        words = f"send `{ast.unparse(into)}` and receive into `{ast.unparse(out)}`, not the reverse"
         yield Edit(call.lineno, words, {id(call): ast.Call(call.func, [into, *call.args[1:]], new)})
 
 
@@ -158,7 +158,7 @@ def without(body: list[ast.stmt], number: int, each: ast.stmt) -> Iterator[Edit]
         yield Edit(each.lineno, f"without the condition {written(each.test)}",
                    {id(body): [*before, *each.body, *after]})
         if each.orelse:
-            yield Edit(each.lineno, f"what is under else, without {written(each.test)}",
+            yield Edit(each.lineno, f"only the code under else, without {written(each.test)}",
                        {id(body): [*before, *each.orelse, *after]})
 
 

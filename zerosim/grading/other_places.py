@@ -17,7 +17,7 @@ def moved(scope: Scope) -> Iterator[Edit]:
                 continue
             for place in range(len(rest) + 1):
                 if place != number:
-                    words = f"behind {written(rest[place - 1])}" if place else f"before {written(rest[0])}"
+                    words = f"after {written(rest[place - 1])}" if place else f"before {written(rest[0])}"
                     yield Edit(each.lineno, f"{written(each)} {words}",
                                {id(body): [*rest[:place], each, *rest[place:]]})
 
@@ -26,8 +26,8 @@ def into_and_out_of(scope: Scope, body: list[ast.stmt], number: int, loop: ast.F
     before, after = body[:number], body[number + 1 :]
     for inner, each in enumerate(loop.body):
         rest = [*loop.body[:inner], *loop.body[inner + 1 :]] or [ast.Pass()]
-        stands = f"the loop {written(loop)}, in which it stands"
-        yield Edit(each.lineno, f"{written(each)} behind {stands}",
+        stands = f"the loop {written(loop)} around it"
+        yield Edit(each.lineno, f"{written(each)} after {stands}",
                    {id(body): [*before, rebuilt(loop, {id(loop.body): rest}), each, *after]})
         yield Edit(each.lineno, f"{written(each)} before {stands}",
                    {id(body): [*before, each, rebuilt(loop, {id(loop.body): rest}), *after]})
@@ -72,7 +72,7 @@ def guarded(scope: Scope, loop: ast.For) -> Iterator[Edit]:
         for other in ("comm.rank", "root"):
             if other.partition(".")[0] in scope.names:
                 test = parsed(f"{loop.target.id} != {other}")
-                yield Edit(loop.lineno, f"`if {ast.unparse(test)}:` around what is in the loop {written(loop)}",
+                yield Edit(loop.lineno, f"`if {ast.unparse(test)}:` around the body of the loop {written(loop)}",
                            {id(loop.body): [ast.If(test, loop.body, [])]})
 
 
@@ -83,7 +83,7 @@ def inserted(scope: Scope) -> Iterator[Edit]:
             last = body[place - 1] if place else None
             if isinstance(last, ast.Return):
                 continue
-            where = f"behind {written(last)}" if last is not None else f"before {written(body[0])}"
+            where = f"after {written(last)}" if last is not None else f"before {written(body[0])}"
             for text in lacking(scope, body, place):
                 yield Edit(getattr(last or body[0], "lineno", 1), f"`{text}` {where}",
                            {id(body): [*body[:place], statement(text), *body[place:]]})

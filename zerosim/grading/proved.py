@@ -37,7 +37,7 @@ def everything_arrives(examined: Subject) -> list[Claim]:
         Claim("also where the ranks do not divide the vector", lambda: unproved(examined, RANKS, divided=False)),
     ]
     if reducing:
-        found.append(Claim("it reduces by what it is told, reduce=", lambda: reduces_otherwise(examined)))
+        found.append(Claim("it reduces with the given function, reduce=", lambda: reduces_otherwise(examined)))
     return found
 
 
@@ -95,7 +95,7 @@ def reduces_otherwise(examined: Subject) -> str | None:
     return None
 
 
-ONLY_ADDS = "right where reduce is np.add: pass reduce on to comm.exchange and comm.recv, and add with it alone"
+ONLY_ADDS = "right with reduce=np.add only: pass reduce on to comm.exchange and comm.recv, and add only with it"
 
 
 def reduced_by(examined: Subject, vectors: Sequence[Array], reduce: Reduction, comm: Communicator) -> Array:
@@ -166,5 +166,5 @@ TREE = "why: one rank sends to the others one by one: let ranks that have receiv
 def in_time(machine: TimedMachine, collective: Collective, ours: Collective) -> Claim:
     """The claim that a collective is at most as slow as the library's on a virtual machine."""
     return Claim(
-        f"it is as quick as can be on a virtual machine: {machine}",
+        f"it is as fast as the library on a virtual machine: {machine}",
         lambda: machine.too_slow(collective, machine.ns(ours)), 2)

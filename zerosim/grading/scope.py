@@ -132,7 +132,7 @@ def written(node: ast.AST) -> str:
     if isinstance(node, ast.keyword):
         return f"`{node.arg}={ast.unparse(node.value)}`"
     first, *more = ast.unparse(node).splitlines()
-    return f"`{first if len(first) <= LONGEST else f'{first[:LONGEST]} …'}`{' and what is within it' * bool(more)}" \
+    return f"`{first if len(first) <= LONGEST else f'{first[:LONGEST]} …'}`{' and its body' * bool(more)}" \
         if not more or not first.endswith(":") else f"`{first}`"
 
 

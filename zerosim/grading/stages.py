@@ -100,7 +100,7 @@ class StageTrial:
         due = f"zerosim show {STAGES[self.stage].key} --ranks {tiny.ranks}"
         if not os.path.isfile(self.file):
             return due
-        return f"zerosim show {near(self.file)}:{self.step.__name__} --ranks {tiny.ranks}, and as it should be: {due}"
+        return f"zerosim show {near(self.file)}:{self.step.__name__} --ranks {tiny.ranks}, and the correct step: {due}"
 
     @property
     def file(self) -> str:

@@ -64,13 +64,13 @@ class Addable:
         raise CollectiveError(f"{other} was subtracted from {self}: symbols can only be added")
 
     def __lt__(self, other: Any) -> bool:
-        raise CollectiveError(f"{self} was compared with {other}: symbols can only be added; reduce by `reduce`, "
-                              "which adds here, and not by max or np.maximum")
+        raise CollectiveError(f"{self} was compared with {other}: symbols can only be added; call `reduce`, "
+                              "which adds here, not max or np.maximum")
 
     __gt__ = __le__ = __ge__ = __lt__
 
     def __float__(self) -> float:
-        raise CollectiveError(f"{self} was to become a float: keep the dtype of the input; {LIKE}")
+        raise CollectiveError(f"{self} was converted to a float: keep the dtype of the input; {LIKE}")
 
     __int__ = __complex__ = __index__ = __float__
 
@@ -82,9 +82,9 @@ LIKE = "make buffers with np.empty_like(chunks[c]), since np.empty and np.zeros 
 def not_added(symbol: Any, other: Any) -> str:
     """The reason why `other` cannot be added to `symbol`."""
     if other is None:
-        return f"{symbol} was added to a buffer that nobody filled, as np.empty and np.empty_like leave it"
-    return (f"{symbol} was added to {other!r}, which no rank brought: begin with a copy of one contribution, not with "
-            "zeros (0 + -0.0 is 0.0, which has other bits)")
+        return f"{symbol} was added to an uninitialized buffer, such as np.empty or np.empty_like returns"
+    return (f"{symbol} was added to {other!r}, which no rank contributed: begin with a copy of one contribution, not "
+            "with zeros (0 + -0.0 is 0.0, which has other bits)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def together(left: Symbol, right: Symbol) -> Sum:
     """The sum of two symbols. Raises `Runaway` when it has more contributions than ranks could have made."""
     count = (left.count if isinstance(left, Sum) else 1) + (right.count if isinstance(right, Sum) else 1)
     if count > MOST_CONTRIBUTIONS:
-        raise Runaway(f"a sum has come to {count:,} contributions, the same ones again and again")
+        raise Runaway(f"a sum has reached {count:,} contributions, the same ones again and again")
     return Sum(left, right, count)
 
 

@@ -79,7 +79,7 @@ def ends_ns(programs: list[FluidProgram], links: Links) -> list[float]:
         pass
     waiting = [rank for rank, program in enumerate(state.programs) if program]
     if waiting:
-        raise Deadlock(f"rank {waiting[0]} waits for a message that nobody sends")
+        raise Deadlock(f"rank {waiting[0]} waits for a message that no rank sends")
     return state.ended_ns
 
 

@@ -80,7 +80,7 @@ class Plan:
         claimed = key == "fits"
         rows = [row for row in self._rows_of(key) if row.config.row.stage == stage]
         broken = [
-            f"{row.name} was claimed {'' if claimed else 'not '}to fit, and {'does' if row.fits else 'does not'}"
+            f"{row.name} must {'' if claimed else 'not '}fit, but it {'does' if row.fits else 'does not'}"
             for row in rows if row.fits != claimed
         ]
         return PlanClaim(f"{STAGES[stage].title} {'fits' if claimed else 'does not fit'}", broken if rows else None)
@@ -89,7 +89,7 @@ class Plan:
         words, rows = f"an MFU of {low:.0%} to {high:.0%}", self._rows_of("mfu")
         fastest = max((row.mfu for row in rows if row.fits), default=0.0)
         broken = [] if low <= fastest <= high else [
-            f"{words} was claimed of the fastest row, and it has {fastest:.1%}"]
+            f"the fastest row has an MFU of {fastest:.1%}; expected {words}"]
         return PlanClaim(words, broken if rows else None)
 
     def _rows_of(self, key: str) -> list[PlannedRow]:

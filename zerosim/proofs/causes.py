@@ -38,7 +38,7 @@ def cuts_evenly(case: Case) -> str | None:
     lengths = Counter(case.chunk_of.values())
     cut = ", ".join(str(lengths[chunk]) for chunk in range(min(case.size, 8))) + ", …" * (case.size > 8)
     return (
-        f"right with one element in each chunk, wrong where chunks have {cut}: a chunk has ceil(count / size) "
+        f"right with one element in each chunk, wrong where chunks have {cut} elements: a chunk has ceil(count / size) "
         "elements, the last may have fewer or none. Take lengths from chunks[c] itself, or cut with "
         "zerosim.sharding.split, not by count // size or np.array_split"
     )

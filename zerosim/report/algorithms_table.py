@@ -50,11 +50,11 @@ def show_algorithms(console: Console, size: int) -> None:
                 console.print(Text(below), soft_wrap=True)
         console.print()
     for note in [
-        f"N = {size}: bytes sent by the rank that sends the most on so many ranks, n being those of the whole vector",
+        f"N = {size} ranks: bytes sent by the rank that sends the most; n: bytes of the whole vector",
         "fold: 2 where N is no power of two",
-        "H: ⌈N/2⌉, the hosts of two ranks; short: H where N is odd, so that the last host lacks a rank",
+        "H: ⌈N/2⌉, the number of hosts of two ranks; short: H where N is odd and the last host has one rank",
         "rest: H − 1 where N is odd, 1 on one host of two ranks, else 0",
-        "*: in rank order, so that the operation need not commute",
+        "*: adds in rank order, so the operation need not be commutative",
     ]:
         show_words(console, note, style="dim")
     for number, source in enumerate(sources, 1):

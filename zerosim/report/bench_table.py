@@ -58,15 +58,15 @@ def show_overheads(console: Console, overheads: Sequence[Overhead], workload: Wo
     The fourth is a traced step against itself without the calls of the trace and the ledger.
     """
     console.print(
-        f"{trained(workload)}: a step with its bytes counted, and without; a counted step traced, and with checksums, "
-        "and without; a traced step with the calls of trace and memory ledger, and without, ms on a core")
+        f"{trained(workload)}: ms on a core with and without a feature: byte counts; tracing and checksums of a "
+        "counted step; the calls of trace and memory ledger in a traced step")
     show_with_and_without(console, overheads)
 
 
 def show_saving(console: Console, overheads: Sequence[Overhead], workload: Workload) -> None:
     """Print a row for a checkpoint against a plain write, and one for a step of a run that saves nothing."""
-    console.print(f"{trained(workload)}: a checkpoint, and as many bytes written and flushed; a step of a run that "
-                  "saves nothing, and one that nobody asks")
+    console.print(f"{trained(workload)}: a checkpoint against a plain write of as many bytes; a step of a run that "
+                  "saves nothing, with and without the test whether a checkpoint is due")
     show_with_and_without(console, overheads)
 
 
@@ -110,8 +110,8 @@ def show_compared(console: Console, steps: Sequence[ComparedStep]) -> None:
             f"{figures['used']} of {figures['rounds']}",
         )
     table.show(console)
-    console.print("ms on a core, of the rank that waited less; ratio: planned over measured; rounds: those in which "
-                  "others disturbed least, of all", style="dim")
+    console.print("ms on a core, on the rank that waited less; ratio: planned over measured; rounds: the least "
+                  "disturbed rounds, of all rounds", style="dim")
 
 
 def show_published(console: Console, compared: Sequence[Published]) -> None:
@@ -227,8 +227,8 @@ def show_collectives(
     for collective in dict.fromkeys(each.collective for each in found):
         some = [each for each in found if each.collective == collective]
         names = [name for name in dict.fromkeys(each.algorithm for each in some) if name != OWN]
-        show_words(console, f"{collective} on {some[0].ranks} ranks: times that {library} takes, and ratios to them; "
-                            "* is what \"auto\" takes, GB/s its bandwidth and that of the bus")
+        show_words(console, f"{collective} on {some[0].ranks} ranks: times of {library}, and ratios to them; "
+                            "*: chosen by \"auto\"; GB/s: its bandwidth and its bus bandwidth")
         table = BenchTable("bytes", "µs", *names, "GB/s", "bus GB/s")
         for size in dict.fromkeys(each.vector_bytes for each in some):
             at = {each.algorithm: each for each in some if each.vector_bytes == size}
@@ -241,5 +241,5 @@ def show_collectives(
     for collective, most_bytes in switches.items():
         console.print(f"{collective}: the algorithm for short vectors is faster up to {most_bytes:,} bytes; "
                       f"switch_at({{\"{collective}\": {most_bytes}}}) lets \"auto\" change there")
-    console.print(f"A message takes {1e6 * line['message_seconds']:.1f} µs and {1e9 * line['byte_seconds']:.3f} ns for "
-                  "each byte, by the ring")
+    console.print(f"Fitted to the ring: a message takes {1e6 * line['message_seconds']:.1f} µs and "
+                  f"{1e9 * line['byte_seconds']:.3f} ns for each byte")

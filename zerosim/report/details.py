@@ -21,7 +21,7 @@ ALLOCATORS = {
     "first_fit_laid_out": "first fit, laid out", "best_fit_laid_out": "best fit, laid out",
 }
 LAID_OUT_MEANS = (
-    "Laid out: gradients that are kept and what forward leaves for backward have their places in one block beforehand."
+    "Laid out: kept gradients and saved activations have fixed places in one block, allocated in advance."
 )
 
 

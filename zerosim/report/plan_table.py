@@ -47,7 +47,7 @@ def show_plan(console: Console, plan: Plan) -> None:
         show_words(console, f"Not judged: {words}")
     if plan.passed and any(claim.broken is not None for claim in plan.claims):
         ranks = plural(plan.scenario.world.ranks, "rank")
-        show_words(console, f"PASSED: what was claimed of {ranks} holds", style="bold")
+        show_words(console, f"PASSED: all claims hold on {ranks}", style="bold")
 
 
 def show_answers(console: Console, answers: Answers, names: Sequence[str]) -> None:
@@ -101,7 +101,7 @@ def room(row: PlannedRow) -> str:
 def not_judged(plan: Plan) -> list[str]:
     """A sentence about the claims that are not judged here, if there are any."""
     left = [claim.words for claim in plan.claims if claim.broken is None]
-    return [f"{joined_names(left)}: claimed of the scenario with its own ranks and keys"] if left else []
+    return [f"{joined_names(left)}: claims of the scenario with its own ranks and keys"] if left else []
 
 
 def names_of(rows: Sequence[PlannedRow]) -> list[str]:

@@ -104,7 +104,7 @@ class CollectiveScenario:
                                     ("values", "lengths"))
         if sum(lengths) > MOST_ELEMENTS:
             raise self.origin.error(f"values.lengths add up to {sum(lengths):,} elements; at most {MOST_ELEMENTS:,} "
-                                    "are brought by a rank", ("values", "lengths"))
+                                    "are allowed on a rank", ("values", "lengths"))
 
 
 def fits(number: int | float, dtype: str) -> bool:

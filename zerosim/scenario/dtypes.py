@@ -19,8 +19,8 @@ def check_dtypes(parallel: Parallel, train: Train, ranks: int, origin: Origin) -
                 f"{otherwise}", ("parallel", key), ("train", "precision"))
     if train.precision != "fp32" and parallel.param_dtype != "weights":
         raise origin.error(
-            f"parallel.param_dtype {parallel.param_dtype} casts float32 shards as they are gathered, and "
-            f"train.precision {train.precision} keeps none; set train.precision to fp32, or leave it at weights",
+            f"parallel.param_dtype {parallel.param_dtype} casts float32 shards before the all-gather, but "
+            f"train.precision {train.precision} keeps none; set train.precision to fp32, or param_dtype to weights",
             ("parallel", "param_dtype"), ("train", "precision"))
     check_autocast(parallel, train, origin)
     check_quantized_gradients(parallel, ranks, origin)
@@ -35,13 +35,13 @@ def check_autocast(parallel: Parallel, train: Train, origin: Origin) -> None:
         return
     if train.precision != "fp32":
         raise origin.error(
-            f"parallel.autocast {parallel.autocast} casts float32 weights for each operation, and train.precision "
-            f"{train.precision} has none; set train.precision to fp32, or leave autocast at none",
+            f"parallel.autocast {parallel.autocast} casts float32 weights for each operation, but train.precision "
+            f"{train.precision} has none; set train.precision to fp32, or autocast to none",
             ("parallel", "autocast"), ("train", "precision"))
     if parallel.param_dtype != "weights":
         raise origin.error(
             f"parallel.autocast {parallel.autocast} casts weights for each operation, and parallel.param_dtype "
-            f"{parallel.param_dtype} as they are gathered; leave one of them out",
+            f"{parallel.param_dtype} casts them before the all-gather; remove one of them",
             ("parallel", "autocast"), ("parallel", "param_dtype"))
 
 
@@ -50,18 +50,18 @@ def check_quantized_gradients(parallel: Parallel, ranks: int, origin: Origin) ->
     if parallel.quantized_gradients == "none":
         if parallel.error_feedback:
             raise origin.error(
-                "parallel.error_feedback adds what quantised gradients have lost, and parallel.quantized_gradients is "
+                "parallel.error_feedback adds the errors of quantised gradients, but parallel.quantized_gradients is "
                 "none; name a format there, or set error_feedback to false",
                 ("parallel", "error_feedback"), ("parallel", "quantized_gradients"))
         return
     if parallel.order in ("tree", "exact"):
         raise origin.error(
-            f"parallel.quantized_gradients encodes chunks that travel one by one, which order {parallel.order} does "
-            "not send; set order to ring, rank, two_level or two_hop", ("parallel", "quantized_gradients"),
+            f"parallel.quantized_gradients encodes chunks that are sent one by one, and order {parallel.order} sends "
+            "none; set order to ring, rank, two_level or two_hop", ("parallel", "quantized_gradients"),
             ("parallel", "order"))
     if parallel.group_of(ranks) != ranks:
         raise origin.error(
-            "parallel.quantized_gradients adds over all ranks at once, and shard_ranks or replicas makes several "
+            "parallel.quantized_gradients adds over all ranks at once, but shard_ranks or replicas makes several "
             "groups; remove one of them", ("parallel", "quantized_gradients"), ("parallel", "shard_ranks"))
     if parallel.bucket_mb:
         raise leave_one_out("quantized_gradients", "encodes a whole chunk", "bucket_mb", origin)

@@ -30,7 +30,7 @@ def check_groups(parallel: Parallel, world: WorldKeys, other_ranks: Sequence[int
         check_second_copy(parallel, world.ranks_per_host, origin)
     if grouped and parallel.order in ALL_AT_ONCE:
         raise origin.error(
-            f"parallel.{said} makes several groups, and order {parallel.order} adds all ranks at once; set order to "
+            f"parallel.{said} makes several groups, but order {parallel.order} adds all ranks at once; set order to "
             f"ring, rank or tree, or {key} to 0", ("parallel", key), ("parallel", "order"))
 
 
@@ -49,7 +49,7 @@ def check_product(parallel: Parallel, numbers: Sequence[int], origin: Origin) ->
         if product not in (0, ranks):
             raise origin.error(
                 f"parallel.shard_ranks = {parallel.shard_ranks} times replicas = {parallel.replicas} is {product}, "
-                f"and the ranks are {ranks}; remove one of them",
+                f"but world.ranks is {ranks}; remove one of them",
                 ("parallel", "shard_ranks"), ("parallel", "replicas"), ("world", "ranks"))
 
 
@@ -61,8 +61,8 @@ def check_second_copy(parallel: Parallel, per_host: int, origin: Origin) -> None
         raise no_copy("for backward to gather from, but reshard_after_forward = false needs none",
                       "reshard_after_forward", origin)
     if parallel.order in ON_HOSTS and secondary % per_host and per_host % secondary:
-        raise no_copy(f"over {secondary} ranks, which are no part of a host of {per_host} and no whole hosts, as order "
-                      f"{parallel.order} needs them", "order", origin)
+        raise no_copy(f"over {secondary} ranks, but order {parallel.order} needs a divisor or a multiple of "
+                      f"{per_host}, the ranks of a host", "order", origin)
 
 
 def no_copy(why: str, key: str, origin: Origin) -> ScenarioError:

@@ -241,7 +241,7 @@ class Scenario:
                 for message in algorithm.volume(rank, ENOUGH_TO_JOIN, 0))
             if parallel.bucket_mb and joins and kind != "broadcast":
                 raise self.origin.error(
-                    "parallel.bucket_mb cuts chunks into pieces that do not lie side by side, and "
+                    "parallel.bucket_mb cuts chunks into pieces that are not contiguous, and "
                     f"parallel.{kind} {name} may send neighbouring chunks in one message; remove one of them",
                     ("parallel", kind), ("parallel", "bucket_mb"))
             if kind == "reduce_scatter" and parallel.order == "exact":

@@ -339,7 +339,7 @@ class Replica:
         if not unit.frozen and self.factor is not None:
             layout = self.state.layouts.of(unit, "optimizer")
             sharded = layout.length < self.state.layouts.full(unit).length
-            mine = "replica.own(full), this rank's chunk of them" if sharded else "the full weights"
+            mine = "replica.own(full), this rank's chunk" if sharded else "the full weights"
             self._expect("update", unit, weights, layout, f"as many as the optimizer state has: pass {mine}")
             if unit not in self.state.gradient_layouts:
                 raise CollectiveError(
@@ -354,7 +354,7 @@ class Replica:
             self.publishing.publish(self, unit, full)
 
     def _expect_full(self, verb: str, unit: Unit, buffer: Array) -> None:
-        words = "a full buffer, of which it finds this rank's chunk itself"
+        words = "a full buffer; the call selects this rank's chunk itself"
         self._expect(verb, unit, buffer, self.state.layouts.full(unit), words)
 
     def _expect(self, verb: str, unit: Unit, buffer: Array, layout: Layout, words: str) -> None:

@@ -18,7 +18,7 @@ COUNTS = ("sends_the_declared_bytes", "sends_the_declared_messages")
 
 
 NUMBERS_ALONE = "right on symbols, wrong on these numbers: does it convert, round or compare what it adds?"
-ONLY_ADDS = "right where reduce is np.add: pass reduce on to comm.exchange and comm.recv, and add with it alone"
+ONLY_ADDS = "right with reduce=np.add only: pass reduce on to comm.exchange and comm.recv, and add only with it"
 
 
 def diagnosed(law: str, subject: Subject, example: Example) -> Diagnosis:

@@ -88,7 +88,7 @@ class Launched:
             raise next((failure for failure in failures if "waited" not in str(failure)), failures[0])
         lost = sum(seen.messages - seen.received for seen in outcomes)
         if lost:
-            raise Failed(f"{lost} message(s) were sent that nobody received: every send needs its receive")
+            raise Failed(f"{lost} message(s) were sent that no rank received: every send needs its receive")
         return outcomes
 
     def lead_or_follow(self, subject: Subject, examine: Callable[[], None]) -> None:

@@ -46,7 +46,7 @@ def dense(tensor: Any, what: str) -> Any:
     """`tensor`, or a contiguous copy of it."""
     if not tensor.is_cpu or tensor.layout is not torch.strided:
         raise CollectiveError(
-            f"{what} of a tensor on {tensor.device}, {tensor.layout} is not supported: dense tensors on the CPU are")
+            f"{what} of a tensor on {tensor.device}, {tensor.layout} is not supported; use a dense tensor on the CPU")
     return tensor.contiguous()
 
 

@@ -49,14 +49,14 @@ def reducing(what: str, op: Any, array: Array, size: int) -> Reducing:
     4
     >>> reducing("reduce", ReduceOp.AVG, np.ones(2, int), 4)
     Traceback (most recent call last):
-    zerosim.errors.CollectiveError: reduce by avg of int64 is not supported: sum, and divide
+    zerosim.errors.CollectiveError: reduce by avg of int64 is not supported; use sum, and divide
     """
     name = named(op)
     if name not in FUNCTIONS:
-        raise CollectiveError(f"{what} by {name.lower()} is not supported; by {', '.join(FUNCTIONS).lower()} it is")
+        raise CollectiveError(f"{what} by {name.lower()} is not supported; use {', '.join(FUNCTIONS).lower()}")
     letter = array.dtype.char
     if name == "AVG" and letter in WHOLE:
-        raise CollectiveError(f"{what} by avg of {array.dtype} is not supported: sum, and divide")
+        raise CollectiveError(f"{what} by avg of {array.dtype} is not supported; use sum, and divide")
     if name in ("BAND", "BOR", "BXOR") and letter not in WHOLE:
         raise CollectiveError(f"{what} by {name.lower()} of {array.dtype} is not supported: only whole numbers and "
                               "booleans have bits")

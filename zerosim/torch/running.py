@@ -69,7 +69,7 @@ def missed() -> int:
     """The exit code 1, with a line printed for each, if faults of this rank have not struck; else 0."""
     found = [] if WATCH.faults is None else WATCH.faults.missed
     for fault in found:
-        print(f"zerosim: a fault did not strike: {fault}", file=sys.stderr)
+        print(f"zerosim: a fault was not injected: {fault}", file=sys.stderr)
     return int(bool(found))
 
 
@@ -137,9 +137,9 @@ def check_backend(name: str, asked: str) -> None:
     >>> check_backend("init_process_group", "cpu:gloo,cuda:nccl")
     >>> check_backend("init_process_group", "nccl")
     Traceback (most recent call last):
-    zerosim.errors.UsageError: init_process_group asks for 'nccl', which does not run on the CPU; gloo, mpi, zerosim are
+    zerosim.errors.UsageError: init_process_group asks for 'nccl', which does not run on the CPU; use gloo, mpi, zerosim
     """
     words = [word for word in asked.lower().split(",") if word.startswith("cpu:") or ":" not in word]
     on_cpu = [word.removeprefix("cpu:") for word in words]
     if not on_cpu or any(each not in ON_THE_CPU for each in on_cpu):
-        raise UsageError(f"{name} asks for {asked!r}, which does not run on the CPU; {', '.join(ON_THE_CPU[2:])} are")
+        raise UsageError(f"{name} asks for {asked!r}, which does not run on the CPU; use {', '.join(ON_THE_CPU[2:])}")

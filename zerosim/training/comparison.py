@@ -231,7 +231,7 @@ def brought_home_otherwise(found: tuple[str, str], due: tuple[str, str] | None) 
     """The first digest of the state on rank 0 after the last step that differs from one process's, in words."""
     for what, mine, other in zip(("weights", "optimizer state"), found, due or found, strict=True):
         if mine != other:
-            return f"{what} brought to rank 0 are not one process's: SHA-256 {mine[:12]}, due is {other[:12]}"
+            return f"{what} gathered on rank 0 are not one process's: SHA-256 {mine[:12]}; expected {other[:12]}"
     return None
 
 

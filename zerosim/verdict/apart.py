@@ -127,7 +127,7 @@ def order(config: Config, chunk: int) -> str:
     again = f", {config.reductions} times, and these sums left to right" if config.part_by_part else ""
     sent = config.row.parallel.quantized_gradients
     codes = f", sent as {sent}" if sent != "none" else ""
-    codes += " with what that lost before" if config.row.parallel.error_feedback else ""
+    codes += " with error feedback" if config.row.parallel.error_feedback else ""
     cast = "" if config.computing is config.precision else f", of gradients computed in {config.computing.weights}"
     cast += f", of products in {config.autocast.weights}" if config.autocast else ""
     later = LATER if config.row.parallel.delayed_update else ""

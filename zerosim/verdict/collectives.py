@@ -274,7 +274,7 @@ def due_results(scenario: CollectiveScenario, outcome: ProgramOutcome) -> Findin
     claim = f"{outcome.program.name} leaves the expected numbers"
     for rank, (found, due) in enumerate(zip(outcome.results, scenario.expect.results, strict=True)):
         if found is None or found.tolist() != list(due):
-            return Finding(claim, False, f"rank {rank} holds {shown(found)}, due is {list(due)}")
+            return Finding(claim, False, f"rank {rank} holds {shown(found)}; expected {list(due)}")
     all_found = "; ".join(f"rank {rank} {shown(result)}" for rank, result in enumerate(outcome.results))
     return Finding(claim, True, f"{outcome.program.name} left {all_found}")
 

@@ -292,7 +292,7 @@ def failed_checks(stage: TrainedRow) -> list[str]:
         (any(each != stage.formula_operations for each in stage.measured.operations), miscalculated(stage)),
         (stepped and not all(rank.rests for rank in stage.memory), f"bytes kept are not the formula's{who(stage)}"),
         (stepped and not all(rank.peaks for rank in stage.memory), mismeasured(stage)),
-        (stage.measured.missed_faults, f"a fault did not strike: {'; '.join(stage.measured.missed_faults)}"),
+        (stage.measured.missed_faults, f"a fault was not injected: {'; '.join(stage.measured.missed_faults)}"),
     ]
     return [what for failed, what in checks if failed]
 

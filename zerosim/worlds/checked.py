@@ -51,8 +51,8 @@ class Checked:
     ...     except MessageError as error:
     ...         print(error)
     >>> spawn(program, ranks=1)
-    rank 0: message 2 from rank 0 came with checksum 0x00000000, and its bytes have 0x0fd59b8d: they were changed on \
-the way
+    rank 0: message 2 from rank 0 came with checksum 0x00000000, but its bytes have 0x0fd59b8d: they were changed in \
+transit
     [None]
     """
 
@@ -121,8 +121,8 @@ the way
         found = zlib.crc32(landing[:-CHECKSUM_BYTES].data)
         if brought != found:
             raise MessageError(
-                f"{self._due_words(source)} came with checksum {brought:#010x}, and its bytes have {found:#010x}: they "
-                "were changed on the way"
+                f"{self._due_words(source)} came with checksum {brought:#010x}, but its bytes have {found:#010x}: they "
+                "were changed in transit"
             )
         self._check_number(number, source)
         if dtype != dtype_tag(into.dtype):
@@ -134,9 +134,9 @@ the way
 
     def _check_number(self, number: int, source: int) -> None:
         if number > self._came[source]:
-            raise MessageError(f"{self._due_words(source)} was lost: number {number} came in its place")
+            raise MessageError(f"{self._due_words(source)} was lost: message {number} arrived instead")
         if number < self._came[source]:
-            raise MessageError(f"{self._due_words(source)} was due, and number {number} came once more")
+            raise MessageError(f"{self._due_words(source)} was expected; message {number} arrived again")
 
     def _due_words(self, source: int) -> str:
         return f"rank {self.rank}{spaced(HERE.location)}: message {self._came[source]} from rank {source}"

@@ -25,7 +25,7 @@ def check_payload(payload: Any, role: str) -> None:
 def refuse_mask(payload: Any, role: str) -> None:
     """Refuse a masked array: its mask is no part of a message."""
     if isinstance(payload, np.ma.MaskedArray):
-        raise CollectiveError(f"{role} is a masked array, and no message has a mask; send .filled(...) of it")
+        raise CollectiveError(f"{role} is a masked array, but messages have no mask; send its .filled(...)")
 
 
 def check_into(into: Payload) -> None:

@@ -183,7 +183,7 @@ class _World:
             except RuntimeError as error:
                 self.unfinished = set(range(rank))
                 self.failure = CollectiveError(
-                    f"{rank} of {self.size} ranks have begun, and no more threads can: {error}; give fewer ranks")
+                    f"{rank} of {self.size} ranks have started, and no more threads can: {error}; give fewer ranks")
                 break
         self._pass_turn()
         try:

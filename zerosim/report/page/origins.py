@@ -95,7 +95,7 @@ def differences(runs: Sequence[PageRun]) -> Markup:
         element("th", each, scope="col") for each in ("key", *(run.label for run in runs))))),
         element("tbody", *lines)) if lines else element("p", "Both have the same scenario, except for titles and "
                                                              "captions.")
-    return section("differences", "In what the two differ", scrolling(said), element("p", same_bits(runs)))
+    return section("differences", "Differences of the scenarios", scrolling(said), element("p", same_bits(runs)))
 
 
 def same_bits(runs: Sequence[PageRun]) -> str:

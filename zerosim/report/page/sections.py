@@ -193,7 +193,7 @@ def legends(drawings: Drawings) -> Markup:
     """The meaning of colours and textures."""
     words = (
         "A colour is an activity, and every other layer is paler. A pale box around messages is their collective, with "
-        "the number of its layer; the grey part of a message is waiting, before anything came.")
+        "the number of its layer; the grey part of a message is the wait before its first byte.")
     return element(
         "div", element("p", words),
         element("ul", *(element("li", Markup(swatch(each)), drawings.words.get(each, each))
