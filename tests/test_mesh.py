@@ -19,7 +19,7 @@ from zerosim.payloads.terms import symbols
 from zerosim.planner.cluster import cluster_of
 from zerosim.planner.rehearsal import rehearse, rehearsed_apart
 from zerosim.proofs.proof import added
-from zerosim.scenario import Check, Parallel, Scenario, WorldKeys
+from zerosim.scenario import Check, Parallel, Scenario, Train, WorldKeys
 from zerosim.scenario.machine import ClusterKeys
 from zerosim.sharding import Mesh, bounds, owned, padded, split
 from zerosim.stages.adding import ADDITIONS
@@ -184,6 +184,22 @@ def test_only_gradients_travel_between_groups():
         parts = sum(4 * (bounds(unit.count, 4)[0][1]) for unit in row.config.model.units)
         for rank in row.traffic:
             assert rank.counts.by_collective["all_reduce"]["sent_bytes"] == 2 * parts * row.config.steps
+
+
+@pytest.mark.parametrize("name", ["naive", "direct", "halving", "rabenseifner"])
+@pytest.mark.parametrize(("ranks", "group"), [(2, 1), (4, 1), (4, 2), (8, 2)])
+def test_a_named_reduce_scatter_adds_replicas_too(ranks, group, name):
+    base = hybrid(ranks, group)
+    outcome = run_locally(prepare(
+        replace(base, parallel=replace(base.parallel, reduce_scatter=name)), labelled()), Silent())
+    assert outcome.failures == []
+    assert {row.equal for row in outcome.trained} == {True}
+
+
+def test_an_algorithm_must_serve_the_replicas_too():
+    with pytest.raises(ScenarioError, match=r"parallel\.reduce_scatter halving serves a power of two of ranks, not 3"):
+        Scenario(world=WorldKeys(6), train=Train(micro_batches=6), parallel=Parallel(
+            replicas=3, reduce_scatter="halving"))
 
 
 def test_replicas_that_never_add_are_caught(monkeypatch):

@@ -70,11 +70,14 @@ def due(config: Config, rank: int, updates: int, hosts: Sequence[int] = ()) -> d
         named = config.serving("all_gather")
         if named is None:
             return walks(config, units, element_bytes, to_gather)
-        return carried(config, named, units, element_bytes, rank, hosts)
+        return carried(config, named, mesh.neighbours, lengths(units), element_bytes, rank, hosts)
+
+    def lengths(units: Iterable[Unit]) -> list[int]:
+        return [owned(unit.count, config.mesh).length for unit in units]
 
     named = config.serving("reduce_scatter")
     added = (reductions(config, trained, to_add) if named is None
-             else carried(config, named, trained, config.wire.itemsize, rank, hosts))
+             else carried(config, named, mesh.neighbours, lengths(trained), config.wire.itemsize, rank, hosts))
     found = {"reduce_scatter": added.times(reductions_due), "all_gather": Due()}
     found["all_reduce"] = replicas_added(config, trained, rank, hosts).times(reductions_due)
     if config.sums_everywhere:
@@ -82,7 +85,7 @@ def due(config: Config, rank: int, updates: int, hosts: Sequence[int] = ()) -> d
     if stage.publishes and publish == "broadcasts":
         by_name = config.serving("broadcast")
         told = (broadcasts(config, trained, weights, rank, away(tree_from_everyone)) if by_name is None
-                else carried(config, by_name, trained, weights, rank, hosts))
+                else carried(config, by_name, mesh.neighbours, lengths(trained), weights, rank, hosts))
         found["broadcast"] = told.times(updates)
     elif stage.publishes:
         found["all_gather"] += gathers(trained, weights).times(updates)
@@ -150,22 +153,22 @@ def replicas_added(config: Config, trained: Iterable[Unit], rank: int, hosts: Se
     replicas, total = config.mesh.replicas, Due()
     if replicas == 1:
         return total
-    copies, order = config.mesh_of(rank).copies, config.row.parallel.order
-    for unit in trained:
-        length = chunk_length(unit.count, config.ranks)
-        for away in (leaving(peers, copies, rank, hosts) for peers in (reducing(order, 0), ring)):
-            total += round_the(replicas, config, length, config.wire.itemsize, away)
-    return total
+    copies, order, size = config.mesh_of(rank).copies, config.row.parallel.order, config.wire.itemsize
+    lengths, named = [chunk_length(unit.count, config.ranks) for unit in trained], config.serving("reduce_scatter")
+    halves = [ring] if named else [reducing(order, 0), ring]
+    for length in lengths:
+        for away in (leaving(peers, copies, rank, hosts) for peers in halves):
+            total += round_the(replicas, config, length, size, away)
+    return total + carried(config, named, copies, lengths, size, rank, hosts) if named else total
 
 
 def carried(
-    config: Config, algorithm: Algorithm, units: Iterable[Unit], element_bytes: int, rank: int, hosts: Sequence[int]
+    config: Config, algorithm: Algorithm, ranks: Sequence[int], lengths: Iterable[int], element_bytes: int, rank: int,
+    hosts: Sequence[int],
 ) -> Due:
-    """A collective that the scenario names, on each of `units`: its messages in a run by itself."""
-    ranks, total = config.mesh_of(rank).neighbours, Due()
-    rooted = algorithm.collective == "broadcast"
-    for unit in units:
-        length = owned(unit.count, config.mesh).length
+    """A collective that the scenario names, among `ranks` over chunks of each length: its messages in a run alone."""
+    total, rooted = Due(), algorithm.collective == "broadcast"
+    for length in lengths:
         for piece in config.buckets.pieces(length, element_bytes * (1 if rooted else len(ranks))):
             count = (piece.stop - piece.start) * (1 if rooted else len(ranks))
             for root in range(len(ranks) if rooted else 1):

@@ -225,17 +225,18 @@ class Scenario:
             )
 
     def _check_serving(self, parallel: Parallel) -> None:
-        """Check that the named algorithms support the ranks, and declare an order."""
+        """Check that the named algorithms support a group, a sum the replicas too, and declare an order."""
         ranks = parallel.group_of(self.world.ranks)
         for kind in SERVING:
             name = getattr(parallel, kind)
             if not name:
                 continue
             algorithm = SERVING[kind][name]
-            if not algorithm.serves(ranks):
-                raise self.origin.error(
-                    f"parallel.{kind} {name} serves {algorithm.limit}, not {ranks}; use another algorithm or another "
-                    f"number of ranks", ("parallel", kind), ("world", "ranks"))
+            for count in (ranks, self.world.ranks // ranks) if kind == "reduce_scatter" else (ranks,):
+                if not algorithm.serves(count):
+                    raise self.origin.error(
+                        f"parallel.{kind} {name} serves {algorithm.limit}, not {count}; use another algorithm or "
+                        f"another number of ranks", ("parallel", kind), ("world", "ranks"))
             joins = algorithm.users or any(
                 len(message) > 1 for rank in range(ENOUGH_TO_JOIN)
                 for message in algorithm.volume(rank, ENOUGH_TO_JOIN, 0))
