@@ -3,6 +3,7 @@
 import argparse
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from io import StringIO
 
@@ -23,6 +24,7 @@ from zerosim.instruments.trace import (
     COLLECTIVES,
     COMPUTATION,
     IN,
+    OFFLOAD,
     OUT,
     WAITING,
     ClockOffset,
@@ -165,6 +167,24 @@ def test_what_is_waited_for_is_noted_where_a_rank_had_to_wait():
         (first, at_once), (second, also_at_once) = spawn(program, 2, seed=seed)
         assert first or second
         assert at_once == also_at_once == 0
+
+
+@pytest.mark.parametrize("copies_first", [True, False])
+def test_the_second_channel_has_the_same_number_whichever_thread_is_seen_first(copies_first):
+    def copy():
+        tracer.moving("weights", "layers.0")
+        tracer.moved("weights", "layers.0", 8)
+
+    def send():
+        tracer.sending(np.zeros(1), 1)
+        tracer.sent(np.zeros(1), 1)
+
+    tracer = Tracer(0)
+    tracer.begin()
+    for work in (copy, send) if copies_first else (send, copy):
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(work).result()
+    assert {span.lane: span.channel for span in tracer.end(1).spans} == {OFFLOAD: 2, OUT: 2}
 
 
 # Figures.

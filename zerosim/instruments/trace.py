@@ -6,7 +6,8 @@
                collectives             calls of collectives, each from its beginning to its end
                communication out, in   the messages within them
                offload                 copies to memory of the host or to files and back, and waits for these
-    channel    1 for the step itself; 2 and more for other threads, each with its own channel
+    channel    1 for the step itself; 2 and more for other threads, each with its own channel. Threads that copy between
+               tiers of memory are counted apart, so the second channel has the same number on each rank
     hidden     communication during which its rank computes
 
 In one lane and channel of a rank no two spans overlap, and neither do computation, waiting and the collectives of
@@ -258,7 +259,7 @@ class Tracer:
         self._spans: list[Span] = []
         self._open = OpenSpans()
         self._thread = 0
-        self._others: dict[int, int] = {}
+        self._others: tuple[dict[int, int], dict[int, int]] = {}, {}
         self._began_ns = 0
 
     def begin(self) -> None:
@@ -319,8 +320,8 @@ class Tracer:
         carried: int = 0, peer: int | None = None, waited_ns: int = 0,
     ) -> None:
         if self._thread:
-            thread = threading.get_ident()
-            channel = 1 if thread == self._thread else self._others.setdefault(thread, len(self._others) + 2)
+            thread, others = threading.get_ident(), self._others[lane == OFFLOAD]
+            channel = 1 if thread == self._thread else others.setdefault(thread, len(others) + 2)
             ended_ns = time.monotonic_ns()
             self._spans.append(
                 Span(self._rank, lane, channel, what, unit, began_ns, ended_ns, carried, peer, waited_ns))
