@@ -43,7 +43,7 @@ JOHNSSON = "Johnsson, Ho, Optimum broadcasting in hypercubes (1989)"
 MIKAMI = "Mikami et al., Massively distributed SGD: ImageNet in a flash (2018)"
 PATARASUK = "Patarasuk, Yuan, Bandwidth optimal all-reduce algorithms (2009)"
 RABENSEIFNER = "Rabenseifner, Optimization of collective reduction operations (2004)"
-WANG = "Wang et al., ZeRO++: Extremely efficient collective communication (2023)"
+WANG = "Wang et al., ZeRO++ (2023)"
 THAKUR = "Thakur, Rabenseifner, Gropp, Optimization of collectives in MPICH (2005)"
 
 
