@@ -28,7 +28,7 @@ def pytest_configure(config):
 BROAD = {
     "accumulation", "bounds", "bring", "buckets", "checkpoint", "checkpoint_run", "cli", "collectives",
     "confirmed", "docs", "examples", "grade", "hosts", "hunt", "independent", "independent_transformer",
-    "kinds", "lessons", "loops", "marking", "mends", "mesh", "mistakes", "mutants", "notebooks", "offload", "far",
+    "kinds", "lessons", "loops", "marking", "mesh", "mistakes", "mutants", "notebooks", "offload", "far",
     "operations", "outside", "outside_answers", "page", "pictures", "plan", "plan_drawn", "planted",
     "ported_from_mpi_suites", "prove", "published", "python_first", "rehearsal", "right", "run", "scenarios",
     "second_copy", "sequences", "software", "stages", "testing", "torch_functions", "trace", "transformers",

@@ -9,20 +9,17 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from zerosim.errors import UsageError
 from zerosim.grading.channel import Answering
 from zerosim.grading.claim import Claim, ClaimsOf
-from zerosim.grading.claims import CLAIMS, STAGE_TRIALS
+from zerosim.grading.claims import CLAIMS
 from zerosim.grading.exercises import Grade, Item, State
-from zerosim.grading.mends import mend
-from zerosim.grading.quickly import DIRECTED, QUICKLY, arrives_as, verdict
-from zerosim.grading.shared import afresh, what_is_shared
+from zerosim.grading.shared_state import with_shared_state
 from zerosim.grading.untouched import fingerprint, touched
-from zerosim.parts.loading import load_file, read_python
+from zerosim.parts.loading import load_file
 from zerosim.proofs.diagnosis import because
 from zerosim.proofs.hints import hint, raised
 
@@ -51,54 +48,9 @@ def grade(function: Callable[..., Any], name: str, claims: ClaimsOf, file: str =
     failed = [item for item in items if item.state == "does not hold"]
     complaint = f"not so: {failed[0].says}\n{failed[0].complaint}" if failed else None
     if complaint and not failed[0].law:
-        complaint = with_mend(complaint, name, function, claims, items.index(failed[0]), file)
+        complaint = with_shared_state(complaint, function, claims, items.index(failed[0]), file)
     done: State = "holds" if all(item.state == "holds" for item in items) else "holds so far"
     return Grade(name, "does not hold yet" if failed else done, items, complaint, examination.printed)
-
-
-def with_mend(complaint: str, name: str, function: Callable[..., Any], claims: ClaimsOf, failed: int, file: str) -> str:
-    """The complaint, with a change of the program that removes the error, if one is found.
-
-    For a stage the search runs only if the cause is not known.
-    """
-    if "MemoryError" in complaint:
-        return complaint
-    try:
-        source = read_python(file).decode()
-    except (OSError, UnicodeDecodeError):
-        return complaint
-    if f"def {name}(" not in source or getattr(function, "__name__", "") != name:
-        return complaint
-    quickly = QUICKLY.get(name, partial(arrives_as, name))
-    lines = complaint.split("\n")
-    last = [lines.pop()] if lines[-1].startswith("see: ") else []
-    alone = afresh(source, file, name, function)
-    if holds_without_error(quickly, alone) and not holds_without_error(quickly, function):
-        lines = [each for each in lines if not each.startswith(("why: ", "seen: "))]
-        why = (f"why: {what_is_shared(source)} is shared by all ranks and all calls; create it within the call. With a "
-               f"separate module for each call the error is gone")
-        return "\n".join([*lines, why, *last])
-    if name in STAGE_TRIALS and "\nwhy: " in complaint:
-        return complaint
-    others = [each for each in CLAIMS if each != name]
-    budget_seconds = KNOWN_SECONDS if "\nwhy: " in complaint else UNKNOWN_SECONDS
-    found = mend(source, name, others, quickly, partial(verdict, claims, failed), budget_seconds)
-    if found is None or (not found[1] and name in DIRECTED):
-        return complaint
-    words, everything = found
-    then = "then every check holds" if everything else "this holds then"
-    return "\n".join([*lines, f"fix: {words}; tried: {then}", *last])
-
-
-KNOWN_SECONDS, UNKNOWN_SECONDS = 4.0, 12.0
-"""The time limit of the search for a change, with a known and with an unknown cause."""
-
-
-def holds_without_error(quickly: Callable[..., bool], function: Callable[..., Any]) -> bool:
-    try:
-        return quickly(function)
-    except Exception:
-        return False
 
 
 class Examination:

@@ -5,6 +5,38 @@ from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any
 
+from zerosim.grading.claim import ClaimsOf
+from zerosim.parts.loading import read_python
+
+
+def with_shared_state(
+    complaint: str, function: Callable[..., Any], claims: ClaimsOf, failed: int, file: str
+) -> str:
+    """The complaint, with another cause if the error is gone when ranks and calls share no state of the module.
+
+    All claims up to the failed one are checked again, since later ones judge the runs of earlier ones.
+    """
+    name = getattr(function, "__name__", "")
+    try:
+        source = read_python(file).decode()
+        named = [*shared_state(source)] if f"def {name}(" in source else []
+    except (OSError, UnicodeDecodeError, SyntaxError, ValueError, RecursionError):
+        return complaint
+    if not named or "MemoryError" in complaint:
+        return complaint
+    asked = [claim for claim in claims(afresh(source, file, name, function))[: failed + 1]
+             if not (claim.law or claim.needs)]
+    try:
+        if any(claim.complaint() for claim in asked):
+            return complaint
+    except Exception:
+        return complaint
+    lines = [each for each in complaint.split("\n") if not each.startswith(("why: ", "seen: "))]
+    last = [lines.pop()] if lines[-1].startswith("see: ") else []
+    why = (f"why: {' and '.join(named)} is shared by all ranks and all calls; create it within the call. With a "
+           f"separate module for each call the error is gone")
+    return "\n".join([*lines, why, *last])
+
 
 def afresh(source: str, file: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, which executes its module again for each rank and each call."""
@@ -19,17 +51,13 @@ def afresh(source: str, file: str, name: str, function: Callable[..., Any]) -> C
     return called
 
 
-def what_is_shared(source: str) -> str:
-    """The mutable state of the module or of a function, by name and line.
+def shared_state(source: str) -> Iterator[str]:
+    """The mutable state of the module and of its functions, by name and line.
 
-    >>> what_is_shared("CACHE = {}\\ndef f(x, seen=[]):\\n    CACHE[x] = seen")
-    '`CACHE` of line 1 and the default of `seen` in line 2'
+    >>> list(shared_state("CACHE = {}\\ndef f(x, seen=[]):\\n    CACHE[x] = seen"))
+    ['`CACHE` of line 1', 'the default of `seen` in line 2']
     """
-    named = list(shared(ast.parse(source)))
-    return " and ".join(named) or "something of the module"
-
-
-def shared(tree: ast.Module) -> Iterator[str]:
+    tree = ast.parse(source)
     used = {node.id for each in tree.body if isinstance(each, ast.FunctionDef | ast.ClassDef)
             for node in ast.walk(each) if isinstance(node, ast.Name)}
     for each in tree.body:
