@@ -6,7 +6,7 @@ Says: why: the default of `seen` in line 9 is shared by all ranks and all calls
 from zerosim.comm import left, right
 
 
-def all_gather(comm, chunks, seen=[]):
+def all_gather(comm, chunks, seen=[]):  # noqa: B006 - the mistake
     for _ in range(comm.size - 1):
         outgoing = (comm.rank - len(seen)) % comm.size
         comm.exchange(chunks[outgoing], to=right(comm), into=chunks[outgoing - 1], source=left(comm))
