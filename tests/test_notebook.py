@@ -2,7 +2,6 @@
 
 import math
 import sys
-from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -13,7 +12,7 @@ import zerosim as zs
 from tests.pages import HOSTILE
 from zerosim.cli import main
 from zerosim.errors import LaunchError, ScenarioError, UsageError
-from zerosim.notebook.outcome import ShownOutcome, override
+from zerosim.notebook.outcome import ShownOutcome, override, shown_outcome
 from zerosim.report.page.page_run import PageRun
 from zerosim.report.rows import compared
 
@@ -116,7 +115,7 @@ def test_a_notebook_shows_verdict_table_and_pictures_that_are_inside(outcome):
 def test_words_of_a_scenario_are_no_html(outcome):
     failure = {"name": HOSTILE, "what": HOSTILE}
     hostile = outcome.document | {"title": HOSTILE, "verdict": HOSTILE, "failures": [failure]}
-    shown = replace(outcome, run=PageRun(hostile))
+    shown = shown_outcome(outcome.subject, hostile)
     seen = Seen(html(shown))
     assert {tag for tag, _ in seen.tags} <= {
         "p", "strong", "ul", "li", "table", "thead", "tbody", "tr", "th", "td", "img"}
@@ -259,8 +258,8 @@ def test_a_schedule_of_a_function_and_with_a_root():
     found = zs.show(mine_all_reduce, ranks=2)
     assert not found.passed
     assert "FAILED" in repr(found)
-    assert zs.show(mine_all_reduce, ranks=2, claims="reduce").schedule.subject.collective == "reduce"
-    assert zs.show("tree.broadcast", 4, root=2).schedule.root == 2
+    assert zs.show(mine_all_reduce, ranks=2, claims="reduce").subject.subject.collective == "reduce"
+    assert zs.show("tree.broadcast", 4, root=2).subject.root == 2
 
 
 def test_a_step_of_a_stage_shows_itself(tmp_path):
@@ -314,7 +313,8 @@ def test_a_plan_shows_itself_in_a_few_lines(capsys):
     assert found.rows()[0]["resting_parameters_bytes"] == found.document["rows"][0]["memory"]["resting"]["parameters"]
     assert main(["plan", "mpt_7b", "--set", "model.layers=2", "--set", 'parallel.stages=["ddp", "zero3"]']) == 0
     assert str(found) == "\n".join(capsys.readouterr().out.splitlines()[2:])
-    assert found._repr_mimebundle_() == {"text/plain": str(found)}
+    assert set(found._repr_mimebundle_()) == {"text/plain", "text/html"}
+    assert found._repr_mimebundle_()["text/plain"] == str(found)
     assert found.passed
     assert "srcdoc" in Seen(html(found.page())).tags[0][1]
 

@@ -299,7 +299,7 @@ def test_costs_are_remembered_and_a_single_rank_communicates_for_nothing():
 ])
 def test_what_trains_on_32_gb_without_model_parallelism_is_what_the_zero_paper_says(shape, fits):
     keys = {f"model.{name}": value for name, value in shape.items()}
-    found = zs.plan(PLANS / "zero_7b5.toml", set={**keys, "train.micro_batch": 1}).plan
+    found = zs.plan(PLANS / "zero_7b5.toml", set={**keys, "train.micro_batch": 1}).subject
     assert {row.config.row.stage: row.fits for row in found.rows if row.config.row.stage in fits} == fits
 
 
@@ -317,7 +317,7 @@ def test_every_figure_of_a_machine_says_its_source_or_is_fitted(kind, fitted):
 def test_speed_up_is_beyond_linear_where_more_replicas_make_room_for_larger_micro_batches():
     found = zs.plan(
         PLANS / "zero_60b.toml", set={"parallel.stages": ["zero2"], "check.does_not_fit": []},
-        ranks=[4, 25], sweep={"train.micro_batch": [24, 48]}).plan
+        ranks=[4, 25], sweep={"train.micro_batch": [24, 48]}).subject
     best = {}
     for row in found.rows:
         if row.fits:
@@ -330,7 +330,7 @@ def test_speed_up_is_beyond_linear_where_more_replicas_make_room_for_larger_micr
 
 @cache
 def shipped(name):
-    return zs.plan(PLANS / name).plan
+    return zs.plan(PLANS / name).subject
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in PLANS.glob("*.toml")))
@@ -409,7 +409,7 @@ def test_claims_of_what_is_not_planned_are_not_judged(flags, capsys):
 
 def test_each_claim_is_judged_by_itself():
     claims = {"check.fits": ["ddp"], "check.does_not_fit": ["zero3"]}
-    found = zs.plan(PLANS / "mpt_7b.toml", set={"model.layers": 2, **claims}).plan
+    found = zs.plan(PLANS / "mpt_7b.toml", set={"model.layers": 2, **claims}).subject
     assert [claim.words for claim in found.claims if claim.broken is None] == ["an MFU of 45% to 56%"]
     assert found.broken == ["Stage III must not fit, but it does"]
 
@@ -417,7 +417,7 @@ def test_each_claim_is_judged_by_itself():
 @pytest.mark.parametrize("device", ["tpu_v4", "tpu_v5p"])
 def test_every_device_can_be_offloaded_from(device):
     offloading = {"parallel.recompute": True, "parallel.offload_activations": True}
-    found = zs.plan(PLANS / "mpt_7b.toml", set={"model.layers": 2, "cluster.device": device, **offloading}).plan
+    found = zs.plan(PLANS / "mpt_7b.toml", set={"model.layers": 2, "cluster.device": device, **offloading}).subject
     assert found.rows[-1].found.clock.computing_ns["offload"] > 0
 
 

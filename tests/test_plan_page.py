@@ -29,7 +29,7 @@ FLAGS = [word for key, value in SMALL.items() for word in ("--set", f"{key}={val
 
 @pytest.fixture(scope="module")
 def small():
-    return zs.plan(MPT, ranks=[8, 64], set=SMALL).plan
+    return zs.plan(MPT, ranks=[8, 64], set=SMALL).subject
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_a_page_says_which_rows_it_draws(small):
 
 
 def test_a_page_says_what_leaves_a_host_where_there_are_several():
-    one, two = (zs.plan(MPT, ranks, set=SMALL).plan for ranks in (8, 16))
+    one, two = (zs.plan(MPT, ranks, set=SMALL).subject for ranks in (8, 16))
     assert "leaves a host" not in str(table(one, names_of(one.rows)))
     page = str(table(two, names_of(two.rows)))
     assert "leaves a host, MB" in page or "leaves a host, GB" in page
@@ -82,11 +82,11 @@ def test_a_page_says_what_leaves_a_host_where_there_are_several():
 
 def test_a_page_s_heading_says_what_is_planned_and_no_other_number(tmp_path):
     """The shipped scenario has 64 ranks, and its page for 16 said so."""
-    page = Seen(plan_page(zs.plan("llama3_8b", 16, set={"model.layers": 2}).plan, ""))
+    page = Seen(plan_page(zs.plan("llama3_8b", 16, set={"model.layers": 2}).subject, ""))
     heading = page.text[: page.text.index("Memory and time of each row")]
     assert "16 ranks of H100 SXM 80 GB" in heading
     assert "64" not in heading.partition("Not judged")[0]
-    assert machine(zs.plan(MPT, [8, 64], set=SMALL).plan.rows).startswith("8 and 64 ranks of A100")
+    assert machine(zs.plan(MPT, [8, 64], set=SMALL).subject.rows).startswith("8 and 64 ranks of A100")
 
 
 def test_the_first_picture_has_what_decides_whether_a_row_fits(small):
@@ -102,12 +102,12 @@ def test_the_first_picture_has_what_decides_whether_a_row_fits(small):
 
 def test_hfu_below_mfu_is_explained_where_it_is_seen(small):
     assert [word for word, _ in legend(small.rows)][-1] == "MFU, HFU"
-    kept = zs.plan(MPT, set=SMALL | {"parallel.recompute": False}).plan.rows
+    kept = zs.plan(MPT, set=SMALL | {"parallel.recompute": False}).subject.rows
     assert [word for word, _ in legend(kept)][-1] == "HFU < MFU"
 
 
 def test_only_links_that_are_there_are_named():
-    one, *_, two = zs.plan(MPT, ranks=[1, 2], set=SMALL | {"cluster.devices_per_host": 1}).plan.rows
+    one, *_, two = zs.plan(MPT, ranks=[1, 2], set=SMALL | {"cluster.devices_per_host": 1}).subject.rows
     assert machine([one]) == "1 rank of A100 SXM 40 GB; collectives pipelined"
     assert machine([two]) == "2 ranks of A100 SXM 40 GB; RoCE, 8 × 200 Gbit/s between hosts; collectives pipelined"
 
@@ -151,7 +151,7 @@ def test_what_is_offloaded_is_waited_for():
 
 def test_offloading_takes_the_longer_the_slower_its_link():
     times = [
-        zs.plan(MPT, set=SMALL | {"parallel.offload_activations": True, "cluster.host_memory": link}).plan.rows[-1]
+        zs.plan(MPT, set=SMALL | {"parallel.offload_activations": True, "cluster.host_memory": link}).subject.rows[-1]
         for link in ("pcie5", "pcie3", {"latency_us": 0, "gigabytes_per_second": 0.01})
     ]
     assert times[0].step_seconds < times[1].step_seconds < times[2].step_seconds
@@ -214,7 +214,7 @@ def test_a_machine_is_read_as_a_scenario_is(content, found, tmp_path, capsys):
 
 
 def test_every_picture_of_memory_has_a_line_at_the_device():
-    plan = zs.plan("scenarios/plans/mpt_7b.toml", set={"model.layers": 2}).plan
+    plan = zs.plan("scenarios/plans/mpt_7b.toml", set={"model.layers": 2}).subject
     drawings = Drawings(drawn(plan), int(plan.rows[0].cluster.device.memory))
     for name in ("memory", "kept"):
         _, line = drawings.specs[name]["layer"]
@@ -230,6 +230,6 @@ def test_a_plan_shows_machine_software_and_rows_in_a_notebook_and_little_at_the_
     html = found._repr_html_()
     for said in ("64 ranks of A100 SXM 40 GB", "PyTorch&#x27;s kernels one by one", "<table", "<li>"):
         assert said in html
-    assert html.count("<tr>") == 1 + len(found.plan.rows)
+    assert html.count("<tr>") == 1 + len(found.subject.rows)
     assert "<script" not in html
     assert len(repr(found)) < 1000

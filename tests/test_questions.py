@@ -83,7 +83,7 @@ def test_what_is_no_number_of_tokens_is_refused(said, words):
 def answers():
     """DDP, of these, does not fit on a device with 20 GB."""
     changes = PRICED | {"cluster.figures": {"memory": 20e9}}
-    return zs.plan(LLAMA, [8, 16, 32, 64], set=changes, tokens="300B", days=3).plan.answers
+    return zs.plan(LLAMA, [8, 16, 32, 64], set=changes, tokens="300B", days=3).subject.answers
 
 
 def test_days_and_dollars_are_those_of_the_step(answers):
@@ -105,9 +105,9 @@ def test_the_fewest_and_the_cheapest_are_those_of_all_rows(answers):
 
 
 def test_more_devices_are_tried_until_one_number_is_in_time():
-    found = zs.plan(LLAMA, set=PRICED, tokens="1T", days=20).plan
+    found = zs.plan(LLAMA, set=PRICED, tokens="1T", days=20).subject
     fewest = found.answers.fewest
-    before = zs.plan(LLAMA, fewest.devices // 2, set=PRICED, tokens="1T", days=20).plan
+    before = zs.plan(LLAMA, fewest.devices // 2, set=PRICED, tokens="1T", days=20).subject
     assert before.answers.fewest is None
     assert {row.config.ranks for row in found.rows} >= {8, fewest.devices // 2, fewest.devices}
     assert max(row.config.ranks for row in found.rows) == fewest.devices

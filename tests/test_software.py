@@ -19,7 +19,7 @@ def shown(**cluster):
 
 
 def row(**cluster):
-    (found,) = shown(**cluster).plan.rows
+    (found,) = shown(**cluster).subject.rows
     return found
 
 
@@ -85,7 +85,7 @@ def test_8_bits_with_a_scale_for_each_row_are_slower_than_with_one_for_an_array(
     found = {}
     for products, speed in published.items():
         keys = {**SMALL, **figures, **machine, "cluster.products": products}
-        (planned,) = zs.plan("scenarios/plans/llama3_8b.toml", set=keys).plan.rows
+        (planned,) = zs.plan("scenarios/plans/llama3_8b.toml", set=keys).subject.rows
         found[products] = planned.tokens_per_second
         assert planned.tokens_per_second == pytest.approx(speed, rel=0.15)
     assert found["weights"] < found["fp8_rowwise"] < found["fp8"]
@@ -94,7 +94,7 @@ def test_8_bits_with_a_scale_for_each_row_are_slower_than_with_one_for_an_array(
 def test_a_step_of_the_optimizer_has_room_beside_its_operands():
     tiny = {**SMALL, "model.layers": 1, "model.sequence": 32, "cluster.software": "eager", "cluster.loss": "chunked"}
     with_room, without = (
-        zs.plan("scenarios/plans/llama3_8b.toml", set={**tiny, "cluster.software": name}).plan.rows[0]
+        zs.plan("scenarios/plans/llama3_8b.toml", set={**tiny, "cluster.software": name}).subject.rows[0]
         for name in ("eager", "fused"))
     parameters = with_room.config.model.count / 8
     assert with_room.found.resting == without.found.resting

@@ -18,13 +18,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from zerosim.collectives import Algorithm
     from zerosim.models.units import ModelKind
-    from zerosim.notebook.grades import ShownGrade
-    from zerosim.notebook.operations import ShownOperations
-    from zerosim.notebook.outcome import ShownCollectives, ShownOutcome
-    from zerosim.notebook.plans import ShownPlan
-    from zerosim.notebook.proof import ShownProofs
-    from zerosim.notebook.schedule import ShownSchedule
-    from zerosim.notebook.step import ShownStep
+    from zerosim.notebook.outcome import ShownOutcome
+    from zerosim.notebook.shown import Shown
     from zerosim.optim.optimizers import Optimizer
     from zerosim.scenario import Scenario
     from zerosim.stages import Stage
@@ -32,7 +27,7 @@ if TYPE_CHECKING:
 
 def run(
     scenario: "str | os.PathLike[str] | Mapping[str, Any] | Scenario", set: Mapping[str, Any] | None = None
-) -> "ShownOutcome | ShownCollectives":
+) -> "ShownOutcome | Shown":
     """The outcome of a scenario, run in this process, a thread for each rank; its last step is traced.
 
     `scenario` is a path, the name of a shipped one, a dict such as `{"train": {"steps": 5}}`, or a `zs.Scenario`.
@@ -62,7 +57,7 @@ def plan(
     path: "str | os.PathLike[str] | Mapping[str, Any] | Scenario", ranks: int | Sequence[int] = (), *,
     set: Mapping[str, Any] = {}, sweep: Mapping[str, Sequence[Any]] = {}, tokens: str | float | None = None,
     days: float | None = None,
-) -> "ShownPlan":
+) -> "Shown":
     """The plan of a scenario on its own number of ranks, on `ranks` ranks, or on each of `ranks`; `path` is as in
     `run`.
 
@@ -82,19 +77,19 @@ def plan(
     >>> [(row["name"], row["fits"], row["peak_bytes"]) for row in found.rows()]
     [('DDP', True, 28420112384), ('Stage III', True, 20742857216)]
     """
-    from zerosim.notebook.plans import ShownPlan  # noqa: PLC0415 - most programs do not need it
+    from zerosim.notebook.plans import shown_plan  # noqa: PLC0415 - most programs do not need it
     from zerosim.planner.questions import Question  # noqa: PLC0415
     from zerosim.planner.reading import read_plan  # noqa: PLC0415
 
     question = None if tokens is None else Question.read(tokens, days)
     counts = [ranks] if isinstance(ranks, int) else list(ranks)
-    return ShownPlan(read_plan(path, counts, set, sweep, question=question))
+    return shown_plan(read_plan(path, counts, set, sweep, question=question))
 
 
 def show(
     collective: "str | Algorithm | Stage | Callable[..., Any]", ranks: int = 4, root: int | None = None, *,
     claims: str | None = None,
-) -> "ShownSchedule | ShownStep":
+) -> "Shown":
     """The schedule of a collective, or a step of a stage, from a recorded run on that many ranks.
 
     `collective` is a name from the table of algorithms, `my_file.py:my_all_reduce`, a function, or a stage such as
@@ -111,7 +106,7 @@ def show(
     return shown(collective, ranks, root, claims)
 
 
-def operations(path: str | None = None) -> "ShownOperations":
+def operations(path: str | None = None) -> "Shown":
     """The public operations, or those of a file, with their formulas, kept arrays, matrix products and moved bytes.
 
     Figures are those of an example, whose shapes `rows()` has, in float32. `path` is a Python file whose `EXAMPLES` has
@@ -122,14 +117,14 @@ def operations(path: str | None = None) -> "ShownOperations":
     >>> row["name"], row["inputs"], row["keeps"], row["kept_bytes"], row["forward_products"]
     ('linear', {'x': (4, 16), 'weight': (8, 16), 'bias': (8,)}, ('x',), 256, 1024)
     """
-    from zerosim.notebook.operations import operations_of  # noqa: PLC0415
+    from zerosim.notebook.schedule import operations_of  # noqa: PLC0415
 
     return operations_of(path)
 
 
 def prove(
     collective: "str | Algorithm | Callable[..., Any]", ranks: int | Iterable[int] = 4, *, claims: str | None = None
-) -> "ShownProofs":
+) -> "Shown":
     """The proofs of a collective on symbols, on `ranks` ranks or on each of `ranks`.
 
     `collective` and `claims` are as in `show`. Raises `UsageError` for an unknown name and for ranks that it does not
@@ -144,7 +139,7 @@ def prove(
     return proved(collective, ranks, claims)
 
 
-def grade(function: "str | Algorithm | Stage | Optimizer | ModelKind | Callable[..., Any]") -> "ShownGrade":
+def grade(function: "str | Algorithm | Stage | Optimizer | ModelKind | Callable[..., Any]") -> "Shown":
     """The grade of a user's part, or of a function for an exercise, computed in this process.
 
     `function` is the function, the object that a decorator made from it, or `FILE.py:NAME`. One with the name of an
@@ -156,9 +151,9 @@ def grade(function: "str | Algorithm | Stage | Optimizer | ModelKind | Callable[
     >>> zs.grade(all_gather)
     <grade of all_gather: not yet written>
     >>> def signs(g, *, t, h, a, b): g *= h.learning_rate
-    >>> print(zs.grade(signs).grade.complaint.splitlines()[-1])
+    >>> print(zs.grade(signs).document["complaint"].splitlines()[-1])
     it writes to the gradient g, which is read-only; use the scratch arrays a and b
     """
-    from zerosim.notebook.grades import graded  # noqa: PLC0415
+    from zerosim.notebook.proof import graded  # noqa: PLC0415
 
     return graded(function)

@@ -3,16 +3,16 @@
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 
 from zerosim.errors import LaunchError, UsageError
 from zerosim.jobs import Request, load_job
-from zerosim.notebook.display import Bundle, Page, Picture, printed
-from zerosim.notebook.shown import Shown
+from zerosim.notebook.shown import Page, Picture, Shown, printed
 from zerosim.report import rows
 from zerosim.report.collectives import show_collectives
 from zerosim.report.page.drawings import Drawings
@@ -31,30 +31,10 @@ from zerosim.worlds.launcher import has_company
 
 @dataclass(frozen=True, repr=False)
 class ShownOutcome(Shown):
-    """An outcome that displays itself: `print` shows the tables of `zerosim run`, a notebook pictures too."""
+    """An outcome that displays itself, with more tables of plain rows, and with the pictures of its page."""
 
-    outcome: Outcome
-    run: PageRun
+    run: PageRun = field(kw_only=True)
     """The outcome, read from its document."""
-
-    @property
-    def passed(self) -> bool:
-        """Whether every check held."""
-        return self.outcome.passed
-
-    @property
-    def verdict(self) -> str:
-        """The verdict in a sentence."""
-        return str(self.document["verdict"])
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The outcome as `zerosim run --json` writes it."""
-        return self.run.document
-
-    def rows(self) -> list[dict[str, Any]]:
-        """A plain dict for each row, for `pandas.DataFrame`; `docs/outcome.md` has the keys."""
-        return rows.compared(self.run)
 
     def losses(self) -> list[dict[str, Any]]:
         """A plain dict for each step of each row: `name`, `step`, `loss`."""
@@ -72,8 +52,8 @@ class ShownOutcome(Shown):
     def _specs(self) -> dict[str, Spec]:
         return dict(Drawings(self.run.rows).files())
 
-    def picture(self, name: str, row: str = "") -> Picture:
-        """One picture of the page: `kept`, `sent`, `losses`; for a row `step` or `partners`.
+    def picture(self, name: str = "kept", row: str = "") -> Picture:
+        """One picture of the page: `kept`, `sent`, `losses`; for a row `step`, `memory` or `partners`.
 
         Raises `UsageError` for an unknown picture, and if vl-convert is not installed.
         """
@@ -88,57 +68,35 @@ class ShownOutcome(Shown):
                              f"{joined(whole)}, and of a row, such as row={names[0]!r}, {joined(list(of_rows))}")
         return Picture(svg(self._specs[key]), f"{name}{f' of {row}' * bool(row)} in {self.run.title or 'a run'}")
 
-    def page(self) -> Page:
-        """The outcome as one page, as `zerosim run --report` writes it."""
-        return Page(page([self.run]), f"all of {self.run.title or 'a run'}")
 
-    def __str__(self) -> str:
-        return printed(lambda console: show_outcome(console, untraced(self.outcome)))
-
-    def __repr__(self) -> str:
-        return f"<outcome of {self.run.title!r}: {self.verdict}>"
-
-    def _repr_html_(self) -> str:
-        return str(excerpt(self.run))
-
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
-        return {"text/plain": str(self), "text/html": str(excerpt(self.run))}
+def shown_outcome(outcome: Outcome, document: dict[str, Any]) -> ShownOutcome:
+    """The outcome of a run that displays itself: `print` shows the tables of `zerosim run`, a notebook pictures too."""
+    run = PageRun(document)
+    return ShownOutcome(
+        outcome, outcome.passed, str(document["verdict"]), f"<outcome of {run.title!r}: {document['verdict']}>",
+        show=lambda console: show_outcome(console, untraced(outcome)), make_document=lambda: document,
+        rows_of=lambda _: rows.compared(run), excerpt=lambda: str(excerpt(run)), width=80,
+        make_page=lambda: Page(page([run]), f"all of {run.title or 'a run'}"), run=run)
 
 
-@dataclass(frozen=True, repr=False)
-class ShownCollectives(Shown):
-    """The outcome of a scenario of collectives; `print` and notebooks show it as `zerosim run` does."""
+def shown_collectives(outcome: CollectivesOutcome, document: dict[str, Any]) -> Shown:
+    """The outcome of a scenario of collectives that displays itself as `zerosim run` prints it.
 
-    outcome: CollectivesOutcome
-    found: dict[str, Any]
+    A row, one for each rank of each program, has `name`, `rank`, `sent_bytes`, `messages`, `result_sha256`.
+    """
+    def show(console: Console) -> None:
+        show_collectives(console, outcome)
 
-    @property
-    def document(self) -> dict[str, Any]:
-        """The outcome as `zerosim run --json` writes it."""
-        return self.found
-
-    @property
-    def passed(self) -> bool:
-        """Whether all claims hold."""
-        return self.outcome.passed
-
-    def rows(self) -> list[dict[str, Any]]:
-        """A plain dict for each rank of each program: `name`, `rank`, `sent_bytes`, `messages`, `result_sha256`."""
-        return [
+    verdict = printed(show, 80).splitlines()[-1]
+    return Shown(
+        outcome, outcome.passed, verdict, f"<outcome of {outcome.scenario.title!r}: {verdict}>",
+        show=show, make_document=lambda: document, width=80,
+        rows_of=lambda document: [
             {"name": each["name"], "rank": rank, "sent_bytes": sent, "messages": messages, "result_sha256": digest}
-            for each in self.document["programs"]
+            for each in document["programs"]
             for rank, (sent, messages, digest) in enumerate(
                 zip(each["sent_bytes"], each["messages"], each["results_sha256"], strict=True))
-        ]
-
-    def __str__(self) -> str:
-        return printed(lambda console: show_collectives(console, self.outcome))
-
-    def __repr__(self) -> str:
-        return f"<outcome of {self.outcome.scenario.title!r}: {str(self).splitlines()[-1]}>"
-
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
-        return {"text/plain": str(self)}
+        ])
 
 
 def untraced(outcome: Outcome) -> Outcome:
@@ -148,7 +106,7 @@ def untraced(outcome: Outcome) -> Outcome:
         for row in outcome.rows])
 
 
-def run_here(path: Source, changes: Mapping[str, Any]) -> ShownOutcome | ShownCollectives:
+def run_here(path: Source, changes: Mapping[str, Any]) -> ShownOutcome | Shown:
     """The scenario at `path` with these changes, run in this process; its last step is traced."""
     if has_company():
         raise LaunchError("zs.run has all ranks in this process, and a launcher has started several: "
@@ -163,7 +121,7 @@ def run_here(path: Source, changes: Mapping[str, Any]) -> ShownOutcome | ShownCo
     world = job.local_world()
     outcome = job.run(world, Silent())
     found = job.document(outcome, world)
-    return ShownOutcome(outcome, PageRun(found)) if isinstance(outcome, Outcome) else ShownCollectives(outcome, found)
+    return shown_outcome(outcome, found) if isinstance(outcome, Outcome) else shown_collectives(outcome, found)
 
 
 def override(key: str, value: Any) -> str:

@@ -1,62 +1,65 @@
-"""Proofs for the Python prompt and for notebooks, in the words of `zerosim prove`."""
+"""Proofs and grades for the Python prompt and for notebooks, in the words of `zerosim prove` and `zerosim grade`."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from zerosim.collectives import Algorithm
 from zerosim.errors import UsageError
+from zerosim.grading.exercises import Grade
+from zerosim.grading.parts import grade_named
 from zerosim.jobs.proofs import proofs_of
-from zerosim.notebook.display import Bundle, printed
 from zerosim.notebook.shown import Shown
+from zerosim.parts import Loader, code_of, is_python
 from zerosim.planner.reading import numbers_of_ranks
-from zerosim.proofs.proof import Proof
-from zerosim.proofs.subject import Subject, named_subject, subject
+from zerosim.proofs.subject import named_subject, subject
 from zerosim.report.proof_text import document, show_proofs
 
 
-@dataclass(frozen=True, repr=False)
-class ShownProofs(Shown):
-    """The proofs of a collective on each requested number of ranks."""
+def proved(collective: str | Algorithm | Callable[..., Any], ranks: int | Iterable[int], claims: str | None) -> Shown:
+    """The proofs of a named collective, or of a function, on each number of ranks.
 
-    subject: Subject
-    asked: list[int]
-    proofs: list[Proof]
-
-    @property
-    def passed(self) -> bool:
-        """Whether everything was proved."""
-        return all(proof.holds for proof in self.proofs)
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The proofs as `zerosim prove --json` writes them."""
-        return document(self.subject, self.proofs)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """A plain dict for each number of ranks: `ranks`, `holds`, `order`, `cause`, `command`, `remark`."""
-        return [
-            {key: each for key, each in proof.items() if key not in ("held", "faults")}
-            for proof in self.document["proofs"]
-        ]
-
-    def __str__(self) -> str:
-        return printed(lambda console: show_proofs(console, self.subject, self.asked, self.proofs), width=100)
-
-    def __repr__(self) -> str:
-        ranks = ", ".join(str(proof.size) for proof in self.proofs)
-        return f"<{self.subject.name} on {ranks} ranks: {'proved' if self.passed else 'not proved'}>"
-
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
-        return {"text/plain": str(self)}
-
-
-def proved(
-    collective: str | Algorithm | Callable[..., Any], ranks: int | Iterable[int], claims: str | None
-) -> ShownProofs:
-    """The proofs of a named collective, or of a function, on each number of ranks."""
+    A row has `ranks`, `holds`, `order`, `cause`, `command`, `remark`.
+    """
     if not isinstance(collective, str | Algorithm) and not callable(collective):
         raise UsageError(f"found {collective!r}; give the name of an algorithm, FILE.py:FUNCTION, or a function")
     asked = numbers_of_ranks([ranks] if isinstance(ranks, int) else list(ranks))
     found = named_subject(collective, claims) if isinstance(collective, str) else subject(collective, claims)
-    return ShownProofs(found, asked, proofs_of(found, asked))
+    proofs = proofs_of(found, asked)
+    passed = all(proof.holds for proof in proofs)
+    verdict = "proved" if passed else "not proved"
+    sizes = ", ".join(str(proof.size) for proof in proofs)
+    return Shown(
+        proofs, passed, verdict, f"<{found.name} on {sizes} ranks: {verdict}>",
+        show=lambda console: show_proofs(console, found, asked, proofs),
+        make_document=lambda: document(found, proofs),
+        rows_of=lambda document: [
+            {key: each for key, each in proof.items() if key not in ("held", "faults")} for proof in document["proofs"]
+        ])
+
+
+def graded(part: Any) -> Shown:
+    """The grade of a part or a function, or of `FILE.py:NAME`; an exercise is known by its name.
+
+    A row, one for each claim, has `says`, `state`, `points`, `earned`, `complaint`.
+    """
+    if isinstance(part, str):
+        if not is_python(part):
+            raise UsageError(f"found {part!r}; give FILE.py:NAME, or a function")
+        return shown_grade(grade_named(part, Loader().load(part).value))
+    name, _ = code_of(part)
+    return shown_grade(grade_named(name, part))
+
+
+def shown_grade(grade: Grade) -> Shown:
+    """A grade that displays itself: its claims, its points, and a complaint about the first fault."""
+    items = [{"says": item.says, "state": item.state, "points": item.points, "earned": item.earned,
+              "complaint": item.complaint} for item in grade.items]
+    lines = [f"{item.state:>15}  {item.says} ({item.earned} of {item.points})" for item in grade.items]
+    text = "\n".join([f"{grade.function}: {grade.state}", *lines, *filter(None, [grade.complaint])])
+    return Shown(
+        grade, grade.complaint is None and grade.state != "not yet written", grade.state,
+        f"<grade of {grade.function}: {grade.state}>",
+        show=lambda console: console.print(text, markup=False, soft_wrap=True),
+        make_document=lambda: {"schema": "zerosim.grade/1", "function": grade.function, "state": grade.state,
+                               "complaint": grade.complaint, "items": items},
+        rows_of=lambda document: list(document["items"]))
