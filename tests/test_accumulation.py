@@ -124,7 +124,7 @@ def agrees(found):
     assert found.failures == []
     for stage in found.trained:
         for rank in stage.memory:
-            unlike = {kind for kind, bound in rank.bound_bytes.items() if rank.figures.peak_bytes[kind] != bound}
+            unlike = {kind for kind, bound in rank.due.peak_bytes.items() if rank.figures.peak_bytes[kind] != bound}
             assert not unlike - ({"gradients"} if not gradients_are_exact(stage.config) else set())
 
 

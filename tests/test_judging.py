@@ -26,7 +26,7 @@ from zerosim.training import build, comparison
 from zerosim.training.build import gathering, reference
 from zerosim.training.comparison import Evidence, first_of
 from zerosim.training.experiment import prepare
-from zerosim.training.measurement import MemoryFigures, TrafficCounts
+from zerosim.training.measurement import MemoryCounts, MemoryFigures, TrafficCounts
 from zerosim.training.program import Run, Silent, measure
 from zerosim.verdict.diagnosis import element, hexadecimal, locate, orders_of_addition, ulps_apart
 from zerosim.verdict.judge import judged_memory, what_it_needs
@@ -81,17 +81,14 @@ def test_a_row_of_which_nothing_is_said_has_no_claims_but_the_reference():
 # A rank's figures.
 
 
-def memory(due=(), **changes):
-    figures = dict.fromkeys(KINDS, 10)
+def memory(due=None, overweight=(), lingering=(), **changes):
+    counts = {"rank": 1, "resting_bytes": dict.fromkeys(MODEL_STATES, 0) | {"parameters": 4},
+              "peak_bytes": dict.fromkeys(KINDS, 10)}
     measured = MemoryFigures(**{
-        "rank": 1, "owners": {kind: {} for kind in KINDS} | {"parameters": {"layers.0": 3, "layers.1": 1}},
-        "at_rest": {}, "held_as_began": {}, "peak_bytes": figures, "alive_bytes": 0, "resident_bytes": 0, "curve": [],
+        **counts, "owners": {}, "at_rest": {}, "held_as_began": {}, "alive_bytes": 0, "resident_bytes": 0, "curve": [],
         "copies_messages": False, **changes,
     })
-    return RankMemory(measured, **{
-        "formula_bytes": dict.fromkeys(MODEL_STATES, 0) | {"parameters": 4}, "padding_bytes": 0,
-        "bound_bytes": figures, "least_bytes": {"gradients": 9}, "overweight": [], "lingering": [], **dict(due),
-    })
+    return RankMemory(measured, MemoryCounts(**counts | (due or {})), 0, {"gradients": 9}, [*overweight], [*lingering])
 
 
 def row(steps=0, **found):
@@ -119,7 +116,7 @@ def test_every_kind_may_reach_its_bound_and_no_byte_more(kind):
 
 
 def test_what_lingers_is_told_where_peaks_are_right():
-    found = memory({"lingering": ["5 B of activations as an update begins; expected 4"]})
+    found = memory(lingering=["5 B of activations as an update begins; expected 4"])
     assert not found.peaks
     assert found.mismeasured == (
         "memory is held too long: rank 1 holds 5 B of activations as an update begins; expected 4")
@@ -132,11 +129,12 @@ def test_of_a_kind_that_is_known_to_the_byte_too_little_fails():
 
 
 @pytest.mark.parametrize(("changes", "rests"), [
-    ({}, True), ({"formula_bytes": dict.fromkeys(MODEL_STATES, 0) | {"parameters": 5}}, False),
-    ({"formula_bytes": dict.fromkeys(MODEL_STATES, 0) | {"parameters": 3}}, False), ({"overweight": ["1 B"]}, False),
+    ({}, True), ({"due": {"resting_bytes": dict.fromkeys(MODEL_STATES, 0) | {"parameters": 5}}}, False),
+    ({"due": {"resting_bytes": dict.fromkeys(MODEL_STATES, 0) | {"parameters": 3}}}, False),
+    ({"overweight": ["1 B"]}, False),
 ])
 def test_what_rests_is_the_formulas_and_nothing_beside_it(changes, rests):
-    assert memory(changes).rests is rests
+    assert memory(**changes).rests is rests
 
 
 @pytest.mark.parametrize(("offloaded", "due", "words"), [
@@ -144,7 +142,7 @@ def test_what_rests_is_the_formulas_and_nothing_beside_it(changes, rests):
     (0, 7, "had 0 B in its file; expected 7"),
 ])
 def test_what_is_offloaded_is_the_formulas(offloaded, due, words):
-    found = memory({"formula_offloaded_bytes": due}, offloaded_bytes=offloaded).mismeasured
+    found = memory({"offloaded_bytes": due}, offloaded_bytes=offloaded).mismeasured
     assert found is None if words is None else words in found
 
 

@@ -76,9 +76,8 @@ def scaled(stage, factor):
         return {kind: count * factor for kind, count in counts.items()}
 
     memory = [
-        replace(rank, formula_bytes=times(rank.formula_bytes), figures=replace(
-            rank.figures, peak_bytes=times(rank.figures.peak_bytes),
-            owners={kind: times(owners) for kind, owners in rank.figures.owners.items()}))
+        replace(rank, due=replace(rank.due, resting_bytes=times(rank.due.resting_bytes)), figures=replace(
+            rank.figures, peak_bytes=times(rank.figures.peak_bytes), resting_bytes=times(rank.figures.resting_bytes)))
         for rank in stage.memory
     ]
     traffic = [
@@ -145,8 +144,8 @@ def bar_faults(lines, stages, for_kept, for_sent):
 def test_bars_are_as_long_as_what_is_kept_and_sent(four, width, most):
     lines = shown(four, width)
     assert list(bar_faults(lines, four.trained, *most)) == []
-    longer = {kind: {"all": 4 * count} for kind, count in four.trained[2].memory[0].figures.resting_bytes.items()}
-    held = [replace(rank, figures=replace(rank.figures, owners=longer)) for rank in four.trained[2].memory]
+    longer = {kind: 4 * count for kind, count in four.trained[2].memory[0].figures.resting_bytes.items()}
+    held = [replace(rank, figures=replace(rank.figures, resting_bytes=longer)) for rank in four.trained[2].memory]
     assert list(bar_faults(lines, changed(four, 2, memory=held).trained, *most))
     assert not any("━" in line or "█" in line for line in shown(four, 52))
 
@@ -223,7 +222,8 @@ def test_the_time_of_a_step_is_shown_only_where_it_was_measured(four):
 
 def test_what_is_not_the_formulas_is_marked(four):
     traffic = [replace(rank, due=replace(rank.due, messages=17)) for rank in four.trained[1].traffic]
-    memory = [replace(rank, formula_bytes={**rank.formula_bytes, "gradients": 0}) for rank in four.trained[1].memory]
+    memory = [replace(rank, due=replace(rank.due, resting_bytes={**rank.due.resting_bytes, "gradients": 0}))
+              for rank in four.trained[1].memory]
     wrong = shown(changed(four, 1, traffic=traffic, memory=memory), verbose=True)
     assert [cell[0] == "≠" for cell in rows(wrong, *FOUR)["Stage I"]] == [False, True, True, False]
     assert sum(line.startswith("  by formula") for line in wrong) == 1

@@ -96,7 +96,7 @@ STYLES = {PEAK: "dim", FORMULA: "red"}
 
 def held(name: str, memory: RankMemory) -> list[tuple[str, dict[str, int]]]:
     """The lines of a row: their names, and bytes by kind."""
-    wrong = [] if memory.rests else [(FORMULA, memory.formula_bytes)]
+    wrong = [] if memory.rests else [(FORMULA, memory.due.resting_bytes)]
     far = [(f"  {words}", found) for tier, words in FAR.items() if (found := far_kept(memory, tier))]
     return [(name, memory.figures.resting_bytes), *wrong, (PEAK, memory.figures.peak_bytes), *far]
 

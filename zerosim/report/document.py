@@ -6,7 +6,7 @@ The document therefore contains the command, the versions, the verdict and the t
 
 import math
 import platform
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 
@@ -129,16 +129,24 @@ def traffic_document(rank: RankTraffic) -> dict[str, Any]:
     return asdict(rank.counts) | due
 
 
-IN_DOCUMENTS = ("rank", "resting_bytes", "peak_bytes", "alive_bytes", "resident_bytes", "offloaded_bytes",
-                "far_resting_bytes", "far_peak_bytes", "moved_bytes")
-"""The measured figures of a rank's memory in documents."""
+FAR_FIGURES = ("offloaded_bytes", "far_resting_bytes", "far_peak_bytes", "moved_bytes")
 
 
 def memory_document(rank: RankMemory) -> dict[str, Any]:
-    """One rank's bytes by kind, and the expected ones."""
-    due = {each.name: getattr(rank, each.name) for each in fields(rank) if each.name != "figures"}
-    curve = [{"ns": at, **now} for at, now in rank.figures.curve]
-    return {name: getattr(rank.figures, name) for name in IN_DOCUMENTS} | due | {"curve": curve}
+    """One rank's bytes by kind, and those due; `rank_memory` reads it."""
+    figures, due = rank.figures, rank.due
+    measured = ("rank", "resting_bytes", "peak_bytes", "alive_bytes", "resident_bytes", *FAR_FIGURES)
+    return {
+        **{name: getattr(figures, name) for name in measured},
+        "formula_bytes": due.resting_bytes,
+        "padding_bytes": rank.padding_bytes,
+        "bound_bytes": due.peak_bytes,
+        "least_bytes": rank.least_bytes,
+        "overweight": rank.overweight,
+        "lingering": rank.lingering,
+        **{f"formula_{name}": getattr(due, name) for name in FAR_FIGURES},
+        "curve": [{"ns": at, **now} for at, now in figures.curve],
+    }
 
 
 def plain(value: Any) -> Any:

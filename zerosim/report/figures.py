@@ -40,7 +40,7 @@ def far_kept(memory: RankMemory, tier: str) -> dict[str, int]:
 
 def far_kept_as_due(memory: RankMemory, tier: str) -> bool:
     """Whether these bytes equal the formula's."""
-    due = kept_in(tier, memory.formula_far_resting_bytes, memory.formula_offloaded_bytes)
+    due = kept_in(tier, memory.due.far_resting_bytes, memory.due.offloaded_bytes)
     return far_kept(memory, tier) == due
 
 

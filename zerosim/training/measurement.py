@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from zerosim.allocation import MODEL_STATES, Array, Kind
+from zerosim.allocation import Array, Kind
 from zerosim.instruments.lifetimes import Lifetime
 from zerosim.instruments.trace import Trace
 from zerosim.models.units import Unit
@@ -26,27 +26,15 @@ class TrafficCounts:
     """Bytes sent to other hosts."""
 
 
-@dataclass(frozen=True)
-class MemoryFigures:
-    """The memory of one rank between steps and at the peak within a step, by its ledger."""
+@dataclass(frozen=True, kw_only=True)
+class MemoryCounts:
+    """The bytes of one rank that are compared: measured ones, or due ones."""
 
     rank: int
-    owners: dict[str, dict[str, int]]
-    """Bytes after the last step, by kind, and within a kind by unit or purpose."""
-    at_rest: dict[str, tuple[int, int]]
-    """The least and greatest live bytes of each kind between two steps."""
-    held_as_began: dict[str, dict[Kind, int]]
-    """The greatest live bytes of each kind at the beginning of a unit's reduction or update."""
+    resting_bytes: dict[str, int]
+    """Bytes of each model state after the last step."""
     peak_bytes: dict[str, int]
-    """The peak of each kind and of the total."""
-    alive_bytes: int
-    """The live bytes of all kinds between steps, including buffers for reuse."""
-    resident_bytes: int
-    """The resident memory of the process between steps, minus that before the run."""
-    curve: list[tuple[int, dict[str, int]]]
-    """Nanoseconds since the beginning of the last step, and bytes by kind, at each change."""
-    copies_messages: bool
-    """Whether buffers include the world's copies of messages."""
+    """The peak of each kind and of the total; where due, the largest allowed."""
     offloaded_bytes: int = 0
     """The greatest size of the file for offloaded activations."""
     far_resting_bytes: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -56,10 +44,25 @@ class MemoryFigures:
     moved_bytes: dict[str, int] = field(default_factory=dict)
     """Bytes transferred between tiers in all steps, by kind, source and destination."""
 
-    @property
-    def resting_bytes(self) -> dict[str, int]:
-        """Bytes of each model state after the last step."""
-        return {kind: sum(self.owners[kind].values()) for kind in MODEL_STATES}
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryFigures(MemoryCounts):
+    """The memory of one rank between steps and at the peak within a step, by its ledger."""
+
+    owners: dict[str, dict[str, int]]
+    """Bytes after the last step, by kind, and within a kind by unit or purpose."""
+    at_rest: dict[str, tuple[int, int]]
+    """The least and greatest live bytes of each kind between two steps."""
+    held_as_began: dict[str, dict[Kind, int]]
+    """The greatest live bytes of each kind at the beginning of a unit's reduction or update."""
+    alive_bytes: int
+    """The live bytes of all kinds between steps, including buffers for reuse."""
+    resident_bytes: int
+    """The resident memory of the process between steps, minus that before the run."""
+    curve: list[tuple[int, dict[str, int]]]
+    """Nanoseconds since the beginning of the last step, and bytes by kind, at each change."""
+    copies_messages: bool
+    """Whether buffers include the world's copies of messages."""
 
 
 def figure(**default: Any) -> Any:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from zerosim.allocation import Array
+from zerosim.allocation import MODEL_STATES, Array
 from zerosim.collectives import ring
 from zerosim.comm import Communicator, among
 from zerosim.instruments.clocks import brought_together
@@ -373,9 +373,11 @@ class Steps:
         """The memory figures of this rank."""
         self.replica.storage.settle()
         ledger = self.observers.ledger
+        owners: dict[str, dict[str, int]] = {kind: ledger.owners(kind) for kind in KINDS}
         return MemoryFigures(
             rank=self.comm.rank,
-            owners={kind: ledger.owners(kind) for kind in KINDS},
+            owners=owners,
+            resting_bytes={kind: sum(owners[kind].values()) for kind in MODEL_STATES},
             at_rest=dict(self.at_rest),
             offloaded_bytes=self.replica.tape.shelf.most_bytes,
             held_as_began={name: {**most} for name, most in self.observers.held.most.items()},

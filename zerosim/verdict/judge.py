@@ -12,7 +12,7 @@ from zerosim.formulas.resting import resting_bytes, unit_bytes
 from zerosim.formulas.traffic import due, most_messages, volume
 from zerosim.stages import STAGES
 from zerosim.training.config import Config
-from zerosim.training.measurement import Measurement, MemoryFigures, TrafficCounts
+from zerosim.training.measurement import Measurement, MemoryCounts, MemoryFigures, TrafficCounts
 from zerosim.verdict.diagnosis import Divergence, orders_of_addition
 from zerosim.verdict.outcome import DoesNotFit, RankMemory, RankTraffic, RowOutcome, TrainedRow
 
@@ -64,21 +64,29 @@ def traffic_due(config: Config, rank: int, updates: int, hosts: Sequence[int]) -
 
 
 def judged_memory(config: Config, figures: MemoryFigures, updates: int) -> RankMemory:
-    """One rank's figures with those of the formulas."""
-    resting = resting_bytes(config)
+    """One rank's figures with those due."""
     bounds = peak_bounds(config, copies_messages=figures.copies_messages, updated=updates > 0)
     return RankMemory(
         figures=figures,
-        formula_bytes={kind: getattr(resting, kind) for kind in MODEL_STATES},
-        padding_bytes=resting.padding,
-        bound_bytes={str(kind): most for kind, most in bounds.items()},
+        due=memory_due(config, figures.rank, updates, {str(kind): most for kind, most in bounds.items()}),
+        padding_bytes=resting_bytes(config).padding,
         least_bytes={str(kind): least for kind, least in bounds.items() if reached(config, figures, kind)},
         overweight=[*overweight(config, figures), *left_over(config, figures), *unsteady(config, figures)],
         lingering=lingering(config, figures),
-        formula_offloaded_bytes=pass_peaks(config).offloaded if config.steps_here else 0,
-        formula_far_resting_bytes=without_zeros(far_resting(config)),
-        formula_far_peak_bytes=without_zeros(far_peaks(config, updated=updates > 0)),
-        formula_moved_bytes=moved_bytes(config, updates),
+    )
+
+
+def memory_due(config: Config, rank: int, updates: int, peak_bytes: dict[str, int]) -> MemoryCounts:
+    """The bytes that one rank must keep, and may hold at the peak."""
+    resting = resting_bytes(config)
+    return MemoryCounts(
+        rank=rank,
+        resting_bytes={kind: getattr(resting, kind) for kind in MODEL_STATES},
+        peak_bytes=peak_bytes,
+        offloaded_bytes=pass_peaks(config).offloaded if config.steps_here else 0,
+        far_resting_bytes=without_zeros(far_resting(config)),
+        far_peak_bytes=without_zeros(far_peaks(config, updated=updates > 0)),
+        moved_bytes=moved_bytes(config, updates),
     )
 
 

@@ -3,10 +3,10 @@
 Outcomes know no terminal and no picture. Reports read outcomes; the page reads only the JSON document.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 from zerosim.formulas.addresses import LAID_OUT, Fragmentation
 from zerosim.models.units import Model
@@ -14,22 +14,24 @@ from zerosim.scenario import Scenario
 from zerosim.stages import STAGES
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
-from zerosim.training.measurement import Measurement, MemoryFigures, TrafficCounts
+from zerosim.training.measurement import Measurement, MemoryCounts, MemoryFigures, TrafficCounts
 from zerosim.verdict.apart import Apart
 from zerosim.verdict.diagnosis import Divergence
 from zerosim.worlds.world import counted
 
+Figure = TypeVar("Figure")
+
 
 @dataclass(frozen=True)
 class RankTraffic:
-    """The messages that one rank sent and received in all steps, and those expected by formula."""
+    """The messages that one rank sent and received in all steps, and those due."""
 
     counts: TrafficCounts
     due: TrafficCounts
 
     @property
     def fault(self) -> str | None:
-        """The first count that differs from the formula's, as the words after the name of a row."""
+        """The first count that differs from the one due, as the words after the name of a row."""
         seen, due = self.counts, self.due
         figures = [
             ("bytes sent", seen.sent_bytes, due.sent_bytes),
@@ -38,10 +40,8 @@ class RankTraffic:
             ("bytes sent to other hosts", seen.between_bytes, due.between_bytes),
             ("bytes in the largest message", seen.largest_message_bytes, due.largest_message_bytes),
         ]
-        for name in sorted({*seen.by_collective, *due.by_collective}):
-            ours, theirs = seen.by_collective.get(name, {}), due.by_collective.get(name, {})
-            figures += [
-                (f"{what} of {name}", ours.get(what, 0), theirs.get(what, 0)) for what in {**ours, **theirs}]
+        for name, ours, theirs in paired(seen.by_collective, due.by_collective, {}):
+            figures += [(f"{what} of {name}", found, expected) for what, found, expected in paired(ours, theirs, 0)]
         return next((
             f"{what} are not the formula's: {found:,} of rank {seen.rank}; expected {expected:,}"
             for what, found, expected in figures if found != expected
@@ -54,29 +54,22 @@ class RankTraffic:
 
 @dataclass(frozen=True)
 class RankMemory:
-    """The bytes that one rank kept between steps and at the peak of a step, and those expected by formula."""
+    """The bytes that one rank kept between steps and at the peak of a step, and those due."""
 
     figures: MemoryFigures
-    formula_bytes: dict[str, int]
-    """The expected bytes of each model state between steps."""
+    due: MemoryCounts
     padding_bytes: int
-    """The padding among them."""
-    bound_bytes: dict[str, int]
-    """The largest allowed peak of each kind."""
+    """The padding among the bytes due between steps."""
     least_bytes: dict[str, int]
     """The least allowed peak, for kinds whose peak is known exactly."""
     overweight: list[str]
-    """The units that keep more than the formula says, and other memory that outlives the step, in words."""
+    """The units that keep more than is due, and other memory that outlives the step, in words."""
     lingering: list[str]
     """The memory that a step should have freed before it reduced a gradient or updated weights, in words."""
-    formula_offloaded_bytes: int = 0
-    formula_far_resting_bytes: dict[str, dict[str, int]] = field(default_factory=dict)
-    formula_far_peak_bytes: dict[str, dict[str, int]] = field(default_factory=dict)
-    formula_moved_bytes: dict[str, int] = field(default_factory=dict)
 
     @property
     def rests(self) -> bool:
-        return self.figures.resting_bytes == self.formula_bytes and not self.overweight
+        return self.figures.resting_bytes == self.due.resting_bytes and not self.overweight
 
     @property
     def peaks(self) -> bool:
@@ -86,7 +79,7 @@ class RankMemory:
     def mismeasured(self) -> str | None:
         """The first kind with too much or too little memory at the peak or later, or offloaded, in words."""
         found = self.figures
-        for kind, bound in self.bound_bytes.items():
+        for kind, bound in self.due.peak_bytes.items():
             peak, least = found.peak_bytes[kind], self.least_bytes.get(kind, 0)
             if peak > bound:
                 return (f"more memory than allowed is in use at the peak: rank {found.rank} holds {peak:,} B of "
@@ -96,30 +89,37 @@ class RankMemory:
                         f"{kind}, where {least:,} are used")
         if self.lingering:
             return f"memory is held too long: rank {found.rank} holds {self.lingering[0]}"
-        if found.offloaded_bytes != self.formula_offloaded_bytes:
+        if found.offloaded_bytes != self.due.offloaded_bytes:
             return (f"offloaded bytes are not the formula's: rank {found.rank} had {found.offloaded_bytes:,} B in its "
-                    f"file; expected {self.formula_offloaded_bytes:,}")
+                    f"file; expected {self.due.offloaded_bytes:,}")
         return self.misplaced
 
     @property
     def misplaced(self) -> str | None:
-        """The first figure of host memory, files or copies between them that differs from the formula's, in words."""
-        found = self.figures
-        tiers = [
-            (f"{kind} {words} on {tier}", seen.get(tier, {}), due.get(tier, {}), kind)
-            for words, seen, due in (
-                ("between steps", found.far_resting_bytes, self.formula_far_resting_bytes),
-                ("at the peak", found.far_peak_bytes, self.formula_far_peak_bytes))
+        """The first figure of host memory, files or copies between them that differs from the one due, in words."""
+        found, due = self.figures, self.due
+        figures = [
+            (f"{kind} {words} on {tier}", held, expected)
+            for words, ours, theirs in (("between steps", found.far_resting_bytes, due.far_resting_bytes),
+                                        ("at the peak", found.far_peak_bytes, due.far_peak_bytes))
             for tier in ("host", "disk")
-            for kind in sorted({*seen.get(tier, {}), *due.get(tier, {})})
+            for kind, held, expected in paired(ours.get(tier, {}), theirs.get(tier, {}), 0)
         ]
-        moves = [(f"bytes moved of {what}", found.moved_bytes, self.formula_moved_bytes, what)
-                 for what in sorted({*found.moved_bytes, *self.formula_moved_bytes})]
+        figures += [(f"bytes moved of {what}", moved, expected)
+                    for what, moved, expected in paired(found.moved_bytes, due.moved_bytes, 0)]
         return next((
-            f"far memory is not the formula's: rank {found.rank}, {words}: {seen.get(key, 0):,} B; "
-            f"expected {due.get(key, 0):,}"
-            for words, seen, due, key in [*tiers, *moves] if seen.get(key, 0) != due.get(key, 0)
+            f"far memory is not the formula's: rank {found.rank}, {words}: {held:,} B; expected {expected:,}"
+            for words, held, expected in figures if held != expected
         ), None)
+
+
+def paired(ours: Mapping[str, Figure], due: Mapping[str, Figure], nothing: Figure) -> list[tuple[str, Figure, Figure]]:
+    """Each key of either side, in order, with both figures.
+
+    >>> paired({"b": 1}, {"a": 2, "b": 1}, 0)
+    [('a', 0, 2), ('b', 1, 1)]
+    """
+    return [(key, ours.get(key, nothing), due.get(key, nothing)) for key in sorted({*ours, *due})]
 
 
 @dataclass(frozen=True)
