@@ -2,6 +2,8 @@
 
 import time
 from collections import deque
+from itertools import cycle
+from typing import ClassVar
 
 import mpi4py
 import numpy as np
@@ -11,7 +13,7 @@ from zerosim.allocation import allocate
 from zerosim.errors import Deadlock
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import ObservedAllocator
-from zerosim.worlds import mpi_communicator
+from zerosim.worlds import mpi_communicator, processes
 from zerosim.worlds.mpi_communicator import MpiCommunicator
 from zerosim.worlds.mpi_messages import FAREWELL, dtype_tag
 
@@ -228,8 +230,13 @@ def test_who_closes_waits_until_the_others_close(clock):
 class Board:
     """Notes which ranks have finished."""
 
+    processes: ClassVar = {0: 10, 1: 11}
+
     def __init__(self):
         self.finished = []
+
+    def what_all_do(self):
+        return [("rank 0 computes", ""), ("rank 1 is stopped", "")]
 
     def line(self, rank, channel):
         return None
@@ -249,3 +256,25 @@ def test_a_rank_has_finished_when_its_first_channel_is_closed_and_not_before(clo
     assert board.finished == []
     comm.close()
     assert board.finished == [0]
+
+
+@pytest.mark.parametrize(("states", "due"), [
+    ("T", 56), ("t", 56), ("RTSTD" + "T" * 99, 111), ("RSD" + 9 * "TTTTTR", None),
+])
+def test_a_rank_that_only_sends_notices_one_that_is_stopped_and_none_that_is_busy(states, due, clock, monkeypatch):
+    """A rank is found stopped once a second, for 5 s on end; each send takes 0.1 s."""
+    comm, found = connected(clock, Rank0Of2()), cycle(states)
+    comm.write_on(Board())
+    monkeypatch.setattr(processes, "state_of", lambda process: next(found) if process == "11" else "R")
+
+    def send():
+        while clock.looks < LOOKS // 2:
+            comm.send(NUMBERS, to=1)
+            clock.pause()
+
+    if due is None:
+        send()
+        return
+    with pytest.raises(Deadlock, match="rank 0 waited 5 s for rank 1, which is stopped: rank 0 computes; rank 1 is "):
+        send()
+    assert clock.looks == due

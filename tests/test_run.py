@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from tests.training import claiming, labelled, run, scenario
 from zerosim.data import Dataset, load_dataset
 from zerosim.errors import ScenarioError
 from zerosim.scenario import Check, Parallel, load
 from zerosim.scenario.sections import Variant
+from zerosim.training.alike import alike_everywhere
 from zerosim.training.build import initial_weights
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
@@ -185,3 +187,18 @@ def test_a_rank_has_a_second_channel_where_any_row_needs_one(key, whole, own, ch
         scenario(), parallel=Parallel(**{key: whole}), variant=(Variant(**{key: False}), Variant(**{key: own})))
     monkeypatch.setattr("zerosim.verdict.judged_run.measure_and_judge", lambda comm, run: run.second_channel)
     assert run_on(Offering(1), prepare(rows, labelled()), Silent()) == channel
+
+
+def test_runs_in_two_threads_share_the_limit_of_blas():
+    """The first to end does not lift it for the other."""
+    def threads():
+        return max((each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"), default=1)
+
+    with threadpool_limits(2):
+        before, (first, second) = threads(), (alike_everywhere() for _ in range(2))
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert threads() == 1
+        second.__exit__(None, None, None)
+        assert threads() == before

@@ -58,6 +58,9 @@ class Communicator(Protocol):
     Buffered-copy semantics: the receiver gets the contents that `outgoing` had at the call, however late the message
     arrives, and a send never waits for its receiver. `into` is complete on return. Messages between two ranks arrive in
     the order in which they were sent. A rank may send to itself.
+
+    One thread uses a communicator at a time: a second thread that sends or receives while the first is in a call, or in
+    a collective of zerosim, gets a `CollectiveError`. Threads that communicate at once need a channel each.
     """
 
     @property

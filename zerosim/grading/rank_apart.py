@@ -33,7 +33,7 @@ from zerosim.grading.variants import ELSEWHERE, Hosts
 from zerosim.parts.loading import load_file
 from zerosim.proofs.hints import raised
 from zerosim.proofs.subject import Subject, subject
-from zerosim.training.program import alike_everywhere
+from zerosim.training.alike import alike_everywhere
 from zerosim.worlds.delivery import check_into, check_match, check_payload, deliver
 
 Said = dict[str, Any]

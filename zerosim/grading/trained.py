@@ -24,11 +24,11 @@ from zerosim.sharding import chunk_length
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Batch, Replica
 from zerosim.stages.state import ACCUMULATED, GRADIENT
+from zerosim.training.alike import alike_everywhere
 from zerosim.training.batches import Batches
 from zerosim.training.build import initial_weights, replica
 from zerosim.training.comparison import counts
 from zerosim.training.experiment import Experiment, prepare
-from zerosim.training.program import alike_everywhere
 from zerosim.verdict.diagnosis import Divergence, bit_pattern, element, full_name, hexadecimal, ulps_apart
 from zerosim.worlds.local import spawn
 

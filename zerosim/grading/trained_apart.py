@@ -19,7 +19,7 @@ from zerosim.instruments.observed import Observed
 from zerosim.instruments.traffic import Traffic
 from zerosim.report.table import divergence
 from zerosim.stages import STAGES
-from zerosim.training.program import alike_everywhere
+from zerosim.training.alike import alike_everywhere
 from zerosim.words import plural
 from zerosim.worlds.local import spawn
 

@@ -11,12 +11,11 @@ after the row has been trained.
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from zerosim.allocation import MODEL_STATES, Array
 from zerosim.collectives import ring
@@ -105,13 +104,6 @@ class Run:
 
     def batches(self, config: Config) -> Batches:
         return Batches(config, self.experiment.dataset)
-
-
-@contextmanager
-def alike_everywhere() -> Iterator[None]:
-    """Use one BLAS thread, since their number changes bits; and no warnings, since overflows are results."""
-    with threadpool_limits(1), np.errstate(all="ignore"):
-        yield
 
 
 def measure(comm: Communicator, run: Run) -> Iterator[Measurement | None]:

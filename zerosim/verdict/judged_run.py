@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from zerosim.comm import Communicator
 from zerosim.instruments.limit import MemoryLimit, let_blas_allocate
 from zerosim.instruments.resident import keep_freed, return_freed
+from zerosim.training.alike import alike_everywhere
 from zerosim.training.batches import Batches
 from zerosim.training.experiment import Experiment
 from zerosim.training.measurement import Measurement
-from zerosim.training.program import Keeping, Progress, Run, alike_everywhere, measure
+from zerosim.training.program import Keeping, Progress, Run, measure
 from zerosim.verdict.apart import rows_apart
 from zerosim.verdict.diagnosis import Divergence, first_divergence
 from zerosim.verdict.judge import compared_with_each_other, judged, what_it_needs

@@ -21,6 +21,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from threading import get_ident
 from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 
 from zerosim.allocation import Allocator
@@ -28,7 +29,7 @@ from zerosim.comm import Communicator, Payload, Reduction, check_rank
 from zerosim.errors import CollectiveError, Deadlock
 from zerosim.worlds.delivery import check_into, check_match, check_payload, deliver
 from zerosim.worlds.here import HERE, Location, explained
-from zerosim.worlds.running import CodePlace, places, throw
+from zerosim.worlds.running import CodePlace, OneThread, places, throw
 from zerosim.worlds.world import Result, counted
 
 RankProgram = Callable[[Communicator], Any]
@@ -324,7 +325,7 @@ class _World:
                 )
 
 
-class LocalCommunicator:
+class LocalCommunicator(OneThread):
     """One rank of a local world."""
 
     def __init__(self, world: _World, rank: int) -> None:
@@ -346,8 +347,7 @@ class LocalCommunicator:
         source: int,
         reduce: Reduction | None = None,
     ) -> None:
-        check_rank(to, self.size, "to")
-        check_payload(outgoing, "outgoing")
+        self._check_send(outgoing, to)
         self._check_receive(into, source)
         self._world.post(self.rank, outgoing, to)
         self._receive(into, source, reduce)
@@ -355,8 +355,7 @@ class LocalCommunicator:
             self._world.await_receipt(self.rank, to)
 
     def send(self, outgoing: Payload, *, to: int) -> None:
-        check_rank(to, self.size, "to")
-        check_payload(outgoing, "outgoing")
+        self._check_send(outgoing, to)
         self._world.post(self.rank, outgoing, to)
         if self._world.rendezvous:
             self._world.await_receipt(self.rank, to)
@@ -369,7 +368,15 @@ class LocalCommunicator:
         """Block until the world ends."""
         self._world.stop(self.rank)
 
+    def _check_send(self, outgoing: Payload, to: int) -> None:
+        if get_ident() != self.user:
+            self.claim()
+        check_rank(to, self.size, "to")
+        check_payload(outgoing, "outgoing")
+
     def _check_receive(self, into: Payload, source: int) -> None:
+        if get_ident() != self.user:
+            self.claim()
         check_rank(source, self.size, "source")
         check_payload(into, "into")
         check_into(into)

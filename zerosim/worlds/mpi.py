@@ -7,7 +7,8 @@
 
 import atexit
 import sys
-from functools import cache
+import threading
+from functools import cache, partial
 
 from zerosim.errors import ZerosimError
 from zerosim.worlds.boxes import MOVER
@@ -58,7 +59,16 @@ def connection() -> MpiCommunicator:
     if machine.shared_cores:
         comm.rest_between_polls()
     atexit.register(close_or_fail, comm, first_failure)
+    threading.excepthook = partial(fail_in_thread, first_failure)
     return comm
+
+
+def fail_in_thread(first_failure: FirstFailure, ended: threading.ExceptHookArgs) -> None:
+    """A hook for threads that end by an exception: a `ZerosimError` ends all ranks, which wait for that thread."""
+    if isinstance(ended.exc_value, ZerosimError):
+        first_failure(ended.exc_type, ended.exc_value, ended.exc_traceback)
+    else:
+        threading.__excepthook__(ended)
 
 
 def close_or_fail(comm: MpiCommunicator, first_failure: FirstFailure) -> None:

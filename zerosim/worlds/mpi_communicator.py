@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from functools import partial
 from math import inf
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -37,6 +38,8 @@ from zerosim.worlds.mpi_mail import MpiMail, is_unfinished
 from zerosim.worlds.mpi_messages import FAREWELL, NOTHING, check_array, check_timeout, dtype_tag, tag_for
 from zerosim.worlds.mpi_shared import NOTHING_SHARED, share
 from zerosim.worlds.mpi_start import Machine
+from zerosim.worlds.processes import Lookout
+from zerosim.worlds.running import OneThread
 from zerosim.worlds.world import Result, Transport
 
 if TYPE_CHECKING:
@@ -49,7 +52,7 @@ MOST_BYTES = 2**31 - 1
 """The most bytes of a message, with a library of MPI 3 or before."""
 
 
-class MpiCommunicator:
+class MpiCommunicator(OneThread):
     """A rank of the MPI world: a `Communicator` of NumPy arrays.
 
     `comm` is any communicator of mpi4py, such as `MPI.COMM_WORLD.Dup()`, used for these messages only. If it has only
@@ -78,6 +81,7 @@ class MpiCommunicator:
         self.board: Board | None = None
         self.transport: Transport | None = None
         self._line: Line | None = None
+        self._lookout = Lookout()
         self._first = True
         self._channels = 0
         self._location = Location()
@@ -223,10 +227,17 @@ class MpiCommunicator:
             box.settle(self._copies)
 
     def send(self, outgoing: Array, *, to: int) -> None:
-        """Send a copy of `outgoing` to rank `to`; never waits for it, whatever the length."""
+        """Send a copy of `outgoing` to rank `to`; never waits for it, whatever the length.
+
+        Raises `Deadlock` if a rank of this host has been stopped for `timeout_seconds`: no wait here would notice it.
+        """
         self._check_outgoing(outgoing, to)
         self.note_location()
         self._post(outgoing, to)
+        if self.board is not None and time.monotonic() > self._lookout.due:
+            stopped = self._lookout.look(self.board.processes, self.timeout_seconds)
+            if stopped is not None:
+                raise self._waited(f"for rank {stopped}, which is stopped")
 
     def recv(self, *, into: Array, source: int, reduce: Reduction | None = None) -> None:
         """Receive the next message of `source`: `into`, or `into = reduce(arrived, into)`."""
@@ -377,6 +388,8 @@ class MpiCommunicator:
         )
 
     def _check_outgoing(self, outgoing: Array, to: int) -> None:
+        if get_ident() != self.user:
+            self.claim()
         if self._leaving:
             raise self._closed()
         if not (type(to) is int and 0 <= to < self.size):
@@ -389,6 +402,8 @@ class MpiCommunicator:
                 f"{self._most_bytes:,}: send it in pieces; a run does with parallel.bucket_mb, or smaller units")
 
     def _check_into(self, into: Array, source: int) -> None:
+        if get_ident() != self.user:
+            self.claim()
         if self._leaving:
             raise self._closed()
         if not (type(source) is int and 0 <= source < self.size):

@@ -1,8 +1,14 @@
 """Processes as Linux lists them: their states and their children."""
 
+import time
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 FROZEN, GONE = "Tt", "ZX"
+EVERY, LOOKS = 1.0, 4
+"""The seconds between two looks at the processes, at most, and the least number of looks before one counts as stopped.
+"""
 
 
 def state_of(process: str) -> str:
@@ -16,6 +22,27 @@ def state_of(process: str) -> str:
 def are_listed() -> bool:
     """Whether this system lists its processes in /proc."""
     return Path("/proc/self/stat").exists()
+
+
+class Lookout:
+    """Finds a rank whose process is stopped, for a rank that never waits for it.
+
+    A process counts as stopped for some seconds if each look during that time finds it so. A busy process, however
+    slow, is never in that state, and one that continues after its whole job was stopped is not at the next look.
+    """
+
+    def __init__(self) -> None:
+        self.due = 0.0
+        """The time of the next look, by the monotonic clock."""
+        self._times: Counter[int] = Counter()
+
+    def look(self, processes: Mapping[int, int], seconds: float) -> int | None:
+        """The first of these ranks that has been stopped for `seconds`; None if there is none."""
+        pause = min(EVERY, seconds / LOOKS)
+        self.due = time.monotonic() + pause
+        stopped = [rank for rank, process in processes.items() if state_of(str(process)) in FROZEN]
+        self._times = Counter({rank: self._times[rank] + 1 for rank in stopped})
+        return next((rank for rank, times in self._times.items() if (times - 1) * pause >= seconds), None)
 
 
 def children_of(process: int) -> set[int]:

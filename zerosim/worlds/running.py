@@ -1,10 +1,19 @@
-"""The present lines of a thread, read from another thread: they name the line of an endless loop."""
+"""The present calls of a thread, read from another thread: they name the line of an endless loop, and show whether a
+communicator is in use.
+"""
 
 import ctypes
 import sys
+import threading
 from collections.abc import Iterator
 from types import FrameType
 from typing import NamedTuple
+
+from zerosim.comm import Renumbered
+from zerosim.errors import CollectiveError
+
+USERS = ("zerosim.worlds", "zerosim.collectives")
+"""The modules in which a call with a communicator is one message, or one collective."""
 
 
 class CodePlace(NamedTuple):
@@ -41,6 +50,39 @@ def places_of(error: BaseException) -> list[CodePlace]:
 def throw(thread: int | None, error: type[BaseException]) -> None:
     """Raise an error in another thread, as soon as that runs Python code; this can end an endless loop."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread or 0), ctypes.py_object(error))
+
+
+class OneThread:
+    """A communicator that one thread uses at a time; `rank` is its number.
+
+    The messages of two collectives at once would be received in each other's place. So a thread that finds another as
+    `user` claims the communicator first, which is refused while the other is in a call with it. A comparison of two
+    numbers for each message is all that this costs a single thread.
+    """
+
+    rank: int
+    user = 0
+    """The identity of the last thread that communicated; 0 before the first."""
+
+    def claim(self) -> None:
+        """Make the calling thread the user; raises `CollectiveError` while the last user is in a call."""
+        last, self.user = self.user, threading.get_ident()
+        if any(map(self._is_used_in, calls(sys._current_frames().get(last)))):
+            self.user = last
+            raise CollectiveError(
+                f"rank {self.rank}: two threads use one communicator at once; use it from one thread at a time, or "
+                "give each thread a channel of its own (connect().channel() under MPI; the local world has none)")
+
+    def _is_used_in(self, call: FrameType) -> bool:
+        return call.f_globals.get("__name__", "").startswith(USERS) and any(
+            carrier(value) is self for value in call.f_locals.values())
+
+
+def carrier(found: object) -> object:
+    """The communicator below those with other numbers for its ranks."""
+    while isinstance(found, Renumbered):
+        found = found.comm
+    return found
 
 
 def calls(frame: FrameType | None) -> Iterator[FrameType]:
