@@ -39,11 +39,6 @@ def integer(default: int, *, at_least: int, at_most: int = LARGEST_INTEGER) -> A
     return field(default=default, metadata={"rule": Integer(at_least, at_most)})
 
 
-def maybe_integer(*, at_least: int) -> Any:
-    """An integer, or left out."""
-    return field(default=None, metadata={"rule": Integer(at_least)})
-
-
 def integers(default: tuple[int, ...], *, at_least: int, at_most: int = LARGEST_INTEGER) -> Any:
     return field(default=default, metadata={"rule": ArrayRule(Integer(at_least, at_most))})
 
@@ -63,10 +58,6 @@ def choice(default: str, names: tuple[str, ...]) -> Any:
 def maybe_choice(names: tuple[str, ...]) -> Any:
     """One of `names`, or left out."""
     return field(default=None, metadata={"rule": Choice(names)})
-
-
-def maybe_groups() -> Any:
-    return field(default=None, metadata={"rule": Groups()})
 
 
 def numbers() -> Any:
@@ -112,11 +103,6 @@ def word_or_number(default: str, *, at_least: float, below: float) -> Any:
 
 def switch_or_integers(default: bool) -> Any:
     return field(default=default, metadata={"rule": SwitchOr(ArrayRule(Integer(0), distinct=True))})
-
-
-def maybe_switch_or_integers() -> Any:
-    """A switch or an array of integers, or left out."""
-    return field(default=None, metadata={"rule": SwitchOr(ArrayRule(Integer(0), distinct=True))})
 
 
 def number_or_word(default: float, word: str, *, at_least: float) -> Any:

@@ -27,10 +27,6 @@ from zerosim.scenario.fields import (
     integer,
     integers,
     maybe,
-    maybe_choice,
-    maybe_groups,
-    maybe_integer,
-    maybe_switch_or_integers,
     number,
     number_or_word,
     numbers,
@@ -41,7 +37,7 @@ from zerosim.scenario.fields import (
     text,
     word_or_number,
 )
-from zerosim.scenario.parts import own_keys, part_of, parts_of, settle, source_of
+from zerosim.scenario.parts import PartOf, own_keys, part_of, parts_of, settle, source_of
 from zerosim.stages import STAGES
 from zerosim.stages.own import as_stage
 from zerosim.stages.publishing import PUBLISHING
@@ -183,6 +179,10 @@ class Train:
             object.__setattr__(self, "weight_decay", OPTIMIZERS[self.optimizer].usual_weight_decay)
 
 
+OF_ALL_ROWS = ("stages", "order", "offload_folder")
+"""The keys of [parallel] that all rows share."""
+
+
 @dataclass(frozen=True)
 class Parallel:
     stages: tuple[str, ...] = parts_of(STAGE_KEYS, STAGES, as_stage)
@@ -259,41 +259,22 @@ class Parallel:
         return self.shard_ranks or ranks // max(self.replicas, 1)
 
 
-@dataclass(frozen=True)
-class Variant:
-    """A row of its own in the comparison: a stage, with some keys of [parallel] replaced."""
+def unset(key: "dataclasses.Field[Any]") -> Any:
+    """The field of a key that a row may leave out; without it the row has that of [parallel]."""
+    rule = key.metadata["rule"]
+    return dataclasses.field(
+        default=None, metadata={"rule": dataclasses.replace(rule, optional=True) if isinstance(rule, PartOf) else rule})
 
-    name: str = text("")
-    stage: str = part_of("zero3", STAGES, as_stage)
-    units: str | tuple[tuple[int, ...], ...] | None = maybe_groups()
-    shard_ranks: int | None = maybe_integer(at_least=0)
-    replicas: int | None = maybe_integer(at_least=0)
-    secondary_ranks: int | None = maybe_integer(at_least=0)
-    accumulation: str | None = maybe_choice(ACCUMULATIONS)
-    accumulate_dtype: str | None = maybe_choice(DTYPES)
-    param_dtype: str | None = maybe_choice(WIRES)
-    autocast: str | None = maybe_choice(AUTOCASTS)
-    reduce_dtype: str | None = maybe_choice(WIRES)
-    output_dtype: str | None = maybe_choice(WIRES)
-    reduce_scatter: str | None = serving(None, "reduce_scatter")
-    all_gather: str | None = serving(None, "all_gather")
-    broadcast: str | None = serving(None, "broadcast")
-    quantized_weights: str | None = maybe_choice(QUANTIZED)
-    quantized_gradients: str | None = maybe_choice(QUANTIZED)
-    quantized_block: int | None = maybe_integer(at_least=0)
-    error_feedback: bool | None = maybe()
-    gradients: str | None = maybe_choice(REDUCTIONS)
-    publish: str | None = maybe_choice(PUBLICATIONS)
-    reshard_after_forward: bool | None = maybe()
-    prefetch: bool | None = maybe()
-    overlap: bool | None = maybe()
-    recompute: bool | tuple[int, ...] | None = maybe_switch_or_integers()
-    recompute_keeps: str | None = maybe_choice(RECOMPUTE_KEEPS)
-    offload_activations: bool | None = maybe()
-    offload_optimizer: str | None = maybe_choice(FAR)
-    offload_parameters: str | None = maybe_choice(FAR)
-    delayed_update: bool | None = maybe()
-    bucket_mb: float | None = number(None, at_least=0)
+
+VariantKeys: Any = dataclasses.make_dataclass("VariantKeys", [
+    ("name", str, text("")), ("stage", str, part_of("zero3", STAGES, as_stage)),
+    *((key.name, Any, unset(key)) for key in dataclasses.fields(Parallel) if key.name not in OF_ALL_ROWS),
+], frozen=True)
+"""A name, a stage, and every key of [parallel] that rows may differ in, unset."""
+
+
+class Variant(VariantKeys):  # type: ignore[misc]
+    """A row of its own in the comparison: a stage, with some keys of [parallel] replaced."""
 
     def __post_init__(self) -> None:
         settle(self)
