@@ -1,6 +1,6 @@
 """What is reduced is reduced again.
 
-Says: called twice; expected once
+Says: calls replica.reduce_scatter of layers.0 twice; expected once
 Says: it already returns the sum over all ranks
 """
 

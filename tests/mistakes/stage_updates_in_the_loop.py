@@ -1,6 +1,6 @@
 """Each unit is updated as soon as its gradient is there, before the ranks agree on the step.
 
-Says: calls replica.update before replica.unscale_and_clip()
+Says: calls replica.unscale_and_clip() after replica.update of layers.0
 """
 
 

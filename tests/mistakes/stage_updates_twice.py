@@ -1,6 +1,6 @@
 """Each unit is updated twice.
 
-Says: was updated 2 times in one step
+Says: calls replica.update of layers.0 twice; expected once
 """
 
 

@@ -23,7 +23,7 @@ from zerosim.grading.variants import (
     parts_trial,
     two_levels,
 )
-from zerosim.grading.witness import LearnersStep
+from zerosim.grading.verb_calls import LearnersStep
 from zerosim.proofs.subject import Subject, subject
 
 

@@ -1,13 +1,11 @@
 """Causes of an exception in a learner's step: the step's calls up to there, and the meaning of the exception."""
 
 import re
-from collections.abc import Callable, Sequence
 
 from zerosim.errors import Deadlock, did_you_mean
-from zerosim.grading.differing import begins_without_zero_grad, zeroes_too_late
-from zerosim.grading.handed import hands_in_something_else
 from zerosim.grading.stage_case import StageCase
-from zerosim.grading.witness import TAPE_VERBS, VERBS, VerbCall
+from zerosim.grading.stage_difference import stage_difference
+from zerosim.grading.verb_calls import TAPE_VERBS, VERBS
 from zerosim.proofs.hints import CUT, hint
 from zerosim.words import plural
 
@@ -19,14 +17,9 @@ TOGETHER = ("gather", "reduce_scatter", "reduce", "all_gather", "publish")
 def why_it_fails(case: StageCase, error: Exception) -> str | None:
     """The cause of an exception, if known."""
     known = hint(error)
-    apart = ranks_part_ways(case) if isinstance(error, Deadlock) or "without receiving" in str(error) else None
-    zero = begins_without_zero_grad(case) if isinstance(error, ZeroDivisionError) else zeroes_too_late(case)
-    causes: tuple[Callable[[], str | None], ...] = (
-        lambda: apart, lambda: no_such_attribute(error), lambda: zero, lambda: hands_in_something_else(case),
-        lambda: wrong_length(case, error), lambda: no_gradient(case, error), lambda: ranks_part_ways(case),
-        lambda: MIXED_UP if known == CUT else known,
-    )
-    return next(filter(None, (cause() for cause in causes)), None)
+    waits = isinstance(error, Deadlock) or "without receiving" in str(error)
+    return ((ranks_part_ways(case) if waits else None) or no_such_attribute(error) or stage_difference(case)
+            or wrong_length(case, error) or ranks_part_ways(case) or (MIXED_UP if known == CUT else known))
 
 
 def no_such_attribute(error: Exception) -> str | None:
@@ -85,37 +78,6 @@ def of_length(case: StageCase, unit: str, length: int) -> str:
         return f"the full buffer of {unit}" if length > shard else f"a shard of {unit}"
     others = [each for each, its in case.shard_lengths.items() if length in (its, its * case.ranks) and each != unit]
     return f"{plural(length, 'element')}, as many as {others[0]} has" if others else plural(length, "element")
-
-
-def no_gradient(case: StageCase, error: Exception) -> str | None:
-    """The cause if an update found no gradient: the last verb that its unit reached."""
-    found = re.match(r"update found no gradient of ([\w.]+)", str(error)) or (
-        re.match(r"'?<?.*", str(error)) if isinstance(error, KeyError) else None)
-    if found is None:
-        return None
-    for rank in range(case.ranks):
-        seen = case.mine(rank)
-        verbs = [call.verb for call in seen.calls]
-        keeping = [number for number, verb in enumerate(verbs) if verb in ("keep", "keep_shard")]
-        if "unscale_and_clip" in verbs and keeping and verbs.index("unscale_and_clip") < keeping[0]:
-            return ("replica.unscale_and_clip() is called before any gradient is kept: call it once all are kept, "
-                    "before the first update, since it computes their norm")
-        for unit in case.honest.units:
-            if not seen.of("forward", unit):
-                return (f"rank {rank} does not run {unit} forward; it runs {of_all(case, seen.of('forward'))}: run "
-                        "all of replica.units forward, whatever their number")
-            if not seen.of("backward", unit):
-                return (f"rank {rank} does not run {unit} backward; it runs {of_all(case, seen.of('backward'))}: run "
-                        "all of replica.backward_units backward, last to first")
-            if not seen.of("keep", unit) and not seen.of("keep_shard", unit):
-                return (f"rank {rank} keeps no gradient of {unit}, which has run backward: call replica.keep or "
-                        "replica.keep_shard for each unit, within the loop over replica.backward_units")
-    return None
-
-
-def of_all(case: StageCase, calls: Sequence[VerbCall]) -> str:
-    """The number of units that were called, and of all units."""
-    return f"{len({call.unit for call in calls})} of {plural(len(case.honest.units), 'unit')}"
 
 
 def ranks_part_ways(case: StageCase) -> str | None:

@@ -7,7 +7,7 @@ import numpy as np
 from zerosim.allocation import Array
 from zerosim.grading.stage_case import StageCase
 from zerosim.grading.stage_words import SCALED, like, times, times_of
-from zerosim.grading.witness import WitnessedStep
+from zerosim.grading.verb_calls import StepCalls
 from zerosim.proofs.words import Observation
 from zerosim.stages.state import GRADIENT
 
@@ -16,11 +16,11 @@ Brought = dict[tuple[int, int], Array]
 
 
 def what_gradient(case: StageCase, rank: int, unit: str, mine: Array, due: Array) -> str:
-    """A description of a gradient that is not the sum over all ranks."""
-    told = f"rank {rank}'s kept gradient of {unit} is"
+    """A description, without the rank, of its kept gradient that is not the sum over all ranks."""
+    told = f"'s kept gradient of {unit} is"
     if not np.any(mine):
         return f"{told} zeros: was it freed or overwritten before it was kept?"
-    before = case.honest.seen.get((rank, case.step - 1), WitnessedStep()).after.get((GRADIENT, unit))
+    before = case.honest.seen.get((rank, case.step - 1), StepCalls()).after.get((GRADIENT, unit))
     if before is not None and like(mine, due + case.own(rank, unit, before)):
         return f"{told} the sum of the previous step's and this step's: call zero_grad(batch) first"
     seen = case.mine(rank)
@@ -56,8 +56,8 @@ def brought_by(case: StageCase, rank: int, unit: str) -> Brought:
     found = {}
     for each in range(case.ranks):
         for part, call in enumerate(case.due(each).of("backward", unit)):
-            if call.gradient is not None:
-                found[each, part] = case.own(rank, unit, call.gradient).astype(np.float64)
+            if call.result is not None:
+                found[each, part] = case.own(rank, unit, call.result).astype(np.float64)
     return found
 
 

@@ -1,6 +1,7 @@
 """State that a learner's program shares between ranks or calls, found by a run that shares nothing."""
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any
@@ -14,7 +15,8 @@ def with_shared_state(
 ) -> str:
     """The complaint, with another cause if the error is gone when ranks and calls share no state of the module.
 
-    All claims up to the failed one are checked again, since later ones judge the runs of earlier ones.
+    An error without a known cause need only be another then. All claims up to the failed one are checked again, since
+    later ones judge the runs of earlier ones.
     """
     name = getattr(function, "__name__", "")
     try:
@@ -27,14 +29,16 @@ def with_shared_state(
     asked = [claim for claim in claims(afresh(source, file, name, function))[: failed + 1]
              if not (claim.law or claim.needs)]
     try:
-        if any(claim.complaint() for claim in asked):
-            return complaint
+        left = next(filter(None, (claim.complaint() for claim in asked)), None)
     except Exception:
+        return complaint
+    said = complaint.split("\n")[1]
+    if left and ("\nwhy: " in complaint or re.sub(r"\d+", "", left.split("\n")[0]) == re.sub(r"\d+", "", said)):
         return complaint
     lines = [each for each in complaint.split("\n") if not each.startswith(("why: ", "seen: "))]
     last = [lines.pop()] if lines[-1].startswith("see: ") else []
     why = (f"why: {' and '.join(named)} is shared by all ranks and all calls; create it within the call. With a "
-           f"separate module for each call the error is gone")
+           f"separate module for each call the error is {'another' if left else 'gone'}")
     return "\n".join([*lines, why, *last])
 
 

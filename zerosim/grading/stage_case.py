@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.grading.witness import VerbCall, Witness, WitnessedStep
+from zerosim.grading.verb_calls import CallLog, StepCalls, VerbCall
 from zerosim.stages.state import GRADIENT
 
 
@@ -23,13 +23,13 @@ class StageCase:
 
     ranks: int
     step: int
-    ours: Witness
-    honest: Witness
+    ours: CallLog
+    honest: CallLog
 
-    def mine(self, rank: int) -> WitnessedStep:
-        return self.ours.seen.get((rank, self.step), WitnessedStep())
+    def mine(self, rank: int) -> StepCalls:
+        return self.ours.seen.get((rank, self.step), StepCalls())
 
-    def due(self, rank: int) -> WitnessedStep:
+    def due(self, rank: int) -> StepCalls:
         return self.honest.seen[rank, self.step]
 
     @property
@@ -42,8 +42,8 @@ class StageCase:
     @cached_property
     def shard_lengths(self) -> dict[str, int]:
         """The length of a shard of each unit."""
-        return {call.unit: len(call.given) // self.ranks
-                for call in self.due(0).of("forward") if call.given is not None}
+        return {call.unit: len(call.weights) // self.ranks
+                for call in self.due(0).of("forward") if call.weights is not None}
 
     def own(self, rank: int, unit: str, array: Array) -> Array:
         """The chunk of `rank` in a full buffer; a shard is returned unchanged."""
@@ -60,8 +60,8 @@ class StageCase:
 
     def weights(self, unit: str, step: int | None = None) -> Array | None:
         """The expected full weights of a unit in a step."""
-        seen = self.honest.seen.get((0, step or self.step), WitnessedStep())
-        return next((call.given for call in seen.of("forward", unit)), None)
+        seen = self.honest.seen.get((0, step or self.step), StepCalls())
+        return next((call.weights for call in seen.of("forward", unit)), None)
 
     def beside(self, rank: int) -> Iterator[tuple[VerbCall, VerbCall | None, int]]:
         """Each call of a rank, the expected call, and its part of the batch, counted from 1."""
@@ -84,7 +84,7 @@ class StageCase:
         for step in [self.step, *range(self.step - 1, 0, -1)]:
             late = "" if step == self.step else f" of step {step}"
             for rank in range(self.ranks):
-                seen = self.honest.seen.get((rank, step), WitnessedStep())
+                seen = self.honest.seen.get((rank, step), StepCalls())
                 for words, value, everywhere in values(seen, rank, self.ranks, self.parts > 1):
                     found.setdefault(key(value), (words + late, None if everywhere else rank))
         return found
@@ -98,7 +98,7 @@ class StageCase:
 ALIKE = {"reduce": "reduce_scatter"}
 
 
-def in_parts(seen: WitnessedStep) -> Iterator[tuple[VerbCall, int]]:
+def in_parts(seen: StepCalls) -> Iterator[tuple[VerbCall, int]]:
     """Each call of a step with its part of the batch; a part begins at the first forward after a backward."""
     part, behind = 1, False
     for call in seen.calls:
@@ -119,37 +119,37 @@ NamedValue = tuple[str, Any, bool]
 """A name, its value, and whether all ranks have it."""
 
 
-def values(seen: WitnessedStep, rank: int, ranks: int, several: bool) -> Iterator[NamedValue]:
+def values(seen: StepCalls, rank: int, ranks: int, several: bool) -> Iterator[NamedValue]:
     """The named values of the library's step on a rank; the first of several names comes first."""
     last, inputs = "", []
     for call, part in in_parts(seen):
         of_part = f" in part {part}" * several
-        if call.verb == "forward" and len(call.handed) > 1:
+        if call.verb == "forward" and len(call.arguments) > 1:
             if not last:
-                inputs += call.handed[1]
-                yield f"the inputs{f' of part {part}' * several}", call.handed[1], False
-                yield from of_micro_batches(f"the inputs{f' of part {part}' * several}", call.handed[1])
+                inputs += call.arguments[1]
+                yield f"the inputs{f' of part {part}' * several}", call.arguments[1], False
+                yield from of_micro_batches(f"the inputs{f' of part {part}' * several}", call.arguments[1])
             yield from of_weights(call, ranks)
-            yield f"the output of {call.unit}{of_part}", call.gave, False
+            yield f"the output of {call.unit}{of_part}", call.returned, False
             last = call.unit
         elif call.verb == "loss" and call.ended:
-            yield f"the targets{f' of part {part}' * several}", call.handed[2], False
-            yield f"the loss{f' after part {part}' * several}", call.gave[0], False
-            yield f"the upstream gradient from tape.loss{of_part}", call.gave[1], False
+            yield f"the targets{f' of part {part}' * several}", call.arguments[2], False
+            yield f"the loss{f' after part {part}' * several}", call.returned[0], False
+            yield f"the upstream gradient from tape.loss{of_part}", call.returned[1], False
             last = ""
         elif call.verb == "backward" and call.ended:
-            yield f"the upstream gradient from backward of {call.unit}{of_part}", call.gave[0], False
-            yield f"rank {rank}'s own gradient of {call.unit}{of_part}", call.gave[1], True
-        elif call.verb in ("reduce", "reduce_scatter") and call.ended and isinstance(call.gave, np.ndarray):
-            length = len(call.gave) // ranks
-            yield f"the reduced gradient of {call.unit}{of_part}", call.gave, False
-            yield f"rank {rank}'s shard of the reduced gradient of {call.unit}{of_part}", call.gave[
+            yield f"the upstream gradient from backward of {call.unit}{of_part}", call.returned[0], False
+            yield f"rank {rank}'s own gradient of {call.unit}{of_part}", call.returned[1], True
+        elif call.verb in ("reduce", "reduce_scatter") and call.ended and isinstance(call.returned, np.ndarray):
+            length = len(call.returned) // ranks
+            yield f"the reduced gradient of {call.unit}{of_part}", call.returned, False
+            yield f"rank {rank}'s shard of the reduced gradient of {call.unit}{of_part}", call.returned[
                 rank * length :][:length], True
     yield "batch.inputs, all micro-batches of the rank", inputs, False
 
 
 def of_weights(call: VerbCall, ranks: int) -> Iterator[NamedValue]:
-    full = call.handed[0]
+    full = call.arguments[0]
     length = len(full) // ranks
     yield f"the full weights of {call.unit}", full, True
     for owner in range(ranks):

@@ -99,21 +99,5 @@ def times(number: float) -> str:
     return f"1/{inverse:.3g} of" if inverse > 1 and abs(inverse - round(inverse)) < 0.05 else f"{number:.3g} times"
 
 
-def calls_otherwise(case: StageCase) -> str | None:
-    """The first verb that is called more or less often for a unit than in the library's step."""
-    for rank in range(case.ranks):
-        mine, due = case.mine(rank), case.due(rank)
-        for verb in ("gather", "reduce_scatter", "reduce", "all_gather", "publish", "update", "unscale_and_clip"):
-            for unit in ["", *case.honest.units]:
-                found, wanted = len(mine.of(verb, unit)), len(due.of(verb, unit))
-                alike = {"reduce": "reduce_scatter", "reduce_scatter": "reduce"}.get(verb)
-                if alike and found + len(mine.of(alike, unit)) == wanted + len(due.of(alike, unit)):
-                    continue
-                if found != wanted:
-                    for_unit = f" for {unit}" * bool(unit)
-                    return f"rank {rank} calls {verb}{for_unit} {often(found)}; expected {often(wanted)}"
-    return None
-
-
 def often(count: int) -> str:
     return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")

@@ -10,13 +10,13 @@ from typing import Any
 
 from zerosim.data import load_dataset
 from zerosim.grading.claim import Claim
-from zerosim.grading.differing import why_it_differs
 from zerosim.grading.failing import why_it_fails
 from zerosim.grading.stage_case import StageCase
-from zerosim.grading.stage_words import KEPT_TOO_MUCH, LET_GO, calls_otherwise, held_too_long, sent_in
+from zerosim.grading.stage_difference import stage_difference, superfluous_collective
+from zerosim.grading.stage_words import KEPT_TOO_MUCH, LET_GO, held_too_long, sent_in
 from zerosim.grading.tiny import EVEN, ODD, PRECISE, Tiny, in_place_of
 from zerosim.grading.trained import Figures, Hand, Trained, first_difference, honest, itself, trained
-from zerosim.grading.witness import LearnersStep, Witness
+from zerosim.grading.verb_calls import CallLog, LearnersStep
 from zerosim.planner.cluster import cluster_of
 from zerosim.planner.rehearsal import rehearse
 from zerosim.proofs.diagnosis import because, near
@@ -59,7 +59,7 @@ class StageTrial:
             said, cause = found
             more = asked[-1] if tiny is not asked[-1] and (tiny.ranks == 1 or not tiny.hidden) else None
             _, also = (self.wrong(more) if more else None) or ("", None)
-            if also and cause and "has not gone forward" in cause and unlike(also, cause):
+            if also and cause and "is not called" in cause and unlike(also, cause):
                 cause = type(cause)(f"{cause}\nand {more}: {also}")
             return self.told(said, cause, tiny)
         return None
@@ -80,12 +80,12 @@ class StageTrial:
             return f"{tiny}: {raised(error, self.file)}", why
         apart = first_difference(found, self.due(tiny), tiny, self.stage, self.variant)
         if apart is not None:
-            return f"{tiny}: {divergence(apart)}", why_it_differs(self.case(tiny, apart.step))
+            return f"{tiny}: {divergence(apart)}", stage_difference(self.case(tiny, apart.step))
         self.outcomes[tiny] = found
         return None
 
-    def trained(self, tiny: Tiny, witness: Witness | None = None) -> Trained:
-        return trained(tiny, self.stage, self.variant, self.step, self.hand, witness)
+    def trained(self, tiny: Tiny, log: CallLog | None = None) -> Trained:
+        return trained(tiny, self.stage, self.variant, self.step, self.hand, log)
 
     def due(self, tiny: Tiny) -> Trained:
         """The results of the library's step."""
@@ -110,10 +110,10 @@ class StageTrial:
 
     def case(self, tiny: Tiny, step: int | None = None) -> StageCase:
         """The recorded calls of the learner's and the library's step, for step `step` or the last one that began."""
-        ours = Witness()
+        ours = CallLog()
         with suppress(Exception):
             self.trained(tiny, ours)
-        theirs = self.due(tiny).witness
+        theirs = self.due(tiny).log
         assert theirs is not None
         return StageCase(tiny.ranks, max(ours.last_step if step is None else step, 1), ours, theirs)
 
@@ -126,7 +126,7 @@ class StageTrial:
             return self.told(
                 f"{tiny}: bytes sent are not the formula's: {mine.sent_bytes} of rank {rank}; expected "
                 f"{due.sent_bytes}",
-                sent_in(mine, due, self.variant) or calls_otherwise(self.case(tiny, 1)), tiny)
+                superfluous_collective(self.case(tiny, 1)) or sent_in(mine, due, self.variant), tiny)
 
         return self.first_of_ranks(complaint)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from zerosim.data import Dataset
-from zerosim.grading.witness import LearnersStep
+from zerosim.grading.verb_calls import LearnersStep
 from zerosim.scenario import Check, ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.stages import STAGES
 from zerosim.words import plural

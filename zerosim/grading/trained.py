@@ -15,7 +15,7 @@ from zerosim.allocation import Array, allocate
 from zerosim.comm import Communicator
 from zerosim.errors import CollectiveError
 from zerosim.grading.tiny import Tiny, samples
-from zerosim.grading.witness import Held, LearnersStep, Witness, held
+from zerosim.grading.verb_calls import CallLog, Held, LearnersStep, held
 from zerosim.instruments.memory import KINDS, Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.instruments.traffic import Traffic
@@ -60,7 +60,7 @@ class Trained:
     held: dict[tuple[int, int], Held] = field(default_factory=dict)
     losses: dict[tuple[int, int], Array] = field(default_factory=dict)
     figures: list[Figures] = field(default_factory=list)
-    witness: Witness | None = None
+    log: CallLog | None = None
 
 
 @dataclass
@@ -82,15 +82,15 @@ def itself(replica: Replica) -> Replica:
 
 def trained(
     tiny: Tiny, stage: str, variant: Mapping[str, Any], step: LearnersStep, hand: Hand = itself,
-    witness: Witness | None = None,
+    log: CallLog | None = None,
 ) -> Trained:
     """Train with `step` in place of the step of `stage`; its exceptions pass through.
 
-    `witness` records every verb, up to an exception.
+    `log` records every verb, up to an exception.
     """
     experiment = prepared(tiny, stage, tuple(variant.items()))
-    found = Trained(witness=witness, figures=[Figures() for _ in range(tiny.ranks)])
-    watched = checked(step) if witness is None else witness.watching(checked(step))
+    found = Trained(log=log, figures=[Figures() for _ in range(tiny.ranks)])
+    watched = checked(step) if log is None else log.recording(checked(step))
     with alike_everywhere():
         spawn(lambda comm: on_a_rank(comm, experiment, watched, hand, found), tiny.ranks, limit_seconds=LIMIT_SECONDS)
     return found
@@ -144,7 +144,7 @@ def checked(step: LearnersStep) -> LearnersStep:
 @cache
 def honest(tiny: Tiny, stage: str, variant: tuple[tuple[str, Any], ...]) -> Trained:
     """The results of the library's step on every rank, with its recorded calls."""
-    return trained(tiny, stage, dict(variant), STAGES[stage].step, witness=Witness())
+    return trained(tiny, stage, dict(variant), STAGES[stage].step, log=CallLog())
 
 
 def first_difference(

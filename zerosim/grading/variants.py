@@ -20,7 +20,7 @@ from zerosim.grading.proved import RANKS, added_in, arrives, everything_arrives,
 from zerosim.grading.stages import StageTrial, bits_claims
 from zerosim.grading.tiny import Tiny
 from zerosim.grading.trained import Figures
-from zerosim.grading.witness import LearnersStep
+from zerosim.grading.verb_calls import LearnersStep
 from zerosim.instruments.record import Recording
 from zerosim.proofs.case import Case, listed, terms
 from zerosim.proofs.proof import run

@@ -27,27 +27,27 @@ TAPE_VERBS = ("forward", "loss", "backward", "recompute")
 class VerbCall:
     """A verb and its unit, copies of its arguments and results, and whether it returned.
 
-    The copy of a list of arrays is a list. `lives` states whether an argument shares memory with the rank's kept
-    weights.
+    The copy of a list of arrays is a list. `aliases_weights` states whether an argument shares memory with the kept
+    weights of the rank.
     """
 
     verb: str
     unit: str
-    handed: list[Any] = field(default_factory=list)
+    arguments: list[Any] = field(default_factory=list)
     """All arguments but the unit."""
-    gave: Any = None
-    lives: bool = False
+    returned: Any = None
+    aliases_weights: bool = False
     ended: bool = False
 
     @property
-    def given(self) -> Array | None:
+    def weights(self) -> Array | None:
         """The first argument that is an array."""
-        return next((each for each in self.handed if isinstance(each, np.ndarray)), None)
+        return next((each for each in self.arguments if isinstance(each, np.ndarray)), None)
 
     @property
-    def gradient(self) -> Array | None:
+    def result(self) -> Array | None:
         """The gradient from `backward`, or the loss from `loss`."""
-        found = self.gave[self.verb == "backward"] if isinstance(self.gave, tuple) else self.gave
+        found = self.returned[self.verb == "backward"] if isinstance(self.returned, tuple) else self.returned
         return found if isinstance(found, np.ndarray) else None
 
 
@@ -56,7 +56,7 @@ Held = dict[tuple[str, str], Array]
 
 
 @dataclass
-class WitnessedStep:
+class StepCalls:
     """One step on one rank."""
 
     calls: list[VerbCall] = field(default_factory=list)
@@ -70,24 +70,24 @@ class WitnessedStep:
 
 
 @dataclass
-class Witness:
+class CallLog:
     """All steps of a run on all ranks, by rank and step."""
 
-    seen: dict[tuple[int, int], WitnessedStep] = field(default_factory=dict)
+    seen: dict[tuple[int, int], StepCalls] = field(default_factory=dict)
     units: list[str] = field(default_factory=list)
 
-    def watching(self, step: LearnersStep) -> LearnersStep:
+    def recording(self, step: LearnersStep) -> LearnersStep:
         """`step` on a replica that records its calls."""
 
-        def watched(replica: Replica, batch: Batch) -> Any:
+        def recorded_step(replica: Replica, batch: Batch) -> Any:
             self.units = [unit.name for unit in replica.units]
-            seen = self.seen[replica.comm.rank, batch.step] = WitnessedStep(before=held(replica))
-            loss = step(WatchedReplica(replica, seen), batch)  # type: ignore[arg-type]
+            seen = self.seen[replica.comm.rank, batch.step] = StepCalls(before=held(replica))
+            loss = step(RecordedReplica(replica, seen), batch)  # type: ignore[arg-type]
             seen.loss = loss.copy() if isinstance(loss, np.ndarray) else None
             seen.after = held(replica)
             return loss
 
-        return watched
+        return recorded_step
 
     @property
     def last_step(self) -> int:
@@ -109,12 +109,12 @@ def held(replica: Replica) -> Held:
     return found
 
 
-class WatchedReplica:
+class RecordedReplica:
     """A replica whose verbs are recorded."""
 
-    def __init__(self, replica: Replica, seen: WitnessedStep) -> None:
-        self.__dict__.update(_replica=replica, tape=WatchedTape(replica, seen))
-        self.__dict__.update({verb: noted(replica, seen, verb, getattr(replica, verb)) for verb in VERBS})
+    def __init__(self, replica: Replica, seen: StepCalls) -> None:
+        self.__dict__.update(_replica=replica, tape=RecordedTape(replica, seen))
+        self.__dict__.update({verb: recorded(replica, seen, verb, getattr(replica, verb)) for verb in VERBS})
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._replica, name)
@@ -123,12 +123,12 @@ class WatchedReplica:
         setattr(self._replica, name, value)
 
 
-class WatchedTape:
+class RecordedTape:
     """A tape whose verbs are recorded."""
 
-    def __init__(self, replica: Replica, seen: WitnessedStep) -> None:
+    def __init__(self, replica: Replica, seen: StepCalls) -> None:
         self.__dict__.update(_tape=replica.tape)
-        self.__dict__.update({verb: noted(replica, seen, verb, getattr(replica.tape, verb)) for verb in TAPE_VERBS})
+        self.__dict__.update({verb: recorded(replica, seen, verb, getattr(replica.tape, verb)) for verb in TAPE_VERBS})
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tape, name)
@@ -137,20 +137,20 @@ class WatchedTape:
         setattr(self._tape, name, value)
 
 
-def noted(replica: Replica, seen: WitnessedStep, verb: str, method: Callable[..., Any]) -> Callable[..., Any]:
+def recorded(replica: Replica, seen: StepCalls, verb: str, method: Callable[..., Any]) -> Callable[..., Any]:
     """`method`, which adds its calls to `seen`."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         unit = getattr(args[0], "name", None) if args else None
         note = VerbCall(verb, unit if isinstance(unit, str) else "")
-        note.handed = [copied(each) for each in [*args[unit is not None :], *kwargs.values()]]
-        note.lives = any(isinstance(each, np.ndarray) and np.shares_memory(each, kept)
+        note.arguments = [copied(each) for each in [*args[unit is not None :], *kwargs.values()]]
+        note.aliases_weights = any(isinstance(each, np.ndarray) and np.shares_memory(each, kept)
                          for each in args for kept in replica.state.weights.values())
         seen.calls.append(note)
-        gave = method(*args, **kwargs)
-        note.gave = copied(gave)
+        returned = method(*args, **kwargs)
+        note.returned = copied(returned)
         note.ended = True
-        return gave
+        return returned
 
     return call
 
