@@ -42,7 +42,7 @@ GATHERING = ("gather", "all_gather", "publish")
 
 
 @dataclass(frozen=True)
-class Difference:
+class CallDifference:
     """A difference in words without its rank, and the number of the learner's call at which it occurs."""
 
     when: float
@@ -74,7 +74,7 @@ def superfluous_collective(case: StageCase) -> str | None:
     return first_of(found) if found else None
 
 
-def first_of(found: Sequence[Difference]) -> str:
+def first_of(found: Sequence[CallDifference]) -> str:
     return min(found, key=lambda each: (each.when, each.rank)).told()
 
 
@@ -133,14 +133,14 @@ class RankDifferences:
             seen[key] += 1
         return found
 
-    def in_calls(self) -> Iterator[Difference]:
+    def in_calls(self) -> Iterator[CallDifference]:
         """Differences that change the result: order, number and arguments of calls, and the arrays kept after them."""
         honest = late_calls(self.due.calls)
         for pair, (number, earlier) in late_calls(self.mine.calls).items():
             if pair not in honest:
                 call = self.mine.calls[number]
                 words = f" calls {spelled(call.verb, call.unit)} after {spelled(earlier.verb, earlier.unit)}"
-                yield Difference(number, self.rank, words, "late", pair[0])
+                yield CallDifference(number, self.rank, words, "late", pair[0])
         yield from self.missing_calls()
         yield from self.superfluous_calls(COUNTED)
         yield from self.other_units()
@@ -151,7 +151,7 @@ class RankDifferences:
             yield from self.in_gradients()
             yield from self.in_state()
 
-    def missing_calls(self) -> Iterator[Difference]:
+    def missing_calls(self) -> Iterator[CallDifference]:
         """Calls without which a step is wrong: all of a complete step, and those that a later call requires."""
         following, made = float(len(self.mine.calls)), list[tuple[VerbCall, int]]()
         enough = Counter((verb_of(call), call.unit) for call, _, _ in self.pairs)
@@ -167,9 +167,9 @@ class RankDifferences:
                 words = (f" calls {spelled(verb, call.unit)} {often(times)}; expected {often(due)}" if times else
                          f": {spelled(verb, call.unit)} is not called")
                 subject = "loss" if times and verb in TAPE_VERBS else verb
-                yield Difference(following - 1 + place / len(self.pairs), self.rank, words, "no", subject)
+                yield CallDifference(following - 1 + place / len(self.pairs), self.rank, words, "no", subject)
 
-    def superfluous_calls(self, verbs: Sequence[str]) -> Iterator[Difference]:
+    def superfluous_calls(self, verbs: Sequence[str]) -> Iterator[CallDifference]:
         """Calls of these verbs that are made more often for a unit than expected."""
         enough = Counter((verb_of(call), call.unit) for call in self.due.calls)
         made = defaultdict[tuple[str, str], list[int]](list)
@@ -179,45 +179,45 @@ class RankDifferences:
             if verb in verbs and len(numbers) > enough[verb, unit]:
                 words = (f" calls {spelled(verb, unit)} {often(len(numbers))}; expected "
                          f"{often(enough[verb, unit])}")
-                yield Difference(numbers[enough[verb, unit]], self.rank, words, "more", verb)
+                yield CallDifference(numbers[enough[verb, unit]], self.rank, words, "more", verb)
 
-    def other_units(self) -> Iterator[Difference]:
+    def other_units(self) -> Iterator[CallDifference]:
         """Units in another order, and parts that run forward before an earlier one has run backward."""
         for verb in ("forward", "backward"):
             made = [(number, call.unit) for number, call in enumerate(self.mine.calls) if call.verb == verb]
             for (number, unit), call in zip(made, self.due.of(verb), strict=False):
                 if unit != call.unit:
                     words = f" runs {verb} of {unit}; expected {call.unit}"
-                    yield Difference(number - 0.7, self.rank, words, "other", verb)
+                    yield CallDifference(number - 0.7, self.rank, words, "other", verb)
                     break
         ahead, enough = (losses_before_backward(calls) for calls in (self.mine.calls, self.due.calls))
         if ahead > enough:
             number = next(number for number, call in enumerate(self.mine.calls) if call.verb == "backward")
             words = f" runs {ahead} parts forward before it runs one backward"
-            yield Difference(number - 0.8, self.rank, words, "ahead", "backward")
+            yield CallDifference(number - 0.8, self.rank, words, "ahead", "backward")
 
-    def in_arguments(self, number: int, call: VerbCall, due: VerbCall, part: int) -> Iterator[Difference]:
+    def in_arguments(self, number: int, call: VerbCall, due: VerbCall, part: int) -> Iterator[CallDifference]:
         """The first argument of a call that differs."""
         where = f": {spelled(call.verb, call.unit)}{f' in part {part}' * (self.case.parts > 1)}"
         if call.verb == "update" and due.aliases_weights and not call.aliases_weights:
-            yield Difference(number, self.rank, f": replica.update worked on a copy of {call.unit}", "copy", "update")
+            yield CallDifference(number, self.rank, f": replica.update worked on a copy of {call.unit}", "copy", "update")
         if call.verb == "loss" and len(due.arguments) > 4 and due.arguments[4] is not None and len(call.arguments) == 4:
             words = f"{where} does not get the loss so far, its last argument"
-            yield Difference(number, self.rank, words, "gets", "the loss so far")
+            yield CallDifference(number, self.rank, words, "gets", "the loss so far")
         for name, mine, wanted in zip(ARGUMENTS.get(verb_of(call), ()), call.arguments, due.arguments, strict=False):
             narrow = rounded_to(mine, wanted) if name == "its gradient" else None
             if narrow:
-                yield Difference(number, self.rank, (
+                yield CallDifference(number, self.rank, (
                     f"{where} gets its gradient rounded to {narrow}: pass the unrounded gradient and declare the "
                     f"rounding, @stage(…, wire=\"{narrow}\"), so that the reference rounds too"))
             elif equal(mine, wanted):
                 continue
             elif name == "weights" and arrays(mine, wanted) and mine.dtype == wanted.dtype:
                 words = f" runs {call.verb} of {call.unit} with {wrong_weights(self.case, self.rank, call.unit, mine)}"
-                yield Difference(number, self.rank, words)
+                yield CallDifference(number, self.rank, words)
             else:
                 words, subject = self.other_value(call, name, mine, wanted)
-                yield Difference(number, self.rank, f"{where} {words}", "gets", subject)
+                yield CallDifference(number, self.rank, f"{where} {words}", "gets", subject)
             return
 
     def other_value(self, call: VerbCall, name: str, mine: Any, due: Any) -> tuple[str, str]:
@@ -254,7 +254,7 @@ class RankDifferences:
             return f"gets as its gradient {found} {wanted}", "a scaled value"
         return told, "its gradient"
 
-    def in_gradients(self) -> Iterator[Difference]:
+    def in_gradients(self) -> Iterator[CallDifference]:
         """Kept gradients that are not the sum over all ranks."""
         for unit in self.case.honest.units:
             if (GRADIENT, unit) not in self.due.after:
@@ -263,34 +263,34 @@ class RankDifferences:
                         len(self.mine.calls))
             mine, due = self.case.gradient(self.rank, unit), self.case.due_gradient(self.rank, unit)
             if mine is None:
-                yield Difference(when, self.rank, f" keeps no gradient of {unit}", "no", "keep")
+                yield CallDifference(when, self.rank, f" keeps no gradient of {unit}", "no", "keep")
             elif len(mine) and not like(mine, due) and not (np.allclose(mine, due, atol=1e-6) and not np.any(due)):
-                yield Difference(when, self.rank, what_gradient(self.case, self.rank, unit, mine, due))
+                yield CallDifference(when, self.rank, what_gradient(self.case, self.rank, unit, mine, due))
             elif len(mine) and not same(mine, due):
-                yield Difference(len(self.mine.calls), self.rank, (
+                yield CallDifference(len(self.mine.calls), self.rank, (
                     f" keeps the right gradient of {unit}, but added in another order, so its last bits differ: add a "
                     "rank's micro-batches left to right, then chunk c over the ranks as ((g[c+1] + g[c+2]) + …) + "
                     "g[c], as replica.reduce_scatter does"))
 
-    def in_state(self) -> Iterator[Difference]:
+    def in_state(self) -> Iterator[CallDifference]:
         """The optimizer's state, the kept weights and the loss after the step."""
         end, total = len(self.mine.calls), [call.result for call in self.due.of("loss")][-1]
         for (what, unit), due in self.due.after.items():
             mine = self.mine.after.get((what, unit))
             if what not in ("weights", GRADIENT) and np.any(due) and (mine is None or not np.any(mine)) and (
                     self.mine.of("update", unit)):
-                yield Difference(end, self.rank, f"'s {what} of {unit} is zero after the step", "after", "slot")
+                yield CallDifference(end, self.rank, f"'s {what} of {unit} is zero after the step", "after", "slot")
             if what == "weights" and mine is not None and mine.shape == due.shape:
                 yield from self.in_weights(unit, mine, due)
         if isinstance(self.mine.loss, np.ndarray) and total is not None and not like(self.mine.loss, total):
             if found := times_of(self.mine.loss, total):
-                yield Difference(end + 3, self.rank, f" returns {found} its loss", "gets", "a scaled value")
+                yield CallDifference(end + 3, self.rank, f" returns {found} its loss", "gets", "a scaled value")
             else:
                 held, wanted = (float(each.reshape(-1)[0]) for each in (self.mine.loss, total))
                 words = f" returns {held:.6g} as its loss, but the loss of all its parts is {wanted:.6g}"
-                yield Difference(end + 3, self.rank, words, "after", "loss")
+                yield CallDifference(end + 3, self.rank, words, "after", "loss")
 
-    def in_weights(self, unit: str, mine: Array, due: Array) -> Iterator[Difference]:
+    def in_weights(self, unit: str, mine: Array, due: Array) -> Iterator[CallDifference]:
         """The first chunk of kept weights that differs, the rank's own first."""
         length, before = self.case.shard_lengths[unit], self.mine.before["weights", unit]
         full = len(mine) > length
@@ -307,7 +307,7 @@ class RankDifferences:
                 words += "is the value before the step" if same(now, then) else self.other_copy(owner, unit, now)
                 published = self.mine.of("publish", unit) or self.mine.of("all_gather", unit)
                 subject = "copy" if not same(now, then) else "publish" if published else "no publish"
-            yield Difference(when, self.rank, words, "after", subject)
+            yield CallDifference(when, self.rank, words, "after", subject)
             return
 
     def other_copy(self, owner: int, unit: str, now: Array) -> str:
@@ -319,12 +319,12 @@ class RankDifferences:
                     return f"holds chunk {chunk} of {other}; chunk r of a full buffer belongs to rank r"
         return f"differs from the chunk that rank {owner} updated"
 
-    def elsewhere(self) -> Iterator[Difference]:
+    def elsewhere(self) -> Iterator[CallDifference]:
         """Arrays that differ after right calls."""
         for (what, unit), due in self.due.after.items():
             mine = self.mine.after.get((what, unit))
             if mine is not None and mine.shape == due.shape and not same(mine, due):
-                yield Difference(0, self.rank, Observation(
+                yield CallDifference(0, self.rank, Observation(
                     f" passes the right arrays to all calls, but its {what} of {unit} differs from the reference after "
                     "the step: which other code writes to it?"))
 
