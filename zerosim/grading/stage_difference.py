@@ -200,7 +200,8 @@ class RankDifferences:
         """The first argument of a call that differs."""
         where = f": {spelled(call.verb, call.unit)}{f' in part {part}' * (self.case.parts > 1)}"
         if call.verb == "update" and due.aliases_weights and not call.aliases_weights:
-            yield CallDifference(number, self.rank, f": replica.update worked on a copy of {call.unit}", "copy", "update")
+            words = f": replica.update worked on a copy of {call.unit}"
+            yield CallDifference(number, self.rank, words, "copy", "update")
         if call.verb == "loss" and len(due.arguments) > 4 and due.arguments[4] is not None and len(call.arguments) == 4:
             words = f"{where} does not get the loss so far, its last argument"
             yield CallDifference(number, self.rank, words, "gets", "the loss so far")
