@@ -7,9 +7,9 @@ from zerosim.autograd.tape import left_to_right
 from zerosim.collectives import ring
 from zerosim.numerics.orders import ORDERS
 from zerosim.payloads.terms import symbols
-from zerosim.proofs.proof import added
 from zerosim.sharding import Mesh
 from zerosim.stages.adding import ADDITIONS, in_order, itself
+from zerosim.verdict.diagnosis import chunk_sums
 
 
 def declared(name, ranks, block):
@@ -26,7 +26,7 @@ def test_there_is_an_addition_for_every_order():
 def test_stages_add_as_the_reference_does(name, ranks, block):
     if name == "tree" and (ranks.bit_count() != 1 or block.bit_count() != 1):
         pytest.skip("a tree is for powers of two")
-    assert added(ADDITIONS[name], Mesh(0, ranks, ranks), block) == declared(name, ranks, block)
+    assert chunk_sums(ADDITIONS[name], Mesh(0, ranks, ranks), block) == declared(name, ranks, block)
 
 
 def test_micro_batches_added_backwards_are_seen():
@@ -34,5 +34,5 @@ def test_micro_batches_added_backwards_are_seen():
         return contribution if total is None else np.add(contribution, total)
 
     planted = in_order(backwards, ring.reduce_scatter, itself)
-    assert added(planted, Mesh(0, 2, 2), 2) != declared("ring", 2, 2)
-    assert added(in_order(left_to_right, ring.reduce_scatter, itself), Mesh(0, 2, 2), 2) == declared("ring", 2, 2)
+    assert chunk_sums(planted, Mesh(0, 2, 2), 2) != declared("ring", 2, 2)
+    assert chunk_sums(in_order(left_to_right, ring.reduce_scatter, itself), Mesh(0, 2, 2), 2) == declared("ring", 2, 2)

@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "data": GROUND | {"models", "parts", "scenario"},
     "stages": GROUND | {"autograd", "collectives", "models", "numerics", "optim", "parts"},
     "reference": {"allocation", "sharding", "autograd", "models", "numerics", "optim"},
-    "proofs": GROUND | {"collectives", "instruments", "numerics", "parts", "payloads", "stages", "worlds"},
+    "proofs": GROUND | {"collectives", "instruments", "numerics", "parts", "payloads", "worlds"},
     "testing": GROUND | {"collectives", "instruments", "numerics", "payloads", "proofs", "worlds"},
     "training": GROUND | {"autograd", "collectives", "data", "instruments", "models", "numerics", "optim", "reference",
                           "scenario", "stages", "worlds"},

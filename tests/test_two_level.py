@@ -19,7 +19,7 @@ from zerosim.numerics.orders import ORDERS
 from zerosim.payloads.terms import symbols
 from zerosim.planner.cluster import cluster_of
 from zerosim.planner.rehearsal import rehearse
-from zerosim.proofs.proof import added, prove
+from zerosim.proofs.proof import prove
 from zerosim.proofs.subject import Subject, named_subject, with_hosts
 from zerosim.scenario import Check, Parallel, Scenario, WorldKeys
 from zerosim.scenario.machine import ClusterKeys, LinkKeys
@@ -28,6 +28,7 @@ from zerosim.stages.adding import ADDITIONS
 from zerosim.testing import check
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
+from zerosim.verdict.diagnosis import chunk_sums
 from zerosim.verdict.judged_run import run_locally
 from zerosim.worlds.local import spawn
 
@@ -191,7 +192,7 @@ def two_levels(ranks, per_host, **keys):
 def test_the_stages_add_as_declared(ranks, per_host):
     order = ORDERS["two_level"].with_hosts(per_host)
     declared = order.total([symbols(number, ranks) for number in range(2 * ranks)], Mesh(0, ranks, ranks))
-    ours = added(ADDITIONS["two_level"].with_hosts(per_host), Mesh(0, ranks, ranks), 2)
+    ours = chunk_sums(ADDITIONS["two_level"].with_hosts(per_host), Mesh(0, ranks, ranks), 2)
     assert [str(each) for each in ours] == [str(each) for each in declared]
 
 

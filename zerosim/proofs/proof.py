@@ -10,7 +10,7 @@ algorithms are compared with the declared tree including its operands, because o
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from zerosim.collectives import Algorithm
@@ -24,9 +24,7 @@ from zerosim.payloads.terms import Symbol, Term, blanks, commuted, leaves, symbo
 from zerosim.proofs.case import Case, Place, chunks_by_element, claims
 from zerosim.proofs.hints import raised
 from zerosim.proofs.subject import Subject
-from zerosim.sharding import Mesh, split
-from zerosim.stages.adding import Addition, add_replicas
-from zerosim.worlds.local import Sends, StillRunning, spawn
+from zerosim.worlds.local import Sends, StillRunning
 
 SMALL = 16
 """The most ranks for which a proof also tries vectors that do not divide evenly."""
@@ -293,29 +291,3 @@ def summed(reduce_scatter: Callable[..., Any], ranks: int) -> list[Symbol]:
     recording = run(under_test, ranks, ranks)
     assert recording.results is not None, recording.failure
     return [recording.results[rank][rank] for rank in range(ranks)]
-
-
-def added(addition: Addition, mesh: Mesh, block: int) -> list[Symbol]:
-    """The sum of all micro-batches in chunk c, for every c, if each rank of a mesh contributes a block of them.
-
-    >>> from zerosim.stages.adding import ADDITIONS
-    >>> added(ADDITIONS["ring"], Mesh(rank=0, size=2, group=2), block=2)
-    [((g2 + g3) + (g0 + g1)), ((g0 + g1) + (g2 + g3))]
-    >>> added(ADDITIONS["ring"], Mesh(rank=0, size=4, group=2), block=1)[:2]
-    [((g3 + g2) + (g1 + g0)), ((g1 + g0) + (g3 + g2))]
-    """
-    assert addition.collective is not None
-    add_up = add_replicas(addition.collective)
-
-    def program(comm: Communicator) -> list[Symbol]:
-        mine, total = replace(mesh, rank=comm.rank), None
-        for number in range(comm.rank * block, (comm.rank + 1) * block):
-            total = addition.accumulate(total, symbols(number, comm.size))
-        full = addition.reduce_scatter(mine.within(comm), total, lambda full: full)
-        own = split(full, mine.group)[mine.place]
-        if mine.replicas > 1:
-            add_up(mine.across(comm), own)
-        return list(own)
-
-    held = spawn(program, mesh.size)
-    return [each for rank in mesh.groups[0] for each in held[rank]]

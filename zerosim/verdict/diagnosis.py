@@ -1,7 +1,7 @@
 """The first differing bytes, and the orders in which they were added: found by running the reference again."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,14 +9,15 @@ import numpy as np
 from zerosim.allocation import Array
 from zerosim.comm import Communicator
 from zerosim.models.units import Unit
-from zerosim.payloads.terms import symbols
-from zerosim.proofs.proof import added
+from zerosim.payloads.terms import Symbol, symbols
 from zerosim.reference import Snapshot
-from zerosim.sharding import chunk_length, split
+from zerosim.sharding import Mesh, chunk_length, split
+from zerosim.stages.adding import Addition, add_replicas
 from zerosim.training.alone import alone
 from zerosim.training.batches import Batches
 from zerosim.training.comparison import WEIGHTS, Evidence, comparable, published, states, with_padding
 from zerosim.training.config import Config
+from zerosim.worlds.local import spawn
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def orders_of_addition(config: Config, chunk: int) -> dict[str, str]:
         return {"ours": config.order.words, "reference": config.order.words}
     mesh, block = config.mesh, config.added_first
     declared = config.order.total([symbols(number, mesh.size) for number in range(mesh.size * block)], mesh)
-    ours = added(config.addition, mesh, block)
+    ours = chunk_sums(config.addition, mesh, block)
     return {"ours": str(ours[chunk]), "reference": str(declared[chunk])}
 
 
@@ -162,3 +163,29 @@ def number_line(values: Array) -> Array:
     places = (bits & ~sign).astype(np.int64)
     found: Array = np.where(bits & sign, -places, places)
     return found
+
+
+def chunk_sums(addition: Addition, mesh: Mesh, block: int) -> list[Symbol]:
+    """The sum of all micro-batches in chunk c, for every c, if each rank of a mesh contributes a block of them.
+
+    >>> from zerosim.stages.adding import ADDITIONS
+    >>> chunk_sums(ADDITIONS["ring"], Mesh(rank=0, size=2, group=2), block=2)
+    [((g2 + g3) + (g0 + g1)), ((g0 + g1) + (g2 + g3))]
+    >>> chunk_sums(ADDITIONS["ring"], Mesh(rank=0, size=4, group=2), block=1)[:2]
+    [((g3 + g2) + (g1 + g0)), ((g1 + g0) + (g3 + g2))]
+    """
+    assert addition.collective is not None
+    add_up = add_replicas(addition.collective)
+
+    def program(comm: Communicator) -> list[Symbol]:
+        mine, total = replace(mesh, rank=comm.rank), None
+        for number in range(comm.rank * block, (comm.rank + 1) * block):
+            total = addition.accumulate(total, symbols(number, comm.size))
+        full = addition.reduce_scatter(mine.within(comm), total, lambda full: full)
+        own = split(full, mine.group)[mine.place]
+        if mine.replicas > 1:
+            add_up(mine.across(comm), own)
+        return list(own)
+
+    held = spawn(program, mesh.size)
+    return [each for rank in mesh.groups[0] for each in held[rank]]
