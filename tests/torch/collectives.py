@@ -3,13 +3,16 @@
 Run as `mpirun -n N python -m tests.torch.collectives`; each `check_*` is a program that all ranks run.
 """
 
+from datetime import timedelta
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 import zerosim.torch  # noqa: F401 - registers the backend
-from zerosim.errors import CollectiveError
+from zerosim.errors import CollectiveError, Deadlock
+from zerosim.torch.works import Turns
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.uint8)
 
@@ -275,6 +278,56 @@ def check_a_mesh(rank, size):
         same(tensor, all_brought(size)[list(members)].sum(0))
 
 
+def check_ranks_that_reduce_differently_are_named(rank, size):
+    """Nobody receives after a refusal, so each pair of calls has a group of its own."""
+    for odd, even in (({"op": ReduceOp.MAX}, {}), ({}, {"shape": (3, 2)}), ({}, {"dtype": torch.int32})):
+        group = dist.new_group(range(size))
+        wanted = {"op": ReduceOp.SUM, "shape": (2, 3), "dtype": torch.float32} | (odd if rank % 2 else even)
+        tensor = torch.ones(wanted["shape"], dtype=wanted["dtype"])
+        if size % 2:
+            continue
+        with pytest.raises(CollectiveError, match=f"^ranks {rank} and {(rank - 1) % size} of the group differ in the "):
+            dist.all_reduce(tensor, wanted["op"], group)
+
+
+def check_what_is_brought_is_not_changed(rank, size):
+    chunks = [brought(rank) for _ in range(size)]
+    dist.reduce_scatter(brought(rank), chunks)
+    assert all(torch.equal(each, brought(rank)) for each in chunks)
+    tensor = brought(rank)
+    dist.all_reduce(tensor)
+    assert tensor.untyped_storage().resizable()
+
+
+def check_a_failed_operation_is_no_success(rank, size):
+    turns = Turns("mine")
+    failed, done = turns.begin(lambda: 1 / 0, []), turns.begin(lambda: None, [])
+    done.wait()
+    assert isinstance(failed.exception(), ZeroDivisionError)
+    assert done.is_success()
+    assert failed.is_completed()
+    assert not failed.is_success()
+
+
+def check_a_callback_may_wait_for_a_collective(rank, size):
+    one, other = brought(rank), brought(rank)
+    dist.all_reduce(one, async_op=True).get_future().then(
+        lambda _: dist.all_reduce(other, async_op=True).get_future().wait()).wait()
+    same(other, all_brought(size).sum(0))
+
+
+def check_a_monitored_barrier_names_who_is_late(rank, size):
+    before = dist.group.WORLD._get_sequence_number_for_group()
+    dist.group.WORLD.monitored_barrier(timedelta(seconds=30))
+    dist.barrier()
+    assert dist.group.WORLD._get_sequence_number_for_group() == before + 1
+    if size > 2:
+        three = dist.new_group([0, 1, 2])
+        if rank == 0:
+            with pytest.raises(Deadlock, match=r"Ranks 1, 2 failed to pass monitoredBarrier in 10 ms .* Timed out"):
+                three.monitored_barrier(timedelta(seconds=0.01), wait_all_ranks=True)
+
+
 def check_what_is_not_supported_says_so(rank, size):
     with pytest.raises(CollectiveError, match="tag=-1: tags are whole numbers from 0 to"):
         dist.isend(torch.ones(1), (rank + 1) % size, tag=-1)
@@ -286,7 +339,7 @@ def check_what_is_not_supported_says_so(rank, size):
         dist.all_reduce(torch.eye(2).to_sparse())
     with pytest.raises(CollectiveError, match=r"broadcast of torch\.float4_e2m1fn_x2 is not supported"):
         dist.broadcast(torch.empty(1, dtype=torch.float4_e2m1fn_x2), 0)
-    for name in ("monitored_barrier", "split_group", "merge_remote_group", "_register_on_completion_hook"):
+    for name in ("split_group", "merge_remote_group", "_register_on_completion_hook"):
         with pytest.raises(CollectiveError, match=f"^{name} is not supported over zerosim"):
             getattr(dist.group.WORLD, name)()
 

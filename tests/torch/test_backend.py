@@ -18,7 +18,7 @@ def zerosim_torch(ranks, *arguments):
 def test_every_collective_gives_what_pytorch_promises(ranks):
     outcome = mpirun(ranks, ["-W", "ignore", "-m", "tests.torch.collectives"])
     assert outcome.returncode == 0, outcome.stderr
-    assert outcome.stdout.count("passed 19") == ranks
+    assert outcome.stdout.count("passed 24") == ranks
 
 
 @pytest.mark.mpi

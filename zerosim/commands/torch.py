@@ -5,6 +5,7 @@ import os
 import shlex
 from argparse import ArgumentTypeError
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fault", metavar="KEY=VALUE,…", action="append", default=[], type=fault,
         help="inject a fault like [[fault]] of a scenario: kind=flip,rank=1,step=2,collective=all_reduce")
+    parser.add_argument(
+        "--cpu", action="store_true", help="run a script for GPUs on the CPU: map CUDA and NCCL to it")
     parser.add_argument("script", help="a Python file that trains with torch.distributed")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the arguments of the script")
 
@@ -41,16 +44,18 @@ def main(arguments: argparse.Namespace) -> int:
     from zerosim.torch import running  # noqa: PLC0415 - imports torch
 
     running.befall(arguments.fault)
+    run = partial(running.run_script, arguments.script, arguments.arguments, on_cpu=arguments.cpu)
     outputs = arguments.json, arguments.report, arguments.trace
     if not any(outputs):
-        return running.run_script(arguments.script, arguments.arguments, memory=False) or running.missed()
+        return run(memory=False) or running.missed()
     if launched_rank() == 0:
         check_writable(arguments, {"the script": arguments.script})
     if arguments.report:
         converter()
     running.watch()
-    code = running.run_script(arguments.script, arguments.arguments, memory=any(outputs[:2]))
-    words = ["mpirun", "-n", str(launched() or 1), "zerosim", "torch", arguments.script, *arguments.arguments]
+    code = run(memory=any(outputs[:2]))
+    flags = ["--cpu"] if arguments.cpu else []
+    words = ["mpirun", "-n", str(launched() or 1), "zerosim", "torch", *flags, arguments.script, *arguments.arguments]
     found = running.seen(arguments.script, shlex.join(words))
     if found is not None:
         write(arguments, found.document, found.trace)

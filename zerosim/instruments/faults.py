@@ -85,7 +85,8 @@ class Faults:
         """The messages that are really sent in place of one: usually that one."""
         location, number, messages = HERE.location, self._count(self._carried), [outgoing]
         for fault in self.faults:
-            if fault.kind in OF_MESSAGES and is_at(fault, location, number):
+            empty = fault.kind == "flip" and not outgoing.nbytes
+            if fault.kind in OF_MESSAGES and is_at(fault, location, number) and not empty:
                 self._struck.append(fault)
                 messages = changed(fault, messages)
         return messages

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
+import numpy as np
 import torch
 
 from zerosim.allocation import Array
@@ -23,6 +24,8 @@ def flat(tensor: Any, what: str) -> Array:
     """The elements of a contiguous tensor on one axis, in the tensor's own memory; `what` names the operation in
     errors.
 
+    `Tensor.numpy()` would mark the storage as not resizable, and FSDP1 resizes storages that it has communicated.
+
     Raises `CollectiveError` for a tensor of another device, a sparse one, and dtypes that NumPy and ml_dtypes lack.
 
     >>> tensor = torch.tensor([1.5, 2.0], dtype=torch.bfloat16)
@@ -33,11 +36,11 @@ def flat(tensor: Any, what: str) -> Array:
     plain = tensor.detach() if tensor.requires_grad else tensor
     if plain.dtype in NARROW:
         whole, narrow = NARROW[plain.dtype]
-        found: Array = plain.view(whole).numpy().view(narrow)
+        found: Array = np.from_dlpack(plain.view(whole)).view(narrow)
         return found.reshape(-1)
     try:
-        found = plain.numpy()
-    except (TypeError, RuntimeError) as error:
+        found = np.from_dlpack(plain)
+    except (BufferError, TypeError, RuntimeError) as error:
         raise CollectiveError(f"{what} of {tensor.dtype} is not supported: {error}") from error
     return found.reshape(-1)
 

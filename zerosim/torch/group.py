@@ -8,25 +8,35 @@ An asynchronous collective runs on the group's thread, in the group's own channe
 channel, so they never mix with collectives.
 """
 
+import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
+from types import FunctionType
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
+from torch.profiler import record_function
 
 from zerosim.allocation import Array
 from zerosim.collectives import direct, dissemination, naive, ring, tree
 from zerosim.comm import Communicator, among
-from zerosim.errors import CollectiveError
+from zerosim.errors import CollectiveError, Deadlock
 from zerosim.instruments.observed import Observed
 from zerosim.sharding import split
 from zerosim.torch.arrays import Landing, inputs
 from zerosim.torch.mail import Mail
 from zerosim.torch.places import calling
-from zerosim.torch.reductions import reducing
+from zerosim.torch.reductions import Signed, reducing
 from zerosim.torch.works import Began, Turns
 
 Doing = Callable[[Communicator], None]
+BARRIER_TAG = 2**20
+"""The tag of messages of `monitored_barrier`, which programs are unlikely to use."""
+LEAST = 1e-3
+"""The shortest timeout of a wait, in seconds; 0 stands for the group's."""
 
 
 def refused(name: str) -> Callable[..., Any]:
@@ -55,6 +65,7 @@ class Group(dist.ProcessGroup):
         self.comm, self._mail = comm, mail
         self._named = collectives.named
         self._turns = Turns(name)
+        self._begun = 0
 
     def getBackendName(self) -> str:  # noqa: N802 - PyTorch's name
         return "zerosim"
@@ -66,6 +77,10 @@ class Group(dist.ProcessGroup):
     @property
     def group_desc(self) -> str:
         return self._words
+
+    @property
+    def _device_types(self) -> list[Any]:
+        return [torch.device("cpu")]
 
     def _set_group_name(self, name: str) -> None:
         self._name = name
@@ -91,9 +106,9 @@ class Group(dist.ProcessGroup):
         reduction = [reducing("all_reduce", op, array, self.size()) for array in landing.arrays]
 
         def do(comm: Communicator) -> None:
-            for array, how in zip(landing.arrays, reduction, strict=True):
+            for array, how, tensor in zip(landing.arrays, reduction, tensors, strict=True):
                 how.before(array)
-                ring.all_reduce(comm, split(array, comm.size), how.function)
+                ring.all_reduce(Signed(comm, op, tensor.shape), split(array, comm.size), how.function)
                 how.after(array)
             landing.finish()
 
@@ -115,11 +130,11 @@ class Group(dist.ProcessGroup):
         landing, root = Landing("reduce", tensors), opts.rootRank
 
         def do(comm: Communicator) -> None:
-            for array in landing.arrays:
+            for array, tensor in zip(landing.arrays, tensors, strict=True):
                 how = reducing("reduce", opts.reduceOp, array, comm.size)
                 vector = array if comm.rank == root else array.copy()
                 how.before(vector)
-                tree.reduce(comm, vector, root, how.function)
+                tree.reduce(Signed(comm, opts.reduceOp, tensor.shape), vector, root, how.function)
                 how.after(vector)
             landing.finish()
 
@@ -259,10 +274,38 @@ class Group(dist.ProcessGroup):
     def _end_coalescing(self, device: Any) -> Began:
         return self._turns.now(lambda: None, [])
 
+    def _get_sequence_number_for_group(self) -> int:
+        """The number of collectives that this rank has begun in the group."""
+        return self._begun
+
+    def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool = False) -> None:
+        """A barrier that fails on rank 0 with the ranks that have not arrived within `timeout`."""
+        words, nothing = calling(self._name), [torch.zeros(1)]
+        barrier = self._mail.tagged(BARRIER_TAG)
+        if self.rank() > 0:
+            barrier.send(words, inputs("barrier", nothing)[0], 0)
+            barrier.ask(words, Landing("barrier", nothing), nothing, 0).wait()
+            return
+        late = []
+        deadline = time.monotonic() + timeout.total_seconds()
+        for rank in range(1, self.size()):
+            receive = barrier.ask(words, Landing("barrier", nothing), nothing, rank)
+            try:
+                receive.wait(timedelta(seconds=max(deadline - time.monotonic(), LEAST)))
+            except Deadlock:
+                late.append(rank)
+                if not wait_all_ranks:
+                    break
+        if late:
+            said = f"{'Ranks' if len(late) > 1 else 'Rank'} {', '.join(map(str, late))}"
+            raise Deadlock(
+                f"[Rank 0]: {said} failed to pass monitoredBarrier in {round(1e3 * timeout.total_seconds())} ms from "
+                f"{words}: Timed out waiting; give it a longer timeout=")
+        for rank in range(1, self.size()):
+            barrier.send(words, inputs("barrier", nothing)[0], rank)
+
     _allgather_base, _reduce_scatter_base = all_gather_single, reduce_scatter_single
-    monitored_barrier, split_group = refused("monitored_barrier"), refused("split_group")
-    merge_remote_group = refused("merge_remote_group")
-    _get_sequence_number_for_group = refused("_get_sequence_number_for_group")
+    split_group, merge_remote_group = refused("split_group"), refused("merge_remote_group")
     _register_on_completion_hook = refused("_register_on_completion_hook")
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -277,7 +320,16 @@ class Group(dist.ProcessGroup):
         """Run the collective, on the group's thread if it is asynchronous."""
         named, owner, comm = self._named(name, do), calling(self._name), self.comm
         take_turn = self._turns.begin if is_async else self._turns.now
-        return take_turn(lambda: named(owner, comm), outputs)
+        self._begun += 1
+        traced = f"c10d::{name.replace('all_', 'all').replace('to_all', 'toall')}_"
+        with record_function(traced) if torch.autograd._profiler_enabled() else nullcontext():
+            return take_turn(lambda: named(owner, comm), outputs)
+
+
+for each in vars(Group).values():
+    if isinstance(each, FunctionType):
+        # C++ calls these while torch.compile traces a model, as DDP does; nothing within them is traced.
+        set_code_exec_strategy(each.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
 
 
 def scattered(comm: Communicator, chunks: Any, into: Array, op: Any) -> None:
@@ -285,7 +337,7 @@ def scattered(comm: Communicator, chunks: Any, into: Array, op: Any) -> None:
     how = reducing("reduce_scatter", op, into, comm.size)
     for chunk in chunks:
         how.before(chunk)
-    ring.reduce_scatter(comm, chunks, how.function)
+    ring.reduce_scatter(Signed(comm, op, into.shape), chunks, how.function)
     into[...] = chunks[comm.rank]
     how.after(into)
 

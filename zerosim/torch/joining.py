@@ -15,10 +15,8 @@ from zerosim.worlds.mpi import connect
 from zerosim.worlds.mpi_communicator import MpiCommunicator
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
-PYTORCHS_TIMEOUT = 1800.0
-"""PyTorch's default timeout in seconds; it stands for no choice, and zerosim's own timeout is used."""
-
-
+LONGER = "timeout in init_process_group(timeout=timedelta(minutes=30))"
+"""The setting that gives a slow rank more time, in PyTorch's words."""
 SET_HERE = "ZEROSIM_SET_RANK"
 """The variable with the rank and the size that this package has set in the environment; a child process inherits it."""
 
@@ -65,12 +63,14 @@ def create(options: Any, _: Any = None) -> Group:
     comm = connect()
     ranks = list(options.global_ranks_in_group) or list(range(comm.size))
     seconds = options.timeout.total_seconds()
-    if seconds != PYTORCHS_TIMEOUT:
-        comm.timeout_seconds = seconds
     if not options.global_ranks_in_group:
         check_world(options, comm)
+        comm.timeout_seconds = seconds
+        WATCH.note_location = comm.note_location
         sys.excepthook = aloud(sys.excepthook, sys.stderr)
-    collectives, messages = (comm.channel(ranks=ranks) for _ in range(2))
+    collectives, messages = (comm.channel(seconds, ranks) for _ in range(2))
+    for channel in (comm, collectives, messages):
+        channel.longer = LONGER
     return Group(options.group_id, ranks, observed(collectives), Mail(messages, ranks, observed))
 
 
@@ -92,12 +92,15 @@ Hook = Callable[..., Any]
 
 
 def aloud(hook: Hook, stderr: TextIO) -> Hook:
-    """`hook` with `stderr` as its standard error.
+    """`hook` with `stderr` as its standard error, called with the exception that PyTorch's C++ code has wrapped.
 
     PyTorch redirects the output of hooks to memory and prints it when they have returned; ours ends the process.
     """
-    def speaking(*failure: Any) -> None:
+    def speaking(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         sys.stderr = stderr
-        hook(*failure)
+        cause = WATCH.failure
+        if cause is not None and kind is RuntimeError and str(cause) in str(error):
+            kind, error, trace = type(cause), cause, cause.__traceback__
+        hook(kind, error, trace)
 
     return speaking

@@ -2,16 +2,24 @@
 
     avg           the sum in the order of the ring, then divided by the number of ranks
     premul_sum    every rank multiplies by its factor, then the sum
+
+Ranks that reduce in different ways, or tensors of different shapes, would add numbers that do not belong together.
+Their messages are therefore sent as elements of a dtype that names the reduction and the shape, and each world refuses
+a message of another dtype.
 """
 
+from collections.abc import Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from torch.distributed import ReduceOp
 
 from zerosim.allocation import Array
-from zerosim.comm import Reduction
-from zerosim.errors import CollectiveError
+from zerosim.comm import Communicator, ElementByElement, Reduction
+from zerosim.errors import CollectiveError, LengthError
+from zerosim.worlds.delivery import deliver
+from zerosim.worlds.here import HERE, spaced
 
 FUNCTIONS: dict[str, Reduction] = {
     "SUM": np.add, "AVG": np.add, "PREMUL_SUM": np.add, "PRODUCT": np.multiply, "MIN": np.minimum, "MAX": np.maximum,
@@ -73,3 +81,51 @@ def named(op: Any) -> str:
     """
     kind = getattr(op, "op", op)
     return NAMES.get(kind) or str(kind.name)
+
+
+@cache
+def signed_dtype(dtype: np.dtype[Any], words: str) -> np.dtype[Any]:
+    """The dtype of one field of `dtype` that has `words` as its name."""
+    return np.dtype([(words, dtype)])
+
+
+class Plain(ElementByElement):
+    """`function` for arrays of the dtype of one field."""
+
+    def __init__(self, function: Reduction, dtype: np.dtype[Any]) -> None:
+        self._function, self._dtype = function, dtype
+
+    def reduce_into(self, arrived: Any, into: Any) -> None:
+        deliver(arrived.view(self._dtype), into.view(self._dtype), self._function)
+
+
+class Signed:
+    """A communicator of the messages of one reduction; refuses those of another reduction or of other shapes."""
+
+    def __init__(self, comm: Communicator, op: Any, shape: Sequence[int]) -> None:
+        self.rank, self.size = comm.rank, comm.size
+        self._comm, self._words = comm, f"{named(op).lower()} of {list(shape)}"
+
+    def exchange(
+        self, outgoing: Array, *, to: int, into: Array, source: int, reduce: Reduction | None = None
+    ) -> None:
+        signed = signed_dtype(into.dtype, self._words)
+        self._receive(self._comm.exchange, into, source, reduce, outgoing=outgoing.view(signed), to=to)
+
+    def send(self, outgoing: Array, *, to: int) -> None:
+        self._comm.send(outgoing.view(signed_dtype(outgoing.dtype, self._words)), to=to)
+
+    def recv(self, *, into: Array, source: int, reduce: Reduction | None = None) -> None:
+        self._receive(self._comm.recv, into, source, reduce)
+
+    def _receive(self, call: Any, into: Array, source: int, reduce: Reduction | None, **sending: Any) -> None:
+        how = None if reduce is None else Plain(reduce, into.dtype)
+        try:
+            call(into=into.view(signed_dtype(into.dtype, self._words)), source=source, reduce=how, **sending)
+        except LengthError as error:
+            if error.arrived.nbytes != into.nbytes:
+                raise
+            raise CollectiveError(
+                f"ranks {self.rank} and {source} of the group differ{spaced(HERE.location)}: rank {self.rank} asks for "
+                f"the {self._words}, {into.dtype}, and rank {source} for another reduction, shape or dtype; give all "
+                "ranks the same") from error

@@ -2,9 +2,11 @@
 
 import runpy
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed import device_mesh, distributed_c10d
 
 import zerosim.torch  # noqa: F401 - registers the backend
-from zerosim.errors import UsageError
+from zerosim.errors import UsageError, ZerosimError
 from zerosim.instruments.faults import Faults
 from zerosim.instruments.trace import Trace
 from zerosim.scenario.fault import Fault
@@ -24,10 +26,12 @@ from zerosim.torch.watching import WATCH
 from zerosim.worlds.mpi import connect
 from zerosim.worlds.mpi_world import MpiWorld
 
-REFUSED = ("monitored_barrier", "split_group", "shrink_group")
+REFUSED = ("split_group", "shrink_group")
 """Functions of `torch.distributed` that other backends alone support."""
 ON_THE_CPU = ("", "undefined", "gloo", "mpi", "zerosim")
 """Backends that a script may name; `zerosim` replaces them."""
+LEAVING = 1.0
+"""The seconds that other ranks have to end after one that ends with an exit code."""
 
 
 @dataclass(frozen=True)
@@ -38,16 +42,50 @@ class Seen:
     trace: Trace
 
 
-def run_script(script: str, arguments: Sequence[str], *, memory: bool) -> int:
-    """Run `script` with these arguments; the exit code that it passes to `sys.exit`, else 0."""
+def run_script(script: str, arguments: Sequence[str], *, memory: bool, on_cpu: bool) -> int:
+    """Run `script` with these arguments, `on_cpu` even if it asks for CUDA; the exit code of its `sys.exit`, else 0.
+
+    Raises `Left` if that code is not 0 and other ranks go on.
+    """
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path(script).resolve().parent)
-    with every_group_is_ours(), Live(WATCH.ledger) if memory else nullcontext():
+    with ExitStack() as around:
+        around.enter_context(every_group_is_ours(("nccl",) if on_cpu else ()))
+        if on_cpu:
+            from zerosim.torch.cuda import cuda_is_the_cpu  # noqa: PLC0415 - imports FSDP, which takes a second
+
+            around.enter_context(cuda_is_the_cpu())
+        if memory:
+            around.enter_context(Live(WATCH.ledger))
         try:
             runpy.run_path(script, run_name="__main__")
         except SystemExit as ended:
-            return code_of(ended)
+            code = code_of(ended)
+            if code:
+                leave(code)
+            return code
     return 0
+
+
+class Left(ZerosimError):
+    """A rank's script has ended with an exit code other than 0 while other ranks went on."""
+
+    def __init__(self, rank: int, code: int) -> None:
+        super().__init__(f"rank {rank} has ended by sys.exit({code}) while others run; let all ranks end alike")
+        self.exit_code = code
+
+
+def leave(code: int) -> None:
+    """Wait until all ranks of this host have finished; raises `Left` if some have not, a second later."""
+    comm = connect()
+    if comm.board is None or comm.size == 1:
+        return
+    comm.board.finish(comm.rank)
+    deadline = time.monotonic() + LEAVING
+    while comm.board.processes:
+        if time.monotonic() > deadline:
+            raise Left(comm.rank, code)
+        time.sleep(LEAVING / 100)
 
 
 def watch() -> None:
@@ -97,15 +135,16 @@ def code_of(ended: SystemExit) -> int:
 
 
 @contextmanager
-def every_group_is_ours() -> Iterator[None]:
-    """A context in which every group that is made on the CPU is one of zerosim's."""
+def every_group_is_ours(also: Sequence[str] = ()) -> Iterator[None]:
+    """A context in which every group that is made on the CPU, or with a backend of `also`, is one of zerosim's."""
     original = dist.init_process_group, dist.new_group
-    others = {name: getattr(dist, name) for name in REFUSED}
-    for name in REFUSED:
-        setattr(dist, name, refused(name))
+    other = {name: refused(name) for name in REFUSED} | {"monitored_barrier": monitored_barrier}
+    others = {name: getattr(dist, name) for name in other}
+    for name, function in other.items():
+        setattr(dist, name, function)
     for module in (dist, distributed_c10d, device_mesh):
-        module.init_process_group = replaced(original[0], "backend", 0)
-        module.new_group = replaced(original[1], "backend", 2)
+        module.init_process_group = replaced(original[0], "backend", 0, also)
+        module.new_group = replaced(original[1], "backend", 2, also)
     try:
         yield
     finally:
@@ -115,13 +154,23 @@ def every_group_is_ours() -> Iterator[None]:
             module.init_process_group, module.new_group = original
 
 
-def replaced(function: Callable[..., Any], name: str, position: int) -> Callable[..., Any]:
+def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+    """`torch.distributed.monitored_barrier`, which PyTorch itself allows with gloo only."""
+    of = group or dist.group.WORLD
+    if of is not dist.GroupMember.NON_GROUP_MEMBER:
+        of.monitored_barrier(timeout or distributed_c10d.default_pg_timeout, wait_all_ranks)
+
+
+def replaced(function: Callable[..., Any], name: str, position: int, also: Sequence[str]) -> Callable[..., Any]:
     """A wrapper of `function` whose argument of this name and position is always our backend."""
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        asked = args[position] if len(args) > position else kwargs.get(name)
-        check_backend(function.__name__, str(asked or ""))
+        asked = str((args[position] if len(args) > position else kwargs.get(name)) or "")
+        if also:
+            kwargs.pop("device_id", None)
+        if not asked.lower().startswith(tuple(also) or "?"):
+            check_backend(function.__name__, asked)
         if len(args) > position:
             args = (*args[:position], "zerosim", *args[position + 1 :])
         else:
@@ -137,9 +186,11 @@ def check_backend(name: str, asked: str) -> None:
     >>> check_backend("init_process_group", "cpu:gloo,cuda:nccl")
     >>> check_backend("init_process_group", "nccl")
     Traceback (most recent call last):
-    zerosim.errors.UsageError: init_process_group asks for 'nccl', which does not run on the CPU; use gloo, mpi, zerosim
+    zerosim.errors.UsageError: init_process_group asks for 'nccl', which does not run on the CPU; use gloo, mpi, \
+zerosim, or zerosim torch --cpu
     """
     words = [word for word in asked.lower().split(",") if word.startswith("cpu:") or ":" not in word]
     on_cpu = [word.removeprefix("cpu:") for word in words]
     if not on_cpu or any(each not in ON_THE_CPU for each in on_cpu):
-        raise UsageError(f"{name} asks for {asked!r}, which does not run on the CPU; use {', '.join(ON_THE_CPU[2:])}")
+        raise UsageError(f"{name} asks for {asked!r}, which does not run on the CPU; use {', '.join(ON_THE_CPU[2:])}, "
+                         "or zerosim torch --cpu")

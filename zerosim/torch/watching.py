@@ -119,6 +119,10 @@ class Watch:
     """The spans of the last finished step."""
     seconds: float = 0.0
     faults: Faults | None = None
+    failure: BaseException | None = None
+    """The first exception of an asynchronous collective, which C++ code turns into text."""
+    note_location: Callable[[], None] = lambda: None
+    """Writes the location of the calling thread where other ranks can read it."""
     tracer: Tracer | None = None
     parts: Parts | None = None
     _loss: float = 0.0
@@ -159,6 +163,17 @@ class Watch:
         finally:
             self.leave()
 
+    def noting_failure(self, do: Callable[[], None]) -> Callable[[], None]:
+        """`do`, which keeps its exception in `failure` if that is the first."""
+        def call() -> None:
+            try:
+                do()
+            except BaseException as error:
+                self.failure = self.failure or error
+                raise
+
+        return call
+
     def end_step(self, optimizer: Any = None) -> None:
         """End the step; the next one begins."""
         if self.tracer is not None:
@@ -175,6 +190,7 @@ class Watch:
             self.resting, self.whole_bytes = held_by(optimizer), whole_bytes(optimizer)
         self.step += 1
         self.locator.begin(self.step)
+        self.note_location()
         if self.faults is not None:
             self.faults.begin(self.step)
 

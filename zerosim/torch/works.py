@@ -58,7 +58,9 @@ class Began(Work):
             return ended
         # A PyTorch future fails in a wait in C++ only if a callback raises.
         told = ended.then(self._value)
-        self._future.add_done_callback(lambda _: ended.set_result(None))
+        # A callback may wait for a later collective, so it must not run on the thread that runs collectives.
+        self._future.add_done_callback(
+            lambda _: threading.Thread(target=ended.set_result, args=(None,), daemon=True).start())
         return told
 
     def _value(self, _: Any) -> list[Any]:
@@ -89,5 +91,5 @@ class Turns:
         with self._lock:
             if self._thread is None:
                 self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"zerosim {self._name}")
-            self._last = self._thread.submit(do)
+            self._last = self._thread.submit(WATCH.noting_failure(do))
             return Began(outputs, self._last)

@@ -13,6 +13,7 @@ rank. The first rank to fail on each host reports for its host.
 import mmap
 import os
 import struct
+import time
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -31,6 +32,12 @@ NOBODY, ANYBODY = -1, -2
 CHANNEL_BYTES = WAIT.size + STEP.size + WORDS_BYTES
 RANK_BYTES = RANK.size + CHANNELS * CHANNEL_BYTES
 SEPARATOR = "\0"
+STILL = 60.0
+"""The seconds after which ranks that all wait, without change, are regarded as deadlocked."""
+STILL_AFTER_THE_END = 5.0
+"""The same if one of them has finished."""
+GLANCE = 1.0
+"""The seconds between two looks at the board in a long wait."""
 
 
 class Done(NamedTuple):
@@ -135,6 +142,12 @@ Done(words='rank 1 waits for a message from rank 0', location='in the all_gather
             *(done for rank in others for done in self._what_does(rank, alive=not dead)),
         ]
 
+    def stand_still(self) -> list[Done]:
+        """The states of all ranks if none of them computes and all are on this host; otherwise empty."""
+        found = self.what_all_do()
+        moving = any("computes" in each.words or "another host" in each.words for each in found)
+        return [] if moving else found
+
     def _what_does(self, rank: int, *, alive: bool) -> list[Done]:
         process, so_far, _ = RANK.unpack_from(self._map, start(rank))
         if not process:
@@ -157,6 +170,38 @@ Done(words='rank 1 waits for a message from rank 0', location='in the all_gather
         words = self._map[at + STEP.size : at + STEP.size + WORDS_BYTES].decode(errors="ignore")
         collective, unit, row, *_ = [*words.split(SEPARATOR), "", ""]
         return str(Location(collective, unit, step, row))
+
+
+class Wait:
+    """A wait that begins now and ends after `timeout_seconds`, or earlier if no rank can go on.
+
+    Earlier means: for `STILL` seconds no rank of the `board` has computed, and none has begun another wait.
+    """
+
+    def __init__(self, board: Board | None, timeout_seconds: float) -> None:
+        self._board, self._timeout_seconds = board, timeout_seconds
+        self._began = self._since = time.monotonic()
+        self._next = self._began + min(timeout_seconds, GLANCE)
+        self._found: list[Done] = []
+
+    @property
+    def seconds(self) -> float:
+        """The timeout if that is over, else the seconds that the wait has lasted, rounded."""
+        lasted = time.monotonic() - self._began
+        return self._timeout_seconds if lasted >= self._timeout_seconds else round(lasted)
+
+    def is_over(self) -> bool:
+        """Whether to stop waiting."""
+        now = time.monotonic()
+        if now <= self._next:
+            return False
+        self._next = min(now + GLANCE, max(self._began + self._timeout_seconds, now))
+        found = [] if self._board is None else self._board.stand_still()
+        if not found or found != self._found:
+            self._found, self._since = found, now
+        finished = any("finished" in each.words for each in found)
+        still = now - self._since > (STILL_AFTER_THE_END if finished else STILL)
+        return still or now > self._began + self._timeout_seconds
 
 
 def named(rank: int) -> str:

@@ -7,8 +7,9 @@
   program that works in the local world works here at every message size.
 - Receives are matched first (`Improbe`), so that a message of another length is an error that names both sizes.
 - Waiting polls and yields the processor. Where ranks outnumber cores it sleeps, until a box rings (`bells`) or, for a
-  message of MPI's, 50 µs between polls. Every wait ends after `timeout_seconds` with the name of the rank that was
-  waited for. Every wait also writes waiting messages to boxes, and lets MPI make progress.
+  message of MPI's, 50 µs between polls. Every wait ends after `timeout_seconds`, or earlier if no rank can go on
+  (`Wait`), with the name of the rank that was waited for. It also writes waiting messages to boxes, and lets MPI make
+  progress.
 - A second channel is a duplicate of the communicator, served by one thread. Messages between two ranks arrive in
   order, so two collectives at once over one channel would receive each other's messages.
 """
@@ -29,7 +30,7 @@ from zerosim.allocation import Allocator, Array
 from zerosim.comm import Reduction, check_rank
 from zerosim.errors import CollectiveError, Deadlock, LengthError
 from zerosim.worlds.bells import Patience
-from zerosim.worlds.board import ANYBODY, CHANNELS, Board, Line, named
+from zerosim.worlds.board import ANYBODY, CHANNELS, Board, Line, Wait, named
 from zerosim.worlds.boxes import PENDING, Inbox, Outbox, header, push_all, told
 from zerosim.worlds.copies import Bytes, Copies, shaped
 from zerosim.worlds.delivery import check_into, deliver
@@ -76,6 +77,7 @@ class MpiCommunicator(OneThread):
         vendor, version = MPI.get_vendor()
         self.library = f"{vendor} {'.'.join(map(str, version))}"
         self.timeout_seconds = timeout_seconds
+        self.longer = "timeout_seconds"
         self.came_ns = 0
         self.machine = Machine([0] * comm.size, 0)
         self.board: Board | None = None
@@ -275,7 +277,7 @@ class MpiCommunicator(OneThread):
         for to in self._members:
             waiting = self._waiting_bytes(to)
             if waiting is not None:
-                raise self._waited(f"for rank {to} to receive {waiting} bytes")
+                raise self._waited(f"for rank {to} to receive {waiting} bytes", self.timeout_seconds)
 
     def _all_have_left(self) -> bool:
         """Whether all messages from here have been sent, and every rank's farewell has arrived."""
@@ -359,12 +361,12 @@ class MpiCommunicator(OneThread):
         result = done()
         if result:
             return result
-        deadline = time.monotonic() + self.timeout_seconds
+        wait = Wait(self.board, self.timeout_seconds)
         if self._line is not None:
             self._line.waits(source)
         while not result:
-            if time.monotonic() > deadline:
-                raise self._waited(f"for a message from {named(source)}")
+            if wait.is_over():
+                raise self._waited(f"for a message from {named(source)}", wait.seconds)
             pause()
             result = done()
             if not result:
@@ -380,11 +382,11 @@ class MpiCommunicator(OneThread):
         if self._inboxes and is_unfinished():
             self._mail.go_on()
 
-    def _waited(self, awaited: str) -> Deadlock:
+    def _waited(self, awaited: str, seconds: float) -> Deadlock:
         everyone = spaced(HERE.location) if self.board is None else explained(self.board.what_all_do())
         return Deadlock(
-            f"rank {self.rank} waited {self.timeout_seconds:g} s {awaited}{everyone}; every send needs its receive, "
-            "and a slow rank a longer timeout_seconds"
+            f"rank {self.rank} waited {seconds:g} s {awaited}{everyone}; every send needs its receive, "
+            f"and a slow rank a longer {self.longer}"
         )
 
     def _check_outgoing(self, outgoing: Array, to: int) -> None:
