@@ -239,7 +239,7 @@ class MpiCommunicator(OneThread):
         if self.board is not None and time.monotonic() > self._lookout.due:
             stopped = self._lookout.look(self.board.processes, self.timeout_seconds)
             if stopped is not None:
-                raise self._waited(f"for rank {stopped}, which is stopped")
+                raise self._waited(f"for rank {stopped}, which is stopped", self.timeout_seconds)
 
     def recv(self, *, into: Array, source: int, reduce: Reduction | None = None) -> None:
         """Receive the next message of `source`: `into`, or `into = reduce(arrived, into)`."""
