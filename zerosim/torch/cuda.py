@@ -81,7 +81,7 @@ def numbered(function: Callable[..., Any], position: int) -> Callable[..., Any]:
     return call
 
 
-class Event:
+class Instant:
     """The time at which it was recorded."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -90,7 +90,7 @@ class Event:
     def record(self, stream: Any = None) -> None:
         self._at = time.perf_counter()
 
-    def elapsed_time(self, other: "Event") -> float:
+    def elapsed_time(self, other: "Instant") -> float:
         """The milliseconds from this event to the other."""
         return 1e3 * (other._at - self._at)
 
@@ -115,8 +115,8 @@ class Stream(nullcontext[None]):
     def query(self) -> bool:
         return True
 
-    def record_event(self, event: Any = None) -> Event:
-        found = event or Event()
+    def record_event(self, event: Any = None) -> Instant:
+        found = event or Instant()
         found.record()
         return found
 
@@ -165,7 +165,7 @@ class Gpus:
             "current_device": lambda: self.present, "set_device": self.set_device, "get_device_name": always("CPU"),
             "get_device_properties": self.properties, "get_device_capability": always((8, 0)),
             "mem_get_info": always((total, total)), "memory_summary": always(""),
-            "memory_stats": lambda *_: defaultdict(int), "Event": Event, "Stream": Stream,
+            "memory_stats": lambda *_: defaultdict(int), "Event": Instant, "Stream": Stream,
             "current_stream": lambda *_: Stream(), "default_stream": lambda *_: Stream(),
             "stream": always(nullcontext()), "device": always(nullcontext()), "_lazy_init": refuse,
         }

@@ -89,7 +89,7 @@ def signed_dtype(dtype: np.dtype[Any], words: str) -> np.dtype[Any]:
     return np.dtype([(words, dtype)])
 
 
-class Plain(ElementByElement):
+class Unsigned(ElementByElement):
     """`function` for arrays of the dtype of one field."""
 
     def __init__(self, function: Reduction, dtype: np.dtype[Any]) -> None:
@@ -119,7 +119,7 @@ class Signed:
         self._receive(self._comm.recv, into, source, reduce)
 
     def _receive(self, call: Any, into: Array, source: int, reduce: Reduction | None, **sending: Any) -> None:
-        how = None if reduce is None else Plain(reduce, into.dtype)
+        how = None if reduce is None else Unsigned(reduce, into.dtype)
         try:
             call(into=into.view(signed_dtype(into.dtype, self._words)), source=source, reduce=how, **sending)
         except LengthError as error:

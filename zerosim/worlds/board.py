@@ -172,7 +172,7 @@ Done(words='rank 1 waits for a message from rank 0', location='in the all_gather
         return str(Location(collective, unit, step, row))
 
 
-class Wait:
+class BoundedWait:
     """A wait that begins now and ends after `timeout_seconds`, or earlier if no rank can go on.
 
     Earlier means: for `STILL` seconds no rank of the `board` has computed, and none has begun another wait.

@@ -8,8 +8,8 @@
 - Receives are matched first (`Improbe`), so that a message of another length is an error that names both sizes.
 - Waiting polls and yields the processor. Where ranks outnumber cores it sleeps, until a box rings (`bells`) or, for a
   message of MPI's, 50 µs between polls. Every wait ends after `timeout_seconds`, or earlier if no rank can go on
-  (`Wait`), with the name of the rank that was waited for. It also writes waiting messages to boxes, and lets MPI make
-  progress.
+  (`BoundedWait`), with the name of the rank that was waited for. It also writes waiting messages to boxes, and lets
+  MPI make progress.
 - A second channel is a duplicate of the communicator, served by one thread. Messages between two ranks arrive in
   order, so two collectives at once over one channel would receive each other's messages.
 """
@@ -30,7 +30,7 @@ from zerosim.allocation import Allocator, Array
 from zerosim.comm import Reduction, check_rank
 from zerosim.errors import CollectiveError, Deadlock, LengthError
 from zerosim.worlds.bells import Patience
-from zerosim.worlds.board import ANYBODY, CHANNELS, Board, Line, Wait, named
+from zerosim.worlds.board import ANYBODY, CHANNELS, Board, BoundedWait, Line, named
 from zerosim.worlds.boxes import PENDING, Inbox, Outbox, header, push_all, told
 from zerosim.worlds.copies import Bytes, Copies, shaped
 from zerosim.worlds.delivery import check_into, deliver
@@ -361,7 +361,7 @@ class MpiCommunicator(OneThread):
         result = done()
         if result:
             return result
-        wait = Wait(self.board, self.timeout_seconds)
+        wait = BoundedWait(self.board, self.timeout_seconds)
         if self._line is not None:
             self._line.waits(source)
         while not result:
