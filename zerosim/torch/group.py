@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._autograd import _profiler_enabled
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch.profiler import record_function
 
@@ -322,7 +323,7 @@ class Group(dist.ProcessGroup):
         take_turn = self._turns.begin if is_async else self._turns.now
         self._begun += 1
         traced = f"c10d::{name.replace('all_', 'all').replace('to_all', 'toall')}_"
-        with record_function(traced) if torch.autograd._profiler_enabled() else nullcontext():
+        with record_function(traced) if _profiler_enabled() else nullcontext():
             return take_turn(lambda: named(owner, comm), outputs)
 
 

@@ -119,12 +119,13 @@ class Signed:
         self._receive(self._comm.recv, into, source, reduce)
 
     def _receive(self, call: Any, into: Array, source: int, reduce: Reduction | None, **sending: Any) -> None:
-        how = None if reduce is None else Unsigned(reduce, into.dtype)
+        how, signed = None if reduce is None else Unsigned(reduce, into.dtype), signed_dtype(into.dtype, self._words)
         try:
-            call(into=into.view(signed_dtype(into.dtype, self._words)), source=source, reduce=how, **sending)
+            call(into=into.view(signed), source=source, reduce=how, **sending)
         except LengthError as error:
             if error.arrived.nbytes != into.nbytes:
-                raise
+                said = str(error).replace(" of another dtype", "").replace(str(signed), f"{into.dtype}, {self._words}")
+                raise LengthError(said, error.arrived) from error
             raise CollectiveError(
                 f"ranks {self.rank} and {source} of the group differ{spaced(HERE.location)}: rank {self.rank} asks for "
                 f"the {self._words}, {into.dtype}, and rank {source} for another reduction, shape or dtype; give all "
