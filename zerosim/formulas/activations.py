@@ -11,7 +11,7 @@ others).
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ class PassPeaks:
     offloaded: int
 
 
-@cache
+@lru_cache(maxsize=16)  # a config holds its graph: the rows of a run, not those of all runs of a program
 def pass_peaks(config: Config) -> PassPeaks:
     """The peaks within a pass.
 
