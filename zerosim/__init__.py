@@ -12,7 +12,8 @@ from zerosim.worlds.launcher import guard
 
 guard()
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from typing import Any as _Any
 
 from zerosim.collectives import (
     all_gather,
@@ -77,7 +78,7 @@ SECTIONS = {"Model": "ModelKeys", "World": "WorldKeys"}
 """The sections of a scenario that have shorter names here."""
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _Any:
     """A section of a scenario, or `Scenario`, imported on first access."""
     if name not in __all__:
         raise AttributeError(f"module 'zerosim' has no attribute {name!r}")

@@ -15,7 +15,13 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from zerosim.comm import Communicator
-from zerosim.commands.output import abandon_full_streams, complain, open_streams, replace_what_cannot_be_printed
+from zerosim.commands.output import (
+    abandon_full_streams,
+    complain,
+    forget_unusable_sizes,
+    open_streams,
+    replace_what_cannot_be_printed,
+)
 from zerosim.commands.parser import Parser
 from zerosim.errors import UsageError
 from zerosim.worlds.launcher import has_company, launched_rank
@@ -54,6 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         open_streams()
+        forget_unusable_sizes()
         replace_what_cannot_be_printed()
         if has_company():
             agree(connect(), given)

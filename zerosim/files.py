@@ -25,14 +25,62 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import BinaryIO
 
-from zerosim.errors import ZerosimError
+from zerosim.errors import UsageError, ZerosimError
 
 Name = str | os.PathLike[str]
 
 PIPE_SECONDS = 10.0
 """The longest wait for the writer or the reader of a pipe."""
+
+LONGEST_SHOWN = 255
+"""The most characters of a path in an error: those of the longest file name."""
+
+
+def mode_of(path: Name) -> int:
+    """The mode of the file or folder at `path`, as `os.stat` gives it; 0 if there is none.
+
+    Raises `UsageError` if the system does not tell, as in a folder that this user may not search.
+
+    >>> stat.S_ISDIR(mode_of("/")), mode_of("/no/such/file")
+    (True, 0)
+    >>> mode_of("x" * 300)
+    Traceback (most recent call last):
+    zerosim.errors.UsageError: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…: file name too long; name a path that this \
+user can read
+    """
+    try:
+        return os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from None
+
+
+def is_folder(path: Name) -> bool:
+    """Whether `path` is a folder; raises `UsageError` as `mode_of` does."""
+    return stat.S_ISDIR(mode_of(path))
+
+
+def is_file(path: Name) -> bool:
+    """Whether `path` is a regular file; raises `UsageError` as `mode_of` does."""
+    return stat.S_ISREG(mode_of(path))
+
+
+def contents(folder: Path) -> list[Path]:
+    """The paths in a folder, by name; raises `UsageError` if it cannot be read."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        raise unreadable(folder, error) from None
+
+
+def unreadable(path: Name, error: OSError | ValueError) -> UsageError:
+    name = os.fspath(path)
+    shown = name if len(name) <= LONGEST_SHOWN else f"{name[:40]}…"
+    return UsageError(f"{shown}: {reason(error)}; name a path that this user can read")
 
 
 @contextmanager

@@ -18,6 +18,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+from zerosim.files import contents, is_file, is_folder
+
 MANIFEST = "manifest.json"
 STEP = re.compile(r"step-(\d{8,18})")
 
@@ -32,9 +34,9 @@ def name_of(step: int) -> str:
 
 def steps_in(folder: Path) -> list[int]:
     """The steps of the checkpoints in a row's folder, ascending."""
-    if not folder.is_dir():
+    if not is_folder(folder):
         return []
-    found = [STEP.fullmatch(each.name) for each in folder.iterdir() if (each / MANIFEST).is_file()]
+    found = [STEP.fullmatch(each.name) for each in contents(folder) if is_file(each / MANIFEST)]
     return sorted(int(match[1]) for match in found if match)
 
 

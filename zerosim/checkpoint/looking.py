@@ -7,15 +7,16 @@ from zerosim.checkpoint import folders
 from zerosim.checkpoint.manifest import Manifest
 from zerosim.checkpoint.shards import ShardReader
 from zerosim.errors import CheckpointError
+from zerosim.files import contents, is_file, is_folder
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """All checkpoints in the folder of a run or of a row, by row and step; or `folder` itself if it is one."""
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise CheckpointError(f"{folder}: no such folder; name the folder of a run, a row or a checkpoint")
-    if (folder / folders.MANIFEST).is_file():
+    if is_file(folder / folders.MANIFEST):
         return [folder]
-    rows = [folder, *sorted(each for each in folder.iterdir() if each.is_dir())]
+    rows = [folder, *filter(is_folder, contents(folder))]
     found = [row / folders.name_of(step) for row in rows for step in folders.steps_in(row)]
     if not found:
         raise CheckpointError(f"{folder} has no checkpoint in it; name the folder of a run, a row or a checkpoint")

@@ -198,6 +198,8 @@ def decoded(said: Mapping[str, Any]) -> Manifest:
         units=many(decoded_unit, said["units"]),
         shards=many(decoded_shard, said["shards"]),
     )
+    if not 0 < manifest.loss_scale < math.inf:
+        raise ValueError("loss_scale")
     if not manifest.legs or manifest.legs[-1].until != manifest.step or not manifest.shards:
         raise ValueError("legs")
     if [leg.until for leg in manifest.legs] != sorted({leg.until for leg in manifest.legs}):

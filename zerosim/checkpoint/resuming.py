@@ -19,6 +19,7 @@ from zerosim.checkpoint.manifest import LOSSES, Manifest, read_manifest
 from zerosim.checkpoint.reshard import Resharded
 from zerosim.checkpoint.saving import recorded
 from zerosim.errors import CheckpointError, ZerosimError
+from zerosim.files import contents, is_file, is_folder
 from zerosim.parts import Code, Loader, Named
 from zerosim.scenario.origin import Origin
 from zerosim.scenario.rules import section_values, shown
@@ -108,14 +109,14 @@ def find(folder: Path, rows: Mapping[str, str]) -> dict[str, Path | None]:
 
     `folder` may be that of a run, of a row, or of one checkpoint; a folder with a single row serves all rows.
     """
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise CheckpointError(f"--resume {folder}: no such folder; name the folder of a run, a row or a "
                               f"checkpoint")
-    if (folder / folders.MANIFEST).is_file():
+    if is_file(folder / folders.MANIFEST):
         return dict.fromkeys(rows, folder)
     if folders.steps_in(folder):
         return dict.fromkeys(rows, latest(folder))
-    inside = sorted(each for each in folder.iterdir() if each.is_dir())
+    inside = list(filter(is_folder, contents(folder)))
     saved = [each for each in inside if folders.steps_in(each)]
     found: dict[str, Path | None] = {}
     for row, name in rows.items():

@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 
 from zerosim.allocation import Array
 from zerosim.errors import CheckpointError
+from zerosim.files import is_file
 from zerosim.numerics.digests import little_endian
 
 BLOCK_BYTES = 1 << 20
@@ -108,7 +109,7 @@ class ShardReader:
     def _check_head(self) -> None:
         try:
             size = self.path.stat().st_size
-            if not self.path.is_file():
+            if not is_file(self.path):
                 raise self._damaged("it is not a regular file")
             if size != self.file.file_bytes:
                 raise self._damaged(f"it has {size:,} bytes, and the manifest says {self.file.file_bytes:,}")

@@ -149,7 +149,7 @@ def start_ranks(what: str) -> NoReturn:
             f"bench {what} starts {RANKS} MPI processes, and there is no mpiexec; install an MPI library, e.g. pip "
             "install 'zerosim[mpich]'"
         )
-    command = [launcher, "-n", str(RANKS), sys.executable, "-m", "zerosim"]
+    command = [launcher, "-n", str(RANKS), sys.executable, "-P", "-m", "zerosim"]
     sys.stdout.flush()
     os.execv(found, [*command, *sys.argv[1:]])
 

@@ -5,6 +5,7 @@ import codecs
 import errno
 import json
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterator, Mapping
@@ -76,8 +77,7 @@ def console(arguments: argparse.Namespace, *, stderr: bool, width: int = WIDTH) 
 
 def asked_width() -> int:
     """The columns that the environment sets; 0 if it sets none."""
-    columns = os.environ.get("COLUMNS", "")
-    return int(columns) if columns.isdecimal() else 0
+    return int(os.environ.get("COLUMNS", 0))
 
 
 def standard_output(arguments: argparse.Namespace, width: int = WIDTH) -> Console:
@@ -173,6 +173,13 @@ def open_streams() -> None:
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
         raise ZerosimError("standard output is closed; redirect it to a file or to /dev/null")
+
+
+def forget_unusable_sizes() -> None:
+    """Remove sizes of the terminal that are no numbers from the environment: rich raises for some of them."""
+    for name in ("COLUMNS", "LINES"):
+        if not re.fullmatch(r"[0-9]{1,5}", os.environ.get(name, "")):
+            os.environ.pop(name, None)
 
 
 def replace_what_cannot_be_printed() -> None:

@@ -35,7 +35,7 @@ from zerosim.worlds.world import World
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim run`."""
-    parser.add_argument("scenario", help="a TOML file")
+    parser.add_argument("scenario", help="a TOML file, or a name that zerosim scenarios lists")
     parser.add_argument(
         "--set", metavar="A.B=VALUE", action="append", default=[], dest="overrides",
         help="replace a key of the scenario; may be given several times")

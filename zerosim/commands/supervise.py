@@ -10,6 +10,7 @@ from pathlib import Path
 
 from zerosim.checkpoint.folders import steps_in
 from zerosim.errors import LaunchError, ScenarioError, UsageError
+from zerosim.files import contents
 from zerosim.scenario import Scenario, load
 from zerosim.words import plural
 from zerosim.worlds.job import run_job
@@ -37,7 +38,7 @@ def supervise(arguments: argparse.Namespace, scenario: Scenario) -> int:
     ranks, resume = scenario.world.ranks, arguments.resume
     for number in range(arguments.restarts + 1):
         code = run_job(
-            [own_launcher(), "-n", str(ranks), sys.executable, "-m", "zerosim", *words(arguments, ranks, resume)],
+            [own_launcher(), "-n", str(ranks), sys.executable, "-P", "-m", "zerosim", *words(arguments, ranks, resume)],
             os.environ | {RESTARTS: str(number)})
         if code in FINAL or number == arguments.restarts:
             break
@@ -60,8 +61,8 @@ def folder_of(scenario: Scenario) -> Path:
 
 def last_step(saved: Path) -> int:
     """The highest step of any row's checkpoint; 0 if there is none."""
-    with suppress(OSError):
-        return max((step for row in saved.iterdir() for step in steps_in(row)), default=0)
+    with suppress(UsageError):
+        return max((step for row in contents(saved) for step in steps_in(row)), default=0)
     return 0
 
 

@@ -6,12 +6,11 @@ import shlex
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from zerosim.commands.output import check_writable, write_json
 from zerosim.errors import UsageError
-from zerosim.files import write_text
+from zerosim.files import is_file, write_text
 from zerosim.instruments.trace import Trace
 from zerosim.report.page.page import page
 from zerosim.report.page.page_run import runs_of
@@ -38,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Run the script as one of the ranks that the launcher started; its exit code."""
-    if not Path(arguments.script).is_file():
+    if not is_file(arguments.script):
         raise UsageError(f"there is no script {arguments.script!r}; give a Python file after the flags")
     require_torch()
     from zerosim.torch import running  # noqa: PLC0415 - imports torch

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from zerosim.errors import UsageError
-from zerosim.files import reason
+from zerosim.files import is_folder, mode_of, reason
 
 HERE = Path(__file__).parent
 
@@ -66,7 +66,7 @@ def scenario_file(given: str | os.PathLike[str]) -> str:
     (True, 'no/such.toml')
     """
     name = os.fspath(given)
-    if os.path.exists(name) and not os.path.isdir(name):
+    if mode_of(name) and not is_folder(name):
         return name
     return os.fspath(scenarios().get(name, name))
 
@@ -91,7 +91,7 @@ def writing(places: Iterable[Path]) -> Iterator[None]:
     Raises `UsageError` before anything is written if a file exists, and if a file or a folder cannot be written.
     """
     for place in places:
-        if place.exists():
+        if mode_of(place):
             raise UsageError(f"{place} exists already, and nothing is overwritten; name another folder")
     try:
         yield

@@ -14,6 +14,8 @@ from zerosim.data.images import image_arrays
 from zerosim.data.npz import read_arrays
 from zerosim.data.own import given
 from zerosim.data.tables import csv_arrays, parquet_arrays
+from zerosim.errors import UsageError
+from zerosim.files import is_folder
 from zerosim.parts import Named
 
 READERS = {".csv": csv_arrays, ".parquet": parquet_arrays}
@@ -33,8 +35,12 @@ def rows_of_features(settings: Any, fault: DataFault, folder: Path) -> Dataset:
             return dataset(scaled(arrays_of(stream, fault)), fault)
     if isinstance(source, Named):
         return dataset(given(source, dict(settings.own), fault), fault)
-    if (folder / source).is_dir():
-        return dataset(with_test(image_arrays(folder / source, fault), settings.test_every), fault)
+    try:
+        images = image_arrays(folder / source, fault) if is_folder(folder / source) else None
+    except UsageError as error:
+        raise fault(str(error)) from None
+    if images is not None:
+        return dataset(with_test(images, settings.test_every), fault)
     with regular_file(folder, source, ALLOWED, fault) as stream:
         read = READERS.get(Path(source).suffix.lower())
         if read is None:

@@ -9,6 +9,7 @@ dictionary of gigabytes to unpack a kilobyte. Nothing is unpickled.
 
 import math
 import os
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -31,7 +32,7 @@ METHODS = {zipfile.ZIP_STORED: "stored", zipfile.ZIP_DEFLATED: "deflated"}
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 BROKEN = (
     ValueError, EOFError, RuntimeError, MemoryError, LookupError, TypeError, SyntaxError, OverflowError, OSError,
-    zipfile.BadZipFile, zlib.error,
+    tokenize.TokenError, zipfile.BadZipFile, zlib.error,
 )
 
 
@@ -53,7 +54,7 @@ def read_arrays(stream: IO[bytes], choose: Callable[[Sequence[str]], list[str]],
             expanded = sum(member.file_size for member in chosen.values())
             if expanded > MOST_BYTES:
                 raise fault(f"its arrays have {expanded:,} bytes; they may have {MOST_BYTES:,}, so use fewer samples")
-            return {name: read(archive, name, member, fault) for name, member in chosen.items()}
+            return {name: member_array(archive, name, member, fault) for name, member in chosen.items()}
     except BROKEN as error:
         said = " ".join(str(error).split())[:200]
         words = f"this .npz cannot be read: {said}; np.savez(path, x=x, y=y) with numeric arrays writes one"
@@ -73,12 +74,20 @@ def has_small_directory(stream: IO[bytes], size: int) -> bool:
     return int.from_bytes(tail[at + 12 : at + 16], "little") <= MOST_DIRECTORY_BYTES
 
 
-def read(archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo, fault: DataFault) -> Array:
-    """One array of the archive, with the shape and dtype of its header."""
+def member_array(archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo, fault: DataFault) -> Array:
+    """One array of the archive."""
     if member.compress_type not in METHODS:
         raise fault(f"{name} is compressed by method {member.compress_type}; np.savez_compressed writes a supported "
                     f"one")
-    with archive.open(member) as file:
+    return read_npy(lambda: archive.open(member), name, member.file_size, fault)
+
+
+def read_npy(opened: Callable[[], IO[bytes]], name: str, size: int, fault: DataFault) -> Array:
+    """The array in a .npy of `size` bytes, with the shape and dtype of its header, which is checked before it is read.
+
+    A damaged file raises one of `BROKEN`, or `fault`'s error.
+    """
+    with opened() as file:
         version = np.lib.format.read_magic(file)
         if version not in HEADERS:
             raise fault(f"{name} is an array of version {version}; np.savez writes a supported one")
@@ -86,9 +95,9 @@ def read(archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo, fault: Da
         if any(type(length) is not int or length < 0 for length in shape):
             raise fault(f"{name} has shape {shape}, which is not a valid shape")
         due = file.tell() + math.prod(shape) * dtype.itemsize
-    if not dtype.hasobject and due != member.file_size:
-        raise fault(f"{name} should have {due:,} bytes by its header, and has {member.file_size:,}")
-    with archive.open(member) as file:
+    if not dtype.hasobject and due != size:
+        raise fault(f"{name} should have {due:,} bytes by its header, and has {size:,}")
+    with opened() as file:
         found: Array = np.lib.format.read_array(file, allow_pickle=False)
         file.read()
     return found

@@ -17,6 +17,10 @@ from zerosim.data.dataset import DataFault
 
 MOST_BYTES = 1 << 30
 MOST_CELLS = 10**8
+MOST_WORDS = 10**7
+"""The most cells of a Parquet file that are read as words, of which each is an object: repeated ones take no space."""
+NUMBERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "halffloat", "float", "double")
+"""Arrow's names of the types of numbers."""
 
 
 def csv_arrays(stream: IO[bytes], target: str, fault: DataFault) -> dict[str, Array]:
@@ -29,6 +33,8 @@ def csv_arrays(stream: IO[bytes], target: str, fault: DataFault) -> dict[str, Ar
     content = stream.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
         raise fault(f"a CSV may have {MOST_BYTES:,} bytes; give fewer rows")
+    if content.count(b",") > MOST_CELLS:
+        raise fault(f"a CSV may have {MOST_CELLS:,} cells; give fewer rows")
     try:
         rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True))
     except (UnicodeDecodeError, csv.Error) as error:
@@ -51,19 +57,28 @@ def parquet_arrays(stream: IO[bytes], target: str, fault: DataFault) -> dict[str
             "Parquet is read by pyarrow, which is not installed; pip install 'zerosim[parquet]', or save as .csv"
         ) from None
     try:
-        table = parquet.ParquetFile(stream).read()
+        opened = parquet.ParquetFile(stream)
+        cells = opened.metadata.num_rows * opened.metadata.num_columns
+        table = opened.read() if cells <= MOST_CELLS else None
     except Exception as error:
         raise fault(f"this Parquet file cannot be read: {' '.join(str(error).split())[:200]}") from None
-    if table.num_rows * table.num_columns > MOST_CELLS or table.num_columns < 2:
+    if table is None or table.num_columns < 2:
         raise fault(f"a table has two columns or more, and at most {MOST_CELLS:,} cells")
-    columns = [[str(each) for each in table.column(name).to_pylist()] for name in table.column_names]
+    are_words = [str(each.type) not in NUMBERS or bool(each.null_count) for each in table.columns]
+    if sum(are_words) * table.num_rows > MOST_WORDS:
+        raise fault(f"a Parquet file has at most {MOST_WORDS:,} cells in columns of words or with missing values; give "
+                    "fewer rows")
+    columns = [[str(cell) for cell in each.to_pylist()] if words else each.to_numpy()
+               for each, words in zip(table.columns, are_words, strict=True)]
     return split_off(table.column_names, columns, target, fault)
 
 
 def split_off(
-    names: Sequence[str], columns: Sequence[Sequence[str]], target: str, fault: DataFault
+    names: Sequence[str], columns: Sequence[Sequence[str] | Array], target: str, fault: DataFault
 ) -> dict[str, Array]:
     """The column `target`, or the last one, as y, and the others as x."""
+    if target and list(names).count(target) > 1:
+        raise fault(f"there are two columns {target!r}; rename one")
     if target and target not in names:
         raise fault(f"there is no column {target!r}; there are {', '.join(names)[:200]}")
     at = list(names).index(target) if target else len(names) - 1
@@ -72,8 +87,10 @@ def split_off(
     return {"x": np.stack(x, axis=1), "y": answers(columns[at])}
 
 
-def numbers(name: str, column: Sequence[str], fault: DataFault) -> Array:
+def numbers(name: str, column: Sequence[str] | Array, fault: DataFault) -> Array:
     """A column of numbers as float64."""
+    if isinstance(column, np.ndarray):
+        return column.astype(np.float64)
     found = np.empty(len(column))
     for row, cell in enumerate(column):
         try:
@@ -84,12 +101,14 @@ def numbers(name: str, column: Sequence[str], fault: DataFault) -> Array:
     return found
 
 
-def answers(column: Sequence[str]) -> Array:
+def answers(column: Sequence[str] | Array) -> Array:
     """Numbers unchanged; words as the indices of the sorted different words.
 
     >>> answers(["b", "a", "b"]).tolist(), answers(["1.5", "2"]).tolist(), answers(["1", "0"]).tolist()
     ([1, 0, 1], [1.5, 2.0], [1, 0])
     """
+    if isinstance(column, np.ndarray):
+        return column
     try:
         return np.array([int(each) for each in column])
     except ValueError:

@@ -129,7 +129,8 @@ def import_file(file: str) -> Imported:
     except OSError as error:
         raise UsageError(f"{file}: {reason(error)}; name a Python file") from None
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
+    if spec is None:
+        raise UsageError(f"{file} is no Python file, since its name does not end in .py; name a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))
     try:

@@ -1,11 +1,13 @@
 """Checkpoints in the terminal: one line for each, or the contents of a single one."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
 
 from zerosim.checkpoint.manifest import Manifest
+from zerosim.checkpoint.shards import Stored
 from zerosim.report.grid import Column, show_grid, show_words
 from zerosim.stages import STAGES
 from zerosim.words import common_unit, in_unit, joined
@@ -27,12 +29,12 @@ def show_checkpoints(console: Console, found: Mapping[str, Manifest]) -> None:
 
 def show_arrays(console: Console, manifest: Manifest) -> None:
     """Show the saved states of each unit, its layout, and the legs of the training."""
-    units = manifest.units
+    units, pieces = manifest.units, pieces_by_unit(manifest)
     show_grid(console, [unit.name for unit in units], [
         Column("layers", [joined(list(map(str, unit.layers))) for unit in units]),
         Column("elements", [f"{unit.count:,}" for unit in units]),
-        Column("kept", [", ".join(kept(manifest, number)) for number in range(len(units))]),
-        Column("a rank has", [f"{most(manifest, number):,}" for number in range(len(units))]),
+        Column("kept", [", ".join(kept(pieces[number])) for number in range(len(units))]),
+        Column("a rank has", [f"{most(pieces[number]):,}" for number in range(len(units))]),
     ])
     if manifest.loss_scale != 1.0:
         show_words(console, f"Loss scale {manifest.loss_scale:g}, {manifest.good_steps} steps since it changed")
@@ -44,13 +46,14 @@ def show_arrays(console: Console, manifest: Manifest) -> None:
 
 def checkpoint_document(manifest: Manifest) -> dict[str, Any]:
     """The figures of checkpoints in JSON's own types."""
+    pieces = pieces_by_unit(manifest)
     return {
         "row": manifest.row, "step": manifest.step, "updates": manifest.updates, "stage": manifest.stage,
         "ranks": manifest.ranks, "bytes": total_bytes(manifest), "loss_scale": manifest.loss_scale,
         "good_steps": manifest.good_steps, "samples": manifest.samples, "scenario": manifest.scenario,
         "units": [
             {"name": unit.name, "layers": list(unit.layers), "elements": unit.count, "frozen": unit.frozen,
-             "kept": kept(manifest, number)}
+             "kept": kept(pieces[number])}
             for number, unit in enumerate(manifest.units)
         ],
     }
@@ -65,19 +68,25 @@ def total_bytes(manifest: Manifest) -> int:
     return sum(shard.file.file_bytes for shard in manifest.shards)
 
 
-def kept(manifest: Manifest, number: int) -> dict[str, str]:
+Pieces = list[tuple[str, Stored]]
+"""The state of each saved array of a unit, and its record."""
+
+
+def pieces_by_unit(manifest: Manifest) -> defaultdict[int, Pieces]:
+    """The saved arrays of each unit, by its number."""
+    found = defaultdict[int, Pieces](list)
+    for shard in manifest.shards:
+        for name, piece in shard.pieces.items():
+            found[piece.unit].append((piece.what, shard.file.arrays[name]))
+    return found
+
+
+def kept(pieces: Pieces) -> dict[str, str]:
     """The states of a unit, and their dtypes; weights first."""
-    found = {
-        piece.what: shard.file.arrays[name].dtype
-        for shard in manifest.shards for name, piece in shard.pieces.items() if piece.unit == number
-    }
+    found = {what: stored.dtype for what, stored in pieces}
     return dict(sorted(found.items(), key=lambda each: each[0] != "weights"))
 
 
-def most(manifest: Manifest, number: int) -> int:
+def most(pieces: Pieces) -> int:
     """The elements of a unit's largest shard."""
-    lengths = [
-        shard.file.arrays[name].length
-        for shard in manifest.shards for name, piece in shard.pieces.items() if piece.unit == number
-    ]
-    return max(lengths, default=0)
+    return max((stored.length for _, stored in pieces), default=0)

@@ -14,7 +14,16 @@ class NamelessFile:
     """The contents, for error messages."""
 
     def __init__(self, folder: str = "") -> None:
-        self.folder = folder or tempfile.gettempdir()
+        self._folder = folder
+
+    @cached_property
+    def folder(self) -> str:
+        """The folder of the file; the system's is looked for at first use, since a container may have none."""
+        try:
+            return self._folder or tempfile.gettempdir()
+        except OSError as error:
+            self.folder = "the folder for temporary files"
+            raise self.refused("find a folder", error) from None
 
     @cached_property
     def file(self) -> BinaryIO:

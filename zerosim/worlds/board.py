@@ -90,7 +90,7 @@ Done(words='rank 1 waits for a message from rank 0', location='in the all_gather
     def __init__(self, file: int, ranks: int) -> None:
         size = ENDING.size + ranks * RANK_BYTES
         if os.fstat(file).st_size < size:
-            os.ftruncate(file, size)
+            os.posix_fallocate(file, 0, size)  # a hole would be a bus error when the disk is full
         self._ranks = ranks
         self._map = mmap.mmap(file, size)
 

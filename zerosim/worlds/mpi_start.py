@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from zerosim.worlds.launcher import first_number, has_company, launched, watched
 MPICH_BYTES, UCX_BYTES = 1_100_000, 16_000_000
 """The shared memory for each rank of a host that MPICH needs to start, and that UCX may need in addition."""
 STARTING = 60.0  # seconds for all ranks to start MPI
+APART = 5.0  # seconds between the first and the last of them, usually
 
 
 @dataclass(frozen=True)
@@ -154,8 +156,8 @@ def start_mpi() -> None:
         raise foreign_launcher(vendor)
 
 
-def suit_shared_memory(vendor: str, found_bytes: float, ranks: int) -> None:
-    """Adapt MPICH to the size of /dev/shm for the ranks of this host, as in a container; `LaunchError` if it is too
+def suit_shared_memory(vendor: str, free_bytes: float, ranks: int) -> None:
+    """Adapt MPICH to the free space of /dev/shm for the ranks of this host, as in a container; `LaunchError` if it is too
     small.
 
     If it is full, MPICH ends with a bus error while it starts, and UCX, which carries its messages, with a
@@ -164,21 +166,34 @@ def suit_shared_memory(vendor: str, found_bytes: float, ranks: int) -> None:
     """
     if vendor != "MPICH" or ranks == 1:
         return
-    if found_bytes < MPICH_BYTES * ranks:
+    if free_bytes < MPICH_BYTES * ranks:
         raise LaunchError(
-            f"/dev/shm has {found_bytes / 1e6:.1f} MB, and MPICH takes {MPICH_BYTES * ranks / 1e6:.1f} MB to start "
-            f"{ranks} ranks on a host; give it more, as by docker run --shm-size=64m, or start fewer ranks")
-    if found_bytes < UCX_BYTES * ranks:
+            f"/dev/shm has {free_bytes / 1e6:.1f} MB in which files can be made, and MPICH takes "
+            f"{MPICH_BYTES * ranks / 1e6:.1f} MB to start {ranks} ranks on a host; remove files there, give it more, as "
+            "by docker run --shm-size=64m, or start fewer ranks")
+    if free_bytes < UCX_BYTES * ranks:
         os.environ.setdefault("UCX_TLS", "^posix")
 
 
 def shared_memory_bytes() -> float:
-    """The size of the file system of shared memory; infinite if the system has none."""
+    """The free space of /dev/shm; 0 if this user can make no file there, infinite on systems without such a folder.
+
+    What MPICH took in the last seconds counts as free: it may be for other ranks of this job, which started earlier.
+    """
+    if sys.platform != "linux":
+        return math.inf
+    taken = 0
     try:
         found = os.statvfs("/dev/shm")
-    except (OSError, AttributeError):
-        return math.inf
-    return found.f_blocks * found.f_frsize
+        for each in os.scandir("/dev/shm"):
+            with suppress(FileNotFoundError):
+                if each.name.startswith("mpich_shm_") and each.stat().st_mtime > time.time() - APART:
+                    taken += each.stat().st_blocks * 512
+    except OSError:
+        return 0
+    if not taken and (found.f_files and not found.f_favail or not os.access("/dev/shm", os.W_OK | os.X_OK)):
+        return 0
+    return found.f_bavail * found.f_frsize + taken
 
 
 def foreign_launcher(vendor: str) -> LaunchError:
