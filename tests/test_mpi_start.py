@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -252,11 +253,30 @@ def test_what_a_user_says_of_ucx_stands(monkeypatch):
 
 
 def test_shared_memory_in_which_mpich_cannot_start_is_an_error_that_says_how_much_it_takes():
-    with pytest.raises(LaunchError, match=r"/dev/shm has 4\.2 MB, and MPICH takes 4\.4 MB to start 4 ranks"):
+    with pytest.raises(LaunchError, match=r"/dev/shm has 4\.2 MB .* MPICH takes 4\.4 MB to start 4 ranks"):
         mpi_start.suit_shared_memory("MPICH", 4.2e6, 4)
 
 
-def test_the_size_of_shared_memory_is_that_of_its_file_system(monkeypatch):
-    assert mpi_start.shared_memory_bytes() > 0
+@pytest.mark.parametrize(("fields", "megabytes"), [
+    ({}, 40), ({"f_bavail": 0}, 0), ({"f_favail": 0}, 0), ({"f_files": 0, "f_favail": 0}, 40)])
+def test_shared_memory_is_what_is_free_of_it_if_files_can_be_made(fields, megabytes, monkeypatch):
+    found = {"f_bavail": 40, "f_frsize": 10**6, "f_files": 9, "f_favail": 9} | fields
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(**found))
+    monkeypatch.setattr(os, "scandir", lambda path: [])
+    assert mpi_start.shared_memory_bytes() == 1e6 * megabytes
+
+
+def test_what_other_ranks_have_taken_of_shared_memory_counts_as_free(monkeypatch):
+    free = mpi_start.shared_memory_bytes()
+    with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="mpich_shm_") as file:
+        os.posix_fallocate(file.fileno(), 0, 1 << 24)
+        assert mpi_start.shared_memory_bytes() > free - (1 << 22)
+        monkeypatch.setattr(mpi_start, "APART", -1.0)
+        assert mpi_start.shared_memory_bytes() < free - (1 << 22)
+
+
+def test_shared_memory_that_is_absent_has_no_room(monkeypatch):
     monkeypatch.setattr(os, "statvfs", lambda path: (_ for _ in ()).throw(FileNotFoundError(path)))
+    assert mpi_start.shared_memory_bytes() == 0
+    monkeypatch.setattr(sys, "platform", "darwin")
     assert mpi_start.shared_memory_bytes() == math.inf

@@ -77,7 +77,7 @@ def console(arguments: argparse.Namespace, *, stderr: bool, width: int = WIDTH) 
 
 def asked_width() -> int:
     """The columns that the environment sets; 0 if it sets none."""
-    return int(os.environ.get("COLUMNS", 0))
+    return int(os.environ.get("COLUMNS") or 0)
 
 
 def standard_output(arguments: argparse.Namespace, width: int = WIDTH) -> Console:

@@ -40,7 +40,10 @@ class MemoryLimit:
 
 def let_blas_allocate() -> None:
     """Multiply matrices that are large enough for BLAS to allocate its buffers; `MemoryError` if there is too little
-    memory."""
+    memory.
+
+    Call it after the number of BLAS threads has been set: OpenBLAS then reserves a buffer that products used before.
+    """
     np.empty(BLAS_BYTES, np.uint8)
     for dtype in (np.float32, np.float64):
         matrix = np.ones((256, 256), dtype)

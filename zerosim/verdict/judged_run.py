@@ -51,8 +51,8 @@ def run_on(
             run = Run(world, experiment, progress, keep_weights, second, traced, keeping=keeping, restarts=restarts)
             return measure_and_judge(comm, run)
 
-    let_blas_allocate()
     with alike_everywhere():
+        let_blas_allocate()
         return world.run(program)[0]
 
 
