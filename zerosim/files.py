@@ -53,9 +53,9 @@ user can read
     """
     try:
         return os.stat(path).st_mode
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last: a name with a NUL byte
         return 0
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise unreadable(path, error) from None
 
 
@@ -77,7 +77,7 @@ def contents(folder: Path) -> list[Path]:
         raise unreadable(folder, error) from None
 
 
-def unreadable(path: Name, error: OSError | ValueError) -> UsageError:
+def unreadable(path: Name, error: OSError) -> UsageError:
     name = os.fspath(path)
     shown = name if len(name) <= LONGEST_SHOWN else f"{name[:40]}…"
     return UsageError(f"{shown}: {reason(error)}; name a path that this user can read")
