@@ -157,8 +157,8 @@ def start_mpi() -> None:
 
 
 def suit_shared_memory(vendor: str, free_bytes: float, ranks: int) -> None:
-    """Adapt MPICH to the free space of /dev/shm for the ranks of this host, as in a container; `LaunchError` if it is too
-    small.
+    """Adapt MPICH to the free space of /dev/shm for the ranks of this host, as in a container; `LaunchError` if it is
+    too small.
 
     If it is full, MPICH ends with a bus error while it starts, and UCX, which carries its messages, with a
     segmentation fault: UCX is then told not to use this memory, unless UCX_TLS is set. Seen with MPICH 5.0.2 in files
@@ -169,8 +169,8 @@ def suit_shared_memory(vendor: str, free_bytes: float, ranks: int) -> None:
     if free_bytes < MPICH_BYTES * ranks:
         raise LaunchError(
             f"/dev/shm has {free_bytes / 1e6:.1f} MB in which files can be made, and MPICH takes "
-            f"{MPICH_BYTES * ranks / 1e6:.1f} MB to start {ranks} ranks on a host; remove files there, give it more, as "
-            "by docker run --shm-size=64m, or start fewer ranks")
+            f"{MPICH_BYTES * ranks / 1e6:.1f} MB to start {ranks} ranks on a host; remove files there, give it more, "
+            "as by docker run --shm-size=64m, or start fewer ranks")
     if free_bytes < UCX_BYTES * ranks:
         os.environ.setdefault("UCX_TLS", "^posix")
 
@@ -191,7 +191,7 @@ def shared_memory_bytes() -> float:
                     taken += each.stat().st_blocks * 512
     except OSError:
         return 0
-    if not taken and (found.f_files and not found.f_favail or not os.access("/dev/shm", os.W_OK | os.X_OK)):
+    if not taken and not (os.access("/dev/shm", os.W_OK | os.X_OK) and (found.f_favail or not found.f_files)):
         return 0
     return found.f_bavail * found.f_frsize + taken
 
