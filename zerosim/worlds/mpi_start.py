@@ -178,7 +178,7 @@ def suit_shared_memory(vendor: str, free_bytes: float, ranks: int) -> None:
 def shared_memory_bytes() -> float:
     """The free space of /dev/shm; 0 if this user can make no file there, infinite on systems without such a folder.
 
-    What MPICH took in the last seconds counts as free: it may be for other ranks of this job, which started earlier.
+    Space that MPICH took in the last seconds counts as free: it may be for earlier ranks of this job.
     """
     if sys.platform != "linux":
         return math.inf
