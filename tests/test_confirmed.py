@@ -158,16 +158,16 @@ def reduce_scatter_elsewhere(comm, chunks, reduce=np.add):
         comm.exchange(chunks[(comm.rank - step - 2) % comm.size], to=right(comm),
                       into=chunks[(comm.rank - step - 3) % comm.size], source=left(comm), reduce=reduce)
     comm.exchange(np.zeros(1), to=comm.rank, into=np.zeros(1), source=comm.rank)
-""", ["every rank sends N − 1 messages of one chunk"]),
+""", ["every rank sends N − 1 messages of one chunk", full("reduce_scatter_elsewhere").items[-1].says]),
     "across hosts": ("all_reduce_two_level", """
 def all_reduce_two_level(comm, chunks, per_host, reduce=np.add):
     ring.all_reduce(comm, chunks, reduce)
-""", ["a rank sends no more to other hosts than 2 (H − 1)/H of 1/P of the vector, on H hosts of P ranks"]),
+""", ["a rank sends no more to other hosts than 2 (H − 1)/H of 1/P of the vector, on H hosts of P ranks",
+      full("all_reduce_two_level").items[-1].says]),
     "no step at all": ("zero2_step", """
 def zero2_step(replica, batch):
     return np.zeros(())
-""", ["it trains to the bits of one process", "also where the ranks do not divide the layers",
-      "also with clipped gradients, in 16 bits and in 64"]),
+""", ["it trains to the bits of one process"]),
     "says too much": ("zero2_step", """
 def zero2_step(replica, batch):
     comm, more = replica.comm, np.zeros(1)

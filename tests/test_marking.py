@@ -8,8 +8,9 @@ from tests.test_grade import run_command
 from zerosim.commands import grade as command
 from zerosim.grading.apart import grade_apart
 from zerosim.grading.borrowed import borrowed
+from zerosim.grading.contained import Learner
 from zerosim.grading.exercises import Grade, Item
-from zerosim.grading.submissions import copied, submissions
+from zerosim.grading.submissions import submissions
 
 HANDED = {
     "ada/1_ring.py": "from zerosim.collectives import ring\nall_gather = ring.all_gather\n",
@@ -32,7 +33,7 @@ def course(tmp_path):
     return tmp_path / "course"
 
 
-def stand_in(file, name):
+def stand_in(file, name, learner):
     assert "/course/" in file
     return Grade(name, "does not hold yet", [Item("it holds", 11, "does not hold", complaint=f"see: {file}")], "wrong")
 
@@ -56,10 +57,10 @@ def test_everybody_has_a_row_out_of_the_same_points(course, tmp_path, monkeypatc
 def test_all_are_copied_before_one_runs_and_nothing_of_an_environment(course, tmp_path):
     handed = list(submissions([str(course)]))
     goal = tmp_path / "copies"
-    copied(handed, str(goal))
+    assert not [trouble for each in handed for trouble in each.copy(Learner(str(goal)))]
     (course / "fay.py").write_text("changed")
     copies = {str(path).partition("/course/")[2]: path.read_text() for path in goal.rglob("*") if path.is_file()}
-    assert copies == {name: text for name, text in HANDED.items() if ".venv" not in name}
+    assert copies == {name: HANDED[name] for name in ("ada/1_ring.py", "ada/2_tree.py", "fay.py")}
 
 
 MEMORY = """

@@ -4,11 +4,14 @@ import argparse
 import csv
 import io
 import os
-from collections.abc import Sequence
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any
 
 from rich.console import Console
@@ -16,12 +19,14 @@ from rich.markup import escape
 
 from zerosim.commands.arguments import whole_number
 from zerosim.commands.output import check_writable, standard_output, write_json
+from zerosim.course.shipped import exercises
 from zerosim.errors import ScenarioError, UsageError
-from zerosim.files import write_text
+from zerosim.files import check_replaceable, reason, write_text
 from zerosim.grading.apart import grade_apart
-from zerosim.grading.exercises import EXERCISES, Grade, Item, exercises_in
+from zerosim.grading.contained import Learner, containment
+from zerosim.grading.exercises import EXERCISES, Grade, Item, cleaned, exercises_in
 from zerosim.grading.parts import grade_named
-from zerosim.grading.submissions import Submission, copied, submissions
+from zerosim.grading.submissions import Submission, submissions
 from zerosim.parts import Loader, is_python
 from zerosim.words import plural
 
@@ -83,24 +88,78 @@ def main(arguments: argparse.Namespace) -> int:
     """Grade the files: 0 if each has at least one written function and all written ones hold, 1 if not."""
     if any(map(is_python, arguments.files)):
         return grade_parts(arguments)
-    handed = list(submissions(arguments.files))
+    handed = submissions(arguments.files, [os.path.basename(place) for place in exercises().values()])
     if not any(each.files for each in handed) and any(map(os.path.isdir, arguments.files)):
         raise UsageError(
             f"{arguments.files[0]}: no file in this folder has an exercise; zerosim exercises DIR copies them")
     check_writable(arguments, {f"the functions in {file}": file for each in handed for file in each.files})
+    check_feedback(arguments.feedback)
     console = standard_output(arguments)
-    with TemporaryDirectory(prefix="zerosim-") as folder, ThreadPoolExecutor(arguments.jobs) as together:
-        copied(handed, folder)
-        coming = [(each, [together.submit(graded_copy, folder, file, name)
-                          for file, names in each.files.items() for name in names]) for each in handed]
-        found = [shown(console, each, asked, arguments, alone=len(handed) == 1) for each, asked in coming]
+    if len(handed) > 1 and not containment():
+        console.print(f"[yellow]?[/] {NOT_CONTAINED}", soft_wrap=True)
+    hidden = tuple(os.path.realpath(name if os.path.isdir(name) else os.path.dirname(os.path.abspath(name)))
+                   for name in arguments.files)
+    labels = labels_of([each.name for each in handed])
+    with copies() as folder, ThreadPoolExecutor(arguments.jobs) as together:
+        learners = [Learner(os.path.join(folder, str(number)), number, hidden) for number in range(len(handed))]
+        handed = [replace(each, trouble=(*each.trouble, *each.copy(learner)))
+                  for each, learner in zip(handed, learners, strict=True)]
+        coming = [[together.submit(graded_copy, learner, file, name)
+                   for file, names in each.files.items() for name in names]
+                  for each, learner in zip(handed, learners, strict=True)]
+        found, failed = [], list[OSError]()
+        for each, label, asked in zip(handed, labels, coming, strict=True):
+            heard = io.StringIO()
+            found.append(shown(console, heard, each, asked, alone=len(handed) == 1))
+            if arguments.feedback:
+                written(os.path.join(arguments.feedback, f"{label}.txt"), heard.getvalue(), failed)
     if len(found) > 1:
         show_points(console, found)
-    if arguments.csv:
-        write_text(arguments.csv, table(found))
+    if arguments.csv and not written(arguments.csv, table(found), failed):
+        console.print(table(found), markup=False, soft_wrap=True)
     if arguments.json:
         write_json(arguments.json, document(found))
+    if failed:
+        raise failed[0]
     return 0 if all(each.passed for each in found) else 1
+
+
+NOT_CONTAINED = ("the submissions run with your rights, and can reach your files and each other's: grade as root, or "
+                 "on a machine that has nothing else")
+
+
+@contextmanager
+def copies() -> Iterator[str]:
+    """A temporary folder that is removed whatever a submission puts into it."""
+    folder = mkdtemp(prefix="zerosim-")
+    os.chmod(folder, 0o711)
+    try:
+        yield folder
+    finally:
+        try:
+            shutil.rmtree(folder, ignore_errors=True)
+        except RecursionError:
+            subprocess.run(["rm", "-rf", "--", folder], check=False)
+
+
+def check_feedback(folder: str | None) -> None:
+    """Create the folder of feedback. Raises `UsageError` if nothing can be written there."""
+    try:
+        if folder is not None:
+            os.makedirs(folder, exist_ok=True)
+            check_replaceable(os.path.join(folder, "feedback.txt"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--feedback: cannot write into {folder!r}: {reason(error)}; name a folder") from None
+
+
+def written(path: str, text: str, failed: list[OSError]) -> bool:
+    """Whether `text` could be written to `path`; the error is appended to `failed`."""
+    try:
+        write_text(path, text)
+    except OSError as error:
+        failed.append(error)
+        return False
+    return True
 
 
 def grade_parts(arguments: argparse.Namespace) -> int:
@@ -122,30 +181,36 @@ def grade_parts(arguments: argparse.Namespace) -> int:
     return 0 if all(each.passed for each in found) else 1
 
 
-def graded_copy(folder: str, file: str, name: str) -> Grade | ScenarioError:
-    """The grade of a function in the copy of a file, with the file's own name in messages; or the error."""
-    copy = os.path.join(folder, os.path.abspath(file).lstrip(os.sep))
+def graded_copy(learner: Learner, file: str, name: str) -> Grade | ScenarioError:
+    """The grade of a function in the copy of a file, with the file's own name in messages; or the error.
+
+    No exception passes, so a submission that causes one loses its own points only.
+    """
+    copy = learner.copy_of(file)
+
+    def original(words: str) -> str:
+        return words.replace(copy, file).replace(os.path.relpath(copy, learner.scratch), file)
+
     try:
-        grade = grade_apart(copy, name)
+        grade = grade_apart(copy, name, learner=learner)
     except ScenarioError as error:
-        return ScenarioError(str(error).replace(copy, file).partition(": ")[2], file=file)
-    return replace(grade, complaint=grade.complaint and grade.complaint.replace(copy, file), items=[
-        replace(item, complaint=item.complaint and item.complaint.replace(copy, file)) for item in grade.items])
+        return ScenarioError(original(str(error)).partition(": ")[2], file=file)
+    except Exception as error:
+        return ScenarioError(original(cleaned(f"cannot be graded: {type(error).__name__}: {error}", 500)), file=file)
+    return replace(grade, complaint=grade.complaint and original(grade.complaint), items=[
+        replace(item, complaint=item.complaint and original(item.complaint)) for item in grade.items])
 
 
 Asked = Sequence["Future[Grade | ScenarioError]"]
 """The pending grade of each function of a submission."""
 
 
-def shown(
-    console: Console, handed: Submission, asked: Asked, arguments: argparse.Namespace, *, alone: bool
-) -> Graded:
+def shown(console: Console, heard: io.StringIO, handed: Submission, asked: Asked, *, alone: bool) -> Graded:
     """The results of a submission, printed as they arrive; an unusable one is an error only if it is `alone`."""
-    heard = io.StringIO()
-    consoles = [console, *([Console(file=heard, width=WIDE, highlight=False)] if arguments.feedback else [])]
+    consoles = [console, Console(file=heard, width=WIDE, highlight=False)]
     if not alone:
-        tell_all(consoles, f"[bold]{escape(handed.name)}[/]")
-    trouble, grades = [handed.trouble] if handed.trouble else [], list[Grade]()
+        tell_all(consoles, f"[bold]{escape(cleaned(handed.name))}[/]")
+    trouble, grades = [*handed.trouble], list[Grade]()
     if alone and not handed.files:
         exercises_in(handed.name)
     for coming in asked:
@@ -159,13 +224,11 @@ def shown(
             for each in consoles:
                 show(each, found)
     for said in trouble:
-        tell_all(consoles, f"[red]✗[/] {escape(said)}")
+        tell_all(consoles, f"[red]✗[/] {escape(cleaned(said))}")
     if grades:
         tell_all(consoles, f"[bold]{escape(summary(grades))}[/]")
-    if arguments.feedback:
-        os.makedirs(arguments.feedback, exist_ok=True)
-        write_text(os.path.join(arguments.feedback, f"{label(handed.name)}.txt"), heard.getvalue())
-    return Graded(handed.name, grades, "; ".join(trouble), handed.own)
+    own = dict.fromkeys([*handed.own, *(used for grade in grades for used in grade.own)])
+    return Graded(handed.name, grades, "; ".join(trouble), tuple(own))
 
 
 def tell_all(consoles: Sequence[Console], words: str) -> None:
@@ -173,14 +236,34 @@ def tell_all(consoles: Sequence[Console], words: str) -> None:
         each.print(words, soft_wrap=True)
 
 
-def label(name: str) -> str:
+def labels_of(names: Sequence[str]) -> list[str]:
+    """The label of each submission; of equal ones the later have a number.
+
+    >>> labels_of(["course/course_x", "course/x.py"])
+    ['course_x', 'course_x_2']
+    """
+    found: list[str] = []
+    for name in names:
+        label, number = label_of(name), 2
+        while label in found:
+            label, number = f"{label_of(name)}_{number}", number + 1
+        found.append(label)
+    return found
+
+
+def label_of(name: str) -> str:
     """The name of a submission in file names: that of its folder, or of the file and its folder.
 
-    >>> label("course/ada"), label("course/ada/mine.py")
+    >>> label_of("course/ada"), label_of("course/ada/mine.py")
     ('ada', 'ada_mine')
     """
     path = Path(os.path.abspath(name))
-    return f"{path.parent.name}_{path.stem}" if path.suffix == ".py" else path.name
+    label = f"{path.parent.name}_{path.stem}" if path.suffix == ".py" else path.name
+    return os.fsencode(label)[:MOST_LABEL].decode("utf-8", "replace")
+
+
+MOST_LABEL = 200
+"""The bytes of a label."""
 
 
 def show(console: Console, grade: Grade) -> None:
@@ -188,7 +271,8 @@ def show(console: Console, grade: Grade) -> None:
     rest = f", {grade.earned} of {plural(grade.points, 'point')}"
     if grade.state == "not yet written":
         rest = f": {grade.complaint}" if grade.complaint else ""
-    console.print(f"{MARKS.get(grade.state, '[red]✗[/]')} [bold]{grade.function}[/] {grade.state}{escape(rest)}")
+    words = escape(f"{grade.state}{rest}")
+    console.print(f"{MARKS.get(grade.state, '[red]✗[/]')} [bold]{escape(grade.function)}[/] {words}")
     if grade.state == "not yet written":
         return
     for item in grade.items:
@@ -236,7 +320,8 @@ def show_points(console: Console, found: Sequence[Graded]) -> None:
     console.print("[bold]points[/]")
     for each in found:
         own = f" (uses zerosim's own: {', '.join(each.own)})" * bool(each.own)
-        console.print(f"{each.earned:>6} of {points:<4} {escape((each.trouble or each.file) + own)}", soft_wrap=True)
+        said = cleaned((each.trouble or each.file) + own)
+        console.print(f"{each.earned:>6} of {points:<4} {escape(said)}", soft_wrap=True)
     console.print(f"{sum(each.earned for each in found):>6} of {points * len(found):<4} in all")
 
 
@@ -252,15 +337,24 @@ def table(found: Sequence[Graded]) -> str:
     `of` is the same for all. The last columns name failures to grade, and functions of zerosim itself that were used.
     """
     names = asked_of_all(found)
-    written = io.StringIO()
-    lines = csv.writer(written, lineterminator="\n")
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
     lines.writerow(["file", *names, "total", "of", "trouble", "uses zerosim's own"])
     points = sum(EXERCISES[name] for name in names)
     for each in found:
         by_name = {grade.function: grade.earned for grade in each.grades}
-        lines.writerow([each.file, *(by_name.get(name, "") for name in names), each.earned, points, each.trouble,
-                        ", ".join(each.own)])
-    return written.getvalue()
+        lines.writerow([cell(each.file), *(by_name.get(name, "") for name in names), each.earned, points,
+                        cell(each.trouble), cell(", ".join(each.own))])
+    return text.getvalue()
+
+
+def cell(words: str) -> str:
+    """Words as a cell that no spreadsheet takes for a formula.
+
+    >>> cell("=1+1.py"), cell("ada")
+    ("'=1+1.py", 'ada')
+    """
+    return ("'" * words.startswith(("=", "+", "-", "@", "\t", "\r"))) + cleaned(words)
 
 
 def document(found: Sequence[Graded]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ argument or environment variable.
 A learner's function has a time limit, because a loop may never end. Its process ends with its parent.
 """
 
-import ctypes
 import faulthandler
 import json
 import os
@@ -19,14 +18,12 @@ import time
 from contextlib import suppress
 from typing import IO, Any
 
+from zerosim.grading.contained import GRACE_SECONDS, Learner, end_with, ended
+
 MOST_BYTES = 1 << 20
 """The bytes kept of the channel and of standard error; the last ones are kept."""
-PR_SET_PDEATHSIG = 1
-"""The number of this option in Linux's `prctl.h`."""
-
-
-GRACE_SECONDS = 10.0
-"""The time for a process to end itself and report its position after its time limit."""
+MOST_TOLD = 2_000
+"""The characters kept of the last line of standard error."""
 
 
 class Ended(Exception):
@@ -42,19 +39,17 @@ class Ended(Exception):
         return "Timeout (" in self.complained
 
 
-def asked_apart(module: str, arguments: list[str], patience_seconds: float) -> dict[str, Any]:
-    """The answer of a process that runs `module`; it ends with this one or at its time limit.
+def asked_apart(module: str, arguments: list[str], patience_seconds: float, learner: Learner) -> dict[str, Any]:
+    """The answer of a learner's process that runs `module`; it ends with this one or at its time limit.
 
     Raises `Ended` if there is no answer, and `TimeoutError` if the process does not end after its time limit.
     """
     secret = secrets.token_hex(16)
     reading, writing = os.pipe()
-    command = [sys.executable, "-m", module, str(writing), str(os.getpid()), str(patience_seconds), *arguments]
     with open(reading, "rb", buffering=0) as channel:
         try:
-            process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                pass_fds=[writing], start_new_session=True)
+            process = learner.started(
+                module, [str(writing), str(patience_seconds), *arguments], [writing], subprocess.PIPE, subprocess.PIPE)
         finally:
             os.close(writing)
         try:
@@ -63,13 +58,11 @@ def asked_apart(module: str, arguments: list[str], patience_seconds: float) -> d
                 stdin.write(secret.encode())
             said, complained = heard(channel, process, time.monotonic() + patience_seconds + GRACE_SECONDS)
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            ended(process)
     found = behind(secret, said)
     if found is None:
         lines = complained.decode("utf-8", "replace").strip()
-        last = lines.rpartition("\n")[2]
+        last = lines.rpartition("\n")[2][-MOST_TOLD:]
         raise Ended(f"its process {ending(process.returncode)} {last}".strip(), lines)
     return found
 
@@ -110,7 +103,7 @@ def heard(channel: IO[bytes], process: subprocess.Popen[bytes], deadline: float)
 
 
 def behind(secret: str, said: bytes) -> dict[str, Any] | None:
-    """The JSON behind the secret; None if the secret is absent or anything but JSON follows it.
+    """The JSON object behind the secret; None if the secret is absent or anything else follows it.
 
     >>> behind("abc", b'xabc{"x": 1}'), behind("abc", b'{"x": 1}'), behind("abc", b'abc{"x": 1}y')
     ({'x': 1}, None, None)
@@ -119,16 +112,16 @@ def behind(secret: str, said: bytes) -> dict[str, Any] | None:
     if not found:
         return None
     try:
-        read: dict[str, Any] = json.loads(answer)
-    except ValueError:
+        read = json.loads(answer)
+    except (ValueError, RecursionError):
         return None
-    return read
+    return read if isinstance(read, dict) else None
 
 
 class Answering:
     """The examination's end of the channel; it must be made before the learner's code is imported."""
 
-    def __init__(self, descriptor: str, parent: str, patience_seconds: str) -> None:
+    def __init__(self, parent: str, descriptor: str, patience_seconds: str) -> None:
         end_with(int(parent))
         faulthandler.dump_traceback_later(float(patience_seconds), exit=True)
         self._descriptor, self._secret = int(descriptor), sys.stdin.read()
@@ -137,11 +130,3 @@ class Answering:
         """Send the answer and close the channel."""
         with open(self._descriptor, "w", encoding="utf-8") as channel:
             channel.write(f"{self._secret}{json.dumps(answer)}")
-
-
-def end_with(parent: int) -> None:
-    """Make Linux kill this process when `parent` has ended, whatever it is doing."""
-    with suppress(AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit(1)

@@ -4,8 +4,9 @@ The examination looks for causes in the submission's process, so its answer may 
 the exercise runs once more on ranks in separate processes, on values drawn here, with messages routed through here.
 The expected results are computed here.
 
-Not confirmed are times on a virtual machine, laws beyond these runs, and the bytes that a rank keeps and holds, which
-it reports itself. Values that ranks exchange through files instead of messages are not detected.
+Not confirmed are laws beyond these runs and the time of a training step; they count only if all else is confirmed. The
+bytes that a rank keeps and holds are its own report. Values that ranks exchange through files instead of messages are
+not detected.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,16 +17,19 @@ from typing import Any
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.collectives import ALGORITHMS
+from zerosim.collectives import ALGORITHMS, ring
 from zerosim.collectives.kinds import KINDS, CollectiveKind
 from zerosim.comm import Communicator
 from zerosim.grading.claims import CLAIMS, STAGE_TRIALS
-from zerosim.grading.exercises import EXERCISES, Grade, Item
+from zerosim.grading.contained import MARKER, Learner
+from zerosim.grading.exercises import EXERCISES, Grade, Item, cleaned
+from zerosim.grading.machine import ELEMENTS, ONE_HOST, TWO_HOSTS, Collective, TimedMachine
 from zerosim.grading.proved import OTHERS, PLAIN, RANKS
 from zerosim.grading.rank_apart import packed, unpacked
 from zerosim.grading.routed import Astray, RankProcesses, RoutedRun
 from zerosim.grading.trained_apart import of_a_stage
-from zerosim.grading.variants import ELSEWHERE, HOSTS, from_the_right
+from zerosim.grading.variants import ELSEWHERE, HOSTS, from_the_right, sketch
+from zerosim.grading.variants import on_hosts as across_hosts
 from zerosim.numerics.orders import AddingOrder
 from zerosim.sharding import bounds, split
 from zerosim.words import plural
@@ -37,10 +41,11 @@ REFUTED = "it works only while ranks share a process; with separate ranks: "
 FORGED = "the check's answer is malformed: leave the process in which the function runs as it is"
 
 
-def confirmed(grade: Grade, file: str) -> Grade:
+def confirmed(grade: Grade, file: str, learner: Learner = MARKER) -> Grade:
     """The grade, without the points of items that fail on separate ranks.
 
-    Laws count only if all items hold on separate ranks.
+    After a claim marked `first` that fails, no item counts. Laws, and claims without a check, count only if all items
+    with a check hold.
     """
     claims = [claim for claim in CLAIMS[grade.function](stand_in) if not (claim.law or claim.needs)]
     found = [item for item in grade.items if not (item.law or item.state == "cannot be asked")]
@@ -49,13 +54,18 @@ def confirmed(grade: Grade, file: str) -> Grade:
     if not grade.earned:
         return grade
     confirming = dict(zip((item.says for item in found), checks(grade.function), strict=False))
-    with RankProcesses(file, grade.function, max(RANKS)) as ranks:
-        items = [again(item, confirming.get(item.says), ranks) for item in grade.items]
+    first = {claim.says for claim in claims if claim.first}
+    items = list[Item]()
+    with RankProcesses(file, grade.function, max(RANKS), learner) as ranks:
+        for item in grade.items:
+            void = any(each.says in first and each.state != "holds" for each in items)
+            items.append(replace(item, state="not asked") if void else again(item, confirming.get(item.says), ranks))
     refuted = next((item for item, was in zip(items, grade.items, strict=True) if item is not was), None)
+    own = tuple(sorted(map(cleaned, ranks.used)))
     if refuted is None:
-        return grade
-    items = [replace(item, state="not asked") if item.law else item for item in items]
-    return replace(grade, state="does not hold yet", items=items,
+        return replace(grade, own=own)
+    items = [item if confirming.get(item.says) else replace(item, state="not asked") for item in items]
+    return replace(grade, state="does not hold yet", items=items, own=own,
                    complaint=f"not so: {refuted.says}\n{refuted.complaint}")
 
 
@@ -67,6 +77,8 @@ def possible(grade: Grade, due: Sequence[tuple[str, int]]) -> bool:
     """Whether an examination can give this answer: all claims with their points, laws only after the first."""
     if not grade.items:
         return grade.state in ("not yet written", "does not hold yet")
+    if grade.state in ("not yet written", "does not end"):
+        return False
     plain = [item for item in grade.items if not (item.law or item.state == "cannot be asked")]
     laws = [item for item in grade.items if item.law]
     if [(item.says, item.points) for item in plain] != [*due] or grade.earned > EXERCISES[grade.function]:
@@ -86,9 +98,9 @@ def again(item: Item, confirm: Confirming | None, ranks: RankProcesses) -> Item:
         complaint = confirm(ranks)
     except Astray as error:
         complaint = str(error)
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError):
+    except Exception:
         complaint = "a rank's result is not a record of a run"
-    return replace(item, state="does not hold", complaint=f"{REFUTED}{complaint}") if complaint else item
+    return replace(item, state="does not hold", complaint=cleaned(f"{REFUTED}{complaint}")) if complaint else item
 
 
 def checks(name: str) -> list[Confirming | None]:
@@ -96,14 +108,14 @@ def checks(name: str) -> list[Confirming | None]:
     if name in STAGE_TRIALS:
         return of_a_stage(name)
     if name == "all_reduce_two_level":
-        return [on_hosts, between_hosts, None]
+        return [on_hosts, between_hosts, partial(in_time, TWO_HOSTS, across_hosts(sketch, TWO_HOSTS))]
     kind = {"reduce_scatter_left": KINDS["reduce_scatter"], "reduce_scatter_elsewhere": ELSEWHERE}.get(name)
     found: list[Confirming | None] = [*arriving(kind or KINDS[name])]
     match name:
         case "reduce_scatter_left":
             return [*found, partial(added, KINDS["reduce_scatter"], from_the_right), sent_left]
         case "reduce_scatter_elsewhere":
-            return [*found, sent_once, None]
+            return [*found, sent_once, partial(in_time, ONE_HOST, ring.reduce_scatter)]
         case "broadcast" | "reduce":
             return [*found, partial(quick, KINDS[name])]
     order = ALGORITHMS[f"ring.{name}"].order
@@ -223,6 +235,13 @@ def sent_left(ranks: RankProcesses) -> str | None:
             if run.sent_by(rank) != (size - 1, size - 1):
                 return many(size, rank, run.sent_by(rank), (size - 1, size - 1))
     return None
+
+
+def in_time(machine: TimedMachine, ours: Collective, ranks: RankProcesses) -> str | None:
+    """The error if the messages carried here take longer on a virtual machine than those of `ours`."""
+    vectors = [np.zeros(machine.ranks * ELEMENTS, np.float32)] * machine.ranks
+    run = Drawn(KINDS["all_reduce"], vectors, per_host=machine.per_host).run(ranks, "add")
+    return machine.too_slow(machine.ns_of(run.programs), machine.ns(ours))
 
 
 def quick(kind: CollectiveKind, ranks: RankProcesses) -> str | None:

@@ -1,6 +1,6 @@
 """The examination of one function, claim by claim, with its printed output.
 
-`python -m zerosim.grading.examination DESCRIPTOR PARENT PATIENCE FILE FUNCTION` answers with the grade, or with the
+`python -m zerosim.grading.examination PARENT DESCRIPTOR PATIENCE FILE FUNCTION` answers with the grade, or with the
 reason why the file cannot be used, through `zerosim.grading.channel`.
 """
 
@@ -152,9 +152,9 @@ def limit_memory() -> None:
 MOST_BYTES = 4 << 30
 
 
-def main(descriptor: str, parent: str, patience_seconds: str, file: str, name: str) -> None:
+def main(parent: str, descriptor: str, patience_seconds: str, file: str, name: str) -> None:
     """Examine the function and answer."""
-    answering = Answering(descriptor, parent, patience_seconds)
+    answering = Answering(parent, descriptor, patience_seconds)
     limit_memory()
     with contextlib.redirect_stdout(sys.stderr):
         found = answer(file, name)

@@ -8,7 +8,7 @@ import linecache
 import os
 import re
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from zerosim.errors import ScenarioError
 from zerosim.files import reason
@@ -60,6 +60,8 @@ class Grade:
     complaint: str | None = None
     printed: list[str] = field(default_factory=list)
     """The output of the function during the first failed item, or during the first item if none failed."""
+    own: tuple[str, ...] = ()
+    """The solutions of zerosim that the confirming ranks ran."""
 
     @property
     def held(self) -> list[str]:
@@ -91,16 +93,33 @@ def from_document(document: dict[str, Any]) -> Grade:
     >>> from_document(grade.document()) == grade
     True
     """
-    items = [Item(**item) for item in document["items"]]
-    found = Grade(document["function"], document["state"], items, document["complaint"], document["printed"])
-    words = [found.function, found.state, found.complaint or "", *found.printed]
+    items = [Item(
+        cleaned(item["says"]), item["points"], item["state"], cleaned(item["law"]),
+        item["complaint"] and cleaned(item["complaint"])) for item in document["items"][:MOST_ITEMS]]
+    if document["state"] not in get_args(State) or any(item.state not in get_args(Found) for item in items):
+        raise ValueError(document["state"])
     for item in items:
-        words += [item.says, item.state, item.law, item.complaint or ""]
         if type(item.points) is not int or item.points < 0:
             raise ValueError(item.points)
-    if not all(isinstance(each, str) for each in words):
+    return Grade(cleaned(document["function"]), document["state"], items,
+                 document["complaint"] and cleaned(document["complaint"]),
+                 [cleaned(line, 500) for line in document["printed"][:MOST_ITEMS]])
+
+
+MOST_ITEMS = 40
+"""The items of a grade, and the lines of output, that are read."""
+
+
+def cleaned(words: str, most: int = 8_000) -> str:
+    """Words of a learner's process: at most `most` characters, those that do not print as escapes.
+
+    >>> print(cleaned("a" + chr(27) + "[2J"), cleaned("abc", 2))
+    a\\x1b[2J ab …
+    """
+    if not isinstance(words, str):
         raise TypeError(words)
-    return found
+    shown = "".join(each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in words[:most])
+    return f"{shown} …" if len(words) > most else shown
 
 
 def exercises_in(file: str) -> list[str]:
@@ -133,7 +152,9 @@ def unwritten(file: str, name: str) -> int | None:
     for node in ast.parse(read_python(file), file).body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             body = node.body if ast.get_docstring(node) is None else node.body[1:]
-            if len(body) == 1 and ast.unparse(body[0]).startswith("raise NotImplementedError"):
+            raised = body[0].exc if len(body) == 1 and isinstance(body[0], ast.Raise) else None
+            raised = raised.func if isinstance(raised, ast.Call) else raised
+            if isinstance(raised, ast.Name) and raised.id == "NotImplementedError":
                 return body[0].lineno
     return None
 
@@ -165,7 +186,7 @@ def busy_line(complained: str, file: str) -> int | None:
     named = re.escape(file.encode("ascii", "backslashreplace").decode())
     for thread in complained.split("(most recent call first):")[1:]:
         waits = re.match(r'\s*File "[^"]*", line \d+ in (_wait|wait|_live|_pass_turn)\n', thread)
-        found = re.search(rf'File "{named}", line (\d+)', thread)
+        found = re.search(rf'File "{named}", line (\d{{1,7}})\b', thread)
         if found and not waits:
             return int(found[1])
     return None

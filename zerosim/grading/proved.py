@@ -167,4 +167,4 @@ def in_time(machine: TimedMachine, collective: Collective, ours: Collective) -> 
     """The claim that a collective is at most as slow as the library's on a virtual machine."""
     return Claim(
         f"it is as fast as the library on a virtual machine: {machine}",
-        lambda: machine.too_slow(collective, machine.ns(ours)), 2)
+        lambda: machine.too_slow(machine.ns(collective), machine.ns(ours)), 2)

@@ -5,25 +5,27 @@ routed here, unless the ranks communicate secretly.
 """
 
 import json
-import os
 import selectors
-import signal
 import socket
 import subprocess
-import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from zerosim.allocation import Array
+from zerosim.grading.contained import Learner, ended
 from zerosim.grading.rank_apart import Said, packed, unpacked
+from zerosim.planner.fluid import FluidProgram, ReceiveFrom, Transfer
 from zerosim.words import plural
 
 MOST_BYTES = 1 << 24
 """The longest line that a rank may send."""
+MOST_POSTED_BYTES, POSTED_BYTES = 1 << 28, 1 << 10
+"""The most bytes sent in one run, where each message counts as `POSTED_BYTES` more."""
+MOST_USED = 100
+"""The most reports of a use, and the characters kept of each."""
 LIMIT_SECONDS = 60.0
 """The time limit of all runs together."""
 
@@ -49,6 +51,8 @@ class RoutedRun:
 
     gave: list[Any] = field(default_factory=list)
     messages: list[Carried] = field(default_factory=list)
+    programs: list[FluidProgram] = field(default_factory=list)
+    """The sends and receives of each rank, in its order."""
 
     def sent_by(self, rank: int) -> tuple[int, int]:
         """The number of messages from a rank, and of elements in them."""
@@ -66,30 +70,29 @@ class RoutedRun:
 class RankProcesses:
     """Processes that run a function of a file, one per rank."""
 
-    def __init__(self, file: str, name: str, most: int) -> None:
+    def __init__(self, file: str, name: str, most: int, learner: Learner) -> None:
         pairs = [socket.socketpair() for _ in range(most)]
         self._ours = [ours for ours, _ in pairs]
         for each in self._ours:
             each.settimeout(LIMIT_SECONDS)
         theirs = [its.fileno() for _, its in pairs]
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "zerosim.grading.rank_apart", str(os.getpid()), file, name, *map(str, theirs)],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=theirs,
-                start_new_session=True)
+            self._process = learner.started(
+                "zerosim.grading.rank_apart", [file, name, *map(str, theirs)], theirs, subprocess.DEVNULL,
+                subprocess.DEVNULL)
         finally:
             for _, its in pairs:
                 its.close()
         self._deadline = time.monotonic() + LIMIT_SECONDS
         self._trouble = ""
+        self.used: set[str] = set()
+        """The uses of zerosim's solutions, as the ranks reported them before they took effect."""
 
     def __enter__(self) -> "RankProcesses":
         return self
 
     def __exit__(self, *given: object) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        ended(self._process)
         for each in self._ours:
             each.close()
 
@@ -101,7 +104,7 @@ class RankProcesses:
         if self._trouble:
             raise Astray(self._trouble)
         try:
-            return Routing(self._ours[:len(asked)], self._deadline).run(asked)
+            return Routing(self._ours[:len(asked)], self._deadline, self.used).run(asked)
         except Astray as error:
             self._trouble = str(error)
             raise
@@ -119,14 +122,15 @@ class PostedArray:
 class Routing:
     """One run: the waiting ranks, and the messages under way."""
 
-    def __init__(self, wires: Sequence[socket.socket], deadline: float) -> None:
-        self._wires, self._deadline, self._size = wires, deadline, len(wires)
+    def __init__(self, wires: Sequence[socket.socket], deadline: float, used: set[str]) -> None:
+        self._wires, self._deadline, self._size, self._used = wires, deadline, len(wires), used
         self._posted: dict[tuple[int, int], deque[PostedArray]] = defaultdict(deque)
         self._awaited: dict[int, int] = {}
         self._round, self._next = [0] * self._size, [1] * self._size
         self._heard = [b""] * self._size
         self._ended: dict[int, Any] = {}
-        self._run = RoutedRun()
+        self._run = RoutedRun(programs=[[] for _ in wires])
+        self._posted_bytes = 0
 
     def run(self, asked: Sequence[Said]) -> RoutedRun:
         for rank, (wire, what) in enumerate(zip(self._wires, asked, strict=True)):
@@ -162,6 +166,10 @@ class Routing:
             self._told(rank, json.loads(line))
 
     def _told(self, rank: int, said: Said) -> None:
+        if "used" in said:
+            if len(self._used) < MOST_USED:
+                self._used.add(str(said["used"])[:MOST_USED])
+            return
         if rank in self._awaited or rank in self._ended:
             raise ValueError
         if "raised" in said:
@@ -172,9 +180,15 @@ class Routing:
         if "to" in said:
             self._round[rank] += 1
             self._next[rank] = self._round[rank] + ("from" not in said)
-            self._posted[rank, self._known(said["to"])].append(PostedArray(self._round[rank], unpacked(said["array"])))
+            to, array = self._known(said["to"]), unpacked(said["array"])
+            self._posted[rank, to].append(PostedArray(self._round[rank], array))
+            self._posted_bytes += array.nbytes + POSTED_BYTES
+            self._run.programs[rank].append(Transfer(to, array.nbytes))
+            if self._posted_bytes > MOST_POSTED_BYTES:
+                raise Astray(f"{self._where}: the ranks send more than {MOST_POSTED_BYTES:,} bytes")
         if "from" in said:
             self._awaited[rank] = self._known(said["from"])
+            self._run.programs[rank].append(ReceiveFrom(self._awaited[rank]))
         for to, source in [*self._awaited.items()]:
             if self._posted[source, to]:
                 del self._awaited[to]

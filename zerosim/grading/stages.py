@@ -45,13 +45,13 @@ class StageTrial:
     hand: Hand = itself
     """The function that turns a replica into the one that the step gets, which may make fewer choices itself."""
     in_parts: bool = False
-    """Whether the step is also tried with one micro-batch per part, if the stage may reduce parts."""
+    """Whether the step is also tried with one micro-batch per part."""
     outcomes: dict[Tiny, Trained] = field(default_factory=dict)
     """The results of trainings with the right bits."""
 
     def first_difference(self, sizes: Sequence[Tiny]) -> str | None:
         """The first difference from training in one process."""
-        asked = [tiny for tiny in sizes if not tiny.part_by_part or self.reduces_parts]
+        asked = [tiny for tiny in sizes if not tiny.part_by_part or self.in_parts]
         for tiny in asked:
             found = self.wrong(tiny)
             if found is None:
@@ -63,10 +63,6 @@ class StageTrial:
                 cause = type(cause)(f"{cause}\nand {more}: {also}")
             return self.told(said, cause, tiny)
         return None
-
-    @property
-    def reduces_parts(self) -> bool:
-        return self.in_parts and STAGES[self.stage].may_reduce_parts
 
     def wrong(self, tiny: Tiny) -> tuple[str, str | None] | None:
         """The error on one of the scenarios, and its cause."""

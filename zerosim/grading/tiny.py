@@ -24,7 +24,7 @@ class Tiny:
     hidden: tuple[int, ...]
     steps: int
     part_by_part: bool = False
-    """Whether each micro-batch is a separate part, for stages that may reduce parts."""
+    """Whether each micro-batch is a separate part, which is reduced by itself."""
     train: tuple[tuple[str, Any], ...] = ()
     drawn: int = 0
     """The seed of the samples."""

@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -22,6 +22,7 @@ from zerosim.instruments.traffic import Traffic
 from zerosim.models.units import Unit
 from zerosim.sharding import chunk_length
 from zerosim.stages import STAGES
+from zerosim.stages.accumulating import EveryMicroBatch
 from zerosim.stages.replica import Batch, Replica
 from zerosim.stages.state import ACCUMULATED, GRADIENT
 from zerosim.training.alike import alike_everywhere
@@ -107,6 +108,8 @@ def on_a_rank(comm: Communicator, experiment: Experiment, step: LearnersStep, ha
     ledger, traffic, figures = Ledger(), Traffic(), found.figures[comm.rank]
     backwards = Backwards(ledger, figures.weights_in_backward)
     mine = replica(config, Observed(comm, traffic, backwards), ObservedAllocator(allocate, ledger))
+    if config.row.parallel.accumulation == "micro_batch":
+        mine = replace(mine, accumulation=EveryMicroBatch())
     mine.begin(initial_weights(config))
     given = hand(mine)
     ledger.begin_peak()

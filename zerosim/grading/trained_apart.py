@@ -53,7 +53,7 @@ class TrainedApart:
         """The first difference from the library's training."""
         trial = self.trial
         for size in sizes:
-            if size.part_by_part and not (in_parts and STAGES[trial.stage].may_reduce_parts):
+            if size.part_by_part and not in_parts:
                 continue
             tiny = replace(size, drawn=secrets.randbits(32))
             mine, due = self.theirs(tiny, ranks), ours(trial, tiny)
@@ -72,16 +72,19 @@ class TrainedApart:
                 found.held[rank, step] = {}
                 found.losses[rank, step] = np.empty(0)
             for step, loss in gave["losses"]:
-                found.losses[rank, int(step)] = unpacked(loss)
+                found.losses[rank, whole(step)] = unpacked(loss)
             for step, what, unit, array in gave["held"]:
-                found.held[rank, int(step)][str(what), str(unit)] = unpacked(array)
+                found.held[rank, whole(step)][str(what), str(unit)] = unpacked(array)
             found.figures.append(Figures(
-                run.bytes_of(rank), run.sent_by(rank)[0], kept=gave["kept"], peak=gave["peak"],
-                weights_in_backward=gave["weights_in_backward"]))
+                run.bytes_of(rank), run.sent_by(rank)[0], kept=[by_kind(each) for each in gave["kept"]],
+                peak=by_kind(gave["peak"]),
+                weights_in_backward=[(str(unit), whole(held)) for unit, held in gave["weights_in_backward"]]))
         return found
 
     def differing(self, said: Callable[[Figures, Figures], str | None], ranks: RankProcesses) -> str | None:
         """The first complaint about the figures of a rank, beside ours."""
+        if not self.found:
+            return NOT_TRAINED
         for both in self.found:
             for rank, (mine, due) in enumerate(zip(both.mine.figures, both.due.figures, strict=True)):
                 if complaint := said(mine, due):
@@ -90,6 +93,8 @@ class TrainedApart:
 
     def in_pairs(self, ranks: RankProcesses) -> str | None:
         """The complaint if the number of messages is not that of gathering two layers in one message."""
+        if not self.found:
+            return NOT_TRAINED
         for both in self.found:
             tiny = both.tiny
             layers = len(tiny.hidden) + 1
@@ -99,6 +104,20 @@ class TrainedApart:
             if messages != enough:
                 return f"{tiny}: the ranks send {plural(messages, 'message')}; expected {enough}"
         return None
+
+
+NOT_TRAINED = "no training has the right bits, so there is nothing to measure"
+
+
+def whole(said: object) -> int:
+    """A count that a rank sent. Raises `ValueError` for anything else."""
+    if type(said) is not int or said < 0:
+        raise ValueError(said)
+    return said
+
+
+def by_kind(said: dict[str, object]) -> dict[str, int]:
+    return {str(kind): whole(count) for kind, count in said.items()}
 
 
 def sent(mine: Figures, due: Figures) -> str | None:
@@ -111,6 +130,10 @@ def kept(mine: Figures, due: Figures) -> str | None:
 
 
 def held_at_most(mine: Figures, due: Figures) -> str | None:
+    held = [count for _, count in mine.weights_in_backward]
+    enough_in_backward = [count for _, count in due.weights_in_backward]
+    if len(held) != len(enough_in_backward) or any(map(int.__gt__, held, enough_in_backward)):
+        return f"holds {held} bytes of weights at the backward of each unit; {enough_in_backward} are enough"
     return None if all(mine.peak[kind] <= enough for kind, enough in due.peak.items()) else (
         f"holds {mine.peak}; {due.peak} are enough")
 
