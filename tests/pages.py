@@ -1,9 +1,14 @@
 """Outcomes and pages of them, for tests: of small runs in the local world, with a trace of the last step."""
 
+import io
+
+from rich.console import Console
+
 from tests.training import labelled, scenario
 from zerosim.report.document import document
 from zerosim.report.page.page import page
-from zerosim.report.page.page_run import runs_of
+from zerosim.report.run_document import RunDocument, runs_of
+from zerosim.report.table import show_run
 from zerosim.scenario import Scenario
 from zerosim.stages import adding
 from zerosim.training.experiment import prepare
@@ -19,6 +24,19 @@ def outcome(built: Scenario | None = None, *, traced: bool = True, **changes):
     steps = built.train.steps
     done = run_locally(prepare(built, labelled()), Silent(), traced=range(steps, steps + 1) if traced else range(0))
     return document(done, {"kind": "local", "ranks": built.world.ranks, "library": "threads"}, "zerosim run mine.toml")
+
+
+def read(done, **world):
+    """An outcome as reports read it: from its document."""
+    ranks = done.scenario.world.ranks
+    return RunDocument(document(done, {"kind": "local", "ranks": ranks, "library": "threads"} | world))
+
+
+def printed(done, width=200, kind="local", **how):
+    """The lines that a file of so many columns gets."""
+    file = io.StringIO()
+    show_run(Console(file=file, width=width, emoji=False), read(done, kind=kind), **how)
+    return file.getvalue().splitlines()
 
 
 def added_otherwise(monkeypatch, **changes):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.checkpointing import go
-from tests.pages import page_of
+from tests.pages import page_of, read
 from tests.training import labelled, scenario
 from zerosim.report.document import document
 from zerosim.report.table import show_apart
@@ -90,7 +90,7 @@ def test_it_is_shown_written_and_on_the_page(capsys):
     from rich.console import Console
 
     outcome = parted({"units": "layer"}, {"units": "model"})
-    show_apart(Console(width=100), outcome.apart[0])
+    show_apart(Console(width=100), read(outcome).document["differences"][0])
     printed = capsys.readouterr().out
     assert "row 1 is not row 0, and each has the bits of one process. Reason:" in printed
     assert "elements by ULPs apart: 1: " in printed
@@ -106,7 +106,7 @@ def test_rows_that_add_alike_are_told_of_once(capsys):
 
     outcome = parted({"units": "layer"}, {"units": "model"})
     found = replace(outcome.apart[0], chunks=(1, 1), orders=("all at once", "all at once"))
-    show_apart(Console(width=200), found)
+    show_apart(Console(width=200), read(replace(outcome, apart=[found])).document["differences"][0])
     printed = capsys.readouterr().out
     assert printed.count("adds it in chunk") == 1
     assert "each of row 0 and row 1 adds it in chunk" in printed

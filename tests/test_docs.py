@@ -2,15 +2,13 @@
 
 import ast
 import doctest
-import io
 import re
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
+from tests.pages import printed
 from zerosim.data import load_dataset
-from zerosim.report.table import show_outcome
 from zerosim.scenario import load
 from zerosim.stages.replica import Replica
 from zerosim.training.experiment import prepare
@@ -61,10 +59,10 @@ def without_peaks(lines):
 
 
 def test_the_readme_shows_what_the_first_command_shows():
-    scenario, file = load(ROOT / "scenarios" / "compare.toml"), io.StringIO()
-    show_outcome(Console(file=file, width=80), run_locally(prepare(scenario, load_dataset(scenario)), Silent()))
+    scenario = load(ROOT / "scenarios" / "compare.toml")
+    lines = printed(run_locally(prepare(scenario, load_dataset(scenario)), Silent()), 80)
     (block,) = re.findall(r"^```\n4 ranks, .*\n64-.*, adam\n([^`]*)```", (ROOT / "README.md").read_text(), re.MULTILINE)
-    assert without_peaks(block.splitlines()) == without_peaks(file.getvalue().splitlines())
+    assert without_peaks(block.splitlines()) == without_peaks(lines)
 
 
 def test_the_readme_has_at_most_120_lines():

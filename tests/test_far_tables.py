@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from tests.pages import printed, read
 from tests.test_far import ALL
 from tests.test_planted import outcome_of
-from tests.test_report import changed, rows, shown
+from tests.test_report import changed, rows
 from zerosim.cli import main
 from zerosim.instruments.trace import COLLECTIVES, OFFLOAD, Span
-from zerosim.report.figures import far_tiers
 from zerosim.report.page.drawings import Drawings
-from zerosim.report.page.page_run import PageRun
 from zerosim.report.page.vega import svg
+from zerosim.report.run_document import RunDocument
 from zerosim.report.timeline import ANYTHING, LETTERS, OFFLOADED, piece
 from zerosim.stages import STAGES
 
@@ -31,7 +31,7 @@ def infinity():
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_table_has_what_a_row_keeps_in_each_tier(infinity, width):
     """DDP offloads state alone, Stage II also reduced gradients, Stage III weights."""
-    lines = shown(infinity, width)
+    lines = printed(infinity, width)
     assert max(map(len, lines)) <= width
     assert all(heading in " ".join(lines) for heading in ("on host", "in files"))
     found = rows([*lines[:6], ""], "DDP", "Stage I", "Stage II", "Stage III")
@@ -42,10 +42,10 @@ def test_the_table_has_what_a_row_keeps_in_each_tier(infinity, width):
 
 def test_only_tiers_that_are_used_have_a_column_and_a_line_of_the_legend():
     near, host = outcome_of(**ONE), outcome_of(**ONE, **HOST)
-    assert (far_tiers(near), far_tiers(host)) == ([], ["host"])
-    text = "\n".join(shown(near))
+    assert (read(near).far_tiers, read(host).far_tiers) == ([], ["host"])
+    text = "\n".join(printed(near))
     assert not any(words in text for words in ("on host", "in files", "on the device"))
-    text = "\n".join(shown(host))
+    text = "\n".join(printed(host))
     assert "in files" not in text
     assert "on host    offloaded states between steps" in text
     assert "keeps      between steps on the device:" in text
@@ -57,7 +57,7 @@ def test_offloaded_activations_are_in_files():
     (stage,) = found.trained
     offloaded = stage.memory[0].figures.offloaded_bytes
     assert offloaded > 0
-    (cells,) = rows(shown(found), "Stage III").values()
+    (cells,) = rows(printed(found), "Stage III").values()
     assert float(cells[2]) == pytest.approx(offloaded / 1e3, abs=5e-4)
 
 
@@ -69,12 +69,12 @@ def test_offloaded_activations_are_in_files():
 def test_a_figure_that_is_not_the_formulas_is_marked(infinity, planted, marked):
     (rank,) = infinity.trained[3].memory
     wrong = changed(infinity, 3, memory=[replace(rank, figures=replace(rank.figures, **planted))])
-    cells = rows(shown(wrong), "Stage III")["Stage III"]
+    cells = rows(printed(wrong), "Stage III")["Stage III"]
     assert [cell for cell in cells[:-1] if "≠" in cell] == marked
 
 
 def test_verbose_has_the_kinds_of_each_tier(infinity):
-    lines = [line.split() for line in shown(infinity, verbose=True)]
+    lines = [line.split() for line in printed(infinity, verbose=True)]
     assert ["on", "host", "0.1", "0.1"] in lines
     assert ["in", "files", "0.1", "0.2", "0.3"] in lines
 
@@ -153,7 +153,7 @@ def drawn(document, *others):
     """The pictures of a traced run, with further spans of these names in its first step."""
     span = document["rows"][0]["trace"]["steps"][0]["spans"][0]
     document["rows"][0]["trace"]["steps"][0]["spans"] += [span | {"lane": lane, "what": what} for lane, what in others]
-    return Drawings(PageRun(document).rows)
+    return Drawings(RunDocument(document).rows)
 
 
 @pytest.fixture

@@ -1,24 +1,20 @@
 """What a row cannot follow of [parallel] is said: in the terminal, on the page, in both documents."""
 
-import io
 import json
 
 import pytest
-from rich.console import Console
 
+from tests.pages import printed
 from tests.test_planted import outcome_of
 from zerosim.cli import main
 from zerosim.report.document import document
-from zerosim.report.table import show_outcome
 from zerosim.scenario.ignored import ignored
 
 ONCE = "parallel.accumulation does nothing in DDP and Stage I: it reduces once a step, at the boundary"
 
 
 def said(outcome):
-    console = Console(file=io.StringIO(), width=200)
-    show_outcome(console, outcome)
-    return console.file.getvalue()
+    return "\n".join(printed(outcome))
 
 
 def test_rows_that_reduce_once_a_step_say_so_below_the_table():

@@ -13,8 +13,8 @@ from tests.pages import HOSTILE
 from zerosim.cli import main
 from zerosim.errors import LaunchError, ScenarioError, UsageError
 from zerosim.notebook.outcome import ShownOutcome, override, shown_outcome
-from zerosim.report.page.page_run import PageRun
 from zerosim.report.rows import compared
+from zerosim.report.run_document import RunDocument
 
 SMALL = """
 title = "Small"
@@ -80,7 +80,7 @@ def test_rows_are_plain_and_say_what_the_document_says(outcome):
 def test_rows_of_a_run_that_went_to_nan_or_made_no_step(outcome, path):
     row = outcome.document["rows"][0]
     changed = outcome.document | {"rows": [row | {"losses": ["nan", "-inf"], "test": "nan"}]}
-    (found,) = compared(PageRun(changed))
+    (found,) = compared(RunDocument(changed))
     assert found["final_loss"] == -math.inf
     assert math.isnan(found["test"])
     still = zs.run(path, set={"train.steps": 0, "parallel.stages": ["ddp"]})

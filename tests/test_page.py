@@ -17,16 +17,16 @@ from tests.training import scenario
 from zerosim.cli import main
 from zerosim.errors import ZerosimError
 from zerosim.files import write_text
+from zerosim.report import run_document
 from zerosim.report.activities import ACTIVITIES, activity
-from zerosim.report.page import page_run, steps, vega
+from zerosim.report.page import steps, vega
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.markup import printable
 from zerosim.report.page.origins import toml
-from zerosim.report.page.page_run import PageRow, PageRun
 from zerosim.report.page.pictures import KIND_COLOURS
 from zerosim.report.page.step_times import StepTimes
 from zerosim.report.page.textures import TEXTURES
-from zerosim.report.times import TURNS
+from zerosim.report.run_document import TURNS, RowDocument, RunDocument
 from zerosim.scenario import load, resolved
 from zerosim.scenario.sections import Variant
 
@@ -92,13 +92,14 @@ def test_bytes_to_other_hosts_have_a_column_where_there_are_other_hosts(seen):
     assert "to other hosts, kB" not in seen.text
     built = scenario(ranks=4, micro_batches=4)
     found = outcome(replace(built, world=replace(built.world, ranks_per_host=2)), traced=False)
-    row = PageRow(found["rows"][3], 4, built.train.steps)
+    row = RowDocument(found["rows"][3], 4, built.train.steps)
     away = sum(rank["between_bytes"] for rank in row.found["traffic"])
-    assert 0 < row.between_bytes < row.sent_bytes
-    assert row.between_bytes * 4 * row.steps == pytest.approx(away, abs=4 * row.steps)
+    mean = row.mean("between_bytes")
+    assert 0 < mean < row.sent_bytes
+    assert mean * 4 * row.steps == pytest.approx(away, abs=4 * row.steps)
     page = page_of(found)
     assert "to other hosts, kB" in page
-    assert f">{row.between_bytes / 1e3:.1f}<" in page
+    assert f">{mean / 1e3:.1f}<" in page
 
 
 def test_it_loads_nothing(seen):
@@ -133,8 +134,8 @@ def test_work_beside_the_step_has_lanes_of_its_own(four, seen):
             span["channel"] = 2 if span["what"] == "all_gather" else 1
     found = Seen(page_of(beside))
     assert set(found.values["spans-4"]["lane"]) == {0, 1, 2, 3, 4}
-    assert '"sends beside"' in json.dumps(Drawings(PageRun(beside).rows).specs["timeline"]).replace('\\"', '"')
-    assert '"sends beside"' not in json.dumps(Drawings(PageRun(four).rows).specs["timeline"]).replace('\\"', '"')
+    assert '"sends beside"' in json.dumps(Drawings(RunDocument(beside).rows).specs["timeline"]).replace('\\"', '"')
+    assert '"sends beside"' not in json.dumps(Drawings(RunDocument(four).rows).specs["timeline"]).replace('\\"', '"')
     assert sorted(found.values["links-4"]["link"]) == sorted(seen.values["links-4"]["link"])
     assert set(seen.values["spans-4"]["lane"]) == {0, 1, 2}
     assert "second channel" not in seen.text
@@ -178,7 +179,7 @@ def test_words_of_a_scenario_are_never_html():
     assert json.loads(seen.data)["values"]["kept"]["row"][0] == printable(HOSTILE)
     step = next(step for step in hostile["rows"][0]["trace"]["steps"])
     step["spans"] = [span | {"unit": HOSTILE} for span in step["spans"]]
-    for _, spec in Drawings(PageRun(hostile).rows).files():
+    for _, spec in Drawings(RunDocument(hostile).rows).files():
         assert "<script" not in vega.svg(spec)
 
 
@@ -208,7 +209,7 @@ def test_every_kind_of_run_has_a_page(changes):
 def test_a_run_of_which_nothing_fitted_has_a_page(four):
     nothing = dict(four, rows=[], passed=False, did_not_fit=[
         {"stage": "ddp", "name": "DDP", "needed_bytes": 9 * 10**6, "allowed_bytes": 10**6, "would_fit": ["zero3"]}])
-    assert "DDP does not fit: it needs 9 MB" in Seen(page_of(nothing)).text
+    assert "DDP does not fit: needs 9 MB" in Seen(page_of(nothing)).text
 
 
 def test_losses_that_are_no_numbers_are_left_out(four):
@@ -236,14 +237,14 @@ def test_eight_ranks_and_four_rows_are_under_three_megabytes():
 
 
 def test_of_very_many_spans_those_of_the_first_ranks_are_drawn(four, monkeypatch):
-    assert {row.drawn for row in PageRun(four).rows} == {3}
-    monkeypatch.setattr(page_run, "MOST_SPANS", sum(len(row.spans) for row in PageRun(four).rows) - 1)
-    assert {row.drawn for row in PageRun(four).rows} == {2}
+    assert {row.drawn for row in RunDocument(four).rows} == {3}
+    monkeypatch.setattr(run_document, "MOST_SPANS", sum(len(row.spans) for row in RunDocument(four).rows) - 1)
+    assert {row.drawn for row in RunDocument(four).rows} == {2}
     seen = Seen(page_of(four))
     assert set(seen.values["spans-1"]["rank"]) == {0, 1}
     assert "Stage III: ranks 0 to 1 are drawn, of 3." in seen.text
-    monkeypatch.setattr(page_run, "MOST_SPANS", 1)
-    assert {row.drawn for row in PageRun(four).rows} == {1}
+    monkeypatch.setattr(run_document, "MOST_SPANS", 1)
+    assert {row.drawn for row in RunDocument(four).rows} == {1}
 
 
 def test_the_scenario_on_the_page_is_the_scenario(four, tmp_path):
@@ -255,12 +256,12 @@ def test_the_scenario_on_the_page_is_the_scenario(four, tmp_path):
 
 
 def test_pictures_for_files_have_marks_and_textures(four):
-    files = dict(Drawings(PageRun(four).rows).files())
+    files = dict(Drawings(RunDocument(four).rows).files())
     each_row = {f"{what}-{number}" for what in ("step", "memory", "partners") for number in range(1, 5)}
     assert set(files) == {"kept", "sent", "losses"} | each_row
     drawn = {name: vega.svg(spec) for name, spec in files.items()}
     assert all(svg.count("<path") >= 10 for svg in drawn.values())
-    spans = len(PageRun(four).rows[3].spans)
+    spans = len(RunDocument(four).rows[3].spans)
     assert drawn["step-4"].count("<path") > spans
     assert {name for name in TEXTURES if f'url(#texture-{name})"' in drawn["step-1"]} == {
         "backward", "update", "reduce"}
@@ -268,7 +269,7 @@ def test_pictures_for_files_have_marks_and_textures(four):
 
 
 def test_every_texture_that_is_used_is_defined(four):
-    svg = vega.svg(dict(Drawings(PageRun(four).rows).files())["step-4"])
+    svg = vega.svg(dict(Drawings(RunDocument(four).rows).files())["step-4"])
     used = set(re.findall(r"url\(#(texture-\w+)\)", svg))
     assert used
     assert used <= set(re.findall(r'<pattern id="([^"]+)"', svg))
@@ -341,7 +342,7 @@ def test_a_collective_is_a_page_too(tmp_path, capsys):
     (["report", "list", "--html", "a.html"], "list is not an outcome of a training run: it names no schema"),
     (["report", "memory", "--html", "a.html"], "its schema is 'zerosim.memory/1', not 'zerosim.run/1'"),
     (["report", "old", "--html", "a.html"], "old has no 'title': it was written by another version of zerosim"),
-    (["report", "list"], "nothing to write"),
+    (["report", "list"], "list is not an outcome"),
     (["report", "list", "list", "--html", "a.html"], "list is not an outcome"),
 ])
 def test_a_mistake_is_one_line(arguments, words, tmp_path, monkeypatch, capsys):
@@ -438,7 +439,7 @@ def test_one_picture_of_a_name(four, tmp_path, monkeypatch, capsys):
 
 
 def test_a_picture_in_a_file_is_the_same_each_time_and_has_its_labels(four):
-    spec = dict(Drawings(PageRun(four).rows).files())["step-4"]
+    spec = dict(Drawings(RunDocument(four).rows).files())["step-4"]
     long = copy.deepcopy(spec)
     for span in long["datasets"]["spans"]:
         span["end_ns"] = span["begin_ns"] + long["params"][1]["value"]
@@ -452,7 +453,7 @@ def test_a_picture_in_a_file_is_the_same_each_time_and_has_its_labels(four):
 def test_a_tidy_picture_lost_nothing_that_is_seen(four):
     import vl_convert
 
-    for name, spec in Drawings(PageRun(four).rows).files():
+    for name, spec in Drawings(RunDocument(four).rows).files():
         whole = vl_convert.vegalite_to_svg(vega.drawable(spec))
         tidied = vega.tidy(whole)
         assert len(tidied) < 0.9 * len(whole), name
@@ -466,7 +467,7 @@ def test_a_tidy_picture_lost_nothing_that_is_seen(four):
 
 
 def test_above_a_step_stands_how_each_row_compares_with_the_first(four):
-    rows = PageRun(four).rows
+    rows = RunDocument(four).rows
     found = Seen(page_of(four)).text
     first, last = rows[0], rows[3]
     times = [StepTimes(row) for row in (first, last)]
@@ -484,17 +485,17 @@ def test_above_a_step_stands_how_each_row_compares_with_the_first(four):
 def test_no_colour_of_memory_is_one_of_an_activity_and_a_legend_is_short(four):
     assert not set(KIND_COLOURS) & set(ACTIVITIES.values())
     assert len(set(ACTIVITIES.values())) == len(ACTIVITIES) <= 8
-    drawn = Drawings(PageRun(four).rows).activities
+    drawn = Drawings(RunDocument(four).rows).activities
     assert [each for each in drawn if each != "wait"] == ["forward", "backward", "update", "gather", "reduce"]
 
 
 def test_every_span_that_a_run_traces_has_an_activity(four):
-    done = {span["what"] for row in PageRun(four).rows for span in row.spans}
+    done = {span["what"] for row in RunDocument(four).rows for span in row.spans}
     assert "other" not in {activity(what) for what in done}
     assert activity("of my own") == "other"
 
 
 def test_a_picture_for_a_file_says_stage_ranks_and_model(four):
-    for row in PageRun(four).rows:
+    for row in RunDocument(four).rows:
         model = row.found["model"]
         assert row.heading == f"{row.name}, 3 ranks, {model['title']}, {model['parameters']:,} parameters"

@@ -11,8 +11,8 @@ import pytest
 from tests import pictures
 from tests.pictures import ROOT, TABLES, faults, records
 from zerosim.notebook import run
-from zerosim.report.page.page_run import runs_of
 from zerosim.report.rows import compared
+from zerosim.report.run_document import runs_of
 from zerosim.scenario import load, resolved
 
 

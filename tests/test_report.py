@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from tests.pages import printed, read
 from tests.training import labelled, run, scenario
 from zerosim.data import Dataset
 from zerosim.formulas.addresses import fragmentation
 from zerosim.instruments.lifetimes import Lifetime
 from zerosim.report.bars import KINDS
 from zerosim.report.document import document
-from zerosim.report.page.page_run import PageRun
 from zerosim.report.rows import compared
-from zerosim.report.table import show_outcome
+from zerosim.report.table import show_run
 from zerosim.scenario import Check
 from zerosim.scenario.sections import Variant
 from zerosim.training.experiment import prepare
@@ -30,13 +30,6 @@ from zerosim.words import short
 
 NAME = "a variant with long name"
 ROOT = Path(__file__).parents[1]
-
-
-def shown(outcome, width=200, **how):
-    """The lines that go to a file of so many columns."""
-    file = io.StringIO()
-    show_outcome(Console(file=file, width=width, emoji=False), outcome, **how)
-    return file.getvalue().splitlines()
 
 
 def measured(stage, **changes):
@@ -106,16 +99,16 @@ FOUR = ("DDP", "Stage I", "Stage II", "Stage III")
 @pytest.mark.parametrize("factor", [1, 10, 1_000, 100_000, 3_000_000])
 def test_no_line_is_wider_than_the_terminal_and_no_cell_is_broken(four, factor, width):
     outcome = with_stages(four, [scaled(stage, factor) for stage in four.trained])
-    lines = shown(outcome, width, verbose=True, timed=True)
+    lines = printed(outcome, width, verbose=True, kind="mpi")
     assert [line for line in lines if len(line) > width and not re.fullmatch(r"FAILED: .*|  [0-9a-f]{64}", line)] == []
-    wide = {word for line in shown(outcome, 500, verbose=True, timed=True) for word in line.split()}
+    wide = {word for line in printed(outcome, 500, verbose=True, kind="mpi") for word in line.split()}
     figures = {word for line in lines for word in line.split() if word[-1].isdigit()}
     assert figures - wide == set()
 
 
 @pytest.mark.parametrize("width", [80, 60, 52])
 def test_the_table_says_what_each_row_sends_keeps_and_holds(four, width):
-    found = rows(shown(four, width), *FOUR)
+    found = rows(printed(four, width), *FOUR)
     for name, stage in zip(FOUR, four.trained, strict=True):
         memory = max((rank.figures for rank in stage.memory), key=lambda figures: figures.peak_bytes["total"])
         kept, sent = sum(memory.resting_bytes.values()), stage.traffic[0].counts.sent_bytes / 4
@@ -142,53 +135,53 @@ def bar_faults(lines, stages, for_kept, for_sent):
 
 @pytest.mark.parametrize(("width", "most"), WIDE.items(), ids=str)
 def test_bars_are_as_long_as_what_is_kept_and_sent(four, width, most):
-    lines = shown(four, width)
+    lines = printed(four, width)
     assert list(bar_faults(lines, four.trained, *most)) == []
     longer = {kind: 4 * count for kind, count in four.trained[2].memory[0].figures.resting_bytes.items()}
     held = [replace(rank, figures=replace(rank.figures, resting_bytes=longer)) for rank in four.trained[2].memory]
     assert list(bar_faults(lines, changed(four, 2, memory=held).trained, *most))
-    assert not any("━" in line or "█" in line for line in shown(four, 52))
+    assert not any("━" in line or "█" in line for line in printed(four, 52))
 
 
 def test_headings_marks_and_names_are_explained_and_no_others(four):
-    lines = shown(four, 220)
+    lines = printed(four, 220)
     keys = [line.split("  ")[0] for line in lines[lines.index("") + 1 : -1]]
     assert keys == [*FOUR, "same bits", "keeps", "sends", "peak"]
-    assert "keeps      between steps: █ weights  ▓ gradients  ░ optimizer state" in shown(four)
-    assert any(line.startswith("keeps      between steps: weights,") for line in shown(four, 52))
-    two = shown(run(stages=("zero2", "zero3"), reference=False))
+    assert "keeps      between steps: █ weights  ▓ gradients  ░ optimizer state" in printed(four)
+    assert any(line.startswith("keeps      between steps: weights,") for line in printed(four, 52))
+    two = printed(run(stages=("zero2", "zero3"), reference=False))
     assert "another row  keeps" in two[1]
     assert any(line.endswith("compared with those of the first row that adds in the same order") for line in two)
-    assert "same bits as" not in "".join(shown(run(stages=("ddp",), reference=False)))
+    assert "same bits as" not in "".join(printed(run(stages=("ddp",), reference=False)))
 
 
 def test_colour_is_an_addition(four, monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="standard", highlight=False)
-    show_outcome(console, changed(four, 1, equal=False))
+    show_run(console, read(changed(four, 1, equal=False)))
     coloured = console.file.getvalue()
     for each in ("\x1b[32myes", "\x1b[1;31mNO", "\x1b[34m█", "\x1b[33m▓", "\x1b[32m░", "\x1b[36m━"):
         assert each in re.sub(r" +", "", coloured)
-    assert re.sub(r"\x1b\[[\d;]*m", "", coloured).splitlines() == shown(changed(four, 1, equal=False), 80)
+    assert re.sub(r"\x1b\[[\d;]*m", "", coloured).splitlines() == printed(changed(four, 1, equal=False), 80)
 
 
 def test_what_rows_share_is_said_once_and_what_not_by_row(four):
-    lines = shown(four)
+    lines = printed(four)
     (shared,) = [line for line in lines if line.startswith("In all 4 rows: ")]
     stage = four.trained[0]
     assert shared == (
         f"In all 4 rows: 4 steps, final loss {float(stage.measured.losses[-1][0]):.4g}, test accuracy "
         f"{stage.measured.test:.2%}, the same weights")
-    other = shown(changed(four, 1, measured=replace(four.trained[1].measured, weights_sha256="0")))
+    other = printed(changed(four, 1, measured=replace(four.trained[1].measured, weights_sha256="0")))
     digest = stage.measured.weights_sha256[:12]
     assert f"Weights SHA-256: {digest}... in DDP, Stage II and Stage III; 0 in Stage I" in other
-    alike = shown(with_stages(four, four.trained[:2]))
+    alike = printed(with_stages(four, four.trained[:2]))
     assert any(line.startswith("In both rows: ") for line in alike)
 
 
 def test_rows_that_send_alike_are_spoken_of_as_their_stage(four):
     def sent(stages):
-        return next(line for line in shown(with_stages(four, stages)) if line.startswith("sends "))
+        return next(line for line in printed(with_stages(four, stages)) if line.startswith("sends "))
 
     first, *_, third = four.trained
     assert "a step: 2× that in DDP; 3× that in Stage III. " in sent([first, called(first, "DDP, overlap"), third])
@@ -197,7 +190,7 @@ def test_rows_that_send_alike_are_spoken_of_as_their_stage(four):
 
 
 def test_every_figure_behind_verbose(four):
-    plain, verbose = shown(four), shown(four, verbose=True)
+    plain, verbose = printed(four), printed(four, verbose=True)
     assert [line for line in plain if line not in verbose] == []
     assert four.trained[0].measured.weights_sha256 in "".join(verbose)
     assert four.trained[0].measured.weights_sha256 not in "".join(plain)
@@ -213,45 +206,45 @@ def test_every_figure_behind_verbose(four):
 
 def test_the_time_of_a_step_is_shown_only_where_it_was_measured(four):
     def timed(**how):
-        return any(re.search(r"messages +ms\b", line) for line in shown(four, **how))
+        return any(re.search(r"messages .*\bms\b", line) for line in printed(four, **how))
 
-    assert timed(verbose=True, timed=True)
+    assert timed(verbose=True, kind="mpi")
     assert not timed(verbose=True)
-    assert not timed(timed=True)
+    assert not timed(kind="mpi")
 
 
 def test_what_is_not_the_formulas_is_marked(four):
     traffic = [replace(rank, due=replace(rank.due, messages=17)) for rank in four.trained[1].traffic]
     memory = [replace(rank, due=replace(rank.due, resting_bytes={**rank.due.resting_bytes, "gradients": 0}))
               for rank in four.trained[1].memory]
-    wrong = shown(changed(four, 1, traffic=traffic, memory=memory), verbose=True)
+    wrong = printed(changed(four, 1, traffic=traffic, memory=memory), verbose=True)
     assert [cell[0] == "≠" for cell in rows(wrong, *FOUR)["Stage I"]] == [False, True, True, False]
     assert sum(line.startswith("  by formula") for line in wrong) == 1
     assert "≠          not what the formula says" in wrong
     assert not any("Kept bytes are the formula's" in line for line in wrong)
     assert wrong[-1].startswith(
         "FAILED: Stage I: messages are not the formula's: 72 of rank 0; expected 17; Stage I: bytes kept are not")
-    right = shown(four, verbose=True)
+    right = printed(four, verbose=True)
     assert not any("≠" in line or line.startswith("  by formula") for line in right)
 
 
 def test_failures_that_fit_no_line_stand_one_by_one_above_the_last(four):
     broken = changed(changed(four, 1, equal=False), 3, equal=False)
-    assert shown(broken, 80)[-1] == "FAILED: Stage I: bits differ; Stage III: bits differ"
-    assert shown(broken, 50)[-3:] == [
+    assert printed(broken, 80)[-1] == "FAILED: Stage I: bits differ; Stage III: bits differ"
+    assert printed(broken, 50)[-3:] == [
         "Stage I: bits differ", "Stage III: bits differ", "FAILED: 2 checks did not hold, of Stage I and Stage III"]
 
 
 def test_a_name_is_not_taken_for_markup(four):
     first = replace(called(four.trained[0], "[bold]x[/] :smile:"), equal=False)
-    lines = shown(with_stages(four, [first, *four.trained[1:]]))
+    lines = printed(with_stages(four, [first, *four.trained[1:]]))
     assert lines[1].startswith("[bold]x[/]") or lines[2].startswith("[bold]x[/]")
     assert lines[-1] == "FAILED: [bold]x[/] :smile:: bits differ"
 
 
 def test_long_names_take_lines_and_long_words_keep_both_ends(four):
     long = "by reduce_scatter_and_then_all_gather, 2"
-    lines = shown(with_stages(four, [called(four.trained[0], long), *four.trained[1:]]), 80)
+    lines = printed(with_stages(four, [called(four.trained[0], long), *four.trained[1:]]), 80)
     assert any(line.startswith("reduce_s…gather, ") or "…" in line for line in lines[:8])
     (first,) = [number for number, line in enumerate(lines) if line.startswith("by ")]
     assert lines[first].split()[-1] == f"{four.trained[0].memory[0].figures.peak_bytes['total'] / 1e3:.2f}"
@@ -259,12 +252,12 @@ def test_long_names_take_lines_and_long_words_keep_both_ends(four):
 
 
 def test_one_rank_and_no_steps_and_one_row():
-    alone = shown(run(ranks=1, micro_batches=1, steps=1, stages=("ddp",)))
+    alone = printed(run(ranks=1, micro_batches=1, steps=1, stages=("ddp",)))
     assert alone[-1] == "PASSED: DDP on 1 rank: every bit equal to one process"
     assert rows(alone, "DDP")["DDP"][0::2] == ["yes", "0.0"]
     assert "sends      one rank sends nothing" in alone
     assert any(line.startswith("1 step, final loss") for line in alone)
-    still = shown(run(stages=("ddp", "zero3"), steps=0), verbose=True)
+    still = printed(run(stages=("ddp", "zero3"), steps=0), verbose=True)
     assert rows(still, "Stage III")["Stage III"] == ["yes"]
     assert any(line.startswith("In both rows: 0 steps, test accuracy") for line in still)
     assert still[-1] == "PASSED: 2 rows on 3 ranks: every bit equal to one process"
@@ -273,18 +266,18 @@ def test_one_rank_and_no_steps_and_one_row():
 def test_sixteen_rows_and_those_that_do_not_fit(four):
     short = RowOutcome(four.trained[3].config, None, DoesNotFit(2, 1, ["ddp"]))
     many = [called(four.trained[0], f"row {number}") for number in range(16)]
-    lines = shown(with_stages(four, many, short), 80)
+    lines = printed(with_stages(four, many, short), 80)
     assert len(rows(lines, *(stage.name for stage in many))) == 16
     assert rows(lines, "Stage III")["Stage III"] == ["does", "not", "fit"]
     assert any(line.startswith("Stage III does not fit: needs 0 MB") for line in lines)
-    nothing = shown(with_stages(four, [], short))
+    nothing = printed(with_stages(four, [], short))
     assert nothing[-1].startswith("FAILED: Stage III: needs 0 MB")
 
 
 def test_regression_has_an_error_in_place_of_an_accuracy():
     data = labelled()
     y = data.x[:, :2].copy()
-    lines = shown(run(Dataset(data.x, y, data.x[:8], y[:8], None), stages=("ddp",)))
+    lines = printed(run(Dataset(data.x, y, data.x[:8], y[:8], None), stages=("ddp",)))
     assert any(re.search(r"mean squared test error \d", line) for line in lines)
     assert not any("accuracy" in line for line in lines)
 
@@ -307,7 +300,7 @@ def test_digests_on_other_ranks_are_named_where_rows_differ(four):
     def elsewhere(stage):
         return OtherRanks(2, measured(stage, weights_sha256="1" if stage.name == "DDP" else "2"))
 
-    lines = shown(replace(four, rows=[replace(row, on_other_ranks=(elsewhere(row.trained),)) for row in four.rows]))
+    lines = printed(replace(four, rows=[replace(row, on_other_ranks=(elsewhere(row.trained),)) for row in four.rows]))
     assert " 2 ranks  1  DDP" in lines
     assert " 2 ranks  2  Stage I, Stage II and Stage III" in lines
     assert f" 4 ranks  {four.trained[0].measured.weights_sha256[:12]}..." in lines
@@ -322,7 +315,7 @@ FOUND = Divergence(
 
 def divergence_lines(four, order, **changes):
     broken = changed(four, 3, equal=False, first_divergence=replace(FOUND, **changes), order=order)
-    return [line for line in shown(broken, width=300) if line.startswith("Stage III: after") or " adds " in line]
+    return [line for line in printed(broken, width=300) if line.startswith("Stage III: after") or " adds " in line]
 
 
 def test_a_divergence_is_one_line_where_both_add_alike(four):
@@ -332,7 +325,7 @@ def test_a_divergence_is_one_line_where_both_add_alike(four):
         "chunk 0)"]
 
 
-def test_two_orders_of_addition_are_shown(four):
+def test_two_orders_of_addition_are_printed(four):
     orders = {"ours": "g[1] + g[0]", "reference": "g[0] + g[1]"}
     assert divergence_lines(four, orders)[1:] == [
         "    ours adds       g[1] + g[0]", "    reference adds  g[0] + g[1]"]
@@ -377,7 +370,7 @@ def test_every_key_of_the_document_is_documented(four):
     found = documented(ROOT / "docs" / "outcome.md")
     assert {heading: set(keys) for heading, keys in found.items() if heading not in of_a_plan} == {
         "The JSON document of `zerosim run`": set(written),
-        "Each of `rows`": set(stage),
+        "Each of `rows`": {*stage, "own_stage"},
         "Each of `traffic`": set(stage["traffic"][0]),
         "Each of `memory`": set(stage["memory"][0]),
         "`trace`": set(traced),
@@ -386,7 +379,7 @@ def test_every_key_of_the_document_is_documented(four):
         "Each of `spans`": set(traced["steps"][0]["spans"][0]),
         "`fragmentation`": set(stage["fragmentation"]),
         "Each of `address_space`": set(stage["fragmentation"]["address_space"][0]),
-        "As plain rows": set(compared(PageRun(document(four, {"ranks": 4})))[0]),
+        "As plain rows": set(compared(read(four))[0]),
         "`first_divergence`": set(stage["first_divergence"]),
         "Each of `differences`": set(written["differences"][0]),
         "Each of `did_not_fit`": set(written["did_not_fit"][0]),

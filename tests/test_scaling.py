@@ -1,6 +1,5 @@
 """The loss scale as steps overflow and do not, and what a run says that could not train."""
 
-import io
 import math
 from dataclasses import replace
 from itertools import pairwise
@@ -9,13 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
+from tests.pages import printed
 from tests.test_variants import varied
 from tests.training import labelled, scenario
 from zerosim.data import Dataset
 from zerosim.optim.scaling import INITIAL_SCALE, LOWEST_SCALE, STEPS_TO_GROW, Scaling
-from zerosim.report.table import show_outcome
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
@@ -100,9 +98,7 @@ def overflowing(steps, **parallel):
 
 
 def shown(outcome):
-    file = io.StringIO()
-    show_outcome(Console(file=file, width=1_000), outcome)
-    return [line for line in file.getvalue().splitlines() if "overflowed float16" in line]
+    return [line for line in printed(outcome, 1_000) if "overflowed float16" in line]
 
 
 def test_data_that_always_overflow_end_in_a_message():

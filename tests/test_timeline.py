@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from tests.pages import read
 from tests.training import run
 from zerosim.cli import main
 from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, IN, OUT, WAITING, ClockOffset, RankStep, Span, Trace
@@ -19,7 +20,7 @@ MS = 1_000_000
 
 def shown(outcome, width=80, **console):
     file = io.StringIO()
-    show_timeline(Console(file=file, width=width, emoji=False, highlight=False, **console), outcome, warned="")
+    show_timeline(Console(file=file, width=width, emoji=False, highlight=False, **console), read(outcome))
     return file.getvalue().splitlines()
 
 

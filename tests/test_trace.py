@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.mpi.launch import ROOT, mpirun
+from tests.pages import read
 from tests.tracing import event_faults, span_faults, trace_of, traffic_faults
 from tests.training import labelled, scenario
 from zerosim.cli import main
@@ -37,7 +38,7 @@ from zerosim.instruments.trace import (
     union,
 )
 from zerosim.report.document import document
-from zerosim.report.times import show_times, warning
+from zerosim.report.times import show_times
 from zerosim.report.trace_events import trace_events
 from zerosim.scenario.sections import Variant
 from zerosim.training.experiment import prepare
@@ -348,15 +349,15 @@ def test_the_time_of_a_traced_step_is_shown(outcome):
     trace = Trace([ClockOffset(0, "")], [by_hand])
     rows = [replace(row, trained=replace(row.trained, measured=replace(row.trained.measured, trace=trace)))
             for row in outcome.rows]
-    for timed in (True, False):
+    for kind in ("mpi", "local"):
         console = Console(file=StringIO(), width=80)
-        show_times(console, replace(outcome, rows=rows[:2]), warned=warning(outcome, timed=timed, shared_cores=0))
+        show_times(console, read(replace(outcome, rows=rows[:2]), kind=kind))
         lines = console.file.getvalue().splitlines()
         assert [line.split()[-6:] for line in lines if line.startswith("Stage I, publish = ")] == [
             ["10.0", "4.0", "0.0", "6.0", "8.0", "38%"]]
-        assert ("ranks take turns" in " ".join(lines)) is not timed
+        assert ("ranks take turns" in " ".join(lines)) is (kind == "local")
     console = Console(file=StringIO(), width=80)
-    show_times(console, traced(range(0)), warned="")
+    show_times(console, read(traced(range(0))))
     assert console.file.getvalue() == ""
 
 

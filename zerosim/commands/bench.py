@@ -51,7 +51,7 @@ from zerosim.report.bench_table import (
 from zerosim.report.cluster_toml import cluster_toml, measured_toml
 from zerosim.report.grid import show_words
 from zerosim.report.page.vega import svg
-from zerosim.report.times import sharing
+from zerosim.report.run_document import sharing
 from zerosim.report.wire_picture import wire_picture
 from zerosim.worlds.launcher import launched
 from zerosim.worlds.mpi import connect

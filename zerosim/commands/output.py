@@ -29,6 +29,9 @@ LEAST_WIDTH = 40
 WIDTH = 100
 """The default columns of output to a file or a pipe."""
 
+RUN_WIDTH = 80
+"""The default columns of a run's output: launchers pipe it to terminals that may have no more."""
+
 FLAGS = ("csv", "html", "json", "report", "svg", "toml", "trace", "weights")
 """The flags that name a file to write."""
 

@@ -1,4 +1,4 @@
-"""`zerosim report`: the page of a run from the output of `zerosim run --json`, or of two runs side by side."""
+"""`zerosim report`: the tables or the page of a run from the output of `zerosim run --json`, or of two runs."""
 
 import argparse
 import json
@@ -7,14 +7,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from zerosim.commands.output import check_outputs
+from rich.console import Console
+
+from zerosim.commands.output import RUN_WIDTH, check_outputs, console
 from zerosim.commands.pictures import name_and_file, pictured, write_picture
 from zerosim.errors import UsageError
 from zerosim.files import read_at_most, reason, write_bytes, write_text
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.page import page
-from zerosim.report.page.page_run import PageRun, runs_of
 from zerosim.report.page.vega import png, svg
+from zerosim.report.run_document import RunDocument, runs_of
+from zerosim.report.table import show_heading, show_run
 
 MOST_BYTES = 1 << 26
 """The largest outcome; as Python objects it takes up to 30 times as much memory."""
@@ -26,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim report`."""
     parser.add_argument("outcome", help="an outcome written by zerosim run --json")
     parser.add_argument("other", nargs="?", help="a second outcome, shown beside the first")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print more, as zerosim run -v does")
     parser.add_argument("--html", metavar="FILE", help="write the page")
     parser.add_argument("--pictures", metavar="FOLDER", help="write each picture as SVG and PNG, for slides and papers")
     parser.add_argument(
@@ -35,10 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Write the page, the pictures, or both; 0 for any result of the runs."""
-    if not arguments.html and not arguments.pictures and not arguments.picture:
-        raise UsageError("nothing to write: name a file with --html, a folder with --pictures, or one picture with "
-                         "--picture NAME=FILE")
+    """Write the page, the pictures, or both, or else print the tables; 0 for any result of the runs."""
     names = [arguments.outcome, *([arguments.other] if arguments.other else [])]
     pictures = {f"--picture {name}={path}": path for name, path in arguments.picture}
     pages = {} if arguments.html is None else {"--html": arguments.html}
@@ -47,6 +48,8 @@ def main(arguments: argparse.Namespace) -> int:
     with whole(names):
         runs = runs_of(documents, names)
         single = pictured(arguments.picture, drawn(runs)) if arguments.picture else []
+        if not arguments.html and not arguments.pictures and not arguments.picture:
+            show(console(arguments, stderr=False, width=RUN_WIDTH), runs, verbose=arguments.verbose)
         if arguments.html:
             write_text(arguments.html, page(runs))
         if arguments.pictures:
@@ -54,6 +57,16 @@ def main(arguments: argparse.Namespace) -> int:
         for path, spec in single:
             write_picture(path, spec)
     return 0
+
+
+def show(target: Console, runs: Sequence[RunDocument], *, verbose: bool) -> None:
+    """Print the tables of each run, as `zerosim run` did."""
+    for run in runs:
+        if run.is_script:
+            raise UsageError("nothing to write: an outcome of zerosim torch has no tables; name a file with --html, or "
+                             "a picture with --picture NAME=FILE")
+        show_heading(target, ": ".join(filter(None, [run.label, run.title])), str(run.scenario["caption"]), "")
+        show_run(target, run, verbose=verbose)
 
 
 @contextmanager
@@ -67,11 +80,11 @@ def whole(names: Sequence[str]) -> Iterator[None]:
         ) from error
 
 
-def drawn(runs: Sequence[PageRun]) -> Drawings:
+def drawn(runs: Sequence[RunDocument]) -> Drawings:
     return Drawings([row for run in runs for row in run.rows])
 
 
-def write_pictures(folder: str, runs: Sequence[PageRun]) -> None:
+def write_pictures(folder: str, runs: Sequence[RunDocument]) -> None:
     """Write every picture of the page as SVG and PNG, in a folder that is made if missing."""
     try:
         os.makedirs(folder, exist_ok=True)

@@ -10,17 +10,16 @@ from safetensors.numpy import save
 from zerosim.allocation import Array
 from zerosim.comm import Communicator
 from zerosim.commands.arguments import NO_PYTHON, steps_in_order, whole_number
-from zerosim.commands.output import check_writable, complain, console, standard_output, write_json
+from zerosim.commands.output import RUN_WIDTH, check_writable, complain, console, standard_output, write_json
 from zerosim.commands.supervise import supervise
 from zerosim.errors import LaunchError, UsageError, ZerosimError
 from zerosim.files import write_bytes, write_text
 from zerosim.jobs import Job, Manner, Request, load_job, overrides_for
 from zerosim.report.page.page import page
-from zerosim.report.page.page_run import runs_of
 from zerosim.report.page.vega import converter
 from zerosim.report.progress import LiveProgress, Plain
+from zerosim.report.run_document import runs_of, sharing
 from zerosim.report.table import show_heading
-from zerosim.report.times import sharing
 from zerosim.report.trace_events import trace_events
 from zerosim.scenario import Scenario
 from zerosim.training.program import Progress, Silent
@@ -68,10 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-v", "--verbose", action="store_true",
         help="show more: messages, bytes by kind and at the peak, padding, full digests")
-
-
-WIDTH = 80
-"""The default columns of a run's output: launchers pipe it to terminals that may have no more."""
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -192,26 +187,23 @@ def check_ranks(job: Job, size: int, arguments: argparse.Namespace) -> None:
 
 def announce(arguments: argparse.Namespace, job: Job, world: World) -> None:
     place = f"{world.words}\n{job.setting}"
-    show_heading(standard_output(arguments, WIDTH), job.scenario.title, job.scenario.caption, place)
+    show_heading(standard_output(arguments, RUN_WIDTH), job.scenario.title, job.scenario.caption, place)
 
 
 def conclude(arguments: argparse.Namespace, job: Job, outcome: Any, world: World) -> int:
     """Show the outcome, write the requested files, and return the exit code."""
-    manner = Manner(
-        verbose=arguments.verbose, timed=launched() is not None, timeline=arguments.timeline,
-        shared_cores=world.shared_cores, transport=world.transport)
-    job.show(standard_output(arguments, WIDTH), outcome, manner)
+    manner = Manner(verbose=arguments.verbose, timeline=arguments.timeline, transport=world.transport)
+    found = job.document(outcome, world, command_line(arguments, world.ranks))
+    job.show(standard_output(arguments, RUN_WIDTH), outcome, found, manner)
     if arguments.weights:
         write_weights(arguments.weights, outcome)
     if arguments.trace:
         traces = [(row.name, row.measured.trace) for row in outcome.trained if row.measured.trace]
         write_text(arguments.trace, json.dumps(trace_events(traces, sharing(world.ranks, world.shared_cores))))
-    if arguments.json or arguments.report:
-        found = job.document(outcome, world, command_line(arguments, world.ranks))
-        if arguments.json:
-            write_json(arguments.json, found)
-        if arguments.report:
-            write_text(arguments.report, page(runs_of([found], ["this run"])))
+    if arguments.json:
+        write_json(arguments.json, found)
+    if arguments.report:
+        write_text(arguments.report, page(runs_of([found], ["this run"])))
     return 0 if outcome.passed else 1
 
 
@@ -229,6 +221,6 @@ def progress(arguments: argparse.Namespace) -> Progress:
     """The requested display of progress, or the one that suits rank 0's standard error."""
     if arguments.progress == "none":
         return Silent()
-    target = console(arguments, stderr=True, width=WIDTH)
+    target = console(arguments, stderr=True, width=RUN_WIDTH)
     live = arguments.progress == "live" or (arguments.progress == "auto" and target.is_terminal)
     return LiveProgress(target) if live else Plain(target)

@@ -60,7 +60,7 @@ class CollectivesJob:
     def run(self, world: World, progress: Progress) -> CollectivesOutcome | None:
         return run_collectives_on(world, self.scenario, self.programs)
 
-    def show(self, console: Console, outcome: CollectivesOutcome, manner: Manner) -> None:
+    def show(self, console: Console, outcome: CollectivesOutcome, found: dict[str, Any], manner: Manner) -> None:
         show_collectives(console, outcome)
 
     def document(self, outcome: CollectivesOutcome, world: World, command: str | None = None) -> dict[str, Any]:

@@ -53,11 +53,7 @@ class Manner:
     """The options of an outcome's display in a terminal."""
 
     verbose: bool = False
-    timed: bool = False
-    """Whether times mean something: not if ranks take turns in one process."""
     timeline: bool = False
-    shared_cores: int = 0
-    """The number of cores of this host, if it has more ranks than cores; else 0."""
     transport: str = ""
     """The transport of messages within a host, in a sentence."""
 
@@ -95,8 +91,8 @@ class Job(Protocol):
         """A local world with the scenario's settings."""
     def run(self, world: World, progress: Progress) -> Any:
         """The outcome in the process that has rank 0, None in others."""
-    def show(self, console: Console, outcome: Any, manner: Manner) -> None:
-        """Print the outcome."""
+    def show(self, console: Console, outcome: Any, found: dict[str, Any], manner: Manner) -> None:
+        """Print the outcome, whose document is `found`."""
     def document(self, outcome: Any, world: World, command: str | None = None) -> dict[str, Any]:
         """The outcome as `zerosim run --json` writes it."""
 

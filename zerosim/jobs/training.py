@@ -20,7 +20,8 @@ from zerosim.proofs.diagnosis import diagnosis
 from zerosim.proofs.proof import prove
 from zerosim.proofs.subject import Subject
 from zerosim.report.document import document
-from zerosim.report.table import show_outcome
+from zerosim.report.run_document import RunDocument
+from zerosim.report.table import show_run
 from zerosim.scenario import Scenario
 from zerosim.scenario.parts import python_run
 from zerosim.scenario.reading import files_of_training
@@ -105,10 +106,9 @@ class TrainingJob:
                 world, self.experiment, progress, keep_weights=self.keep_weights, traced=self.traced,
                 keeping=self.keeping, restarts=self.restarts)
 
-    def show(self, console: Console, outcome: Outcome, manner: Manner) -> None:
-        show_outcome(
-            console, outcome, manner.shared_cores, verbose=manner.verbose, timed=manner.timed,
-            timeline=manner.timeline, transport=manner.transport)
+    def show(self, console: Console, outcome: Outcome, found: dict[str, Any], manner: Manner) -> None:
+        show_run(console, RunDocument(found), verbose=manner.verbose, timeline=manner.timeline,
+                 transport=manner.transport)
 
     def document(self, outcome: Outcome, world: World, command: str | None = None) -> dict[str, Any]:
         return document(outcome, described(world), command)

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -18,9 +18,9 @@ from zerosim.report.collectives import show_collectives
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.excerpt import excerpt
 from zerosim.report.page.page import page
-from zerosim.report.page.page_run import PageRun
 from zerosim.report.page.vega import Spec, svg
-from zerosim.report.table import show_outcome
+from zerosim.report.run_document import RunDocument
+from zerosim.report.table import show_run
 from zerosim.scenario import Scenario, Source
 from zerosim.training.program import Silent
 from zerosim.verdict.collectives import CollectivesOutcome
@@ -33,7 +33,7 @@ from zerosim.worlds.launcher import has_company
 class ShownOutcome(Shown):
     """An outcome that displays itself, with more tables of plain rows, and with the pictures of its page."""
 
-    run: PageRun = field(kw_only=True)
+    run: RunDocument = field(kw_only=True)
     """The outcome, read from its document."""
 
     def losses(self) -> list[dict[str, Any]]:
@@ -71,10 +71,10 @@ class ShownOutcome(Shown):
 
 def shown_outcome(outcome: Outcome, document: dict[str, Any]) -> ShownOutcome:
     """The outcome of a run that displays itself: `print` shows the tables of `zerosim run`, a notebook pictures too."""
-    run = PageRun(document)
+    run = RunDocument(document)
     return ShownOutcome(
         outcome, outcome.passed, str(document["verdict"]), f"<outcome of {run.title!r}: {document['verdict']}>",
-        show=lambda console: show_outcome(console, untraced(outcome)), make_document=lambda: document,
+        show=lambda console: show_run(console, run.untraced), make_document=lambda: document,
         rows_of=lambda _: rows.compared(run), excerpt=lambda: str(excerpt(run)), width=80,
         make_page=lambda: Page(page([run]), f"all of {run.title or 'a run'}"), run=run)
 
@@ -97,13 +97,6 @@ def shown_collectives(outcome: CollectivesOutcome, document: dict[str, Any]) -> 
             for rank, (sent, messages, digest) in enumerate(
                 zip(each["sent_bytes"], each["messages"], each["results_sha256"], strict=True))
         ])
-
-
-def untraced(outcome: Outcome) -> Outcome:
-    """An outcome without the times of its last step, which mean little if ranks take turns in one process."""
-    return replace(outcome, rows=[
-        replace(row, trained=row.trained and replace(row.trained, measured=replace(row.trained.measured, trace=None)))
-        for row in outcome.rows])
 
 
 def run_here(path: Source, changes: Mapping[str, Any]) -> ShownOutcome | Shown:

@@ -6,9 +6,9 @@ from rich.console import Console
 from rich.text import Text
 
 from zerosim.instruments.memory import KINDS
-from zerosim.report.figures import far_kept, fullest, memory_unit, messages_per_step, sent_per_step, steps_of
+from zerosim.report.columns import VERBOSE, shown_in
 from zerosim.report.grid import Column, show_grid, show_words
-from zerosim.verdict.outcome import Outcome, RankMemory, TrainedRow
+from zerosim.report.run_document import RowDocument, RunDocument, unit_of
 from zerosim.words import FAR, KEPT, in_unit, joined_names, short, spread
 
 HELD = (*KINDS, "total")
@@ -25,21 +25,22 @@ LAID_OUT_MEANS = (
 )
 
 
-def show_details(console: Console, outcome: Outcome, *, timed: bool, warned: str) -> None:
+def show_details(console: Console, run: RunDocument) -> None:
     """Print every figure that the table rounds, adds up or leaves out; for the whole run, the mean over its steps."""
-    if outcome.scenario.train.steps:
+    timed = not run.takes_turns
+    if run.steps:
         show_heading(console, "What a rank sends in a step")
-        show_sent(console, outcome, timed=timed)
-        show_words(console, f"{SENT} {warned * timed}".rstrip(), style="dim")
+        show_sent(console, run, timed=timed)
+        show_words(console, f"{SENT} {run.about_times * timed}".rstrip(), style="dim")
         show_heading(console, "What a rank keeps between steps, and the peak of each kind and of all")
-        show_held(console, outcome)
-        show_padding(console, outcome)
-    if any(stage.fragmentation for stage in outcome.trained):
+        show_held(console, run)
+        show_padding(console, run)
+    if any(row.found.get("fragmentation") for row in run.rows):
         show_heading(console, "Addresses that rank 0's memory takes in the last step beyond the peak of its bytes")
-        show_fragmentation(console, outcome)
+        show_fragmentation(console, run)
         show_words(console, LAID_OUT_MEANS, style="dim")
     show_heading(console, "SHA-256")
-    show_digests(console, outcome.trained)
+    show_digests(console, run.rows)
     console.print()
 
 
@@ -49,37 +50,27 @@ def show_heading(console: Console, words: str) -> None:
     show_words(console, words, style="bold")
 
 
-def show_sent(console: Console, outcome: Outcome, *, timed: bool) -> None:
+def show_sent(console: Console, run: RunDocument, *, timed: bool) -> None:
     """Print bytes and messages, the formula, and each collective's share; if ranks differ, the least and the most."""
-    stages = outcome.trained
-    unit = memory_unit(outcome)
-    sent = [spread(in_unit(count, unit) for count in sent_per_step(stage)) for stage in stages]
-    columns = [
-        Column(f"all of it\n{unit.name}", sent),
-        Column("by formula\nP (N−1)/N", [f"{stage.volume:.4g}" for stage in stages]),
-        Column("messages", [messages_per_step(stage) for stage in stages]),
-    ]
+    rows, unit = run.rows, unit_of(run.rows)
+    found = [Column(each.title(unit), each.cells(rows, unit, spreads=True)) for each in shown_in(VERBOSE, rows)]
     if timed:
-        seconds = [stage.measured.seconds["train"] / steps_of(stage) for stage in stages]
-        columns.append(Column("ms", [short(1e3 * each) for each in seconds]))
-    for name in sorted({name for stage in stages for rank in stage.traffic for name in rank.counts.by_collective}):
-        cells = [spread(in_unit(count, unit) for count in sent_per_step(stage, name)) for stage in stages]
-        columns.append(Column(f"{name}\n{unit.name}", cells))
-    if any(rank.counts.between_bytes for stage in stages for rank in stage.traffic):
-        away = [[rank.counts.between_bytes / steps_of(stage) for rank in stage.traffic] for stage in stages]
-        cells = [spread(in_unit(round(count), unit) for count in sorted(each)) for each in away]
-        columns.append(Column(f"to other hosts\n{unit.name}", cells))
-    show_grid(console, [stage.name for stage in stages], columns)
+        seconds = [row.found["seconds"]["train"] / max(row.steps_here, 1) for row in rows]
+        found.append(Column("ms", [short(1e3 * each) for each in seconds]))
+    for name in sorted({name for row in rows for rank in row.found["traffic"] for name in rank["by_collective"]}):
+        sent = [row.per_step("sent_bytes", name) for row in rows]
+        found.append(Column(f"{name}\n{unit.name}", [spread(in_unit(round(each), unit) for each in of) for of in sent]))
+    show_grid(console, [row.name for row in rows], found)
 
 
-def show_held(console: Console, outcome: Outcome) -> None:
+def show_held(console: Console, run: RunDocument) -> None:
     """Print two lines for each row, for the rank with the highest peak; a third with the formula if that does not hold;
     and one for each memory tier that holds offloaded states.
     """
-    unit = memory_unit(outcome)
+    unit = unit_of(run.rows)
     names, counts = [], []
-    for stage in outcome.trained:
-        for name, found in held(stage.name, fullest(stage)):
+    for row in run.rows:
+        for name, found in held(row):
             names.append(name)
             counts.append({"total": sum(found.values()), **found})
     columns = []
@@ -94,38 +85,40 @@ def show_held(console: Console, outcome: Outcome) -> None:
 STYLES = {PEAK: "dim", FORMULA: "red"}
 
 
-def held(name: str, memory: RankMemory) -> list[tuple[str, dict[str, int]]]:
+def held(row: RowDocument) -> list[tuple[str, dict[str, int]]]:
     """The lines of a row: their names, and bytes by kind."""
-    wrong = [] if memory.rests else [(FORMULA, memory.due.resting_bytes)]
-    far = [(f"  {words}", found) for tier, words in FAR.items() if (found := far_kept(memory, tier))]
-    return [(name, memory.figures.resting_bytes), *wrong, (PEAK, memory.figures.peak_bytes), *far]
+    memory = row.fullest
+    wrong = [(FORMULA, rank.due.resting_bytes) for rank in row.judged_memory
+             if rank.figures.rank == memory["rank"] and not rank.rests]
+    far = [(f"  {words}", found) for tier, words in FAR.items() if (found := row.kept_on(tier))]
+    return [(row.name, memory["resting_bytes"]), *wrong, (PEAK, memory["peak_bytes"]), *far]
 
 
-def show_fragmentation(console: Console, outcome: Outcome) -> None:
+def show_fragmentation(console: Console, run: RunDocument) -> None:
     """Print the peak, and the bytes beyond it that each allocator needs."""
-    found = {stage.name: stage.fragmentation for stage in outcome.trained if stage.fragmentation}
-    unit = memory_unit(outcome)
-    columns = [Column(f"peak\n{unit.name}", [in_unit(each.peak_bytes, unit) for each in found.values()])]
+    found = {row.name: row.found["fragmentation"] for row in run.rows if row.found.get("fragmentation")}
+    unit = unit_of(run.rows)
+    columns = [Column(f"peak\n{unit.name}", [in_unit(each["peak_bytes"], unit) for each in found.values()])]
     for name, heading in ALLOCATORS.items():
-        cells = [in_unit(each.beyond_peak_bytes[name], unit) for each in found.values()]
+        cells = [in_unit(each["beyond_peak_bytes"][name], unit) for each in found.values()]
         columns.append(Column(f"{heading}\n{unit.name}", cells))
     show_grid(console, list(found), columns)
 
 
-def show_padding(console: Console, outcome: Outcome) -> None:
+def show_padding(console: Console, run: RunDocument) -> None:
     """Print whether kept bytes equal the formula's, and their padding."""
-    if all(rank.rests for stage in outcome.trained for rank in stage.memory):
-        paddings = sorted(rank.padding_bytes for stage in outcome.trained for rank in stage.memory)
-        padding = spread(map(str, paddings))
+    ranks = [rank for row in run.rows for rank in row.judged_memory]
+    if ranks and all(rank.rests for rank in ranks):
+        padding = spread(map(str, sorted(rank.padding_bytes for rank in ranks)))
         show_words(console, f"Kept bytes are the formula's, {padding} B of padding included.", style="dim")
 
 
-def show_digests(console: Console, stages: Sequence[TrainedRow]) -> None:
+def show_digests(console: Console, rows: Sequence[RowDocument]) -> None:
     """Print the digests of weights and optimizer state in full, with their rows."""
     for what in ("weights", "optimizer"):
-        rows: dict[str, list[str]] = {}
-        for stage in stages:
-            rows.setdefault(getattr(stage.measured, f"{what}_sha256"), []).append(stage.name)
-        for digest, names in rows.items():
-            show_words(console, f"{what}{f', {joined_names(names)}' * (len(rows) > 1)}")
+        names: dict[str, list[str]] = {}
+        for row in rows:
+            names.setdefault(row.found[f"{what}_sha256"], []).append(row.name)
+        for digest, whose in names.items():
+            show_words(console, f"{what}{f', {joined_names(whose)}' * (len(names) > 1)}")
             console.print(f"  {digest}", soft_wrap=True)

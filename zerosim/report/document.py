@@ -12,13 +12,17 @@ from typing import Any
 
 from zerosim.formulas.addresses import Fragmentation
 from zerosim.instruments.trace import Trace
-from zerosim.report.conclusion import verdict
 from zerosim.scenario import resolved
+from zerosim.stages import STAGES
+from zerosim.training.measurement import MemoryCounts, MemoryFigures
 from zerosim.verdict.outcome import Outcome, RankMemory, RankTraffic, TrainedRow
+from zerosim.words import joined_names, plural
 
 SCHEMA = "zerosim.run/1"
 PACKAGES = ("zerosim", "numpy")
 """The packages whose versions a document contains."""
+MOST_NAMES = 4
+"""The most rows that a verdict names."""
 STEP_FIGURES = (
     "computation_ns", "waiting_ns", "waiting_for_memory_ns", "idle_ns", "communication_ns", "hidden_ns", "moving_ns")
 
@@ -80,7 +84,15 @@ def row_document(row: TrainedRow) -> dict[str, Any]:
         "fragmentation": None if row.fragmentation is None else fragmentation_document(row.fragmentation),
         "resumed": resumed(row),
         "trace": found.trace and trace_document(found.trace),
-    }
+    } | own_stage(row)
+
+
+def own_stage(row: TrainedRow) -> dict[str, Any]:
+    """What a user's stage declares of itself; nothing for a shipped one."""
+    stage = row.config.stage
+    if row.stage in STAGES:
+        return {}
+    return {"own_stage": {"title": stage.title, "also": stage.also, "sharded": stage.sharded}}
 
 
 def trace_document(trace: Trace) -> dict[str, Any]:
@@ -147,6 +159,42 @@ def memory_document(rank: RankMemory) -> dict[str, Any]:
         **{f"formula_{name}": getattr(due, name) for name in FAR_FIGURES},
         "curve": [{"ns": at, **now} for at, now in figures.curve],
     }
+
+
+def rank_memory(found: dict[str, Any]) -> RankMemory:
+    """One rank's memory with the bytes due, as far as a document has it: the inverse of `memory_document`."""
+    rank, far = found["rank"], [name for name in FAR_FIGURES if f"formula_{name}" in found]
+    return RankMemory(
+        MemoryFigures(rank=rank, resting_bytes=found["resting_bytes"], peak_bytes=found["peak_bytes"],
+                      **{name: found[name] for name in far}),
+        MemoryCounts(rank=rank, resting_bytes=found["formula_bytes"], peak_bytes=found["bound_bytes"],
+                     **{name: found[f"formula_{name}"] for name in far}),
+        found["padding_bytes"], found["least_bytes"], found["overweight"], found["lingering"])
+
+
+def verdict(outcome: Outcome) -> str:
+    """PASSED or FAILED with its subject, in a line."""
+    if not outcome.passed:
+        names = list(dict.fromkeys(name for name, _ in outcome.failures))
+        of = joined_names(names) if len(names) <= MOST_NAMES else f"{len(names)} rows"
+        return f"FAILED: {plural(len(outcome.failures), 'check')} did not hold, of {of}"
+    stages, ranks = outcome.trained, outcome.scenario.world.ranks
+    rows = stages[0].name if len(stages) == 1 else plural(len(stages), "row")
+    return f"PASSED: {rows} on {plural(ranks, 'rank')}: {compared(outcome)}"
+
+
+def compared(outcome: Outcome) -> str:
+    """The words for the reference of every bit."""
+    partners = {stage.compared_with for stage in outcome.trained}
+    if partners == {"one process"}:
+        resumed = any(stage.config.done for stage in outcome.trained)
+        return f"every bit equal to one process{' that trained from the start' * resumed}"
+    first = outcome.trained[0].name if outcome.trained else None
+    if [stage.compared_with for stage in outcome.trained[1:]] == [first] * (len(outcome.trained) - 1) != []:
+        return f"every bit equal to {first}"
+    if partners <= {None}:
+        return "not compared with one process"
+    return "every bit equal where rows add in the same order, not compared with one process"
 
 
 def plain(value: Any) -> Any:

@@ -2,40 +2,32 @@
 
 from typing import Any
 
-from zerosim.report.page.page_run import KINDS, PageRow, PageRun
+from zerosim.report.columns import FIGURES, MEASURED
+from zerosim.report.run_document import KINDS, RowDocument, RunDocument
 
 Rows = list[dict[str, Any]]
 
 
-def compared(run: PageRun) -> Rows:
+def compared(run: RunDocument) -> Rows:
     """A row for each line of the comparison."""
     return [compared_row(row) for row in run.rows]
 
 
-def compared_row(row: PageRow) -> dict[str, Any]:
-    found, kept = row.found, row.fullest["resting_bytes"]
+def compared_row(row: RowDocument) -> dict[str, Any]:
+    found = row.found
     return {
-        "name": found["name"],
-        "stage": found["stage"],
-        "equal": found["equal"],
-        "compared_with": found["compared_with"],
+        **{key: found[key] for key in ("name", "stage", "equal", "compared_with")},
         "final_loss": float(found["losses"][-1]) if found["losses"] else None,
         "test": None if found["test"] is None else float(found["test"]),
-        "sent_bytes": row.sent_bytes,
-        "messages": max((rank["messages"] for rank in found["traffic"]), default=0) // max(row.steps, 1),
-        "volume": found["volume"],
-        "weights_bytes": kept.get("parameters", 0),
-        "gradients_bytes": kept.get("gradients", 0),
-        "optimizer_bytes": kept.get("optimizer", 0),
-        "kept_bytes": sum(kept.get(kind, 0) for kind in KINDS[:3]),
-        "peak_bytes": row.fullest["peak_bytes"]["total"],
+        **{figure.key: figure.value(row) for figure in FIGURES},
+        **{key: found.get(key) for key in MEASURED},
         "hidden": row.hidden,
         "train_seconds": found["seconds"]["train"],
         "weights_sha256": found["weights_sha256"],
     }
 
 
-def losses(run: PageRun) -> Rows:
+def losses(run: RunDocument) -> Rows:
     """A row for each step of each line; the first step is 1."""
     return [
         {"name": row.found["name"], "step": step, "loss": float(loss)}
@@ -43,7 +35,7 @@ def losses(run: PageRun) -> Rows:
     ]
 
 
-def spans(run: PageRun) -> Rows:
+def spans(run: RunDocument) -> Rows:
     """A row for each span of each line and traced step."""
     return [
         {"name": row.found["name"], "step": step["step"], **span}
@@ -51,7 +43,7 @@ def spans(run: PageRun) -> Rows:
     ]
 
 
-def memory(run: PageRun) -> Rows:
+def memory(run: RunDocument) -> Rows:
     """A row for each change of a rank's memory, of each line and traced step."""
     return [
         {"name": row.found["name"], "step": step["step"], "rank": step["rank"], "ns": at["ns"],
@@ -60,7 +52,7 @@ def memory(run: PageRun) -> Rows:
     ]
 
 
-def traced(row: PageRow) -> list[dict[str, Any]]:
+def traced(row: RowDocument) -> list[dict[str, Any]]:
     """Every traced step of every rank."""
     found: list[dict[str, Any]] = (row.found.get("trace") or {"steps": []})["steps"]
     return found

@@ -8,37 +8,25 @@ eye. Every heading and every stage has its line below. Bytes for each parameter,
 Everything fits into 80 columns and reads without colour; a narrower terminal gets fewer columns.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from zerosim.optim.scaling import LOWEST_SCALE, skipped_in_vain
 from zerosim.report.bars import KINDS, bar, stacked
-from zerosim.report.conclusion import show_conclusion
+from zerosim.report.columns import TERMINAL, WRONG, Figure, facts, shown_in
 from zerosim.report.details import show_details
-from zerosim.report.figures import far_kept, far_kept_as_due, far_tiers, fullest, mean_sent, memory_unit
 from zerosim.report.grid import GAP, Column, longest, show_grid, show_words
-from zerosim.report.legend import WRONG, show_legend
+from zerosim.report.legend import show_legend
+from zerosim.report.run_document import RowDocument, RunDocument, unit_of
 from zerosim.report.timeline import show_timeline
-from zerosim.report.times import show_times, warning
-from zerosim.verdict.apart import Apart
+from zerosim.report.times import show_times
+from zerosim.stages import STAGES
 from zerosim.verdict.diagnosis import Divergence
-from zerosim.verdict.outcome import Outcome, TrainedRow
-from zerosim.words import (
-    FAR,
-    TESTS,
-    grouped,
-    ignored_in_words,
-    in_one_unit,
-    joined_names,
-    plural,
-    short_digest,
-    spread,
-    tested,
-)
+from zerosim.words import grouped, ignored_in_words, joined, joined_names, plural, short_digest, spread
 
 MOST_NAME = 16
 """The most columns of names, if figures could have bars beside them."""
@@ -54,53 +42,69 @@ def show_heading(console: Console, title: str, caption: str, setting: str) -> No
             show_words(console, words, style=style)
 
 
-def show_outcome(
-    console: Console, outcome: Outcome, shared_cores: int = 0, *, verbose: bool = False, timed: bool = False,
-    timeline: bool = False, transport: str = "",
+def show_run(
+    console: Console, run: RunDocument, *, verbose: bool = False, timeline: bool = False, transport: str = "",
 ) -> None:
     """Show the results of each row, the facts that all share, the failures, and the verdict.
 
     Traced times are shown too, as a `timeline` if requested. `verbose` adds the figures that the table leaves out and
-    the `transport`. `timed` shows the time of a step, for worlds in which it means something. If there are more ranks
-    than cores, `shared_cores` is the number of cores.
+    the `transport`.
     """
-    if outcome.trained:
-        table = show_table(console, outcome)
-        show_shared(console, outcome)
+    if run.rows:
+        table = show_table(console, run)
+        show_shared(console, run)
         console.print()
-        show_legend(console, outcome, table)
-        show_ignored(console, [(row.name, row.config.ignored) for row in outcome.trained])
-        warned = warning(outcome, timed=timed, shared_cores=shared_cores)
+        show_legend(console, run, table)
+        for words in ignored_in_words((row.name, row.found.get("ignored", {})) for row in run.rows):
+            show_words(console, words, style="yellow")
         if timeline:
-            show_timeline(console, outcome, warned=warned)
-        show_times(console, outcome, warned=warned)
+            show_timeline(console, run)
+        show_times(console, run)
         if verbose:
-            show_details(console, outcome, timed=timed, warned=warned)
+            show_details(console, run)
             show_words(console, transport, style="dim")
-    for config, shortage in outcome.did_not_fit:
-        show_words(console, f"{config.name} does not fit: {shortage}")
-    show_skipped(console, outcome)
-    for stage in outcome.trained:
-        if stage.first_divergence is not None:
-            show_divergence(console, stage, stage.first_divergence)
-    for apart in outcome.apart:
+    for row in run.all_rows:
+        if not row.is_trained:
+            show_words(console, f"{row.name} does not fit: {row.shortage}")
+    show_skipped(console, run)
+    for row in run.diverging:
+        show_divergence(console, row)
+    for apart in run.document.get("differences", []):
         show_apart(console, apart)
-    if outcome.on_other_ranks:
-        show_other_ranks(console, outcome)
-    show_conclusion(console, outcome)
+    if run.document.get("on_other_ranks"):
+        show_other_ranks(console, run)
+    show_conclusion(console, run)
 
 
-def show_ignored(console: Console, rows: Sequence[tuple[str, Mapping[str, str]]]) -> None:
-    """Show the keys of [parallel] that have no effect on some rows, if any."""
-    for words in ignored_in_words(rows):
-        show_words(console, words, style="yellow")
+def show_conclusion(console: Console, run: RunDocument) -> None:
+    """Print PASSED or FAILED as the last line; it may wrap on a terminal. Failures that need more than a line stand
+    above."""
+    verdict, passed, alone = run.document["verdict"], run.document["passed"], not console.is_terminal
+    if claimed := untrained(run):
+        show_words(console, f"Not checked: {joined(claimed)} must not fit, but no row here uses it")
+    if not passed:
+        failures = [f"{each['name']}: {each['what']}" for each in run.document["failures"]]
+        whole = f"FAILED: {'; '.join(failures)}"
+        if len(whole) <= console.width:
+            verdict = whole
+        else:
+            for words in failures:
+                show_words(console, words, style="red")
+    console.print(verdict, style=f"bold {'green' if passed else 'red'}", markup=False, soft_wrap=alone)
 
 
-def show_table(console: Console, outcome: Outcome) -> list[Column]:
+def untrained(run: RunDocument) -> list[str]:
+    """The stages with claims that no row trains, because an override has changed the rows."""
+    trained = {each["stage"] for each in run.declared}
+    claimed = run.scenario.get("check", {}).get("does_not_fit", [])
+    return [STAGES[stage].title for stage in claimed if stage not in trained]
+
+
+def show_table(console: Console, run: RunDocument) -> list[Column]:
     """Show the main table, with bars beside figures if there is room; returns its columns."""
-    names = [row.config.name for row in outcome.rows]
+    names = [row.name for row in run.all_rows]
     beside = console.width - min(longest(names), MOST_NAME)
-    *wider, narrowest = (columns(outcome, *rooms) for rooms in BARS)
+    *wider, narrowest = (columns(run, *rooms) for rooms in BARS)
     found = next((each for each in wider if taken(each) <= beside), narrowest)
     show_grid(console, names, found)
     return found
@@ -111,67 +115,41 @@ def taken(found: Sequence[Column]) -> int:
     return sum(GAP + column.width for column in found)
 
 
-def columns(outcome: Outcome, for_kept: int, for_sent: int) -> list[Column]:
-    """Whether bits are the same and, if there were steps, the bytes that a rank keeps, sends and has at the peak.
+def columns(run: RunDocument, for_kept: int, for_sent: int) -> list[Column]:
+    """Whether bits are the same and, if there were steps, the figures of the terminal.
 
     Bars of kept and sent bytes have these numbers of terminal columns.
     """
-    compared = any(stage.compared_with for stage in outcome.trained)
-    found = [same_bits(outcome)] if compared or outcome.did_not_fit else []
-    if not outcome.scenario.train.steps:
+    found = [same_bits(run)] if run.compared_with or run.document["did_not_fit"] else []
+    if not run.steps:
         return found
-    far = [kept_far(outcome, tier) for tier in far_tiers(outcome)]
-    return [*found, kept(outcome, for_kept), *far, sent(outcome, for_sent), peaks(outcome)]
+    rooms = {"kept_bytes": for_kept, "sent_bytes": for_sent}
+    return [*found, *(column(run, figure, rooms.get(figure.key, 0)) for figure in shown_in(TERMINAL, run.rows))]
 
 
-def same_bits(outcome: Outcome) -> Column:
+def same_bits(run: RunDocument) -> Column:
     """The column that says whether a row's bits equal its reference's, or that it did not fit."""
-    partners = {stage.compared_with for stage in outcome.trained} - {None}
-    partner = "one process" if partners <= {"one process"} else "another row"
+    partner = "one process" if run.compared_with <= {"one process"} else "another row"
     words = {None: Text("–"), True: Text("yes", style="green"), False: Text("NO", style="bold red")}
-    cells = [words[stage.equal] for stage in outcome.trained]
-    misfit = Text("does not fit", style="yellow")
-    return Column(f"same bits as\n{partner}" if partners else "", among(outcome, cells, misfit))
+    cells = [words[row.found["equal"]] if row.is_trained else Text("does not fit", style="yellow")
+             for row in run.all_rows]
+    return Column(f"same bits as\n{partner}" if run.compared_with else "", cells)
 
 
-def kept(outcome: Outcome, room: int) -> Column:
-    """The bytes kept by the rank with the highest peak: their sum, and a bar by kind."""
-    unit, held = memory_unit(outcome), [fullest(stage).figures.resting_bytes for stage in outcome.trained]
-    sums = [sum(found.values()) for found in held]
-    wrong = [stage.config.steps_here > 0 and not all(rank.rests for rank in stage.memory) for stage in outcome.trained]
-    bars = [stacked([found[kind.name] for kind in KINDS], max(sums), room) for found in held]
-    cells = drawn(marked(in_one_unit(sums, unit), wrong), bars, room)
-    return Column(f"each rank\nkeeps, {unit.name}", among(outcome, cells), to_the_left=room > 0)
+def column(run: RunDocument, figure: Figure, room: int) -> Column:
+    """The column of a figure; rows that did not fit have none. With room, bars stand beside it."""
+    unit = unit_of(run.rows)
+    cells = [Text(cell, style="bold red" if cell.startswith(WRONG) else "") for cell in figure.marked(run.rows, unit)]
+    left = iter(drawn(cells, bars(run.rows, figure, room), room))
+    return Column(figure.title(unit), [next(left) if row.is_trained else Text() for row in run.all_rows], room > 0)
 
 
-def kept_far(outcome: Outcome, tier: str) -> Column:
-    """The bytes that the same rank keeps in another tier of memory than the device."""
-    unit, counts = memory_unit(outcome), [sum(far_kept(fullest(stage), tier).values()) for stage in outcome.trained]
-    wrong = [not all(far_kept_as_due(rank, tier) for rank in stage.memory) for stage in outcome.trained]
-    return Column(f"{FAR[tier]}\n{unit.name}", among(outcome, marked(in_one_unit(counts, unit), wrong)))
-
-
-def sent(outcome: Outcome, room: int) -> Column:
-    """The bytes that a rank sends in a step, the mean over ranks."""
-    unit, counts = memory_unit(outcome), [mean_sent(stage) for stage in outcome.trained]
-    wrong = [not all(rank.holds for rank in stage.traffic) for stage in outcome.trained]
-    bars = [bar(count, max(counts), room) for count in counts]
-    cells = drawn(marked(in_one_unit(counts, unit), wrong), bars, room)
-    return Column(f"sends\na step, {unit.name}", among(outcome, cells), to_the_left=room > 0)
-
-
-def peaks(outcome: Outcome) -> Column:
-    """The peaks of rows, each of the rank with the highest."""
-    unit = memory_unit(outcome)
-    wrong = [not all(rank.peaks for rank in stage.memory) for stage in outcome.trained]
-    counts = [fullest(stage).figures.peak_bytes["total"] for stage in outcome.trained]
-    return Column(f"peak\n{unit.name}", among(outcome, marked(in_one_unit(counts, unit), wrong)))
-
-
-def marked(figures: Sequence[str], wrong: Sequence[bool]) -> list[Text]:
-    """Figures with a mark at those that differ from the formula's."""
-    pairs = zip(figures, wrong, strict=True)
-    return [Text(f"{WRONG}{figure}", style="bold red") if bad else Text(figure) for figure, bad in pairs]
+def bars(rows: Sequence[RowDocument], figure: Figure, room: int) -> list[Text]:
+    """A bar for each row: of kept bytes by kind, of others as a whole."""
+    counts = [figure.value(row) for row in rows]
+    if figure.key == "kept_bytes":
+        return [stacked([row.fullest["resting_bytes"][kind.name] for kind in KINDS], max(counts), room) for row in rows]
+    return [bar(count, max(counts), room) for count in counts]
 
 
 def drawn(figures: Sequence[Text], bars: Sequence[Text], room: int) -> list[Text]:
@@ -186,112 +164,79 @@ def drawn(figures: Sequence[Text], bars: Sequence[Text], room: int) -> list[Text
     return cells
 
 
-def among(outcome: Outcome, cells: Sequence[Text], otherwise: Text | None = None) -> list[Text]:
-    """The cells of trained rows, with those of rows that did not fit between them."""
-    left = iter(cells)
-    return [next(left) if row.trained else otherwise or Text() for row in outcome.rows]
-
-
-def recomputed(stage: TrainedRow) -> float:
-    """The ratio of all matrix products to those of forward and backward alone."""
-    found = {what: sum(each[what] for each in stage.measured.operations) for what in stage.formula_operations}
-    return sum(found.values()) / max(found["forward"] + found["backward"], 1)
-
-
-def show_shared(console: Console, outcome: Outcome) -> None:
+def show_shared(console: Console, run: RunDocument) -> None:
     """Show each fact once if all rows share it, else with its rows."""
-    stages, steps, dataset = outcome.trained, outcome.scenario.train.steps, outcome.experiment.dataset
-    facts: dict[str, list[str]] = {}
-    if steps:
-        facts["final loss"] = [f"{float(stage.measured.losses[-1][0]):.4g}" for stage in stages]
-    for what in ("weights", "gradients"):
-        errors = [stage.measured.wire_errors.get(what) for stage in stages]
-        if any(errors):
-            facts[f"error of {what} as codes"] = [as_codes(error) for error in errors]
-    if dataset.x_test is not None:
-        tests = [stage.measured.test for stage in stages if stage.measured.test is not None]
-        facts[TESTS[dataset.measure]] = [tested(dataset.measure, test) for test in tests]
-    if all(stage.measured.sample for stage in stages):
-        facts["says"] = [json.dumps(stage.measured.sample, ensure_ascii=False) for stage in stages]
-    if any(sum(each["recomputation"] for each in stage.measured.operations) for stage in stages):
-        facts["floating-point operations"] = [f"×{recomputed(stage):.3g}" for stage in stages]
-    digests = [short_digest(stage.measured.weights_sha256) for stage in stages]
+    found, names = facts(run), [row.name for row in run.rows]
+    steps, digests = found.pop("steps")[0], found.pop("weights SHA-256", [])
+    same = [f"{what} {words[0]}" for what, words in found.items() if len(set(words)) == 1]
     if len(set(digests)) > 1:
-        facts["weights SHA-256"] = digests
-    same = [f"{what} {found[0]}" for what, found in facts.items() if len(set(found)) == 1]
-    alike = ["the same weights"] if len(stages) > 1 and len(set(digests)) == 1 else []
-    prefix = {1: "", 2: "In both rows: "}.get(len(stages), f"In all {len(stages)} rows: ")
-    show_words(console, f"{prefix}{', '.join([plural(steps, 'step'), *same, *alike])}")
-    for what, found in facts.items():
-        if len(set(found)) > 1:
-            show_words(console, sentence(f"{what}: {grouped([stage.name for stage in stages], found)}"))
-
-
-def as_codes(error: Mapping[str, float | None] | None) -> str:
-    """
-    >>> as_codes({"relative": 0.00781, "ulps": 65536, "bits": 7.0}), as_codes(None)
-    ('0.00781', 'none')
-    """
-    relative = None if error is None else error["relative"]
-    return "none" if relative is None else f"{relative:.3g}"
+        found["weights SHA-256"] = [short_digest(each) for each in digests]
+    alike = ["the same weights"] if len(digests) > 1 and len(set(digests)) == 1 else []
+    prefix = {1: "", 2: "In both rows: "}.get(len(names), f"In all {len(names)} rows: ")
+    counted = f"{steps} step{'s' * (steps != '1')}"
+    show_words(console, f"{prefix}{', '.join([counted, *same, *alike])}")
+    for what, words in found.items():
+        if len(set(words)) > 1:
+            show_words(console, sentence(f"{what}: {grouped(names, words)}"))
 
 
 def sentence(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def show_skipped(console: Console, outcome: Outcome) -> None:
+def show_skipped(console: Console, run: RunDocument) -> None:
     """Show the rows that did not train because gradients overflowed at every loss scale, if there are any."""
-    steps = outcome.scenario.train.steps
-    updates = {row.name: row.measured.updates for row in outcome.trained}
-    lost = {name: steps - done for name, done in updates.items() if skipped_in_vain(done, steps - done)}
+    updates = {row.name: row.found.get("updates", run.steps) for row in run.rows}
+    lost = {name: run.steps - done for name, done in updates.items() if skipped_in_vain(done, run.steps - done)}
     if lost:
         skipped = [f"{count:,}" for count in sorted(lost.values())]
         show_words(
             console,
             f"{joined_names(list(lost))}: gradients overflowed float16 in {spread(skipped)} of "
-            f"{plural(steps, 'step')}, which changed nothing but the loss scale: it halves, down to "
+            f"{plural(run.steps, 'step')}, which changed nothing but the loss scale: it halves, down to "
             f"{LOWEST_SCALE:.3g}. Scale the data down, take more steps, or set train.precision to bf16.",
             style="yellow",
         )
 
 
-def show_divergence(console: Console, stage: TrainedRow, found: Divergence) -> None:
+def show_divergence(console: Console, row: RowDocument) -> None:
     """Show the first differing bits, and both orders of addition if these differ."""
-    show_words(console, f"{stage.name}: {divergence(found)}", style="red")
-    if stage.order and stage.order["ours"] != stage.order["reference"]:
-        for side, order in stage.order.items():
-            show_words(console, order, key=f"    {side + ' adds':<15} ")
+    found = dict(row.found["first_divergence"])
+    order = found.pop("order_of_addition", None)
+    show_words(console, f"{row.name}: {divergence(Divergence(**found))}", style="red")
+    if order and order["ours"] != order["reference"]:
+        for side, words in order.items():
+            show_words(console, words, key=f"    {side + ' adds':<15} ")
 
 
-def show_apart(console: Console, found: Apart) -> None:
-    """Show why two rows differ although each equals one process."""
-    one, other = found.values
-    index = f"[{', '.join(map(str, found.index))}]" if found.index else ""
+def show_apart(console: Console, found: Mapping[str, Any]) -> None:
+    """Show why two rows differ although each equals one process; `found` is one of a document's `differences`."""
+    one, other = found["values"]
+    first, second, cause = found["first"], found["other"], found["cause"]
+    index = f"[{', '.join(map(str, found['index']))}]" if found["index"] else ""
     console.print()
-    told = f"{found.other} is not {found.first}, and each has the bits of one process. Reason:"
+    told = f"{second} is not {first}, and each has the bits of one process. Reason:"
     show_words(console, told, style="bold")
     show_words(
         console,
-        f"They first differ in step {found.step}: the {found.what} of {found.name}{index} is {one!r} in {found.first} "
-        f"and {other!r} in {found.other} ({plural(found.ulps, 'ULP')} apart). "
-        f"{found.cause[:1].upper()}{found.cause[1:]}."
+        f"They first differ in step {found['step']}: the {found['what']} of {found['name']}{index} is "
+        f"{float(one)!r} in {first} and {float(other)!r} in {second} ({plural(found['ulps'], 'ULP')} apart). "
+        f"{sentence(cause)}."
     )
-    orders = zip(found.chunks, found.orders, strict=True)
+    orders = zip(found["chunks"], found["orders"], strict=True)
     adding = list(dict.fromkeys(f"adds it in chunk {chunk}, {order}" for chunk, order in orders))
-    for name, how in zip((found.first, found.other), adding, strict=False):
-        who = name if len(adding) > 1 else f"each of {found.first} and {found.other}"
+    for name, how in zip((first, second), adding, strict=False):
+        who = name if len(adding) > 1 else f"each of {first} and {second}"
         show_words(console, f"{who} {how}", key="    ")
-    counts = "   ".join(f"{name}: {count:,}" for name, count in found.histogram.items() if count)
+    counts = "   ".join(f"{name}: {count:,}" for name, count in found["histogram"].items() if count)
     show_words(console, f"elements by ULPs apart: {counts}", key="    ")
 
 
-def show_other_ranks(console: Console, outcome: Outcome) -> None:
+def show_other_ranks(console: Console, run: RunDocument) -> None:
     """Show the digest of the weights on every number of ranks; if rows differ, with their names."""
-    ranks = outcome.scenario.world.ranks
     found: dict[int, dict[str, list[str]]] = {}
-    ours = [(ranks, stage.name, stage.measured.weights_sha256) for stage in outcome.trained]
-    others = [(other.ranks, other.name, other.weights_sha256) for other in outcome.on_other_ranks]
+    ours = [(run.ranks, row.name, row.found["weights_sha256"]) for row in run.rows]
+    others = [(each["ranks"], each["name"], each["weights_sha256"]) for each in run.document["on_other_ranks"]]
     for count, name, digest in [*ours, *others]:
         found.setdefault(count, {}).setdefault(digest, []).append(name)
     console.print("SHA-256 of the weights", style="bold")
@@ -318,4 +263,5 @@ def value(number: float, bits: str) -> str:
     >>> value(0.5, "0x3f000000"), value(-0.0, "0x80000000")
     ('0.5', '-0.0 (0x80000000)')
     """
+    number = float(number)
     return f"{number!r} ({bits})" if number == 0 or math.isnan(number) else f"{number!r}"

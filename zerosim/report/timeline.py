@@ -25,8 +25,8 @@ from rich.text import Text
 
 from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, IN, OFFLOAD, OUT, WAITING, RankStep, Span, Trace
 from zerosim.report.grid import show_words
+from zerosim.report.run_document import RunDocument
 from zerosim.report.times import share
-from zerosim.verdict.outcome import Outcome
 from zerosim.words import short
 
 
@@ -94,10 +94,9 @@ class Scale:
         return -(-column * self.whole_ns // self.columns)
 
 
-def show_timeline(console: Console, outcome: Outcome, *, warned: str) -> None:
-    """Show a traced step of each row, its axis, and a legend; `warned` says why times may mean little."""
-    traces = [(row.name, row.measured.trace) for row in outcome.trained]
-    rows = [(name, typical_step(trace)) for name, trace in traces if trace and trace.steps]
+def show_timeline(console: Console, run: RunDocument) -> None:
+    """Show a traced step of each row, its axis, and a legend, which says why times may mean little."""
+    rows = [(row.name, typical_step(row.trace)) for row in run.rows if row.trace]
     if not rows:
         show_words(console, "No step ran, so there is no timeline.")
         return
@@ -114,7 +113,7 @@ def show_timeline(console: Console, outcome: Outcome, *, warned: str) -> None:
         if folded(trace):
             show_words(console, folded(trace), style="dim")
     console.print()
-    show_legend(console, drawn, scale, warned)
+    show_legend(console, drawn, scale, run.about_times)
 
 
 def typical_step(trace: Trace) -> Trace:

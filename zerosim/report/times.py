@@ -6,8 +6,8 @@ from rich.console import Console
 
 from zerosim.instruments.trace import RankStep
 from zerosim.report.grid import Column, show_grid, show_words
-from zerosim.verdict.outcome import Outcome
-from zerosim.words import plural, short
+from zerosim.report.run_document import RunDocument
+from zerosim.words import short
 
 FIGURES = {"step": "ns", "computing": "computation_ns", "waiting": "waiting_ns", "idle": "idle_ns"}
 OF_MEMORY = {"offload": "moving_ns", "exposed": "waiting_for_memory_ns"}
@@ -16,27 +16,11 @@ LEGEND = (
     "Mean over ranks and traced steps. Waiting: exposed communication. Hidden: the share of the time in collectives "
     "that overlaps computation."
 )
-TURNS = "In this process ranks take turns: others compute while one waits. Use mpirun for real times."
 
 
-def warning(outcome: Outcome, *, timed: bool, shared_cores: int) -> str:
-    """A warning about times that mean little: in the local world, and if there are more ranks than cores."""
-    return sharing(outcome.scenario.world.ranks, shared_cores) if timed else TURNS
-
-
-def sharing(ranks: int, shared_cores: int) -> str:
-    """
-    >>> sharing(4, 2), sharing(4, 0)
-    ('4 ranks share 2 cores, so times include waiting for a core.', '')
-    """
-    cores = plural(shared_cores, "core")
-    return f"{plural(ranks, 'rank')} share {cores}, so times include waiting for a core." if shared_cores else ""
-
-
-def show_times(console: Console, outcome: Outcome, *, warned: str) -> None:
-    """Show milliseconds of each figure; `warned` says why times may mean little."""
-    traces = [(row.name, row.measured.trace) for row in outcome.trained]
-    rows = [(name, trace) for name, trace in traces if trace is not None and trace.steps]
+def show_times(console: Console, run: RunDocument) -> None:
+    """Show milliseconds of each figure, and why times may mean little."""
+    rows = [(row.name, row.trace) for row in run.rows if row.trace]
     if not rows:
         return
     columns = [
@@ -51,7 +35,7 @@ def show_times(console: Console, outcome: Outcome, *, warned: str) -> None:
     console.print()
     show_words(console, "The time of a step", style="bold")
     show_grid(console, [name for name, _ in rows], columns)
-    show_words(console, f"{LEGEND} {warned}".rstrip(), style="dim")
+    show_words(console, f"{LEGEND} {run.about_times}".rstrip(), style="dim")
     console.print()
 
 

@@ -1,11 +1,11 @@
 """The collectives of a PyTorch script in its last step, and the lines that called them."""
 
 from zerosim.report.page.markup import Markup, element
-from zerosim.report.page.page_run import PageRow
 from zerosim.report.page.sections import scrolling, section
+from zerosim.report.run_document import RowDocument
 
 
-def calls(row: PageRow) -> Markup:
+def calls(row: RowDocument) -> Markup:
     """A table of the calls of rank 0, in order."""
     lines = [
         element("tr", element("td", call["collective"]), element("td", call["by"]),

@@ -6,18 +6,18 @@ from itertools import zip_longest
 from typing import Any
 
 from zerosim.report.page.markup import Markup, element, joined
-from zerosim.report.page.page_run import PageRow, PageRun
 from zerosim.report.page.sections import section
+from zerosim.report.run_document import RowDocument, RunDocument
 from zerosim.words import plural
 
 
-def divergence(rows: Sequence[PageRow]) -> Markup:
+def divergence(rows: Sequence[RowDocument]) -> Markup:
     """The section on the first differing bits, with both orders of addition; empty if there are none."""
     found = [row for row in rows if row.found["first_divergence"]]
     return section("divergence", "Where bits first differ", *map(one_divergence, found)) if found else joined()
 
 
-def apart(runs: Sequence[PageRun]) -> Markup:
+def apart(runs: Sequence[RunDocument]) -> Markup:
     """The section on rows that differ although each equals one process; empty if there are none."""
     found = [each for run in runs for each in run.document.get("differences", [])]
     return section("apart", "Both correct, but different", *map(one_apart, found)) if found else joined()
@@ -43,7 +43,7 @@ def one_apart(found: dict[str, Any]) -> Markup:
         *(element("pre", f"{name}: {order}", class_="order") for name, order in orders.items()))
 
 
-def one_divergence(row: PageRow) -> Markup:
+def one_divergence(row: RowDocument) -> Markup:
     first = row.found["first_divergence"]
     where = first["name"]
     index = f"[{', '.join(map(str, first['index']))}]" if first["index"] else ""

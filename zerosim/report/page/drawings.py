@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from zerosim.report.activities import activity, in_order, legend_words
 from zerosim.report.page import pictures, step_pictures
-from zerosim.report.page.page_run import PageRow
 from zerosim.report.page.pictures import PictureValues
 from zerosim.report.page.plan_pictures import with_device
 from zerosim.report.page.vega import Spec
+from zerosim.report.run_document import RowDocument
 from zerosim.words import common_unit
 
 
@@ -15,7 +15,7 @@ class Drawings:
     """Specifications by the name of the picture, and data by name; all pictures share one scale of time and of bytes.
     """
 
-    def __init__(self, rows: Sequence[PageRow], device_bytes: int = 0) -> None:
+    def __init__(self, rows: Sequence[RowDocument], device_bytes: int = 0) -> None:
         self._rows = rows
         self._device_bytes = device_bytes
         self.words = legend_words(span for row in rows for span in row.spans)

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from zerosim.report.page.markup import Markup, element, joined, printable
-from zerosim.report.page.page_run import PageRun
 from zerosim.report.page.sections import scrolling, section
+from zerosim.report.run_document import RunDocument
 from zerosim.words import plural
 
 
-def origin(run: PageRun) -> Markup:
+def origin(run: RunDocument) -> Markup:
     """The resolved scenario, versions, digests and the command that repeats the run."""
     world = run.document["world"]
     facts = {
@@ -82,7 +82,7 @@ def toml_value(value: Any) -> str:
     return "".join(each if printable(each) == each else f"\\u{ord(each):04x}" for each in words)
 
 
-def differences(runs: Sequence[PageRun]) -> Markup:
+def differences(runs: Sequence[RunDocument]) -> Markup:
     """The keys in which the scenarios of two runs differ, and the rows with the same weights."""
     if len(runs) < 2:
         return joined()
@@ -98,7 +98,7 @@ def differences(runs: Sequence[PageRun]) -> Markup:
     return section("differences", "Differences of the scenarios", scrolling(said), element("p", same_bits(runs)))
 
 
-def same_bits(runs: Sequence[PageRun]) -> str:
+def same_bits(runs: Sequence[RunDocument]) -> str:
     """A sentence on whether the rows of both runs end with the same weights."""
     digests = [{row.found["weights_sha256"] for row in run.rows} for run in runs]
     if digests[0] == digests[1] and len(digests[0]) == 1:

@@ -10,17 +10,16 @@ from zerosim.report.page import divergences, origins, pictures, sections, step_p
 from zerosim.report.page.calls import calls
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.markup import Markup, element
-from zerosim.report.page.page_run import PageRun
 from zerosim.report.page.textures import definitions
+from zerosim.report.run_document import RunDocument
 from zerosim.report.schedule import Schedule
 from zerosim.report.step import KIND_WORDS, RecordedStep
-from zerosim.report.times import TURNS, sharing
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data:"
 """The browser may load nothing. Vega compiles its expressions to functions, which counts as evaluating."""
 
 
-def page(runs: Sequence[PageRun]) -> str:
+def page(runs: Sequence[RunDocument]) -> str:
     """The HTML of one run, or of several side by side.
 
     Raises `UsageError` if the extra that draws pictures is missing.
@@ -32,8 +31,7 @@ def page(runs: Sequence[PageRun]) -> str:
                for each in steps.of_run(order, ranks)]
     content = [sections.head(runs), sections.table(runs), origins.differences(runs)]
     if any(row.steps for row in rows):
-        warned = [TURNS if run.takes_turns else sharing(run.ranks, run.shared_cores) for run in runs]
-        about_times = [*filter(None, warned)]
+        about_times = [run.about_times for run in runs if run.about_times]
         content += [sections.step(rows, drawings, about_times), sections.traffic(rows), sections.losses(rows)]
     content += map(calls, filter(lambda row: "calls" in row.found, rows))
     content += [sections.schedules(stepped, ranks), divergences.divergence(rows), divergences.apart(runs)]

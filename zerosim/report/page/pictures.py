@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from zerosim.report.activities import ACTIVITIES
-from zerosim.report.page.page_run import KIND_NAMES, KINDS, PageRow
 from zerosim.report.page.vega import Spec
+from zerosim.report.run_document import KIND_NAMES, KINDS, RowDocument
 from zerosim.words import ByteUnit, three_digits
 
 PictureValues = list[dict[str, Any]]
@@ -144,7 +144,7 @@ def partners(ranks: int, unit: ByteUnit) -> Spec:
     }
 
 
-def partner_values(row: PageRow, unit: ByteUnit) -> PictureValues:
+def partner_values(row: RowDocument, unit: ByteUnit) -> PictureValues:
     """The bytes and messages between every two ranks in the traced step."""
     sent = {(source, to): [0, 0] for source in range(row.ranks) for to in range(row.ranks)}
     for span in (span for step in row.traced for span in step["spans"]):
@@ -181,13 +181,13 @@ def bars(title: str, field: str, domain: Sequence[str], colours: Sequence[str], 
     }
 
 
-def kept(rows: Sequence[PageRow]) -> Spec:
+def kept(rows: Sequence[RowDocument]) -> Spec:
     """The memory that a rank of each row keeps between steps, by kind: the picture of the ZeRO paper's Figure 1."""
     kinds = [KIND_NAMES[kind] for kind in KINDS[:3]]
     return bars("kept by a rank between steps", "kind", kinds, KIND_COLOURS, [row.name for row in rows])
 
 
-def kept_values(rows: Sequence[PageRow]) -> PictureValues:
+def kept_values(rows: Sequence[RowDocument]) -> PictureValues:
     """The bytes of each kind of model state that the fullest rank of each row keeps."""
     return [
         {"row": row.name, "kind": KIND_NAMES[kind], "place": place, "bytes": row.fullest["resting_bytes"].get(kind, 0)}
@@ -200,7 +200,7 @@ COLLECTIVES = {"reduce_scatter": ACTIVITIES["reduce"], "all_reduce": "#f0a04b", 
 """The colours of collectives: those of their activities, paler for the second of an activity."""
 
 
-def sent(rows: Sequence[PageRow]) -> Spec:
+def sent(rows: Sequence[RowDocument]) -> Spec:
     """The bytes that a rank of each row sends in a step, by collective."""
     used = {value["collective"] for value in sent_values(rows)}
     colours = {name: each for name, each in COLLECTIVES.items() if name in used}
@@ -208,7 +208,7 @@ def sent(rows: Sequence[PageRow]) -> Spec:
                 list(colours.values()), [row.name for row in rows])
 
 
-def sent_values(rows: Sequence[PageRow]) -> PictureValues:
+def sent_values(rows: Sequence[RowDocument]) -> PictureValues:
     """The mean bytes that a rank of each row sends in a step, by collective."""
     found = []
     for row in rows:
@@ -258,7 +258,7 @@ def losses(names: Sequence[str], steps: int, logarithmic: bool) -> Spec:
     }
 
 
-def loss_curves(rows: Sequence[PageRow]) -> dict[str, list[float | None]]:
+def loss_curves(rows: Sequence[RowDocument]) -> dict[str, list[float | None]]:
     """Each curve once, under the names of all rows that have it."""
     found: dict[tuple[float | None, ...], list[str]] = {}
     for row in rows:
@@ -266,7 +266,7 @@ def loss_curves(rows: Sequence[PageRow]) -> dict[str, list[float | None]]:
     return {", ".join(names): list(curve) for curve, names in found.items()}
 
 
-def loss_values(rows: Sequence[PageRow]) -> PictureValues:
+def loss_values(rows: Sequence[RowDocument]) -> PictureValues:
     """The curves, step by step; losses that are not finite are left out."""
     return [
         {"row": names, "step": step, "loss": loss}
@@ -274,7 +274,7 @@ def loss_values(rows: Sequence[PageRow]) -> PictureValues:
     ]
 
 
-def divergence_values(rows: Sequence[PageRow]) -> PictureValues:
+def divergence_values(rows: Sequence[RowDocument]) -> PictureValues:
     """The step in which the bits of each row first differ."""
     return [{"row": row.name, "step": row.found["first_divergence"]["step"]}
             for row in rows if row.found["first_divergence"]]

@@ -16,9 +16,9 @@ from zerosim.report.page import origins, plan_pictures, sections, step_pictures,
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.markup import Markup, element, joined
 from zerosim.report.page.page import columns, document, own
-from zerosim.report.page.page_run import PageRow
 from zerosim.report.plan_table import columns as columns_of
 from zerosim.report.plan_table import legend, machine, names_of, not_judged, sentence, unit_of_data
+from zerosim.report.run_document import RowDocument
 from zerosim.scenario import resolved
 from zerosim.words import common_unit, ignored_in_words, in_unit
 
@@ -54,13 +54,13 @@ def plan_page(plan: Plan, command: str) -> str:
     return document(plan.scenario.title or "A plan", content, data, [vega.script(), own("page.js")])
 
 
-def drawn(plan: Plan) -> list[PageRow]:
+def drawn(plan: Plan) -> list[RowDocument]:
     """The rows whose step is drawn."""
     named = zip(names_of(plan.rows), plan.rows, strict=True)
     return [row_of(name, row) for name, row in list(named)[:MOST_DRAWN]]
 
 
-def row_of(name: str, row: PlannedRow) -> PageRow:
+def row_of(name: str, row: PlannedRow) -> RowDocument:
     """The data of a row for the pictures of a run; the planned rank stands for all."""
     peak: dict[str, int] = {kind: row.found.peak[kind] for kind in KINDS}
     peak["total"] = row.peak_bytes
@@ -74,7 +74,7 @@ def row_of(name: str, row: PlannedRow) -> PageRow:
         "first_divergence": None,
         "memory": [{"rank": 0, "peak_bytes": peak, "resting_bytes": resting, "curve": []}],
     })
-    return PageRow(found, ranks=1, steps=1, drawn=1)
+    return RowDocument(found, ranks=1, steps=1, drawn=1)
 
 
 def thinned(curve: Curve) -> Curve:

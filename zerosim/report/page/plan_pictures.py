@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from zerosim.report.page.page_run import KIND_NAMES, KINDS, PageRow
 from zerosim.report.page.pictures import (
     CONFIG,
     KIND_COLOURS,
@@ -15,9 +14,10 @@ from zerosim.report.page.pictures import (
     colour,
 )
 from zerosim.report.page.vega import Spec
+from zerosim.report.run_document import KIND_NAMES, KINDS, RowDocument
 
 
-def peaks(rows: Sequence[PageRow], device_bytes: int) -> Spec:
+def peaks(rows: Sequence[RowDocument], device_bytes: int) -> Spec:
     """The memory of a rank of each row at the peak, by kind, and a line at the memory of the device."""
     drawn = bars("held at the peak; line: device memory", "kind", list(KIND_NAMES.values()), KIND_COLOURS,
                  [row.name for row in rows])
@@ -43,7 +43,7 @@ def with_device(specs: dict[str, Spec], device_bytes: int) -> dict[str, Spec]:
             for name, spec in specs.items()}
 
 
-def peak_values(rows: Sequence[PageRow]) -> PictureValues:
+def peak_values(rows: Sequence[RowDocument]) -> PictureValues:
     """The memory of each row and kind at the peak of the step."""
     return [
         {"row": row.name, "kind": KIND_NAMES[kind], "place": place, "bytes": fullest.get(kind, 0)}

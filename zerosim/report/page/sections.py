@@ -5,18 +5,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from zerosim.report.activities import ACTIVITIES, WORDS, activity, in_order
+from zerosim.report.columns import PAGE, WRONG, facts, shown_in, why_peaks_stay
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.markup import Markup, element, joined
-from zerosim.report.page.page_run import KIND_NAMES, KINDS, PageRow, PageRun
 from zerosim.report.page.pictures import KIND_COLOURS, loss_curves
 from zerosim.report.page.step_times import step_times
 from zerosim.report.page.textures import swatch
+from zerosim.report.run_document import KIND_NAMES, RowDocument, RunDocument, unit_of
 from zerosim.report.schedule import Schedule
 from zerosim.report.step import RecordedStep
-from zerosim.words import TESTS, common_unit, grouped, ignored_in_words, in_unit, plural, spread, tested
+from zerosim.words import grouped, ignored_in_words, plural
 from zerosim.words import joined as listed
 
-CHANGED, WRONG = "›", "≠"
 NO_TRACE = "No step of this run was traced. zerosim run SCENARIO --report FILE.html traces the last one."
 
 
@@ -40,12 +40,12 @@ def picture(spec: str, about: str, data: dict[str, str], columns: dict[str, str]
     return element("figure", place, numbers)
 
 
-def head(runs: Sequence[PageRun]) -> Markup:
+def head(runs: Sequence[RunDocument]) -> Markup:
     """The caption of each run, and its verdict in a sentence."""
     return element("header", *(heading(run) for run in runs))
 
 
-def heading(run: PageRun) -> Markup:
+def heading(run: RunDocument) -> Markup:
     title = run.title or "A run without a title"
     verdict = str(run.document["verdict"])
     parts = [
@@ -59,67 +59,53 @@ def heading(run: PageRun) -> Markup:
     return element("div", *parts)
 
 
-def failures(run: PageRun) -> Markup:
+def failures(run: RunDocument) -> Markup:
     """The failed checks, if there are any."""
     found = [element("li", f"{each['name']}: {each['what']}") for each in run.document["failures"]]
     return element("ul", *found, class_="failures") if found else joined()
 
 
-def table(runs: Sequence[PageRun]) -> Markup:
+def table(runs: Sequence[RunDocument]) -> Markup:
     """A line for each row, the meaning of the columns, and the facts that all rows share."""
     rows = [row for run in runs for row in run.rows]
-    legend = (
-        "bits: compared with one process, or with the first row that adds in the same order: loss, weights, gradients "
-        "and optimizer state of every step. sent, to other hosts, messages: by a rank in a step. weights, gradients, "
-        "optimizer: what a rank keeps between steps. peak: the most that it holds at a time, activations and buffers "
-        f"too. P: bytes of all weights, N: ranks. {CHANGED} not as in the row above; {WRONG} not what the formula "
-        "says."
-    )
+    why = why_peaks_stay(rows)
+    meanings = {
+        "bits": "loss, weights, gradients and optimizer state of every step, compared with one process, or with the "
+                "first row that adds in the same order",
+        **{figure.heading.replace("\n", " "): figure.meaning for figure in shown_in(PAGE, rows)},
+        WRONG: "not what the formula says",
+    }
     return section("table", "Results", scrolling(rows_table(rows)),
-        element("p", legend, class_="legend"), ignored(rows), *map(shared, runs), *map(shortages, runs),
+        element("ul", *(element("li", f"{key}: {meaning}") for key, meaning in meanings.items()), class_="legend"),
+        *([element("p", why)] if why else []), ignored(rows), *map(shared, runs), *map(shortages, runs),
         picture("kept", "memory of a rank between steps, by kind", {"bars": "kept"},
                 {"row": "row", "kind": "kind", "bytes": "bytes"}))
 
 
-def ignored(rows: Sequence[PageRow]) -> Markup:
+def ignored(rows: Sequence[RowDocument]) -> Markup:
     """The keys without effect on some rows, if there are any."""
     found = ignored_in_words((row.name, row.found.get("ignored", {})) for row in rows)
     return joined(*(element("p", words) for words in found))
 
 
-def rows_table(rows: Sequence[PageRow]) -> Markup:
-    """The table of rows: bits, bytes sent, bytes kept, and the peak."""
-    unit = common_unit(max((row.fullest["peak_bytes"]["total"] for row in rows), default=0))
-    also = [row.also for row in rows]
-    columns: list[tuple[str, list[str]]] = [
-        ("bits", [{None: "–", True: "equal", False: "differ"}[row.found["equal"]] for row in rows]),
-        (f"sent, {unit.name}", [in_unit(row.sent_bytes, unit) for row in rows]),
-        *([(f"to other hosts, {unit.name}", [in_unit(row.between_bytes, unit) for row in rows])]
-          if any(row.between_bytes for row in rows) else []),
-        ("× P (N−1)/N", [f"{WRONG * (not row.found['traffic_holds'])}{row.found['volume']:.4g}" for row in rows]),
-        ("messages", [messages(row) for row in rows]),
-        *((f"{KIND_NAMES[kind]}, {unit.name}",
-           [in_unit(row.fullest["resting_bytes"].get(kind, 0), unit) for row in rows]) for kind in KINDS[:3]),
-        *((f"{words}, {unit.name}", [in_unit(row.kept_on(tier), unit) for row in rows])
-          for tier, words in (("host", "on the host"), ("disk", "in files")) if any(row.kept_on(tier) for row in rows)),
-        (f"peak, {unit.name}", [in_unit(row.fullest["peak_bytes"]["total"], unit) for row in rows]),
-    ]
+def rows_table(rows: Sequence[RowDocument]) -> Markup:
+    """The table of rows: whether bits are equal, and the figures of a page."""
+    unit = unit_of(rows)
+    columns = [("bits", [{None: "–", True: "equal", False: "differ"}[row.found["equal"]] for row in rows])]
+    columns += [(figure.name(unit), figure.marked(rows, unit)) for figure in shown_in(PAGE, rows)]
     headings = [element("th", heading, scope="col") for heading in ("row", "", *(name for name, _ in columns))]
     lines = [
-        element("tr", element("th", row.name, scope="row"), element("td", also[number]),
-                *(cell(heading, cells, number) for heading, cells in columns))
+        element("tr", element("th", row.name, scope="row"), element("td", row.also),
+                *(cell(heading, cells[number]) for heading, cells in columns))
         for number, row in enumerate(rows)
     ]
     return element("table", element("thead", element("tr", *headings)), element("tbody", *lines), class_="rows aliased")
 
 
-def cell(heading: str, cells: Sequence[str], number: int) -> Markup:
-    """A cell, marked if it differs from the row above; a narrow page shows its heading beside it."""
-    changed = number > 0 and cells[number] != cells[number - 1]
-    wrong = cells[number] == "differ" or cells[number].startswith(WRONG)
-    kind = "wrong" if wrong else "changed" if changed else ""
-    mark = CHANGED if changed and not wrong else ""
-    return element("td", mark + cells[number], class_=kind or False, data_heading=heading)
+def cell(heading: str, words: str) -> Markup:
+    """A cell; a narrow page shows its heading beside it."""
+    wrong = words == "differ" or words.startswith(WRONG)
+    return element("td", words, class_="wrong" if wrong else False, data_heading=heading)
 
 
 def scrolling(content: Markup) -> Markup:
@@ -127,42 +113,26 @@ def scrolling(content: Markup) -> Markup:
     return element("div", content, class_="scrolling", tabindex=0)
 
 
-def messages(row: PageRow) -> str:
-    """The fewest and the most messages of a rank in a step."""
-    steps = max(row.steps_here, 1)
-    return spread(str(rank) for rank in sorted(rank["messages"] // steps for rank in row.found["traffic"]))
-
-
-def shared(run: PageRun) -> Markup:
+def shared(run: RunDocument) -> Markup:
     """The facts that all rows share, or the rows to which they apply."""
     names = [row.name for row in run.rows]
     if not names:
         return joined()
-    facts = {"steps": [f"{run.steps:,}"] * len(names)}
-    if run.steps:
-        facts["final loss"] = [f"{float(row.found['losses'][-1]):.4g}" for row in run.rows]
-    measure = run.document.get("test_measure")
-    if measure is not None and all(row.found["test"] is not None for row in run.rows):
-        facts[TESTS[measure]] = [tested(measure, float(row.found["test"])) for row in run.rows]
-    facts["SHA-256 of the weights"] = [row.found["weights_sha256"] for row in run.rows]
     items = [
         element("li", f"{what}: {found[0] if len(set(found)) == 1 else grouped(names, found)}")
-        for what, found in facts.items()
+        for what, found in facts(run).items()
     ]
     whose = [element("p", f"{run.label}:")] if run.label else []
     return element("div", *whose, element("ul", *items, class_="facts"))
 
 
-def shortages(run: PageRun) -> Markup:
+def shortages(run: RunDocument) -> Markup:
     """The rows that did not fit, if there are any."""
     return joined(*(
-        element("p", f"{each['name']} does not fit: it needs {each['needed_bytes'] / 1e6:,.0f} MB for its model states "
-                     f"on each rank, {each['allowed_bytes'] / 1e6:,.0f} MB are allowed")
-        for each in run.document["did_not_fit"]
-    ))
+        element("p", f"{row.name} does not fit: {row.shortage}") for row in run.all_rows if not row.is_trained))
 
 
-def step(rows: Sequence[PageRow], drawings: Drawings, about_times: Sequence[str] = ()) -> Markup:
+def step(rows: Sequence[RowDocument], drawings: Drawings, about_times: Sequence[str] = ()) -> Markup:
     """The timeline of a step and its memory for each row, on one scale of time."""
     traced = [row for row in rows if row.spans]
     missing = [row.name for row in rows if not row.spans]
@@ -217,7 +187,7 @@ SPAN_COLUMNS = {"rank": "rank", "kind": "lane", "channel": "channel", "what": "w
 CURVE_COLUMNS = {"ns": "since, ns", "kind": "kind", "bytes": "bytes"}
 
 
-def card(number: int, row: PageRow) -> Markup:
+def card(number: int, row: RowDocument) -> Markup:
     """A row's timeline, if it was traced, and its memory."""
     rank = row.fullest["rank"]
     timeline = picture(
@@ -232,7 +202,7 @@ def card(number: int, row: PageRow) -> Markup:
         element("h4", f"memory of rank {rank}, which holds the most"), curve, id=f"row-{number}")
 
 
-def traffic(rows: Sequence[PageRow]) -> Markup:
+def traffic(rows: Sequence[RowDocument]) -> Markup:
     """The bytes of each row by collective, and between every two ranks."""
     bars = picture("sent", "bytes sent by a rank in a step, by collective", {"bars": "sent"},
                    {"row": "row", "collective": "collective", "bytes": "bytes", "messages": "messages"})
@@ -246,7 +216,7 @@ def traffic(rows: Sequence[PageRow]) -> Markup:
     return section("traffic", "Bytes between each pair of ranks", bars, element("div", *squares, class_="squares"))
 
 
-def losses(rows: Sequence[PageRow]) -> Markup:
+def losses(rows: Sequence[RowDocument]) -> Markup:
     curves = loss_curves(rows)
     words = "All rows have the same losses, bit for bit." if len(curves) == 1 < len(rows) and all(
         row.found["equal"] for row in rows) else ""
@@ -309,10 +279,10 @@ def schedules(stepped: Sequence[dict[str, Any]], ranks: int) -> Markup:
         "schedule", title,
         element("p", "Columns are ranks, rows are chunks. A cell says whose contributions a rank holds there, in "
                      "their order of addition: 2+3+0 is rank 2's, then 3's, then 0's; 1…7+0…2 is rank 1's to 7's, one "
-                     "by one, then 0's to 2's. ✓ is what the collective promises. Where words do not fit, a cell is as "
-                     "full as its sum; point at it to read it, or press D for words. A thick border marks a change in "
-                     "this round. ← and → step, as do Page Up and Page Down; Home and End go to the start and the "
-                     "end; space plays; P doubles the size of all text for a projector.",
+                     "by one, then 0's to 2's. ✓ is what the collective promises. If a sum does not fit, the filled "
+                     "part shows how many ranks it contains; point at it to read it, or press D for words. A thick "
+                     "border marks a change in this round. ← and → step, as do Page Up and Page Down; Home and End go "
+                     "to the start and the end; space plays; P doubles the size of all text for a projector.",
                 class_="legend"),
         *fewer,
         element("div",

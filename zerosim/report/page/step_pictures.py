@@ -6,7 +6,6 @@ from itertools import pairwise
 from typing import Any
 
 from zerosim.report.activities import ACTIVITIES, activity, is_paler
-from zerosim.report.page.page_run import NO_UNIT, PageRow
 from zerosim.report.page.pictures import (
     AFTER_WAITING,
     CONFIG,
@@ -25,6 +24,7 @@ from zerosim.report.page.pictures import (
 )
 from zerosim.report.page.textures import PALER, TEXTURES, WAITING
 from zerosim.report.page.vega import Spec
+from zerosim.report.run_document import NO_UNIT, RowDocument
 
 
 def lane_tops(lanes: int) -> list[int]:
@@ -187,7 +187,7 @@ def picked_layers(box: Spec, source: str, to: str) -> list[Spec]:
 SPAN = ("rank", "lane", "kind", "channel", "what", "unit", "begin_ns", "end_ns", "bytes", "peer", "waited_ns")
 
 
-def span_values(row: PageRow) -> PictureValues:
+def span_values(row: RowDocument) -> PictureValues:
     """The spans of a row, numbered; `link` is the number of a span's message, or −1."""
     link_of = {end: number for number, ends in enumerate(row.links) for end in ends}
     units = layers(row)
@@ -199,7 +199,7 @@ def span_values(row: PageRow) -> PictureValues:
     ]
 
 
-def layers(row: PageRow) -> list[str]:
+def layers(row: RowDocument) -> list[str]:
     """The units of a row, in the order of their numbers."""
     return sorted({span["unit"] for span in row.spans} - {NO_UNIT}, key=lambda unit: (len(unit), unit))
 
@@ -217,7 +217,7 @@ def label(span: dict[str, Any]) -> str:
     return f"{letter} {unit}".strip() if span["kind"] in ("computation", "collectives") else ""
 
 
-def link_values(row: PageRow) -> PictureValues:
+def link_values(row: RowDocument) -> PictureValues:
     """The messages of a row, from sender to receiver."""
     return [
         {"link": number, "source": row.spans[left]["rank"], "to": row.spans[came]["rank"],

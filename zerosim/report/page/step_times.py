@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zerosim.report.page.markup import Markup, element, joined
-from zerosim.report.page.page_run import PageRow
+from zerosim.report.run_document import RowDocument
 from zerosim.words import short
 
 MS = 1e6
@@ -15,7 +15,7 @@ MS = 1e6
 class StepTimes:
     """Nanoseconds of the traced step, the mean over its ranks."""
 
-    row: PageRow
+    row: RowDocument
 
     @property
     def step_ns(self) -> int:
@@ -43,7 +43,7 @@ class StepTimes:
         return total / ranks
 
 
-def step_times(rows: Sequence[PageRow]) -> Markup:
+def step_times(rows: Sequence[RowDocument]) -> Markup:
     """A sentence for each row but the first, and the times of all rows; empty if no step was traced."""
     traced = [StepTimes(row) for row in rows if row.spans]
     if not traced:

@@ -1,17 +1,24 @@
-"""A run read from its JSON document: its rows, and the data for their pictures and tables."""
+"""A run read from its JSON document: its rows, and the data for their tables and pictures.
+
+Terminal, page, pictures and plain rows read a run here alone, so a run and its old document show the same. Fields that
+only later versions write, or only runs with a verdict, may be missing.
+"""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from zerosim.errors import UsageError
-from zerosim.report.document import SCHEMA
+from zerosim.instruments.trace import ClockOffset, RankStep, Span, Trace
+from zerosim.numerics.precisions import PRECISIONS, Precision
+from zerosim.report.document import SCHEMA, rank_memory
 from zerosim.report.page.markup import printable
 from zerosim.stages import STAGES
-from zerosim.words import KEPT, plural
+from zerosim.verdict.outcome import DoesNotFit, RankMemory
+from zerosim.words import FAR, KEPT, ByteUnit, common_unit, plural
 
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
 KIND_NAMES = {kind: KEPT.get(kind, kind) for kind in KINDS}
@@ -22,10 +29,19 @@ MOST_SPANS = 8_000
 """The most spans on a page, over all rows: a browser draws them in a second."""
 NO_UNIT = "no unit"
 """The unit of spans without one."""
+TURNS = "In this process ranks take turns: others compute while one waits. Use mpirun for real times."
+
+
+class StageWords(NamedTuple):
+    """A stage as tables describe it: its title, its other names, and the states that it shards."""
+
+    title: str
+    also: str
+    sharded: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class PageRow:
+class RowDocument:
     """One line of the comparison; `of` names its run if the page shows two."""
 
     found: dict[str, Any]
@@ -49,10 +65,27 @@ class PageRow:
         return ", ".join(parts)
 
     @property
+    def stage(self) -> StageWords | None:
+        """What is known of the stage: a shipped one's, or a user's as declared; None for a script."""
+        own, shipped = self.found.get("own_stage"), STAGES.get(str(self.found["stage"]))
+        if shipped is not None:
+            return StageWords(shipped.title, shipped.also, shipped.sharded)
+        return StageWords(own["title"], own["also"], tuple(own["sharded"])) if own else None
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether it was trained: not if its model states did not fit."""
+        return "needed_bytes" not in self.found
+
+    @property
+    def shortage(self) -> str:
+        """Why it was not trained: the memory that it needs, and the stages that would fit."""
+        return str(DoesNotFit(*(self.found[each] for each in ("needed_bytes", "allowed_bytes", "would_fit"))))
+
+    @property
     def also(self) -> str:
         """Another name of the stage; "PyTorch" for a script."""
-        stage = STAGES.get(str(self.found["stage"]))
-        return "PyTorch" if stage is None else stage.also.partition(",")[0]
+        return "PyTorch" if self.stage is None else self.stage.also.partition(",")[0]
 
     @cached_property
     def traced(self) -> list[dict[str, Any]]:
@@ -108,9 +141,31 @@ class PageRow:
         found: dict[str, Any] = max(self.found["memory"], key=lambda rank: rank["peak_bytes"]["total"])
         return found
 
-    def kept_on(self, tier: str) -> int:
-        """The bytes that the fullest rank keeps between steps in another tier of memory than the device's."""
-        return sum(self.fullest.get("far_resting_bytes", {}).get(tier, {}).values())
+    def kept_on(self, tier: str) -> dict[str, int]:
+        """The bytes of each kind that the fullest rank keeps in another tier than the device: see `kept_in`."""
+        return kept_in(tier, self.fullest.get("far_resting_bytes", {}), self.fullest.get("offloaded_bytes", 0))
+
+    @cached_property
+    def judged_memory(self) -> list[RankMemory]:
+        """The memory of each rank with the bytes due; empty if no step was left to do, or nothing is due."""
+        found = [rank_memory(each) for each in self.found["memory"] if "formula_bytes" in each]
+        return found if self.steps_here > 0 else []
+
+    def kept_as_due(self, tier: str) -> bool:
+        """Whether every rank keeps the bytes due in another tier of memory than the device."""
+        return all(
+            kept_in(tier, rank.figures.far_resting_bytes, rank.figures.offloaded_bytes)
+            == kept_in(tier, rank.due.far_resting_bytes, rank.due.offloaded_bytes) for rank in self.judged_memory)
+
+    @cached_property
+    def trace(self) -> Trace | None:
+        """The traced steps, as they were recorded; None without a trace."""
+        found = self.found.get("trace")
+        if not found or not found["steps"]:
+            return None
+        return Trace([ClockOffset(**clock) for clock in found["clocks"]], [
+            RankStep(step["rank"], step["step"], step["begin_ns"], step["end_ns"],
+                     [Span(**span) for span in step["spans"]]) for step in found["steps"]])
 
     @property
     def first_ns(self) -> int:
@@ -132,18 +187,19 @@ class PageRow:
     @property
     def sent_bytes(self) -> int:
         """The bytes that a rank sends in a step, the mean over ranks and steps."""
-        return self._mean("sent_bytes")
+        return self.mean("sent_bytes")
 
-    @property
-    def between_bytes(self) -> int:
-        """The sent bytes that go to another host; 0 if hosts are unknown."""
-        return self._mean("between_bytes")
+    def per_step(self, figure: str, collective: str = "") -> list[float]:
+        """A figure of traffic in a step for each rank, ascending; by all collectives or by one."""
+        ranks = self.found["traffic"]
+        if collective:
+            ranks = [rank["by_collective"].get(collective, {}) for rank in ranks]
+        return sorted(rank.get(figure, 0) / max(self.steps_here, 1) for rank in ranks)
 
-    def _mean(self, figure: str) -> int:
-        """A figure of traffic, the mean over ranks and steps."""
-        traffic = self.found["traffic"]
-        total: int = sum(rank.get(figure, 0) for rank in traffic)
-        return round(total / max(len(traffic) * self.steps_here, 1))
+    def mean(self, figure: str) -> int:
+        """A figure of traffic in a step, the mean over ranks and steps; 0 if it is unknown."""
+        found = self.per_step(figure)
+        return round(sum(found) / max(len(found), 1))
 
     @property
     def losses(self) -> list[float | None]:
@@ -159,7 +215,7 @@ def lane(span: dict[str, Any]) -> int:
 
 
 @dataclass(frozen=True)
-class PageRun:
+class RunDocument:
     """An outcome as `zerosim run --json` writes it; `label` distinguishes it from another on the same page."""
 
     document: dict[str, Any]
@@ -173,6 +229,71 @@ class PageRun:
     def scenario(self) -> dict[str, Any]:
         found: dict[str, Any] = self.document["scenario"]
         return found
+
+    @property
+    def declared(self) -> list[dict[str, Any]]:
+        """The keys of each declared row: [parallel] with the variant's own; `stage` and `name` too."""
+        parallel = self.scenario["parallel"]
+        variants = self.scenario.get("variant") or [
+            {"name": "", "stage": stage} for stage in parallel.get("stages", [])]
+        return [parallel | {key: value for key, value in each.items() if value is not None} for each in variants]
+
+    @property
+    def all_rows(self) -> list[RowDocument]:
+        """All rows in declared order; of those that did not fit only name, stage and needs are known."""
+        trained, missing = list(self.rows), [RowDocument(each, self.ranks, self.steps, self.label)
+                                             for each in self.document["did_not_fit"]]
+        found = []
+        for each in self.declared:
+            for left in (trained, missing):
+                if left and left[0].found["stage"] == each["stage"] and left[0].name.startswith(each["name"]):
+                    found.append(left.pop(0))
+                    break
+        return [*found, *trained, *missing]
+
+    def sharding_ranks(self, stage: str) -> list[int]:
+        """The numbers of ranks over which the rows of a stage shard, ascending."""
+        return sorted({each.get("shard_ranks") or self.ranks // max(each.get("replicas") or 1, 1)
+                       for each in self.declared if each["stage"] == stage})
+
+    @property
+    def precision(self) -> Precision:
+        """The precision of the weights."""
+        return PRECISIONS[self.scenario["train"]["precision"]]
+
+    @property
+    def weights_bytes(self) -> int:
+        """The bytes of all weights, in one copy."""
+        return int(self.rows[0].found["model"]["parameters"]) * self.precision.weights.itemsize
+
+    @property
+    def gathering_bytes(self) -> int:
+        """The bytes that a rank sends in one all-gather of all weights: what is due in a step, over its volume.
+
+        That includes padding. If a step was skipped, or nothing is due, it is P (N − 1)/N without padding.
+        """
+        found, steps = self.rows[0].found, self.rows[0].steps_here
+        due: int = sum(rank.get("formula_bytes", 0) for rank in found["traffic"])
+        volume: float = found["volume"]
+        if due and volume and found["updates"] == self.steps:
+            return round(due / len(found["traffic"]) / steps / volume)
+        return self.weights_bytes * (self.ranks - 1) // self.ranks
+
+    @property
+    def compared_with(self) -> set[str]:
+        """The partners of all comparisons: one process, or rows."""
+        return {row.found["compared_with"] for row in self.rows} - {None}
+
+    @property
+    def far_tiers(self) -> list[str]:
+        """The tiers other than the device in which some row keeps bytes."""
+        return [tier for tier in FAR if any(row.kept_on(tier) for row in self.rows)]
+
+    @property
+    def untraced(self) -> "RunDocument":
+        """The run without its trace, whose times mean little if ranks take turns."""
+        return replace(self, document=self.document | {
+            "rows": [row | {"trace": None} for row in rows_in(self.document)]})
 
     @property
     def ranks(self) -> int:
@@ -193,9 +314,9 @@ class PageRun:
         return int(self.scenario["train"]["steps"])
 
     @cached_property
-    def rows(self) -> list[PageRow]:
+    def rows(self) -> list[RowDocument]:
         """The trained rows, with the number of ranks to be drawn."""
-        rows = [PageRow(found, self.ranks, self.steps, self.label) for found in rows_in(self.document)]
+        rows = [RowDocument(found, self.ranks, self.steps, self.label) for found in rows_in(self.document)]
         spans = Counter(span["rank"] for row in rows for span in row.spans)
         up_to = accumulate(spans[rank] for rank in range(self.ranks))
         drawn = max(1, sum(count <= MOST_SPANS for count in up_to))
@@ -207,8 +328,37 @@ class PageRun:
         return any("calls" in row.found for row in self.rows)
 
     @property
-    def diverging(self) -> list[PageRow]:
+    def about_times(self) -> str:
+        """A warning about times that mean little: ranks that take turns in one process, or share cores."""
+        return TURNS if self.takes_turns else sharing(self.ranks, self.shared_cores)
+
+    @property
+    def diverging(self) -> list[RowDocument]:
         return [row for row in self.rows if row.found["first_divergence"]]
+
+
+def kept_in(tier: str, states: Mapping[str, Mapping[str, int]], activations: int) -> dict[str, int]:
+    """The bytes of a tier by kind: model states between steps, and offloaded activations at the peak on disk.
+
+    >>> kept_in("disk", {"host": {"gradients": 8}, "disk": {"optimizer": 16}}, 5)
+    {'optimizer': 16, 'activations': 5}
+    """
+    found = {**states.get(tier, {}), "activations": activations * (tier == "disk")}
+    return {kind: count for kind, count in found.items() if count}
+
+
+def unit_of(rows: Sequence[RowDocument]) -> ByteUnit:
+    """The unit for all bytes of these rows, chosen by the highest peak."""
+    return common_unit(max((row.fullest["peak_bytes"]["total"] for row in rows), default=0))
+
+
+def sharing(ranks: int, shared_cores: int) -> str:
+    """
+    >>> sharing(4, 2), sharing(4, 0)
+    ('4 ranks share 2 cores, so times include waiting for a core.', '')
+    """
+    cores = plural(shared_cores, "core")
+    return f"{plural(ranks, 'rank')} share {cores}, so times include waiting for a core." if shared_cores else ""
 
 
 NEEDED = ("title", "scenario", "world", "command", "versions", "passed", "verdict", "failures", "did_not_fit")
@@ -222,7 +372,7 @@ def rows_in(document: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def runs_of(documents: Sequence[Any], names: Sequence[str]) -> list[PageRun]:
+def runs_of(documents: Sequence[Any], names: Sequence[str]) -> list[RunDocument]:
     """The runs of these documents; two of them are named A and B. `UsageError` for a document that is no outcome."""
     for document, name in zip(documents, names, strict=True):
         schema = document.get("schema") if isinstance(document, dict) else None
@@ -236,4 +386,4 @@ def runs_of(documents: Sequence[Any], names: Sequence[str]) -> list[PageRun]:
             raise UsageError(f"{name} has no {lacking[0]!r}: it was written by another version of zerosim; write it "
                              "again with zerosim run SCENARIO --json FILE")
     labels = ["A", "B"] if len(documents) > 1 else [""]
-    return [PageRun(document, label) for document, label in zip(documents, labels, strict=True)]
+    return [RunDocument(document, label) for document, label in zip(documents, labels, strict=True)]
