@@ -48,7 +48,7 @@ MAY_IMPORT = {
     "bench": GROUND | {"checkpoint", "collectives", "data", "instruments", "models", "numerics", "optim", "payloads",
                        "planner", "proofs", "scenario", "stages", "testing", "training", "worlds"},
     "report": GROUND | {"bench", "checkpoint", "collectives", "formulas", "instruments", "numerics", "optim",
-                        "payloads", "planner", "proofs", "scenario", "stages", "verdict"},
+                        "payloads", "planner", "proofs", "scenario", "stages", "training", "verdict"},
     "grading": GROUND | {"autograd", "collectives", "data", "instruments", "models", "numerics", "optim", "parts",
                          "payloads", "planner", "proofs", "report", "scenario", "stages", "testing", "training",
                          "verdict", "worlds"},
