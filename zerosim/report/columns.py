@@ -140,7 +140,7 @@ def shown_in(table: str, rows: Sequence[RowDocument]) -> list[Figure]:
 
 
 def facts(run: RunDocument) -> dict[str, list[str]]:
-    """What tables say once if all rows share it: each fact, and its words for each row."""
+    """The facts that tables state once if all rows share them: each fact, and its words for each row."""
     rows = [row.found for row in run.rows]
     found: dict[str, list[str]] = {"steps": [f"{run.steps:,}" for _ in rows]}
     if run.steps:

@@ -88,7 +88,7 @@ def row_document(row: TrainedRow) -> dict[str, Any]:
 
 
 def own_stage(row: TrainedRow) -> dict[str, Any]:
-    """What a user's stage declares of itself; nothing for a shipped one."""
+    """The declaration of a user's stage; nothing for a shipped one."""
     stage = row.config.stage
     if row.stage in STAGES:
         return {}

@@ -66,7 +66,7 @@ class RowDocument:
 
     @property
     def stage(self) -> StageWords | None:
-        """What is known of the stage: a shipped one's, or a user's as declared; None for a script."""
+        """The stage in words: a shipped one's, or a user's as declared; None for a script."""
         own, shipped = self.found.get("own_stage"), STAGES.get(str(self.found["stage"]))
         if shipped is not None:
             return StageWords(shipped.title, shipped.also, shipped.sharded)
