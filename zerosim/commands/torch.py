@@ -31,6 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="inject a fault like [[fault]] of a scenario: kind=flip,rank=1,step=2,collective=all_reduce")
     parser.add_argument(
         "--cpu", action="store_true", help="run a script for GPUs on the CPU: map CUDA and NCCL to it")
+    check = parser.add_argument_group("check", "--json then has verdicts and findings; exit code 1 if there are any")
+    check.add_argument("--check", action="store_true", help="check that the script trains what one process would")
+    check.add_argument("--check-steps", metavar="A..B", default="1..", help="the steps to check, such as 1..3")
+    check.add_argument("--double", action="store_true",
+                       help="check with a default dtype of 64 bits, where rounding errors are about 1e-16")
     parser.add_argument("script", help="a Python file that trains with torch.distributed")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the arguments of the script")
 
@@ -44,6 +49,8 @@ def main(arguments: argparse.Namespace) -> int:
 
     running.befall(arguments.fault)
     run = partial(running.run_script, arguments.script, arguments.arguments, on_cpu=arguments.cpu)
+    if arguments.check:
+        return check(arguments, run) or running.missed()
     outputs = arguments.json, arguments.report, arguments.trace
     if not any(outputs):
         return run(memory=False) or running.missed()
@@ -59,6 +66,20 @@ def main(arguments: argparse.Namespace) -> int:
     if found is not None:
         write(arguments, found.document, found.trace)
     return code or running.missed()
+
+
+def check(arguments: argparse.Namespace, run: Callable[..., int]) -> int:
+    """Check what the script trains: 1 if there are findings, else the exit code of the script."""
+    from zerosim.torch import verdicts  # noqa: PLC0415 - imports torch
+
+    if arguments.report or arguments.trace:
+        raise UsageError("--check observes another run than --report and --trace; give them one at a time")
+    if launched_rank() == 0:
+        check_writable(arguments, {"the script": arguments.script})
+    asked = verdicts.CheckOptions(*verdicts.steps_of(arguments.check_steps), double=arguments.double)
+    checked = verdicts.TrainingCheck(asked, ours=True)
+    code = run(memory=False, inside=checked.around())
+    return code or verdicts.say(checked.document, launched_rank() or 0, arguments.json)
 
 
 TORCHS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "gather", "scatter")

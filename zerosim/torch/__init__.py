@@ -5,17 +5,23 @@ environment variables that PyTorch reads (`RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `M
 
     torch.distributed.init_process_group("zerosim")
 
-needs no other set-up. `zerosim.torch.step()` ends a step where `optimizer.step()` does not. Only this folder imports
+needs no other set-up. Under torchrun nothing is connected, and MPI is not loaded. `zerosim.torch.step()` ends a step
+where `optimizer.step()` does not; `zerosim.torch.checking()` checks what trains within it. Only this folder imports
 torch; the extra `zerosim[torch]` installs it.
 """
+
+import os
 
 import torch.distributed as dist
 
 from zerosim.torch.joining import create, set_environment
+from zerosim.torch.verdicts import checking
 from zerosim.torch.watching import step
+from zerosim.worlds.launcher import launched
 
-__all__ = ["step"]
+__all__ = ["checking", "step"]
 
-set_environment()
+if launched() or "TORCHELASTIC_RUN_ID" not in os.environ:
+    set_environment()
 if "ZEROSIM" not in dist.Backend._plugins:
     dist.Backend.register_backend("zerosim", create, extended_api=True, devices=["cpu"])

@@ -4,7 +4,7 @@ import runpy
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
@@ -42,13 +42,14 @@ class Seen:
     trace: Trace
 
 
-def run_script(script: str, arguments: Sequence[str], *, memory: bool, on_cpu: bool) -> int:
+def run_script(script: str, arguments: Sequence[str], *, memory: bool, on_cpu: bool,
+               inside: AbstractContextManager[object] | None = None) -> int:
     """Run `script` with these arguments, `on_cpu` even if it asks for CUDA; the exit code of its `sys.exit`, else 0.
+
+    The context `inside` is entered when all groups are ours.
 
     Raises `Left` if that code is not 0 and other ranks go on.
     """
-    sys.argv = [script, *arguments]
-    sys.path[0] = str(Path(script).resolve().parent)
     with ExitStack() as around:
         around.enter_context(every_group_is_ours(("nccl",) if on_cpu else ()))
         if on_cpu:
@@ -57,13 +58,21 @@ def run_script(script: str, arguments: Sequence[str], *, memory: bool, on_cpu: b
             around.enter_context(cuda_is_the_cpu())
         if memory:
             around.enter_context(Live(WATCH.ledger))
-        try:
-            runpy.run_path(script, run_name="__main__")
-        except SystemExit as ended:
-            code = code_of(ended)
-            if code:
-                leave(code)
-            return code
+        around.enter_context(inside or nullcontext())
+        code = run_main(script, arguments)
+        if code:
+            leave(code)
+        return code
+
+
+def run_main(script: str, arguments: Sequence[str]) -> int:
+    """Run a script as `__main__`; the exit code of its `sys.exit`, else 0."""
+    sys.argv = [script, *arguments]
+    sys.path[0] = str(Path(script).resolve().parent)
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as ended:
+        return code_of(ended)
     return 0
 
 

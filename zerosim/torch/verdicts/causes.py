@@ -1,0 +1,228 @@
+"""The reasons for which a gradient is not the mean over ranks and micro-batches: a table of hypotheses.
+
+Each hypothesis computes what a certain wrong program would have got, from the gradients of every micro-batch of every
+rank, and holds only if all elements of the found gradient are that, within rounding.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from zerosim.torch.verdicts.gradients import MeanGradient
+from zerosim.torch.verdicts.rounding import ulps
+from zerosim.torch.verdicts.trainers import TrainerFacts
+
+
+@dataclass
+class WrongGradient:
+    """Everything known of one wrong gradient. Tensors in `found[r]` and `each[r]` are rank r's part, at `where[r]`."""
+
+    parameter: str
+    due: MeanGradient
+    found: dict[int, Any]
+    where: dict[int, Any]
+    each: dict[int, list[Any]]
+    peers: list[int]
+    micro_batches: int
+    trainer: TrainerFacts
+    scale: float
+    scalars_reduced: int
+    inexact: bool
+    """Whether a forward computed again gave other bits, so that gradients are close, not equal."""
+
+    def part(self, rank: int, value: Any) -> Any:
+        return value[self.where[rank]]
+
+    def is_found(self, value: Any, rank: int, scale: float = 1.0) -> bool:
+        """Whether rank `rank` found `value`, which is at most about `scale` times as large as the mean's terms."""
+        found = self.found[rank]
+        if found is None:
+            return False
+        found, value = found.double(), self.part(rank, value)
+        if self.inexact:
+            size = torch.linalg.vector_norm(value)
+            return bool(size > 0) and bool(torch.linalg.vector_norm(found - value) < 0.02 * size)
+        slack = 4 * self.part(rank, self.due.bound(self.found[rank].dtype, max(abs(scale), 1.0) * len(self.peers)))
+        return bool(((found - value).abs() <= slack).all())
+
+    def everywhere(self, value: Any, scale: float = 1.0) -> bool:
+        """Whether all ranks found `value`, and it is not the mean, nor zero."""
+        mean = self.due.mean
+        if not bool(((value - mean).abs() > 1e-3 * mean.abs().max()).any()):
+            return False
+        return all(self.is_found(value, rank, scale) for rank in self.peers)
+
+    def ratio(self, rank: int) -> float | None:
+        """The number by which all elements of the mean were multiplied; None if there is no single one."""
+        found, mean = self.found[rank], self.part(rank, self.due.mean)
+        if found is None or not mean.numel() or not bool(mean.any()):
+            return None
+        large = mean.abs() > 1e-2 * mean.abs().max()
+        ratios = found.double()[large] / mean[large]
+        middle = float(ratios.median())
+        close = (ratios - middle).abs() <= (0.05 if self.inexact else 1e-3) * abs(middle)
+        return middle if bool(close.all()) and middle != 0 else None
+
+
+Explanation = tuple[str, str]
+Hypothesis = Callable[[WrongGradient, int], Explanation | None]
+
+
+def nothing(at: WrongGradient, rank: int) -> Explanation | None:
+    """No gradient at all."""
+    found = at.found[rank]
+    if found is None or not bool(found.any()):
+        return "no gradient", "the optimizer sees none: synchronization is off, or it was cleared"
+    return None
+
+
+def own_only(at: WrongGradient, rank: int) -> Explanation | None:
+    """The rank's own gradient, not reduced; or its own divided by the number of ranks."""
+    if len(at.peers) == 1:
+        return None
+    own = at.due.brought[at.peers.index(rank)].double() * at.due.factor
+    why = " (no_sync, or requires_gradient_sync is off)"
+    if len(at.trainer.group) == 1:
+        why = " (its process group has one rank)"
+    elif at.trainer.hook:
+        why = f" (the communication hook {at.trainer.hook})"
+    elif at.trainer.name == "no trainer":
+        why = " (no DDP or FSDP has wrapped the module that was called)"
+    if at.is_found(own, rank, len(at.peers)) and not at.is_found(at.due.mean, rank):
+        return "own gradient only", f"it is this rank's own gradient, not the mean over ranks{why}"
+    if at.is_found(own / len(at.peers), rank):
+        return "own gradient only", f"it is this rank's own gradient divided by {len(at.peers)}, never reduced{why}"
+    return None
+
+
+def last_only(at: WrongGradient, rank: int) -> Explanation | None:
+    """The mean over ranks of one micro-batch."""
+    if at.micro_batches < 2 or not all(len(at.each[other]) == at.micro_batches for other in at.peers):
+        return None
+    for number in (at.micro_batches - 1, 0):
+        mean = sum(at.each[other][number].double() for other in at.peers) / len(at.peers) * at.due.factor
+        if bool((at.part(rank, mean) != 0).any()) and at.everywhere(mean):
+            which = "last" if number else "first"
+            return (f"gradient of the {which} micro-batch only",
+                    f"it is the mean over ranks of micro-batch {number + 1} of {at.micro_batches}")
+        own = at.each[rank][number].double() * at.due.factor
+        if at.is_found(own, rank):
+            return "own gradient only", f"it is this rank's own gradient of micro-batch {number + 1}, not reduced"
+    return None
+
+
+def some_only_reduced(at: WrongGradient, rank: int) -> Explanation | None:
+    """Some micro-batches are means, the others this rank's own: synchronization was off in the last one."""
+    count = at.micro_batches
+    if count < 2 or not all(len(at.each[other]) == count for other in at.peers):
+        return None
+    means = [sum(at.each[other][k].double() for other in at.peers) / len(at.peers) for k in range(count)]
+    for cut in range(1, count):
+        mixed = (sum(means[:cut]) + sum(each.double() for each in at.each[rank][cut:])) * at.due.factor
+        if at.is_found(mixed, rank, len(at.peers)):
+            return "own gradient only", (f"micro-batches {cut + 1} to {count} are this rank's own, not the mean over "
+                                         "ranks: the last backward did not reduce")
+    return None
+
+
+def multiple(at: WrongGradient, rank: int) -> Explanation | None:
+    """The mean times N, 1/N, K, 1/K or the scaler's factor."""
+    ratio = at.ratio(rank)
+    if ratio is None or any(at.ratio(other) is None for other in at.peers if at.found[other] is not None
+                            and at.found[other].numel()):
+        return None
+    ranks, count = len(at.peers), at.micro_batches
+    others = [at.ratio(other) or ratio for other in at.peers]
+    if max(others) - min(others) > 1e-3 * abs(ratio):
+        return "clipping by the local norm", (
+            "each rank has scaled the mean by a factor of its own: " + ", ".join(f"{each:.4g}" for each in others))
+
+    def near(value: float) -> bool:
+        return abs(ratio - value) <= (0.05 if at.inexact else 2e-3) * abs(value)
+
+    if ranks > 1 and near(ranks):
+        return "N times the mean", f"it is the sum over {ranks} ranks: nobody divided by {ranks}"
+    if ranks > 1 and near(1 / ranks) and count != ranks:
+        return "divided twice", f"it is the mean over ranks divided by {ranks} once more"
+    if at.scale != 1 and near(at.scale):
+        return "not unscaled", f"it is {at.scale:g} times the mean: GradScaler's factor was not taken out"
+    if at.scale != 1 and near(1 / at.scale):
+        return "unscaled twice", f"it is the mean divided by GradScaler's {at.scale:g} once more"
+    if at.trainer.divided_by is not None and near(ranks / at.trainer.divided_by):
+        return "another divisor", f"it is {ratio:.4g} times the mean: the divide factor is {at.trainer.divided_by:g}"
+    return None
+
+
+def rank_missing(at: WrongGradient, rank: int) -> Explanation | None:
+    """The sum without one rank, over all or over the others."""
+    if len(at.peers) < 3:
+        return None
+    total = at.due.mean * len(at.peers)
+    for index, other in enumerate(at.peers):
+        rest = total - at.due.brought[index].double() * at.due.factor
+        for divisor in (len(at.peers), len(at.peers) - 1):
+            if at.everywhere(rest / divisor):
+                return "a rank is missing from the mean", f"rank {other} is not in it; the sum is divided by {divisor}"
+    return None
+
+
+def group_mean(at: WrongGradient, rank: int) -> Explanation | None:
+    """The mean over a smaller group of ranks."""
+    for size in range(2, len(at.peers)):
+        start = at.peers.index(rank) // size * size
+        for members in (at.peers[start:start + size], at.peers[at.peers.index(rank) % (len(at.peers) // size)::
+                                                               len(at.peers) // size]):
+            mean = sum(at.due.brought[at.peers.index(each)].double() for each in members) / len(members)
+            if len(members) > 1 and at.is_found(mean * at.due.factor, rank, 2):
+                return "the mean of a smaller group", f"it is the mean over ranks {', '.join(map(str, members))} only"
+    return None
+
+
+def few_elements(at: WrongGradient, rank: int) -> Explanation | None:
+    """Some elements are right."""
+    found = at.found[rank]
+    mean = at.part(rank, at.due.mean)
+    outside = at.due.at(at.where[rank]).apart(found)
+    count = int(outside.sum())
+    distance = ulps(found.float(), mean.float())
+    first = tuple(outside.nonzero()[0].tolist()) if count else ()
+    if not count:
+        unequal = found != mean.to(found.dtype)
+        return "other bits", (f"the sum in the declared order has other bits; it is within the rounding of some other "
+                              f"order, up to {distance} ulps from the mean, in up to {int(unequal.sum())} elements")
+    equal = "" if count == found.numel() else f", and {found.numel() - count} are equal to it within rounding"
+    return "no order of addition explains it", (
+        f"{count} of {found.numel()} elements are not the mean over ranks{equal}; the first is {list(first)}, "
+        f"the largest distance {distance} ulps")
+
+
+HYPOTHESES: tuple[Hypothesis, ...] = (
+    nothing, own_only, last_only, some_only_reduced, multiple, rank_missing, group_mean)
+
+
+def cause_of(at: WrongGradient, rank: int) -> Explanation:
+    """The cause and its explanation; an empty cause and a reason if this is not a finding."""
+    for hypothesis in HYPOTHESES:
+        found = hypothesis(at, rank)
+        if found is not None:
+            unsure = choice(at, found[0])
+            return ("", unsure) if unsure else found
+    unsure = "" if not at.inexact else "forwards computed again give other bits (compiled or not deterministic)"
+    ratio = at.ratio(rank)
+    if ratio is not None:
+        unsure = unsure or f"the script scales its gradients by {ratio:.6g} between backward and optimizer.step()"
+    return ("", unsure) if unsure else next(iter(last_resort(at, rank)))
+
+
+def last_resort(at: WrongGradient, rank: int) -> Iterator[Explanation]:
+    found = few_elements(at, rank)
+    yield found or ("no order of addition explains it", "")
+
+
+def choice(at: WrongGradient, cause: str) -> str:
+    """Why a cause can be the script's choice; empty if it cannot."""
+    if cause in ("N times the mean", "another divisor") and at.scalars_reduced and at.trainer.divided_by is not None:
+        return "the script sets FSDP2's divide factor and reduces a number itself: it may normalise by all tokens"
+    return ""

@@ -1,0 +1,104 @@
+"""Judges `clip_grad_norm_`: on all ranks, after unscaling, and by the norm of the whole gradient."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from zerosim.torch.verdicts.findings import NOT_JUDGED, WITHIN, Book
+from zerosim.torch.verdicts.ranks import CheckRanks
+from zerosim.torch.verdicts.reference import local
+from zerosim.torch.verdicts.rounding import gamma
+from zerosim.torch.verdicts.session import Followed
+
+LOOSE = 0.25
+"""From this γ on the bound of a norm says too little: with as many elements only a norm of one shard is a finding."""
+
+
+def unclipped(followed: Followed, parameter: Any) -> Any:
+    """This rank's part of the gradient as backward left it; None if there is none."""
+    for clip in followed.clips:
+        if id(parameter) in clip.before:
+            return clip.before[id(parameter)]
+    return None if parameter.grad is None else local(parameter.grad).detach()
+
+
+@dataclass
+class ClipNorms:
+    """One clipping as a rank knows it: the norm that it was told, that of its own part, and the true one."""
+
+    told: float
+    own: float
+    due: float
+    elements: int
+    dtype: Any
+    off: str
+    """The first parameter whose clipped gradient is not the unclipped one times the coefficient."""
+
+
+def norms(followed: Followed, named: dict[str, Any], means: dict[str, Any]) -> list[ClipNorms]:
+    found = []
+    for number, clip in enumerate(followed.clips):
+        names = [name for name, each in named.items() if id(each) in clip.before and name in means]
+        due = torch.stack([torch.linalg.vector_norm(means[name], clip.order) for name in names])
+        own = torch.stack([torch.linalg.vector_norm(clip.before[id(named[name])].double(), clip.order)
+                           for name in names])
+        norm = clip.norm.full_tensor() if hasattr(clip.norm, "full_tensor") else clip.norm
+        coefficient = (clip.most / (norm + 1e-6)).clamp(max=1.0) if clip.most < float("inf") else torch.ones(())
+        off = ""
+        for name in names if number == len(followed.clips) - 1 and clip.unscaled == followed.unscaled else ():
+            now, before = local(named[name].grad).detach(), clip.before[id(named[name])]
+            after = before.double() * coefficient.double()
+            slack = gamma((4, before.dtype)) * after.abs() + torch.finfo(before.dtype).tiny
+            if not off and ((now.double() - after).abs() > slack).any():
+                off = name
+        found.append(ClipNorms(float(norm), float(torch.linalg.vector_norm(own, clip.order)),
+                           float(torch.linalg.vector_norm(due, clip.order)), sum(means[name].numel() for name in names),
+                           norm.dtype, off))
+    return found
+
+
+def judge(book: Book, ranks: CheckRanks, followed: Followed, mine: list[ClipNorms], peers: list[int], step: int,
+          scale: float, wrong: bool) -> None:
+    """Compare the clippings of all ranks; after a `wrong` gradient their norms are not compared."""
+    facts = [(each.line, each.unscaled, each.most) for each in followed.clips]
+    of_all = ranks.everyone((facts, mine))
+    told = [of_all[rank] for rank in peers]
+    counts = [len(clips) for clips, _ in told]
+    if not any(counts):
+        return
+    if len(set(counts)) > 1:
+        rank = max(range(len(peers)), key=lambda index: (counts.count(counts[index]) < len(peers) / 2, counts[index]))
+        clips = told[max(range(len(peers)), key=counts.__getitem__)][0]
+        book.find("clipping", step, peers[rank], "clipping on one rank",
+                          f"ranks {peers} have called clip_grad_norm_ {counts} times", line=clips[0][0])
+        return
+    for number, ((line, unscaled, _), *_) in enumerate(zip(*(clips for clips, _ in told), strict=True)):
+        if followed.unscaled not in (1.0, unscaled):
+            book.find("clipping", step, peers[0], "clipping before unscaling",
+                              f"clip_grad_norm_ saw gradients that GradScaler had multiplied by {scale:g}; call "
+                              "scaler.unscale_(optimizer) before it", line=line)
+            return
+        for rank, (_, found) in zip(peers, told, strict=True):
+            if wrong or number >= len(found):
+                book.judge("clipping", NOT_JUDGED, "the gradient is not what it should be")
+                continue
+            each = found[number]
+            allowed = gamma((each.elements + 8, each.dtype))
+            off = abs(each.told - each.due) > allowed * each.due
+            if each.told != each.told or each.due == 0:
+                book.judge("clipping", NOT_JUDGED, "the norm is not finite")
+            elif abs(each.told - each.own) <= 1e-5 * each.own and abs(each.own - each.due) > 1e-4 * each.due:
+                book.find("clipping", step, rank, "clipping by the local norm",
+                                  f"the norm is {each.told:.6g}, that of this rank's shard; the whole gradient's is "
+                                  f"{each.due:.6g}, {each.due / each.told:.3g} times as large", line=line)
+            elif off and allowed < LOOSE:
+                book.find("clipping", step, rank, "another norm",
+                                  f"clip_grad_norm_ returned {each.told:.9g}; the gradient's norm is {each.due:.9g}",
+                                  line=line)
+            elif each.off:
+                book.judge("clipping", NOT_JUDGED, f"the gradient of {each.off} was changed after clipping")
+            elif allowed >= LOOSE:
+                book.judge("clipping", NOT_JUDGED, f"the bound of a norm of {each.elements} elements is too wide")
+            else:
+                book.judge("clipping", WITHIN, "the norm of the whole gradient, by the bound γ")

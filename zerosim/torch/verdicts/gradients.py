@@ -1,0 +1,160 @@
+"""The gradients that a step is due: recorded calls computed again, and added over micro-batches and ranks.
+
+`replayed` gives this rank's share. `Due` has all ranks' shares of one parameter, and from them their mean.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from zerosim.torch.verdicts.ranks import CheckRanks
+from zerosim.torch.verdicts.reference import ForwardCall, FullModel, local, tensors_in
+from zerosim.torch.verdicts.rounding import gamma, tiny
+
+
+class NotJudged(Exception):
+    """The reason why a subject cannot be judged, in one line."""
+
+
+@dataclass
+class Share:
+    """The contribution of one rank: for each parameter the sum of its gradients, and that of their sizes."""
+
+    totals: dict[str, Any] = field(default_factory=dict)
+    sizes: dict[str, Any] = field(default_factory=dict)
+    each: dict[str, list[Any]] = field(default_factory=dict)
+    """For the parameters that were asked for, the gradient of each backward."""
+    backwards: int = 0
+    exact: bool = True
+    """Whether every forward gave the same bits as the script's."""
+    why: str = ""
+    ready: list[str] = field(default_factory=list)
+    """The parameters in the order in which the first backward completed their gradients."""
+
+
+def replayed(reference: FullModel, calls: list[ForwardCall], cleared: dict[str, int],
+             keep: tuple[str, ...] = ()) -> Share:
+    """This rank's share of the gradient, from the calls that a backward has reached.
+
+    Calls of one backward are computed together, so that the engine adds them as it did. A parameter whose gradient was
+    cleared takes no part in backwards before that. Sums are in the dtype of the gradient, left to right.
+    """
+    share = Share()
+    for number in sorted({call.backward for call in calls if call.backward}):
+        share.backwards += 1
+        of_this = [call for call in calls if call.backward == number]
+        with reference.computing():
+            for each in reference.parameters.values():
+                each.grad = None
+            hooks = [each.register_post_accumulate_grad_hook(lambda _, name=name: share.ready.append(name))
+                     for name, each in reference.parameters.items() if share.backwards == 1 and each.requires_grad]
+            ends, gradients = [], []
+            for call in of_this:
+                due = [each for each in tensors_in(reference.forward(call)) if each.requires_grad]
+                same = len(due) == len(call.outputs) and all(
+                    one.shape == other.shape and torch.equal(one.nan_to_num(), other.detach().nan_to_num())
+                    for one, other in zip(call.outputs, due, strict=True))
+                if not same:
+                    share.exact = False
+                    share.why = share.why or f"the forward of {call.line} gives other bits when it is computed again"
+                ends += [due[index] for index in call.gradients if index < len(due)]
+                gradients += [gradient for index, gradient in call.gradients.items() if index < len(due)]
+            torch.autograd.backward(ends, gradients)
+            for hook in hooks:
+                hook.remove()
+            for name, each in reference.parameters.items():
+                if each.grad is not None and number >= cleared.get(name, 0):
+                    gradient = each.grad.to(reference.accumulated.get(name, each.grad.dtype))
+                    add(share, name, gradient, name in keep)
+                each.grad = None
+    return share
+
+
+def add(share: Share, name: str, gradient: Any, keep: bool) -> None:
+    if name in share.totals:
+        if share.sizes[name] is share.totals[name]:
+            share.sizes[name] = share.totals[name].abs()
+        share.sizes[name] = share.sizes[name] + gradient.abs()
+        share.totals[name] = share.totals[name] + gradient
+    else:
+        share.totals[name] = share.sizes[name] = gradient
+    if keep:
+        share.each.setdefault(name, []).append(gradient)
+
+
+@dataclass
+class MeanGradient:
+    """A parameter's gradient from all ranks: `brought[r]` is rank r's sum, `size` the sum of all terms' sizes.
+
+    `rounds` is the most roundings that a term passes on its way; see `zerosim.torch.verdicts.rounding`.
+    """
+
+    brought: list[Any]
+    size: Any
+    rounds: int
+    dtype: Any
+    factor: float
+
+    @property
+    def mean(self) -> Any:
+        """The mean over the ranks in float64, after unscaling."""
+        total = torch.zeros_like(self.brought[0], dtype=torch.float64)
+        for each in self.brought:
+            total += each.double()
+        return total * (self.factor / len(self.brought))
+
+    def at(self, where: tuple[slice, ...]) -> "MeanGradient":
+        """A part of the parameter."""
+        return replace(self, brought=[each[where] for each in self.brought], size=self.size[where])
+
+    def bound(self, dtype: Any, scale: float = 1.0) -> Any:
+        """The largest rounding error of each element of `scale` times the mean."""
+        paths = ((self.rounds, self.dtype), (4, dtype), (self.rounds, torch.float64))
+        allowed = gamma(*paths) * abs(scale * self.factor) / len(self.brought) * self.size
+        return allowed + tiny(self.rounds + 4, self.dtype, dtype)
+
+    def apart(self, found: Any) -> Any:
+        """Which elements of `found` are not the mean in any order of addition."""
+        due, found = self.mean, found.cpu()
+        outside = (found.double() - due).abs() > self.bound(found.dtype)
+        return outside | (found.isfinite() != due.isfinite())
+
+
+def due_of(ranks: CheckRanks, peers: list[int], share: Share, most: int, name: str, like: Any, dtypes: tuple[Any, Any],
+           factor: float) -> MeanGradient:
+    """All ranks' shares of a parameter; a rank without a gradient brings zeros.
+
+    `dtypes` are those of a rank's sum and of the reduction, `most` is the largest number of backwards of a rank.
+    """
+    own, reduced = dtypes
+    nothing = torch.zeros(like.shape, dtype=own)
+    brought = ranks.tensors(share.totals.get(name, nothing).to(own))
+    sizes = brought if most < 2 else ranks.tensors(share.sizes.get(name, nothing).to(own))
+    size = sum((sizes[rank].abs().double() for rank in peers), torch.zeros(like.shape, dtype=torch.float64))
+    return MeanGradient([brought[rank] for rank in peers], size, max(most, 1) * (len(peers) + 5) + 4, reduced, factor)
+
+
+def place(tensor: Any) -> tuple[slice, ...]:
+    """Where this rank's part of a sharded tensor stands in the whole one; raises `NotJudged` for other layouts."""
+    if not isinstance(tensor, DTensor):
+        return tuple(slice(0, size) for size in tensor.shape)
+    if any(type(each) not in (Shard, Replicate) for each in tensor.placements):
+        raise NotJudged(f"a layout of {', '.join(map(str, tensor.placements))}")
+    shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    return tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))
+
+
+def wholes(ranks: CheckRanks, tensors: dict[str, Any]) -> dict[str, Any]:
+    """The full tensors, put together from the parts of all ranks; those that are whole already are left out."""
+    parts = {name: (place(each), local(each).detach().cpu()) for name, each in tensors.items()
+             if isinstance(each, DTensor)}
+    found = {name: torch.empty(tensors[name].shape, dtype=part.dtype) for name, (_, part) in parts.items()}
+    if parts:
+        for of_rank in ranks.everyone(parts):
+            for name, (where, part) in of_rank.items():
+                if part.numel():
+                    found[name][where] = part
+    return {name: each.to(tensors[name].device) for name, each in found.items()}

@@ -1,0 +1,43 @@
+"""Judges the inputs of a step: no two ranks may train on one batch, and none may have fewer micro-batches."""
+
+from dataclasses import dataclass
+
+from zerosim.torch.verdicts.findings import NOT_JUDGED, SAME_BITS, Book
+from zerosim.torch.verdicts.reference import ForwardCall
+
+
+@dataclass(frozen=True)
+class Given:
+    """A micro-batch as the other ranks see it; `digest` is empty for inputs without data, such as constants."""
+
+    path: str
+    digest: str
+    line: str
+    backward_line: str
+
+
+def given(call: ForwardCall) -> Given:
+    return Given(call.path, call.digest, call.line, call.backward_line)
+
+
+def judge(book: Book, of_all: list[list[Given]], peers: list[int], step: int) -> None:
+    """Compare the micro-batches of all ranks; `of_all[k]` are those of rank `peers[k]`."""
+    counts = [len(calls) for calls in of_all]
+    if len(set(counts)) > 1:
+        few = counts.index(min(counts))
+        book.find("inputs", step, peers[few], "a rank with fewer micro-batches",
+                          f"ranks {peers} have {counts} micro-batches",
+                  line=of_all[few][-1].line if of_all[few] else "")
+    for number, row in enumerate(zip(*of_all, strict=False), 1):
+        digests = [each.digest for each in row]
+        same = [index for index, each in enumerate(digests) if each and digests.count(each) > 1]
+        if same:
+            among = [peers[index] for index in same if digests[index] == digests[same[0]]]
+            book.find("inputs", step, among[1], "the same samples",
+                f"ranks {', '.join(map(str, among))} were given the same batch (micro-batch {number}): is there a "
+                "DistributedSampler, or a seed that depends on the rank?", line=row[same[1]].line)
+            return
+    if any(each.digest for calls in of_all for each in calls):
+        book.judge("inputs", SAME_BITS, "all batches of all ranks differ")
+    else:
+        book.judge("inputs", NOT_JUDGED, "the models have no tensors of data as inputs")

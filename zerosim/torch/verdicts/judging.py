@@ -1,0 +1,275 @@
+"""Compares a step with one process: before `optimizer.step()` the gradient, after it the update.
+
+All ranks run this together. The facts of all ranks are exchanged first, so every rank takes the same branches.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from zerosim.torch.verdicts import clipping, inputs
+from zerosim.torch.verdicts.causes import WrongGradient, cause_of
+from zerosim.torch.verdicts.declared import DeclaredSum, declared
+from zerosim.torch.verdicts.findings import NOT_JUDGED, SAME_BITS, WITHIN
+from zerosim.torch.verdicts.gradients import MeanGradient, NotJudged, Share, due_of, place, replayed, wholes
+from zerosim.torch.verdicts.ranks import CheckRanks
+from zerosim.torch.verdicts.reference import FullModel, local
+from zerosim.torch.verdicts.session import Followed, Session, Tracked, digest, has_gradient, parameters_of
+from zerosim.torch.verdicts.settings import Facts, Settings
+from zerosim.torch.verdicts.trainers import TrainerFacts, trainer_of
+from zerosim.torch.verdicts.updates import Prediction, predicted
+
+MOST_UNEQUAL = 64
+"""If more than one element in so many has other bits, all within the bound, the order is not the declared one."""
+
+
+@dataclass
+class Round:
+    """One model in one step: what all parts of the judgement need."""
+
+    model: Tracked
+    followed: Followed
+    trainer: TrainerFacts
+    step: int
+    peers: list[int]
+    told: list[Facts]
+    """The facts of the ranks in `peers`."""
+    share: Share = field(default_factory=Share)
+    most: int = 0
+    """The largest number of backwards of a rank."""
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def named(self) -> dict[str, Any]:
+        return self.model.parameters()
+
+    @property
+    def unscaled(self) -> float:
+        """GradScaler's factor in the gradients before clipping."""
+        return self.followed.clips[0].unscaled if self.followed.clips else self.followed.unscaled
+
+
+@dataclass
+class Judge:
+    """One rank's part in the judgement of all steps. `ours` says that zerosim's collectives add."""
+
+    session: Session
+    ranks: CheckRanks
+    ours: bool
+    predictions: list[tuple[Round, Prediction]] = field(default_factory=list)
+    settings: Settings = field(default_factory=Settings)
+
+    def before(self, followed: Followed, closure: bool) -> None:
+        """Judge inputs, forwards, gradients and clipping of the step that this optimizer ends."""
+        book = self.session.book
+        own = {id(each) for each in parameters_of(followed.optimizer)}
+        models = [model for model in self.session.models
+                  if any(id(each) in own for each in model.parameters().values())]
+        told = self.ranks.everyone((len(models), closure))
+        if any(each != told[0] for each in told):
+            book.judge("gradient", NOT_JUDGED, "the ranks update different models")
+        elif closure:
+            book.judge("gradient", NOT_JUDGED, "the optimizer computes gradients itself, in a closure")
+        elif not models:
+            self.settings.strangers(book, self.session, followed, self.ranks)
+        for model in models if all(each == told[0] and not closure for each in told) else ():
+            try:
+                self.model(model, followed)
+            except NotJudged as reason:
+                book.judge("gradient", NOT_JUDGED, str(reason))
+                book.judge("update", NOT_JUDGED, str(reason))
+
+    def model(self, model: Tracked, followed: Followed) -> None:
+        """Judge one model. Raises `NotJudged` on all ranks for the same reason."""
+        trainer, step = trainer_of(model.root, list(range(self.ranks.size))), followed.updates + 1
+        of_all: list[Facts] = self.ranks.everyone(self.facts(model, followed))
+        if any(each.names != of_all[0].names for each in of_all):
+            raise NotJudged("the ranks have different parameters")
+        alike = all(each.weights == of_all[0].weights for each in of_all)
+        group = trainer.group if self.ranks.rank in trainer.group else [self.ranks.rank]
+        peers = list(range(self.ranks.size)) if alike and len(group) == 1 else group
+        if any(each != peers for each in self.ranks.everyone(peers)):
+            raise NotJudged("groups of ranks train models of their own")
+        now = Round(model, followed, trainer, step, peers, [of_all[rank] for rank in peers])
+        inputs.judge(self.session.book, [each.calls for each in now.told], peers, step)
+        independent = self.settings.judge(self.session.book, now.told, peers, trainer, step, self.session.first)
+        obstacles = [trainer.obstacle, *(reason for each in now.told for reason in each.obstacles)]
+        if any(obstacles):
+            raise NotJudged(next(filter(None, obstacles)))
+        if independent:
+            raise NotJudged("each rank has a model of its own, without a trainer")
+        self.replay(now)
+        self.gradient(now)
+
+    def facts(self, model: Tracked, followed: Followed) -> Facts:
+        named = model.parameters()
+        own = parameters_of(followed.optimizer)
+        ids = {id(each) for each in own}
+        ties: dict[int, list[str]] = {}
+        for name, each in model.root.named_parameters(remove_duplicate=False):
+            ties.setdefault(id(each), []).append(model.plain(name))
+        return Facts(
+            {name: tuple(each.shape) for name, each in named.items()},
+            [inputs.given(call) for call in model.calls if call.backward],
+            {name: digest([each]) for name, each in named.items() if local(each) is each},
+            {name: each.requires_grad for name, each in named.items()},
+            {name: each.grad is not None for name, each in named.items() if id(each) in ids},
+            [{key: value for key, value in group.items() if isinstance(value, float | int | str | bool)}
+             for group in followed.optimizer.param_groups],
+            self.session.shards_of(model), self.session.sharding_line, [*dict.fromkeys(model.obstacles)],
+            followed.cleared or not any(has_gradient(each) for each in own),
+            [] if followed.others_stepped else list(followed.drops),
+            [each for each in ties.values() if len(each) > 1], followed.line)
+
+    def replay(self, now: Round) -> None:
+        """Compute this rank's calls again with full weights, and judge the forwards."""
+        model, named = now.model, now.named
+        whole = wholes(self.ranks, {name: each.detach() for name, each in named.items()})
+        full = {name: whole.get(name, each.detach()) for name, each in named.items()}
+        failed, stale = "", None
+        try:
+            if model.reference is None:
+                model.reference = FullModel(model.root, {id(named[name]): each.clone() for name, each in full.items()})
+            model.reference.load(full)
+            stale = self.stale(model)
+            now.share = replayed(model.reference, model.calls, model.cleared)
+        except Exception as error:
+            text = (str(error) or "without a message").splitlines()[0]
+            failed = f"the model cannot be computed again: {type(error).__name__}: {text}"
+        of_all = self.ranks.everyone((failed, now.share.why, stale, now.share.backwards))
+        told = [of_all[rank] for rank in now.peers]
+        now.most, now.problems = max(each[3] for each in told), [each[1] for each in told if each[1]]
+        for rank, (_, _, found, _) in zip(now.peers, told, strict=True):
+            if found is not None:
+                cause, name, line = found
+                self.session.book.find("weights of the forward", now.step, rank, cause,
+                    f"the forward used values of {name} that are not those of its shards", name,
+                    named[name].numel(), line)
+                break
+        else:
+            same = "every forward computed again gives the same outputs"
+            self.session.book.judge("weights of the forward", NOT_JUDGED if now.problems else SAME_BITS,
+                                    now.problems[0] if now.problems else same)
+        if any(each[0] for each in told) or now.most == 0:
+            raise NotJudged(next((each[0] for each in told if each[0]), "no backward was seen since the last update"))
+
+    def stale(self, model: Tracked) -> tuple[str, str, str] | None:
+        """The first parameter whose gathered values were not those of its shards: the cause, its name and the line."""
+        found, digests = None, {}
+        assert model.reference is not None
+        for name, each in model.reference.owners.items():
+            if name in model.used:
+                first = next(key for key, value in model.reference.parameters.items() if value is each)
+                digests[name] = digest([each.to(model.reference.narrow.get(first, each.dtype))])
+                used, line = model.used[name]
+                if used != digests[name] and found is None:
+                    stale = model.before.get(name) == used
+                    found = "stale gathered weights" if stale else "weights changed between gather and use", first, line
+        model.before = digests
+        return found
+
+    def gradient(self, now: Round) -> None:
+        """Compare the gradient that the optimizer sees with the mean over ranks and micro-batches."""
+        named, told, share = now.named, now.told, now.share
+        names = [name for name in told[0].gradients if told[0].trains[name] and any(
+            each.gradients.get(name) or name in each.gradients for each in told)]
+        ready = self.ranks.everyone(share.ready)[now.peers[0]]
+        order = declared(now.model, now.trainer, now.unscaled, now.most, ready) if (
+            self.ours and not now.problems) else None
+        outside: dict[str, int] = {}
+        unequal: dict[str, int] = {}
+        means: dict[str, Any] = {}
+        promised, elements = order is not None, 0
+        for name in names:
+            due = self.due(now, share, name)
+            where, found = place(named[name]), clipping.unclipped(now.followed, named[name])
+            if found is None and not bool(due.size.any()):
+                continue
+            now.model.seen_gradient.add(name)
+            means[name] = due.mean
+            part = torch.zeros_like(local(named[name])) if found is None else found
+            count = int(due.at(where).apart(part).sum())
+            exact = order.expected(name, due.brought, named[name]) if order is not None else None
+            promised = promised and exact is not None
+            elements += part.numel()
+            if count:
+                outside[name] = count
+            elif exact is not None and bool((part.cpu() != exact.to(part.dtype)).any()):
+                unequal[name] = int((part.cpu() != exact.to(part.dtype)).sum())
+        self.verdict(now, order if promised else None, outside, unequal, elements)
+        clips = clipping.norms(now.followed, named, means) if means else []
+        clipping.judge(self.session.book, self.ranks, now.followed, clips, now.peers, now.step, self.session.scale,
+                       bool(self.session.book.findings))
+        self.predictions.append((now, predicted(now.followed.optimizer, named)))
+
+    def due(self, now: Round, share: Share, name: str) -> MeanGradient:
+        reference = now.model.reference
+        assert reference is not None
+        own = reference.summed(name)
+        return due_of(self.ranks, now.peers, share, now.most, name, reference.parameters[name],
+                      (own, now.trainer.reduced or own), now.unscaled)
+
+    def verdict(self, now: Round, order: DeclaredSum | None, outside: dict[str, int], unequal: dict[str, int],
+                elements: int) -> None:
+        """Judge the gradient by what all ranks have counted."""
+        book, of_all = self.session.book, self.ranks.everyone((outside, unequal, elements, order is not None))
+        told = [of_all[rank] for rank in now.peers]
+        few = sum(sum(each[1].values()) for each in told) * MOST_UNEQUAL <= sum(each[2] for each in told)
+        counts = [each[0] or (each[1] if few else {}) for each in told]
+        wrong = [name for name in now.named if any(name in each for each in counts)]
+        if wrong and any(not each.cleared or each.drops for each in now.told):
+            return  # zero_grad was found to be missing, or in the loop
+        if wrong:
+            self.mismatch(now, wrong, counts)
+        elif all(each[3] and not each[1] for each in told):
+            book.judge("gradient", SAME_BITS, f"{now.trainer.name} in its declared order of addition")
+        else:
+            terms = now.most * len(now.peers)
+            book.judge("gradient", WITHIN, f"{now.trainer.name}: {terms} terms, by the bound γ Σ|g|")
+
+    def mismatch(self, now: Round, wrong: list[str], counts: list[dict[str, int]]) -> None:
+        """Find the cause of the first wrong gradient, from all ranks' gradients of each micro-batch."""
+        name, reference, book = wrong[0], now.model.reference, self.session.book
+        assert reference is not None
+        share = replayed(reference, now.model.calls, now.model.cleared, (name,))
+        due, parameter = self.due(now, share, name), now.named[name]
+        found = clipping.unclipped(now.followed, parameter)
+        of_all = self.ranks.everyone(
+            (None if found is None else found.cpu(), place(parameter), share.each.get(name, [])))
+        evidence = WrongGradient(
+            name, due, {rank: of_all[rank][0] for rank in now.peers}, {rank: of_all[rank][1] for rank in now.peers},
+            {rank: of_all[rank][2] for rank in now.peers}, now.peers, now.most, now.trainer, self.session.scale,
+            self.session.scalars_reduced, bool(now.problems))
+        index = next(index for index, each in enumerate(counts) if name in each)
+        cause, text = cause_of(evidence, now.peers[index])
+        if not cause:
+            book.judge("gradient", NOT_JUDGED, text)
+            return
+        others = "" if len(wrong) == 1 else f"; {len(wrong)} of {len(now.named)} parameters are concerned"
+        calls = now.told[index].calls
+        book.find("gradient", now.step, now.peers[index], cause, f"the gradient of {name}: {text}{others}", name,
+                          counts[index][name], calls[-1].backward_line if calls else now.followed.line)
+
+    def after(self, followed: Followed) -> None:
+        """Judge the update, and that replicas are still alike."""
+        book = self.session.book
+        for now, prediction in self.predictions:
+            named, peers = now.named, now.peers
+            kept = {name: digest([each]) for name, each in named.items() if local(each) is each}
+            of_all = self.ranks.everyone((kept, prediction.verdict(named), prediction.due))
+            told = [of_all[rank] for rank in peers]
+            name, index = next(((name, index) for index, each in enumerate(told) for name in kept
+                                if each[0][name] != told[0][0][name]), ("", 0))
+            if name and not book.findings:
+                book.find("replicas", now.step, peers[index], "replicas have drifted apart",
+                                  f"after the update {name} has other bits than on rank {peers[0]}", name,
+                                  named[name].numel(), followed.line)
+            elif not name:
+                book.judge("replicas", SAME_BITS, "all ranks hold the same bits after the update")
+            for rank, (_, (verdict, why, wrong, count), _) in zip(peers, told, strict=True):
+                if wrong:
+                    book.find("update", now.step, rank, "another update", why, wrong, count, followed.line)
+                    break
+                book.judge("update", verdict, why)
+        self.predictions.clear()

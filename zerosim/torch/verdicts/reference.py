@@ -1,0 +1,287 @@
+"""The script's own model without its trainer: one process, full weights.
+
+`unwrapped` copies a module, without DDP, FSDP, `torch.compile`'s wrapper and the hooks that trainers have registered.
+A `Reference` holds such a copy, loads the weights that the script has now, and computes recorded calls again.
+"""
+
+import copy
+import random
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, is_dataclass
+from types import MethodType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+TRANSPARENT = ("module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module")
+"""The names under which wrappers keep the module that they wrap."""
+WRAPPERS = ("DistributedDataParallel", "OptimizedModule", "FullyShardedDataParallel", "DeepSpeedEngine",
+            "_FabricModule")
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+OF_TRAINERS = ("torch.distributed", "accelerate", "deepspeed", "lightning", "zerosim")
+SIMPLE = (bool, int, float, str, type(None))
+
+
+def inner(module: Any) -> Any:
+    """The module below all wrappers around `module`."""
+    while type(module).__name__ in WRAPPERS:
+        module = next(module._modules[name] for name in TRANSPARENT if name in module._modules)
+    return module
+
+
+def plain_name(name: str, prefixes: tuple[str, ...]) -> str:
+    """A parameter's name without the wrappers' parts; `prefixes` are the paths of wrapped modules, longest first.
+
+    >>> plain_name("net.module.0.weight", ("net.module.",))
+    'net.0.weight'
+    """
+    for prefix in prefixes:
+        if name.startswith(prefix):
+            name = prefix.rstrip(".").rpartition(".")[0] + "." + name[len(prefix):]
+    return name.lstrip(".")
+
+
+def prefixes_of(root: Any) -> tuple[str, ...]:
+    """The paths of the modules directly below wrappers in `root`, longest first."""
+    found = []
+    for path, module in root.named_modules():
+        if type(module).__name__ in WRAPPERS:
+            found += [f"{path}.{name}.".lstrip(".") for name in TRANSPARENT if name in module._modules]
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+def unwrapped(module: Any, memo: dict[int, Any], full: dict[int, Any]) -> Any:
+    """A copy of `module` without wrappers; `full` has the full tensor of each sharded parameter by its identity."""
+    module = inner(module)
+    if id(module) in memo:
+        return memo[id(module)]
+    kind: Any = type(module)
+    if isinstance(module, FSDPModule):
+        kind = kind.__mro__[2]
+    made = memo[id(module)] = object.__new__(kind)
+    own = vars(module)
+    for key in HOOKS:
+        hooks = own.get(key) or {}
+        vars(made)[key] = OrderedDict((number, hook) for number, hook in hooks.items() if not of_trainer(hook))
+    vars(made)["_parameters"] = {
+        name: None if each is None else parameter(each, memo, full) for name, each in module._parameters.items()}
+    vars(made)["_buffers"] = {name: None if each is None else copied(each, memo)
+                              for name, each in module._buffers.items()}
+    vars(made)["_modules"] = {name: None if each is None else unwrapped(each, memo, full)
+                              for name, each in module._modules.items()}
+    for key, value in own.items():
+        if key == "_compiled_call_impl":
+            vars(made)[key] = None
+        elif key not in vars(made):
+            vars(made)[key] = copied(value, memo)
+    return made
+
+
+def of_trainer(hook: Any) -> bool:
+    return str(getattr(getattr(hook, "func", hook), "__module__", "")).startswith(OF_TRAINERS)
+
+
+def parameter(each: Any, memo: dict[int, Any], full: dict[int, Any]) -> Any:
+    """A plain parameter with the value of `each`; a tied one is made once."""
+    if id(each) not in memo:
+        value = full[id(each)] if id(each) in full else each.detach().clone()
+        memo[id(each)] = nn.Parameter(value, requires_grad=each.requires_grad)
+    return memo[id(each)]
+
+
+def copied(value: Any, memo: dict[int, Any]) -> Any:
+    """A deep copy; what cannot be copied, such as a process group, is shared."""
+    if isinstance(value, MethodType) and id(value.__self__) in memo:
+        return MethodType(value.__func__, memo[id(value.__self__)])
+    if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
+        return value.detach().clone()
+    try:
+        return copy.deepcopy(value, memo)
+    except Exception:
+        return value
+
+
+def tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
+    """The tensors in nested containers, dataclasses and other objects with attributes, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from tensors_in(each, depth + 1)
+    elif isinstance(value, list | tuple | set):
+        for each in value:
+            yield from tensors_in(each, depth + 1)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for each in fields(value):
+            yield from tensors_in(getattr(value, each.name), depth + 1)
+    elif hasattr(value, "__dict__") and depth < 4 and not isinstance(value, nn.Module | type):
+        for each in vars(value).values():
+            yield from tensors_in(each, depth + 1)
+
+
+def kept(value: Any) -> Any:
+    """`value` with all tensors in it cloned and detached; leaves other objects as they are."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    if isinstance(value, dict) and type(value) is dict:
+        return {key: kept(each) for key, each in value.items()}
+    if isinstance(value, list) or type(value) is tuple:
+        return type(value)(kept(each) for each in value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(kept(each) for each in value))
+    try:
+        return copy.deepcopy(value) if any(True for _ in tensors_in(value)) else value
+    except Exception:
+        return value
+
+
+@dataclass
+class Chances:
+    """The states of all random number generators on which a forward may depend."""
+
+    cpu: Any = field(default_factory=torch.get_rng_state)
+    devices: Any = field(
+        default_factory=lambda: torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None)
+    python: Any = field(default_factory=random.getstate)
+    numpy: Any = field(default_factory=np.random.get_state)
+
+    def restore(self) -> None:
+        torch.set_rng_state(self.cpu)
+        if self.devices is not None:
+            torch.cuda.set_rng_state_all(self.devices)
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)
+
+
+@dataclass
+class ForwardCall:
+    """One recorded forward: its inputs, and, once backward has run, the gradients of its outputs."""
+
+    path: str
+    args: Any
+    kwargs: Any
+    chances: Chances
+    autocast: tuple[tuple[str, bool, Any], ...]
+    buffers: dict[str, Any]
+    attributes: dict[str, dict[str, Any]]
+    line: str
+    outputs: list[Any] = field(default_factory=list)
+    gradients: dict[int, Any] = field(default_factory=dict)
+    backward: int = 0
+    """The number of the backward that reached it; 0 if none has."""
+    backward_line: str = ""
+    synchronized: bool = True
+    digest: str = ""
+    rows: tuple[str, ...] = ()
+
+
+def attributes_of(module: Any) -> dict[str, Any]:
+    return {key: value for key, value in vars(module).items() if isinstance(value, SIMPLE) and key[:1] != "_"}
+
+
+class FullModel:
+    """A copy of `root` on full weights. `policies` has the mixed precision of each FSDP2 module by its path."""
+
+    def __init__(self, root: Any, full: dict[int, Any]) -> None:
+        self.prefixes = prefixes_of(root)
+        self.module = unwrapped(root, {}, full)
+        self.modules = dict(self.module.named_modules(remove_duplicate=False))
+        self.names = [name for name, _ in self.module.named_parameters()]
+        self.parameters = dict(self.module.named_parameters())
+        self.owners = dict(self.module.named_parameters(remove_duplicate=False))
+        self.narrow: dict[str, Any] = {}
+        self.accumulated: dict[str, Any] = {}
+        """The dtype in which micro-batches are added, where it is not that of the gradient."""
+        for path, module in root.named_modules():
+            if isinstance(module, FSDPModule):
+                self._follow(plain_name(path, self.prefixes), module)
+
+    def _follow(self, path: str, module: Any) -> None:
+        """Cast parameters, inputs and outputs as FSDP2 does for this module."""
+        state = module._get_fsdp_state()
+        policy, made = state._mp_policy, self.modules[path]
+        for group in state._fsdp_param_groups:
+            for each in group.fsdp_params:
+                name = plain_name(each._param_fqn or "", self.prefixes)
+                first = next((key for key, value in self.parameters.items() if value is self.owners.get(name)), None)
+                if first is not None and policy.param_dtype not in (None, self.parameters[first].dtype):
+                    self.narrow[first] = policy.param_dtype
+                if first is not None and policy.reduce_dtype is not None:
+                    self.accumulated[first] = policy.reduce_dtype
+        if policy.cast_forward_inputs and policy.param_dtype is not None:
+            made.register_forward_pre_hook(lambda _, args, kwargs: (
+                cast(args, policy.param_dtype), cast(kwargs, policy.param_dtype)), with_kwargs=True)
+        if policy.output_dtype is not None:
+            made.register_forward_hook(lambda _, args, output: cast(output, policy.output_dtype))
+
+    def load(self, weights: dict[str, Any]) -> None:
+        """Take the full weights of the script by name."""
+        with torch.no_grad():
+            for name, each in self.parameters.items():
+                each.copy_(weights[name])
+
+    def summed(self, name: str) -> Any:
+        """The dtype of the sum of a rank's micro-batches."""
+        return self.accumulated.get(name, self.narrow.get(name, self.parameters[name].dtype))
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """A context in which the parameters have the dtypes of their forward."""
+        full = {name: self.parameters[name].data for name in self.narrow}
+        for name, dtype in self.narrow.items():
+            self.parameters[name].data = full[name].to(dtype)
+        try:
+            yield
+        finally:
+            for name, data in full.items():
+                self.parameters[name].grad = None
+                self.parameters[name].data = data
+
+    def forward(self, call: ForwardCall) -> Any:
+        """The outputs of a recorded call, computed again."""
+        module = self.modules[call.path]
+        for path, found in call.attributes.items():
+            self.modules[path].__dict__.update(found)
+        with torch.no_grad():
+            for name, buffer in self.module.named_buffers():
+                if name in call.buffers:
+                    buffer.copy_(call.buffers[name])
+        call.chances.restore()
+        args, kwargs = kept(call.args), kept(call.kwargs)
+        with casting(call.autocast), torch.enable_grad():
+            return module(*args, **kwargs)
+
+
+def cast(value: Any, dtype: Any) -> Any:
+    """`value` with all floating-point tensors in its containers in `dtype`, by FSDP2's own rule."""
+    return torch.utils._pytree.tree_map(
+        lambda x: x.to(dtype) if isinstance(x, torch.Tensor) and torch.is_floating_point(x) else x, value)
+
+
+@contextmanager
+def casting(found: tuple[tuple[str, bool, Any], ...]) -> Iterator[None]:
+    """The autocast that the script had."""
+    contexts = [torch.autocast(device, dtype=dtype, enabled=on) for device, on, dtype in found]
+    for each in contexts:
+        each.__enter__()
+    try:
+        yield
+    finally:
+        for each in reversed(contexts):
+            each.__exit__(None, None, None)
+
+
+def autocast_now() -> tuple[tuple[str, bool, Any], ...]:
+    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    return tuple((device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in devices)
+
+
+def local(tensor: Any) -> Any:
+    """This rank's part of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,311 @@
+"""Records a script while it trains: forwards, backwards, cleared gradients, clipping, updates.
+
+A session only records, in memory of this rank. Nothing is compared, and no rank waits for another, before
+`optimizer.step()`.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from zerosim.torch.verdicts.findings import Book, script_line
+from zerosim.torch.verdicts.reference import (
+    WRAPPERS,
+    Chances,
+    ForwardCall,
+    FullModel,
+    attributes_of,
+    autocast_now,
+    inner,
+    kept,
+    local,
+    plain_name,
+    prefixes_of,
+    tensors_in,
+)
+
+
+def digest(tensors: Iterable[Any]) -> str:
+    """SHA-256 of shapes, dtypes and bytes."""
+    found = hashlib.sha256()
+    for each in tensors:
+        plain = local(each).detach().cpu().contiguous()
+        found.update(f"{tuple(plain.shape)} {plain.dtype}".encode())
+        if plain.numel():
+            found.update(np.from_dlpack(plain.reshape(-1).view(torch.uint8)).data)
+    return found.hexdigest()
+
+
+@dataclass
+class Tracked:
+    """A model that trains, and its calls since the last update."""
+
+    root: Any
+    calls: list[ForwardCall] = field(default_factory=list)
+    cleared: dict[str, int] = field(default_factory=dict)
+    """For each parameter the number of the first backward since its gradient was cleared."""
+    reference: FullModel | None = None
+    used: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """The digest of each gathered parameter as a forward of this step has used it, and the line of that forward."""
+    reductions: int = 0
+    """How many backwards have reduced its gradients."""
+    last_reduced: int = 0
+    obstacles: list[str] = field(default_factory=list)
+    """Why this step's gradients cannot be computed again."""
+    paths: dict[int, str] = field(default_factory=dict)
+    copies: dict[str, tuple[int, int, Any]] = field(default_factory=dict)
+    before: dict[str, str] = field(default_factory=dict)
+    """The digests of the weights before the last update."""
+    seen_gradient: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.prefixes = prefixes_of(self.root)
+        self.paths = {id(inner(module)): plain_name(path + ".", self.prefixes).rstrip(".") if path else ""
+                      for path, module in reversed(list(self.root.named_modules()))}
+        self.paths[id(inner(self.root))] = ""
+
+    def parameters(self) -> dict[str, Any]:
+        """The parameters by their names without wrappers; a tied one has its first name."""
+        return {plain_name(name, self.prefixes): each for name, each in self.root.named_parameters()}
+
+    def plain(self, name: str) -> str:
+        """A name of `root` without the wrappers' parts."""
+        return plain_name(name, self.prefixes)
+
+    def buffers(self) -> dict[str, Any]:
+        """Copies of the buffers as they are now; one that has not changed is not copied again."""
+        for name, each in self.root.named_buffers():
+            plain, mark = plain_name(name, self.prefixes), (id(each), each._version)
+            if self.copies.get(plain, ())[:2] != mark:
+                self.copies[plain] = (*mark, each.detach().clone())
+        return {name: entry[2] for name, entry in self.copies.items()}
+
+
+@dataclass
+class Followed:
+    """An optimizer and what has happened to its gradients since its last update."""
+
+    optimizer: Any
+    updates: int = 0
+    cleared: bool = True
+    unscaled: float = 1.0
+    clips: list["Clip"] = field(default_factory=list)
+    drops: list[tuple[int, str]] = field(default_factory=list)
+    """Gradients of this step that were cleared unused: the number of the backward, and the line."""
+    zeroings: list[str] = field(default_factory=list)
+    others_stepped: bool = False
+    scheduled: dict[int, int] = field(default_factory=dict)
+    line: str = ""
+
+
+@dataclass
+class Clip:
+    """A call of `clip_grad_norm_`: the gradients before it by the parameter's identity, and what it returned."""
+
+    before: dict[int, Any]
+    most: float
+    order: float
+    line: str
+    unscaled: float
+    norm: Any = None
+
+
+class Session:
+    """All models and optimizers of a script, found by themselves."""
+
+    def __init__(self, first: int, last: int | None) -> None:
+        self.first, self.last = first, last
+        self.book = Book()
+        self.models: list[Tracked] = []
+        self.optimizers: list[Followed] = []
+        self.wrappers: list[Any] = []
+        self.asleep = False
+        """Whether the check itself computes, so that nothing is recorded."""
+        self.backwards = 0
+        self.depth = 0
+        self.scalars_reduced = 0
+        self.scale = 1.0
+        self.epochs: list[tuple[int, int, str]] = []
+        self.backward_line = ""
+        self.sharding_line = ""
+        self.watches_shards = False
+        self.shards: dict[tuple[int, str], tuple[str, str]] = {}
+
+    @property
+    def active(self) -> bool:
+        """Whether the present step is among those to check."""
+        step = 1 + max((each.updates for each in self.optimizers), default=0)
+        return not self.asleep and step >= self.first and (self.last is None or step <= self.last)
+
+    def followed(self, optimizer: Any) -> Followed:
+        for each in self.optimizers:
+            if each.optimizer is optimizer:
+                return each
+        self.optimizers.append(Followed(optimizer))
+        return self.optimizers[-1]
+
+    def tracked(self, module: Any) -> Tracked | None:
+        """The model to which a called module belongs; a new one if it has parameters that train."""
+        bare = inner(module)
+        for model in self.models:
+            if id(bare) in model.paths:
+                return model
+        if not any(each.requires_grad for each in module.parameters()):
+            return None
+        root = next((each for each in self.wrappers if any(part is bare for part in each.modules())), module)
+        held = {id(each) for each in root.parameters()}
+        self.models = [each for each in self.models if not {id(p) for p in each.root.parameters()} <= held]
+        self.models.append(Tracked(root))
+        return self.models[-1]
+
+    def begin(self, module: Any, args: Any, kwargs: Any) -> tuple[Tracked, ForwardCall] | None:
+        """Record a forward that trains; None if it does not."""
+        model = self.tracked(module)
+        if model is None or not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+            return None
+        attributes = {path: attributes_of(each) for path, each in
+                      ((model.paths.get(id(inner(each))), each) for each in inner(model.root).modules()
+                       if type(each).__name__ not in WRAPPERS) if path is not None}
+        call = ForwardCall(model.paths[id(inner(module))], kept(args), kept(kwargs), Chances(), autocast_now(),
+                           model.buffers(), attributes, script_line())
+        given = [each for each in tensors_in((args, kwargs)) if each.numel()]
+        if any(each.numel() > 1 and (each != each.reshape(-1)[0]).any() for each in given):
+            call.digest = digest(given)
+        model.calls.append(call)
+        return model, call
+
+    def ended(self, model: Tracked, call: ForwardCall, output: Any) -> None:
+        """Record the outputs of a forward, and have backward record their gradients."""
+        leaves = [each for each in tensors_in(output) if each.requires_grad]
+        call.outputs = [each.detach().clone() for each in leaves]
+        for number, each in enumerate(leaves):
+            each.register_hook(lambda gradient, number=number: self.arrived(model, call, number, gradient))
+
+    def arrived(self, model: Tracked, call: ForwardCall, number: int, gradient: Any) -> None:
+        """The gradient of an output. A second one of the same output is added: backward is linear."""
+        if self.asleep:
+            return
+        if call.backward not in (0, self.backwards):
+            model.obstacles.append("a second backward went through the same forward")
+        call.backward = self.backwards
+        call.backward_line = self.backward_line
+        call.synchronized = synchronizes(model.root)
+        if call.synchronized and model.last_reduced != self.backwards:
+            model.reductions, model.last_reduced = model.reductions + 1, self.backwards
+        found = gradient.detach().clone()
+        call.gradients[number] = found if number not in call.gradients else call.gradients[number] + found
+
+    def backward_begins(self, creates_graph: bool) -> None:
+        """Number a backward, and note which gradients the script has cleared by hand before."""
+        self.backwards += 1
+        self.backward_line = script_line()
+        for model in self.models:
+            if creates_graph:
+                model.obstacles.append("gradients of gradients (create_graph)")
+            if type(model.root).__name__ in WRAPPERS[2:]:
+                continue
+            sharded = any(hasattr(each, "to_local") for each in model.parameters().values())
+            if sharded and not all(call.synchronized for call in model.calls if call.backward):
+                continue
+            for name, each in model.parameters().items():
+                if each.grad is None:
+                    model.cleared[name] = self.backwards
+        for each in self.optimizers:
+            if not each.cleared and not any(has_gradient(p) for p in parameters_of(each.optimizer)):
+                each.cleared = True
+
+    def zeroed(self, parameters: list[Any], line: str) -> None:
+        """The script has cleared the gradients of `parameters`."""
+        ids = {id(each) for each in parameters}
+        for each in self.optimizers:
+            own = {id(p) for p in parameters_of(each.optimizer)}
+            if own and own <= ids:
+                each.cleared = True
+                each.zeroings.append(line)
+                unused = [call for model in self.models for call in model.calls if call.backward and any(
+                    id(p) in own and model.cleared.get(name, 0) <= call.backward and bool(p.grad is not None)
+                    for name, p in model.parameters().items())]
+                if unused and all(bool(g.isfinite().all()) for call in unused for g in call.gradients.values()):
+                    each.drops += [(call.backward, line) for call in unused]
+        for model in self.models:
+            for name, p in model.parameters().items():
+                if id(p) in ids:
+                    model.cleared[name] = self.backwards + 1
+
+    def used(self, module: Any) -> None:
+        """Note the gathered weights with which a part of a sharded model has just computed."""
+        if self.asleep or not self.depth:
+            return
+        for model in self.models:
+            path = model.paths.get(id(module))
+            for name, each in module._parameters.items() if path is not None else ():
+                if each is not None and local(each) is each:
+                    model.used[f"{path}.{name}".lstrip(".")] = digest([each]), script_line()
+
+    def sharding(self, module: Any) -> list[tuple[Any, str, str]]:
+        """The parameters of `module` before they are sharded: owner, name, digest."""
+        self.sharding_line = script_line()
+        return [(owner, name, digest([each])) for owner in module.modules() for name, each in owner._parameters.items()
+                if each is not None and local(each) is each and not each.is_meta]
+
+    def sharded(self, before: list[tuple[Any, str, str]]) -> None:
+        for owner, name, whole in before:
+            if hasattr(owner._parameters[name], "to_local"):
+                self.shards[id(owner), name] = whole, digest([owner._parameters[name]])
+
+    def shards_of(self, model: Tracked) -> dict[str, tuple[str, bool]]:
+        """For each sharded parameter the digest before sharding, and whether its shard is still the same."""
+        found = {}
+        for path, owner in model.root.named_modules():
+            for name, each in owner._parameters.items():
+                if (id(owner), name) in self.shards:
+                    whole, part = self.shards[id(owner), name]
+                    found[model.plain(f"{path}.{name}".lstrip("."))] = whole, digest([each]) == part
+        return found
+
+    def forget(self, followed: Followed) -> None:
+        """An update has used the gradients of its parameters."""
+        own = {id(p) for p in parameters_of(followed.optimizer)}
+        for model in self.models:
+            held = [name for name, p in model.parameters().items() if id(p) in own]
+            if held:
+                for name in held:
+                    model.cleared[name] = self.backwards + 1
+                still = min((model.cleared.get(name, 0) for name, p in model.parameters().items() if p.requires_grad
+                             and any(id(p) in {id(q) for q in parameters_of(o.optimizer)} for o in self.optimizers)),
+                            default=self.backwards + 1)
+                model.calls = [call for call in model.calls if call.backward >= still]
+                model.obstacles.clear()
+                model.used.clear()
+        followed.cleared, followed.unscaled = False, 1.0
+        followed.clips.clear()
+        followed.drops.clear()
+        followed.zeroings.clear()
+        followed.scheduled.clear()
+        for other in self.optimizers:
+            other.others_stepped = other is not followed
+        self.scalars_reduced = 0
+
+
+def parameters_of(optimizer: Any) -> list[Any]:
+    return [each for group in getattr(optimizer, "param_groups", ()) for each in group["params"]]
+
+
+def has_gradient(parameter: Any) -> bool:
+    """Whether there is a gradient with anything but zeros."""
+    return parameter.grad is not None and bool(local(parameter.grad).any())
+
+
+def synchronizes(root: Any) -> bool:
+    """Whether a backward would reduce gradients now."""
+    for module in root.modules():
+        if isinstance(module, nn.parallel.DistributedDataParallel):
+            return bool(module.require_backward_grad_sync)
+        if hasattr(module, "set_requires_gradient_sync"):
+            return all(group.reduce_grads for group in module._get_fsdp_state()._fsdp_param_groups)
+    return True

@@ -1,0 +1,124 @@
+"""Judges the state of all ranks before an update: weights, hyperparameters, frozen parameters, cleared gradients."""
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from zerosim.torch.verdicts.findings import NOT_JUDGED, SAME_BITS, Book
+from zerosim.torch.verdicts.inputs import Given
+from zerosim.torch.verdicts.ranks import CheckRanks
+from zerosim.torch.verdicts.session import Followed, Session, parameters_of
+from zerosim.torch.verdicts.trainers import TrainerFacts
+
+
+@dataclass
+class Facts:
+    """The facts of one rank about a model before its update."""
+
+    names: dict[str, tuple[int, ...]]
+    calls: list[Given]
+    weights: dict[str, str]
+    """Digests of the parameters that are not sharded."""
+    trains: dict[str, bool]
+    gradients: dict[str, bool]
+    """For each parameter of the optimizer, whether it has a gradient."""
+    hyperparameters: list[dict[str, Any]]
+    shards: dict[str, tuple[str, bool]]
+    """Each sharded parameter's digest before sharding, and whether its shard is still the same."""
+    sharding_line: str
+    obstacles: list[str]
+    cleared: bool
+    drops: list[tuple[int, str]]
+    """Gradients that were cleared unused: the number of the backward, and the line."""
+    ties: list[list[str]]
+    line: str
+
+
+@dataclass
+class Settings:
+    """Judges them in each step."""
+
+    last_drop: tuple[int, str] = (0, "")
+    """The first step of a row in which gradients were cleared unused, and the line."""
+    ties: list[list[str]] | None = field(default=None)
+
+    def judge(self, book: Book, told: list[Facts], peers: list[int], trainer: TrainerFacts, step: int,
+              first: int) -> bool:
+        """True if the ranks train models of their own, without a trainer: nothing else is judged then."""
+        if self.weights(book, told, peers, trainer, step, first):
+            return True
+        self.hyperparameters(book, told, peers, step)
+        self.cleared(book, told, peers, step)
+        return False
+
+    def weights(self, book: Book, told: list[Facts], peers: list[int], trainer: TrainerFacts, step: int,
+                first: int) -> bool:
+        what = "initial weights" if step == first else "replicas"
+        size = {name: prod(shape) for name, shape in told[0].names.items()}
+        for name, due in told[0].weights.items():
+            other = next((rank for rank, each in zip(peers, told, strict=True) if each.weights[name] != due), None)
+            if other is None:
+                continue
+            if trainer.name == "no trainer" and step == first:
+                book.judge(what, NOT_JUDGED, "each rank has a model of its own, without a trainer")
+                return True
+            if not book.findings:
+                cause = "other initial weights" if step == first else "replicas have drifted apart"
+                book.find(what, step, other, cause, f"{name} has other bits than on rank {peers[0]}", name,
+                                  size[name], told[0].line)
+            return False
+        for name, (due, _) in told[0].shards.items():
+            apart = [rank for rank, each in zip(peers, told, strict=True) if each.shards[name][0] != due]
+            if apart and step == first and all(each.shards[name][1] for each in told):
+                book.find("initial weights", step, apart[0], "other initial weights",
+                    f"{name} was initialised with other values than on rank {peers[0]}, and sharding does not "
+                    f"broadcast: the model is a patchwork of {len(peers)} initialisations", name, size[name],
+                    told[0].sharding_line)
+                return False
+        book.judge(what, SAME_BITS, "all ranks hold the same bits" if told[0].weights else "sharded from equal ones")
+        return False
+
+    def hyperparameters(self, book: Book, told: list[Facts], peers: list[int], step: int) -> None:
+        first = told[0]
+        for rank, each in zip(peers, told, strict=True):
+            for mine, theirs in zip(each.hyperparameters, first.hyperparameters, strict=False):
+                other = next((key for key in theirs if mine.get(key) != theirs[key]), None)
+                if other is not None:
+                    named = "another learning rate on a rank" if other == "lr" else f"another {other} on a rank"
+                    book.find("update", step, rank, named,
+                                      f"{other} is {mine.get(other)}, and {theirs[other]} on rank {peers[0]}",
+                                      line=each.line)
+            name = next((name for name, on in each.trains.items() if on != first.trains[name]), None)
+            if name is not None:
+                book.find("parameters", step, rank, "a parameter is frozen on one rank",
+                                  f"{name} has requires_grad={each.trains[name]}, and {first.trains[name]} on rank "
+                                  f"{peers[0]}", name, prod(first.names[name]), line=each.line)
+
+    def cleared(self, book: Book, told: list[Facts], peers: list[int], step: int) -> None:
+        """A gradient that is cleared unused in one step may be a choice; in each step it is lost."""
+        for rank, each in zip(peers, told, strict=True):
+            if not each.cleared:
+                book.find("gradient", step, rank, "zero_grad is missing",
+                                  "gradients of the last update were not cleared before backward added to them",
+                                  line=each.line)
+                return
+            if each.drops:
+                line = each.drops[0][1]
+                if len(each.drops) > 1 or self.last_drop[1] == line:
+                    book.find("gradient", self.last_drop[0] or step, rank, "gradient of the last micro-batch only",
+                        "zero_grad in the loop clears the gradients of earlier micro-batches", line=line)
+                self.last_drop = (self.last_drop[0] or step, line)
+                return
+        self.last_drop = (0, "")
+
+    def strangers(self, book: Book, session: Session, followed: Followed, ranks: CheckRanks) -> None:
+        """An optimizer of parameters that no model has."""
+        idle = all(each.grad is None for each in parameters_of(followed.optimizer))
+        trains = [call for model in session.models for call in model.calls if call.backward]
+        sharded = any(hasattr(p, "to_local") for model in session.models for p in model.parameters().values())
+        if all(ranks.everyone(idle and bool(trains) and sharded)):
+            book.find("parameters", followed.updates + 1, 0, "optimizer built before sharding",
+                              "none of its parameters belongs to the model that trains, and none has a gradient",
+                              line=followed.line)
+        else:
+            book.judge("gradient", NOT_JUDGED, "the optimizer's parameters belong to no module that was called")

@@ -1,0 +1,82 @@
+"""Which trainer a model has, which ranks share its gradients, and what of it is not modelled."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+NARROWING = {"fp16_compress_hook": torch.float16, "bf16_compress_hook": torch.bfloat16}
+"""DDP's hooks that reduce in another dtype, and add as usual."""
+
+
+@dataclass
+class TrainerFacts:
+    """A model's trainer, before anything is compared."""
+
+    name: str
+    group: list[int]
+    """The ranks over which it reduces gradients."""
+    hook: str = ""
+    """The communication hook of DDP."""
+    reduced: Any = None
+    """The dtype of the reduction, if a hook narrows it."""
+    divided_by: float | None = None
+    """FSDP2's gradient divide factor, if the script has set one."""
+    obstacle: str = ""
+    """Why the gradients of this trainer are not judged."""
+    wrapped: list[str] = field(default_factory=list)
+
+
+def trainer_of(root: Any, world: list[int]) -> TrainerFacts:
+    """The trainer of the outermost wrapper in `root`."""
+    names = {type(module).__name__ for module in root.modules()}
+    for module in root.modules():
+        if type(module).__name__ == "DeepSpeedEngine":
+            return TrainerFacts("DeepSpeed", world, obstacle="DeepSpeed keeps its own flat gradients")
+        if type(module).__name__ == "FullyShardedDataParallel":
+            return TrainerFacts("FSDP1", ranks_of(module.process_group), obstacle="FSDP1 keeps flat parameters")
+        if isinstance(module, nn.parallel.DistributedDataParallel):
+            return of_ddp(module)
+        if hasattr(module, "set_requires_gradient_sync"):
+            return of_fsdp2(root, module, world)
+    if any(isinstance(each, DTensor) for each in root.parameters()):
+        return TrainerFacts("DTensor", world, obstacle="tensor parallelism: its ranks share samples")
+    return TrainerFacts("no trainer", world, obstacle="pipeline stages" if "PipelineStage" in names else "")
+
+
+def ranks_of(group: Any) -> list[int]:
+    return list(dist.get_process_group_ranks(group))
+
+
+def of_ddp(module: Any) -> TrainerFacts:
+    found = TrainerFacts("DDP", ranks_of(module.process_group))
+    hooks = [getattr(hook, "__name__", type(hook).__name__) for hook, _ in getattr(module, "_comm_hooks", ())]
+    found.hook = hooks[0] if hooks else ""
+    found.reduced = NARROWING.get(found.hook)
+    if found.hook and getattr(module._comm_hooks[0][0], "__module__", "").startswith("torch.") and (
+            found.hook not in (*NARROWING, "allreduce_hook", "noop_hook")):
+        found.obstacle = f"the communication hook {found.hook} may be lossy"
+    if module.mixed_precision is not None:
+        found.obstacle = "DDP's own mixed precision"
+    return found
+
+
+def of_fsdp2(root: Any, first: Any, world: list[int]) -> TrainerFacts:
+    groups = [group for module in root.modules() if hasattr(module, "_get_fsdp_state")
+              for group in module._get_fsdp_state()._fsdp_param_groups]
+    meshes = {group.mesh_info.mesh for group in groups}
+    if not groups or len(meshes) != 1:
+        return TrainerFacts("FSDP2", world, obstacle="FSDP2 on several meshes")
+    mesh = meshes.pop()
+    found = TrainerFacts("FSDP2" if mesh.ndim == 1 else "HSDP", sorted(mesh.mesh.flatten().tolist()))
+    factors = {group.gradient_divide_factor for group in groups} - {None}
+    found.divided_by = float(min(factors)) if factors else None
+    for group in groups:
+        if group._all_reduce_hook is not None:
+            found.obstacle = "an all-reduce hook of FSDP2"
+        if any(each.is_dtensor for each in group.fsdp_params):
+            found.obstacle = "tensor parallelism beneath FSDP2"
+    return found
