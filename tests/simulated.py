@@ -1,4 +1,4 @@
-"""A simulated machine: ranks that take turns, memory as weak as a processor may make it, MPI that works only when called.
+"""A simulated machine: ranks that take turns, memory as weak as can be, and an MPI that works only when it is called.
 
     point        where another rank may go on; a schedule chooses: every one there is (`every`), or seeded ones
     early, late  what weak memory does to counters and flags: others see them before all else is there, or only once
@@ -81,6 +81,7 @@ class Machine:
         self.gates = [threading.Semaphore(0) for _ in hosts]
         self.running, self.clock, self.error, self.ended = 0, 0.0, None, set()
         self.asleep, self.looks, self.points, self.expired = {}, Counter(), Counter(), 0
+        self.landed = {}
         self.met, self.memories = defaultdict(dict), {}
         self.moving, self.inside = set(), set()
         self.outgoing, self.landing = defaultdict(list), defaultdict(list)
@@ -103,7 +104,7 @@ class Machine:
             monkeypatch.setattr(module, name, value)
 
     def run(self, program, *, sleeps=False):
-        """The result of `program(comm, machine)` on each rank, which then closes; `sleeps` as where ranks share cores."""
+        """The result of `program(comm, machine)` on each rank, which then closes; with `sleeps` they share cores."""
         results = [None] * len(self.ranks)
 
         def live(rank):
@@ -119,7 +120,7 @@ class Machine:
                 self.inside.discard(rank)
                 comm.close()
                 self.progress()
-            except BaseException as error:  # noqa: BLE001 - is raised again
+            except BaseException as error:
                 self.error = self.error or error
             self.ended.add(rank)
             self._publish(rank)
@@ -228,7 +229,9 @@ class Machine:
             memory.pass_on(rank, memory.counters)
 
     def _state(self):
-        return (self.running, *self.points.items(), *sorted(self.asleep),
+        """All that the rest of a run depends on: memory, and for each rank how far it is and what it has received."""
+        return (self.running, *sorted(self.points.items()), *sorted(self.asleep),
+                *(into.tobytes() for into in self.landed.values()),
                 *(memory.main.tobytes() + memory.views.tobytes() for memory in self.memories.values()))
 
 

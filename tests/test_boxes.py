@@ -5,6 +5,7 @@ import mmap
 import os
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -210,6 +211,56 @@ def test_pieces_are_reduced_as_one_message_would_be():
                 box.outbox.post(arrived, TAG, Copies())
                 box.receive(mine, ufunc)
             assert mine.tobytes() == due.tobytes()
+    arrived, mine = (chance.integers(0, 9, (20, 20)).astype(np.float64) for _ in range(2))
+    due = arrived @ mine
+    box.outbox.post(arrived, TAG, Copies())
+    box.receive(mine, np.matmul)  # a ufunc, but not of single elements
+    assert mine.tobytes() == due.tobytes()
+
+
+class Threads:
+    """What the mover's thread waits for, in this thread: it ends at its second wait for something to do."""
+
+    def __init__(self, **_):
+        self.is_set, self.waits, self.started = False, 0, 0
+
+    def set(self):
+        self.is_set = True
+
+    def clear(self):
+        self.is_set = False
+
+    def wait(self):
+        self.waits += 1
+        if self.waits == 2:
+            assert not self.is_set, "it spins"
+            raise StopIteration
+
+    def start(self):
+        self.started += 1
+
+
+def test_the_mover_waits_until_there_is_something_to_do(monkeypatch):
+    mover, box = Mover(), WeakMemory()
+    naps = []
+    mover._wanted = wanted = Threads()
+    monkeypatch.setattr(boxes, "time", SimpleNamespace(sleep=lambda nap: naps.append(nap) or box.inbox.dropped() or (
+        box.counters())))
+    box.outbox.post(numbers(20_000, 1), TAG, Copies())
+    wanted.set()
+    with pytest.raises(StopIteration):
+        mover._run()
+    assert not PENDING
+    assert boxes.NAPS[0] == naps[0] <= naps[-1] == boxes.NAPS[1]
+
+
+def test_a_forked_child_has_a_mover_of_its_own(monkeypatch):
+    mover, started = Mover(), Threads()
+    monkeypatch.setattr(boxes.threading, "Thread", lambda **_: started)
+    for process, due in ((1, 1), (1, 1), (2, 2)):
+        monkeypatch.setattr(boxes.os, "getpid", lambda process=process: process)
+        mover.begin()
+        assert started.started == due
 
 
 def test_a_thread_moves_on_what_waits_and_ceases():
@@ -275,7 +326,9 @@ def test_who_has_a_core_never_sleeps(monkeypatch):
 
 
 def test_a_host_of_many_ranks_shares_no_more_than_its_budget():
-    for ranks in (2, 3, 4, 8, 16, 32):
+    for ranks in (2, 3, 4, 8, 16, 32, 33):
+        last = mpi_shared.box([np.empty(segment_bytes(ranks), np.uint8)] * ranks, 0, ranks - 1)
+        assert len(last) == RING + ring_bytes(ranks)
         assert ranks * segment_bytes(ranks) < 1.5 * mpi_shared.BUDGET
         assert segment_bytes(ranks) % mmap.PAGESIZE == 0
         assert ring_bytes(ranks) // mpi_shared.PIECES % LINE == 0

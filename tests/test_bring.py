@@ -15,6 +15,7 @@ from tests.mpi.launch import mpirun
 from zerosim.autograd.differences import operation_fault
 from zerosim.autograd.operations.elementwise import multiply
 from zerosim.cli import main
+from zerosim.collectives.own import as_collective, collective
 from zerosim.scenario import load
 
 MINE = (Path(__file__).parent / "brought" / "mine.py").read_text()
@@ -144,7 +145,9 @@ def test_a_stage_that_a_checkpoint_names_is_found_in_the_scenario_or_refused(fol
     ("    a += b\n", "    g += b\n", "it writes to the gradient g, which is read-only"),
     ("    a += b\n", "    a += c\n", "line 11, a += c: NameError: name 'c' is not defined"),
     ("(g, momentum, *, t, h, a, b,", "(g, momentum, *, t, a, b,", "does not take h; it is called with t, h, a, b"),
+    ("    a *= h.learning_rate", "    a *= h.learning_rate / (2 - t)", "ZeroDivisionError: float division by zero"),
     ("beta1=0.9", "beta1=None", "has a key beta1 with the default None"),
+    ("beta1=0.9", "beta1=(0.9, 1)", "has a key beta1 with the default (0.9, 1)"),
     ("def lion", "def liom", "has no function 'lion'; it has "),
 ])
 def test_a_fault_in_an_optimizer_is_named(old, new, words, folder, capsys):
@@ -286,6 +289,13 @@ def test_a_fault_in_a_collective_is_named(old, new, words, folder, capsys):
     assert code == 2
     assert "sent.toml:" in found
     assert words in found, found
+
+
+def test_a_collective_that_two_keys_name_is_of_the_kind_of_each():
+    algorithm = collective(order="ring")(lambda comm, chunks, reduce=np.add: None)
+    for kind in ("all_reduce", "reduce_scatter"):
+        made = as_collective(kind)("mine.py:one", algorithm)
+        assert (made.name, made.collective) == ("mine.py:one", kind)
 
 
 BROADCAST = """\

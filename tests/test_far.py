@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,6 +26,8 @@ from zerosim.errors import CheckpointError, ScenarioError
 from zerosim.formulas.far import far_peaks, moved_bytes, pipeline
 from zerosim.formulas.peaks import peak_bounds
 from zerosim.instruments.trace import OFFLOAD
+from zerosim.models.mlp import mlp
+from zerosim.optim.update import DELAYED as DELAYED_SLOT
 from zerosim.planner.cluster import cluster_of
 from zerosim.planner.rehearsal import rehearse
 from zerosim.scenario.machine import ClusterKeys, LinkKeys
@@ -250,6 +253,22 @@ def test_a_delayed_run_resumes_and_reshards(tmp_path):
     assert go(far_scenario(ranks=4, **DELAYED), labelled(), resume=tmp_path / "a").failures == []
     with pytest.raises(CheckpointError, match=r"was trained with parallel\.delayed_update = true"):
         go(far_scenario(**ALL[0]), labelled(), resume=tmp_path / "a")
+    go(far_scenario(**ALL[0]), labelled(), save=tmp_path / "b", steps=2)
+    with pytest.raises(CheckpointError, match=r"was trained with parallel\.delayed_update = false"):
+        go(far_scenario(**DELAYED), labelled(), resume=tmp_path / "b")
+
+
+def test_of_a_delayed_gradient_no_padding_is_kept():
+    kept = {DELAYED_SLOT: np.zeros(4)}
+    done = SimpleNamespace(call=lambda what, owner, work: work(), wait=lambda *_: None)
+    places = SimpleNamespace(rooms={"host": None}, tier=lambda kind: "host")
+    unit = mlp(2, [], 3, "relu", "cross_entropy").units[0]  # 9 parameters
+    for start, due in ((0, [1, 2, 3, 4]), (6, [1, 2, 3, 0]), (12, [0, 0, 0, 0])):
+        kept[DELAYED_SLOT][:] = 0
+        rule = SimpleNamespace(delay=lambda into, gradient, factor: np.multiply(gradient, factor, out=into))
+        DelayedUpdates(rule, places, done, None, ()).update(
+            unit, start, None, np.arange(1.0, 5), kept, step=1, count=0, factor=1.0)
+        assert kept[DELAYED_SLOT].tolist() == due
 
 
 def test_an_update_that_is_not_delayed_is_seen(monkeypatch):
@@ -436,6 +455,18 @@ def test_pages_leave_memory_as_they_are_copied():
     assert mapped_bytes() - before > 25e6
     lane.settle()
     assert mapped_bytes() - before < 6e6
+    lane.wait("", lane.begin("", "", numbers, state))
+    assert mapped_bytes() - before < 6e6
+    lane.close()
+
+
+def test_a_copy_that_fails_is_told_though_nobody_waits_for_it():
+    lane = CopyingLane(MappedFile())
+    moving = lane.begin("", "", np.zeros(2), np.zeros(3))
+    assert isinstance(moving.exception(60), ValueError)
+    with pytest.raises(ValueError, match="broadcast"):
+        lane.begin("", "", np.zeros(2), np.zeros(2))
+    lane.settle()
     lane.close()
 
 

@@ -197,6 +197,32 @@ def drifts(collective, size, name, steps=60, count=32):
     return apart(True), apart(False)
 
 
+class Halves:
+    """A wire of 16-bit numbers, beyond whose range there is only infinity."""
+
+    encoded_bytes = staticmethod(lambda count: 2 * count)
+    encode = staticmethod(lambda x, out: np.copyto(out.view(np.float16), x, casting="same_kind"))
+    decode = staticmethod(lambda coded, out: np.copyto(out, coded.view(np.float16)))
+
+
+def test_a_loss_without_end_is_forgotten_whatever_its_sign():
+    def program(comm):
+        residual, chunk = np.float32([0.5, 0, 0, 0]), np.float32([1, 1e6, -1e6, np.nan])
+        FedBack(comm, Halves, allocate, [chunk], residual).exchange(chunk, to=0, into=chunk.copy(), source=0)
+        return residual.tolist()
+
+    with np.errstate(all="ignore"):
+        assert spawn(program, 1) == [[0, 0, 0, 0]]
+
+
+def test_bytes_that_encoding_reads_and_writes_are_those_of_its_steps():
+    """By hand, of 100 numbers: read and written to add, for scales and for codes, to decode, and to keep the loss."""
+    numbers, coded = 400, Halves.encoded_bytes(100)
+    due = (numbers + 2 * numbers) + 2 * numbers + coded + (coded + numbers) + 3 * numbers
+    chunk = np.zeros(100, np.float32)
+    assert WithErrorFeedback(None, Halves, allocate, chunk).encoding_bytes(chunk) == due
+
+
 @pytest.mark.parametrize("name", ["int8", "int4"])
 @pytest.mark.parametrize(("collective", "size"), [
     (ring.reduce_scatter, 2), (ring.reduce_scatter, 4), (direct.reduce_scatter, 4),

@@ -18,16 +18,20 @@ def sent(number, source=0):
 
 
 def three_messages(comm, machine):
-    """Rank 0 sends three messages, and reuses its array; rank 1 receives or adds."""
+    """Rank 0 sends three messages, reuses its array, and waits for an answer; rank 1 receives or adds."""
     for number in range(3):
         if comm.rank == 0:
             outgoing = sent(number)
             comm.send(outgoing, to=1)
             outgoing[:] = -1
         else:
-            into = np.ones(SIZES[number])
+            into = machine.landed[number] = np.ones(SIZES[number])
             comm.recv(into=into, source=0, reduce=(None, np.add, None)[number])
             assert (into == sent(number) + (number == 1)).all()
+    if comm.rank == 0:
+        comm.recv(into=np.zeros(1), source=1)
+    else:
+        comm.send(sent(0), to=0)
 
 
 @pytest.mark.parametrize("sleeps", [False, True])

@@ -20,10 +20,11 @@ from zerosim.optim.update import MASTER, LearningRate
 from zerosim.scenario import load
 from zerosim.sharding import chunk_length
 from zerosim.stages import STAGES
+from zerosim.training.alike import alike_everywhere
 from zerosim.training.build import initial_weights, reference
 from zerosim.training.build import replica as replica_of
 from zerosim.training.experiment import prepare
-from zerosim.training.program import Silent, alike_everywhere
+from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
 from zerosim.worlds.local import spawn
 

@@ -15,7 +15,8 @@ Rules and trade-offs:
 - Order of memory: bytes of the ring are written before `sent`, and read after it; they are read before `taken`, and
   overwritten after it. Between the two stands `sync`, which is `MPI_Win_sync` of the window: in the unified model of a
   shared-memory window a memory barrier (MPI 4.1, section 12.7, "Semantics and Correctness"). Without it x86 would
-  keep this order, and ARM would not.
+  keep this order, and ARM would not. The sender alone needs none between reading `taken` and overwriting: it writes
+  only if what it has read allows it, and no processor makes a write visible before the branch that it depends on.
 - The counters are 8 aligned bytes, written and read by `memoryview`, which CPython compiles to one move of 8 bytes on
   x86-64 and ARM64. Neither C nor MPI promises that such a move is atomic; both processors do. This is the one doubt.
 - Ufuncs reduce pieces out of the ring. A user's function gets the whole message, as in every world.
@@ -186,7 +187,6 @@ class Outbox(BoxSide):
         """Whether all bytes before `end` may be written."""
         if end > self._limit:
             self._limit = self._words[TAKEN] + self._capacity
-            self._sync()
         return end <= self._limit
 
     def _write(self, parcel: Parcel) -> bool:
