@@ -8,6 +8,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,11 @@ from zerosim.grading.stages import StageTrial, bits_claims
 from zerosim.grading.tiny import Tiny
 from zerosim.grading.trained import Figures
 from zerosim.grading.verb_calls import LearnersStep
-from zerosim.instruments.record import Recording
 from zerosim.proofs.case import Case, listed, terms
+from zerosim.proofs.diagnosis import Diagnosis, command, of_what_is_sent
 from zerosim.proofs.proof import run
 from zerosim.proofs.subject import Subject, subject
+from zerosim.proofs.words import Observation
 from zerosim.stages.accumulating import Layered
 from zerosim.stages.gathering import Filled, WhenUsed
 from zerosim.stages.replica import Replica
@@ -60,23 +62,22 @@ def from_the_right(contributions: Sequence[Any], chunk: int) -> Any:
 
 def sent_left(examined: Subject) -> str | None:
     for size in (size for size in RANKS if arrives(examined, size, size)):
-        recording = run(examined, size, size)
-        for message in recording.messages:
+        for message in run(examined, size, size).messages:
             if message.to != (message.source - 1) % size:
                 return f"on {plural(size, 'rank')}: rank {message.source} sends to rank {message.to}"
-        if complaint := sent_once_around(recording):
-            return complaint
-    return None
+    return sent_once_around(examined)
 
 
-def sent_once_around(recording: Recording) -> str | None:
-    """The error if a rank does not send N − 1 messages of one chunk."""
-    size = recording.size
-    for rank in range(size):
-        messages, elements = sent_by(rank, recording)
-        if (messages, elements) != (size - 1, size - 1):
-            return (f"on {plural(size, 'rank')}: rank {rank} sends {plural(elements, 'chunk')} in "
-                    f"{plural(messages, 'message')}; {size - 1} in {size - 1} are enough")
+def sent_once_around(examined: Subject) -> str | None:
+    """The error if a rank does not send N − 1 messages of one chunk, and its cause."""
+    for size in (size for size in RANKS if arrives(examined, size, size)):
+        recording = run(examined, size, size)
+        for rank in range(size):
+            messages, elements = sent_by(rank, recording)
+            if (messages, elements) != (size - 1, size - 1):
+                return (f"on {plural(size, 'rank')}: rank {rank} sends {plural(elements, 'chunk')} in "
+                        f"{plural(messages, 'message')}; {size - 1} in {size - 1} are enough\n"
+                        f"{of_what_is_sent(examined, size)}")
     return None
 
 
@@ -85,14 +86,9 @@ def elsewhere_claims(function: Callable[..., Any]) -> list[Claim]:
     examined = replace(subject(function, "reduce_scatter"), promise=ELSEWHERE)
     return [
         *everything_arrives(examined),
-        Claim("every rank sends N − 1 messages of one chunk", lambda: first_of_sizes(examined), 1),
-        in_time(ONE_HOST, function, ring.reduce_scatter),
+        Claim("every rank sends N − 1 messages of one chunk", lambda: sent_once_around(examined), 1),
+        in_time(ONE_HOST, examined, function, ring.reduce_scatter),
     ]
-
-
-def first_of_sizes(examined: Subject) -> str | None:
-    complaints = (sent_once_around(run(examined, size, size)) for size in RANKS if arrives(examined, size, size))
-    return next(filter(None, complaints), None)
 
 
 @dataclass(frozen=True)
@@ -140,7 +136,8 @@ def two_levels(function: Callable[..., Any]) -> list[Claim]:
               lambda: wrong_on_hosts(function), 5, first=True),
         Claim("a rank sends no more to other hosts than 2 (H − 1)/H of 1/P of the vector, on H hosts of P ranks",
               lambda: sent_between(function), 3),
-        in_time(TWO_HOSTS, on_hosts(function, TWO_HOSTS), on_hosts(sketch, TWO_HOSTS)),
+        in_time(TWO_HOSTS, Hosts(TWO_HOSTS.ranks, TWO_HOSTS.per_host).subject(function),
+                on_hosts(function, TWO_HOSTS), on_hosts(sketch, TWO_HOSTS)),
     ]
 
 
@@ -191,16 +188,24 @@ TELLING = Hosts(4, 2)
 
 
 def sent_between(function: Callable[..., Any]) -> str | None:
-    """The first rank that sends too much to other hosts."""
+    """The first rank that sends too much to other hosts, and the message with which it exceeds the limit."""
     for hosts in HOSTS:
-        recording = run(hosts.subject(function), hosts.ranks, hosts.ranks)
+        examined = hosts.subject(function)
+        case = Case(examined, run(examined, hosts.ranks, hosts.ranks), hosts.ranks)
         enough = 2 * (hosts.ranks // hosts.per_host - 1)
         for rank in range(hosts.ranks):
-            away = sum(len(message.carried) for message in recording.messages
-                       if message.source == rank and message.to // hosts.per_host != rank // hosts.per_host)
-            if away > enough:
+            crossing = [message for message in case.messages if message.source == rank
+                        and message.to // hosts.per_host != rank // hosts.per_host]
+            sums = list(accumulate(len(message.carried) for message in crossing))
+            if sums and sums[-1] > enough:
+                first = next(message for message, sent in zip(crossing, sums, strict=True) if sent > enough)
+                seen = Observation(
+                    f"in round {first.round} rank {rank} sends {case.cargo(first.carried)} to rank {first.to} on "
+                    "another host: all-reduce between hosts only each rank's own piece, after it is reduced within the "
+                    "host")
                 return (f"on {plural(hosts.ranks, 'rank')}, {hosts.per_host} a host: rank {rank} sends "
-                        f"{plural(away, 'chunk')} to other hosts; {enough} are enough")
+                        f"{plural(sums[-1], 'chunk')} to other hosts; {enough} are enough\n"
+                        f"{Diagnosis(seen, command(case))}")
     return None
 
 

@@ -63,12 +63,12 @@ def unlike_numbers(case: Case) -> str | None:
     paired = {(m.round, m.to): m for m in case.messages if m.into and m.beside}
     if all(crossed(paired, m) for m in moved):
         return f"{told}: outgoing and incoming are swapped: exchange the two"
-    if all(against(paired, m, case.size) for m in moved):
+    around = ring_rounds(case) is not None
+    if around and all(against(paired, m, case.size) for m in moved):
         return (f"{told}: its chunk numbers belong to a ring that runs the other way: swap left(comm) and right(comm) "
                 "in to= and source=, or count chunks up instead of down")
     apart = {(chunk(case, m.into) - chunk(case, m.outgoing)) % case.size for m in moved} - {0}
     off = f", a number {smaller(apart.pop(), case.size)}" if len(apart) == 1 else ""
-    around = ring_rounds(case) is not None
     return (f"{told}{off}: the outgoing chunk of a rank must be the incoming chunk of its neighbour in the same round"
             + "; with outgoing = (comm.rank − step − 1) % comm.size, incoming is one less" * around)
 

@@ -4,6 +4,7 @@ Grades, proofs, drawings and laws all use these words.
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from zerosim.errors import Deadlock, Runaway
@@ -14,6 +15,7 @@ from zerosim.proofs.hints import places_in
 from zerosim.proofs.loops import while_that_never_ends
 from zerosim.proofs.proof import Proof, again, faults, prove, run
 from zerosim.proofs.rounds import adds_anew, superfluous
+from zerosim.proofs.sending import through_one_rank, why_so_much_is_sent
 from zerosim.proofs.subject import Subject, collective_in
 from zerosim.proofs.waits import why_it_ended
 from zerosim.proofs.words import Observation
@@ -92,7 +94,8 @@ def cause(case: Case) -> str | None:
 def of_what_is_sent(subject: Subject, size: int) -> Diagnosis:
     """The diagnosis of a function whose sums are right but which sends more or less than is declared."""
     case = Case(subject, run(subject, size, size), size)
-    return Diagnosis(superfluous(case) or MORE_OR_LESS, command(case))
+    telling = again(case, TELLING) if size < TELLING and subject.serves(TELLING) else case
+    return Diagnosis(superfluous(case) or why_so_much_is_sent(telling), command(case))
 
 
 def of_its_order(subject: Subject, size: int) -> Diagnosis:
@@ -100,17 +103,12 @@ def of_its_order(subject: Subject, size: int) -> Diagnosis:
     proof = prove(subject, size)
     assert proof.case is not None
     named = proof.order if proof.order != "declared" else None
+    via = through_one_rank(proof.case.recording)
     return Diagnosis(
-        f"each sum is complete, but is added in {named or 'an order of its own'}, not in the declared order: which "
-        "rank sends a chunk first, and in which direction does it travel?",
+        f"each sum is complete, but is added in {named or 'an order of its own'}, not in the declared order: "
+        + (via or "which rank sends a chunk first, and in which direction does it travel?"),
         command(proof.case),
     )
-
-
-MORE_OR_LESS = (
-    "the result is right, but more or less is sent than it needs: is a chunk sent twice, a whole vector in place of a "
-    "chunk, or an empty message?"
-)
 
 
 def remark(proof: Proof) -> str | None:
@@ -161,21 +159,36 @@ def only_on_some(case: Case) -> str | None:
         return (
             "right on 2 ranks, wrong on one, which has no other rank to send to and whose own vector is the result"
             + (f": {said}" if said else ""))
-    named = next((words for sizes, words in FAMILIES if right - {1} == sizes - {1} and case.size not in right), None)
+    named = next((words for sizes, in_each_round, words in FAMILIES if right - {1} == sizes and case.size not in right
+                  and in_each_round(again(case, max(sizes)))), None)
     if named is None:
         return None
     said = cause(case)
     return (f"right on {listed('rank', sorted(right)).removeprefix('ranks ')} ranks, wrong on "
             f"{listed('rank', sorted({*SIZES} - right)).removeprefix('ranks ').removeprefix('rank ')}: {named}"
-            + (f". Here, {said}" if said else ""))
+            + (f". Here, {said}" if said and not isinstance(said, Observation) else ""))
 
 
-FAMILIES: tuple[tuple[set[int], str], ...] = (
-    ({1, 2, 4, 8}, "it needs a power of two. Where a partner's number would be comm.size or more, leave the exchange "
-                   "out, or first send the data of ranks beyond the power of two to others"),
-    ({2, 4, 6, 8}, "it needs an even number of ranks, since it works in pairs: with an odd number the last rank has no "
-                   "partner, and comm.size // 2 leaves it out"),
+def partners_differ_in_a_bit(case: Case) -> bool:
+    """Whether the two ranks of every message differ in one bit, counted from the root."""
+    places = [((m.source - case.root) % case.size, (m.to - case.root) % case.size) for m in case.messages]
+    return bool(places) and all((one ^ other).bit_count() == 1 for one, other in places)
+
+
+def partners_exchange(case: Case) -> bool:
+    """Whether in every round each rank that sends to another receives from that rank."""
+    pairs = {(m.round, m.source, m.to) for m in case.messages}
+    return bool(pairs) and all((round_, to, source) in pairs for round_, source, to in pairs)
+
+
+FAMILIES: tuple[tuple[set[int], Callable[[Case], bool], str], ...] = (
+    ({2, 4, 8}, partners_differ_in_a_bit,
+     "it needs a power of two, since partners differ in one bit of their numbers. Where a partner's number would be "
+     "comm.size or more, leave the exchange out, or first send the data of ranks beyond the power of two to others"),
+    ({2, 4, 6, 8}, partners_exchange,
+     "it needs an even number of ranks, since it works in pairs: with an odd number the last rank has no partner"),
 )
+"""Numbers of ranks, what the messages of every round must show, and the cause."""
 
 
 def command(case: Case) -> str:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from zerosim.proofs.case import Case, before, listed
+from zerosim.proofs.words import Observation
 
 
 def adds_in_the_gather(case: Case) -> str | None:
@@ -14,11 +15,11 @@ def adds_in_the_gather(case: Case) -> str | None:
             if not case.subject.kind.agreeing and (rounds := ring_rounds(case) or 0) > case.size:
                 return (f"it makes {rounds} rounds, and after {case.size - 1} every sum is complete: round "
                         f"{message.round} and later ones add full sums again; loop over range(comm.size − 1)")
-            return (
-                f"in round {message.round} the full sum of {case.cargo(message.carried)} from rank {message.source} "
-                f"is added to the value on rank {message.to}: the sum is complete and must replace that value, so "
-                "receive it without reduce="
-            )
+            told = (f"in round {message.round} the full sum of {case.cargo(message.carried)} from rank "
+                    f"{message.source} is added to the value on rank {message.to}")
+            if not case.subject.kind.agreeing:
+                return Observation(f"{told}, so its contributions count twice: is this message one too many?")
+            return f"{told}: the sum is complete and must replace that value, so receive it without reduce="
     return adds_anew(case)
 
 
@@ -31,8 +32,8 @@ def adds_anew(case: Case) -> str | None:
     if late is None:
         return None
     return (
-        f"after round {there} every full sum is there, and round {late.round} adds again, on rank {late.to}: reduce "
-        "once, in comm.size − 1 rounds; later rounds send full sums on, without reduce="
+        f"after round {there} every full sum is there, and round {late.round} adds again, on rank {late.to}: a sum "
+        "takes comm.size − 1 additions, so reduce once; later rounds send full sums on, without reduce="
     )
 
 

@@ -55,10 +55,12 @@ def why_it_waits(case: Case) -> str:
     ended = [rank for rank, receive in awaited.items() if receive.source not in awaited]
     if ended:
         return too_few_sent(case, ended[0])
-    return (
-        "all waiting ranks receive before they send: use comm.exchange, which does both at once, or have one rank of "
-        "each pair send first"
-    )
+    if not case.messages and not unasked:
+        return ("all waiting ranks receive before they send: use comm.exchange, which does both at once, or have one "
+                "rank of each pair send first")
+    waits = ", ".join(f"rank {rank} for rank {receive.source}" for rank, receive in sorted(awaited.items())[:SHOWN])
+    return (f"ranks wait for each other, {waits}: which of them should send first, in the round in which the others "
+            "receive?")
 
 
 PAIRED = "to= of the sender and source= of the receiver must name each other: which rank sends to which in each round?"
