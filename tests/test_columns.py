@@ -16,6 +16,7 @@ from zerosim.cli import main
 from zerosim.report import columns
 from zerosim.report.page import sections
 from zerosim.report.rows import compared
+from zerosim.scenario import load
 
 
 @pytest.fixture(scope="module")
@@ -135,3 +136,29 @@ def test_an_outcome_prints_what_its_run_printed(tmp_path, capsys):
     assert shown[1:] == ran[ran.index(shown[1]):]
     document = json.loads((tmp_path / "a.json").read_text())
     assert {*document["rows"][0]["own_stage"]["sharded"]} == {"gradients", "optimizer"}
+
+
+@pytest.mark.parametrize(("changes", "caption"), [
+    ([], "Four ways to keep weights"), (["train.steps=1"], "Changed from the file: train.steps = 1"),
+    (["world.ranks=4", "check.test_accuracy=0"], "Changed from the file: check.test_accuracy = 0"),
+    (["train.steps=1", "caption=Mine."], "Mine."),
+])
+def test_a_caption_says_what_was_changed(changes, caption):
+    found = load("compare", changes)
+    assert found.title == "Handwritten digits by DDP and ZeRO Stages I, II and III"
+    assert found.caption.startswith(caption)
+    assert ("Changed" in found.caption) == ("Changed" in caption)
+
+
+def test_run_page_plan_and_notebook_say_what_was_changed(tmp_path, capsys):
+    said, keys = "Changed from the file: world.ranks = 2, train.steps = 1", {"world.ranks": 2, "train.steps": 1}
+    flags = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
+    page = tmp_path / "a.html"
+    assert main(["run", "zero3", *flags, "--set", "check.test_accuracy=0", "--progress", "none", "--report",
+                 str(page)]) == 0
+    shown = [capsys.readouterr().out, page.read_text()]
+    assert all(said in each for each in shown)
+    small = ["--set", "model.layers=1", "--set", "model.width=512", "--set", "model.heads=4"]
+    assert main(["plan", "mpt_7b", "--ranks", "8,16", *small, "--report", str(page)]) == 0
+    said = "Changed from the file: model.layers = 1, model.width = 512, model.heads = 4, world.ranks = 8, 16"
+    assert all(said in " ".join(each.split()) for each in (capsys.readouterr().out, page.read_text()))

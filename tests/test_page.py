@@ -99,7 +99,7 @@ def test_bytes_to_other_hosts_have_a_column_where_there_are_other_hosts(seen):
     assert mean * 4 * row.steps == pytest.approx(away, abs=4 * row.steps)
     page = page_of(found)
     assert "to other hosts, kB" in page
-    assert f">{mean / 1e3:.1f}<" in page
+    assert f">{mean / 1e3:.2f}<" in page
 
 
 def test_it_loads_nothing(seen):

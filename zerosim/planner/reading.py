@@ -18,7 +18,7 @@ from zerosim.planner.planning import Plan, Swept, plan, task_in_words
 from zerosim.planner.questions import Question
 from zerosim.scenario import Scenario, Source, load
 from zerosim.scenario.bounds import MOST_BYTES, check_size
-from zerosim.scenario.load import parse
+from zerosim.scenario.load import changed_caption, parse
 from zerosim.scenario.origin import OVERRIDE
 from zerosim.scenario.sections import MOST_RANKS
 
@@ -44,6 +44,9 @@ def read_plan(
     fixed = [f"{key}={written(value)}" for key, value in overrides.items()]
     keys = [[f"{key}={written(value)}" for value in listed(key, values)] for key, values in sweep.items()]
     scenario = training(path, fixed, python=python)
+    if counts and counts != [scenario.world.ranks] and (scenario.title or scenario.caption):
+        said = changed_caption(scenario.caption, {"world.ranks": ", ".join(map(str, counts))})
+        scenario = replace(scenario, caption=said)
     combinations = [names for names in itertools.product(*keys) if names]
     if max(len(combinations), 1) * max(len(counts), 1) * len(scenario.rows) > MOST_ROWS:
         raise UsageError(f"that makes more than {MOST_ROWS} rows; sweep less, or over fewer ranks at a time")

@@ -1,5 +1,6 @@
 """The outcome of a scenario of collectives, in the terminal and as a JSON document."""
 
+import re
 from dataclasses import asdict
 from typing import Any
 
@@ -13,6 +14,8 @@ from zerosim.verdict.collectives import CollectivesOutcome, spread
 from zerosim.words import plural
 
 SCHEMA = "zerosim.collective/1"
+COMMAND = re.compile(r" \((zerosim show [^)]*)\)")
+"""A command within a cause; the terminal prints it on a line of its own, unbroken, so that it can be copied."""
 
 
 def described_values(scenario: CollectiveScenario) -> str:
@@ -34,7 +37,10 @@ def show_collectives(console: Console, outcome: CollectivesOutcome) -> None:
         if finding.holds:
             show_words(console, f"{finding.seen} (as claimed)", key="✓ ", style="green")
         else:
-            show_words(console, f"does not hold: {finding.claim}; seen: {finding.seen}", key="✗ ", style="red")
+            seen = COMMAND.sub("", finding.seen)
+            show_words(console, f"does not hold: {finding.claim}; seen: {seen}", key="✗ ", style="red")
+            for command in COMMAND.findall(finding.seen):
+                console.print(f"  {command}", style="red", markup=False, soft_wrap=True)
     alone = not console.is_terminal
     failed = [finding.claim for finding in outcome.findings if not finding.holds]
     if not outcome.findings:

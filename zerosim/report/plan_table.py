@@ -44,7 +44,7 @@ def show_plan(console: Console, plan: Plan) -> None:
     for broken in plan.broken:
         show_words(console, f"FAILED: {broken}", style="bold red")
     for words in not_judged(plan):
-        show_words(console, f"Not judged: {words}")
+        show_words(console, words)
     if plan.passed and any(claim.broken is not None for claim in plan.claims):
         ranks = plural(plan.scenario.world.ranks, "rank")
         show_words(console, f"PASSED: all claims hold on {ranks}", style="bold")
@@ -101,7 +101,8 @@ def room(row: PlannedRow) -> str:
 def not_judged(plan: Plan) -> list[str]:
     """A sentence about the claims that are not judged here, if there are any."""
     left = [claim.words for claim in plan.claims if claim.broken is None]
-    return [f"{joined_names(left)}: claims of the scenario with its own ranks and keys"] if left else []
+    why = "Scenario checks skipped, because --ranks, --set or --sweep changed it"
+    return [f"{why}: {joined_names(left)}"] if left else []
 
 
 def names_of(rows: Sequence[PlannedRow]) -> list[str]:
@@ -125,7 +126,7 @@ def legend(rows: Sequence[PlannedRow]) -> list[tuple[str, str]]:
         ("memory", "at the peak, on each device; below 'fits': the bytes beyond its memory"),
         *((FAR[tier], "the same of offloaded states, for each device") for tier in far_tiers(rows)),
         ("step", "time of one step; compute: forward, backward and recomputation"),
-        ("waits", "exposed communication: nothing is computed meanwhile"),
+        ("waits", "exposed communication: time in which the device does not compute"),
         ("MFU, HFU", "operations that the model needs, and operations executed, over the device's peak rate"),
     ]
     if any(round(row.hfu, 3) < round(row.mfu, 3) for row in rows):

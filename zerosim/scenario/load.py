@@ -5,6 +5,7 @@ decides it, so that `run`, `plan`, `zs.run` and `zs.plan` cannot differ.
 """
 
 import dataclasses
+import json
 import os
 import re
 import tomllib
@@ -46,6 +47,8 @@ def load(
     An override has the form `"train.optimizer=sgd"`. The scenario is one of training, unless it has `kind =
     "collective"`.
 
+    The caption of a scenario with changed keys names these in place of its own words, which may no longer be true.
+
     An override's value is TOML within the bounds of a scenario, or else a plain string; it replaces the file's.
     Without `python` keys that name Python are refused. Raises `ScenarioError` with the line and column of the error,
     in the file or in the override.
@@ -53,13 +56,47 @@ def load(
     file, document, where = read_source(path)
     check_size(sum(map(len, overrides)), OVERRIDE)
     written = {key: (file, position) for key, position in where.items()}
+    changed = {}
     for override in overrides:
-        apply(parse_override(override), document, written)
+        key, value, places = parse_override(override)
+        if value_at(document, key) != value and key[0] not in SAY_NOTHING:
+            changed[".".join(map(str, key))] = value
+        apply((key, value, places), document, written)
+    said = document.get("title") or document.get("caption")
+    if changed and said and written.get(("caption",), (file,))[0] != OVERRIDE:
+        document["caption"] = changed_caption("", changed)
     origin = Origin(file, written, Loader(python))
     kind = Choice(("training", "collective")).read(document.get("kind", "training"), ("kind",), origin)
     if kind == "collective":
         return CollectiveScenario(**section_values(CollectiveScenario, document, (), origin), origin=origin)
     return Scenario(**section_values(Scenario, document, (), origin), origin=origin)
+
+
+CHANGED = "Changed from the file: "
+SAY_NOTHING = ("title", "caption", "checkpoint")
+"""The keys whose change leaves a caption true."""
+MOST_CHANGES = 4
+"""The most changed keys that a caption names."""
+
+
+def changed_caption(caption: str, changed: Mapping[str, Any]) -> str:
+    """The caption of a scenario whose keys were changed: these keys, because its own may no longer be true.
+
+    >>> changed_caption("It fits on 8.", {"world.ranks": 2, "train.optimizer": "sgd"})
+    'Changed from the file: world.ranks = 2, train.optimizer = sgd'
+    """
+    known = [caption.removeprefix(CHANGED)] if caption.startswith(CHANGED) else []
+    said = [f"{key} = {value if isinstance(value, str) else json.dumps(value, default=str)}"
+            for key, value in changed.items()]
+    more = f" and {len(said) - MOST_CHANGES} more" * (len(said) > MOST_CHANGES)
+    return CHANGED + ", ".join([*known, *said[:MOST_CHANGES]]) + more
+
+
+def value_at(document: Any, path: KeyPath) -> Any:
+    """The value at a path of a document; None if there is none."""
+    for name in path:
+        document = document.get(name) if isinstance(document, dict) else None
+    return document
 
 
 def read_source(path: Source) -> tuple[str, Document, Positions]:

@@ -39,6 +39,8 @@ KIND_COLOURS = ("#d9b53b", "#b0305c", "#6b4f3a", "#e6a5c3", "#8c9a4b")
 TALL, LANE, GAP = 18, 11, 12
 """The heights in pixels of the lane of computation, of another lane, and of the gap between two ranks."""
 PICKED = "#d0006f"
+DEVICE = "#2f7fd0"
+"""The colour of the line at the device's memory, which no kind of memory has."""
 SIDE = 96
 """The pixels on the left of every picture of time, so that their axes are aligned."""
 
@@ -83,7 +85,11 @@ AFTER_WAITING: Spec = {"field": "came_ns"}
 
 
 def memory(until: int, most_bytes: int) -> Spec:
-    """The memory of a rank in a step, stacked by kind; data `curve`."""
+    """The memory of a rank in a step, stacked by kind; data `curve`.
+
+    A kind's outline has its colour, so that a peak narrower than a pixel can be seen on dark and on white.
+    """
+    kinds = colour(list(KIND_NAMES.values()), KIND_COLOURS, "kind")
     return {
         "$schema": VEGA_LITE,
         "data": {"name": "curve"},
@@ -92,14 +98,14 @@ def memory(until: int, most_bytes: int) -> Spec:
         "autosize": {"type": "fit-x", "contains": "padding"},
         "config": CONFIG,
         "params": window(until),
-        "mark": {"type": "area", "interpolate": "step-after", "clip": True, "aria": False, "strokeWidth": 0.8,
-                 "stroke": "#0006"},
+        "mark": {"type": "area", "interpolate": "step-after", "clip": True, "aria": False, "strokeWidth": 0.8},
         "encoding": {
             "x": {"field": "ns", **time_axis("ms since the step began")},
             "y": {"field": "bytes", "type": "quantitative", "stack": "zero",
                   "scale": {"domain": [0, most_bytes], "nice": True},
                   "axis": {"title": None, **BYTES, "tickCount": 4, "minExtent": SIDE, "maxExtent": SIDE}},
-            "color": {"field": "kind", **colour(list(KIND_NAMES.values()), KIND_COLOURS, "kind")},
+            "color": {"field": "kind", **kinds},
+            "stroke": {"field": "kind", **kinds, "legend": None},
             "order": {"field": "place", "type": "quantitative"},
             "tooltip": [{"field": "kind"}],
         },

@@ -100,7 +100,7 @@ def head(plan: Plan) -> Markup:
         element("p", machine(plan.rows), class_="setting"),
         element("p", sentence(plan), class_="verdict passed" if plan.passed and plan.best else "verdict failed"),
         *(element("p", f"FAILED: {words}", class_="verdict failed") for words in plan.broken),
-        *(element("p", f"Not judged: {words}") for words in not_judged(plan))))
+        *(element("p", words) for words in not_judged(plan))))
 
 
 def excerpt(plan: Plan) -> Markup:

@@ -5,8 +5,8 @@ from typing import Any
 
 from zerosim.report.page.pictures import (
     CONFIG,
+    DEVICE,
     KIND_COLOURS,
-    PICKED,
     ROW_COLOURS,
     VEGA_LITE,
     PictureValues,
@@ -19,7 +19,7 @@ from zerosim.report.run_document import KIND_NAMES, KINDS, RowDocument
 
 def peaks(rows: Sequence[RowDocument], device_bytes: int) -> Spec:
     """The memory of a rank of each row at the peak, by kind, and a line at the memory of the device."""
-    drawn = bars("held at the peak; line: device memory", "kind", list(KIND_NAMES.values()), KIND_COLOURS,
+    drawn = bars("held at the peak", "kind", list(KIND_NAMES.values()), KIND_COLOURS,
                  [row.name for row in rows])
     return beside_device(drawn, "x", device_bytes)
 
@@ -27,13 +27,20 @@ def peaks(rows: Sequence[RowDocument], device_bytes: int) -> Spec:
 def beside_device(drawn: Spec, axis: str, device_bytes: int) -> Spec:
     """A picture of bytes with a line at the memory of the device across the axis of bytes."""
     held = {key: drawn[key] for key in ("mark", "encoding")}
+    at = {"field": "bytes", "type": "quantitative"}
+    here = {"values": [{"bytes": device_bytes, "of": "device memory"}]}
     line = {
-        "data": {"values": [{"bytes": device_bytes, "of": "the device's memory"}]},
-        "mark": {"type": "rule", "aria": False, "stroke": PICKED, "strokeWidth": 2},
-        "encoding": {axis: {"field": "bytes", "type": "quantitative"},
-                     "tooltip": [{"field": "of"}, {"field": "bytes", "format": ",.6~g"}]},
+        "data": here,
+        "mark": {"type": "rule", "aria": False, "stroke": DEVICE, "strokeWidth": 2, "strokeDash": [6, 3]},
+        "encoding": {axis: at, "tooltip": [{"field": "of"}, {"field": "bytes", "format": ",.6~g"}]},
     }
-    return {key: value for key, value in drawn.items() if key not in held} | {"layer": [held, line]}
+    other, align, baseline, dx = ("y", "right", "top", -4) if axis == "x" else ("x", "left", "bottom", 4)
+    label = {
+        "data": here,
+        "mark": {"type": "text", "aria": False, "align": align, "dx": dx, "baseline": baseline, "fontSize": 11},
+        "encoding": {axis: at, other: {"value": 2}, "text": {"field": "of"}},
+    }
+    return {key: value for key, value in drawn.items() if key not in held} | {"layer": [held, line, label]}
 
 
 def with_device(specs: dict[str, Spec], device_bytes: int) -> dict[str, Spec]:
