@@ -1,14 +1,21 @@
 """Mutants of every kind of file do no harm; and what would is noticed."""
 
+import hashlib
+import io
+import json
+import os
 import random
 from unittest import mock
 
+import numpy as np
 import pytest
 
 from tests.hostile import attack
 from tests.hostile.__main__ import main
 from tests.hostile.attack import KINDS, Grounds, attacked, fault_of
 from tests.hostile.mutate import LEAVES, bytes_of, document_of, lines_of
+from zerosim.checkpoint.manifest import canonical
+from zerosim.formulas.activations import pass_peaks
 
 COUNTS = {"scenario": 80, "data": 30, "weights": 30, "checkpoint": 8, "outcome": 6}
 
@@ -82,3 +89,73 @@ def test_faults_are_reported_with_their_seeds(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(KINDS, "scenario", raising)
     assert main(["--seed", "5", "--scenarios", "1", "--files", "0"]) == 1
     assert capsys.readouterr().out.splitlines()[0] == "scenario, seed 5: ValueError: planted"
+
+
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize("words", [
+    ["run", "s.toml", "--checkpoint", LONG], ["run", "s.toml", "--resume", f"a/{LONG}"], ["run", LONG], ["plan", LONG],
+    ["run", "s.toml", "--set", f"data.source={'y/' * 2500}"], ["run", "s.toml", "--json", "y/" * 2500],
+    ["checkpoint", "show", LONG], ["checkpoint", "full", LONG, "--weights", "f"], ["exercises", LONG],
+    ["torch", LONG], ["check", "s.toml"], ["prove", "naive.all_reduce", "--ranks", "400"]], ids=lambda words: words[0])
+def test_names_that_no_file_can_have_are_refused_in_one_line(words, tmp_path):
+    assert fault_of(Grounds(tmp_path / "grounds").attempt(words), codes=(2,)) is None
+
+
+def npy(array):
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+BOMB = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\xea\x60\0\0\xea\x60\x08\2\0\0\0\x8d\x1f\x1e\x11"
+
+
+@pytest.mark.parametrize("content", [
+    npy(np.array(["a"])), npy(np.array([(1, 2.0)], "i4,f8")), npy(np.zeros(2, "V4")), npy(np.ones(2, complex)),
+    b"\x93NUMPY\1\0v\0" + b"(" * 118, b"\x93NUMPY\1\0", BOMB, b"P5 9999999 9999999 255 ", b""], ids=range(9))
+@pytest.mark.parametrize("name", ["a.npy", "a.png"])
+def test_files_that_are_no_images_are_refused_in_one_line(name, content, tmp_path):
+    grounds = Grounds(tmp_path / "grounds")
+    (grounds.folder / "i" / "class").mkdir(parents=True)
+    (grounds.folder / "i" / "class" / name).write_bytes(content)
+    assert fault_of(grounds.attempt(["run", "s.toml", "--set", "data.source=i"]), codes=(2,)) is None
+
+
+@pytest.mark.parametrize(("columns", "codes"), [(["a", "a", "y"], (0, 1)), (["y", "a", "y"], (2,))])
+def test_columns_of_one_name(columns, codes, tmp_path):
+    parquet, arrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    grounds = Grounds(tmp_path / "grounds")
+    parquet.write_table(arrow.table([arrow.array([0, 1] * 4)] * 3, names=columns), grounds.folder / "t.parquet")
+    words = ["run", "s.toml", "--progress", "none", "--set", "data.source=t.parquet", "--set", "data.target=y"]
+    assert fault_of(grounds.attempt(words), codes=codes) is None
+
+
+def test_a_loss_scale_that_none_has_is_damage(tmp_path):
+    grounds = Grounds(tmp_path / "grounds")
+    (path,) = (grounds.folder / "k").glob("*/*/manifest.json")
+    said = json.loads(path.read_bytes())["manifest"] | {"loss_scale": 0.0}
+    path.write_bytes(canonical({"manifest": said, "sha256": hashlib.sha256(canonical(said)).hexdigest()}))
+    code, words = grounds.attempt(["run", "s.toml", "--resume", "k", "--progress", "none"])
+    assert code == 2
+    assert "damaged: ValueError at loss_scale" in words
+
+
+@pytest.mark.parametrize("columns", ["²", "9" * 5000, "-1"])
+def test_a_strange_width_of_the_terminal_is_ignored(columns, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    assert fault_of(Grounds(tmp_path / "grounds").attempt(["scenarios"]), codes=(0,)) is None
+
+
+def test_a_folder_that_may_not_be_searched_is_refused_in_one_line(tmp_path):
+    if os.geteuid() == 0:
+        pytest.skip("nothing is forbidden to root")
+    grounds = Grounds(tmp_path / "grounds")
+    (grounds.folder / "closed").mkdir(mode=0)
+    for words in (["--checkpoint", "closed/x"], ["--resume", "closed/x"], ["--set", "data.source=closed/x"]):
+        assert fault_of(grounds.attempt(["run", "s.toml", *words]), codes=(2,)) is None
+
+
+def test_the_graphs_of_earlier_runs_are_not_kept():
+    assert pass_peaks.cache_parameters()["maxsize"] <= 64

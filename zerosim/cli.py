@@ -107,7 +107,7 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     try:
         if not given:
             top.exit(2, top.format_help())
-        parsed, unknown = top.parse_known_args(given)
+        parsed, unknown = top.parse_known_args(without_spaces(given))
         if unknown and given[0] not in COMMANDS:
             top.error(f"found {given[0]!r} before the command; give the command first, and then its flags")
         if unknown:
@@ -115,6 +115,23 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
         return parsed
     finally:
         sys.stdout.flush()
+
+
+def without_spaces(given: Sequence[str]) -> list[str]:
+    """The command line with each override as one word.
+
+    >>> without_spaces(["run", "zero3", "--set", "train.steps", "=", "5"])
+    ['run', 'zero3', '--set', 'train.steps=5']
+    """
+    words: list[str] = []
+    for word in given:
+        key = words[-1] if words[-2:-1] == ["--set"] else ""
+        begun = key.endswith("=") and key not in given
+        if key and (begun or ("=" not in key and word.startswith("="))):
+            words[-1] += word
+        else:
+            words.append(word)
+    return words
 
 
 class Version(argparse.Action):

@@ -147,8 +147,12 @@ def check_replaceable(path: Name) -> None:
             raise refused(errno.EACCES)
     if stat.S_ISREG(kind):
         beside = beside_of(place)
-        os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))
-        os.unlink(beside)
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
+        try:
+            os.posix_fallocate(descriptor, 0, 1)  # a full disk has room for empty files
+        finally:
+            os.close(descriptor)
+            os.unlink(beside)
 
 
 def reason(error: OSError | ValueError) -> str:

@@ -32,6 +32,9 @@ WIDTH = 100
 RUN_WIDTH = 80
 """The default columns of a run's output: launchers pipe it to terminals that may have no more."""
 
+LONGEST_LINE = 1500
+"""The most characters of an error; a path or a name in it may have any length."""
+
 FLAGS = ("csv", "html", "json", "report", "svg", "toml", "trace", "weights")
 """The flags that name a file to write."""
 
@@ -162,6 +165,8 @@ def complain(error: BaseException) -> int:
     if isinstance(error, OSError) and error.errno in (errno.EPIPE, *NO_ROOM):
         abandon(sys.stdout)
         said = said and f"cannot write to standard output: {error.strerror}"
+    if len(said) > LONGEST_LINE and isinstance(error, ZerosimError):
+        said = f"{said[: LONGEST_LINE // 2]}…{said[-LONGEST_LINE // 2 :]}"
     if said:
         with suppress(OSError):
             print(printable(said if isinstance(error, ScenarioError) else f"zerosim: {said}"), file=sys.stderr)

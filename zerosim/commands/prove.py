@@ -8,7 +8,11 @@ from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.grading.variants import by_contract
 from zerosim.jobs.proofs import proofs_of
 from zerosim.proofs.subject import files_of, named_subject, with_hosts
+from zerosim.report.grid import show_words
 from zerosim.report.proof_text import document, show_proofs
+
+LONG = 100
+"""The number of ranks beyond which a proof takes more than a few seconds."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +34,8 @@ def main(arguments: argparse.Namespace) -> int:
     console = standard_output(arguments)
     subject = with_hosts(
         by_contract(named_subject(arguments.subject, arguments.collective)), arguments.ranks_per_host)
+    if max(arguments.ranks) > LONG:
+        show_words(console, f"A proof on more than {LONG} ranks may take minutes; interrupt it with Ctrl-C")
     proofs = proofs_of(subject, arguments.ranks)
     show_proofs(console, subject, arguments.ranks, proofs)
     if arguments.json:

@@ -115,11 +115,18 @@ def chunks_by_element(count: int, size: int) -> dict[int, int]:
 
 
 def claims(kind: CollectiveKind, size: int, count: int, root: int) -> dict[Place, tuple[Term, ...]]:
-    """The terms expected in each place at the end, each once; other places do not matter."""
+    """The terms expected in each place at the end, each once; other places do not matter.
+
+    Places with the same terms share one tuple, so that work on it can be done once.
+    """
     cut, vectors = bounds(count, size), [symbols(rank, count) for rank in range(size)]
     claimed: dict[Place, tuple[Term, ...]] = {}
+    terms_from: dict[Any, list[tuple[Term, ...]]] = {}
     for rank in range(size):
         for chunk in kind.filled(rank, size, root):
             places = ((rank, element) for element in range(*cut[chunk]))
-            claimed |= zip(places, zip(*kind.contributions(vectors, rank, chunk, root), strict=True), strict=True)
+            sources = tuple(kind.sources(rank, chunk, size, root))
+            if sources not in terms_from:
+                terms_from[sources] = list(zip(*kind.contributions(vectors, rank, chunk, root), strict=True))
+            claimed |= zip(places, terms_from[sources], strict=True)
     return claimed
