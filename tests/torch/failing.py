@@ -27,7 +27,9 @@ if way == "calls_another":
     dist.broadcast(tensor, 0) if rank == 1 else dist.reduce(tensor[:10], 1)
 if way == "stays_away" and rank == 1:
     time.sleep(60)
-if way == "stays_away":
+if way == "leaves" and rank == 1:
+    sys.exit(7)
+if way in ("stays_away", "leaves"):
     dist.all_reduce(tensor)
 if way == "nobody_sends" and rank == 1:
     dist.recv(tensor)

@@ -43,7 +43,8 @@ def test_other_peoples_scripts_run_unchanged():
     ("brings_less", 3, "in the all_reduce of failing.py:23, step 1: both sides must name the same length"),
     ("brings_less_beside", 3, "in the all_reduce of failing.py:25, step 1: both sides must name the same length"),
     ("calls_another", 3, "of failing.py:27, step 1: both sides must name the same length"),
-    ("stays_away", 3, "rank 1 computes in step 1; rank 2 waits for a message from rank 1 in the all_reduce of failing"),
+    ("leaves", 7, "rank 1 has ended by sys.exit(7) while others run"),
+    ("stays_away", 3, "rank 1 computes at failing.py:29 in step 1; rank 2 waits for a message from rank 1 in the all_"),
     ("nobody_sends", 3, "rank 1 waited 2 s for a message from any rank: rank 0 "),
     ("waits_a_second", 3, "waited 1 s, the timeout of this wait, for a message from rank 0"),
     ("exits", 5, ""),
@@ -90,6 +91,37 @@ def test_ranks_are_the_launchers_whatever_a_parent_was(words, said):
     inherited = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "1", "ZEROSIM_SET_RANK": "0 of 1"}
     outcome = mpiexec(["-n", "2", sys.executable, "-c", script], timeout=SECONDS_TO_END, environment=inherited)
     assert said in outcome.stdout + outcome.stderr
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(("last", "code", "said"), [
+    ("pass", 0, ""),
+    ("torch.zeros(1).to(5).pin_memory(); torch.cuda.set_device(5)", 2, "torch.cuda.set_device(5): --cpu has one"),
+])
+def test_a_script_for_gpus_runs_on_the_cpu(tmp_path, last, code, said):
+    script = tmp_path / "gpus.py"
+    script.write_text(FOR_GPUS + last)
+    outcome = zerosim_torch(2, "--cpu", str(script))
+    assert outcome.returncode == code, outcome.stderr
+    assert said in outcome.stderr
+
+
+FOR_GPUS = """
+import os, torch, torch.distributed as dist, torch.multiprocessing as mp
+def work(rank, size):
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", rank=rank, world_size=size, device_id=torch.device("cuda", rank))
+    model = torch.nn.Linear(4, 4).to(rank)
+    model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank])
+    scaler, began = torch.amp.GradScaler("cuda"), torch.cuda.Event(enable_timing=True)
+    began.record()
+    with torch.autocast("cuda", dtype=torch.bfloat16), torch.cuda.stream(torch.cuda.Stream()):
+        loss = model(torch.randn(2, 4, device=f"cuda:{rank}")).sum()
+    scaler.scale(loss).backward()
+    torch.cuda.synchronize()
+    torch.load(os.devnull, map_location="cuda") if rank > 9 else dist.barrier(device_ids=[rank])
+mp.spawn(work, args=(torch.cuda.device_count(),), nprocs=torch.cuda.device_count())
+"""
 
 
 def test_a_script_that_is_not_there_is_one_line():

@@ -36,6 +36,7 @@ def test_fsdp2_sends_what_stage_iii_sends_and_its_lines_are_named(written):
     losses = 5 * 4  # the script reduces its loss after each step: 4 bytes
     sent = [rank["sent_bytes"] for rank in row["traffic"]]
     assert sent == [steps * 3 * parameters // 2 + losses] * 2
+    assert row["volume"] == 3 + 4 / (parameters // 2)
     calls = [call["collective"] for call in row["calls"][0]]
     assert sorted(calls) == ["all_gather"] * 6 + ["all_reduce"] + ["reduce_scatter"] * 3
     assert all("training.py:" in call["by"] for call in row["calls"][0])
@@ -55,7 +56,10 @@ def test_a_run_of_pytorch_stands_beside_one_of_zerosim(written, tmp_path, capsys
     assert main(["run", "scenarios/zero3.toml", *flags]) == 0
     assert main(["report", str(own), str(written["json"]), "--html", str(both)]) == 0
     assert "calls of collectives" in both.read_text()
-    assert "calls of collectives" in written["report"].read_text()
+    page = written["report"].read_text()
+    assert "calls of collectives" in page
+    assert "SHA-256 of the weights" not in page
+    assert 'class="verdict"' in page
 
 
 @pytest.mark.mpi

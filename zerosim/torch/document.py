@@ -34,6 +34,7 @@ def seen(rank: int, watch: Watch) -> dict[str, Any]:
     peak = max(ledger.peak_total, sum(resting.values()))
     return {
         "losses": watch.losses,
+        "steady_bytes": steady(watch.sent_bytes),
         "seconds": watch.seconds,
         "whole_bytes": watch.whole_bytes,
         "calls": [asdict(call) for call in watch.last_calls],
@@ -81,7 +82,7 @@ def document(title: str, command: str, world: dict[str, Any], found: list[dict[s
         "stage": STAGE, "name": title, "equal": None, "compared_with": None, "first_divergence": None,
         "disagreement": None, "losses": [mean(each["losses"][step] for each in found) for step in range(steps)],
         "test": None, "weights_sha256": "", "optimizer_sha256": "", "traffic": [each["traffic"] for each in found],
-        "traffic_holds": True, "volume": volume(found, steps), "memory": [each["memory"] for each in found],
+        "traffic_holds": True, "volume": volume(found), "memory": [each["memory"] for each in found],
         "calls": [each["calls"] for each in found], "seconds": {"train": found[0]["seconds"], "save": 0.0},
         "resumed": None, "trace": trace_document(trace),
     }
@@ -97,12 +98,21 @@ def document(title: str, command: str, world: dict[str, Any], found: list[dict[s
     })
 
 
-def volume(found: list[dict[str, Any]], steps: int) -> float:
-    """The bytes sent per rank and step, the mean over ranks and steps, in units of P (N−1)/N; P: bytes of all
-    parameters."""
+def steady(sent_bytes: Sequence[int]) -> float:
+    """The bytes sent per step after the first, which includes construction; those of one step if there is no other.
+
+    >>> steady([1000, 1200, 1400]), steady([70]), steady([])
+    (200.0, 70.0, 0.0)
+    """
+    first, *others = sent_bytes or [0]
+    return (others[-1] - first) / len(others) if others else float(first)
+
+
+def volume(found: list[dict[str, Any]]) -> float:
+    """The bytes sent per rank and step, after the first step, in units of P (N−1)/N; P: bytes of all parameters."""
     ranks, whole = len(found), max(each["whole_bytes"] for each in found)
-    sent = sum(each["traffic"]["sent_bytes"] for each in found)
-    return sent / (steps * whole * (ranks - 1)) if steps * whole * (ranks - 1) else 0.0
+    sent = sum(each["steady_bytes"] for each in found)
+    return float(sent / (whole * (ranks - 1))) if whole * (ranks - 1) else 0.0
 
 
 def mean(values: Any) -> float:

@@ -1,7 +1,10 @@
 """Runs a PyTorch script as `__main__`; all groups that it makes on the CPU belong to this package."""
 
+import os
 import runpy
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -11,7 +14,9 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
+import torch.multiprocessing
 from torch.distributed import device_mesh, distributed_c10d
 
 import zerosim.torch  # noqa: F401 - registers the backend
@@ -25,6 +30,7 @@ from zerosim.torch.memory import Live
 from zerosim.torch.watching import WATCH
 from zerosim.worlds.mpi import connect
 from zerosim.worlds.mpi_world import MpiWorld
+from zerosim.worlds.processes import offer_line
 
 REFUSED = ("split_group", "shrink_group")
 """Functions of `torch.distributed` that other backends alone support."""
@@ -50,6 +56,8 @@ def run_script(script: str, arguments: Sequence[str], *, memory: bool, on_cpu: b
 
     Raises `Left` if that code is not 0 and other ranks go on.
     """
+    offer_line()
+    end_when_told()
     with ExitStack() as around:
         around.enter_context(every_group_is_ours(("nccl",) if on_cpu else ()))
         if on_cpu:
@@ -74,6 +82,46 @@ def run_main(script: str, arguments: Sequence[str]) -> int:
     except SystemExit as ended:
         return code_of(ended)
     return 0
+
+
+def end_when_told() -> None:
+    """Let SIGTERM end this rank while C++ code keeps Python's handler from running; a handler of the script decides.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
+    board = connect().board
+    if board is None or not callable(handler):
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
+
+    def wait() -> None:
+        while signal.SIGTERM not in os.read(reading, 1) or signal.getsignal(signal.SIGTERM) != handler:
+            pass
+        time.sleep(LEAVING)
+        board.end()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def spawn(
+    fn: Callable[..., Any], args: tuple[Any, ...] = (), nprocs: int = 1, join: bool = True, daemon: bool = False,
+    start_method: str = "spawn",
+) -> Any:
+    """`torch.multiprocessing.spawn`: if it asks for as many processes as there are ranks, each rank calls `fn`."""
+    comm = connect()
+    if nprocs == comm.size:
+        return fn(comm.rank, *args)
+    words = f"mp.spawn asks for {nprocs} processes; mpirun -n {nprocs} zerosim torch … runs each as a rank"
+    if comm.size > 1:
+        raise UsageError(f"{words}, and there are {comm.size}")
+    print(f"zerosim: {words}, here they run without zerosim", file=sys.stderr)
+    return SPAWN(fn, args, nprocs, join, daemon, start_method)
+
+
+SPAWN = torch.multiprocessing.spawn
 
 
 class Left(ZerosimError):
@@ -147,6 +195,7 @@ def code_of(ended: SystemExit) -> int:
 def every_group_is_ours(also: Sequence[str] = ()) -> Iterator[None]:
     """A context in which every group that is made on the CPU, or with a backend of `also`, is one of zerosim's."""
     original = dist.init_process_group, dist.new_group
+    torch.multiprocessing.spawn = spawn
     other = {name: refused(name) for name in REFUSED} | {"monitored_barrier": monitored_barrier}
     others = {name: getattr(dist, name) for name in other}
     for name, function in other.items():
@@ -157,6 +206,7 @@ def every_group_is_ours(also: Sequence[str] = ()) -> Iterator[None]:
     try:
         yield
     finally:
+        torch.multiprocessing.spawn = SPAWN
         for name, function in others.items():
             setattr(dist, name, function)
         for module in (dist, distributed_c10d, device_mesh):

@@ -117,6 +117,8 @@ class Watch:
     ledger: Ledger = field(default_factory=Ledger)
     spans: list[RankStep] = field(default_factory=list)
     """The spans of the last finished step."""
+    sent_bytes: list[int] = field(default_factory=list)
+    """The bytes that this rank had sent when each step ended."""
     seconds: float = 0.0
     faults: Faults | None = None
     failure: BaseException | None = None
@@ -180,6 +182,7 @@ class Watch:
             self.last_calls, self.calls.made = self.calls.made, []
             self.losses.append(self._loss)
             self._loss = 0.0
+            self.sent_bytes.append(self.traffic.sent_bytes)
             self.seconds = time.monotonic() - self._began
             self.spans = [self.tracer.end(self.step)]
             self.tracer.begin()

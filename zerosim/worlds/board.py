@@ -18,7 +18,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from zerosim.worlds.here import Location
-from zerosim.worlds.processes import FROZEN, GONE, are_listed, state_of
+from zerosim.worlds.processes import FROZEN, GONE, are_listed, line_of, state_of
 
 CHANNELS = 16
 """The number of channels of a rank that are on the board, in order of creation."""
@@ -134,21 +134,24 @@ Done(words='rank 1 waits for a message from rank 0', location='in the all_gather
         process, _, reading = RANK.unpack_from(self._map, start(rank))
         return os.open(f"/proc/{process}/fd/{reading}", os.O_RDONLY | os.O_NONBLOCK)
 
-    def what_all_do(self, dead: Collection[int] = ()) -> list[Done]:
-        """The state of each rank, the `dead` first; the state of the others at the time of those deaths."""
+    def what_all_do(self, dead: Collection[int] = (), *, ask: bool = True) -> list[Done]:
+        """The state of each rank, the `dead` first; the state of the others at the time of those deaths.
+
+        If it may `ask`, a rank that computes says at which line of Python.
+        """
         others = [rank for rank in range(self._ranks) if rank not in dead]
         return [
             *(Done(f"rank {rank} has died", self._location(rank, 0)) for rank in dead),
-            *(done for rank in others for done in self._what_does(rank, alive=not dead)),
+            *(done for rank in others for done in self._what_does(rank, alive=not dead, ask=ask and not dead)),
         ]
 
     def stand_still(self) -> list[Done]:
         """The states of all ranks if none of them computes and all are on this host; otherwise empty."""
-        found = self.what_all_do()
+        found = self.what_all_do(ask=False)
         moving = any("computes" in each.words or "another host" in each.words for each in found)
         return [] if moving else found
 
-    def _what_does(self, rank: int, *, alive: bool) -> list[Done]:
+    def _what_does(self, rank: int, *, alive: bool, ask: bool) -> list[Done]:
         process, so_far, _ = RANK.unpack_from(self._map, start(rank))
         if not process:
             return [Done(f"rank {rank} is on another host", "")]
@@ -162,7 +165,8 @@ Done(words='rank 1 waits for a message from rank 0', location='in the all_gather
             for channel in range(CHANNELS)
             for whom, in [WAIT.unpack_from(self._map, start(rank, channel))] if whom != NOBODY
         ]
-        return waits or [Done(f"rank {rank} computes", self._location(rank, 0))]
+        line = line_of(process) if ask and not waits else ""
+        return waits or [Done(f"rank {rank} computes{f' at {line}' if line else ''}", self._location(rank, 0))]
 
     def _location(self, rank: int, channel: int) -> str:
         at = start(rank, channel) + WAIT.size

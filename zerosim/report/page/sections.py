@@ -1,7 +1,7 @@
 """The sections of the page, in reading order; each is HTML with placeholders for its pictures."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zerosim.report.activities import ACTIVITIES, WORDS, activity, in_order
@@ -51,7 +51,7 @@ def heading(run: RunDocument) -> Markup:
     parts = [
         element("h1", f"{run.label}: {title}" if run.label else title),
         element("p", str(run.scenario["caption"]), class_="caption"),
-        element("p", verdict, class_="verdict passed" if run.document["passed"] else "verdict failed"),
+        element("p", verdict, class_=verdict_class(run.document)),
     ]
     parts.append(failures(run))
     if run.diverging:
@@ -111,6 +111,13 @@ def cell(heading: str, words: str) -> Markup:
 def scrolling(content: Markup) -> Markup:
     """Content that may be wider than the page: it scrolls by itself, by keys too."""
     return element("div", content, class_="scrolling", tabindex=0)
+
+
+def verdict_class(document: Mapping[str, Any]) -> str:
+    """The classes of a verdict; one without claims, which begins with "RAN", has no colour."""
+    if not document["passed"]:
+        return "verdict failed"
+    return "verdict" if str(document["verdict"]).startswith("RAN") else "verdict passed"
 
 
 def shared(run: RunDocument) -> Markup:
