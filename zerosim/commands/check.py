@@ -11,7 +11,7 @@ from zerosim.autograd.operations.table import EXAMPLES, OPERATIONS, OperationExa
 from zerosim.collectives import Algorithm
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import UsageError
-from zerosim.grading.tried import fault_of_stage
+from zerosim.grading.stages import fault_of_stage
 from zerosim.optim.optimizers import Optimizer
 from zerosim.optim.own import wrong
 from zerosim.parts import Named

@@ -23,10 +23,9 @@ from zerosim.grading.claim import Claim
 from zerosim.grading.claims import CLAIMS
 from zerosim.grading.examination import Examination, grade
 from zerosim.grading.exercises import Grade
+from zerosim.grading.finite_differences import wrong_slope
 from zerosim.grading.proved import PLAIN, RANKS, added_in, unproved
-from zerosim.grading.slopes import wrong_slope
-from zerosim.grading.stages import StageTrial
-from zerosim.grading.tried import fault_in, trials_of
+from zerosim.grading.stages import StageTrial, fault_in, trials_of
 from zerosim.models.own import as_model
 from zerosim.models.units import ModelKind, Task
 from zerosim.optim.optimizers import Optimizer
@@ -147,9 +146,9 @@ def stage_claims(name: str, part: Stage) -> list[Claim]:
     """The bits of the shipped stage with the same sharding, and its bytes sent, kept and held."""
     at_once, in_turn = trials = trials_of(part)
     return [
-        Claim("it trains to the bits of the stage that shards the same", partial(fault_in, at_once, part.wire), 3,
+        Claim("it trains to the bits of the stage that shards the same", partial(fault_in, at_once), 3,
               first=True),
-        Claim("also where micro-batches go one after another", partial(fault_in, in_turn, part.wire), first=True),
+        Claim("also where micro-batches go one after another", partial(fault_in, in_turn), first=True),
         Claim("every rank sends the bytes of the formula", partial(either, trials, StageTrial.sent_otherwise), 2),
         Claim("every rank keeps between steps what it declares, and no more",
               partial(either, trials, StageTrial.kept_otherwise), 2),

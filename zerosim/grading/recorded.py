@@ -8,9 +8,8 @@ from typing import Any
 from zerosim.data import load_dataset
 from zerosim.errors import ScenarioError, UsageError, ZerosimError
 from zerosim.grading.claims import STAGE_TRIALS
-from zerosim.grading.stages import StageTrial
+from zerosim.grading.stages import StageTrial, fault_of_stage
 from zerosim.grading.tiny import in_place_of
-from zerosim.grading.tried import fault_of_stage
 from zerosim.parts import Named
 from zerosim.proofs.hints import raised
 from zerosim.proofs.loops import why_it_never_ends

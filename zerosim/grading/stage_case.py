@@ -1,10 +1,9 @@
 """A learner's step beside the library's: the calls of each rank, the expected calls, and the source of each value.
 
-    due        the expected call: the library's call with the same verb, unit and number
+    due        the calls of the library's step on a rank
     whose      the source of an array in the library's step, in words: a unit's weights, a rank's gradient
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,13 +31,6 @@ class StageCase:
     def due(self, rank: int) -> StepCalls:
         return self.honest.seen[rank, self.step]
 
-    @property
-    def places(self) -> Iterator[tuple[int, str]]:
-        """All pairs of a rank and a unit."""
-        for unit in self.honest.units:
-            for rank in range(self.ranks):
-                yield rank, unit
-
     @cached_property
     def shard_lengths(self) -> dict[str, int]:
         """The length of a shard of each unit."""
@@ -63,15 +55,6 @@ class StageCase:
         seen = self.honest.seen.get((0, step or self.step), StepCalls())
         return next((call.weights for call in seen.of("forward", unit)), None)
 
-    def beside(self, rank: int) -> Iterator[tuple[VerbCall, VerbCall | None, int]]:
-        """Each call of a rank, the expected call, and its part of the batch, counted from 1."""
-        waiting: dict[tuple[str, str], list[VerbCall]] = defaultdict(list)
-        for call in self.due(rank).calls:
-            waiting[ALIKE.get(call.verb, call.verb), call.unit].append(call)
-        for call, part in in_parts(self.mine(rank)):
-            found = waiting[ALIKE.get(call.verb, call.verb), call.unit]
-            yield call, found.pop(0) if found else None, part
-
     @cached_property
     def parts(self) -> int:
         """The number of parts of the batch in the library's step."""
@@ -93,9 +76,6 @@ class StageCase:
         """The name of a value, if the library's step has it on `rank` or on another rank."""
         words, where = self.known.get(key(value), (None, None))
         return words if words is None or where in (None, rank) else f"{words} on rank {where}"
-
-
-ALIKE = {"reduce": "reduce_scatter"}
 
 
 def in_parts(seen: StepCalls) -> Iterator[tuple[VerbCall, int]]:

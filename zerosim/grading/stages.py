@@ -17,6 +17,7 @@ from zerosim.grading.stage_words import KEPT_TOO_MUCH, LET_GO, held_too_long, se
 from zerosim.grading.tiny import EVEN, ODD, PRECISE, Tiny, in_place_of
 from zerosim.grading.trained import Figures, Hand, Trained, first_difference, honest, itself, trained
 from zerosim.grading.verb_calls import CallLog, LearnersStep
+from zerosim.parts import Named
 from zerosim.planner.cluster import cluster_of
 from zerosim.planner.rehearsal import rehearse
 from zerosim.proofs.diagnosis import because, near
@@ -24,7 +25,8 @@ from zerosim.proofs.hints import raised
 from zerosim.proofs.loops import why_it_never_ends
 from zerosim.report.table import divergence
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
-from zerosim.stages import STAGES
+from zerosim.stages import STAGES, Stage
+from zerosim.stages.own import like
 from zerosim.training.experiment import prepare
 from zerosim.words import short
 from zerosim.worlds.local import StillRunning
@@ -206,3 +208,30 @@ def bits_claims(training: StageTrial, points: int, what: str = "one process") ->
         Claim("also where the ranks do not divide the layers", partial(training.first_difference, ODD)),
         Claim("also with clipped gradients, in 16 bits and in 64", partial(training.first_difference, PRECISE)),
     ]
+
+
+# The trial of a user's stage before a run, against the shipped stage with the same sharding.
+
+OWN_SIZES = (EVEN[2], EVEN[3], ODD[0])
+WAYS = ("layered", "boundary")
+"""The accumulations with which a user's stage is tried: all micro-batches at once, and one after another."""
+
+
+def trials_of(stage: Stage) -> list[StageTrial]:
+    """A trial against the shipped stage with the same sharding, for each of `WAYS`."""
+    return [StageTrial(like(stage), stage.step, {"accumulation": way}) for way in WAYS]
+
+
+def fault_of_stage(name: Named) -> str | None:
+    """The first difference between training with a stage and what it declares, and the cause; None if there is none."""
+    asked = [ask for trial in trials_of(name.part) for ask in (
+        partial(fault_in, trial), trial.sent_otherwise, trial.kept_otherwise, trial.held_too_much)]
+    return next((found for ask in asked if (found := ask())), None)
+
+
+def fault_in(trial: StageTrial) -> str | None:
+    """The first difference in bits and its cause; None if there is none."""
+    try:
+        return trial.first_difference(OWN_SIZES)
+    except NotImplementedError as error:
+        return f"it is not written yet: {error}" if str(error) else "it is not written yet"

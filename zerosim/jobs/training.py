@@ -12,7 +12,7 @@ from zerosim.checkpoint.keeping import Keeper, keeper
 from zerosim.collectives.own import SERVING
 from zerosim.data import load_dataset
 from zerosim.errors import LaunchError, UsageError, ZerosimError
-from zerosim.grading.tried import fault_of_stage
+from zerosim.grading.stages import fault_of_stage
 from zerosim.jobs.job import Manner, Request, described, inputs_digest
 from zerosim.parts import Named
 from zerosim.parts.failing import told
