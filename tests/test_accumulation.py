@@ -22,16 +22,15 @@ from tests.test_formulas import (
     WIDE_SUMS,
     WIDE_WIRE,
     config,
+    peak,
 )
 from tests.test_planted import fails, outcome_of
 from tests.training import sabotaged
 from tests.transformers import outcome as transformer_outcome
-from zerosim.formulas import peaks
-from zerosim.formulas.activations import pass_peaks
-from zerosim.formulas.peaks import gradients_are_exact
 from zerosim.formulas.traffic import most_messages, volume
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Replica
+from zerosim.verdict.judge import gradients_are_exact
 
 ALL = ("ddp", "zero1", "zero2", "zero3")
 PREFETCH, KEEP = {"prefetch": True}, {"reshard_after_forward": False}
@@ -72,16 +71,17 @@ def test_what_is_sent_for_four_micro_batches(stage, keys, volumes, messages):
     ("zero2", [ONE_EACH], 13 * 4 + 4 * 36 + 4 * 12), ("zero2", [FROZEN], 0),
 ])
 def test_the_peak_of_gradients_that_wait_for_the_boundary(stage, keys, expected):
-    assert peaks.gradients(config(stage, BOUNDARY, *keys)) == expected
+    assert peak(config(stage, BOUNDARY, *keys), "gradients") == expected
 
 
 @pytest.mark.parametrize("how", [BOUNDARY, PARTS])
 @pytest.mark.parametrize("stage", ALL)
 def test_activations_do_not_grow_with_micro_batches(stage, how):
-    two, four = (pass_peaks(config(stage, how, {"micro_batches": 3 * block})) for block in (2, 4))
-    assert two == four
-    layered = [pass_peaks(config(stage, {"accumulation": "layered", "micro_batches": 3 * block})) for block in (2, 4)]
-    assert layered[1].activations > layered[0].activations > two.activations
+    layered = {"accumulation": "layered"}
+    one, four, together, more = (
+        peak(config(stage, keys, {"micro_batches": 3 * block}), "activations")
+        for keys, block in ((how, 2), (how, 4), (layered, 2), (layered, 4)))
+    assert one == four < together < more
 
 
 @pytest.mark.parametrize(("keys", "expected"), [
@@ -92,7 +92,7 @@ def test_activations_do_not_grow_with_micro_batches(stage, how):
     ([KEEP], 100 + 75 * 4), ([], 100 + 36 * 4),
 ])
 def test_the_peak_of_parameters_where_another_micro_batch_follows(keys, expected):
-    assert peaks.parameters(config("zero3", BOUNDARY, *keys)) == expected
+    assert peak(config("zero3", BOUNDARY, *keys), "parameters") == expected
 
 
 # Runs: bits as one process has them, bytes and peaks as the formulas say.

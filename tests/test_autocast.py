@@ -21,7 +21,7 @@ from zerosim.autograd.operations.elementwise import add, scale
 from zerosim.autograd.operations.linear import linear
 from zerosim.autograd.operations.normalization import layer_norm, rms_norm
 from zerosim.autograd.player import Contribution, Player, Precise, owner
-from zerosim.formulas.activations import extent
+from zerosim.formulas.shapes import extent
 from zerosim.models.mlp import mlp
 from zerosim.models.transformer import TransformerShape, transformer
 from zerosim.numerics.precisions import PRECISIONS

@@ -9,7 +9,7 @@ import pytest
 import zerosim as zs
 from zerosim.collectives import algorithm_of, direct, ring
 from zerosim.errors import ScenarioError
-from zerosim.formulas.flows import recorded
+from zerosim.formulas.flows import with_messages
 from zerosim.planner.cluster import Cluster, Device, Link, cluster_of
 from zerosim.planner.costs import Costs
 from zerosim.planner.fabric import Fabric
@@ -31,7 +31,7 @@ B200 = {
 def bus_bandwidth(cluster, ranks, vector_bytes):
     """GB/s of an all-reduce as a plan has it."""
     costs = Costs(cluster, ranks, 1, all_reduces=True)
-    half_ns = costs.pipelined_ns(recorded(algorithm_of(ring.reduce_scatter)), vector_bytes * (ranks - 1) // ranks)
+    half_ns = costs.pipelined_ns(with_messages(algorithm_of(ring.reduce_scatter)), vector_bytes * (ranks - 1) // ranks)
     return vector_bytes / (2 * half_ns) * 2 * (ranks - 1) / ranks
 
 

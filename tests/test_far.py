@@ -23,13 +23,13 @@ from tests.training import labelled, scenario
 from zerosim.checkpoint.resuming import Restoring
 from zerosim.cli import main
 from zerosim.errors import CheckpointError, ScenarioError
-from zerosim.formulas.far import far_peaks, moved_bytes, pipeline
-from zerosim.formulas.peaks import peak_bounds
+from zerosim.formulas.shapes import StepsOnShapes, expected
 from zerosim.instruments.trace import OFFLOAD
 from zerosim.models.mlp import mlp
 from zerosim.optim.update import DELAYED as DELAYED_SLOT
 from zerosim.planner.cluster import cluster_of
 from zerosim.planner.rehearsal import rehearse
+from zerosim.scenario import ModelKeys
 from zerosim.scenario.machine import ClusterKeys, LinkKeys
 from zerosim.stages.storage import DelayedUpdates, FarUpdates, Places
 from zerosim.training.experiment import prepare
@@ -83,7 +83,12 @@ def test_by_hand():
 
 
 def test_three_units_are_staged_at_a_time():
-    assert [pipeline(each) for each in ([5], [5, 1], [1, 2, 3, 4], [9, 1, 1, 9])] == [5, 6, 9, 11]
+    """Of 6 · 5 + 5, 5 · 4 + 4 and 4 · 3 + 3 numbers, each with two slots: two neighbours are all three."""
+    found = expected(prepare(far_scenario(ranks=1, offload_optimizer="disk"), labelled()).rows[0])
+    assert found.far_peak_bytes["host"]["optimizer"] == 2 * 4 * (35 + 24 + 15)
+    deeper = replace(far_scenario(ranks=1, offload_optimizer="disk"), model=ModelKeys(hidden=(5, 4, 2)))
+    (config,) = prepare(deeper, labelled()).rows
+    assert expected(config).far_peak_bytes["host"]["optimizer"] == 2 * 4 * (35 + 24 + 10)
 
 
 # Checkpoints.
@@ -326,15 +331,14 @@ def planned(far, **parallel):
 @pytest.mark.parametrize("keys", [{}, {"prefetch": True}, {"reshard_after_forward": False}], ids=str)
 def test_a_plan_has_the_bytes_of_a_run_in_every_tier(far, keys):
     config, found = planned(far, **keys)
-    due = {tier: {kind: held for kind, held in kinds.items() if held} for tier, kinds in far_peaks(config).items()}
-    assert {tier: {kind: held for kind, held in kinds.items() if held} for tier, kinds in found.far_peak.items()} == due
-    assert found.peak["parameters"] == peak_bounds(config)["parameters"]
+    due = expected(config)
+    assert {tier: dict(+held) for tier, held in found.far_peak.items()} == due.far_peak_bytes
+    assert found.peak["parameters"] == due.peak_bytes["parameters"]
     carried = Counter()
     for span in found.clock.spans:
         if span.lane == OFFLOAD:
             carried[span.what] += span.bytes
-    one = replace(config, row=replace(config.row, train=replace(config.row.train, steps=1)))
-    assert dict(carried) == moved_bytes(one, 1)
+    assert dict(+carried) == +StepsOnShapes(config, 1, skipped=False).moved_in(1)
 
 
 def test_the_time_of_a_plan_by_hand():

@@ -1,6 +1,6 @@
 """Error feedback: what quantised gradients lose comes back, to the bit that loops over single numbers say."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import pairwise
 
@@ -18,8 +18,8 @@ from zerosim.checkpoint.resuming import Restoring
 from zerosim.collectives import direct, ring, two_level
 from zerosim.collectives.narrow import FedBack, WithErrorFeedback
 from zerosim.errors import CheckpointError
-from zerosim.formulas.peaks import peak_bounds
 from zerosim.formulas.resting import resting_bytes
+from zerosim.formulas.shapes import expected
 from zerosim.numerics.wires import CODES, wire
 from zerosim.planner.rehearsal import rehearse
 from zerosim.scenario import Check, Parallel, WorldKeys
@@ -269,7 +269,7 @@ def test_residuals_are_a_full_gradient_that_ledger_formula_and_plan_know():
             assert more == sum(kept.values())
             assert resting_bytes(row.config).optimizer == sum(owners.values())
             planned = rehearse(row.config, CLUSTER)
-            assert planned.peak == peak_bounds(row.config)
+            assert +planned.peak == +Counter(expected(row.config).peak_bytes)
             assert planned.clock.now_ns >= rehearse(without.config, CLUSTER).clock.now_ns
             on_host = rehearse(row.config, replace(CLUSTER, optimizer_on_host=True))
             assert on_host.resting["optimizer"] == sum(kept.values())

@@ -1,14 +1,15 @@
 """What leaves a host: counted on the wire and by formula, for every order, stage, group and number of hosts."""
 
+from collections import Counter
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 
 from tests.training import labelled, scenario
 from zerosim.collectives import direct, rabenseifner, ring, tree, two_level
-from zerosim.formulas import hosts as formulas
-from zerosim.formulas.hosts import leaving
+from zerosim.formulas.flows import flow
 from zerosim.instruments.observed import Observed
 from zerosim.instruments.traffic import Traffic
 from zerosim.sharding import split
@@ -18,11 +19,9 @@ from zerosim.verdict.judged_run import run_locally
 from zerosim.worlds.local import spawn
 from zerosim.worlds.mpi_start import numbered
 
-PEERS = [
-    (formulas.ring, ring.reduce_scatter), (formulas.ring, ring.all_gather), (formulas.everyone, direct.reduce_scatter),
-    (formulas.partners, rabenseifner.reduce_scatter),
-    (formulas.reducing("two_level", 2), two_level.on_hosts(2).reduce_scatter),
-    (formulas.gathering("two_level", 4), two_level.on_hosts(4).all_gather),
+COLLECTIVES = [
+    ring.reduce_scatter, ring.all_gather, direct.reduce_scatter, rabenseifner.reduce_scatter,
+    two_level.on_hosts(2).reduce_scatter, two_level.on_hosts(4).all_gather, two_level.in_two_hops(2).reduce_scatter,
 ]
 
 
@@ -34,19 +33,18 @@ class To:
         self.chunks[to] = self.chunks.get(to, 0) + len(outgoing)
 
 
-@pytest.mark.parametrize(("peers", "collective"), PEERS)
+@pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
-def test_peers_are_whom_messages_go_to(peers, collective, size):
+def test_a_rank_alone_sends_what_it_sends_among_others(collective, size):
     def program(comm):
         seen = To()
-        collective(Observed(comm, seen), split(np.zeros(size), size))
+        collective(Observed(comm, seen), split(np.zeros(3 * size), size))
         return seen.chunks
 
-    for place, chunks in enumerate(spawn(program, size)):
-        assert {to: count for to, count in peers(place, size).items() if count} == chunks
+    assert [flow(collective, size, rank, 3, 1, None).to for rank in range(size)] == spawn(program, size)
 
 
-def test_the_peers_of_broadcasts_from_everyone():
+def test_a_rank_alone_broadcasts_what_it_broadcasts_among_others():
     def program(comm):
         seen = To()
         for root in range(comm.size):
@@ -54,7 +52,10 @@ def test_the_peers_of_broadcasts_from_everyone():
         return seen.chunks
 
     for size in (1, 2, 3, 6):
-        assert [formulas.tree_from_everyone(place, size) for place in range(size)] == spawn(program, size)
+        found = [Counter() for _ in range(size)]
+        for rank, root in product(range(size), repeat=2):
+            found[rank].update(flow(tree.broadcast, size, rank, 1, 1, root).to)
+        assert found == spawn(program, size)
 
 
 def test_a_ledger_knows_what_leaves_its_host():
@@ -64,7 +65,6 @@ def test_a_ledger_knows_what_leaves_its_host():
         return traffic.sent_bytes, traffic.between_bytes
 
     assert spawn(program, 4) == [(3, 0), (3, 3), (3, 0), (3, 3)]
-    assert [leaving(formulas.ring, range(4), rank, [0, 0, 1, 1]) for rank in range(4)] == [0, 3, 0, 3]
 
 
 def on_hosts(ranks, per_host, group=0, stages=("ddp", "zero2", "zero3"), **keys):

@@ -15,7 +15,7 @@ from zerosim.autograd.shelf import InMemory, Offloaded
 from zerosim.autograd.tape import Tape
 from zerosim.cli import main
 from zerosim.errors import OffloadError
-from zerosim.formulas.activations import pass_peaks
+from zerosim.formulas.shapes import expected
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import ObservedAllocator
 from zerosim.models.units import Task
@@ -56,18 +56,22 @@ def transformer(layers, **keys):
         train=Train(micro_batch=3, micro_batches=8),
         parallel=Parallel(stages=("zero3",), recompute=True, **keys),
     ).rows
-    return pass_peaks(configured(row, Task(7, 11, "cross_entropy", tokens=True)))
+    return expected(configured(row, Task(7, 11, "cross_entropy", tokens=True)))
+
+
+def activations(found):
+    return found.peak_bytes["activations"]
 
 
 @pytest.mark.parametrize("layers", [3, 4, 9])
 def test_in_memory_inputs_grow_with_the_blocks_and_in_a_file_they_do_not(layers):
     """One more block is one more input of 3 sequences of 7 tokens of 8 numbers."""
     one_input = 3 * 7 * 8 * 4
-    assert transformer(layers + 1).activations - transformer(layers).activations == one_input
+    assert activations(transformer(layers + 1)) - activations(transformer(layers)) == one_input
     fewer, more = (transformer(count, offload_activations=True) for count in (layers, layers + 1))
-    assert more.activations == fewer.activations
-    assert more.offloaded - fewer.offloaded == one_input
-    assert fewer.offloaded == (layers + 1) * one_input
+    assert activations(more) == activations(fewer)
+    assert more.offloaded_bytes - fewer.offloaded_bytes == one_input
+    assert fewer.offloaded_bytes == (layers + 1) * one_input
 
 
 # The file.

@@ -1,7 +1,7 @@
 """Quantised weights and gradients: a reference replays every bit, and bytes and memory are the formulas'."""
 
 import math
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from dataclasses import replace
 
 import numpy as np
@@ -18,8 +18,8 @@ from zerosim.cli import main
 from zerosim.collectives import direct, ring, two_level
 from zerosim.collectives.narrow import OnNarrowWires
 from zerosim.collectives.table import algorithm_of, in_two_hops
-from zerosim.formulas.hosts import reducing
-from zerosim.formulas.peaks import peak_bounds
+from zerosim.formulas.flows import flow
+from zerosim.formulas.shapes import expected
 from zerosim.formulas.traffic import due
 from zerosim.instruments.observed import Observed
 from zerosim.numerics.wires import CODES, BlockWire, wire
@@ -158,8 +158,8 @@ def test_two_hops_take_the_declared_steps(size, per_host):
 
     assert max(spawn(program, size)) == row.steps(size)
     for rank in range(0 if size % min(size, per_host) else size):
-        peers = reducing("two_hop", per_host)(rank, size)
-        assert sum(peers.values()) == size - 1
+        sent = flow(row.function, size, rank, 1, 1, None)
+        assert sum(sent.to.values()) == size - 1
 
 
 def error(reduce_scatter, size, name="int8", count=64):
@@ -192,8 +192,7 @@ def test_a_plan_holds_and_sends_what_a_run_does():
         outcome = outcome_of(quantized_gradients="int8", quantized_block=8, accumulation="boundary", **keys)
         for row in outcome.trained:
             planned = rehearse(row.config, CLUSTER)
-            bounds = peak_bounds(row.config)
-            assert planned.peak == bounds
+            assert +planned.peak == +Counter(expected(row.config).peak_bytes)
             assert planned.sent(0)["bytes"] == sum(each.sent_bytes for each in due(row.config, 0, 3).values()) // 3
 
 

@@ -9,12 +9,12 @@ from tests.test_rehearsal import CLUSTER, config, difference
 from zerosim.autograd.player import Player
 from zerosim.autograd.selection import SELECTIONS
 from zerosim.autograd.tape import Tape
-from zerosim.formulas import activations, segments
-from zerosim.formulas.activations import extent, run_passes
+from zerosim.formulas import segments, shapes
 from zerosim.formulas.segments import SeenSegments
+from zerosim.formulas.shapes import StepsOnShapes, extent
 from zerosim.instruments.memory import Ledger
-from zerosim.instruments.observed import ObservedAllocator
 from zerosim.models.units import Task
+from zerosim.payloads.extents import Extent
 from zerosim.planner.rehearsal import rehearsed_at_once
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import Check, ModelKeys, Parallel, Train, WorldKeys
@@ -48,16 +48,18 @@ def row(model, task, precision="fp32", **parallel):
     return configured(found, task)
 
 
-def diary_of(found, count=2):
+def diary_of(found):
     """Of every segment what is alive before it, and the most there has been since the one before."""
     diary = Diary()
     with pytest.MonkeyPatch.context() as patched:
         for each in ("forward", "backward", "recompute"):
             honest = getattr(Tape, each)
             patched.setattr(Tape, each, lambda *args, honest=honest: (diary.begin(), honest(*args))[1])
-        tape = run_passes(found, ObservedAllocator(extent, diary), SeenSegments(diary.pass_by), count)
+        ledgers = [diary]
+        patched.setattr(shapes, "Ledger", lambda: ledgers.pop() if ledgers else Ledger())
+        run = StepsOnShapes(found, 1, skipped=False)
     diary.begin()
-    return diary.lines, dict(tape.operations)
+    return diary.lines, dict(run.replica.tape.operations)
 
 
 ROWS = [
@@ -100,12 +102,11 @@ def test_a_block_that_is_seen_once_is_played_as_often_as_there_are():
     def seen(layers):
         watched = SeenSegments(Ledger().pass_by)
         model = replace(GPT2, layers=layers)
-        tape = activations.Tape(
-            extent, activations.not_added, 0, activations.nothing_drawn, players=watched.player)
+        tape = Tape(extent, players=watched.player)
         found = row(model, TOKENS)
-        x = activations.Extent((2, 5, 8), "f4")
+        x = Extent((2, 5, 8), "f4")
         for unit in found.model.units[1:]:
-            tape.forward(unit, activations.Extent(unit.count, "f4"), [x])
+            tape.forward(unit, Extent(unit.count, "f4"), [x])
         return len(watched._seen)
 
     assert seen(2) == seen(50) == 1

@@ -18,7 +18,7 @@ from zerosim.autograd.operations.linear import affine
 from zerosim.autograd.player import Player
 from zerosim.autograd.tape import Tape
 from zerosim.cli import main
-from zerosim.formulas.activations import pass_peaks
+from zerosim.formulas.shapes import expected as expected_memory
 from zerosim.models.transformer import TransformerShape, transformer
 from zerosim.numerics import draws
 from zerosim.scenario.sections import STAGE_KEYS, Variant
@@ -285,7 +285,7 @@ def test_activations_of_a_transformer_to_the_byte(keys):
         if recomputed == (0, 4) and keys is TIED:
             continue
         config, expected = by_hand(keys, recomputed)
-        assert pass_peaks(config).activations == expected, recomputed
+        assert expected_memory(config).peak_bytes["activations"] == expected, recomputed
 
 
 def by_hand(keys, recomputed):
@@ -458,7 +458,7 @@ def test_an_operation_that_keeps_one_array_more_differs_from_the_one_by_hand(mon
     hoarding = replace(affine, needs={**affine.needs, "bias": ("y",)}, backward=without_y)
     monkeypatch.setattr("zerosim.models.transformer.affine", hoarding)
     config, expected = by_hand({}, ())
-    assert pass_peaks(config).activations > expected
+    assert expected_memory(config).peak_bytes["activations"] > expected
     assert outcome(stages=("zero2",)).failures == []
 
 
@@ -486,7 +486,7 @@ def test_a_unit_that_is_not_let_go_of_although_it_is_recomputed_is_caught(monkey
     assert outcome(stages=("zero2",), recompute=True).failures == []
     monkeypatch.setattr("zerosim.training.build.Tape.__init__", keeps_all)
     config, expected = by_hand({}, (1, 2, 3))
-    assert pass_peaks(config).activations > expected
+    assert expected_memory(config).peak_bytes["activations"] > expected
     found = outcome(stages=("zero2",), recompute=True)
     assert {rank["recomputation"] for rank in found.trained[0].measured.operations} == {0}
     assert any("operations of recomputation are not the model's" in what for _, what in found.failures)

@@ -16,7 +16,7 @@ import numpy as np
 from zerosim.allocation import Array
 from zerosim.autograd.operation import Shape
 from zerosim.autograd.player import Kept, Player, Precise, owner
-from zerosim.formulas.activations import extent, pass_peaks
+from zerosim.formulas.shapes import expected, extent
 from zerosim.models.units import Segment, Task, Unit
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import ModelKeys, Parallel, Train, WorldKeys
@@ -52,8 +52,8 @@ def transformer(model: ModelKeys, samples: int) -> tuple[int, BlockActivations]:
     return config.model.count, BlockActivations(
         kept_bytes(unit, segment, (samples, s, h)),
         korthikanti(s, samples, h, model.heads),
-        pass_peaks(config).activations,
-        pass_peaks(again).activations,
+        expected(config).peak_bytes["activations"],
+        expected(again).peak_bytes["activations"],
     )
 
 

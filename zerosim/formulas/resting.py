@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zerosim.allocation import Kind, Tier
+from zerosim.allocation import MODEL_STATES, Kind, Tier
 from zerosim.models.units import Model, Unit
 from zerosim.sharding import Mesh, owned, padded
 from zerosim.training.config import Config
@@ -43,6 +43,32 @@ def resting_bytes(config: Config, tier: Tier = "device") -> Resting:
         sums["optimizer"] += kept
         padding += kept - exact
     return Resting(sums["parameters"], sums["gradients"], sums["optimizer"], round(padding))
+
+
+def far_resting(config: Config) -> dict[Tier, dict[Kind, int]]:
+    """The bytes that each rank keeps between steps beside the device's memory, by tier and kind."""
+    tiers: tuple[Tier, ...] = ("host", "disk")
+    return {tier: {kind: getattr(resting_bytes(config, tier), kind) for kind in MODEL_STATES} for tier in tiers}
+
+
+def needed_as_began(config: Config) -> dict[str, dict[Kind, int]]:
+    """The most bytes of each kind that a step still needs when the reduction, or the update, of a unit begins.
+
+    When gradients are reduced, full weights have been freed; when weights are updated, so have all arrays of backward,
+    except the last unit's outputs. A shard that another tier keeps may be on the device. There are no figures with
+    prefetch or overlap, where another thread frees arrays.
+    """
+    parallel, resting, task = config.row.parallel, resting_bytes(config), config.model.task
+    if parallel.prefetch or parallel.overlap:
+        return {}
+    near = max((owned(unit.count, config.mesh).length for unit in config.model.units), default=0)
+    weights = resting.parameters + ("parameters" in config.tiers) * near * config.precision.weights.itemsize
+    outputs = config.at_once * config.row.train.micro_batch * (task.inputs if task.tokens else 1) * task.outputs
+    updating: dict[Kind, int] = {
+        "parameters": weights, "gradients": resting.gradients,
+        "activations": outputs * config.computing.weights.itemsize}
+    reducing: dict[Kind, int] = {"parameters": weights}
+    return {"update": updating} | ({"reduce_scatter": reducing} if parallel.reshard_after_forward else {})
 
 
 def unit_bytes(config: Config, unit: Unit, tier: Tier = "device") -> dict[str, tuple[int, float]]:

@@ -1,28 +1,30 @@
-"""The messages that every rank must send and receive, by formula, for every stage and variant.
+"""The messages that every rank must send and receive: collectives by formula, the messages of each recorded.
 
-The formulas are derived from the collectives of a step and the messages of each over N ranks; nothing here observes a
-run. All but the broadcast send N − 1 messages of a chunk and receive as many: n (N − 1)/N bytes of a vector of n bytes
-in each direction. An order-free sum needs three of them: exponents twice, then integers. With buckets each of these
-becomes several, with the same total bytes. The ZeRO paper, section 7, has the
-multiples of P: 2 for DDP and Stages I and II, 3 for Stage III.
+Which collectives a stage needs, over which elements and how often, is stated here and derived from no stage's code. The
+messages of one collective are those of a run of it alone, see `flows`. All but the broadcast send N − 1 messages of a
+chunk and receive as many: n (N − 1)/N bytes of a vector of n bytes in each direction. An order-free sum needs three of
+them: exponents twice, then integers. With buckets each of these becomes several, with the same total bytes. The ZeRO
+paper, section 7, has the multiples of P: 2 for DDP and Stages I and II, 3 for Stage III.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 
-from zerosim.collectives import ALGORITHMS, Algorithm, exact
-from zerosim.formulas.flows import flows
-from zerosim.formulas.hosts import gathering, leaving, reducing, ring, tree_from_everyone
+from zerosim.collectives import ring, tree
+from zerosim.collectives.exact import EXPONENT_BYTES, LIMB_BYTES
+from zerosim.formulas.flows import Flow, flow
 from zerosim.formulas.resting import later_uses
 from zerosim.models.units import Unit
-from zerosim.numerics.wires import BlockWire
+from zerosim.numerics.fixed_point import limbs
 from zerosim.sharding import Mesh, chunk_length, owned, padded
 from zerosim.training.config import Config
 
 NORM_BYTES = np.dtype(np.float64).itemsize
+
+Part = tuple[Callable[..., None], int]
+"""A collective, and the bytes of an element."""
 
 
 @dataclass(frozen=True)
@@ -53,151 +55,102 @@ class Due:
         )
 
 
+@dataclass(frozen=True)
+class Call:
+    """A collective over chunks of `length` elements, `times` in a run, among `ranks`.
+
+    Its `parts` run one after the other, on elements of their own size. A rooted one runs from each rank in turn.
+    """
+
+    name: str
+    parts: Sequence[Part]
+    ranks: Sequence[int]
+    length: int
+    times: int
+    rooted: bool = False
+    aside: bool = False
+    """Whether it may run on the second channel."""
+
+    def flows(self, config: Config, rank: int) -> Iterator[list[Flow]]:
+        """The messages of `rank` in each call, bucket by bucket: those of each part."""
+        ranks, widest = len(self.ranks), max(element_bytes for _, element_bytes in self.parts)
+        place, roots = self.ranks.index(rank), range(ranks) if self.rooted else (None,)
+        for piece in config.buckets.pieces(self.length, widest * (1 if self.rooted else ranks)):
+            count = piece.stop - piece.start
+            for root in roots:
+                yield [flow(collective, ranks, place, count, element_bytes, root)
+                       for collective, element_bytes in self.parts]
+
+    def due(self, config: Config, rank: int, hosts: Sequence[int]) -> Due:
+        """The traffic of all its calls in the run."""
+        total = Due()
+        for parts in self.flows(config, rank):
+            away = sum(sent for part in parts for to, sent in part.to.items()
+                       if hosts and hosts[self.ranks[to]] != hosts[rank])
+            total += Due(
+                1, sum(sum(part.to.values()) for part in parts), sum(part.received_bytes for part in parts),
+                sum(sum(part.messages.values()) for part in parts), away,
+                max((sent for part in parts for sent in part.messages), default=0))
+        return total.times(self.times)
+
+
+def calls(config: Config, rank: int, updates: int) -> Iterator[Call]:
+    """The collectives that `rank` must call in a run's steps; `updates` of them were not skipped."""
+    stage, steps, mesh, weights = (
+        config.stage, config.steps_here, config.mesh_of(rank), config.computing.weights.itemsize)
+    trained = [unit for unit in config.model.units if not unit.frozen]
+    reductions, passes, addition = steps * config.reductions, steps * config.passes, config.addition
+    overlap, prefetch = config.row.parallel.overlap, config.row.parallel.prefetch
+    add, gather = addition.collective, addition.all_gather
+    parts = [(add, config.wire.itemsize)] if add is not None else [
+        *[(ring.all_reduce, EXPONENT_BYTES)], *[(ring.reduce_scatter, LIMB_BYTES)] * limbs(config.summed)]
+
+    def over(units: Iterable[Unit], share: Mesh = mesh) -> list[int]:
+        """The lengths of the units' shards."""
+        return [owned(unit.count, share).length for unit in units]
+
+    for length in over(trained):
+        codes = config.gradients_wire
+        due = parts if codes is None or add is None else [(add, 1)]
+        yield Call("reduce_scatter", due, mesh.neighbours, codes.encoded_bytes(length) if codes else length, reductions,
+                   aside=overlap)
+        if config.sums_everywhere:
+            sums = config.wire if add is not None else config.summed
+            yield Call("all_gather", [(gather, sums.itemsize)], mesh.neighbours, length, reductions, aside=overlap)
+    if mesh.replicas > 1 and add is not None:
+        for unit in trained:
+            for half in (add, ring.all_gather):
+                yield Call("all_reduce", [(half, config.wire.itemsize)], mesh.copies,
+                           chunk_length(unit.count, config.ranks), reductions, aside=overlap)
+    if stage.publishes:
+        named, by_owners = config.serving("broadcast"), config.row.parallel.publish == "broadcasts"
+        name, publish = ("broadcast", named.carry_out if named else tree.broadcast) if by_owners else (
+            "all_gather", gather)
+        for length in over(trained):
+            yield Call(name, [(publish, weights)], mesh.neighbours, length, updates, rooted=by_owners)
+    if stage.gathers:
+        wire = config.weights_wire
+        for length in over(gathered(config)):
+            yield Call("all_gather", [(gather, 1 if wire else weights)], mesh.neighbours,
+                       wire.encoded_bytes(length) if wire else length, passes, aside=prefetch)
+    if (copy := config.secondary_of(rank)) is not None:
+        for unit, length in zip(config.model.units, over(config.model.units, copy), strict=True):
+            yield Call("all_gather", [(gather, weights)], copy.neighbours, length,
+                       passes * later_uses(config.model, unit), aside=prefetch)
+    if config.scaling().needs_norm and stage.shares_updates:
+        count = mesh.replicas * len(trained)
+        yield Call("gather_norms", [(ring.all_gather, NORM_BYTES)], mesh.neighbours, count, steps)
+
+
 def due(config: Config, rank: int, updates: int, hosts: Sequence[int] = ()) -> dict[str, Due]:
     """The traffic of each collective that `rank` calls in a run's steps; `updates` of them were not skipped.
 
     `hosts` has the number of each rank's host; without it no bytes count as leaving a host.
     """
-    stage, publish = config.stage, config.row.parallel.publish
-    steps, weights = config.steps_here, config.computing.weights.itemsize
-    passes, reductions_due = steps * config.passes, steps * config.reductions
-    trained = [unit for unit in config.model.units if not unit.frozen]
-    mesh, order, per_host = config.mesh_of(rank), config.row.parallel.order, config.row.ranks_per_host
-    away = partial(leaving, ranks=mesh.neighbours, rank=rank, hosts=hosts)
-    to_add, to_gather = away(reducing(order, per_host)), away(gathering(order, per_host))
-
-    def gathers(units: Iterable[Unit], element_bytes: int) -> Due:
-        named = config.serving("all_gather")
-        if named is None:
-            return walks(config, units, element_bytes, to_gather)
-        return carried(config, named, mesh.neighbours, lengths(units), element_bytes, rank, hosts)
-
-    def lengths(units: Iterable[Unit]) -> list[int]:
-        return [owned(unit.count, config.mesh).length for unit in units]
-
-    named = config.serving("reduce_scatter")
-    added = (reductions(config, trained, to_add) if named is None
-             else carried(config, named, mesh.neighbours, lengths(trained), config.wire.itemsize, rank, hosts))
-    found = {"reduce_scatter": added.times(reductions_due), "all_gather": Due()}
-    found["all_reduce"] = replicas_added(config, trained, rank, hosts).times(reductions_due)
-    if config.sums_everywhere:
-        found["all_gather"] += gathers(trained, summed_bytes(config)).times(reductions_due)
-    if stage.publishes and publish == "broadcasts":
-        by_name = config.serving("broadcast")
-        told = (broadcasts(config, trained, weights, rank, away(tree_from_everyone)) if by_name is None
-                else carried(config, by_name, mesh.neighbours, lengths(trained), weights, rank, hosts))
-        found["broadcast"] = told.times(updates)
-    elif stage.publishes:
-        found["all_gather"] += gathers(trained, weights).times(updates)
-    if stage.gathers:
-        gathered_weights = (gathers(gathered(config), weights) if config.weights_wire is None
-                            else quantized(config, config.weights_wire, gathered(config), to_gather))
-        found["all_gather"] = gathered_weights.times(passes)
-    if (copy := config.secondary_of(rank)) is not None:
-        near = leaving(gathering(order, per_host), copy.neighbours, rank, hosts)
-        found["all_gather"] += gathered_nearby(config, copy, near).times(passes)
-    if config.scaling().needs_norm and stage.shares_updates:
-        found["gather_norms"] = walk(config, mesh.replicas * len(trained), NORM_BYTES, away(ring)).times(steps)
+    found: dict[str, Due] = {}
+    for call in calls(config, rank, updates):
+        found[call.name] = found.get(call.name, Due()) + call.due(config, rank, hosts)
     return {name: each for name, each in found.items() if each.calls}
-
-
-def walk(
-    config: Config, length: int, element_bytes: int, away: int = 0, widest: int = 0, messages: int = 1
-) -> Due:
-    """A collective of a group over chunks of `length`; each rank sends all but one of them, `away` of them to other
-    hosts.
-
-    An element is sent in `messages` messages; the largest has `widest` bytes of it. It runs bucket by bucket.
-    """
-    return round_the(config.mesh.group, config, length, element_bytes, away, widest, messages)
-
-
-def round_the(
-    size: int, config: Config, length: int, element_bytes: int, away: int = 0, widest: int = 0, messages: int = 1
-) -> Due:
-    """A collective among `size` ranks over chunks of `length`, as in `walk`."""
-    others, widest = size - 1, widest or element_bytes
-    pieces = config.buckets.pieces(length, size * widest)
-    sent = length * others * element_bytes
-    longest = (pieces[0].stop - pieces[0].start) * widest
-    between = length * away * element_bytes
-    return Due(len(pieces), sent, sent, len(pieces) * messages * others, between, longest * min(others, 1))
-
-
-def walks(
-    config: Config, units: Iterable[Unit], element_bytes: int, away: int = 0, widest: int = 0, messages: int = 1
-) -> Due:
-    """A walk over each of `units`, padded."""
-    lengths = [owned(unit.count, config.mesh).length for unit in units]
-    return sum((walk(config, length, element_bytes, away, widest, messages) for length in lengths), Due())
-
-
-def quantized(config: Config, wire: BlockWire, units: Iterable[Unit], away: int) -> Due:
-    """A walk over each of `units`, whose chunks are sent as scales and codes."""
-    messages = [wire.encoded_bytes(owned(unit.count, config.mesh).length) for unit in units]
-    return sum((walk(config, message, 1, away) for message in messages), Due())
-
-
-def reductions(config: Config, trained: Iterable[Unit], away: int) -> Due:
-    """A reduce-scatter of each unit's gradient."""
-    if config.gradients_wire is not None:
-        return quantized(config, config.gradients_wire, trained, away)
-    if config.addition.collective is not None:
-        return walks(config, trained, config.wire.itemsize, away)
-    summed = config.summed
-    return walks(config, trained, exact.sent_bytes(summed), away, exact.LIMB_BYTES, exact.messages(summed))
-
-
-def replicas_added(config: Config, trained: Iterable[Unit], rank: int, hosts: Sequence[int]) -> Due:
-    """An all-reduce of each unit's shard over the ranks that hold copies of it: two walks over its chunks."""
-    replicas, total = config.mesh.replicas, Due()
-    if replicas == 1:
-        return total
-    copies, order, size = config.mesh_of(rank).copies, config.row.parallel.order, config.wire.itemsize
-    lengths, named = [chunk_length(unit.count, config.ranks) for unit in trained], config.serving("reduce_scatter")
-    halves = [ring] if named else [reducing(order, 0), ring]
-    for length in lengths:
-        for away in (leaving(peers, copies, rank, hosts) for peers in halves):
-            total += round_the(replicas, config, length, size, away)
-    return total + carried(config, named, copies, lengths, size, rank, hosts) if named else total
-
-
-def carried(
-    config: Config, algorithm: Algorithm, ranks: Sequence[int], lengths: Iterable[int], element_bytes: int, rank: int,
-    hosts: Sequence[int],
-) -> Due:
-    """A collective that the scenario names, among `ranks` over chunks of each length: its messages in a run alone."""
-    total, rooted = Due(), algorithm.collective == "broadcast"
-    for length in lengths:
-        for piece in config.buckets.pieces(length, element_bytes * (1 if rooted else len(ranks))):
-            count = (piece.stop - piece.start) * (1 if rooted else len(ranks))
-            for root in range(len(ranks) if rooted else 1):
-                serving = algorithm.at(len(ranks), count * element_bytes)
-                flow = flows(serving, len(ranks), count, root)[ranks.index(rank)]
-                sent = [sent for _, sent in flow.sent]
-                away = sum(sent for to, sent in flow.sent if hosts and hosts[ranks[to]] != hosts[rank])
-                total += Due(1, sum(sent) * element_bytes, flow.received * element_bytes, len(sent),
-                             away * element_bytes, max(sent, default=0) * element_bytes)
-    return total
-
-
-def summed_bytes(config: Config) -> int:
-    """The bytes of each element of a sum of gradients: those of the wire, unless integers were added."""
-    return (config.wire if config.addition.collective is not None else config.summed).itemsize
-
-
-def broadcasts(config: Config, trained: Iterable[Unit], element_bytes: int, rank: int, away: int) -> Due:
-    """A broadcast of every chunk of each unit from its owner, bucket by bucket."""
-    ranks, tree, place = config.mesh.group, ALGORITHMS["tree.broadcast"], config.mesh_of(rank).place
-    copies = sum(tree.messages(place, ranks, root) for root in range(ranks))
-    total = Due()
-    for unit in trained:
-        length = owned(unit.count, config.mesh).length
-        pieces, chunk = config.buckets.pieces(length, element_bytes), length * element_bytes
-        longest = (pieces[0].stop - pieces[0].start) * element_bytes * min(copies, 1)
-        total += Due(
-            len(pieces) * ranks, copies * chunk, (ranks - 1) * chunk, len(pieces) * copies, away * chunk, longest)
-    return total
 
 
 def gathered(config: Config) -> tuple[Unit, ...]:
@@ -207,15 +160,6 @@ def gathered(config: Config) -> tuple[Unit, ...]:
     if config.row.parallel.reshard_after_forward:
         return config.model.forward_units + config.model.backward_units
     return tuple(gathered_once(config))
-
-
-def gathered_nearby(config: Config, copy: Mesh, away: int) -> Due:
-    """A walk over the second copy for each later use of a unit in a part."""
-    total, weights = Due(), config.computing.weights.itemsize
-    for unit in config.model.units:
-        walked = round_the(copy.group, config, owned(unit.count, copy).length, weights, away)
-        total += walked.times(later_uses(config.model, unit))
-    return total
 
 
 def gathered_once(config: Config) -> Iterator[Unit]:
@@ -250,3 +194,33 @@ def most_messages(config: Config) -> int:
     if steps == 0:
         return 0
     return max(sum(each.messages for each in due(config, rank, steps).values()) for rank in range(ranks)) // steps
+
+
+def message_copies(config: Config) -> int:
+    """The most bytes of copies of messages, in a world that keeps them, by length, for reuse.
+
+    A collective ends on a rank only when all others have begun it, and so have received all messages of the previous
+    one: at most the messages of two collectives are in flight, and one is arriving. The broadcasts of all buckets from
+    each rank count as one.
+    """
+    if config.ranks == 1:
+        return 0
+    most, channels = max(config.mesh.group, config.mesh.replicas) - 1, message_lengths(config)
+    for rank in range(config.ranks):
+        for call in calls(config, rank, 1):
+            sent = [sum(sum(part.messages.values()) for part in parts) for parts in call.flows(config, rank)]
+            most = max(most, sum(sent) if call.rooted else max(sent))
+    return sum(length + length // 4 + 1 for channel in channels for length in channel) * (2 * most + 1)
+
+
+def message_lengths(config: Config) -> tuple[set[int], set[int]]:
+    """The lengths in bytes of all messages of a step: those of the step's own channel, and those of the second channel.
+
+    Exponents, losses and their integers are sent on the step's own channel in every stage.
+    """
+    own, beside = {EXPONENT_BYTES, config.precision.state.itemsize, LIMB_BYTES}, set[int]()
+    for rank in range(config.ranks):
+        for call in calls(config, rank, 1):
+            (beside if call.aside else own).update(
+                sent for parts in call.flows(config, rank) for part in parts for sent in part.messages)
+    return own, beside

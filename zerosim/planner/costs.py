@@ -42,7 +42,7 @@ from zerosim.collectives import algorithm_of
 from zerosim.collectives.narrow import OnNarrowWires
 from zerosim.collectives.table import Algorithm
 from zerosim.comm import Communicator, Strided
-from zerosim.formulas.flows import recorded
+from zerosim.formulas.flows import with_messages
 from zerosim.planner.calls import NumpyCall, calls_of
 from zerosim.planner.cluster import Cluster
 from zerosim.planner.network import written_ns
@@ -205,12 +205,12 @@ class Costs:
         key = (function, length, chunked, root)
         if key not in self._prices:
             algorithm = algorithm_of(function).at(self.ranks, length * (self.ranks if chunked else 1))
-            self._prices[key] = self._price(recorded(algorithm), length, chunked, root)
+            self._prices[key] = self._price(with_messages(algorithm), length, chunked, root)
         return self._prices[key]
 
     def _price_of_codes(self, narrow: OnNarrowWires, chunk: Any) -> Price:
         """The price of a reduce-scatter of encoded chunks; each message is encoded, decoded and added."""
-        algorithm, length = recorded(algorithm_of(narrow.collective)), narrow.wire.encoded_bytes(len(chunk))
+        algorithm, length = with_messages(algorithm_of(narrow.collective)), narrow.wire.encoded_bytes(len(chunk))
         price = self._price(algorithm, length, True, 0)
         passes_ns = self.moved_ns(narrow.encoding_bytes(chunk)) + self.moved_ns(length + 4 * chunk.nbytes)
         return price._replace(ns=price.ns + algorithm.messages(0, self.ranks) * passes_ns)

@@ -23,9 +23,8 @@ from zerosim.collectives import dissemination
 from zerosim.collectives.narrow import OnNarrowWires
 from zerosim.comm import Communicator
 from zerosim.errors import Unlike, ZerosimError
-from zerosim.formulas import activations
-from zerosim.formulas.activations import extent, nothing_drawn
 from zerosim.formulas.segments import SeenSegments, Uncounted
+from zerosim.formulas.shapes import NoSums, SilentWire, extent, undrawn, whole_batch
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator, telling
 from zerosim.instruments.trace import WAIT, Curve, RankStep
@@ -34,10 +33,10 @@ from zerosim.planner.clock import VirtualClock
 from zerosim.planner.cluster import Cluster
 from zerosim.planner.costs import Costs, of_rank
 from zerosim.planner.skipping import Skipping
-from zerosim.planner.timed import HostMemory, NoSums, OnTheClock, SilentWire, Timed, TimedLane, TimedWire, UpdateRoom
+from zerosim.planner.timed import HostMemory, OnTheClock, Timed, TimedLane, TimedWire, UpdateRoom
 from zerosim.sharding import padded
 from zerosim.stages.feedback import RESIDUAL
-from zerosim.stages.replica import Batch, Replica
+from zerosim.stages.replica import Replica
 from zerosim.training.build import gathering, kept, reduce_scatter, replica
 from zerosim.training.config import Config
 from zerosim.worlds.local import LocalWorld
@@ -192,12 +191,6 @@ def on_shapes(
         shards=shards,
         rule=rule,
     ), skipping, room
-
-
-def whole_batch(config: Config) -> Batch:
-    """The micro-batches of a rank."""
-    inputs, targets = activations.batch(config)
-    return Batch(1, [inputs] * config.block, [targets] * config.block, config.samples, 0)
 
 
 def uncounted_on(config: Config, cluster: Cluster) -> Uncounted:
@@ -365,11 +358,6 @@ class CallByCall(Performer):
         what = "forward" if function is step.instruction.operation.forward else "backward"
         key = (function, *(described(each) for each in (*arrays, *given.values())))
         self.clock.compute(what, *self.costs.of_calls(key, function, arrays, undrawn(named)))
-
-
-def undrawn(named: dict[str, Any]) -> dict[str, Any]:
-    """The arguments without their random draws."""
-    return {**named, "draws": nothing_drawn} if named.get("draws") else named
 
 
 def described(value: Any) -> Any:

@@ -20,7 +20,6 @@ from zerosim.planner.costs import Costs
 from zerosim.planner.software import Software
 from zerosim.stages.beside import Beside, Coming, Work
 from zerosim.stages.gathering import WireFormat
-from zerosim.stages.norms import SquareSums
 from zerosim.stages.replica import Replica
 
 
@@ -194,25 +193,3 @@ class TimedWire:
 
     def decode(self, coded: Any, out: Any) -> None:
         self.clock.compute("quantization", self.costs.moved_ns(coded.nbytes + out.nbytes))
-
-
-@dataclass(frozen=True)
-class SilentWire:
-    """A wire format that only has lengths; the price of the collective includes its time."""
-
-    wire: WireFormat
-
-    def encoded_bytes(self, count: int) -> int:
-        return self.wire.encoded_bytes(count)
-
-    def encode(self, x: Any, out: Any) -> None:
-        """Nothing to write."""
-
-    decode = encode
-
-
-class NoSums(SquareSums):
-    """The norm of gradients without numbers; the ranks' square sums are still all-gathered."""
-
-    def of_chunk(self, replica: Replica, chunk: int) -> list[float]:
-        return [0.0 for _ in replica.trained]

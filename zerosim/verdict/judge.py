@@ -1,15 +1,14 @@
 """The comparison of a row's measurements with the formulas: an outcome with the expected value of every figure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from zerosim.allocation import MODEL_STATES, Kind
-from zerosim.formulas.activations import operations, pass_peaks
+from zerosim.allocation import MODEL_STATES, Kind, Tier
 from zerosim.formulas.addresses import fragmentation
-from zerosim.formulas.far import far_peaks, far_resting, moved_bytes
-from zerosim.formulas.peaks import gradients_are_exact, message_copies, needed_as_began, peak_bounds, would_fit
-from zerosim.formulas.resting import resting_bytes, unit_bytes
-from zerosim.formulas.traffic import due, most_messages, volume
+from zerosim.formulas.resting import far_resting, needed_as_began, resting_bytes, unit_bytes
+from zerosim.formulas.shapes import ExpectedMemory, expected
+from zerosim.formulas.traffic import due, message_copies, most_messages, volume
+from zerosim.instruments.memory import KINDS
 from zerosim.stages import STAGES
 from zerosim.training.config import Config
 from zerosim.training.measurement import Measurement, MemoryCounts, MemoryFigures, TrafficCounts
@@ -20,16 +19,18 @@ from zerosim.verdict.outcome import DoesNotFit, RankMemory, RankTraffic, RowOutc
 def judged(measured: Measurement, divergence: Divergence | None) -> TrainedRow:
     """The outcome of a trained row; `divergence` is the place of its first evidence."""
     config = measured.config
+    memory = expected(config, measured.updates_here)
+    copies = message_copies(config) if any(figures.copies_messages for figures in measured.memory) else 0
     return TrainedRow(
         measured=measured,
         equal=divergence is None if measured.compared else None,
         compared_with="one process" if measured.compared else None,
         first_divergence=divergence,
         order=None if divergence is None else orders_of_addition(config, divergence.chunk),
-        formula_operations=operations(config),
+        formula_operations=dict(memory.operations),
         traffic=[RankTraffic(counts, traffic_due(config, counts.rank, measured.updates_here, measured.hosts))
                  for counts in measured.traffic],
-        memory=[judged_memory(config, figures, measured.updates_here) for figures in measured.memory],
+        memory=[judged_memory(config, figures, memory, copies) for figures in measured.memory],
         volume=volume(config),
         most_messages=most_messages(config),
         fragmentation=fragmentation(measured.lifetimes) if measured.lifetimes else None,
@@ -42,6 +43,12 @@ def what_it_needs(config: Config) -> DoesNotFit:
     return DoesNotFit(
         resting_bytes(config).total, allowed, [stage for stage in STAGES if would_fit(config.by(stage), allowed)]
     )
+
+
+def would_fit(config: Config, allowed_bytes: int) -> bool:
+    """Whether the model states, and the units that are full at a time, fit in `allowed_bytes`."""
+    peak = expected(config).peak_bytes
+    return sum(peak.get(kind, 0) for kind in MODEL_STATES) <= allowed_bytes
 
 
 def traffic_due(config: Config, rank: int, updates: int, hosts: Sequence[int]) -> TrafficCounts:
@@ -63,35 +70,36 @@ def traffic_due(config: Config, rank: int, updates: int, hosts: Sequence[int]) -
     )
 
 
-def judged_memory(config: Config, figures: MemoryFigures, updates: int) -> RankMemory:
-    """One rank's figures with those due."""
-    bounds = peak_bounds(config, copies_messages=figures.copies_messages, updated=updates > 0)
+def judged_memory(config: Config, figures: MemoryFigures, due: ExpectedMemory, copies: int) -> RankMemory:
+    """One rank's figures with those due; a world's copies of messages may have `copies` bytes."""
+    bounds = {kind: due.peak_bytes.get(kind, 0) for kind in KINDS}
+    most = bounds | {"buffers": bounds["buffers"] + (due.beside_bytes + copies if figures.copies_messages else 0)}
     return RankMemory(
         figures=figures,
-        due=memory_due(config, figures.rank, updates, {str(kind): most for kind, most in bounds.items()}),
+        due=memory_due(config, figures.rank, due, {str(kind): held for kind, held in most.items()}),
         padding_bytes=resting_bytes(config).padding,
         least_bytes={str(kind): least for kind, least in bounds.items() if reached(config, figures, kind)},
-        overweight=[*overweight(config, figures), *left_over(config, figures), *unsteady(config, figures)],
+        overweight=[*overweight(config, figures), *left_over(figures, copies), *unsteady(config, figures, copies)],
         lingering=lingering(config, figures),
     )
 
 
-def memory_due(config: Config, rank: int, updates: int, peak_bytes: dict[str, int]) -> MemoryCounts:
+def memory_due(config: Config, rank: int, due: ExpectedMemory, peak_bytes: dict[str, int]) -> MemoryCounts:
     """The bytes that one rank must keep, and may hold at the peak."""
     resting = resting_bytes(config)
     return MemoryCounts(
         rank=rank,
         resting_bytes={kind: getattr(resting, kind) for kind in MODEL_STATES},
         peak_bytes=peak_bytes,
-        offloaded_bytes=pass_peaks(config).offloaded if config.steps_here else 0,
+        offloaded_bytes=due.offloaded_bytes,
         far_resting_bytes=without_zeros(far_resting(config)),
-        far_peak_bytes=without_zeros(far_peaks(config, updated=updates > 0)),
-        moved_bytes=moved_bytes(config, updates),
+        far_peak_bytes=without_zeros(due.far_peak_bytes),
+        moved_bytes=dict(due.moved_bytes),
     )
 
 
-def without_zeros(tiers: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
-    return {tier: {kind: held for kind, held in kinds.items() if held} for tier, kinds in tiers.items()}
+def without_zeros(tiers: Mapping[Tier, Mapping[Kind, int]]) -> dict[str, dict[str, int]]:
+    return {str(tier): {str(kind): held for kind, held in kinds.items() if held} for tier, kinds in tiers.items()}
 
 
 def reached(config: Config, figures: MemoryFigures, kind: Kind) -> bool:
@@ -101,11 +109,17 @@ def reached(config: Config, figures: MemoryFigures, kind: Kind) -> bool:
     return config.steps_here > 0 and not copies and not beside
 
 
-def unsteady(config: Config, figures: MemoryFigures) -> list[str]:
+def gradients_are_exact(config: Config) -> bool:
+    """Whether the peak of gradients is known exactly: not if a reduction during the step makes copies."""
+    in_place = config.addition.collective is not None and config.wire == config.summed
+    return in_place or not config.row.parallel.overlap
+
+
+def unsteady(config: Config, figures: MemoryFigures, copies: int) -> list[str]:
     """The kinds with more or fewer bytes alive after some step than after the last."""
     resting = resting_bytes(config)
     due: dict[str, tuple[int, int]] = {kind: (getattr(resting, kind),) * 2 for kind in MODEL_STATES}
-    due |= {"activations": (0, 0), "buffers": (0, message_copies(config) if figures.copies_messages else 0)}
+    due |= {"activations": (0, 0), "buffers": (0, copies if figures.copies_messages else 0)}
     return [
         f"from {least:,} to {most:,} B of {kind} between steps"
         for kind, (least, most) in figures.at_rest.items()
@@ -135,10 +149,10 @@ def overweight(config: Config, figures: MemoryFigures) -> list[str]:
     return found
 
 
-def left_over(config: Config, figures: MemoryFigures) -> list[str]:
+def left_over(figures: MemoryFigures, copies: int) -> list[str]:
     """The memory alive between steps that no step needs there, in words; a world's copies of messages are excepted."""
     owners = [(kind, *each) for kind in ("activations", "buffers") for each in figures.owners[kind].items()]
-    allowed = {("buffers", "messages"): message_copies(config)} if figures.copies_messages else {}
+    allowed = {("buffers", "messages"): copies} if figures.copies_messages else {}
     return [
         f"{held:,} B of {kind} for {owner} after the step"
         for kind, owner, held in owners if held > allowed.get((kind, owner), 0)
