@@ -11,6 +11,7 @@ from tests.test_formulas import config
 from tests.training import labelled, scenario
 from zerosim.allocation import MODEL_STATES, allocate
 from zerosim.formulas.resting import resting_bytes
+from zerosim.formulas.shapes import expected
 from zerosim.instruments.observed import Observed
 from zerosim.numerics.orders import ORDERS
 from zerosim.numerics.precisions import PRECISIONS
@@ -182,7 +183,7 @@ def left(owners):
         curve=[], copies_messages=owners.get("copies", False), at_rest=owners.get("at rest", {}), offloaded_bytes=0,
         held_as_began=owners.get("as began", {}),
     )
-    judged = judged_memory(config("ddp"), figures, updates=1)
+    judged = judged_memory(config("ddp"), figures, expected(config("ddp")), copies=0)
     return [*judged.overweight, *judged.lingering]
 
 

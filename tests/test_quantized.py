@@ -87,7 +87,7 @@ def test_a_scale_of_the_wrong_block_is_noticed(monkeypatch):
 
 
 def quantised_by(decode):
-    """`Quantized.fill`, with the ranks' decoding replaced and not the reference's."""
+    """`Quantized.fill`, with the ranks' decoding replaced, but not the reference's, nor that on shapes."""
     from zerosim.stages.gathering import Quantized
 
     honest = Quantized.fill
@@ -99,7 +99,8 @@ def quantised_by(decode):
         def decode(self, coded, out):
             decode(self._wire, coded, out)
 
-    return lambda self, *arguments: honest(Quantized(Other(self.wire)), *arguments)
+    return lambda self, *arguments: honest(
+        Quantized(Other(self.wire)) if isinstance(self.wire, BlockWire) else self, *arguments)
 
 
 # Gradients.
