@@ -35,7 +35,7 @@ class Flow:
                     {length * sent: often for sent, often in self.messages.items()}, length * self.received_bytes)
 
 
-class Alone:
+class LoneRank:
     """A rank of a communicator by itself: its messages are counted, and nothing arrives."""
 
     def __init__(self, rank: int, size: int) -> None:
@@ -86,7 +86,7 @@ def recorded(
     *, numbers: bool = False,
 ) -> Flow:
     """The messages of one call, on zeros or on shapes alone."""
-    comm, dtype, payload = Alone(rank, size), np.dtype(f"u{itemsize}"), np.zeros if numbers else Extent
+    comm, dtype, payload = LoneRank(rank, size), np.dtype(f"u{itemsize}"), np.zeros if numbers else Extent
     with np.errstate(all="ignore"):
         if root is None:
             collective(comm, split(payload(size * length, dtype), size))

@@ -26,7 +26,7 @@ from zerosim.allocation import Allocator, Kind, Tier
 from zerosim.autograd.player import perform
 from zerosim.autograd.shelf import Offloaded
 from zerosim.collectives.narrow import OnNarrowWires
-from zerosim.formulas.flows import Alone
+from zerosim.formulas.flows import LoneRank
 from zerosim.formulas.segments import SeenSegments
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator
@@ -128,7 +128,7 @@ class StepsOnShapes:
         return self.moved[0] + Counter(later)
 
     def _replica(self, config: Config, norms: "NoSums") -> Replica:
-        comm = Uncalled(Alone(0, config.ranks))
+        comm = Uncalled(LoneRank(0, config.ranks))
         beside = Lingering(comm, ObservedAllocator(extent, self.ledger), self.aside)
         segments = SeenSegments(self.ledger.pass_by, carry_out=without_draws)
         built = replica(
@@ -266,14 +266,14 @@ class Lingering(Beside):
     def begin(self, work: Work) -> Coming:
         given = getattr(work, "args", ())
         held = [each for one in given if isinstance(one, list) for each in one]
-        held += [each for one in given if isinstance(one, Held) for each in one.held]
+        held += [each for one in given if isinstance(one, HeldResult) for each in one.held]
         self._working.append(held)
         array = super().begin(work).take()
         self._working.pop()
-        return Held(array, held)
+        return HeldResult(array, held)
 
 
-class Held(Coming):
+class HeldResult(Coming):
     """A pending array, and those that live until it is taken."""
 
     def __init__(self, array: Any, held: list[Any]) -> None:

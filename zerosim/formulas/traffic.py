@@ -23,7 +23,7 @@ from zerosim.training.config import Config
 
 NORM_BYTES = np.dtype(np.float64).itemsize
 
-Part = tuple[Callable[..., None], int]
+CollectivePart = tuple[Callable[..., None], int]
 """A collective, and the bytes of an element."""
 
 
@@ -56,14 +56,14 @@ class Due:
 
 
 @dataclass(frozen=True)
-class Call:
+class DueCall:
     """A collective over chunks of `length` elements, `times` in a run, among `ranks`.
 
     Its `parts` run one after the other, on elements of their own size. A rooted one runs from each rank in turn.
     """
 
     name: str
-    parts: Sequence[Part]
+    parts: Sequence[CollectivePart]
     ranks: Sequence[int]
     length: int
     times: int
@@ -94,7 +94,7 @@ class Call:
         return total.times(self.times)
 
 
-def calls(config: Config, rank: int, updates: int) -> Iterator[Call]:
+def calls(config: Config, rank: int, updates: int) -> Iterator[DueCall]:
     """The collectives that `rank` must call in a run's steps; `updates` of them were not skipped."""
     stage, steps, mesh, weights = (
         config.stage, config.steps_here, config.mesh_of(rank), config.computing.weights.itemsize)
@@ -112,34 +112,34 @@ def calls(config: Config, rank: int, updates: int) -> Iterator[Call]:
     for length in over(trained):
         codes = config.gradients_wire
         due = parts if codes is None or add is None else [(add, 1)]
-        yield Call("reduce_scatter", due, mesh.neighbours, codes.encoded_bytes(length) if codes else length, reductions,
+        yield DueCall("reduce_scatter", due, mesh.neighbours, codes.encoded_bytes(length) if codes else length, reductions,
                    aside=overlap)
         if config.sums_everywhere:
             sums = config.wire if add is not None else config.summed
-            yield Call("all_gather", [(gather, sums.itemsize)], mesh.neighbours, length, reductions, aside=overlap)
+            yield DueCall("all_gather", [(gather, sums.itemsize)], mesh.neighbours, length, reductions, aside=overlap)
     if mesh.replicas > 1 and add is not None:
         for unit in trained:
             for half in (add, ring.all_gather):
-                yield Call("all_reduce", [(half, config.wire.itemsize)], mesh.copies,
+                yield DueCall("all_reduce", [(half, config.wire.itemsize)], mesh.copies,
                            chunk_length(unit.count, config.ranks), reductions, aside=overlap)
     if stage.publishes:
         named, by_owners = config.serving("broadcast"), config.row.parallel.publish == "broadcasts"
         name, publish = ("broadcast", named.carry_out if named else tree.broadcast) if by_owners else (
             "all_gather", gather)
         for length in over(trained):
-            yield Call(name, [(publish, weights)], mesh.neighbours, length, updates, rooted=by_owners)
+            yield DueCall(name, [(publish, weights)], mesh.neighbours, length, updates, rooted=by_owners)
     if stage.gathers:
         wire = config.weights_wire
         for length in over(gathered(config)):
-            yield Call("all_gather", [(gather, 1 if wire else weights)], mesh.neighbours,
+            yield DueCall("all_gather", [(gather, 1 if wire else weights)], mesh.neighbours,
                        wire.encoded_bytes(length) if wire else length, passes, aside=prefetch)
     if (copy := config.secondary_of(rank)) is not None:
         for unit, length in zip(config.model.units, over(config.model.units, copy), strict=True):
-            yield Call("all_gather", [(gather, weights)], copy.neighbours, length,
+            yield DueCall("all_gather", [(gather, weights)], copy.neighbours, length,
                        passes * later_uses(config.model, unit), aside=prefetch)
     if config.scaling().needs_norm and stage.shares_updates:
         count = mesh.replicas * len(trained)
-        yield Call("gather_norms", [(ring.all_gather, NORM_BYTES)], mesh.neighbours, count, steps)
+        yield DueCall("gather_norms", [(ring.all_gather, NORM_BYTES)], mesh.neighbours, count, steps)
 
 
 def due(config: Config, rank: int, updates: int, hosts: Sequence[int] = ()) -> dict[str, Due]:
