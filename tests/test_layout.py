@@ -40,7 +40,7 @@ MAY_IMPORT = {
                           "scenario", "stages", "worlds"},
     "checkpoint": GROUND | {"models", "numerics", "parts", "scenario", "stages", "training", "worlds"},
     "formulas": GROUND | {"autograd", "collectives", "instruments", "models", "numerics", "optim", "payloads",
-                          "scenario", "stages", "training", "worlds"},
+                          "scenario", "stages", "training"},
     "planner": GROUND | {"autograd", "collectives", "data", "formulas", "instruments", "models", "numerics", "optim",
                          "payloads", "scenario", "stages", "training", "worlds"},
     "verdict": GROUND | {"collectives", "formulas", "instruments", "models", "payloads", "proofs", "reference",

@@ -4,10 +4,10 @@ A rank runs two steps, because arrays of one step may meet those of the next: de
 no peers: collectives take their buffers and send nothing, and all ranks need the same bytes. Nothing is computed or
 allocated, so any model can be examined.
 
-These figures follow the code, so they cannot find what a shipped stage does wrong; a user's stage is compared with
-the shipped one that shards the same states. What a stage must rest on and send is therefore stated apart from its
-code, in `resting` and in the list of collectives in `traffic`, and tests have peaks worked out by hand. With traffic
-from shapes as well, about half as many faults planted in stages would be noticed.
+These figures follow the code, so they cannot find a fault of a shipped stage; a user's stage is compared with the
+shipped one that shards the same states. Therefore what a stage keeps between steps, needs and sends is stated apart
+from its code: `resting`, and the list of collectives in `traffic`. Tests have peaks by hand. With traffic from shapes
+as well, about half as many faults planted in stages would be noticed.
 
 A world that copies messages, and runs overlapped work on a second thread, holds more: `beside_bytes` at most for that
 work, and the copies themselves (`traffic.message_copies`).

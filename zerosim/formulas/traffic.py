@@ -112,8 +112,8 @@ def calls(config: Config, rank: int, updates: int) -> Iterator[DueCall]:
     for length in over(trained):
         codes = config.gradients_wire
         due = parts if codes is None or add is None else [(add, 1)]
-        yield DueCall("reduce_scatter", due, mesh.neighbours, codes.encoded_bytes(length) if codes else length, reductions,
-                   aside=overlap)
+        sent = codes.encoded_bytes(length) if codes else length
+        yield DueCall("reduce_scatter", due, mesh.neighbours, sent, reductions, aside=overlap)
         if config.sums_everywhere:
             sums = config.wire if add is not None else config.summed
             yield DueCall("all_gather", [(gather, sums.itemsize)], mesh.neighbours, length, reductions, aside=overlap)
