@@ -1,10 +1,12 @@
 """Mutants of every kind of file do no harm; and what would is noticed."""
 
+import gc
 import hashlib
 import io
 import json
 import os
 import random
+import weakref
 from unittest import mock
 
 import numpy as np
@@ -15,7 +17,10 @@ from tests.hostile.__main__ import main
 from tests.hostile.attack import KINDS, Grounds, attacked, fault_of
 from tests.hostile.mutate import LEAVES, bytes_of, document_of, lines_of
 from zerosim.checkpoint.manifest import canonical
-from zerosim.formulas.activations import pass_peaks
+from zerosim.formulas.shapes import expected
+from zerosim.models.units import Task
+from zerosim.scenario import Scenario
+from zerosim.training.config import configured
 
 COUNTS = {"scenario": 80, "data": 30, "weights": 30, "checkpoint": 8, "outcome": 6}
 
@@ -158,4 +163,10 @@ def test_a_folder_that_may_not_be_searched_is_refused_in_one_line(tmp_path):
 
 
 def test_the_graphs_of_earlier_runs_are_not_kept():
-    assert pass_peaks.cache_parameters()["maxsize"] <= 64
+    row, *_ = Scenario().rows
+    config = configured(row, Task(64, 10, "cross_entropy"))
+    assert expected(config) is expected(config)
+    graphs = weakref.ref(config), weakref.ref(config.model.units[0])
+    del config
+    gc.collect()
+    assert [graph() for graph in graphs] == [None, None]
