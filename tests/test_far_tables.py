@@ -51,16 +51,6 @@ def test_only_tiers_that_are_used_have_a_column_and_a_line_of_the_legend():
     assert "keeps      between steps on the device:" in text
 
 
-def test_offloaded_activations_are_in_files():
-    kept = {**ONE, "stages": ("zero3",), "hidden": (4, 4)}
-    found = outcome_of(**kept, recompute=True, offload_activations=True)
-    (stage,) = found.trained
-    offloaded = stage.memory[0].figures.offloaded_bytes
-    assert offloaded > 0
-    (cells,) = rows(printed(found), "Stage III").values()
-    assert float(cells[2]) == pytest.approx(offloaded / 1e3, abs=5e-4)
-
-
 @pytest.mark.parametrize(("planted", "marked"), [
     ({"far_resting_bytes": {"host": {"gradients": 85}, "disk": {"parameters": 84, "optimizer": 168}}}, ["≠0.085"]),
     ({"far_resting_bytes": {"host": {"gradients": 84}, "disk": {"optimizer": 252}}}, ["≠0.25"]),

@@ -67,10 +67,6 @@ def test_rows_are_plain_and_say_what_the_document_says(outcome):
         assert {type(value) for row in rows for value in row.values()} <= {str, int, float, bool, type(None)}
     for row, found in zip(outcome.rows(), outcome.document["rows"], strict=True):
         assert row["final_loss"] == found["losses"][-1]
-        assert row["sent_bytes"] * 2 * 2 == sum(rank["sent_bytes"] for rank in found["traffic"])
-        assert row["messages"] * 2 == max(rank["messages"] for rank in found["traffic"])
-        assert row["kept_bytes"] == sum(found["memory"][0]["resting_bytes"].values())
-        assert row["kept_bytes"] == row["weights_bytes"] + row["gradients_bytes"] + row["optimizer_bytes"]
     assert [(row["name"], row["step"]) for row in outcome.losses()][:3] == [("DDP", 1), ("DDP", 2), ("Stage I", 1)]
     spans = [span for row in outcome.document["rows"] for step in row["trace"]["steps"] for span in step["spans"]]
     assert [{key: row[key] for key in spans[0]} for row in outcome.spans()] == spans

@@ -26,7 +26,7 @@ from zerosim.report.page.origins import toml
 from zerosim.report.page.pictures import KIND_COLOURS
 from zerosim.report.page.step_times import StepTimes
 from zerosim.report.page.textures import TEXTURES
-from zerosim.report.run_document import TURNS, RowDocument, RunDocument
+from zerosim.report.run_document import TURNS, RunDocument
 from zerosim.scenario import load, resolved
 from zerosim.scenario.sections import Variant
 
@@ -86,20 +86,6 @@ def test_its_sections_are_in_the_order_in_which_one_reads_a_run(seen, four):
     assert [tag for tag in seen.tags if tag == "article"] == ["article"] * 8
     for words in (four["command"], four["rows"][3]["weights_sha256"], four["versions"]["numpy"]):
         assert words in seen.text
-
-
-def test_bytes_to_other_hosts_have_a_column_where_there_are_other_hosts(seen):
-    assert "to other hosts, kB" not in seen.text
-    built = scenario(ranks=4, micro_batches=4)
-    found = outcome(replace(built, world=replace(built.world, ranks_per_host=2)), traced=False)
-    row = RowDocument(found["rows"][3], 4, built.train.steps)
-    away = sum(rank["between_bytes"] for rank in row.found["traffic"])
-    mean = row.mean("between_bytes")
-    assert 0 < mean < row.sent_bytes
-    assert mean * 4 * row.steps == pytest.approx(away, abs=4 * row.steps)
-    page = page_of(found)
-    assert "to other hosts, kB" in page
-    assert f">{mean / 1e3:.2f}<" in page
 
 
 def test_it_loads_nothing(seen):

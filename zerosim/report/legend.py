@@ -37,7 +37,7 @@ def legend(run: RunDocument, *, bars: bool) -> Iterator[tuple[str, str | Text]]:
             case "peak_bytes":
                 yield figure.heading, ". ".join(filter(None, [figure.meaning, why_peaks_stay(run.rows)]))
             case _:
-                yield figure.heading, figure.meaning
+                yield figure.heading.partition("\n")[0], figure.meaning
     yield WRONG, "not what the formula says"
 
 
