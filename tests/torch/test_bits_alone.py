@@ -27,3 +27,11 @@ def test_ddp_and_fsdp2_have_the_same_bits_on_two_ranks_at_most(ranks, same):
 
 def test_what_fsdp2_keeps_between_forward_and_backward_changes_no_bit():
     assert trained("FSDP2", 3) == trained("FSDP2, reshard_after_forward=False", 3)
+
+
+def test_three_replicas_are_added_chunk_by_chunk():
+    from zerosim.torch.adding import sharded_sum
+
+    brought = [[torch.full((3,), value).numpy()] for value in (1e8, 1.0, -1e8)]
+    (found,) = sharded_sum(brought, 3)
+    assert [float(each) > 0 for each in found] == [False, True, False]
