@@ -25,11 +25,18 @@ def through_one_rank(recording: Recording) -> str | None:
 
 
 def idle_in_a_tree(case: Case) -> str | None:
-    """The first round of a broadcast in which a rank with the data sends nothing; of a reduce, counted from its end.
+    """A rank that takes part twice, or the first round of a broadcast in which a rank with the data sends nothing.
 
-    A tree takes ⌈log2 N⌉ rounds only if the number of ranks with the data doubles in each.
+    A reduce is a broadcast backwards, and its rounds are counted from the end. A tree takes ⌈log2 N⌉ rounds
+    only if the number of ranks with the data doubles in each.
     """
     reducing, last = case.subject.kind.reducing, case.recording.rounds
+    for rank in range(case.size):
+        rounds = [m.round for m in case.messages if rank == (m.source if reducing else m.to)]
+        if len(rounds) > 1:
+            what = "sends its sum" if reducing else "receives the data"
+            return (f"rank {rank} {what} {len(rounds)} times, in rounds {' and '.join(map(str, rounds))}; once is "
+                    "enough, if the distance between partners doubles from round to round")
     has = {case.root}
     for number in range(1, last + 1):
         now = [m for m in case.messages if m.round == (last + 1 - number if reducing else number)]
