@@ -95,8 +95,9 @@ class Machine:
             monkeypatch.setattr(module, "time", clock)
         pending = OfEach(self, set)
         for module, name, value in (
-            (os, "sched_yield", self.look_in_vain), (bells, "CALL", self.futex), (boxes, "PENDING", pending),
-            (mpi_communicator, "PENDING", pending), (mpi_mail, "UNFINISHED", OfEach(self, list)),
+            (os, "sched_yield", self.look_in_vain), (bells, "CALL", self.futex), (bells, "YIELDS", 0),
+            (boxes, "PENDING", pending), (mpi_communicator, "PENDING", pending),
+            (mpi_mail, "UNFINISHED", OfEach(self, list)),
             (boxes.MOVER, "begin", lambda: self.moving.add(self.running)), (MPI, "Status", Status),
             (MPI, "Win", Window), (mpi_shared, "LARGEST", RING), (mpi_shared, "PIECES", PIECES),
             (mpi_shared, "mmap", SimpleNamespace(PAGESIZE=boxes.LINE)),
