@@ -76,7 +76,7 @@ def why_so_much_is_sent(case: Case) -> str:
         if earlier is not message:
             return (f"{where} {case.cargo(message.carried)} to rank {message.to}, as in round {earlier.round} already: "
                     "send each value once")
-        if len(message.carried) == case.count > case.size / 2 > 1 and case.subject.manner == "in place":
+        if len(message.carried) == case.count > 1 and not case.subject.kind.rooted:
             return f"{where} the whole vector to rank {message.to}: send it a chunk at a time"
     return Observation("the result is right, but more or less is sent than it needs: is a chunk sent twice, a whole "
                        "vector in place of a chunk, or an empty message?")
