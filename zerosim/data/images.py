@@ -90,6 +90,7 @@ def by_pillow(stream: Any) -> Array:
     image: Any = import_module("PIL.Image")
     try:
         with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             warnings.simplefilter("error", image.DecompressionBombWarning)
             found: Array = np.asarray(image.open(stream))
     except Exception as error:

@@ -12,6 +12,9 @@ from zerosim.report.grid import Column, show_grid, show_words
 from zerosim.stages import STAGES
 from zerosim.words import common_unit, in_unit, joined
 
+MOST_SHOWN = 1000
+"""The most units listed in the terminal."""
+
 
 def show_checkpoints(console: Console, found: Mapping[str, Manifest]) -> None:
     """Show the folder of each checkpoint, its row and step, and its size."""
@@ -29,13 +32,15 @@ def show_checkpoints(console: Console, found: Mapping[str, Manifest]) -> None:
 
 def show_arrays(console: Console, manifest: Manifest) -> None:
     """Show the saved states of each unit, its layout, and the legs of the training."""
-    units, pieces = manifest.units, pieces_by_unit(manifest)
+    units, pieces = manifest.units[:MOST_SHOWN], pieces_by_unit(manifest)
     show_grid(console, [unit.name for unit in units], [
         Column("layers", [joined(list(map(str, unit.layers))) for unit in units]),
         Column("elements", [f"{unit.count:,}" for unit in units]),
         Column("kept", [", ".join(kept(pieces[number])) for number in range(len(units))]),
         Column("a rank has", [f"{most(pieces[number]):,}" for number in range(len(units))]),
     ])
+    if len(units) < len(manifest.units):
+        show_words(console, f"and {len(manifest.units) - len(units):,} more units; --json FILE lists all")
     if manifest.loss_scale != 1.0:
         show_words(console, f"Loss scale {manifest.loss_scale:g}, {manifest.good_steps} steps since it changed")
     show_words(console, f"{manifest.samples:,} samples taken of the stream")
