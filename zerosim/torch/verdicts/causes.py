@@ -4,7 +4,7 @@ Each hypothesis computes what a certain wrong program would have got, from the g
 rank, and holds only if all elements of the found gradient are that, within rounding.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,9 @@ class WrongGradient:
     scale: float
     scalars_reduced: int
     inexact: bool
-    """Whether a forward computed again gave other bits, so that gradients are close, not equal."""
+    unscaled: bool
+    """Whether a forward computed again gave other bits, so that gradients are close, not equal; below, whether a
+    GradScaler has taken its factor out."""
 
     def part(self, rank: int, value: Any) -> Any:
         return value[self.where[rank]]
@@ -175,13 +177,13 @@ def group_mean(at: WrongGradient, rank: int) -> Explanation | None:
         for members in (at.peers[start:start + size], at.peers[at.peers.index(rank) % (len(at.peers) // size)::
                                                                len(at.peers) // size]):
             mean = sum(at.due.brought[at.peers.index(each)].double() for each in members) / len(members)
-            if len(members) > 1 and at.is_found(mean * at.due.factor, rank, 2):
+            if len(members) == size and at.is_found(mean * at.due.factor, rank, 2):
                 return "the mean of a smaller group", f"it is the mean over ranks {', '.join(map(str, members))} only"
     return None
 
 
-def few_elements(at: WrongGradient, rank: int) -> Explanation | None:
-    """Some elements are right."""
+def some_elements(at: WrongGradient, rank: int) -> Explanation:
+    """The elements that are wrong, and how far, where no hypothesis holds."""
     found = at.found[rank]
     mean = at.part(rank, at.due.mean)
     outside = at.due.at(at.where[rank]).apart(found)
@@ -204,25 +206,24 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
 
 def cause_of(at: WrongGradient, rank: int) -> Explanation:
     """The cause and its explanation; an empty cause and a reason if this is not a finding."""
-    for hypothesis in HYPOTHESES:
-        found = hypothesis(at, rank)
-        if found is not None:
-            unsure = choice(at, found[0])
-            return ("", unsure) if unsure else found
+    found = at.found[rank]
+    near = found is not None and not bool(at.due.at(at.where[rank]).apart(found).any())
+    for hypothesis in () if near else HYPOTHESES:
+        explanation = hypothesis(at, rank)
+        if explanation is not None:
+            unsure = choice(at, explanation[0])
+            return ("", unsure) if unsure else explanation
     unsure = "" if not at.inexact else "forwards computed again give other bits (compiled or not deterministic)"
-    ratio = at.ratio(rank)
+    ratio = None if near else at.ratio(rank)
     if ratio is not None:
         unsure = unsure or f"the script scales its gradients by {ratio:.6g} between backward and optimizer.step()"
-    return ("", unsure) if unsure else next(iter(last_resort(at, rank)))
-
-
-def last_resort(at: WrongGradient, rank: int) -> Iterator[Explanation]:
-    found = few_elements(at, rank)
-    yield found or ("no order of addition explains it", "")
+    return ("", unsure) if unsure else some_elements(at, rank)
 
 
 def choice(at: WrongGradient, cause: str) -> str:
     """Why a cause can be the script's choice; empty if it cannot."""
     if cause in ("N times the mean", "another divisor") and at.scalars_reduced and at.trainer.divided_by is not None:
         return "the script sets FSDP2's divide factor and reduces a number itself: it may normalise by all tokens"
+    if cause == "unscaled twice" and not at.unscaled:
+        return "the script takes GradScaler's factor out by itself"
     return ""

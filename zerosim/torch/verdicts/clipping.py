@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from zerosim.torch.verdicts.findings import NOT_JUDGED, WITHIN, Book
+from zerosim.torch.verdicts.gradients import MeanGradient
 from zerosim.torch.verdicts.ranks import CheckRanks
 from zerosim.torch.verdicts.reference import local
 from zerosim.torch.verdicts.rounding import gamma
@@ -30,31 +31,38 @@ class ClipNorms:
     told: float
     own: float
     due: float
+    slack: float
+    """The rounding of the gradient itself."""
     elements: int
     dtype: Any
     off: str
     """The first parameter whose clipped gradient is not the unclipped one times the coefficient."""
 
 
-def norms(followed: Followed, named: dict[str, Any], means: dict[str, Any]) -> list[ClipNorms]:
+def norms(followed: Followed, named: dict[str, Any], means: dict[str, MeanGradient]) -> list[ClipNorms]:
     found = []
     for number, clip in enumerate(followed.clips):
         names = [name for name, each in named.items() if id(each) in clip.before and name in means]
-        due = torch.stack([torch.linalg.vector_norm(means[name], clip.order) for name in names])
+        if not names:
+            continue
+        due = torch.stack([torch.linalg.vector_norm(means[name].mean, clip.order) for name in names])
         own = torch.stack([torch.linalg.vector_norm(clip.before[id(named[name])].double(), clip.order)
                            for name in names])
+        slack = torch.stack([torch.linalg.vector_norm(means[name].bound(named[name].dtype), clip.order)
+                             for name in names])
         norm = clip.norm.full_tensor() if hasattr(clip.norm, "full_tensor") else clip.norm
         coefficient = (clip.most / (norm + 1e-6)).clamp(max=1.0) if clip.most < float("inf") else torch.ones(())
         off = ""
         for name in names if number == len(followed.clips) - 1 and clip.unscaled == followed.unscaled else ():
             now, before = local(named[name].grad).detach(), clip.before[id(named[name])]
             after = before.double() * coefficient.double()
-            slack = gamma((4, before.dtype)) * after.abs() + torch.finfo(before.dtype).tiny
-            if not off and ((now.double() - after).abs() > slack).any():
+            near = gamma((4, before.dtype)) * after.abs() + torch.finfo(before.dtype).tiny
+            if not off and ((now.double() - after).abs() > near).any():
                 off = name
         found.append(ClipNorms(float(norm), float(torch.linalg.vector_norm(own, clip.order)),
-                           float(torch.linalg.vector_norm(due, clip.order)), sum(means[name].numel() for name in names),
-                           norm.dtype, off))
+                           float(torch.linalg.vector_norm(due, clip.order)),
+                           float(torch.linalg.vector_norm(slack, clip.order)),
+                           sum(means[name].size.numel() for name in names), norm.dtype, off))
     return found
 
 
@@ -85,7 +93,7 @@ def judge(book: Book, ranks: CheckRanks, followed: Followed, mine: list[ClipNorm
                 continue
             each = found[number]
             allowed = gamma((each.elements + 8, each.dtype))
-            off = abs(each.told - each.due) > allowed * each.due
+            off = abs(each.told - each.due) > allowed * each.due + each.slack
             if each.told != each.told or each.due == 0:
                 book.judge("clipping", NOT_JUDGED, "the norm is not finite")
             elif abs(each.told - each.own) <= 1e-5 * each.own and abs(each.own - each.due) > 1e-4 * each.due:

@@ -19,7 +19,7 @@ from zerosim.sharding import bounds
 from zerosim.torch.adding import divided, in_ring_order
 from zerosim.torch.arrays import flat
 from zerosim.torch.verdicts.gradients import place
-from zerosim.torch.verdicts.session import Tracked
+from zerosim.torch.verdicts.session import Tracked, units
 from zerosim.torch.verdicts.trainers import TrainerFacts
 
 Offsets = dict[str, tuple[int, int]]
@@ -125,16 +125,13 @@ def of_buckets(model: Tracked, ready: list[str], ranks: int) -> Offsets:
 def of_units(model: Tracked) -> Offsets:
     """FSDP2's units: the pieces of their parameters, padded to equal rows, one after another."""
     places: Offsets = {}
-    for module in model.root.modules():
-        if not hasattr(module, "_get_fsdp_state"):
+    names = {id(each): name for name, each in model.parameters().items()}
+    for group in units(model.root):
+        if group._reduce_dtype == torch.float16 or group.force_sum_reduction_for_comms:
             continue
-        for group in module._get_fsdp_state()._fsdp_param_groups:
-            if group._reduce_dtype not in (None, torch.float32, torch.bfloat16, torch.float64):
-                continue
-            trained = [each for each in group.fsdp_params if each.sharded_param.requires_grad]
-            lengths = [each.padded_sharded_param_size.numel() for each in trained]
-            names = {id(each): name for name, each in model.parameters().items()}
-            for number, each in enumerate(trained):
-                if id(each.sharded_param) in names and group.force_sum_reduction_for_comms is False:
-                    places[names[id(each.sharded_param)]] = (sum(lengths[:number]), sum(lengths))
+        trained = [each for each in group.fsdp_params if each.sharded_param.requires_grad]
+        lengths = [each.padded_sharded_param_size.numel() for each in trained]
+        for number, each in enumerate(trained):
+            if id(each.sharded_param) in names:
+                places[names[id(each.sharded_param)]] = (sum(lengths[:number]), sum(lengths))
     return places

@@ -19,6 +19,8 @@ SUBJECTS = ("initial weights", "inputs", "weights of the forward", "gradient", "
             "tied weights", "parameters")
 """The subjects of a check, in the order of a step."""
 
+ABSENT = {"clipping": "clip_grad_norm_ was not called", "tied weights": "no model was judged"}
+
 
 @dataclass(frozen=True)
 class CheckFinding:
@@ -87,7 +89,7 @@ def merged(books: Iterable[Book], steps: int) -> dict[str, Any]:
         if what in wrong and NOT_JUDGED not in received:
             continue
         weakest = max(received or {NOT_JUDGED: ""}, key=STRENGTH.index)
-        why = received.get(weakest, "the script ended before it")
+        why = received.get(weakest, ABSENT.get(what, "the script ended before it"))
         judged.append({"what": what, "verdict": weakest, "why": why})
     ordered = sorted(findings.values(), key=lambda each: (each.step, SUBJECTS.index(each.what), each.rank))
     return {"schema": "zerosim.check/1", "steps": steps, "verdicts": judged,

@@ -60,8 +60,12 @@ def replayed(reference: FullModel, calls: list[ForwardCall], cleared: dict[str, 
                 if not same:
                     share.exact = False
                     share.why = share.why or f"the forward of {call.line} gives other bits when it is computed again"
-                ends += [due[index] for index in call.gradients if index < len(due)]
-                gradients += [gradient for index, gradient in call.gradients.items() if index < len(due)]
+                for index, gradient in call.gradients.items():
+                    if index < len(due):
+                        ends.append(due[index])
+                        gradients.append(gradient)
+                        # The gradient of an output included those that came through other outputs.
+                        due[index].register_hook(lambda _, gradient=gradient: gradient)
             torch.autograd.backward(ends, gradients)
             for hook in hooks:
                 hook.remove()

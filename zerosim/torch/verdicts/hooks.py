@@ -1,8 +1,12 @@
-"""Where a check listens: the functions of PyTorch that it wraps while a script runs, and puts back afterwards."""
+"""The functions of PyTorch that a check wraps while a script runs, and puts back afterwards.
 
+Each entry of `listening` pairs a function with a wrapper, which gets the original function and the call's arguments.
+"""
+
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -14,21 +18,24 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data.distributed import DistributedSampler
 
+from zerosim.torch.places import PACKAGES
 from zerosim.torch.verdicts.findings import script_line
 from zerosim.torch.verdicts.reference import WRAPPERS, local
 from zerosim.torch.verdicts.session import Clip, Session, parameters_of
 
-Wrapped = Callable[..., Any]
+Original = Callable[..., Any]
 
 
 @contextmanager
-def replaced(owner: Any, name: str, made: Callable[[Wrapped], Wrapped]) -> Iterator[None]:
-    """A context in which `owner.name` is what `made` returns for it; nothing happens if there is no such name."""
-    original = vars(owner).get(name)
-    if original is None:
-        yield
-        return
-    setattr(owner, name, wraps(original)(made(original)))
+def replaced(owner: Any, name: str, wrapper: Original) -> Iterator[None]:
+    """A context in which calls of `owner.name` become calls of `wrapper(original, …)`."""
+    original = vars(owner)[name]
+
+    @wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return wrapper(original, *args, **kwargs)
+
+    setattr(owner, name, call)
     try:
         yield
     finally:
@@ -36,29 +43,32 @@ def replaced(owner: Any, name: str, made: Callable[[Wrapped], Wrapped]) -> Itera
 
 
 @contextmanager
-def listening(session: Session, on_step: Wrapped, on_stepped: Wrapped, on_skipped: Wrapped) -> Iterator[None]:
+def listening(session: Session, on_step: Original, on_stepped: Original, on_skipped: Original) -> Iterator[None]:
     """A context in which `session` records, and these functions are called around each `optimizer.step()`."""
     with ExitStack() as stack:
-        for owner, name, made in (
-            (nn.Module, "__call__", forwards(session)),
-            (torch.autograd, "backward", backwards(session)),
-            (torch.autograd, "grad", differentiates(session)),
-            (torch.optim.Optimizer, "__init__", makes_optimizer(session)),
-            (torch.optim.Optimizer, "zero_grad", zeroes(session, parameters_of)),
-            (nn.Module, "zero_grad", zeroes(session, lambda module: list(module.parameters()))),
-            (nn.utils, "clip_grad_norm_", clips(session)),
-            (nn.utils.clip_grad, "clip_grad_norm_", clips(session)),
-            (nn.parallel.DistributedDataParallel, "__init__", wraps_model(session)),
-            (torch.amp.GradScaler, "unscale_", unscales(session)),
-            (torch.amp.GradScaler, "step", scales_step(session, on_skipped)),
-            (torch.amp.GradScaler, "scale", scales(session)),
-            (LRScheduler, "step", schedules(session)),
-            (DistributedSampler, "__iter__", samples(session)),
-            (dist, "all_reduce", reduces(session)),
-        ):
-            stack.enter_context(replaced(owner, name, made))
-        for module in (fsdp, fsdp._fully_shard, fsdp._fully_shard._fully_shard):
-            stack.enter_context(replaced(module, "fully_shard", shards(session, stack)))
+        session.on_skipped, session.leaving = on_skipped, stack
+        wrappers: list[tuple[Any, str, Original]] = [
+            (nn.Module, "__call__", forward),
+            (torch.autograd, "backward", backward),
+            (torch.autograd, "grad", differentiate),
+            (torch.optim.Optimizer, "__init__", make_optimizer),
+            (torch.optim.Optimizer, "zero_grad", zero_grad),
+            (nn.Module, "zero_grad", zero_grad),
+            (nn.utils, "clip_grad_norm_", clip_grad_norm),
+            (nn.utils.clip_grad, "clip_grad_norm_", clip_grad_norm),
+            (nn.parallel.DistributedDataParallel, "__init__", wrap_model),
+            (torch.amp.GradScaler, "unscale_", unscale),
+            (torch.amp.GradScaler, "scale", scale),
+            (torch.amp.GradScaler, "step", scaled_step),
+            (LRScheduler, "step", schedule),
+            (DistributedSampler, "__iter__", sample),
+            (dist, "all_reduce", all_reduce),
+            (fsdp, "fully_shard", shard),
+            (fsdp._fully_shard, "fully_shard", shard),
+            (fsdp._fully_shard._fully_shard, "fully_shard", shard),
+        ]
+        for owner, name, wrapper in wrappers:
+            stack.enter_context(replaced(owner, name, partial(wrapper, session)))
         depth = [0]
 
         def before(optimizer: Any, *arguments: Any) -> None:
@@ -76,203 +86,126 @@ def listening(session: Session, on_step: Wrapped, on_stepped: Wrapped, on_skippe
         yield
 
 
-def forwards(session: Session) -> Callable[[Wrapped], Wrapped]:
+def forward(session: Session, run: Original, module: Any, *args: Any, **kwargs: Any) -> Any:
     """Record the outermost call of a model; wrappers are looked through."""
-    def made(run: Wrapped) -> Wrapped:
-        def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or session.depth or not session.active or (
-                    type(module).__name__ in WRAPPERS and type(module).__name__ != "OptimizedModule"):
-                return run(module, *args, **kwargs)
-            begun = session.begin(module, args, kwargs)
-            if begun is None:
-                return run(module, *args, **kwargs)
-            session.depth += 1
-            try:
-                output = run(module, *args, **kwargs)
-            finally:
-                session.depth -= 1
-            session.ended(*begun, output)
-            return output
-
-        return forward
-
-    return made
+    if torch.compiler.is_compiling() or session.depth or not session.active or (
+            type(module).__name__ in WRAPPERS and type(module).__name__ != "OptimizedModule"):
+        return run(module, *args, **kwargs)
+    begun = session.begin(module, args, kwargs)
+    if begun is None:
+        return run(module, *args, **kwargs)
+    session.depth += 1
+    try:
+        output = run(module, *args, **kwargs)
+    finally:
+        session.depth -= 1
+    session.ended(*begun, output)
+    return output
 
 
-def backwards(session: Session) -> Callable[[Wrapped], Wrapped]:
-    def made(run: Wrapped) -> Wrapped:
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if session.active:
-                session.backward_begins(bool(kwargs.get("create_graph")))
-            return run(tensors, *args, **kwargs)
-
-        return backward
-
-    return made
+def backward(session: Session, run: Original, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    if session.active:
+        session.backward_begins([tensors] if isinstance(tensors, torch.Tensor) else list(tensors),
+                                bool(kwargs.get("create_graph")))
+    return run(tensors, *args, **kwargs)
 
 
-def differentiates(session: Session) -> Callable[[Wrapped], Wrapped]:
-    """`torch.autograd.grad` fills no gradient, but passes the hooks of outputs; second derivatives are not judged."""
-    def made(run: Wrapped) -> Wrapped:
-        def grad(*args: Any, **kwargs: Any) -> Any:
-            if session.active:
-                for model in session.models:
-                    model.obstacles.append("torch.autograd.grad in the step")
-            return run(*args, **kwargs)
-
-        return grad
-
-    return made
+def differentiate(session: Session, run: Original, *args: Any, **kwargs: Any) -> Any:
+    """`torch.autograd.grad` passes the hooks of outputs, but fills no gradient: such a step is not judged."""
+    if session.active:
+        for model in session.models:
+            model.obstacles.append("torch.autograd.grad in the step")
+    return run(*args, **kwargs)
 
 
-def zeroes(session: Session, parameters: Callable[[Any], list[Any]]) -> Callable[[Wrapped], Wrapped]:
-    def made(run: Wrapped) -> Wrapped:
-        def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
-            if session.active:
-                session.zeroed(parameters(owner), script_line())
-            return run(owner, *args, **kwargs)
-
-        return zero_grad
-
-    return made
+def make_optimizer(session: Session, run: Original, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+    run(optimizer, *args, **kwargs)
+    if not session.asleep:
+        session.followed(optimizer)
 
 
-def clips(session: Session) -> Callable[[Wrapped], Wrapped]:
+def zero_grad(session: Session, run: Original, owner: Any, *args: Any, **kwargs: Any) -> Any:
+    if session.active:
+        found = list(owner.parameters()) if isinstance(owner, nn.Module) else parameters_of(owner)
+        session.zeroed(found, script_line())
+    return run(owner, *args, **kwargs)
+
+
+def clip_grad_norm(session: Session, run: Original, parameters: Any, max_norm: float, norm_type: float = 2.0,
+                   *args: Any, **kwargs: Any) -> Any:
     """Keep the gradients as they were before clipping."""
-    def made(run: Wrapped) -> Wrapped:
-        def clip_grad_norm_(parameters: Any, max_norm: float, norm_type: float = 2.0, *args: Any, **kwargs: Any) -> Any:
-            if not session.active:
-                return run(parameters, max_norm, norm_type, *args, **kwargs)
-            chosen = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-            before = {id(each): local(each.grad).detach().clone() for each in chosen if each.grad is not None}
-            concerned = [each for each in session.optimizers if any(
-                id(p) in before for p in parameters_of(each.optimizer))]
-            clip = Clip(before, float(max_norm), float(norm_type), script_line(),
-                        min((each.unscaled for each in concerned), default=1.0))
-            clip.norm = run(chosen, max_norm, norm_type, *args, **kwargs)
-            for each in concerned:
-                each.clips.append(clip)
-            return clip.norm
-
-        return clip_grad_norm_
-
-    return made
+    chosen = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+    if not session.active:
+        return run(chosen, max_norm, norm_type, *args, **kwargs)
+    before = {id(each): local(each.grad).detach().clone() for each in chosen if each.grad is not None}
+    concerned = [each for each in session.optimizers if any(id(p) in before for p in parameters_of(each.optimizer))]
+    clip = Clip(before, float(max_norm), float(norm_type), script_line(),
+                min((each.unscaled for each in concerned), default=1.0))
+    clip.norm = run(chosen, max_norm, norm_type, *args, **kwargs)
+    for each in concerned:
+        each.clips.append(clip)
+    return clip.norm
 
 
-def wraps_model(session: Session) -> Callable[[Wrapped], Wrapped]:
-    def made(run: Wrapped) -> Wrapped:
-        def init(wrapper: Any, *args: Any, **kwargs: Any) -> None:
-            run(wrapper, *args, **kwargs)
-            session.wrappers.append(wrapper)
-
-        return init
-
-    return made
+def wrap_model(session: Session, run: Original, wrapper: Any, *args: Any, **kwargs: Any) -> None:
+    session.wrapping(args[0] if args else kwargs["module"])
+    run(wrapper, *args, **kwargs)
+    session.wrappers.append(wrapper)
 
 
-def shards(session: Session, stack: ExitStack) -> Callable[[Wrapped], Wrapped]:
-    """Note the weights before FSDP2 cuts them; from then on, those that forwards use."""
-    def made(run: Wrapped) -> Wrapped:
-        def fully_shard(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if not session.watches_shards:
-                session.watches_shards = True
-                stack.callback(register_module_forward_hook(lambda module, *_: session.used(module)).remove)
-            modules = module if isinstance(module, list) else [module]
-            before = [each for one in modules for each in session.sharding(one)]
-            found = run(module, *args, **kwargs)
-            session.sharded(before)
-            return found
-
-        return fully_shard
-
-    return made
+def scale(session: Session, run: Original, scaler: Any, outputs: Any) -> Any:
+    found = run(scaler, outputs)
+    session.scale = scaler.get_scale() if scaler.is_enabled() else 1.0
+    return found
 
 
-def makes_optimizer(session: Session) -> Callable[[Wrapped], Wrapped]:
-    def made(run: Wrapped) -> Wrapped:
-        def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-            run(optimizer, *args, **kwargs)
-            if not session.asleep:
-                session.followed(optimizer)
-
-        return init
-
-    return made
+def unscale(session: Session, run: Original, scaler: Any, optimizer: Any) -> Any:
+    found = run(scaler, optimizer)
+    if scaler.is_enabled():
+        session.followed(optimizer).unscaled /= scaler.get_scale()
+    return found
 
 
-def scales(session: Session) -> Callable[[Wrapped], Wrapped]:
-    def made(run: Wrapped) -> Wrapped:
-        def scale(scaler: Any, outputs: Any) -> Any:
-            found = run(scaler, outputs)
-            session.scale = scaler.get_scale()
-            return found
-
-        return scale
-
-    return made
-
-
-def unscales(session: Session) -> Callable[[Wrapped], Wrapped]:
-    def made(run: Wrapped) -> Wrapped:
-        def unscale(scaler: Any, optimizer: Any) -> Any:
-            found = run(scaler, optimizer)
-            if scaler.is_enabled():
-                session.followed(optimizer).unscaled /= scaler.get_scale()
-            return found
-
-        return unscale
-
-    return made
-
-
-def scales_step(session: Session, on_skipped: Wrapped) -> Callable[[Wrapped], Wrapped]:
+def scaled_step(session: Session, run: Original, scaler: Any, optimizer: Any, *args: Any,
+                **kwargs: Any) -> Any:
     """A scaler skips `optimizer.step()` when a gradient has overflowed; the others must learn of it."""
-    def made(run: Wrapped) -> Wrapped:
-        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            before = session.followed(optimizer).updates
-            found = run(scaler, optimizer, *args, **kwargs)
-            if session.followed(optimizer).updates == before and not session.asleep:
-                on_skipped(optimizer)
-            return found
-
-        return step
-
-    return made
+    followed = session.followed(optimizer)
+    followed.line = script_line()
+    before = followed.updates
+    found = run(scaler, optimizer, *args, **kwargs)
+    if followed.updates == before and not session.asleep:
+        session.on_skipped(optimizer)
+    return found
 
 
-def schedules(session: Session) -> Callable[[Wrapped], Wrapped]:
-    def made(run: Wrapped) -> Wrapped:
-        def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-            line = script_line()
-            if getattr(scheduler, "last_epoch", -1) >= 0 and line:
-                counts = session.followed(scheduler.optimizer).scheduled
-                counts[id(scheduler)] = counts.get(id(scheduler), 0) + 1
-            return run(scheduler, *args, **kwargs)
-
-        return step
-
-    return made
+def schedule(session: Session, run: Original, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+    """Count the steps of a scheduler that the script itself makes; libraries may have reasons for several."""
+    if not sys._getframe(2).f_code.co_filename.startswith(PACKAGES):
+        counts = session.followed(scheduler.optimizer).scheduled
+        counts[id(scheduler)] = counts.get(id(scheduler), 0) + 1
+        session.schedule_line = script_line()
+    return run(scheduler, *args, **kwargs)
 
 
-def samples(session: Session) -> Callable[[Wrapped], Wrapped]:
-    def made(run: Wrapped) -> Wrapped:
-        def iterate(sampler: Any) -> Any:
-            session.epochs.append((id(sampler), sampler.epoch if sampler.shuffle else -1, script_line()))
-            return run(sampler)
-
-        return iterate
-
-    return made
+def sample(session: Session, run: Original, sampler: Any) -> Any:
+    if sampler.shuffle:
+        session.epochs[id(sampler)] = sampler.epoch, script_line()
+    return run(sampler)
 
 
-def reduces(session: Session) -> Callable[[Wrapped], Wrapped]:
-    """Note that the script itself adds a number over the ranks, as it does to normalise a loss by all tokens."""
-    def made(run: Wrapped) -> Wrapped:
-        def all_reduce(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if session.active and isinstance(tensor, torch.Tensor) and tensor.numel() == 1:
-                session.scalars_reduced += 1
-            return run(tensor, *args, **kwargs)
+def all_reduce(session: Session, run: Original, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    """Note that the script adds a number over the ranks, as it does to normalise a loss by all tokens."""
+    if session.active and isinstance(tensor, torch.Tensor) and tensor.numel() == 1:
+        session.scalars_reduced += 1
+    return run(tensor, *args, **kwargs)
 
-        return all_reduce
 
-    return made
+def shard(session: Session, run: Original, module: Any, *args: Any, **kwargs: Any) -> Any:
+    """Note the weights before FSDP2 cuts them; from then on, those that forwards use."""
+    if not session.watches_shards:
+        session.watches_shards = True
+        session.leaving.callback(register_module_forward_hook(lambda module, *_: session.used(module)).remove)
+    before = [each for one in (module if isinstance(module, list) else [module]) for each in session.sharding(one)]
+    found = run(module, *args, **kwargs)
+    session.sharded(before)
+    return found

@@ -20,8 +20,16 @@ def given(call: ForwardCall) -> Given:
     return Given(call.path, call.digest, call.line, call.backward_line)
 
 
-def judge(book: Book, of_all: list[list[Given]], peers: list[int], step: int) -> None:
-    """Compare the micro-batches of all ranks; `of_all[k]` are those of rank `peers[k]`."""
+def judge(book: Book, of_all: list[list[Given]], peers: list[int], step: int,
+          repeated: str) -> None:
+    """Compare the micro-batches of all ranks; `of_all[k]` are those of rank `peers[k]`.
+
+    `repeated` is the line where a sampler began an epoch for the second time.
+    """
+    if repeated:
+        book.find("inputs", step, peers[0], "the same samples every epoch",
+                  "a DistributedSampler gives the samples of an earlier epoch again: call sampler.set_epoch(epoch)",
+                  line=repeated)
     counts = [len(calls) for calls in of_all]
     if len(set(counts)) > 1:
         few = counts.index(min(counts))

@@ -92,7 +92,7 @@ class Judge:
         if any(each != peers for each in self.ranks.everyone(peers)):
             raise NotJudged("groups of ranks train models of their own")
         now = Round(model, followed, trainer, step, peers, [of_all[rank] for rank in peers])
-        inputs.judge(self.session.book, [each.calls for each in now.told], peers, step)
+        inputs.judge(self.session.book, [each.calls for each in now.told], peers, step, self.session.repeated)
         independent = self.settings.judge(self.session.book, now.told, peers, trainer, step, self.session.first)
         obstacles = [trainer.obstacle, *(reason for each in now.told for reason in each.obstacles)]
         if any(obstacles):
@@ -106,21 +106,20 @@ class Judge:
         named = model.parameters()
         own = parameters_of(followed.optimizer)
         ids = {id(each) for each in own}
-        ties: dict[int, list[str]] = {}
-        for name, each in model.root.named_parameters(remove_duplicate=False):
-            ties.setdefault(id(each), []).append(model.plain(name))
         return Facts(
             {name: tuple(each.shape) for name, each in named.items()},
             [inputs.given(call) for call in model.calls if call.backward],
             {name: digest([each]) for name, each in named.items() if local(each) is each},
             {name: each.requires_grad for name, each in named.items()},
             {name: each.grad is not None for name, each in named.items() if id(each) in ids},
-            [{key: value for key, value in group.items() if isinstance(value, float | int | str | bool)}
+            [{key: value for key, value in group.items() if isinstance(value, float | int | str | bool | tuple)}
              for group in followed.optimizer.param_groups],
-            self.session.shards_of(model), self.session.sharding_line, [*dict.fromkeys(model.obstacles)],
-            followed.cleared or not any(has_gradient(each) for each in own),
-            [] if followed.others_stepped else list(followed.drops),
-            [each for each in ties.values() if len(each) > 1], followed.line)
+            self.session.shards_of(model), self.session.wrapping_line, [*dict.fromkeys(model.obstacles)],
+            followed.cleared or not any(has_gradient(each) for each in own), self.session.zeroings,
+            [] if followed.others_stepped else list(followed.drops), self.session.untied(model), model.strange,
+            digest(each.grad for each in named.values() if each.grad is not None and local(each) is each),
+            max(followed.scheduled.values(), default=0), followed.unscaled != 1 or self.session.scale == 1,
+            followed.line)
 
     def replay(self, now: Round) -> None:
         """Compute this rank's calls again with full weights, and judge the forwards."""
@@ -179,7 +178,7 @@ class Judge:
             self.ours and not now.problems) else None
         outside: dict[str, int] = {}
         unequal: dict[str, int] = {}
-        means: dict[str, Any] = {}
+        means: dict[str, MeanGradient] = {}
         promised, elements = order is not None, 0
         for name in names:
             due = self.due(now, share, name)
@@ -187,7 +186,7 @@ class Judge:
             if found is None and not bool(due.size.any()):
                 continue
             now.model.seen_gradient.add(name)
-            means[name] = due.mean
+            means[name] = due
             part = torch.zeros_like(local(named[name])) if found is None else found
             count = int(due.at(where).apart(part).sum())
             exact = order.expected(name, due.brought, named[name]) if order is not None else None
@@ -222,6 +221,10 @@ class Judge:
             return  # zero_grad was found to be missing, or in the loop
         if wrong:
             self.mismatch(now, wrong, counts)
+        elif not all(each.unscaled for each in now.told):
+            book.find("gradient", now.step, now.peers[0], "not unscaled",
+                      f"the optimizer sees gradients {self.session.scale:g} times too large: optimizer.step() does not "
+                      "take GradScaler's factor out, scaler.step(optimizer) does", line=now.followed.line)
         elif all(each[3] and not each[1] for each in told):
             book.judge("gradient", SAME_BITS, f"{now.trainer.name} in its declared order of addition")
         else:
@@ -240,7 +243,7 @@ class Judge:
         evidence = WrongGradient(
             name, due, {rank: of_all[rank][0] for rank in now.peers}, {rank: of_all[rank][1] for rank in now.peers},
             {rank: of_all[rank][2] for rank in now.peers}, now.peers, now.most, now.trainer, self.session.scale,
-            self.session.scalars_reduced, bool(now.problems))
+            self.session.scalars_reduced, bool(now.problems), now.told[0].unscaled)
         index = next(index for index, each in enumerate(counts) if name in each)
         cause, text = cause_of(evidence, now.peers[index])
         if not cause:

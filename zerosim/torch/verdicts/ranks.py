@@ -5,6 +5,7 @@ The check's messages have a channel, or a group, of their own, so they never mix
 
 import pickle
 from datetime import timedelta
+from itertools import count
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +15,10 @@ from torch.distributed import distributed_c10d
 
 SECONDS = 60.0
 """How long a rank waits for the others to arrive at the same update."""
+
+
+CHECKS = count(1)
+"""Numbers the checks of this process, alike on all ranks."""
 
 
 class BytesOfAll(Protocol):
@@ -68,6 +73,7 @@ class CheckRanks:
         self.rank, self.size = transport.rank, transport.size
         self.apart = ""
         """Why the ranks no longer meet; empty while they do."""
+        self._prefix = f"zerosim check {next(CHECKS)}"
 
     def meet(self, place: str) -> bool:
         """Whether all ranks arrive at `place` within the time. Once they have not, they never meet again.
@@ -77,7 +83,7 @@ class CheckRanks:
         if self.apart or self.size == 1:
             return not self.apart
         store = distributed_c10d._get_default_store()
-        keys = [f"zerosim check {place} {rank}" for rank in range(self.size)]
+        keys = [f"{self._prefix} {place} {rank}" for rank in range(self.size)]
         store.set(keys[self.rank], "1")
         outcome = "met"
         try:
@@ -85,7 +91,7 @@ class CheckRanks:
         except RuntimeError:  # the store's timeout
             outcome = "apart"
         # The first rank to decide decides for all.
-        if store.compare_set(f"zerosim check {place}", "", outcome) != b"met":
+        if store.compare_set(f"{self._prefix} {place}", "", outcome) != b"met":
             missing = [str(rank) for rank, key in enumerate(keys) if not store.check([key])]
             self.apart = f"rank {', '.join(missing) or '?'} did not reach {place} within {self._seconds:g} s"
         return not self.apart

@@ -91,6 +91,11 @@ class TrainingCheck:
         try:
             with torch.enable_grad():
                 yield
+        except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
+            # A model unlike any other must not end the script. All ranks fail alike, or the next meeting fails.
+            text = f"the check failed: {type(error).__name__}: {(str(error) or '.').splitlines()[0]}"
+            self.session.book.judge("gradient", NOT_JUDGED, text)
+            self._judged = False
         finally:
             torch.set_grad_enabled(grad)
             chances.restore()
@@ -101,7 +106,8 @@ class TrainingCheck:
         self._judged = self.session.active and self._meet(f"optimizer.step() {followed.updates + 1}", followed)
         if self._judged and self._judge is not None:
             with self._alone():
-                self._judge.before(followed, any(callable(each) for each in flattened(arguments)))
+                closure = any(callable(each) for each in flattened(arguments))
+                self._judge.before(followed, closure)
 
     def on_stepped(self, optimizer: Any) -> None:
         followed = self.session.followed(optimizer)

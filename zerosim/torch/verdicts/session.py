@@ -5,7 +5,8 @@ A session only records, in memory of this rank. Nothing is compared, and no rank
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,6 +56,9 @@ class Tracked:
     reductions: int = 0
     """How many backwards have reduced its gradients."""
     last_reduced: int = 0
+    examined: bool = False
+    strange: list[tuple[int, ...]] = field(default_factory=list)
+    """The shapes of parameters that its forward uses and that it does not have."""
     obstacles: list[str] = field(default_factory=list)
     """Why this step's gradients cannot be computed again."""
     paths: dict[int, str] = field(default_factory=dict)
@@ -71,7 +75,14 @@ class Tracked:
 
     def parameters(self) -> dict[str, Any]:
         """The parameters by their names without wrappers; a tied one has its first name."""
-        return {plain_name(name, self.prefixes): each for name, each in self.root.named_parameters()}
+        found = {self.plain(name): each for name, each in self.root.named_parameters()}
+        for group in units(self.root):
+            for each in group.fsdp_params:
+                info = each._module_info
+                name = f"{self.paths[id(info.module)]}.{info.param_name}".lstrip(".")
+                if name in found:
+                    found[name] = each.sharded_param
+        return found
 
     def plain(self, name: str) -> str:
         """A name of `root` without the wrappers' parts."""
@@ -115,6 +126,10 @@ class Clip:
     norm: Any = None
 
 
+MOST_NODES = 100_000
+"""The most operations of a graph that are looked at."""
+
+
 class Session:
     """All models and optimizers of a script, found by themselves."""
 
@@ -130,11 +145,24 @@ class Session:
         self.depth = 0
         self.scalars_reduced = 0
         self.scale = 1.0
-        self.epochs: list[tuple[int, int, str]] = []
+        self.on_skipped: Callable[[Any], None] = lambda optimizer: None
+        self.leaving = ExitStack()
+        """Undoes, when the check ends, what was wrapped in its course."""
+        self.begun: set[tuple[int, int]] = set()
+        self.edges: set[int] = set()
+        """The numbers of the operations that gave recorded outputs."""
+        self.epochs: dict[int, tuple[int, str]] = {}
+        """Samplers that have begun an epoch since the last forward: its number, and the line."""
+        self.first_batches: dict[tuple[int, int], str] = {}
+        self.repeated = ""
+        """The line at which a sampler began an epoch that it had given before."""
+        self.schedule_line = ""
+        self.zeroings = 0
         self.backward_line = ""
-        self.sharding_line = ""
+        self.wrapping_line = ""
         self.watches_shards = False
         self.shards: dict[tuple[int, str], tuple[str, str]] = {}
+        self.ties: list[tuple[Any, str, Any, str]] = []
 
     @property
     def active(self) -> bool:
@@ -176,6 +204,11 @@ class Session:
         given = [each for each in tensors_in((args, kwargs)) if each.numel()]
         if any(each.numel() > 1 and (each != each.reshape(-1)[0]).any() for each in given):
             call.digest = digest(given)
+        for sampler, (epoch, line) in self.epochs.items():
+            if call.digest and self.first_batches.setdefault((sampler, epoch), call.digest) == call.digest:
+                self.repeated = line if (sampler, epoch) in self.begun else self.repeated
+            self.begun.add((sampler, epoch))
+        self.epochs.clear()
         model.calls.append(call)
         return model, call
 
@@ -183,6 +216,12 @@ class Session:
         """Record the outputs of a forward, and have backward record their gradients."""
         leaves = [each for each in tensors_in(output) if each.requires_grad]
         call.outputs = [each.detach().clone() for each in leaves]
+        self.edges |= {each.grad_fn._sequence_nr() for each in leaves if each.grad_fn is not None}
+        if not model.examined and not self.watches_shards:
+            model.examined = True
+            known = {id(p) for other in self.models for p in other.root.parameters()}
+            known |= {id(p) for other in self.optimizers for p in parameters_of(other.optimizer)}
+            model.strange = [tuple(each.shape) for each in parameters_below(leaves, set()) if id(each) not in known]
         for number, each in enumerate(leaves):
             each.register_hook(lambda gradient, number=number: self.arrived(model, call, number, gradient))
 
@@ -200,11 +239,15 @@ class Session:
         found = gradient.detach().clone()
         call.gradients[number] = found if number not in call.gradients else call.gradients[number] + found
 
-    def backward_begins(self, creates_graph: bool) -> None:
+    def backward_begins(self, tensors: list[Any], creates_graph: bool) -> None:
         """Number a backward, and note which gradients the script has cleared by hand before."""
         self.backwards += 1
         self.backward_line = script_line()
+        beside = {id(each) for each in parameters_below(tensors, self.edges)}
         for model in self.models:
+            name = next((name for name, each in model.parameters().items() if id(each) in beside), "")
+            if name:
+                model.obstacles.append(f"the loss uses {name} beside the forward of the model")
             if creates_graph:
                 model.obstacles.append("gradients of gradients (create_graph)")
             if type(model.root).__name__ in WRAPPERS[2:]:
@@ -222,6 +265,7 @@ class Session:
     def zeroed(self, parameters: list[Any], line: str) -> None:
         """The script has cleared the gradients of `parameters`."""
         ids = {id(each) for each in parameters}
+        self.zeroings += 1
         for each in self.optimizers:
             own = {id(p) for p in parameters_of(each.optimizer)}
             if own and own <= ids:
@@ -247,9 +291,18 @@ class Session:
                 if each is not None and local(each) is each:
                     model.used[f"{path}.{name}".lstrip(".")] = digest([each]), script_line()
 
+    def wrapping(self, module: Any) -> None:
+        """Note which parameters of a module are tied before a trainer wraps it."""
+        self.wrapping_line = script_line()
+        first: dict[int, tuple[Any, str]] = {}
+        for owner in module.modules():
+            for name, each in owner._parameters.items():
+                if each is not None and first.setdefault(id(each), (owner, name)) != (owner, name):
+                    self.ties.append((*first[id(each)], owner, name))
+
     def sharding(self, module: Any) -> list[tuple[Any, str, str]]:
         """The parameters of `module` before they are sharded: owner, name, digest."""
-        self.sharding_line = script_line()
+        self.wrapping(module)
         return [(owner, name, digest([each])) for owner in module.modules() for name, each in owner._parameters.items()
                 if each is not None and local(each) is each and not each.is_meta]
 
@@ -267,6 +320,13 @@ class Session:
                     whole, part = self.shards[id(owner), name]
                     found[model.plain(f"{path}.{name}".lstrip("."))] = whole, digest([each]) == part
         return found
+
+    def untied(self, model: Tracked) -> list[str]:
+        """Two names of a weight that was tied when it was wrapped, and is not any more; empty if there is none."""
+        for owner, name, other, second in self.ties:
+            if id(owner) in model.paths and owner._parameters[name] is not other._parameters[second]:
+                return [f"{model.paths[id(one)]}.{last}".lstrip(".") for one, last in ((owner, name), (other, second))]
+        return []
 
     def forget(self, followed: Followed) -> None:
         """An update has used the gradients of its parameters."""
@@ -289,7 +349,31 @@ class Session:
         followed.scheduled.clear()
         for other in self.optimizers:
             other.others_stepped = other is not followed
-        self.scalars_reduced = 0
+        self.scalars_reduced, self.scale = 0, 1.0
+        self.edges.clear()
+
+
+def units(root: Any) -> list[Any]:
+    """FSDP2's groups of parameters in `root`."""
+    return [group for module in root.modules() if hasattr(module, "_get_fsdp_state")
+            for group in module._get_fsdp_state()._fsdp_param_groups]
+
+
+def parameters_below(tensors: list[Any], edges: set[int]) -> list[Any]:
+    """The parameters from which `tensors` were computed, without those behind operations numbered in `edges`."""
+    found: list[Any] = []
+    seen: set[Any] = set()
+    nodes = [each.grad_fn for each in tensors if each.grad_fn is not None]
+    while nodes and len(seen) < MOST_NODES:
+        node = nodes.pop()
+        if node in seen or node._sequence_nr() in edges:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, nn.Parameter):
+            found.append(variable)
+        nodes += [below for below, _ in node.next_functions if below is not None]
+    return found
 
 
 def parameters_of(optimizer: Any) -> list[Any]:
@@ -306,6 +390,4 @@ def synchronizes(root: Any) -> bool:
     for module in root.modules():
         if isinstance(module, nn.parallel.DistributedDataParallel):
             return bool(module.require_backward_grad_sync)
-        if hasattr(module, "set_requires_gradient_sync"):
-            return all(group.reduce_grads for group in module._get_fsdp_state()._fsdp_param_groups)
-    return True
+    return all(group.reduce_grads for group in units(root))

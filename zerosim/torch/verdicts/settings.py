@@ -1,6 +1,6 @@
 """Judges the state of all ranks before an update: weights, hyperparameters, frozen parameters, cleared gradients."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -25,12 +25,19 @@ class Facts:
     hyperparameters: list[dict[str, Any]]
     shards: dict[str, tuple[str, bool]]
     """Each sharded parameter's digest before sharding, and whether its shard is still the same."""
-    sharding_line: str
+    wrapping_line: str
     obstacles: list[str]
     cleared: bool
+    zeroings: int
     drops: list[tuple[int, str]]
     """Gradients that were cleared unused: the number of the backward, and the line."""
-    ties: list[list[str]]
+    untied: list[str]
+    strange: list[tuple[int, ...]]
+    alike: str
+    """The digest of the gradients that are not sharded."""
+    scheduled: int
+    unscaled: bool
+    """Whether the gradients are free of a GradScaler's factor."""
     line: str
 
 
@@ -40,7 +47,6 @@ class Settings:
 
     last_drop: tuple[int, str] = (0, "")
     """The first step of a row in which gradients were cleared unused, and the line."""
-    ties: list[list[str]] | None = field(default=None)
 
     def judge(self, book: Book, told: list[Facts], peers: list[int], trainer: TrainerFacts, step: int,
               first: int) -> bool:
@@ -49,7 +55,26 @@ class Settings:
             return True
         self.hyperparameters(book, told, peers, step)
         self.cleared(book, told, peers, step)
+        self.once(book, told, peers, step)
         return False
+
+    def once(self, book: Book, told: list[Facts], peers: list[int], step: int) -> None:
+        """Judge parameters outside the model, ties, and schedulers."""
+        first = told[0]
+        if first.strange:
+            book.find("parameters", step, peers[0], "an unregistered parameter",
+                      f"the forward uses a parameter of shape {first.strange[0]} that belongs to no module of the "
+                      "model and to no optimizer (a list instead of nn.ModuleList?)", line=first.calls[0].line)
+        if first.untied:
+            book.find("tied weights", step, peers[0], "tied weights are no longer tied",
+                      f"{' and '.join(first.untied)} were one parameter when the model was wrapped, and are two",
+                      first.untied[1], prod(first.names[first.untied[1]]), first.wrapping_line)
+        elif not any(each.untied for each in told):
+            book.judge("tied weights", SAME_BITS, "no weight was untied by sharding")
+        micro = max(len(each.calls) for each in told)
+        if first.scheduled > 1 and first.scheduled in (len(peers), micro):
+            book.find("update", step, peers[0], "a scheduler stepped several times",
+                      f"scheduler.step() was called {first.scheduled} times since the last update", line=first.line)
 
     def weights(self, book: Book, told: list[Facts], peers: list[int], trainer: TrainerFacts, step: int,
                 first: int) -> bool:
@@ -59,7 +84,8 @@ class Settings:
             other = next((rank for rank, each in zip(peers, told, strict=True) if each.weights[name] != due), None)
             if other is None:
                 continue
-            if trainer.name == "no trainer" and step == first:
+            own = any(each.alike != told[0].alike for each in told)
+            if own and trainer.name == "no trainer" and step == first:
                 book.judge(what, NOT_JUDGED, "each rank has a model of its own, without a trainer")
                 return True
             if not book.findings:
@@ -73,7 +99,7 @@ class Settings:
                 book.find("initial weights", step, apart[0], "other initial weights",
                     f"{name} was initialised with other values than on rank {peers[0]}, and sharding does not "
                     f"broadcast: the model is a patchwork of {len(peers)} initialisations", name, size[name],
-                    told[0].sharding_line)
+                    told[0].wrapping_line)
                 return False
         book.judge(what, SAME_BITS, "all ranks hold the same bits" if told[0].weights else "sharded from equal ones")
         return False
@@ -98,9 +124,10 @@ class Settings:
         """A gradient that is cleared unused in one step may be a choice; in each step it is lost."""
         for rank, each in zip(peers, told, strict=True):
             if not each.cleared:
-                book.find("gradient", step, rank, "zero_grad is missing",
-                                  "gradients of the last update were not cleared before backward added to them",
-                                  line=each.line)
+                loop = each.zeroings > 0
+                book.find("gradient", step, rank, "step in the loop" if loop else "zero_grad is missing",
+                          "gradients of the last update were not cleared before backward added to them" +
+                          (": optimizer.step() runs more often than zero_grad" if loop else ""), line=each.line)
                 return
             if each.drops:
                 line = each.drops[0][1]

@@ -8,6 +8,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from zerosim.torch.verdicts.session import units
+
 NARROWING = {"fp16_compress_hook": torch.float16, "bf16_compress_hook": torch.bfloat16}
 """DDP's hooks that reduce in another dtype, and add as usual."""
 
@@ -65,8 +67,7 @@ def of_ddp(module: Any) -> TrainerFacts:
 
 
 def of_fsdp2(root: Any, first: Any, world: list[int]) -> TrainerFacts:
-    groups = [group for module in root.modules() if hasattr(module, "_get_fsdp_state")
-              for group in module._get_fsdp_state()._fsdp_param_groups]
+    groups = units(root)
     meshes = {group.mesh_info.mesh for group in groups}
     if not groups or len(meshes) != 1:
         return TrainerFacts("FSDP2", world, obstacle="FSDP2 on several meshes")

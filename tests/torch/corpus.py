@@ -1,0 +1,1045 @@
+"""Small scripts, wrong and right, and what a check must say of each; all run in one process per rank.
+
+    mpirun -n 3 python -m tests.torch.corpus [NAME …]          over zerosim
+    torchrun --nproc-per-node 3 -m tests.torch.corpus [NAME …] over gloo
+"""
+
+import contextlib
+import copy
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+from zerosim.torch.verdicts import declared, gradients, ranks, reference, session, updates
+from zerosim.torch.verdicts.script import CheckOptions, TrainingCheck
+
+STEPS = 3
+
+
+class World:
+    """One case on this rank: batches, loss, models."""
+
+    def __init__(self):
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.generator = torch.Generator().manual_seed(self.rank)
+        torch.manual_seed(0)
+
+    def batch(self, dtype=torch.float32):
+        return (torch.randn(8, 6, generator=self.generator).to(dtype),
+                torch.randint(0, 4, (8,), generator=self.generator))
+
+    def loss(self, model, batch=None):
+        x, y = batch or self.batch()
+        return nn.functional.cross_entropy(model(x).float(), y)
+
+    def net(self, *between):
+        return nn.Sequential(nn.Linear(6, 9), nn.Tanh(), *between, nn.Linear(9, 4))
+
+    def ddp(self, module=None, **options):
+        return nn.parallel.DistributedDataParallel(module or self.net(), **options)
+
+    def fsdp(self, module=None, root=True, **options):
+        module = module or self.net()
+        for each in module:
+            if list(each.parameters()):
+                dist.fsdp.fully_shard(each, **options)
+        return dist.fsdp.fully_shard(module, **options) if root else module
+
+    def adam(self, model, lr=1e-2):
+        return torch.optim.AdamW(model.parameters(), lr)
+
+    def train(self, model, optimizer=None, steps=STEPS, micro=1, quiet=lambda model, k: contextlib.nullcontext(),
+              between=lambda model, optimizer, step: None, batch=None, divisor=None):
+        """An ordinary loop; `quiet` is entered around micro-batch k, `between` is called before `optimizer.step()`."""
+        optimizer = optimizer or self.adam(model)
+        for step in range(steps):
+            optimizer.zero_grad()
+            for k in range(micro):
+                with quiet(model, k):
+                    (self.loss(model, batch and batch()) / (divisor or micro)).backward()
+            between(model, optimizer, step)
+            optimizer.step()
+        return model
+
+
+@dataclass
+class Case:
+    """A script; `cause` is the finding that it must lead to, empty if it is right."""
+
+    run: Callable[[World], object]
+    cause: str = ""
+    parameter: str = ""
+    step: int = 1
+    rank: int | None = None
+    least: int = 2
+    most: int = 4
+    ours: bool = False
+    """Whether it needs zerosim's collectives."""
+
+
+CASES: dict[str, Case] = {}
+
+
+def case(cause="", **known):
+    def keep(run):
+        CASES[run.__name__] = Case(run, cause, **known)
+        return run
+
+    return keep
+
+
+def quiet_until(last):
+    return lambda model, k: contextlib.nullcontext() if k == last else model.no_sync()
+
+
+# -- wrong
+
+
+@case("own gradient only", parameter="0.weight", rank=0)
+def no_sync_forgotten(w):
+    with (model := w.ddp()).no_sync():
+        w.train(model)
+
+
+@case("own gradient only", parameter="0.weight")
+def module_called_past_ddp(w):
+    model = w.ddp()
+    w.train(model.module, w.adam(model))
+
+
+@case("own gradient only")
+def group_of_one(w):
+    groups = [dist.new_group([rank]) for rank in range(w.size)]
+    w.train(w.ddp(process_group=groups[w.rank]))
+
+
+@case("own gradient only")
+def no_trainer(w):
+    w.train(w.net())
+
+
+@case("own gradient only", parameter="0.bias")
+def hook_skips_a_bucket(w):
+    model = w.ddp(bucket_cap_mb=0.0001)
+
+    def hook(state, bucket):
+        if bucket.index() == 0:
+            done = torch.futures.Future()
+            done.set_result(bucket.buffer())
+            return done
+        return dist.all_reduce(bucket.buffer().div_(w.size), async_op=True).get_future().then(lambda f: f.value()[0])
+
+    model.register_comm_hook(None, hook)
+    w.train(model)
+
+
+CASES["hook_skips_a_bucket"].parameter = ""
+
+
+@case("N times the mean", parameter="0.weight")
+def hook_forgets_to_divide(w):
+    model = w.ddp()
+    model.register_comm_hook(None, lambda state, bucket: dist.all_reduce(
+        bucket.buffer(), async_op=True).get_future().then(lambda f: f.value()[0]))
+    w.train(model)
+
+
+def by_hand(w, divide=True, group=None, skip=lambda name: False, silent=None, before=lambda p: None):
+    def between(model, optimizer, step):
+        for name, p in model.named_parameters():
+            before(p)
+            if not skip(name):
+                if w.rank == silent:
+                    p.grad.zero_()
+                dist.all_reduce(p.grad, group=group)
+                p.grad /= dist.get_world_size(group) if divide else 1
+
+    return between
+
+
+@case("N times the mean")
+def sum_by_hand(w):
+    w.train(w.net(), between=by_hand(w, divide=False))
+
+
+@case("own gradient only", parameter="2.bias")
+def by_hand_forgets_a_parameter(w):
+    w.train(w.net(), between=by_hand(w, skip=lambda name: name == "2.bias"))
+
+
+@case("a rank is missing from the mean", least=3)
+def by_hand_without_a_rank(w):
+    w.train(w.net(), between=by_hand(w, silent=1))
+
+
+@case("the mean of a smaller group", least=4)
+def by_hand_in_halves(w):
+    halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    w.train(w.net(), between=by_hand(w, group=halves[w.rank // 2]))
+
+
+@case("divided twice")
+def ddp_divided_again(w):
+    def between(model, optimizer, step):
+        for p in model.parameters():
+            p.grad /= w.size
+
+    w.train(w.ddp(), between=between)
+
+
+@case("N times the mean", ours=True)
+def fsdp_divide_factor(w):
+    model = w.fsdp()
+    for each in model.modules():
+        if hasattr(each, "set_gradient_divide_factor"):
+            each.set_gradient_divide_factor(1.0)
+    w.train(model)
+
+
+@case("other initial weights", parameter="0.weight", rank=1)
+def fsdp_other_seeds(w):
+    torch.manual_seed(w.rank)
+    w.train(w.fsdp())
+
+
+@case("other initial weights", parameter="0.weight", rank=1)
+def by_hand_other_seeds(w):
+    torch.manual_seed(w.rank)
+    w.train(w.net(), between=by_hand(w))
+
+
+@case("the same samples", rank=1)
+def ddp_same_batch(w):
+    w.generator.manual_seed(0)
+    w.train(w.ddp())
+
+
+@case("the same samples", rank=1)
+def fsdp_same_batch(w):
+    w.generator.manual_seed(0)
+    w.train(w.fsdp())
+
+
+@case("the same samples", rank=1)
+def no_sampler(w):
+    data = TensorDataset(torch.randn(48, 6), torch.randint(0, 4, (48,)))
+    batches = iter(DataLoader(data, 8))
+    w.train(w.ddp(), batch=lambda: next(batches))
+
+
+@case("the same samples every epoch", step=4)
+def set_epoch_forgotten(w):
+    data = TensorDataset(torch.randn(24 * w.size, 6), torch.randint(0, 4, (24 * w.size,)))
+    loader = DataLoader(data, 8, sampler=DistributedSampler(data))
+    model, optimizer = w.ddp(), None
+    optimizer = w.adam(model)
+    for _ in range(2):
+        for batch in loader:
+            w.train(model, optimizer, steps=1, batch=lambda: batch)
+
+
+@case("a rank with fewer micro-batches")
+def fewer_micro_batches(w):
+    model, optimizer = w.ddp(), None
+    optimizer = w.adam(model)
+    for _ in range(2):
+        count = 2 if w.rank else 3
+        w.train(model, optimizer, steps=1, micro=count, quiet=quiet_until(count - 1), divisor=3)
+
+
+@case("clipping on one rank")
+def clipped_on_rank_0(w):
+    w.train(w.ddp(), between=lambda model, optimizer, step: w.rank or nn.utils.clip_grad_norm_(model.parameters(), 0.1))
+
+
+@case("clipping before unscaling")
+def clipped_before_unscaling(w):
+    scaler, model = torch.amp.GradScaler("cpu"), w.ddp()
+    optimizer = w.adam(model)
+    for _ in range(2):
+        optimizer.zero_grad()
+        scaler.scale(w.loss(model)).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+
+@case("not unscaled")
+def scaler_forgotten_at_the_step(w):
+    scaler, model = torch.amp.GradScaler("cpu", init_scale=1024.0), w.ddp()
+    optimizer = w.adam(model)
+    for _ in range(2):
+        optimizer.zero_grad()
+        scaler.scale(w.loss(model)).backward()
+        optimizer.step()
+
+
+@case("unscaled twice")
+def unscaled_by_hand_too(w):
+    scaler, model = torch.amp.GradScaler("cpu", init_scale=1024.0), w.ddp()
+    optimizer = w.adam(model)
+    for _ in range(2):
+        optimizer.zero_grad()
+        scaler.scale(w.loss(model)).backward()
+        scaler.unscale_(optimizer)
+        for p in model.parameters():
+            p.grad /= scaler.get_scale()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+@case("clipping by the local norm")
+def fsdp_clipped_by_shard(w):
+    def between(model, optimizer, step):
+        norm = torch.stack([p.grad.to_local().norm() for p in model.parameters()]).norm()
+        for p in model.parameters():
+            p.grad.to_local().mul_(0.01 / norm)
+
+    w.train(w.fsdp(), between=between)
+
+
+@case("clipping by the local norm")
+def fsdp_clipped_locals(w):
+    def between(model, optimizer, step):
+        nn.utils.clip_grads_with_norm_(model.parameters(), 0.01, torch.stack(
+            [p.grad.to_local().norm() for p in model.parameters()]).norm())
+
+    w.train(w.fsdp(), between=between)
+
+
+@case("gradient of the last micro-batch only")
+def zero_grad_in_the_loop(w):
+    model, optimizer = w.ddp(), None
+    optimizer = w.adam(model)
+    for _ in range(2):
+        for _ in range(2):
+            optimizer.zero_grad()
+            (w.loss(model) / 2).backward()
+        optimizer.step()
+
+
+@case("gradient of the last micro-batch only")
+def fsdp_zero_grad_in_the_loop(w):
+    model, optimizer = w.fsdp(), None
+    optimizer = w.adam(model)
+    for _ in range(2):
+        for _ in range(3):
+            model.zero_grad()
+            w.loss(model).backward()
+        optimizer.step()
+
+
+@case("zero_grad is missing", step=2)
+def zero_grad_missing(w):
+    model, optimizer = w.ddp(), None
+    optimizer = w.adam(model)
+    for _ in range(3):
+        w.loss(model).backward()
+        optimizer.step()
+
+
+@case("zero_grad is missing", step=2)
+def fsdp_zero_grad_missing(w):
+    model, optimizer = w.fsdp(), None
+    optimizer = w.adam(model)
+    for _ in range(3):
+        w.loss(model).backward()
+        optimizer.step()
+
+
+@case("step in the loop", step=2)
+def step_in_the_loop(w):
+    model, optimizer = w.ddp(), None
+    optimizer = w.adam(model)
+    for _ in range(2):
+        optimizer.zero_grad()
+        for _ in range(2):
+            (w.loss(model) / 2).backward()
+            optimizer.step()
+
+
+@case("own gradient only")
+def step_within_no_sync(w):
+    model, optimizer = w.ddp(), None
+    optimizer = w.adam(model)
+    for _ in range(2):
+        for k in range(2):
+            with quiet_until(1)(model, k):
+                (w.loss(model) / 2).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+@case("own gradient only")
+def last_micro_batch_not_reduced(w):
+    w.train(w.ddp(), micro=3, quiet=quiet_until(0))
+
+
+@case("another learning rate on a rank", rank=1)
+def other_learning_rate(w):
+    model = w.ddp()
+    w.train(model, w.adam(model, 1e-2 * (1 + (w.rank == 1))))
+
+
+@case("another betas on a rank", rank=1)
+def other_betas(w):
+    model = w.ddp()
+    w.train(model, torch.optim.AdamW(model.parameters(), betas=(0.9 - 0.1 * (w.rank == 1), 0.999)))
+
+
+@case("a scheduler stepped several times")
+def scheduler_stepped_by_each_rank(w):
+    model, optimizer = w.ddp(), None
+    optimizer = w.adam(model)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    for _ in range(3):
+        w.train(model, optimizer, steps=1)
+        for _ in range(w.size):
+            scheduler.step()
+
+
+CASES["scheduler_stepped_by_each_rank"].step = 2
+
+
+@case("a parameter is frozen on one rank", rank=1, parameter="0.bias")
+def frozen_on_a_rank(w):
+    model = w.net()
+    model[0].bias.requires_grad_(w.rank != 1)
+    w.train(model, between=lambda model, *_: [dist.all_reduce(p.grad) and p.grad.div_(w.size)
+                                              for p in model.parameters() if p is not model[0].bias])
+
+
+@case("an unregistered parameter")
+def layers_in_a_list(w):
+    class Listed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.others = nn.Linear(6, 9), [nn.Linear(9, 9)]
+            self.last = nn.Linear(9, 4)
+
+        def forward(self, x):
+            return self.last(self.others[0](self.first(x)).tanh())
+
+    w.train(w.ddp(Listed()))
+
+
+@case("a parameter that no optimizer has", parameter="2.weight")
+def head_forgotten(w):
+    model = w.ddp()
+    w.train(model, w.adam(model.module[0]))
+
+
+@case("optimizer built before sharding")
+def optimizer_before_sharding(w):
+    model = w.net()
+    optimizer = w.adam(model)
+    w.train(w.fsdp(model), optimizer)
+
+
+@case("stale gathered weights", step=2)
+def fsdp_never_reshards(w):
+    model = w.fsdp(reshard_after_forward=False)
+    for each in model.modules():
+        if hasattr(each, "set_reshard_after_backward"):
+            each.set_reshard_after_backward(False)
+    w.train(model)
+
+
+@case("weights changed between gather and use", parameter="2.weight")
+def fsdp_changed_in_place(w):
+    model = w.fsdp(root=False)
+
+    def change(module, args):
+        with torch.no_grad():
+            module.weight.mul_(1.0 + 0.1 * w.rank)
+
+    model[2].register_forward_pre_hook(change)
+    dist.fsdp.fully_shard(model)
+    w.train(model)
+
+
+@case("fp16 overflow skipped on one rank", rank=1)
+def overflow_on_a_rank(w):
+    scaler, model = torch.amp.GradScaler("cpu"), w.net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(2):
+        optimizer.zero_grad()
+        scaler.scale(w.loss(model)).backward()
+        by_hand(w)(model, optimizer, step)
+        if w.rank == 1 and step == 0:
+            model[0].bias.grad[0] = float("inf")
+        scaler.step(optimizer)
+        scaler.update()
+
+
+@case("own gradient only", parameter="2.weight")
+def fsdp_root_forgotten(w):
+    model = w.net()
+    dist.fsdp.fully_shard(model[0])
+    w.train(model)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, x):
+        return self.head(self.embedding(x).tanh())[:, :4]
+
+
+@case("tied weights are no longer tied", parameter="head.weight")
+def tied_weights_cut_apart(w):
+    model = w.ddp(Tied(), find_unused_parameters=True)
+    model.module.head.weight = nn.Parameter(model.module.head.weight.detach().clone())
+    w.train(model)
+
+
+@case("unequal numbers of updates", rank=1)
+def update_on_rank_0(w):
+    model, optimizer = w.ddp(), None
+    optimizer = w.adam(model)
+    for _ in range(2):
+        optimizer.zero_grad()
+        w.loss(model).backward()
+        if w.rank == 0:
+            optimizer.step()
+
+
+@case("replicas have drifted apart", step=2, rank=1, parameter="0.bias")
+def weights_touched_on_a_rank(w):
+    def between(model, optimizer, step):
+        if step == 1 and w.rank == 1:
+            model.module[0].bias.data[3] += 1e-3
+
+    model = w.ddp()
+    optimizer = w.adam(model)
+    w.train(model, optimizer, steps=1)
+    if w.rank == 1:
+        model.module[0].bias.data[3] += 1e-3
+    w.train(model, optimizer)
+
+
+@case("other bits", step=2, rank=1, parameter="2.weight", ours=True)
+def one_bit_of_one_gradient(w):
+    def between(model, optimizer, step):
+        if step == 1 and w.rank == 1:
+            model.module[2].weight.grad.view(torch.int32).view(-1)[7] ^= 1
+
+    w.train(w.ddp(), between=between)
+
+
+@case("no order of addition explains it", step=2, rank=1, parameter="2.weight")
+def one_element_of_one_gradient(w):
+    def between(model, optimizer, step):
+        if step == 1 and w.rank == 1:
+            model[2].weight.grad.to_local().view(-1)[0] += 0.1
+
+    w.train(w.fsdp(), between=between)
+
+
+@case("no gradient")
+def fsdp_never_reduces(w):
+    model = w.fsdp()
+    model.set_requires_gradient_sync(False)
+    w.train(model)
+
+
+@case("no gradient", least=4)
+def hsdp_never_replicates(w):
+    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    model = w.fsdp(mesh=mesh)
+    model.set_requires_all_reduce(False)
+    w.train(model)
+
+
+@case("own gradient only", parameter="2.weight")
+def layer_replaced_after_ddp(w):
+    model = w.ddp(find_unused_parameters=True)
+    model.module[2] = nn.Linear(9, 4)
+    w.train(model)
+
+
+# -- right
+
+
+@case()
+def ddp(w):
+    w.train(w.ddp())
+
+
+@case()
+def ddp_accumulating(w):
+    w.train(w.ddp(), micro=3, quiet=quiet_until(2))
+
+
+@case()
+def ddp_accumulating_reducing_each(w):
+    w.train(w.ddp(gradient_as_bucket_view=True), micro=3)
+
+
+@case()
+def ddp_many_buckets_clipped(w):
+    w.train(w.ddp(bucket_cap_mb=0.0002), between=lambda model, *_: nn.utils.clip_grad_norm_(model.parameters(), 0.1))
+
+
+@case()
+def ddp_scaler_autocast_half(w):
+    scaler, model = torch.amp.GradScaler("cpu", init_scale=2.0 ** 40, growth_interval=2), w.ddp()
+    optimizer = w.adam(model)
+    for _ in range(5):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss = w.loss(model)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+
+@case()
+def ddp_autocast_bfloat16_dropout(w):
+    with torch.autocast("cpu", torch.bfloat16):
+        w.train(w.ddp(w.net(nn.Dropout(0.2))), micro=2)
+
+
+@case()
+def fsdp(w):
+    w.train(w.fsdp(), between=lambda model, *_: nn.utils.clip_grad_norm_(model.parameters(), 0.1))
+
+
+@case()
+def fsdp_bfloat16_reduced_in_float32(w):
+    w.train(w.fsdp(mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32)), micro=2)
+
+
+@case()
+def fsdp_bfloat16_throughout(w):
+    policy = MixedPrecisionPolicy(torch.bfloat16, output_dtype=torch.float32)
+    w.train(w.fsdp(mp_policy=policy), between=lambda model, *_: nn.utils.clip_grad_norm_(model.parameters(), 0.1))
+
+
+@case()
+def fsdp_reduced_in_bfloat16(w):
+    w.train(w.fsdp(mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16, cast_forward_inputs=False)), micro=2)
+
+
+@case()
+def fsdp_accumulating(w):
+    def quiet(model, k):
+        model.set_requires_gradient_sync(k == 2)
+        return contextlib.nullcontext()
+
+    w.train(w.fsdp(mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32)), micro=3, quiet=quiet)
+
+
+@case(least=4)
+def hsdp(w):
+    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    w.train(w.fsdp(mesh=mesh), micro=2)
+
+
+@case()
+def fsdp_from_meta(w):
+    with torch.device("meta"):
+        model = w.net()
+    model = w.fsdp(model)
+    model.to_empty(device="cpu")
+    for each in model.modules():
+        if hasattr(each, "reset_parameters"):
+            each.reset_parameters()
+    w.train(model)
+
+
+@case()
+def zero_redundancy(w):
+    model = w.ddp()
+    w.train(model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-2))
+
+
+@case()
+def averaged_copy(w):
+    model, slow = w.ddp(), None
+    slow = copy.deepcopy(model.module).requires_grad_(False)
+
+    def between(model, optimizer, step):
+        slow(w.batch()[0])
+        for p, q in zip(model.module.parameters(), slow.parameters(), strict=True):
+            q.lerp_(p.detach(), 0.1)
+
+    w.train(model, between=between)
+
+
+@case()
+def low_rank_adapters(w):
+    class Adapted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.base = nn.Linear(6, 4).requires_grad_(False)
+            self.down, self.up = nn.Linear(6, 2, bias=False), nn.Linear(2, 4, bias=False)
+
+        def forward(self, x):
+            return self.base(x) + self.up(self.down(x))
+
+    model = w.ddp(Adapted())
+    w.train(model, torch.optim.AdamW([p for p in model.parameters() if p.requires_grad]))
+
+
+@case()
+def adversaries(w):
+    maker, critic = w.ddp(nn.Linear(6, 6)), w.ddp(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1)))
+    makes, criticises = w.adam(maker), w.adam(critic)
+    for _ in range(3):
+        real, noise = w.batch()[0], w.batch()[0]
+        criticises.zero_grad()
+        (critic(maker(noise).detach()).mean() - critic(real).mean()).backward()
+        criticises.step()
+        makes.zero_grad()
+        (-critic(maker(noise)).mean()).backward()
+        makes.step()
+
+
+@case()
+def batch_norm(w):
+    w.train(w.ddp(w.net(nn.BatchNorm1d(9))), micro=2)
+
+
+@case()
+def activation_checkpoints(w):
+    class Recomputed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Sequential(nn.Linear(6, 9), nn.Dropout(0.3), nn.Tanh()), nn.Linear(9, 4)
+
+        def forward(self, x):
+            return self.b(torch.utils.checkpoint.checkpoint(self.a, x, use_reentrant=False))
+
+    w.train(w.ddp(Recomputed()), micro=2, quiet=quiet_until(1))
+
+
+@case(most=2)
+def compiled(w):
+    w.train(w.ddp(torch.compile(w.net(), backend="aot_eager")))
+
+
+@case()
+def closures(w):
+    model = w.ddp()
+    for optimizer in (torch.optim.LBFGS(model.parameters(), max_iter=3), torch.optim.SGD(model.parameters(), 0.1)):
+        batch = w.batch()
+
+        def closure(optimizer=optimizer, batch=batch):
+            optimizer.zero_grad()
+            loss = w.loss(model, batch)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+
+@case()
+def two_optimizers(w):
+    model = w.ddp()
+    one, other = w.adam(model.module[0]), torch.optim.SGD(model.module[2].parameters(), 0.1)
+    for _ in range(3):
+        model.zero_grad()
+        w.loss(model).backward()
+        one.step()
+        other.step()
+
+
+@case()
+def scaled_by_hand(w):
+    def between(model, optimizer, step):
+        for p in model.parameters():
+            p.grad.div_(3)
+
+    w.train(w.ddp(), micro=3, divisor=1, between=between)
+
+
+@case()
+def evaluating(w):
+    model = w.ddp(w.net(nn.Dropout(0.5)))
+
+    def between(model, optimizer, step):
+        model.eval()
+        with torch.no_grad():
+            w.loss(model)
+        w.loss(model.module)
+        model.train()
+        total = torch.ones(1)
+        dist.all_reduce(total)
+
+    w.train(model, between=between)
+
+
+@case()
+def outputs_in_objects(w):
+    @dataclass
+    class Output:
+        loss: torch.Tensor
+        scores: dict
+
+    class Whole(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = w.net()
+
+        def forward(self, x, y):
+            scores = self.net(x)
+            return Output(nn.functional.cross_entropy(scores, y), {"scores": [scores]})
+
+    model, optimizer = w.ddp(Whole()), None
+    optimizer = w.adam(model)
+    for _ in range(3):
+        x, y = w.batch()
+        optimizer.zero_grad(set_to_none=False)
+        model(x, y=y).loss.backward()
+        optimizer.step()
+
+
+@case()
+def tied(w):
+    w.train(w.ddp(Tied()))
+    w.train(dist.fsdp.fully_shard(Tied()))
+
+
+@case()
+def mean_by_hand(w):
+    w.train(w.net(), between=by_hand(w), micro=2)
+
+
+@case()
+def gradient_penalty(w):
+    model = w.ddp()
+    optimizer = w.adam(model)
+    for _ in range(2):
+        optimizer.zero_grad()
+        x = w.batch()[0].requires_grad_()
+        (slope,) = torch.autograd.grad(model.module(x).sum(), x, create_graph=True)
+        (w.loss(model) + slope.square().mean()).backward()
+        for p in model.parameters():
+            p.grad = p.grad.clone()
+        optimizer.step()
+
+
+@case()
+def weights_in_the_loss(w):
+    model = w.ddp()
+    optimizer = w.adam(model)
+    for _ in range(2):
+        optimizer.zero_grad()
+        (w.loss(model) + 0.1 * sum(p.square().sum() for p in model.parameters())).backward()
+        optimizer.step()
+
+
+@case()
+def unused_parameters(w):
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(6, 4), nn.Linear(6, 4), nn.Linear(6, 4)
+
+        def forward(self, x):
+            return self.a(x) + (self.b(x) if float(x[0, 0]) > 0 else self.c(x))
+
+    w.train(w.ddp(Branches(), find_unused_parameters=True), steps=4)
+
+
+@case()
+def static_graph(w):
+    w.train(w.ddp(static_graph=True), micro=2)
+
+
+@case()
+def compressing_hook(w):
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+    model = w.ddp()
+    model.register_comm_hook(None, fp16_compress_hook)
+    w.train(model)
+
+
+@case()
+def warmed_up(w):
+    model = w.ddp()
+    optimizer = w.adam(model)
+    w.loss(model).backward()
+    optimizer.zero_grad()
+    w.train(model, optimizer)
+
+
+@case()
+def clamped_and_cleared_by_hand(w):
+    def between(model, optimizer, step):
+        with torch.no_grad():
+            for p in model.parameters():
+                p.clamp_(-0.3, 0.3)
+
+    model, optimizer = w.ddp(), None
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    for _ in range(3):
+        for p in model.parameters():
+            p.grad = None
+        w.loss(model).backward()
+        optimizer.step()
+        between(model, optimizer, 0)
+
+
+@case()
+def recurrent(w):
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn, self.head = nn.LSTM(6, 5, 2, dropout=0.1), nn.Linear(5, 4)
+
+        def forward(self, x):
+            return self.head(self.rnn(x[:, None])[0][:, 0])
+
+    model = w.ddp(Recurrent())
+    optimizer = w.adam(model)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 9)
+    for _ in range(3):
+        w.train(model, optimizer, steps=1)
+        scheduler.step()
+
+
+@case(ours=True)
+def normalised_by_all_tokens(w):
+    model = w.fsdp()
+    for each in model.modules():
+        if hasattr(each, "set_gradient_divide_factor"):
+            each.set_gradient_divide_factor(1.0)
+    optimizer = w.adam(model)
+    for _ in range(2):
+        optimizer.zero_grad()
+        x, y = w.batch()
+        tokens = torch.tensor(float(len(y)))
+        dist.all_reduce(tokens)
+        (nn.functional.cross_entropy(model(x), y, reduction="sum") / tokens).backward()
+        optimizer.step()
+
+
+@case()
+def sampled(w):
+    data = TensorDataset(torch.randn(24 * w.size, 6), torch.randint(0, 4, (24 * w.size,)))
+    sampler = DistributedSampler(data)
+    loader, model = DataLoader(data, 8, sampler=sampler), w.ddp()
+    optimizer = w.adam(model)
+    next(iter(loader))
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        for batch in loader:
+            w.train(model, optimizer, steps=1, batch=lambda: batch)
+
+
+@case()
+def whole_wrapped_by_fsdp1(w):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    w.train(FullyShardedDataParallel(w.net(), use_orig_params=True, device_id=torch.device('cpu')))
+
+
+def complaint(known, document):
+    """What is wrong with a check's findings; empty if nothing is."""
+    found = document["findings"]
+    if not known.cause:
+        return "" if not found else f"FALSE ALARM {found[0]['cause']}: {found[0]['text']}"
+    named = [each for each in found if each["cause"] == known.cause]
+    if not named:
+        reasons = [f"{each['what']}: {each['why']}" for each in document["verdicts"] if each["verdict"] == "not judged"]
+        said = [(each["cause"], each["text"]) for each in found]
+        return f"MISSED: found {said}, not judged {reasons}"
+    first = named[0]
+    for key in ("parameter", "step", "rank"):
+        due = getattr(known, key)
+        if due not in (None, "") and first[key] != due:
+            return f"{key} is {first[key]!r}, not {due!r}"
+    return "" if "corpus.py:" in first["line"] or not first["line"] else f"line is {first['line']!r}"
+
+
+def judged(known):
+    """The complaint about the check of a script, and what the check said."""
+    check = TrainingCheck(CheckOptions(seconds=2.0 if known.cause else 30.0), dist.get_backend() == "zerosim")
+    with check.around():
+        check.connect()
+        known.run(World())
+    return complaint(known, check.document), check.document
+
+
+PLANTED = {
+    "a forward computed again forgets its random numbers": (
+        reference.Chances, "restore", lambda self: None, "ddp_autocast_bfloat16_dropout"),
+    "a micro-batch is left out of the sum": (gradients, "add", lambda *_: None, "ddp"),
+    "a micro-batch is added twice": (
+        gradients, "add", lambda share, name, gradient, keep, add=gradients.add: add(share, name, 2 * gradient, keep),
+        "ddp"),
+    "ranks are added in another order": (
+        declared, "in_ring_order", lambda parts, chunk, order=declared.in_ring_order: order(parts, chunk + 1), "fsdp"),
+    "every rank is told its own gradient": (
+        ranks.CheckRanks, "tensors", lambda self, mine: [mine] * self.size, "ddp"),
+    "nothing is ever apart": (
+        gradients.MeanGradient, "apart", lambda self, found: found.cpu() != found.cpu(), "no_sync_forgotten"),
+    "the bound is zero": (
+        gradients.MeanGradient, "bound", lambda self, *_: 0 * self.size, "ddp_autocast_bfloat16_dropout"),
+    "all digests are equal": (session, "digest", lambda tensors: "", "ddp_same_batch"),
+    "the optimizer's state is forgotten": (updates, "local", lambda each: each * 1.5, "ddp"),
+}
+"""Faults of the check itself, and a script with which each shows."""
+
+
+def blind(fault):
+    """Why a planted fault of the check was not noticed; empty if it was."""
+    owner, name, planted, script = PLANTED[fault]
+    original = getattr(owner, name)
+    setattr(owner, name, planted)
+    try:
+        text, document = judged(CASES[script])
+    finally:
+        setattr(owner, name, original)
+    right = judged(CASES[script])[1]
+    unlike = [each for each in right["verdicts"] if each not in document["verdicts"]]
+    return "" if text or unlike else f"not noticed by {script}"
+
+
+def main(names):
+    ours = "TORCHELASTIC_RUN_ID" not in os.environ
+    if ours:
+        import zerosim.torch  # noqa: F401 - registers the backend
+    torch.set_num_threads(1)
+    dist.init_process_group("zerosim" if ours else "gloo")
+    failures = count = 0
+    for name in names or [*CASES, *(PLANTED if ours else ())]:
+        known, said = CASES.get(name), {}
+        if known and not (known.least <= dist.get_world_size() <= known.most and (ours or not known.ours)):
+            continue
+        try:
+            text, said = judged(known) if known else (blind(name), {})
+        except Exception as error:
+            if names:
+                raise
+            text = f"FAILED {type(error).__name__}: {error}"
+        failures, count = failures + bool(text), count + 1
+        if dist.get_rank() == 0 and (text or names):
+            print(f"{name}: {text or 'as it should be'}", flush=True)
+            for each in said.get("verdicts", []) + said.get("findings", []) if names else ():
+                print("   ", each)
+    if dist.get_rank() == 0:
+        print(f"{count - failures} of {count} are judged as they should be", flush=True)
+    dist.destroy_process_group()
+    return int(failures > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
