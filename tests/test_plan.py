@@ -20,6 +20,7 @@ from zerosim.planner.cluster import Cluster, Device, Link, cluster_of, machines
 from zerosim.planner.costs import Costs
 from zerosim.planner.fluid import Links, ReceiveFrom, Transfer, ends_ns, last_end_ns
 from zerosim.planner.network import Lockstep, links, programs, written_ns
+from zerosim.planner.planned_row import parameters_met
 from zerosim.planner.planning import on_ranks
 from zerosim.planner.rehearsal import Clocked, rehearse
 from zerosim.scenario import load
@@ -491,3 +492,13 @@ def test_a_device_of_its_own_is_taken_at_its_word():
     assert cluster_of(said, Scenario().origin, 4).device.flops == 125e12
     with pytest.raises(ScenarioError):
         cluster_of(dataclasses.replace(said, device="none"), Scenario().origin, 4)
+
+
+@pytest.mark.parametrize("experts", [2, 8, 64])
+def test_mfu_counts_the_experts_that_are_chosen(experts):
+    """Of each block's experts, of 2 · 64 · 16 weights, 2 are met by a sample; all other parameters are met by each."""
+    plan = zs.plan("scenarios/examples/mixture_of_experts/scenario.toml", set={
+        "model.experts": experts, "model.slack": 1.0, "model.width": 16, "train.micro_batch": 64})
+    row = plan.subject.rows[0]
+    assert row.config.model.count - parameters_met(row.config.model, 64) == 2 * (experts - 2) * 2 * 64 * 16
+    assert 0.9 * row.hfu < row.mfu < 1.2 * row.hfu

@@ -125,6 +125,23 @@ class Graph:
         self.instructions.append(Instruction(operation, slots, output.slot, settings, layer, number))
         return output
 
+    @property
+    def multiplied(self) -> Counter[Hashable]:
+        """The multiplications of the matrix products that read each parameter, or a view of it, in forward."""
+        names, found = {each.slot: name for name, each in self.parameters.items()}, Counter[Hashable]()
+        for each in self.instructions:
+            read = [names[slot] for slot in each.inputs.values() if slot in names]
+            if each.operation.views and read:
+                names[each.output] = read[0]
+            if each.operation.multiplications is not None:
+                found.update(dict.fromkeys(read, self.multiplications(each)))
+        return found
+
+    def multiplications(self, instruction: Instruction) -> int:
+        """The multiplications of an instruction's matrix products in forward."""
+        count, shapes = instruction.operation.multiplications, map(self.shape, instruction.inputs.values())
+        return count(self.shape(instruction.output), *shapes, **instruction.settings) if count is not None else 0
+
     def shape(self, slot: int) -> Shape:
         return self.values[slot].shape
 
@@ -299,11 +316,7 @@ class GraphPlan:
         return round(self._operations(instruction) * times)
 
     def _operations(self, instruction: Instruction) -> int:
-        if instruction.operation.multiplications is None:
-            return 0
-        shapes = [self.graph.shape(slot) for slot in instruction.inputs.values()]
-        made = self.graph.shape(instruction.output)
-        return 2 * instruction.operation.multiplications(made, *shapes, **instruction.settings)
+        return 2 * self.graph.multiplications(instruction)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """One row of a plan: whether it fits, the time of a step, its bottleneck, and the utilisation of the device.
 
-    MFU    model FLOPs utilisation: 6 operations per parameter and token (in an mlp, per sample), plus
-           12 · layers · width · sequence per token in a transformer, over the device's peak in the time of a step
+    MFU    model FLOPs utilisation: 6 operations for each token (in an mlp, sample) and each parameter that it meets,
+           plus 12 · layers · width · sequence per token in a transformer, over the device's peak in the time of a step
     HFU    hardware FLOPs utilisation: the same ratio for all matrix products computed, recomputation included
 
 MFU is defined in Chowdhery et al., "PaLM: scaling language modeling with pathways" (2022), appendix B, and HFU beside
@@ -9,14 +9,17 @@ it in Korthikanti et al., "Reducing activation recomputation in large transforme
 """
 
 import dataclasses
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 from zerosim.formulas.traffic import due
 from zerosim.instruments.memory import KINDS
 from zerosim.instruments.trace import ClockOffset, Trace
 from zerosim.models import MODELS
+from zerosim.models.units import Model, Unit
 from zerosim.planner.cluster import NS, Cluster
 from zerosim.planner.rehearsal import Rehearsal, rehearse
 from zerosim.planner.stragglers import UnevenSteps, uneven_steps
@@ -28,6 +31,27 @@ SHARE_THAT_BOUNDS = 0.25
 
 MOST_TRACED = 8
 """The greatest number of consecutive micro-batches per rank in a traced step."""
+
+
+def parameters_met(model: Model, samples: int) -> int:
+    """The parameters that a token (in an mlp, a sample) meets: of experts only those that are chosen for it.
+
+    The products of experts run on the rows that were sent to them, so fewer multiplications for each token than a
+    parameter has elements tell its share. Parameters of no product count whole.
+
+    >>> from zerosim.models.mlp import mlp
+    >>> parameters_met(mlp(6, [5], 3, "relu", "cross_entropy"), samples=4)
+    53
+    """
+    shape, tokens = (samples, model.task.inputs), samples * (model.task.inputs if model.task.tokens else 1)
+    begun, products = Counter[Unit](), Counter[tuple[Unit, Any]]()
+    for unit in model.forward_units:
+        graph = unit.segments[begun[unit] % len(unit.segments)].graph(shape)
+        begun[unit] += 1
+        shape = graph.output.shape
+        products.update({(unit, name): count for name, count in graph.multiplied.items()})
+    unmet = (prod(unit.places[name].shape) - count // tokens for (unit, name), count in products.items())
+    return model.count - sum(max(each, 0) for each in unmet)
 
 
 @dataclass(frozen=True)
@@ -125,7 +149,7 @@ class PlannedRow:
     @property
     def mfu(self) -> float:
         model, shape = self.config.model, self.config.row.model
-        each = 6 * model.count
+        each = 6 * parameters_met(model, self.config.row.train.micro_batch)
         if model.task.tokens:
             each += 12 * MODELS[shape.kind].attention(shape) * model.task.inputs
         return self._utilisation(each * self.units_of_data)

@@ -130,8 +130,8 @@ def legend(rows: Sequence[PlannedRow]) -> list[tuple[str, str]]:
         ("MFU, HFU", "operations that the model needs, and operations executed, over the device's peak rate"),
     ]
     if any(round(row.hfu, 3) < round(row.mfu, 3) for row in rows):
-        found.append(("HFU < MFU", "MFU counts 6 operations for every parameter and token; HFU counts matrix products "
-                                   "only; the lookup of an embedding, a norm and a bias have none"))
+        found.append(("HFU < MFU", "MFU counts 6 operations for a token and each parameter that it meets; HFU counts "
+                                   "matrix products only; the lookup of an embedding, a norm and a bias have none"))
     return found
 
 
