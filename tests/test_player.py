@@ -6,9 +6,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
+import zerosim as zs
 from tests.operations import normals
 from tests.test_graph import check_bits, check_slopes
 from tests.test_operations import play
+from zerosim.allocation import allocate
 from zerosim.autograd import player as module
 from zerosim.autograd.graph import Graph, GraphPlan
 from zerosim.autograd.operation import Operation
@@ -217,3 +219,40 @@ def test_floating_point_operations_by_hand(of_parameters, of_input, times):
     plan = GraphPlan(graph, of_parameters, of_input)
     assert (plan.forward_operations, plan.backward_operations) == (120, 120 * times)
     assert [(step.forward_operations, step.backward_operations) for step in plan.steps] == [(120, 120 * times), (0, 0)]
+
+
+VIEWED = '''from zerosim.extend import Layer, Parameter, linear, relu, reshape, transpose, uniform
+
+def turned(w, x):
+    return linear(relu(x), transpose(w["weight"], axes=(1, 0)))
+
+def flat(w, x):
+    return linear(relu(x), reshape(w["weight"], shape=(w["weight"].shape[1], w["weight"].shape[0])))
+
+def net(task, *, code="turned"):
+    shapes = ((64, 6), (6, 10))
+    return [Layer(f"l.{n}", f"l.{n}.", (Parameter("weight", shape, uniform(0.1)),), globals()[code])
+            for n, shape in enumerate(shapes)]
+'''
+
+
+@pytest.mark.parametrize("keys", [{}, {"model.code": "flat"}, {"parallel.recompute": True}, {"train.precision": "bf16"},
+                                  {"parallel.prefetch": True, "parallel.recompute": [1]}], ids=str)
+def test_a_model_of_views_of_its_parameters_trains_in_every_stage(tmp_path, keys):
+    (tmp_path / "views.py").write_text(VIEWED)
+    path = tmp_path / "views.toml"
+    path.write_text('[world]\nranks = 2\n[model]\nkind = "views.py:net"\n[train]\nsteps = 2\nmicro_batches = 4\n')
+    assert zs.run(path, set=keys).subject.failures == []
+
+
+def test_a_view_of_a_parameter_does_not_keep_its_memory_until_backward():
+    graph = Graph((4, 3))
+    graph.output = linear(relu(graph.input), transpose(graph.parameter("weight", (3, 5)), axes=(1, 0)))
+    weights = np.ones(15, np.float32)
+    freed = weakref.ref(weights)
+    parameters = {"weight": weights.reshape(3, 5)}
+    plan = GraphPlan(graph, of_parameters=True, of_input=True)
+    _, kept = Player(plan, parameters, Precise(allocate, "unit"), lambda _: None).forward(np.ones((4, 3), np.float32))
+    del weights, parameters
+    assert freed() is None
+    assert len(kept.values) == 1

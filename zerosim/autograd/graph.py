@@ -216,9 +216,15 @@ class GraphPlan:
 
     @cached_property
     def kept(self) -> frozenset[int]:
-        """The slots that stay from forward until backward, except parameters, which are passed again."""
+        """The slots that stay from forward until backward, except parameters and their views: they are passed again."""
         needed = {slot for each in self.graph.instructions for slot in self.needed(each).values()}
-        return frozenset(needed - self._parameters) | self.chosen
+        return frozenset(slot for slot in needed | self.chosen if self._memory[slot] not in self._parameters)
+
+    @cached_property
+    def parameter_views(self) -> Mapping[int, Instruction]:
+        """The instructions that make views of parameters, by their output."""
+        return {each.output: each for each in self.graph.instructions
+                if each.operation.views and self._memory[each.output] in self._parameters}
 
     @cached_property
     def _last_for_backward(self) -> int:
@@ -253,7 +259,8 @@ class GraphPlan:
         """Whether no backward reads the slot, or another view of its memory, after this instruction's backward."""
         memory = self._memory[slot]
         family = [each for each in self._families[memory] if each in self.kept]
-        mine = memory not in (self._memory[self.graph.input.slot], self._memory[self.graph.output.slot])
+        mine = memory not in {
+            self._memory[self.graph.input.slot], self._memory[self.graph.output.slot], *self._parameters}
         return mine and all(self._first_reader[each] == number for each in family)
 
     @cached_property

@@ -245,7 +245,7 @@ class Player:
     def _read(self, step: Step, name: str, slot: int, kept: Kept) -> Array:
         """The array that backward reads under this name, widened; a copy if it is overwritten while others still read
         it."""
-        array = self.parameters[self._names[slot]] if slot in self._names else kept.values[slot]
+        array = kept.values[slot] if slot in kept.values else self._parameter(slot)
         if array.dtype.kind == "i":
             return array
         wide = self.precise.widened(array)
@@ -253,6 +253,16 @@ class Player:
             wide = self.precise.empty(array.shape, array.dtype)
             wide[...] = array
         return wide
+
+    def _parameter(self, slot: int) -> Array:
+        """The parameter in this slot, or the view of one that forward made."""
+        if slot in self._names:
+            return self.parameters[self._names[slot]]
+        made = self.plan.parameter_views[slot]
+        (source,) = made.inputs.values()
+        view = made.operation.forward(self._parameter(source), out=None, empty=self.precise.empty, **made.settings)
+        assert view is not None
+        return view
 
     def _room(
         self, step: Step, name: str, upstream: Array, wide: Array, into: Mapping[str, Array],
