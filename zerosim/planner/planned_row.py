@@ -15,6 +15,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
+from zerosim.autograd.operation import Shape
 from zerosim.formulas.traffic import due
 from zerosim.instruments.memory import KINDS
 from zerosim.instruments.trace import ClockOffset, Trace
@@ -43,14 +44,15 @@ def parameters_met(model: Model, samples: int) -> int:
     >>> parameters_met(mlp(6, [5], 3, "relu", "cross_entropy"), samples=4)
     53
     """
-    shape, tokens = (samples, model.task.inputs), samples * (model.task.inputs if model.task.tokens else 1)
+    shape: Shape = (samples, model.task.inputs)
+    tokens = samples * (model.task.inputs if model.task.tokens else 1)
     begun, products = Counter[Unit](), Counter[tuple[Unit, Any]]()
     for unit in model.forward_units:
         graph = unit.segments[begun[unit] % len(unit.segments)].graph(shape)
         begun[unit] += 1
         shape = graph.output.shape
         products.update({(unit, name): count for name, count in graph.multiplied.items()})
-    unmet = (prod(unit.places[name].shape) - count // tokens for (unit, name), count in products.items())
+    unmet = [int(prod(unit.places[name].shape)) - count // tokens for (unit, name), count in products.items()]
     return model.count - sum(max(each, 0) for each in unmet)
 
 
