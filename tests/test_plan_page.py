@@ -16,6 +16,7 @@ from zerosim.planner.clock import VirtualClock
 from zerosim.planner.cluster import Link
 from zerosim.planner.timed import HostMemory
 from zerosim.report.page.drawings import Drawings
+from zerosim.report.page.pictures import KIND_COLOURS
 from zerosim.report.page.plan import drawn, plan_page, row_of, table, thinned
 from zerosim.report.page.plan_pictures import peaks
 from zerosim.report.plan_table import legend, machine, names_of
@@ -96,8 +97,8 @@ def test_the_first_picture_has_what_decides_whether_a_row_fits(small):
     for name, row in zip(names_of(small.rows), small.rows, strict=True):
         held = [count for of, count in zip(bars["row"], bars["bytes"], strict=True) if of == name]
         assert sum(held) == row.peak_bytes
-    (line,) = (layer["data"]["values"] for layer in peaks([], 40 * 10**9)["layer"] if "data" in layer)
-    assert line[0]["bytes"] == 40 * 10**9
+    line, label = (layer["data"]["values"] for layer in peaks([], 40 * 10**9)["layer"] if "data" in layer)
+    assert line == label == [{"bytes": 40 * 10**9, "of": "device memory"}]
 
 
 def test_hfu_below_mfu_is_explained_where_it_is_seen(small):
@@ -217,8 +218,9 @@ def test_every_picture_of_memory_has_a_line_at_the_device():
     plan = zs.plan("scenarios/plans/mpt_7b.toml", set={"model.layers": 2}).subject
     drawings = Drawings(drawn(plan), int(plan.rows[0].cluster.device.memory))
     for name in ("memory", "kept"):
-        _, line = drawings.specs[name]["layer"]
+        _, line, label = drawings.specs[name]["layer"]
         (value,) = line["data"]["values"]
+        assert (label["data"], line["mark"]["stroke"] in KIND_COLOURS) == (line["data"], False)
         assert value["bytes"] == int(plan.rows[0].cluster.device.memory)
     scale = drawings.specs["memory"]["layer"][0]["encoding"]["y"]["scale"]
     assert scale["domain"][1] >= int(plan.rows[0].cluster.device.memory)
