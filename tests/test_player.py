@@ -229,20 +229,38 @@ def turned(w, x):
 def flat(w, x):
     return linear(relu(x), reshape(w["weight"], shape=(w["weight"].shape[1], w["weight"].shape[0])))
 
+def shuffled(w, x):
+    y = linear(x, w["weight"])
+    y = reshape(transpose(reshape(y, shape=(*y.shape[:-1], 2, y.shape[-1] // 2)), axes=(0, 2, 1)), shape=y.shape)
+    return relu(y)
+
 def net(task, *, code="turned"):
-    shapes = ((64, 6), (6, 10))
+    shapes = ((64, 64), (10, 64)) if code == "shuffled" else ((64, 6), (6, 10))
     return [Layer(f"l.{n}", f"l.{n}.", (Parameter("weight", shape, uniform(0.1)),), globals()[code])
             for n, shape in enumerate(shapes)]
 '''
 
 
-@pytest.mark.parametrize("keys", [{}, {"model.code": "flat"}, {"parallel.recompute": True}, {"train.precision": "bf16"},
+@pytest.mark.parametrize("keys", [{}, {"model.code": "flat"}, {"model.code": "shuffled"},
+                                  {"model.code": "shuffled", "train.precision": "bf16", "parallel.recompute": True},
+                                  {"parallel.recompute": True}, {"train.precision": "bf16"},
                                   {"parallel.prefetch": True, "parallel.recompute": [1]}], ids=str)
-def test_a_model_of_views_of_its_parameters_trains_in_every_stage(tmp_path, keys):
-    (tmp_path / "views.py").write_text(VIEWED)
-    path = tmp_path / "views.toml"
+def test_a_model_of_views_trains_in_every_stage(tmp_path, keys):
+    assert viewed(tmp_path, keys) == []
+
+
+def viewed(folder, keys):
+    """The failed checks of a model of views."""
+    (folder / "views.py").write_text(VIEWED)
+    path = folder / "views.toml"
     path.write_text('[world]\nranks = 2\n[model]\nkind = "views.py:net"\n[train]\nsteps = 2\nmicro_batches = 4\n')
-    assert zs.run(path, set=keys).subject.failures == []
+    return zs.run(path, set=keys).subject.failures
+
+
+def test_a_copy_that_no_operation_declares_is_noticed(tmp_path, monkeypatch):
+    """NumPy copies what does not lie in one piece, outside the ledger."""
+    monkeypatch.setattr(Precise, "in_one_piece", lambda self, array: array)
+    assert any("memory than" in what for _, what in viewed(tmp_path, {"model.code": "shuffled"}))
 
 
 def test_a_view_of_a_parameter_does_not_keep_its_memory_until_backward():

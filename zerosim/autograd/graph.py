@@ -218,7 +218,7 @@ class GraphPlan:
     def kept(self) -> frozenset[int]:
         """The slots that stay from forward until backward, except parameters and their views: they are passed again."""
         needed = {slot for each in self.graph.instructions for slot in self.needed(each).values()}
-        return frozenset(slot for slot in needed | self.chosen if self._memory[slot] not in self._parameters)
+        return frozenset(slot for slot in needed if self._memory[slot] not in self._parameters) | self.chosen
 
     @cached_property
     def parameter_views(self) -> Mapping[int, Instruction]:

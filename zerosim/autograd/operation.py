@@ -89,6 +89,8 @@ class Operation:
     """The inputs whose gradient is `upstream` or a view of it, each with the function that makes the view."""
     views: bool = False
     """Whether y is a view of the input; forward then returns it."""
+    in_one_piece: bool = False
+    """Whether it needs its input, and ∂L/∂y, in C order to make views of them; of others a copy is made first."""
     moves: bool = False
     """Whether forward only copies numbers, so that they need not be widened."""
     indices: bool = False

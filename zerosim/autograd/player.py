@@ -53,6 +53,14 @@ class Precise:
     def empty(self, shape: Shape, dtype: Any) -> Array:
         return self.allocate(shape, dtype, kind="activations", owner=self.owner)
 
+    def in_one_piece(self, array: Array) -> Array:
+        """`array` in C order: itself, or a copy, which the ledger counts."""
+        if array.flags.c_contiguous if isinstance(array, np.ndarray) else array.in_one_piece:
+            return array
+        copy = self.empty(array.shape, array.dtype)
+        copy[...] = array
+        return copy
+
     def widened(self, array: Array) -> Array:
         """`array` in at least 32 bits: itself if it has them, else a copy."""
         wide = self.wide_like(array)
@@ -154,6 +162,8 @@ class Player:
         operation, settings = step.instruction.operation, self._settings(step)
         inputs = [values[slot] for slot in step.instruction.inputs.values()]
         if operation.views:
+            if operation.in_one_piece:
+                inputs = [self.precise.in_one_piece(each) for each in inputs]
             view = operation.forward(*inputs, out=None, empty=self.precise.empty, **settings)
             assert view is not None
             return view, None
@@ -211,6 +221,8 @@ class Player:
         for name in step.wanted:
             if name in operation.passed:
                 shape = self.plan.graph.shape(slots[name])
+                if operation.in_one_piece:
+                    upstream = self.precise.in_one_piece(upstream)
                 seen = operation.passed[name](upstream, shape, **step.instruction.settings)
                 self._give(slots[name], seen, upstream.dtype, gradients, contribution, shared=True)
         if operation.backward is None or all(name in operation.passed for name in step.wanted):
@@ -260,7 +272,10 @@ class Player:
             return self.parameters[self._names[slot]]
         made = self.plan.parameter_views[slot]
         (source,) = made.inputs.values()
-        view = made.operation.forward(self._parameter(source), out=None, empty=self.precise.empty, **made.settings)
+        given = self._parameter(source)
+        if made.operation.in_one_piece:
+            given = self.precise.in_one_piece(given)
+        view = made.operation.forward(given, out=None, empty=self.precise.empty, **made.settings)
         assert view is not None
         return view
 

@@ -82,11 +82,20 @@ class Above(NamedTuple):
 
 
 class Part(NamedTuple):
-    """An array in a block."""
+    """An array in a block; `axes` are those of an `Extent`."""
 
     block: int
     shape: Shape
     dtype: np.dtype[Any]
+    axes: Shape | None = None
+
+    def seen_in(self, whole: Any) -> Any:
+        """This array in its block; a view if it is not all of it."""
+        if whole.shape == self.shape and whole.dtype == self.dtype and self.axes is None:
+            return whole
+        found = Extent(self.shape, self.dtype, whole)
+        found.axes = self.axes
+        return found
 
 
 @dataclass(frozen=True)
@@ -120,10 +129,8 @@ Blocks = dict[int, list[Any]]
 
 
 def in_blocks(blocks: Blocks, part: Part) -> Any:
-    """The array of a part; a view if it is not all of its block."""
-    whole: Any = owner(blocks[part.block][0])
-    same = whole.shape == part.shape and whole.dtype == part.dtype
-    return whole if same else Extent(part.shape, part.dtype, whole)
+    """The array of a part."""
+    return part.seen_in(owner(blocks[part.block][0]))
 
 
 @dataclass(eq=False)
@@ -166,7 +173,7 @@ class SegmentPlayer:
         player = self._player
         if not isinstance(x, Extent):
             return player.forward(x)
-        key = "forward", player.plan, x.shape, x.dtype, self._precision
+        key = "forward", player.plan, x.shape, x.dtype, x.axes, self._precision
         segment, blocks = self._segments.segment(key, lambda: forward_seen(self._segments, player, x)), {0: [x]}
         segment.play(self._segments, blocks, player.precise)
         (y,) = (in_blocks(blocks, part) for part in segment.returned)
@@ -216,7 +223,7 @@ def handed_over(kept: Kept, held: list[Any]) -> tuple[dict[int, Part], dict[int,
     def part(array: Any) -> Part:
         number = numbers.setdefault(id(owner(array)), len(numbers))
         blocks.setdefault(number, []).append(array)
-        return Part(number, array.shape, array.dtype)
+        return Part(number, array.shape, array.dtype, array.axes)
 
     values = {slot: part(kept.values.pop(slot)) for slot in [*kept.values]}
     saved = {slot: part(kept.saved.pop(slot)) for slot in [*kept.saved]}
@@ -253,7 +260,7 @@ class SegmentRecord:
         return self._carry_out(step, function, *arrays, **named)
 
     def part(self, array: Any) -> Part:
-        return Part(self._numbers[id(owner(array))], array.shape, array.dtype)
+        return Part(self._numbers[id(owner(array))], array.shape, array.dtype, array.axes)
 
     def parts(self, arrays: Mapping[int, Any]) -> dict[int, Part]:
         return {slot: self.part(array) for slot, array in arrays.items()}
@@ -299,7 +306,7 @@ def watching(segments: SeenSegments, player: Player) -> tuple[SegmentRecord, Pla
 
 def forward_seen(segments: SeenSegments, player: Player, x: Any) -> SeenSegment:
     seen, watched = watching(segments, player)
-    stand_in = seen.given(x.shape, x.dtype)
+    stand_in = Part(0, x.shape, x.dtype, x.axes).seen_in(seen.given(x.shape, x.dtype))
     y, kept = watched.forward(stand_in)
     values, saved = seen.parts(kept.values), seen.parts(kept.saved)
     return seen.segment(segments.uncounted, [seen.part(y)], values, saved, frozenset())
@@ -333,12 +340,10 @@ def stand_ins(
     parts = [*values.values(), *saved.values(), upstream]
     wholes = {number: seen.given(shape, dtype) for number, (shape, dtype) in sorted(largest(parts).items())}
 
-    def part(of: Part) -> Any:
-        whole = wholes[of.block]
-        return whole if (whole.shape, whole.dtype) == of[1:] else Extent(of.shape, of.dtype, whole)
+    def seen_parts(of: Mapping[int, Part]) -> dict[int, Any]:
+        return {slot: part.seen_in(wholes[part.block]) for slot, part in of.items()}
 
-    kept = Kept(plan, {slot: part(of) for slot, of in values.items()}, {slot: part(of) for slot, of in saved.items()})
-    return kept, [part(upstream)]
+    return Kept(plan, seen_parts(values), seen_parts(saved)), [upstream.seen_in(wholes[upstream.block])]
 
 
 def largest(parts: Iterable[Part]) -> dict[int, tuple[Shape, np.dtype[Any]]]:

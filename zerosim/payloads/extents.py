@@ -38,7 +38,7 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
     Extent((4, 8), float32)
     """
 
-    __slots__ = ("__weakref__", "base", "dtype", "shape")
+    __slots__ = ("__weakref__", "axes", "base", "dtype", "shape")
     walked = False
     """Whether loops over pieces run for each piece, although one piece determines the shapes of all."""
 
@@ -46,6 +46,19 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
         self.shape = shape if isinstance(shape, tuple) else (operator.index(shape),)
         self.dtype = np.dtype(dtype)
         self.base = base
+        self.axes: Shape | None = None
+        """For a transposed view, the place of each dimension in memory; None for an array in C order."""
+
+    @property
+    def in_one_piece(self) -> bool:
+        """Whether its elements lie in C order, so that a reshape is a view; a real array says `flags.c_contiguous`.
+
+        >>> turned = Extent((2, 3), np.float32).T
+        >>> turned.in_one_piece, turned.T.in_one_piece, Extent((1, 3), np.float32).T.in_one_piece
+        (False, True, True)
+        """
+        moved = [axis for axis, length in zip(self.axes or (), self.shape, strict=False) if length != 1]
+        return moved == sorted(moved) or not self.size
 
     @property
     def size(self) -> int:
@@ -94,7 +107,9 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
 
     def transpose(self, *axes: Any) -> "Extent":
         order = axes[0] if len(axes) == 1 else axes or range(self.ndim)[::-1]
-        return self.viewed(tuple(self.shape[axis] for axis in order))
+        found, before = self.viewed(tuple(self.shape[axis] for axis in order)), self.axes or range(self.ndim)
+        found.axes = tuple(before[axis] for axis in order)
+        return found
 
     def astype(self, dtype: npt.DTypeLike, copy: bool = True) -> "Extent":
         return self if self.dtype == np.dtype(dtype) and not copy else Extent(self.shape, dtype)

@@ -96,7 +96,7 @@ def given(operation: Operation, example: OperationExample) -> tuple[dict[str, Ex
 
 
 def graph_of(operation: Operation, inputs: dict[str, Extent], settings: dict[str, Any]) -> Graph:
-    """A graph of this operation alone: the first input is the graph's, others are parameters or views of them."""
+    """A graph of this operation alone: the first input is the graph's, others are parameters or stand for values."""
     first, *others = inputs
     graph = Graph(inputs[first].shape)
 
@@ -117,7 +117,8 @@ def run(plan: GraphPlan, inputs: dict[str, Extent]) -> tuple[int, bool]:
     y, kept = player.forward(x)
     blocks = {id(owner(each)): owner(each) for each in (*kept.values.values(), *kept.saved.values())}
     views: Any = {name: Extent(inputs[name].shape, inputs[name].dtype) for name in others}
-    kept_bytes, saves = sum(each.nbytes for each in blocks.values()), bool(kept.saved)
+    values = sum(inputs[name].nbytes for name in plan.steps[-1].needed if name in others and name not in PARAMETERS)
+    kept_bytes, saves = values + sum(each.nbytes for each in blocks.values()), bool(kept.saved)
     upstream: Any = Extent(y.shape, np.float32)
     player.backward(kept, upstream, Contribution(upstream, views))
     return kept_bytes, saves

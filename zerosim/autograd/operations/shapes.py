@@ -112,5 +112,6 @@ def transpose_upstream(upstream: Array, x: Shape, *, axes: tuple[int, ...]) -> A
     return upstream.transpose(back)
 
 
-reshape = Operation(reshape_forward, None, reshape_shape, {}, passed={"x": reshape_upstream}, views=True)
+reshape = Operation(
+    reshape_forward, None, reshape_shape, {}, passed={"x": reshape_upstream}, views=True, in_one_piece=True)
 transpose = Operation(transpose_forward, None, transpose_shape, {}, passed={"x": transpose_upstream}, views=True)
