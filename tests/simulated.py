@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import mpi4py
 import numpy as np
 
-from zerosim.worlds import bells, boxes, mpi_communicator, mpi_mail, mpi_shared
+from zerosim.worlds import bells, board, boxes, mpi_communicator, mpi_mail, mpi_shared
 
 mpi4py.rc(initialize=False, finalize=False)
 from mpi4py import MPI  # noqa: E402
@@ -91,7 +91,7 @@ class Machine:
     def _patch(self, monkeypatch):
         clock = SimpleNamespace(
             monotonic=lambda: self.clock, monotonic_ns=lambda: int(self.clock * 1e9), sleep=self.sleep)
-        for module in (boxes, bells, mpi_communicator):
+        for module in (boxes, bells, board, mpi_communicator):
             monkeypatch.setattr(module, "time", clock)
         pending = OfEach(self, set)
         for module, name, value in (
