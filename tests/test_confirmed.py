@@ -6,11 +6,15 @@ from dataclasses import replace
 import pytest
 
 from tests import solutions
+from zerosim.collectives.kinds import KINDS
 from zerosim.grading import apart
 from zerosim.grading.apart import grade_apart
+from zerosim.grading.channel import behind
 from zerosim.grading.claims import CLAIMS
-from zerosim.grading.confirmed import FORGED, checks, confirmed, stand_in
-from zerosim.grading.exercises import EXERCISES, Grade, Item
+from zerosim.grading.confirmed import FORGED, checks, confirmed, drawn, stand_in
+from zerosim.grading.contained import MARKER
+from zerosim.grading.exercises import EXERCISES, Grade, Item, from_document
+from zerosim.grading.routed import RankProcesses
 
 
 def full(name):
@@ -114,6 +118,79 @@ def test_what_is_no_grade_is_refused(tmp_path, monkeypatch, forged):
     found = grade_apart(written(tmp_path, NOTHING), "all_gather")
     assert (found.function, found.earned, found.state, found.complaint) == (
         "all_gather", 0, "does not hold yet", FORGED)
+
+
+@pytest.mark.parametrize(("said", "answer"), [
+    ("[" * 60_000, None), ("[1]", None), ("null", None), ('{"a"', None), ("9" * 5_000, None), ('{"a": 1}', {"a": 1})])
+def test_only_an_object_behind_the_secret_is_an_answer(said, answer):
+    assert behind("secret", f"xsecret{said}".encode()) == answer
+
+
+@pytest.mark.parametrize("changed", [
+    {"state": "[/nope]"}, {"function": 1}, {"items": {"a": 1}}, {"complaint": 7}, {"printed": 1},
+    *({"items": [full("all_gather").document()["items"][0] | wrong]} for wrong in (
+        {"points": True}, {"points": float("inf")}, {"points": "3"}, {"state": "earned"}, {"says": None})),
+])
+def test_every_field_of_an_answer_is_checked(changed):
+    with pytest.raises((TypeError, ValueError, KeyError, AttributeError)):
+        from_document(full("all_gather").document() | changed)
+
+
+def test_words_of_an_answer_are_cleaned_and_bounded():
+    found = from_document(full("all_gather").document() | {"complaint": "\ud800\x1b[2J" + "x" * 900_000})
+    assert found.complaint.startswith(r"\ud800\x1b[2J")
+    assert len(found.complaint) < 10_000
+
+
+@pytest.mark.parametrize("name", ["zero2_each_part_step", "zero3_kept_step", "fsdp_step", "all_reduce_two_level",
+                                  "reduce"])
+def test_after_a_first_claim_that_fails_nothing_counts(tmp_path, name):
+    found = confirmed(full(name), written(tmp_path, f"def {name}(*given):\n    return 0\n"))
+    assert (found.earned, {item.state for item in found.items[1:]}) == (0, {"not asked"})
+
+
+INFINITE = """
+def zero2_step(replica, batch):
+    replica.comm._comm._wire.say({gave})
+    import os
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("gave", [
+    '{"gave": {"losses": [[float("inf"), 1]], "held": [], "kept": [], "peak": {}}}', '{"gave": 1}', '{"raised": 1}',
+    '{"to": 99, "array": 1}', '{"gave": {"losses": [], "held": [], "kept": [{"gradients": -1}], "peak": []}}'])
+def test_a_rank_that_sends_no_record_earns_nothing(tmp_path, gave):
+    found = confirmed(full("zero2_step"), written(tmp_path, INFINITE.replace("{gave}", gave)))
+    assert (found.earned, found.state) == (0, "does not hold yet")
+
+
+USES = {
+    "pydoc": "import pydoc\nf = pydoc.locate('zerosim.collectives.ring.all_gather')",
+    "runpy": "import runpy\nf = runpy.run_module('zerosim.collectives.ring')['all_gather']",
+    "pickle": "import pickle\nf = pickle.loads(b'czerosim.collectives.ring\\nall_gather\\n.')",
+    "a command": "from zerosim.commands.show import named_subject\n"
+                 "f = lambda *given: named_subject('ring.all_gather').function(*given)",
+    "globals": "from zerosim.comm import left\nf = getattr(left, '__glo' + 'bals__')['__builtins__']['__import__']("
+               "'zerosim.collectives.ring', fromlist=['x']).all_gather",
+    "an interpreter": "import code\nn = {}\ncode.InteractiveInterpreter(n).runsource("
+                      "'from zerosim.collectives.ring import all_gather as f')\nf = n['f']",
+    "the source": "import zerosim, os\nn = {}\nexec(open(os.path.dirname(zerosim.__file__) + "
+                  "'/collectives/ring.py').read(), n)\nf = n['all_gather']",
+    "its code": "import types, pydoc\ng = pydoc.locate('zerosim.collectives.ring.all_gather')\n"
+                "f = types.FunctionType(g.__code__.replace(co_filename='x'), g.__globals__)",
+    "no watch": "import sys, pydoc\nsys.setprofile(None)\nf = pydoc.locate('zerosim.collectives.ring.all_gather')",
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_rank_reports_what_it_runs_of_the_library(tmp_path, use):
+    file = written(tmp_path, f"{USES[use]}\ndef all_gather(comm, chunks):\n    f(comm, chunks)\n")
+    with RankProcesses(file, "all_gather", 2, MARKER) as ranks:
+        drawn(KINDS["all_gather"], 2, 2).run(ranks)
+    said = {"the source": "reads collectives/ring.py", "its code": "reads __code__ of all_gather",
+            "no watch": "sys.setprofile"}.get(use, "calls all_gather of collectives/ring.py")
+    assert said in ranks.used
 
 
 def test_laws_alone_earn_nothing(tmp_path):

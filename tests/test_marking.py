@@ -1,11 +1,15 @@
 """A course is marked: everybody has a row, nobody reaches another's files, and what is the library's own is told."""
 
 import csv
+import os
+import socket
+from pathlib import Path
 
 import pytest
 
 from tests.test_grade import run_command
 from zerosim.commands import grade as command
+from zerosim.errors import UsageError
 from zerosim.grading.apart import grade_apart
 from zerosim.grading.borrowed import borrowed
 from zerosim.grading.contained import Learner
@@ -61,6 +65,95 @@ def test_all_are_copied_before_one_runs_and_nothing_of_an_environment(course, tm
     (course / "fay.py").write_text("changed")
     copies = {str(path).partition("/course/")[2]: path.read_text() for path in goal.rglob("*") if path.is_file()}
     assert copies == {name: HANDED[name] for name in ("ada/1_ring.py", "ada/2_tree.py", "fay.py")}
+
+
+def test_odd_hand_ins_have_a_row_and_are_not_copied(tmp_path, monkeypatch):
+    course = tmp_path / "course"
+    for name in ("ada", "bob", "cy", "dan"):
+        (course / name).mkdir(parents=True)
+        (course / name / "mine.py").write_text("all_gather = 1\n")
+    os.mkfifo(course / "ada" / "pipe.py")
+    with socket.socket(socket.AF_UNIX) as bound:
+        monkeypatch.chdir(course / "ada")
+        bound.bind("socket")
+    (course / "bob" / "zero").symlink_to("/dev/zero")
+    (course / "bob" / "up").symlink_to(".")
+    (course / "bob" / "mine.py").unlink()
+    (course / "bob" / "mine.py").symlink_to("../ada/mine.py")
+    os.makedirs(course / "cy" / "/".join("d" * 900))
+    (course / "dan" / "mine.py").write_bytes(b"x" * (1 << 21))
+    os.mkfifo(course / "a.py")
+    (course / "b.py").symlink_to("/nowhere")
+    (course / "eve").symlink_to("ada")
+    handed = submissions([str(course)])
+    assert {os.path.basename(each.name): (len(each.files), *(word for word in (
+        "link", "regular", "levels", "more than") if word in " ".join(each.trouble))) for each in handed} == {
+        "ada": (1, "regular"), "bob": (0, "link"), "cy": (1, "levels", "more than"), "dan": (0, "more than"),
+        "eve": (0, "link"), "a.py": (0, "regular"), "b.py": (0, "link")}
+    failed = [line for each in handed for line in each.copy(Learner(str(tmp_path / "copies")))]
+    copies = [path.parent.name for path in (tmp_path / "copies").rglob("*") if path.is_file()]
+    assert (sorted(copies), failed) == (["ada", "cy"], [])
+
+
+def test_ones_own_folder_is_one_submission(tmp_path):
+    for name in ("1_ring.py", "2_tree.py", "scenarios/collectives.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text({"1_ring.py": "all_gather = 1", "2_tree.py": "reduce = 1"}.get(name, "x = 1"))
+    (found,) = submissions([str(tmp_path)], ["1_ring.py", "2_tree.py"])
+    assert (len(found.files), found.trouble) == (2, ())
+    assert len(submissions([str(tmp_path)])) == 3
+
+
+HOSTILE = """
+import glob, os, time
+from zerosim.comm import left, right
+if not os.fork():
+    os.setsid()
+    if not os.fork():
+        time.sleep(600)
+    os._exit(0)
+NEIGHBOURS = [name for name in glob.glob(os.path.dirname(os.path.dirname(__file__)) + "/../**", recursive=True)
+              if "victim" in name]
+if os.getuid():
+    try:
+        os.kill({marker}, 9)
+    except PermissionError:
+        pass
+def all_gather(comm, chunks):
+    assert not (os.getuid() and NEIGHBOURS), NEIGHBOURS
+    for step in range(comm.size - 1):
+        comm.exchange(chunks[(comm.rank - step) % comm.size], to=right(comm),
+                      into=chunks[(comm.rank - step - 1) % comm.size], source=left(comm))
+"""
+
+
+def test_a_learner_reaches_nobody_and_leaves_no_process(tmp_path):
+    with command.copies() as folder:
+        learners = [Learner(os.path.join(folder, str(number)), number, (str(tmp_path),)) for number in range(2)]
+        files = [str(tmp_path / f"{name}.py") for name in ("hostile", "victim")]
+        for file in files:
+            Path(file).write_text(HOSTILE.replace("{marker}", str(os.getpid())))
+        for learner, handed in zip(learners, submissions(files), strict=True):
+            assert not [*handed.copy(learner)]
+        copy = learners[0].copy_of(str(tmp_path / "hostile.py"))
+        found = grade_apart(copy, "all_gather", learner=learners[0])
+        assert (found.earned, found.complaint) == (11, None)
+        assert not [told for told in Path("/proc").glob("[0-9]*/cmdline") if copy in read(told)]
+
+
+def read(path):
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+@pytest.mark.parametrize("folder", ["file", "/proc/feedback"])
+def test_a_folder_of_feedback_is_checked_before_grading(course, tmp_path, monkeypatch, folder):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="--feedback: cannot write into"):
+        run_command(str(course), "--feedback", folder)
 
 
 MEMORY = """

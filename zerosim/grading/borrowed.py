@@ -127,6 +127,8 @@ def watch(say: Callable[[str], None], *, own_calls: bool) -> None:
                 note(f"reads {path.removeprefix(HOUSE)}")
         elif event == "object.__getattr__" and own_file(given[0]) in SOLUTIONS:
             note(f"reads {given[1]} of {given[0].__qualname__}")
+        elif event == "object.__setattr__" and own_file(given[0]).startswith(HOUSE):
+            note(f"changes {given[1]} of {getattr(given[0], '__qualname__', '')}")
         elif event.startswith(TAMPERING):
             note(event)
 

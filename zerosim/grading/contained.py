@@ -3,8 +3,8 @@
 Between the marker and a learner's process stands a guard, which is this file, run as a script. All descendants of the
 learner's process come back to the guard when their parents end, so it ends them all, also daemons.
 
-    where the marker is root, each learner has another user: it can signal no process of others, nor read a folder of
-        another learner; its files are read-only
+    where the marker is root, each process has another user, and each learner another group: it can signal no process
+        of others, nor read the files of another learner; its own are read-only
     where root may mount, the learner also sees its own view of the file system: empty folders instead of the
         submissions and the temporary files, and only the interpreter's part of folders that are closed to others
     elsewhere the learner's processes have the marker's rights, and can end the grading on purpose
@@ -13,9 +13,11 @@ Source: prctl(2), PR_SET_CHILD_SUBREAPER and PR_SET_PDEATHSIG; mount_namespaces(
 """
 
 import ctypes
+import itertools
 import json
 import os
 import resource
+import secrets
 import signal
 import subprocess
 import sys
@@ -29,9 +31,9 @@ from typing import Any
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 CLONE_NEWNS, MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 2, 4, 0x1000, 0x4000, 0x40000
 """The numbers of these options in Linux's `prctl.h`, `sched.h` and `mount.h`."""
-FIRST_USER, USERS = 61_184, 4_000
-"""Users that systems leave to programs."""
-MOST_PROCESSES, MOST_FILE_BYTES, SCRATCH = 4_096, 1 << 28, "size=256m,mode=1777"
+FIRST_USER, USERS = 61_184 + secrets.randbelow(2_000), 2_000
+"""Users that systems leave to programs; each grading begins with another."""
+MOST_PROCESSES, MOST_FILE_BYTES, SCRATCH = 512, 1 << 28, "size=256m,mode=1777"
 """The processes and threads of a learner, the bytes of a file that it writes, and its temporary files in all."""
 SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc", "/proc", "/sys", "/dev")
 """The folders that every program needs, which are never hidden."""
@@ -50,9 +52,9 @@ class Learner:
     hidden: tuple[str, ...] = ()
 
     @property
-    def user(self) -> int | None:
-        """The user of the learner's processes; None for the marker itself."""
-        return FIRST_USER + (os.getpid() + self.number) % USERS if self.folder and containment() else None
+    def group(self) -> int | None:
+        """The group that may read the learner's files; None for the marker itself."""
+        return FIRST_USER + self.number % USERS if self.folder and containment() else None
 
     @property
     def scratch(self) -> str:
@@ -68,14 +70,14 @@ class Learner:
     def closed(self) -> None:
         """Make the folder the learner's alone: its files readable, only `scratch` writable."""
         os.makedirs(self.scratch, exist_ok=True)
-        if self.user is None:
+        if self.group is None:
             return
         for where, folders, files in os.walk(self.folder):
             for path in (where, *(os.path.join(where, each) for each in [*folders, *files])):
-                os.chown(path, 0, self.user)
+                os.chown(path, 0, self.group)
                 os.chmod(path, 0o750 if os.path.isdir(path) else 0o640)
         if containment() == "user":
-            os.chown(self.scratch, self.user, self.user)
+            os.chmod(self.scratch, 0o770)
 
     def started(
         self, module: str, arguments: Sequence[str], descriptors: Sequence[int], stdin: int, stderr: int
@@ -86,14 +88,18 @@ class Learner:
         if "PYTHONPATH" in environment:
             environment["PYTHONPATH"] = os.pathsep.join(
                 map(os.path.abspath, environment["PYTHONPATH"].split(os.pathsep)))
+        environment |= {"HOME": self.scratch, "TMPDIR": self.scratch, "OPENBLAS_NUM_THREADS": "1"}
         return guarded(
-            {"before": before, "after": [*arguments], "descriptors": [*descriptors], "user": self.user,
-             "cwd": self.scratch, "level": containment() if self.folder else "",
+            {"before": before, "after": [*arguments], "descriptors": [*descriptors], "group": self.group,
+             "user": FIRST_USER + next(STARTED) % USERS, "cwd": self.scratch,
+             "level": containment() if self.folder else "",
              **views(self.hidden, (self.folder,) if self.folder else ())},
             stdin=stdin, stdout=subprocess.DEVNULL, stderr=stderr, pass_fds=descriptors,
-            env=environment | {"HOME": self.scratch, "TMPDIR": self.scratch} if self.folder else None)
+            env=environment if self.folder else None)
 
 
+STARTED = itertools.count()
+"""The processes started so far; each has another user, so that its end ends no other."""
 MARKER = Learner()
 """The marker's own file, which runs with the marker's rights in the marker's folder."""
 
@@ -122,7 +128,7 @@ def containment() -> str:
     reads = "import os, sys; os.listdir(sys.argv[2])"
     for level in ("view", "user"):
         plan = {"before": [sys.executable, "-P", "-c", reads], "after": [os.path.dirname(__file__)], "descriptors": [],
-                "user": FIRST_USER, "cwd": "/", "level": level, **views((), ())}
+                "user": FIRST_USER, "group": FIRST_USER, "cwd": "/", "level": level, **views((), ())}
         with guarded(plan, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as guard:
             if guard.wait() == 0:
                 return level
@@ -193,12 +199,14 @@ def guard(plan: dict[str, Any]) -> int:
     end_with(plan["parent"], signal.SIGTERM)
     user = {}
     if plan["level"]:
-        user = {"user": plan["user"], "group": plan["user"], "extra_groups": []}
+        user = {"user": plan["user"], "group": plan["group"], "extra_groups": []}
         resource.setrlimit(resource.RLIMIT_NPROC, (MOST_PROCESSES, MOST_PROCESSES))
     if plan["level"] == "view":
         hide(plan["hidden"], plan["shown"])
     resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_FILE_BYTES, MOST_FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as first_to_end:
+        first_to_end.write("1000")
     try:
         learner = subprocess.Popen(
             [*plan["before"], str(os.getpid()), *plan["after"]], pass_fds=plan["descriptors"], cwd=plan["cwd"],
@@ -207,18 +215,35 @@ def guard(plan: dict[str, Any]) -> int:
             os.close(each)
         return learner.wait()
     finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if plan["level"]:
+            end_user(plan["user"])
         end_children()
+
+
+def end_user(user: int) -> None:
+    """End all processes of a user at once, so that none can start another one in between."""
+    process = os.fork()
+    if not process:
+        try:
+            os.setresuid(user, user, user)
+            if 0 not in os.getresuid():
+                os.kill(-1, signal.SIGKILL)
+        finally:
+            os._exit(0)
+    os.waitpid(process, 0)
 
 
 def end_children() -> None:
     """End all descendants: those of an ended child become children of this process."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
         for child in children():
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
         try:
             os.waitpid(-1, 0)
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
         except ChildProcessError:
             return
 

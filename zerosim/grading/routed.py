@@ -26,7 +26,7 @@ MOST_POSTED_BYTES, POSTED_BYTES = 1 << 28, 1 << 10
 """The most bytes sent in one run, where each message counts as `POSTED_BYTES` more."""
 MOST_USED = 100
 """The most reports of a use, and the characters kept of each."""
-LIMIT_SECONDS = 60.0
+LIMIT_SECONDS = 120.0
 """The time limit of all runs together."""
 
 
