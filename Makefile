@@ -1,5 +1,5 @@
 # make run      train digits by DDP and ZeRO Stages I–III on 4 MPI processes and compare every bit
-# make test     the suite, the tests under mpirun included, with 6 evenly spread cases of each long table
+# make test     the suite, the tests under mpirun included, with the first and the last case of each long table
 # make check    for every save: ruff, mypy, and the tests that need no MPI, no browser and little time
 # make whole    the rest of these tables, the tests that take longest, and the shipped scenarios with their own models; CI
 #               runs both
