@@ -7,6 +7,8 @@
 #               environments of their own
 # make torch    train one model by our stages, by PyTorch and by DeepSpeed over the same collectives, and write the table of
 #               sent and kept bytes
+# make bench-torch  time a step of each stage beside PyTorch's trainer over gloo, PyTorch over zerosim beside gloo, and
+#               an all-reduce beside the bare ring, on 2 processes: ROUNDS=n
 # make browser  the page of a run and the documentation's site in the system's Chromium, driven by Playwright from an
 #               environment of its own
 # make hosts    two to four hosts on this machine, as network namespaces (Linux, root): conformance, hybrid scenarios, kills of a
@@ -27,7 +29,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PROGRESS := $(shell test -t 2 && echo live || echo auto)
 
-.PHONY: run check test whole oracles torch browser hosts simgrid pictures records fuzz lint docs mutants clean
+.PHONY: run check test whole oracles torch bench-torch browser hosts simgrid pictures records fuzz lint docs mutants clean
 
 run: .venv/run
 	$(BIN)/mpirun -n 4 $(BIN)/zerosim run scenarios/compare.toml --progress $(PROGRESS)
@@ -59,6 +61,9 @@ torch: .venv/run .venv-torch/deepspeed
 	mkdir -p build
 	$(BIN)/zerosim run scenarios/compare.toml --set train.steps=3 --set train.micro_batch=16 --set check.test_accuracy=0 --progress none --json build/ours.json --trace build/ours_trace.json
 	.venv-torch/bin/mpirun -n 4 .venv-torch/bin/python -W ignore -m tests.torch.compared build/ours.json docs/torch_compared.md
+
+bench-torch: .venv-torch/torch
+	.venv-torch/bin/mpirun -n 2 .venv-torch/bin/python -W ignore -m tests.torch.bench $(ROUNDS)
 
 browser: docs .venv-browser/playwright
 	BROWSER=required .venv-browser/bin/python -m pytest tests/browser

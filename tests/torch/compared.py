@@ -18,11 +18,11 @@ os.environ["DS_ACCELERATOR"] = "cpu"
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 import zerosim.torch
+from tests.torch.ways import perceptron, sharded
 from zerosim.torch.memory import Live
 from zerosim.torch.watching import WATCH
 from zerosim.worlds.mpi import connect
@@ -34,8 +34,7 @@ SHORT = {"all_gather": "AG", "reduce_scatter": "RS", "all_reduce": "AR", "broadc
 
 
 def fresh():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10))
+    return perceptron(64, 128, 64, 10)
 
 
 def batch():
@@ -61,10 +60,7 @@ def ddp(zero=False):
 
 
 def fsdp2(reshard=True):
-    model = fresh()
-    for layer in model[::2]:
-        fully_shard(layer, reshard_after_forward=reshard)
-    fully_shard(model, reshard_after_forward=reshard)
+    model = sharded(fresh(), reshard_after_forward=reshard)
     return plain(model, torch.optim.Adam(model.parameters()))
 
 

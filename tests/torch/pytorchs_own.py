@@ -36,7 +36,7 @@ REASONS = {skip.exit_code: skip.message for skip in TEST_SKIPS.values()}
 SELECTED = re.compile(
     r"test_(get_rank.*|new_subgroups.*|coalescing_manager.*|isend|irecv|send_recv(_any_source|_with_tag)?|broadcast(_group|_full_group|_object_list)?"
     r"|reduce_.*|all_reduce_.*|scatter.*|gather.*|all_gather.*|all_to_all.*|barrier(_group|_full_group)?"
-    r"|average_parameters|DistributedDataParallelCPU.*|get_future|ddp_hook_parity_allreduce.*"
+    r"|average_parameters|DistributedDataParallelCPU.*|get_future|ddp_hook_parity_.*"
     r"|ddp_hook_with_optimizer_parity_.*|ddp_sync_module_states|static_graph_api_cpu|ddp_join_model_equivalence"
     r"|ddp_uneven_inputs|grads_same_across_ranks_with_no_sync|ddp_broadcast_buffer|output_unused_in_loss_.*)")
 NOT_FOR_CPUS = re.compile("cuda|nccl|profiler")

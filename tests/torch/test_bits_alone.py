@@ -10,11 +10,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch
 
 def trained(name, ranks):
     """The bytes of the weights that one process trains in this way, for so many ranks."""
-    from zerosim.torch.alone import Alone
-    from zerosim.torch.ways import WAYS
+    from tests.torch.alone import Alone
+    from tests.torch.ways import way_named
 
-    (way,) = [way for way in WAYS if way.name == name]
-    alone = Alone(way, ranks)
+    alone = Alone(way_named(name), ranks)
     for step in range(1, 4):
         alone.step(step)
     return [parameter.detach().numpy().tobytes() for parameter in alone.parameters]
@@ -30,7 +29,7 @@ def test_what_fsdp2_keeps_between_forward_and_backward_changes_no_bit():
 
 
 def test_three_replicas_are_added_chunk_by_chunk():
-    from zerosim.torch.adding import sharded_sum
+    from tests.torch.alone import sharded_sum
 
     brought = [[torch.full((3,), value).numpy()] for value in (1e8, 1.0, -1e8)]
     (found,) = sharded_sum(brought, 3)

@@ -73,18 +73,14 @@ def test_the_trace_has_the_parts_of_a_step(written):
 
 
 @pytest.mark.mpi
-def test_the_bench_sets_stages_and_trainers_beside_gloo_and_all_reduce_beside_the_ring(tmp_path):
-    figures = tmp_path / "figures.json"
-    outcome = mpirun(2, ["-m", "zerosim", "bench", "torch", "--rounds", "1", "--json", str(figures)])
+def test_the_bench_sets_stages_and_trainers_beside_gloo_and_all_reduce_beside_the_ring():
+    outcome = mpirun(2, ["-W", "ignore", "-m", "tests.torch.bench", "1"])
     assert outcome.returncode == 0, outcome.stderr
-    rows = json.loads(figures.read_text())["torch"]
+    others = [line[:68].strip().rpartition("against ")[2] for line in outcome.stdout.strip().splitlines()[1:]]
     trainers = ["DDP", "ZeroRedundancyOptimizer", "ZeroRedundancyOptimizer", "FSDP2"]
-    others = [row["what"].rpartition("against ")[2] for row in rows]
     assert others[:16] == [f"{trainer} over gloo" for trainer in trainers] * 4
     assert others[16:] == ["gloo", "gloo", "gloo", "the ring", "gloo", "the ring", "the ring"]
-    for row in rows:
-        assert row["ratio"] == row["seconds"] / row["other_seconds"]
-        assert row["more_seconds"] == row["seconds"] - row["other_seconds"]
+
 
 @pytest.mark.mpi
 def test_gloo_computes_what_the_bench_of_collectives_compares():

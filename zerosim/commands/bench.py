@@ -31,12 +31,10 @@ from zerosim.bench.wires import measure_sums
 from zerosim.comm import Communicator
 from zerosim.commands.arguments import whole_number
 from zerosim.commands.output import check_writable, standard_output, write_json
-from zerosim.commands.torch import require_torch
 from zerosim.errors import LaunchError, UsageError
 from zerosim.files import write_text
 from zerosim.report.bandwidth import bandwidth_picture
 from zerosim.report.bench_table import (
-    show_against,
     show_collectives,
     show_compared,
     show_durations,
@@ -68,7 +66,6 @@ SUBJECTS = {
     "plan": "the time and memory of plans, and their growth with ranks, layers and bytes",
     "cluster": "this machine as the [cluster] of a plan, and steps of four models on 2 MPI ranks against their plans",
     "collectives": "every algorithm of four collectives, 1 KiB to 64 MiB, and MPI's own, on any number of ranks",
-    "torch": "a step of each stage on 2 MPI ranks against PyTorch's trainers over gloo, and those over zerosim",
     "wires": "the relative error of quantised sums on 2 to 32 ranks, in a ring and in two hops",
     "published": "the errors of plans of published runs; measures nothing here",
 }
@@ -130,8 +127,6 @@ def main(arguments: argparse.Namespace) -> int:
     if launched() != RANKS:
         raise UsageError(f"bench {arguments.what} measures {RANKS} ranks and the launcher started {launched()}: "
                          f"run it with mpirun -n {RANKS}, or without")
-    if arguments.what == "torch":
-        return report_torch(arguments)
     if arguments.what == "cluster":
         (found,) = MpiWorld(connect()).run(lambda comm: measure_cluster(comm, arguments.rounds))
         return report_cluster(arguments, found)
@@ -224,21 +219,6 @@ def libraries(comm: MpiCommunicator) -> dict[str, Own]:
 
         found[GLOO] = gloo_collectives()
     return found
-
-
-def report_torch(arguments: argparse.Namespace) -> int:
-    """Measure PyTorch's trainers; show and write the results of rank 0."""
-    require_torch()
-    from zerosim.torch.timings import time_torch  # noqa: PLC0415 - imports torch
-
-    found = time_torch(connect(), arguments.rounds)
-    if found is not None:
-        warn_of_sharing(arguments)
-        rows = [each.document() for each in found]
-        show_against(standard_output(arguments), rows)
-        if arguments.json:
-            write_json(arguments.json, {"schema": "zerosim.bench/1", "torch": rows})
-    return 0
 
 
 def report_published(arguments: argparse.Namespace) -> int:

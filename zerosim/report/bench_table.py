@@ -81,15 +81,6 @@ def show_with_and_without(console: Console, overheads: Sequence[Overhead]) -> No
     table.show(console)
 
 
-def show_against(console: Console, rows: Sequence[dict[str, Any]]) -> None:
-    """Print a row for each task of PyTorch over zerosim, with its counterpart."""
-    table = BenchTable("PyTorch over zerosim", "ms", "ms of the other", "more, µs", "ratio", "range of ratios")
-    for row in rows:
-        table.add_row(row["what"], f"{1e3 * row['seconds']:.3f}", f"{1e3 * row['other_seconds']:.3f}",
-                      f"{1e6 * row['more_seconds']:.0f}", *ratios(row))
-    table.show(console)
-
-
 def show_durations(console: Console, durations: Sequence[Duration]) -> None:
     """Print a row for each task, and its seconds."""
     table = BenchTable("in one process", "seconds")

@@ -1,8 +1,8 @@
-"""The ways of training that the checker compares with one process."""
+"""The ways of training that the checker compares with one process, and models and trainers for all that trains here."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -35,11 +35,11 @@ class Way:
     syncs_each: bool = False
     """Whether gradients are reduced after every micro-batch, and not once per step."""
 
-    def serves(self, ranks: int) -> bool:
+    def serves(self, ranks):
         """Whether the way supports this number of ranks: a mesh of two rows needs at least two ranks in each."""
         return not self.mesh or (ranks % 2 == 0 and ranks >= 4)
 
-    def replicas(self) -> int:
+    def replicas(self):
         return 2 if self.mesh else 1
 
 
@@ -62,26 +62,36 @@ WAYS = (
 )
 
 
-def fresh_model() -> Any:
+def way_named(name):
+    return next(way for way in WAYS if way.name == name)
+
+
+def fresh_model():
     """A small model, the same on each call, with sizes that no number of ranks from 2 to 6 divides evenly."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(11, 13), nn.GELU(), nn.Linear(13, 7), nn.Tanh(), nn.Linear(7, 5))
 
 
-def units(model: Any) -> list[list[Any]]:
+def perceptron(*widths):
+    """An MLP, the same on each call."""
+    torch.manual_seed(0)
+    return nn.Sequential(*[layer for pair in pairwise(widths) for layer in (nn.Linear(*pair), nn.ReLU())][:-1])
+
+
+def units(model):
     """The parameters of each unit that FSDP2 gathers at once."""
     return [list(layer.parameters()) for layer in model if list(layer.parameters())]
 
 
-def optimizer_of(parameters: Any) -> Any:
+def optimizer_of(parameters):
     return torch.optim.AdamW(parameters, lr=RATE)
 
 
-def loss_of(model: Any, x: Any, y: Any) -> Any:
+def loss_of(model, x, y):
     return nn.functional.cross_entropy(model(x).float(), y)
 
 
-def batches(step: int, rank: int, way: Way) -> Iterator[tuple[Any, Any]]:
+def batches(step, rank, way):
     """A rank's micro-batches of a step."""
     for number in range(way.micro_batches):
         generator = torch.Generator().manual_seed(1000 * step + 10 * rank + number)
@@ -91,15 +101,15 @@ def batches(step: int, rank: int, way: Way) -> Iterator[tuple[Any, Any]]:
 class Trainer:
     """PyTorch's own trainer in one of the ways, on this rank."""
 
-    def __init__(self, way: Way) -> None:
+    def __init__(self, way):
         self.way = way
         self.plain = fresh_model()
         self.model = wrapped(self.plain, way)
         parameters = list(self.model.parameters())
-        self.optimizer: Any = ZeroRedundancyOptimizer(
+        self.optimizer = ZeroRedundancyOptimizer(
             parameters, optimizer_class=torch.optim.AdamW, lr=RATE) if way.zero else optimizer_of(parameters)
 
-    def step(self, number: int) -> None:
+    def step(self, number):
         """Train one step, as a script would write it."""
         parts = list(batches(number, dist.get_rank(), self.way))
         for part, (x, y) in enumerate(parts):
@@ -110,27 +120,27 @@ class Trainer:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=not self.way.as_views)
 
-    def _reducing(self, reduces: bool) -> AbstractContextManager[Any]:
+    def _reducing(self, reduces):
         if self.way.trainer == "fsdp2":
             self.model.set_requires_gradient_sync(reduces)
-            return nullcontext()
-        found: AbstractContextManager[Any] = nullcontext() if reduces else self.model.no_sync()
-        return found
+        return nullcontext() if reduces or self.way.trainer == "fsdp2" else self.model.no_sync()
 
 
-def wrapped(model: Any, way: Way) -> Any:
+def wrapped(model, way):
     """The model under its trainer."""
     if way.trainer == "ddp":
         return DistributedDataParallel(
             model, bucket_cap_mb=None if way.bucket_bytes == ONE_BUCKET else way.bucket_bytes / (1 << 20),
             gradient_as_bucket_view=way.as_views)
-    policy = MixedPrecisionPolicy(param_dtype=way.param_dtype, reduce_dtype=way.reduce_dtype)
-    rows = way.replicas()
-    sizes = (rows, dist.get_world_size() // rows)
+    sizes = (way.replicas(), dist.get_world_size() // way.replicas())
     mesh = dist.init_device_mesh("cpu", sizes, mesh_dim_names=("replicate", "shard"))
-    mesh = mesh if way.mesh else mesh["shard"]
-    apply: Callable[..., Any] = fully_shard
+    return sharded(model, mesh=mesh if way.mesh else mesh["shard"], reshard_after_forward=way.reshard,
+                   mp_policy=MixedPrecisionPolicy(param_dtype=way.param_dtype, reduce_dtype=way.reduce_dtype))
+
+
+def sharded(model, **options):
+    """The model under FSDP2, a unit for each of its layers that has parameters."""
     for layer in model:
         if list(layer.parameters()):
-            apply(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=way.reshard)
-    return apply(model, mesh=mesh, mp_policy=policy, reshard_after_forward=way.reshard)
+            fully_shard(layer, **options)
+    return fully_shard(model, **options)

@@ -4,34 +4,29 @@ It calls no collective. PyTorch computes the gradients with the full model, `zer
 same optimizer the update.
 """
 
-from collections.abc import Sequence
-from typing import Any
-
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from zerosim.allocation import Array
-from zerosim.torch.adding import all_reduced, in_ring_order, sharded_sum
+from tests.torch.ways import CLIP, batches, fresh_model, loss_of, optimizer_of, units
+from zerosim.sharding import bounds
+from zerosim.torch.adding import divided, in_ring_order
 from zerosim.torch.arrays import flat
-from zerosim.torch.ways import CLIP, Way, batches, fresh_model, loss_of, optimizer_of, units
-
-Gradients = list[Any]
-"""A tensor for each parameter, in the order of the model."""
 
 
 class Alone:
     """Trains as `ranks` ranks would in one of the ways."""
 
-    def __init__(self, way: Way, ranks: int) -> None:
+    def __init__(self, way, ranks):
         self.way, self.ranks = way, ranks
         self.model = fresh_model()
         self.parameters = list(self.model.parameters())
         self._optimizer = optimizer_of(self.parameters)
-        self._ready: list[int] = []
+        self._ready = []
         self._reductions = 0
 
-    def step(self, number: int) -> None:
+    def step(self, number):
         """Train one step; afterwards `parameters` are those that every rank must have."""
         parts = [list(batches(number, rank, self.way)) for rank in range(self.ranks)]
         gradient = self._each_time(parts) if self.way.syncs_each else self._once(parts)
@@ -44,7 +39,7 @@ class Alone:
         self._optimizer.step()
         self._optimizer.zero_grad()
 
-    def _once(self, parts: Sequence[Sequence[Any]]) -> Gradients:
+    def _once(self, parts):
         """The sum of a rank's micro-batches, left to right; then of the ranks."""
         totals = []
         for of_rank in parts:
@@ -54,12 +49,12 @@ class Alone:
             totals.append(total)
         return self._reduced(totals)
 
-    def _each_time(self, parts: Sequence[Sequence[Any]]) -> Gradients:
+    def _each_time(self, parts):
         """Micro-batch by micro-batch, the sum over the ranks.
 
         DDP reduces the contents of `grad`, which include the mean of earlier ones; FSDP2 adds each mean to its shard.
         """
-        held: Gradients | None = None
+        held = None
         for micro_batches in zip(*parts, strict=True):
             brought = [self._gradient(*each) for each in micro_batches]
             if held is None:
@@ -68,10 +63,9 @@ class Alone:
                 held = self._reduced([[h + g for h, g in zip(held, of_rank, strict=True)] for of_rank in brought])
             else:
                 held = [one + other for one, other in zip(held, self._reduced(brought), strict=True)]
-        assert held is not None
         return held
 
-    def _gradient(self, x: Any, y: Any) -> Gradients:
+    def _gradient(self, x, y):
         """The gradient of one micro-batch, by the full model in its computing precision."""
         model, parameters = self.model, self.parameters
         if self.way.param_dtype is not None:
@@ -80,7 +74,7 @@ class Alone:
             for narrow, parameter in zip(parameters, self.parameters, strict=True):
                 narrow.data.copy_(parameter.data)
             x = x.to(self.way.param_dtype)
-        ready: list[int] = []
+        ready = []
         hooks = [parameter.register_post_accumulate_grad_hook(lambda _, number=number: ready.append(number))
                  for number, parameter in enumerate(parameters)]
         loss_of(model, x, y).backward()
@@ -92,14 +86,14 @@ class Alone:
             parameter.grad = None
         return found
 
-    def _reduced(self, brought: Sequence[Gradients]) -> Gradients:
+    def _reduced(self, brought):
         """The mean over the ranks."""
         self._reductions += 1
         return self._by_buckets(brought) if self.way.trainer == "ddp" else self._by_shards(brought)
 
-    def _by_buckets(self, brought: Sequence[Gradients]) -> Gradients:
+    def _by_buckets(self, brought):
         """The mean as DDP computes it, bucket by bucket."""
-        found: list[Any] = [None] * len(self.parameters)
+        found = [None] * len(self.parameters)
         for bucket in self._buckets():
             vectors = [flat(torch.cat([self._share(of_rank[number]).reshape(-1) for number in bucket]), "adding")
                        for of_rank in brought]
@@ -110,13 +104,12 @@ class Alone:
                 start += shape.numel()
         return found
 
-    def _share(self, gradient: Any) -> Any:
+    def _share(self, gradient):
         """A rank's contribution to the sum that is the mean."""
-        if self.way.as_views and self._reductions > 1:
-            return (torch.zeros_like(gradient) + gradient).div(self.ranks)
-        return gradient.mul(1.0 / self.ranks)
+        views = self.way.as_views and self._reductions > 1
+        return gradient.div(self.ranks) if views else gradient.mul(1.0 / self.ranks)
 
-    def _buckets(self) -> list[list[int]]:
+    def _buckets(self):
         """The parameters of each bucket, in the order of the bucket."""
         if self._reductions == 1:
             return [list(range(len(self.parameters)))]
@@ -125,21 +118,21 @@ class Alone:
         found, _ = dist._compute_bucket_assignment_by_size(ready, [limit, limit], [False] * len(ready), self._ready)
         return [list(bucket) for bucket in found]
 
-    def _by_shards(self, brought: Sequence[Gradients]) -> Gradients:
+    def _by_shards(self, brought):
         """The mean as FSDP2 computes it, unit by unit."""
-        found: list[Any] = []
+        found = []
         for unit in units(self.model):
             here = range(len(found), len(found) + len(unit))
             arrays = [[self._array(of_rank[number]) for number in here] for of_rank in brought]
             found += [torch.from_numpy(total.astype("f4")) for total in sharded_sum(arrays, self.way.replicas())]
         return found
 
-    def _array(self, gradient: Any) -> Array:
+    def _array(self, gradient):
         """The gradient as an array in the precision of the reduction."""
         reduced = gradient.to(self.way.reduce_dtype or gradient.dtype)
         return flat(reduced, "adding").reshape(gradient.shape)
 
-    def _sharded_norm(self) -> Any:
+    def _sharded_norm(self):
         """The norm of all gradients, computed from shards.
 
         Each rank squares the norm of its piece of each parameter. The root of their sum over the ranks, in the order
@@ -152,3 +145,62 @@ class Alone:
             squares = [flat(torch.linalg.vector_norm(piece).reshape(1) ** 2.0, "adding") for piece in cut]
             norms.append((torch.from_numpy(in_ring_order(squares, 0)) ** 0.5)[0])
         return torch.linalg.vector_norm(torch.stack(norms))
+
+
+def all_reduced(brought):
+    """The result of a ring all-reduce of flat vectors on every rank.
+
+    >>> all_reduced([np.array([1, 2, 3]), np.array([10, 20, 30])])
+    array([11, 22, 33])
+    """
+    total = np.empty_like(brought[0])
+    for chunk, (first, last) in enumerate(bounds(len(total), len(brought))):
+        total[first:last] = in_ring_order([vector[first:last] for vector in brought], chunk)
+    return total
+
+
+def pieces(gradient, ranks):
+    """The pieces into which FSDP2 cuts a parameter's gradient: ⌈rows/ranks⌉ rows for each rank, padded with zeros,
+    flat.
+
+    >>> [each.tolist() for each in pieces(np.arange(6).reshape(3, 2), 2)]
+    [[0, 1, 2, 3], [4, 5, 0, 0]]
+    """
+    rows = -(-len(gradient) // ranks)
+    whole = np.zeros((rows * ranks, *gradient.shape[1:]), gradient.dtype)
+    whole[: len(gradient)] = gradient
+    return [whole[rank * rows : (rank + 1) * rows].reshape(-1) for rank in range(ranks)]
+
+
+def sharded_sum(brought, replicas):
+    """The mean of a unit's gradients in FSDP2's order: `brought[r]` has the gradients of its parameters on rank r.
+
+    With several `replicas`, ranks r·S … (r+1)·S − 1 are a row of the mesh, which shard; ranks of equal number in their
+    rows replicate.
+    """
+    ranks = len(brought)
+    shards = ranks // replicas
+    cut = [[pieces(gradient, shards) for gradient in of_rank] for of_rank in brought]
+    found = []
+    for shard in range(shards):
+        rows = []
+        for replica in range(replicas):
+            members = range(replica * shards, (replica + 1) * shards)
+            vectors = [np.concatenate([of_parameter[shard] for of_parameter in cut[rank]]) for rank in members]
+            total = in_ring_order(vectors, shard)
+            rows.append(divided(total, shards) if shards > 1 else total)
+        total = all_reduced(rows)
+        found.append(divided(total, replicas) if replicas > 1 else total)
+    return put_together(found, [gradient.shape for gradient in brought[0]])
+
+
+def put_together(vectors, shapes):
+    """Whole parameters of these shapes, from the vectors of all ranks that shard them."""
+    found, start = [], 0
+    for shape in shapes:
+        rows = -(-shape[0] // len(vectors))
+        length = rows * int(np.prod(shape[1:]))
+        whole = np.concatenate([vector[start : start + length] for vector in vectors])
+        found.append(whole.reshape(-1, *shape[1:])[: shape[0]].copy())
+        start += length
+    return found
