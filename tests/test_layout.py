@@ -52,7 +52,7 @@ MAY_IMPORT = {
     "grading": GROUND | {"autograd", "collectives", "data", "instruments", "models", "numerics", "optim", "parts",
                          "payloads", "planner", "proofs", "report", "scenario", "stages", "testing", "training",
                          "verdict", "worlds"},
-    "torch": GROUND | {"bench", "collectives", "instruments", "report", "scenario", "worlds"},
+    "torch": GROUND | {"collectives", "instruments", "report", "scenario", "worlds"},
     "jobs": GROUND | {"checkpoint", "collectives", "data", "grading", "parts", "proofs", "report", "scenario",
                       "stages", "training", "verdict", "worlds"},
     "commands": GROUND | {"autograd", "bench", "checkpoint", "collectives", "course", "formulas", "grading",
