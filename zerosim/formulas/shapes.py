@@ -244,7 +244,7 @@ class NoNumbers:
 
 
 class Lingering(Beside):
-    """Overlapped work, done at once. Its gradients live as long as another thread could hold them: until it is awaited.
+    """Overlapped work, done at once. The gradients that it was given live until it is awaited, as on a thread.
 
     The buffers of the work are counted in `aside`, too.
     """
@@ -252,24 +252,19 @@ class Lingering(Beside):
     def __init__(self, comm: Observed, allocate: Allocator, aside: Ledger) -> None:
         super().__init__(comm)
         self._plain, self._aside = allocate, ObservedAllocator(allocate, aside)
-        self._working: list[list[Any]] = []
+        self._working = False
 
     def allocate(self, shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
-        """An array, which lives on if the work that is under way takes it as a gradient."""
-        if not self._working:
-            return self._plain(shape, dtype, kind=kind, owner=owner)
-        taken = self._aside(shape, dtype, kind=kind, owner=owner)
-        if kind == "gradients":
-            self._working[-1].append(taken)
-        return taken
+        """An array of the step, or of the work that is under way."""
+        return (self._aside if self._working else self._plain)(shape, dtype, kind=kind, owner=owner)
 
     def begin(self, work: Work) -> Coming:
         given = getattr(work, "args", ())
         held = [each for one in given if isinstance(one, list) for each in one]
         held += [each for one in given if isinstance(one, HeldResult) for each in one.held]
-        self._working.append(held)
+        self._working = True
         array = super().begin(work).take()
-        self._working.pop()
+        self._working = False
         return HeldResult(array, held)
 
 
