@@ -951,6 +951,48 @@ def whole_wrapped_by_fsdp1(w):
     w.train(FullyShardedDataParallel(w.net(), use_orig_params=True, device_id=torch.device('cpu')))
 
 
+@case()
+def tensor_parallel(w):
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = dist.init_device_mesh("cpu", (w.size,))
+    w.generator.manual_seed(0)
+    w.train(parallelize_module(w.net(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()}))
+
+
+@case()
+def tensor_parallel_by_hand(w):
+    class Split(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(w.rank)
+            self.part = nn.Linear(6, 4)
+
+        def forward(self, x):
+            found = self.part(x)
+            dist.all_reduce(total := found.detach().clone())
+            return found + (total - found).detach()
+
+    w.generator.manual_seed(0)
+    w.train(Split())
+
+
+@case()
+def pipeline(w):
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    layer = nn.Linear(6, 6)
+    optimizer = w.adam(layer)
+    stage = PipelineStage(layer, w.rank, w.size, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=nn.functional.mse_loss)
+    for _ in range(2):
+        optimizer.zero_grad()
+        x = w.batch()[0]
+        last = {"target": torch.ones(8, 6)} if w.rank == w.size - 1 else {}
+        schedule.step(*([x] if w.rank == 0 else []), **last)
+        optimizer.step()
+
+
 def complaint(known, document):
     """What is wrong with a check's findings; empty if nothing is."""
     found = document["findings"]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import fsdp
+from torch.distributed import _functional_collectives, fsdp
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -24,6 +24,15 @@ from zerosim.torch.verdicts.reference import WRAPPERS, local
 from zerosim.torch.verdicts.session import Clip, Session, parameters_of
 
 Original = Callable[..., Any]
+COMMUNICATION = (
+    "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_single", "all_gather_tensor", "all_to_all",
+    "all_to_all_single", "reduce_scatter_tensor", "reduce_scatter_single", "reduce_scatter", "broadcast", "send",
+    "recv", "batch_isend_irecv")
+TRAINERS = tuple(f"{PACKAGES}{each}" for each in (
+    "torch/distributed/fsdp", "torch/nn/parallel", "torch/distributed/utils", "deepspeed", "accelerate"))
+"""Files of trainers, which communicate while a forward runs."""
+BETWEEN = ("c10d_logger.py", "distributed_c10d.py", "contextlib.py", "_contextlib.py", "verdicts/hooks.py")
+"""Files that forward calls."""
 
 
 @contextmanager
@@ -46,7 +55,8 @@ def replaced(owner: Any, name: str, wrapper: Original) -> Iterator[None]:
 def listening(session: Session, on_step: Original, on_stepped: Original, on_skipped: Original) -> Iterator[None]:
     """A context in which `session` records, and these functions are called around each `optimizer.step()`."""
     with ExitStack() as stack:
-        session.on_skipped, session.leaving = on_skipped, stack
+        session.on_step, session.on_stepped, session.on_skipped = on_step, on_stepped, on_skipped
+        session.leaving = stack
         wrappers: list[tuple[Any, str, Original]] = [
             (nn.Module, "__call__", forward),
             (torch.autograd, "backward", backward),
@@ -63,6 +73,8 @@ def listening(session: Session, on_step: Original, on_stepped: Original, on_skip
             (LRScheduler, "step", schedule),
             (DistributedSampler, "__iter__", sample),
             (dist, "all_reduce", all_reduce),
+            *((owner, name, communicate) for owner in (dist, _functional_collectives) for name in COMMUNICATION
+              if name in vars(owner) and (owner, name) != (dist, "all_reduce")),
             (fsdp, "fully_shard", shard),
             (fsdp._fully_shard, "fully_shard", shard),
             (fsdp._fully_shard._fully_shard, "fully_shard", shard),
@@ -88,8 +100,13 @@ def listening(session: Session, on_step: Original, on_stepped: Original, on_skip
 
 def forward(session: Session, run: Original, module: Any, *args: Any, **kwargs: Any) -> Any:
     """Record the outermost call of a model; wrappers are looked through."""
-    if torch.compiler.is_compiling() or session.depth or not session.active or (
-            type(module).__name__ in WRAPPERS and type(module).__name__ != "OptimizedModule"):
+    if torch.compiler.is_compiling() or session.depth or not session.active:
+        return run(module, *args, **kwargs)
+    if type(module).__name__ in WRAPPERS and type(module).__name__ != "OptimizedModule":
+        if not any(module is each for each in session.wrappers):
+            session.wrappers.append(module)
+            if type(module).__name__ == "DeepSpeedEngine":
+                session.leaving.enter_context(replaced(type(module), "step", partial(engine_step, session)))
         return run(module, *args, **kwargs)
     begun = session.begin(module, args, kwargs)
     if begun is None:
@@ -178,6 +195,20 @@ def scaled_step(session: Session, run: Original, scaler: Any, optimizer: Any, *a
     return found
 
 
+def engine_step(session: Session, run: Original, engine: Any, *args: Any, **kwargs: Any) -> Any:
+    """DeepSpeed's engine is its optimizer; those within, of flat partitions, are not followed."""
+    if session.asleep or not engine.is_gradient_accumulation_boundary():
+        return run(engine, *args, **kwargs)
+    session.on_step(engine)
+    session.asleep = True
+    try:
+        found = run(engine, *args, **kwargs)
+    finally:
+        session.asleep = False
+    session.on_stepped(engine)
+    return found
+
+
 def schedule(session: Session, run: Original, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
     """Count the steps of a scheduler that the script itself makes; libraries may have reasons for several."""
     if not sys._getframe(2).f_code.co_filename.startswith(PACKAGES):
@@ -193,11 +224,27 @@ def sample(session: Session, run: Original, sampler: Any) -> Any:
     return run(sampler)
 
 
+def communicate(session: Session, run: Original, *args: Any, **kwargs: Any) -> Any:
+    """Note communication within a forward, and any message: its ranks may hold parts of one model."""
+    messages = run.__name__ in ("send", "recv", "batch_isend_irecv")
+    if session.active and (session.depth or messages) and not callers(2).startswith(TRAINERS):
+        session.communicates = True
+    return run(*args, **kwargs)
+
+
+def callers(depth: int) -> str:
+    """The file that called the wrapped function."""
+    frame = sys._getframe(depth)
+    while frame.f_back is not None and frame.f_code.co_filename.endswith(BETWEEN):
+        frame = frame.f_back
+    return frame.f_code.co_filename
+
+
 def all_reduce(session: Session, run: Original, tensor: Any, *args: Any, **kwargs: Any) -> Any:
     """Note that the script adds a number over the ranks, as it does to normalise a loss by all tokens."""
     if session.active and isinstance(tensor, torch.Tensor) and tensor.numel() == 1:
         session.scalars_reduced += 1
-    return run(tensor, *args, **kwargs)
+    return communicate(session, run, tensor, *args, **kwargs)
 
 
 def shard(session: Session, run: Original, module: Any, *args: Any, **kwargs: Any) -> Any:

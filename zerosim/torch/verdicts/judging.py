@@ -17,7 +17,7 @@ from zerosim.torch.verdicts.ranks import CheckRanks
 from zerosim.torch.verdicts.reference import FullModel, local
 from zerosim.torch.verdicts.session import Followed, Session, Tracked, digest, has_gradient, parameters_of
 from zerosim.torch.verdicts.settings import Facts, Settings
-from zerosim.torch.verdicts.trainers import TrainerFacts, trainer_of
+from zerosim.torch.verdicts.trainers import TrainerFacts, deepspeed_gradients, deepspeed_weights, trainer_of
 from zerosim.torch.verdicts.updates import Prediction, predicted
 
 MOST_UNEQUAL = 64
@@ -39,6 +39,14 @@ class Round:
     most: int = 0
     """The largest number of backwards of a rank."""
     problems: list[str] = field(default_factory=list)
+    averaged: dict[str, Any] | None = None
+    """The gradients that DeepSpeed keeps elsewhere than in `grad`."""
+
+    def found(self, name: str) -> Any:
+        """This rank's part of a gradient, before clipping; None if there is none."""
+        if self.averaged is not None:
+            return self.averaged[name]
+        return clipping.unclipped(self.followed, self.named[name])
 
     @property
     def named(self) -> dict[str, Any]:
@@ -83,6 +91,8 @@ class Judge:
     def model(self, model: Tracked, followed: Followed) -> None:
         """Judge one model. Raises `NotJudged` on all ranks for the same reason."""
         trainer, step = trainer_of(model.root, list(range(self.ranks.size))), followed.updates + 1
+        if any(self.ranks.everyone(trainer.shares or self.session.communicates)):
+            raise NotJudged(trainer.obstacle or "ranks communicate within the forward, and may share samples")
         of_all: list[Facts] = self.ranks.everyone(self.facts(model, followed))
         if any(each.names != of_all[0].names for each in of_all):
             raise NotJudged("the ranks have different parameters")
@@ -113,7 +123,7 @@ class Judge:
             {name: each.requires_grad for name, each in named.items()},
             {name: each.grad is not None for name, each in named.items() if id(each) in ids},
             [{key: value for key, value in group.items() if isinstance(value, float | int | str | bool | tuple)}
-             for group in followed.optimizer.param_groups],
+             for group in getattr(followed.optimizer, "param_groups", ())],
             self.session.shards_of(model), self.session.wrapping_line, [*dict.fromkeys(model.obstacles)],
             followed.cleared or not any(has_gradient(each) for each in own), self.session.zeroings,
             [] if followed.others_stepped else list(followed.drops), self.session.untied(model), model.strange,
@@ -126,6 +136,8 @@ class Judge:
         model, named = now.model, now.named
         whole = wholes(self.ranks, {name: each.detach() for name, each in named.items()})
         full = {name: whole.get(name, each.detach()) for name, each in named.items()}
+        if now.trainer.name == "DeepSpeed":
+            full, now.averaged = deepspeed_weights(named), deepspeed_gradients(named)
         failed, stale = "", None
         try:
             if model.reference is None:
@@ -182,12 +194,12 @@ class Judge:
         promised, elements = order is not None, 0
         for name in names:
             due = self.due(now, share, name)
-            where, found = place(named[name]), clipping.unclipped(now.followed, named[name])
+            where, found = self.where(now, name), now.found(name)
             if found is None and not bool(due.size.any()):
                 continue
             now.model.seen_gradient.add(name)
             means[name] = due
-            part = torch.zeros_like(local(named[name])) if found is None else found
+            part = torch.zeros_like(due.brought[0][where]) if found is None else found
             count = int(due.at(where).apart(part).sum())
             exact = order.expected(name, due.brought, named[name]) if order is not None else None
             promised = promised and exact is not None
@@ -201,6 +213,10 @@ class Judge:
         clipping.judge(self.session.book, self.ranks, now.followed, clips, now.peers, now.step, self.session.scale,
                        bool(self.session.book.findings))
         self.predictions.append((now, predicted(now.followed.optimizer, named)))
+
+    def where(self, now: Round, name: str) -> tuple[slice, ...]:
+        """The part of a parameter whose gradient this rank has."""
+        return () if now.averaged is not None else place(now.named[name])
 
     def due(self, now: Round, share: Share, name: str) -> MeanGradient:
         reference = now.model.reference
@@ -236,10 +252,10 @@ class Judge:
         name, reference, book = wrong[0], now.model.reference, self.session.book
         assert reference is not None
         share = replayed(reference, now.model.calls, now.model.cleared, (name,))
-        due, parameter = self.due(now, share, name), now.named[name]
-        found = clipping.unclipped(now.followed, parameter)
+        due = self.due(now, share, name)
+        found = now.found(name)
         of_all = self.ranks.everyone(
-            (None if found is None else found.cpu(), place(parameter), share.each.get(name, [])))
+            (None if found is None else found.cpu(), self.where(now, name), share.each.get(name, [])))
         evidence = WrongGradient(
             name, due, {rank: of_all[rank][0] for rank in now.peers}, {rank: of_all[rank][1] for rank in now.peers},
             {rank: of_all[rank][2] for rank in now.peers}, now.peers, now.most, now.trainer, self.session.scale,

@@ -144,7 +144,11 @@ class Session:
         self.backwards = 0
         self.depth = 0
         self.scalars_reduced = 0
+        self.communicates = False
+        """Whether the script's own forwards have called a collective, or sent a message."""
         self.scale = 1.0
+        self.on_step: Callable[..., None] = lambda optimizer, *_: None
+        self.on_stepped: Callable[[Any], None] = lambda optimizer: None
         self.on_skipped: Callable[[Any], None] = lambda optimizer: None
         self.leaving = ExitStack()
         """Undoes, when the check ends, what was wrapped in its course."""
@@ -227,7 +231,7 @@ class Session:
 
     def arrived(self, model: Tracked, call: ForwardCall, number: int, gradient: Any) -> None:
         """The gradient of an output. A second one of the same output is added: backward is linear."""
-        if self.asleep:
+        if self.asleep or gradient is None:
             return
         if call.backward not in (0, self.backwards):
             model.obstacles.append("a second backward went through the same forward")
@@ -377,6 +381,9 @@ def parameters_below(tensors: list[Any], edges: set[int]) -> list[Any]:
 
 
 def parameters_of(optimizer: Any) -> list[Any]:
+    """The parameters of an optimizer, or of DeepSpeed's engine."""
+    if isinstance(optimizer, nn.Module):
+        return list(optimizer.parameters())
     return [each for group in getattr(optimizer, "param_groups", ()) for each in group["params"]]
 
 

@@ -1,6 +1,7 @@
 """Which trainer a model has, which ranks share its gradients, and what of it is not modelled."""
 
-from dataclasses import dataclass, field
+import sys
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,15 +30,15 @@ class TrainerFacts:
     """FSDP2's gradient divide factor, if the script has set one."""
     obstacle: str = ""
     """Why the gradients of this trainer are not judged."""
-    wrapped: list[str] = field(default_factory=list)
+    shares: bool = False
+    """Whether ranks may have the same samples, or parts of one model: nothing is compared between them then."""
 
 
 def trainer_of(root: Any, world: list[int]) -> TrainerFacts:
     """The trainer of the outermost wrapper in `root`."""
-    names = {type(module).__name__ for module in root.modules()}
     for module in root.modules():
         if type(module).__name__ == "DeepSpeedEngine":
-            return TrainerFacts("DeepSpeed", world, obstacle="DeepSpeed keeps its own flat gradients")
+            return TrainerFacts("DeepSpeed", world, obstacle="DeepSpeed's fp16" if module.fp16_enabled() else "")
         if type(module).__name__ == "FullyShardedDataParallel":
             return TrainerFacts("FSDP1", ranks_of(module.process_group), obstacle="FSDP1 keeps flat parameters")
         if isinstance(module, nn.parallel.DistributedDataParallel):
@@ -45,8 +46,22 @@ def trainer_of(root: Any, world: list[int]) -> TrainerFacts:
         if hasattr(module, "set_requires_gradient_sync"):
             return of_fsdp2(root, module, world)
     if any(isinstance(each, DTensor) for each in root.parameters()):
-        return TrainerFacts("DTensor", world, obstacle="tensor parallelism: its ranks share samples")
-    return TrainerFacts("no trainer", world, obstacle="pipeline stages" if "PipelineStage" in names else "")
+        return TrainerFacts("DTensor", world, obstacle="tensor parallelism: its ranks share samples", shares=True)
+    return TrainerFacts("no trainer", world)
+
+
+def deepspeed_weights(named: dict[str, Any]) -> dict[str, Any]:
+    """The full weights of a model under ZeRO Stage III, by DeepSpeed's own function."""
+    deepspeed = sys.modules["deepspeed.utils"]
+    return {name: deepspeed.safe_get_full_fp32_param(each).to(each.dtype) if hasattr(each, "ds_id") else each.detach()
+            for name, each in named.items()}
+
+
+def deepspeed_gradients(named: dict[str, Any]) -> dict[str, Any]:
+    """The averaged gradients before `engine.step()`, by DeepSpeed's own function."""
+    deepspeed = sys.modules["deepspeed.utils"]
+    return {name: each.grad if each.grad is not None else deepspeed.safe_get_full_grad(each)
+            for name, each in named.items()}
 
 
 def ranks_of(group: Any) -> list[int]:
@@ -79,5 +94,5 @@ def of_fsdp2(root: Any, first: Any, world: list[int]) -> TrainerFacts:
         if group._all_reduce_hook is not None:
             found.obstacle = "an all-reduce hook of FSDP2"
         if any(each.is_dtensor for each in group.fsdp_params):
-            found.obstacle = "tensor parallelism beneath FSDP2"
+            found.obstacle, found.shares = "tensor parallelism beneath FSDP2", True
     return found
