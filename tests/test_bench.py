@@ -12,14 +12,16 @@ from safetensors.numpy import load_file
 from tests.mpi.launch import mpirun
 from zerosim.bench import timings as bench
 from zerosim.bench.checkpoints import remove_before_last, saves, time_checkpoints, writes
-from zerosim.bench.collectives import COLLECTIVES, GLOO, OWN, TimedCollective, fit, measured_switches, time_collectives
-from zerosim.bench.timings import Duration, Overhead, Timing, Workload, time_ledgers, time_steps, time_worlds
+from zerosim.bench.collectives import COLLECTIVES, GLOO, OWN, fit, measured_switches, time_collectives
+from zerosim.bench.samples import Sample
+from zerosim.bench.spent import time_spent
+from zerosim.bench.timings import RANKS, Workload, time_ledgers, time_steps, time_worlds
 from zerosim.checkpoint.saving import Saving
 from zerosim.cli import main
 from zerosim.collectives.table import ALGORITHMS
 from zerosim.commands.bench import ALONE
-from zerosim.report.bandwidth import bandwidth_picture
-from zerosim.report.bench_table import show_collectives, show_durations, show_overheads, show_saving, show_timings
+from zerosim.report.bench_pictures import bandwidth_picture
+from zerosim.report.bench_table import show_collectives, show_samples
 from zerosim.report.cluster_toml import measured_toml
 from zerosim.scenario import ModelKeys, Scenario
 from zerosim.stages import STAGES
@@ -29,24 +31,30 @@ MLP = Workload(ModelKeys(hidden=(4,)), batch=4, inputs=5, outputs=3)
 TRANSFORMER = Workload(ModelKeys(kind="transformer", layers=1, width=4, heads=2), batch=4, inputs=5, outputs=7)
 
 
-def shown(show, measured, *heading):
+def shown(show, *given):
     console = Console(file=StringIO(), width=120)
-    show(console, measured, *heading)
+    show(console, *given)
     return console.file.getvalue()
+
+
+def rows_of(samples):
+    return [each.document() for each in samples]
 
 
 @pytest.mark.parametrize(("workload", "words"), [
     (MLP, "5-4-3 MLP, AdamW, batch 4"), (TRANSFORMER, "1-block transformer, width 4, AdamW, 4 sequences of 5 tokens")])
-@pytest.mark.parametrize(("measure", "show"), [(time_steps, show_timings), (time_ledgers, show_overheads)])
-def test_every_stage_is_timed_in_every_round(measure, show, workload, words):
+@pytest.mark.parametrize(("what", "measure"), [("step", time_steps), ("ledger", time_ledgers), ("spent", time_spent)])
+def test_every_stage_is_timed_in_every_round(what, measure, workload, words):
     measured, nothing = spawn(lambda comm: measure(comm, 3, workload), ranks=2)
     assert nothing is None
-    assert list(dict.fromkeys(each.stage for each in measured)) == list(STAGES)
+    assert list(dict.fromkeys(each.names["stage"] for each in measured)) == list(STAGES)
     for each in measured:
-        assert len(each.ratios) == 3
-        low, high = each.document()["ratio_range"]
-        assert 0 < low <= each.document()["ratio"] <= high
-    assert all(title in shown(show, measured, workload) for title in [words, *(row.title for row in STAGES.values())])
+        assert {len(rounds) for rounds in each.rounds.values()} == {3}
+        if each.ratios:
+            low, high = each.document()["ratio_range"]
+            assert 0 < low <= each.document()["ratio"] <= high
+    printed = shown(show_samples, what, rows_of(measured), workload)
+    assert all(title in printed for title in [words, *(row.title for row in STAGES.values())])
 
 
 LIBRARIES = (OWN, GLOO)
@@ -62,14 +70,14 @@ def test_every_algorithm_of_a_collective_is_timed_at_every_size():
     found, *others = spawn(lambda comm: time_collectives(comm, libraries, 2, sizes), ranks=3)
     assert others == [None, None]
     rows = [row for row in ALGORITHMS.values() if row.collective in COLLECTIVES and row.serves(3) and not row.per_host]
-    assert {(each.collective, each.algorithm) for each in found if each.algorithm not in LIBRARIES} == {
+    assert {len(rounds) for each in found for rounds in each.rounds.values()} == {2}
+    found = rows_of(found)
+    assert {(each["collective"], each["algorithm"]) for each in found if each["algorithm"] not in LIBRARIES} == {
         (row.collective, row.name) for row in rows}
-    for each in found:
-        assert len(each.seconds) == len(each.own_seconds) == 2
-        assert each.vector_bytes in (252, 1020)
-        figures = each.document()
+    for figures in found:
+        assert figures["bytes"] in (252, 1020)
         assert 0 < figures["bus_bandwidth"] <= figures["algorithm_bandwidth"] * 4 / 3 + 1
-    chosen = {(each.collective, each.vector_bytes): each.algorithm for each in found if each.chosen}
+    chosen = {(each["collective"], each["bytes"]): each["algorithm"] for each in found if each["chosen"]}
     assert len(chosen) == len(COLLECTIVES) * len(sizes)
     said = shown(show_collectives, found, "a library", measured_switches(found), fit(found))
     assert all(f"{collective} on 3 ranks" in said for collective in COLLECTIVES)
@@ -86,11 +94,11 @@ def test_saving_is_timed_beside_a_plain_write(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     found, nothing = spawn(lambda comm: time_checkpoints(comm, 2, MLP), ranks=2)
     assert nothing is None
-    assert [each.what for each in found] == ["not saved", "saved"]
+    assert [each.names["what"] for each in found] == ["not saved", "saved"]
     for each in found:
-        assert len(each.with_seconds) == len(each.without_seconds) == 2
+        assert [len(rounds) for rounds in each.rounds.values()] == [2, 2]
         assert min(each.ratios) > 0
-    assert "Stage III, not saved" in shown(show_saving, found, MLP)
+    assert "Stage III, not saved" in shown(show_samples, "checkpoint", rows_of(found), MLP)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -147,8 +155,9 @@ def test_a_traced_step_notes_spans_and_what_that_takes_is_clocked():
 
 
 def test_a_ratio_is_taken_within_its_round():
-    assert Timing("ddp", [3.0, 8.0], [4.0, 8.0]).ratios == [1.5, 2.0]
-    assert Overhead("ddp", "traced", [3.0, 8.0, 1.0], [2.0, 8.0, 2.0]).document() == {
+    step = {"step_seconds": [3.0, 8.0], "alone_seconds": [4.0, 8.0]}
+    assert Sample({"stage": "ddp"}, step, shared_by=RANKS).ratios == [1.5, 2.0]
+    assert bench.overhead("ddp", "traced", [3.0, 8.0, 1.0], [2.0, 8.0, 2.0]).document() == {
         "stage": "ddp", "what": "traced", "with_seconds": 3.0, "without_seconds": 2.0,
         "ratio": 1.0, "ratio_range": [0.5, 1.5],
     }
@@ -156,15 +165,15 @@ def test_a_ratio_is_taken_within_its_round():
 
 def test_the_worlds_do_what_is_timed():
     durations = time_worlds(ranks=6, proved_ranks=4, examples=5)
-    assert [each.what for each in durations] == [
+    assert [each.names["what"] for each in durations] == [
         "ring all-reduce of shapes on 6 ranks", "proof of the ring all-reduce on 4 ranks",
         "5 examples of a law on up to 8 ranks",
     ]
-    assert "on 4 ranks" in shown(show_durations, durations)
+    assert "on 4 ranks" in shown(show_samples, "worlds", rows_of(durations))
 
 
 def test_figures_are_written_as_json(monkeypatch, tmp_path):
-    monkeypatch.setitem(ALONE, "worlds", lambda: [Duration("nothing", 0.5)])
+    monkeypatch.setitem(ALONE, "worlds", lambda: [Sample({"what": "nothing"}, {"seconds": [0.5]})])
     monkeypatch.setattr("zerosim.commands.bench.launched", lambda: None)
     assert main(["bench", "worlds", "--json", str(tmp_path / "out.json")]) == 0
     assert json.loads((tmp_path / "out.json").read_text()) == {
@@ -197,6 +206,6 @@ def test_the_local_world_is_not_measured_under_mpirun():
 
 def test_the_switch_is_where_the_short_algorithm_first_falls_behind():
     seconds = {"doubling": (1.0, 3.0, 1.0), "ring": (2.0, 2.0, 2.0)}
-    found = [TimedCollective("all_gather", name, 4, 1 << 10 + power, [each], [1.0])
+    found = [{"collective": "all_gather", "algorithm": name, "bytes": 1 << 10 + power, "seconds": each}
              for name, of_sizes in seconds.items() for power, each in enumerate(of_sizes)]
     assert measured_switches(found) == {"all_gather": 1 << 10}

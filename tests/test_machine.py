@@ -11,13 +11,13 @@ from rich.console import Console
 
 from tests.mpi.launch import mpirun
 from zerosim.bench import cluster as bench
-from zerosim.bench.cluster import ComparedStep, Sample, fastest, measure_cluster, undisturbed
+from zerosim.bench.cluster import TimedRun, compared_step, fastest, measure_cluster, undisturbed
 from zerosim.bench.timings import Workload, batches_of
 from zerosim.cli import main
 from zerosim.planner.calls import NotedExtent, NumpyCall, Rates, calls_of
 from zerosim.planner.cluster import cluster_of, machines
 from zerosim.planner.rehearsal import rehearse
-from zerosim.report.bench_table import show_compared
+from zerosim.report.bench_table import show_samples
 from zerosim.report.cluster_toml import cluster_toml
 from zerosim.scenario import ModelKeys, Scenario
 from zerosim.scenario.machine import ClusterKeys, DeviceKeys, Functions, LinkKeys
@@ -111,7 +111,7 @@ def test_copies_of_a_stage_take_time():
 
 
 def test_samples_that_others_disturbed_are_left_out():
-    samples = [Sample(float(number), share) for number, share in enumerate([1.0, 0.5, 0.99, 0.98, 0.2])]
+    samples = [TimedRun(float(number), share) for number, share in enumerate([1.0, 0.5, 0.99, 0.98, 0.2])]
     assert undisturbed(samples) == [0.0, 2.0, 3.0]
     assert undisturbed(samples[3:] + samples[1:2]) == [3.0, 1.0, 4.0]
     assert fastest(samples) == 0.0
@@ -122,14 +122,14 @@ def test_a_cluster_is_measured_written_and_planned_with(tmp_path, monkeypatch, c
     subjects = {"an MLP": ("zero3", MLP), "a transformer": ("zero1", TRANSFORMER)}
     found, nothing = spawn(lambda comm: measure_cluster(comm, 1, subjects), ranks=2)
     assert nothing is None
-    for each in found.steps:
-        document = each.document()
+    cluster, compared = found
+    for document in (each.document() for each in compared):
         assert 0 < document["quartiles"][0] <= document["step_seconds"] <= document["quartiles"][1]
-        assert each.ratio * document["step_seconds"] == pytest.approx(document["planned_seconds"]) != 0
+        assert document["ratio"] * document["step_seconds"] == pytest.approx(document["planned_seconds"]) != 0
     path = tmp_path / "here.toml"
-    path.write_text(cluster_toml(found.cluster))
+    path.write_text(cluster_toml(cluster))
     assert tomllib.loads(path.read_text())["cluster"]["device"]["flops"] == pytest.approx(
-        found.cluster.device.flops, rel=1e-3)
+        cluster.device.flops, rel=1e-3)
     scenario = tmp_path / "a.toml"
     scenario.write_text("world.ranks = 2\n[train]\nmicro_batches = 2\n")
     assert main(["plan", str(scenario), "--cluster", str(path)]) == 0
@@ -138,13 +138,14 @@ def test_a_cluster_is_measured_written_and_planned_with(tmp_path, monkeypatch, c
 
 def test_the_table_says_what_was_planned_and_what_was_measured():
     console = Console(file=StringIO(), width=120)
-    show_compared(console, [ComparedStep("an MLP", "zero3", 0.011, [0.010, 0.012, 0.020], 7)])
+    show_samples(console, "cluster", [compared_step("an MLP", "zero3", 0.011, [0.010, 0.012, 0.020], 7).document()])
     assert "Stage III 11.0 12.0 11.0 … 16.0 0.92 3 of 7" in " ".join(console.file.getvalue().split())
 
 
 def test_a_narrow_terminal_breaks_no_figure():
     console = Console(file=StringIO(), width=60)
-    show_compared(console, [ComparedStep("784-1024-1024-1024-10 MLP", "zero3", 0.011, [0.010, 0.012, 0.020], 7)])
+    step = compared_step("784-1024-1024-1024-10 MLP", "zero3", 0.011, [0.010, 0.012, 0.020], 7)
+    show_samples(console, "cluster", [step.document()])
     printed = console.file.getvalue()
     assert max(map(len, printed.splitlines())) <= 60
     assert all(cell in printed for cell in ("measured", "quartiles", "11.0 … 16.0", "0.92", "3 of 7"))

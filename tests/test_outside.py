@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from zerosim.bench.outside import CONTEXT_BYTES, GIB, compare_outside, figures_of, grouped, without_source
-from zerosim.bench.published import lines_of, shipped, task_of
+from zerosim.bench.outside import CONTEXT_BYTES, GIB, OUTSIDE
+from zerosim.bench.published import compare, grouped, lines_of, shipped, task_of
 from zerosim.cli import main
 from zerosim.planner.planning import planned
 
@@ -20,7 +20,7 @@ def written(path, *changes):
 
 
 def test_every_line_is_read_with_what_its_notes_say():
-    figures = figures_of(LINES, "outside.csv")
+    figures = OUTSIDE.read()
     assert len(figures) == 71
     by_source = {each.source: each for each in figures}
     hybrid = next(each for each in figures if each.source == "IBM fms-fsdp")
@@ -32,13 +32,13 @@ def test_every_line_is_read_with_what_its_notes_say():
     assert on_host == {"ml-engineering", "FSDP blog 2022"}
     assert by_source["torchtitan"].scenario.cluster.device == "h100_96gb"
     assert not by_source["nanoGPT"].software
-    assert "throughput, of nanoGPT" in by_source["nanoGPT"].features
-    assert "memory, of torchtitan (fitted)" in by_source["torchtitan"].features
+    assert "throughput, of nanoGPT" in by_source["nanoGPT"].groups
+    assert "memory, of torchtitan (fitted)" in by_source["torchtitan"].groups
 
 
 def test_figures_are_grouped_by_software_and_feature():
-    small = [each for each in figures_of(LINES, "") if each.scenario.model.layers <= 32 and each.memory][:3]
-    found = compare_outside(small)
+    small = [each for each in OUTSIDE.read() if each.scenario.model.layers <= 32 and each.memory][:3]
+    found = compare(small)
     groups = grouped(found)
     assert len(groups["memory, all"]) == 3
     assert groups["memory, all"][0].error == pytest.approx(found[0].planned / small[0].measured - 1)
@@ -46,19 +46,19 @@ def test_figures_are_grouped_by_software_and_feature():
 
 def test_a_source_is_left_out_of_what_is_fitted_to_it():
     """torchtitan's H100 without a known limit of power, and the reserve of torchao's peaks."""
-    figures = figures_of(LINES, "")
+    figures = OUTSIDE.read()
     ours = next(each for each in figures if each.source == "torchtitan" and not each.memory)
-    left = without_source(ours).cluster
+    left = ours.left_out.cluster
     assert (left.device, left.reserve, left.figures.memory) == ("h100_80gb", 0.17, 100.9e9)
     other = next(each for each in figures if each.source == "IBM fms-fsdp")
-    assert without_source(other) == other.scenario
-    (fitted,) = compare_outside([ours])
+    assert other.left_out == other.scenario
+    (fitted,) = compare([ours])
     assert fitted.error_left_out > fitted.error
 
 
 def test_notes_say_how_a_peak_was_measured_and_how_8_bits_are_scaled(tmp_path):
-    peaks = {each.source: each for each in figures_of(LINES, "") if each.memory}
-    found = {each.figure.source: each for each in compare_outside(
+    peaks = {each.source: each for each in OUTSIDE.read() if each.memory}
+    found = {each.figure.source: each for each in compare(
         [peaks["dlrover atorch"], peaks["InternEvo"], peaks["torchao B200"]])}
     row = {source: found[source].planned * GIB for source in found}
     (alive,), (held,) = (
@@ -66,7 +66,7 @@ def test_notes_say_how_a_peak_was_measured_and_how_8_bits_are_scaled(tmp_path):
     assert row["dlrover atorch"] == pytest.approx(alive.peak_bytes)
     assert row["InternEvo"] == pytest.approx(held.reserved_bytes + CONTEXT_BYTES)
     by_row = {**LINES[1], "notes": "compile; fp8 = rowwise; reduce fp32"}
-    (figure,) = figures_of([by_row], "")
+    (figure,) = OUTSIDE.figures([by_row], "")
     assert (figure.scenario.cluster.products, figure.scenario.parallel.param_dtype) == ("fp8_rowwise", "bf16")
     assert figure.scenario.parallel.recompute_keeps == "half_products"
 

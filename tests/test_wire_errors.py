@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from zerosim.bench import wires
-from zerosim.bench.wires import QuantisedSum, measure_sums
+from zerosim.bench.samples import Sample
+from zerosim.bench.wires import measure_sums
 from zerosim.cli import main
 from zerosim.collectives import ring
 from zerosim.numerics.wire_errors import wire_error
@@ -67,7 +68,8 @@ def second(adds, code, ranks):
 
 def expected():
     return [
-        QuantisedSum(name, code, ranks, hops(ranks), second(adds, code, ranks))
+        Sample({"algorithm": name, "format": code, "ranks": ranks},
+               figures={"hops": hops(ranks), "error": second(adds, code, ranks)})
         for code in CODES
         for name, adds, hops in (("ring", in_a_ring, lambda ranks: ranks - 1),
                                  ("two_hop", in_two_hops, lambda ranks: min(ranks - 1, 2)))
@@ -94,23 +96,23 @@ def against_one_contribution(found, due):
 @pytest.mark.parametrize("planted", [against_what_arrived, against_a_float32_sum, against_one_contribution])
 def test_an_error_against_the_wrong_reference_is_noticed(planted, monkeypatch):
     monkeypatch.setattr(wires, "wire_error", planted)
-    found, due = measure_sums((2, 8)), [each for each in expected() if each.ranks in (2, 8)]
-    assert all(mine.error != right.error for mine, right in zip(found, due, strict=True))
+    found, due = measure_sums((2, 8)), [each for each in expected() if each.names["ranks"] in (2, 8)]
+    assert all(mine.figures["error"] != right.figures["error"] for mine, right in zip(found, due, strict=True))
 
 
 def test_a_ring_in_place_of_two_hops_is_noticed(monkeypatch):
     monkeypatch.setitem(wires.SUMS, "two_hop", lambda ranks: ring.reduce_scatter)
     found, due = measure_sums(), expected()
-    assert {(mine.algorithm, mine.ranks) for mine, right in zip(found, due, strict=True) if mine != right} == {
-        ("two_hop", ranks) for ranks in SIZES[1:]}
+    wrong = [mine.names for mine, right in zip(found, due, strict=True) if mine != right]
+    assert wrong == [{"algorithm": "two_hop", "format": code, "ranks": ranks} for code in CODES for ranks in SIZES[1:]]
 
 
 def test_the_command_shows_draws_and_writes_what_was_measured(tmp_path, capsys):
     picture, out = tmp_path / "wires.svg", tmp_path / "wires.json"
     assert main(["bench", "wires", "--svg", str(picture), "--json", str(out)]) == 0
-    rows = [QuantisedSum(**row) for row in json.loads(out.read_text())["wires"]]
-    assert rows == measure_sums()
-    last = {each.algorithm: each.error for each in rows if each.format == "int4" and each.ranks == 32}
+    rows = json.loads(out.read_text())["wires"]
+    assert rows == [each.document() for each in measure_sums()]
+    last = {row["algorithm"]: row["error"] for row in rows if row["format"] == "int4" and row["ranks"] == 32}
     sentence = f"After 31 hops int4's error is {last['ring'] / last['two_hop']:.1f} times that of two hops"
     assert sentence in capsys.readouterr().out
     drawn = picture.read_text()

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from zerosim.bench.published import errors, published_runs, task_of
+from zerosim.bench.published import MPT, errors, task_of
 from zerosim.planner import rehearsal
 from zerosim.planner.clock import VirtualClock
 from zerosim.planner.cluster import NS, cluster_of
@@ -146,7 +146,7 @@ def compressed(events, repeated, features):
 
 def off(runs, device):
     """The error of each, as a share of what was measured."""
-    return [each.mfu(device) / each.run.mfu - 1 for each in runs]
+    return [each.mfu(device) / each.run.measured - 1 for each in runs]
 
 
 def fit(runs, device):
@@ -191,9 +191,8 @@ def said(found):
 
 
 def main(names):
-    runs = [run for run in published_runs() if run.precision != "amp_fp8"]
     for name in names or ("a100_40gb", "a100_80gb", "h100_80gb"):
-        mine = [Noted.of(run) for run in runs if run.device == name]
+        mine = [Noted.of(run) for run in MPT.read() if run.groups == [name]]
         scenario = mine[0].run.scenario
         device = cluster_of(scenario.cluster, scenario.origin, scenario.world.ranks).device
         best = fit(mine, device)

@@ -24,5 +24,5 @@ for collective in found[OWN]:
     assert results[0] == results[1], collective
 timed = time_collectives(comm, found, 1, (256,))
 if timed is not None:
-    assert {each.collective for each in timed if each.algorithm == GLOO} == found[GLOO].keys()
+    assert {each.names["collective"] for each in timed if each.names["algorithm"] == GLOO} == found[GLOO].keys()
     print("equal to MPI's, and timed")

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from zerosim.bench.timings import WARM_UP, Overhead, Workload, plain, slower, steps
+from zerosim.bench.samples import Sample
+from zerosim.bench.timings import WARM_UP, Workload, overhead, plain, slower, steps
 from zerosim.checkpoint.keeping import Keeper
 from zerosim.checkpoint.resuming import Restoring
 from zerosim.checkpoint.saving import Saving, states, unpadded
@@ -25,7 +26,7 @@ from zerosim.worlds.objects import broadcast_object
 STAGE = "zero3"
 
 
-def time_checkpoints(comm: Communicator, rounds: int, workload: Workload) -> list[Overhead] | None:
+def time_checkpoints(comm: Communicator, rounds: int, workload: Workload) -> list[Sample] | None:
     """Two comparisons, on rank 0; None on other ranks. The order of each pair alternates.
 
         saved       a checkpoint of all ranks, against the same bytes in a new file per rank, flushed; the removal of
@@ -47,7 +48,7 @@ def time_checkpoints(comm: Communicator, rounds: int, workload: Workload) -> lis
             saving.removal.finish()
             remove_before_last(folder, comm.rank)
 
-        found = [Overhead(STAGE, what, *by_turns(comm, rounds, pair, clear)) for what, pair in pairs.items()]
+        found = [overhead(STAGE, what, *by_turns(comm, rounds, pair, clear)) for what, pair in pairs.items()]
         broadcast_object(comm, None)
     return found if comm.rank == 0 else None
 

@@ -11,7 +11,6 @@ quiet machine both clocks agree.
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from zerosim.bench.machine import measured_cluster, probes, repeats
+from zerosim.bench.samples import Sample
 from zerosim.bench.timings import WARM_UP, Workload, batches_of, plain, steps
 from zerosim.comm import Communicator
 from zerosim.instruments.resident import keep_freed
@@ -47,54 +47,17 @@ SUBJECTS: dict[str, tuple[str, Workload]] = {
 """The measured models, each with its stage."""
 
 
-@dataclass(frozen=True)
-class ComparedStep:
-    """A model's step, as planned and as measured."""
-
-    model: str
-    stage: str
-    planned_seconds: float
-    seconds: Sequence[float]
-    rounds: int
-    """The number of all measured steps; `seconds` has the undisturbed ones."""
-
-    @property
-    def ratio(self) -> float:
-        """Planned over measured."""
-        return self.planned_seconds / statistics.median(self.seconds)
-
-    def document(self) -> dict[str, Any]:
-        """The comparison as JSON types; `quartiles` are those of the measured steps."""
-        low, middle, high = np.quantile(self.seconds, [0.25, 0.5, 0.75]).tolist()
-        return {
-            "model": self.model, "stage": self.stage, "planned_seconds": self.planned_seconds,
-            "step_seconds": middle, "quartiles": [low, high], "ratio": self.ratio,
-            "used": len(self.seconds), "rounds": self.rounds,
-        }
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The measured machine, and the compared steps."""
-
-    cluster: ClusterKeys
-    steps: list[ComparedStep]
-
-    def document(self) -> dict[str, Any]:
-        return {"cluster": asdict(self.cluster), "steps": [each.document() for each in self.steps]}
-
-
 def measure_cluster(
     comm: Communicator, rounds: int, subjects: dict[str, tuple[str, Workload]] = SUBJECTS
-) -> Measured | None:
-    """The measured machine on rank 0, None on the other rank."""
+) -> tuple[ClusterKeys, list[Sample]] | None:
+    """The measured machine and the compared steps on rank 0, None on the other rank."""
     keep_freed()
     with threadpool_limits(1):
         tried = list(probes(comm))
         tasks = {each.name: (each.run, repeats(each)) for each in tried}
         for name, (stage, workload) in subjects.items():
             tasks[name] = partial(next, steps(plain(comm, stage, workload))), 1
-        found: dict[str, list[Sample]] = {name: [] for name in tasks}
+        found: dict[str, list[TimedRun]] = {name: [] for name in tasks}
         until = time.monotonic() + MOST_SECONDS
         wanted = list(tasks)
         while wanted:
@@ -111,13 +74,13 @@ def measure_cluster(
     messages = {each.name: fastest(found[each.name]) / each.work for each in tried if each.message}
     cluster = measured_cluster(figures | messages)
     compared = [
-        ComparedStep(name, stage, planned_seconds(cluster, stage, workload), seconds[name], len(found[name]) - WARM_UP)
+        compared_step(name, stage, planned_seconds(cluster, stage, workload), seconds[name], len(found[name]) - WARM_UP)
         for name, (stage, workload) in subjects.items()
     ]
-    return Measured(cluster, compared)
+    return cluster, compared
 
 
-class Sample(NamedTuple):
+class TimedRun(NamedTuple):
     """The processor seconds of a task, and the smallest share of a core that a rank had.
 
     Waiting ranks poll, so this equals wall-clock time if no other program uses the cores; otherwise the rank with
@@ -128,7 +91,7 @@ class Sample(NamedTuple):
     share: float
 
 
-def sampled(comm: Communicator, run: Callable[[], Any], times: int) -> Sample:
+def sampled(comm: Communicator, run: Callable[[], Any], times: int) -> TimedRun:
     """Run a task on both ranks at the same time; the sample of one run, on rank 0."""
     broadcast_object(comm, None)
     began, began_core = time.perf_counter(), time.process_time()
@@ -136,15 +99,15 @@ def sampled(comm: Communicator, run: Callable[[], Any], times: int) -> Sample:
         run()
     seconds, core = time.perf_counter() - began, time.process_time() - began_core
     everyone = gather_objects(comm, (core / times, core / seconds)) or [(0.0, 1.0)]
-    return Sample(min(each[0] for each in everyone), min(each[1] for each in everyone))
+    return TimedRun(min(each[0] for each in everyone), min(each[1] for each in everyone))
 
 
-def own_cores(samples: Sequence[Sample]) -> list[Sample]:
+def own_cores(samples: Sequence[TimedRun]) -> list[TimedRun]:
     """The samples in which both ranks had a core each."""
     return [each for each in samples if each.share >= UNDISTURBED]
 
 
-def undisturbed(samples: Sequence[Sample]) -> list[float]:
+def undisturbed(samples: Sequence[TimedRun]) -> list[float]:
     """The seconds of undisturbed samples; if there are too few, of the third with the greatest shares."""
     found = own_cores(samples)
     if len(found) < FEWEST:
@@ -152,10 +115,18 @@ def undisturbed(samples: Sequence[Sample]) -> list[float]:
     return [each.seconds for each in found]
 
 
-def fastest(samples: Sequence[Sample]) -> float:
+def fastest(samples: Sequence[TimedRun]) -> float:
     """The fastest decile of messages: ranks wait for each other, and a disturbance only slows messages."""
     ordered = sorted(each.seconds for each in samples)
     return ordered[len(ordered) // 10]
+
+
+def compared_step(model: str, stage: str, planned: float, seconds: Sequence[float], rounds: int) -> Sample:
+    """A model's planned step, and the measured one in undisturbed rounds; `ratio` is planned over measured."""
+    low, middle, high = np.quantile(seconds, [0.25, 0.5, 0.75]).tolist()
+    return Sample({"model": model, "stage": stage}, {"step_seconds": seconds}, {
+        "planned_seconds": planned, "quartiles": [low, high], "ratio": planned / middle, "used": len(seconds),
+        "rounds": rounds})
 
 
 def planned_seconds(cluster: ClusterKeys, stage: str, workload: Workload) -> float:

@@ -12,15 +12,13 @@ over rounds, of the slowest rank.
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Any
 
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.bench.timings import middle_and_range
+from zerosim.bench.samples import Sample, SampleRow
 from zerosim.collectives.arrays import all_gather, all_reduce, broadcast, reduce_scatter
 from zerosim.collectives.choosing import LONG, SHORT, choose
 from zerosim.collectives.table import ALGORITHMS
@@ -46,42 +44,24 @@ Own = Mapping[str, Callable[[Array, Array], object]]
 """A library's own collectives, from one array to another."""
 
 
-@dataclass(frozen=True)
-class TimedCollective:
-    """The seconds of an algorithm at one size, and of the library's own call, in the same rounds."""
+def sample(
+    collective: str, algorithm: str, ranks: int, vector_bytes: int, rounds: Sequence[Sequence[float]], *, chosen: bool
+) -> Sample:
+    """An algorithm at one size, and the library's own call in the same rounds; bandwidths in bytes per second.
 
-    collective: str
-    algorithm: str
-    ranks: int
-    vector_bytes: int
-    seconds: Sequence[float]
-    own_seconds: Sequence[float]
-    chosen: bool = False
-    """Whether "auto" chooses it."""
-
-    @property
-    def middle(self) -> float:
-        return statistics.median(self.seconds)
-
-    @property
-    def ratios(self) -> list[float]:
-        """The ratio to the library's own call, round by round."""
-        return [ours / own for ours, own in zip(self.seconds, self.own_seconds, strict=True)]
-
-    def document(self) -> dict[str, Any]:
-        """The figures as JSON types; bandwidths in bytes per second."""
-        bandwidth = self.vector_bytes / self.middle
-        return {
-            "collective": self.collective, "algorithm": self.algorithm, "ranks": self.ranks,
-            "bytes": self.vector_bytes, "seconds": self.middle, "chosen": self.chosen,
-            "algorithm_bandwidth": bandwidth, "bus_bandwidth": bandwidth * SHARES[self.collective](self.ranks),
-            **middle_and_range(self.ratios),
-        }
+    `chosen`: "auto" chooses the algorithm.
+    """
+    seconds, own_seconds = rounds
+    bandwidth = vector_bytes / statistics.median(seconds)
+    return Sample(
+        {"collective": collective, "algorithm": algorithm, "ranks": ranks, "bytes": vector_bytes, "chosen": chosen},
+        {"seconds": seconds, "own_seconds": own_seconds},
+        {"algorithm_bandwidth": bandwidth, "bus_bandwidth": bandwidth * SHARES[collective](ranks)})
 
 
 def time_collectives(
     comm: Communicator, others: Mapping[str, Own], rounds: int, sizes: Sequence[int] = SIZES
-) -> list[TimedCollective] | None:
+) -> list[Sample] | None:
     """The times of every algorithm that supports these ranks, and of `others`, at every size; None except on rank 0.
 
     `others` has MPI's own collectives, and PyTorch's gloo where it is installed.
@@ -96,7 +76,7 @@ def time_collectives(
 
 def time_one(
     comm: Communicator, collective: str, vector_bytes: int, others: Mapping[str, Own], rounds: int
-) -> list[TimedCollective]:
+) -> list[Sample]:
     """The times of all algorithms of a collective at one size."""
     names = [row.name for row in ALGORITHMS.values()
              if row.collective == collective and row.serves(comm.size) and not row.per_host]
@@ -111,7 +91,7 @@ def time_one(
             else:
                 samples[name].append(seconds)
     chosen = choose(collective, comm.size, vector_bytes).name
-    return [TimedCollective(collective, name, comm.size, vector_bytes, samples[name], samples[OWN], name == chosen)
+    return [sample(collective, name, comm.size, vector_bytes, (samples[name], samples[OWN]), chosen=name == chosen)
             for name in tasks]
 
 
@@ -142,16 +122,18 @@ def timed(comm: Communicator, run: Callable[[], object], times: int) -> float:
     return float(max(gather_objects(comm, seconds) or [seconds]))
 
 
-def measured_switches(found: Sequence[TimedCollective]) -> dict[str, int]:
+def measured_switches(found: Sequence[SampleRow]) -> dict[str, int]:
     """The vector bytes up to which the algorithm for short vectors is always faster, by collective, for `switch_at`.
 
     >>> at = [("doubling", 1024, 1.0), ("ring", 1024, 2.0), ("doubling", 4096, 3.0), ("ring", 4096, 2.0)]
-    >>> measured_switches([TimedCollective("all_gather", name, 4, size, [each], [1.0]) for name, size, each in at])
+    >>> keys = "collective", "algorithm", "bytes", "seconds"
+    >>> measured_switches([dict(zip(keys, ("all_gather", *each))) for each in at])
     {'all_gather': 1024}
     """
     switches = {}
     for collective in SHORT:
-        seconds = {(each.algorithm, each.vector_bytes): each.middle for each in found if each.collective == collective}
+        seconds = {(each["algorithm"], each["bytes"]): each["seconds"]
+                   for each in found if each["collective"] == collective}
         sizes = sorted({size for _, size in seconds})
         names = [[name for name in some[collective] if (name, sizes[0]) in seconds] for some in (SHORT, LONG)] \
             if sizes else [[], []]
@@ -162,15 +144,15 @@ def measured_switches(found: Sequence[TimedCollective]) -> dict[str, int]:
     return switches
 
 
-def fit(found: Sequence[TimedCollective]) -> dict[str, float]:
+def fit(found: Sequence[SampleRow]) -> dict[str, float]:
     """The seconds per message and per byte, fitted to ring all-reduces of the shortest and longest vector.
 
-    >>> at = [(1 << 10, 4e-6), (1 << 20, 1e-3)]
-    >>> fit([TimedCollective("all_reduce", "ring", 2, size, [each], [1.0]) for size, each in at])["message_seconds"]
+    >>> ring = {"collective": "all_reduce", "algorithm": "ring", "ranks": 2}
+    >>> fit([ring | {"bytes": 1 << 10, "seconds": 4e-6}, ring | {"bytes": 1 << 20, "seconds": 1e-3}])["message_seconds"]
     2e-06
     """
-    rings = sorted((each.vector_bytes, each.middle, each.ranks) for each in found
-                   if (each.collective, each.algorithm) == ("all_reduce", "ring"))
+    rings = sorted((each["bytes"], each["seconds"], each["ranks"]) for each in found
+                   if (each["collective"], each["algorithm"]) == ("all_reduce", "ring"))
     (short, short_seconds, ranks), (long, long_seconds, _) = rings[0], rings[-1]
     messages, share = 2 * (ranks - 1), SHARES["all_reduce"](ranks)
     return {

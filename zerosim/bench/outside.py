@@ -4,14 +4,12 @@ Each line of the file is one figure of one run. Sizes, sharding and precision ha
 `scenario_of` finds by the words of `SOFTWARE`, `BETWEEN` and `DEVICES`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from zerosim.bench.published import task_of
-from zerosim.errors import UsageError
+from zerosim.bench.published import PublishedFigure, RunLine, RunTable
 from zerosim.planner.planned_row import PlannedRow
-from zerosim.planner.planning import planned
 from zerosim.scenario.machine import ClusterKeys, DeviceFigures
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import ModelKeys, Parallel, Train, WorldKeys
@@ -86,99 +84,32 @@ MEASURED_BY: dict[str, Callable[[PlannedRow], float]] = {
 """The method by which a peak was measured, by these words in the notes; by default it is the allocator's memory."""
 
 
-@dataclass(frozen=True)
-class OutsideFigure:
-    """A published figure of a run, with the scenario that plans the run."""
-
-    source: str
-    name: str
-    kind: str
-    measured: float
-    scenario: Scenario
-    software: str
-    """The software that the source names; empty if it names none."""
-    planned_as: Callable[[PlannedRow], float]
-    """The corresponding figure of a plan."""
-
-    @property
-    def memory(self) -> bool:
-        """Whether the figure is memory, not speed."""
-        return self.kind == "peak_memory_gib"
-
-    @property
-    def features(self) -> list[str]:
-        """The groups to which the figure belongs."""
-        what = "memory" if self.memory else "throughput"
-        scenario = self.scenario
-        tokens = scenario.train.micro_batch * scenario.model.sequence
-        found = {
-            f"{what}, all": True,
-            f"{what}, of {self.source}{' (fitted)' * (self.source in FITTED[what])}": True,
-            f"{what}, software named": bool(self.software),
-            f"{what}, {self.software or 'software not named'}": True,
-            f"{what}, {scenario.cluster.device}": True,
-            f"{what}, fp8": scenario.cluster.products == "fp8",
-            f"{what}, sequences from {LONG:,} on": scenario.model.sequence >= LONG,
-            f"{what}, at most {SMALL:,} tokens at a time": tokens <= SMALL,
-        }
-        return [name for name, holds in found.items() if holds]
+def outside_figure(line: RunLine, name: str) -> PublishedFigure:
+    """The figure of a line."""
+    scenario, kind, notes = scenario_of(line), line["measured_kind"], line.get("notes") or ""
+    software, planned_as, what = said_in(notes, SOFTWARE), VALUES[kind], "throughput"
+    if kind == "peak_memory_gib":
+        what = "memory"
+        planned_as = next((value for word, value in MEASURED_BY.items() if word in notes), planned_as)
+    without = replace(scenario.cluster, **LEFT_OUT.get(line["source"], {}))
+    return PublishedFigure(
+        line["source"], name, kind, float(line["measured_value"]), scenario, planned_as,
+        groups_of(what, line["source"], software, scenario), software, replace(scenario, cluster=without))
 
 
-@dataclass(frozen=True)
-class ComparedFigure:
-    """A figure and its plan."""
-
-    figure: OutsideFigure
-    planned: float
-    fits: bool
-
-    left_out: float
-    """The plan's figure without fitting to the figure's source."""
-
-    @property
-    def error(self) -> float:
-        """The error relative to the measurement."""
-        return self.planned / self.figure.measured - 1
-
-    @property
-    def error_left_out(self) -> float:
-        """The relative error without fitting to the figure's source."""
-        return self.left_out / self.figure.measured - 1
-
-    def document(self) -> dict[str, Any]:
-        """The comparison as JSON types."""
-        figure = self.figure
-        return {
-            "source": figure.source, "run": figure.name, "software": figure.software, "measured_kind": figure.kind,
-            "measured": figure.measured, "planned": self.planned, "error": self.error,
-            "error_left_out": self.error_left_out, "fits": self.fits,
-        }
-
-
-def figures_of(lines: Iterable[Mapping[str, str]], place: str) -> list[OutsideFigure]:
-    """The figures in a file's lines; `place` is the file. Raises `UsageError` for a malformed line."""
-    return [figure_of(line, f"{place}:{number}") for number, line in enumerate(lines, start=2)]
-
-
-def figure_of(line: Mapping[str, str], place: str) -> OutsideFigure:
-    """The figure of one line."""
-    missing = [name for name in COLUMNS if not line.get(name)]
-    if missing:
-        raise UsageError(f"{place}: lacks {', '.join(missing)}; each line needs {', '.join(COLUMNS)}")
-    for column, known in (("sharding", STAGES), ("measured_kind", VALUES)):
-        if line[column] not in known:
-            raise UsageError(f"{place}: {column}: no {line[column]!r}; there are {', '.join(known)}")
-    try:
-        scenario = scenario_of(line)
-        measured = float(line["measured_value"])
-    except ValueError as error:
-        raise UsageError(f"{place}: {error}") from error
-    name = "{model} on {devices} {device}, {sequence} × {micro_batch} × {accumulation}, {precision}".format(**line)
-    kind, notes = line["measured_kind"], line.get("notes") or ""
-    planned_as = next((value for word, value in MEASURED_BY.items() if word in notes), VALUES[kind])
-    return OutsideFigure(
-        line["source"], name, kind, measured, scenario, said_in(notes, SOFTWARE),
-        planned_as if kind == "peak_memory_gib" else VALUES[kind])
+def groups_of(what: str, source: str, software: str, scenario: Scenario) -> list[str]:
+    """The groups of a figure: its source, its software, its device, and features of its run."""
+    found = {
+        f"{what}, all": True,
+        f"{what}, of {source}{' (fitted)' * (source in FITTED[what])}": True,
+        f"{what}, software named": bool(software),
+        f"{what}, {software or 'software not named'}": True,
+        f"{what}, {scenario.cluster.device}": True,
+        f"{what}, fp8": scenario.cluster.products == "fp8",
+        f"{what}, sequences from {LONG:,} on": scenario.model.sequence >= LONG,
+        f"{what}, at most {SMALL:,} tokens at a time": scenario.train.micro_batch * scenario.model.sequence <= SMALL,
+    }
+    return [name for name, holds in found.items() if holds]
 
 
 def said_in(notes: str, words: Mapping[str, str]) -> str:
@@ -190,7 +121,7 @@ def said_in(notes: str, words: Mapping[str, str]) -> str:
     return next((meant for word, meant in words.items() if word in notes), "")
 
 
-def scenario_of(line: Mapping[str, str]) -> Scenario:
+def scenario_of(line: RunLine) -> Scenario:
     """The scenario of a line's run. Raises `ValueError` for a malformed number."""
     devices, notes, stage = int(line["devices"]), line.get("notes") or "", STAGES[line["sharding"]]
     selected = line["recompute"] == "op"
@@ -226,7 +157,7 @@ def scenario_of(line: Mapping[str, str]) -> Scenario:
     )
 
 
-def model_of(line: Mapping[str, str]) -> ModelKeys:
+def model_of(line: RunLine) -> ModelKeys:
     """The shape of a line's model, GPT-2 or Llama."""
     plain = line["model"].startswith(("gpt", "maxtext"))
     return ModelKeys(
@@ -267,31 +198,4 @@ def recomputed(said: str, layers: int) -> bool | tuple[int, ...]:
     return tuple(block for block in blocks if (block - 1) % int(of) < int(again))
 
 
-def compare_outside(figures: Sequence[OutsideFigure]) -> list[ComparedFigure]:
-    """Plan every run, once for all of its figures."""
-    rows = dict[str, PlannedRow]()
-
-    def row_of(scenario: Scenario) -> PlannedRow:
-        key = repr(scenario)
-        if key not in rows:
-            (rows[key],) = planned(scenario, (), task_of)
-        return rows[key]
-
-    found = [(each, row_of(each.scenario), row_of(without_source(each))) for each in figures]
-    return [ComparedFigure(each, each.planned_as(row), row.fits, each.planned_as(left)) for each, row, left in found]
-
-
-def without_source(figure: OutsideFigure) -> Scenario:
-    """The scenario of a figure without fitting to the figure's source."""
-    cluster = replace(figure.scenario.cluster, **LEFT_OUT.get(figure.source, {}))
-    return replace(figure.scenario, cluster=cluster)
-
-
-def grouped(found: Sequence[ComparedFigure]) -> dict[str, list[ComparedFigure]]:
-    """The figures of each group, by name."""
-    groups: dict[str, list[ComparedFigure]] = {}
-    for each in found:
-        for name in each.figure.features:
-            groups.setdefault(name, []).append(each)
-    return dict(sorted(groups.items()))
-
+OUTSIDE = RunTable("outside.csv", COLUMNS, {"sharding": STAGES, "measured_kind": VALUES}, outside_figure, 0.15)

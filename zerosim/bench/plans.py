@@ -2,7 +2,8 @@
 
 from functools import partial
 
-from zerosim.bench.timings import Duration, seconds_of
+from zerosim.bench.samples import Sample
+from zerosim.bench.timings import duration
 from zerosim.collectives import ring
 from zerosim.models.units import Task
 from zerosim.planner.cluster import cluster_of
@@ -21,20 +22,20 @@ STEPS = (
 SEQUENCE, VOCABULARY, HEAD_SIZE = 2048, 51200, 128
 
 
-def time_plans() -> list[Duration]:
+def time_plans() -> list[Sample]:
     """The seconds to plan a ring message by message, and to plan steps of Stage III of transformers."""
     cluster = cluster_of(ClusterKeys(), Scenario().origin, max(RING_RANKS))
     rings = [
-        Duration(
+        duration(
             f"ring all-reduce on {ranks:,} ranks, message by message",
-            seconds_of(partial(written_ns, ring.all_reduce, ranks * 10**6, 2, cluster, ranks)),
+            partial(written_ns, ring.all_reduce, ranks * 10**6, 2, cluster, ranks),
         )
         for ranks in RING_RANKS
     ]
     return rings + [timed_step(*each) for each in STEPS]
 
 
-def timed_step(ranks: int, layers: int, width: int, samples: int) -> Duration:
+def timed_step(ranks: int, layers: int, width: int, samples: int) -> Sample:
     """The seconds to plan one step; its model is built before."""
     scenario = Scenario(
         world=WorldKeys(ranks),
@@ -50,4 +51,4 @@ def timed_step(ranks: int, layers: int, width: int, samples: int) -> Duration:
     cluster = cluster_of(scenario.cluster, scenario.origin, ranks)
     size = f"{config.model.count / 1e9:,.0f} billion parameters in {layers:,} layers"
     words = f"Stage III, {size} on {ranks:,} ranks, micro-batches of {samples}"
-    return Duration(words, seconds_of(lambda: rehearse(config, cluster)))
+    return duration(words, lambda: rehearse(config, cluster))

@@ -9,17 +9,17 @@
 """
 
 import itertools
-import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from threadpoolctl import threadpool_limits
 
 from zerosim.allocation import allocate
+from zerosim.bench.samples import Sample
 from zerosim.bench.timings import WARM_UP, Workload, batches_of, seconds_of
 from zerosim.comm import Communicator
 from zerosim.instruments.observed import Observed
@@ -75,18 +75,7 @@ def kind_of(step: Any) -> str:
     return ATTENTION if ATTENTION in step.instruction.operation.name else PRODUCTS
 
 
-@dataclass(frozen=True)
-class SpentStep:
-    """A stage's step on rank 0: median seconds by kind."""
-
-    stage: str
-    seconds: Mapping[str, float]
-
-    def document(self) -> dict[str, Any]:
-        return {"stage": self.stage, "seconds": dict(self.seconds)}
-
-
-def time_spent(comm: Communicator, rounds: int, workload: Workload) -> list[SpentStep] | None:
+def time_spent(comm: Communicator, rounds: int, workload: Workload) -> list[Sample] | None:
     """The times of a step of every stage by kind, on rank 0; None on the other rank."""
     keep_freed()
     with threadpool_limits(1):
@@ -98,7 +87,7 @@ def time_spent(comm: Communicator, rounds: int, workload: Workload) -> list[Spen
                 found[name].append(next(step))
     if comm.rank:
         return None
-    return [SpentStep(name, medians(of_stage[WARM_UP:])) for name, of_stage in found.items()]
+    return [Sample({"stage": name}, by_kind(of_stage[WARM_UP:])) for name, of_stage in found.items()]
 
 
 def watched(comm: Communicator, stage: str, workload: Workload) -> Iterator[Mapping[str, float]]:
@@ -113,10 +102,21 @@ def watched(comm: Communicator, stage: str, workload: Workload) -> Iterator[Mapp
         yield {**spent.seconds, REST: whole - sum(spent.seconds.values())}
 
 
-def medians(rounds: list[Mapping[str, float]]) -> dict[str, float]:
-    """The median of each kind.
+def by_kind(rounds: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    """The seconds of the whole step and of each kind, round by round.
 
-    >>> medians([{"rest": 1.0}, {"rest": 5.0}, {"rest": 2.0, "update": 1.0}])
-    {'products': 0.0, 'attention': 0.0, 'other operations': 0.0, 'update': 0.0, 'collectives': 0.0, 'rest': 2.0}
+    >>> found = by_kind([{"rest": 1.0}, {"rest": 2.0, "other operations": 1.0}])
+    >>> found["step_seconds"], found["rest_seconds"], found["other_operations_seconds"]
+    ([1.0, 3.0], [1.0, 2.0], [0.0, 1.0])
     """
-    return {kind: statistics.median(each.get(kind, 0.0) for each in rounds) for kind in KINDS}
+    whole = {"step_seconds": [sum(each.values()) for each in rounds]}
+    return whole | {seconds_key(kind): [each.get(kind, 0.0) for each in rounds] for kind in KINDS}
+
+
+def seconds_key(kind: str) -> str:
+    """The name of a kind's figure.
+
+    >>> seconds_key(OTHERS)
+    'other_operations_seconds'
+    """
+    return f"{kind.replace(' ', '_')}_seconds"

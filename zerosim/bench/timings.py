@@ -15,7 +15,6 @@ a transformer of GPT-2's shape with 4 blocks, width 256 and 8 heads, on 16 seque
 """
 
 import itertools
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from zerosim.allocation import allocate
+from zerosim.bench.samples import Sample
 from zerosim.collectives import ring
 from zerosim.comm import Communicator, among
 from zerosim.data import Dataset
@@ -50,75 +50,6 @@ from zerosim.worlds.objects import broadcast_object, gather_objects
 RANKS = 2
 WARM_UP = 2
 CHUNK = 1 << 20
-
-
-@dataclass(frozen=True)
-class Timing:
-    """The step times of one stage, round by round."""
-
-    stage: str
-    seconds: list[float]
-    alone_seconds: list[float]
-
-    @property
-    def ratios(self) -> list[float]:
-        """The ratios of steps to half of one process's time for the whole batch."""
-        pairs = zip(self.seconds, self.alone_seconds, strict=True)
-        return [seconds / (alone / RANKS) for seconds, alone in pairs]
-
-    def document(self) -> dict[str, Any]:
-        return {
-            "stage": self.stage,
-            "step_seconds": statistics.median(self.seconds),
-            "alone_seconds": statistics.median(self.alone_seconds),
-            **middle_and_range(self.ratios),
-        }
-
-
-@dataclass(frozen=True)
-class Overhead:
-    """The step times of a stage with and without an instrument: "counted", "traced", "with checksums" or "saved".
-
-    For "calls of the trace", the times of a traced step with and without these calls.
-
-    Each list has one time per round.
-    """
-
-    stage: str
-    what: str
-    with_seconds: list[float]
-    without_seconds: list[float]
-
-    @property
-    def ratios(self) -> list[float]:
-        """The ratios of observed steps to plain ones."""
-        pairs = zip(self.with_seconds, self.without_seconds, strict=True)
-        return [observed / alone for observed, alone in pairs]
-
-    def document(self) -> dict[str, Any]:
-        return {
-            "stage": self.stage,
-            "what": self.what,
-            "with_seconds": statistics.median(self.with_seconds),
-            "without_seconds": statistics.median(self.without_seconds),
-            **middle_and_range(self.ratios),
-        }
-
-
-@dataclass(frozen=True)
-class Duration:
-    """The duration of a task in the local world."""
-
-    what: str
-    seconds: float
-
-    def document(self) -> dict[str, Any]:
-        return {"what": self.what, "seconds": self.seconds}
-
-
-def middle_and_range(ratios: Sequence[float]) -> dict[str, Any]:
-    """The median, least and greatest of all rounds."""
-    return {"ratio": statistics.median(ratios), "ratio_range": [min(ratios), max(ratios)]}
 
 
 @dataclass(frozen=True)
@@ -148,7 +79,7 @@ WORKLOADS = {
 }
 
 
-def time_steps(comm: Communicator, rounds: int, workload: Workload) -> list[Timing] | None:
+def time_steps(comm: Communicator, rounds: int, workload: Workload) -> list[Sample] | None:
     """The timings of every stage on rank 0, None on the other rank."""
     keep_freed()
     with threadpool_limits(1):
@@ -164,11 +95,12 @@ def time_steps(comm: Communicator, rounds: int, workload: Workload) -> list[Timi
     if comm.rank != 0:
         return None
     return [
-        Timing(name, seconds[name][WARM_UP:], alone_seconds[WARM_UP:]) for name in STAGES
-    ]
+        Sample({"stage": name}, {"step_seconds": seconds[name][WARM_UP:], "alone_seconds": alone_seconds[WARM_UP:]},
+               shared_by=RANKS)
+        for name in STAGES]
 
 
-def time_ledgers(comm: Communicator, rounds: int, workload: Workload) -> list[Overhead] | None:
+def time_ledgers(comm: Communicator, rounds: int, workload: Workload) -> list[Sample] | None:
     """The cost of counting, tracing and checksums for every stage, on rank 0; None on the other rank.
 
     The order of the measurements alternates.
@@ -189,14 +121,14 @@ def time_ledgers(comm: Communicator, rounds: int, workload: Workload) -> list[Ov
                 within.append(with_and_without(comm, by_call, calls))
             of_traced, of_checked, of_counted, of_plain = (measured[WARM_UP:] for measured in seconds)
             found += [
-                Overhead(name, "counted", of_counted, of_plain), Overhead(name, "traced", of_traced, of_counted),
-                Overhead(name, "calls of the trace", *apart(within[WARM_UP:])),
-                Overhead(name, "with checksums", of_checked, of_counted),
+                overhead(name, "counted", of_counted, of_plain), overhead(name, "traced", of_traced, of_counted),
+                overhead(name, "calls of the trace", *apart(within[WARM_UP:])),
+                overhead(name, "with checksums", of_checked, of_counted),
             ]
     return found if comm.rank == 0 else None
 
 
-def time_worlds(ranks: int = 1024, proved_ranks: int = 64, examples: int = 300) -> list[Duration]:
+def time_worlds(ranks: int = 1024, proved_ranks: int = 64, examples: int = 300) -> list[Sample]:
     """The seconds of three tasks in the local world."""
     from zerosim.testing import laws  # noqa: PLC0415 - Hypothesis, which only this asks for
 
@@ -214,7 +146,17 @@ def time_worlds(ranks: int = 1024, proved_ranks: int = 64, examples: int = 300) 
         f"proof of the ring all-reduce on {proved_ranks} ranks": prove_ring,
         f"{examples} examples of a law on up to 8 ranks": examine_ring,
     }
-    return [Duration(what, seconds_of(task)) for what, task in tasks.items()]
+    return [duration(what, task) for what, task in tasks.items()]
+
+
+def duration(what: str, task: Callable[[], Any]) -> Sample:
+    """The seconds of a task that runs once."""
+    return Sample({"what": what}, {"seconds": [seconds_of(task)]})
+
+
+def overhead(stage: str, what: str, with_seconds: Sequence[float], without_seconds: Sequence[float]) -> Sample:
+    """A stage's step with and without `what`, such as "counted" or "saved", one time of each per round."""
+    return Sample({"stage": stage, "what": what}, {"with_seconds": with_seconds, "without_seconds": without_seconds})
 
 
 def slower(comm: Communicator, step: Iterator[None]) -> float:

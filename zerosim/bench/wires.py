@@ -10,12 +10,12 @@ collectives that train, not by a formula. Nothing is timed, so every machine get
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from zerosim.allocation import Array, allocate
+from zerosim.bench.samples import Sample
 from zerosim.collectives import ring, two_level
 from zerosim.collectives.narrow import OnNarrowWires
 from zerosim.comm import Communicator, Payload
@@ -37,20 +37,6 @@ SUMS: dict[str, Callable[[int], ReduceScatter]] = {
 """The compared reduce-scatters, by the number of ranks."""
 
 
-@dataclass(frozen=True)
-class QuantisedSum:
-    """One reduce-scatter on narrow wires, and the relative error of its result."""
-
-    algorithm: str
-    format: str
-    ranks: int
-    hops: int
-    error: float
-
-    def document(self) -> dict[str, Any]:
-        return asdict(self)
-
-
 class CountingWire:
     """A wire that adds 1 in decoding, so that with `max` as the reduction it counts hops."""
 
@@ -66,14 +52,16 @@ class CountingWire:
 
 def measure_sums(
     sizes: Sequence[int] = SIZES, formats: Sequence[str] = tuple(CODES)
-) -> list[QuantisedSum]:
+) -> list[Sample]:
     """The errors of all formats, algorithms and numbers of ranks.
 
-    >>> [(each.algorithm, each.ranks, each.hops, round(each.error, 3)) for each in measure_sums((2, 8), ["int8"])]
+    >>> [(each["algorithm"], each["ranks"], each["hops"], round(each["error"], 3))
+    ...  for each in (sample.document() for sample in measure_sums((2, 8), ["int8"]))]
     [('ring', 2, 1, 0.003), ('ring', 8, 7, 0.01), ('two_hop', 2, 1, 0.003), ('two_hop', 8, 2, 0.006)]
     """
     return [
-        QuantisedSum(name, code, ranks, hops(adds(ranks), ranks), error(adds(ranks), ranks, code))
+        Sample({"algorithm": name, "format": code, "ranks": ranks},
+               figures={"hops": hops(adds(ranks), ranks), "error": error(adds(ranks), ranks, code)})
         for code in formats for name, adds in SUMS.items() for ranks in sizes
     ]
 

@@ -5,52 +5,32 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
 from zerosim.bench.checkpoints import time_checkpoints
-from zerosim.bench.cluster import Measured, measure_cluster
+from zerosim.bench.cluster import measure_cluster
 from zerosim.bench.collectives import GLOO, OWN, Own, fit, measured_switches, time_collectives
-from zerosim.bench.outside import compare_outside, figures_of
+from zerosim.bench.outside import OUTSIDE
 from zerosim.bench.plans import time_plans
-from zerosim.bench.published import compare, lines_of, published_runs, shipped
-from zerosim.bench.spent import SpentStep, time_spent
-from zerosim.bench.timings import (
-    RANKS,
-    WORKLOADS,
-    Duration,
-    Overhead,
-    Timing,
-    Workload,
-    time_ledgers,
-    time_steps,
-    time_worlds,
-)
+from zerosim.bench.published import MPT, compare, lines_of
+from zerosim.bench.samples import Sample
+from zerosim.bench.spent import time_spent
+from zerosim.bench.timings import RANKS, WORKLOADS, Workload, time_ledgers, time_steps, time_worlds
 from zerosim.bench.wires import measure_sums
 from zerosim.comm import Communicator
 from zerosim.commands.arguments import whole_number
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import LaunchError, UsageError
 from zerosim.files import write_text
-from zerosim.report.bandwidth import bandwidth_picture
-from zerosim.report.bench_table import (
-    show_collectives,
-    show_compared,
-    show_durations,
-    show_outside,
-    show_overheads,
-    show_published,
-    show_saving,
-    show_spent,
-    show_timings,
-    show_wires,
-)
+from zerosim.report.bench_pictures import bandwidth_picture, wire_picture
+from zerosim.report.bench_table import show_collectives, show_published, show_samples
 from zerosim.report.cluster_toml import cluster_toml, measured_toml
 from zerosim.report.grid import show_words
 from zerosim.report.page.vega import svg
 from zerosim.report.run_document import sharing
-from zerosim.report.wire_picture import wire_picture
 from zerosim.worlds.launcher import launched
 from zerosim.worlds.mpi import connect
 from zerosim.worlds.mpi_communicator import MpiCommunicator
@@ -70,17 +50,17 @@ SUBJECTS = {
     "published": "the errors of plans of published runs; measures nothing here",
 }
 
-Measure = Callable[[Communicator, int, Workload], Sequence[Timing | SpentStep | Overhead] | None]
+Measure = Callable[[Communicator, int, Workload], Sequence[Sample] | None]
 MEASURES: dict[str, Measure] = {
     "step": time_steps, "spent": time_spent, "ledger": time_ledgers, "checkpoint": time_checkpoints,
 }
 """The measurements on 2 ranks with a model."""
-ALONE: dict[str, Callable[[], Sequence[Duration]]] = {"worlds": time_worlds, "plan": time_plans}
+ALONE: dict[str, Callable[[], Sequence[Sample]]] = {"worlds": time_worlds, "plan": time_plans, "wires": measure_sums}
 """The measurements in this process."""
-SHOW: dict[str, Callable[..., None]] = {
-    "step": show_timings, "spent": show_spent, "ledger": show_overheads, "checkpoint": show_saving,
-    "worlds": show_durations, "plan": show_durations,
-}
+KEYS = {"worlds": "tasks", "plan": "tasks", "wires": "wires", "cluster": "steps"}
+"""The key of the samples in JSON; those of other subjects are `stages`."""
+PUBLISHED = {"runs": MPT, "elsewhere": OUTSIDE}
+"""The tables of published runs, by their key in JSON."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -116,10 +96,10 @@ def main(arguments: argparse.Namespace) -> int:
         raise UsageError(f"bench {arguments.what} compares no runs; --runs is for bench published")
     if arguments.what == "published":
         return report_published(arguments)
-    if arguments.what in (*ALONE, "wires"):
+    if arguments.what in ALONE:
         if launched() is not None:
             raise UsageError(f"bench {arguments.what} measures one process; run it without mpirun")
-        return report_wires(arguments) if arguments.what == "wires" else report(arguments, ALONE[arguments.what]())
+        return report(arguments, ALONE[arguments.what]())
     if launched() is None:
         start_ranks(arguments.what)
     if arguments.what == "collectives":
@@ -128,11 +108,10 @@ def main(arguments: argparse.Namespace) -> int:
         raise UsageError(f"bench {arguments.what} measures {RANKS} ranks and the launcher started {launched()}: "
                          f"run it with mpirun -n {RANKS}, or without")
     if arguments.what == "cluster":
-        (found,) = MpiWorld(connect()).run(lambda comm: measure_cluster(comm, arguments.rounds))
-        return report_cluster(arguments, found)
-    measure = MEASURES[arguments.what]
-    (measured,) = MpiWorld(connect()).run(lambda comm: measure(comm, arguments.rounds, WORKLOADS[arguments.model]))
-    return report(arguments, measured)
+        return report_cluster(arguments)
+    measure, workload = MEASURES[arguments.what], WORKLOADS[arguments.model]
+    (measured,) = MpiWorld(connect()).run(lambda comm: measure(comm, arguments.rounds, workload))
+    return report(arguments, measured, workload)
 
 
 def start_ranks(what: str) -> NoReturn:
@@ -149,34 +128,42 @@ def start_ranks(what: str) -> NoReturn:
     os.execv(found, [*command, *sys.argv[1:]])
 
 
-def report(arguments: argparse.Namespace, measured: Sequence[Timing | SpentStep | Overhead | Duration] | None) -> int:
-    """Show and write the measurements of rank 0."""
+def report(
+    arguments: argparse.Namespace, measured: Sequence[Sample] | None, workload: Workload | None = None, **more: Any
+) -> int:
+    """Show, draw and write the samples of rank 0; `more` is written beside them."""
     if measured is not None:
         warn_of_sharing(arguments)
-        heading = [] if arguments.what in ALONE else [WORKLOADS[arguments.model]]
-        SHOW[arguments.what](standard_output(arguments), measured, *heading)
-        if arguments.json:
-            rows = "tasks" if arguments.what in ALONE else "stages"
-            write_json(arguments.json, {"schema": "zerosim.bench/1", rows: [each.document() for each in measured]})
+        rows = [each.document() for each in measured]
+        show_samples(standard_output(arguments), arguments.what, rows, workload)
+        if arguments.svg:
+            write_text(arguments.svg, svg(wire_picture(rows)))
+        write_document(arguments, **more, **{KEYS.get(arguments.what, "stages"): rows})
     return 0
+
+
+def write_document(arguments: argparse.Namespace, **found: Any) -> None:
+    if arguments.json:
+        write_json(arguments.json, {"schema": "zerosim.bench/1", **found})
 
 
 def warn_of_sharing(arguments: argparse.Namespace) -> None:
     """Print a warning if there are more ranks than cores."""
-    if arguments.what not in ALONE and (words := sharing(RANKS, connect().machine.shared_cores)):
-        show_words(standard_output(arguments), words)
+    if arguments.what not in ALONE:
+        comm = connect()
+        if words := sharing(comm.size, comm.machine.shared_cores):
+            show_words(standard_output(arguments), words)
 
 
-def report_cluster(arguments: argparse.Namespace, found: Measured | None) -> int:
-    """Show and write the measured cluster of rank 0."""
-    if found is not None:
-        warn_of_sharing(arguments)
-        show_compared(standard_output(arguments), found.steps)
-        if arguments.toml:
-            write_text(arguments.toml, cluster_toml(found.cluster))
-        if arguments.json:
-            write_json(arguments.json, {"schema": "zerosim.bench/1", **found.document()})
-    return 0
+def report_cluster(arguments: argparse.Namespace) -> int:
+    """Measure this machine; show and write the cluster and the steps of rank 0."""
+    (found,) = MpiWorld(connect()).run(lambda comm: measure_cluster(comm, arguments.rounds))
+    if found is None:
+        return 0
+    cluster, steps = found
+    if arguments.toml:
+        write_text(arguments.toml, cluster_toml(cluster))
+    return report(arguments, steps, cluster=asdict(cluster))
 
 
 def report_collectives(arguments: argparse.Namespace) -> int:
@@ -184,30 +171,15 @@ def report_collectives(arguments: argparse.Namespace) -> int:
     comm = connect()
     found = time_collectives(comm, libraries(comm), arguments.rounds)
     if found is not None:
-        if words := sharing(comm.size, comm.machine.shared_cores):
-            show_words(standard_output(arguments), words)
-        switches, line = measured_switches(found), fit(found)
-        show_collectives(standard_output(arguments), found, comm.library, switches, line)
-        if arguments.json:
-            write_json(arguments.json, {
-                "schema": "zerosim.bench/1", "library": comm.library, "switches": switches, "fit": line,
-                "collectives": [each.document() for each in found],
-            })
+        warn_of_sharing(arguments)
+        rows = [each.document() for each in found]
+        switches, line = measured_switches(rows), fit(rows)
+        show_collectives(standard_output(arguments), rows, comm.library, switches, line)
+        write_document(arguments, library=comm.library, switches=switches, fit=line, collectives=rows)
         if arguments.toml:
             write_text(arguments.toml, measured_toml(line, switches))
         if arguments.svg:
-            write_text(arguments.svg, svg(bandwidth_picture(found, comm.library)))
-    return 0
-
-
-def report_wires(arguments: argparse.Namespace) -> int:
-    """Show, draw and write the errors of quantised sums."""
-    found = measure_sums()
-    show_wires(standard_output(arguments), found)
-    if arguments.svg:
-        write_text(arguments.svg, svg(wire_picture(found)))
-    if arguments.json:
-        write_json(arguments.json, {"schema": "zerosim.bench/1", "wires": [each.document() for each in found]})
+            write_text(arguments.svg, svg(bandwidth_picture(rows, comm.library)))
     return 0
 
 
@@ -223,17 +195,16 @@ def libraries(comm: MpiCommunicator) -> dict[str, Own]:
 
 def report_published(arguments: argparse.Namespace) -> int:
     """Plan published runs; show and write the errors of the plans."""
-    document: dict[str, Any] = {"schema": "zerosim.bench/1"}
-    elsewhere = lines_of(arguments.runs or shipped("outside.csv"))
-    of_others = bool(elsewhere) and "measured_kind" in elsewhere[0]
-    if arguments.runs is None or not of_others:
-        compared = compare(published_runs(arguments.runs))
-        show_published(standard_output(arguments), compared)
-        document["runs"] = [each.document() for each in compared]
-    if of_others:
-        figures = compare_outside(figures_of(elsewhere, str(arguments.runs or shipped("outside.csv"))))
-        show_outside(standard_output(arguments), figures)
-        document["elsewhere"] = [each.document() for each in figures]
-    if arguments.json:
-        write_json(arguments.json, document)
+    document: dict[str, Any] = {}
+    for key in PUBLISHED if arguments.runs is None else [key_of(arguments.runs)]:
+        table = PUBLISHED[key]
+        compared = compare(table.read(arguments.runs))
+        show_published(standard_output(arguments), compared, table.near)
+        document[key] = [each.document() for each in compared]
+    write_document(arguments, **document)
     return 0
+
+
+def key_of(path: Path) -> str:
+    """The table whose columns a file has: only figures of other trainers say what was measured."""
+    return "elsewhere" if any("measured_kind" in line for line in lines_of(path)) else "runs"
