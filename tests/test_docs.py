@@ -1,6 +1,7 @@
 """Every example in the documentation runs, and every file it points to is there."""
 
 import ast
+import colorsys
 import doctest
 import re
 from pathlib import Path
@@ -9,6 +10,10 @@ import pytest
 
 from tests.pages import printed
 from zerosim.data import load_dataset
+from zerosim.report.activities import ACTIVITIES
+from zerosim.report.activities import WORDS as LEGEND
+from zerosim.report.page.pictures import KIND_COLOURS
+from zerosim.report.step import KIND_WORDS
 from zerosim.scenario import load
 from zerosim.stages.replica import Replica
 from zerosim.training.experiment import prepare
@@ -152,3 +157,48 @@ def test_a_docstring_that_leans_on_its_neighbour_is_seen():
     text = 'def f():\n    """Of one layer."""\ndef g():\n    """The bytes of a layer."""'
     assert fragments(text) == ["Of one layer."]
     assert fragments('class C:\n    x: int\n    """As x."""\n    y: int\n    """The y."""') == ["As x."]
+
+
+HUES = [(33, "orange"), (60, "yellow"), (90, "olive"), (170, "green"), (195, "teal"), (230, "blue"), (265, "indigo"),
+        (310, "purple"), (345, "crimson"), (360, "red")]
+"""The word for each hue of a colour, up to so many degrees."""
+COLOUR_WORDS = {word for _, word in HUES} | {"grey", "gray", "brown", "pink", "magenta", "cyan", "violet", "turquoise"}
+
+
+def colour_word(colour):
+    hue, light, full = colorsys.rgb_to_hls(*(int(colour[at:at + 2], 16) / 255 for at in (1, 3, 5)))
+    word = next(word for degrees, word in HUES if 360 * hue <= degrees)
+    shade = {"orange": "brown" if light < 0.45 else "orange", "crimson": "pink" if light > 0.7 else "crimson"}
+    return "grey" if full < 0.15 else shade.get(word, word)
+
+
+PALETTE = {
+    noun: colour_word(colour)
+    for name, colour in [*ACTIVITIES.items(), *zip(KIND_WORDS.values(), KIND_COLOURS, strict=True)]
+    for noun in LEGEND.get(name, name).split(", ")
+}
+"""The colour of each activity and kind of memory in pictures, in a word."""
+
+
+def wrong_colours(text):
+    """Colour words outside code that are neither in parentheses after their noun of the pictures nor right for it."""
+    prose = re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)
+    found = []
+    for colour in re.finditer(rf"\b({'|'.join(COLOUR_WORDS)})\b", prose, re.IGNORECASE):
+        noun = re.search(rf".*\b({'|'.join(PALETTE)})s?\b[^().]*\([^().]*$", prose[:colour.start()], re.I | re.S)
+        if noun is None or PALETTE[noun[1].lower()] != colour[0].lower():
+            found.append((noun and noun[1], colour[0]))
+    return found
+
+
+@pytest.mark.parametrize("page", [each for each in PAGES if each not in DECISIONS], ids=lambda page: page.name)
+def test_colours_in_words_are_those_of_the_pictures(page):
+    assert wrong_colours(page.read_text()) == []
+
+
+def test_a_wrong_colour_is_seen():
+    assert wrong_colours("Forward (light blue), an all-gather (green), the wait `red`. Buffers (olive)") == []
+    planted = "Weights (blue) and gradients (orange,\nbelow). All-gathers (crimson). The orange area. A (blue) box."
+    assert wrong_colours(planted) == [
+        ("Weights", "blue"), ("gradients", "orange"), ("All-gather", "crimson"), (None, "orange"), (None, "blue")]
+    assert len(set(PALETTE.values())) == len({*ACTIVITIES.values(), *KIND_COLOURS}) - 1

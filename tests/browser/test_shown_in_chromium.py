@@ -81,6 +81,32 @@ def test_an_address_opens_a_page_for_a_projector(opens, folder):
     assert smaller(page, PROJECTED_PIXELS) == []
 
 
+def hidden(page):
+    """The parts to look at that are not wholly within the window: the drawing, and the words of the round or event."""
+    return page.evaluate("""() => [...document.querySelectorAll("#step-drawing svg, #schedule-drawing svg, output")]
+        .map((at) => [at.tagName, at.getBoundingClientRect()])
+        .filter(([, box]) => !box.height || box.top < 0 || box.bottom > innerHeight || box.right > innerWidth)
+        .map(([name]) => name)""")
+
+
+@pytest.mark.parametrize("name", SHOWN)
+@pytest.mark.parametrize("size", [(1280, 800), (1920, 940)])
+def test_a_projector_shows_the_drawing_without_scrolling(opens, folder, name, size):
+    page = opens(name)
+    page.set_viewport_size({"width": 1280, "height": 400})
+    assert hidden(page) != []
+    page.set_viewport_size(dict(zip(("width", "height"), size, strict=True)))
+    page.goto((folder / f"{name}.html").as_uri() + "#projector")
+    page.reload()
+    for _ in range(4):
+        assert hidden(page) == []
+        page.keyboard.press("PageDown")
+    page.keyboard.press("p")
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    page.keyboard.press("p")
+    assert hidden(page) == []
+
+
 def test_the_measure_of_text_sees_what_a_style_makes_small(opens):
     page = opens("ring")
     page.keyboard.press("p")

@@ -35,7 +35,7 @@ SEPARATOR = "\0"
 STILL = 60.0
 """The seconds after which ranks that all wait, without change, are regarded as deadlocked."""
 STILL_AFTER_THE_END = 5.0
-"""The same if one of them has finished."""
+"""The seconds for the same if one of them has finished."""
 GLANCE = 1.0
 """The seconds between two looks at the board in a long wait."""
 

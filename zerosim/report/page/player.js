@@ -5,7 +5,7 @@
   const schedules = JSON.parse(document.getElementById("data").textContent).schedules;
   const part = (name) => document.getElementById(`schedule-${name}`);
   const choice = part("name"), play = part("play"), slider = part("round"), drawing = part("drawing");
-  const TOP = 34, ROOMY = 8, SMALLEST = 0.7;
+  const TOP = 34, ROOMY = 8, SMALLEST = 0.7, ZOOM = 2.1;
   let timer = null, worded = null;
 
   function svg(name, attributes, words) {
@@ -33,10 +33,11 @@
       { words: true, row: 30, gap: 54, cell: longest + 16, ...wide }, { words: true, row: 30, gap: 18, cell: longest + 4, ...narrow },
       { words: false, row: 20, gap: 22, cell: 34, ...wide }, { words: false, row: 20, gap: 8, cell: Math.max(12, Math.min(34, (room - 62) / schedule.ranks - 8)), ...narrow },
     ].filter((each) => each.words ? worded ?? few : !worded);
-    const smallest = document.body.classList.contains("projector") ? 1 : SMALLEST;
+    const projected = document.body.classList.contains("projector"), smallest = projected ? 1 : SMALLEST;
     const best = candidates.find((each) => width(each) * smallest <= room) ?? candidates.at(-1);
     const scale = Math.max(smallest, Math.min(few ? 1.2 : 1, room / width(best)));
-    return { ...best, scale, width: width(best) };
+    const lowest = Math.min(best.row, (innerHeight / ZOOM - 110) / schedule.places.length);
+    return { ...best, row: projected && !best.words ? Math.max(13, lowest) : best.row, scale, width: width(best) };
   }
 
   function show(round) {
@@ -155,7 +156,7 @@
     Home: () => { stop(); go(0); },
     End: () => { stop(); go(last()); },
     " ": () => play.click(),
-    p: () => { document.body.classList.toggle("projector"); go(Number(slider.value)); },
+    p: () => { document.body.classList.toggle("projector"); go(Number(slider.value)); play.parentElement.scrollIntoView(); },
     d: () => { worded = !(worded ?? schedules[Number(choice.value)].ranks <= ROOMY); go(Number(slider.value)); },
   };
   keys.PageDown = keys.ArrowRight;

@@ -7,8 +7,8 @@
   const play = part("play"), slider = part("event"), drawing = part("drawing");
   const kinds = Object.entries(step.kinds), last = step.moments.length - 1;
   const LEFT = 64, TOP = 8, RIGHT = 16, WIDEST = 40, NARROWEST = 14, STRIP = 24,
-    BARS = step.ranks > 8 ? 16 : step.ranks > 4 ? 30 : 48, LANE = STRIP + BARS + 12;
-  let timer = null, cellWidth = WIDEST;
+    ROOMIEST = step.ranks > 8 ? 16 : step.ranks > 4 ? 30 : 48;
+  let timer = null, cellWidth = WIDEST, bars = ROOMIEST, lane = 0;
 
   function svg(name, attributes, words) {
     const found = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -20,7 +20,7 @@
   const kB = (bytes) => (bytes / 1000).toFixed(1);
   const total = (counts) => Object.values(counts).reduce((sum, count) => sum + count, 0);
   const x = (event) => LEFT + event * cellWidth;
-  const y = (rank) => TOP + rank * LANE;
+  const y = (rank) => TOP + rank * lane;
 
   function cell(picture, number, event, rank, now) {
     const group = svg("g", { class: number === now ? "event now" : number > now ? "event later" : "event" });
@@ -28,10 +28,10 @@
     group.appendChild(svg("rect", { x: x(number) + 1, y: y(rank), width: cellWidth - 2, height: STRIP - 4, rx: 3,
       fill: event.colour, "fill-opacity": event.paler ? 0.5 : 0.85, stroke: event.colour }));
     group.appendChild(svg("text", { x: x(number) + cellWidth / 2, y: y(rank) + 14, class: event.paler ? "" : "on" }, event.letter));
-    let below = y(rank) + STRIP + BARS;
+    let below = y(rank) + STRIP + bars;
     const held = event.ranks[rank].held_bytes;
     for (const [kind, { colour }] of kinds) {
-      const height = (held[kind] ?? 0) * BARS / step.most;
+      const height = (held[kind] ?? 0) * bars / step.most;
       below -= height;
       group.appendChild(svg("rect", { x: x(number) + 3, y: below, width: cellWidth - 6, height, fill: colour, class: kind }));
     }
@@ -48,6 +48,8 @@
   }
 
   function show(now) {
+    bars = document.body.classList.contains("projector") ? Math.min(ROOMIEST, 26) : ROOMIEST;
+    lane = STRIP + bars + 12;
     cellWidth = Math.max(NARROWEST, Math.min(WIDEST, (drawing.clientWidth - LEFT - RIGHT) / (last + 1)));
     const event = step.moments[now], width = x(last + 1) + RIGHT, height = y(step.ranks) + 4;
     const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img" });
@@ -55,7 +57,7 @@
     picture.appendChild(svg("rect", { x: x(now) - 1, y: 2, width: cellWidth + 2, height: height - 4, rx: 5, class: "cursor" }));
     for (let rank = 0; rank < step.ranks; rank++) {
       picture.appendChild(svg("text", { x: LEFT - 10, y: y(rank) + 15, class: "name" }, `rank ${rank}`));
-      picture.appendChild(svg("path", { class: "floor", d: `M${LEFT} ${y(rank) + STRIP + BARS}H${x(last + 1)}` }));
+      picture.appendChild(svg("path", { class: "floor", d: `M${LEFT} ${y(rank) + STRIP + bars}H${x(last + 1)}` }));
       step.moments.forEach((each, number) => cell(picture, number, each, rank, now));
     }
     event.ranks.forEach((did, rank) => Object.keys(did.sent_bytes).forEach((to) => arrow(picture, now, rank, Number(to))));
@@ -104,7 +106,7 @@
 
   const keys = {
     ArrowRight: () => go(now() + 1), ArrowLeft: () => go(now() - 1), Home: () => go(0), End: () => go(last),
-    " ": () => (timer === null ? start() : stop()), p: () => { document.body.classList.toggle("projector"); show(now()); },
+    " ": () => (timer === null ? start() : stop()), p: () => { document.body.classList.toggle("projector"); show(now()); play.parentElement.scrollIntoView(); },
   };
   keys.PageDown = keys.ArrowRight;
   keys.PageUp = keys.ArrowLeft;

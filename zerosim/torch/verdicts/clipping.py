@@ -13,7 +13,7 @@ from zerosim.torch.verdicts.rounding import gamma
 from zerosim.torch.verdicts.session import Followed
 
 LOOSE = 0.25
-"""From this γ on the bound of a norm says too little: with as many elements only a norm of one shard is a finding."""
+"""The γ from which the bound of a norm says too little: only a norm of one shard is then a finding."""
 
 
 def unclipped(followed: Followed, parameter: Any) -> Any:

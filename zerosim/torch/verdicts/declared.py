@@ -56,7 +56,7 @@ class DeclaredSum:
         return total
 
     def _of_shards(self, name: str, brought: list[Any], parameter: Any) -> Any:
-        """As FSDP2 and HSDP add: within a row of the mesh, then within the column."""
+        """The sum as FSDP2 and HSDP add: within a row of the mesh, then within the column."""
         mesh, layout = parameter.device_mesh, parameter.placements
         if layout[-1] != Shard(0) or any(each != Replicate() for each in layout[:-1]) or mesh.ndim > 2:
             return None
