@@ -5,8 +5,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from itertools import count, repeat
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,11 +20,11 @@ from zerosim.instruments.faults import Faults
 from zerosim.instruments.location import Locator
 from zerosim.instruments.observed import Observed
 from zerosim.scenario.fault import Fault
-from zerosim.worlds.board import CHANNELS, Board
+from zerosim.worlds.board import CHANNELS, Board, BoundedWait
 from zerosim.worlds.checked import TRAILER, Checked
 from zerosim.worlds.here import Location
 from zerosim.worlds.local import spawn
-from zerosim.worlds.processes import FROZEN, state_of
+from zerosim.worlds.processes import FROZEN, state_of, time_of
 
 
 def faulty(comm, *faults):
@@ -169,6 +172,38 @@ def test_who_is_stopped_or_gone_is_seen_by_others(tmp_path, board):
         other.kill()
         other.communicate()
     assert words_of(board)[0] == "rank 0 has died"
+
+
+def waited(monkeypatch, board, times):
+    """The seconds after which a long wait of a rank ends, whose main thread has taken `times` at each look."""
+    now = [0.0]
+    monkeypatch.setattr("zerosim.worlds.board.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("zerosim.worlds.board.time_of", lambda process: next(times))
+    wait = BoundedWait(board, 300.0)
+    while not wait.is_over():
+        now[0] += 1.0
+    return now[0]
+
+
+def test_a_deadlock_is_not_that_while_another_thread_than_the_waiting_one_computes(tmp_path, monkeypatch):
+    with open(tmp_path / "board", "w+b") as file:
+        board = Board(file.fileno(), ranks=1)
+    board.arrive(0)
+    line = board.line(0, CHANNELS - 1)
+    thread = threading.Thread(target=line.waits, args=(0,))
+    thread.start()
+    thread.join()
+    assert waited(monkeypatch, board, map(str, count())) > 300
+    assert 60 < waited(monkeypatch, board, repeat("3")) < 65
+    line.waits(0)
+    assert 60 < waited(monkeypatch, board, map(str, count())) < 65
+
+
+def test_the_time_of_a_main_thread_grows_while_it_computes():
+    before, deadline = time_of(os.getpid()), time.monotonic() + 60
+    while time_of(os.getpid()) == before:
+        assert time.monotonic() < deadline
+    assert [int(each) for each in before.split()] <= [int(each) for each in time_of(os.getpid()).split()]
 
 
 RANKS = """

@@ -14,6 +14,7 @@ from zerosim.errors import Deadlock
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import ObservedAllocator
 from zerosim.worlds import mpi_communicator, processes
+from zerosim.worlds.board import CHANNELS
 from zerosim.worlds.mpi_communicator import MpiCommunicator
 from zerosim.worlds.mpi_messages import FAREWELL, dtype_tag
 
@@ -256,6 +257,14 @@ def test_a_rank_has_finished_when_its_first_channel_is_closed_and_not_before(clo
     assert board.finished == []
     comm.close()
     assert board.finished == [0]
+
+
+def test_later_channels_share_the_last_entry_of_the_board(clock):
+    board, comm, given = Board(), connected(clock, Rank0Of2()), []
+    board.line = lambda rank, channel: given.append(channel)
+    comm.write_on(board)
+    assert {comm.channel().board for _ in range(CHANNELS + 1)} == {board}
+    assert given == [*range(CHANNELS), CHANNELS - 1, CHANNELS - 1]
 
 
 @pytest.mark.parametrize(("states", "due"), [

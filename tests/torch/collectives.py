@@ -3,6 +3,7 @@
 Run as `mpirun -n N python -m tests.torch.collectives`; each `check_*` is a program that all ranks run.
 """
 
+import threading
 from datetime import timedelta
 
 import pytest
@@ -300,13 +301,25 @@ def check_what_is_brought_is_not_changed(rank, size):
 
 
 def check_a_failed_operation_is_no_success(rank, size):
-    turns = Turns("mine")
+    turns = Turns("mine", 60.0, lambda: 0)
     failed, done = turns.begin(lambda: 1 / 0, []), turns.begin(lambda: None, [])
     done.wait()
     assert isinstance(failed.exception(), ZeroDivisionError)
     assert done.is_success()
     assert failed.is_completed()
     assert not failed.is_success()
+
+
+def check_a_wait_for_a_collective_ends(rank, size):
+    """An operation that never ends is waited for as long as messages arrive, and then for the timeout."""
+    arriving, ends = iter([1, 2, 2, 2]), threading.Event()
+    turns = Turns("mine", 0.01, lambda: next(arriving))
+    work = turns.begin(lambda: ends.wait() and None, [])
+    for timeout, seconds in ((timedelta(seconds=0.02), "0.02"), (timedelta(0), r"1\.01")):
+        with pytest.raises(Deadlock, match=rf"^waited {seconds} s for a collective of group mine; "):
+            work.wait(timeout)
+    ends.set()
+    work.wait()
 
 
 def check_a_callback_may_wait_for_a_collective(rank, size):

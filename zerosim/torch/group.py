@@ -56,16 +56,17 @@ def refused(name: str) -> Callable[..., Any]:
 class Group(dist.ProcessGroup):
     """Some ranks as a `torch.distributed.ProcessGroup`; `ranks` are their numbers in the world, in the group's order.
 
-    `collectives` is a channel of the world to these ranks, and `mail` carries their point-to-point messages.
+    `collectives` is a channel of the world to these ranks, in which `turns` orders the operations; `mail` carries
+    point-to-point messages.
     """
 
-    def __init__(self, name: str, ranks: Sequence[int], collectives: Observed, mail: Mail) -> None:
+    def __init__(self, name: str, ranks: Sequence[int], collectives: Observed, mail: Mail, turns: Turns) -> None:
         comm = among(collectives, ranks)
         super().__init__(comm.rank, comm.size)
         self._name, self._words = name, ""
         self.comm, self._mail = comm, mail
         self._named = collectives.named
-        self._turns = Turns(name)
+        self._turns = turns
         self._begun = 0
 
     def getBackendName(self) -> str:  # noqa: N802 - PyTorch's name

@@ -11,6 +11,7 @@ from zerosim.instruments.observed import Observed
 from zerosim.torch.group import Group
 from zerosim.torch.mail import Mail
 from zerosim.torch.watching import WATCH
+from zerosim.torch.works import Turns
 from zerosim.worlds.mpi import connect
 from zerosim.worlds.mpi_communicator import MpiCommunicator
 from zerosim.worlds.objects import broadcast_object, gather_objects
@@ -71,7 +72,8 @@ def create(options: Any, _: Any = None) -> Group:
     collectives, messages = (comm.channel(seconds, ranks) for _ in range(2))
     for channel in (comm, collectives, messages):
         channel.longer = LONGER
-    return Group(options.group_id, ranks, observed(collectives), Mail(messages, ranks, observed))
+    turns = Turns(options.group_id, seconds, lambda: collectives.came_ns)
+    return Group(options.group_id, ranks, observed(collectives), Mail(messages, ranks, observed), turns)
 
 
 def observed(channel: MpiCommunicator) -> Observed:

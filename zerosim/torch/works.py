@@ -13,24 +13,30 @@ from typing import Any
 import torch
 from torch.distributed import Work
 
+from zerosim.errors import Deadlock
 from zerosim.torch.watching import WATCH
 
 Doing = Callable[[], None]
+LATER = 1.0
+"""The seconds by which a wait for an operation outlasts the operation's own wait, whose error names the ranks."""
 
 
 class Began(Work):
     """An operation in progress; `outputs` are the tensors that it fills."""
 
-    def __init__(self, outputs: list[Any], future: "Future[None] | None" = None) -> None:
+    def __init__(
+        self, outputs: list[Any], future: "Future[None] | None" = None, turns: "Turns | None" = None
+    ) -> None:
         super().__init__()
         self._outputs = outputs
-        self._future = future
+        self._future, self._turns = future, turns
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Return once it has ended; raises its exception."""
-        if self._future is not None:
-            future, seconds = self._future, timeout.total_seconds()
-            WATCH.waiting(lambda: future.result(seconds if seconds > 0 else None))
+        """Return once it has ended; raises its exception, and `Deadlock` after `timeout`."""
+        if self._future is not None and self._turns is not None:
+            future, turns = self._future, self._turns
+            WATCH.waiting(lambda: turns.finish(future, timeout.total_seconds()))
+            future.result()
         return True
 
     def is_completed(self) -> bool:
@@ -69,10 +75,13 @@ class Began(Work):
 
 
 class Turns:
-    """Runs the operations of one channel in order."""
+    """Runs the operations of one channel in order.
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    `seconds` is the timeout of the channel's messages, and `progress` changes with each message that arrives.
+    """
+
+    def __init__(self, name: str, seconds: float, progress: Callable[[], int]) -> None:
+        self._name, self._seconds, self._progress = name, seconds, progress
         self._lock = threading.RLock()
         self._last: Future[None] | None = None
         self._thread: ThreadPoolExecutor | None = None
@@ -81,7 +90,7 @@ class Turns:
         """Run an operation here, after all earlier ones."""
         with self._lock:
             if self._last is not None:
-                self._last.exception()
+                self.finish(self._last)
                 self._last = None
             do()
         return Began(outputs)
@@ -92,4 +101,20 @@ class Turns:
             if self._thread is None:
                 self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"zerosim {self._name}")
             self._last = self._thread.submit(WATCH.noting_failure(do))
-            return Began(outputs, self._last)
+            return Began(outputs, self._last, self)
+
+    def finish(self, future: "Future[None]", seconds: float = 0.0) -> None:
+        """Wait until an operation has ended.
+
+        Raises `Deadlock` after `seconds`; if they are 0, when no message has arrived for the channel's timeout.
+        """
+        while True:
+            before, limit = self._progress(), seconds or self._seconds + LATER
+            try:
+                future.exception(limit)
+                return
+            except TimeoutError:
+                if seconds or self._progress() == before:
+                    raise Deadlock(
+                        f"waited {limit:g} s for a collective of group {self._name}; every rank of the group calls it, "
+                        "and a slow one needs a longer timeout") from None

@@ -13,19 +13,21 @@ rank. The first rank to fail on each host reports for its host.
 import mmap
 import os
 import struct
+import threading
 import time
 from collections.abc import Collection
 from typing import NamedTuple
 
 from zerosim.worlds.here import Location
-from zerosim.worlds.processes import FROZEN, GONE, are_listed, line_of, state_of
+from zerosim.worlds.processes import FROZEN, GONE, are_listed, line_of, state_of, time_of
 
 CHANNELS = 16
-"""The number of channels of a rank that are on the board, in order of creation."""
+"""The number of channels of a rank that are on the board, in order of creation; the last entry serves all later ones.
+"""
 WORDS_BYTES = 200
 ENDING = struct.Struct("=q")
 RANK = struct.Struct("=qqq")
-WAIT = struct.Struct("=q")
+WAIT = struct.Struct("=q?")
 STEP = struct.Struct("=q")
 RUNS, FINISHED = 1, 2
 NOBODY, ANYBODY = -1, -2
@@ -57,10 +59,10 @@ class Line:
 
     def waits(self, whom: int) -> None:
         """Record that this channel waits for a message from `whom`; `ANYBODY` stands for any rank."""
-        WAIT.pack_into(self._map, self._at, whom)
+        WAIT.pack_into(self._map, self._at, whom, threading.current_thread() is threading.main_thread())
 
     def goes_on(self) -> None:
-        WAIT.pack_into(self._map, self._at, NOBODY)
+        WAIT.pack_into(self._map, self._at, NOBODY, False)
 
     def goes_to(self, location: Location) -> None:
         words = location.collective, location.unit, location.row
@@ -145,11 +147,19 @@ Done(words='rank 1 waits for a message from rank 0', location='in the all_gather
             *(done for rank in others for done in self._what_does(rank, alive=not dead, ask=ask and not dead)),
         ]
 
-    def stand_still(self) -> list[Done]:
-        """The states of all ranks if none of them computes and all are on this host; otherwise empty."""
+    def stand_still(self) -> tuple[list[Done], list[str]]:
+        """The states of all ranks if none of them computes and all are on this host; otherwise empty.
+
+        Another thread than the main one may wait while the main thread computes. The second list has the processor
+        time of each such main thread, which then grows.
+        """
         found = self.what_all_do(ask=False)
         moving = any("computes" in each.words or "another host" in each.words for each in found)
-        return [] if moving else found
+        beside = [process for rank, process in self.processes.items() if not self._main_thread_waits(rank)]
+        return ([], []) if moving else (found, [time_of(process) for process in beside])
+
+    def _main_thread_waits(self, rank: int) -> bool:
+        return any(WAIT.unpack_from(self._map, start(rank, channel))[1] for channel in range(CHANNELS))
 
     def _what_does(self, rank: int, *, alive: bool, ask: bool) -> list[Done]:
         process, so_far, _ = RANK.unpack_from(self._map, start(rank))
@@ -163,7 +173,7 @@ Done(words='rank 1 waits for a message from rank 0', location='in the all_gather
         waits = [
             Done(f"rank {rank} waits for a message from {named(whom)}", self._location(rank, channel))
             for channel in range(CHANNELS)
-            for whom, in [WAIT.unpack_from(self._map, start(rank, channel))] if whom != NOBODY
+            for whom, _ in [WAIT.unpack_from(self._map, start(rank, channel))] if whom != NOBODY
         ]
         line = line_of(process) if ask and not waits else ""
         return waits or [Done(f"rank {rank} computes{f' at {line}' if line else ''}", self._location(rank, 0))]
@@ -186,7 +196,7 @@ class BoundedWait:
         self._board, self._timeout_seconds = board, timeout_seconds
         self._began = self._since = time.monotonic()
         self._next = self._began + min(timeout_seconds, GLANCE)
-        self._found: list[Done] = []
+        self._found: tuple[list[Done], list[str]] = [], []
 
     @property
     def seconds(self) -> float:
@@ -200,10 +210,10 @@ class BoundedWait:
         if now <= self._next:
             return False
         self._next = min(now + GLANCE, max(self._began + self._timeout_seconds, now))
-        found = [] if self._board is None else self._board.stand_still()
-        if not found or found != self._found:
+        found = ([], []) if self._board is None else self._board.stand_still()
+        if not found[0] or found != self._found:
             self._found, self._since = found, now
-        finished = any("finished" in each.words for each in found)
+        finished = any("finished" in each.words for each in found[0])
         still = now - self._since > (STILL_AFTER_THE_END if finished else STILL)
         return still or now > self._began + self._timeout_seconds
 

@@ -138,8 +138,8 @@ class MpiCommunicator(OneThread):
         other._first = False
         other.use(transport or self.transport or "mpi")
         self._channels += 1
-        if self.board is not None and self._channels < CHANNELS:
-            other.board, other._line = self.board, self.board.line(self.rank, self._channels)
+        if self.board is not None:
+            other.board, other._line = self.board, self.board.line(self.rank, min(self._channels, CHANNELS - 1))
         return other
 
     def tagged(self, tag: int) -> "MpiCommunicator":

@@ -29,6 +29,15 @@ def state_of(process: str) -> str:
         return "X"
 
 
+def time_of(process: int) -> str:
+    """The processor time that a process's main thread has taken, in the system's ticks: its own and the system's."""
+    try:
+        fields = Path(f"/proc/{process}/task/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return " ".join(fields[11:13])
+
+
 def are_listed() -> bool:
     """Whether this system lists its processes in /proc."""
     return Path("/proc/self/stat").exists()
