@@ -1,10 +1,7 @@
-"""Stage II as Stage I.
-
-Says: keep keeps a full gradient, keep_shard this rank's chunk alone
-"""
+"""Stage I that adds up the micro-batches of a rank, and then reduces."""
 
 
-def zero2_step(replica, batch):
+def zero1_step(replica, batch):
     tape, weights, loss = replica.tape, replica.state.weights, None
     replica.zero_grad(batch)
     for part in replica.parts(batch):
@@ -14,7 +11,9 @@ def zero2_step(replica, batch):
         loss, upstream = tape.loss(replica.loss_name, activations, part.targets, part.samples, loss)
         for unit in replica.backward_units:
             upstream, gradient = tape.backward(unit, weights[unit], upstream)
-            replica.keep(unit, replica.reduce_scatter(unit, gradient))
+            replica.keep(unit, gradient)
+    for unit in replica.units:
+        replica.reduce_scatter(unit, replica.state.gradients[unit])
     replica.unscale_and_clip()
     for unit in replica.units:
         replica.update(unit, replica.own(weights[unit]))

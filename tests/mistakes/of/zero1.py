@@ -1,16 +1,13 @@
-"""Only the first of the rank's micro-batches is used.
-
-Says: 1 of its 2 micro-batches through
-"""
+"""Stage I with the micro-batches of a rank in one pass."""
 
 
 def zero1_step(replica, batch):
     tape, weights = replica.tape, replica.state.weights
     replica.zero_grad(batch)
-    activations = batch.inputs[:1]
+    activations = batch.inputs
     for unit in replica.units:
         activations = tape.forward(unit, weights[unit], activations)
-    loss, upstream = tape.loss(replica.loss_name, activations, batch.targets[:1], batch.samples)
+    loss, upstream = tape.loss(replica.loss_name, activations, batch.targets, batch.samples)
     for unit in replica.backward_units:
         upstream, gradient = tape.backward(unit, weights[unit], upstream)
         replica.keep(unit, replica.reduce_scatter(unit, gradient))

@@ -1,7 +1,4 @@
-"""Each unit is updated as soon as its gradient is there, before the ranks agree on the step.
-
-Says: calls replica.unscale_and_clip() after replica.update of layers.0
-"""
+"""Stage II, which reduces the gradient of every micro-batch."""
 
 
 def zero2_step(replica, batch):
@@ -17,8 +14,8 @@ def zero2_step(replica, batch):
             gradient = replica.reduce_scatter(unit, gradient)
             replica.keep_shard(unit, gradient)
             del gradient
-            replica.update(unit, replica.own(weights[unit]))
     replica.unscale_and_clip()
     for unit in replica.units:
+        replica.update(unit, replica.own(weights[unit]))
         replica.publish(unit, weights[unit])
     return loss

@@ -1,8 +1,4 @@
-"""A full buffer with the rank's own chunk in it, and zeros.
-
-Says: weights with only its own shard filled
-Says: replica.gather
-"""
+"""Stage III that lets go of what it has gathered and reduced."""
 
 
 def zero3_step(replica, batch):
@@ -11,14 +7,17 @@ def zero3_step(replica, batch):
     for part in replica.parts(batch):
         activations = part.inputs
         for unit in replica.units:
-            weights = replica.full(unit, "parameters")
-            weights[:] = 0
-            replica.own(weights)[:] = replica.state.weights[unit]
+            weights = replica.gather(unit)
             activations = tape.forward(unit, weights, activations)
+            del weights
         loss, upstream = tape.loss(replica.loss_name, activations, part.targets, part.samples, loss)
         for unit in replica.backward_units:
-            upstream, gradient = tape.backward(unit, replica.gather(unit), upstream)
-            replica.keep_shard(unit, replica.reduce_scatter(unit, gradient))
+            weights = replica.gather(unit)
+            upstream, gradient = tape.backward(unit, weights, upstream)
+            del weights
+            gradient = replica.reduce_scatter(unit, gradient)
+            replica.keep_shard(unit, gradient)
+            del gradient
     replica.unscale_and_clip()
     for unit in replica.units:
         replica.update(unit, replica.state.weights[unit])
