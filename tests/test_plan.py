@@ -21,7 +21,8 @@ from zerosim.planner.costs import Costs
 from zerosim.planner.fluid import Links, ReceiveFrom, Transfer, ends_ns, last_end_ns
 from zerosim.planner.network import Lockstep, links, programs, written_ns
 from zerosim.planner.planned_row import parameters_met
-from zerosim.planner.planning import on_ranks
+from zerosim.planner.planning import Plan, on_ranks
+from zerosim.planner.reading import read_plan
 from zerosim.planner.rehearsal import Clocked, rehearse
 from zerosim.scenario import load
 from zerosim.scenario.machine import ClusterKeys as Said
@@ -450,6 +451,14 @@ def test_a_picture_that_cannot_be_gets_one_line(picture, found, tmp_path, capsys
     assert found in said
     assert said.count("\n") == 1
     assert out == ""
+
+
+def test_a_long_plan_is_said_to_be_long_before_it_starts(monkeypatch):
+    said = []
+    monkeypatch.setattr("zerosim.planner.reading.plan", lambda *_: Plan(said[:], ()))
+    assert read_plan(PLANS / "mpt_7b.toml", [256, 8], {}, {}, say=said.append).scenario == []
+    (line,) = read_plan(PLANS / "mpt_7b.toml", [2**20], {}, {}, say=said.append).scenario
+    assert "s or more; interrupt it with" in line
 
 
 @pytest.mark.parametrize("ranks", ["8", -1, 0, [8, "x"], [8.0], 2**20 + 1])

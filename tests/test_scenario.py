@@ -464,6 +464,7 @@ OF_VARIANTS = {
     ("train.micro_batch = 10_000_001", "train.micro_batch must be an integer of at least 1 and at most 10000000, "),
     ("train.micro_batches = 100_000_001", "train.micro_batches must be an integer of at least 1 and at most 1000000"),
     ("train.micro_batch = 0", "found 0"), ("train.micro_batches = 0", "found 0"),
+    (f"model.hidden = {[4] * 1001}", "model.hidden must be an array of length at most 1000, each an integer of at le"),
     ("world.ranks = 1_048_577", "at most 1048576, found 1048577"),
     ("world.memory_limit_mb = -1", "at least 0, found -1"),
     *((f"train.{key} = {value}", f"train.{key} must be a finite number of at least 0, found {value}")

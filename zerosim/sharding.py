@@ -15,6 +15,7 @@ chunks; nothing guesses it from a length.
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, overload
 
 from zerosim.comm import Communicator, Strided
@@ -135,7 +136,7 @@ class Mesh:
     size: int
     group: int
 
-    @property
+    @cached_property
     def place(self) -> Any:
         """This rank's place in its group; it determines the owned chunks."""
         return self.rank % self.group

@@ -5,6 +5,7 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from zerosim.commands.arguments import NO_PYTHON, cluster_sizes
@@ -78,13 +79,13 @@ def main(arguments: argparse.Namespace) -> int:
     machine = {} if arguments.cluster is None else cluster_in(arguments.cluster)
     others = foreign_keys(arguments, machine | overrides(arguments.overrides))
     changes = machine | others.keys | overrides(arguments.overrides)
+    console = standard_output(arguments)
     found = read_plan(
         arguments.scenario, ranks(arguments.ranks), changes, swept(arguments.sweep), question=asked(arguments),
-        python=not arguments.no_python)
+        python=not arguments.no_python, say=partial(show_words, console))
     check_writable(arguments, files_of_training(found.scenario))
     pictures = pictured(arguments.picture, Drawings(
         drawn(found), int(found.rows[0].cluster.device.memory))) if arguments.picture else []
-    console = standard_output(arguments)
     show_heading(console, found.scenario.title, found.scenario.caption, "\n".join(python_run(found.scenario)))
     if others.unread:
         show_words(console, f"Not planned: {joined(others.unread)}", style="yellow")

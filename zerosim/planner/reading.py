@@ -3,7 +3,7 @@
 import itertools
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from operator import index
@@ -27,18 +27,22 @@ MOST_ROWS = 1000
 MOST_SEARCHED = 2**16
 """The most devices that a search for a date tries."""
 
+LONG = 20.0
+"""The seconds beyond which a plan is said to be long before it starts."""
+
 WRITE_ONE = "write one with zerosim bench cluster --toml FILE"
 
 
 def read_plan(
     path: Source, ranks: Sequence[int], overrides: Mapping[str, Any],
     sweep: Mapping[str, Sequence[Any]], *, question: Question | None = None, python: bool = True,
+    say: Callable[[str], None] = lambda words: None,
 ) -> Plan:
     """The plan of a scenario file with its keys replaced by `overrides`, for all combinations of the values in `sweep`.
 
     Values are TOML values, or text as on a command line. `python=False` refuses keys that name Python code. A
-    `question` with a date and without `ranks` is answered on increasing numbers of devices. Raises `UsageError` for
-    wrong numbers of ranks and for a wrong sweep.
+    `question` with a date and without `ranks` is answered on increasing numbers of devices. `say` gets a line
+    before a long computation. Raises `UsageError` for wrong numbers of ranks and for a wrong sweep.
     """
     counts = numbers_of_ranks(ranks)
     fixed = [f"{key}={written(value)}" for key, value in overrides.items()]
@@ -53,7 +57,17 @@ def read_plan(
     scenarios = [(names, one_of_a_sweep(path, fixed, names, python=python)) for names in combinations]
     if question is not None and question.days < inf and not counts:
         return searched(scenario, scenarios, question)
+    seconds = sum(
+        expected_seconds(each, count) for _, each in scenarios or [((), scenario)]
+        for count in counts or [each.world.ranks])
+    if seconds > LONG:
+        say(f"This plan may take {seconds:.0f} s or more; interrupt it with Ctrl-C")
     return replace(plan(scenario, scenarios, counts, task_of), question=question)
+
+
+def expected_seconds(scenario: Scenario, ranks: int) -> float:
+    """A rough time to plan all rows: each layer has about forty operations on vectors with a number for each rank."""
+    return len(scenario.rows) * scenario.model.layer_count * (3e-3 + 2.5e-7 * ranks)
 
 
 def scenario_of(path: Source, overrides: Mapping[str, Any], *, python: bool = True) -> Scenario:

@@ -39,8 +39,11 @@ def integer(default: int, *, at_least: int, at_most: int = LARGEST_INTEGER) -> A
     return field(default=default, metadata={"rule": Integer(at_least, at_most)})
 
 
-def integers(default: tuple[int, ...], *, at_least: int, at_most: int = LARGEST_INTEGER) -> Any:
-    return field(default=default, metadata={"rule": ArrayRule(Integer(at_least, at_most))})
+def integers(
+    default: tuple[int, ...], *, at_least: int, at_most: int = LARGEST_INTEGER, most: float = math.inf
+) -> Any:
+    """At most `most` integers."""
+    return field(default=default, metadata={"rule": ArrayRule(Integer(at_least, at_most), at_most=most)})
 
 
 def number(default: float | None, *, at_least: float, below: float = math.inf) -> Any:

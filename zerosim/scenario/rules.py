@@ -139,7 +139,8 @@ class ArrayRule(Rule):
 
     def __str__(self) -> str:
         some = f" of length at least {self.at_least}" if self.at_least else ""
-        length = f" of length {self.at_most}" if self.at_least == self.at_most else some
+        most = f" of length at most {self.at_most}" if self.at_most < math.inf else some
+        length = f" of length {self.at_most}" if self.at_least == self.at_most else most
         return f"an array{length}, each {self.element}"
 
     def read(self, value: object, path: KeyPath, origin: Origin) -> tuple[Any, ...]:

@@ -54,6 +54,7 @@ RECOMPUTE_KEEPS = ("", *SELECTIONS)
 PUBLICATIONS = tuple(PUBLISHING)
 MOST_RANKS = 2**20
 MEGABYTE = 10**6
+MOST_LAYERS = 1000
 LARGEST_SIZE = 10**6
 """The largest dimension of a model: byte counts of its products then fit in 64 bits, so a plan can report a misfit."""
 BY_OPTIMIZER: Any = None
@@ -101,11 +102,11 @@ class ModelKeys:
     shared: ClassVar[tuple[str, ...]] = ("kind", "weights", "frozen")
     """The keys that mean the same for every part, and that no part may define."""
     kind: str = part_of("mlp", MODELS, as_model)
-    hidden: tuple[int, ...] = integers((64, 64), at_least=1, at_most=LARGEST_SIZE)
+    hidden: tuple[int, ...] = integers((64, 64), at_least=1, at_most=LARGEST_SIZE, most=MOST_LAYERS)
     """The widths of an mlp's layers but the last; the keys from `architecture` to `dropout` are a transformer's."""
     activation: str = choice("relu", tuple(ACTIVATIONS))
     architecture: str = choice("gpt2", tuple(PARTS))
-    layers: int = integer(2, at_least=1, at_most=1000)
+    layers: int = integer(2, at_least=1, at_most=MOST_LAYERS)
     """The number of blocks; layer 0 is the embedding, layer `layers` + 1 the head."""
     width: int = integer(64, at_least=1, at_most=LARGEST_SIZE)
     heads: int = integer(4, at_least=1, at_most=10_000)
