@@ -26,6 +26,7 @@ from zerosim.collectives import ring
 from zerosim.instruments.resident import keep_freed
 from zerosim.scenario import ModelKeys
 from zerosim.sharding import split
+from zerosim.torch.verdicts import CheckOptions, TrainingCheck
 from zerosim.worlds.mpi import connect
 from zerosim.worlds.objects import gather_objects
 
@@ -140,7 +141,22 @@ def tasks():
     for count in (256, 1 << 18):
         for other, of_other in (("gloo", all_reduce(count, gloo)), ("the ring", bare_ring(count, ours))):
             yield f"all-reduce of {4 * count:,} B, against {other}", all_reduce(count, ours), of_other, CALLS
+    for model in ("MLP of width 1024", "transformer"):
+        for name, trainer in (("DDP", ddp), ("FSDP2", fsdp2)):
+            check = TrainingCheck(CheckOptions(), ours=True)
+            check.connect()
+            yield (f"{model}: a checked step of {name}, against an unchecked one",
+                   checked(check, trainer(TRAINED[model], ours)), trainer(TRAINED[model], ours), 1)
     yield "all-reduce of 1,024 B on 1 rank, against the ring", all_reduce(256, alone), bare_ring(256, alone), CALLS
+
+
+def checked(check, step):
+    """One step within a check."""
+    def run():
+        with check.listening():
+            step()
+
+    return run
 
 
 def times(rounds, pair, calls):

@@ -957,7 +957,8 @@ def tensor_parallel(w):
 
     mesh = dist.init_device_mesh("cpu", (w.size,))
     w.generator.manual_seed(0)
-    w.train(parallelize_module(w.net(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()}))
+    net = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 4))
+    w.train(parallelize_module(net, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()}))
 
 
 @case()
@@ -1034,7 +1035,7 @@ PLANTED = {
     "nothing is ever apart": (
         gradients.MeanGradient, "apart", lambda self, found: found.cpu() != found.cpu(), "no_sync_forgotten"),
     "the bound is zero": (
-        gradients.MeanGradient, "bound", lambda self, *_: 0 * self.size, "ddp_autocast_bfloat16_dropout"),
+        gradients.MeanGradient, "bound", lambda self, *_: 0 * self.size, "static_graph"),
     "all digests are equal": (session, "digest", lambda tensors: "", "ddp_same_batch"),
     "the optimizer's state is forgotten": (updates, "local", lambda each: each * 1.5, "ddp"),
 }
@@ -1062,7 +1063,7 @@ def main(names):
     torch.set_num_threads(1)
     dist.init_process_group("zerosim" if ours else "gloo")
     failures = count = 0
-    for name in names or [*CASES, *(PLANTED if ours else ())]:
+    for name in names or [*CASES, *(PLANTED if ours and dist.get_world_size() > 2 else ())]:
         known, said = CASES.get(name), {}
         if known and not (known.least <= dist.get_world_size() <= known.most and (ours or not known.ours)):
             continue

@@ -62,7 +62,7 @@ def norms(followed: Followed, named: dict[str, Any], means: dict[str, MeanGradie
         found.append(ClipNorms(float(norm), float(torch.linalg.vector_norm(own, clip.order)),
                            float(torch.linalg.vector_norm(due, clip.order)),
                            float(torch.linalg.vector_norm(slack, clip.order)),
-                           sum(means[name].size.numel() for name in names), norm.dtype, off))
+                           sum(means[name].brought[0].numel() for name in names), norm.dtype, off))
     return found
 
 

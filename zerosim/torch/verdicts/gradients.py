@@ -91,13 +91,13 @@ def add(share: Share, name: str, gradient: Any, keep: bool) -> None:
 
 @dataclass
 class MeanGradient:
-    """A parameter's gradient from all ranks: `brought[r]` is rank r's sum, `size` the sum of all terms' sizes.
+    """A parameter's gradient from all ranks: `brought[r]` is rank r's sum, `sizes[r]` the sum of its terms' sizes.
 
     `rounds` is the most roundings that a term passes on its way; see `zerosim.torch.verdicts.rounding`.
     """
 
     brought: list[Any]
-    size: Any
+    sizes: list[Any]
     rounds: int
     dtype: Any
     factor: float
@@ -107,12 +107,20 @@ class MeanGradient:
         """The mean over the ranks in float64, after unscaling."""
         total = torch.zeros_like(self.brought[0], dtype=torch.float64)
         for each in self.brought:
-            total += each.double()
+            total += each
         return total * (self.factor / len(self.brought))
 
     def at(self, where: tuple[slice, ...]) -> "MeanGradient":
         """A part of the parameter."""
-        return replace(self, brought=[each[where] for each in self.brought], size=self.size[where])
+        return replace(self, brought=[each[where] for each in self.brought], sizes=[each[where] for each in self.sizes])
+
+    @property
+    def size(self) -> Any:
+        """Σ|t[i]| over all terms, in float64."""
+        total = torch.zeros_like(self.sizes[0], dtype=torch.float64)
+        for each in self.sizes:
+            total += each.abs()
+        return total
 
     def bound(self, dtype: Any, scale: float = 1.0) -> Any:
         """The largest rounding error of each element of `scale` times the mean."""
@@ -137,8 +145,8 @@ def due_of(ranks: CheckRanks, peers: list[int], share: Share, most: int, name: s
     nothing = torch.zeros(like.shape, dtype=own)
     brought = ranks.tensors(share.totals.get(name, nothing).to(own))
     sizes = brought if most < 2 else ranks.tensors(share.sizes.get(name, nothing).to(own))
-    size = sum((sizes[rank].abs().double() for rank in peers), torch.zeros(like.shape, dtype=torch.float64))
-    return MeanGradient([brought[rank] for rank in peers], size, max(most, 1) * (len(peers) + 5) + 4, reduced, factor)
+    return MeanGradient([brought[rank] for rank in peers], [sizes[rank] for rank in peers],
+                        max(most, 1) * (len(peers) + 5) + 4, reduced, factor)
 
 
 def place(tensor: Any) -> tuple[slice, ...]:

@@ -93,7 +93,7 @@ class Judge:
         trainer, step = trainer_of(model.root, list(range(self.ranks.size))), followed.updates + 1
         if any(self.ranks.everyone(trainer.shares or self.session.communicates)):
             raise NotJudged(trainer.obstacle or "ranks communicate within the forward, and may share samples")
-        of_all: list[Facts] = self.ranks.everyone(self.facts(model, followed))
+        of_all: list[Facts] = self.ranks.everyone(self.facts(model, followed, trainer))
         if any(each.names != of_all[0].names for each in of_all):
             raise NotJudged("the ranks have different parameters")
         alike = all(each.weights == of_all[0].weights for each in of_all)
@@ -112,7 +112,7 @@ class Judge:
         self.replay(now)
         self.gradient(now)
 
-    def facts(self, model: Tracked, followed: Followed) -> Facts:
+    def facts(self, model: Tracked, followed: Followed, trainer: TrainerFacts) -> Facts:
         named = model.parameters()
         own = parameters_of(followed.optimizer)
         ids = {id(each) for each in own}
@@ -127,7 +127,8 @@ class Judge:
             self.session.shards_of(model), self.session.wrapping_line, [*dict.fromkeys(model.obstacles)],
             followed.cleared or not any(has_gradient(each) for each in own), self.session.zeroings,
             [] if followed.others_stepped else list(followed.drops), self.session.untied(model), model.strange,
-            digest(each.grad for each in named.values() if each.grad is not None and local(each) is each),
+            "" if trainer.name != "no trainer" else digest(
+                each.grad for each in named.values() if each.grad is not None and local(each) is each),
             max(followed.scheduled.values(), default=0), followed.unscaled != 1 or self.session.scale == 1,
             followed.line)
 
@@ -199,15 +200,17 @@ class Judge:
                 continue
             now.model.seen_gradient.add(name)
             means[name] = due
-            part = torch.zeros_like(due.brought[0][where]) if found is None else found
-            count = int(due.at(where).apart(part).sum())
+            part = torch.zeros_like(due.brought[0][where]) if found is None else found.cpu()
             exact = order.expected(name, due.brought, named[name]) if order is not None else None
             promised = promised and exact is not None
             elements += part.numel()
+            if exact is not None and torch.equal(part, exact.to(part.dtype)):
+                continue
+            count = int(due.at(where).apart(part).sum())
             if count:
                 outside[name] = count
-            elif exact is not None and bool((part.cpu() != exact.to(part.dtype)).any()):
-                unequal[name] = int((part.cpu() != exact.to(part.dtype)).sum())
+            elif exact is not None:
+                unequal[name] = int((part != exact.to(part.dtype)).sum())
         self.verdict(now, order if promised else None, outside, unequal, elements)
         clips = clipping.norms(now.followed, named, means) if means else []
         clipping.judge(self.session.book, self.ranks, now.followed, clips, now.peers, now.step, self.session.scale,
@@ -275,8 +278,9 @@ class Judge:
         book = self.session.book
         for now, prediction in self.predictions:
             named, peers = now.named, now.peers
-            kept = {name: digest([each]) for name, each in named.items() if local(each) is each}
-            of_all = self.ranks.everyone((kept, prediction.verdict(named), prediction.due))
+            digests = {name: digest([each]) for name, each in named.items()}
+            kept = {name: digests[name] for name, each in named.items() if local(each) is each}
+            of_all = self.ranks.everyone((kept, prediction.verdict(digests)))
             told = [of_all[rank] for rank in peers]
             name, index = next(((name, index) for index, each in enumerate(told) for name in kept
                                 if each[0][name] != told[0][0][name]), ("", 0))
@@ -286,9 +290,10 @@ class Judge:
                                   named[name].numel(), followed.line)
             elif not name:
                 book.judge("replicas", SAME_BITS, "all ranks hold the same bits after the update")
-            for rank, (_, (verdict, why, wrong, count), _) in zip(peers, told, strict=True):
+            for rank, (_, (verdict, why, wrong)) in zip(peers, told, strict=True):
                 if wrong:
-                    book.find("update", now.step, rank, "another update", why, wrong, count, followed.line)
+                    book.find("update", now.step, rank, "another update", why, wrong,
+                              local(named[wrong]).numel(), followed.line)
                     break
                 book.judge("update", verdict, why)
         self.predictions.clear()

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -68,7 +68,7 @@ class TrainingCheck:
             for module in (dist, distributed_c10d):
                 module.init_process_group, module.destroy_process_group = init_process_group, destroy_process_group
             device_mesh.init_process_group = init_process_group
-            with listening(self.session, self.on_step, self.on_stepped, self.on_skipped):
+            with self.listening():
                 yield self
             self.conclude()
         finally:
@@ -76,6 +76,10 @@ class TrainingCheck:
                 module.init_process_group, module.destroy_process_group = making, ending
             device_mesh.init_process_group = making
             torch.set_default_dtype(default)
+
+    def listening(self) -> AbstractContextManager[None]:
+        """A context in which steps are recorded and judged, once the ranks are connected."""
+        return listening(self.session, self.on_step, self.on_stepped, self.on_skipped)
 
     def connect(self) -> None:
         """Join the ranks; all of them call this, when their process group has been made."""

@@ -19,15 +19,15 @@ class Prediction:
     due: dict[str, str] = field(default_factory=dict)
     why: str = ""
 
-    def verdict(self, named: dict[str, Any]) -> tuple[str, str, str, int]:
-        """Verdict and reason, and the first parameter that differs with its number of elements."""
+    def verdict(self, digests: dict[str, str]) -> tuple[str, str, str]:
+        """Verdict and reason, and the first parameter that differs, by the digests after the update."""
         if self.why:
-            return NOT_JUDGED, self.why, "", 0
+            return NOT_JUDGED, self.why, ""
         for name, due in self.due.items():
-            if digest([named[name]]) != due:
+            if digests[name] != due:
                 text = f"{name} is not what the same optimizer makes of it with this gradient, state and settings"
-                return "", text, name, local(named[name]).numel()
-        return SAME_BITS, "the same optimizer on copies of each parameter", "", 0
+                return "", text, name
+        return SAME_BITS, "the same optimizer on copies of each parameter", ""
 
 
 def predicted(optimizer: Any, named: dict[str, Any]) -> Prediction:
