@@ -1,8 +1,8 @@
 # make run      train digits by DDP and ZeRO Stages I–III on 4 MPI processes and compare every bit
 # make test     the suite, the tests under mpirun included, with the first and the last case of each long table
 # make check    for every save: ruff, mypy, and the tests that need no MPI, no browser and little time
-# make whole    the rest of these tables, the tests that take longest, and the shipped scenarios with their own models; CI
-#               runs both
+# make whole    the rest of these tables, the tests that take longest, all examples of the properties, and the shipped
+#               scenarios with their own models; CI runs both
 # make oracles  ask PyTorch again for the answers that the suite has recorded, and Perfetto whether it reads our traces, in
 #               environments of their own
 # make torch    train one model by our stages, by PyTorch and by DeepSpeed over the same collectives, and write the table of
@@ -44,7 +44,8 @@ check: .venv/test .venv/lint
 
 whole: .venv/test
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "long or rest"
-	SCENARIOS=whole $(BIN)/python -m pytest --numprocesses 2 tests/test_scenarios.py
+	WHOLE=1 $(BIN)/python -m pytest --numprocesses 2 -m hypothesis
+	WHOLE=1 $(BIN)/python -m pytest --numprocesses 2 tests/test_scenarios.py tests/test_lessons.py
 
 oracles: .venv/test .venv-torch/torch .venv-perfetto/perfetto
 	.venv-torch/bin/python -m tests.oracles.torch_gradients build/torch_answers.npz

@@ -56,7 +56,8 @@ def pytest_collection_modifyitems(items):
     """Tests that start processes come first: one worker has them in turn, and no long one is left to the end."""
     tables = defaultdict(list)
     for item in items:
-        tables[item.nodeid.partition("[")[0]].append(item)
+        if not item.get_closest_marker("long"):
+            tables[item.nodeid.partition("[")[0]].append(item)
     for cases in tables.values():
         for item, kept in in_sample(cases):
             broad = item.path.stem.removeprefix("test_") in BROAD

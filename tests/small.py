@@ -1,8 +1,14 @@
-"""The shipped scenarios with few steps, and the five slowest on a smaller model unless SCENARIOS=whole is set."""
+"""What is smaller unless WHOLE is set, as by `make whole`: shipped scenarios, and the number of examples.
+
+Shipped scenarios have few steps, and the five slowest a smaller model.
+"""
 
 import os
 from pathlib import Path
 
+from zerosim.scenario import Scenario, load
+
+WHOLE = bool(os.environ.get("WHOLE"))
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 FEW_STEPS = ("train.steps=4", "train.warmup_steps=0", "check.test_accuracy=0", "check.test_loss=0")
 SMALLER = {
@@ -19,5 +25,14 @@ SMALLER = {
 
 def small(name: str, *more: str) -> list[str]:
     """The overrides of a shipped scenario, those of a test last."""
-    whole = os.environ.get("SCENARIOS") == "whole"
-    return [*FEW_STEPS, *(() if whole else SMALLER.get(name, ())), *more]
+    return [*FEW_STEPS, *(() if WHOLE else SMALLER.get(name, ())), *more]
+
+
+def small_if_it_trains(name: str, *more: str) -> list[str]:
+    """The same; none where it calls collectives alone, and has no steps."""
+    return small(name, *more) if isinstance(load(SCENARIOS / name), Scenario) else []
+
+
+def examples(count: int) -> int:
+    """How many examples of `count` a property is tried on."""
+    return count if WHOLE else count // 3

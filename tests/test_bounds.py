@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.small import examples
 from tests.test_scenario import COMPLETE
 from zerosim.errors import ScenarioError
 from zerosim.scenario import load
@@ -189,7 +190,7 @@ def refusal(path, overrides):
     return None
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(mutated(st.sampled_from([COMPLETE, COLLECTIVE, ""])), st.lists(mutated(OVERRIDES), max_size=2))
 def test_a_mutated_scenario_is_read_or_refused_in_one_line(tmp_path_factory, text, overrides):
     path = tmp_path_factory.getbasetemp() / "mutated.toml"

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from tests.checkpointing import bits, go
+from tests.small import examples
 from tests.training import labelled, scenario
 from zerosim.checkpoint import folders, shards
 from zerosim.checkpoint.full import write_full
@@ -123,7 +124,7 @@ def test_a_transformer_with_tied_embeddings_and_a_frozen_block_goes_on_on_more_r
     optimizer=st.sampled_from(("sgd", "momentum", "adam", "adamw")), clip=st.sampled_from((0.0, 0.1)),
     schedule=st.sampled_from(("constant", "cosine")), hidden=st.sampled_from(((), (5,), (5, 4))),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_on_any_ranks_by_any_stage_every_bit_is_that_of_one_process(
     tmp_path_factory, ranks, stages, units, orders, precision, optimizer, clip, schedule, hidden
 ):
@@ -429,7 +430,7 @@ def refused(folder, built=None, dataset=None, **said):
 
 
 @given(where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), file=st.integers(0, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_flipped_bit_is_found_wherever_it_is(one, tmp_path_factory, where, bit, file):
     folder = copied(one, tmp_path_factory.mktemp("flipped"))
     path = sorted(folder.iterdir())[file]
@@ -511,7 +512,7 @@ def test_a_leg_without_a_stage_is_damage(one, tmp_path, stages):
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_whatever_a_manifest_says_it_is_refused_or_harmless(one, tmp_path_factory, data):
     folder = copied(one, tmp_path_factory.mktemp("hostile"))
 

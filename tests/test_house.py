@@ -181,3 +181,4 @@ def test_make_test_and_make_whole_try_every_case_together():
     makefile = (ROOT.parent / "Makefile").read_text()
     assert '-m "not (long or rest)"' in makefile
     assert '-m "long or rest"' in makefile
+    assert "WHOLE=1 $(BIN)/python -m pytest --numprocesses 2 -m hypothesis" in makefile

@@ -1,6 +1,5 @@
 """What students do: each file in `tests/mistakes`, and each change in its `changed.toml`, is a wrong program.
 
-
 It says which words its diagnosis must have.
 """
 
@@ -31,7 +30,6 @@ def changed(mistake):
         assert text.count(old) == 1
         text = text.replace(old, new)
     return text.lstrip()
-
 
 
 def mistaken(file):

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from tests.mpi.launch import SECONDS_TO_END, mpirun
-from tests.small import SCENARIOS, small
+from tests.small import SCENARIOS, small_if_it_trains
 from zerosim.data import load_dataset
 from zerosim.jobs.collectives import collectives_job
 from zerosim.jobs.job import Request
@@ -24,7 +24,7 @@ ALIKE = ("stage", "equal", "losses", "test", "weights_sha256", "optimizer_sha256
 
 
 def overrides(name):
-    return small(name, "train.steps=2") if isinstance(load(SCENARIOS / name), Scenario) else []
+    return small_if_it_trains(name, "train.steps=2")
 
 
 def by_ranks():
@@ -44,7 +44,7 @@ def locally(name):
     return collectives_document(job.run(job.local_world(), Silent()), {})
 
 
-@pytest.mark.parametrize("ranks", by_ranks())
+@pytest.mark.parametrize("ranks", [2, 3, 5, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (4, 8))])
 def test_the_mpi_world_computes_what_the_local_world_does(ranks, tmp_path):
     names = by_ranks()[ranks]
     runs = [["run", str(SCENARIOS / name), "--json", str(tmp_path / name), "--progress", "none",
@@ -60,6 +60,10 @@ def test_the_mpi_world_computes_what_the_local_world_does(ranks, tmp_path):
                 assert ours[key] == theirs[key], (name, key)
         for key in ("programs", "findings"):
             assert there.get(key) == here.get(key), (name, key)
+
+
+def test_every_number_of_ranks_is_tried():
+    assert sorted(by_ranks()) == [2, 3, 4, 5, 8]
 
 
 def test_where_ranks_outnumber_cores_times_say_so(tmp_path):

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from tests.small import examples
 from tests.training import claiming, labelled, run, scenario
 from zerosim.data import Dataset, load_dataset
 from zerosim.errors import ScenarioError
@@ -37,7 +38,7 @@ def test_every_rank_count_and_optimizer(ranks, optimizer):
     agree(run(ranks=ranks, optimizer=optimizer, micro_batches=2 * ranks, steps=3))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     ranks=st.integers(1, 8),
     per_rank=st.integers(1, 3),

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.small import examples
 from zerosim.data import Dataset, bigram_loss, exact_share, load_dataset, scores, sequences, tasks, text
 from zerosim.data.tasks import TASKS, distinct_digits
 from zerosim.data.text import LARGEST_FILE, shakespeare, tokenised, windows_of
@@ -307,7 +308,7 @@ def task_faults(dataset, name):
     return found
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.sampled_from(sorted(TASKS)), st.integers(1, 24), st.none() | st.integers(2, 13))
 def test_tasks_have_the_right_answers(name, sequence, vocabulary):
     dataset = of(name, sequence, vocabulary)

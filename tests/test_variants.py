@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.mpi.launch import mpirun
+from tests.small import examples
 from tests.training import batches_of, labelled, sabotaged, scenario
 from zerosim.allocation import allocate
 from zerosim.data import load_dataset
@@ -113,7 +114,7 @@ def scenarios(draw):
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(scenarios())
 def test_any_combination_is_equal_to_one_process_and_within_the_formulas(drawn):
     assert run(drawn).failures == []
