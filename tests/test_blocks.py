@@ -10,11 +10,11 @@ from safetensors.numpy import load_file
 from tests.checkpointing import go
 from tests.training import labelled, scenario
 from zerosim.checkpoint import full, shards
-from zerosim.checkpoint.looking import only
 from zerosim.checkpoint.manifest import read_manifest
 from zerosim.checkpoint.reshard import Resharded
 from zerosim.checkpoint.saving import Saving
 from zerosim.checkpoint.shards import ShardReader
+from zerosim.commands.checkpoint import only
 from zerosim.errors import CheckpointError
 from zerosim.models.mlp import mlp
 from zerosim.sharding import shard

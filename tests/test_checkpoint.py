@@ -20,10 +20,10 @@ from tests.small import examples
 from tests.training import labelled, scenario
 from zerosim.checkpoint import folders, shards
 from zerosim.checkpoint.full import write_full
-from zerosim.checkpoint.looking import checkpoints_in, damages, only
 from zerosim.checkpoint.manifest import Manifest, canonical, encoded, read_manifest
 from zerosim.checkpoint.resuming import Restoring
 from zerosim.checkpoint.shards import BLOCK_BYTES, ShardReader
+from zerosim.commands.checkpoint import checkpoints_in, damages, only
 from zerosim.data import load_dataset
 from zerosim.errors import CheckpointError, ZerosimError
 from zerosim.scenario import Check, Data, ModelKeys, Parallel, Scenario, Train, WorldKeys

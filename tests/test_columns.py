@@ -13,9 +13,9 @@ from tests.test_planted import outcome_of
 from tests.test_report import changed
 from tests.training import labelled, run, scenario
 from zerosim.cli import main
+from zerosim.notebook.outcome import compared
 from zerosim.report import columns
 from zerosim.report.page import sections
-from zerosim.report.rows import compared
 from zerosim.scenario import load
 
 

@@ -27,8 +27,8 @@ from zerosim.scenario.sections import Variant
 from zerosim.sharding import split
 from zerosim.stages.feedback import Residuals
 from zerosim.stages.state import residual_of
-from zerosim.training.alone import alone
 from zerosim.training.batches import Batches
+from zerosim.training.build import alone
 from zerosim.training.experiment import prepare
 from zerosim.worlds.local import spawn
 

@@ -12,8 +12,7 @@ import zerosim as zs
 from tests.pages import HOSTILE
 from zerosim.cli import main
 from zerosim.errors import LaunchError, ScenarioError, UsageError
-from zerosim.notebook.outcome import ShownOutcome, override, shown_outcome
-from zerosim.report.rows import compared
+from zerosim.notebook.outcome import ShownOutcome, compared, override, shown_outcome
 from zerosim.report.run_document import RunDocument
 
 SMALL = """

@@ -11,7 +11,7 @@ import pytest
 from tests import pictures
 from tests.pictures import ROOT, TABLES, faults, records
 from zerosim.notebook import run
-from zerosim.report.rows import compared
+from zerosim.notebook.outcome import compared
 from zerosim.report.run_document import runs_of
 from zerosim.scenario import load, resolved
 

@@ -8,10 +8,8 @@ import sys
 
 import pytest
 
-from zerosim.instruments import limit
 from zerosim.instruments import resident as module
-from zerosim.instruments.limit import MemoryLimit, data_bytes
-from zerosim.instruments.resident import resident_bytes
+from zerosim.instruments.resident import MemoryLimit, data_bytes, resident_bytes
 
 MEGABYTES = 10**6
 HELD = 50 * MEGABYTES
@@ -44,7 +42,7 @@ def test_a_limit_of_0_is_none():
 
 STARVED = """
 import numpy as np
-from zerosim.instruments.limit import MemoryLimit
+from zerosim.instruments.resident import MemoryLimit
 with MemoryLimit(100_000_000):
     np.empty(50_000_000, np.uint8)
     try:
@@ -63,7 +61,7 @@ def test_what_exceeds_a_limit_is_a_memory_error():
 
 HOLDING = """
 import numpy as np
-from zerosim.instruments.limit import data_bytes
+from zerosim.instruments.resident import data_bytes
 from zerosim.instruments.resident import resident_bytes
 def grown():
     return data_bytes() - data, resident_bytes() - resident
@@ -83,13 +81,10 @@ def test_memory_counts_as_data_while_it_is_held_and_as_resident_from_its_first_t
         [HELD, 0, HELD, HELD, 0, 0], abs=10 * MEGABYTES)
 
 
-def file_of(text):
-    return lambda *_, **__: io.StringIO(text)
-
-
 def test_the_files_of_the_operating_system_are_read_as_its_manual_says(monkeypatch):
-    monkeypatch.setattr(limit, "open", file_of("VmPeak:\t   7 kB\nVmData:\t  12 kB\nVmStk:\t 5 kB\n"), raising=False)
-    monkeypatch.setattr(module, "open", file_of("90 30 20 1 0 10 0\n"), raising=False)
+    texts = {"/proc/self/status": "VmPeak:\t   7 kB\nVmData:\t  12 kB\nVmStk:\t 5 kB\n",
+             "/proc/self/statm": "90 30 20 1 0 10 0\n"}
+    monkeypatch.setattr(module, "open", lambda path, **_: io.StringIO(texts[path]), raising=False)
     assert (data_bytes(), resident_bytes()) == (12 * 1024, 30 * os.sysconf("SC_PAGE_SIZE"))
 
 
@@ -136,7 +131,7 @@ def test_no_limit_is_too_large():
 
 SCANTY = """
 import resource, sys
-from zerosim.instruments.limit import data_bytes, let_blas_allocate
+from zerosim.instruments.resident import data_bytes, let_blas_allocate
 resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + 40_000_000, -1))
 try:
     let_blas_allocate()
@@ -145,7 +140,7 @@ except MemoryError:
 """
 AFTERWARDS = """
 import numpy as np
-from zerosim.instruments.limit import MemoryLimit, let_blas_allocate
+from zerosim.instruments.resident import MemoryLimit, let_blas_allocate
 let_blas_allocate()
 with MemoryLimit(2_000_000):
     assert (np.ones((200, 200)) @ np.ones((200, 200)))[0, 0] == 200

@@ -28,8 +28,8 @@ from zerosim.proofs.proof import prove
 from zerosim.proofs.subject import Subject
 from zerosim.sharding import split
 from zerosim.stages.adding import ADDITIONS
-from zerosim.training.alone import alone
 from zerosim.training.batches import Batches
+from zerosim.training.build import alone
 from zerosim.worlds.local import spawn
 
 WEIGHTS = (

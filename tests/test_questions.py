@@ -17,7 +17,7 @@ from zerosim.planner.failures import Failures
 from zerosim.planner.planning import planned
 from zerosim.planner.questions import Question
 from zerosim.planner.reading import read_plan, task_of
-from zerosim.report.plan_csv import csv_of
+from zerosim.report.plan_table import csv_of
 
 LLAMA = str(Path(__file__).parents[1] / "scenarios" / "plans" / "llama3_8b.toml")
 SMALL = {"model.layers": 2, "check.mfu": [], "check.fits": [], "check.does_not_fit": []}

@@ -38,7 +38,7 @@ from zerosim.instruments.trace import (
     union,
 )
 from zerosim.report.document import document
-from zerosim.report.times import show_times
+from zerosim.report.timeline import show_times
 from zerosim.report.trace_events import trace_events
 from zerosim.scenario.sections import Variant
 from zerosim.training.experiment import prepare

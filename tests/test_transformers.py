@@ -23,7 +23,7 @@ from zerosim.models.transformer import TransformerShape, transformer
 from zerosim.numerics import draws
 from zerosim.scenario.sections import STAGE_KEYS, Variant
 from zerosim.stages.replica import Replica
-from zerosim.training.sampling import continued
+from zerosim.training.collect import continued
 
 LLAMA = {"architecture": "llama", "width": 12, "heads": 6, "key_value_heads": 3, "inner": 5}
 DROPOUT = {"dropout": 0.3}

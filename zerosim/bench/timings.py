@@ -12,12 +12,14 @@ a transformer of GPT-2's shape with 4 blocks, width 256 and 8 heads, on 16 seque
               step: their ratio is that of the step to the step without them
 
 `worlds` measures the local world only, in seconds: a thousand ranks, a proof on many ranks, many examples of a law.
+`plan` measures plans by ranks, layers and bytes.
 """
 
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,15 +35,21 @@ from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.instruments.resident import keep_freed
 from zerosim.instruments.trace import Tracer
 from zerosim.instruments.traffic import Traffic
+from zerosim.models.units import Task
 from zerosim.payloads.extents import Extent
+from zerosim.planner.cluster import cluster_of
+from zerosim.planner.network import written_ns
+from zerosim.planner.rehearsal import rehearse
 from zerosim.proofs.proof import prove
 from zerosim.proofs.subject import named_subject
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
+from zerosim.scenario.machine import ClusterKeys
 from zerosim.sharding import split
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Replica
 from zerosim.training.batches import Batches
 from zerosim.training.build import initial_weights, replica
+from zerosim.training.config import configured
 from zerosim.training.experiment import prepare
 from zerosim.worlds.checked import Checked
 from zerosim.worlds.local import spawn
@@ -272,3 +280,43 @@ def batches_of(ranks: int, stage: str, workload: Workload) -> Batches:
     )
     experiment = prepare(scenario, workload.dataset())
     return Batches(experiment.rows[0], experiment.dataset)
+
+
+RING_RANKS = (64, 256, 1024)
+STEPS = (
+    (1024, 128, 25600, 1), (16384, 128, 25600, 1), (1024, 32, 4096, 1), (1024, 1000, 4096, 1), (1024, 32, 4096, 32),
+)
+"""Ranks, layers, width, and sequences per micro-batch."""
+SEQUENCE, VOCABULARY, HEAD_SIZE = 2048, 51200, 128
+
+
+def time_plans() -> list[Sample]:
+    """The seconds to plan a ring message by message, and to plan steps of Stage III of transformers."""
+    cluster = cluster_of(ClusterKeys(), Scenario().origin, max(RING_RANKS))
+    rings = [
+        duration(
+            f"ring all-reduce on {ranks:,} ranks, message by message",
+            partial(written_ns, ring.all_reduce, ranks * 10**6, 2, cluster, ranks),
+        )
+        for ranks in RING_RANKS
+    ]
+    return rings + [timed_step(*each) for each in STEPS]
+
+
+def timed_step(ranks: int, layers: int, width: int, samples: int) -> Sample:
+    """The seconds to plan one step; its model is built before."""
+    scenario = Scenario(
+        world=WorldKeys(ranks),
+        model=ModelKeys(
+            kind="transformer", layers=layers, width=width, heads=width // HEAD_SIZE, vocabulary=VOCABULARY,
+            sequence=SEQUENCE,
+        ),
+        train=Train(micro_batch=samples, micro_batches=ranks, precision="bf16"),
+        parallel=Parallel(stages=("zero3",), prefetch=True, overlap=True, recompute=True),
+    )
+    (row,) = scenario.rows
+    config = configured(row, Task(SEQUENCE, VOCABULARY, "cross_entropy", tokens=True))
+    cluster = cluster_of(scenario.cluster, scenario.origin, ranks)
+    size = f"{config.model.count / 1e9:,.0f} billion parameters in {layers:,} layers"
+    words = f"Stage III, {size} on {ranks:,} ranks, micro-batches of {samples}"
+    return duration(words, lambda: rehearse(config, cluster))

@@ -14,11 +14,10 @@ from zerosim.bench.checkpoints import time_checkpoints
 from zerosim.bench.cluster import measure_cluster
 from zerosim.bench.collectives import GLOO, OWN, Own, fit, measured_switches, time_collectives
 from zerosim.bench.outside import OUTSIDE
-from zerosim.bench.plans import time_plans
 from zerosim.bench.published import MPT, compare, lines_of
 from zerosim.bench.samples import Sample
 from zerosim.bench.spent import time_spent
-from zerosim.bench.timings import RANKS, WORKLOADS, Workload, time_ledgers, time_steps, time_worlds
+from zerosim.bench.timings import RANKS, WORKLOADS, Workload, time_ledgers, time_plans, time_steps, time_worlds
 from zerosim.bench.wires import measure_sums
 from zerosim.comm import Communicator
 from zerosim.commands.arguments import whole_number

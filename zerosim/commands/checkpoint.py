@@ -1,14 +1,17 @@
 """`zerosim checkpoint`: the contents of a checkpoint, its verification, and its weights as one file."""
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from zerosim.checkpoint import folders
 from zerosim.checkpoint.full import write_full
-from zerosim.checkpoint.looking import checkpoints_in, damages, only
 from zerosim.checkpoint.manifest import Manifest, read_manifest
+from zerosim.checkpoint.shards import ShardReader
 from zerosim.commands.output import check_writable, complain, standard_output, write_json
 from zerosim.errors import CheckpointError, UsageError
+from zerosim.files import contents, is_file, is_folder
 from zerosim.report.checkpoint_table import checkpoint_document, show_arrays, show_checkpoints
 
 ACTIONS = {
@@ -75,3 +78,34 @@ def verify(arguments: argparse.Namespace, folder: Path) -> int:
             console.print(f"{each}: every byte matches its digest, after step {manifest.step}, on "
                           f"{manifest.ranks} ranks", markup=False, soft_wrap=True)
     return code
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """All checkpoints in the folder of a run or of a row, by row and step; or `folder` itself if it is one."""
+    if not is_folder(folder):
+        raise CheckpointError(f"{folder}: no such folder; name the folder of a run, a row or a checkpoint")
+    if is_file(folder / folders.MANIFEST):
+        return [folder]
+    rows = [folder, *filter(is_folder, contents(folder))]
+    found = [row / folders.name_of(step) for row in rows for step in folders.steps_in(row)]
+    if not found:
+        raise CheckpointError(f"{folder} has no checkpoint in it; name the folder of a run, a row or a checkpoint")
+    return found
+
+
+def only(folder: Path) -> Path:
+    """The last checkpoint of the only row in `folder`."""
+    found = checkpoints_in(folder)
+    if len({each.parent for each in found}) > 1:
+        rows = ", ".join(dict.fromkeys(str(each.parent) for each in found))
+        raise CheckpointError(f"{folder} has checkpoints of several rows; name the folder of one: {rows}")
+    return found[-1]
+
+
+def damages(folder: Path, manifest: Manifest) -> Iterator[CheckpointError]:
+    """One error for each damaged file: every byte is checked against a digest."""
+    for shard in manifest.shards:
+        try:
+            ShardReader(folder, shard.file).verify()
+        except CheckpointError as error:
+            yield error

@@ -21,8 +21,7 @@ from zerosim.report.grid import show_words
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.plan import drawn, plan_page
 from zerosim.report.page.vega import converter
-from zerosim.report.plan_csv import csv_of
-from zerosim.report.plan_table import show_plan
+from zerosim.report.plan_table import csv_of, show_plan
 from zerosim.report.table import show_heading
 from zerosim.report.trace_events import trace_events
 from zerosim.scenario.parts import python_run

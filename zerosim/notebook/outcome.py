@@ -13,13 +13,12 @@ from rich.console import Console
 from zerosim.errors import LaunchError, UsageError
 from zerosim.jobs import Request, load_job
 from zerosim.notebook.shown import Page, Picture, Shown, printed
-from zerosim.report import rows
 from zerosim.report.collectives import show_collectives
+from zerosim.report.columns import FIGURES, MEASURED
 from zerosim.report.page.drawings import Drawings
-from zerosim.report.page.excerpt import excerpt
-from zerosim.report.page.page import page
+from zerosim.report.page.page import excerpt, page
 from zerosim.report.page.vega import Spec, svg
-from zerosim.report.run_document import RunDocument
+from zerosim.report.run_document import KINDS, RowDocument, RunDocument
 from zerosim.report.table import show_run
 from zerosim.scenario import Scenario, Source
 from zerosim.training.program import Silent
@@ -38,15 +37,15 @@ class ShownOutcome(Shown):
 
     def losses(self) -> list[dict[str, Any]]:
         """A plain dict for each step of each row: `name`, `step`, `loss`."""
-        return rows.losses(self.run)
+        return losses(self.run)
 
     def spans(self) -> list[dict[str, Any]]:
         """A plain dict for each activity of a rank in the traced step of each row."""
-        return rows.spans(self.run)
+        return spans(self.run)
 
     def memory(self) -> list[dict[str, Any]]:
         """A plain dict for each change of a rank's memory in the traced step of each row."""
-        return rows.memory(self.run)
+        return memory(self.run)
 
     @cached_property
     def _specs(self) -> dict[str, Spec]:
@@ -75,7 +74,7 @@ def shown_outcome(outcome: Outcome, document: dict[str, Any]) -> ShownOutcome:
     return ShownOutcome(
         outcome, outcome.passed, str(document["verdict"]), f"<outcome of {run.title!r}: {document['verdict']}>",
         show=lambda console: show_run(console, run.untraced), make_document=lambda: document,
-        rows_of=lambda _: rows.compared(run), excerpt=lambda: str(excerpt(run)), width=80,
+        rows_of=lambda _: compared(run), excerpt=lambda: str(excerpt(run)), width=80,
         make_page=lambda: Page(page([run]), f"all of {run.title or 'a run'}"), run=run)
 
 
@@ -137,3 +136,56 @@ def of_numpy(value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} is not a NumPy type")
+
+
+Rows = list[dict[str, Any]]
+
+
+def compared(run: RunDocument) -> Rows:
+    """A row for each line of the comparison."""
+    return [compared_row(row) for row in run.rows]
+
+
+def compared_row(row: RowDocument) -> dict[str, Any]:
+    found = row.found
+    return {
+        **{key: found[key] for key in ("name", "stage", "equal", "compared_with")},
+        "final_loss": float(found["losses"][-1]) if found["losses"] else None,
+        "test": None if found["test"] is None else float(found["test"]),
+        **{figure.key: figure.value(row) for figure in FIGURES},
+        **{key: found.get(key) for key in MEASURED},
+        "hidden": row.hidden,
+        "train_seconds": found["seconds"]["train"],
+        "weights_sha256": found["weights_sha256"],
+    }
+
+
+def losses(run: RunDocument) -> Rows:
+    """A row for each step of each line; the first step is 1."""
+    return [
+        {"name": row.found["name"], "step": step, "loss": float(loss)}
+        for row in run.rows for step, loss in enumerate(row.found["losses"], 1)
+    ]
+
+
+def spans(run: RunDocument) -> Rows:
+    """A row for each span of each line and traced step."""
+    return [
+        {"name": row.found["name"], "step": step["step"], **span}
+        for row in run.rows for step in traced(row) for span in step["spans"]
+    ]
+
+
+def memory(run: RunDocument) -> Rows:
+    """A row for each change of a rank's memory, of each line and traced step."""
+    return [
+        {"name": row.found["name"], "step": step["step"], "rank": step["rank"], "ns": at["ns"],
+         **{kind: at.get(kind, 0) for kind in KINDS}}
+        for row in run.rows for step in traced(row) for at in step["memory"]
+    ]
+
+
+def traced(row: RowDocument) -> list[dict[str, Any]]:
+    """Every traced step of every rank."""
+    found: list[dict[str, Any]] = (row.found.get("trace") or {"steps": []})["steps"]
+    return found

@@ -6,8 +6,7 @@ from zerosim.notebook.shown import Page, Shown, printed
 from zerosim.planner.planning import Plan
 from zerosim.report.grid import Column, show_grid
 from zerosim.report.page.plan import excerpt, plan_page
-from zerosim.report.plan_csv import flat
-from zerosim.report.plan_table import columns, names_of, sentence, show_plan
+from zerosim.report.plan_table import columns, flat, names_of, sentence, show_plan
 
 AT_THE_PROMPT = ("memory", "fits", "step", "waits", "MFU")
 """The columns of the short table."""

@@ -1,7 +1,10 @@
-"""A plan in the terminal: a table, the bound of each row, and the best row that fits."""
+"""A plan in the terminal: a table, the bound of each row, the best row that fits, a sweep side by side; and as CSV."""
 
+import csv
+import io
 from collections.abc import Sequence
 from math import inf
+from typing import Any
 
 from rich.console import Console
 
@@ -11,7 +14,6 @@ from zerosim.planner.planning import Plan
 from zerosim.planner.questions import Answers
 from zerosim.planner.software import Software
 from zerosim.report.grid import Column, show_grid, show_words
-from zerosim.report.sweep_table import show_sweep
 from zerosim.words import FAR, common_unit, ignored_in_words, in_unit, joined, joined_names, plural
 
 
@@ -204,3 +206,74 @@ def show_scaling(console: Console, rows: Sequence[PlannedRow]) -> None:
         first = curve[0].tokens_per_second
         shares = [f"{row.tokens_per_second / first:.0%} on {row.config.ranks:,}" for row in curve if first]
         show_words(console, f"{name}, speed of a device: {joined(shares)}")
+
+
+def show_sweep(console: Console, plan: Plan, data: str) -> None:
+    """Show the speed of all rows of a sweep side by side, in `data` per second; nothing without a sweep."""
+    swept = [row for row in plan.rows if row.swept]
+    if not swept:
+        return
+    key = column_key(swept)
+    headings = list(dict.fromkeys(heading(row, key) for row in swept))
+    names = list(dict.fromkeys(label(row, key) for row in swept))
+    cells = {(label(row, key), heading(row, key)): cell(row, best=row is plan.best) for row in swept}
+    meaning = f"{data}/s on each device by {key}; * is the best that fits, + what is too much, in GB"
+    show_words(console, meaning, style="dim")
+    show_grid(console, names, [
+        Column(said, [cells.get((name, said), "") for name in names]) for said in headings])
+
+
+def column_key(rows: Sequence[PlannedRow]) -> str:
+    """The swept key of the columns: the micro-batch, or else the first."""
+    keys = [said.split("=", 1)[0] for said in rows[0].swept]
+    return next((key for key in keys if key == "train.micro_batch"), keys[0])
+
+
+def heading(row: PlannedRow, key: str) -> str:
+    """The value of the columns' key in a row."""
+    return next(said.split("=", 1)[1] for said in row.swept if said.startswith(f"{key}="))
+
+
+def label(row: PlannedRow, key: str) -> str:
+    """A row's stage, its ranks, and its other swept keys."""
+    others = [said.rsplit(".", 1)[-1] for said in row.swept if not said.startswith(f"{key}=")]
+    return ", ".join([row.config.name, f"{row.config.ranks:,} ranks", *others])
+
+
+def cell(row: PlannedRow, *, best: bool) -> str:
+    """A row's speed, or the memory beyond the device's."""
+    return f"{row.tokens_per_second:,.0f}{'*' * best}" if row.fits else f"+{row.missing_bytes / 1e9:.1f}"
+
+
+def csv_of(plan: Plan) -> str:
+    """A line for each row: each swept key in its own column, then every figure of `zerosim plan --json`."""
+    document = plan.document()
+    rows = [row.pop("swept") | flat(row) for row in document["rows"]]
+    if document["answers"] is not None:
+        rows = [row | {key: answer[key] for key in ("days", "goodput", "dollars", "in_time")}
+                for row, answer in zip(rows, document["answers"]["rows"], strict=True)]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), restval="", extrasaction="raise", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def flat(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the document with nested dicts flattened.
+
+    >>> flat({"name": "DDP", "memory": {"peak": 3, "resting": {"parameters": 1}}, "mfu": 0.5})
+    {'name': 'DDP', 'peak_bytes': 3, 'resting_parameters_bytes': 1, 'mfu': 0.5}
+    """
+    found: dict[str, Any] = {}
+    for key, value in row.items():
+        if not isinstance(value, dict):
+            found[key] = value
+            continue
+        if key != "memory":
+            found[key] = "; ".join(f"{name}: {why}" for name, why in value.items())
+            continue
+        held = {kind: each for kind, each in value.items() if kind != "resting"}
+        resting = {f"resting_{kind}": each for kind, each in value["resting"].items()}
+        found |= {f"{kind}_bytes": each for kind, each in (held | resting).items()}
+    return found

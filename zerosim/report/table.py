@@ -22,8 +22,7 @@ from zerosim.report.details import show_details
 from zerosim.report.grid import GAP, Column, longest, show_grid, show_words
 from zerosim.report.legend import show_legend
 from zerosim.report.run_document import RowDocument, RunDocument, unit_of
-from zerosim.report.timeline import show_timeline
-from zerosim.report.times import show_times
+from zerosim.report.timeline import show_timeline, show_times
 from zerosim.stages import STAGES
 from zerosim.verdict.diagnosis import Divergence
 from zerosim.words import grouped, ignored_in_words, joined, joined_names, plural, short_digest, spread

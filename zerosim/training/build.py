@@ -1,6 +1,6 @@
-"""Constructors for a row: the replica of one rank, and the reference."""
+"""Constructors for a row: the replica of one rank, and the reference, which trains in one process."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from zerosim.instruments.trace import WAIT
 from zerosim.models.units import Unit
 from zerosim.numerics import draws
 from zerosim.optim.update import WeightUpdates
-from zerosim.reference import Arithmetic, Reference
+from zerosim.reference import Arithmetic, Reference, Snapshot
 from zerosim.stages.accumulating import ACCUMULATION
 from zerosim.stages.adding import add_replicas, widening
 from zerosim.stages.beside import Beside
@@ -49,6 +49,7 @@ from zerosim.stages.storage import (
     Shards,
     Storage,
 )
+from zerosim.training.batches import Batches
 from zerosim.training.config import Config
 from zerosim.training.offload import shelf
 from zerosim.training.tiers import Tiers
@@ -249,3 +250,16 @@ def reference(config: Config) -> Reference:
             delayed=config.row.parallel.delayed_update,
         ),
     )
+
+
+def alone(batches: Batches) -> Iterator[tuple[Config, Snapshot]]:
+    """The snapshots before the first step and after each step, each with the config of its leg.
+
+    At the boundary of two legs there are two snapshots of the same step, in the units and chunks of each leg.
+    """
+    last: Snapshot | None = None
+    for leg in batches.config.legs:
+        stretch = Batches(leg.config, batches.dataset).all_ranks(last.step if last else 0, leg.until)
+        for snapshot in reference(leg.config).train(stretch, last):
+            yield leg.config, snapshot
+        last = snapshot

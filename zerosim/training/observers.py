@@ -8,8 +8,7 @@ from zerosim.comm import Communicator
 from zerosim.instruments.faults import Faults
 from zerosim.instruments.lifetimes import Lifetimes
 from zerosim.instruments.location import Locator
-from zerosim.instruments.memory import HeldAtBeginnings, Ledger
-from zerosim.instruments.moves import Moves
+from zerosim.instruments.memory import HeldAtBeginnings, Ledger, Moves
 from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.instruments.trace import Tracer
 from zerosim.instruments.traffic import Traffic

@@ -13,7 +13,7 @@ import numpy as np
 from zerosim.allocation import Allocator, Array
 from zerosim.autograd.shelf import InMemory, Offloaded, Shelf
 from zerosim.training.config import Config
-from zerosim.training.nameless import NamelessFile
+from zerosim.training.tiers import NamelessFile
 
 
 def shelf(config: Config, allocate: Allocator) -> Shelf:

@@ -32,9 +32,8 @@ from zerosim.numerics.not_a_number import with_one_nan
 from zerosim.sharding import split
 from zerosim.stages.adding import add_replicas
 from zerosim.stages.replica import Batch, Replica
-from zerosim.training.alone import alone
 from zerosim.training.batches import Batches
-from zerosim.training.build import initial_weights, replica
+from zerosim.training.build import alone, initial_weights, replica
 from zerosim.training.collect import collected
 from zerosim.training.comparison import (
     Checker,

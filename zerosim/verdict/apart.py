@@ -16,8 +16,8 @@ from zerosim.comm import Communicator
 from zerosim.models.units import Model, Unit
 from zerosim.reference import Snapshot
 from zerosim.sharding import chunk_length
-from zerosim.training.alone import alone
 from zerosim.training.batches import Batches
+from zerosim.training.build import alone
 from zerosim.training.comparison import published
 from zerosim.training.config import Config
 from zerosim.verdict.diagnosis import bit_pattern, element, full_name, number_line, orders_of_addition

@@ -13,8 +13,8 @@ from zerosim.payloads.terms import Symbol, symbols
 from zerosim.reference import Snapshot
 from zerosim.sharding import Mesh, chunk_length, split
 from zerosim.stages.adding import Addition, add_replicas
-from zerosim.training.alone import alone
 from zerosim.training.batches import Batches
+from zerosim.training.build import alone
 from zerosim.training.comparison import WEIGHTS, Evidence, comparable, published, states, with_padding
 from zerosim.training.config import Config
 from zerosim.worlds.local import spawn

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from zerosim.comm import Communicator
-from zerosim.instruments.limit import MemoryLimit, let_blas_allocate
-from zerosim.instruments.resident import keep_freed, return_freed
+from zerosim.instruments.resident import MemoryLimit, keep_freed, let_blas_allocate, return_freed
 from zerosim.training.alike import alike_everywhere
 from zerosim.training.batches import Batches
 from zerosim.training.experiment import Experiment

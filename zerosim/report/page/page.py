@@ -1,15 +1,16 @@
 """The page: sections, styles, scripts and data in one file that loads nothing."""
 
 import json
+from base64 import b64encode
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
+from zerosim.errors import UsageError
 from zerosim.report.activities import ACTIVITIES, activity, is_paler
 from zerosim.report.page import divergences, origins, pictures, sections, step_pictures, steps, vega
-from zerosim.report.page.calls import calls
 from zerosim.report.page.drawings import Drawings
-from zerosim.report.page.markup import Markup, element
+from zerosim.report.page.markup import Markup, element, joined
 from zerosim.report.page.textures import definitions
 from zerosim.report.run_document import RunDocument
 from zerosim.report.schedule import Schedule
@@ -33,7 +34,7 @@ def page(runs: Sequence[RunDocument]) -> str:
     if any(row.steps for row in rows):
         about_times = [run.about_times for run in runs if run.about_times]
         content += [sections.step(rows, drawings, about_times), sections.traffic(rows), sections.losses(rows)]
-    content += map(calls, filter(lambda row: "calls" in row.found, rows))
+    content += map(sections.calls, filter(lambda row: "calls" in row.found, rows))
     content += [sections.schedules(stepped, ranks), divergences.divergence(rows), divergences.apart(runs)]
     content += map(origins.origin, runs)
     data = {
@@ -110,3 +111,28 @@ def columns(values: pictures.PictureValues) -> dict[str, list[Any]]:
     {'a': [1, 3], 'b': [2, 4]}
     """
     return {key: [value[key] for value in values] for key in values[0]} if values else {}
+
+
+PICTURES = {"kept": "memory of a rank between steps, by kind",
+            "sent": "bytes sent by a rank in a step, by collective"}
+
+
+def excerpt(run: RunDocument) -> Markup:
+    """The verdict, the table, and pictures of kept and sent bytes; a sentence if pictures cannot be drawn."""
+    said = [element("p", element("strong", run.title)), element("p", str(run.document["verdict"])),
+            sections.failures(run)]
+    if not run.rows:
+        return joined(*said)
+    return joined(*said, sections.rows_table(run.rows), images(run))
+
+
+def images(run: RunDocument) -> Markup:
+    """Pictures as images: the styles and names of SVG inside the page would apply to all cells."""
+    specs = dict(Drawings(run.rows).files())
+    try:
+        drawn = {about: vega.svg(specs[name]) for name, about in PICTURES.items() if name in specs}
+    except UsageError as error:
+        return element("p", str(error))
+    return joined(*(
+        element("p", element("img", src=f"data:image/svg+xml;base64,{b64encode(each.encode()).decode()}", alt=about))
+        for about, each in drawn.items()))

@@ -303,3 +303,19 @@ def schedules(stepped: Sequence[dict[str, Any]], ranks: int) -> Markup:
                         aria_label="contents of every rank after this round"),
                 element("p", "", id="schedule-detail", class_="legend", aria_live="polite"),
                 element("p", "", id="schedule-words", aria_live="polite"), id="player"))
+
+
+def calls(row: RowDocument) -> Markup:
+    """A table of the calls of rank 0, in order."""
+    lines = [
+        element("tr", element("td", call["collective"]), element("td", call["by"]),
+                element("td", f"{call['sent_bytes']:,}"), element("td", f"{call['messages']:,}"))
+        for call in row.found["calls"][0]
+    ]
+    heads = ("collective", "called by", "bytes sent", "messages")
+    return section(
+        "calls", f"{row.name}: calls of collectives",
+        element("p", "Rank 0 in the last step. A line of PyTorch is followed by the line of the script that called it.",
+                class_="legend"),
+        scrolling(element("table", element("thead", element("tr", *(
+            element("th", each, scope="col") for each in heads))), element("tbody", *lines))))
