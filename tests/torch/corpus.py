@@ -1056,6 +1056,14 @@ def blind(fault):
     return "" if text or unlike else f"not noticed by {script}"
 
 
+def unobserved():
+    """The observations that are missing from checks of wasteful scripts."""
+    due = {"ddp_accumulating_reducing_each": "reductions", "fsdp": "gathers", "static_graph": "reductions",
+           "batch_norm": "BatchNorm", "tied_weights_cut_apart": "unused parameters"}
+    found = {name: {each["what"] for each in judged(CASES[name])[1]["observations"]} for name in due}
+    return ", ".join(f"{name}: {what}" for name, what in due.items() if what not in found[name])
+
+
 def main(names):
     ours = "TORCHELASTIC_RUN_ID" not in os.environ
     if ours:
@@ -1078,7 +1086,10 @@ def main(names):
             print(f"{name}: {text or 'as it should be'}", flush=True)
             for each in said.get("verdicts", []) + said.get("findings", []) if names else ():
                 print("   ", each)
+    missing = "" if names else unobserved()
+    failures, count = failures + bool(missing), count + 1
     if dist.get_rank() == 0:
+        print(missing and f"not observed: {missing}")
         print(f"{count - failures} of {count} are judged as they should be", flush=True)
     dist.destroy_process_group()
     return int(failures > 0)

@@ -59,9 +59,8 @@ class Book:
         self.verdicts.setdefault(what, {}).setdefault(verdict, why)
 
     def observe(self, what: str, text: str, sent_bytes: int = 0, line: str = "") -> None:
-        """Count one more occurrence; its bytes are added."""
-        entry = self.observations.setdefault(what, {"what": what, "text": text, "bytes": 0, "line": line})
-        entry["bytes"] += sent_bytes
+        """Keep the first observation of each kind; the bytes are those of one rank and step."""
+        self.observations.setdefault(what, {"what": what, "text": text, "bytes": sent_bytes, "line": line})
 
 
 def merged(books: Iterable[Book], steps: int) -> dict[str, Any]:
@@ -101,7 +100,7 @@ def lines(document: dict[str, Any]) -> list[str]:
     found = [str(CheckFinding(**each)) for each in document["findings"]]
     said = [f"zerosim: FOUND {text}" for text in found]
     for each in document["observations"]:
-        cost = f", {each['bytes']:,} bytes per rank" if each["bytes"] else ""
+        cost = f", {each['bytes']:,} bytes per rank and step" if each["bytes"] else ""
         said.append(f"zerosim: observed: {each['text']}{cost}{' (' + each['line'] + ')' if each['line'] else ''}")
     said += [f"zerosim: {each['what']}: {each['verdict']}: {each['why']}" for each in document["verdicts"]]
     steps = document["steps"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from zerosim.torch.verdicts import clipping, inputs
+from zerosim.torch.verdicts import clipping, inputs, waste
 from zerosim.torch.verdicts.causes import WrongGradient, cause_of
 from zerosim.torch.verdicts.declared import DeclaredSum, declared
 from zerosim.torch.verdicts.findings import NOT_JUDGED, SAME_BITS, WITHIN
@@ -214,7 +214,8 @@ class Judge:
         self.verdict(now, order if promised else None, outside, unequal, elements)
         clips = clipping.norms(now.followed, named, means) if means else []
         clipping.judge(self.session.book, self.ranks, now.followed, clips, now.peers, now.step, self.session.scale,
-                       bool(self.session.book.findings))
+                       any(what == "gradient" for what, _ in self.session.book.findings))
+        waste.observe(self.session.book, now.model, len(now.peers), now.followed.line)
         self.predictions.append((now, predicted(now.followed.optimizer, named)))
 
     def where(self, now: Round, name: str) -> tuple[slice, ...]:

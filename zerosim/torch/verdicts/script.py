@@ -43,7 +43,7 @@ class TrainingCheck:
         self._judge: Judge | None = None
         self._meetings = 0
         self._judged = False
-        self._closure = False
+        self._steps: set[int] = set()
 
     @contextmanager
     def around(self) -> Iterator["TrainingCheck"]:
@@ -118,6 +118,7 @@ class TrainingCheck:
         if self._judged and self._judge is not None:
             with self._alone():
                 self._judge.after(followed)
+            self._steps.add(followed.updates + 1)
         followed.updates += 1
         self.session.forget(followed)
 
@@ -150,7 +151,7 @@ class TrainingCheck:
         """Compare what is known at the end, and put the findings of all ranks together. All ranks call this."""
         if self.document is not None:
             return
-        steps = max((each.updates for each in self.session.optimizers), default=0)
+        steps = len(self._steps)
         judge = self._judge
         if judge is None:
             self.session.book.judge("gradient", NOT_JUDGED, "the script has made no process group")
