@@ -15,8 +15,8 @@ from zerosim.data import Dataset
 from zerosim.formulas.addresses import fragmentation
 from zerosim.instruments.lifetimes import Lifetime
 from zerosim.notebook.outcome import compared
-from zerosim.report.bars import KINDS
 from zerosim.report.document import document
+from zerosim.report.legend import KINDS
 from zerosim.report.table import show_run
 from zerosim.scenario import Check
 from zerosim.scenario.sections import Variant

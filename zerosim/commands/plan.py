@@ -13,6 +13,7 @@ from zerosim.commands.output import check_outputs, check_writable, standard_outp
 from zerosim.commands.pictures import name_and_file, pictured, write_picture
 from zerosim.errors import UsageError
 from zerosim.files import write_text
+from zerosim.jobs.training import files_of_training
 from zerosim.planner import foreign
 from zerosim.planner.foreign import ForeignKeys
 from zerosim.planner.questions import Question
@@ -25,7 +26,6 @@ from zerosim.report.plan_table import csv_of, show_plan
 from zerosim.report.table import show_heading
 from zerosim.report.trace_events import trace_events
 from zerosim.scenario.parts import python_run
-from zerosim.scenario.reading import files_of_training
 from zerosim.words import joined
 
 

@@ -8,8 +8,7 @@ from typing import IO, Any
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.data.dataset import DataFault, Dataset
-from zerosim.data.files import regular_file
+from zerosim.data.dataset import DataFault, Dataset, regular_file
 from zerosim.data.images import image_arrays
 from zerosim.data.npz import read_arrays
 from zerosim.data.tables import csv_arrays, parquet_arrays

@@ -4,15 +4,18 @@ The order is one permutation per epoch, one after the other. A step takes the ne
 if necessary. No sample is dropped, and a batch may be larger than the data set.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import BinaryIO, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from zerosim.allocation import Array
 from zerosim.errors import ScenarioError
+from zerosim.files import open_regular
 
 DataFault = Callable[[str], ScenarioError]
 """The error for a message, at the key of the scenario that names the data."""
@@ -112,3 +115,20 @@ def sample_order(samples: int, step: int, count: int, seed: int) -> npt.NDArray[
     epochs = range(epoch, epoch + -(-(start + count) // samples))
     stream = [np.random.default_rng([seed, each]).permutation(samples) for each in epochs]
     return np.concatenate(stream)[start : start + count]
+
+
+@contextmanager
+def regular_file(folder: Path, source: str, allowed: str, fault: DataFault) -> Iterator[BinaryIO]:
+    """The file at path `source`, relative to `folder`, open for reading.
+
+    Other than regular files are refused, a pipe without waiting for a writer. Raises `fault`'s error, also if reading
+    fails; `allowed` names the possible sources in it.
+    """
+    if "\0" in source:
+        raise fault("a path cannot contain a NUL byte")
+    try:
+        with open_regular(folder / source) as stream:
+            yield stream
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise fault(f"{reason}; it must be {allowed}") from None

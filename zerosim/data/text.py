@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zerosim.allocation import Array
-from zerosim.data.dataset import OTHER, DataFault, Dataset
-from zerosim.data.files import regular_file
+from zerosim.data.dataset import OTHER, DataFault, Dataset, regular_file
 
 LARGEST_FILE = 64 * 2**20
 TEST_TOKENS = 2**14

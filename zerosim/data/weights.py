@@ -10,8 +10,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from zerosim.allocation import Array
-from zerosim.data.dataset import DataFault
-from zerosim.data.files import regular_file
+from zerosim.data.dataset import DataFault, regular_file
 
 PIECE_BYTES = 1 << 20
 MOST_HEADER_BYTES = 1 << 24

@@ -10,7 +10,6 @@ from zerosim.errors import UsageError
 from zerosim.jobs.job import Manner, Request, described, inputs_digest
 from zerosim.report.collectives import collectives_document, described_values, show_collectives
 from zerosim.scenario import CollectiveScenario
-from zerosim.scenario.reading import files_of_collectives
 from zerosim.training.program import Progress
 from zerosim.verdict.collectives import CollectivesOutcome, PreparedProgram, programs_of, run_collectives_on
 from zerosim.worlds.local import LocalWorld
@@ -78,3 +77,15 @@ def collectives_job(scenario: CollectiveScenario, request: Request) -> Collectiv
     if request.report:
         raise UsageError("a scenario of collectives has no page; remove --report, and draw it with zerosim show")
     return CollectivesJob(scenario, programs_of(scenario))
+
+
+def files_of_collectives(scenario: CollectiveScenario) -> dict[str, Path]:
+    """The files whose functions a scenario of collectives calls."""
+    origin = scenario.origin
+    found = {"the scenario": Path(origin.file)}
+    for p, program in enumerate(scenario.program):
+        for c, call in enumerate(program.calls):
+            file = call.rpartition(":")[0]
+            if file:
+                found[file] = origin.folder(("program", p, "calls", c)) / file
+    return found

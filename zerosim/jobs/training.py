@@ -23,8 +23,7 @@ from zerosim.report.document import document
 from zerosim.report.run_document import RunDocument
 from zerosim.report.table import show_run
 from zerosim.scenario import Scenario
-from zerosim.scenario.parts import python_run
-from zerosim.scenario.reading import files_of_training
+from zerosim.scenario.parts import parts_in, python_run
 from zerosim.training.experiment import Experiment, prepare
 from zerosim.training.program import Progress
 from zerosim.verdict.judged_run import run_on
@@ -187,3 +186,20 @@ def ended(shown: Progress) -> Iterator[None]:
         yield
     finally:
         shown.end()
+
+
+def files_of_training(scenario: Scenario) -> dict[str, Path]:
+    """The files that a training may read, by purpose, including the name of shipped data as if it were a file.
+
+    >>> sorted(files_of_training(Scenario()))
+    ['the data', 'the scenario']
+    """
+    origin = scenario.origin
+    found = {"the scenario": Path(origin.file), "the data": origin.folder(("data", "source")) / scenario.data.source}
+    for where, part in parts_in(scenario):
+        file = part.rpartition(":")[0]
+        if file.endswith(".py"):
+            found[f"the code of {where}"] = origin.folder(tuple(where.split("."))) / file
+    if scenario.model.weights:
+        found["what training begins with"] = origin.folder(("model", "weights")) / scenario.model.weights
+    return found

@@ -1,11 +1,16 @@
-"""The legend of the main table: the meaning of its headings, marks and names, one line each."""
+"""The legend of the main table: the meaning of its headings, marks and names, one line each; and the table's bars.
+
+A bar has a rank's model states side by side, distinguished by shades where there is no colour. Bars come in few widths
+(32, 16 or 8 columns for kept bytes; 18, 12 or 6 for sent bytes), so that halves, quarters and thirds are whole columns.
+"""
 
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.text import Text
 
-from zerosim.report.bars import KINDS
 from zerosim.report.columns import TERMINAL, WRONG, shown_in, why_peaks_stay
 from zerosim.report.grid import Column, show_words
 from zerosim.report.run_document import RowDocument, RunDocument, StageWords, unit_of
@@ -112,3 +117,42 @@ def shares(stage: StageWords, *ranks: int) -> str:
         return f"every rank keeps all {joined(whole)}"
     return f"keeps {share} of {joined(cut)}, all {joined(whole)}" if whole else (
         f"keeps {share} of all, gathers weights for use")
+
+
+class BarKind(NamedTuple):
+    """The style of one kind of model state; without colour its shade identifies it."""
+
+    name: str
+    shade: str
+    colour: str
+
+
+KINDS = (
+    BarKind("parameters", "█", "blue"),
+    BarKind("gradients", "▓", "yellow"),
+    BarKind("optimizer", "░", "green"),
+)
+
+
+def stacked(counts: Sequence[int | Fraction], whole: int | Fraction, room: int) -> Text:
+    """One bar with the count of each of `KINDS`; `whole` fills all of the room, equal counts are equally long.
+
+    A positive count has at least a column; the longest is shortened if the sum would be longer than the room.
+
+    >>> stacked([1, 1, 2], whole=56, room=56).plain, stacked([70, 1, 1], whole=72, room=8).plain
+    ('█▓░░', '██████▓░')
+    """
+    lengths = [max(round(count * room / max(whole, 1)), int(count > 0)) for count in counts]
+    longest = lengths.index(max(lengths))
+    lengths[longest] -= max(sum(lengths) - room, 0)
+    return Text.assemble(*(
+        (kind.shade * length, kind.colour) for kind, length in zip(KINDS, lengths, strict=True)))
+
+
+def bar(count: float, whole: float, room: int) -> Text:
+    """The bar of a count; `whole` fills all of the room, and a positive count has at least a column.
+
+    >>> bar(2, 3, 6).plain, bar(0, 3, 6).plain
+    ('━━━━', '')
+    """
+    return Text("━" * max(round(count * room / whole), 1) if count else "", style="cyan")

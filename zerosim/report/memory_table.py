@@ -9,8 +9,8 @@ from zerosim.allocation import Tier
 from zerosim.formulas.blocks import BlockActivations
 from zerosim.formulas.estimate import Estimate, EstimatedRow
 from zerosim.formulas.published import PublishedTable
-from zerosim.report.bars import KINDS, stacked
 from zerosim.report.grid import GAP, Column, show_grid, show_words
+from zerosim.report.legend import KINDS, stacked
 from zerosim.stages import STAGES
 from zerosim.words import FAR, KEPT, UNITS, ByteUnit
 

@@ -18,8 +18,8 @@ from rich.text import Text
 
 from zerosim.errors import UsageError
 from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, OUT, RankStep, Span, Trace
-from zerosim.report.bars import KINDS, stacked
 from zerosim.report.grid import show_words
+from zerosim.report.legend import KINDS, stacked
 from zerosim.report.timeline import LETTERS
 from zerosim.words import plural
 

@@ -16,11 +16,10 @@ from rich.console import Console
 from rich.text import Text
 
 from zerosim.optim.scaling import LOWEST_SCALE, skipped_in_vain
-from zerosim.report.bars import KINDS, bar, stacked
 from zerosim.report.columns import TERMINAL, WRONG, Figure, facts, shown_in
 from zerosim.report.details import show_details
 from zerosim.report.grid import GAP, Column, longest, show_grid, show_words
-from zerosim.report.legend import show_legend
+from zerosim.report.legend import KINDS, bar, show_legend, stacked
 from zerosim.report.run_document import RowDocument, RunDocument, unit_of
 from zerosim.report.timeline import show_timeline, show_times
 from zerosim.stages import STAGES

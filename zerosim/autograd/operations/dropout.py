@@ -29,17 +29,6 @@ def dropout_forward(x: Array, *, out: Array, empty: Empty, probability: float, d
     >>> y
     array([0.  , 1.25])
     """
-    mask(x, out, empty, probability, draws)
-
-
-def dropout_backward(
-    upstream: Array, into: dict[str, Array], *, empty: Empty, probability: float, draws: Draws | None
-) -> None:
-    """∂L/∂x = upstream / (1 − p) where forward kept x, otherwise 0; the mask is drawn again."""
-    mask(upstream, into["x"], empty, probability, draws)
-
-
-def mask(x: Array, out: Array, empty: Empty, probability: float, draws: Draws | None) -> None:
     if draws is None:
         np.copyto(out, x)
         return
@@ -47,6 +36,13 @@ def mask(x: Array, out: Array, empty: Empty, probability: float, draws: Draws | 
     draws(drawn)
     np.multiply(x, 1.0 / (1.0 - probability), out=out)
     np.multiply(out, drawn >= probability, out=out)
+
+
+def dropout_backward(
+    upstream: Array, into: dict[str, Array], *, empty: Empty, probability: float, draws: Draws | None
+) -> None:
+    """∂L/∂x = upstream / (1 − p) where forward kept x, otherwise 0; the mask is drawn again."""
+    dropout_forward(upstream, out=into["x"], empty=empty, probability=probability, draws=draws)
 
 
 def dropout_shape(x: Shape, *, probability: float) -> Shape:
