@@ -12,7 +12,8 @@ from zerosim.bench.published import BETWEEN, MPT, NEAR, compare, errors
 from zerosim.cli import main
 from zerosim.planner.cluster import cluster_of, machines
 
-DEVICES = tuple(BETWEEN)
+DEVICES = ["a100_40gb", *(pytest.param(name, marks=pytest.mark.long) for name in BETWEEN if name != "a100_40gb")]
+MOST_OFF = {"a100_40gb": 0.03, "a100_80gb": 0.04, "h100_80gb": 0.04}
 
 
 @cache
@@ -24,14 +25,12 @@ def machine(run):
     return cluster_of(run.scenario.cluster, run.scenario.origin, run.scenario.world.ranks).device
 
 
-@pytest.mark.parametrize(("device", "mean", "near"), [
-    ("a100_40gb", 0.03, 0.9), ("a100_80gb", 0.04, 0.9), ("h100_80gb", 0.04, 0.9),
-])
-def test_plans_of_published_runs_are_near_them(device, mean, near):
+@pytest.mark.parametrize("device", DEVICES)
+def test_plans_of_published_runs_are_near_them(device):
     runs = noted(device)
     found = errors(off(runs, machine(runs[0].run)))
-    assert found.mean < mean
-    assert found.near >= near
+    assert found.mean < MOST_OFF[device]
+    assert found.near >= 0.9
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -304,7 +304,8 @@ accumulation = "micro_batch"
 
 @pytest.mark.mpi
 @pytest.mark.parametrize(
-    ("ranks", "prefetch", "overlap"), [(2, "true", "true"), (3, "true", "false"), (3, "false", "true")])
+    ("ranks", "prefetch", "overlap"), [(2, "true", "true"), *(
+        pytest.param(3, *kinds, marks=pytest.mark.long) for kinds in (("true", "false"), ("false", "true")))])
 def test_what_goes_on_beside_computation_changes_no_bit_and_no_byte(ranks, prefetch, overlap, tmp_path):
     path = tmp_path / "beside.toml"
     path.write_text(BESIDE.format(ranks=ranks, micro_batches=2 * ranks, prefetch=prefetch, overlap=overlap))
