@@ -5,11 +5,11 @@ import io
 from rich.console import Console
 
 from tests.training import labelled, scenario
-from zerosim.report.document import document
-from zerosim.report.page.page import page
-from zerosim.report.run_document import RunDocument, runs_of
-from zerosim.report.table import show_run
 from zerosim.scenario import Scenario
+from zerosim.show.document import document
+from zerosim.show.page.page import page
+from zerosim.show.run_document import RunDocument, runs_of
+from zerosim.show.table import show_run
 from zerosim.stages import adding
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent

@@ -19,9 +19,11 @@ from pathlib import Path
 from tests.style import helps
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ("*.md", "docs/**/*.md", "scenarios/**/*.md", "zerosim/data/README.md", "zerosim/bench/runs/README.md")
+DOCUMENTS = (
+    "*.md", "docs/**/*.md", "scenarios/**/*.md", "zerosim/data/README.md", "zerosim/commands/benches/runs/README.md")
 MODULES = (
-    "zerosim", "zerosim.notebook", "zerosim.collectives", "zerosim.comm", "zerosim.extend", "zerosim.testing.laws")
+    "zerosim", "zerosim.show", "zerosim.plan", "zerosim.teach", "zerosim.collectives", "zerosim.comm", "zerosim.extend",
+    "zerosim.testing.laws")
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)]*)?\)")
 LOADED = re.compile(
     r"<(?:script|img|iframe)[^>]*\ssrc=\"(?:https?:)?//[^\"]*\"|<link[^>]*rel=\"stylesheet\"[^>]*href=\"(?:https?:)?//[^>]*>")

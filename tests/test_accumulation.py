@@ -28,7 +28,7 @@ from tests.test_formulas import (
 from tests.test_planted import fails, outcome_of
 from tests.training import sabotaged
 from tests.transformers import outcome as transformer_outcome
-from zerosim.formulas.traffic import most_messages, volume
+from zerosim.figures.traffic import most_messages, volume
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Replica
 from zerosim.verdict.judge import gradients_are_exact

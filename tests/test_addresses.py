@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.test_planted import outcome_of
 from zerosim.allocation import allocate
-from zerosim.formulas import addresses
-from zerosim.formulas.addresses import (
+from zerosim.figures import addresses
+from zerosim.figures.addresses import (
     FITS,
     Addresses,
     best_fit,

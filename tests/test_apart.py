@@ -9,9 +9,9 @@ import pytest
 from tests.checkpointing import go
 from tests.pages import page_of, read
 from tests.training import labelled, scenario
-from zerosim.report.document import document
-from zerosim.report.table import show_apart
 from zerosim.scenario.sections import Variant
+from zerosim.show.document import document
+from zerosim.show.table import show_apart
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
 from zerosim.verdict.apart import histogram, ulps

@@ -21,13 +21,13 @@ from zerosim.autograd.operations.elementwise import add, scale
 from zerosim.autograd.operations.linear import linear
 from zerosim.autograd.operations.normalization import layer_norm, rms_norm
 from zerosim.autograd.player import Contribution, Player, Precise, owner
-from zerosim.formulas.shapes import extent
+from zerosim.figures.shapes import extent
 from zerosim.models.mlp import mlp
 from zerosim.models.transformer import TransformerShape, transformer
 from zerosim.numerics.precisions import PRECISIONS
 from zerosim.payloads.extents import Extent
-from zerosim.planner.costs import Costs, moved_bytes
-from zerosim.planner.software import Software
+from zerosim.plan.costs import Costs, moved_bytes
+from zerosim.plan.software import Software
 
 BF16, FP16 = {"autocast": "bf16"}, {"autocast": "fp16"}
 LOUD = {**SKIPPING, "precision": "fp32"}

@@ -10,19 +10,19 @@ from rich.console import Console
 from safetensors.numpy import load_file
 
 from tests.mpi.launch import mpirun
-from zerosim.bench import timings as bench
-from zerosim.bench.checkpoints import remove_before_last, saves, time_checkpoints, writes
-from zerosim.bench.collectives import COLLECTIVES, GLOO, OWN, fit, measured_switches, time_collectives
-from zerosim.bench.samples import Sample
-from zerosim.bench.spent import time_spent
-from zerosim.bench.timings import RANKS, Workload, time_ledgers, time_steps, time_worlds
 from zerosim.checkpoint.saving import Saving
 from zerosim.cli import main
 from zerosim.collectives.table import ALGORITHMS
 from zerosim.commands.bench import ALONE
-from zerosim.report.bench_pictures import bandwidth_picture
-from zerosim.report.bench_table import show_collectives, show_samples
-from zerosim.report.cluster_toml import measured_toml
+from zerosim.commands.benches import timings as bench
+from zerosim.commands.benches.checkpoints import remove_before_last, saves, time_checkpoints, writes
+from zerosim.commands.benches.cluster_toml import measured_toml
+from zerosim.commands.benches.collectives import COLLECTIVES, GLOO, OWN, fit, measured_switches, time_collectives
+from zerosim.commands.benches.pictures import bandwidth_picture
+from zerosim.commands.benches.samples import Sample
+from zerosim.commands.benches.spent import time_spent
+from zerosim.commands.benches.tables import show_collectives, show_samples
+from zerosim.commands.benches.timings import RANKS, Workload, time_ledgers, time_steps, time_worlds
 from zerosim.scenario import ModelKeys, Scenario
 from zerosim.stages import STAGES
 from zerosim.worlds.local import spawn
@@ -189,7 +189,8 @@ WHAT = {"step": [None], "ledger": ["counted", "traced", "calls of the trace", "w
 def test_the_command_measures_on_real_processes(what, model, tmp_path):
     out = tmp_path / "out.json"
     small = (
-        "import sys; from tests.test_bench import MLP, TRANSFORMER; from zerosim.bench.timings import WORKLOADS; "
+        "import sys; from tests.test_bench import MLP, TRANSFORMER; "
+        "from zerosim.commands.benches.timings import WORKLOADS; "
         "from zerosim.cli import main; WORKLOADS.update(mlp=MLP, transformer=TRANSFORMER); sys.exit(main())")
     done = mpirun(2, ["-c", small, "bench", what, "--model", model, "--rounds", "1", "--json", str(out)])
     assert done.returncode == 0, done.stderr

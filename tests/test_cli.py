@@ -21,6 +21,7 @@ from zerosim.commands.run import request
 from zerosim.errors import Deadlock, ScenarioError, UsageError
 from zerosim.jobs import load_job, overrides_for
 from zerosim.scenario import load as load_scenario
+from zerosim.show.progress import LiveProgress
 from zerosim.worlds.last_words import LESS
 
 SMALL = """\
@@ -375,7 +376,7 @@ def test_a_training_that_raises_gives_the_cursor_back(small, capsys, monkeypatch
     def planted(*_, **__):
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr("zerosim.report.progress.LiveProgress.step", planted)
+    monkeypatch.setattr(LiveProgress, "step", planted)
     assert main(["run", str(small), "--progress", "live"]) == 3
     said = capsys.readouterr().err
     assert said.rindex("\x1b[?25h") > said.rindex("\x1b[?25l")

@@ -22,8 +22,8 @@ from zerosim.errors import CollectiveError, Deadlock
 from zerosim.instruments.observed import Observed
 from zerosim.instruments.traffic import Traffic
 from zerosim.payloads.terms import leaves, symbols
-from zerosim.proofs.subject import Subject
 from zerosim.sharding import bounds, split
+from zerosim.teach.proofs.subject import Subject
 from zerosim.worlds.local import spawn
 
 SIZES = range(1, 17)

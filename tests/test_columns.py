@@ -13,10 +13,10 @@ from tests.test_planted import outcome_of
 from tests.test_report import changed
 from tests.training import labelled, run, scenario
 from zerosim.cli import main
-from zerosim.notebook.outcome import compared
-from zerosim.report import columns
-from zerosim.report.page import sections
 from zerosim.scenario import load
+from zerosim.show import columns
+from zerosim.show.notebook.outcome import compared
+from zerosim.show.page import sections
 
 
 @pytest.fixture(scope="module")

@@ -7,14 +7,14 @@ import pytest
 
 from tests import solutions
 from zerosim.collectives.kinds import KINDS
-from zerosim.grading import apart
-from zerosim.grading.apart import grade_apart
-from zerosim.grading.channel import behind
-from zerosim.grading.claims import CLAIMS
-from zerosim.grading.confirmed import FORGED, checks, confirmed, drawn, stand_in
-from zerosim.grading.contained import MARKER
-from zerosim.grading.exercises import EXERCISES, Grade, Item, from_document
-from zerosim.grading.routed import RankProcesses
+from zerosim.teach.grading import apart
+from zerosim.teach.grading.apart import grade_apart
+from zerosim.teach.grading.channel import behind
+from zerosim.teach.grading.claims import CLAIMS
+from zerosim.teach.grading.confirmed import FORGED, checks, confirmed, drawn, stand_in
+from zerosim.teach.grading.contained import MARKER
+from zerosim.teach.grading.exercises import EXERCISES, Grade, Item, from_document
+from zerosim.teach.grading.routed import RankProcesses
 
 
 def full(name):
@@ -36,39 +36,39 @@ def test_every_claim_that_is_no_law_has_its_check(name):
 
 NOTHING = "\ndef all_gather(comm, chunks):\n    pass\n"
 UNSEEN = """
-import zerosim.grading.untouched as u
+import zerosim.teach.grading.untouched as u
 u.touched.__code__ = (lambda before: None).__code__
 """
 CHEATS = {
-    "zerosim.grading": f"""{UNSEEN}
-import zerosim.grading.examination as e
+    "zerosim.teach.grading": f"""{UNSEEN}
+import zerosim.teach.grading.examination as e
 def judged(function, name, claims, file=""):
-    from zerosim.grading.exercises import Grade, Item
+    from zerosim.teach.grading.exercises import Grade, Item
     return Grade(name, "holds", [Item(each.says, each.points, "holds", each.law) for each in claims(function)])
 e.grade.__code__ = judged.__code__
 """,
-    "zerosim.proofs": f"""{UNSEEN}
-import zerosim.proofs.proof as p
+    "zerosim.teach.proofs": f"""{UNSEEN}
+import zerosim.teach.proofs.proof as p
 p.faults.__code__ = (lambda subject, recording, count, root=0: iter(())).__code__
 """,
     "numpy.array_equal": f"""{UNSEEN}
-import numpy, zerosim.grading.proved as p
+import numpy, zerosim.teach.grading.proved as p
 numpy.array_equal = lambda *given, **named: True
 p.unproved.__code__ = (lambda examined, sizes=(), *, divided=True: None).__code__
 """,
     "hashlib": f"""{UNSEEN}
-import hashlib, zerosim.proofs.proof as p
+import hashlib, zerosim.teach.proofs.proof as p
 hashlib.sha256 = hashlib.blake2b = lambda *given, **named: None
 p.faults.__code__ = (lambda subject, recording, count, root=0: iter(())).__code__
 """,
     "builtins": f"""{UNSEEN}
-import builtins, zerosim.grading.proved as p
+import builtins, zerosim.teach.grading.proved as p
 builtins.any = lambda given: False
 p.unproved.__code__ = (lambda examined, sizes=(), *, divided=True: None).__code__
 """,
     "sys.modules": f"""{UNSEEN}
-import sys, zerosim.grading.proved as p
-sys.modules["zerosim.grading.proved"] = sys.modules["zerosim.testing"] = sys
+import sys, zerosim.teach.grading.proved as p
+sys.modules["zerosim.teach.grading.proved"] = sys.modules["zerosim.testing"] = sys
 p.unproved.__code__ = (lambda examined, sizes=(), *, divided=True: None).__code__
 """,
     "the channel": """

@@ -10,8 +10,8 @@ from zerosim.errors import CollectiveError
 from zerosim.instruments.observed import Observed
 from zerosim.instruments.traffic import Traffic
 from zerosim.payloads.extents import Extent
-from zerosim.proofs.subject import named_subject
 from zerosim.sharding import bounds
+from zerosim.teach.proofs.subject import named_subject
 from zerosim.worlds.local import spawn
 
 COLLECTIVES = [name for name, row in ALGORITHMS.items() if row.collective != "barrier"]

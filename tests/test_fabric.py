@@ -9,12 +9,12 @@ import pytest
 import zerosim as zs
 from zerosim.collectives import algorithm_of, direct, ring
 from zerosim.errors import ScenarioError
-from zerosim.formulas.flows import with_messages
-from zerosim.planner.cluster import Cluster, Device, Link, cluster_of
-from zerosim.planner.costs import Costs
-from zerosim.planner.fabric import Fabric
-from zerosim.planner.fluid import ReceiveFrom, Transfer, last_end_ns
-from zerosim.planner.network import links, written_ns
+from zerosim.figures.flows import with_messages
+from zerosim.plan.cluster import Cluster, Device, Link, cluster_of
+from zerosim.plan.costs import Costs
+from zerosim.plan.fabric import Fabric
+from zerosim.plan.fluid import ReceiveFrom, Transfer, last_end_ns
+from zerosim.plan.network import links, written_ns
 from zerosim.scenario.machine import ClusterKeys
 from zerosim.scenario.origin import Origin
 

@@ -23,12 +23,12 @@ from tests.training import labelled, scenario
 from zerosim.checkpoint.resuming import Restoring
 from zerosim.cli import main
 from zerosim.errors import CheckpointError, ScenarioError
-from zerosim.formulas.shapes import StepsOnShapes, expected
+from zerosim.figures.shapes import StepsOnShapes, expected
 from zerosim.instruments.trace import OFFLOAD
 from zerosim.models.mlp import mlp
 from zerosim.optim.update import DELAYED as DELAYED_SLOT
-from zerosim.planner.cluster import cluster_of
-from zerosim.planner.rehearsal import rehearse
+from zerosim.plan.cluster import cluster_of
+from zerosim.plan.rehearsal import rehearse
 from zerosim.scenario import ModelKeys
 from zerosim.scenario.machine import ClusterKeys, LinkKeys
 from zerosim.stages.storage import DelayedUpdates, FarUpdates, Places

@@ -12,10 +12,10 @@ from tests.test_planted import outcome_of
 from tests.test_report import changed, rows
 from zerosim.cli import main
 from zerosim.instruments.trace import COLLECTIVES, OFFLOAD, Span
-from zerosim.report.page.drawings import Drawings
-from zerosim.report.page.vega import svg
-from zerosim.report.run_document import RunDocument
-from zerosim.report.timeline import ANYTHING, LETTERS, OFFLOADED, piece
+from zerosim.show.page.drawings import Drawings
+from zerosim.show.page.vega import svg
+from zerosim.show.run_document import RunDocument
+from zerosim.show.timeline import ANYTHING, LETTERS, OFFLOADED, piece
 from zerosim.stages import STAGES
 
 HOST, DISK = ALL
@@ -93,7 +93,7 @@ def test_the_command_estimates_what_a_run_keeps(keys, tmp_path, capsys):
 
 
 def test_gradients_that_are_left_on_the_device_are_noticed(monkeypatch, tmp_path):
-    monkeypatch.setattr("zerosim.formulas.estimate.STAGES", {"zero2": replace(STAGES["zero2"], sharded=())})
+    monkeypatch.setattr("zerosim.figures.estimate.STAGES", {"zero2": replace(STAGES["zero2"], sharded=())})
     found = estimated("--offload-optimizer", "host", tmp_path=tmp_path)["zero2"]
     (stage,) = outcome_of(**ONE, **HOST, stages=("zero2",)).trained
     assert found["host"] == 168

@@ -18,10 +18,10 @@ from zerosim.checkpoint.resuming import Restoring
 from zerosim.collectives import direct, ring, two_level
 from zerosim.collectives.narrow import FedBack, WithErrorFeedback
 from zerosim.errors import CheckpointError
-from zerosim.formulas.resting import resting_bytes
-from zerosim.formulas.shapes import expected
+from zerosim.figures.resting import resting_bytes
+from zerosim.figures.shapes import expected
 from zerosim.numerics.wires import CODES, wire
-from zerosim.planner.rehearsal import rehearse
+from zerosim.plan.rehearsal import rehearse
 from zerosim.scenario import Check, Parallel, WorldKeys
 from zerosim.scenario.sections import Variant
 from zerosim.sharding import split

@@ -20,10 +20,10 @@ from zerosim.models.units import Layer, Model, Task, grouped
 from zerosim.numerics.digests import digest
 from zerosim.numerics.not_a_number import NOT_A_NUMBER
 from zerosim.numerics.orders import ORDERS
-from zerosim.planner.clock import VirtualClock
-from zerosim.planner.cluster import Cluster, Device, Link
-from zerosim.planner.costs import Costs
-from zerosim.planner.network import Lockstep
+from zerosim.plan.clock import VirtualClock
+from zerosim.plan.cluster import Cluster, Device, Link
+from zerosim.plan.costs import Costs
+from zerosim.plan.network import Lockstep
 from zerosim.sharding import Layout, Mesh, full, shard, split
 from zerosim.stages.state import ACCUMULATED, GRADIENT, Layouts, TrainingState
 from zerosim.training import build, collect, comparison

@@ -10,9 +10,9 @@ from itertools import product
 import pytest
 
 from tests.alive import most_alive
-from zerosim.formulas.resting import Resting, needed_as_began, resting_bytes
-from zerosim.formulas.shapes import expected as expected_memory
-from zerosim.formulas.traffic import Due, due, message_copies, message_lengths, most_messages, volume
+from zerosim.figures.resting import Resting, needed_as_began, resting_bytes
+from zerosim.figures.shapes import expected as expected_memory
+from zerosim.figures.traffic import Due, due, message_copies, message_lengths, most_messages, volume
 from zerosim.models.units import Task
 from zerosim.scenario import Check, ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.training.config import configured

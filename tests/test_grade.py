@@ -20,10 +20,12 @@ from zerosim.collectives import naive, ring, tree
 from zerosim.comm import left, right
 from zerosim.commands import grade as command
 from zerosim.errors import ScenarioError, UsageError
-from zerosim.grading.apart import grade_apart
-from zerosim.grading.claims import CLAIMS
-from zerosim.grading.examination import grade
-from zerosim.grading.exercises import (
+from zerosim.stages import STAGES, zero1, zero2, zero3
+from zerosim.stages.replica import Replica
+from zerosim.teach.grading.apart import grade_apart
+from zerosim.teach.grading.claims import CLAIMS
+from zerosim.teach.grading.examination import grade
+from zerosim.teach.grading.exercises import (
     EXERCISES,
     Grade,
     Item,
@@ -32,9 +34,7 @@ from zerosim.grading.exercises import (
     still_busy,
     unwritten,
 )
-from zerosim.proofs.hints import raised
-from zerosim.stages import STAGES, zero1, zero2, zero3
-from zerosim.stages.replica import Replica
+from zerosim.teach.proofs.hints import raised
 from zerosim.worlds import local
 
 SKELETONS = sorted((Path(__file__).parents[1] / "docs" / "exercises").glob("*.py"))

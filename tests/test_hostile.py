@@ -17,7 +17,7 @@ from tests.hostile.__main__ import main
 from tests.hostile.attack import KINDS, Grounds, attacked, fault_of
 from tests.hostile.mutate import LEAVES, bytes_of, document_of, lines_of
 from zerosim.checkpoint.manifest import canonical
-from zerosim.formulas.shapes import expected
+from zerosim.figures.shapes import expected
 from zerosim.models.units import Task
 from zerosim.scenario import Scenario
 from zerosim.training.config import configured

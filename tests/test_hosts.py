@@ -9,7 +9,7 @@ import pytest
 
 from tests.training import labelled, scenario
 from zerosim.collectives import direct, rabenseifner, ring, tree, two_level
-from zerosim.formulas.flows import flow
+from zerosim.figures.flows import flow
 from zerosim.instruments.observed import Observed
 from zerosim.instruments.traffic import Traffic
 from zerosim.sharding import split

@@ -15,9 +15,9 @@ from tests.hunt.judge import Fault
 from tests.training import sabotaged
 from zerosim.commands import run as command
 from zerosim.jobs import training
-from zerosim.report import table
 from zerosim.scenario import CollectiveScenario, Scenario
 from zerosim.scenario.rules import Choice, SectionRule, Switch, Tables, rules
+from zerosim.show import table
 from zerosim.stages import STAGES
 
 SEED = 50_040

@@ -7,8 +7,8 @@ import pytest
 from tests.pages import printed
 from tests.test_planted import outcome_of
 from zerosim.cli import main
-from zerosim.report.document import document
 from zerosim.scenario.ignored import ignored
+from zerosim.show.document import document
 
 ONCE = "parallel.accumulation does nothing in DDP and Stage I: it reduces once a step, at the boundary"
 

@@ -10,8 +10,8 @@ import pytest
 from tests.test_formulas import config
 from tests.training import labelled, scenario
 from zerosim.allocation import MODEL_STATES, allocate
-from zerosim.formulas.resting import resting_bytes
-from zerosim.formulas.shapes import expected
+from zerosim.figures.resting import resting_bytes
+from zerosim.figures.shapes import expected
 from zerosim.instruments.observed import Observed
 from zerosim.numerics.orders import ORDERS
 from zerosim.numerics.precisions import PRECISIONS

@@ -9,8 +9,8 @@ import zerosim as zs
 from zerosim import cli
 from zerosim.collectives import ALGORITHMS, kinds
 from zerosim.collectives.kinds import COLLECTIVES, KINDS
-from zerosim.proofs.proof import prove
-from zerosim.proofs.subject import collective_in, named_subject
+from zerosim.teach.proofs.proof import prove
+from zerosim.teach.proofs.subject import collective_in, named_subject
 from zerosim.testing import LAWS, LawBroken, check
 
 

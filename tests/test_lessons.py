@@ -8,14 +8,14 @@ import pytest
 
 from tests.small import SCENARIOS, WHOLE, small_if_it_trains
 from tests.test_report import documented
-from zerosim import course
+from zerosim import shipped
 from zerosim.cli import COMMANDS, main
 from zerosim.collectives.kinds import KINDS
-from zerosim.course.shipped import title
+from zerosim.shipped import title
 from zerosim.stages.replica import Replica
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*course.lessons(), ROOT / "docs" / "teaching.md", ROOT / "docs" / "exercises" / "README.md"]
+PAGES = [*shipped.lessons(), ROOT / "docs" / "teaching.md", ROOT / "docs" / "exercises" / "README.md"]
 CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"\$ (zerosim .*?)(?: +# exit code (\d).*)?")
 
@@ -45,18 +45,18 @@ def test_commands_run_in_an_empty_folder(page, tmp_path, monkeypatch, capsys):
 
 
 def test_every_lesson_has_a_picture_and_a_command_but_those_that_have_notebooks():
-    for page in course.lessons():
+    for page in shipped.lessons():
         text = page.read_text()
         assert re.search(r"^!\[[^]]+\]\(\.\./pictures/\w+\.svg\)$", text, re.MULTILINE), page.name
-    assert "zerosim show" in course.lessons()[0].read_text()
+    assert "zerosim show" in shipped.lessons()[0].read_text()
 
 
 def test_the_lessons_are_in_a_line_and_listed():
-    numbers = [int(page.name.partition("_")[0]) for page in course.lessons()]
+    numbers = [int(page.name.partition("_")[0]) for page in shipped.lessons()]
     assert numbers == sorted(numbers)
     assert numbers[0] == 0
     listed = (ROOT / "docs" / "README.md").read_text()
-    for number, page in zip(numbers, course.lessons(), strict=True):
+    for number, page in zip(numbers, shipped.lessons(), strict=True):
         assert f"{number}. [{title(page)}](lessons/{page.name})" in listed
 
 

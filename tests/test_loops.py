@@ -9,14 +9,14 @@ import pytest
 
 from zerosim.cli import main
 from zerosim.errors import Runaway
-from zerosim.grading import recorded, routed, trained
-from zerosim.grading.stages import StageTrial
-from zerosim.grading.tiny import EVEN
 from zerosim.instruments.record import most_messages
 from zerosim.parts.loading import load_file
 from zerosim.payloads.terms import MOST_CONTRIBUTIONS, Sum, Term, leaves
-from zerosim.proofs import proof
-from zerosim.proofs.loops import why_it_never_ends
+from zerosim.teach.grading import recorded, routed, trained
+from zerosim.teach.grading.stages import StageTrial
+from zerosim.teach.grading.tiny import EVEN
+from zerosim.teach.proofs import proof
+from zerosim.teach.proofs.loops import why_it_never_ends
 from zerosim.worlds import local
 from zerosim.worlds.local import StillRunning, spawn
 from zerosim.worlds.running import CodePlace

@@ -10,15 +10,15 @@ import pytest
 from rich.console import Console
 
 from tests.mpi.launch import mpirun
-from zerosim.bench import cluster as bench
-from zerosim.bench.cluster import TimedRun, compared_step, fastest, measure_cluster, undisturbed
-from zerosim.bench.timings import Workload, batches_of
 from zerosim.cli import main
-from zerosim.planner.calls import NotedExtent, NumpyCall, Rates, calls_of
-from zerosim.planner.cluster import cluster_of, machines
-from zerosim.planner.rehearsal import rehearse
-from zerosim.report.bench_table import show_samples
-from zerosim.report.cluster_toml import cluster_toml
+from zerosim.commands.benches import cluster as bench
+from zerosim.commands.benches.cluster import TimedRun, compared_step, fastest, measure_cluster, undisturbed
+from zerosim.commands.benches.cluster_toml import cluster_toml
+from zerosim.commands.benches.tables import show_samples
+from zerosim.commands.benches.timings import Workload, batches_of
+from zerosim.plan.calls import NotedExtent, NumpyCall, Rates, calls_of
+from zerosim.plan.cluster import cluster_of, machines
+from zerosim.plan.rehearsal import rehearse
 from zerosim.scenario import ModelKeys, Scenario
 from zerosim.scenario.machine import ClusterKeys, DeviceKeys, Functions, LinkKeys
 from zerosim.worlds.local import spawn
@@ -177,8 +177,8 @@ def test_only_a_cluster_is_written_as_one(capsys):
 @pytest.mark.mpi
 def test_the_command_measures_on_two_processes(tmp_path):
     code = (
-        "import sys; from zerosim.bench import cluster; from zerosim.cli import main; cluster.MOST_SECONDS = 0.0; "
-        "cluster.SUBJECTS.clear(); sys.exit(main(sys.argv[1:]))")
+        "import sys; from zerosim.commands.benches import cluster; from zerosim.cli import main; "
+        "cluster.MOST_SECONDS = 0.0; cluster.SUBJECTS.clear(); sys.exit(main(sys.argv[1:]))")
     out, written = tmp_path / "out.json", tmp_path / "here.toml"
     done = mpirun(2, ["-c", code, "bench", "cluster", "--rounds", "1", "--json", str(out), "--toml", str(written)])
     assert done.returncode == 0, done.stderr

@@ -10,11 +10,11 @@ import pytest
 from tests.test_grade import run_command
 from zerosim.commands import grade as command
 from zerosim.errors import UsageError
-from zerosim.grading.apart import grade_apart
-from zerosim.grading.borrowed import borrowed
-from zerosim.grading.contained import Learner
-from zerosim.grading.exercises import Grade, Item
-from zerosim.grading.submissions import submissions
+from zerosim.teach.grading.apart import grade_apart
+from zerosim.teach.grading.borrowed import borrowed
+from zerosim.teach.grading.contained import Learner
+from zerosim.teach.grading.exercises import Grade, Item
+from zerosim.teach.grading.submissions import submissions
 
 HANDED = {
     "ada/1_ring.py": "from zerosim.collectives import ring\nall_gather = ring.all_gather\n",
@@ -178,7 +178,8 @@ def test_too_much_memory_has_words_of_its_own(tmp_path, capsys):
         ("import zerosim as zs\nzs.all_reduce", ["zerosim in line 1"]),
         ("import zerosim.stages.zero2 as z\nz.step = 1", [
             "zerosim.stages.zero2 in line 1", "writes to z.step in line 2"]),
-        ("import zerosim.grading.claims\nzerosim.grading.claims.CLAIMS['x'] = 1", ["zerosim.grading.claims in line 1"]),
+        ("import zerosim.teach.grading.claims\nzerosim.teach.grading.claims.CLAIMS['x'] = 1", [
+            "zerosim.teach.grading.claims in line 1"]),
         ("m = __import__('zero' + 'sim')", ["__import__ in line 1"]),
         ("import sys\nsys.modules['zerosim']", ["modules in line 2"]),
         ("def (", []),
@@ -189,10 +190,10 @@ def test_what_is_the_librarys_own_is_told(text, said):
 
 
 PATCHES = (
-    "import zerosim.grading.claims\nzerosim.grading.claims.CLAIMS['all_gather'] = lambda function: []",
-    "import zerosim.grading.proved\nzerosim.grading.proved.unproved = lambda *given, **named: None",
-    "import zerosim.proofs.proof\nzerosim.proofs.proof.run.__code__ = (lambda *given: None).__code__",
-    "from zerosim.grading.exercises import Item\nItem.earned = property(lambda item: item.points)",
+    "import zerosim.teach.grading.claims\nzerosim.teach.grading.claims.CLAIMS['all_gather'] = lambda function: []",
+    "import zerosim.teach.grading.proved\nzerosim.teach.grading.proved.unproved = lambda *given, **named: None",
+    "import zerosim.teach.proofs.proof\nzerosim.teach.proofs.proof.run.__code__ = (lambda *given: None).__code__",
+    "from zerosim.teach.grading.exercises import Item\nItem.earned = property(lambda item: item.points)",
     "import numpy\nnumpy.array_equal = lambda one, other: True",
 )
 

@@ -16,8 +16,8 @@ from zerosim.comm import among
 from zerosim.errors import CollectiveError, ScenarioError, ZerosimError
 from zerosim.numerics.orders import ORDERS
 from zerosim.payloads.terms import symbols
-from zerosim.planner.cluster import cluster_of
-from zerosim.planner.rehearsal import rehearse, rehearsed_apart
+from zerosim.plan.cluster import cluster_of
+from zerosim.plan.rehearsal import rehearse, rehearsed_apart
 from zerosim.scenario import Check, Parallel, Scenario, Train, WorldKeys
 from zerosim.scenario.machine import ClusterKeys
 from zerosim.sharding import Mesh, bounds, owned, padded, split

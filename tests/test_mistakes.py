@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from zerosim.grading.claims import CLAIMS
-from zerosim.grading.examination import grade
 from zerosim.parts.loading import load_file
-from zerosim.proofs.diagnosis import diagnosis, remark
-from zerosim.proofs.proof import prove
-from zerosim.proofs.subject import collective_in, subject
+from zerosim.teach.grading.claims import CLAIMS
+from zerosim.teach.grading.examination import grade
+from zerosim.teach.proofs.diagnosis import diagnosis, remark
+from zerosim.teach.proofs.proof import prove
+from zerosim.teach.proofs.subject import collective_in, subject
 from zerosim.testing import LawBroken, laws
 
 HERE = Path(__file__).parent / "mistakes"

@@ -10,9 +10,9 @@ from tests.small import SCENARIOS, small_if_it_trains
 from zerosim.data import load_dataset
 from zerosim.jobs.collectives import collectives_job
 from zerosim.jobs.job import Request
-from zerosim.report.collectives import collectives_document
-from zerosim.report.document import document
 from zerosim.scenario import Scenario, load
+from zerosim.show.collectives import collectives_document
+from zerosim.show.document import document
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally

@@ -12,8 +12,8 @@ import zerosim as zs
 from tests.pages import HOSTILE
 from zerosim.cli import main
 from zerosim.errors import LaunchError, ScenarioError, UsageError
-from zerosim.notebook.outcome import ShownOutcome, compared, override, shown_outcome
-from zerosim.report.run_document import RunDocument
+from zerosim.show.notebook.outcome import ShownOutcome, compared, override, shown_outcome
+from zerosim.show.run_document import RunDocument
 
 SMALL = """
 title = "Small"

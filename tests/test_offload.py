@@ -15,7 +15,7 @@ from zerosim.autograd.shelf import InMemory, Offloaded
 from zerosim.autograd.tape import Tape
 from zerosim.cli import main
 from zerosim.errors import OffloadError
-from zerosim.formulas.shapes import expected
+from zerosim.figures.shapes import expected
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import ObservedAllocator
 from zerosim.models.units import Task

@@ -12,7 +12,7 @@ from tests import operations
 from zerosim import extend
 from zerosim.autograd.operations.table import EXAMPLES, OPERATIONS
 from zerosim.cli import main
-from zerosim.planner.operations import figures
+from zerosim.plan.operations import figures
 
 ROOT = Path(__file__).parents[1]
 MINE = ROOT / "tests" / "brought" / "mine.py"

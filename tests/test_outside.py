@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from zerosim.bench.outside import CONTEXT_BYTES, GIB, OUTSIDE
-from zerosim.bench.published import compare, grouped, lines_of, shipped, task_of
 from zerosim.cli import main
-from zerosim.planner.planning import planned
+from zerosim.commands.benches.outside import CONTEXT_BYTES, GIB, OUTSIDE
+from zerosim.commands.benches.published import compare, grouped, lines_of, shipped, task_of
+from zerosim.plan.planning import planned
 
 LINES = lines_of(shipped("outside.csv"))
 

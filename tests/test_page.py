@@ -17,18 +17,18 @@ from tests.training import scenario
 from zerosim.cli import main
 from zerosim.errors import ZerosimError
 from zerosim.files import write_text
-from zerosim.report import run_document
-from zerosim.report.activities import ACTIVITIES, activity
-from zerosim.report.page import steps, vega
-from zerosim.report.page.drawings import Drawings
-from zerosim.report.page.markup import printable
-from zerosim.report.page.origins import toml
-from zerosim.report.page.pictures import KIND_COLOURS
-from zerosim.report.page.step_times import StepTimes
-from zerosim.report.page.textures import TEXTURES
-from zerosim.report.run_document import TURNS, RunDocument
 from zerosim.scenario import load, resolved
 from zerosim.scenario.sections import Variant
+from zerosim.show import run_document
+from zerosim.show.activities import ACTIVITIES, activity
+from zerosim.show.page import steps, vega
+from zerosim.show.page.drawings import Drawings
+from zerosim.show.page.markup import printable
+from zerosim.show.page.origins import toml
+from zerosim.show.page.pictures import KIND_COLOURS
+from zerosim.show.page.step_times import StepTimes
+from zerosim.show.page.textures import TEXTURES
+from zerosim.show.run_document import TURNS, RunDocument
 
 PACKAGE = Path(zerosim.__file__).parent
 SMALL = ["--set", "train.steps=3", "--set", "check.test_accuracy=0", "--progress", "none"]
@@ -407,7 +407,7 @@ def test_every_file_of_the_package_is_installed():
                 for path in PACKAGE.parent.joinpath(*room.split(".")).glob(pattern)}
 
     assert others - taken(patterns) == set()
-    assert {path.name for path in others - taken(patterns.keys() - {"zerosim.report.page"})} >= {"page.css", "page.js"}
+    assert {path.name for path in others - taken(patterns.keys() - {"zerosim.show.page"})} >= {"page.css", "page.js"}
 
 
 def test_one_picture_of_a_name(four, tmp_path, monkeypatch, capsys):

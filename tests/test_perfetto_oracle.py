@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.training import labelled, scenario
-from zerosim.report.trace_events import trace_events
 from zerosim.scenario.sections import Variant
+from zerosim.show.trace_events import trace_events
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally

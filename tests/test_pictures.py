@@ -10,10 +10,10 @@ import pytest
 
 from tests import pictures
 from tests.pictures import ROOT, TABLES, faults, records
-from zerosim.notebook import run
-from zerosim.notebook.outcome import compared
-from zerosim.report.run_document import runs_of
 from zerosim.scenario import load, resolved
+from zerosim.show import run
+from zerosim.show.notebook.outcome import compared
+from zerosim.show.run_document import runs_of
 
 
 def test_every_picture_is_what_its_command_makes(tmp_path):

@@ -15,15 +15,15 @@ from zerosim.cli import main
 from zerosim.collectives import ALGORITHMS, direct, doubling, halving, ring, tree
 from zerosim.data import load_dataset
 from zerosim.errors import CollectiveError, Deadlock, ScenarioError, Unlike, UsageError
-from zerosim.planner.clock import VirtualClock
-from zerosim.planner.cluster import Cluster, Device, Link, cluster_of, machines
-from zerosim.planner.costs import Costs
-from zerosim.planner.fluid import Links, ReceiveFrom, Transfer, ends_ns, last_end_ns
-from zerosim.planner.network import Lockstep, links, programs, written_ns
-from zerosim.planner.planned_row import parameters_met
-from zerosim.planner.planning import Plan, on_ranks
-from zerosim.planner.reading import read_plan
-from zerosim.planner.rehearsal import Clocked, rehearse
+from zerosim.plan.clock import VirtualClock
+from zerosim.plan.cluster import Cluster, Device, Link, cluster_of, machines
+from zerosim.plan.costs import Costs
+from zerosim.plan.fluid import Links, ReceiveFrom, Transfer, ends_ns, last_end_ns
+from zerosim.plan.network import Lockstep, links, programs, written_ns
+from zerosim.plan.planned_row import parameters_met
+from zerosim.plan.planning import Plan, on_ranks
+from zerosim.plan.reading import read_plan
+from zerosim.plan.rehearsal import Clocked, rehearse
 from zerosim.scenario import load
 from zerosim.scenario.machine import ClusterKeys as Said
 from zerosim.scenario.schema import Scenario
@@ -455,7 +455,7 @@ def test_a_picture_that_cannot_be_gets_one_line(picture, found, tmp_path, capsys
 
 def test_a_long_plan_is_said_to_be_long_before_it_starts(monkeypatch):
     said = []
-    monkeypatch.setattr("zerosim.planner.reading.plan", lambda *_: Plan(said[:], ()))
+    monkeypatch.setattr("zerosim.plan.reading.plan", lambda *_: Plan(said[:], ()))
     assert read_plan(PLANS / "mpt_7b.toml", [256, 8], {}, {}, say=said.append).scenario == []
     (line,) = read_plan(PLANS / "mpt_7b.toml", [2**20], {}, {}, say=said.append).scenario
     assert "s or more; interrupt it with" in line

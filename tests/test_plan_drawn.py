@@ -11,8 +11,8 @@ import pytest
 
 from tests.hunt.draw import draw
 from zerosim.data import load_dataset
-from zerosim.planner.cluster import Cluster, Device, Link
-from zerosim.planner.rehearsal import rehearse
+from zerosim.plan.cluster import Cluster, Device, Link
+from zerosim.plan.rehearsal import rehearse
 from zerosim.scenario import load
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent

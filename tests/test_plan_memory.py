@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerosim.commands.memory import add_arguments, main
-from zerosim.formulas import deepspeed
-from zerosim.formulas.memory import (
+from zerosim.figures import deepspeed
+from zerosim.figures.memory import (
     PRECISIONS,
     ModelStates,
     formula,
@@ -21,7 +21,7 @@ from zerosim.formulas.memory import (
     resting,
     resting_padded,
 )
-from zerosim.formulas.published import TABLES, printed, rounded, table1, truncated
+from zerosim.figures.published import TABLES, printed, rounded, table1, truncated
 from zerosim.optim.optimizers import OPTIMIZERS
 from zerosim.sharding import padded, split
 from zerosim.stages import STAGES

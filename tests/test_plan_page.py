@@ -12,14 +12,14 @@ from tests.test_report import documented
 from zerosim.cli import main
 from zerosim.errors import UsageError
 from zerosim.payloads.extents import Extent
-from zerosim.planner.clock import VirtualClock
-from zerosim.planner.cluster import Link
-from zerosim.planner.timed import HostMemory
-from zerosim.report.page.drawings import Drawings
-from zerosim.report.page.pictures import KIND_COLOURS
-from zerosim.report.page.plan import drawn, plan_page, row_of, table, thinned
-from zerosim.report.page.plan_pictures import peaks
-from zerosim.report.plan_table import legend, machine, names_of
+from zerosim.plan.clock import VirtualClock
+from zerosim.plan.cluster import Link
+from zerosim.plan.page import drawn, plan_page, row_of, table, thinned
+from zerosim.plan.table import legend, machine, names_of
+from zerosim.plan.timed import HostMemory
+from zerosim.show.page.drawings import Drawings
+from zerosim.show.page.pictures import KIND_COLOURS
+from zerosim.show.page.plan_pictures import peaks
 from zerosim.words import common_unit, in_unit
 
 ROOT = Path(__file__).parents[1]

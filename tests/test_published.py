@@ -8,9 +8,9 @@ from importlib import resources
 import pytest
 
 from tests.oracles.fit_devices import FITTED, Noted, fit, held_out, off
-from zerosim.bench.published import BETWEEN, MPT, NEAR, compare, errors
 from zerosim.cli import main
-from zerosim.planner.cluster import cluster_of, machines
+from zerosim.commands.benches.published import BETWEEN, MPT, NEAR, compare, errors
+from zerosim.plan.cluster import cluster_of, machines
 
 DEVICES = ["a100_40gb", *(pytest.param(name, marks=pytest.mark.long) for name in BETWEEN if name != "a100_40gb")]
 MOST_OFF = {"a100_40gb": 0.03, "a100_80gb": 0.04, "h100_80gb": 0.04}
@@ -81,7 +81,7 @@ def test_runs_in_8_bits_of_which_none_was_fitted_are_near(tmp_path, capsys):
 
 
 def shipped_lines():
-    return (resources.files("zerosim.bench") / "runs" / "mpt.csv").read_text("utf-8").splitlines()
+    return (resources.files("zerosim.commands.benches") / "runs" / "mpt.csv").read_text("utf-8").splitlines()
 
 
 @pytest.mark.parametrize(("change", "said"), [

@@ -18,16 +18,16 @@ from zerosim.cli import main
 from zerosim.collectives import direct, ring, two_level
 from zerosim.collectives.narrow import OnNarrowWires
 from zerosim.collectives.table import algorithm_of, in_two_hops
-from zerosim.formulas.flows import flow
-from zerosim.formulas.shapes import expected
-from zerosim.formulas.traffic import due
+from zerosim.figures.flows import flow
+from zerosim.figures.shapes import expected
+from zerosim.figures.traffic import due
 from zerosim.instruments.observed import Observed
 from zerosim.numerics.wires import CODES, BlockWire, wire
-from zerosim.planner.rehearsal import rehearse
-from zerosim.proofs.proof import prove
-from zerosim.proofs.subject import Subject
+from zerosim.plan.rehearsal import rehearse
 from zerosim.sharding import split
 from zerosim.stages.adding import ADDITIONS
+from zerosim.teach.proofs.proof import prove
+from zerosim.teach.proofs.subject import Subject
 from zerosim.training.batches import Batches
 from zerosim.training.build import alone
 from zerosim.worlds.local import spawn

@@ -12,12 +12,12 @@ import pytest
 import zerosim as zs
 from zerosim.cli import main
 from zerosim.errors import UsageError
-from zerosim.planner import foreign
-from zerosim.planner.failures import Failures
-from zerosim.planner.planning import planned
-from zerosim.planner.questions import Question
-from zerosim.planner.reading import read_plan, task_of
-from zerosim.report.plan_table import csv_of
+from zerosim.plan import foreign
+from zerosim.plan.failures import Failures
+from zerosim.plan.planning import planned
+from zerosim.plan.questions import Question
+from zerosim.plan.reading import read_plan, task_of
+from zerosim.plan.table import csv_of
 
 LLAMA = str(Path(__file__).parents[1] / "scenarios" / "plans" / "llama3_8b.toml")
 SMALL = {"model.layers": 2, "check.mfu": [], "check.fits": [], "check.does_not_fit": []}

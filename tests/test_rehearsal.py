@@ -10,10 +10,10 @@ import pytest
 from zerosim.errors import Unlike, ZerosimError
 from zerosim.models.units import Task
 from zerosim.payloads.extents import Extent
-from zerosim.planner import rehearsal
-from zerosim.planner.cluster import Cluster, Device, Link
-from zerosim.planner.costs import Costs, Price
-from zerosim.planner.rehearsal import rehearse, rehearsed_apart, rehearsed_at_once
+from zerosim.plan import rehearsal
+from zerosim.plan.cluster import Cluster, Device, Link
+from zerosim.plan.costs import Costs, Price
+from zerosim.plan.rehearsal import rehearse, rehearsed_apart, rehearsed_at_once
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import Check, ModelKeys, Parallel, Train, WorldKeys
 from zerosim.sharding import split

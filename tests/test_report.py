@@ -12,14 +12,14 @@ from rich.console import Console
 from tests.pages import printed, read
 from tests.training import labelled, run, scenario
 from zerosim.data import Dataset
-from zerosim.formulas.addresses import fragmentation
+from zerosim.figures.addresses import fragmentation
 from zerosim.instruments.lifetimes import Lifetime
-from zerosim.notebook.outcome import compared
-from zerosim.report.document import document
-from zerosim.report.legend import KINDS
-from zerosim.report.table import show_run
 from zerosim.scenario import Check
 from zerosim.scenario.sections import Variant
+from zerosim.show.document import document
+from zerosim.show.legend import KINDS
+from zerosim.show.notebook.outcome import compared
+from zerosim.show.table import show_run
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
 from zerosim.verdict.apart import Apart

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from zerosim.grading.claims import CLAIMS
 from zerosim.parts.loading import load_file
+from zerosim.teach.grading.claims import CLAIMS
 
 FILES = sorted((Path(__file__).parent / "right").glob("*.py"))
 

@@ -10,8 +10,8 @@ from zerosim.collectives import ring
 from zerosim.comm import left, right
 from zerosim.numerics.orders import ORDERS
 from zerosim.payloads.terms import Term, missing_and_doubled
-from zerosim.proofs.proof import summed
 from zerosim.sharding import split
+from zerosim.teach.proofs.proof import summed
 from zerosim.worlds.local import spawn
 
 SIZES = range(1, 17)

@@ -10,7 +10,7 @@ from zerosim.jobs.collectives import collectives_job
 from zerosim.jobs.job import Request
 from zerosim.scenario import CollectiveScenario, load
 from zerosim.scenario.collective import Program
-from zerosim.verdict.collectives import programs_of, run_collectives_on
+from zerosim.teach.proofs.programs import programs_of, run_collectives_on
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 

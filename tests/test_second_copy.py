@@ -9,8 +9,8 @@ from tests.checkpointing import bits, go
 from tests.training import labelled, scenario
 from zerosim.cli import main
 from zerosim.errors import ScenarioError
-from zerosim.planner.cluster import cluster_of
-from zerosim.planner.rehearsal import rehearse, rehearsed_apart
+from zerosim.plan.cluster import cluster_of
+from zerosim.plan.rehearsal import rehearse, rehearsed_apart
 from zerosim.scenario import Check, Parallel, Scenario, WorldKeys
 from zerosim.scenario.machine import ClusterKeys
 from zerosim.scenario.sections import Variant

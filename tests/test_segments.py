@@ -9,13 +9,13 @@ from tests.test_rehearsal import CLUSTER, config, difference
 from zerosim.autograd.player import Player
 from zerosim.autograd.selection import SELECTIONS
 from zerosim.autograd.tape import Tape
-from zerosim.formulas import segments, shapes
-from zerosim.formulas.segments import SeenSegments
-from zerosim.formulas.shapes import StepsOnShapes, extent
+from zerosim.figures import segments, shapes
+from zerosim.figures.segments import SeenSegments
+from zerosim.figures.shapes import StepsOnShapes, extent
 from zerosim.instruments.memory import Ledger
 from zerosim.models.units import Task
 from zerosim.payloads.extents import Extent
-from zerosim.planner.rehearsal import rehearsed_at_once
+from zerosim.plan.rehearsal import rehearsed_at_once
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import Check, ModelKeys, Parallel, Train, WorldKeys
 from zerosim.training.config import configured

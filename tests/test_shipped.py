@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from zerosim import course
+from zerosim import shipped
 from zerosim.cli import main
 from zerosim.commands import scenarios as listing
 from zerosim.errors import UsageError
@@ -23,13 +23,13 @@ ROOT = Path(__file__).parents[1]
 def test_every_scenario_has_a_name_of_its_own():
     """Examples of parts of one's own are folders, which are run by their path."""
     files = [path for path in ROOT.glob("scenarios/**/*.toml") if "examples" not in path.parts]
-    assert sorted(path.read_bytes() for path in course.scenarios().values()) == sorted(map(Path.read_bytes, files))
+    assert sorted(path.read_bytes() for path in shipped.scenarios().values()) == sorted(map(Path.read_bytes, files))
 
 
 def test_scenarios_are_listed_with_their_titles(capsys):
     assert main(["scenarios"]) == 0
     words = " ".join(capsys.readouterr().out.split())
-    for name, path in course.scenarios().items():
+    for name, path in shipped.scenarios().items():
         found = listing.listed(name, path)
         assert found["title"]
         assert f"{name}, {plural(found['ranks'], 'rank')} {found['title']}" in words
@@ -39,7 +39,7 @@ def test_a_narrow_terminal_breaks_no_word(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "9")
     assert main(["scenarios"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) < 5 * len(course.scenarios())
+    assert len(lines) < 5 * len(shipped.scenarios())
     assert {"    Stage III: eight ranks that keep an", "    eighth of everything"} <= set(lines)
 
 
@@ -47,7 +47,7 @@ def test_a_scenario_runs_by_name_anywhere(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["run", "reduce_scatter_slides"]) == 0
     (tmp_path / "zero3").mkdir()
-    assert course.scenario_file("zero3").endswith("/zero3.toml"), "a folder is no scenario"
+    assert shipped.scenario_file("zero3").endswith("/zero3.toml"), "a folder is no scenario"
 
 
 def test_a_file_goes_before_a_shipped_scenario(tmp_path, monkeypatch, capsys):
@@ -116,7 +116,7 @@ def test_nothing_is_overwritten(tmp_path):
     source.write_text("text")
     second.write_text("mine")
     with pytest.raises(UsageError, match="b exists already"):
-        course.copy_out([(source, first), (source, second)])
+        shipped.copy_out([(source, first), (source, second)])
     assert not first.exists()
     assert second.read_text() == "mine"
 
@@ -192,19 +192,18 @@ def test_the_package_data_are_declared():
     """Every file that a lesson, an exercise or a scenario is made of has a pattern that takes it along."""
     read = configparser.ConfigParser()
     read.read(ROOT / "setup.cfg")
-    patterns = read["options.package_data"]["zerosim.course"].split()
-    house = Path(course.__file__).parent
+    patterns = read["options.package_data"]["zerosim.shipped"].split()
+    house = Path(shipped.__file__).parent
     taken = {path for pattern in patterns for path in house.glob(pattern) if path.is_file()}
     for needed in ("scenarios", "docs/lessons", "docs/exercises"):
         there = {path for path in (house / needed).rglob("*") if path.is_file() and "__pycache__" not in path.parts}
         assert there
         assert there <= taken
-    assert set(course.lessons()) <= taken
-    assert set(course.scenarios().values()) <= taken
+    assert set(shipped.lessons()) <= taken
+    assert set(shipped.scenarios().values()) <= taken
 
 
 def test_what_an_installation_compiles_beside_the_lessons_is_not_copied(tmp_path, monkeypatch):
-    shipped = sys.modules["zerosim.course.shipped"]
     (tmp_path / "docs" / "lessons" / "__pycache__").mkdir(parents=True)
     (tmp_path / "docs" / "lessons" / "broken.py").touch()
     monkeypatch.setattr(shipped, "HERE", tmp_path)
@@ -224,7 +223,7 @@ def test_exercises_and_lessons_are_copied_out(tmp_path, capsys):
     assert capsys.readouterr().err.endswith("; name a folder that can be written to\n")
     assert main(["lessons"]) == 0
     listed = capsys.readouterr().out
-    assert all(str(path) in listed for path in course.lessons())
+    assert all(str(path) in listed for path in shipped.lessons())
     assert main(["lessons", str(tmp_path / "read")]) == 0
     for page in (tmp_path / "read").glob("lessons/*.md"):
         pictures = re.findall(r"\]\((\.\./pictures/[^)]+)\)", page.read_text())

@@ -16,11 +16,11 @@ from zerosim.collectives import ALGORITHMS
 from zerosim.comm import left, right
 from zerosim.commands import show
 from zerosim.errors import UsageError
-from zerosim.proofs.subject import named_subject, subject
-from zerosim.report import algorithms_table, schedule_svg
-from zerosim.report.schedule import document, scheduled
-from zerosim.report.schedule_svg import picture
-from zerosim.report.schedule_text import show_schedule
+from zerosim.show import algorithms_table, schedule_svg
+from zerosim.show.schedule import document, scheduled
+from zerosim.show.schedule_svg import picture
+from zerosim.show.schedule_text import show_schedule
+from zerosim.teach.proofs.subject import named_subject, subject
 
 SIZES = range(1, 10)
 EVERY = [(name, size) for name, row in ALGORITHMS.items() for size in SIZES if row.serves(size)]

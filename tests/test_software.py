@@ -3,8 +3,8 @@
 import pytest
 
 import zerosim as zs
-from zerosim.planner.cluster import HOST_BYTES_PER_SECOND, Device, machines
-from zerosim.planner.software import WHOLE_SCORES
+from zerosim.plan.cluster import HOST_BYTES_PER_SECOND, Device, machines
+from zerosim.plan.software import WHOLE_SCORES
 
 SMALL = {
     "world.ranks": 8, "train.micro_batches": 8, "model.layers": 2, "model.sequence": 2048, "parallel.stages": ["zero3"],

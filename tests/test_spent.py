@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from zerosim.bench import spent
-from zerosim.bench.timings import Workload
+from zerosim.commands.benches import spent
+from zerosim.commands.benches.timings import Workload
 from zerosim.instruments.observed import Observed
 from zerosim.optim import optimizers
 from zerosim.scenario import ModelKeys

@@ -8,11 +8,11 @@ import pytest
 
 from zerosim.cli import main
 from zerosim.errors import UsageError
-from zerosim.grading.recorded import recorded_stage, recorded_step
 from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, OUT, RankStep, Span, Trace
-from zerosim.report.step import events_of
-from zerosim.report.step_svg import BAR, COLOURS, step_picture
+from zerosim.show.step import events_of
+from zerosim.show.step_svg import BAR, COLOURS, step_picture
 from zerosim.stages import STAGES, zero3
+from zerosim.teach.grading.recorded import recorded_stage, recorded_step
 
 SVG = "{http://www.w3.org/2000/svg}"
 FORWARD = ["forward layers.0", "forward layers.1", "forward layers.2", "loss"]

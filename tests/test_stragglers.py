@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import zerosim as zs
-from zerosim.planner.stragglers import STEPS, Stragglers, uneven_steps
+from zerosim.plan.stragglers import STEPS, Stragglers, uneven_steps
 
 SMALL = {
     "world.ranks": 8, "train.micro_batches": 8, "model.layers": 2, "parallel.stages": ["zero1", "zero3"],

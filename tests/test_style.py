@@ -38,7 +38,7 @@ def test_the_line_is_that_of_the_page():
 
 
 def test_what_notation_names_is_checked_in_its_meaning_alone():
-    row = "| moment | the {} of a step | `report/step.py` |"
+    row = "| moment | the {} of a step | `show/step.py` |"
     assert style.faults(style.prose(style.definitions(row.format("event")))) == []
     assert style.faults(style.prose(style.definitions(row.format("moment")))) == [(1, "moment")]
 

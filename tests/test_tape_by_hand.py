@@ -10,7 +10,7 @@ from tests import transformers
 from tests.test_formulas import config
 from tests.training import labelled, scenario
 from zerosim.autograd.tape import Tape
-from zerosim.formulas.traffic import most_messages, volume
+from zerosim.figures.traffic import most_messages, volume
 from zerosim.models.mlp import mlp
 from zerosim.scenario.schema import Variant
 from zerosim.stages.beside import Beside

@@ -16,8 +16,8 @@ from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.comm import left, right
 from zerosim.errors import UsageError
 from zerosim.numerics import orders
-from zerosim.proofs.subject import Subject
 from zerosim.sharding import split
+from zerosim.teach.proofs.subject import Subject
 from zerosim.testing import LAWS, Law, LawBroken, check, laws, strategies
 from zerosim.testing.example import Example
 

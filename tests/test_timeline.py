@@ -11,8 +11,8 @@ from tests.pages import read
 from tests.training import run
 from zerosim.cli import main
 from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, IN, OUT, WAITING, ClockOffset, RankStep, Span, Trace
-from zerosim.report import timeline
-from zerosim.report.timeline import LABEL, LETTERS, Scale, duration, show_timeline, typical_step
+from zerosim.show import timeline
+from zerosim.show.timeline import LABEL, LETTERS, Scale, duration, show_timeline, typical_step
 
 LANES = {"computes": (COMPUTATION,), "sends": (OUT,), "receives": (IN,)}
 MS = 1_000_000

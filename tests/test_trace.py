@@ -37,10 +37,10 @@ from zerosim.instruments.trace import (
     together,
     union,
 )
-from zerosim.report.document import document
-from zerosim.report.timeline import show_times
-from zerosim.report.trace_events import trace_events
 from zerosim.scenario.sections import Variant
+from zerosim.show.document import document
+from zerosim.show.timeline import show_times
+from zerosim.show.trace_events import trace_events
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally

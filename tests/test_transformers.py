@@ -18,7 +18,7 @@ from zerosim.autograd.operations.linear import affine
 from zerosim.autograd.player import Player
 from zerosim.autograd.tape import Tape
 from zerosim.cli import main
-from zerosim.formulas.shapes import expected as expected_memory
+from zerosim.figures.shapes import expected as expected_memory
 from zerosim.models.transformer import TransformerShape, transformer
 from zerosim.numerics import draws
 from zerosim.scenario.sections import STAGE_KEYS, Variant

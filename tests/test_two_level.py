@@ -17,14 +17,14 @@ from zerosim.errors import ScenarioError
 from zerosim.instruments.observed import Observed
 from zerosim.numerics.orders import ORDERS
 from zerosim.payloads.terms import symbols
-from zerosim.planner.cluster import cluster_of
-from zerosim.planner.rehearsal import rehearse
-from zerosim.proofs.proof import prove
-from zerosim.proofs.subject import Subject, named_subject, with_hosts
+from zerosim.plan.cluster import cluster_of
+from zerosim.plan.rehearsal import rehearse
 from zerosim.scenario import Check, Parallel, Scenario, WorldKeys
 from zerosim.scenario.machine import ClusterKeys, LinkKeys
 from zerosim.sharding import Mesh
 from zerosim.stages.adding import ADDITIONS
+from zerosim.teach.proofs.proof import prove
+from zerosim.teach.proofs.subject import Subject, named_subject, with_hosts
 from zerosim.testing import check
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent

@@ -6,11 +6,11 @@ import re
 import numpy as np
 import pytest
 
-from zerosim.bench import wires
-from zerosim.bench.samples import Sample
-from zerosim.bench.wires import measure_sums
 from zerosim.cli import main
 from zerosim.collectives import ring
+from zerosim.commands.benches import wires
+from zerosim.commands.benches.samples import Sample
+from zerosim.commands.benches.wires import measure_sums
 from zerosim.numerics.wire_errors import wire_error
 from zerosim.numerics.wires import CODES
 

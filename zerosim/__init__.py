@@ -28,7 +28,9 @@ from zerosim.collectives import (
 )
 from zerosim.comm import Communicator
 from zerosim.errors import CollectiveError, Deadlock, LaunchError, ScenarioError, ZerosimError
-from zerosim.notebook import grade, operations, plan, prove, run, show
+from zerosim.plan import operations, plan
+from zerosim.show import run, show
+from zerosim.teach import grade, prove
 from zerosim.worlds.local import spawn
 from zerosim.worlds.mpi import connect
 from zerosim.worlds.mpi_communicator import MpiCommunicator

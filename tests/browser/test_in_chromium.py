@@ -7,11 +7,11 @@ import pytest
 
 from tests.pages import HOSTILE, added_otherwise, outcome, page_of
 from tests.training import scenario
-from zerosim.grading.recorded import recorded_stage
-from zerosim.proofs.subject import named_subject
-from zerosim.report.page.page import schedule_page, step_page
-from zerosim.report.page.steps import collectives_of
-from zerosim.report.schedule import scheduled
+from zerosim.show.page.page import schedule_page, step_page
+from zerosim.show.page.steps import collectives_of
+from zerosim.show.schedule import scheduled
+from zerosim.teach.grading.recorded import recorded_stage
+from zerosim.teach.proofs.subject import named_subject
 
 TIMED, FIRST = ".drawing.timed", "#row-1 .drawing.timed"
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from tests.hosts.namespaces import Hosts, hosts, why_not
 from zerosim.collectives import ring, two_level
-from zerosim.planner.cluster import Cluster, Device, Link
-from zerosim.planner.network import written_ns
+from zerosim.plan.cluster import Cluster, Device, Link
+from zerosim.plan.network import written_ns
 
 BIN = Path(sys.executable).parent
 MPIEXEC, ZEROSIM = str(BIN / "mpiexec"), [str(BIN / "zerosim"), "run"]

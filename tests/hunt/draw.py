@@ -17,7 +17,6 @@ import numpy as np
 
 from zerosim.collectives import ALGORITHMS
 from zerosim.collectives.own import SERVING
-from zerosim.proofs.subject import COLLECTIVES
 from zerosim.scenario.collective import CollectiveScenario, CollectiveWorld, Expect, Program, Values
 from zerosim.scenario.fault import Fault
 from zerosim.scenario.ignored import ignored_by_stage, others_keys
@@ -34,6 +33,7 @@ from zerosim.scenario.sections import (
     Variant,
     WorldKeys,
 )
+from zerosim.teach.proofs.subject import COLLECTIVES
 
 Document = dict[str, Any]
 Random = random.Random

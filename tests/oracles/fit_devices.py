@@ -1,4 +1,4 @@
-"""Fit the shares in `zerosim/planner/machines.toml` to published runs: `python -m tests.oracles.fit_devices [DEVICE]`.
+"""Fit the shares in `zerosim/plan/machines.toml` to published runs: `python -m tests.oracles.fit_devices [DEVICE]`.
 
 A step is rehearsed once, with what it computes and communicates noted in order; its time is then found again for every
 trial of the three numbers. What is fitted is the mean absolute relative error of MFU, of runs in 16 bits.
@@ -14,11 +14,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from zerosim.bench.published import MPT, errors, task_of
-from zerosim.planner import rehearsal
-from zerosim.planner.clock import VirtualClock
-from zerosim.planner.cluster import NS, cluster_of
-from zerosim.planner.costs import Costs, Time, is_attention, moved_bytes
+from zerosim.commands.benches.published import MPT, errors, task_of
+from zerosim.plan import rehearsal
+from zerosim.plan.clock import VirtualClock
+from zerosim.plan.cluster import NS, cluster_of
+from zerosim.plan.costs import Costs, Time, is_attention, moved_bytes
 from zerosim.training.config import configured
 
 FITTED = ("product_share", "attention_share", "memory_share")

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from zerosim.collectives import ALGORITHMS
-from zerosim.planner.cluster import Cluster, Device, Link
-from zerosim.planner.fluid import Transfer
-from zerosim.planner.network import links, programs
+from zerosim.plan.cluster import Cluster, Device, Link
+from zerosim.plan.fluid import Transfer
+from zerosim.plan.network import links, programs
 
 ANSWERS = Path(__file__).parent / "simgrid_answers.json"
 SYSTEM_PYTHON = "/usr/bin/python3"

@@ -21,8 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import zerosim.torch  # noqa: F401 - registers the backend
 from tests.torch.ways import perceptron, sharded
-from zerosim.bench.timings import RANKS, WORKLOADS, plain, steps
 from zerosim.collectives import ring
+from zerosim.commands.benches.timings import RANKS, WORKLOADS, plain, steps
 from zerosim.instruments.resident import keep_freed
 from zerosim.scenario import ModelKeys
 from zerosim.sharding import split

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from zerosim.bench.collectives import GLOO, OWN, time_collectives
 from zerosim.commands.bench import libraries
+from zerosim.commands.benches.collectives import GLOO, OWN, time_collectives
 from zerosim.worlds.mpi import connect
 
 comm = connect()

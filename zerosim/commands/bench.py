@@ -10,26 +10,34 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-from zerosim.bench.checkpoints import time_checkpoints
-from zerosim.bench.cluster import measure_cluster
-from zerosim.bench.collectives import GLOO, OWN, Own, fit, measured_switches, time_collectives
-from zerosim.bench.outside import OUTSIDE
-from zerosim.bench.published import MPT, compare, lines_of
-from zerosim.bench.samples import Sample
-from zerosim.bench.spent import time_spent
-from zerosim.bench.timings import RANKS, WORKLOADS, Workload, time_ledgers, time_plans, time_steps, time_worlds
-from zerosim.bench.wires import measure_sums
 from zerosim.comm import Communicator
 from zerosim.commands.arguments import whole_number
+from zerosim.commands.benches.checkpoints import time_checkpoints
+from zerosim.commands.benches.cluster import measure_cluster
+from zerosim.commands.benches.cluster_toml import cluster_toml, measured_toml
+from zerosim.commands.benches.collectives import GLOO, OWN, Own, fit, measured_switches, time_collectives
+from zerosim.commands.benches.outside import OUTSIDE
+from zerosim.commands.benches.pictures import bandwidth_picture, wire_picture
+from zerosim.commands.benches.published import MPT, compare, lines_of
+from zerosim.commands.benches.samples import Sample
+from zerosim.commands.benches.spent import time_spent
+from zerosim.commands.benches.tables import show_collectives, show_published, show_samples
+from zerosim.commands.benches.timings import (
+    RANKS,
+    WORKLOADS,
+    Workload,
+    time_ledgers,
+    time_plans,
+    time_steps,
+    time_worlds,
+)
+from zerosim.commands.benches.wires import measure_sums
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import LaunchError, UsageError
 from zerosim.files import write_text
-from zerosim.report.bench_pictures import bandwidth_picture, wire_picture
-from zerosim.report.bench_table import show_collectives, show_published, show_samples
-from zerosim.report.cluster_toml import cluster_toml, measured_toml
-from zerosim.report.grid import show_words
-from zerosim.report.page.vega import svg
-from zerosim.report.run_document import sharing
+from zerosim.show.grid import show_words
+from zerosim.show.page.vega import svg
+from zerosim.show.run_document import sharing
 from zerosim.worlds.launcher import launched
 from zerosim.worlds.mpi import connect
 from zerosim.worlds.mpi_communicator import MpiCommunicator

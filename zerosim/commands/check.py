@@ -11,17 +11,17 @@ from zerosim.autograd.operations.table import EXAMPLES, OPERATIONS, OperationExa
 from zerosim.collectives import Algorithm
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import UsageError
-from zerosim.grading.stages import fault_of_stage
 from zerosim.optim.optimizers import Optimizer
 from zerosim.optim.own import wrong
 from zerosim.parts import Named
 from zerosim.parts.failing import told
 from zerosim.parts.loading import load_file
-from zerosim.planner.operations import OperationFigures, declared, figures
-from zerosim.proofs.proof import prove
-from zerosim.proofs.subject import subject
-from zerosim.report.operations_table import rows, show_operations
+from zerosim.plan.operations import OperationFigures, declared, figures
+from zerosim.plan.operations_table import rows, show_operations
 from zerosim.stages import Stage
+from zerosim.teach.grading.stages import fault_of_stage
+from zerosim.teach.proofs.proof import prove
+from zerosim.teach.proofs.subject import subject
 
 RANKS = (2, 3, 4)
 

@@ -12,7 +12,7 @@ from zerosim.checkpoint.shards import ShardReader
 from zerosim.commands.output import check_writable, complain, standard_output, write_json
 from zerosim.errors import CheckpointError, UsageError
 from zerosim.files import contents, is_file, is_folder
-from zerosim.report.checkpoint_table import checkpoint_document, show_arrays, show_checkpoints
+from zerosim.show.checkpoint_table import checkpoint_document, show_arrays, show_checkpoints
 
 ACTIONS = {
     "show": "list the contents of the folder of a run, a row or a checkpoint",

@@ -19,15 +19,15 @@ from rich.markup import escape
 
 from zerosim.commands.arguments import whole_number
 from zerosim.commands.output import check_writable, standard_output, write_json
-from zerosim.course.shipped import exercises
 from zerosim.errors import ScenarioError, UsageError
 from zerosim.files import check_replaceable, reason, write_text
-from zerosim.grading.apart import grade_apart
-from zerosim.grading.contained import Learner, containment
-from zerosim.grading.exercises import EXERCISES, Grade, Item, cleaned, exercises_in
-from zerosim.grading.parts import grade_named
-from zerosim.grading.submissions import Submission, submissions
 from zerosim.parts import Loader, is_python
+from zerosim.shipped import exercises
+from zerosim.teach.grading.apart import grade_apart
+from zerosim.teach.grading.contained import Learner, containment
+from zerosim.teach.grading.exercises import EXERCISES, Grade, Item, cleaned, exercises_in
+from zerosim.teach.grading.parts import grade_named
+from zerosim.teach.grading.submissions import Submission, submissions
 from zerosim.words import plural
 
 WIDE = 10_000

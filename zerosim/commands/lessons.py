@@ -5,8 +5,8 @@ import webbrowser
 from pathlib import Path
 from tempfile import mkdtemp
 
-from zerosim.course.pages import write_pages
-from zerosim.course.shipped import copy_out, lessons, material, title
+from zerosim.shipped import copy_out, lessons, material, title
+from zerosim.teach.pages import write_pages
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

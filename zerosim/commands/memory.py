@@ -10,16 +10,16 @@ from typing import Any
 from zerosim.commands.arguments import whole_number
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import ScenarioError
-from zerosim.formulas.blocks import transformer
-from zerosim.formulas.estimate import Estimate, EstimatedRow, by_deepspeed, by_paper
-from zerosim.formulas.memory import PRECISIONS, ModelStates, optimizer_bytes, per_parameter
-from zerosim.formulas.published import TABLES
+from zerosim.figures.blocks import transformer
+from zerosim.figures.estimate import Estimate, EstimatedRow, by_deepspeed, by_paper
+from zerosim.figures.memory import PRECISIONS, ModelStates, optimizer_bytes, per_parameter
+from zerosim.figures.published import TABLES
 from zerosim.models.transformer import problem, shape_of
 from zerosim.optim.optimizers import OPTIMIZERS
-from zerosim.report.memory_table import TIER_WORDS, show_activations, show_estimate, show_published
 from zerosim.scenario.origin import Origin
 from zerosim.scenario.rules import section_values
 from zerosim.scenario.sections import ModelKeys
+from zerosim.show.memory_table import TIER_WORDS, show_activations, show_estimate, show_published
 from zerosim.stages import TIERS
 
 SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}

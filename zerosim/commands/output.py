@@ -19,7 +19,7 @@ from rich.segment import Segment
 from zerosim.checkpoint.folders import STEP
 from zerosim.errors import ScenarioError, UsageError, ZerosimError
 from zerosim.files import check_replaceable, reason, write_text
-from zerosim.report.page.markup import printable
+from zerosim.show.page.markup import printable
 from zerosim.worlds.last_words import exit_code, last_words
 from zerosim.worlds.launcher import launched
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from zerosim.errors import UsageError
 from zerosim.files import write_bytes, write_text
-from zerosim.report.page.drawings import Drawings
-from zerosim.report.page.vega import Spec, png, svg
+from zerosim.show.page.drawings import Drawings
+from zerosim.show.page.vega import Spec, png, svg
 
 
 def name_and_file(words: str) -> tuple[str, str]:

@@ -14,18 +14,18 @@ from zerosim.commands.pictures import name_and_file, pictured, write_picture
 from zerosim.errors import UsageError
 from zerosim.files import write_text
 from zerosim.jobs.training import files_of_training
-from zerosim.planner import foreign
-from zerosim.planner.foreign import ForeignKeys
-from zerosim.planner.questions import Question
-from zerosim.planner.reading import cluster_in, read_plan, scenario_of
-from zerosim.report.grid import show_words
-from zerosim.report.page.drawings import Drawings
-from zerosim.report.page.plan import drawn, plan_page
-from zerosim.report.page.vega import converter
-from zerosim.report.plan_table import csv_of, show_plan
-from zerosim.report.table import show_heading
-from zerosim.report.trace_events import trace_events
+from zerosim.plan import foreign
+from zerosim.plan.foreign import ForeignKeys
+from zerosim.plan.page import drawn, plan_page
+from zerosim.plan.questions import Question
+from zerosim.plan.reading import cluster_in, read_plan, scenario_of
+from zerosim.plan.table import csv_of, show_plan
 from zerosim.scenario.parts import python_run
+from zerosim.show.grid import show_words
+from zerosim.show.page.drawings import Drawings
+from zerosim.show.page.vega import converter
+from zerosim.show.table import show_heading
+from zerosim.show.trace_events import trace_events
 from zerosim.words import joined
 
 

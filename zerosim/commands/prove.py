@@ -5,11 +5,11 @@ import argparse
 from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.commands.arguments import add_hosts, rank_counts
 from zerosim.commands.output import check_writable, standard_output, write_json
-from zerosim.grading.variants import by_contract
 from zerosim.jobs.proofs import proofs_of
-from zerosim.proofs.subject import files_of, named_subject, with_hosts
-from zerosim.report.grid import show_words
-from zerosim.report.proof_text import document, show_proofs
+from zerosim.show.grid import show_words
+from zerosim.teach.grading.variants import by_contract
+from zerosim.teach.proofs.printed import document, show_proofs
+from zerosim.teach.proofs.subject import files_of, named_subject, with_hosts
 
 LONG = 100
 """The number of ranks beyond which a proof takes more than a few seconds."""

@@ -13,11 +13,11 @@ from zerosim.commands.output import RUN_WIDTH, check_outputs, console
 from zerosim.commands.pictures import name_and_file, pictured, write_picture
 from zerosim.errors import UsageError
 from zerosim.files import read_at_most, reason, write_bytes, write_text
-from zerosim.report.page.drawings import Drawings
-from zerosim.report.page.page import page
-from zerosim.report.page.vega import png, svg
-from zerosim.report.run_document import RunDocument, runs_of
-from zerosim.report.table import show_heading, show_run
+from zerosim.show.page.drawings import Drawings
+from zerosim.show.page.page import page
+from zerosim.show.page.vega import png, svg
+from zerosim.show.run_document import RunDocument, runs_of
+from zerosim.show.table import show_heading, show_run
 
 MOST_BYTES = 1 << 26
 """The largest outcome; as Python objects it takes up to 30 times as much memory."""

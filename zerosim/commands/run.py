@@ -15,13 +15,13 @@ from zerosim.commands.supervise import supervise
 from zerosim.errors import LaunchError, UsageError, ZerosimError
 from zerosim.files import write_bytes, write_text
 from zerosim.jobs import Job, Manner, Request, load_job, overrides_for
-from zerosim.report.page.page import page
-from zerosim.report.page.vega import converter
-from zerosim.report.progress import LiveProgress, Plain
-from zerosim.report.run_document import runs_of, sharing
-from zerosim.report.table import show_heading
-from zerosim.report.trace_events import trace_events
 from zerosim.scenario import Scenario
+from zerosim.show.page.page import page
+from zerosim.show.page.vega import converter
+from zerosim.show.progress import LiveProgress, Plain
+from zerosim.show.run_document import runs_of, sharing
+from zerosim.show.table import show_heading
+from zerosim.show.trace_events import trace_events
 from zerosim.training.program import Progress, Silent
 from zerosim.verdict.outcome import Outcome
 from zerosim.worlds.launcher import launched

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.text import Text
 
 from zerosim.commands.output import check_writable, standard_output, write_json
-from zerosim.course import scenarios
-from zerosim.report.grid import show_words
 from zerosim.scenario import load
+from zerosim.shipped import scenarios
+from zerosim.show.grid import show_words
 from zerosim.words import plural
 
 COMMANDS = {"run": "zerosim run NAME, or mpirun -n RANKS zerosim run NAME", "plan": "zerosim plan NAME"}

@@ -7,17 +7,17 @@ from zerosim.commands.arguments import add_hosts, whole_number
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import UsageError
 from zerosim.files import write_text
-from zerosim.grading.variants import by_contract
 from zerosim.jobs.schedules import MOST_RANKS, check_root, check_served, is_stage, stage_step
-from zerosim.proofs.subject import files_of, named_subject, with_hosts
-from zerosim.report import algorithms_table
-from zerosim.report.page.page import schedule_page, step_page
-from zerosim.report.schedule import Schedule, document, scheduled
-from zerosim.report.schedule_svg import picture
-from zerosim.report.schedule_text import show_schedule
-from zerosim.report.step import RecordedStep, show_step
-from zerosim.report.step_svg import step_picture
+from zerosim.show import algorithms_table
+from zerosim.show.page.page import schedule_page, step_page
+from zerosim.show.schedule import Schedule, document, scheduled
+from zerosim.show.schedule_svg import picture
+from zerosim.show.schedule_text import show_schedule
+from zerosim.show.step import RecordedStep, show_step
+from zerosim.show.step_svg import step_picture
 from zerosim.stages import STAGES
+from zerosim.teach.grading.variants import by_contract
+from zerosim.teach.proofs.subject import files_of, named_subject, with_hosts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,11 +12,11 @@ from zerosim.commands.output import check_writable, write_json
 from zerosim.errors import UsageError
 from zerosim.files import is_file, write_text
 from zerosim.instruments.trace import Trace
-from zerosim.report.page.page import page
-from zerosim.report.page.vega import converter
-from zerosim.report.run_document import runs_of
-from zerosim.report.trace_events import trace_events
 from zerosim.scenario.fault import KINDS, Fault
+from zerosim.show.page.page import page
+from zerosim.show.page.vega import converter
+from zerosim.show.run_document import runs_of
+from zerosim.show.trace_events import trace_events
 from zerosim.worlds.launcher import launched, launched_rank
 
 

@@ -8,10 +8,10 @@ from rich.console import Console
 
 from zerosim.errors import UsageError
 from zerosim.jobs.job import Manner, Request, described, inputs_digest
-from zerosim.report.collectives import collectives_document, described_values, show_collectives
 from zerosim.scenario import CollectiveScenario
+from zerosim.show.collectives import collectives_document, described_values, show_collectives
+from zerosim.teach.proofs.programs import CollectivesOutcome, PreparedProgram, programs_of, run_collectives_on
 from zerosim.training.program import Progress
-from zerosim.verdict.collectives import CollectivesOutcome, PreparedProgram, programs_of, run_collectives_on
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.world import Transport, World
 

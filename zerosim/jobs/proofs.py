@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.errors import UsageError
-from zerosim.proofs.proof import Proof, prove
-from zerosim.proofs.subject import Subject
+from zerosim.teach.proofs.proof import Proof, prove
+from zerosim.teach.proofs.subject import Subject
 from zerosim.worlds.local import StillRunning
 
 MOST_RANKS = 256

@@ -5,14 +5,14 @@ from typing import Any
 
 from zerosim.collectives import find
 from zerosim.errors import CollectiveError, UsageError
-from zerosim.grading.claims import STAGE_TRIALS
-from zerosim.grading.recorded import recorded_part, recorded_stage, recorded_step
 from zerosim.parts import Loader, Named, code_of, is_python
 from zerosim.parts.loading import function_of
-from zerosim.proofs.subject import Subject
-from zerosim.report.step import RecordedStep
+from zerosim.show.step import RecordedStep
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.own import as_stage
+from zerosim.teach.grading.claims import STAGE_TRIALS
+from zerosim.teach.grading.recorded import recorded_part, recorded_stage, recorded_step
+from zerosim.teach.proofs.subject import Subject
 
 MOST_RANKS = 128
 

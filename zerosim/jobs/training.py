@@ -12,18 +12,18 @@ from zerosim.checkpoint.keeping import Keeper, keeper
 from zerosim.collectives.own import SERVING
 from zerosim.data import load_dataset
 from zerosim.errors import LaunchError, UsageError, ZerosimError
-from zerosim.grading.stages import fault_of_stage
 from zerosim.jobs.job import Manner, Request, described, inputs_digest
 from zerosim.parts import Named
 from zerosim.parts.failing import told
-from zerosim.proofs.diagnosis import diagnosis
-from zerosim.proofs.proof import prove
-from zerosim.proofs.subject import Subject
-from zerosim.report.document import document
-from zerosim.report.run_document import RunDocument
-from zerosim.report.table import show_run
 from zerosim.scenario import Scenario
 from zerosim.scenario.parts import parts_in, python_run
+from zerosim.show.document import document
+from zerosim.show.run_document import RunDocument
+from zerosim.show.table import show_run
+from zerosim.teach.grading.stages import fault_of_stage
+from zerosim.teach.proofs.diagnosis import diagnosis
+from zerosim.teach.proofs.proof import prove
+from zerosim.teach.proofs.subject import Subject
 from zerosim.training.experiment import Experiment, prepare
 from zerosim.training.program import Progress
 from zerosim.verdict.judged_run import run_on

@@ -1,6 +1,6 @@
 """A TOML file and its overrides -> a `Scenario`, or one error with line and column.
 
-A file with the name on the command line takes precedence over a shipped scenario (see `course/shipped.py`). `load`
+A file with the name on the command line takes precedence over a shipped scenario (see `shipped/__init__.py`). `load`
 decides it, so that `run`, `plan`, `zs.run` and `zs.plan` cannot differ.
 """
 
@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.course import scenario_file, scenarios
 from zerosim.errors import ScenarioError, did_you_mean
 from zerosim.files import read_at_most
 from zerosim.parts import Loader
@@ -26,6 +25,7 @@ from zerosim.scenario.origin import OVERRIDE, Origin
 from zerosim.scenario.positions import KeyPath, Position, TextPlace, place, positions
 from zerosim.scenario.rules import Choice, rules, section_values, shortened, shown
 from zerosim.scenario.schema import Scenario, plain
+from zerosim.shipped import scenario_file, scenarios
 
 Document = dict[str, Any]
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from zerosim.proofs.diagnosis import Diagnosis, command, of_its_order, of_what_is_sent, why
-from zerosim.proofs.proof import prove
-from zerosim.proofs.subject import Subject
+from zerosim.teach.proofs.diagnosis import Diagnosis, command, of_its_order, of_what_is_sent, why
+from zerosim.teach.proofs.proof import prove
+from zerosim.teach.proofs.subject import Subject
 from zerosim.testing.example import Example
 
 OWN_WORDS = {

@@ -10,8 +10,8 @@ from zerosim.allocation import Array
 from zerosim.comm import Communicator, Reduction
 from zerosim.instruments.observed import Observed
 from zerosim.instruments.traffic import Traffic
-from zerosim.proofs.subject import Subject
 from zerosim.sharding import Chunks
+from zerosim.teach.proofs.subject import Subject
 from zerosim.worlds.local import Sends
 
 

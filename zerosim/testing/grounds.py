@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 
 from zerosim.errors import CollectiveError, Deadlock
-from zerosim.proofs.subject import Subject
+from zerosim.teach.proofs.subject import Subject
 from zerosim.testing.example import Example, SeenExample, observe
 from zerosim.worlds.local import spawn
 from zerosim.worlds.mpi_communicator import MpiCommunicator

@@ -18,8 +18,8 @@ from zerosim.collectives import ALGORITHMS
 from zerosim.errors import UsageError
 from zerosim.numerics import orders
 from zerosim.payloads.terms import Sum, Term, commuted, leaves
-from zerosim.proofs.subject import Subject, named_subject
-from zerosim.proofs.subject import subject as subject_of
+from zerosim.teach.proofs.subject import Subject, named_subject
+from zerosim.teach.proofs.subject import subject as subject_of
 from zerosim.testing import strategies
 from zerosim.testing.causes import diagnosed
 from zerosim.testing.example import Example, SeenExample

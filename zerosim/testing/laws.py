@@ -15,8 +15,8 @@ import numpy as np
 from zerosim.collectives.kinds import COLLECTIVES, KINDS, CollectiveKind, of_everyone
 from zerosim.comm import Communicator
 from zerosim.numerics import orders
-from zerosim.proofs.subject import Subject, named_subject
 from zerosim.sharding import bounds, split
+from zerosim.teach.proofs.subject import Subject, named_subject
 from zerosim.testing import strategies
 from zerosim.testing.example import Example
 from zerosim.testing.law import Examined, Messages, SentBytes, Sides, law, under_examination

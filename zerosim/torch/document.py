@@ -13,7 +13,7 @@ from zerosim.comm import Communicator
 from zerosim.instruments.clocks import brought_together
 from zerosim.instruments.memory import KINDS
 from zerosim.instruments.trace import Trace
-from zerosim.report.document import SCHEMA, plain, trace_document
+from zerosim.show.document import SCHEMA, plain, trace_document
 from zerosim.torch.watching import Watch
 from zerosim.worlds.objects import gather_objects
 

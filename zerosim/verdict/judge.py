@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from zerosim.allocation import MODEL_STATES, Kind, Tier
-from zerosim.formulas.addresses import fragmentation
-from zerosim.formulas.resting import far_resting, needed_as_began, resting_bytes, unit_bytes
-from zerosim.formulas.shapes import ExpectedMemory, expected
-from zerosim.formulas.traffic import due, message_copies, most_messages, volume
+from zerosim.figures.addresses import fragmentation
+from zerosim.figures.resting import far_resting, needed_as_began, resting_bytes, unit_bytes
+from zerosim.figures.shapes import ExpectedMemory, expected
+from zerosim.figures.traffic import due, message_copies, most_messages, volume
 from zerosim.instruments.memory import KINDS
 from zerosim.stages import STAGES
 from zerosim.training.config import Config

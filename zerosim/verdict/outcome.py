@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, TypeVar
 
-from zerosim.formulas.addresses import LAID_OUT, Fragmentation
+from zerosim.figures.addresses import LAID_OUT, Fragmentation
 from zerosim.models.units import Model
 from zerosim.scenario import Scenario
 from zerosim.stages import STAGES

@@ -1,0 +1,195 @@
+"""The samples of benches in the terminal: one table for all, whose columns are declared here."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from zerosim.commands.benches.collectives import OWN
+from zerosim.commands.benches.pictures import NAMES, answer
+from zerosim.commands.benches.published import ComparedFigure, errors, grouped
+from zerosim.commands.benches.samples import SampleRow
+from zerosim.commands.benches.spent import KINDS, seconds_key
+from zerosim.commands.benches.timings import RANKS, Workload
+from zerosim.show.grid import Column, show_grid, show_words
+from zerosim.stages import STAGES
+
+SHORT = 9
+"""The characters that a heading may always have, even above narrow cells."""
+Columns = Mapping[str, Callable[[Any], str]]
+"""The cell of a row under each heading; the first names the row."""
+
+
+def ms(key: str) -> Callable[[SampleRow], str]:
+    """The cell of a figure in seconds, as milliseconds.
+
+    >>> ms("step_seconds")({"step_seconds": 0.0123})
+    '12.3'
+    """
+    return lambda row: f"{1e3 * row[key]:.1f}"
+
+
+def stage(row: SampleRow) -> str:
+    return STAGES[row["stage"]].title
+
+
+def between(ends: Iterable[float], digits: int) -> str:
+    return " … ".join(f"{end:.{digits}f}" for end in ends)
+
+
+RATIOS: Columns = {
+    "ratio": lambda row: f"{row['ratio']:.3f}", "range of ratios": lambda row: between(row["ratio_range"], 3)}
+WITH_AND_WITHOUT: Columns = {
+    "stage": lambda row: f"{stage(row)}, {row['what']}", "ms with": ms("with_seconds"),
+    "ms without": ms("without_seconds"), **RATIOS}
+IN_ONE_PROCESS: Columns = {"in one process": lambda row: row["what"], "seconds": lambda row: f"{row['seconds']:.2f}"}
+COLUMNS: dict[str, Columns] = {
+    "step": {"stage": stage, "ms per step": ms("step_seconds"), **RATIOS},
+    "spent": {"ms": stage, "step": ms("step_seconds"), **{kind: ms(seconds_key(kind)) for kind in KINDS}},
+    "ledger": WITH_AND_WITHOUT, "checkpoint": WITH_AND_WITHOUT, "worlds": IN_ONE_PROCESS, "plan": IN_ONE_PROCESS,
+    "cluster": {
+        "step on 2 ranks": lambda row: row["model"], "stage": stage, "planned ms": ms("planned_seconds"),
+        "measured ms": ms("step_seconds"),
+        "quartiles": lambda row: between((1e3 * each for each in row["quartiles"]), 1),
+        "ratio": lambda row: f"{row['ratio']:.2f}", "rounds": lambda row: f"{row['used']} of {row['rounds']}"},
+}
+"""The columns of each subject of `zerosim bench`."""
+WORDS = {
+    "step": "{trained}: one process {alone:.1f} ms, divided by {ranks} = {half:.1f} ms",
+    "spent": "{trained}: ms of a step on rank 0, by kind of work",
+    "ledger": "{trained}: ms on a core with and without a feature: byte counts; tracing and checksums of a counted "
+              "step; the calls of trace and memory ledger in a traced step",
+    "checkpoint": "{trained}: a checkpoint against a plain write of as many bytes; a step of a run that saves nothing, "
+                  "with and without the test whether a checkpoint is due",
+}
+"""The line above the table of a subject with a model."""
+BELOW = {"cluster": "ms on a core, on the rank that waited less; ratio: planned over measured; rounds: the least "
+                    "disturbed rounds, of all rounds"}
+"""The line below a table."""
+
+
+UNITS = {
+    "tokens_per_second_per_device": "tokens/s", "mfu": "MFU", "hfu": "HFU", "peak_memory_gib": "GiB",
+}
+"""The units of published figures."""
+
+
+def trained(workload: Workload) -> str:
+    """The model and its training, in words."""
+    model = workload.model
+    if model.kind == "transformer":
+        return (f"{model.layers}-block transformer, width {model.width}, AdamW, {workload.batch} sequences of "
+                f"{workload.inputs} tokens")
+    widths = (workload.inputs, *model.hidden, workload.outputs)
+    return f"{'-'.join(map(str, widths))} MLP, AdamW, batch {workload.batch}"
+
+
+def show_samples(console: Console, what: str, rows: Sequence[SampleRow], workload: Workload | None = None) -> None:
+    """Print the samples of a subject of `zerosim bench`: a row for each, and the workload above."""
+    if what == "wires":
+        return show_wires(console, rows)
+    if workload is not None:
+        alone = 1e3 * rows[0].get("alone_seconds", 0.0)
+        console.print(WORDS[what].format(trained=trained(workload), alone=alone, ranks=RANKS, half=alone / RANKS))
+    show_table(console, rows, COLUMNS[what])
+    if what in BELOW:
+        console.print(BELOW[what], style="dim")
+    return None
+
+
+def show_table(console: Console, rows: Sequence[Any], columns: Columns) -> None:
+    """Print a line for each row, as wide as the console; columns that do not fit are printed below the others."""
+    (corner, name), *others = columns.items()
+    cells = {heading: [cell(row) for row in rows] for heading, cell in others}
+    show_grid(console, [name(row) for row in rows], [
+        Column(in_two_lines(heading, max([SHORT, *map(len, found)])), found) for heading, found in cells.items()
+    ], corner)
+
+
+def in_two_lines(heading: str, room: int) -> str:
+    """The heading, broken at the space that makes it narrowest if it is longer than `room` characters.
+
+    >>> in_two_lines("range of ratios", 9).splitlines(), in_two_lines("Stage III", 9)
+    (['range of', 'ratios'], 'Stage III')
+    """
+    if len(heading) <= room:
+        return heading
+    words = heading.split(" ")
+    cuts = [(" ".join(words[:count]), " ".join(words[count:])) for count in range(1, len(words))]
+    return "\n".join(min(cuts, key=lambda cut: max(map(len, cut)))) if cuts else heading
+
+
+def side_by_side(rows: Sequence[SampleRow], line: Sequence[str], column: str) -> list[dict[Any, SampleRow]]:
+    """The rows that agree in the keys `line`, together: each by its value of the key `column`.
+
+    >>> side_by_side([{"ranks": 2, "size": 1}, {"ranks": 4, "size": 1}], ["size"], "ranks")
+    [{2: {'ranks': 2, 'size': 1}, 4: {'ranks': 4, 'size': 1}}]
+    """
+    found: dict[tuple[Any, ...], dict[Any, SampleRow]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[key] for key in line), {})[row[column]] = row
+    return list(found.values())
+
+
+def show_wires(console: Console, rows: Sequence[SampleRow]) -> None:
+    """Print the result in words, then a row for each format and sum, a column for each number of ranks."""
+    show_words(console, answer(rows))
+    lines = side_by_side(rows, ("format", "algorithm"), "ranks")
+    show_table(console, lines, {
+        "relative error": lambda line: ", ".join(
+            next((row["format"], NAMES[row["algorithm"]]) for row in line.values())),
+        **{f"{ranks} ranks": cell_of(ranks, lambda row: f"{row['error']:.2%}") for ranks in lines[0]}})
+
+
+def cell_of(key: Any, cell: Callable[[SampleRow], str]) -> Callable[[Mapping[Any, SampleRow]], str]:
+    """The cell of one row of several that share a line."""
+    return lambda line: cell(line[key])
+
+
+def show_collectives(
+    console: Console, rows: Sequence[SampleRow], library: str, switches: Mapping[str, int], line: Mapping[str, float]
+) -> None:
+    """Print a table for each collective: a row for each size, a column for each algorithm, against the library's own
+    call."""
+    for collective in dict.fromkeys(row["collective"] for row in rows):
+        some = [row for row in rows if row["collective"] == collective]
+        names = [name for name in dict.fromkeys(row["algorithm"] for row in some) if name != OWN]
+        show_words(console, f"{collective} on {some[0]['ranks']} ranks: times of {library}, and ratios to them; "
+                            "*: chosen by \"auto\"; GB/s: its bandwidth and its bus bandwidth")
+        show_table(console, side_by_side(some, ["bytes"], "algorithm"), {
+            "bytes": cell_of(OWN, lambda row: f"{row['bytes']:,}"),
+            "µs": cell_of(OWN, lambda row: f"{1e6 * row['seconds']:.1f}"),
+            **{name: cell_of(name, lambda row: f"{row['ratio']:.2f}{'*' * row['chosen']}") for name in names},
+            "GB/s": lambda at: f"{chosen(at)['algorithm_bandwidth'] / 1e9:.2f}",
+            "bus GB/s": lambda at: f"{chosen(at)['bus_bandwidth'] / 1e9:.2f}"})
+    for collective, most_bytes in switches.items():
+        console.print(f"{collective}: the algorithm for short vectors is faster up to {most_bytes:,} bytes; "
+                      f"switch_at({{\"{collective}\": {most_bytes}}}) lets \"auto\" change there")
+    console.print(f"Fitted to the ring: a message takes {1e6 * line['message_seconds']:.1f} µs and "
+                  f"{1e9 * line['byte_seconds']:.3f} ns for each byte")
+
+
+def chosen(at: Mapping[str, SampleRow]) -> SampleRow:
+    """The algorithm that "auto" chooses, or the library's own call."""
+    return next((row for row in at.values() if row["chosen"]), at[OWN])
+
+
+def show_published(console: Console, compared: Sequence[ComparedFigure], near: float) -> None:
+    """Print every figure of published runs with its plan, and a row for each group; a plan is near within `near`."""
+    show_table(console, compared, {
+        "figure of a published run": lambda each: f"{each.figure.source}: {each.figure.name}",
+        "what": lambda each: UNITS[each.figure.kind], "measured": lambda each: f"{each.figure.measured:.4g}",
+        "planned": lambda each: f"{each.planned:.4g}", "error": lambda each: f"{each.error:+.1%}",
+        "fits": lambda each: "yes" if each.fits else "no"})
+    console.print()
+    groups = [(name, errors([each.error for each in found], near), errors(each.error_left_out for each in found))
+              for name, found in grouped(compared).items()]
+    columns: Columns = {
+        "published figures": lambda group: group[0], "figures": lambda group: str(group[1].count),
+        "mean error": lambda group: f"{group[1].mean:.1%}", f"within {near:.0%}": lambda group: f"{group[1].near:.0%}",
+        "worst": lambda group: f"{group[1].worst:+.1%}"}
+    if any(each.figure.left_out for each in compared):
+        columns = {**columns, "source left out": lambda group: f"{group[2].mean:.1%}"}
+    show_table(console, groups, columns)
+    refused = sum(not each.fits for each in compared)
+    console.print(f"{refused} of {len(compared)} figures are of runs that would not fit", style="dim")

@@ -1,0 +1,322 @@
+"""Benchmarks as ratios within one run, because absolute times depend more on the machine than on the program.
+
+`step` and `ledger` train on 2 ranks with AdamW, in rounds: a 784-1024-1024-1024-10 MLP with a global batch of 256, or
+a transformer of GPT-2's shape with 4 blocks, width 256 and 8 heads, on 16 sequences of 128 tokens.
+
+    step      a round times one process with the whole batch (rank 0, while the other rank waits), then one step of
+              each stage on both ranks; the ratio is a stage's time over half of the one process's time: 1 would be
+              perfect scaling
+    ledger    a round times one step of each stage with its bytes and messages counted and one without; their ratio.
+              Also one that is traced, and one with checksums, each over the counted one. Steps vary by more than
+              the cost of a trace, so calls of the tracer and of the memory ledger are also timed within a traced
+              step: their ratio is that of the step to the step without them
+
+`worlds` measures the local world only, in seconds: a thousand ranks, a proof on many ranks, many examples of a law.
+`plan` measures plans by ranks, layers and bytes.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from zerosim.allocation import allocate
+from zerosim.collectives import ring
+from zerosim.comm import Communicator, among
+from zerosim.commands.benches.samples import Sample
+from zerosim.data import Dataset
+from zerosim.instruments.memory import Ledger
+from zerosim.instruments.observed import Observed, ObservedAllocator
+from zerosim.instruments.resident import keep_freed
+from zerosim.instruments.trace import Tracer
+from zerosim.instruments.traffic import Traffic
+from zerosim.models.units import Task
+from zerosim.payloads.extents import Extent
+from zerosim.plan.cluster import cluster_of
+from zerosim.plan.network import written_ns
+from zerosim.plan.rehearsal import rehearse
+from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
+from zerosim.scenario.machine import ClusterKeys
+from zerosim.sharding import split
+from zerosim.stages import STAGES
+from zerosim.stages.replica import Replica
+from zerosim.teach.proofs.proof import prove
+from zerosim.teach.proofs.subject import named_subject
+from zerosim.training.batches import Batches
+from zerosim.training.build import initial_weights, replica
+from zerosim.training.config import configured
+from zerosim.training.experiment import prepare
+from zerosim.worlds.checked import Checked
+from zerosim.worlds.local import spawn
+from zerosim.worlds.objects import broadcast_object, gather_objects
+
+RANKS = 2
+WARM_UP = 2
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The work of a benchmark: a model, the samples in the batch of all ranks, and the numbers or tokens per sample."""
+
+    model: ModelKeys
+    batch: int
+    inputs: int
+    outputs: int
+
+    def dataset(self) -> Dataset:
+        """Random pixels and classes, or random tokens."""
+        random = np.random.default_rng(0)
+        if self.model.kind == "transformer":
+            tokens = random.integers(0, self.outputs, (self.batch, self.inputs + 1))
+            return Dataset(tokens[:, :-1], tokens[:, 1:], None, None, self.outputs)
+        x = random.random((self.batch, self.inputs), np.float32)
+        return Dataset(x, random.integers(0, self.outputs, self.batch), None, None, self.outputs)
+
+
+WORKLOADS = {
+    "mlp": Workload(ModelKeys(hidden=(1024, 1024, 1024)), batch=256, inputs=784, outputs=10),
+    "transformer": Workload(
+        ModelKeys(kind="transformer", layers=4, width=256, heads=8), batch=16, inputs=128, outputs=65
+    ),
+}
+
+
+def time_steps(comm: Communicator, rounds: int, workload: Workload) -> list[Sample] | None:
+    """The timings of every stage on rank 0, None on the other rank."""
+    keep_freed()
+    with threadpool_limits(1):
+        alone = steps(plain(among(comm, range(1)), "ddp", workload)) if comm.rank == 0 else None
+        together = {name: steps(plain(comm, name, workload)) for name in STAGES}
+        alone_seconds: list[float] = []
+        seconds: dict[str, list[float]] = {name: [] for name in STAGES}
+        for _ in range(WARM_UP + rounds):
+            if alone is not None:
+                alone_seconds.append(timed(alone))
+            for name, step in together.items():
+                seconds[name].append(slower(comm, step))
+    if comm.rank != 0:
+        return None
+    return [
+        Sample({"stage": name}, {"step_seconds": seconds[name][WARM_UP:], "alone_seconds": alone_seconds[WARM_UP:]},
+               shared_by=RANKS)
+        for name in STAGES]
+
+
+def time_ledgers(comm: Communicator, rounds: int, workload: Workload) -> list[Sample] | None:
+    """The cost of counting, tracing and checksums for every stage, on rank 0; None on the other rank.
+
+    The order of the measurements alternates.
+    """
+    keep_freed()
+    found = []
+    with threadpool_limits(1):
+        for name in STAGES:
+            trained = [steps(make(comm, name, workload)) for make in (checked, counted, plain)]
+            each = [traced_steps(Tracer(comm.rank), Ledger(), comm, name, workload), *trained]
+            calls = ClockedComm(Tracer(comm.rank)), ClockedComm(Ledger())
+            by_call = traced_steps(*calls, comm, name, workload)
+            seconds: list[list[float]] = [[] for _ in each]
+            within: list[tuple[float, float]] = []
+            for number in range(WARM_UP + rounds):
+                for index in range(len(each))[:: 1 if number % 2 else -1]:
+                    seconds[index].append(slower(comm, each[index]))
+                within.append(with_and_without(comm, by_call, calls))
+            of_traced, of_checked, of_counted, of_plain = (measured[WARM_UP:] for measured in seconds)
+            found += [
+                overhead(name, "counted", of_counted, of_plain), overhead(name, "traced", of_traced, of_counted),
+                overhead(name, "calls of the trace", *apart(within[WARM_UP:])),
+                overhead(name, "with checksums", of_checked, of_counted),
+            ]
+    return found if comm.rank == 0 else None
+
+
+def time_worlds(ranks: int = 1024, proved_ranks: int = 64, examples: int = 300) -> list[Sample]:
+    """The seconds of three tasks in the local world."""
+    from zerosim.testing import laws  # noqa: PLC0415 - Hypothesis, which only this asks for
+
+    def all_reduce_shapes(comm: Communicator) -> None:
+        ring.all_reduce(comm, split(Extent(ranks * CHUNK, np.float32), ranks))
+
+    def prove_ring() -> None:
+        assert prove(named_subject("ring.all_reduce"), proved_ranks).holds
+
+    def examine_ring() -> None:
+        laws.all_reduce_is_broadcast_after_reduce(ring.all_reduce, examples=examples)
+
+    tasks: dict[str, Callable[[], Any]] = {
+        f"ring all-reduce of shapes on {ranks:,} ranks": lambda: spawn(all_reduce_shapes, ranks),
+        f"proof of the ring all-reduce on {proved_ranks} ranks": prove_ring,
+        f"{examples} examples of a law on up to 8 ranks": examine_ring,
+    }
+    return [duration(what, task) for what, task in tasks.items()]
+
+
+def duration(what: str, task: Callable[[], Any]) -> Sample:
+    """The seconds of a task that runs once."""
+    return Sample({"what": what}, {"seconds": [seconds_of(task)]})
+
+
+def overhead(stage: str, what: str, with_seconds: Sequence[float], without_seconds: Sequence[float]) -> Sample:
+    """A stage's step with and without `what`, such as "counted" or "saved", one time of each per round."""
+    return Sample({"stage": stage, "what": what}, {"with_seconds": with_seconds, "without_seconds": without_seconds})
+
+
+def slower(comm: Communicator, step: Iterator[None]) -> float:
+    """The time of a step, begun on both ranks together, on the slower rank; on rank 0, and 0 on the other rank."""
+    broadcast_object(comm, None)
+    everyone: list[float] = gather_objects(comm, timed(step)) or [0.0]
+    return max(everyone)
+
+
+def timed(step: Iterator[None]) -> float:
+    return seconds_of(lambda: next(step))
+
+
+def seconds_of(task: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    task()
+    return time.perf_counter() - started
+
+
+def apart(pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [one for one, _ in pairs], [other for _, other in pairs]
+
+
+class ClockedComm:
+    """An instrument with another one's methods, which adds up their processor seconds.
+
+    >>> from zerosim.instruments.traffic import Traffic
+    >>> clocked = ClockedComm(Traffic())
+    >>> clocked.sent(np.ones(2), 1)
+    >>> clocked.seconds > 0, hasattr(clocked, "taken")
+    (True, False)
+    """
+
+    def __init__(self, instrument: Any) -> None:
+        self.seconds = 0.0
+        self._instrument = instrument
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._instrument, name)
+
+        def call(*args: Any) -> Any:
+            started = time.thread_time()
+            found = method(*args)
+            self.seconds += time.thread_time() - started
+            return found
+
+        return call
+
+
+def with_and_without(comm: Communicator, step: Iterator[None], calls: Sequence[ClockedComm]) -> tuple[float, float]:
+    """The processor seconds of a step with and without `calls`, on the rank that waited less.
+
+    Waiting ranks poll, so waiting uses their core as well. The result is on rank 0; the other rank gets 1 and 1.
+    """
+    broadcast_object(comm, None)
+    before, started = sum(each.seconds for each in calls), time.process_time()
+    next(step)
+    seconds = time.process_time() - started
+    within = sum(each.seconds for each in calls) - before
+    everyone: list[tuple[float, float]] = gather_objects(comm, (seconds, seconds - within)) or [(1.0, 1.0)]
+    return min(everyone)
+
+
+def plain(comm: Communicator, stage: str, workload: Workload) -> tuple[Batches, Replica]:
+    """The state of a rank without instruments."""
+    batches = batches_of(comm.size, stage, workload)
+    return batches, replace(replica(batches.config, Observed(comm), allocate), comm=comm)
+
+
+def counted(comm: Communicator, stage: str, workload: Workload) -> tuple[Batches, Replica]:
+    """The state of a rank as in a run, with both ledgers."""
+    batches = batches_of(comm.size, stage, workload)
+    return batches, replica(batches.config, Observed(comm, Traffic()), ObservedAllocator(allocate, Ledger()))
+
+
+def checked(comm: Communicator, stage: str, workload: Workload) -> tuple[Batches, Replica]:
+    """The state of a rank as in a run, with checksums of messages."""
+    return counted(Checked(comm), stage, workload)
+
+
+def traced_steps(
+    tracer: Tracer | ClockedComm, ledger: Ledger | ClockedComm, comm: Communicator, stage: str, workload: Workload
+) -> Iterator[None]:
+    """The steps of a rank as in a run in which every step is traced."""
+    batches = batches_of(comm.size, stage, workload)
+    observed = Observed(comm, Traffic(), tracer)
+    for_each = steps((batches, replica(batches.config, observed, ObservedAllocator(allocate, ledger))))
+    while True:
+        tracer.begin()
+        ledger.begin_curve()
+        next(for_each)
+        replace(tracer.end(1), memory=ledger.curve_so_far())
+        yield
+
+
+def steps(trained: tuple[Batches, Replica]) -> Iterator[None]:
+    """An iterator that trains one step per item."""
+    batches, mine = trained
+    mine.begin(initial_weights(batches.config))
+    (batch,) = batches.of_rank(mine.comm.rank)
+    for number in itertools.count(1):
+        batches.config.stage.step(mine, replace(batch, step=number))
+        yield
+
+
+def batches_of(ranks: int, stage: str, workload: Workload) -> Batches:
+    """The whole batch, with one micro-batch per rank."""
+    scenario = Scenario(
+        world=WorldKeys(ranks),
+        model=workload.model,
+        train=Train(steps=1, micro_batch=workload.batch // ranks, micro_batches=ranks, optimizer="adamw"),
+        parallel=Parallel(stages=(stage,)),
+    )
+    experiment = prepare(scenario, workload.dataset())
+    return Batches(experiment.rows[0], experiment.dataset)
+
+
+RING_RANKS = (64, 256, 1024)
+STEPS = (
+    (1024, 128, 25600, 1), (16384, 128, 25600, 1), (1024, 32, 4096, 1), (1024, 1000, 4096, 1), (1024, 32, 4096, 32),
+)
+"""Ranks, layers, width, and sequences per micro-batch."""
+SEQUENCE, VOCABULARY, HEAD_SIZE = 2048, 51200, 128
+
+
+def time_plans() -> list[Sample]:
+    """The seconds to plan a ring message by message, and to plan steps of Stage III of transformers."""
+    cluster = cluster_of(ClusterKeys(), Scenario().origin, max(RING_RANKS))
+    rings = [
+        duration(
+            f"ring all-reduce on {ranks:,} ranks, message by message",
+            partial(written_ns, ring.all_reduce, ranks * 10**6, 2, cluster, ranks),
+        )
+        for ranks in RING_RANKS
+    ]
+    return rings + [timed_step(*each) for each in STEPS]
+
+
+def timed_step(ranks: int, layers: int, width: int, samples: int) -> Sample:
+    """The seconds to plan one step; its model is built before."""
+    scenario = Scenario(
+        world=WorldKeys(ranks),
+        model=ModelKeys(
+            kind="transformer", layers=layers, width=width, heads=width // HEAD_SIZE, vocabulary=VOCABULARY,
+            sequence=SEQUENCE,
+        ),
+        train=Train(micro_batch=samples, micro_batches=ranks, precision="bf16"),
+        parallel=Parallel(stages=("zero3",), prefetch=True, overlap=True, recompute=True),
+    )
+    (row,) = scenario.rows
+    config = configured(row, Task(SEQUENCE, VOCABULARY, "cross_entropy", tokens=True))
+    cluster = cluster_of(scenario.cluster, scenario.origin, ranks)
+    size = f"{config.model.count / 1e9:,.0f} billion parameters in {layers:,} layers"
+    words = f"Stage III, {size} on {ranks:,} ranks, micro-batches of {samples}"
+    return duration(words, lambda: rehearse(config, cluster))

@@ -1,0 +1,306 @@
+"""The memory that every rank must hold within a step: the stage's own code, run on shapes alone.
+
+A rank runs two steps, because arrays of one step may meet those of the next: delayed updates, prefetched shards. It has
+no peers: collectives take their buffers and send nothing, and all ranks need the same bytes. Nothing is computed or
+allocated, so any model can be examined.
+
+These figures follow the code, so they cannot find a fault of a shipped stage; a user's stage is compared with the
+shipped one that shards the same states. Therefore what a stage keeps between steps, needs and sends is stated apart
+from its code: `resting`, and the list of collectives in `traffic`. Tests have peaks by hand. With traffic from shapes
+as well, about half as many faults planted in stages would be noticed.
+
+A world that copies messages, and runs overlapped work on a second thread, holds more: `beside_bytes` at most for that
+work, and the copies themselves (`traffic.message_copies`).
+"""
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zerosim.allocation import Allocator, Kind, Tier
+from zerosim.autograd.player import perform
+from zerosim.autograd.shelf import Offloaded
+from zerosim.collectives.narrow import OnNarrowWires
+from zerosim.figures.flows import LoneRank
+from zerosim.figures.segments import SeenSegments
+from zerosim.instruments.memory import Ledger
+from zerosim.instruments.observed import Observed, ObservedAllocator
+from zerosim.optim.update import UpdateRule
+from zerosim.payloads.extents import Extent
+from zerosim.sharding import padded
+from zerosim.stages.beside import Beside, Coming, Work
+from zerosim.stages.gathering import WireFormat
+from zerosim.stages.norms import SquareSums
+from zerosim.stages.own import SHIPPED
+from zerosim.stages.replica import Batch, Replica
+from zerosim.training.build import gathering, kept, reduce_scatter, replica
+from zerosim.training.config import Config
+
+
+@dataclass(frozen=True)
+class ExpectedMemory:
+    """The memory of a rank in all steps of a run."""
+
+    peak_bytes: Mapping[Kind, int]
+    """The peak of each kind."""
+    beside_bytes: int
+    """The peak of the buffers of overlapped work."""
+    far_peak_bytes: Mapping[Tier, Mapping[Kind, int]]
+    """The peak of each kind in the memory tiers beside the device's."""
+    moved_bytes: Mapping[str, int]
+    """The bytes copied between tiers in all steps, by kind and direction."""
+    offloaded_bytes: int
+    """The peak of offloaded activations."""
+    operations: Mapping[str, int]
+    """Floating-point operations of matrix products in all steps: forward, backward and recomputation."""
+
+
+_KNOWN: weakref.WeakKeyDictionary[Config, dict[int, ExpectedMemory]] = weakref.WeakKeyDictionary()
+
+
+def expected(config: Config, updates: int | None = None) -> ExpectedMemory:
+    """The memory of a rank in a run's steps; `updates` of them, by default all, were not skipped.
+
+    It is computed once for a config, and forgotten with it.
+
+    >>> from zerosim.models.units import Task
+    >>> from zerosim.scenario.schema import Scenario
+    >>> from zerosim.training.config import configured
+    >>> row, *_ = Scenario().rows                                # 64-64-64-10, 16 samples at a time
+    >>> expected(configured(row, Task(64, 10, "cross_entropy"))).peak_bytes["activations"]
+    13568
+    """
+    updates = config.steps_here if updates is None else updates
+    known = _KNOWN.setdefault(config, {})
+    if updates not in known:
+        known[updates] = found(config, updates)
+    return known[updates]
+
+
+def found(config: Config, updates: int) -> ExpectedMemory:
+    steps, skipped = config.steps_here, config.steps_here - updates
+    run = StepsOnShapes(config, min(updates or steps, 2), skipped=not updates)
+    moved = run.moved_in(updates or steps)
+    if updates and skipped:
+        moved += StepsOnShapes(config, 1, skipped=True).moved_in(skipped)
+    return ExpectedMemory(
+        peak_bytes=dict(run.ledger.peak),
+        beside_bytes=run.aside.peak["buffers"],
+        far_peak_bytes={tier: dict(+ledger.peak) for tier, ledger in run.far.items()},
+        moved_bytes=dict(+moved),
+        offloaded_bytes=run.replica.tape.shelf.most_bytes,
+        operations={what: run.replica.tape.operations[what] // (len(run.moved) or 1) * steps
+                    for what in ("forward", "backward", "recomputation")},
+    )
+
+
+class StepsOnShapes:
+    """Steps of rank 0 on shapes, their ledgers, and the bytes that each step moves between tiers."""
+
+    def __init__(self, config: Config, steps: int, *, skipped: bool) -> None:
+        self.ledger, self.aside = Ledger(), Ledger()
+        self.far: dict[Tier, Ledger] = {"host": Ledger(), "disk": Ledger()}
+        self.moved: list[Counter[str]] = []
+        self._lane = CountingLane({tier: ObservedAllocator(extent, ledger) for tier, ledger in self.far.items()})
+        self.replica = self._replica(config, NoSums(np.inf if skipped else 0.0))
+        self.replica.begin(lambda unit: extent(
+            padded(unit.count, config.ranks), np.float32, kind="parameters", owner=unit.name))
+        self.replica.state.updates = config.done
+        for ledger in (self.ledger, self.aside, *self.far.values()):
+            ledger.begin_peak()
+        self._lane.moved = Counter()
+        for step in range(1, steps + 1):
+            SHIPPED[frozenset(config.stage.sharded)].step(self.replica, whole_batch(config, step))
+            self.replica.storage.settle()
+            self.moved.append(self._lane.moved)
+            self._lane.moved = Counter()
+
+    def moved_in(self, steps: int) -> Counter[str]:
+        """The bytes that so many steps move: all steps after the first move as much as the last one here."""
+        if not self.moved:
+            return Counter()
+        later = {what: (steps - 1) * count for what, count in self.moved[-1].items()}
+        return self.moved[0] + Counter(later)
+
+    def _replica(self, config: Config, norms: "NoSums") -> Replica:
+        comm = Uncalled(LoneRank(0, config.ranks))
+        beside = Lingering(comm, ObservedAllocator(extent, self.ledger), self.aside)
+        segments = SeenSegments(self.ledger.pass_by, carry_out=without_draws)
+        built = replica(
+            config, comm, beside.allocate, perform=without_draws, players=segments.player, tiers=self._lane)
+        if config.row.parallel.offload_activations:
+            built.tape.shelf = Offloaded(Nowhere(), beside.allocate)
+        storage, shards, rule = kept(
+            config, beside.allocate, self._lane, built.state, NoNumbers(config.rule), comm.instruments)
+        reducing = config.gradients_wire and SilentWire(config.gradients_wire)
+        return replace(
+            built, norms=norms, storage=storage, shards=shards, rule=rule,
+            gathering=gathering(config, beside, config.weights_wire and SilentWire(config.weights_wire)),
+            overlap=beside if config.row.parallel.overlap else None,
+            collectives=replace(built.collectives, reduce_scatter=reduce_scatter(
+                config, comm, beside.allocate, built.state.residuals, reducing)))
+
+
+def whole_batch(config: Config, step: int = 1) -> Batch:
+    """The micro-batches of a rank on shapes; tokens and labels are small enough to be real arrays."""
+    samples, task = config.row.train.micro_batch, config.model.task
+    inputs: Any = Extent((samples, task.inputs), config.computing.weights)
+    targets: Any = np.zeros(samples, np.int64)
+    if task.tokens:
+        inputs = targets = np.zeros((samples, task.inputs), np.int64)
+    elif task.loss == "mean_squared_error":
+        targets = Extent((samples, task.outputs), np.float32)
+    return Batch(step, [inputs] * config.block, [targets] * config.block, config.samples, 0)
+
+
+def extent(shape: int | tuple[int, ...], dtype: npt.DTypeLike, *, kind: Kind, owner: str) -> Any:
+    """An `Extent`: called like `allocate`, without memory."""
+    return Extent(shape, dtype)
+
+
+def nothing_drawn(*_: Any) -> None:
+    """Draws nothing, since arrays have no numbers."""
+
+
+def without_draws(step: Any, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
+    """`perform` for arrays without numbers."""
+    return perform(step, function, *arrays, **undrawn(named))
+
+
+def undrawn(named: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of an operation without their random draws."""
+    return {**named, "draws": nothing_drawn} if named.get("draws") else named
+
+
+class Nowhere:
+    """A store for arrays without numbers."""
+
+    def write(self, start: int, array: Any) -> None:
+        """Does nothing."""
+
+    def read(self, start: int, array: Any) -> Callable[[], object]:
+        return lambda: None
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+class Uncalled(Observed):
+    """A communicator whose collectives are not called: they notify instruments and take their buffers."""
+
+    def named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def take_room(comm: Any, given: Any, *_: Any) -> Any:
+            if isinstance(function, OnNarrowWires) and comm.size > 1:
+                function.take_room(given[0])
+            return given[0] if name == "reduce_scatter" else None
+
+        return super().named(name, take_room)
+
+
+class NoSums(SquareSums):
+    """The norm of gradients without numbers, an infinite one to skip a step; square sums are still all-gathered."""
+
+    def __init__(self, norm: float = 0.0) -> None:
+        self._norm = norm
+
+    def of_gradients(self, replica: Replica) -> Iterator[float]:
+        list(super().of_gradients(replica))
+        yield self._norm
+
+    def of_chunk(self, replica: Replica, chunk: int) -> list[float]:
+        return [0.0 for _ in replica.trained]
+
+
+@dataclass(frozen=True)
+class SilentWire:
+    """A wire format that only has lengths."""
+
+    wire: WireFormat
+
+    def encoded_bytes(self, count: int) -> int:
+        return self.wire.encoded_bytes(count)
+
+    def encode(self, x: Any, out: Any) -> None:
+        """Nothing to write."""
+
+    decode = encode
+
+
+class NoNumbers:
+    """An update rule that writes nothing."""
+
+    def __init__(self, rule: UpdateRule) -> None:
+        self.slots, self.precision = rule.slots, rule.precision
+
+    def update(self, *_: Any, **__: Any) -> None:
+        """Nothing to write."""
+
+    differences = apply = delay = update
+
+
+class Lingering(Beside):
+    """Overlapped work, done at once. The gradients that it was given live until it is awaited, as on a thread.
+
+    The buffers of the work are counted in `aside`, too.
+    """
+
+    def __init__(self, comm: Observed, allocate: Allocator, aside: Ledger) -> None:
+        super().__init__(comm)
+        self._plain, self._aside = allocate, ObservedAllocator(allocate, aside)
+        self._working = False
+
+    def allocate(self, shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
+        """An array of the step, or of the work that is under way."""
+        return (self._aside if self._working else self._plain)(shape, dtype, kind=kind, owner=owner)
+
+    def begin(self, work: Work) -> Coming:
+        given = getattr(work, "args", ())
+        held = [each for one in given if isinstance(one, list) for each in one]
+        held += [each for one in given if isinstance(one, HeldResult) for each in one.held]
+        self._working = True
+        array = super().begin(work).take()
+        self._working = False
+        return HeldResult(array, held)
+
+
+class HeldResult(Coming):
+    """A pending array, and those that live until it is taken."""
+
+    def __init__(self, array: Any, held: list[Any]) -> None:
+        self._array, self.held = [array], held
+
+    def take(self) -> Any:
+        self.held.clear()
+        return self._array.pop()
+
+
+@dataclass
+class CountingLane:
+    """The memory tiers beside the device's, and as their own lane: it counts what it is to copy."""
+
+    rooms: Mapping[Tier, Allocator]
+    moved: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def lane(self) -> "CountingLane":
+        return self
+
+    def begin(self, what: str, owner: str, into: Any, source: Any) -> None:
+        self.moved[what] += source.nbytes
+
+    def call(self, what: str, owner: str, work: Callable[[], None]) -> None:
+        work()
+
+    def wait(self, owner: str, moving: Any) -> None:
+        """Nothing is under way."""
+
+    def settle(self) -> None:
+        """Nothing is under way."""
+
+    def close(self) -> None:
+        """Nothing is open."""

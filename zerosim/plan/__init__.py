@@ -1,0 +1,62 @@
+"""Plans: a step on a cluster, simulated by running the code of the stages on shapes over a virtual clock.
+
+Plans are checked against closed forms (exactly), against SimGrid (to 10⁻⁴), against this machine (`zerosim bench
+cluster`) and against published runs (`zerosim bench published`). `docs/planning.md` states the errors.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zerosim.scenario import Scenario
+    from zerosim.show.shown import Shown
+
+
+def plan(
+    path: "str | os.PathLike[str] | Mapping[str, Any] | Scenario", ranks: int | Sequence[int] = (), *,
+    set: Mapping[str, Any] = {}, sweep: Mapping[str, Sequence[Any]] = {}, tokens: str | float | None = None,
+    days: float | None = None,
+) -> "Shown":
+    """The plan of a scenario on its own number of ranks, on `ranks` ranks, or on each of `ranks`; `path` is as in
+    `run`.
+
+    `set` replaces keys of the scenario, `sweep` gives several values of a key; all combinations are planned. `tokens`,
+    a number or a string such as "2T", adds the time for that many tokens, and `days` the fewest devices that need no
+    more time; without `ranks` increasing numbers are tried. Raises `ScenarioError` as `zerosim plan` does, and
+    `UsageError` for invalid `ranks`.
+
+    >>> import zerosim as zs
+    >>> found = zs.plan("mpt_7b", 64, set={"model.layers": 2, "parallel.stages": ["ddp", "zero3"]})
+    >>> found
+               memory
+                   GB  fits    step    waits    MFU
+    DDP          28.4   yes  899 ms  9.41 ms  51.4%
+    Stage III    20.7   yes  886 ms  8.14 ms  52.1%
+    Best that fits: Stage III, 41,605 tokens a second on each device
+    >>> [(row["name"], row["fits"], row["peak_bytes"]) for row in found.rows()]
+    [('DDP', True, 28420112384), ('Stage III', True, 20742857216)]
+    """
+    from zerosim.plan.notebook import shown_plan  # noqa: PLC0415 - most programs do not need it
+    from zerosim.plan.questions import Question  # noqa: PLC0415
+    from zerosim.plan.reading import read_plan  # noqa: PLC0415
+
+    question = None if tokens is None else Question.read(tokens, days)
+    counts = [ranks] if isinstance(ranks, int) else list(ranks)
+    return shown_plan(read_plan(path, counts, set, sweep, question=question))
+
+
+def operations(path: str | None = None) -> "Shown":
+    """The public operations, or those of a file, with their formulas, kept arrays, matrix products and moved bytes.
+
+    Figures are those of an example, whose shapes `rows()` has, in float32. `path` is a Python file whose `EXAMPLES` has
+    an example for each of its operations. Raises `UsageError` if there is none.
+
+    >>> import zerosim as zs
+    >>> row = zs.operations().rows()[0]
+    >>> row["name"], row["inputs"], row["keeps"], row["kept_bytes"], row["forward_products"]
+    ('linear', {'x': (4, 16), 'weight': (8, 16), 'bias': (8,)}, ('x',), 256, 1024)
+    """
+    from zerosim.plan.notebook import operations_of  # noqa: PLC0415
+
+    return operations_of(path)

@@ -1,0 +1,321 @@
+"""The cluster of a plan: devices, links inside a host, links between hosts.
+
+Names are looked up in `machines.toml`, which cites a source for each number. The numbers of a device or link that a
+scenario defines itself are taken as achieved rates.
+"""
+
+import difflib
+import tomllib
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import resources
+from math import inf
+from typing import Any
+
+from zerosim.plan.calls import Rates
+from zerosim.plan.fabric import Fabric
+from zerosim.plan.failures import Failures
+from zerosim.plan.software import Software
+from zerosim.plan.stragglers import Stragglers
+from zerosim.scenario.machine import ClusterKeys as Said
+from zerosim.scenario.machine import DeviceKeys as SaidDevice
+from zerosim.scenario.machine import LinkKeys as SaidLink
+from zerosim.scenario.origin import Origin
+from zerosim.scenario.rules import shown
+
+NS = 10**9
+
+HALF_TOKENS = 300
+"""Sequence length at which causal attention reaches half of its rate: 260 to 390 tokens by the figures of Shah et al.,
+"FlashAttention-3" (2024), for sequences from 512 to 16,384 on an H100.
+"""
+
+ROW_WISE = 0.95
+"""The rate of 8-bit products with one scale per row, relative to one scale per array: 90 to 100% on most shapes,
+github.com/pytorch/pytorch issue 147971.
+"""
+
+HOST_BYTES_PER_SECOND = 14e9
+"""Bytes per second that an optimizer on the host reads and writes per device, transfers of gradients and weights
+included; fitted to one run on 8 devices, ml-engineering's Llama 3 8B with sequences of 8,192 on B200.
+"""
+
+@dataclass(frozen=True)
+class Device:
+    """The device of a rank; rates are per second, shares are the achieved fractions of them."""
+
+    title: str
+    flops: float
+    memory: float
+    memory_bandwidth: float
+    product_share: float = 1.0
+    half_width: float = 0.0
+    attention_share: float = 1.0
+    memory_share: float = 1.0
+    flops_fp8: float = 0.0
+    """Operations per second in 8 bits; 0 means that the device has none."""
+    multiprocessors: int = 1
+    channels: int = 0
+    """Multiprocessors that a running collective occupies."""
+    launch_ns: float = 0.0
+    """The shortest time of a kernel; longer kernels hide the launch of the next one."""
+    calls: Rates | None = None
+    """The times of calls, launches included, if operations are charged call by call."""
+    attention: dict[str, float] = field(default_factory=dict)
+    """The share of `flops` that causal attention reaches on long sequences, by generation of its kernels."""
+    update_bandwidth: float = 0.0
+    """Bytes per second that an optimizer reads and writes, if its formulas are slower than memory."""
+
+    @property
+    def taken_by_collectives(self) -> float:
+        """The share of the device that collectives occupy."""
+        return self.channels / self.multiprocessors
+
+    def products_ns(self, operations: int, width: int) -> float:
+        """The time of matrix products with weights whose narrower side is `width`."""
+        share = self.product_share * width / (width + self.half_width)
+        return operations * NS / (self.flops * share)
+
+    def attention_ns(self, operations: int, tokens: int = 0, generation: str = "") -> float:
+        """The time of matrix products without weights; a generation with its own rate skips the masked half."""
+        if generation in self.attention:
+            reached = self.attention[generation] * tokens / (tokens + HALF_TOKENS)
+            return operations * NS / (2 * self.flops * reached)
+        return operations * NS / (self.flops * self.attention_share)
+
+    def moved_ns(self, moved_bytes: float) -> float:
+        """The time to read and write `moved_bytes` of memory."""
+        return moved_bytes * NS / (self.memory_bandwidth * self.memory_share)
+
+    def update_ns(self, moved_bytes: float) -> float:
+        """The time of an optimizer step that reads and writes `moved_bytes` in one kernel."""
+        if self.update_bandwidth:
+            return moved_bytes * NS / self.update_bandwidth
+        return max(self.moved_ns(moved_bytes), self.launch_ns)
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link with `bytes_per_second` in each direction, after `latency_ns`.
+
+    >>> Link("", 1000, 10**9).message_ns(500)
+    1500
+    """
+
+    title: str
+    latency_ns: int
+    bytes_per_second: float
+
+    def message_ns(self, message_bytes: int) -> int:
+        """The time of a message that does not share the link."""
+        return self.latency_ns + self.transfer_ns(message_bytes)
+
+    def transfer_ns(self, message_bytes: int) -> int:
+        """The time of a message without its latency."""
+        return round(message_bytes * NS / self.bytes_per_second)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Hosts of equal devices; `between` is the sum of all network cards of a host."""
+
+    device: Device
+    devices_per_host: int
+    inside: Link
+    between: Link
+    pipelined: bool
+    """Whether collectives are priced as pipelined libraries run them, or as written."""
+    fused: bool
+    """Whether only the arrays that fused kernels write are counted as memory."""
+    fp8: str = ""
+    """`fp8` or `fp8_rowwise` if weights are multiplied in 8 bits; `device` then has that rate."""
+    software: Software = Software()
+    optimizer_on_host: bool = False
+    host_memory: Link = Link("memory at hand", 0, inf)
+    """The link from a device to its host's memory, used for offloading."""
+    nvme: Link = Link("files at hand", 0, inf)
+    """One device's share of the link to its host's files."""
+    fabric: Fabric = Fabric()
+    dollars_per_hour: float = 0.0
+    failures: Failures = Failures()
+    stragglers: Stragglers = Stragglers()
+
+    @property
+    def port_bytes_per_second(self) -> float:
+        """The bandwidth of a rank's own link, each way; with one device per host, that of the host."""
+        return (self.between if self.devices_per_host == 1 else self.inside).bytes_per_second
+
+    @property
+    def card_bytes_per_second(self) -> float:
+        """The bandwidth of one network card, each way."""
+        return self.between.bytes_per_second / self.fabric.cards
+
+    def seen_by(self, stride: int) -> "Cluster":
+        """The cluster as a group of every `stride`-th rank sees it, while the other groups do the same.
+
+        The groups that have a rank on a host share its links to other hosts.
+
+        >>> from zerosim.scenario.origin import Origin
+        >>> from zerosim.scenario.machine import ClusterKeys as Keys
+        >>> cluster = cluster_of(Keys(devices_per_host=8), Origin(), 32)
+        >>> seen = cluster.seen_by(8)
+        >>> seen.devices_per_host, round(cluster.between.bytes_per_second / seen.between.bytes_per_second)
+        (1, 8)
+        """
+        sharing = min(stride, self.devices_per_host)
+        between = replace(self.between, bytes_per_second=self.between.bytes_per_second / sharing)
+        return replace(self, devices_per_host=max(self.devices_per_host // stride, 1), between=between)
+
+    def update_ns(self, moved_bytes: float, *, on_host: bool = False) -> float:
+        """The time of an optimizer step that reads and writes `moved_bytes`, on the device or on its host."""
+        if on_host or self.optimizer_on_host:
+            return moved_bytes * NS / HOST_BYTES_PER_SECOND
+        return self.device.update_ns(moved_bytes * self.software.update)
+
+    def host(self, rank: int) -> int:
+        return rank // self.devices_per_host
+
+    def hosts(self, ranks: int) -> int:
+        return -(-ranks // self.devices_per_host)
+
+    def links(self, ranks: int) -> list[Link]:
+        """The kinds of links in a ring through `ranks` ranks."""
+        inside = [self.inside] if min(ranks, self.devices_per_host) > 1 else []
+        if ranks <= self.devices_per_host:
+            return inside
+        share = self.fabric.ring_share(self.hosts(ranks))
+        return [*inside, replace(self.between, bytes_per_second=self.between.bytes_per_second * share)]
+
+    def slowest(self, ranks: int) -> Link:
+        """The link with the least bandwidth in a ring through `ranks` ranks; for one rank, the link inside a host."""
+        return min(self.links(ranks) or [self.inside], key=lambda link: link.bytes_per_second)
+
+
+def cluster_of(said: Said, origin: Origin, ranks: int) -> Cluster:
+    """The cluster of a scenario's [cluster]. Raises `ScenarioError` for unknown names."""
+    device, usual = device_of(said.device, origin)
+    device = replace(device, **{name: figure for name, figure in vars(said.figures).items() if figure})
+    if ranks > said.devices_per_host and ranks % said.devices_per_host:
+        raise origin.error(
+            f"{ranks} ranks do not fill hosts of {said.devices_per_host} devices; set world.ranks to a multiple of "
+            "cluster.devices_per_host, or devices_per_host to a divisor of it",
+            ("cluster", "devices_per_host"), ("world", "ranks"),
+        )
+    if said.products != "weights":
+        device = in_8_bits(device, origin, ROW_WISE if said.products == "fp8_rowwise" else 1.0)
+    return Cluster(
+        device=device,
+        devices_per_host=said.devices_per_host,
+        inside=link_of(said.inside, usual["inside"], origin, "inside"),
+        between=link_of(said.between, usual["between"], origin, "between"),
+        host_memory=link_of(said.host_memory, usual["host_memory"], origin, "host_memory"),
+        nvme=link_of(said.nvme, "nvme_dgx_2", origin, "nvme"),
+        pipelined=said.collectives == "pipelined",
+        fused=said.kernels == "fused",
+        fp8="" if said.products == "weights" else said.products,
+        software=software_of(said),
+        optimizer_on_host=said.optimizer == "host",
+        fabric=fabric_of(said, usual["inside"], origin),
+        dollars_per_hour=said.dollars_per_hour,
+        failures=Failures(said.hours_between_failures, said.checkpoint_seconds, said.restart_seconds),
+        stragglers=Stragglers(said.jitter, said.slow_share, said.slow_by, said.jitter_seed),
+    )
+
+
+def fabric_of(said: Said, usual_inside: str, origin: Origin) -> Fabric:
+    """The fabric of [cluster]. Raises `ScenarioError` for `sharp` on a link whose switch cannot add."""
+    adds, latency_us = 0.0, 0.0
+    if said.sharp:
+        link = {} if isinstance(said.inside, SaidLink) else machines()["link"].get(said.inside or usual_inside, {})
+        latency_us = link.get("switch_latency_us", 0.0)
+        adds = link.get("gigabytes_per_second", 0.0) * link.get("switch_share", 0.0) * 1e9
+        if not adds:
+            able = [name for name, entry in machines()["link"].items() if "switch_share" in entry]
+            raise origin.error(
+                f"cluster.sharp: the switch of this link does not add; set cluster.inside to {' or '.join(able)}, or "
+                "leave sharp out", ("cluster", "sharp"))
+    return Fabric(said.cards, said.rails, said.hosts_per_leaf, said.oversubscription, adds, round(latency_us * 1000))
+
+
+def software_of(said: Said) -> Software:
+    """The software of [cluster]; without a name, that of the device's fitted runs."""
+    entry = machines()["software"].get(said.software, {})
+    numbers = {name: entry[name] for name in Software.__dataclass_fields__ if name in entry}
+    found = Software(**numbers)
+    reserve = found.reserve if isinstance(said.reserve, str) else said.reserve
+    return replace(
+        found, attention=said.attention or found.attention, reserve=reserve, loss=said.loss or found.loss)
+
+
+def in_8_bits(device: Device, origin: Origin, share: float) -> Device:
+    """The device with this share of its 8-bit rate for products; attention stays in 16 bits."""
+    if not device.flops_fp8:
+        able = [name for name, entry in machines()["device"].items() if "flops_fp8" in entry]
+        raise origin.error(
+            f'cluster.products: {device.title} has no 8-bit matrix products; use {", ".join(able)}, '
+            'or set it to "weights"', ("cluster", "products"))
+    slower = device.flops / device.flops_fp8
+    attention = {generation: share * slower for generation, share in device.attention.items()}
+    return replace(
+        device, flops=device.flops_fp8, product_share=device.product_share * share,
+        attention_share=device.attention_share * slower, attention=attention)
+
+
+USUAL = {"inside": "nvlink4", "between": "infiniband_8x400", "host_memory": "pcie5"}
+"""The usual links of a device that a scenario defines itself."""
+
+
+def device_of(said: str | SaidDevice, origin: Origin) -> tuple[Device, dict[str, str]]:
+    """A device, and the names of its usual links."""
+    if isinstance(said, SaidDevice):
+        return own_device(said, origin), USUAL
+    found = look_up("device", said, origin, "device")
+    numbers = {name: found[name] for name in Device.__dataclass_fields__ if name in found}
+    return Device(**numbers), {each: found[each] for each in USUAL}
+
+
+def own_device(said: SaidDevice, origin: Origin) -> Device:
+    """A device that a scenario defines itself."""
+    sets, bandwidths, launch_ns = said.working_sets, said.bandwidths, said.launch_us * 1000
+    if len(sets) != len(bandwidths) or list(sets) != sorted(set(sets)) or min((*sets, *bandwidths), default=1) <= 0:
+        raise origin.error(
+            f"cluster.device: working_sets {list(sets)} and bandwidths {list(bandwidths)} must be as many, "
+            "all above 0, working_sets ascending", ("cluster", "device", "working_sets"), ("cluster", "device"))
+    functions = {name: rate for name, rate in vars(said.functions).items() if rate}
+    update_bandwidth = functions.pop("update", 0.0)
+    calls = None
+    if sets:
+        pairs = tuple(zip(sets, bandwidths, strict=True))
+        calls = Rates(launch_ns, (said.flops, said.half_width), pairs, functions)
+    return Device(
+        "a device of its own", said.flops, said.memory, said.memory_bandwidth, half_width=said.half_width,
+        launch_ns=0 if calls else launch_ns, calls=calls, update_bandwidth=update_bandwidth)
+
+
+def link_of(said: str | SaidLink, usual: str, origin: Origin, key: str) -> Link:
+    if isinstance(said, SaidLink):
+        return Link("a link of its own", round(said.latency_us * 1000), said.gigabytes_per_second * 1e9)
+    found = look_up("link", said or usual, origin, key)
+    reached = found["gigabytes_per_second"] * found["share"] * 1e9
+    return Link(found["title"], round(found["latency_us"] * 1000), reached)
+
+
+def look_up(kind: str, name: str, origin: Origin, key: str) -> dict[str, Any]:
+    known = machines()[kind]
+    if name in known:
+        entry: dict[str, Any] = known[name]
+        return entry
+    begins = [each for each in known if name and each.startswith(name.lower())]
+    near = begins or difflib.get_close_matches(name.lower(), known, n=1)
+    meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
+    raise origin.error(f"cluster.{key}: no {kind} {shown(name)}; {meant} Or write it as a table", ("cluster", key))
+
+
+@cache
+def machines() -> dict[str, Any]:
+    """All devices, links and software by name.
+
+    >>> machines()["device"]["a100_80gb"]["memory_bandwidth"]
+    2039000000000.0
+    """
+    return tomllib.loads(resources.files("zerosim.plan").joinpath("machines.toml").read_text("utf-8"))

@@ -1,0 +1,315 @@
+"""The times of operations, updates and collectives on a cluster, in integer nanoseconds.
+
+    operation     its floating-point operations by the achieved rate of products, then the bytes that it reads and
+                  writes, each number once, by the memory bandwidth; at least the launch of a kernel. On a device
+                  with rates for calls, the sum over all calls of its code instead: see `calls`
+    loss          its passes over the outputs, in 32 bits; at least a launch
+    update        the bytes of gradient, weights and state that it reads and writes; at least a launch
+    collective    pipelined, the default: the bytes a rank sends, by the bandwidth of a ring through all ranks,
+                  and a latency per step; or as written: message by message, see `network`
+
+The first is the roofline of Williams, Waterman and Patterson, "Roofline: an insightful visual performance model"
+(2009), for an operation that does not overlap its two parts: it takes their sum, not the larger. So narrow matrix
+products are slower without a further number. Fused attention computes its scores again in backward: five products,
+where the code here has four (Dao, "FlashAttention-2", 2023, section 4.1).
+
+The bandwidth of a pipelined ring is the least along it; rings enter and leave a host by all of its network cards
+together. The number of steps between hosts is the number of hosts minus one, as in NCCL (src/graph/tuning.cc).
+
+Pipelined is the default, because libraries run as many rings as there are cards, in slices. A ring as written uses one
+network card of a host at a time and waits for whole chunks.
+
+There are two kinds of kernels. `written` has the same arrays in memory as a run of zerosim, to the byte; tests need
+it. `fused` leaves out what devices keep in registers; plans for a device need it.
+
+A device with rates for calls is charged call by call. The calls are those of the operation's code, so no operation has
+a second description of its cost. Single functions have rates because on a core `max` of short rows takes ten times as
+long as its memory traffic.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.autograd.graph import Step
+from zerosim.autograd.operation import Shape
+from zerosim.collectives import algorithm_of
+from zerosim.collectives.narrow import OnNarrowWires
+from zerosim.collectives.table import Algorithm
+from zerosim.comm import Communicator, Strided
+from zerosim.figures.flows import with_messages
+from zerosim.plan.calls import NumpyCall, calls_of
+from zerosim.plan.cluster import Cluster
+from zerosim.plan.network import written_ns
+
+MOST_COUNTED = 1024
+"""Up to this number of ranks the messages of every rank are counted where they differ; above it, only rank 0's."""
+
+Each = int | Array
+"""One number per rank, or one number for all ranks."""
+
+
+def of_rank(count: Each, rank: int) -> int:
+    """The number of one rank."""
+    return int(count[rank]) if isinstance(count, np.ndarray) else count
+
+
+class Price(NamedTuple):
+    """The price of a collective."""
+
+    ns: int
+    sent_bytes: Each
+    messages: Each
+
+
+class Time(NamedTuple):
+    """The time of an operation, and what bounds it."""
+
+    ns: int
+    bound: str
+
+
+@dataclass(frozen=True, eq=False)
+class Costs:
+    """Prices on `cluster` for numbers of `itemsize` bytes over `ranks` ranks, computed once for equal arguments."""
+
+    cluster: Cluster
+    ranks: int
+    itemsize: int
+    all_reduces: bool = False
+    """Whether reduce-scatters and all-gathers are halves of all-reduces, as in DDP."""
+    _prices: dict[Any, Price] = field(default_factory=dict)
+    _operations: dict[Any, Time] = field(default_factory=dict)
+    _messages: dict[Any, Array] = field(default_factory=dict)
+    _groups: dict[tuple[int, int], "Costs"] = field(default_factory=dict)
+
+    def forward(self, step: Step) -> Time:
+        return self._of_operation(step, "forward", step.forward_operations)
+
+    def backward(self, step: Step) -> Time:
+        operations = step.backward_operations
+        if self.cluster.fused and is_attention(step):
+            operations = operations * 5 // 4
+        return self._of_operation(step, "backward", operations)
+
+    def _of_operation(self, step: Step, way: str, operations: int) -> Time:
+        operation = step.instruction.operation
+        key = (operation, way, *step.input_shapes.items(), *step.dtypes.values(), step.wanted, operations)
+        if key not in self._operations:
+            moving = Time(self.moved_ns(self.kernel_bytes(step, way) + self.cast_bytes(step, way)), "memory")
+            longer = max(moving, products := self.products(step, operations))
+            launch = Time(round(self.cluster.device.launch_ns), "launches")
+            self._operations[key] = max(longer._replace(ns=moving.ns + products.ns), launch)
+        return self._operations[key]
+
+    def kernel_bytes(self, step: Step, way: str) -> float:
+        """The bytes that the kernels of an operation read and write.
+
+        `passes` are those of kernels that compute in 32 bits, over the bytes of 16-bit operands: they move as much
+        whatever the operands have.
+        """
+        operation, software = step.instruction.operation, self.cluster.software
+        factor = software.moved(operation.name, way, multiplies=operation.multiplications is not None)
+        if operation.name in software.passes:
+            return factor * 2 * sum(count for count, _ in moved_arrays(step, way))
+        return factor * moved_bytes(step, way, self.itemsize)
+
+    def of_calls(self, key: Any, function: Callable[..., Any], arrays: Any, named: dict[str, Any]) -> Time:
+        """The total time of the calls that `function` makes on extents; equal keys have equal calls."""
+        if key not in self._operations:
+            spent = Counter[str]()
+            for call in calls_of(function, arrays, named):
+                spent["memory" if call.sides is None else "products"] += round(self.call_ns(call))
+            bound = max(spent, key=lambda each: spent[each], default="memory")
+            self._operations[key] = Time(spent.total(), bound)
+        return self._operations[key]
+
+    def call_ns(self, call: NumpyCall) -> float:
+        """The time of one call, on a device with rates for calls."""
+        assert self.cluster.device.calls is not None
+        return self.cluster.device.calls.ns(call)
+
+    def products(self, step: Step, operations: int) -> Time:
+        """The time of a step's matrix products without memory traffic; the weights' narrower side is the width."""
+        device, software = self.cluster.device, self.cluster.software
+        if not operations:
+            return Time(0, "products")
+        if is_attention(step):
+            return Time(round(device.attention_ns(operations, step.shape[-2], software.attention)), "attention")
+        ns = device.products_ns(operations, min(step.input_shapes["weight"][-2:])) / software.products
+        return Time(round(ns), "products")
+
+    def copied_ns(self, sent_bytes: Each) -> int:
+        """The time of the software's copies for a collective that sends `sent_bytes`: into and out of its buffers."""
+        copies = self.cluster.software.copies
+        return self.moved_ns(copies * of_rank(sent_bytes, 0)) if copies else 0
+
+    def cast_bytes(self, step: Step, way: str) -> int:
+        """The bytes that casts to 8 bits read and write.
+
+        With one scale per array, forward casts activations and weights, and backward casts the gradient of the output.
+        Each number is read twice, for the range and for the value, and written to two copies, one of them transposed
+        (Micikevicius et al., "FP8 formats for deep learning", 2022). With one scale per row, rows and columns are cast
+        separately: forward casts the rows of activations and weights; backward casts their columns, and both of the
+        gradient. A row stays in registers until it is cast, so it is read once; columns are read twice.
+        """
+        if not self.cluster.fp8 or is_attention(step) or not step.forward_operations:
+            return 0
+        operands, gradient = prod(step.input_shapes["x"]) + prod(step.input_shapes["weight"]), prod(step.shape)
+        if self.cluster.fp8 == "fp8_rowwise":
+            by_rows, by_columns = self.itemsize + 1, 2 * self.itemsize + 1
+            return operands * by_rows if way == "forward" else operands * by_columns + gradient * (by_rows + by_columns)
+        return (operands if way == "forward" else gradient) * (2 * self.itemsize + 2)
+
+    def bytes_of(self, shape: Shape) -> int:
+        return prod(shape) * self.itemsize
+
+    def loss_ns(self, outputs: Shape) -> int:
+        """The time of a loss and its gradient: widen the outputs, take logarithms, write and round a gradient.
+
+        A compiled loss reads the outputs twice and writes the gradient.
+        """
+        wide, device = 4 * prod(outputs), self.cluster.device
+        rounding = 0 if self.itemsize == 4 else 2 * (wide + self.bytes_of(outputs))
+        moved = 3 * self.bytes_of(outputs) if self.cluster.software.loss == "compiled" else rounding + 4 * wide
+        return round(max(device.moved_ns(moved), device.launch_ns))
+
+    def moved_ns(self, moved_bytes: float) -> int:
+        return round(self.cluster.device.moved_ns(moved_bytes))
+
+    def update_ns(self, moved_bytes: int, *, on_host: bool = False) -> int:
+        return round(self.cluster.update_ns(moved_bytes, on_host=on_host))
+
+    def of(self, comm: Communicator) -> "Costs":
+        """The costs of collectives among the ranks of `comm`: all ranks, or one group of a mesh."""
+        stride = comm.stride if isinstance(comm, Strided) else 1
+        key = comm.size, stride
+        if key == (self.ranks, 1):
+            return self
+        if key not in self._groups:
+            self._groups[key] = Costs(
+                self.cluster.seen_by(stride), comm.size, self.itemsize, self.all_reduces)
+        return self._groups[key]
+
+    def price(self, function: Callable[..., None], argument: Any, root: int = 0) -> Price:
+        """The price of a collective on chunks of equal length, one per rank, or on one vector, from `root`."""
+        if isinstance(function, OnNarrowWires):
+            return self._price_of_codes(function, argument[0])
+        chunked = isinstance(argument, Sequence)
+        length = argument[0].nbytes if chunked else argument.nbytes
+        key = (function, length, chunked, root)
+        if key not in self._prices:
+            algorithm = algorithm_of(function).at(self.ranks, length * (self.ranks if chunked else 1))
+            self._prices[key] = self._price(with_messages(algorithm), length, chunked, root)
+        return self._prices[key]
+
+    def _price_of_codes(self, narrow: OnNarrowWires, chunk: Any) -> Price:
+        """The price of a reduce-scatter of encoded chunks; each message is encoded, decoded and added."""
+        algorithm, length = with_messages(algorithm_of(narrow.collective)), narrow.wire.encoded_bytes(len(chunk))
+        price = self._price(algorithm, length, True, 0)
+        passes_ns = self.moved_ns(narrow.encoding_bytes(chunk)) + self.moved_ns(length + 4 * chunk.nbytes)
+        return price._replace(ns=price.ns + algorithm.messages(0, self.ranks) * passes_ns)
+
+    def _price(self, algorithm: Algorithm, length: int, chunked: bool, root: int) -> Price:
+        if self.ranks == 1:
+            return Price(0, 0, 0)
+        lengths = [length] * self.ranks if chunked else cut(length, self.ranks)
+        most = algorithm.sent_bytes(lengths, root, root)
+        ns = self.pipelined_ns(algorithm, most) if self.cluster.pipelined else self._written_ns(algorithm, sum(lengths))
+        if self.cluster.device.calls is not None and "reduce" in algorithm.collective:
+            ns += self._adding_ns(max(lengths))
+        if chunked:
+            return Price(ns, most, algorithm.messages(0, self.ranks))
+        messages = self._messages_from(algorithm, root)
+        return Price(ns, messages * length, messages)
+
+    def _messages_from(self, algorithm: Algorithm, root: int) -> Array:
+        """The number of copies of the root's vector that each rank forwards."""
+        key = algorithm.name, root
+        if key not in self._messages:
+            ranks = range(self.ranks if self.ranks <= MOST_COUNTED else 1)
+            self._messages[key] = np.array([algorithm.messages(rank, self.ranks, root) for rank in ranks])
+        return self._messages[key]
+
+    def _adding_ns(self, chunk_bytes: int) -> int:
+        """The time to add the other ranks' chunks to a rank's own, call by call."""
+        return round((self.ranks - 1) * self.call_ns(NumpyCall("add", None, 0, 3 * chunk_bytes)))
+
+    def _written_ns(self, algorithm: Algorithm, vector_bytes: int) -> int:
+        """The time message by message; in a collective with a root, rank 0 is the root."""
+        collective = algorithm.function
+        if algorithm.collective == "broadcast":
+            collective = from_first(collective)
+        return written_ns(collective, vector_bytes, 1, self.cluster, self.ranks)
+
+    def pipelined_ns(self, algorithm: Algorithm, sent_bytes: int) -> int:
+        """The time of pipelined rings through all ranks, one per network card, on slices of messages.
+
+        A two-level collective runs the rings within hosts first, then those between hosts, which share a host's cards.
+        """
+        if algorithm.per_host:
+            return self._two_level_ns(algorithm, sent_bytes)
+        cluster, steps = self.cluster, algorithm.steps(self.ranks)
+        hosts = cluster.hosts(self.ranks)
+        between = -(-steps * (hosts - 1) // (self.ranks - 1))
+        latency = between * cluster.between.latency_ns + (steps - between) * cluster.inside.latency_ns
+        ring = latency + cluster.slowest(self.ranks).transfer_ns(sent_bytes)
+        if not self.all_reduces or hosts > 1 or not cluster.fabric.switch_bytes_per_second:
+            return ring
+        return min(ring, round(cluster.fabric.half_all_reduce_ns(sent_bytes, self.ranks)))
+
+    def _two_level_ns(self, algorithm: Algorithm, sent_bytes: int) -> int:
+        cluster, per_host = self.cluster, min(algorithm.per_host, self.ranks)
+        hosts, steps = -(-self.ranks // per_host), algorithm.steps(self.ranks)
+        across = cluster.seen_by(per_host)
+        between = steps * (hosts - 1) // (self.ranks - 1)
+        between_bytes = sent_bytes * (hosts - 1) // (self.ranks - 1)
+        links = ((cluster.slowest(per_host), steps - between, sent_bytes - between_bytes),
+                 (across.slowest(hosts), between, between_bytes))
+        return sum(steps * link.latency_ns + link.transfer_ns(count) for link, steps, count in links)
+
+
+def moved_bytes(step: Step, way: str, itemsize: int) -> int:
+    """The bytes that an operation reads and writes; in backward also ∂L/∂y and the wanted gradients.
+
+    `itemsize` is that of arrays to which no policy gave a dtype.
+    """
+    return sum(count * (dtype.itemsize if dtype else itemsize) for count, dtype in moved_arrays(step, way))
+
+
+def moved_arrays(step: Step, way: str) -> list[tuple[int, np.dtype[Any] | None]]:
+    """The lengths and dtypes of the arrays that an operation reads and writes."""
+    operation, shapes = step.instruction.operation, {**step.input_shapes, "y": step.shape}
+    names = ["y", *step.needed, *step.wanted] if way == "backward" else ["y", *step.input_shapes]
+    if way == "forward" and operation.moves and operation.needs:
+        names = ["y", "y"]
+    return [(prod(shapes[name]), step.dtypes[name]) for name in names]
+
+
+def is_attention(step: Step) -> bool:
+    """Whether the matrix products of a step, if any, have no weights."""
+    return "weight" not in step.input_shapes
+
+
+def from_first(broadcast: Callable[..., None]) -> Callable[..., None]:
+    """A broadcast of a whole vector from rank 0, on chunks."""
+
+    def call(comm: Any, chunks: Any) -> None:
+        broadcast(comm, chunks[:], 0)
+
+    return call
+
+
+def cut(length: int, ranks: int) -> list[int]:
+    """The bytes of a vector's chunks.
+
+    >>> cut(10, 4)
+    [3, 3, 3, 1]
+    """
+    each = -(-length // ranks)
+    return [max(min(each, length - rank * each), 0) for rank in range(ranks)]

@@ -1,0 +1,183 @@
+"""Messages that share links; the rate of each changes when another message begins or ends.
+
+    program     the sends and receives of a rank, in order
+    capacity    bytes per second of a link, one way
+    rate        the max-min fair rate of a message under way. Links are filled in turn, beginning with the link that
+                has least capacity per message; among equal claims, messages with less latency get proportionally more
+
+The messages of a rank leave one after the other, each when the previous one has arrived. Bytes begin to flow after the
+latency. This is SimGrid's model CM02 (Casanova and Marchal, "A network model for simulation of grid applications",
+2002; Velho, Schnorr, Casanova and Legrand, "On the validity of flow-level TCP network models", 2013).
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.errors import Deadlock
+from zerosim.plan.cluster import NS
+
+TOGETHER = 1e-9
+"""Messages whose ends differ by less than this share of the present time end together."""
+
+
+class Transfer(NamedTuple):
+    """A message to a rank."""
+
+    to: int
+    bytes: int
+
+
+class ReceiveFrom(NamedTuple):
+    """A wait for the next message from a rank."""
+
+    source: int
+
+
+FluidProgram = list[Transfer | ReceiveFrom]
+Route = Callable[[int, int], tuple[int, list[int]]]
+"""`route(source, to)` returns a message's latency in nanoseconds and the numbers of its links."""
+
+
+class Links(NamedTuple):
+    """The capacities of all links, and the route of each message."""
+
+    capacities: list[float]
+    route: Route
+
+
+@dataclass(eq=False)
+class Underway:
+    """A message under way: its remaining latency, then its remaining bytes."""
+
+    source: int
+    to: int
+    latency_ns: float
+    left: float
+    weight: float
+    links: list[int]
+
+
+def last_end_ns(programs: list[FluidProgram], links: Links) -> int:
+    """The end of the last rank's program; all programs begin at 0.
+
+    >>> one = Links([1e9, 1e9], lambda source, to: (1000, [source]))
+    >>> last_end_ns([[Transfer(1, 500)], [ReceiveFrom(0)]], one)
+    1500
+    """
+    return round(max(ends_ns(programs, links)))
+
+
+def ends_ns(programs: list[FluidProgram], links: Links) -> list[float]:
+    """The end of each rank's program. Raises `Deadlock` if a program does not end."""
+    state = FluidState([deque(program) for program in programs], links)
+    while state.advance():
+        pass
+    waiting = [rank for rank, program in enumerate(state.programs) if program]
+    if waiting:
+        raise Deadlock(f"rank {waiting[0]} waits for a message that no rank sends")
+    return state.ended_ns
+
+
+@dataclass(eq=False)
+class FluidState:
+    programs: list[deque[Transfer | ReceiveFrom]]
+    links: Links
+    now_ns: float = 0.0
+    flows: list[Underway] = field(default_factory=list)
+    arrived: Counter[tuple[int, int]] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.waiting: list[deque[Transfer]] = [deque() for _ in self.programs]
+        self.busy: set[int] = set()
+        self.ended_ns = [0.0] * len(self.programs)
+        self.capacities = np.array(self.links.capacities, np.float64)
+        self._runnable = set(range(len(self.programs)))
+
+    def advance(self) -> bool:
+        """Advance to the next arrival of a message or end of a latency; return whether there was one."""
+        for rank in self._runnable:
+            self._run(rank)
+        self._runnable.clear()
+        if not self.flows:
+            return False
+        rates = self._rates()
+        left = np.array([flow.latency_ns or flow.left * NS for flow in self.flows])
+        speed = np.array([1.0 if flow.latency_ns else rate for flow, rate in zip(self.flows, rates, strict=True)])
+        needed = left / speed
+        passed = needed.min()
+        self.now_ns += passed
+        ended = needed <= passed + TOGETHER * self.now_ns
+        flowing = []
+        for flow, rate, ends in zip(self.flows, rates, ended, strict=True):
+            if flow.latency_ns:
+                flow.latency_ns = 0 if ends else flow.latency_ns - passed
+            else:
+                flow.left = 0 if ends else flow.left - rate * passed / NS
+            if flow.latency_ns or flow.left:
+                flowing.append(flow)
+            else:
+                self._end(flow)
+        self.flows = flowing
+        for rank in list(self._runnable):
+            self._begin_next(rank)
+        return True
+
+    def _run(self, rank: int) -> None:
+        program = self.programs[rank]
+        while program:
+            following = program[0]
+            if isinstance(following, Transfer):
+                self.waiting[rank].append(following)
+                self._begin_next(rank)
+            elif self.arrived[following.source, rank]:
+                self.arrived[following.source, rank] -= 1
+            else:
+                return
+            program.popleft()
+            self.ended_ns[rank] = self.now_ns
+
+    def _begin_next(self, rank: int) -> None:
+        if rank in self.busy or not self.waiting[rank]:
+            return
+        message = self.waiting[rank].popleft()
+        latency, links = self.links.route(rank, message.to)
+        self.busy.add(rank)
+        self.flows.append(
+            Underway(rank, message.to, latency, message.bytes, NS / latency if latency else 1.0, links))
+
+    def _end(self, flow: Underway) -> None:
+        self.busy.discard(flow.source)
+        self.arrived[flow.source, flow.to] += 1
+        self._runnable |= {flow.to, flow.source}
+
+    def _rates(self) -> Array:
+        """The rate of each flow, by filling links; 0 during its latency."""
+        rates = np.zeros(len(self.flows))
+        active = np.array([not flow.latency_ns for flow in self.flows])
+        numbers = np.flatnonzero(active)
+        if not len(numbers):
+            return rates
+        flow_of = np.array([number for number in numbers for _ in self.flows[number].links])
+        link_of = np.array([link for number in numbers for link in self.flows[number].links])
+        weight_of = np.array([flow.weight for flow in self.flows])
+        room, unset = self.capacities.copy(), active.copy()
+        while unset.any():
+            uses = unset[flow_of]
+            claimed = np.bincount(link_of[uses], weight_of[flow_of[uses]], minlength=len(room))
+            with np.errstate(divide="ignore", invalid="ignore"):
+                fair = np.where(claimed > 0, room / claimed, np.inf)
+            least = fair.min()
+            full = fair <= least * (1 + TOGETHER)
+            filled = np.zeros_like(unset)
+            filled[flow_of[uses & full[link_of]]] = True
+            rates[filled] = least * weight_of[filled]
+            taken = filled[flow_of]
+            room -= np.bincount(link_of[taken], rates[flow_of[taken]], minlength=len(room))
+            room = np.maximum(room, 0.0)
+            unset &= ~filled
+        return rates

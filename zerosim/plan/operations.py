@@ -1,0 +1,130 @@
+"""The arrays that one operation keeps for backward, and its costs in a plan, found by running it on shapes.
+
+    keeps      arrays kept from forward to backward, without parameters (`weight`, `bias`), which are passed again
+    products   floating-point operations of matrix products; a multiplication and an addition count as 2
+    moves      bytes read and written, each number once
+
+All numbers are float32 here and indices int64. The figures are not declared by hand: the operation itself runs on
+shapes, by the player that runs it in a step.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from zerosim.allocation import Kind
+from zerosim.autograd.graph import Graph, GraphPlan, Step, Variable
+from zerosim.autograd.operation import Operation, Shape
+from zerosim.autograd.operations.shapes import reshape
+from zerosim.autograd.operations.table import OperationExample
+from zerosim.autograd.player import Contribution, Player, Precise, owner
+from zerosim.payloads.extents import Extent
+from zerosim.plan.costs import moved_bytes
+
+PARAMETERS = ("weight", "bias")
+"""Inputs with these names are parameters here."""
+
+ITEMSIZE = np.dtype(np.float32).itemsize
+
+
+@dataclass(frozen=True)
+class OperationFigures:
+    """The figures of one operation on one example."""
+
+    name: str
+    formula: str
+    """The first line of forward's docstring."""
+    inputs: dict[str, Shape]
+    settings: dict[str, Any]
+    output: Shape
+    gradients: tuple[str, ...]
+    """The inputs that have a gradient."""
+    keeps: tuple[str, ...]
+    """The arrays that backward needs: inputs, `y` for the output, `saved` for what forward saves."""
+    kept_bytes: int
+    forward_products: int
+    backward_products: int
+    forward_moves: int
+    backward_moves: int
+
+
+def declared(names: Mapping[str, Any]) -> dict[str, tuple[Operation, OperationExample | None]]:
+    """The operations that a file itself declares, each with its example in the file's `EXAMPLES`."""
+    examples = names.get("EXAMPLES", {})
+    return {name: (each, examples.get(name)) for name, each in names.items()
+            if isinstance(each, Operation) and each.forward.__module__ == names["__name__"]}
+
+
+def extent(shape: int | Shape, dtype: Any, *, kind: Kind, owner: str) -> Any:
+    """An `Extent`, which occupies no memory."""
+    return Extent(shape, dtype)
+
+
+def figures(operation: Operation, example: OperationExample) -> OperationFigures:
+    """The figures of an operation from forward and backward on shapes; raises the errors of both.
+
+    >>> from zerosim.autograd.operations.linear import linear
+    >>> found = figures(linear, ((4, 16), (8, 16)))
+    >>> found.keeps, found.kept_bytes, found.forward_products, found.backward_products
+    (('x',), 256, 1024, 2048)
+    """
+    inputs, settings = given(operation, example)
+    plan = GraphPlan(graph_of(operation, inputs, settings), of_parameters=True, of_input=True)
+    kept_bytes, saves = run(plan, inputs)
+    step = plan.steps[-1]
+    return OperationFigures(
+        name=operation.name, formula=(operation.forward.__doc__ or "").partition("\n")[0],
+        inputs={name: each.shape for name, each in inputs.items()}, settings=settings, output=step.shape,
+        gradients=step.wanted,
+        keeps=(*(name for name in step.needed if name not in PARAMETERS), *(["saved"] if saves else [])),
+        kept_bytes=kept_bytes, forward_products=step.forward_operations, backward_products=step.backward_operations,
+        forward_moves=0 if operation.views else moved_bytes(step, "forward", ITEMSIZE),
+        backward_moves=moved_bytes(step, "backward", ITEMSIZE) if computes(step) else 0,
+    )
+
+
+def given(operation: Operation, example: OperationExample) -> tuple[dict[str, Extent], dict[str, Any]]:
+    """The inputs by name, and the settings."""
+    settings = next((each for each in example if isinstance(each, dict)), {})
+    arrays = [
+        Extent(each.shape, each.dtype) if isinstance(each, np.ndarray) else Extent(tuple(each), np.float32)
+        for each in example if not isinstance(each, dict)
+    ]
+    return dict(zip(operation.inputs, arrays, strict=False)), settings
+
+
+def graph_of(operation: Operation, inputs: dict[str, Extent], settings: dict[str, Any]) -> Graph:
+    """A graph of this operation alone: the first input is the graph's, others are parameters or stand for values."""
+    first, *others = inputs
+    graph = Graph(inputs[first].shape)
+
+    def variable(name: str) -> Variable:
+        found = graph.parameter(name, inputs[name].shape)
+        return found if name in PARAMETERS else reshape(found, shape=found.shape)
+
+    graph.output = operation(graph.input, *map(variable, others), **settings)
+    return graph
+
+
+def run(plan: GraphPlan, inputs: dict[str, Extent]) -> tuple[int, bool]:
+    """Run forward and backward; return the bytes kept in between, and whether forward itself saves some of them."""
+    first, *others = inputs
+    parameters: Any = {name: inputs[name] for name in others}
+    player = Player(plan, parameters, Precise(extent, ""), lambda _: None)
+    x: Any = inputs[first]
+    y, kept = player.forward(x)
+    blocks = {id(owner(each)): owner(each) for each in (*kept.values.values(), *kept.saved.values())}
+    views: Any = {name: Extent(inputs[name].shape, inputs[name].dtype) for name in others}
+    values = sum(inputs[name].nbytes for name in plan.steps[-1].needed if name in others and name not in PARAMETERS)
+    kept_bytes, saves = values + sum(each.nbytes for each in blocks.values()), bool(kept.saved)
+    upstream: Any = Extent(y.shape, np.float32)
+    player.backward(kept, upstream, Contribution(upstream, views))
+    return kept_bytes, saves
+
+
+def computes(step: Step) -> bool:
+    """Whether backward computes anything, beyond passing gradients on."""
+    operation = step.instruction.operation
+    return operation.backward is not None and any(name not in operation.passed for name in step.wanted)

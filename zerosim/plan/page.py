@@ -1,0 +1,168 @@
+"""The page of a plan: the pictures of a run's step in time, and the plan's own table and scaling curve."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from zerosim.instruments.memory import KINDS
+from zerosim.instruments.trace import Curve
+from zerosim.plan.planned_row import PlannedRow
+from zerosim.plan.planning import Plan
+from zerosim.plan.table import columns as columns_of
+from zerosim.plan.table import legend, machine, names_of, not_judged, sentence, unit_of_data
+from zerosim.scenario import resolved
+from zerosim.show.document import plain, trace_document
+from zerosim.show.grid import Column
+from zerosim.show.page import origins, plan_pictures, sections, step_pictures, vega
+from zerosim.show.page.drawings import Drawings
+from zerosim.show.page.markup import Markup, element, joined
+from zerosim.show.page.page import columns, document, own
+from zerosim.show.run_document import RowDocument
+from zerosim.words import common_unit, ignored_in_words, in_unit
+
+MOST_DRAWN = 12
+"""The most rows whose step is drawn; all rows are in the table."""
+MOST_CHANGES = 1_000
+"""The most changes of memory in a picture; a longer curve shows the largest value of each interval."""
+
+
+def plan_page(plan: Plan, command: str) -> str:
+    """The HTML of a plan, which `command` repeats.
+
+    Raises `UsageError` if the extra that draws pictures is missing.
+    """
+    names, rows = names_of(plan.rows), drawn(plan)
+    device_bytes = int(plan.rows[0].cluster.device.memory)
+    drawings = Drawings(rows, device_bytes)
+    several = len({row.config.ranks for row in plan.rows}) > 1
+    content = [head(plan), table(plan, names), scaling(plan) if several else joined(), sections.step(rows, drawings),
+               origin(plan, command)]
+    specs = drawings.for_a_page() | {"peaks": plan_pictures.peaks(rows, device_bytes)}
+    values = drawings.values | {"peaks": plan_pictures.peak_values(rows)}
+    if several:
+        curve = plan_pictures.scaling_values([(row.name, row.config.ranks, row.tokens_per_second) for row in plan.rows])
+        specs |= {"scaling": plan_pictures.scaling(curve)}
+        values |= {"scaling": curve}
+    used = {"timeline", "memory", "kept", "peaks", "scaling"}
+    data = {
+        "specs": {name: vega.compiled(spec) for name, spec in specs.items() if name in used},
+        "values": {name: columns(each) for name, each in values.items()},
+        "lanes": {"tops": step_pictures.lane_tops(drawings.lanes), "height": step_pictures.rank_height(drawings.lanes)},
+    }
+    return document(plan.scenario.title or "A plan", content, data, [vega.script(), own("page.js")])
+
+
+def drawn(plan: Plan) -> list[RowDocument]:
+    """The rows whose step is drawn."""
+    named = zip(names_of(plan.rows), plan.rows, strict=True)
+    return [row_of(name, row) for name, row in list(named)[:MOST_DRAWN]]
+
+
+def row_of(name: str, row: PlannedRow) -> RowDocument:
+    """The data of a row for the pictures of a run; the planned rank stands for all."""
+    peak: dict[str, int] = {kind: row.found.peak[kind] for kind in KINDS}
+    peak["total"] = row.peak_bytes
+    resting = {kind: row.found.resting[kind] for kind in KINDS}
+    traced = row.trace
+    trace = trace_document(replace(traced, steps=[
+        replace(step, memory=thinned(step.memory)) for step in traced.steps]))
+    found: dict[str, Any] = plain({
+        "name": name, "stage": row.config.row.stage, "ranks": row.config.ranks, "trace": trace, "traffic": [],
+        "model": {"title": row.config.model.words, "parameters": row.config.model.count}, "losses": [],
+        "first_divergence": None,
+        "memory": [{"rank": 0, "peak_bytes": peak, "resting_bytes": resting, "curve": []}],
+    })
+    return RowDocument(found, ranks=1, steps=1, drawn=1)
+
+
+def thinned(curve: Curve) -> Curve:
+    """A curve with at most `MOST_CHANGES` changes: the largest value at each time, and in each interval of times.
+
+    >>> thinned([(at, {"buffers": at % 7}) for at in range(7_000)])[:2]
+    [(6, {'buffers': 6}), (13, {'buffers': 6})]
+    """
+    moments = [fullest(list(same)) for _, same in groupby(curve, key=itemgetter(0))]
+    each = max(1, -(-len(moments) // MOST_CHANGES))
+    return [fullest(moments[at : at + each]) for at in range(0, len(moments), each)]
+
+
+def fullest(curve: Curve) -> tuple[int, dict[str, int]]:
+    return max(curve, key=lambda found: sum(found[1].values()))
+
+
+def head(plan: Plan) -> Markup:
+    """The title of the plan, and its result in a sentence."""
+    scenario = plan.scenario
+    return element("header", element("div", element("h1", scenario.title or "A plan without a title"),
+        element("p", scenario.caption, class_="caption"),
+        element("p", machine(plan.rows), class_="setting"),
+        element("p", sentence(plan), class_="verdict passed" if plan.passed and plan.best else "verdict failed"),
+        *(element("p", f"FAILED: {words}", class_="verdict failed") for words in plan.broken),
+        *(element("p", words) for words in not_judged(plan))))
+
+
+def excerpt(plan: Plan) -> Markup:
+    """A plan without its pictures, for a cell of a notebook: no script and no style of its own."""
+    names = names_of(plan.rows)
+    return joined(head(plan), lines(plan, names), facts(plan, names))
+
+
+def facts(plan: Plan, names: Sequence[str]) -> Markup:
+    """A list of the bound of each row."""
+    bounds = [element("li", f"{name}: {row.bound}") for name, row in zip(names, plan.rows, strict=True)]
+    return element("ul", *bounds, class_="facts")
+
+
+def lines(plan: Plan, names: Sequence[str]) -> Markup:
+    """The table: a line for each row."""
+    shown = [*columns_of(plan.rows), *between_hosts(plan.rows)]
+    headings = [element("th", heading.replace("\n", " "), scope="col") for heading in ("row", *(
+        each.heading for each in shown))]
+    found = [
+        element("tr", element("th", name, scope="row"), *(
+            element("td", str(each.cells[at]), data_heading=each.heading.replace("\n", " ")) for each in shown))
+        for at, name in enumerate(names)
+    ]
+    return element("table", element("thead", element("tr", *headings)), element("tbody", *found), class_="rows")
+
+
+def table(plan: Plan, names: Sequence[str]) -> Markup:
+    """The section with a line for each row, its bound, and its memory by kind."""
+    meanings = "; ".join(f"{word}: {meaning}" for word, meaning in legend(plan.rows))
+    undrawn = f"Pictures have the first {MOST_DRAWN} of these {len(names)} rows."
+    return sections.section(
+        "table", "Memory and time of each row", sections.scrolling(lines(plan, names)),
+        element("p", meanings, class_="legend"), facts(plan, names),
+        *(element("p", words) for words in ignored_in_words(
+            (name, row.config.ignored) for name, row in zip(names, plan.rows, strict=True))),
+        *([element("p", undrawn, class_="note")] if len(names) > MOST_DRAWN else []),
+        sections.picture("peaks", "memory of a rank at the peak, by kind, and the memory of the device",
+                         {"bars": "peaks"}, {"row": "row", "kind": "kind", "bytes": "bytes"}),
+        sections.picture("kept", "memory of a rank between steps, by kind", {"bars": "kept"},
+                         {"row": "row", "kind": "kind", "bytes": "bytes"}))
+
+
+def between_hosts(rows: Sequence[PlannedRow]) -> list[Column]:
+    """The bytes that leave a host in a step, if ranks are on several."""
+    counts = [row.between_bytes_per_host for row in rows]
+    unit = common_unit(max(counts))
+    cells = [in_unit(count, unit) for count in counts]
+    return [Column(f"leaves a host, {unit.name}", cells)] if any(counts) else []
+
+
+def scaling(plan: Plan) -> Markup:
+    """The speed of a device by the number of ranks."""
+    what = unit_of_data(plan.rows[0])
+    return sections.section("scaling", "On more ranks", sections.picture(
+        "scaling", f"{what} a second on each device, by the number of ranks", {"scaling": "scaling"},
+        {"row": "row", "ranks": "ranks", "speed": f"{what} a second and device"}))
+
+
+def origin(plan: Plan, command: str) -> Markup:
+    """The command and the scenario, with every default filled in."""
+    return sections.section(
+        "origin", "How to reproduce it", element("p", "This was planned by"), element("pre", command),
+        element("details", element("summary", "the scenario as resolved"),
+                element("pre", origins.toml(resolved(plan.scenario)), class_="scenario")))

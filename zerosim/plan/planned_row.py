@@ -1,0 +1,227 @@
+"""One row of a plan: whether it fits, the time of a step, its bottleneck, and the utilisation of the device.
+
+    MFU    model FLOPs utilisation: 6 operations for each token (in an mlp, sample) and each parameter that it meets,
+           plus 12 · layers · width · sequence per token in a transformer, over the device's peak in the time of a step
+    HFU    hardware FLOPs utilisation: the same ratio for all matrix products computed, recomputation included
+
+MFU is defined in Chowdhery et al., "PaLM: scaling language modeling with pathways" (2022), appendix B, and HFU beside
+it in Korthikanti et al., "Reducing activation recomputation in large transformer models" (2022).
+"""
+
+import dataclasses
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from zerosim.autograd.operation import Shape
+from zerosim.figures.traffic import due
+from zerosim.instruments.memory import KINDS
+from zerosim.instruments.trace import ClockOffset, Trace
+from zerosim.models import MODELS
+from zerosim.models.units import Model, Unit
+from zerosim.plan.cluster import NS, Cluster
+from zerosim.plan.rehearsal import Rehearsal, rehearse
+from zerosim.plan.stragglers import UnevenSteps, uneven_steps
+from zerosim.scenario.schema import Scenario
+from zerosim.training.config import Config
+
+SHARE_THAT_BOUNDS = 0.25
+"""A row is bound by communication if exposed communication exceeds this share of its step."""
+
+MOST_TRACED = 8
+"""The greatest number of consecutive micro-batches per rank in a traced step."""
+
+
+def parameters_met(model: Model, samples: int) -> int:
+    """The parameters that a token (in an mlp, a sample) meets: of experts only those that are chosen for it.
+
+    The products of experts run on the rows that were sent to them, so fewer multiplications for each token than a
+    parameter has elements tell its share. Parameters of no product count whole.
+
+    >>> from zerosim.models.mlp import mlp
+    >>> parameters_met(mlp(6, [5], 3, "relu", "cross_entropy"), samples=4)
+    53
+    """
+    shape: Shape = (samples, model.task.inputs)
+    tokens = samples * (model.task.inputs if model.task.tokens else 1)
+    begun, products = Counter[Unit](), Counter[tuple[Unit, Any]]()
+    for unit in model.forward_units:
+        graph = unit.segments[begun[unit] % len(unit.segments)].graph(shape)
+        begun[unit] += 1
+        shape = graph.output.shape
+        products.update({(unit, name): count for name, count in graph.multiplied.items()})
+    unmet = [int(prod(unit.places[name].shape)) - count // tokens for (unit, name), count in products.items()]
+    return model.count - sum(max(each, 0) for each in unmet)
+
+
+@dataclass(frozen=True)
+class PlannedRow:
+    """One row on one number of ranks; `swept` lists the keys that a sweep set for it."""
+
+    config: Config
+    cluster: Cluster
+    found: Rehearsal
+    scenario: Scenario
+    """A scenario with this row only."""
+    swept: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return ", ".join([self.config.name, *self.swept])
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.found.peak_total
+
+    @property
+    def reserved_bytes(self) -> int:
+        """The memory that the allocator holds at the peak: live arrays plus a reserve, at most the device's memory."""
+        wished = self.peak_bytes + round(self.cluster.software.reserve * self.peak_bytes)
+        return max(min(wished, int(self.cluster.device.memory)), self.peak_bytes)
+
+    @property
+    def missing_bytes(self) -> int:
+        """The bytes by which the peak exceeds the device's memory; 0 if the row fits."""
+        return max(self.peak_bytes - int(self.cluster.device.memory), 0)
+
+    @property
+    def fits(self) -> bool:
+        return self.missing_bytes == 0
+
+    @property
+    def step_seconds(self) -> float:
+        return self.found.clock.now_ns / NS
+
+    @cached_property
+    def uneven(self) -> UnevenSteps | None:
+        """The step times with uneven ranks; None with even ranks."""
+        stragglers = self.cluster.stragglers
+        computing = self.compute_seconds + self.update_seconds
+        return uneven_steps(stragglers, self.config.ranks, computing, self.step_seconds) if stragglers.any else None
+
+    @property
+    def mean_seconds(self) -> float:
+        """The mean time of a step, with even or uneven ranks."""
+        return self.step_seconds if self.uneven is None else self.uneven.mean
+
+    @property
+    def update_seconds(self) -> float:
+        return self.found.clock.computing_ns["update"] / NS
+
+    @property
+    def compute_seconds(self) -> float:
+        """The time of forward, loss, backward and recomputation."""
+        return sum(self.found.clock.computing_ns.values()) / NS - self.update_seconds
+
+    @property
+    def communication_seconds(self) -> float:
+        return sum(self.found.clock.communicating_ns.values()) / NS
+
+    @property
+    def exposed_seconds(self) -> float:
+        """Exposed communication."""
+        return self.found.clock.exposed_ns / NS
+
+    def far_bytes(self, tier: str) -> int:
+        """The bytes that a rank needs in a memory tier beside the device's: the peaks of all kinds together."""
+        return sum(self.found.far_peak.get(tier, {}).values())
+
+    @property
+    def between_bytes_per_host(self) -> int:
+        """The bytes that leave the first host per step, by formula."""
+        one = dataclasses.replace(self.config.row, train=dataclasses.replace(self.config.row.train, steps=1))
+        config, numbers = dataclasses.replace(self.config, row=one), [*map(self.cluster.host, range(one.ranks))]
+        first = range(numbers.count(0))
+        return sum(each.between_bytes for rank in first for each in due(config, rank, 1, numbers).values())
+
+    @property
+    def units_of_data(self) -> int:
+        """The tokens of a rank per step; in an mlp, the samples."""
+        samples = self.config.samples // self.config.ranks
+        task = self.config.model.task
+        return samples * task.inputs if task.tokens else samples
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens per second and device."""
+        return self.units_of_data / self.mean_seconds if self.mean_seconds else 0.0
+
+    @property
+    def mfu(self) -> float:
+        model, shape = self.config.model, self.config.row.model
+        each = 6 * parameters_met(model, self.config.row.train.micro_batch)
+        if model.task.tokens:
+            each += 12 * MODELS[shape.kind].attention(shape) * model.task.inputs
+        return self._utilisation(each * self.units_of_data)
+
+    @property
+    def hfu(self) -> float:
+        return self._utilisation(sum(self.found.operations.values()))
+
+    def _utilisation(self, operations: int) -> float:
+        possible = self.cluster.device.flops * self.step_seconds
+        return operations / possible if possible else 0.0
+
+    @property
+    def bound(self) -> str:
+        """The bottleneck of the row, in a sentence."""
+        device = self.cluster.device
+        if not self.fits:
+            missing, there = self.missing_bytes / 1e9, device.memory / 1e9
+            return f"does not fit: {missing:.1f} GB more than the {there:g} GB of a device"
+        exposed = self.exposed_seconds / self.step_seconds if self.step_seconds else 0.0
+        if exposed > SHARE_THAT_BOUNDS:
+            link = self.cluster.slowest(self.config.ranks)
+            return f"communication: {exposed:.0%} of the step is exposed, over {link.title}"
+        bound, ns = self.found.clock.bound_ns.most_common(1)[0]
+        words = {"products": "matrix products", "attention": "attention", "memory": "the bandwidth of memory",
+                 "launches": "launch overhead of small kernels",
+                 "offload": f"offloading, over {self.cluster.host_memory.title}"}
+        return f"{words[bound]}: {ns / self.found.clock.now_ns:.0%} of a step; {exposed:.0%} waits for communication"
+
+    @property
+    def trace(self) -> Trace:
+        """A traced step of one rank, planned again with its memory, which a plan does not store.
+
+        If a rank's micro-batches run one after the other, the trace has at most `MOST_TRACED` of them, the last one
+        included.
+        """
+        config = self.config
+        if config.at_once == 1 < config.block:
+            train = dataclasses.replace(
+                config.row.train, micro_batches=config.ranks * min(config.block, MOST_TRACED))
+            config = dataclasses.replace(config, row=dataclasses.replace(config.row, train=train))
+        step = rehearse(config, self.cluster, curve=True).step
+        return Trace([ClockOffset(0, "virtual")], [step])
+
+    def document(self) -> dict[str, Any]:
+        """The row as JSON types."""
+        return {
+            "name": self.name,
+            "stage": self.config.row.stage,
+            "ranks": self.config.ranks,
+            "fits": self.fits,
+            "memory": {
+                **{kind: self.found.peak[kind] for kind in KINDS},
+                "peak": self.peak_bytes,
+                "device": int(self.cluster.device.memory),
+                "resting": {kind: self.found.resting[kind] for kind in KINDS},
+                **{tier: self.far_bytes(tier) for tier in self.found.far_peak},
+            },
+            "step_seconds": self.step_seconds,
+            "uneven_step_seconds": None if self.uneven is None else dataclasses.asdict(self.uneven),
+            "compute_seconds": self.compute_seconds,
+            "communication_seconds": self.communication_seconds,
+            "exposed_communication_seconds": self.exposed_seconds,
+            "update_seconds": self.update_seconds,
+            "mfu": self.mfu,
+            "hfu": self.hfu,
+            "tokens_per_second_per_device": self.tokens_per_second,
+            "sent_bytes": self.found.sent(0)["bytes"],
+            "between_bytes_per_host": self.between_bytes_per_host,
+            "bound": self.bound,
+            "swept": dict(each.split("=", 1) for each in self.swept),
+            "ignored": self.config.ignored,
+        }

@@ -1,0 +1,219 @@
+"""A plan: for each row of a scenario on each number of ranks, whether it fits, the time of a step, and the bottleneck.
+
+Each device has three fitted numbers; there were four. Where plans were off in the same direction repeatedly, the
+missing effect was modelled instead of fitted: PyTorch's checkpoint stops early, a loss has more passes, an operation's
+bytes come after its products, collectives occupy multiprocessors, fused attention is computed again in backward. Each
+has a source and lowered the errors; all together were then compared with runs that were not used for fitting.
+
+Nearly full memory is not modelled. Four published runs are slow with little memory left, because an allocator has to
+stall the device; other runs with as little left are not. A number for that would fit four runs and predict none.
+
+A plan stores no curve of memory. A curve has tens of thousands of points for a model of a hundred blocks, and a sweep
+would hold a thousand curves; `PlannedRow.trace` computes one on demand.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from zerosim.models import MODELS
+from zerosim.models.units import Task
+from zerosim.plan.advice import advice
+from zerosim.plan.cluster import cluster_of
+from zerosim.plan.planned_row import PlannedRow
+from zerosim.plan.questions import Answer, Answers, Question
+from zerosim.plan.rehearsal import rehearse
+from zerosim.scenario.origin import Origin
+from zerosim.scenario.schema import Scenario
+from zerosim.scenario.sections import Check
+from zerosim.stages import STAGES
+from zerosim.training.config import Config, configured
+
+
+class PlanClaim(NamedTuple):
+    """A claim of a scenario, and the sentences in which it is broken; None if what it concerns is not planned."""
+
+    words: str
+    broken: list[str] | None
+
+
+PLANNED = ("world", "data", "model", "train", "parallel", "variant", "cluster")
+"""The sections of a scenario that determine a plan."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All rows of a plan, and the claims of the scenario that they break."""
+
+    scenario: Scenario
+    rows: tuple[PlannedRow, ...]
+    question: Question | None = None
+    advice: str = ""
+    """If no row fits, the changes that make the nearest one fit."""
+
+    @property
+    def answers(self) -> Answers | None:
+        """The answer of each row to the question; None without a question."""
+        question = self.question
+        return None if question is None else Answers(question, tuple(Answer(row, question) for row in self.rows))
+
+    @property
+    def best(self) -> PlannedRow | None:
+        """The row that fits with the most tokens per second and device."""
+        fitting = [row for row in self.rows if row.fits]
+        return max(fitting, key=lambda row: row.tokens_per_second, default=None)
+
+    @property
+    def judged(self) -> list[PlannedRow]:
+        """The rows that the scenario's claims concern: those on its own number of ranks and without swept keys."""
+        return [row for row in self.rows if row.config.ranks == self.scenario.world.ranks and not row.swept]
+
+    @property
+    def claims(self) -> list[PlanClaim]:
+        """The claims of the scenario's [check] about plans."""
+        check = self.scenario.check
+        found = [self._claim_of_fit(key, stage) for key in ("fits", "does_not_fit") for stage in getattr(check, key)]
+        return [*found, self._claim_of_mfu(*check.mfu)] if check.mfu else found
+
+    def _claim_of_fit(self, key: str, stage: str) -> PlanClaim:
+        claimed = key == "fits"
+        rows = [row for row in self._rows_of(key) if row.config.row.stage == stage]
+        broken = [
+            f"{row.name} must {'' if claimed else 'not '}fit, but it {'does' if row.fits else 'does not'}"
+            for row in rows if row.fits != claimed
+        ]
+        return PlanClaim(f"{STAGES[stage].title} {'fits' if claimed else 'does not fit'}", broken if rows else None)
+
+    def _claim_of_mfu(self, low: float, high: float) -> PlanClaim:
+        words, rows = f"an MFU of {low:.0%} to {high:.0%}", self._rows_of("mfu")
+        fastest = max((row.mfu for row in rows if row.fits), default=0.0)
+        broken = [] if low <= fastest <= high else [
+            f"the fastest row has an MFU of {fastest:.1%}; expected {words}"]
+        return PlanClaim(words, broken if rows else None)
+
+    def _rows_of(self, key: str) -> list[PlannedRow]:
+        """The rows that `check.<key>` concerns; none if an override changes the plan but not the claim."""
+        origin = self.scenario.origin
+        stands = origin.is_override(("check", key)) or not origin.overridden(*PLANNED)
+        return self.judged if stands else []
+
+    @property
+    def broken(self) -> list[str]:
+        """The broken claims, each as a sentence."""
+        return [words for claim in self.claims for words in claim.broken or []]
+
+    @property
+    def passed(self) -> bool:
+        return not self.broken
+
+    def document(self) -> dict[str, Any]:
+        """The plan as JSON types."""
+        return {
+            "schema": "zerosim.plan/1",
+            "title": self.scenario.title,
+            "passed": self.passed,
+            "broken": self.broken,
+            "not_judged": [claim.words for claim in self.claims if claim.broken is None],
+            "best": None if self.best is None else self.best.name,
+            "rows": [row.document() for row in self.rows],
+            "advice": self.advice,
+            "answers": None if self.answers is None else self.answers.document(),
+        }
+
+
+MOST_TOGETHER = 1_000
+"""The most micro-batches of a rank that a plan follows one by one, because all go forward and backward together."""
+
+MOST_IN_TURN = 1_000_000
+"""The most micro-batches of a rank that run one after the other; most of them repeat the previous one."""
+
+MOST_TOKENS = 2**25
+"""The most tokens in a micro-batch; the loss really allocates its numbers, 400 MB for this many tokens."""
+
+TaskOf = Callable[[Scenario], Task]
+Swept = tuple[tuple[str, ...], Scenario]
+"""The values that a sweep set, and the resulting scenario."""
+
+
+def plan(scenario: Scenario, swept: Sequence[Swept], ranks: Sequence[int], task_of: TaskOf) -> Plan:
+    """Every row of each swept scenario on each number of ranks, or on its own number if none is given.
+
+    The number of micro-batches per rank stays the same, so the batch of a step grows with the ranks. `task_of` returns
+    what the data require of a model. Raises `ScenarioError` for numbers that do not go together.
+    """
+    rows = [
+        row
+        for names, each in (swept or [((), scenario)])
+        for count in ranks or [each.world.ranks]
+        for row in planned(on_ranks(each, count), names, task_of)
+    ]
+    return Plan(scenario, tuple(rows), advice="" if any(row.fits for row in rows) else advised(rows, task_of))
+
+
+def advised(rows: Sequence[PlannedRow], task_of: TaskOf) -> str:
+    """The changes that make the row fit that exceeds memory by least."""
+    nearest = min(rows, key=lambda row: row.missing_bytes)
+    return f"{nearest.name}: {advice(nearest.scenario, lambda each: planned(each, (), task_of)[0].missing_bytes)}"
+
+
+def planned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> list[PlannedRow]:
+    """The rows of one scenario."""
+    cluster = cluster_of(scenario.cluster, scenario.origin, scenario.world.ranks)
+    if scenario.parallel.order == "exact":
+        raise scenario.origin.error(
+            "parallel.order exact adds integers whose number depends on values, and cannot be planned; use ring, rank "
+            "or tree",
+            ("parallel", "order"))
+    task = task_of(scenario)
+    names = scenario.names({key: stage.title for key, stage in STAGES.items()})
+    found = []
+    for name, row in zip(names, scenario.rows, strict=True):
+        with scenario.origin.blaming(("model", "kind")):
+            config = configured(dataclasses.replace(row, name=name), task)
+        refuse_what_never_ends(config, scenario.origin)
+        alone = dataclasses.replace(scenario, variant=(), check=Check(), parallel=dataclasses.replace(
+            row.parallel, stages=(row.stage,)))
+        found.append(PlannedRow(config, cluster, rehearse(config, cluster), alone, swept))
+    return found
+
+
+def refuse_what_never_ends(config: Config, origin: Origin) -> None:
+    """Raises `ScenarioError` for a plan that would take hours or more memory than this machine has."""
+    train, task = config.row.train, config.model.task
+    one_by_one = config.at_once > 1 or config.row.parallel.order == "tree"
+    most = MOST_TOGETHER if one_by_one else MOST_IN_TURN
+    if config.block > most:
+        raise origin.error(
+            f"{config.name}: {config.block:,} micro-batches on a rank, and a plan follows at most {most:,}; set "
+            f"train.micro_batches to at most {most * config.ranks:,}", ("train", "micro_batches"))
+    if task.tokens and train.micro_batch * task.inputs > MOST_TOKENS:
+        raise origin.error(
+            f"a micro-batch of {train.micro_batch:,} sequences of {task.inputs:,} tokens; a plan has at most "
+            f"{MOST_TOKENS:,} tokens in one: lower train.micro_batch or model.sequence",
+            ("train", "micro_batch"), ("model", "sequence"))
+
+
+def on_ranks(scenario: Scenario, ranks: int) -> Scenario:
+    """The scenario on `ranks` ranks, with the same number of micro-batches per rank."""
+    if ranks == scenario.world.ranks:
+        return scenario
+    each = scenario.train.micro_batches // scenario.world.ranks
+    return dataclasses.replace(
+        scenario,
+        world=dataclasses.replace(scenario.world, ranks=ranks),
+        train=dataclasses.replace(scenario.train, micro_batches=each * ranks),
+        check=dataclasses.replace(scenario.check, same_bits_on=()),
+    )
+
+
+def task_in_words(scenario: Scenario) -> Task | None:
+    """The task, if the scenario's own keys determine it: for a transformer with a vocabulary and a sequence."""
+    model = scenario.model
+    kind = MODELS[model.kind]
+    if not (kind.reads_tokens and model.vocabulary and model.sequence):
+        return None
+    wrong = kind.problem(model, model.sequence, model.vocabulary)
+    if wrong is not None:
+        raise scenario.origin.error(f"model.{wrong[0]}: {wrong[1]}", ("model", wrong[0]), ("model", "width"))
+    return Task(model.sequence, model.vocabulary, "cross_entropy", tokens=True)

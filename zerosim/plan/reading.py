@@ -1,0 +1,173 @@
+"""Read a scenario file and plan it."""
+
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import inf
+from operator import index
+from typing import Any, SupportsIndex
+
+from zerosim.data import load_dataset
+from zerosim.errors import ScenarioError, UsageError
+from zerosim.files import read_at_most, reason
+from zerosim.models.units import Task
+from zerosim.plan.planned_row import PlannedRow
+from zerosim.plan.planning import Plan, Swept, plan, task_in_words
+from zerosim.plan.questions import Question
+from zerosim.scenario import Scenario, Source, load
+from zerosim.scenario.bounds import MOST_BYTES, check_size
+from zerosim.scenario.load import changed_caption, parse
+from zerosim.scenario.origin import OVERRIDE
+from zerosim.scenario.sections import MOST_RANKS
+
+MOST_ROWS = 1000
+
+MOST_SEARCHED = 2**16
+"""The most devices that a search for a date tries."""
+
+LONG = 20.0
+"""The seconds beyond which a plan is said to be long before it starts."""
+
+WRITE_ONE = "write one with zerosim bench cluster --toml FILE"
+
+
+def read_plan(
+    path: Source, ranks: Sequence[int], overrides: Mapping[str, Any],
+    sweep: Mapping[str, Sequence[Any]], *, question: Question | None = None, python: bool = True,
+    say: Callable[[str], None] = lambda words: None,
+) -> Plan:
+    """The plan of a scenario file with its keys replaced by `overrides`, for all combinations of the values in `sweep`.
+
+    Values are TOML values, or text as on a command line. `python=False` refuses keys that name Python code. A
+    `question` with a date and without `ranks` is answered on increasing numbers of devices. `say` gets a line
+    before a long computation. Raises `UsageError` for wrong numbers of ranks and for a wrong sweep.
+    """
+    counts = numbers_of_ranks(ranks)
+    fixed = [f"{key}={written(value)}" for key, value in overrides.items()]
+    keys = [[f"{key}={written(value)}" for value in listed(key, values)] for key, values in sweep.items()]
+    scenario = training(path, fixed, python=python)
+    if counts and counts != [scenario.world.ranks] and (scenario.title or scenario.caption):
+        said = changed_caption(scenario.caption, {"world.ranks": ", ".join(map(str, counts))})
+        scenario = replace(scenario, caption=said)
+    combinations = [names for names in itertools.product(*keys) if names]
+    if max(len(combinations), 1) * max(len(counts), 1) * len(scenario.rows) > MOST_ROWS:
+        raise UsageError(f"that makes more than {MOST_ROWS} rows; sweep less, or over fewer ranks at a time")
+    scenarios = [(names, one_of_a_sweep(path, fixed, names, python=python)) for names in combinations]
+    if question is not None and question.days < inf and not counts:
+        return searched(scenario, scenarios, question)
+    seconds = sum(
+        expected_seconds(each, count) for _, each in scenarios or [((), scenario)]
+        for count in counts or [each.world.ranks])
+    if seconds > LONG:
+        say(f"This plan may take {seconds:.0f} s or more; interrupt it with Ctrl-C")
+    return replace(plan(scenario, scenarios, counts, task_of), question=question)
+
+
+def expected_seconds(scenario: Scenario, ranks: int) -> float:
+    """A rough time to plan all rows: each layer has about forty operations on vectors with a number for each rank."""
+    return len(scenario.rows) * scenario.model.layer_count * (3e-3 + 2.5e-7 * ranks)
+
+
+def scenario_of(path: Source, overrides: Mapping[str, Any], *, python: bool = True) -> Scenario:
+    """The training scenario in a file, with keys replaced by `overrides`."""
+    return training(path, [f"{key}={written(value)}" for key, value in overrides.items()], python=python)
+
+
+def searched(scenario: Scenario, swept: Sequence[Swept], question: Question) -> Plan:
+    """A plan on numbers of devices that double, up to the first on which a row fits and is in time.
+
+    It has the fastest row that fits on each number of devices; on the last number all rows that fit, or all rows if
+    none fits.
+    """
+    fastest: list[PlannedRow] = []
+    count = scenario.cluster.devices_per_host
+    while True:
+        found = replace(plan(scenario, swept, [count], task_of), question=question)
+        in_time = found.answers is not None and found.answers.fewest is not None
+        if in_time or 2 * count > MOST_SEARCHED:
+            last = [row for row in found.rows if row.fits] or found.rows
+            return replace(found, rows=(*fastest, *last))
+        fastest += [found.best] if found.best is not None else []
+        count *= 2
+
+
+def listed(key: str, values: Any) -> list[Any]:
+    """The values of a swept key as a list. Raises `UsageError` for anything else."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise UsageError(f"sweep: found {values!r} for {key}; give a list of its values")
+    return list(values)
+
+
+def one_of_a_sweep(
+    path: Source, fixed: Sequence[str], names: Sequence[str], *, python: bool
+) -> Scenario:
+    """The scenario with these values; its errors are reported as errors of the sweep."""
+    try:
+        return training(path, [*fixed, *names], python=python)
+    except ScenarioError as error:
+        if error.file != OVERRIDE:
+            raise
+        what = str(error).removeprefix(f"{error.file}:{error.line}:{error.column}: ")
+        raise UsageError(f"--sweep {', '.join(names)}: {what}") from error
+
+
+def numbers_of_ranks(given: Sequence[Any]) -> list[int]:
+    """Numbers of ranks as Python integers, NumPy's included; raises `UsageError` for anything else."""
+    for count in given:
+        if isinstance(count, bool) or not isinstance(count, SupportsIndex) or not 1 <= index(count) <= MOST_RANKS:
+            raise UsageError(f"ranks: found {count!r}; give whole numbers from 1 to {MOST_RANKS}")
+    return [index(count) for count in given]
+
+
+def cluster_in(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The keys of [cluster] in a file, each prefixed with its section.
+
+    Raises `UsageError` if there is no [cluster], and `ScenarioError` if the file is not TOML within a scenario's
+    bounds.
+    """
+    try:
+        content = read_at_most(path, MOST_BYTES)
+        check_size(len(content), os.fspath(path))
+        found = parse(content.decode("utf-8-sig"), os.fspath(path))[0].get("cluster")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--cluster: cannot read {os.fspath(path)}: {reason(error)}; {WRITE_ONE}") from error
+    if not isinstance(found, dict) or not found:
+        raise UsageError(f"--cluster: {os.fspath(path)} has no [cluster]; {WRITE_ONE}")
+    return {f"cluster.{key}": value for key, value in found.items()}
+
+
+def written(value: Any) -> str:
+    """A value as the right-hand side of an override.
+
+    A value without counterpart in JSON, such as a TOML date, becomes text, which only keys of text accept.
+
+    >>> written("adam"), written(True), written([1, 2]), written({"flops": 1e12})
+    ('adam', 'true', '[1, 2]', '{flops = 1000000000000.0}')
+    """
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key} = {inner(each)}' for key, each in value.items())}}}"
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def inner(value: Any) -> str:
+    """A value as TOML within a table, where words need quotes."""
+    return json.dumps(value) if isinstance(value, str) else written(value)
+
+
+def training(path: Source, overrides: Sequence[str], *, python: bool) -> Scenario:
+    """The training scenario in a file."""
+    found = load(path, overrides, python=python)
+    if not isinstance(found, Scenario):
+        raise UsageError(f"{path} is a scenario of collectives, which cannot be planned; give a training scenario")
+    return found
+
+
+def task_of(scenario: Scenario) -> Task:
+    """The task of the data; data are read only if the scenario's keys do not determine it."""
+    said = task_in_words(scenario)
+    if said is not None:
+        return said
+    dataset = load_dataset(scenario)
+    return Task(dataset.inputs, dataset.outputs, dataset.loss, tokens=dataset.kind == "tokens")

@@ -1,0 +1,388 @@
+"""A step on shapes alone: the code of the stages with a memory ledger and a clock, without arrays.
+
+All ranks run at once in the lockstep world, where a rank is a vector and each result holds for all ranks. If ranks do
+different things, that world raises `Unlike`, and each rank runs separately in the local world: messages are sent, and
+a collective begins when the last rank has reached it. Prices of collectives and operations come from `costs`; the
+memory of an operation is observed once per shape.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from zerosim.allocation import Allocator, Kind, Tier
+from zerosim.autograd.graph import Step
+from zerosim.autograd.player import Player, perform
+from zerosim.autograd.shelf import Offloaded
+from zerosim.collectives import dissemination
+from zerosim.collectives.narrow import OnNarrowWires
+from zerosim.comm import Communicator
+from zerosim.errors import Unlike, ZerosimError
+from zerosim.figures.segments import SeenSegments, Uncounted
+from zerosim.figures.shapes import NoSums, SilentWire, extent, undrawn, whole_batch
+from zerosim.instruments.memory import Ledger
+from zerosim.instruments.observed import Observed, ObservedAllocator, telling
+from zerosim.instruments.trace import WAIT, Curve, RankStep
+from zerosim.plan.calls import NotedExtent, NumpyCall, silent
+from zerosim.plan.clock import VirtualClock
+from zerosim.plan.cluster import Cluster
+from zerosim.plan.costs import Costs, of_rank
+from zerosim.plan.skipping import Skipping
+from zerosim.plan.timed import HostMemory, OnTheClock, Timed, TimedLane, TimedWire, UpdateRoom
+from zerosim.sharding import padded
+from zerosim.stages.feedback import RESIDUAL
+from zerosim.stages.replica import Replica
+from zerosim.training.build import gathering, kept, reduce_scatter, replica
+from zerosim.training.config import Config
+from zerosim.worlds.local import LocalWorld
+from zerosim.worlds.lockstep import LockstepWorld
+
+MOST_APART = 64
+"""The most ranks that are rehearsed one by one."""
+
+IN_REGISTERS = frozenset({"widened"})
+"""Owners of arrays that a device keeps in registers: 32-bit copies of 16-bit numbers."""
+
+@dataclass(frozen=True)
+class TiersOnTheClock:
+    """Memory tiers beside the device's, without arrays, and the timed lane to them."""
+
+    rooms: Mapping[Tier, Allocator]
+    lane: TimedLane
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """The memory, time and traffic of one step on a rank."""
+
+    resting: Counter[Kind]
+    peak: Counter[Kind]
+    peak_total: int
+    clock: VirtualClock
+    operations: Counter[str]
+    """Floating-point operations of matrix products in forward, backward and recomputation."""
+    curve: Curve
+    """Live bytes after each change, by the clock, if requested."""
+    far_peak: dict[str, Counter[Kind]] = field(default_factory=dict)
+    """The peak of each memory tier beside the device's."""
+
+    @property
+    def step(self) -> RankStep:
+        """All spans and the memory curve, as a traced step of a run."""
+        return replace(self.clock.step, memory=self.curve)
+
+    def sent(self, rank: int) -> dict[str, int]:
+        """The bytes and messages that a rank sends."""
+        return {what: of_rank(count, rank) for what, count in self.clock.sent_counts.items()}
+
+
+def rehearse(config: Config, cluster: Cluster, *, curve: bool = False) -> Rehearsal:
+    """One step of a row on a cluster; it holds for every rank or, if ranks differ, for the slowest.
+
+    A `curve` of memory has tens of thousands of points for a model of a hundred blocks.
+
+    Raises `ZerosimError` if ranks differ and are too many to rehearse one by one.
+    """
+    assert config.addition.collective is not None
+    try:
+        return rehearsed_at_once(config, cluster, curve=curve)
+    except Unlike as unlike:
+        if config.ranks > MOST_APART:
+            raise ZerosimError(
+                f"{config.name}: {unlike}, and at most {MOST_APART} ranks are planned one by one; set world.ranks to "
+                f"at most that"
+            ) from unlike
+        return worst(rehearsed_apart(config, cluster, curve=curve))
+
+
+def rehearsed_at_once(config: Config, cluster: Cluster, *, curve: bool = False) -> Rehearsal:
+    """The rehearsal of all ranks as vectors. Raises `Unlike` if ranks do different things."""
+    asked = costs(config, cluster)
+    (found,) = LockstepWorld(config.ranks).run(lambda comm: rehearsed(config, Clocked(comm, asked), curve=curve))
+    return found
+
+
+def rehearsed_apart(config: Config, cluster: Cluster, *, curve: bool = False) -> list[Rehearsal]:
+    """The rehearsal of each rank separately; messages are sent and counted one by one."""
+    asked, meetings = costs(config, cluster), Meetings()
+    return LocalWorld(config.ranks).run(lambda comm: rehearsed(config, Meeting(comm, asked, meetings), curve=curve))
+
+
+def costs(config: Config, cluster: Cluster) -> Costs:
+    return Costs(cluster, config.ranks, config.computing.weights.itemsize, all_reduces=not config.stage.sharded)
+
+
+def worst(ranks: Sequence[Rehearsal]) -> Rehearsal:
+    """The slowest rank, with the greatest memory of any rank."""
+    slowest = max(ranks, key=lambda rank: rank.clock.now_ns)
+    resting, peak = Counter[Kind](), Counter[Kind]()
+    for rank in ranks:
+        resting |= rank.resting
+        peak |= rank.peak
+    return replace(slowest, resting=resting, peak=peak, peak_total=max(rank.peak_total for rank in ranks))
+
+
+def rehearsed(config: Config, comm: "Clocked", *, curve: bool) -> Rehearsal:
+    """A step of the ranks that `comm` represents: one rank, or all at once."""
+    ledger = Ledger(clock=lambda: comm.clock.now_ns)
+    far: dict[Tier, Ledger] = {"host": Ledger(), "disk": Ledger()}
+    mine, skipping, room = on_shapes(config, comm, ledger, far, each_segment=curve)
+    mine.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
+    mine.state.updates = 1      # not the first step: delayed updates already have something to apply
+    comm.begun = True
+    ledger.begin_peak()
+    if curve:
+        ledger.begin_curve()
+    config.stage.step(mine, whole_batch(config))
+    mine.storage.settle()
+    room.release()
+    skipping.repeat_skipped(mine.tape.operations)
+    return Rehearsal(
+        resting=Counter(ledger.now), peak=Counter(ledger.peak), peak_total=ledger.peak_total, clock=comm.clock,
+        operations=Counter(mine.tape.operations), curve=ledger.curve_so_far(),
+        far_peak={str(tier): Counter(each.peak) for tier, each in far.items()},
+    )
+
+
+def on_shapes(
+    config: Config, comm: "Clocked", ledger: Ledger, far: Mapping[Tier, Ledger], *, each_segment: bool
+) -> tuple[Replica, Skipping, UpdateRoom]:
+    """A replica of a row on shapes, with the micro-batches that it skips and the buffers of its updates.
+
+    `each_segment` follows memory within each segment of a unit.
+    """
+    cluster = comm.costs.cluster
+    called = cluster.device.calls is not None
+    uncounted = uncounted_on(config, cluster)
+    allocate = counted_but(
+        uncounted, cluster.optimizer_on_host, ObservedAllocator(charged(extent, comm) if called else extent, ledger))
+    performer = (CallByCall if called else Performer)(comm.clock, comm.costs, allocate)
+    segments = SeenSegments(ledger.pass_by, uncounted, performer.carry_out, performer.charge)
+    players = Player if called or each_segment else segments.player
+    tiers = TiersOnTheClock(
+        {"host": ObservedAllocator(extent, far["host"]), "disk": ObservedAllocator(extent, far["disk"])},
+        TimedLane(comm.clock, cluster, lambda: comm.begun))
+    built = replica(config, comm, allocate, perform=performer.perform, players=players, tiers=tiers)
+    if config.row.parallel.offload_activations:
+        built.tape.shelf = Offloaded(HostMemory(comm.clock, comm.costs.cluster.host_memory), allocate)
+    beside = telling(OnTheClock(comm, comm.clock), comm.instruments, wait=WAIT)
+    room = UpdateRoom(built, allocate, cluster.software)
+    timed = Timed(config.rule, comm.clock, comm.costs, room, on_host="optimizer" in config.tiers)
+    storage, shards, rule = kept(config, allocate, tiers, built.state, timed, comm.instruments)
+    repeats = config.row.parallel.order != "tree" and "parameters" not in config.tiers
+    alike = comm.alike and not each_segment and repeats
+    wire = config.weights_wire and TimedWire(config.weights_wire, comm.clock, comm.costs)
+    silent_wire = config.gradients_wire and SilentWire(config.gradients_wire)
+    skipping = Skipping(built.accumulation, comm.clock, alike)
+    return replace(
+        built,
+        accumulation=skipping,
+        norms=NoSums(),
+        collectives=replace(built.collectives, reduce_scatter=reduce_scatter(
+            config, comm, allocate, built.state.residuals, silent_wire)),
+        gathering=gathering(config, beside, wire),
+        overlap=beside if config.row.parallel.overlap else None,
+        storage=storage,
+        shards=shards,
+        rule=rule,
+    ), skipping, room
+
+
+def uncounted_on(config: Config, cluster: Cluster) -> Uncounted:
+    """A test for arrays without memory: registers of fused kernels, and the scores of a chunked loss."""
+    registers = IN_REGISTERS if cluster.fused else frozenset[str]()
+    scores = config.model.task.outputs if cluster.software.loss == "chunked" and config.model.task.tokens else 0
+
+    def uncounted(shape: Any, owner: str | None) -> bool:
+        return owner in registers or (isinstance(shape, tuple) and len(shape) > 1 and shape[-1] == scores)
+
+    return uncounted
+
+
+def counted_but(uncounted: Uncounted, optimizer_on_host: bool, counted: Allocator) -> Allocator:
+    """The allocator `counted`, which does not count arrays outside the device's memory."""
+
+    def allocate(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
+        on_host = optimizer_on_host and kind == "optimizer" and not owner.endswith(RESIDUAL)
+        elsewhere = on_host or uncounted(shape, owner)
+        return (extent if elsewhere else counted)(shape, dtype, kind=kind, owner=owner)
+
+    return allocate
+
+
+def charged(taken: Allocator, comm: "Clocked") -> Allocator:
+    """The allocator `taken`, whose arrays charge every call to the clock: the copies and sums in a stage's code."""
+
+    def tell(call: NumpyCall) -> None:
+        if comm.begun:
+            comm.clock.compute("copies", round(comm.costs.call_ns(call)))
+
+    def allocate(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
+        found = taken(shape, dtype, kind=kind, owner=owner)
+        return NotedExtent(found.shape, found.dtype, tell=tell)
+
+    return allocate
+
+
+class Clocked(Observed):
+    """A communicator whose collectives take time and send no messages."""
+
+    alike = True
+    """Whether all ranks do the same at the same time."""
+
+    def __init__(self, comm: Communicator, costs: Costs) -> None:
+        self.clock = VirtualClock(costs.cluster.device.taken_by_collectives)
+        self.costs = costs
+        self.begun = False
+        """Whether the step has begun; earlier copies take no time of it."""
+        super().__init__(comm, self.clock)
+
+    def named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function` as a timed collective."""
+
+        def call(owner: str, comm: Communicator, *arguments: Any) -> None:
+            price = self.costs.of(comm).price(function, *arguments)
+            if isinstance(function, OnNarrowWires) and comm.size > 1:
+                function.take_room(arguments[0][0])
+            self.clock.communicate(name, price.ns, owner, of_rank(price.sent_bytes, 0))
+            self.clock.send(price.sent_bytes, price.messages)
+            if copied_ns := self.costs.copied_ns(price.sent_bytes):
+                self.clock.compute("copies", copied_ns)
+
+        return call
+
+
+class Meetings:
+    """The time at which the last rank reached each collective; all ranks call them in the same order."""
+
+    def __init__(self) -> None:
+        self._began_ns = Counter[int]()
+
+    def come(self, number: int, at_ns: int) -> None:
+        """Record that a rank has reached the collective with this number."""
+        self._began_ns[number] = max(self._began_ns[number], at_ns)
+
+    def began_ns(self, number: int) -> int:
+        """The time at which all ranks have reached it."""
+        return self._began_ns[number]
+
+
+class Meeting(Clocked):
+    """One rank's communicator: messages are counted, and a collective begins when all ranks have reached it."""
+
+    alike = False
+
+    def __init__(self, comm: Communicator, costs: Costs, meetings: Meetings) -> None:
+        super().__init__(comm, costs)
+        self._everyone = comm
+        self._meetings = meetings
+        self._number = 0
+
+    def named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function` on shapes, as a timed collective."""
+
+        def call(owner: str, comm: Communicator, *arguments: Any) -> None:
+            before, number = self.clock.sent_counts["bytes"], self._number
+            self._number += 1
+            self._meetings.come(number, self.clock.free_ns)
+            function(comm, *map(silent, arguments))
+            dissemination.barrier(self._everyone)
+            price = self.costs.of(comm).price(function, *arguments)
+            sent_bytes = self.clock.sent_counts["bytes"] - before
+            self.clock.communicate(name, price.ns, owner, sent_bytes, self._meetings.began_ns(number))
+
+        return call
+
+
+@dataclass(frozen=True, eq=False)
+class Performer:
+    """Run the operations of a tape on shapes: they take time, and fused ones allocate only what they keep."""
+
+    clock: VirtualClock
+    costs: Costs
+    allocate: Allocator
+
+    def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
+        if step is None:
+            self.clock.compute("loss", self.costs.loss_ns(arrays[0].shape))
+            software = self.costs.cluster.software
+            beside = round(arrays[0].size * software.score_bytes)
+            if software.loss == "compiled":
+                named["empty"] = in_registers
+            held = self.allocate(beside, np.uint8, kind="buffers", owner="loss") if beside else None
+            found = function(*arrays, **named)
+            del held
+            return found
+        self.charge(step, function)
+        return self.carry_out(step, function, *arrays, **named)
+
+    def charge(self, step: Step, function: Callable[..., Any]) -> None:
+        """Charge an operation to the clock; recomputation stops, as PyTorch's does, once backward has what it needs."""
+        if self.costs.cluster.fused and self.clock.doing == "recompute" and not step.for_backward:
+            return
+        if function is step.instruction.operation.forward:
+            self.clock.compute("forward", *self.costs.forward(step))
+        else:
+            self.clock.compute("backward", *self.costs.backward(step))
+
+    def carry_out(self, step: Step, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
+        """Run an operation without charging it."""
+        if not self.costs.cluster.fused:
+            return perform(step, function, *arrays, **undrawn(named))
+        kept = self.costs.cluster.software.keeps.get(step.instruction.operation.name, 0.0)
+        return kept_by_fused(step, function, kept, *arrays, **undrawn(named))
+
+
+class CallByCall(Performer):
+    """A performer for devices with rates for calls: each call in an operation's code is charged."""
+
+    def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
+        """Charge the calls, then run the operation; the calls of a loss charge themselves."""
+        if step is None:
+            return function(*arrays, **named)
+        arrays, named = tuple(map(silent, arrays)), {name: silent(each) for name, each in named.items()}
+        self._charge_calls(step, function, arrays, named)
+        empty = named.pop("empty")
+        return self.carry_out(step, function, *arrays, **named, empty=lambda *shape: silent(empty(*shape)))
+
+    def _charge_calls(
+        self, step: Step, function: Callable[..., Any], arrays: tuple[Any, ...], named: dict[str, Any]
+    ) -> None:
+        """Charge the calls in the function's code."""
+        given = {name: each for name, each in named.items() if name not in ("empty", "draws")}
+        what = "forward" if function is step.instruction.operation.forward else "backward"
+        key = (function, *(described(each) for each in (*arrays, *given.values())))
+        self.clock.compute(what, *self.costs.of_calls(key, function, arrays, undrawn(named)))
+
+
+def described(value: Any) -> Any:
+    """The part of an argument that determines shapes."""
+    if isinstance(value, dict):
+        return tuple((name, described(each)) for name, each in value.items())
+    if hasattr(value, "shape"):
+        return value.shape, value.dtype
+    return value if value.__hash__ else repr(value)
+
+
+def kept_by_fused(
+    step: Step, function: Callable[..., Any], kept: float, *arrays: Any, empty: Any, **named: Any
+) -> Any:
+    """Allocate what a fused kernel keeps: of what forward saves, one number per row; the rest stays in registers.
+
+    An operation with `kept` above 0 keeps that many numbers per output instead, in 16 bits.
+    """
+    if function is step.instruction.operation.backward:
+        return None
+    saved = function(*arrays, empty=in_registers, **named)
+    if kept:
+        return empty(round(prod(step.shape) * kept), ml_dtypes.bfloat16)
+    return None if saved is None else empty(saved.shape[:-1], np.float32)
+
+
+def in_registers(shape: Any, dtype: Any) -> Any:
+    return extent(shape, dtype, kind="buffers", owner="registers")

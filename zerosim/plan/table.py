@@ -1,0 +1,279 @@
+"""A plan in the terminal: a table, the bound of each row, the best row that fits, a sweep side by side; and as CSV."""
+
+import csv
+import io
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+from rich.console import Console
+
+from zerosim.plan.cluster import Cluster
+from zerosim.plan.planned_row import PlannedRow
+from zerosim.plan.planning import Plan
+from zerosim.plan.questions import Answers
+from zerosim.plan.software import Software
+from zerosim.show.grid import Column, show_grid, show_words
+from zerosim.words import FAR, common_unit, ignored_in_words, in_unit, joined, joined_names, plural
+
+
+def show_plan(console: Console, plan: Plan) -> None:
+    """Show a plan: the table, then sentences."""
+    first = plan.rows[0]
+    several = len({row.config.ranks for row in plan.rows}) > 1
+    show_words(console, machine(plan.rows), style="dim")
+    show_words(console, f"{first.config.model.words}, {first.config.model.count:,} parameters, "
+                        f"{first.config.row.train.precision}, {first.config.row.train.optimizer}", style="dim")
+    names = names_of(plan.rows)
+    show_grid(console, names, columns(plan.rows))
+    for word, meaning in legend(plan.rows):
+        show_words(console, meaning, key=f"{word:<10}", style="dim")
+    for name, row in zip(names, plan.rows, strict=True):
+        show_words(console, f"{name}: {row.bound}{room(row)}")
+    for name, row in zip(names, plan.rows, strict=True):
+        if row.uneven is not None:
+            show_words(console, f"{name}: uneven ranks make a step {duration(row.uneven.p50)} at the median, and "
+                                f"{duration(row.uneven.p95)} or less in 95% of steps")
+    for said in ignored_in_words((name, row.config.ignored) for name, row in zip(names, plan.rows, strict=True)):
+        show_words(console, said, style="yellow")
+    if several:
+        show_scaling(console, plan.rows)
+    show_sweep(console, plan, unit_of_data(first))
+    if plan.best is None or len(plan.rows) > 1:
+        show_words(console, sentence(plan), style="bold")
+    if plan.answers is not None:
+        show_answers(console, plan.answers, names)
+    for broken in plan.broken:
+        show_words(console, f"FAILED: {broken}", style="bold red")
+    for words in not_judged(plan):
+        show_words(console, words)
+    if plan.passed and any(claim.broken is not None for claim in plan.claims):
+        ranks = plural(plan.scenario.world.ranks, "rank")
+        show_words(console, f"PASSED: all claims hold on {ranks}", style="bold")
+
+
+def show_answers(console: Console, answers: Answers, names: Sequence[str]) -> None:
+    """Show the time that each fitting row needs for all tokens, and the best rows."""
+    fitting = [(name, answer) for name, answer in zip(names, answers.each, strict=True) if answer.row.fits]
+    columns = [Column("devices", [f"{answer.devices:,}" for _, answer in fitting]),
+               Column("days", [f"{answer.days:,.1f}" for _, answer in fitting])]
+    if any(answer.goodput < 1 for _, answer in fitting):
+        columns.append(Column("goodput", [f"{answer.goodput:.1%}" for _, answer in fitting]))
+        columns.append(Column("checkpoint\nevery", [
+            long_duration(answer.row.cluster.failures.interval(answer.devices)) for _, answer in fitting]))
+    if any(answer.dollars for _, answer in fitting):
+        columns.append(Column("dollars", [f"{answer.dollars or 0:,.0f}" for _, answer in fitting]))
+    if fitting:
+        show_grid(console, [name for name, _ in fitting], columns)
+    for words in answered(answers, names):
+        show_words(console, words, style="bold")
+
+
+def answered(answers: Answers, names: Sequence[str]) -> list[str]:
+    """Sentences about the fewest devices and the cheapest row that finish in time."""
+    what = answers.question.words
+    if answers.fewest is None:
+        return [f"No row that fits trains on {what}"]
+    best = {"Fewest devices": answers.fewest, "Cheapest": answers.cheapest}
+    return [
+        f"{which} for {what}: {names[answers.each.index(answer)]}: {answer.devices:,} devices, {answer.days:,.1f} days"
+        + (f", {answer.dollars:,.0f} dollars" if answer.dollars else "")
+        for which, answer in best.items() if answer is not None
+    ]
+
+
+def long_duration(seconds: float) -> str:
+    """
+    >>> long_duration(90), long_duration(5400), long_duration(inf)
+    ('1.5 min', '1.5 h', 'never')
+    """
+    if seconds == inf:
+        return "never"
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
+
+
+def room(row: PlannedRow) -> str:
+    """The memory that a fitting row leaves, if the allocator has a reserve, and the memory that this holds."""
+    if not row.fits or row.reserved_bytes == row.peak_bytes:
+        return ""
+    left = (row.cluster.device.memory - row.peak_bytes) / 1e9
+    return f"; fits with {left:.1f} GB to spare, and the allocator holds {row.reserved_bytes / 1e9:.1f} GB"
+
+
+def not_judged(plan: Plan) -> list[str]:
+    """A sentence about the claims that are not judged here, if there are any."""
+    left = [claim.words for claim in plan.claims if claim.broken is None]
+    why = "Scenario checks skipped, because --ranks, --set or --sweep changed it"
+    return [f"{why}: {joined_names(left)}"] if left else []
+
+
+def names_of(rows: Sequence[PlannedRow]) -> list[str]:
+    """The names of rows, with their ranks where these differ."""
+    several = len({row.config.ranks for row in rows}) > 1
+    return [f"{row.name} on {row.config.ranks:,}" if several else row.name for row in rows]
+
+
+def sentence(plan: Plan) -> str:
+    """A sentence about the best row that fits."""
+    best = plan.best
+    if best is None:
+        return f"Nothing fits. {plan.advice}"
+    name = names_of(plan.rows)[plan.rows.index(best)]
+    return f"Best that fits: {name}, {best.tokens_per_second:,.0f} {unit_of_data(best)} a second on each device"
+
+
+def legend(rows: Sequence[PlannedRow]) -> list[tuple[str, str]]:
+    """The meaning of the columns."""
+    found = [
+        ("memory", "at the peak, on each device; below 'fits': the bytes beyond its memory"),
+        *((FAR[tier], "the same of offloaded states, for each device") for tier in far_tiers(rows)),
+        ("step", "time of one step; compute: forward, backward and recomputation"),
+        ("waits", "exposed communication: time in which the device does not compute"),
+        ("MFU, HFU", "operations that the model needs, and operations executed, over the device's peak rate"),
+    ]
+    if any(round(row.hfu, 3) < round(row.mfu, 3) for row in rows):
+        found.append(("HFU < MFU", "MFU counts 6 operations for a token and each parameter that it meets; HFU counts "
+                                   "matrix products only; the lookup of an embedding, a norm and a bias have none"))
+    return found
+
+
+def machine(rows: Sequence[PlannedRow]) -> str:
+    """The machine that a plan is for, in words."""
+    cluster = rows[0].cluster
+    ranks = sorted({row.config.ranks for row in rows})
+    links = []
+    if cluster.devices_per_host > 1:
+        links.append(f"{cluster.inside.title} inside a host of {cluster.devices_per_host}")
+    if ranks[-1] > cluster.devices_per_host:
+        links.append(f"{cluster.between.title} between hosts")
+    cost = "pipelined" if cluster.pipelined else "as written"
+    counts = plural(ranks[0], "rank") if len(ranks) == 1 else f"{joined([f'{each:,}' for each in ranks])} ranks"
+    parts = [f"{counts} of {cluster.device.title}", ", ".join(links), f"collectives {cost}", software(cluster)]
+    return "; ".join(filter(None, parts))
+
+
+def software(cluster: Cluster) -> str:
+    """The software of a plan in words; empty if it is that of the device's fitted runs."""
+    title, reserve = cluster.software.title, cluster.software.reserve
+    named = "" if title == Software().title else title
+    return ", ".join(filter(None, [named, f"{reserve:.0%} of the peak in the allocator's reserve" if reserve else ""]))
+
+
+def unit_of_data(row: PlannedRow) -> str:
+    return "tokens" if row.config.model.task.tokens else "samples"
+
+
+def far_tiers(rows: Sequence[PlannedRow]) -> list[str]:
+    """The memory tiers beside the device's that some row needs."""
+    return [tier for tier in FAR if any(row.far_bytes(tier) for row in rows)]
+
+
+def columns(rows: Sequence[PlannedRow]) -> list[Column]:
+    size = common_unit(max(row.peak_bytes for row in rows))
+    what = unit_of_data(rows[0])
+    return [
+        Column(f"memory\n{size.name}", [in_unit(row.peak_bytes, size) for row in rows]),
+        *(Column(f"{FAR[tier]}\n{size.name}", [in_unit(row.far_bytes(tier), size) for row in rows])
+          for tier in far_tiers(rows)),
+        Column("fits", ["yes" if row.fits else f"+{in_unit(row.missing_bytes, size)}" for row in rows]),
+        Column("step", [duration(row.step_seconds) for row in rows]),
+        Column("compute", [duration(row.compute_seconds) for row in rows]),
+        Column("update", [duration(row.update_seconds) for row in rows]),
+        Column("sends for", [duration(row.communication_seconds) for row in rows]),
+        Column("waits", [duration(row.exposed_seconds) for row in rows]),
+        Column("MFU", [f"{row.mfu:.1%}" for row in rows]),
+        Column("HFU", [f"{row.hfu:.1%}" for row in rows]),
+        Column(f"{what}/s\na device", [f"{row.tokens_per_second:,.0f}" for row in rows]),
+    ]
+
+
+def duration(seconds: float) -> str:
+    """A duration with three digits, in a suitable unit.
+
+    >>> duration(12.345), duration(0.0123), duration(0.0000012)
+    ('12.3 s', '12.3 ms', '1.2 µs')
+    """
+    for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")):
+        if seconds * factor >= 1 or unit == "µs":
+            return f"{seconds * factor:.3g} {unit}"
+    raise AssertionError
+
+
+def show_scaling(console: Console, rows: Sequence[PlannedRow]) -> None:
+    """Show the speed of a device for each row on several numbers of ranks."""
+    for name in dict.fromkeys(row.name for row in rows):
+        curve = [row for row in rows if row.name == name]
+        first = curve[0].tokens_per_second
+        shares = [f"{row.tokens_per_second / first:.0%} on {row.config.ranks:,}" for row in curve if first]
+        show_words(console, f"{name}, speed of a device: {joined(shares)}")
+
+
+def show_sweep(console: Console, plan: Plan, data: str) -> None:
+    """Show the speed of all rows of a sweep side by side, in `data` per second; nothing without a sweep."""
+    swept = [row for row in plan.rows if row.swept]
+    if not swept:
+        return
+    key = column_key(swept)
+    headings = list(dict.fromkeys(heading(row, key) for row in swept))
+    names = list(dict.fromkeys(label(row, key) for row in swept))
+    cells = {(label(row, key), heading(row, key)): cell(row, best=row is plan.best) for row in swept}
+    meaning = f"{data}/s on each device by {key}; * is the best that fits, + what is too much, in GB"
+    show_words(console, meaning, style="dim")
+    show_grid(console, names, [
+        Column(said, [cells.get((name, said), "") for name in names]) for said in headings])
+
+
+def column_key(rows: Sequence[PlannedRow]) -> str:
+    """The swept key of the columns: the micro-batch, or else the first."""
+    keys = [said.split("=", 1)[0] for said in rows[0].swept]
+    return next((key for key in keys if key == "train.micro_batch"), keys[0])
+
+
+def heading(row: PlannedRow, key: str) -> str:
+    """The value of the columns' key in a row."""
+    return next(said.split("=", 1)[1] for said in row.swept if said.startswith(f"{key}="))
+
+
+def label(row: PlannedRow, key: str) -> str:
+    """A row's stage, its ranks, and its other swept keys."""
+    others = [said.rsplit(".", 1)[-1] for said in row.swept if not said.startswith(f"{key}=")]
+    return ", ".join([row.config.name, f"{row.config.ranks:,} ranks", *others])
+
+
+def cell(row: PlannedRow, *, best: bool) -> str:
+    """A row's speed, or the memory beyond the device's."""
+    return f"{row.tokens_per_second:,.0f}{'*' * best}" if row.fits else f"+{row.missing_bytes / 1e9:.1f}"
+
+
+def csv_of(plan: Plan) -> str:
+    """A line for each row: each swept key in its own column, then every figure of `zerosim plan --json`."""
+    document = plan.document()
+    rows = [row.pop("swept") | flat(row) for row in document["rows"]]
+    if document["answers"] is not None:
+        rows = [row | {key: answer[key] for key in ("days", "goodput", "dollars", "in_time")}
+                for row, answer in zip(rows, document["answers"]["rows"], strict=True)]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), restval="", extrasaction="raise", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def flat(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the document with nested dicts flattened.
+
+    >>> flat({"name": "DDP", "memory": {"peak": 3, "resting": {"parameters": 1}}, "mfu": 0.5})
+    {'name': 'DDP', 'peak_bytes': 3, 'resting_parameters_bytes': 1, 'mfu': 0.5}
+    """
+    found: dict[str, Any] = {}
+    for key, value in row.items():
+        if not isinstance(value, dict):
+            found[key] = value
+            continue
+        if key != "memory":
+            found[key] = "; ".join(f"{name}: {why}" for name, why in value.items())
+            continue
+        held = {kind: each for kind, each in value.items() if kind != "resting"}
+        resting = {f"resting_{kind}": each for kind, each in value["resting"].items()}
+        found |= {f"{kind}_bytes": each for kind, each in (held | resting).items()}
+    return found

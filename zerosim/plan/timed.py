@@ -1,0 +1,195 @@
+"""The timed parts of a rehearsed replica: overlapped work, host memory, updates."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from zerosim.allocation import Allocator, Array
+from zerosim.autograd.player import FLOAT_BYTES
+from zerosim.comm import Communicator
+from zerosim.models.units import Unit
+from zerosim.numerics.precisions import Precision
+from zerosim.optim.update import UpdateRule
+from zerosim.plan.clock import VirtualClock
+from zerosim.plan.cluster import Cluster, Link
+from zerosim.plan.costs import Costs
+from zerosim.plan.software import Software
+from zerosim.stages.beside import Beside, Coming, Work
+from zerosim.stages.gathering import WireFormat
+from zerosim.stages.replica import Replica
+
+
+class Arriving(Coming):
+    """An array that is available at a time of the clock."""
+
+    def __init__(self, found: Array, ready_ns: int) -> None:
+        done: Future[Array] = Future()
+        done.set_result(found)
+        super().__init__(done)
+        self.ready_ns = ready_ns
+
+
+class OnTheClock(Beside):
+    """Overlapped work in the clock's stream; the step waits for it where its result is used."""
+
+    def __init__(self, comm: Communicator, clock: VirtualClock) -> None:
+        super().__init__(comm)
+        self._clock = clock
+
+    def begin(self, work: Work) -> Coming:
+        with self._clock.beside():
+            return Arriving(super().begin(work).take(), self._clock.stream_ns)
+
+    def wait(self, unit: Unit, coming: Coming) -> Array:
+        assert isinstance(coming, Arriving)
+        self._clock.wait(coming.ready_ns)
+        return coming.take()
+
+
+@dataclass(eq=False)
+class HostMemory:
+    """A store behind a link: the step waits for each write at once, and for each read when it uses the array."""
+
+    clock: VirtualClock
+    link: Link
+    free_ns: int = 0
+    """The time at which the link has carried all requested reads."""
+
+    def write(self, start: int, array: Any) -> None:
+        self.clock.wait_for_host(self.clock.now_ns + self.link.message_ns(array.nbytes))
+
+    def read(self, start: int, array: Any) -> Callable[[], object]:
+        self.free_ns = max(self.clock.now_ns, self.free_ns) + self.link.message_ns(array.nbytes)
+        return partial(self.clock.wait_for_host, self.free_ns)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+@dataclass(eq=False)
+class TimedLane:
+    """A lane that carries no data and takes the time of a link: that of files for the disk, else that of host memory.
+
+    It carries one array after the other, beside the step, and is free of charge before the step begins.
+    """
+
+    clock: VirtualClock
+    cluster: Cluster
+    begun: Callable[[], bool]
+    free_ns: int = 0
+    """The time at which all transfers have ended."""
+
+    def begin(self, what: str, owner: str, into: Any, source: Any) -> int:
+        if self.begun():
+            link = self.cluster.nvme if "disk" in what else self.cluster.host_memory
+            began_ns = max(self.clock.now_ns, self.free_ns)
+            self.free_ns = began_ns + link.message_ns(source.nbytes)
+            self.clock.carry(what, owner, began_ns, self.free_ns, source.nbytes)
+        return self.free_ns
+
+    def call(self, what: str, owner: str, work: Callable[[], None]) -> int:
+        began_ns = max(self.clock.now_ns, self.free_ns)
+        self.free_ns = began_ns + self.clock.aside(work)
+        self.clock.carry(what, owner, began_ns, self.free_ns, 0)
+        return self.free_ns
+
+    def wait(self, owner: str, moving: int) -> None:
+        self.clock.wait_for_host(moving)
+
+    def settle(self) -> None:
+        self.clock.wait_for_host(self.free_ns)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@dataclass(eq=False)
+class UpdateRoom:
+    """The buffers of an optimizer step over all parameters, from the first update to the end of the step.
+
+    Software that has such buffers also holds 16-bit gradients widened to 32 bits there.
+    """
+
+    replica: Replica
+    allocate: Allocator
+    software: Software
+    held: Any = None
+
+    def take(self, gradient: Any) -> None:
+        """Allocate the buffers, unless they are allocated."""
+        if self.held is None and self.software.update_bytes:
+            each = self.software.update_bytes + (FLOAT_BYTES if gradient.dtype.itemsize < FLOAT_BYTES else 0)
+            layouts = self.replica.state.layouts
+            trained = sum(layouts.of(unit, "optimizer").length for unit in self.replica.trained)
+            self.held = self.allocate(round(trained * each), np.uint8, kind="buffers", owner="update")
+
+    def release(self) -> None:
+        """Free the buffers."""
+        self.held = None
+
+
+@dataclass(frozen=True)
+class Timed:
+    """An update rule that leaves weights and state unchanged and takes the time to read and write them.
+
+    The first update allocates `room`, which later updates share. An update on the host allocates nothing on the
+    device.
+    """
+
+    rule: UpdateRule
+    clock: VirtualClock
+    costs: Costs
+    room: "UpdateRoom"
+    on_host: bool = False
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return self.rule.slots
+
+    @property
+    def precision(self) -> Precision:
+        return self.rule.precision
+
+    def update(self, unit: Unit, start: int, weights: Any, gradient: Any, state: Any, **_: Any) -> None:
+        self._take(weights, gradient, state, [])
+
+    def differences(self, unit: Unit, start: int, weights: Any, gradient: Any, state: Any, **named: Any) -> None:
+        self._take(weights, gradient, state, [named["out"]])
+
+    def apply(self, unit: Unit, start: int, weights: Any, differences: Any, **_: Any) -> None:
+        self._take(weights, differences, {}, [])
+
+    def delay(self, kept: Any, gradient: Any, factor: float) -> None:
+        self.clock.compute("update", self.costs.update_ns(kept.nbytes + gradient.nbytes, on_host=self.on_host))
+
+    def _take(self, weights: Any, gradient: Any, state: Any, written: list[Any]) -> None:
+        if not self.on_host:
+            self.room.take(gradient)
+        both_ways = [weights, *state.values()]
+        moved = 2 * sum(each.nbytes for each in both_ways) + sum(each.nbytes for each in [gradient, *written])
+        self.clock.compute("update", self.costs.update_ns(moved, on_host=self.on_host))
+
+
+@dataclass(frozen=True)
+class TimedWire:
+    """A wire format that writes nothing and takes the time to read and write numbers and codes.
+
+    Encoding reads its numbers twice, for scales and for codes.
+    """
+
+    wire: WireFormat
+    clock: VirtualClock
+    costs: Costs
+
+    def encoded_bytes(self, count: int) -> int:
+        return self.wire.encoded_bytes(count)
+
+    def encode(self, x: Any, out: Any) -> None:
+        self.clock.compute("quantization", self.costs.moved_ns(2 * x.nbytes + out.nbytes))
+
+    def decode(self, coded: Any, out: Any) -> None:
+        self.clock.compute("quantization", self.costs.moved_ns(coded.nbytes + out.nbytes))

@@ -1,1 +1,0 @@
-"""The output of a run: terminal, JSON document, page, trace."""

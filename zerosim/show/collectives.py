@@ -1,0 +1,87 @@
+"""The outcome of a scenario of collectives, in the terminal and as a JSON document."""
+
+import re
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+
+from zerosim.numerics.digests import digest
+from zerosim.scenario import CollectiveScenario, resolved
+from zerosim.show.document import plain
+from zerosim.show.grid import Column, show_grid, show_words
+from zerosim.teach.proofs.programs import CollectivesOutcome, spread
+from zerosim.words import plural
+
+SCHEMA = "zerosim.collective/1"
+COMMAND = re.compile(r" \((zerosim show [^)]*)\)")
+"""A command within a cause; the terminal prints it on a line of its own, unbroken, so that it can be copied."""
+
+
+def described_values(scenario: CollectiveScenario) -> str:
+    """The ranks' input values, in a few words."""
+    values = scenario.values
+    lengths = [len(values.given[0])] if values.given else values.lengths
+    kind = "given" if values.given else "random"
+    return f"{' + '.join(f'{length:,}' for length in lengths)} {kind} {values.dtype} on each rank"
+
+
+def show_collectives(console: Console, outcome: CollectivesOutcome) -> None:
+    """Show a row for each program, a sentence for each claim with its observation, and the verdict."""
+    names = [program.program.name for program in outcome.programs]
+    show_grid(console, names, [
+        Column("messages\nper rank", [spread(program.messages) for program in outcome.programs]),
+        Column("bytes sent\nper rank", [spread(program.sent_bytes) for program in outcome.programs]),
+    ])
+    for finding in outcome.findings:
+        if finding.holds:
+            show_words(console, f"{finding.seen} (as claimed)", key="✓ ", style="green")
+        else:
+            seen = COMMAND.sub("", finding.seen)
+            show_words(console, f"does not hold: {finding.claim}; seen: {seen}", key="✗ ", style="red")
+            for command in COMMAND.findall(finding.seen):
+                console.print(f"  {command}", style="red", markup=False, soft_wrap=True)
+    alone = not console.is_terminal
+    failed = [finding.claim for finding in outcome.findings if not finding.holds]
+    if not outcome.findings:
+        console.print("nothing was claimed", style="bold")
+    elif failed:
+        verb = "does" if len(failed) == 1 else "do"
+        claims = f"{len(failed)} of {plural(len(outcome.findings), 'claim')}"
+        words = f"FAILED: {claims} {verb} not hold: {'; '.join(failed)}"
+        console.print(words, style="bold red", markup=False, soft_wrap=alone)
+    else:
+        console.print(f"PASSED: {held(len(outcome.findings))}", style="bold green", soft_wrap=alone)
+
+
+def held(count: int) -> str:
+    """
+    >>> held(1), held(3)
+    ('what was claimed holds', 'all 3 claims hold')
+    """
+    return "what was claimed holds" if count == 1 else f"{'both' if count == 2 else f'all {count}'} claims hold"
+
+
+def collectives_document(outcome: CollectivesOutcome, world: dict[str, Any]) -> dict[str, Any]:
+    """The outcome of a scenario of collectives in JSON's own types."""
+    found: dict[str, Any] = plain(
+        {
+            "schema": SCHEMA,
+            "title": outcome.scenario.title,
+            "scenario": resolved(outcome.scenario),
+            "world": world,
+            "passed": outcome.passed,
+            "programs": [
+                {
+                    "name": program.program.name,
+                    "calls": [call.name for call in program.program.calls],
+                    "sent_bytes": program.sent_bytes,
+                    "messages": program.messages,
+                    "results_sha256": [None if r is None else digest(r).hex() for r in program.results],
+                }
+                for program in outcome.programs
+            ],
+            "findings": [asdict(finding) for finding in outcome.findings],
+        }
+    )
+    return found

@@ -1,0 +1,212 @@
+"""The outcome of a run as one JSON document: the same numbers as in the terminal.
+
+The page of a run is a function of this document alone, so a run and its old document give the same page.
+The document therefore contains the command, the versions, the verdict and the trace.
+"""
+
+import math
+import platform
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Any
+
+from zerosim.figures.addresses import Fragmentation
+from zerosim.instruments.trace import Trace
+from zerosim.scenario import resolved
+from zerosim.stages import STAGES
+from zerosim.training.measurement import MemoryCounts, MemoryFigures
+from zerosim.verdict.outcome import Outcome, RankMemory, RankTraffic, TrainedRow
+from zerosim.words import joined_names, plural
+
+SCHEMA = "zerosim.run/1"
+PACKAGES = ("zerosim", "numpy")
+"""The packages whose versions a document contains."""
+MOST_NAMES = 4
+"""The most rows that a verdict names."""
+STEP_FIGURES = (
+    "computation_ns", "waiting_ns", "waiting_for_memory_ns", "idle_ns", "communication_ns", "hidden_ns", "moving_ns")
+
+
+def document(outcome: Outcome, world: dict[str, Any], command: str | None = None) -> dict[str, Any]:
+    """The whole outcome in JSON's own types; NaN and infinities become the strings "nan", "inf" and "-inf".
+
+    `command` is the command line of the run, if there was one. "stages" is the former name of "rows", for readers that
+    do not know the new one yet.
+    """
+    scenario, rows = outcome.scenario, [row_document(row) for row in outcome.trained]
+    found: dict[str, Any] = plain(
+        {
+            "schema": SCHEMA,
+            "title": scenario.title,
+            "scenario": resolved(scenario),
+            "world": world,
+            "command": command,
+            "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
+            "passed": outcome.passed,
+            "verdict": verdict(outcome),
+            "test_measure": None if outcome.experiment.dataset.x_test is None else outcome.experiment.dataset.measure,
+            "failures": [{"name": name, "what": what} for name, what in outcome.failures],
+            "rows": rows,
+            "stages": rows,
+            "differences": [asdict(each) | {"cause": each.cause} for each in outcome.apart],
+            "did_not_fit": [
+                {"stage": config.row.stage, "name": config.name, "needed_bytes": each.needed_bytes,
+                 "allowed_bytes": each.allowed_bytes, "would_fit": each.would_fit}
+                for config, each in outcome.did_not_fit
+            ],
+            "on_other_ranks": [
+                {"ranks": other.ranks, "name": other.name, "weights_sha256": other.weights_sha256}
+                for other in outcome.on_other_ranks
+            ],
+        }
+    )
+    return found
+
+
+def row_document(row: TrainedRow) -> dict[str, Any]:
+    """The measured figures of a row, and the expected ones."""
+    found, divergence = row.measured, row.first_divergence
+    return {
+        "stage": row.stage,
+        "name": row.name,
+        "model": {"title": row.config.model.words, "parameters": row.config.model.count},
+        "equal": row.equal,
+        "compared_with": row.compared_with,
+        "first_divergence": None if divergence is None else asdict(divergence) | {"order_of_addition": row.order},
+        **found.figures,
+        "losses": [float(loss[0]) for loss in found.losses],
+        "formula_operations": row.formula_operations,
+        "ignored": row.config.ignored,
+        "traffic": [traffic_document(rank) for rank in row.traffic],
+        "traffic_holds": all(rank.holds for rank in row.traffic),
+        "volume": row.volume,
+        "memory": [memory_document(rank) for rank in row.memory],
+        "fragmentation": None if row.fragmentation is None else fragmentation_document(row.fragmentation),
+        "resumed": resumed(row),
+        "trace": found.trace and trace_document(found.trace),
+    } | own_stage(row)
+
+
+def own_stage(row: TrainedRow) -> dict[str, Any]:
+    """The declaration of a user's stage; nothing for a shipped one."""
+    stage = row.config.stage
+    if row.stage in STAGES:
+        return {}
+    return {"own_stage": {"title": stage.title, "also": stage.also, "sharded": stage.sharded}}
+
+
+def trace_document(trace: Trace) -> dict[str, Any]:
+    """The traced steps of each rank: spans, memory, and totals."""
+    return {
+        "hidden": trace.hidden,
+        "clocks": [asdict(clock) for clock in trace.clocks],
+        "steps": [
+            {
+                "rank": step.rank, "step": step.step, "begin_ns": step.begin_ns, "end_ns": step.end_ns,
+                **{figure: getattr(step, figure) for figure in STEP_FIGURES},
+                "spans": [span._asdict() for span in step.spans],
+                "memory": [{"ns": at, **held} for at, held in step.memory],
+            }
+            for step in trace.steps
+        ],
+    }
+
+
+def fragmentation_document(found: Fragmentation) -> dict[str, Any]:
+    return {
+        "peak_bytes": found.peak_bytes,
+        "laid_out_bytes": found.laid_out_bytes,
+        "needed_bytes": found.needed_bytes,
+        "beyond_peak_bytes": found.beyond_peak_bytes,
+        "address_space": [
+            {"from": lifetime.since, "to": lifetime.until, "kind": lifetime.kind, "owner": lifetime.owner,
+             "bytes": lifetime.held_bytes, "long_lived": stays,
+             "address": {name: starts[number] for name, starts in found.addresses.items()}}
+            for number, (lifetime, stays) in enumerate(zip(found.lifetimes, found.long_lived, strict=True))
+        ],
+    }
+
+
+def resumed(row: TrainedRow) -> dict[str, Any] | None:
+    """The checkpoint from which the row resumed."""
+    found = row.config.resumed
+    if found is None:
+        return None
+    return {"folder": found.folder, "step": found.step, "stage": found.last.row.stage, "ranks": found.last.ranks}
+
+
+def traffic_document(rank: RankTraffic) -> dict[str, Any]:
+    """One rank's counts, each with the formula's."""
+    due = {f"formula_{name.removeprefix('sent_')}": count for name, count in asdict(rank.due).items() if name != "rank"}
+    return asdict(rank.counts) | due
+
+
+FAR_FIGURES = ("offloaded_bytes", "far_resting_bytes", "far_peak_bytes", "moved_bytes")
+
+
+def memory_document(rank: RankMemory) -> dict[str, Any]:
+    """One rank's bytes by kind, and those due; `rank_memory` reads it."""
+    figures, due = rank.figures, rank.due
+    measured = ("rank", "resting_bytes", "peak_bytes", "alive_bytes", "resident_bytes", *FAR_FIGURES)
+    return {
+        **{name: getattr(figures, name) for name in measured},
+        "formula_bytes": due.resting_bytes,
+        "padding_bytes": rank.padding_bytes,
+        "bound_bytes": due.peak_bytes,
+        "least_bytes": rank.least_bytes,
+        "overweight": rank.overweight,
+        "lingering": rank.lingering,
+        **{f"formula_{name}": getattr(due, name) for name in FAR_FIGURES},
+        "curve": [{"ns": at, **now} for at, now in figures.curve],
+    }
+
+
+def rank_memory(found: dict[str, Any]) -> RankMemory:
+    """One rank's memory with the bytes due, as far as a document has it: the inverse of `memory_document`."""
+    rank, far = found["rank"], [name for name in FAR_FIGURES if f"formula_{name}" in found]
+    return RankMemory(
+        MemoryFigures(rank=rank, resting_bytes=found["resting_bytes"], peak_bytes=found["peak_bytes"],
+                      **{name: found[name] for name in far}),
+        MemoryCounts(rank=rank, resting_bytes=found["formula_bytes"], peak_bytes=found["bound_bytes"],
+                     **{name: found[f"formula_{name}"] for name in far}),
+        found["padding_bytes"], found["least_bytes"], found["overweight"], found["lingering"])
+
+
+def verdict(outcome: Outcome) -> str:
+    """PASSED or FAILED with its subject, in a line."""
+    if not outcome.passed:
+        names = list(dict.fromkeys(name for name, _ in outcome.failures))
+        of = joined_names(names) if len(names) <= MOST_NAMES else f"{len(names)} rows"
+        return f"FAILED: {plural(len(outcome.failures), 'check')} did not hold, of {of}"
+    stages, ranks = outcome.trained, outcome.scenario.world.ranks
+    rows = stages[0].name if len(stages) == 1 else plural(len(stages), "row")
+    return f"PASSED: {rows} on {plural(ranks, 'rank')}: {compared(outcome)}"
+
+
+def compared(outcome: Outcome) -> str:
+    """The words for the reference of every bit."""
+    partners = {stage.compared_with for stage in outcome.trained}
+    if partners == {"one process"}:
+        resumed = any(stage.config.done for stage in outcome.trained)
+        return f"every bit equal to one process{' that trained from the start' * resumed}"
+    first = outcome.trained[0].name if outcome.trained else None
+    if [stage.compared_with for stage in outcome.trained[1:]] == [first] * (len(outcome.trained) - 1) != []:
+        return f"every bit equal to {first}"
+    if partners <= {None}:
+        return "not compared with one process"
+    return "every bit equal where rows add in the same order, not compared with one process"
+
+
+def plain(value: Any) -> Any:
+    """`value` with tuples as lists and non-finite floats as strings, for strict JSON.
+
+    >>> plain({"losses": (1.0, math.nan)})
+    {'losses': [1.0, 'nan']}
+    """
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -1,0 +1,119 @@
+"""Sections on the origin of a run: its command, its scenario as TOML, and the differences of two runs."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from zerosim.show.page.markup import Markup, element, joined, printable
+from zerosim.show.page.sections import scrolling, section
+from zerosim.show.run_document import RunDocument
+from zerosim.words import plural
+
+
+def origin(run: RunDocument) -> Markup:
+    """The resolved scenario, versions, digests and the command that repeats the run."""
+    world = run.document["world"]
+    facts = {
+        "world": f"{world['kind']}, {plural(world['ranks'], 'rank')}, {world['library']}",
+        **{name: str(found) for name, found in run.document["versions"].items()},
+    }
+    digests = [
+        element("tr", element("th", row.name, scope="row"),
+                *(element("td", element("code", row.found[f"{what}_sha256"])) for what in ("weights", "optimizer")))
+        for row in run.rows
+    ]
+    command = run.document["command"]
+    again = toml(run.scenario)
+    prefix = f"mpirun -n {run.ranks} " if world["kind"] == "mpi" else ""
+    name = f"{run.label}: " if run.label else ""
+    return section(
+        f"origin{run.label}", f"{name}How to reproduce it",
+        *([element("p", "This was run as"), element("pre", str(command))] if command else []),
+        *([] if run.is_script else [
+            element("p", "The resolved scenario, with all defaults. Saved as again.toml, it reproduces the same bits "
+                         "with ",
+                    element("code", f"{prefix}zerosim run again.toml --report again.html"), "."),
+            element("details", element("summary", "again.toml"), element("pre", again, class_="scenario"))]),
+        element("table", element("tbody", *(
+            element("tr", element("th", key, scope="row"), element("td", value)) for key, value in facts.items()
+        )), class_="facts"),
+        element("h3", "SHA-256"),
+        scrolling(element("table", element("thead", element("tr", *(
+            element("th", each, scope="col") for each in ("row", "weights", "optimizer state")))),
+            element("tbody", *digests))))
+
+
+def toml(scenario: dict[str, Any]) -> str:
+    """A resolved scenario as TOML.
+
+    >>> print(toml({"title": "x", "world": {"ranks": 2}, "variant": [{"stage": "ddp", "units": None}]}))
+    title = "x"
+    <BLANKLINE>
+    [world]
+    ranks = 2
+    <BLANKLINE>
+    [[variant]]
+    stage = "ddp"
+    <BLANKLINE>
+    """
+    lines = [f"{key} = {toml_value(value)}" for key, value in scenario.items() if is_plain(value)]
+    for key, value in scenario.items():
+        tables = [value] if isinstance(value, dict) else [] if is_plain(value) else value
+        for each in tables:
+            lines += ["", f"[{key}]" if isinstance(value, dict) else f"[[{key}]]"]
+            lines += [f"{name} = {toml_value(found)}" for name, found in each.items() if found is not None]
+    return "\n".join(lines) + "\n"
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is a plain value of a key: neither a table nor a list of tables."""
+    return not isinstance(value, dict) and not (isinstance(value, list) and (not value or isinstance(value[0], dict)))
+
+
+def toml_value(value: Any) -> str:
+    """A value in TOML: JSON's form of numbers, booleans, lists and strings; unprintable characters escaped.
+
+    >>> toml_value({"flops": 1e12, "functions": {}})
+    '{ flops = 1000000000000.0, functions = {  } }'
+    """
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{key} = {toml_value(each)}' for key, each in value.items())} }}"
+    words = json.dumps(value, ensure_ascii=False)
+    return "".join(each if printable(each) == each else f"\\u{ord(each):04x}" for each in words)
+
+
+def differences(runs: Sequence[RunDocument]) -> Markup:
+    """The keys in which the scenarios of two runs differ, and the rows with the same weights."""
+    if len(runs) < 2:
+        return joined()
+    one, other = (flat(run.scenario) for run in runs)
+    changed = [(key, one.get(key), other.get(key)) for key in dict.fromkeys([*one, *other])
+               if one.get(key) != other.get(key) and key not in ("title", "caption")]
+    lines = [element("tr", element("th", key, scope="row"), *(
+        element("td", json.dumps(each, ensure_ascii=False)) for each in both)) for key, *both in changed]
+    said = element("table", element("thead", element("tr", *(
+        element("th", each, scope="col") for each in ("key", *(run.label for run in runs))))),
+        element("tbody", *lines)) if lines else element("p", "Both have the same scenario, except for titles and "
+                                                             "captions.")
+    return section("differences", "Differences of the scenarios", scrolling(said), element("p", same_bits(runs)))
+
+
+def same_bits(runs: Sequence[RunDocument]) -> str:
+    """A sentence on whether the rows of both runs end with the same weights."""
+    digests = [{row.found["weights_sha256"] for row in run.rows} for run in runs]
+    if digests[0] == digests[1] and len(digests[0]) == 1:
+        return "All rows of both end with the same weights, bit for bit."
+    common = digests[0] & digests[1]
+    return "Some rows of both end with the same weights." if common else "They end with different weights."
+
+
+def flat(scenario: dict[str, Any]) -> dict[str, Any]:
+    """The keys of a scenario with their sections before them.
+
+    >>> flat({"title": "x", "world": {"ranks": 2}})
+    {'title': 'x', 'world.ranks': 2}
+    """
+    found: dict[str, Any] = {}
+    for key, value in scenario.items():
+        found |= {f"{key}.{name}": each for name, each in value.items()} if isinstance(value, dict) else {key: value}
+    return found

@@ -1,0 +1,321 @@
+"""The sections of the page, in reading order; each is HTML with placeholders for its pictures."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from zerosim.show.activities import ACTIVITIES, WORDS, activity, in_order
+from zerosim.show.columns import PAGE, WRONG, facts, shown_in, why_peaks_stay
+from zerosim.show.page.drawings import Drawings
+from zerosim.show.page.markup import Markup, element, joined
+from zerosim.show.page.pictures import KIND_COLOURS, loss_curves
+from zerosim.show.page.step_times import step_times
+from zerosim.show.page.textures import swatch
+from zerosim.show.run_document import KIND_NAMES, RowDocument, RunDocument, unit_of
+from zerosim.show.schedule import Schedule
+from zerosim.show.step import RecordedStep
+from zerosim.words import grouped, ignored_in_words, plural
+from zerosim.words import joined as listed
+
+NO_TRACE = "No step of this run was traced. zerosim run SCENARIO --report FILE.html traces the last one."
+
+
+def section(name: str, title: str, *content: str) -> Markup:
+    """A section with its heading; links refer to it by its name."""
+    return element("section", element("h2", title), *content, id=name)
+
+
+def picture(spec: str, about: str, data: dict[str, str], columns: dict[str, str], *, timed: bool = False) -> Markup:
+    """A placeholder for a picture, and its numbers as a collapsed table.
+
+    `data` maps the names of data in the specification to those in the page; `columns` are the headings of the
+    table, by the keys of the first of them.
+    """
+    numbers = element("details", element("summary", "The numbers"), class_="numbers",
+                      data_of=next(iter(data.values())), data_columns=json.dumps(columns))
+    place = element("div", class_="drawing", data_spec=spec, data_data=json.dumps(data), role="img", aria_label=about)
+    if timed:
+        place = element("div", class_="drawing timed", data_spec=spec, data_data=json.dumps(data), role="application",
+                        aria_label=about, tabindex=0)
+    return element("figure", place, numbers)
+
+
+def head(runs: Sequence[RunDocument]) -> Markup:
+    """The caption of each run, and its verdict in a sentence."""
+    return element("header", *(heading(run) for run in runs))
+
+
+def heading(run: RunDocument) -> Markup:
+    title = run.title or "A run without a title"
+    verdict = str(run.document["verdict"])
+    parts = [
+        element("h1", f"{run.label}: {title}" if run.label else title),
+        element("p", str(run.scenario["caption"]), class_="caption"),
+        element("p", verdict, class_=verdict_class(run.document)),
+    ]
+    parts.append(failures(run))
+    if run.diverging:
+        parts.append(element("p", element("a", "Where bits first differ", href="#divergence")))
+    return element("div", *parts)
+
+
+def failures(run: RunDocument) -> Markup:
+    """The failed checks, if there are any."""
+    found = [element("li", f"{each['name']}: {each['what']}") for each in run.document["failures"]]
+    return element("ul", *found, class_="failures") if found else joined()
+
+
+def table(runs: Sequence[RunDocument]) -> Markup:
+    """A line for each row, the meaning of the columns, and the facts that all rows share."""
+    rows = [row for run in runs for row in run.rows]
+    why = why_peaks_stay(rows)
+    meanings = {
+        "bits": "loss, weights, gradients and optimizer state of every step, compared with one process, or with the "
+                "first row that adds in the same order",
+        **{figure.heading.replace("\n", " "): figure.meaning for figure in shown_in(PAGE, rows)},
+        WRONG: "not what the formula says",
+    }
+    return section("table", "Results", scrolling(rows_table(rows)),
+        element("ul", *(element("li", f"{key}: {meaning}") for key, meaning in meanings.items()), class_="legend"),
+        *([element("p", why)] if why else []), ignored(rows), *map(shared, runs), *map(shortages, runs),
+        picture("kept", "memory of a rank between steps, by kind", {"bars": "kept"},
+                {"row": "row", "kind": "kind", "bytes": "bytes"}))
+
+
+def ignored(rows: Sequence[RowDocument]) -> Markup:
+    """The keys without effect on some rows, if there are any."""
+    found = ignored_in_words((row.name, row.found.get("ignored", {})) for row in rows)
+    return joined(*(element("p", words) for words in found))
+
+
+def rows_table(rows: Sequence[RowDocument]) -> Markup:
+    """The table of rows: whether bits are equal, and the figures of a page."""
+    unit = unit_of(rows)
+    columns = [("bits", [{None: "–", True: "equal", False: "differ"}[row.found["equal"]] for row in rows])]
+    columns += [(figure.name(unit), figure.marked(rows, unit)) for figure in shown_in(PAGE, rows)]
+    headings = [element("th", heading, scope="col") for heading in ("row", "", *(name for name, _ in columns))]
+    lines = [
+        element("tr", element("th", row.name, scope="row"), element("td", row.also),
+                *(cell(heading, cells[number]) for heading, cells in columns))
+        for number, row in enumerate(rows)
+    ]
+    return element("table", element("thead", element("tr", *headings)), element("tbody", *lines), class_="rows aliased")
+
+
+def cell(heading: str, words: str) -> Markup:
+    """A cell; a narrow page shows its heading beside it."""
+    wrong = words == "differ" or words.startswith(WRONG)
+    return element("td", words, class_="wrong" if wrong else False, data_heading=heading)
+
+
+def scrolling(content: Markup) -> Markup:
+    """Content that may be wider than the page: it scrolls by itself, by keys too."""
+    return element("div", content, class_="scrolling", tabindex=0)
+
+
+def verdict_class(document: Mapping[str, Any]) -> str:
+    """The classes of a verdict; one without claims, which begins with "RAN", has no colour."""
+    if not document["passed"]:
+        return "verdict failed"
+    return "verdict" if str(document["verdict"]).startswith("RAN") else "verdict passed"
+
+
+def shared(run: RunDocument) -> Markup:
+    """The facts that all rows share, or the rows to which they apply."""
+    names = [row.name for row in run.rows]
+    if not names:
+        return joined()
+    items = [
+        element("li", f"{what}: {found[0] if len(set(found)) == 1 else grouped(names, found)}")
+        for what, found in facts(run).items()
+    ]
+    whose = [element("p", f"{run.label}:")] if run.label else []
+    return element("div", *whose, element("ul", *items, class_="facts"))
+
+
+def shortages(run: RunDocument) -> Markup:
+    """The rows that did not fit, if there are any."""
+    return joined(*(
+        element("p", f"{row.name} does not fit: {row.shortage}") for row in run.all_rows if not row.is_trained))
+
+
+def step(rows: Sequence[RowDocument], drawings: Drawings, about_times: Sequence[str] = ()) -> Markup:
+    """The timeline of a step and its memory for each row, on one scale of time."""
+    traced = [row for row in rows if row.spans]
+    missing = [row.name for row in rows if not row.spans]
+    notes = [element("p", f"{listed(missing)}: {NO_TRACE}" if traced else NO_TRACE, class_="note")] if missing else []
+    notes += [element("p", f"{row.name}: ranks 0 to {row.drawn - 1} are drawn, of {row.ranks}.", class_="legend")
+              for row in traced if row.drawn < row.ranks]
+    notes += [element("p", words, class_="note") for words in about_times if traced]
+    chooser = element("fieldset", element("legend", "Rows shown"), *(
+        element("label", element("input", type="checkbox", checked=True, data_row=number), row.name)
+        for number, row in enumerate(rows, 1)
+    ), class_="chooser")
+    cards = [card(number, row) for number, row in enumerate(rows, 1)]
+    keys = element(
+        "p", "Click a picture, or reach it with the tab key. The wheel and + and − zoom all pictures; dragging and ← "
+             "and → pan; 0 shows the whole step; n and p select the next and previous span, ↑ and ↓ the lane above "
+             "and below; Escape clears the selection.", class_="legend")
+    buttons = element("p", *(
+        element("button", words, type="button", data_zoom=what, title=title) for words, what, title in
+        (("−", "out", "zoom out"), ("+", "in", "zoom in"), ("←", "left", "earlier"), ("→", "right", "later"),
+         ("whole step", "all", "the whole step"))
+    ), element("span", "", class_="window", aria_live="polite"), class_="buttons")
+    return section("step", "A step in time", *notes, step_times(rows), keys,
+                   legends(drawings) if traced else joined(), kinds(),
+                   element("div", chooser, buttons, class_="controls"), element("div", *cards, class_="cards"))
+
+
+def legends(drawings: Drawings) -> Markup:
+    """The meaning of colours and textures."""
+    words = (
+        "A colour is an activity, and every other layer is paler. A pale box around messages is their collective, with "
+        "the number of its layer; the grey part of a message is the wait before its first byte.")
+    return element(
+        "div", element("p", words),
+        element("ul", *(element("li", Markup(swatch(each)), drawings.words.get(each, each))
+                        for each in drawings.activities), class_="keys"),
+        class_="legend")
+
+
+def kinds() -> Markup:
+    """The meaning of the colours of memory."""
+    return element("div", element("p", "Memory below, from the bottom up:"), element(
+        "ul", *map(colour_key, KIND_NAMES.values(), KIND_COLOURS), class_="keys"), class_="legend")
+
+
+def colour_key(name: str, colour: str) -> Markup:
+    return element("li", element("span", "", class_="patch", style=f"background:{colour}"), name)
+
+
+SPAN_COLUMNS = {"rank": "rank", "kind": "lane", "channel": "channel", "what": "what", "unit": "unit",
+                "begin_ns": "begins, ns", "end_ns": "ends, ns", "bytes": "bytes", "peer": "other rank",
+                "waited_ns": "waited, ns"}
+CURVE_COLUMNS = {"ns": "since, ns", "kind": "kind", "bytes": "bytes"}
+
+
+def card(number: int, row: RowDocument) -> Markup:
+    """A row's timeline, if it was traced, and its memory."""
+    rank = row.fullest["rank"]
+    timeline = picture(
+        "timeline", f"{row.name}: computation and messages of every rank in a step",
+        {"spans": f"spans-{number}", "links": f"links-{number}"}, SPAN_COLUMNS, timed=True)
+    curve = picture(
+        "memory", f"{row.name}: memory of rank {rank} by kind in a step", {"curve": f"curve-{number}"}, CURVE_COLUMNS,
+        timed=True)
+    hidden = "" if row.hidden is None else f"{row.hidden:.0%} of its communication is overlapped"
+    return element(
+        "article", element("h3", row.name, element("small", hidden)), timeline if row.spans else joined(),
+        element("h4", f"memory of rank {rank}, which holds the most"), curve, id=f"row-{number}")
+
+
+def traffic(rows: Sequence[RowDocument]) -> Markup:
+    """The bytes of each row by collective, and between every two ranks."""
+    bars = picture("sent", "bytes sent by a rank in a step, by collective", {"bars": "sent"},
+                   {"row": "row", "collective": "collective", "bytes": "bytes", "messages": "messages"})
+    squares = [
+        element("article", element("h3", row.name), picture(
+            "partners", f"{row.name}: bytes from each rank to each other in a step",
+            {"partners": f"partners-{number}"},
+            {"source": "from rank", "to": "to rank", "bytes": "bytes", "messages": "messages"}))
+        for number, row in enumerate(rows, 1) if row.spans
+    ]
+    return section("traffic", "Bytes between each pair of ranks", bars, element("div", *squares, class_="squares"))
+
+
+def losses(rows: Sequence[RowDocument]) -> Markup:
+    curves = loss_curves(rows)
+    words = "All rows have the same losses, bit for bit." if len(curves) == 1 < len(rows) and all(
+        row.found["equal"] for row in rows) else ""
+    return section("losses", "Losses", element("p", words, class_="legend") if words else joined(), picture(
+        "losses", "the loss of every step", {"losses": "losses", "divergences": "divergences"},
+        {"row": "row", "step": "step", "loss": "loss"}))
+
+
+def verdict_of(schedule: Schedule) -> Markup:
+    """The verdict on the recorded run of a collective."""
+    kind = "verdict failed" if schedule.faults else "verdict passed"
+    about = schedule.subject.algorithm.title if schedule.subject.algorithm else schedule.subject.collective
+    return element("header", element("div", element("h1", schedule.title), element("p", f"{schedule.cost}; {about}"),
+                                     *(element("p", words, class_=kind) for words in schedule.verdict.split("; "))))
+
+
+def verdict_of_step(found: RecordedStep) -> Markup:
+    """The verdict on the training of the recorded step."""
+    kind = "verdict failed" if found.fault else "verdict passed"
+    return element("header", element("div", element("h1", found.title), element("p", found.about),
+                                     element("p", found.verdict, class_=kind)))
+
+
+def step_by_step(found: RecordedStep, kinds: dict[str, dict[str, str]]) -> Markup:
+    """A stage's step, shown event by event."""
+    done = in_order(activity(event.what) for event in found.events)
+    activities = [colour_key(WORDS.get(each, each), ACTIVITIES[each]) for each in done]
+    memory = [colour_key(each["words"], each["colour"]) for each in kinds.values()]
+    letters = ", ".join(f"{event.letter} {event.words.removesuffix(event.unit).strip()}" for event in {
+        each.letter: each for each in found.events if each.letter}.values())
+    heads = ["", "sends, kB", *(f"{each['words']}, kB" for each in kinds.values()), "in all, kB"]
+    return section(
+        "step", "Event by event",
+        element("p", f"A row of letters for each rank: {letters}. A colour is an activity, and every other layer is "
+                     "paler. Below: the memory of the rank at the end of the event. All ranks run the same events; "
+                     "durations are not drawn. ← and → step, as do Page Up and Page Down; Home and End go to the "
+                     "first and the last event; space plays; P doubles the size of all text for a projector.",
+                class_="legend"),
+        element("ul", element("li", "activity"), *activities, class_="keys"),
+        element("ul", element("li", "memory"), *memory, class_="keys"),
+        element("p",
+                element("button", "play", type="button", id="step-play"),
+                element("label", "event ", element(
+                    "input", type="range", min=0, max=0, value=0, step=1, id="step-event")),
+                element("output", "", id="step-heading", aria_live="polite"), class_="buttons"),
+        element("div", "", id="step-drawing", class_="scrolling", tabindex=0, role="application",
+                aria_label="activity and memory of every rank in each event"),
+        element("div", element("table", element("thead", element("tr", *(element("th", head) for head in heads))),
+                               element("tbody", "", id="step-rows"), class_="rows"), class_="scrolling"))
+
+
+def schedules(stepped: Sequence[dict[str, Any]], ranks: int) -> Markup:
+    """Collectives, shown round by round, for a run on `ranks` ranks."""
+    options = [element("option", f"{each['name']} on {plural(each['ranks'], 'rank')}", value=number)
+               for number, each in enumerate(stepped)]
+    shown = stepped[0]["ranks"]
+    fewer = [element("p", f"Drawn on {shown} ranks, of the run's {ranks}.", class_="legend")] if shown != ranks else []
+    title = "Round by round" if len(stepped) == 1 else "The collectives, round by round"
+    return section(
+        "schedule", title,
+        element("p", "Columns are ranks, rows are chunks. A cell says whose contributions a rank holds there, in "
+                     "their order of addition: 2+3+0 is rank 2's, then 3's, then 0's; 1…7+0…2 is rank 1's to 7's, one "
+                     "by one, then 0's to 2's. ✓ is what the collective promises. If a sum does not fit, the filled "
+                     "part shows how many ranks it contains; point at it to read it, or press D for words. A thick "
+                     "border marks a change in this round. ← and → step, as do Page Up and Page Down; Home and End go "
+                     "to the start and the end; space plays; P doubles the size of all text for a projector.",
+                class_="legend"),
+        *fewer,
+        element("div",
+                element("p",
+                        element("label", "collective ", element("select", *options, id="schedule-name")),
+                        element("button", "play", type="button", id="schedule-play"),
+                        element("label", "round ", element(
+                            "input", type="range", min=0, max=0, value=0, step=1, id="schedule-round")),
+                        element("output", "", id="schedule-heading"), class_="buttons"),
+                element("div", "", id="schedule-drawing", class_="scrolling", tabindex=0, role="application",
+                        aria_label="contents of every rank after this round"),
+                element("p", "", id="schedule-detail", class_="legend", aria_live="polite"),
+                element("p", "", id="schedule-words", aria_live="polite"), id="player"))
+
+
+def calls(row: RowDocument) -> Markup:
+    """A table of the calls of rank 0, in order."""
+    lines = [
+        element("tr", element("td", call["collective"]), element("td", call["by"]),
+                element("td", f"{call['sent_bytes']:,}"), element("td", f"{call['messages']:,}"))
+        for call in row.found["calls"][0]
+    ]
+    heads = ("collective", "called by", "bytes sent", "messages")
+    return section(
+        "calls", f"{row.name}: calls of collectives",
+        element("p", "Rank 0 in the last step. A line of PyTorch is followed by the line of the script that called it.",
+                class_="legend"),
+        scrolling(element("table", element("thead", element("tr", *(
+            element("th", each, scope="col") for each in heads))), element("tbody", *lines))))

@@ -1,0 +1,165 @@
+"""The examination of one function, claim by claim, with its printed output.
+
+`python -m zerosim.teach.grading.examination PARENT DESCRIPTOR PATIENCE FILE FUNCTION` answers with the grade, or with
+the reason why the file cannot be used, through `zerosim.teach.grading.channel`.
+"""
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from zerosim.errors import UsageError
+from zerosim.parts.loading import load_file
+from zerosim.teach.grading.channel import Answering
+from zerosim.teach.grading.claim import Claim, ClaimsOf
+from zerosim.teach.grading.claims import CLAIMS
+from zerosim.teach.grading.exercises import Grade, Item, State
+from zerosim.teach.grading.shared_state import with_shared_state
+from zerosim.teach.grading.untouched import fingerprint, touched
+from zerosim.teach.proofs.diagnosis import because
+from zerosim.teach.proofs.hints import hint, raised
+
+MOST_PRINTED = 12
+"""The lines of a learner's output that are shown."""
+
+
+def grade(function: Callable[..., Any], name: str, claims: ClaimsOf, file: str = "") -> Grade:
+    """The grade of one function, which was written in `file`.
+
+    A failed item loses only its own points, but items marked `first` must hold before any later one is checked.
+
+    >>> def claims(function):
+    ...     return [Claim("it returns 1", lambda: None if function() == 1 else f"it returns {function()}")]
+    >>> found = grade(lambda: 2, "one", claims)
+    >>> found.state, found.complaint, found.earned, found.points
+    ('does not hold yet', 'not so: it returns 1\\nit returns 2', 0, 1)
+    """
+    examination = Examination(file)
+    try:
+        items = list(examination.items(claims(function)))
+    except NotImplementedError:
+        return Grade(name, "not yet written")
+    except Exception as error:
+        return Grade(name, "does not hold yet", complaint=told(error, os.path.abspath(file)))
+    failed = [item for item in items if item.state == "does not hold"]
+    complaint = f"not so: {failed[0].says}\n{failed[0].complaint}" if failed else None
+    if complaint and not failed[0].law:
+        complaint = with_shared_state(complaint, function, claims, items.index(failed[0]), file)
+    done: State = "holds" if all(item.state == "holds" for item in items) else "holds so far"
+    return Grade(name, "does not hold yet" if failed else done, items, complaint, examination.printed)
+
+
+class Examination:
+    """Claims checked one after the other, with the output printed during the first one of interest."""
+
+    def __init__(self, file: str) -> None:
+        self.printed: list[str] = []
+        self._file = file
+
+    def items(self, claims: Sequence[Claim]) -> Iterator[Item]:
+        """The result of each claim."""
+        stopped, failed = False, False
+        for number, claim in enumerate(claims):
+            if stopped:
+                yield Item(claim.says, claim.points, "not asked", claim.law)
+            elif claim.needs:
+                yield Item(claim.says, claim.points, "cannot be asked", claim.law, f"needs {claim.needs}")
+            else:
+                complaint, printed = self._asked(claim)
+                if number == 0 or (complaint and not failed):
+                    self.printed = printed
+                failed = failed or complaint is not None
+                stopped = claim.first and complaint is not None
+                yield Item(claim.says, claim.points, "does not hold" if complaint else "holds", claim.law, complaint)
+
+    def _asked(self, claim: Claim) -> tuple[str | None, list[str]]:
+        """The error, if any, and the printed output."""
+        heard = Heard()
+        with contextlib.redirect_stdout(heard):
+            try:
+                complaint = claim.complaint()
+            except NotImplementedError:
+                raise
+            except Exception as error:
+                complaint = told(error, os.path.abspath(self._file))
+        return complaint, heard.told()
+
+
+class Heard(io.TextIOBase):
+    """A stream that keeps the first lines printed to it."""
+
+    def __init__(self) -> None:
+        self._lines = [""]
+        self._more = 0
+
+    def write(self, text: str) -> int:
+        *ended, last = text.split("\n")
+        for part in ended:
+            if len(self._lines) <= MOST_PRINTED:
+                self._lines[-1] += part
+                self._lines.append("")
+            else:
+                self._more += 1
+        if len(self._lines) <= MOST_PRINTED:
+            self._lines[-1] += last
+        return len(text)
+
+    def told(self) -> list[str]:
+        """The first lines, and the number of further ones.
+
+        >>> heard = Heard()
+        >>> print("rank", 0, file=heard)
+        >>> heard.told()
+        ['rank 0']
+        """
+        lines = self._lines if self._lines[-1] else self._lines[:-1]
+        return [*lines, f"… and {self._more:,} lines more"] if self._more else lines
+
+
+def told(error: Exception, file: str) -> str:
+    """An exception in one line, with the last line of the learner's file in its traceback, then its meaning."""
+    return "\n".join([raised(error, file), *because(hint(error))])
+
+
+def answer(file: str, name: str) -> dict[str, Any]:
+    """The grade as JSON, or the reason why there is none."""
+    before, claims, judge, look = fingerprint(), CLAIMS[name], grade, touched
+    try:
+        function = getattr(load_file(file), name)
+    except UsageError as error:
+        return {"unusable": str(error).removeprefix(f"{file} ")}
+    found = judge(function, name, claims, file)
+    changed = look(before)
+    if changed:
+        found = Grade(name, "does not hold yet", complaint=(
+            f"it changes {changed}, which the checks use: leave zerosim and NumPy unchanged"))
+    return found.document()
+
+
+def limit_memory() -> None:
+    """Limit this process to `MOST_BYTES` more memory than it has, on systems that support limits."""
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource  # noqa: PLC0415 - Windows has none
+
+        has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (has + MOST_BYTES, has + MOST_BYTES))
+
+
+MOST_BYTES = 4 << 30
+
+
+def main(parent: str, descriptor: str, patience_seconds: str, file: str, name: str) -> None:
+    """Examine the function and answer."""
+    answering = Answering(parent, descriptor, patience_seconds)
+    limit_memory()
+    with contextlib.redirect_stdout(sys.stderr):
+        found = answer(file, name)
+    answering.say(found)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,108 @@
+"""Causes of a wrong gradient: the ranks' and parts' gradients that it contains, and how often."""
+
+from itertools import product
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.stages.state import GRADIENT
+from zerosim.teach.grading.stage_case import StageCase
+from zerosim.teach.grading.stage_words import SCALED, like, times, times_of
+from zerosim.teach.grading.verb_calls import StepCalls
+from zerosim.teach.proofs.words import Observation
+
+Brought = dict[tuple[int, int], Array]
+"""The gradient of a unit on a rank for a part of the batch, by rank and part."""
+
+
+def what_gradient(case: StageCase, rank: int, unit: str, mine: Array, due: Array) -> str:
+    """A description, without the rank, of its kept gradient that is not the sum over all ranks."""
+    told = f"'s kept gradient of {unit} is"
+    if not np.any(mine):
+        return f"{told} zeros: was it freed or overwritten before it was kept?"
+    before = case.honest.seen.get((rank, case.step - 1), StepCalls()).after.get((GRADIENT, unit))
+    if before is not None and like(mine, due + case.own(rank, unit, before)):
+        return f"{told} the sum of the previous step's and this step's: call zero_grad(batch) first"
+    seen = case.mine(rank)
+    kept = len(seen.of("keep", unit)) + len(seen.of("keep_shard", unit))
+    if kept > case.parts:
+        return (f"{told} a gradient that was kept {kept} times and added up: keep it once for each of the "
+                f"{case.parts} parts")
+    brought = brought_by(case, rank, unit)
+    if found := combination(brought, mine):
+        return f"{told} {in_words(case, rank, found)}"
+    if said := times_of(mine, due):
+        return f"{told} {said} what it should be: {SCALED}"
+    for chunk in range(case.ranks):
+        if chunk != rank and like(mine, case.own(chunk, unit, case.due(chunk).after[GRADIENT, unit])):
+            return f"{told} chunk {chunk}, which rank {chunk} owns: its own chunk is replica.own(gradient)"
+    for other in case.honest.units:
+        if other != unit and (GRADIENT, other) in case.due(rank).after and like(mine, case.due_gradient(rank, other)):
+            return f"{told} that of {other}: pass each unit its own gradient"
+    reduced = len(seen.of("reduce_scatter", unit)) + len(seen.of("reduce", unit))
+    if reduced > case.parts:
+        return (f"{told} a gradient that was reduced {reduced} times; expected {case.parts}: reduce_scatter already "
+                f"returns the sum over all ranks, so do not reduce it again")
+    return Observation(f"{told} not the sum of the gradients that backward returned on all ranks ({value(mine)}; "
+                       f"expected {value(due)}): was one changed after tape.backward returned it?")
+
+
+def value(array: Array) -> str:
+    return f"[{float(array[0]):.6g}, …]"
+
+
+def brought_by(case: StageCase, rank: int, unit: str) -> Brought:
+    """The gradients of each rank and part, the chunk of `rank`."""
+    found = {}
+    for each in range(case.ranks):
+        for part, call in enumerate(case.due(each).of("backward", unit)):
+            if call.result is not None:
+                found[each, part] = case.own(rank, unit, call.result).astype(np.float64)
+    return found
+
+
+def combination(brought: Brought, mine: Array) -> dict[tuple[int, int], float] | None:
+    """The factor of each gradient in `mine`, if `mine` is a linear combination of them and the factors are unique."""
+    columns = np.stack([*brought.values()], axis=1)
+    if np.linalg.matrix_rank(columns) < len(brought) or columns.shape[0] <= len(brought):
+        return None
+    found, *_ = np.linalg.lstsq(columns, mine.astype(np.float64), rcond=None)
+    scale = float(np.max(np.abs(mine)))
+    if not np.allclose(columns @ found, mine, atol=1e-4 * scale, rtol=1e-3):
+        return None
+    return dict(zip(brought, (round(float(each), 3) + 0.0 for each in found), strict=True))
+
+
+def in_words(case: StageCase, rank: int, often: dict[tuple[int, int], float]) -> str:
+    """The ranks' and parts' gradients in a sum and their factors, in words."""
+    parts = range(case.parts)
+    counts = {*often.values()}
+    if counts == {1.0}:
+        return "the right sum, but its last bits differ"
+    if len(counts) == 1:
+        (count,) = counts
+        there = f" (there are {case.ranks} ranks)" * (case.ranks > 1 and case.ranks in (round(count), round(1 / count)))
+        return f"{times(count)} what it should be{there}: {SCALED}"
+    of_ranks = {each: {often[each, part] for part in parts} for each in range(case.ranks)}
+    of_parts = {part: {often[each, part] for each in range(case.ranks)} for part in parts}
+    if all(found == {float(each == rank)} for each, found in of_ranks.items()):
+        return (f"that of rank {rank} alone: the other ranks' gradients are missing; keep the result of "
+                f"replica.reduce_scatter(unit, gradient)")
+    if all(len(found) == 1 and found <= {0.0, 1.0} for found in of_parts.values()):
+        lost = [part + 1 for part in parts if of_parts[part] == {0.0}]
+        return (f"a sum without part {', '.join(map(str, lost))} of {case.parts}: reduce and keep the gradient of "
+                f"every part right after its backward; keep_shard accumulates; call zero_grad once per step")
+    if all(len(found) == 1 for found in of_ranks.values()):
+        named = ", ".join(f"rank {each}'s gradient {count_words(found.pop())}" for each, found in of_ranks.items())
+        return f"a sum that contains {named}: include each rank's once"
+    named = ", ".join(f"rank {each}'s gradient of part {part + 1} {count_words(often[each, part])}"
+                      for each, part in product(range(case.ranks), parts) if (each, part) in often)
+    return f"a sum that contains {named}: include each once"
+
+
+def count_words(count: float) -> str:
+    """
+    >>> count_words(0.0), count_words(1.0), count_words(2.0), count_words(0.5)
+    ('not at all', 'once', 'twice', '0.5 times')
+    """
+    return {0.0: "not at all", 1.0: "once", 2.0: "twice"}.get(count, f"{count:g} times")

@@ -1,0 +1,177 @@
+"""Claims about a collective that are proved on symbols, which locate a mistake."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.collectives import Algorithm
+from zerosim.comm import Communicator, Reduction
+from zerosim.instruments.record import Recording
+from zerosim.numerics.orders import AddingOrder
+from zerosim.payloads.terms import commuted
+from zerosim.sharding import bounds
+from zerosim.teach.grading.claim import Claim
+from zerosim.teach.grading.machine import Collective, TimedMachine
+from zerosim.teach.proofs.case import Case, claims
+from zerosim.teach.proofs.diagnosis import Diagnosis, command, diagnosis, of_case, of_its_order, of_what_is_sent
+from zerosim.teach.proofs.proof import faults, prove, roots, run, told
+from zerosim.teach.proofs.sending import idle_in_a_tree, through_one_rank, why_so_slow
+from zerosim.teach.proofs.subject import Subject
+from zerosim.words import plural
+from zerosim.worlds.local import StillRunning, spawn
+
+RANKS = range(1, 9)
+"""Numbers of ranks for all checks."""
+PLAIN, OTHERS = (1, 2, 4, 8), (3, 5, 6, 7)
+"""Powers of two, on which most mistakes do not show, and the other numbers."""
+
+
+def everything_arrives(examined: Subject) -> list[Claim]:
+    """The proofs of delivery, the plain cases first; no other claim is checked before they hold."""
+    reducing = examined.kind.reducing
+    found = [
+        Claim(f"every contribution arrives at its place, once, on {in_words(PLAIN)} ranks",
+              lambda: unproved(examined, PLAIN), 3 - reducing, first=True),
+        Claim(f"also on {in_words(OTHERS)} ranks", lambda: unproved(examined, OTHERS)),
+        Claim("also where the ranks do not divide the vector", lambda: unproved(examined, RANKS, divided=False)),
+    ]
+    if reducing:
+        found.append(Claim("it reduces with the given function, reduce=", lambda: reduces_otherwise(examined)))
+    return found
+
+
+def in_words(sizes: Sequence[int]) -> str:
+    """
+    >>> in_words((1, 2, 4))
+    '1, 2 and 4'
+    """
+    return f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]}"
+
+
+def first_tried(examined: Subject, sizes: Sequence[int]) -> str | None:
+    """The complaint if the function does not end, on the second fewest ranks or on the fewest.
+
+    Raises the function's own `NotImplementedError`.
+    """
+    for size in (*sizes[1:2], sizes[0]):
+        recording = run(examined, size, size)
+        if isinstance(recording.failure, NotImplementedError):
+            raise recording.failure
+        if isinstance(recording.failure, StillRunning):
+            why = of_case(Case(examined, recording, size))
+            return f"on {plural(size, 'rank')}: {told(examined, recording.failure)}\n{why}"
+    return None
+
+
+def unproved(examined: Subject, sizes: Sequence[int] = RANKS, *, divided: bool = True) -> str | None:
+    """The first fault on the fewest ranks, and its cause; with one element per chunk, or with other lengths."""
+    if endless := first_tried(examined, sizes):
+        return endless
+    for number, size in enumerate(sizes):
+        proof = prove(examined, size, [size] if divided else [2 * size + 1, 1, 0])
+        if proof.faults:
+            what = proof.faults[0].what
+            right = f"right on {plural(sizes[number - 1], 'rank')}, but " if number else ""
+            legend = "\n(g1: contribution of rank 1; ·: never written)" if "holds" in what else ""
+            return f"{right}on {plural(size, 'rank')}: {what}{legend}\n{diagnosis(proof)}"
+    return None
+
+
+def reduces_otherwise(examined: Subject) -> str | None:
+    """The complaint if the function ignores `reduce`."""
+    if "reduce" not in examined.parameters:
+        named = ", ".join(examined.parameters)
+        return (f"it takes ({named}): give it a last parameter reduce=np.add, and pass that on to comm.exchange and "
+                "comm.recv, since the reduction may be a maximum")
+    for size in (2, 3):
+        vectors = [np.array([(7 * rank + 3 * element) % 5 for element in range(size)]) for rank in range(size)]
+        left = spawn(partial(reduced_by, examined, vectors, np.maximum), size)
+        for (rank, element), due in claims(examined.kind, size, size, 0).items():
+            most = max(vectors[term.rank][term.element] for term in due)
+            if left[rank][element] != most:
+                return (f"on {plural(size, 'rank')} with reduce=np.maximum: rank {rank} has {left[rank][element]} in "
+                        f"element {element}; the maximum of all is {most}\nwhy: {ONLY_ADDS}")
+    return None
+
+
+ONLY_ADDS = "right with reduce=np.add only: pass reduce on to comm.exchange and comm.recv, and add only with it"
+
+
+def reduced_by(examined: Subject, vectors: Sequence[Array], reduce: Reduction, comm: Communicator) -> Array:
+    """The result of one rank."""
+    vector = vectors[comm.rank].copy()
+    examined(comm, vector, 0, reduce)
+    return vector
+
+
+def arrives(examined: Subject, size: int, count: int) -> bool:
+    """Whether all contributions arrive at their places."""
+    return not any(faults(examined, run(examined, size, count), count))
+
+
+def added_in(examined: Subject, order: AddingOrder, sizes: Sequence[int] = RANKS) -> str | None:
+    """The first chunk that is added in another order, on the fewest ranks on which all data arrive."""
+    for size in (size for size in sizes if arrives(examined, size, size)):
+        results = run(examined, size, size).results or []
+        for (rank, chunk), terms in claims(examined.kind, size, size, 0).items():
+            held, due = results[rank][chunk], order(terms, chunk)
+            if commuted(held) != commuted(due):
+                return (f"on {plural(size, 'rank')}: rank {rank}, chunk {chunk}: added as {held}; expected {due}\n"
+                        f"{of_its_order(examined, size)}")
+    return None
+
+
+def sent_as(examined: Subject, row: Algorithm, sizes: Sequence[int] = RANKS) -> str | None:
+    """The first rank that does not send as much as the library's algorithm, where all data arrive."""
+    for size in sizes:
+        for count in (each for each in (size, 2 * size + 1) if arrives(examined, size, each)):
+            recording = run(examined, size, count)
+            lengths = [stop - start for start, stop in bounds(count, size)]
+            for rank in range(size):
+                have = sent_by(rank, recording)
+                due = row.messages(rank, size), row.sent_bytes(lengths, rank)
+                if have != due:
+                    return (f"on {plural(size, 'rank')} with {plural(count, 'element')} rank {rank} sends "
+                            f"{in_messages(*have)}; expected {in_messages(*due)}\n"
+                            f"{of_what_is_sent(examined, size)}")
+    return None
+
+
+def sent_by(rank: int, recording: Recording) -> tuple[int, int]:
+    """The number of messages from a rank, and of elements in them."""
+    lengths = [len(message.carried) for message in recording.messages if message.source == rank]
+    return len(lengths), sum(lengths)
+
+
+def in_messages(messages: int, elements: int) -> str:
+    return f"{plural(elements, 'element')} in {plural(messages, 'message')}"
+
+
+def rounds_at_most(examined: Subject, enough: Callable[[int], int]) -> str | None:
+    """The first number of ranks on which the function takes more than `enough` rounds."""
+    for size in RANKS:
+        for root in roots(examined, size):
+            rounds = run(examined, size, size, root).rounds
+            if rounds > enough(size):
+                case = Case(examined, run(examined, size, size, root), size, root)
+                why = idle_in_a_tree(case) or through_one_rank(case.recording)
+                return (f"on {plural(size, 'rank')} from root {root} it takes {rounds} rounds; "
+                        f"{enough(size)} are enough\n{Diagnosis(why, command(case))}")
+    return None
+
+
+def in_time(machine: TimedMachine, examined: Subject, collective: Collective, ours: Collective) -> Claim:
+    """The claim that a collective is at most as slow as the library's on a virtual machine."""
+
+    def complaint() -> str | None:
+        slow, size = machine.too_slow(machine.ns(collective), machine.ns(ours)), machine.ranks
+        if slow is None:
+            return None
+        library = replace(examined, function=lambda comm, chunks, reduce=np.add: ours(comm, chunks, reduce))
+        case = Case(examined, run(examined, size, size), size)
+        return f"{slow}\n{Diagnosis(why_so_slow(case.recording, run(library, size, size)), command(case))}"
+
+    return Claim(f"it is as fast as the library on a virtual machine: {machine}", complaint, 2)

@@ -1,0 +1,237 @@
+"""Claims about a learner's stage, checked by training with it and with the library's step."""
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from zerosim.data import load_dataset
+from zerosim.parts import Named
+from zerosim.plan.cluster import cluster_of
+from zerosim.plan.rehearsal import rehearse
+from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
+from zerosim.show.table import divergence
+from zerosim.stages import STAGES, Stage
+from zerosim.stages.own import like
+from zerosim.teach.grading.claim import Claim
+from zerosim.teach.grading.failing import why_it_fails
+from zerosim.teach.grading.stage_case import StageCase
+from zerosim.teach.grading.stage_difference import stage_difference, superfluous_collective
+from zerosim.teach.grading.stage_words import KEPT_TOO_MUCH, LET_GO, held_too_long, sent_in
+from zerosim.teach.grading.tiny import EVEN, ODD, PRECISE, Tiny, in_place_of
+from zerosim.teach.grading.trained import Figures, Hand, Trained, first_difference, honest, itself, trained
+from zerosim.teach.grading.verb_calls import CallLog, LearnersStep
+from zerosim.teach.proofs.diagnosis import because, near
+from zerosim.teach.proofs.hints import raised
+from zerosim.teach.proofs.loops import why_it_never_ends
+from zerosim.training.experiment import prepare
+from zerosim.words import short
+from zerosim.worlds.local import StillRunning
+
+PLANNED = Scenario(
+    world=WorldKeys(64), model=ModelKeys(hidden=(4096, 4096, 4096)), train=Train(micro_batch=64, micro_batches=64))
+MACHINE_IN_WORDS = "on 64 H100, 8 a host, with three layers of 4,096"
+
+
+@dataclass
+class StageTrial:
+    """A learner's `step`, which replaces the step of `stage`, and the outcomes of its trainings."""
+
+    stage: str
+    step: LearnersStep
+    variant: Mapping[str, Any] = field(default_factory=dict)
+    """The variant of the row, as keys of [parallel]."""
+    hand: Hand = itself
+    """The function that turns a replica into the one that the step gets, which may make fewer choices itself."""
+    in_parts: bool = False
+    """Whether the step is also tried with one micro-batch per part."""
+    outcomes: dict[Tiny, Trained] = field(default_factory=dict)
+    """The results of trainings with the right bits."""
+
+    def first_difference(self, sizes: Sequence[Tiny]) -> str | None:
+        """The first difference from training in one process."""
+        asked = [tiny for tiny in sizes if not tiny.part_by_part or self.in_parts]
+        for tiny in asked:
+            found = self.wrong(tiny)
+            if found is None:
+                continue
+            said, cause = found
+            more = asked[-1] if tiny is not asked[-1] and (tiny.ranks == 1 or not tiny.hidden) else None
+            _, also = (self.wrong(more) if more else None) or ("", None)
+            if also and cause and "is not called" in cause and unlike(also, cause):
+                cause = type(cause)(f"{cause}\nand {more}: {also}")
+            return self.told(said, cause, tiny)
+        return None
+
+    def wrong(self, tiny: Tiny) -> tuple[str, str | None] | None:
+        """The error on one of the scenarios, and its cause."""
+        try:
+            found = self.trained(tiny)
+        except NotImplementedError:
+            raise
+        except Exception as error:
+            why = (why_it_never_ends(error.places, self.file) if isinstance(error, StillRunning)
+                   else why_it_fails(self.case(tiny), error))
+            return f"{tiny}: {raised(error, self.file)}", why
+        apart = first_difference(found, self.due(tiny), tiny, self.stage, self.variant)
+        if apart is not None:
+            return f"{tiny}: {divergence(apart)}", stage_difference(self.case(tiny, apart.step))
+        self.outcomes[tiny] = found
+        return None
+
+    def trained(self, tiny: Tiny, log: CallLog | None = None) -> Trained:
+        return trained(tiny, self.stage, self.variant, self.step, self.hand, log)
+
+    def due(self, tiny: Tiny) -> Trained:
+        """The results of the library's step."""
+        return honest(tiny, self.stage, tuple(self.variant.items()))
+
+    def told(self, complaint: str, cause: str | None, tiny: Tiny) -> str:
+        """The complaint, its cause, and the commands that show the step and the expected step."""
+        return "\n".join([complaint, *because(cause), f"see: {self.command(tiny)}"])
+
+    def command(self, tiny: Tiny) -> str:
+        """The commands that show this step and the expected step."""
+        due = f"zerosim show {STAGES[self.stage].key} --ranks {tiny.ranks}"
+        if not os.path.isfile(self.file):
+            return due
+        return f"zerosim show {near(self.file)}:{self.step.__name__} --ranks {tiny.ranks}, and the correct step: {due}"
+
+    @property
+    def file(self) -> str:
+        """The file of the step."""
+        code = getattr(self.step, "__code__", None)
+        return code.co_filename if code else ""
+
+    def case(self, tiny: Tiny, step: int | None = None) -> StageCase:
+        """The recorded calls of the learner's and the library's step, for step `step` or the last one that began."""
+        ours = CallLog()
+        with suppress(Exception):
+            self.trained(tiny, ours)
+        theirs = self.due(tiny).log
+        assert theirs is not None
+        return StageCase(tiny.ranks, max(ours.last_step if step is None else step, 1), ours, theirs)
+
+    def sent_otherwise(self) -> str | None:
+        """The first rank that sent another number of bytes than in the library's step."""
+
+        def complaint(tiny: Tiny, rank: int, mine: Figures, due: Figures) -> str | None:
+            if mine.sent_bytes == due.sent_bytes:
+                return None
+            return self.told(
+                f"{tiny}: bytes sent are not the formula's: {mine.sent_bytes} of rank {rank}; expected "
+                f"{due.sent_bytes}",
+                superfluous_collective(self.case(tiny, 1)) or sent_in(mine, due, self.variant), tiny)
+
+        return self.first_of_ranks(complaint)
+
+    def kept_otherwise(self) -> str | None:
+        """The first rank that kept more or less between steps than in the library's step."""
+
+        def complaint(tiny: Tiny, rank: int, mine: Figures, due: Figures) -> str | None:
+            for step, (kept, wanted) in enumerate(zip(mine.kept, due.kept, strict=True), start=1):
+                for kind in wanted:
+                    if kept[kind] != wanted[kind]:
+                        return self.told(
+                            f"{tiny}: after step {step}, between steps rank {rank} keeps {kept[kind]} bytes of {kind}, "
+                            f"not {wanted[kind]}", KEPT_TOO_MUCH[kind], tiny)
+            return None
+
+        return self.first_of_ranks(complaint)
+
+    def held_too_much(self) -> str | None:
+        """The first rank that held more memory within a step than in the library's step."""
+
+        def complaint(tiny: Tiny, rank: int, mine: Figures, due: Figures) -> str | None:
+            for kind, enough in due.peak.items():
+                if mine.peak[kind] > enough:
+                    return self.told(
+                        f"{tiny}: within a step rank {rank} holds {mine.peak[kind]} bytes of {kind}; "
+                        f"{enough} are enough: delete arrays that are no longer used",
+                        held_too_long(self.case(tiny, 1), kind), tiny)
+            for (unit, held), (_, enough) in zip(mine.weights_in_backward, due.weights_in_backward, strict=False):
+                if held > enough:
+                    return self.told(
+                        f"{tiny}: in the backward of {unit} rank {rank} holds {held} bytes of weights; "
+                        f"{enough} are enough", LET_GO, tiny)
+            return None
+
+        return self.first_of_ranks(complaint)
+
+    def first_of_ranks(self, complaint: Callable[[Tiny, int, Figures, Figures], str | None]) -> str | None:
+        """The first complaint about a rank's figures."""
+        for tiny, outcome in self.outcomes.items():
+            for rank, (mine, due) in enumerate(zip(outcome.figures, self.due(tiny).figures, strict=True)):
+                if said := complaint(tiny, rank, mine, due):
+                    return said
+        return None
+
+    def too_slow(self) -> str | None:
+        """The error if a step takes longer on a virtual machine than the library's."""
+        took_ns, enough_ns = self.planned_ns(self.given), self.planned_ns(STAGES[self.stage].step)
+        if took_ns <= enough_ns:
+            return None
+        return f"{MACHINE_IN_WORDS} a step takes {short(took_ns / 1e6)} ms; {short(enough_ns / 1e6)} are enough"
+
+    def given(self, replica: Any, batch: Any) -> Any:
+        """The step on a replica after `hand`."""
+        return self.step(self.hand(replica), batch)
+
+    def planned_ns(self, step: LearnersStep) -> int:
+        """The time of a step on shapes, by the clock of a plan."""
+        scenario = replace(PLANNED, parallel=Parallel((self.stage,), **self.variant))
+        with in_place_of(self.stage, step):
+            (row,) = prepare(scenario, load_dataset(scenario)).rows
+            return rehearse(row, cluster_of(scenario.cluster, scenario.origin, scenario.world.ranks)).clock.now_ns
+
+
+def unlike(one: str, other: str) -> bool:
+    """Whether two messages differ in more than their numbers.
+
+    >>> unlike("rank 0 keeps layers.1", "rank 2 keeps layers.0"), unlike("rank 0 keeps", "rank 0 sends")
+    (False, True)
+    """
+    return re.sub(r"\d+", "", one)[:ALIKE] != re.sub(r"\d+", "", other)[:ALIKE]
+
+
+ALIKE = 40
+"""The number of characters by which two causes of one kind are compared."""
+
+
+def bits_claims(training: StageTrial, points: int, what: str = "one process") -> list[Claim]:
+    """The claims about bits: in plain cases, with ranks that do not divide the layers, and in other precisions."""
+    return [
+        Claim(f"it trains to the bits of {what}", partial(training.first_difference, EVEN), points - 2, first=True),
+        Claim("also where the ranks do not divide the layers", partial(training.first_difference, ODD)),
+        Claim("also with clipped gradients, in 16 bits and in 64", partial(training.first_difference, PRECISE)),
+    ]
+
+
+# The trial of a user's stage before a run, against the shipped stage with the same sharding.
+
+OWN_SIZES = (EVEN[2], EVEN[3], ODD[0])
+WAYS = ("layered", "boundary")
+"""The accumulations with which a user's stage is tried: all micro-batches at once, and one after another."""
+
+
+def trials_of(stage: Stage) -> list[StageTrial]:
+    """A trial against the shipped stage with the same sharding, for each of `WAYS`."""
+    return [StageTrial(like(stage), stage.step, {"accumulation": way}) for way in WAYS]
+
+
+def fault_of_stage(name: Named) -> str | None:
+    """The first difference between training with a stage and what it declares, and the cause; None if there is none."""
+    asked = [ask for trial in trials_of(name.part) for ask in (
+        partial(fault_in, trial), trial.sent_otherwise, trial.kept_otherwise, trial.held_too_much)]
+    return next((found for ask in asked if (found := ask())), None)
+
+
+def fault_in(trial: StageTrial) -> str | None:
+    """The first difference in bits and its cause; None if there is none."""
+    try:
+        return trial.first_difference(OWN_SIZES)
+    except NotImplementedError as error:
+        return f"it is not written yet: {error}" if str(error) else "it is not written yet"

@@ -1,0 +1,284 @@
+"""Exercises beyond exercise 1: another ring, other owners, two levels, other variants of a step.
+
+    left        every message goes to the left neighbour
+    elsewhere   rank r keeps the sum of chunk r − 1, so rank c + 1 owns chunk c
+    two levels  within hosts, then between hosts, then within hosts again
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import wraps
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from zerosim.collectives import ring
+from zerosim.collectives.kinds import KINDS
+from zerosim.stages.accumulating import Layered
+from zerosim.stages.gathering import Filled, WhenUsed
+from zerosim.stages.replica import Replica
+from zerosim.teach.grading.claim import Claim
+from zerosim.teach.grading.machine import ONE_HOST, TWO_HOSTS, TimedMachine
+from zerosim.teach.grading.proved import RANKS, added_in, arrives, everything_arrives, in_time, sent_by, unproved
+from zerosim.teach.grading.stages import StageTrial, bits_claims
+from zerosim.teach.grading.tiny import Tiny
+from zerosim.teach.grading.trained import Figures
+from zerosim.teach.grading.verb_calls import LearnersStep
+from zerosim.teach.proofs.case import Case, listed, terms
+from zerosim.teach.proofs.diagnosis import Diagnosis, command, of_what_is_sent
+from zerosim.teach.proofs.proof import run
+from zerosim.teach.proofs.subject import Subject, subject
+from zerosim.teach.proofs.words import Observation
+from zerosim.words import plural
+
+ELSEWHERE = replace(
+    KINDS["reduce_scatter"], says="every rank gets the chunk before its own of the sum of all vectors",
+    leaves=lambda rank, root: slice(rank - 1, rank or None))
+
+
+def left_claims(function: Callable[..., Any]) -> list[Claim]:
+    """The claims about a reduce-scatter in the other direction around the ring."""
+    examined = subject(function, "reduce_scatter")
+    return [
+        *everything_arrives(examined),
+        Claim("chunk c is added as ((g[c−1] + g[c−2]) + …) + g[c]", lambda: added_in(examined, from_the_right), 1),
+        Claim("every message goes to the left, N − 1 of them from every rank", lambda: sent_left(examined), 2),
+    ]
+
+
+def from_the_right(contributions: Sequence[Any], chunk: int) -> Any:
+    """((g[c−1] + g[c−2]) + …) + g[c], indices modulo the number of ranks.
+
+    >>> from_the_right(["a", "b", "c"], 0)
+    'cba'
+    """
+    size = len(contributions)
+    total = contributions[(chunk - 1) % size]
+    for distance in range(2, size + 1):
+        total = total + contributions[(chunk - distance) % size]
+    return total
+
+
+def sent_left(examined: Subject) -> str | None:
+    for size in (size for size in RANKS if arrives(examined, size, size)):
+        for message in run(examined, size, size).messages:
+            if message.to != (message.source - 1) % size:
+                return f"on {plural(size, 'rank')}: rank {message.source} sends to rank {message.to}"
+    return sent_once_around(examined)
+
+
+def sent_once_around(examined: Subject) -> str | None:
+    """The error if a rank does not send N − 1 messages of one chunk, and its cause."""
+    for size in (size for size in RANKS if arrives(examined, size, size)):
+        recording = run(examined, size, size)
+        for rank in range(size):
+            messages, elements = sent_by(rank, recording)
+            if (messages, elements) != (size - 1, size - 1):
+                return (f"on {plural(size, 'rank')}: rank {rank} sends {plural(elements, 'chunk')} in "
+                        f"{plural(messages, 'message')}; {size - 1} in {size - 1} are enough\n"
+                        f"{of_what_is_sent(examined, size)}")
+    return None
+
+
+def elsewhere_claims(function: Callable[..., Any]) -> list[Claim]:
+    """The claims about a reduce-scatter with another owner of each chunk."""
+    examined = replace(subject(function, "reduce_scatter"), promise=ELSEWHERE)
+    return [
+        *everything_arrives(examined),
+        Claim("every rank sends N − 1 messages of one chunk", lambda: sent_once_around(examined), 1),
+        in_time(ONE_HOST, examined, function, ring.reduce_scatter),
+    ]
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """The number of ranks, and of ranks per host."""
+
+    ranks: int
+    per_host: int
+
+    def subject(self, function: Callable[..., Any]) -> Subject:
+        """The function on these hosts, as an all-reduce."""
+
+        @wraps(function)
+        def on_these_hosts(comm: Any, chunks: Any, reduce: Any = np.add) -> None:
+            function(comm, chunks, self.per_host, reduce)
+
+        return Subject(getattr(function, "__name__", "the function"), "all_reduce", on_these_hosts, "in place")
+
+
+def by_contract(found: Subject) -> Subject:
+    """An exercise's function with the exercise's calling convention; other functions are returned unchanged.
+
+    With two levels a host has two ranks, or the least number that divides the ranks.
+    """
+    name, function = getattr(found.function, "__name__", ""), found.function
+    if name == "reduce_scatter_elsewhere":
+        return replace(found, promise=ELSEWHERE)
+    if name != "all_reduce_two_level" or "per_host" not in found.parameters:
+        return found
+
+    @wraps(function)
+    def on_two_levels(comm: Any, chunks: Any, reduce: Any = np.add) -> None:
+        function(comm, chunks, next((few for few in range(2, comm.size) if comm.size % few == 0), comm.size), reduce)
+
+    return replace(found, function=on_two_levels)
+
+
+HOSTS = (Hosts(1, 1), Hosts(2, 2), Hosts(2, 1), Hosts(4, 2), Hosts(6, 2), Hosts(6, 3), Hosts(8, 4))
+
+
+def two_levels(function: Callable[..., Any]) -> list[Claim]:
+    """The claims about an all-reduce with little traffic between hosts."""
+    return [
+        Claim("every contribution arrives at its place, once, on 1 to 4 hosts of 1 to 4 ranks",
+              lambda: wrong_on_hosts(function), 5, first=True),
+        Claim("a rank sends no more to other hosts than 2 (H − 1)/H of 1/P of the vector, on H hosts of P ranks",
+              lambda: sent_between(function), 3),
+        in_time(TWO_HOSTS, Hosts(TWO_HOSTS.ranks, TWO_HOSTS.per_host).subject(function),
+                on_hosts(function, TWO_HOSTS), on_hosts(sketch, TWO_HOSTS)),
+    ]
+
+
+def on_hosts(function: Callable[..., Any], machine: TimedMachine) -> Callable[..., None]:
+    """The function on the hosts of a machine."""
+    return lambda comm, chunks, reduce: function(comm, chunks, machine.per_host, reduce)
+
+
+def wrong_on_hosts(function: Callable[..., Any]) -> str | None:
+    """The first fault on the fewest ranks, and its cause."""
+    for hosts in HOSTS:
+        complaint = unproved(hosts.subject(function), [hosts.ranks])
+        if complaint:
+            said = between_hosts(function, TELLING) or between_hosts(function, hosts)
+            what, *lines = complaint.split("\n")
+            lines = [each for each in lines if not (said and each.startswith(("why: ", "seen: ")))]
+            return "\n".join([f"{hosts.per_host} a host, {what}", *([f"why: {said}"] if said else []), *lines])
+    return None
+
+
+def between_hosts(function: Callable[..., Any], hosts: Hosts) -> str | None:
+    """The cause between hosts: ranks that send nothing to other hosts, if sums lack the other hosts' values."""
+    examined = hosts.subject(function)
+    case = Case(examined, run(examined, hosts.ranks, hosts.ranks), hosts.ranks)
+    if case.recording.results is None or not case.wrong or hosts.ranks == hosts.per_host:
+        return None
+    lacking = {term.rank // hosts.per_host != rank // hosts.per_host for rank, element in case.wrong
+               for term in {*case.due[rank, element]} - {*terms(case.last(rank)[element])}}
+    if lacking != {True}:
+        return None
+    crossing = {message.source for message in case.messages
+                if message.to // hosts.per_host != message.source // hosts.per_host}
+    where = f"on {hosts.ranks} ranks, {hosts.per_host} a host,"
+    if not crossing:
+        return (f"{where} no message passes from one host to another, so a sum has the contributions of one host only: "
+                "between the two halves inside the hosts, all-reduce each rank's piece with the ranks of the same "
+                "number on the other hosts")
+    silent = [rank for rank in range(hosts.ranks) if rank not in crossing]
+    if silent:
+        return (f"{where} {listed('rank', sorted(crossing))} alone send{'s' * (len(crossing) == 1)} to other hosts, "
+                f"and the pieces of {listed('rank', silent)} are never added over the hosts: "
+                "every rank must all-reduce its own piece with the ranks of the same number on the other hosts")
+    return None
+
+
+TELLING = Hosts(4, 2)
+"""The fewest ranks with several hosts and several ranks per host."""
+
+
+def sent_between(function: Callable[..., Any]) -> str | None:
+    """The first rank that sends too much to other hosts, and the message with which it exceeds the limit."""
+    for hosts in HOSTS:
+        examined = hosts.subject(function)
+        case = Case(examined, run(examined, hosts.ranks, hosts.ranks), hosts.ranks)
+        enough = 2 * (hosts.ranks // hosts.per_host - 1)
+        for rank in range(hosts.ranks):
+            crossing = [message for message in case.messages if message.source == rank
+                        and message.to // hosts.per_host != rank // hosts.per_host]
+            sums = list(accumulate(len(message.carried) for message in crossing))
+            if sums and sums[-1] > enough:
+                first = next(message for message, sent in zip(crossing, sums, strict=True) if sent > enough)
+                seen = Observation(
+                    f"in round {first.round} rank {rank} sends {case.cargo(first.carried)} to rank {first.to} on "
+                    "another host: all-reduce between hosts only each rank's own piece, after it is reduced within the "
+                    "host")
+                return (f"on {plural(hosts.ranks, 'rank')}, {hosts.per_host} a host: rank {rank} sends "
+                        f"{plural(sums[-1], 'chunk')} to other hosts; {enough} are enough\n"
+                        f"{Diagnosis(seen, command(case))}")
+    return None
+
+
+def sketch(comm: Any, chunks: Any, per_host: int, reduce: Any) -> None:
+    """The messages of a two-level all-reduce with no results, for its time."""
+    hosts = comm.size // per_host
+    host, place = divmod(comm.rank, per_host)
+    within = [(host * per_host + (place + way) % per_host) for way in (1, -1)]
+    between = [((host + way) % hosts * per_host + place) for way in (1, -1)]
+    for (to, source), steps, sent in ((within, per_host - 1, chunks[:hosts]), (between, hosts - 1, chunks[0])):
+        for _ in range(2 * steps):
+            comm.exchange(sent, to=to, into=sent.copy(), source=source)
+
+
+def parts_claims(step: Callable[..., Any]) -> list[Claim]:
+    """The claims about a Stage II that reduces every micro-batch, on a replica that would take them all at once."""
+    return variant_claims(parts_trial(step), sent=3, kept=1)
+
+
+def parts_trial(step: LearnersStep) -> StageTrial:
+    return StageTrial("zero2", step, {"accumulation": "micro_batch"}, layered_accumulation)
+
+
+def layered_accumulation(replica: Replica) -> Replica:
+    return replace(replica, accumulation=Layered())
+
+
+def variant_claims(training: StageTrial, sent: int, kept: int) -> list[Claim]:
+    """The bits of one process with the same order of addition, and the bytes sent and kept by the library's step."""
+    return [
+        *bits_claims(training, 4, "one process that adds in this order"),
+        Claim("every rank sends the bytes of the formula", training.sent_otherwise, sent),
+        Claim("every rank keeps between steps what the stage says, and no more", training.kept_otherwise, kept),
+        Claim("nothing is held longer than it is used", training.held_too_much, 2),
+    ]
+
+
+def kept_claims(step: Callable[..., Any]) -> list[Claim]:
+    """The claims about a Stage III that keeps gathered weights until backward, on a replica that would not."""
+    training = kept_trial(step)
+    return [*variant_claims(training, sent=3, kept=1), Claim(
+        "a step on a virtual machine takes no longer than the library's", training.too_slow, 2)]
+
+
+def kept_trial(step: LearnersStep) -> StageTrial:
+    return StageTrial("zero3", step, {"reshard_after_forward": False}, keeping_nothing)
+
+
+def keeping_nothing(replica: Replica) -> Replica:
+    return replace(replica, gathering=WhenUsed(Filled()))
+
+
+def fsdp_claims(step: Callable[..., Any]) -> list[Claim]:
+    """The claims about a Stage III that gathers two layers in one message."""
+    training = StageTrial("zero3", step)
+    return [
+        *bits_claims(training, 4),
+        Claim("every rank sends as many bytes as Stage III", training.sent_otherwise, 2),
+        Claim("weights travel two layers at a time: half as many messages gather them",
+              lambda: gathered_in_pairs(training), 4),
+        Claim("every rank keeps between steps what the stage says, and no more", training.kept_otherwise, 2),
+    ]
+
+
+def gathered_in_pairs(training: StageTrial) -> str | None:
+    """The first rank that does not send N − 1 messages per step for each pair of layers, forward and backward."""
+
+    def complaint(tiny: Tiny, rank: int, mine: Figures, due: Figures) -> str | None:
+        layers, clipped = len(tiny.hidden) + 1, "clip_norm" in dict(tiny.train)
+        enough = (tiny.ranks - 1) * tiny.steps * (2 * -(-layers // 2) + layers + clipped)
+        if mine.messages == enough:
+            return None
+        return (f"{tiny}: rank {rank} sends {plural(mine.messages, 'message')}; expected {enough}: {tiny.ranks - 1} a "
+                f"step for each pair of {plural(layers, 'layer')} forward, for each pair backward, for each gradient")
+
+    return training.first_of_ranks(complaint)

@@ -1,0 +1,302 @@
+"""Proofs on symbols: the result of a collective on every rank, for all values that the numbers could have.
+
+After a run, an element holds a tree of terms. The claims of a collective say which terms, each exactly once; the
+declared order says in which tree. Since receives name their sources, one run stands for all schedules; it is made
+twice, with buffered sends and with sends that wait for their receivers.
+
+For a user's function two orders are equal if they differ only by `a + b` and `b + a`: IEEE addition commutes. Our own
+algorithms are compared with the declared tree including its operands, because of NaN payloads.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerosim.collectives import Algorithm
+from zerosim.collectives.kinds import CollectiveKind
+from zerosim.comm import Communicator
+from zerosim.errors import Deadlock
+from zerosim.instruments.record import Recording, elements, record
+from zerosim.numerics import orders
+from zerosim.parts import failing
+from zerosim.payloads.terms import Symbol, Term, blanks, commuted, leaves, symbols
+from zerosim.teach.proofs.case import Case, Place, chunks_by_element, claims
+from zerosim.teach.proofs.hints import raised
+from zerosim.teach.proofs.subject import Subject
+from zerosim.worlds.local import Sends, StillRunning
+
+SMALL = 16
+"""The most ranks for which a proof also tries vectors that do not divide evenly."""
+
+LIMIT_SECONDS = 60.0
+"""The limit of one run of a user's function, which need not end."""
+
+WAITING = "sends that wait for their receivers, as MPI sends may"
+
+KNOWN_ORDERS: dict[str, orders.AddingOrder] = {
+    "ring": orders.ring,
+    "rank order": orders.rank_order,
+    "near tree": orders.near_tree,
+    "folded tree": orders.folded_tree,
+}
+
+@dataclass(frozen=True)
+class ProofFault:
+    """One fault: its place, and a line that says what is wrong."""
+
+    what: str
+    rank: int | None = None
+    chunk: int | None = None
+    round: int | None = None
+
+
+@dataclass
+class Proof:
+    """The findings about a subject on `size` ranks; it holds if there are no faults."""
+
+    subject: Subject
+    size: int
+    held: list[list[Symbol]] = field(default_factory=list)
+    """The final vector of each rank in the run with one element in each chunk."""
+    faults: list[ProofFault] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    order: str | None = None
+    """The name of the order of addition found: the declared one, or a known one."""
+    case: Case | None = None
+    """The run that fails or, if none does, the first."""
+
+    @property
+    def holds(self) -> bool:
+        return not self.faults
+
+
+def prove(subject: Subject, size: int, lengths: Sequence[int] | None = None) -> Proof:
+    """The proof that every contribution is there once, in its place, in the declared order, the same on every rank.
+
+    It tries one element for each rank, up to `SMALL` ranks also lengths that `size` does not divide; every
+    root (beyond `SMALL`, three of them); buffered sends and rendezvous. `lengths` replace these lengths.
+
+    >>> from zerosim.teach.proofs.subject import named_subject
+    >>> proof = prove(named_subject("ring.all_reduce"), 3)
+    >>> proof.holds, proof.order, proof.held[2][0]
+    (True, 'declared', ((g1 + g2) + g0))
+    """
+    proof = Proof(subject, size)
+    proof.lengths = [size] if size > SMALL else sorted({size, 2 * size + 1, 1, 0}, key=lambda n: (n != size, n))
+    if subject.even:
+        proof.lengths = [size, 2 * size]
+    proof.lengths = [*lengths] if lengths is not None else proof.lengths
+    for count in proof.lengths:
+        for root in roots(subject, size):
+            examine(proof, count, root, "buffered")
+            if proof.faults:
+                return proof
+    for root in roots(subject, size):
+        examine(proof, size, root, "rendezvous")
+    return proof
+
+
+def roots(subject: Subject, size: int) -> Sequence[int]:
+    if not subject.kind.rooted:
+        return [0]
+    return range(size) if size <= SMALL else sorted({0, 1, size - 1})
+
+
+def examine(proof: Proof, count: int, root: int, sends: Sends) -> None:
+    """One recorded run; its faults are added to the proof."""
+    subject, size = proof.subject, proof.size
+    recording = run(subject, size, count, root, sends)
+    case = Case(subject, recording, count, root, sends)
+    proof.case = proof.case or case
+    found = list(faults(subject, recording, count, root))
+    if sends == "rendezvous":
+        found = [fault for fault in found if isinstance(recording.failure, Deadlock)]
+    setting = [f"{count} elements"] if count != size else []
+    setting += [f"root {root}"] if root else []
+    setting += [WAITING] if sends == "rendezvous" else []
+    for fault in found:
+        what = f"with {', '.join(setting)}: {fault.what}" if setting else fault.what
+        proof.faults.append(ProofFault(what, fault.rank, fault.chunk, fault.round))
+    if found or recording.results is None:
+        proof.case = case if found else proof.case
+        return
+    if not proof.held and count == size:
+        proof.held = [list(result) for result in recording.results]
+    if subject.kind.reducing and sends == "buffered" and count:
+        check_order(proof, recording.results, count, root)
+    if proof.faults:
+        proof.case = case
+
+
+def run(subject: Subject, size: int, count: int, root: int = 0, sends: Sends = "buffered") -> Recording:
+    """The recorded run of `subject` on symbols; each rank's result is its final vector."""
+
+    def program(comm: Communicator, vector: Any) -> tuple[Any, ...]:
+        subject(comm, vector, root)
+        return elements(vector)
+
+    vectors = [beginning(subject.kind, rank, size, count, root) for rank in range(size)]
+    return record(program, vectors, sends=sends, limit_seconds=None if subject.algorithm else LIMIT_SECONDS)
+
+
+def beginning(kind: CollectiveKind, rank: int, size: int, count: int, root: int) -> Any:
+    """The initial vector of `rank`: its terms where it contributes, else blanks."""
+    vector = blanks(rank, count)
+    brought = kind.brought(vector, rank, size, root)
+    if brought is not None:
+        brought[:] = kind.brought(symbols(rank, count), rank, size, root)
+    return vector
+
+
+def again(case: Case, size: int) -> Case:
+    """The case, run on another number of ranks."""
+    count = size if case.count == case.size else 2 * size + 1 if case.count > case.size else case.count
+    subject, root = case.subject, min(case.root, size - 1)
+    return Case(subject, run(subject, size, count, root, case.sends), count, root, case.sends)
+
+
+def faults(subject: Subject, recording: Recording, count: int, root: int = 0) -> Iterator[ProofFault]:
+    """The faults of a recorded run: why it ended early, or the first wrong place on each rank."""
+    if recording.results is None:
+        yield ProofFault(told(subject, recording.failure), round=recording.rounds)
+        return
+    size = recording.size
+    chunk_of = chunks_by_element(count, size)
+    blamed: set[int] = set()
+    right: set[tuple[int, int]] = set()  # by identity: most ranks hold the same symbols, of as many terms as ranks
+    for (rank, element), expected in claims(subject.kind, size, count, root).items():
+        held = recording.results[rank][element]
+        if (id(held), id(expected)) in right:
+            continue
+        wrong = difference(held, expected)
+        if not wrong:
+            right.add((id(held), id(expected)))
+        if wrong and rank not in blamed:
+            blamed.add(rank)
+            chunk = chunk_of[element]
+            at, origin = last_change(recording, rank, element)
+            yield ProofFault(f"rank {rank}, chunk {chunk}: {wrong}; it holds {held}, {origin}", rank, chunk, at)
+
+
+def told(subject: Subject, failure: Exception | None) -> str:
+    """A failure in one line."""
+    if failure is None or (isinstance(failure, Deadlock) and not isinstance(failure, StillRunning)):
+        return str(failure)
+    return raised(failure, subject.file)
+
+
+def difference(held: Symbol, expected: Sequence[Term]) -> str:
+    """The difference between the terms in `held` and those expected, once each; empty if there is none."""
+    found, due = Counter(leaves(held)), Counter(expected)
+    if found == due:
+        return ""
+    complaints = []
+    element = expected[0].element
+    lost = [term for term in due if not found[term]]
+    doubled = [leaf for leaf in due if found[leaf] > 1]
+    foreign = [leaf for leaf in found if leaf not in due]
+    if lost:
+        complaints.append(f"{names(lost)} missing")
+    if doubled:
+        complaints.append(f"{names(doubled)} added {max(found[leaf] for leaf in doubled)} times")
+    if any(not isinstance(leaf, Term) for leaf in foreign):
+        complaints.append("a place that was never filled")
+    strays = [leaf for leaf in foreign if isinstance(leaf, Term) and leaf.element != element]
+    if strays:
+        told_of = ", ".join(f"{stray} of element {stray.element}" for stray in strays)
+        complaints.append(f"misplaced: {told_of}, where element {element} belongs")
+    uninvited = [leaf for leaf in foreign if isinstance(leaf, Term) and leaf.element == element]
+    if uninvited:
+        complaints.append(f"{names(uninvited)} not expected here")
+    return ", ".join(complaints)
+
+
+def names(terms: Sequence[Any]) -> str:
+    return f"{', '.join(map(str, terms))} {'is' if len(terms) == 1 else 'are'}"
+
+
+def last_change(recording: Recording, rank: int, element: int) -> tuple[int | None, str]:
+    """The round in which an element of a rank was last written, and by whose message, in words."""
+    history = recording.vectors[rank]
+    for (_, before), (round_, after) in zip(reversed(history[:-1]), reversed(history[1:]), strict=True):
+        if before[element] is not after[element]:
+            sources = [m.source for m in recording.messages if m.to == rank and m.round == round_]
+            return round_, f"since round {round_}, with a message from rank {sources[-1]}"
+    return None, "and no message changed it"
+
+
+def check_order(proof: Proof, results: Sequence[Sequence[Symbol]], count: int, root: int) -> None:
+    """Check that all ranks add in the same order, and in the declared one if there is a declaration."""
+    subject, size = proof.subject, proof.size
+    places = claims(subject.kind, size, count, root)
+    chunk_of = chunks_by_element(count, size)
+    row = subject.algorithm or subject.declared
+    if row is not None and row.order is not None:
+        proof.order = "declared"
+        check_declared(proof, row, results, places, chunk_of)
+        return
+    first: dict[tuple[Term, ...], tuple[int, Symbol]] = {}
+    for (rank, element), due in places.items():
+        held = commuted(results[rank][element])
+        other, before = first.setdefault(due, (rank, held))
+        if held != before:
+            proof.faults.append(ProofFault(
+                f"rank {rank}, chunk {chunk_of[element]}: the ranks disagree: it holds {results[rank][element]}, "
+                f"rank {other} holds {results[other][element]}; added in another order, bits differ",
+                rank, chunk_of[element],
+            ))
+            return
+    if count == size:
+        proof.order = known_order({due: held for due, (_, held) in first.items()}, chunk_of)
+
+
+def check_declared(
+    proof: Proof,
+    algorithm: Algorithm,
+    results: Sequence[Sequence[Symbol]],
+    places: dict[Place, tuple[Term, ...]],
+    chunk_of: dict[int, int],
+) -> None:
+    assert algorithm.order is not None
+    try:
+        declared = {id(due): algorithm.order(due, chunk_of[due[0].element])
+                    for due in {id(due): due for due in places.values()}.values()}
+    except Exception as error:
+        rank, element = next(iter(places))
+        proof.faults.append(ProofFault(
+            f"the declared order of addition fails: {failing.told(error, algorithm.order)}", rank, chunk_of[element]))
+        return
+    right: set[tuple[int, int]] = set()
+    for (rank, element), due in places.items():
+        held, wanted = results[rank][element], declared[id(due)]
+        if (id(held), id(due)) in right:
+            continue
+        if held != wanted and not (algorithm.users and commuted(held) == commuted(wanted)):
+            proof.faults.append(ProofFault(
+                f"rank {rank}, chunk {chunk_of[element]}: added as {held}; declared is {wanted}",
+                rank, chunk_of[element],
+            ))
+            return
+        right.add((id(held), id(due)))
+
+
+def known_order(held: dict[tuple[Term, ...], Symbol], chunk_of: dict[int, int]) -> str | None:
+    """The name of the known order in which all these terms are added, or None."""
+    for name, order in KNOWN_ORDERS.items():
+        if all(commuted(order(due, chunk_of[due[0].element])) == symbol for due, symbol in held.items()):
+            return name
+    return None
+
+
+def summed(reduce_scatter: Callable[..., Any], ranks: int) -> list[Symbol]:
+    """The sum that chunk c holds on rank c after `reduce_scatter(comm, chunks)`, for every c in order.
+
+    >>> from zerosim.collectives import ring
+    >>> summed(ring.reduce_scatter, ranks=3)
+    [((g1 + g2) + g0), ((g2 + g0) + g1), ((g0 + g1) + g2)]
+    """
+    under_test = Subject("reduce_scatter", "reduce_scatter", reduce_scatter, "in place")
+    recording = run(under_test, ranks, ranks)
+    assert recording.results is not None, recording.failure
+    return [recording.results[rank][rank] for rank in range(ranks)]
