@@ -12,7 +12,7 @@ from typing import Any
 from zerosim.errors import UsageError
 from zerosim.parts import Named, Table, code_of, is_python
 from zerosim.parts.loading import Declared
-from zerosim.parts.source import as_source
+from zerosim.parts.signature import as_source
 from zerosim.scenario.origin import Origin
 from zerosim.scenario.positions import KeyPath
 from zerosim.scenario.rules import ArrayRule, Choice, Integer, Number, Rule, Switch, TextRule, dotted

@@ -24,7 +24,7 @@ from zerosim.models.units import ModelKind, Task
 from zerosim.optim.optimizers import Optimizer
 from zerosim.optim.own import declared, wrong
 from zerosim.parts import Named
-from zerosim.parts.source import as_source
+from zerosim.parts.signature import as_source
 from zerosim.scenario import Data, ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.show.table import divergence
 from zerosim.stages import STAGES, Stage
