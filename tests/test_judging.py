@@ -219,7 +219,7 @@ def test_what_a_row_that_did_not_fit_needs():
     found = what_it_needs(config("ddp", {"memory_limit_mb": 1, "hidden": (250, 250)}))
     assert (found.needed_bytes, found.allowed_bytes) == (65_256 * 16, 10**6)
     assert found.would_fit == ["zero1", "zero2"]                                # Stage III: 87,008 + 251,004 + …
-    assert what_it_needs(config("zero3", {"memory_limit_mb": 1})).would_fit == list(STAGES)
+    assert what_it_needs(config("zero3", {"memory_limit_mb": 1})).would_fit == [*STAGES][:-1]
     assert what_it_needs(config("zero3", {"hidden": (250, 250)})).would_fit == []
 
 

@@ -1,6 +1,7 @@
 """Each row has its own claims and its own outcome, wherever it stands and whatever becomes of the others."""
 
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 
@@ -19,7 +20,8 @@ from zerosim.stages.adding import ADDITIONS
 from zerosim.stages.publishing import PUBLISHING
 from zerosim.stages.replica import Replica
 from zerosim.training.experiment import prepare
-from zerosim.training.program import Silent
+from zerosim.training.program import Silent, Steps
+from zerosim.verdict import judged_run
 from zerosim.verdict.judged_run import run_locally
 
 
@@ -61,6 +63,20 @@ def test_a_shortage_that_nobody_claimed_fails_its_row_alone(short):
     ((name, what),) = outcome_of(*ROWS, check=Check()).failures
     assert name == "third"
     assert what.startswith("needs ")
+
+
+def test_a_row_whose_steps_would_not_fit_leaves_the_others_trained(monkeypatch):
+    monkeypatch.setattr(judged_run, "limited", lambda: True)
+    monkeypatch.setattr(judged_run, "room_bytes", lambda config, held: 2**60 if config.name == "second" else 2**20)
+    outcome = outcome_of(*ROWS, check=Check())
+    assert [name for name, _ in outcome.failures] == ["second"]
+    assert [row.trained is not None and row.trained.equal for row in outcome.rows] == [True, False, True]
+
+
+def test_a_shortage_within_a_step_names_its_row(monkeypatch):
+    monkeypatch.setattr(Steps, "total", mock.Mock(side_effect=MemoryError("9 EiB")))
+    with pytest.raises(MemoryError, match="first did not fit, in step 1: 9 EiB"):
+        outcome_of(*ROWS, check=Check())
 
 
 def test_two_rows_of_one_stage_have_a_shortage_each(short):

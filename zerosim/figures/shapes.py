@@ -48,6 +48,8 @@ class ExpectedMemory:
 
     peak_bytes: Mapping[Kind, int]
     """The peak of each kind."""
+    peak_total: int
+    """The peak of all kinds together."""
     beside_bytes: int
     """The peak of the buffers of overlapped work."""
     far_peak_bytes: Mapping[Tier, Mapping[Kind, int]]
@@ -90,6 +92,7 @@ def found(config: Config, updates: int) -> ExpectedMemory:
         moved += StepsOnShapes(config, 1, skipped=True).moved_in(skipped)
     return ExpectedMemory(
         peak_bytes=dict(run.ledger.peak),
+        peak_total=run.ledger.peak_total,
         beside_bytes=run.aside.peak["buffers"],
         far_peak_bytes={tier: dict(+ledger.peak) for tier, ledger in run.far.items()},
         moved_bytes=dict(+moved),

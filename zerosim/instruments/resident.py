@@ -72,10 +72,10 @@ BLAS_BYTES = 1 << 26
 class MemoryLimit:
     """A context in which the process gets at most `allowed_bytes` more memory; more raises `MemoryError`.
 
-    Each rank sets its own. Model states are allocated before the first step, so a stage that does not fit fails there,
-    on all ranks at once, and the other rows are trained. 0 is no limit. The operating system counts private writable
-    memory (`RLIMIT_DATA`), used or not. Call `let_blas_allocate` before: otherwise BLAS ends the process when it cannot
-    allocate its buffers.
+    Each rank sets its own. Model states are allocated, and the rest of a step's peak is tried, before the first step,
+    so a stage that does not fit fails there, on all ranks at once, and the other rows are trained. 0 is no limit. The
+    operating system counts private writable memory (`RLIMIT_DATA`), used or not. Call `let_blas_allocate` before:
+    otherwise BLAS ends the process when it cannot allocate its buffers.
     """
 
     def __init__(self, allowed_bytes: int) -> None:
@@ -92,6 +92,12 @@ class MemoryLimit:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, self._before)
+
+
+def limited() -> bool:
+    """Whether the operating system limits the memory of this process."""
+    limits = (resource.getrlimit(each)[0] for each in (resource.RLIMIT_DATA, resource.RLIMIT_AS))
+    return any(limit != resource.RLIM_INFINITY for limit in limits)
 
 
 def let_blas_allocate() -> None:

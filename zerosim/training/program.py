@@ -10,7 +10,7 @@ after the row has been trained.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -24,7 +24,7 @@ from zerosim.instruments.clocks import brought_together
 from zerosim.instruments.faults import Faults
 from zerosim.instruments.lifetimes import Lifetime
 from zerosim.instruments.location import Locator
-from zerosim.instruments.memory import KINDS
+from zerosim.instruments.memory import KINDS, Ledger
 from zerosim.instruments.resident import resident_bytes
 from zerosim.instruments.trace import RankStep
 from zerosim.instruments.traffic import Traffic
@@ -98,6 +98,8 @@ class Run:
     """The checkpoints of rows; None without checkpoints."""
     restarts: int = 0
     """The number of restarts of this training."""
+    room_bytes: Callable[[Config, int], int] | None = None
+    """The memory that a row's steps take beyond what a rank holds, tried before them; None without a limit."""
     faulty: bool = True
     """Whether the scenario's [[fault]] entries apply."""
 
@@ -163,13 +165,16 @@ def train(
     tiers = seen.tiers(config.row.parallel.offload_folder)
     mine = replica(config, seen.observed(comm), seen.allocator(), second, tiers=tiers)
     with closing(mine.tape.shelf), closing(mine.storage):
-        earlier = begun(comm, run, mine, config)
+        earlier = begun(comm, run, mine, config, seen.ledger)
         if earlier is None:
             return Measurement(config, fits=False) if comm.rank == 0 else None
         updates_before = mine.state.updates
         checker = None if history is None else Checker(mine, history, config.sums_everywhere)
         steps = Steps(comm, run, config, title, mine, seen, checker, earlier)
-        memory = steps.run_all()
+        try:
+            memory = steps.run_all()
+        except MemoryError as error:
+            raise MemoryError(f"{title} did not fit, in step {len(steps.losses) + 1}: {error}") from error
     held = None if checker else holdings(comm, mine, config.sums_everywhere)
     misfits = gather_objects(comm, checker.misfit if checker else None) or []
     evidence = first_of(gather_objects(comm, checker.evidence if checker else None))
@@ -240,22 +245,30 @@ class RestoringOnly:
         """Save nothing."""
 
 
-def begun(comm: Communicator, run: Run, mine: Replica, config: Config) -> list[Array] | None:
-    """Allocate the model states; the losses of earlier steps, or None if some rank lacks memory."""
+def begun(comm: Communicator, run: Run, mine: Replica, config: Config, ledger: Ledger) -> list[Array] | None:
+    """Allocate the model states; the losses of earlier steps, or None if some rank lacks memory for them or for a step.
+
+    Where memory is limited, what a step needs is allocated here once: within one, other ranks would already wait.
+    """
     losses: list[Array] = []
+    room = None
     try:
         if config.resumed is None:
             mine.begin(initial_weights(config))
         else:
             assert run.keeping is not None
             losses = run.keeping.restore(config, mine)
+        if run.room_bytes is not None:
+            room = np.empty(run.room_bytes(config, ledger.total), np.uint8)
         short = False
     except MemoryError:
         short = True
         mine.state.weights.clear()
         mine.state.optimizer.clear()
         mine.state.residuals.clear()
-    return None if any(agreed(comm, short)) else losses
+    lacking = any(agreed(comm, short))
+    del room    # only now: ranks may share a process
+    return None if lacking else losses
 
 
 def agreed(comm: Communicator, mine: bool) -> list[bool]:

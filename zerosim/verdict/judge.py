@@ -38,11 +38,10 @@ def judged(measured: Measurement, divergence: Divergence | None) -> TrainedRow:
 
 
 def what_it_needs(config: Config) -> DoesNotFit:
-    """The memory that a row which did not fit would need, and the stages that would fit."""
+    """The memory that a row which did not fit would need, and the other stages whose states would fit."""
     allowed = config.row.memory_limit_mb * 10**6
-    return DoesNotFit(
-        resting_bytes(config).total, allowed, [stage for stage in STAGES if would_fit(config.by(stage), allowed)]
-    )
+    others = [stage for stage in STAGES if stage != config.row.stage and would_fit(config.by(stage), allowed)]
+    return DoesNotFit(resting_bytes(config).total, allowed, others)
 
 
 def would_fit(config: Config, allowed_bytes: int) -> bool:

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 
 from zerosim.comm import Communicator
-from zerosim.instruments.resident import MemoryLimit, keep_freed, let_blas_allocate, return_freed
+from zerosim.figures.shapes import expected
+from zerosim.instruments.resident import MemoryLimit, keep_freed, let_blas_allocate, limited, return_freed
 from zerosim.training.alike import alike_everywhere
 from zerosim.training.batches import Batches
+from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
 from zerosim.training.measurement import Measurement
 from zerosim.training.program import Keeping, Progress, Run, measure
@@ -47,12 +49,18 @@ def run_on(
         if world.rank_is_process:
             (return_freed if limit else keep_freed)()
         with MemoryLimit(limit):
-            run = Run(world, experiment, progress, keep_weights, second, traced, keeping=keeping, restarts=restarts)
+            run = Run(world, experiment, progress, keep_weights, second, traced, keeping=keeping, restarts=restarts,
+                      room_bytes=room_bytes if limited() else None)
             return measure_and_judge(comm, run)
 
     with alike_everywhere():
         let_blas_allocate()
         return world.run(program)[0]
+
+
+def room_bytes(config: Config, held_bytes: int) -> int:
+    """The memory of a step's peak beyond `held_bytes`, and a quarter more for gaps between arrays."""
+    return max(expected(config).peak_total - held_bytes, 0) * 5 // 4
 
 
 def measure_and_judge(comm: Communicator, run: Run) -> Outcome | None:

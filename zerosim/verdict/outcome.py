@@ -124,7 +124,7 @@ def paired(ours: Mapping[str, Figure], due: Mapping[str, Figure], nothing: Figur
 
 @dataclass(frozen=True)
 class DoesNotFit:
-    """A row whose model states did not fit under the run's limit on each rank."""
+    """A row whose states, or whose steps, did not fit under the run's limit on each rank."""
 
     needed_bytes: int
     allowed_bytes: int
@@ -134,7 +134,7 @@ class DoesNotFit:
         others = ", ".join(STAGES[name].title for name in self.would_fit) or "no stage"
         return (
             f"needs {self.needed_bytes / 1e6:,.0f} MB for its model states on each rank, "
-            f"{self.allowed_bytes / 1e6:,.0f} MB are allowed; {others} would fit"
+            f"and more in a step; {self.allowed_bytes / 1e6:,.0f} MB are allowed; the states of {others} would fit"
         )
 
 
