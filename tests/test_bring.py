@@ -378,7 +378,9 @@ def test_a_csv_is_read_by_its_columns(folder, capsys):
     (folder / "pets.csv").write_text(f"height,width,kind\n{rows}\n1,wide,cat\n")
     code, found = said(capsys, "run", folder / "data.toml")
     assert code == 2
-    assert "column 'width', row 32 is 'wide'; expected a number" in found
+    assert "column 'width', row 32 is 'wide'; give a number: only the target may hold words" in found
+    (folder / "pets.csv").write_text(f"height,width,kind\n{rows}\n1,,cat\n")
+    assert "column 'width', row 32 is empty; fill it or delete the row" in said(capsys, "run", folder / "data.toml")[1]
     code, found = said(capsys, "run", folder / "data.toml", "--set", "data.target=size")
     assert "there is no column 'size'; there are height, width, kind" in found
 
@@ -410,7 +412,7 @@ def test_a_parquet_file_is_the_same_table(folder, capsys):
     assert digests[0] == digests[1]
     columns["width"][3] = None
     parquet.write_table(pyarrow.table(columns), folder / "pets.parquet")
-    assert "column 'width', row 5 is 'None'; expected a number" in said(capsys, "run", folder / "data.toml")[1]
+    assert "column 'width', row 5 is empty; fill it or delete the row" in said(capsys, "run", folder / "data.toml")[1]
     whole = (folder / "pets.parquet").read_bytes()
     (folder / "pets.parquet").write_bytes(whole[: len(whole) // 2])
     assert "this Parquet file cannot be read: " in said(capsys, "run", folder / "data.toml")[1]

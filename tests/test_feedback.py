@@ -271,7 +271,8 @@ def test_residuals_are_a_full_gradient_that_ledger_formula_and_plan_know():
             planned = rehearse(row.config, CLUSTER)
             assert +planned.peak == +Counter(expected(row.config).peak_bytes)
             assert planned.clock.now_ns >= rehearse(without.config, CLUSTER).clock.now_ns
-            on_host = rehearse(row.config, replace(CLUSTER, optimizer_on_host=True))
+            parallel = replace(row.config.row.parallel, offload_optimizer="host")
+            on_host = rehearse(replace(row.config, row=replace(row.config.row, parallel=parallel)), CLUSTER)
             assert on_host.resting["optimizer"] == sum(kept.values())
 
 

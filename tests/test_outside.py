@@ -28,7 +28,7 @@ def test_every_line_is_read_with_what_its_notes_say():
     assert hybrid.scenario.cluster.between == "infiniband_8x100"
     assert by_source["llm.c"].scenario.model.tied_embeddings
     assert by_source["torchtitan"].scenario.parallel.reduce_dtype == "fp32"
-    on_host = {each.source for each in figures if each.scenario.cluster.optimizer == "host"}
+    on_host = {each.source for each in figures if each.scenario.parallel.offload_optimizer == "host"}
     assert on_host == {"ml-engineering", "FSDP blog 2022"}
     assert by_source["torchtitan"].scenario.cluster.device == "h100_96gb"
     assert not by_source["nanoGPT"].software

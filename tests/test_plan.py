@@ -382,7 +382,7 @@ def test_the_command_writes_the_plan(tmp_path, capsys):
             "sent_bytes"} <= set(document["rows"][0])
     assert json.loads(trace.read_text())["traceEvents"]
     said = capsys.readouterr().out
-    assert "Best that fits" in said
+    assert "Fewest devices that fit" in said
     assert "PASSED" not in said
 
 

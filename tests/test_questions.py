@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import random
+import re
 from math import inf
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from zerosim.plan.failures import Failures
 from zerosim.plan.planning import planned
 from zerosim.plan.questions import Question
 from zerosim.plan.reading import read_plan, task_of
-from zerosim.plan.table import csv_of
+from zerosim.plan.table import csv_of, sentence
 
 LLAMA = str(Path(__file__).parents[1] / "scenarios" / "plans" / "llama3_8b.toml")
 SMALL = {"model.layers": 2, "check.mfu": [], "check.fits": [], "check.does_not_fit": []}
@@ -149,6 +150,9 @@ def test_every_change_that_is_named_makes_a_row_fit_and_none_is_too_much(changes
     assert found.best is None
     name, _, advice = found.advice.partition(": it would fit with ")
     assert name == "Stage II"
+    prices = re.findall(r"\"host\" \(([\d.]+ GB of host memory for each device, [\d.]+ m?s a step)\)", advice)
+    assert len(prices) == advice.count("offload_optimizer")
+    advice = re.sub(r" \(.*?\)", "", advice)
     together = " and " in advice
     keys = [["parallel.stages", '["zero3"]'] if words == "Stage III" else words.split(" = ")
             for words in advice.replace(" and ", " or ").replace(", ", " or ").split(" or ")]
@@ -176,6 +180,16 @@ def test_a_row_has_the_scenario_of_itself_alone():
         assert (again.peak_bytes, again.step_seconds) == (row.peak_bytes, row.step_seconds)
 
 
+def test_the_fewest_devices_that_fit_are_named_beside_the_fastest():
+    """`docs/planning.md` has a plan whose fastest row is on more devices."""
+    keys = {"parallel.stages": ["zero3"], "cluster.figures": {"memory": 14e9}}
+    found, one = (read_plan(LLAMA, ranks, SMALL | keys, {}) for ranks in ([8, 16, 64], [64]))
+    assert sentence(found).startswith("Fewest devices that fit, and fastest: Stage III on 16, ")
+    assert (found.document()["fewest_ranks"], found.fewest) == (16, found.best)
+    assert sentence(one).startswith("Best that fits: Stage III, ")
+    assert read_plan(LLAMA, [8], SMALL | keys, {}).document()["fewest_ranks"] is None
+
+
 # Configurations of others.
 
 HUGGING_FACE = {
@@ -200,6 +214,22 @@ def test_a_config_of_hugging_face_has_the_parameters_that_are_published(config, 
     keys = foreign.hugging_face(written(config)).keys
     found = read_plan(LLAMA, [8], SMALL | {"model.layers": 0} | keys, {})
     assert found.rows[0].config.model.count == parameters
+
+
+def test_a_config_is_planned_without_a_scenario_on_any_scenario_and_counted(written, capsys):
+    config = written(GPT2)
+    assert main(["plan", "--model", config, "--ranks", "8"]) == 0
+    assert "124,439,808 parameters" in capsys.readouterr().out
+    assert main(["plan", "zero3", "--model", config, "--set", "cluster.device=h100_80gb"]) == 0
+    assert "124,439,808 parameters" in capsys.readouterr().out
+    assert main(["memory", "--model", config, "--ranks", "8,16", "--json", "-"]) == 0
+    each = json.loads(capsys.readouterr().out)["each"]
+    assert [(found["parameters"], found["ranks"]) for found in each] == [(124_439_808, 8), (124_439_808, 16)]
+    assert main(["memory", "--model", config, "--ranks", "8,16"]) == 0
+    assert re.search(r"\n +8 ranks +16 ranks\n +GB +GB\nDDP +1.99 +1.99\n", capsys.readouterr().out)
+    for words, line in [([config], f"use --model {config}"), ([], "name a scenario, such as llama3_8b, or give")]:
+        assert main(["plan", *words]) == 2
+        assert line in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("config", "words"), [

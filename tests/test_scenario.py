@@ -71,7 +71,6 @@ software = "eager"
 attention = "flash3"
 loss = "chunked"
 reserve = 0.2
-optimizer = "host"
 products = "fp8"
 cards = 2
 rails = true
@@ -520,7 +519,7 @@ OF_VARIANTS = {
     ("parallel.order = 'two_hop'", "parallel.order two_hop adds within hosts first; set world.ranks_per_host"),
     ("train.precision = 'fp64'\nparallel.quantized_weights = 'int8'", "quantized_weights int8 has fewer bits than"),
     ("parallel.quantized_weights = 'int4'\nparallel.all_gather = 'direct'", "shards of bytes by the all-gather of"),
-    ("[[variant]]\nstage = 'zero2'\nparam_dtype = 'bf16'", "its ranks keep full weights, and gather none"),
+    ("[[variant]]\nstage = 'zero2'\nparam_dtype = 'bf16'", "it gathers no weights during the pass"),
     ("parallel.recompute_keeps = 'products'", "recompute_keeps is for recomputed units"),
     ("parallel.offload_activations = true", "offload_activations offloads the inputs of recomputed units"),
     ("parallel.offload_activations = true\nparallel.recompute = true\n[[variant]]\nrecompute = false", "of recomputed"),
@@ -692,6 +691,17 @@ def test_a_variant_may_say_what_its_stage_does_anyway(loaded, text):
 ])
 def test_a_key_of_the_other_kind_of_model_is_refused(complaint, text, expected):
     assert expected in complaint("[model]\n" + text)
+
+
+def test_a_kind_in_an_override_drops_the_files_keys_of_the_other_kind_and_no_key_of_an_override(loaded, complaint):
+    text, kind = "[model]\nhidden = [3]", "model.kind=transformer"
+    assert loaded(text, kind).model.hidden == ModelKeys().hidden
+    assert "model.hidden is for model.kind mlp" in complaint(text, kind, "model.hidden=[4]")
+
+
+def test_a_former_key_is_refused_with_the_present_one(complaint):
+    assert "'optimizer' in [cluster]; did you mean 'parallel.offload_optimizer'?" in complaint(
+        "[cluster]\noptimizer = 'host'")
 
 
 def test_every_key_of_a_model_is_of_one_kind_or_of_both():

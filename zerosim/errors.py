@@ -22,7 +22,7 @@ class ScenarioError(ZerosimError):
 
 
 class LaunchError(ZerosimError):
-    """The launcher, the MPI library, the scenario and the files that the ranks have read do not fit together."""
+    """The launcher, the MPI library, the scenario and the files that the ranks have read are inconsistent."""
 
     exit_code = 2
 

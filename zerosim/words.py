@@ -157,3 +157,15 @@ def short_digest(digest: str) -> str:
     '0123456789ab...'
     """
     return digest if len(digest) <= 12 else f"{digest[:12]}..."
+
+
+def duration(seconds: float) -> str:
+    """A duration with three digits, in a suitable unit.
+
+    >>> duration(12.345), duration(0.0123), duration(0.0000012)
+    ('12.3 s', '12.3 ms', '1.2 µs')
+    """
+    for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")):
+        if seconds * factor >= 1 or unit == "µs":
+            return f"{seconds * factor:.3g} {unit}"
+    raise AssertionError

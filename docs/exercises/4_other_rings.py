@@ -32,6 +32,6 @@ def all_reduce_two_level(comm, chunks, per_host, reduce=np.add):
     Links inside a host are fast, those between hosts slow, so little may pass between hosts: from each rank its share
     of 2 (H − 1) chunks on H hosts. Reduce-scatter within each host; all-reduce between ranks of the same number, of
     what they own; all-gather within each host. `chunks[a:b]` are chunks a … b − 1 in one piece, so that a host's ranks
-    can cut the vector into per_host pieces. Target: no slower than that on 2 hosts of 4 ranks.
+    can cut the vector into per_host pieces. Target: no slower on 2 hosts of 4 ranks than these three.
     """
     raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Exercise 5: steps of ZeRO as others take them. Fill in the functions, then run `zerosim grade 5_other_stages.py`.
+"""Exercise 5: ZeRO variants of other libraries. Fill in the functions, then run `zerosim grade 5_other_stages.py`.
 
 You have what exercise 3 had. Here the replica makes no choice for you: `replica.parts(batch)` is one part, the whole
 batch, and `replica.gather(unit)` gathers each time that it is called.
@@ -18,8 +18,8 @@ def zero2_each_part_step(replica, batch):
 def zero3_kept_step(replica, batch):
     """Stage III that gathers each unit once: forward keeps the full weights for backward (FSDP's SHARD_GRAD_OP).
 
-    Backward lets go of them, one after the other. A rank sends 2 P (N−1)/N in place of 3; the price is memory. Target:
-    no slower than that on a virtual machine of 64 devices.
+    Backward frees them, one after the other. A rank sends 2 P (N−1)/N instead of 3 P (N−1)/N; the price is memory.
+    Target: no slower on a virtual machine of 64 devices than a Stage III that gathers each unit once.
     """
     raise NotImplementedError
 

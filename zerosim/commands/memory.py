@@ -16,10 +16,11 @@ from zerosim.figures.memory import PRECISIONS, ModelStates, optimizer_bytes, per
 from zerosim.figures.published import TABLES
 from zerosim.models.transformer import problem, shape_of
 from zerosim.optim.optimizers import OPTIMIZERS
+from zerosim.plan.foreign import hugging_face
 from zerosim.scenario.origin import Origin
 from zerosim.scenario.rules import section_values
 from zerosim.scenario.sections import ModelKeys
-from zerosim.show.memory_table import TIER_WORDS, show_activations, show_estimate, show_published
+from zerosim.show.memory_table import TIER_WORDS, show_activations, show_estimate, show_published, show_scaling
 from zerosim.stages import TIERS
 
 SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
@@ -42,13 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="number of parameters: 7500000000, 7.5e9, 7.5B or 350M")
     asked.add_argument(
         "--model", type=transformer_shape, metavar="SHAPE",
-        help="the [model] keys of a transformer: layers=32,width=4096,heads=32,vocabulary=32000,sequence=4096,...; "
-             "this adds activations")
+        help="a Hugging Face config.json, or the [model] keys of a transformer: layers=32,width=4096,heads=32,"
+             "vocabulary=32000,sequence=4096,...; this adds activations")
     asked.add_argument(
         "--table", choices=["figure1", *TABLES],
         help="compute a published table from the formulas: one of the ZeRO paper, or 8b of the Ultra-scale playbook")
     parser.add_argument(
-        "--ranks", type=whole_number(1, MOST_RANKS), metavar="N", help="data-parallel ranks")
+        "--ranks", type=numbers_of_ranks, metavar="N,N", help="data-parallel ranks; several numbers: a column for each")
     parser.add_argument(
         "--micro-batch", type=whole_number(1, 10**6), default=1, metavar="B",
         help="sequences in a micro-batch of --model; default %(default)s")
@@ -93,9 +94,10 @@ def main(args: argparse.Namespace) -> int:
         show_published(console, table)
         figures = {"table": args.table, **asdict(table)}
     else:
-        estimate = estimated(args)
-        show_estimate(console, estimate)
-        figures = document(estimate)
+        counts = args.ranks or [FIGURE_1[1]]
+        estimates = [estimated(args, ranks) for ranks in counts]
+        (show_estimate if len(estimates) == 1 else show_scaling)(console, *estimates)
+        figures = document(estimates[0]) if len(estimates) == 1 else {"each": [document(each) for each in estimates]}
         if activations is not None:
             show_activations(console, activations)
             figures["activations"] = asdict(activations)
@@ -134,13 +136,13 @@ def refuse(args: argparse.Namespace, names: Iterable[str], reason: str) -> None:
             args.memory_parser.error(f"remove --{name.replace('_', '-')}: {reason}")
 
 
-def estimated(args: argparse.Namespace) -> Estimate:
-    """The figures of every stage for these flags."""
+def estimated(args: argparse.Namespace, ranks: int) -> Estimate:
+    """The figures of every stage for these flags on `ranks` ranks."""
     if args.table == "figure1":
         each = per_parameter("mixed", 12)
         return by_paper(*FIGURE_1, each, "ZeRO paper, Figure 1; " + basis("mixed", "adam", each))
     if args.estimator == "deepspeed":
-        return by_deepspeed(args.parameters, args.ranks, args.largest_layer)
+        return by_deepspeed(args.parameters, ranks, args.largest_layer)
     if args.optimizer_bytes is None:
         k, optimizer = optimizer_bytes(args.precision, args.optimizer), args.optimizer
     else:
@@ -149,7 +151,7 @@ def estimated(args: argparse.Namespace) -> Estimate:
     offloading = {name: getattr(args, name) for name in OFFLOADING}
     far = [f"{name.removeprefix('offload_')} offloaded to {tier}" for name, tier in offloading.items() if tier in TIERS]
     counted = "; ".join([basis(args.precision, optimizer, each), *far])
-    return by_paper(args.parameters, args.ranks, each, counted, **offloading)
+    return by_paper(args.parameters, ranks, each, counted, **offloading)
 
 
 def basis(precision: str, optimizer: str, each: ModelStates) -> str:
@@ -197,6 +199,9 @@ def transformer_shape(text: str) -> ModelKeys:
     12
     """
     try:
+        if text.endswith(".json"):
+            text = ",".join(f"{key.removeprefix('model.')}={str(value).lower()}"
+                            for key, value in hugging_face(text).keys.items() if key != "model.kind")
         pairs = [key_and_value(pair) for pair in text.split(",")]
         values = dict(pairs)
         if len(values) < len(pairs):
@@ -225,6 +230,15 @@ def key_and_value(pair: str) -> tuple[str, object]:
     if value in ("true", "false"):
         return key, value == "true"
     return key, int(value) if re.fullmatch(r"\d{1,18}", value, re.A) else value
+
+
+def numbers_of_ranks(text: str) -> list[int]:
+    """
+    >>> numbers_of_ranks("8,16")
+    [8, 16]
+    """
+    read = whole_number(1, MOST_RANKS)
+    return list(dict.fromkeys(map(read, text.split(","))))
 
 
 def parameter_count(text: str) -> int:

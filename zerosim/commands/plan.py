@@ -18,8 +18,9 @@ from zerosim.plan import foreign
 from zerosim.plan.foreign import ForeignKeys
 from zerosim.plan.page import drawn, plan_page
 from zerosim.plan.questions import Question
-from zerosim.plan.reading import cluster_in, read_plan, scenario_of
+from zerosim.plan.reading import OWN_MODEL, cluster_in, read_plan, scenario_of
 from zerosim.plan.table import csv_of, show_plan
+from zerosim.scenario import Source
 from zerosim.scenario.parts import python_run
 from zerosim.show.grid import show_words
 from zerosim.show.page.drawings import Drawings
@@ -31,7 +32,8 @@ from zerosim.words import joined
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim plan`."""
-    parser.add_argument("scenario", help="a scenario with a [cluster] table")
+    parser.add_argument(
+        "scenario", nargs="?", help="a scenario with a [cluster] table; with --model, by default 8 H100")
     parser.add_argument(
         "--ranks", default="", metavar="N,N",
         help="numbers of ranks to plan for, each with the scenario's micro-batches per rank; default: the scenario's "
@@ -68,7 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Show the plan; 0 if every claim held, 1 if one did not."""
-    read = {"the scenario": arguments.scenario}
+    scenario = source(arguments)
+    read = {"the scenario": arguments.scenario or arguments.model}
     if arguments.cluster is not None:
         read["the cluster"] = arguments.cluster
     check_writable(arguments, read)
@@ -76,11 +79,11 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.report or arguments.picture:
         converter()
     machine = {} if arguments.cluster is None else cluster_in(arguments.cluster)
-    others = foreign_keys(arguments, machine | overrides(arguments.overrides))
+    others = foreign_keys(arguments, scenario, machine | overrides(arguments.overrides))
     changes = machine | others.keys | overrides(arguments.overrides)
     console = standard_output(arguments)
     found = read_plan(
-        arguments.scenario, ranks(arguments.ranks), changes, swept(arguments.sweep), question=asked(arguments),
+        scenario, ranks(arguments.ranks), changes, swept(arguments.sweep), question=asked(arguments),
         python=not arguments.no_python, say=partial(show_words, console))
     check_writable(arguments, files_of_training(found.scenario))
     pictures = pictured(arguments.picture, Drawings(
@@ -102,11 +105,25 @@ def main(arguments: argparse.Namespace) -> int:
     return 0 if found.passed else 1
 
 
-def foreign_keys(arguments: argparse.Namespace, changes: dict[str, Any]) -> ForeignKeys:
+def source(arguments: argparse.Namespace) -> Source:
+    """The scenario to plan: the named one, or else usual settings for the model of --model."""
+    if arguments.scenario is None and arguments.model is None:
+        raise UsageError("found no scenario and no --model; name a scenario, such as llama3_8b, or give --model "
+                         "config.json")
+    if arguments.scenario is None:
+        keys = foreign.hugging_face(arguments.model).keys
+        return {**OWN_MODEL, "model": {key.removeprefix("model."): value for key, value in keys.items()}}
+    if str(arguments.scenario).endswith(".json"):
+        raise UsageError(f"{arguments.scenario} is JSON, not a scenario; if it is a Hugging Face configuration, use "
+                         f"--model {arguments.scenario}")
+    return str(arguments.scenario)
+
+
+def foreign_keys(arguments: argparse.Namespace, source: Source, changes: dict[str, Any]) -> ForeignKeys:
     """The keys in files of other projects; they replace keys of the scenario, and --set replaces them."""
     read = [foreign.hugging_face(arguments.model)] if arguments.model else []
     if arguments.ds_config or arguments.fsdp_config:
-        scenario = scenario_of(arguments.scenario, changes, python=not arguments.no_python)
+        scenario = scenario_of(source, changes, python=not arguments.no_python)
         if scenario.variant:
             raise UsageError(f"{arguments.scenario} has rows of its own, [[variant]], which override the stage of "
                              f"that file; use a scenario without [[variant]]")

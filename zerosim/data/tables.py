@@ -68,7 +68,7 @@ def parquet_arrays(stream: IO[bytes], target: str, fault: DataFault) -> dict[str
     if sum(are_words) * table.num_rows > MOST_WORDS:
         raise fault(f"a Parquet file has at most {MOST_WORDS:,} cells in columns of words or with missing values; give "
                     "fewer rows")
-    columns = [[str(cell) for cell in each.to_pylist()] if words else each.to_numpy()
+    columns = [["" if cell is None else str(cell) for cell in each.to_pylist()] if words else each.to_numpy()
                for each, words in zip(table.columns, are_words, strict=True)]
     return split_off(table.column_names, columns, target, fault)
 
@@ -96,8 +96,10 @@ def numbers(name: str, column: Sequence[str] | Array, fault: DataFault) -> Array
         try:
             found[row] = float(cell)
         except ValueError:
-            raise fault(f"column {name!r}, row {row + 2} is {cell[:40]!r}; expected a number; only the target may "
-                        f"hold words") from None
+            what = "is empty; fill it or delete the row" if not cell.strip() else (
+                f"is {cell[:40]!r}; give a number: only the target may hold words, so replace a column of categories "
+                f"by one of 0 and 1 for each category")
+            raise fault(f"column {name!r}, row {row + 2} {what}") from None
     return found
 
 

@@ -1,13 +1,14 @@
 """Advice: the changes to a scenario that make a row fit; each is planned before it is named."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Any, NamedTuple
 
+from zerosim.plan.planned_row import PlannedRow
 from zerosim.scenario.schema import Scenario
-from zerosim.words import joined
+from zerosim.words import duration, joined
 
 SHORTEST = 256
 """Sequences are not shortened below this number of tokens."""
@@ -29,13 +30,23 @@ class Change(NamedTuple):
         return replace(scenario, **{self.section: changed})
 
 
-def advice(scenario: Scenario, missing_bytes: Callable[[Scenario], int]) -> str:
+def advice(scenario: Scenario, planned: Callable[[Scenario], PlannedRow]) -> str:
     """A sentence that names changes with which the only row of `scenario` fits: single ones, or else several together.
 
-    `missing_bytes` plans a scenario and returns the bytes by which it exceeds the device's memory.
+    `planned` returns the row of a scenario. Beside a change that offloads are the host's memory and the step's time.
     """
+    def row(changes: Iterable[Change]) -> PlannedRow:
+        return planned(reduce(lambda done, change: change.made(done), changes, scenario))
+
     def fits(changes: Iterable[Change]) -> bool:
-        return not missing_bytes(reduce(lambda done, change: change.made(done), changes, scenario))
+        return row(changes).fits
+
+    def price(changes: Sequence[Change]) -> str:
+        if not any(change.key == "offload_optimizer" for change in changes):
+            return ""
+        found = row(changes)
+        host = f"{found.far_bytes('host') / 1e9:,.1f} GB of host memory"
+        return f" ({host} for each device, {duration(found.step_seconds)} a step)"
 
     changes = list(possible(scenario))
     alone: dict[str, Change] = {}
@@ -43,12 +54,13 @@ def advice(scenario: Scenario, missing_bytes: Callable[[Scenario], int]) -> str:
         if change.key not in alone and fits([change]):
             alone[change.key] = change
     if alone:
-        return f"it would fit with {' or '.join(change.words for change in alone.values())}"
+        return f"it would fit with {' or '.join(change.words + price([change]) for change in alone.values())}"
     together: dict[str, Change] = {}
     for change in changes:
         together[change.key] = change
         if fits(together.values()):
-            return f"it would fit with {joined([each.words for each in needed(together, fits)])}"
+            found = needed(together, fits)
+            return f"it would fit with {joined([each.words for each in found])}{price(found)}"
     return "no supported change makes it fit; use a smaller model or a device with more memory"
 
 
@@ -72,8 +84,8 @@ def possible(scenario: Scenario) -> Iterator[Change]:
     if parallel.stages != ("zero3",):
         yield Change("parallel", "stages", ("zero3",))
     yield from (Change("train", "micro_batch", each) for each in halves(train.micro_batch, 1))
-    if cluster.optimizer != "host":
-        yield Change("cluster", "optimizer", "host")
+    if parallel.offload_optimizer == "none":
+        yield Change("parallel", "offload_optimizer", "host")
     yield from (Change("model", "sequence", each) for each in halves(model.sequence, SHORTEST))
 
 

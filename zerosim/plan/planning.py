@@ -65,6 +65,12 @@ class Plan:
         return max(fitting, key=lambda row: row.tokens_per_second, default=None)
 
     @property
+    def fewest(self) -> PlannedRow | None:
+        """The fastest of the rows that fit on the fewest devices."""
+        return min((row for row in self.rows if row.fits), default=None,
+                   key=lambda row: (row.config.ranks, -row.tokens_per_second))
+
+    @property
     def judged(self) -> list[PlannedRow]:
         """The rows that the scenario's claims concern: those on its own number of ranks and without swept keys."""
         return [row for row in self.rows if row.config.ranks == self.scenario.world.ranks and not row.swept]
@@ -116,6 +122,7 @@ class Plan:
             "broken": self.broken,
             "not_judged": [claim.words for claim in self.claims if claim.broken is None],
             "best": None if self.best is None else self.best.name,
+            "fewest_ranks": None if self.fewest is None else self.fewest.config.ranks,
             "rows": [row.document() for row in self.rows],
             "advice": self.advice,
             "answers": None if self.answers is None else self.answers.document(),
@@ -154,7 +161,7 @@ def plan(scenario: Scenario, swept: Sequence[Swept], ranks: Sequence[int], task_
 def advised(rows: Sequence[PlannedRow], task_of: TaskOf) -> str:
     """The changes that make the row fit that exceeds memory by least."""
     nearest = min(rows, key=lambda row: row.missing_bytes)
-    return f"{nearest.name}: {advice(nearest.scenario, lambda each: planned(each, (), task_of)[0].missing_bytes)}"
+    return f"{nearest.name}: {advice(nearest.scenario, lambda each: planned(each, (), task_of)[0])}"
 
 
 def planned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> list[PlannedRow]:

@@ -35,7 +35,6 @@ from zerosim.plan.costs import Costs, of_rank
 from zerosim.plan.skipping import Skipping
 from zerosim.plan.timed import HostMemory, OnTheClock, Timed, TimedLane, TimedWire, UpdateRoom
 from zerosim.sharding import padded
-from zerosim.stages.feedback import RESIDUAL
 from zerosim.stages.replica import Replica
 from zerosim.training.build import gathering, kept, reduce_scatter, replica
 from zerosim.training.config import Config
@@ -159,8 +158,7 @@ def on_shapes(
     cluster = comm.costs.cluster
     called = cluster.device.calls is not None
     uncounted = uncounted_on(config, cluster)
-    allocate = counted_but(
-        uncounted, cluster.optimizer_on_host, ObservedAllocator(charged(extent, comm) if called else extent, ledger))
+    allocate = counted_but(uncounted, ObservedAllocator(charged(extent, comm) if called else extent, ledger))
     performer = (CallByCall if called else Performer)(comm.clock, comm.costs, allocate)
     segments = SeenSegments(ledger.pass_by, uncounted, performer.carry_out, performer.charge)
     players = Player if called or each_segment else segments.player
@@ -204,13 +202,11 @@ def uncounted_on(config: Config, cluster: Cluster) -> Uncounted:
     return uncounted
 
 
-def counted_but(uncounted: Uncounted, optimizer_on_host: bool, counted: Allocator) -> Allocator:
-    """The allocator `counted`, which does not count arrays outside the device's memory."""
+def counted_but(uncounted: Uncounted, counted: Allocator) -> Allocator:
+    """The allocator `counted`, which does not count arrays that have no memory."""
 
     def allocate(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
-        on_host = optimizer_on_host and kind == "optimizer" and not owner.endswith(RESIDUAL)
-        elsewhere = on_host or uncounted(shape, owner)
-        return (extent if elsewhere else counted)(shape, dtype, kind=kind, owner=owner)
+        return (extent if uncounted(shape, owner) else counted)(shape, dtype, kind=kind, owner=owner)
 
     return allocate
 

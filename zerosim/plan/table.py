@@ -14,7 +14,7 @@ from zerosim.plan.planning import Plan
 from zerosim.plan.questions import Answers
 from zerosim.plan.software import Software
 from zerosim.show.grid import Column, show_grid, show_words
-from zerosim.words import FAR, common_unit, ignored_in_words, in_unit, joined, joined_names, plural
+from zerosim.words import FAR, common_unit, duration, ignored_in_words, in_unit, joined, joined_names, plural
 
 
 def show_plan(console: Console, plan: Plan) -> None:
@@ -83,7 +83,8 @@ def answered(answers: Answers, names: Sequence[str]) -> list[str]:
 
 
 def long_duration(seconds: float) -> str:
-    """
+    """A duration in minutes or hours.
+
     >>> long_duration(90), long_duration(5400), long_duration(inf)
     ('1.5 min', '1.5 h', 'never')
     """
@@ -114,12 +115,19 @@ def names_of(rows: Sequence[PlannedRow]) -> list[str]:
 
 
 def sentence(plan: Plan) -> str:
-    """A sentence about the best row that fits."""
-    best = plan.best
-    if best is None:
+    """A sentence about the best row that fits, and the best one on the fewest devices."""
+    best, fewest = plan.best, plan.fewest
+    if best is None or fewest is None:
         return f"Nothing fits. {plan.advice}"
-    name = names_of(plan.rows)[plan.rows.index(best)]
-    return f"Best that fits: {name}, {best.tokens_per_second:,.0f} {unit_of_data(best)} a second on each device"
+
+    def named(row: PlannedRow) -> str:
+        return f"{names_of(plan.rows)[plan.rows.index(row)]}, {row.tokens_per_second:,.0f}"
+
+    speed = f"{unit_of_data(best)} a second on each"
+    if fewest.config.ranks < best.config.ranks:
+        return f"Fewest devices that fit: {named(fewest)} {speed}; fastest: {named(best)}"
+    several = len({row.config.ranks for row in plan.rows}) > 1
+    return f"{'Fewest devices that fit, and fastest' if several else 'Best that fits'}: {named(best)} {speed} device"
 
 
 def legend(rows: Sequence[PlannedRow]) -> list[tuple[str, str]]:
@@ -185,18 +193,6 @@ def columns(rows: Sequence[PlannedRow]) -> list[Column]:
         Column("HFU", [f"{row.hfu:.1%}" for row in rows]),
         Column(f"{what}/s\na device", [f"{row.tokens_per_second:,.0f}" for row in rows]),
     ]
-
-
-def duration(seconds: float) -> str:
-    """A duration with three digits, in a suitable unit.
-
-    >>> duration(12.345), duration(0.0123), duration(0.0000012)
-    ('12.3 s', '12.3 ms', '1.2 µs')
-    """
-    for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")):
-        if seconds * factor >= 1 or unit == "µs":
-            return f"{seconds * factor:.3g} {unit}"
-    raise AssertionError
 
 
 def show_scaling(console: Console, rows: Sequence[PlannedRow]) -> None:

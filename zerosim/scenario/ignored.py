@@ -37,7 +37,7 @@ def publishes_nothing(stage: Stage) -> str:
 
 
 def gathers_nothing(stage: Stage) -> str:
-    return "" if stage.gathers else "its ranks keep full weights, and gather none"
+    return "" if stage.gathers else "it gathers no weights during the pass"
 
 
 BY_STAGE: tuple[tuple[str, Container[Any], Callable[[Stage], str]], ...] = (
@@ -60,7 +60,7 @@ def ignored_by_stage(stage: str, said: Mapping[str, Any]) -> dict[str, str]:
     """The keys among `said` without effect on a stage, with the reason.
 
     >>> ignored_by_stage("ddp", {"prefetch": True, "overlap": True})
-    {'prefetch': 'its ranks keep full weights, and gather none'}
+    {'prefetch': 'it gathers no weights during the pass'}
     >>> ignored_by_stage("ddp", {"prefetch": False})
     {}
     """

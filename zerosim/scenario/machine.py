@@ -19,7 +19,6 @@ KERNELS = ("written", "fused")
 PRODUCTS = ("weights", "fp8", "fp8_rowwise")
 SOFTWARE = ("", "eager", "compiled", "fused")
 LOSSES = ("", "whole", "compiled", "chunked")
-PLACES = ("device", "host")
 ATTENTION = ("", "flash2", "flash3")
 
 
@@ -123,8 +122,6 @@ class ClusterKeys:
     empty: the software's usual way."""
     reserve: float | str = word_or_number("usual", at_least=0, below=10)
     """The reserve of an allocator, as a share of the memory in use; `usual`: the software's."""
-    optimizer: str = choice("device", PLACES)
-    """The tier that holds optimizer states and computes updates: the device, or the host."""
     products: str = choice("weights", PRODUCTS)
     """The precision in which weights are multiplied: their own, or 8 bits, to which both operands are cast each time,
     with a scale for each array or for each row."""

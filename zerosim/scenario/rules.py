@@ -276,9 +276,10 @@ def section_values(
     own = {key: value for name in named for key, value in allowed[name].own(named[name], table, path, origin).items()}
     for name in table:
         if name not in allowed and name not in own:
-            raise unknown(name, (*allowed, *own), path, origin, homes=[
+            moved = MOVED.get(dotted((*path, name)), [])
+            raise unknown(name, (*allowed, *own), path, origin, homes=[*moved, *(
                 dotted((*path, section, name)) for section, rule in allowed.items()
-                if isinstance(rule, SectionRule) and name in rules(rule.section)])
+                if isinstance(rule, SectionRule) and name in rules(rule.section))])
     ours = {name: allowed[name].read(table[name], (*path, name), origin) for name in table
             if name not in own and name not in named}
     return named | ours | ({"own": own} if own else {})
@@ -288,6 +289,10 @@ def rules(section: type[Any]) -> dict[str, Rule]:
     """The keys of a section: those of its fields that have a rule."""
     fields = dataclasses.fields(section)
     return {each.name: each.metadata["rule"] for each in fields if "rule" in each.metadata}
+
+
+MOVED = {"cluster.optimizer": ["parallel.offload_optimizer"]}
+"""Former keys, and those that say the same now."""
 
 
 def unknown(

@@ -120,7 +120,11 @@ class Scenario:
     def _check_kind(self) -> None:
         kind, default = self.model.kind, ModelKeys()
         for key in others_keys(kind):
-            if getattr(self.model, key) != getattr(default, key):
+            if getattr(self.model, key) == getattr(default, key):
+                continue
+            if self.origin.is_override(("model", "kind")) and not self.origin.is_override(("model", key)):
+                object.__setattr__(self, "model", dataclasses.replace(self.model, **{key: getattr(default, key)}))
+            else:
                 other = next(name for name, each in MODELS.items() if key in each.own_keys)
                 raise self.origin.error(
                     f"model.{key} is for model.kind {other}, and this is {kind}; leave it out, or set model.kind to "

@@ -116,7 +116,7 @@ def shares(stage: StageWords, *ranks: int) -> str:
     if not cut:
         return f"every rank keeps all {joined(whole)}"
     return f"keeps {share} of {joined(cut)}, all {joined(whole)}" if whole else (
-        f"keeps {share} of all, gathers weights for use")
+        f"keeps {share} of {joined(cut)}, gathers weights for use")
 
 
 class BarKind(NamedTuple):

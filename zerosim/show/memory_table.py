@@ -33,6 +33,19 @@ def show_estimate(console: Console, estimate: Estimate) -> None:
     show_notes(console, [unit.legend, *estimate.notes])
 
 
+def show_scaling(console: Console, *estimates: Estimate) -> None:
+    """Show the sum of each stage in bytes, with a column for each number of ranks."""
+    first = estimates[0]
+    unit = next(unit for unit in UNITS if largest(first.rows) >= unit.least)
+    show_title(console, f"Model states of {first.parameters:,} parameters on each rank")
+    show_words(console, first.basis, most=PAGE_COLUMNS)
+    console.print()
+    show_grid(console, [STAGES[row.stage].title for row in first.rows], [
+        Column(f"{each.ranks:,} ranks\n{unit.name}", [two_decimals(row.states.total / unit.size) for row in each.rows])
+        for each in estimates])
+    show_notes(console, [unit.legend, *first.notes])
+
+
 def show_activations(console: Console, found: BlockActivations) -> None:
     """Show the activations of a transformer's micro-batch: kept ones, and the peak."""
     unit = next(unit for unit in UNITS if found.peak_bytes >= unit.least)

@@ -115,7 +115,7 @@ class LocalWorld:
 
     @property
     def words(self) -> str:
-        return f"{counted(self.ranks)} in this process (local world; mpirun -n {self.ranks} makes them real)"
+        return f"{counted(self.ranks)} simulated in this process (mpirun -n {self.ranks}: one process per rank)"
 
     def run(self, program: Callable[[Communicator], Result]) -> list[Result]:
         return spawn(program, self.ranks, seed=self.seed, sends=self.sends, limit_seconds=self.limit_seconds)

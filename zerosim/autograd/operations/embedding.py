@@ -52,7 +52,7 @@ def positions_backward(upstream: Array, into: dict[str, Array], *, empty: Empty)
 
 
 def positions_shape(x: Shape, weight: Shape) -> Shape:
-    """The shape of x. Raises `ZerosimError` if there are more places than rows of weight, or rows of another length."""
+    """The shape of x. Raises `ZerosimError` for more positions than rows of weight, or rows of a different length."""
     if len(x) != 3 or len(weight) != 2 or x[1] > weight[0] or x[2:] != weight[1:]:
         raise refuse("positions", "x (B, T, n), weight (at least T, n)", x, weight)
     return x

@@ -145,11 +145,11 @@ def scenario_of(line: RunLine) -> Scenario:
             accumulation="micro_batch" if stage in ("zero2", "zero3") else "boundary",
             reduce_dtype="fp32" if "reduce fp32" in notes else "weights",
             param_dtype="bf16" if in_fsdp else "weights", autocast=line["precision"] if autocast else "none",
+            offload_optimizer=said_in(notes, ON_HOST) or "none",
         ),
         cluster=ClusterKeys(
             software=said_in(notes, SOFTWARE) or UNNAMED.get(line["source"], "eager"),
             loss="chunked" if "tiled" in notes else compiled_loss,
-            optimizer=said_in(notes, ON_HOST) or "device",
             device=said_in(notes, DEVICES) or DEVICE_OF.get(line["source"], line["device"]), devices_per_host=per_host,
             between=said_in(notes, BETWEEN), kernels="fused",
             products="weights" if line["precision"] != "fp8" else said_in(notes, SCALES) or "fp8",
