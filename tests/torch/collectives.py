@@ -198,6 +198,9 @@ def check_what_is_in_pieces(rank, size):
     columns = brought(rank, 12).reshape(3, 4).T
     dist.all_reduce(columns)
     same(columns, all_brought(size, 12).sum(0).reshape(3, 4).T)
+    negative = torch._neg_view(brought(rank))
+    dist.all_reduce(negative)
+    same(negative.resolve_neg(), -all_brought(size).sum(0))
     every_other = torch.zeros(10)[::2]
     every_other.copy_(brought(rank))
     dist.broadcast(every_other, size - 1)

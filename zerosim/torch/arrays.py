@@ -20,6 +20,21 @@ NARROW = {
 """The dtypes of PyTorch that NumPy itself lacks: integers of their width, and the dtypes of ml_dtypes."""
 
 
+class Exported:
+    """A tensor for `numpy.from_dlpack`, without the checks of devices and versions that `Tensor.__dlpack__` makes."""
+
+    __slots__ = ("_tensor",)
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return torch._C._to_dlpack_versioned(self._tensor)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
 def flat(tensor: Any, what: str) -> Array:
     """The elements of a contiguous tensor on one axis, in the tensor's own memory; `what` names the operation in
     errors.
@@ -36,10 +51,10 @@ def flat(tensor: Any, what: str) -> Array:
     plain = tensor.detach() if tensor.requires_grad else tensor
     if plain.dtype in NARROW:
         whole, narrow = NARROW[plain.dtype]
-        found: Array = np.from_dlpack(plain.view(whole)).view(narrow)
+        found: Array = np.from_dlpack(Exported(plain.view(whole))).view(narrow)
         return found.reshape(-1)
     try:
-        found = np.from_dlpack(plain)
+        found = np.from_dlpack(Exported(plain))
     except (BufferError, TypeError, RuntimeError) as error:
         raise CollectiveError(f"{what} of {tensor.dtype} is not supported: {error}") from error
     return found.reshape(-1)
@@ -50,6 +65,8 @@ def dense(tensor: Any, what: str) -> Any:
     if not tensor.is_cpu or tensor.layout is not torch.strided:
         raise CollectiveError(
             f"{what} of a tensor on {tensor.device}, {tensor.layout} is not supported; use a dense tensor on the CPU")
+    if tensor.is_conj() or tensor.is_neg():
+        return tensor.resolve_conj().resolve_neg()
     return tensor.contiguous()
 
 

@@ -10,7 +10,6 @@ channel, so they never mix with collectives.
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from datetime import timedelta
 from types import FunctionType
 from typing import Any
@@ -110,7 +109,8 @@ class Group(dist.ProcessGroup):
         def do(comm: Communicator) -> None:
             for array, how, tensor in zip(landing.arrays, reduction, tensors, strict=True):
                 how.before(array)
-                ring.all_reduce(Signed(comm, op, tensor.shape), split(array, comm.size), how.function)
+                signed = Signed(comm, how, array.dtype, tensor.shape)
+                ring.all_reduce(signed, split(array.view(signed.dtype), comm.size), signed.function)
                 how.after(array)
             landing.finish()
 
@@ -136,7 +136,8 @@ class Group(dist.ProcessGroup):
                 how = reducing("reduce", opts.reduceOp, array, comm.size)
                 vector = array if comm.rank == root else array.copy()
                 how.before(vector)
-                tree.reduce(Signed(comm, opts.reduceOp, tensor.shape), vector, root, how.function)
+                signed = Signed(comm, how, vector.dtype, tensor.shape)
+                tree.reduce(signed, vector.view(signed.dtype), root, signed.function)
                 how.after(vector)
             landing.finish()
 
@@ -323,8 +324,9 @@ class Group(dist.ProcessGroup):
         named, owner, comm = self._named(name, do), calling(self._name), self.comm
         take_turn = self._turns.begin if is_async else self._turns.now
         self._begun += 1
-        traced = f"c10d::{name.replace('all_', 'all').replace('to_all', 'toall')}_"
-        with record_function(traced) if _profiler_enabled() else nullcontext():
+        if not _profiler_enabled():
+            return take_turn(lambda: named(owner, comm), outputs)
+        with record_function(f"c10d::{name.replace('all_', 'all').replace('to_all', 'toall')}_"):
             return take_turn(lambda: named(owner, comm), outputs)
 
 
@@ -339,7 +341,8 @@ def scattered(comm: Communicator, chunks: Any, into: Array, op: Any) -> None:
     how = reducing("reduce_scatter", op, into, comm.size)
     for chunk in chunks:
         how.before(chunk)
-    ring.reduce_scatter(Signed(comm, op, into.shape), chunks, how.function)
+    signed = Signed(comm, how, into.dtype, into.shape)
+    ring.reduce_scatter(signed, [chunk.view(signed.dtype) for chunk in chunks], signed.function)
     into[...] = chunks[comm.rank]
     how.after(into)
 

@@ -8,7 +8,6 @@ Their messages are therefore sent as elements of a dtype that names the reductio
 a message of another dtype.
 """
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -18,14 +17,13 @@ from torch.distributed import ReduceOp
 from zerosim.allocation import Array
 from zerosim.comm import Communicator, ElementByElement, Reduction
 from zerosim.errors import CollectiveError, LengthError
-from zerosim.worlds.delivery import deliver
 from zerosim.worlds.here import HERE, spaced
 
-FUNCTIONS: dict[str, Reduction] = {
+FUNCTIONS: dict[str, np.ufunc] = {
     "SUM": np.add, "AVG": np.add, "PREMUL_SUM": np.add, "PRODUCT": np.multiply, "MIN": np.minimum, "MAX": np.maximum,
     "BAND": np.bitwise_and, "BOR": np.bitwise_or, "BXOR": np.bitwise_xor,
 }
-NAMES = {getattr(ReduceOp, name): name for name in FUNCTIONS}
+NAMES = {int(getattr(ReduceOp, name)): name for name in FUNCTIONS}
 WHOLE = "?bhilqBHILQ"
 """NumPy's letters for booleans and integers."""
 
@@ -33,7 +31,8 @@ WHOLE = "?bhilqBHILQ"
 class Reducing(NamedTuple):
     """A reduction of PyTorch, for a given number of ranks."""
 
-    function: Reduction
+    name: str
+    function: np.ufunc
     factor: Any = None
     divisor: int | None = None
 
@@ -59,74 +58,77 @@ def reducing(what: str, op: Any, array: Array, size: int) -> Reducing:
     Traceback (most recent call last):
     zerosim.errors.CollectiveError: reduce by avg of int64 is not supported; use sum, and divide
     """
-    name = named(op)
-    if name not in FUNCTIONS:
-        raise CollectiveError(f"{what} by {name.lower()} is not supported; use {', '.join(FUNCTIONS).lower()}")
-    letter = array.dtype.char
-    if name == "AVG" and letter in WHOLE:
-        raise CollectiveError(f"{what} by avg of {array.dtype} is not supported; use sum, and divide")
-    if name in ("BAND", "BOR", "BXOR") and letter not in WHOLE:
-        raise CollectiveError(f"{what} by {name.lower()} of {array.dtype} is not supported: only whole numbers and "
-                              "booleans have bits")
-    if name == "PREMUL_SUM":
-        factor = op.factor
-        return Reducing(np.add, factor.item() if hasattr(factor, "item") else factor)
-    return Reducing(FUNCTIONS[name], divisor=size if name == "AVG" else None)
-
-
-def named(op: Any) -> str:
-    """
-    >>> named(ReduceOp.SUM), named(ReduceOp(ReduceOp.MAX))
-    ('SUM', 'MAX')
-    """
-    kind = getattr(op, "op", op)
-    return NAMES.get(kind) or str(kind.name)
+    found = of_kind(what, int(getattr(op, "op", op)), array.dtype, size)
+    if found.name != "PREMUL_SUM":
+        return found
+    return found._replace(factor=op.factor.item() if hasattr(op.factor, "item") else op.factor)
 
 
 @cache
-def signed_dtype(dtype: np.dtype[Any], words: str) -> np.dtype[Any]:
-    """The dtype of one field of `dtype` that has `words` as its name."""
-    return np.dtype([(words, dtype)])
+def of_kind(what: str, kind: int, dtype: np.dtype[Any], size: int) -> Reducing:
+    """The reduction of this kind, without the factor of a `PREMUL_SUM`."""
+    name = NAMES.get(kind, "UNUSED")
+    if name not in FUNCTIONS:
+        raise CollectiveError(f"{what} by {name.lower()} is not supported; use {', '.join(FUNCTIONS).lower()}")
+    if name == "AVG" and dtype.char in WHOLE:
+        raise CollectiveError(f"{what} by avg of {dtype} is not supported; use sum, and divide")
+    if name in ("BAND", "BOR", "BXOR") and dtype.char not in WHOLE:
+        raise CollectiveError(f"{what} by {name.lower()} of {dtype} is not supported: only whole numbers and "
+                              "booleans have bits")
+    return Reducing(name, FUNCTIONS[name], divisor=size if name == "AVG" else None)
 
 
 class Unsigned(ElementByElement):
-    """`function` for arrays of the dtype of one field."""
+    """`function` for arrays of `dtype`, which has one field: elements of `plain`, under a name that is a signature."""
 
-    def __init__(self, function: Reduction, dtype: np.dtype[Any]) -> None:
-        self._function, self._dtype = function, dtype
+    def __init__(self, function: np.ufunc, plain: np.dtype[Any], name: str, shape: tuple[int, ...]) -> None:
+        self._function, self.plain = function, plain
+        self.words = f"{name.lower()} of {list(shape)}"
+        self.dtype = np.dtype([(self.words, plain)])
 
     def reduce_into(self, arrived: Any, into: Any) -> None:
-        deliver(arrived.view(self._dtype), into.view(self._dtype), self._function)
+        plain = into[self.words]
+        self._function(arrived[self.words], plain, out=plain)
+
+
+unsigned = cache(Unsigned)
+"""The same instance for the same arguments: making one takes longer than a small message."""
 
 
 class Signed:
-    """A communicator of the messages of one reduction; refuses those of another reduction or of other shapes."""
+    """A communicator of the messages of one reduction; refuses those of another reduction or of other shapes.
 
-    def __init__(self, comm: Communicator, op: Any, shape: Sequence[int]) -> None:
+    Its messages are views of arrays as `dtype`, which `function` reduces.
+    """
+
+    def __init__(self, comm: Communicator, how: Reducing, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         self.rank, self.size = comm.rank, comm.size
-        self._comm, self._words = comm, f"{named(op).lower()} of {list(shape)}"
+        self.function = unsigned(how.function, dtype, how.name, shape)
+        self.dtype = self.function.dtype
+        self.send = comm.send
+        self._comm = comm
 
     def exchange(
         self, outgoing: Array, *, to: int, into: Array, source: int, reduce: Reduction | None = None
     ) -> None:
-        signed = signed_dtype(into.dtype, self._words)
-        self._receive(self._comm.exchange, into, source, reduce, outgoing=outgoing.view(signed), to=to)
-
-    def send(self, outgoing: Array, *, to: int) -> None:
-        self._comm.send(outgoing.view(signed_dtype(outgoing.dtype, self._words)), to=to)
+        if reduce is None:  # ranks that differ do not come here: an all-reduce begins with exchanges that reduce
+            outgoing, into = outgoing[self.function.words], into[self.function.words]
+        try:
+            self._comm.exchange(outgoing, to=to, into=into, source=source, reduce=reduce)
+        except LengthError as error:
+            raise self._refusal(error, into, source) from error
 
     def recv(self, *, into: Array, source: int, reduce: Reduction | None = None) -> None:
-        self._receive(self._comm.recv, into, source, reduce)
-
-    def _receive(self, call: Any, into: Array, source: int, reduce: Reduction | None, **sending: Any) -> None:
-        how, signed = None if reduce is None else Unsigned(reduce, into.dtype), signed_dtype(into.dtype, self._words)
         try:
-            call(into=into.view(signed), source=source, reduce=how, **sending)
+            self._comm.recv(into=into, source=source, reduce=reduce)
         except LengthError as error:
-            if error.arrived.nbytes != into.nbytes:
-                said = str(error).replace(" of another dtype", "").replace(str(signed), f"{into.dtype}, {self._words}")
-                raise LengthError(said, error.arrived) from error
-            raise CollectiveError(
-                f"ranks {self.rank} and {source} of the group differ{spaced(HERE.location)}: rank {self.rank} asks for "
-                f"the {self._words}, {into.dtype}, and rank {source} for another reduction, shape or dtype; give all "
-                "ranks the same") from error
+            raise self._refusal(error, into, source) from error
+
+    def _refusal(self, error: LengthError, into: Array, source: int) -> CollectiveError:
+        words, plain = self.function.words, self.function.plain
+        if error.arrived.nbytes != into.nbytes:
+            said = str(error).replace(" of another dtype", "").replace(str(self.dtype), f"{plain}, {words}")
+            return LengthError(said, error.arrived)
+        return CollectiveError(
+            f"ranks {self.rank} and {source} of the group differ{spaced(HERE.location)}: rank {self.rank} asks for "
+            f"the {words}, {plain}, and rank {source} for another reduction, shape or dtype; give all ranks the same")
