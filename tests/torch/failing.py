@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 
 way = sys.argv[1]
+if way == "early" and os.environ["RANK"] == "1":
+    raise ValueError("planted before there is a group")
 SHORT = ("stays_away", "nobody_sends")
 dist.init_process_group("gloo", timeout=timedelta(seconds=2) if way in SHORT else None)
 rank = dist.get_rank()

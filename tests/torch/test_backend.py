@@ -40,13 +40,14 @@ def test_programs_of_others_compute_what_they_do_over_gloo():
 
 @pytest.mark.mpi
 @pytest.mark.parametrize(("way", "code", "said"), [
+    ("early", 3, "ValueError: planted before there is a group"),
     ("raises", 3, "ValueError: planted on rank 1"),
     ("dies", 9, "no rank can go on: rank 1 has died"),
-    ("brings_less", 3, "in the all_reduce of failing.py:23, step 1: both sides must name the same length"),
-    ("brings_less_beside", 3, "in the all_reduce of failing.py:25, step 1: both sides must name the same length"),
-    ("calls_another", 3, "of failing.py:27, step 1: both sides must name the same length"),
+    ("brings_less", 3, "in the all_reduce of failing.py:25, step 1: both sides must name the same length"),
+    ("brings_less_beside", 3, "in the all_reduce of failing.py:27, step 1: both sides must name the same length"),
+    ("calls_another", 3, "of failing.py:29, step 1: both sides must name the same length"),
     ("leaves", 7, "rank 1 has ended by sys.exit(7) while others run"),
-    ("stays_away", 3, "rank 1 computes at failing.py:29 in step 1; rank 2 waits for a message from rank 1 in the all_"),
+    ("stays_away", 3, "rank 1 computes at failing.py:31 in step 1; rank 2 waits for a message from rank 1 in the all_"),
     ("nobody_sends", 3, "rank 1 waited 2 s for a message from any rank: rank 0 "),
     ("waits_a_second", 3, "waited 1 s, the timeout of this wait, for a message from rank 0"),
     ("exits", 5, ""),
@@ -55,6 +56,7 @@ def test_a_rank_that_fails_ends_all(way, code, said):
     outcome = zerosim_torch(3, "tests/torch/failing.py", way)
     assert outcome.returncode == code, outcome.stderr
     assert said in outcome.stderr
+    assert outcome.stderr.count('  File "') == (way in ("early", "raises"))
     assert outcome.stderr.count("zerosim: ") == bool(said)
 
 
@@ -99,6 +101,8 @@ def test_ranks_are_the_launchers_whatever_a_parent_was(words, said):
 @pytest.mark.parametrize(("last", "code", "said"), [
     ("pass", 0, ""),
     ("torch.zeros(1).to(5).pin_memory(); torch.cuda.set_device(5)", 2, "torch.cuda.set_device(5): --cpu has one"),
+    ("torch.cuda.nvtx.range_push('a'); torch._C._cuda_setDevice(0)", 2,
+     "module 'torch._C' has no attribute '_cuda_setDevice' at gpus.py:16: --cpu does not map this function of CUDA"),
 ])
 def test_a_script_for_gpus_runs_on_the_cpu(tmp_path, last, code, said):
     script = tmp_path / "gpus.py"

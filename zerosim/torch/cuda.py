@@ -10,12 +10,15 @@ Everything else of `torch.cuda` that needs a GPU raises a `UsageError` that name
 """
 
 import os
+import re
 import sys
 import time
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import wraps
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _device, data
 
 from zerosim.errors import UsageError
+from zerosim.torch.places import PACKAGES, passes_on
 
 CPU = torch.device("cpu")
 FACTORIES = (
@@ -38,6 +42,8 @@ CLASSES = (DistributedDataParallel, fsdp.FullyShardedDataParallel, device_mesh.D
            data.DataLoader, torch.autocast, torch.amp.GradScaler)
 DROPPED = ("device_ids", "output_device")
 """Arguments that name the GPUs of a rank."""
+ON_A_GPU = re.compile(r"(?i)\b_?(cuda|nccl|nvtx|nvidia)|torch\._C\._cuda")
+"""Words in errors of functions that need a GPU."""
 
 
 def on_cpu(value: Any) -> Any:
@@ -167,6 +173,8 @@ class Gpus:
             "mem_get_info": always((total, total)), "memory_summary": always(""),
             "memory_stats": lambda *_: defaultdict(int), "Event": Instant, "Stream": Stream,
             "current_stream": lambda *_: Stream(), "default_stream": lambda *_: Stream(),
+            "get_rng_state": always(torch.get_rng_state()), "initial_seed": torch.initial_seed,
+            "is_current_stream_capturing": always(False),
             "stream": always(nullcontext()), "device": always(nullcontext()), "_lazy_init": refuse,
         }
 
@@ -193,6 +201,8 @@ def cuda_is_the_cpu() -> Iterator[None]:
         (torch, "Generator", Generator), (torch.Tensor, "cuda", itself),
         (torch.Tensor, "to", numbered(torch.Tensor.to, 1)),
         (torch.nn.Module, "to", numbered(torch.nn.Module.to, 1)),
+        (torch.Tensor, "record_stream", itself),
+        *((torch.cuda.nvtx, name, itself) for name in ("range_push", "mark")), (torch.cuda.nvtx, "range_pop", nothing),
         (torch.Tensor, "pin_memory", itself), (torch.nn.Module, "cuda", itself),
         (dist, "is_nccl_available", lambda: True),
         *((torch, name, mapped(getattr(torch, name))) for name in FACTORIES),
@@ -208,6 +218,13 @@ def cuda_is_the_cpu() -> Iterator[None]:
     put(changes)
     try:
         yield
+    except (AttributeError, AssertionError, ImportError, RuntimeError, TypeError) as error:
+        if not ON_A_GPU.search(str(error)):
+            raise
+        lines = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)
+                 if not frame.filename.startswith(PACKAGES) and not passes_on(frame.filename)]
+        raise UsageError(f"{str(error).splitlines()[0]} at {lines[-1]}: --cpu does not map this function of CUDA; "
+                         "remove the call, or run it on a GPU") from error
     finally:
         put(before)
 
@@ -215,6 +232,10 @@ def cuda_is_the_cpu() -> Iterator[None]:
 def put(changes: Sequence[tuple[Any, str, Any]]) -> None:
     for owner, name, value in changes:
         setattr(owner, name, value)
+
+
+def nothing() -> None:
+    """Ends a range for NVIDIA's profiler."""
 
 
 def itself(thing: Any, *_: Any, **__: Any) -> Any:

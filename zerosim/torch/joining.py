@@ -100,9 +100,13 @@ def aloud(hook: Hook, stderr: TextIO) -> Hook:
     """
     def speaking(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         sys.stderr = stderr
-        cause = WATCH.failure
-        if cause is not None and kind is RuntimeError and str(cause) in str(error):
-            kind, error, trace = type(cause), cause, cause.__traceback__
-        hook(kind, error, trace)
+        cause = wrapped_by(error)
+        hook(type(cause), cause, cause.__traceback__)
 
     return speaking
+
+
+def wrapped_by(error: BaseException) -> BaseException:
+    """The exception of an asynchronous collective that C++ code has made a `RuntimeError` of; else `error` itself."""
+    cause = WATCH.failure
+    return cause if cause is not None and type(error) is RuntimeError and str(cause) in str(error) else error

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -26,8 +27,10 @@ from zerosim.instruments.trace import Trace
 from zerosim.scenario.fault import Fault
 from zerosim.torch.document import collected, document
 from zerosim.torch.group import refused
+from zerosim.torch.joining import wrapped_by
 from zerosim.torch.memory import Live
 from zerosim.torch.watching import WATCH
+from zerosim.worlds.last_words import BROKE
 from zerosim.worlds.mpi import connect
 from zerosim.worlds.mpi_world import MpiWorld
 from zerosim.worlds.processes import offer_line
@@ -59,6 +62,7 @@ def run_script(script: str, arguments: Sequence[str], *, memory: bool, on_cpu: b
     offer_line()
     end_when_told()
     with ExitStack() as around:
+        around.enter_context(failing_alone(script))
         around.enter_context(every_group_is_ours(("nccl",) if on_cpu else ()))
         if on_cpu:
             from zerosim.torch.cuda import cuda_is_the_cpu  # noqa: PLC0415 - imports FSDP, which takes a second
@@ -71,6 +75,30 @@ def run_script(script: str, arguments: Sequence[str], *, memory: bool, on_cpu: b
         if code:
             leave(code)
         return code
+
+
+class ScriptFailed(ZerosimError):
+    """An exception of the script; the message is its traceback, without the frames that called the script."""
+
+    exit_code = BROKE
+
+    def __init__(self, error: BaseException, script: str) -> None:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename != script:
+            trace = trace.tb_next
+        super().__init__("\n" + "".join(traceback.format_exception(type(error), error, trace)).rstrip())
+
+
+@contextmanager
+def failing_alone(script: str) -> Iterator[None]:
+    """A context in which an unexpected exception of `script` becomes a `ScriptFailed`."""
+    try:
+        yield
+    except (ZerosimError, MemoryError, BrokenPipeError):
+        raise
+    except Exception as error:
+        cause = wrapped_by(error)
+        raise (cause if isinstance(cause, ZerosimError) else ScriptFailed(cause, script)) from error
 
 
 def run_main(script: str, arguments: Sequence[str]) -> int:
