@@ -41,6 +41,10 @@ def test_fsdp2_sends_what_stage_iii_sends_and_its_lines_are_named(written):
     assert sorted(calls) == ["all_gather"] * 6 + ["all_reduce"] + ["reduce_scatter"] * 3
     assert all("training.py:" in call["by"] for call in row["calls"][0])
     assert "_fsdp_collectives.py" in row["calls"][0][-1]["by"]
+    gathers = [call for call in row["calls"][0] if call["collective"] == "all_gather"]
+    assert [call["by"].rpartition(" for ")[2] for call in gathers] == ["0", "2", "4", "4", "2", "0"]
+    assert {call["tensors"] for call in gathers} == {"float32 [8320]", "float32 [8256]", "float32 [650]"}
+    assert sum(call["waited_ns"] for call in gathers) > 0
     memory = row["memory"][0]
     assert memory["resting_bytes"]["parameters"] == parameters // 2
     alive = [at["parameters"] + at["optimizer"] + at["activations"] for at in memory["curve"]]

@@ -30,6 +30,7 @@ from zerosim.torch.arrays import Landing, inputs
 from zerosim.torch.mail import Mail
 from zerosim.torch.places import calling
 from zerosim.torch.reductions import Signed, reducing
+from zerosim.torch.watching import WATCH
 from zerosim.torch.works import Began, Turns
 
 Doing = Callable[[Communicator], None]
@@ -321,6 +322,8 @@ class Group(dist.ProcessGroup):
 
     def _begin(self, name: str, do: Doing, outputs: list[Any], is_async: bool) -> Began:
         """Run the collective, on the group's thread if it is asynchronous."""
+        if WATCH.begun:
+            do = WATCH.calls.describing(do, outputs)
         named, owner, comm = self._named(name, do), calling(self._name), self.comm
         take_turn = self._turns.begin if is_async else self._turns.now
         self._begun += 1

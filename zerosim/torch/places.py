@@ -12,6 +12,8 @@ import zerosim
 
 PACKAGES = f"{Path(torch.__file__).parents[1]}{os.sep}"
 """The folder of PyTorch and other libraries."""
+UNITS = f"{PACKAGES}torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py"
+"""The file whose methods belong to a unit of FSDP2."""
 BETWEEN = (
     *(f"{PACKAGES}{name}" for name in ("torch/distributed/distributed_c10d.py", "torch/distributed/c10d_logger.py",
                                        "torch/utils/_contextlib.py", "typing_extensions.py")),
@@ -29,12 +31,14 @@ def passes_on(file: str) -> bool:
 def calling(group: str) -> str:
     """The line of a library that called the collective, and the line of the user's code that led to it.
 
-    If one of them is unknown, the other alone; a group other than the default one is named.
+    If one of them is unknown, the other alone; a unit of FSDP2 and a group other than the default one are named.
     """
     frame: FrameType | None = sys._getframe(2)
-    library = user = ""
+    library = user = unit = ""
     while frame is not None and not user:
         file = frame.f_code.co_filename
+        if file == UNITS and not unit:
+            unit = getattr(frame.f_locals.get("self"), "_module_fqn", None) or ""
         if file.startswith(PACKAGES):
             if not library and not passes_on(file):
                 package, *_, name = file.removeprefix(PACKAGES).split(os.sep)
@@ -42,5 +46,5 @@ def calling(group: str) -> str:
         elif not passes_on(file):
             user = f"{file.rpartition('/')[2]}:{frame.f_lineno}"
         frame = frame.f_back
-    place = " from ".join(each for each in (library, user) if each)
+    place = " from ".join(each for each in (library, user) if each) + (f" for {unit}" if unit else "")
     return place if group == "0" else f"{place} in group {group}"

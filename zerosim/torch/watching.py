@@ -7,7 +7,7 @@ the end of backward count as backward.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from zerosim.comm import Payload
+from zerosim.comm import Communicator, Payload
 from zerosim.instruments.faults import Faults
 from zerosim.instruments.location import Locator
 from zerosim.instruments.memory import Ledger
@@ -28,12 +28,15 @@ Result = TypeVar("Result")
 
 @dataclass
 class Call:
-    """One call of a collective in a step, and the bytes that this rank sent in it; `by` is the line that called it."""
+    """One call of a collective in a step: the line that called it, the tensors that it fills, the bytes that this rank
+    sent, and the time for which it waited for messages."""
 
     collective: str
     by: str
+    tensors: str = ""
     sent_bytes: int = 0
     messages: int = 0
+    waited_ns: int = 0
 
 
 class Open(threading.local):
@@ -41,6 +44,7 @@ class Open(threading.local):
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
+        self.since_ns = 0
 
 
 class Calls:
@@ -57,6 +61,23 @@ class Calls:
 
     def ended(self, name: str, owner: str) -> None:
         self._open.calls.pop()
+
+    def describing(self, do: Callable[[Communicator], None], tensors: Sequence[Any]) -> Callable[[Communicator], None]:
+        """`do`, which first records the shapes and dtypes of `tensors` for the present call."""
+        def call(comm: Communicator) -> None:
+            shown = [f"{str(each.dtype).removeprefix('torch.')} {list(each.shape)}" for each in tensors]
+            for present in self._open.calls[-1:]:
+                present.tensors = ", ".join(shown[:1]) + (f" and {len(shown) - 1} more" if len(shown) > 1 else "")
+            do(comm)
+
+        return call
+
+    def receiving(self, into: Payload, source: int) -> None:
+        self._open.since_ns = time.monotonic_ns()
+
+    def came(self, into: Payload, source: int, at_ns: int) -> None:
+        for call in self._open.calls:
+            call.waited_ns += max(at_ns - self._open.since_ns, 0)
 
     def sent(self, outgoing: Payload, to: int) -> None:
         for call in self._open.calls:
