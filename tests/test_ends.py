@@ -149,16 +149,6 @@ def test_whatever_is_raised_is_no_failed_check(error, monkeypatch, capsys):
     assert main(["memory", "--table", "figure1"]) == (130 if error is KeyboardInterrupt else 3)
 
 
-def test_an_interrupt_while_it_is_imported_is_one_line():
-    done = ended(
-        "import sys; from zerosim.__main__ import start\n"
-        "class Interrupts:\n"
-        "    def find_spec(self, name, *others):\n"
-        "        if name == 'zerosim.cli': raise KeyboardInterrupt\n"
-        "sys.meta_path.insert(0, Interrupts()); sys.exit(start())", stderr=subprocess.PIPE)
-    assert (done.returncode, done.stderr) == (130, "zerosim: interrupted\n")
-
-
 def test_without_threads_for_all_ranks_none_is_left(monkeypatch):
     begin, begun = threading.Thread.start, []
 
@@ -180,14 +170,15 @@ INTERRUPTS = """
 import sys
 class Interrupts:
     def find_spec(self, name, *others):
-        if name == "zerosim.collectives":
+        if name == "{module}":
             raise KeyboardInterrupt
 sys.meta_path.insert(0, Interrupts())
 """
 
 
-def test_an_interrupt_while_the_package_is_imported_is_one_line(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(INTERRUPTS)
+@pytest.mark.parametrize("module", ["zerosim.worlds.launcher", "zerosim.collectives", "zerosim.cli"])
+def test_an_interrupt_while_the_package_is_imported_is_one_line(module, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTS.format(module=module))
     paths = os.pathsep.join([str(tmp_path), str(Path(users_code.__file__).parents[2])])
     done = subprocess.run(
         [sys.executable, "-m", "zerosim", "--help"], stderr=subprocess.PIPE, text=True, timeout=60, check=False,

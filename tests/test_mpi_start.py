@@ -82,7 +82,9 @@ def test_an_interrupt_of_a_rank_in_the_start_of_mpi(tmp_path):
     """Another rank takes its time, so that this one waits where it hears no KeyboardInterrupt."""
     interrupter = "if os.fork() == 0: time.sleep(1); os.kill(os.getppid(), signal.SIGINT); os._exit(0)"
     what = f"{interrupter}\nif not mine: time.sleep(600)"
-    assert planted(tmp_path, what, rank=0, module="mpi4py.MPI", program=CONNECT).returncode != 0
+    done = planted(tmp_path, what, rank=0, module="mpi4py.MPI", program=CONNECT)
+    assert done.returncode != 0
+    assert done.stderr.count("zerosim: rank 0: interrupted") == 1
 
 
 @pytest.mark.mpi
@@ -215,7 +217,7 @@ def test_handlers_and_timers_come_back():
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, 5000)
     try:
-        with mpi_start.ended_by_signals(500):
+        with mpi_start.ended_by_signals(500, launcher.Watcher()):
             assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
             assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 500
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -8,10 +8,25 @@
 array([ 6., 10., 14., 18., 22.])
 """
 
+import sys as _sys
+
+
+def _interrupted(kind: type[BaseException], error: BaseException, trace: "_TracebackType | None") -> None:
+    """Print an interrupt of the program `zerosim`, even during its import, as one line; all else as Python does."""
+    if issubclass(kind, KeyboardInterrupt):
+        _sys.stderr.write("zerosim: interrupted\n")
+    else:
+        _sys.__excepthook__(kind, error, trace)
+
+
+if _sys.orig_argv[1:3] == ["-m", "zerosim"] or _sys.argv[0].endswith("/zerosim"):
+    _sys.excepthook = _interrupted
+
 from zerosim.worlds.launcher import guard
 
 guard()
 
+from types import TracebackType as _TracebackType
 from typing import TYPE_CHECKING
 from typing import Any as _Any
 

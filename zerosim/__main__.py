@@ -4,12 +4,9 @@ import sys
 
 
 def start() -> int:
-    """Run the command line; an interrupt during its import prints one line too."""
-    try:
-        from zerosim.cli import main  # noqa: PLC0415
-    except KeyboardInterrupt:
-        sys.stderr.write("zerosim: interrupted\n")
-        return 130
+    """Run the command line; it is imported here, where the hooks of the package report an interrupt in one line."""
+    from zerosim.cli import main  # noqa: PLC0415
+
     return main()
 
 

@@ -31,7 +31,7 @@ from typing import NoReturn
 
 from zerosim.worlds.board import Board
 from zerosim.worlds.here import explained
-from zerosim.worlds.last_words import BROKE, exit_code, last_words, say
+from zerosim.worlds.last_words import BROKE, INTERRUPTED, exit_code, say
 from zerosim.worlds.processes import GONE, state_of
 
 SIZE_VARIABLES = (
@@ -86,22 +86,9 @@ def first_number(*variables: str) -> int | None:
 
 
 def guard() -> None:
-    """Until `connect` is called, let an uncaught exception of a rank end all ranks, if there are several.
-
-    In a single process, an interrupt during the import of the program `zerosim` prints one line.
-    """
+    """Until `connect` is called, let an uncaught exception of a rank end all ranks, if there are several."""
     if has_company():
         sys.excepthook = fail_unconnected
-    elif sys.orig_argv[1:3] == ["-m", "zerosim"] or Path(sys.argv[0]).name == "zerosim":
-        sys.excepthook = be_interrupted
-
-
-def be_interrupted(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print an interrupt as one line, and other exceptions as Python does."""
-    if issubclass(kind, KeyboardInterrupt):
-        sys.stderr.write(f"zerosim: {last_words(error)}\n")
-    else:
-        sys.__excepthook__(kind, error, trace)
 
 
 def fail_unconnected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> NoReturn:
@@ -155,6 +142,23 @@ class Watcher:
             with suppress(OSError):
                 os.write(self._pipe, f"{file} {ranks}".encode())
 
+    @property
+    def exists(self) -> bool:
+        return bool(self._process)
+
+    @contextmanager
+    def hears_interrupts(self) -> Iterator[None]:
+        """A context in which the watcher hears of SIGINT at once, although no Python of this process may run."""
+        if not self._process:
+            yield
+            return
+        os.set_blocking(self._pipe, False)
+        before = signal.set_wakeup_fd(self._pipe, warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+
     def leave(self) -> None:
         """End the watcher, unless it stays."""
         if self._process:
@@ -199,6 +203,7 @@ def watch(rank: int, proxy: int, expected: int | None, pipe: int) -> None:
 
     (The delay is there because `proxy` may still be starting them.) When `rank` asks for it, watch the board.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     complete = time.monotonic()
     while os.getppid() == rank:
         if expected is None or living_children(proxy) >= expected:
@@ -211,11 +216,23 @@ def watch(rank: int, proxy: int, expected: int | None, pipe: int) -> None:
         readable, _, _ = select.select([pipe], [], [], LOOKOUT)
         if readable:
             said = os.read(pipe, 64).split()
-            if said:
+            if said == [bytes([signal.SIGINT])]:
+                end_interrupted(rank)
+            elif len(said) == 2:
                 file, ranks = map(int, said)
                 board = Board(os.open(f"/proc/{rank}/fd/{file}", os.O_RDWR), ranks)
                 watch_board(board, proxy if expected is not None else None)
             return
+
+
+def end_interrupted(rank: int) -> None:
+    """Report that process `rank` was interrupted while MPI started, and end all ranks."""
+    os.kill(rank, signal.SIGSTOP)  # it would report the same once MPI has started
+    if launched_rank() > 0:
+        time.sleep(LAST_WORDS)
+    say(KeyboardInterrupt(), launched_rank())
+    time.sleep(FORWARDING)
+    end(rank, INTERRUPTED)
 
 
 def watch_board(board: Board, proxy: int | None) -> None:

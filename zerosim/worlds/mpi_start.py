@@ -15,7 +15,7 @@ from types import TracebackType
 
 from zerosim.errors import LaunchError, ZerosimError
 from zerosim.worlds.first_failure import FirstFailure
-from zerosim.worlds.launcher import first_number, has_company, launched, watched
+from zerosim.worlds.launcher import Watcher, first_number, has_company, launched, watched
 
 MPICH_BYTES, UCX_BYTES = 1_100_000, 16_000_000
 """The shared memory for each rank of a host that MPICH needs to start, and that UCX may need in addition."""
@@ -34,7 +34,7 @@ class Machine:
 def join() -> tuple[FirstFailure, Machine]:
     """The handler that ends all ranks if one fails, and the machine; starts MPI if it has not been started."""
     with watched() as watcher, hang_ups_held():
-        with ended_by_signals(STARTING):
+        with ended_by_signals(STARTING, watcher):
             start_mpi()
             from mpi4py import MPI  # noqa: PLC0415 - only once it is known to work
 
@@ -105,21 +105,24 @@ def hang_ups_held() -> Iterator[None]:
 
 
 @contextmanager
-def ended_by_signals(seconds: float) -> Iterator[None]:
-    """A context in which an interrupt, or the end of `seconds` seconds, ends this process by their signals.
+def ended_by_signals(seconds: float, watcher: Watcher) -> Iterator[None]:
+    """A context in which an interrupt, or the end of `seconds` seconds, ends this process.
 
-    No Python runs while MPI starts, and no message reaches the other ranks; the launcher sees the signal.
+    No Python runs while MPI starts, and no message reaches the other ranks: the `watcher` hears of an interrupt, and
+    the launcher sees the signal of the timer. Without a watcher it sees that of an interrupt too.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGALRM)}
+    numbers = (signal.SIGALRM,) if watcher.exists else (signal.SIGINT, signal.SIGALRM)
+    handlers = {number: signal.getsignal(number) for number in numbers}
     functions = {number: handler for number, handler in handlers.items() if callable(handler)}
     for number in functions:
         signal.signal(number, signal.SIG_DFL)
     timer = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        yield
+        with watcher.hears_interrupts():
+            yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, *timer)
         for number, function in functions.items():
