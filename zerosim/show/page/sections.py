@@ -309,13 +309,15 @@ def calls(row: RowDocument) -> Markup:
     """A table of the calls of rank 0, in order."""
     lines = [
         element("tr", element("td", call["collective"]), element("td", call["by"]),
-                element("td", f"{call['sent_bytes']:,}"), element("td", f"{call['messages']:,}"))
+                element("td", call.get("tensors", "")), element("td", f"{call['sent_bytes']:,}"),
+                element("td", f"{call['messages']:,}"), element("td", f"{call.get('waited_ns', 0) / 1e6:.2f}"))
         for call in row.found["calls"][0]
     ]
-    heads = ("collective", "called by", "bytes sent", "messages")
+    heads = ("collective", "called by", "fills", "bytes sent", "messages", "waits, ms")
     return section(
         "calls", f"{row.name}: calls of collectives",
-        element("p", "Rank 0 in the last step. A line of PyTorch is followed by the line of the script that called it.",
-                class_="legend"),
+        element("p", "Rank 0 in the last step. A line of PyTorch is followed by the line of the script that called it, "
+                     "and by the unit of FSDP2. On a CPU, FSDP2 waits for each collective where it calls it, so none "
+                     "is overlapped.", class_="legend"),
         scrolling(element("table", element("thead", element("tr", *(
             element("th", each, scope="col") for each in heads))), element("tbody", *lines))))
