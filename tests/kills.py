@@ -165,10 +165,10 @@ def ranks_of(launcher: int) -> list[int]:
         inside |= grown
     for pid in inside - {launcher}:
         try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if command[1:3] == [b"-m", b"zerosim"]:
+        if [word for word in words if word != b"-P"][1:3] == [b"-m", b"zerosim"]:
             found.append(pid)
     return sorted(pid for pid in found if parents[pid] not in found)
 

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.mpi.launch import mpirun
-from tests.small import examples
 from tests.test_formulas import (
     BOUNDARY,
     FOUR_EACH,
@@ -129,7 +128,7 @@ def agrees(found):
             assert not unlike - ({"gradients"} if not gradients_are_exact(stage.config) else set())
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=30)
 @given(keys=keys_of_a_run())
 def test_every_stage_agrees_with_one_process_and_with_every_formula(keys):
     agrees(outcome_of(stages=ALL, **keys))
