@@ -194,4 +194,4 @@ def test_bench_is_replaced_by_its_launcher_and_leaves_no_orphan(monkeypatch):
     monkeypatch.setattr(os, "execv", lambda *given: begun.append(given) or sys.exit(7))
     with pytest.raises(SystemExit):
         main(["bench", "step"])
-    assert begun == [("/bin/true", ["/bin/true", "-n", "2", sys.executable, "-m", "zerosim", "bench", "step"])]
+    assert begun == [("/bin/true", ["/bin/true", "-n", "2", sys.executable, "-P", "-m", "zerosim", "bench", "step"])]

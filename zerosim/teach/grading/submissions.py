@@ -136,8 +136,8 @@ def handed_in(name: str) -> bool:
 def python_beside(file: str) -> list[str]:
     """The other Python files in the folder of a file."""
     try:
-        return [entry.path for entry in os.scandir(os.path.dirname(file) or ".")
-                if entry.name.endswith(".py") and entry.is_file()]
+        with os.scandir(os.path.dirname(file) or ".") as found:
+            return [entry.path for entry in found if entry.name.endswith(".py") and entry.is_file()]
     except OSError:
         return []
 
