@@ -2,6 +2,7 @@
 
 import csv
 import os
+import site
 import socket
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from zerosim.commands import grade as command
 from zerosim.errors import UsageError
 from zerosim.teach.grading.apart import grade_apart
 from zerosim.teach.grading.borrowed import borrowed
-from zerosim.teach.grading.contained import Learner
+from zerosim.teach.grading.contained import Learner, containment
 from zerosim.teach.grading.exercises import Grade, Item
 from zerosim.teach.grading.submissions import submissions
 
@@ -104,6 +105,21 @@ def test_ones_own_folder_is_one_submission(tmp_path):
     assert len(submissions([str(tmp_path)])) == 3
 
 
+FORGED_LINE = "\n   151 of 151  ada"
+"""A line of the table of points, within a name or a message."""
+
+
+def test_words_of_a_learner_add_no_line_to_the_points(tmp_path, capsys, monkeypatch):
+    (tmp_path / f"bob{FORGED_LINE}.py").write_text("all_gather = 1\n")
+    (tmp_path / "cy.py").write_text("all_gather = 1\n")
+    monkeypatch.setattr(command, "grade_apart", lambda file, name, learner: Grade(
+        name, "does not hold yet", [Item("it holds", 11, "does not hold")], own=(f"calls x{FORGED_LINE}",)))
+    points = tmp_path / "points.csv"
+    run_command(str(tmp_path), "--csv", str(points))
+    assert not [line for line in capsys.readouterr().out.splitlines() if line.startswith("   151 of 151")]
+    assert len(points.read_text().splitlines()) == 3
+
+
 HOSTILE = """
 import glob, os, time
 from zerosim.comm import left, right
@@ -156,6 +172,46 @@ def test_a_folder_of_feedback_is_checked_before_grading(course, tmp_path, monkey
         run_command(str(course), "--feedback", folder)
 
 
+LOUD = """
+from zerosim.comm import left, right
+def all_gather(comm, chunks):
+    print("x" * 1_000_000, end="")
+    for step in range(comm.size - 1):
+        comm.exchange(chunks[(comm.rank - step) % comm.size], to=right(comm),
+                      into=chunks[(comm.rank - step - 1) % comm.size], source=left(comm))
+    if comm.size == 7:
+        raise ValueError("y" * 2_000_000)
+"""
+
+
+def test_much_output_costs_no_points(tmp_path):
+    (tmp_path / "mine.py").write_text(LOUD)
+    found = grade_apart(str(tmp_path / "mine.py"), "all_gather")
+    assert [item.state for item in found.items[:2]] == ["holds", "does not hold"]
+    assert 0 < len("".join([found.complaint, *found.printed])) < 20_000
+
+
+LEAVING = """
+import ctypes, os, site
+BASE = site.getuserbase()
+shared = ctypes.CDLL(None).shmget(0x7A65, 4096, 0o1666)
+def all_gather(comm, chunks):
+    raise ValueError(f"{shared} {BASE}")
+"""
+
+
+def test_a_learner_leaves_no_shared_memory_and_no_user_site(tmp_path):
+    (tmp_path / "mine.py").write_text(LEAVING)
+    with command.copies() as folder:
+        learner = Learner(os.path.join(folder, "0"), 0, (str(tmp_path),))
+        (handed,) = submissions([str(tmp_path)])
+        assert not [*handed.copy(learner)]
+        found = grade_apart(learner.copy_of(str(tmp_path / "mine.py")), "all_gather", learner=learner)
+    assert f" {site.getuserbase()}" in found.complaint
+    if containment() == "view":
+        assert " 31333 " not in read(Path("/proc/sysvipc/shm"))
+
+
 MEMORY = """
 import numpy as np
 
@@ -183,6 +239,9 @@ def test_too_much_memory_has_words_of_its_own(tmp_path, capsys):
         ("m = __import__('zero' + 'sim')", ["__import__ in line 1"]),
         ("import sys\nsys.modules['zerosim']", ["modules in line 2"]),
         ("def (", []),
+        (f"from zerosim.collectives import ring\nring{'.a' * 600}.x = 1\nring[0x{'f' * 6000}].y = 1", [
+            "zerosim.collectives.ring in line 1", "writes to ring.x in line 2", "writes to ring.y in line 3"]),
+        (b"# -*- coding: latin-1 -*-\n# \xe9\nimport pydoc", ["pydoc in line 3"]),
     ],
 )
 def test_what_is_the_librarys_own_is_told(text, said):

@@ -25,7 +25,7 @@ from zerosim.parts import Loader, is_python
 from zerosim.shipped import exercises
 from zerosim.teach.grading.apart import grade_apart
 from zerosim.teach.grading.contained import Learner, containment
-from zerosim.teach.grading.exercises import EXERCISES, Grade, Item, cleaned, exercises_in
+from zerosim.teach.grading.exercises import EXERCISES, Grade, Item, cleaned, exercises_in, one_line
 from zerosim.teach.grading.parts import grade_named
 from zerosim.teach.grading.submissions import Submission, submissions
 from zerosim.words import plural
@@ -209,7 +209,7 @@ def shown(console: Console, heard: io.StringIO, handed: Submission, asked: Asked
     """The results of a submission, printed as they arrive; an unusable one is an error only if it is `alone`."""
     consoles = [console, Console(file=heard, width=WIDE, highlight=False)]
     if not alone:
-        tell_all(consoles, f"[bold]{escape(cleaned(handed.name))}[/]")
+        tell_all(consoles, f"[bold]{escape(one_line(handed.name))}[/]")
     trouble, grades = [*handed.trouble], list[Grade]()
     if alone and not handed.files:
         exercises_in(handed.name)
@@ -224,7 +224,7 @@ def shown(console: Console, heard: io.StringIO, handed: Submission, asked: Asked
             for each in consoles:
                 show(each, found)
     for said in trouble:
-        tell_all(consoles, f"[red]✗[/] {escape(cleaned(said))}")
+        tell_all(consoles, f"[red]✗[/] {escape(one_line(said))}")
     if grades:
         tell_all(consoles, f"[bold]{escape(summary(grades))}[/]")
     own = dict.fromkeys([*handed.own, *(used for grade in grades for used in grade.own)])
@@ -320,7 +320,7 @@ def show_points(console: Console, found: Sequence[Graded]) -> None:
     console.print("[bold]points[/]")
     for each in found:
         own = f" (uses zerosim's own: {', '.join(each.own)})" * bool(each.own)
-        said = cleaned((each.trouble or each.file) + own)
+        said = one_line((each.trouble or each.file) + own)
         console.print(f"{each.earned:>6} of {points:<4} {escape(said)}", soft_wrap=True)
     console.print(f"{sum(each.earned for each in found):>6} of {points * len(found):<4} in all")
 
@@ -354,7 +354,7 @@ def cell(words: str) -> str:
     >>> cell("=1+1.py"), cell("ada")
     ("'=1+1.py", 'ada')
     """
-    return ("'" * words.startswith(("=", "+", "-", "@", "\t", "\r"))) + cleaned(words)
+    return ("'" * words.startswith(("=", "+", "-", "@", "\t", "\r"))) + one_line(words)
 
 
 def document(found: Sequence[Graded]) -> dict[str, Any]:

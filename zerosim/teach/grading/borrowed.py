@@ -31,8 +31,10 @@ MODULES = ("pydoc", "runpy", "pickle", "pkgutil", "marshal", "code", "codeop", "
 """Modules that do so."""
 
 
-def borrowed(source: str) -> list[str]:
+def borrowed(source: str | bytes) -> list[str]:
     """The uses, each with its line, in the order of the source; empty for source that is not Python.
+
+    Bytes are read in the encoding that they declare, as Python reads a file.
 
     >>> borrowed("from zerosim.comm import left\\nfrom zerosim.collectives import ring\\nring.all_gather = 1")
     ['zerosim.collectives.ring in line 2', 'writes to ring.all_gather in line 3']
@@ -66,7 +68,7 @@ def found(tree: ast.Module) -> Iterator[str]:
             if name in AROUND:
                 yield f"{name} in line {node.lineno}"
             elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and root(node) in own:
-                yield f"writes to {ast.unparse(node)} in line {node.lineno}"
+                yield f"writes to {root(node)}.{node.attr} in line {node.lineno}"
 
 
 def is_own(module: str) -> bool:
@@ -123,8 +125,13 @@ def watch(say: Callable[[str], None], *, own_calls: bool) -> None:
             note(f"loads {given[0].co_filename.removeprefix(HOUSE)}")
         elif event == "open" and isinstance(given[0], str | bytes):
             path = os.path.realpath(os.fsdecode(given[0]))
-            if path.startswith(HOUSE) and path.endswith(".py"):
-                note(f"reads {path.removeprefix(HOUSE)}")
+            if path.startswith(HOUSE) and path.endswith((".py", ".pyc")):
+                inside = path.removeprefix(HOUSE).replace("__pycache__" + os.sep, "")
+                note(f"reads {inside.partition('.')[0]}.py")
+            elif os.path.isdir(path):
+                note("opens a folder")
+        elif event == "open" and isinstance(given[0], os.PathLike | bytearray | memoryview):
+            note("os.open of a path that is not a string")
         elif event == "object.__getattr__" and own_file(given[0]) in SOLUTIONS:
             note(f"reads {given[1]} of {given[0].__qualname__}")
         elif event == "object.__setattr__" and own_file(given[0]).startswith(HOUSE):

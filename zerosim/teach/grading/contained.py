@@ -19,6 +19,7 @@ import os
 import resource
 import secrets
 import signal
+import site
 import subprocess
 import sys
 import tempfile
@@ -29,7 +30,8 @@ from functools import cache
 from typing import Any
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-CLONE_NEWNS, MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 2, 4, 0x1000, 0x4000, 0x40000
+CLONE_NEWNS, CLONE_NEWIPC = 0x20000, 0x8000000
+MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 0x1000, 0x4000, 0x40000
 """The numbers of these options in Linux's `prctl.h`, `sched.h` and `mount.h`."""
 FIRST_USER, USERS = 61_184 + secrets.randbelow(2_000), 2_000
 """Users that systems leave to programs; each grading begins with another."""
@@ -88,7 +90,8 @@ class Learner:
         if "PYTHONPATH" in environment:
             environment["PYTHONPATH"] = os.pathsep.join(
                 map(os.path.abspath, environment["PYTHONPATH"].split(os.pathsep)))
-        environment |= {"HOME": self.scratch, "TMPDIR": self.scratch, "OPENBLAS_NUM_THREADS": "1"}
+        environment |= {"HOME": self.scratch, "TMPDIR": self.scratch, "OPENBLAS_NUM_THREADS": "1",
+                        "PYTHONUSERBASE": site.getuserbase()}
         return guarded(
             {"before": before, "after": [*arguments], "descriptors": [*descriptors], "group": self.group,
              "user": FIRST_USER + next(STARTED) % USERS, "cwd": self.scratch,
@@ -160,7 +163,10 @@ def above(path: str) -> list[str]:
 
 
 def hide(hidden: Sequence[str], shown: Sequence[str]) -> None:
-    """Give this process its own view of the file system. Raises `OSError` where the system does not allow it."""
+    """Give this process its own view of the file system, and shared memory of its own that ends with it.
+
+    Raises `OSError` where the system does not allow it.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
 
     def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
@@ -168,7 +174,7 @@ def hide(hidden: Sequence[str], shown: Sequence[str]) -> None:
         if libc.mount(*given, ctypes.c_ulong(flags), options.encode()):
             raise OSError(ctypes.get_errno(), target)
 
-    if libc.unshare(CLONE_NEWNS):
+    if libc.unshare(CLONE_NEWNS | CLONE_NEWIPC):
         raise OSError(ctypes.get_errno(), "unshare")
     mount("none", "/", "", MS_REC | MS_PRIVATE)
     opened = [(path, os.open(path, os.O_PATH)) for path in shown]

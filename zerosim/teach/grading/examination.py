@@ -25,6 +25,8 @@ from zerosim.teach.proofs.hints import hint, raised
 
 MOST_PRINTED = 12
 """The lines of a learner's output that are shown."""
+MOST_WIDE, MOST_TOLD = 1_000, 10_000
+"""The characters kept of a line of output, and of a complaint, so that an answer fits into the channel."""
 
 
 def grade(function: Callable[..., Any], name: str, claims: ClaimsOf, file: str = "") -> Grade:
@@ -86,7 +88,7 @@ class Examination:
                 raise
             except Exception as error:
                 complaint = told(error, os.path.abspath(self._file))
-        return complaint, heard.told()
+        return complaint and complaint[:MOST_TOLD], heard.told()
 
 
 class Heard(io.TextIOBase):
@@ -100,13 +102,17 @@ class Heard(io.TextIOBase):
         *ended, last = text.split("\n")
         for part in ended:
             if len(self._lines) <= MOST_PRINTED:
-                self._lines[-1] += part
+                self._add(part)
                 self._lines.append("")
             else:
                 self._more += 1
         if len(self._lines) <= MOST_PRINTED:
-            self._lines[-1] += last
+            self._add(last)
         return len(text)
+
+    def _add(self, part: str) -> None:
+        """Continue the last line, up to `MOST_WIDE` characters."""
+        self._lines[-1] += part[: MOST_WIDE - len(self._lines[-1])]
 
     def told(self) -> list[str]:
         """The first lines, and the number of further ones.

@@ -94,7 +94,7 @@ def from_document(document: dict[str, Any]) -> Grade:
     True
     """
     items = [Item(
-        cleaned(item["says"]), item["points"], item["state"], cleaned(item["law"]),
+        one_line(item["says"]), item["points"], item["state"], one_line(item["law"]),
         item["complaint"] and cleaned(item["complaint"])) for item in document["items"][:MOST_ITEMS]]
     if document["state"] not in get_args(State) or any(item.state not in get_args(Found) for item in items):
         raise ValueError(document["state"])
@@ -103,7 +103,7 @@ def from_document(document: dict[str, Any]) -> Grade:
             raise ValueError(item.points)
     return Grade(cleaned(document["function"]), document["state"], items,
                  document["complaint"] and cleaned(document["complaint"]),
-                 [cleaned(line, 500) for line in document["printed"][:MOST_ITEMS]])
+                 [one_line(line, 500) for line in document["printed"][:MOST_ITEMS]])
 
 
 MOST_ITEMS = 40
@@ -120,6 +120,15 @@ def cleaned(words: str, most: int = 8_000) -> str:
         raise TypeError(words)
     shown = "".join(each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in words[:most])
     return f"{shown} …" if len(words) > most else shown
+
+
+def one_line(words: str, most: int = 8_000) -> str:
+    """`cleaned` words without line breaks, so that a name or a report cannot add a line to a table.
+
+    >>> one_line("ada" + chr(10) + "151 of 151")
+    'ada\\\\n151 of 151'
+    """
+    return cleaned(words, most).replace("\n", r"\n")
 
 
 def exercises_in(file: str) -> list[str]:

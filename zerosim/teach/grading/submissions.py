@@ -151,7 +151,7 @@ def submission(
     used: list[str] = []
     source = MOST_SOURCE
     for file in files:
-        text = text_of(file) if source > 0 else ""
+        text = text_of(file) if source > 0 else b""
         source -= len(text)
         used += [f"{each} of {os.path.basename(file)}" for each in borrowed(text)]
         try:
@@ -179,14 +179,14 @@ def twice(found: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
         seen |= {*names}
 
 
-def text_of(file: str) -> str:
+def text_of(file: str) -> bytes:
     try:
-        return read_python(file).decode()
-    except (OSError, UnicodeDecodeError):
-        return ""
+        return read_python(file)
+    except OSError:
+        return b""
 
 
-def nearly(file: str, text: str) -> str | None:
+def nearly(file: str, text: bytes) -> str | None:
     """A hint to a function that may be meant as an exercise, by its name or place, in a file without exercises."""
     try:
         tree = ast.parse(text)
