@@ -122,16 +122,14 @@ def watch(say: Callable[[str], None], *, own_calls: bool) -> None:
 
     def hook(event: str, given: tuple[Any, ...]) -> None:
         if event == "exec" and isinstance(given[0], CodeType) and given[0].co_filename.startswith(HOUSE):
-            note(f"loads {given[0].co_filename.removeprefix(HOUSE)}")
-        elif event == "open" and isinstance(given[0], str | bytes):
-            path = os.path.realpath(os.fsdecode(given[0]))
+            note(f"reads {given[0].co_filename.removeprefix(HOUSE)}")
+        elif event == "open" and isinstance(given[0], str | bytes | bytearray | memoryview):
+            path = os.path.realpath(os.fsdecode(given[0] if isinstance(given[0], str) else bytes(given[0])))
             if path.startswith(HOUSE) and path.endswith((".py", ".pyc")):
                 inside = path.removeprefix(HOUSE).replace("__pycache__" + os.sep, "")
                 note(f"reads {inside.partition('.')[0]}.py")
             elif os.path.isdir(path):
                 note("opens a folder")
-        elif event == "open" and isinstance(given[0], os.PathLike | bytearray | memoryview):
-            note("os.open of a path that is not a string")
         elif event == "object.__getattr__" and own_file(given[0]) in SOLUTIONS:
             note(f"reads {given[1]} of {given[0].__qualname__}")
         elif event == "object.__setattr__" and own_file(given[0]).startswith(HOUSE):
