@@ -165,6 +165,11 @@ def test_a_rank_that_sends_no_record_earns_nothing(tmp_path, gave):
     assert (found.earned, found.state) == (0, "does not hold yet")
 
 
+def test_a_line_of_a_rank_is_bounded(tmp_path):
+    found = confirmed(full("zero2_step"), written(tmp_path, INFINITE.replace("{gave}", '{"gave": [[]] * 300_000}')))
+    assert (found.earned, "sends more than 1,048,576 bytes at once" in found.complaint) == (0, True)
+
+
 USES = {
     "pydoc": "import pydoc\nf = pydoc.locate('zerosim.collectives.ring.all_gather')",
     "runpy": "import runpy\nf = runpy.run_module('zerosim.collectives.ring')['all_gather']",
@@ -185,6 +190,7 @@ USES = {
                   "os.open('collectives/ring.py', os.O_RDONLY, dir_fd=d)\nf = lambda *given: None",
     "its path": "import zerosim, os\nos.open(bytearray(os.fsencode(zerosim.__file__)), os.O_RDONLY)\n"
                 "f = lambda *given: None",
+    "too many": "f = lambda comm, chunks: [comm._wire.say({'used': each}) for each in range(200)]",
     "no watch": "import sys, pydoc\nsys.setprofile(None)\nf = pydoc.locate('zerosim.collectives.ring.all_gather')",
 }
 
@@ -196,8 +202,8 @@ def test_a_rank_reports_what_it_runs_of_the_library(tmp_path, use):
         drawn(KINDS["all_gather"], 2, 2).run(ranks)
     said = {"the source": "reads collectives/ring.py", "its code": "reads __code__ of all_gather",
             "its bytecode": "reads __init__.py", "its folder": "opens a folder",
-            "its path": "reads __init__.py", "no watch": "sys.setprofile"}.get(
-                use, "calls all_gather of collectives/ring.py")
+            "its path": "reads __init__.py", "too many": "more than 100 uses, which are not told",
+            "no watch": "sys.setprofile"}.get(use, "calls all_gather of collectives/ring.py")
     assert said in ranks.used
 
 

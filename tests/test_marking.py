@@ -118,6 +118,7 @@ def test_words_of_a_learner_add_no_line_to_the_points(tmp_path, capsys, monkeypa
     run_command(str(tmp_path), "--csv", str(points))
     assert not [line for line in capsys.readouterr().out.splitlines() if line.startswith("   151 of 151")]
     assert len(points.read_text().splitlines()) == 3
+    assert "\n" not in command.label_of(f"bob{FORGED_LINE}.py")
 
 
 HOSTILE = """

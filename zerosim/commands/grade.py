@@ -258,7 +258,7 @@ def label_of(name: str) -> str:
     ('ada', 'ada_mine')
     """
     path = Path(os.path.abspath(name))
-    label = f"{path.parent.name}_{path.stem}" if path.suffix == ".py" else path.name
+    label = one_line(f"{path.parent.name}_{path.stem}" if path.suffix == ".py" else path.name)
     return os.fsencode(label)[:MOST_LABEL].decode("utf-8", "replace")
 
 

@@ -20,8 +20,8 @@ from zerosim.teach.grading.contained import Learner, ended
 from zerosim.teach.grading.rank_apart import Said, packed, unpacked
 from zerosim.words import plural
 
-MOST_BYTES = 1 << 24
-"""The longest line that a rank may send."""
+MOST_BYTES = 1 << 20
+"""The longest line that a rank may send; read as JSON it takes up to 30 times as much, and right ones have 7 kB."""
 MOST_POSTED_BYTES, POSTED_BYTES = 1 << 28, 1 << 10
 """The most bytes sent in one run, where each message counts as `POSTED_BYTES` more."""
 MOST_USED = 100
@@ -160,15 +160,17 @@ class Routing:
         piece = self._wires[rank].recv(1 << 16)
         *lines, rest = (self._heard[rank] + piece).split(b"\n")
         self._heard[rank] = rest
-        if not piece or len(rest) > MOST_BYTES:
+        if not piece:
             raise Astray(f"{self._where}: rank {rank} ended")
+        if max(map(len, [rest, *lines])) > MOST_BYTES:
+            raise Astray(f"{self._where}: rank {rank} sends more than {MOST_BYTES:,} bytes at once")
         for line in lines:
             self._told(rank, json.loads(line))
 
     def _told(self, rank: int, said: Said) -> None:
         if "used" in said:
-            if len(self._used) < MOST_USED:
-                self._used.add(str(said["used"])[:MOST_USED])
+            few = len(self._used) < MOST_USED
+            self._used.add(str(said["used"])[:MOST_USED] if few else f"more than {MOST_USED} uses, which are not told")
             return
         if rank in self._awaited or rank in self._ended:
             raise ValueError
