@@ -242,11 +242,16 @@ def test_too_much_memory_has_words_of_its_own(tmp_path, capsys):
         ("def (", []),
         (f"from zerosim.collectives import ring\nring{'.a' * 600}.x = 1\nring[0x{'f' * 6000}].y = 1", [
             "zerosim.collectives.ring in line 1", "writes to ring.x in line 2", "writes to ring.y in line 3"]),
-        (b"# -*- coding: latin-1 -*-\n# \xe9\nimport pydoc", ["pydoc in line 3"]),
     ],
 )
 def test_what_is_the_librarys_own_is_told(text, said):
     assert borrowed(text) == said
+
+
+def test_a_declared_encoding_hides_no_use(tmp_path):
+    (tmp_path / "mine.py").write_bytes(b"# -*- coding: latin-1 -*-\n# \xe9\nimport pydoc\nall_gather = 1\n")
+    (found,) = submissions([str(tmp_path)])
+    assert found.own == ("pydoc in line 3 of mine.py",)
 
 
 PATCHES = (
