@@ -162,7 +162,7 @@ def changed(name, module, change):
 
 
 @pytest.mark.parametrize(("change", "kind"), [
-    (lambda found: found["rows"][0].pop("updates"), "documented rows: ['updates']"),
+    (lambda found: found["rows"][0].pop("ignored"), "documented rows: ['ignored']"),
     (lambda found: found.update(more=1), "documented : ['more']"),
     (lambda found: found["rows"][0]["traffic"][0].pop("rank"), "documented traffic: ['rank']"),
     (lambda found: found["rows"].pop(), "rows"),

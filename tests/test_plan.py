@@ -15,6 +15,7 @@ from zerosim.cli import main
 from zerosim.collectives import ALGORITHMS, direct, doubling, halving, ring, tree
 from zerosim.data import load_dataset
 from zerosim.errors import CollectiveError, Deadlock, ScenarioError, Unlike, UsageError
+from zerosim.plan import reading
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster, Device, Link, cluster_of, machines
 from zerosim.plan.costs import Costs
@@ -455,7 +456,7 @@ def test_a_picture_that_cannot_be_gets_one_line(picture, found, tmp_path, capsys
 
 def test_a_long_plan_is_said_to_be_long_before_it_starts(monkeypatch):
     said = []
-    monkeypatch.setattr("zerosim.plan.reading.plan", lambda *_: Plan(said[:], ()))
+    monkeypatch.setattr(reading, "plan", lambda *_: Plan(said[:], ()))
     assert read_plan(PLANS / "mpt_7b.toml", [256, 8], {}, {}, say=said.append).scenario == []
     (line,) = read_plan(PLANS / "mpt_7b.toml", [2**20], {}, {}, say=said.append).scenario
     assert "s or more; interrupt it with" in line

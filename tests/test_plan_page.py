@@ -41,7 +41,7 @@ def seen(small):
 def test_its_sections_are_in_the_order_in_which_one_reads_a_plan(seen):
     assert seen.ids == ["table", "scaling", "step", "origin"]
     assert seen.loads == []
-    assert "Best that fits" in seen.text
+    assert "Fewest devices that fit" in seen.text
     assert "zerosim plan <b>mine</b>.toml" in seen.text
 
 

@@ -85,7 +85,7 @@ class Faults:
         """The messages that are really sent in place of one: usually that one."""
         location, number, messages = HERE.location, self._count(self._carried), [outgoing]
         for fault in self.faults:
-            empty = fault.kind == "flip" and not outgoing.nbytes
+            empty = fault.kind == "flip" and not getattr(outgoing, "nbytes", True)
             if fault.kind in OF_MESSAGES and is_at(fault, location, number) and not empty:
                 self._struck.append(fault)
                 messages = changed(fault, messages)

@@ -69,7 +69,7 @@ def same_shape(x: Shape, **_: Any) -> Shape:
 
 
 def reshape_forward(x: Array, *, out: Array | None, empty: Empty, shape: Shape) -> Array:
-    """y has the numbers of x, in C order, in another shape: a view where x lies in one piece.
+    """y has the numbers of x, in C order, in a different shape: a view where x lies in one piece.
 
     >>> reshape_forward(np.array([[1, 2], [3, 4]]), out=None, empty=np.empty, shape=(4,))
     array([1, 2, 3, 4])
