@@ -60,7 +60,7 @@ def test_stages_that_shard_do_not_all_reduce_and_gain_nothing():
         plan = zs.plan("scenarios/plans/zero_7b5.toml", set={
             "world.ranks": 8, "train.micro_batches": 8, "cluster.device": "h100_80gb", "model.layers": 2,
             "parallel.stages": [stage], "check.fits": [], "check.does_not_fit": [], "check.mfu": [],
-            **{f"cluster.{name}": value for name, value in keys.items()}}).plan
+            **{f"cluster.{name}": value for name, value in keys.items()}}).subject
         return plan.rows[0].communication_seconds
 
     assert step("ddp", sharp=True) < 0.85 * step("ddp")

@@ -50,7 +50,7 @@ def test_examples_hold(name):
     ("gated", "np.divide(x, 1.0 + np.exp(-x), out=out)", "out[...] = np.where(x < 9, x, x)",
      "np.where is not for extents"),
     ("compressed", "            gradient = replica.reduce_scatter(unit, gradient)\n", "",
-     "passes an array of float32 to keep_shard of layers.0"),
+     "is that of rank 0 alone: the other ranks' gradients are missing"),
     ("compressed", "replica.reduce_scatter(unit, gradient)", "replica.reduce_scatter(unit, 2 * gradient)", "2 times"),
     ("compressed", ", replica.unreduced)", ")", "gets the gradient of that part alone"),
     ("compressed", "            gradient = replica.at_boundary(part, unit, gradient)\n", "", "to replica.at_boundary("),

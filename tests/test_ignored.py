@@ -26,7 +26,8 @@ def test_rows_that_reduce_once_a_step_say_so_below_the_table():
 
 
 @pytest.mark.parametrize(("keys", "words"), [
-    ({"prefetch": True}, "parallel.prefetch does nothing in DDP, Stage I and Stage II: its ranks keep full weights"),
+    ({"prefetch": True},
+     "parallel.prefetch does nothing in DDP, Stage I and Stage II: it gathers no weights during the pass"),
     ({"reshard_after_forward": False}, "parallel.reshard_after_forward does nothing in DDP, Stage I and Stage II"),
     ({"gradients": "all_reduce"}, "parallel.gradients does nothing in Stage III"),
     ({"publish": "updates"}, "parallel.publish does nothing in DDP: every rank updates all weights"),

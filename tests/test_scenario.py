@@ -661,7 +661,7 @@ def test_a_resolved_scenario_written_as_toml_is_the_scenario(tmp_path_factory, s
      "a.toml:3:1: variant[0].accumulation = \"micro_batch\" does nothing in stage ddp: it reduces once a step, at the "
      "boundary; leave it out, or name another stage"),
     ("stage = 'zero1'\naccumulation = 'micro_batch'", "in stage zero1: it reduces once a step, at the boundary"),
-    ("stage = 'zero2'\nprefetch = true", "variant[0].prefetch = true does nothing in stage zero2: it gathers no weights"),
+    ("stage = 'zero2'\nprefetch = true", "prefetch = true does nothing in stage zero2: it gathers no weights"),
     ("stage = 'ddp'\nreshard_after_forward = false", "a.toml:3:1: variant[0].reshard_after_forward = false does"),
     ("publish = 'broadcasts'", "a.toml:2:1: variant[0].publish = \"broadcasts\" does nothing in stage zero3"),
     ("stage = 'ddp'\npublish = 'updates'", "every rank updates all weights, and publishes none"),

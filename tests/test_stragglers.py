@@ -58,7 +58,7 @@ def test_a_seed_decides_all_and_a_hundred_thousand_ranks_are_drawn_at_once():
 
 def test_a_plan_shows_uneven_steps_and_counts_days_by_their_mean():
     even, uneven = shown(), shown(jitter=0.05)
-    (first, _), (slower, _) = even.plan.rows, uneven.plan.rows
+    (first, _), (slower, _) = even.subject.rows, uneven.subject.rows
     assert first.uneven is None
     assert slower.step_seconds == first.step_seconds < slower.uneven.p50 < slower.uneven.p95
     assert slower.tokens_per_second == pytest.approx(slower.units_of_data / slower.uneven.mean)
@@ -73,12 +73,12 @@ def test_a_sweep_is_shown_as_a_table_with_the_best_marked():
     start = next(number for number, line in enumerate(lines) if "by train.micro_batch" in line)
     assert lines[start + 1].split() == ["1", "8"]
     table = {" ".join(line.split()[:5]): line.split()[5:] for line in lines[start + 2 : start + 6]}
-    rows = {(row.config.name, row.swept): row for row in found.plan.rows}
+    rows = {(row.config.name, row.swept): row for row in found.subject.rows}
     for (name, swept), row in rows.items():
         column = [each for each in swept if each.startswith("train.micro_batch=")] == ["train.micro_batch=8"]
         other = next(each.removeprefix("parallel.") for each in swept if "recompute" in each)
         said = table[f"{name}, 8 ranks, {other}"][column]
         due = f"{row.tokens_per_second:,.0f}" if row.fits else f"+{row.missing_bytes / 1e9:.1f}"
-        assert said == due + "*" * (row is found.plan.best)
+        assert said == due + "*" * (row is found.subject.best)
     assert any(not row.fits for row in rows.values())
     assert "by train.micro_batch" not in str(shown())

@@ -486,7 +486,7 @@ def test_a_unit_that_is_not_let_go_of_although_it_is_recomputed_is_caught(monkey
     assert outcome(stages=("zero2",), recompute=True).failures == []
     monkeypatch.setattr("zerosim.training.build.Tape.__init__", keeps_all)
     config, expected = by_hand({}, (1, 2, 3))
-    assert expected_memory(config).peak_bytes["activations"] > expected
+    assert expected_memory(config).peak_bytes["activations"] == expected
     found = outcome(stages=("zero2",), recompute=True)
     assert {rank["recomputation"] for rank in found.trained[0].measured.operations} == {0}
     assert any("operations of recomputation are not the model's" in what for _, what in found.failures)

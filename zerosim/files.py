@@ -77,7 +77,10 @@ def contents(folder: Path) -> list[Path]:
         raise unreadable(folder, error) from None
 
 
-def unreadable(path: Name, error: OSError) -> UsageError:
+def unreadable(path: Name, error: OSError) -> UsageError | OSError:
+    """The error of a path that this user may not read, in one line; that of a system without memory or files stays."""
+    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO):
+        return error
     name = os.fspath(path)
     shown = name if len(name) <= LONGEST_SHOWN else f"{name[:40]}…"
     return UsageError(f"{shown}: {reason(error)}; name a path that this user can read")

@@ -92,7 +92,7 @@ class Unsigned(ElementByElement):
 
 
 unsigned = cache(Unsigned)
-"""The same instance for the same arguments: making one takes longer than a small message."""
+"""Reductions by their arguments, because making one takes longer than a small message."""
 
 
 class Signed:
