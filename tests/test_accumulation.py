@@ -128,6 +128,20 @@ def agrees(found):
             assert not unlike - ({"gradients"} if not gradients_are_exact(stage.config) else set())
 
 
+def test_the_last_backward_of_a_micro_batch_prefetches_for_the_next_one(monkeypatch):
+    """Expected figures come from the same code, so the order of units stands here by hand."""
+    asked, honest = [], Replica.prefetch
+
+    def prefetch(replica, unit):
+        asked.append(unit and int(unit.name.removeprefix("layers.")))
+        honest(replica, unit)
+
+    monkeypatch.setattr(Replica, "prefetch", prefetch)
+    outcome_of(stages=("zero3",), micro_batches=6, prefetch=True)
+    one_step = [1, 2, 2, 1, 0, 0, 1, 2, 2, 1, 0, None]
+    assert asked[-len(one_step):] == one_step
+
+
 @settings(max_examples=30)
 @given(keys=keys_of_a_run())
 def test_every_stage_agrees_with_one_process_and_with_every_formula(keys):
