@@ -3,6 +3,7 @@ communicator is in use.
 """
 
 import ctypes
+import gc
 import sys
 import threading
 from collections.abc import Iterator
@@ -34,8 +35,23 @@ def places(thread: int | None) -> list[CodePlace]:
     >>> here()[-2].numbers
     {'step': 3}
     """
-    found = [place(each, each.f_lineno) for each in calls(sys._current_frames().get(thread or 0))]
+    found = [place(each, each.f_lineno) for each in calls(call_of(thread))]
     return found[::-1]
+
+
+def call_of(thread: int | None) -> FrameType | None:
+    """The innermost call of the thread with this identity; None if it has ended.
+
+    The collection of cycles is off meanwhile: if it begins in `sys._current_frames`, CPython up to 3.11.7 deadlocks
+    (python/cpython issue 106883).
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames().get(thread or 0)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def places_of(error: BaseException) -> list[CodePlace]:
@@ -67,7 +83,7 @@ class OneThread:
     def claim(self) -> None:
         """Make the calling thread the user; raises `CollectiveError` while the last user is in a call."""
         last, self.user = self.user, threading.get_ident()
-        if any(map(self._is_used_in, calls(sys._current_frames().get(last)))):
+        if last and any(map(self._is_used_in, calls(call_of(last)))):
             self.user = last
             raise CollectiveError(
                 f"rank {self.rank}: two threads use one communicator at once; use it from one thread at a time, or "
