@@ -81,11 +81,15 @@ class TrainedApart:
                 weights_in_backward=[(str(unit), whole(held)) for unit, held in gave["weights_in_backward"]]))
         return found
 
-    def differing(self, said: Callable[[Figures, Figures], str | None], ranks: RankProcesses) -> str | None:
-        """The first complaint about the figures of a rank, beside ours."""
+    def differing(
+        self, said: Callable[[Figures, Figures], str | None], in_parts: bool, ranks: RankProcesses
+    ) -> str | None:
+        """The first complaint about the figures of a rank, beside ours; of trainings in parts only with `in_parts`."""
         if not self.found:
             return NOT_TRAINED
         for both in self.found:
+            if both.tiny.part_by_part and not in_parts:
+                continue
             for rank, (mine, due) in enumerate(zip(both.mine.figures, both.due.figures, strict=True)):
                 if complaint := said(mine, due):
                     return f"{both.tiny}: rank {rank} {complaint}"
@@ -160,7 +164,7 @@ def of_a_stage(name: str) -> list[Callable[[RankProcesses], str | None] | None]:
     parts = name in ("zero1_step", "zero2_step", "zero3_step")
     found: list[Callable[[RankProcesses], str | None] | None] = [
         partial(training.bits, sizes, parts) for sizes in (EVEN, ODD, PRECISE)]
-    figures = [partial(training.differing, said) for said in (sent, kept, held_at_most)]
+    figures = [partial(training.differing, said, said is not held_at_most) for said in (sent, kept, held_at_most)]
     if name == "fsdp_step":
         return [*found, figures[0], training.in_pairs, figures[1]]
     return [*found, *figures, *([None] if name == "zero3_kept_step" else [])]
