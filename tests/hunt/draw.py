@@ -131,36 +131,18 @@ def one_of(*values: Any) -> Callable[[Random], Any]:
     return lambda chance: chance.choice(values)
 
 
-def unsaid(chance: Random) -> None:
-    """For keys that have one valid value, or whose value follows from others."""
-
-
 VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (Scenario, "title"): one_of(*WORDS),
     (Scenario, "caption"): one_of(*WORDS),
-    (WorldKeys, "ranks"): unsaid,
-    (WorldKeys, "ranks_per_host"): unsaid,
-    (WorldKeys, "memory_limit_mb"): unsaid,
-    (WorldKeys, "timeout_seconds"): unsaid,
     (WorldKeys, "transport"): one_of("shared", "mpi"),
-    (Data, "source"): unsaid,
-    (Data, "target"): unsaid,
-    (Data, "test_every"): unsaid,
-    (ModelKeys, "kind"): unsaid,
     (ModelKeys, "hidden"): widths,
-    (ModelKeys, "layers"): unsaid,
-    (ModelKeys, "width"): unsaid,
-    (ModelKeys, "heads"): unsaid,
-    (ModelKeys, "key_value_heads"): unsaid,
     (ModelKeys, "inner"): one_of(0, 1, 3, 8, 17),
     (ModelKeys, "vocabulary"): one_of(0, 0, 2, 3, 5, 10, 13, 40),
     (ModelKeys, "sequence"): one_of(1, 2, 3, 4, 5, 7, 8, 15),
     (ModelKeys, "dropout"): one_of(0, 0.0, 0.1, 0.5, 0.99, 1e-9),
-    (ModelKeys, "frozen"): unsaid,
     (ModelKeys, "weights"): one_of(""),
     (Train, "steps"): one_of(0, 1, 1, 2, 2, 3, 4, 5, 7),
     (Train, "micro_batch"): one_of(1, 1, 2, 3, 4, 16),
-    (Train, "micro_batches"): unsaid,
     (Train, "learning_rate"): one_of(0, 1e-8, 1e-3, 0.01, 0.1, 1, 1.5, 10.0, 1e5, 1e12, 1e38, 1e300),
     (Train, "betas"): lambda chance: [fraction(chance), fraction(chance)],
     (Train, "epsilon"): one_of(0, 0.0, 1e-8, 1e-3, 1.0, 1e30),
@@ -170,68 +152,39 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (Train, "clip_norm"): one_of(0, 0.0, 0.0, 0.0, 1e-30, 0.1, 1, 100.0, 1e30),
     (Train, "loss_scale"): one_of("dynamic", "dynamic", 1, 3.0, 1024.0, 65536, 2.0**40, 1e-3),
     (Train, "seed"): one_of(0, 1, 7, 2**31, 2**63 - 1),
-    (Parallel, "stages"): unsaid,
-    (Parallel, "units"): unsaid,
-    (Parallel, "shard_ranks"): unsaid,
-    (Parallel, "replicas"): unsaid,
-    (Parallel, "secondary_ranks"): unsaid,
-    (Parallel, "recompute"): unsaid,
     (Parallel, "offload_folder"): one_of("", "."),
-    (Parallel, "reduce_scatter"): unsaid,
-    (Parallel, "all_gather"): unsaid,
-    (Parallel, "broadcast"): unsaid,
     (Parallel, "quantized_block"): one_of(0, 1, 3, 7, 64, 256, 10**9),
     (Parallel, "bucket_mb"): one_of(0, 0.0, 0.001, 0.005, 0.02, 1, 1e6),
     (Variant, "name"): one_of(*NAMES),
-    (Variant, "units"): unsaid,
-    (Variant, "shard_ranks"): unsaid,
-    (Variant, "replicas"): unsaid,
-    (Variant, "secondary_ranks"): unsaid,
-    (Variant, "recompute"): unsaid,
-    (Variant, "reduce_scatter"): unsaid,
-    (Variant, "all_gather"): unsaid,
-    (Variant, "broadcast"): unsaid,
     (Variant, "quantized_block"): one_of(0, 2, 5, 32, 100),
     (Variant, "bucket_mb"): one_of(0, 0.002, 0.03, 1.5),
-    (Check, "test_accuracy"): unsaid,
-    (Check, "test_loss"): unsaid,
-    (Check, "same_bits_on"): unsaid,
     (Check, "does_not_fit"): one_of([]),
-    (Check, "fits"): unsaid,
-    (Check, "mfu"): unsaid,
-    (Check, "same_weights"): unsaid,
-    (Check, "volumes"): unsaid,
-    (Check, "messages"): unsaid,
-    (Check, "largest_messages"): unsaid,
-    (Check, "activations"): unsaid,
-    (Check, "between_bytes"): unsaid,
-    (Check, "kept_bytes"): unsaid,
-    (Check, "beyond_peak"): unsaid,
-    (Check, "beyond_peak_laid_out"): unsaid,
     (Checkpoint, "folder"): one_of(""),
     (Checkpoint, "every"): one_of(1, 2, 10**9),
     (Checkpoint, "keep"): one_of(1, 3),
-    (Fault, "rank"): unsaid,
-    (Fault, "step"): unsaid,
-    (Fault, "message"): unsaid,
-    (Fault, "seconds"): unsaid,
     (Fault, "bit"): one_of(0, 1, 31, 10**9),
     (Fault, "after_restarts"): one_of(1, 2, 10**6),
     (CollectiveScenario, "title"): one_of(*WORDS),
     (CollectiveScenario, "caption"): one_of(*WORDS),
-    (CollectiveWorld, "ranks"): unsaid,
-    (CollectiveWorld, "sends"): unsaid,
-    (Values, "lengths"): unsaid,
     (Values, "seed"): one_of(0, 1, 2**63 - 1),
-    (Values, "given"): unsaid,
     (Program, "name"): one_of(*NAMES),
-    (Program, "calls"): unsaid,
-    (Expect, "same_results"): unsaid,
-    (Expect, "ranks_agree"): unsaid,
-    (Expect, "same_bytes_sent"): unsaid,
-    (Expect, "same_messages"): unsaid,
-    (Expect, "results"): unsaid,
 }
+UNSAID: dict[type[Any], str] = {
+    WorldKeys: "ranks ranks_per_host memory_limit_mb timeout_seconds",
+    Data: "source target test_every",
+    ModelKeys: "kind layers width heads key_value_heads frozen",
+    Train: "micro_batches",
+    Parallel: "stages units shard_ranks replicas secondary_ranks recompute reduce_scatter all_gather broadcast",
+    Variant: "units shard_ranks replicas secondary_ranks recompute reduce_scatter all_gather broadcast",
+    Check: "test_accuracy test_loss same_bits_on fits mfu same_weights volumes "
+           "messages largest_messages activations between_bytes kept_bytes beyond_peak beyond_peak_laid_out",
+    Fault: "rank step message seconds",
+    CollectiveWorld: "ranks sends",
+    Values: "lengths given",
+    Program: "calls",
+    Expect: "same_results ranks_agree same_bytes_sent same_messages results",
+}
+"""Keys that have one valid value, or whose value follows from others."""
 
 
 def keys(section: type[Any], chance: Random) -> Document:
@@ -240,18 +193,16 @@ def keys(section: type[Any], chance: Random) -> Document:
     for name, rule in rules(section).items():
         if chance.random() > SAID:
             continue
-        if (section, name) in VALUES:
-            value = VALUES[section, name](chance)
-        elif isinstance(rule, Choice):
-            value = chance.choice(rule.names)
-        elif isinstance(rule, Switch):
-            value = chance.random() < 0.5
-        elif isinstance(rule, SectionRule | Tables):
+        if isinstance(rule, SectionRule | Tables) or name in UNSAID.get(section, "").split():
             continue
+        if (section, name) in VALUES:
+            said[name] = VALUES[section, name](chance)
+        elif isinstance(rule, Choice):
+            said[name] = chance.choice(rule.names)
+        elif isinstance(rule, Switch):
+            said[name] = chance.random() < 0.5
         else:
             raise LookupError(f"{section.__name__}.{name} is never drawn: say what it may hold in VALUES")
-        if value is not None:
-            said[name] = value
     return said
 
 
