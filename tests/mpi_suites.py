@@ -14,7 +14,7 @@ import numpy as np
 
 import zerosim as zs
 from zerosim.collectives import ALGORITHMS, Algorithm
-from zerosim.collectives.kinds import KINDS
+from zerosim.collectives.kinds import COLLECTIVE_KINDS
 from zerosim.comm import Communicator
 from zerosim.sharding import split
 
@@ -92,7 +92,7 @@ def matrices(rank: int, count: int) -> np.ndarray:
 
 
 def check_operations_that_do_not_commute_keep_the_order_of_ranks(comm):
-    for row in serving(comm.size, *(name for name, kind in KINDS.items() if kind.reducing)):
+    for row in serving(comm.size, *(name for name, kind in COLLECTIVE_KINDS.items() if kind.reducing)):
         for count in (0, 1, comm.size + 1):
             brought = [matrices(rank, count) for rank in range(comm.size)]
             for operation in (multiply, leftmost, rightmost):
@@ -150,7 +150,7 @@ def mixed_sequence(comm: Communicator, sequence: list[tuple[Algorithm, int, int,
             row.collective == "reduce" and comm.rank == root
         )
         out = {"out": mine} if in_place and of_my_length else {}
-        adding = {"reduce": reduce} if KINDS[row.collective].reducing else {}
+        adding = {"reduce": reduce} if COLLECTIVE_KINDS[row.collective].reducing else {}
         result = called(comm, row, mine, root, **adding, **out)
         same(result, expected(row.collective, brought, comm.rank, root, reduce))
         same(mine, result if out else brought[comm.rank])
@@ -162,7 +162,7 @@ def whole_numbers(rank: int, number: int, count: int, dtype: str) -> np.ndarray:
 
 
 def roots(row: Algorithm, size: int) -> list[int | None]:
-    return list(range(size)) if KINDS[row.collective].rooted else [None]
+    return list(range(size)) if COLLECTIVE_KINDS[row.collective].rooted else [None]
 
 
 def called(

@@ -15,7 +15,7 @@ from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import ObservedAllocator
 from zerosim.worlds import bells, boxes, mpi_shared
 from zerosim.worlds.bells import Bell, Patience
-from zerosim.worlds.boxes import LINE, PENDING, RING, SENT, TAKEN, Inbox, Mover, Outbox, told
+from zerosim.worlds.boxes import LINE, PENDING, RING, SENT, TAKEN, Inbox, Mover, Outbox, read_header
 from zerosim.worlds.copies import Copies
 from zerosim.worlds.mpi_shared import no_room, ring_bytes, segment_bytes, unpopulated
 
@@ -63,7 +63,7 @@ class WeakMemory:
         raise AssertionError("nothing comes")
 
     def receive(self, into, reduce=None, copies=None):
-        assert told(self.poll(self.inbox.look)) == (into.nbytes, TAG)
+        assert read_header(self.poll(self.inbox.look)) == (into.nbytes, TAG)
         self.inbox.take(into, reduce, copies or Copies(), self.poll)
         self.counters()
 
@@ -169,7 +169,7 @@ def test_of_a_message_that_nobody_wants_nothing_is_left():
         box.outbox.post(numbers(count, count), TAG, Copies())
     box.counters()
     assert box.inbox.dropped() == TAG
-    assert told(box.poll(box.inbox.look)) == (5, TAG)
+    assert read_header(box.poll(box.inbox.look)) == (5, TAG)
     assert box.inbox.dropped() == TAG
     box.counters()
     assert box.inbox.dropped() is None
@@ -268,7 +268,7 @@ def test_a_thread_moves_on_what_waits_and_ceases():
     outbox, inbox = (kind(memory, MOST, lambda: None, None) for kind in (Outbox, Inbox))
     outbox.post(numbers(20_000, 1), TAG, Copies())
     mover.begin()
-    assert told(inbox.look()) == (20_000, TAG)
+    assert read_header(inbox.look()) == (20_000, TAG)
     into, deadline = np.zeros(20_000, np.uint8), time.monotonic() + 60
 
     def poll(look):
@@ -351,6 +351,6 @@ def test_what_was_sent_before_the_receiver_had_its_side_arrives():
     memory, into = np.zeros(RING + CAPACITY, np.uint8), np.zeros(5, np.uint8)
     Outbox(memory, MOST, lambda: None, None).post(numbers(5, 1), TAG, Copies())
     inbox = Inbox(memory, MOST, lambda: None, None)
-    assert told(inbox.look()) == (5, TAG)
+    assert read_header(inbox.look()) == (5, TAG)
     assert inbox.take_whole(into, None)
     assert into.tobytes() == numbers(5, 1).tobytes()

@@ -15,7 +15,7 @@ import zerosim as zs
 from tests import mpi_suites
 from zerosim import collectives
 from zerosim.collectives import ALGORITHMS, dissemination, doubling, find, ring
-from zerosim.collectives.kinds import KINDS
+from zerosim.collectives.kinds import COLLECTIVE_KINDS
 from zerosim.collectives.pairs import near_first
 from zerosim.comm import left, right
 from zerosim.errors import CollectiveError, Deadlock
@@ -40,7 +40,7 @@ def served(name, sizes=SIZES):
 
 def roots(name, size):
     """All roots of small worlds, the ends and the middle of large ones, 0 where there is none."""
-    if not KINDS[ALGORITHMS[name].collective].rooted:
+    if not COLLECTIVE_KINDS[ALGORITHMS[name].collective].rooted:
         return [0]
     return range(size) if size <= 6 else [0, size // 2, size - 1]
 
@@ -62,7 +62,7 @@ def sums(row, size, root=0, **world):
         return vector
 
     held = spawn(program, size, **world)
-    kind, brought = KINDS[row.collective], [symbols(rank, size) for rank in range(size)]
+    kind, brought = COLLECTIVE_KINDS[row.collective], [symbols(rank, size) for rank in range(size)]
     return [
         (chunk, [term for (term,) in kind.contributions(brought, rank, chunk, root)], held[rank][chunk])
         for rank in range(size) for chunk in kind.filled(rank, size, root)
@@ -622,7 +622,7 @@ def test_commutative_false_needs_no_name_of_an_algorithm():
 
 @pytest.mark.parametrize("name", REDUCING)
 def test_who_does_not_say_what_to_reduce_by_adds(name):
-    kind = KINDS[ALGORITHMS[name].collective]
+    kind = COLLECTIVE_KINDS[ALGORITHMS[name].collective]
 
     def program(comm):
         vector = np.full(4, 10.0 ** comm.rank)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests import solutions
-from zerosim.collectives.kinds import KINDS
+from zerosim.collectives.kinds import COLLECTIVE_KINDS
 from zerosim.teach.grading import apart
 from zerosim.teach.grading.apart import grade_apart
 from zerosim.teach.grading.channel import behind
@@ -199,7 +199,7 @@ USES = {
 def test_a_rank_reports_what_it_runs_of_the_library(tmp_path, use):
     file = written(tmp_path, f"{USES[use]}\ndef all_gather(comm, chunks):\n    f(comm, chunks)\n")
     with RankProcesses(file, "all_gather", 2, MARKER) as ranks:
-        drawn(KINDS["all_gather"], 2, 2).run(ranks)
+        drawn(COLLECTIVE_KINDS["all_gather"], 2, 2).run(ranks)
     said = {"the source": "reads collectives/ring.py", "its code": "reads __code__ of all_gather",
             "its bytecode": "reads __init__.py", "its folder": "opens a folder",
             "its path": "reads __init__.py", "too many": "more than 100 uses, which are not told",

@@ -33,7 +33,7 @@ from zerosim.scenario import ModelKeys
 from zerosim.scenario.machine import ClusterKeys, LinkKeys
 from zerosim.stages.storage import DelayedUpdates, FarUpdates, Places
 from zerosim.training.experiment import prepare
-from zerosim.training.tiers import CopyingLane, MappedFile, on_host
+from zerosim.training.tiers import CopyThread, MappedFile, on_host
 
 FAR = [{"offload_optimizer": one, "offload_parameters": other}
        for one, other in itertools.product(("none", "host", "disk"), repeat=2) if (one, other) != ("none", "none")]
@@ -357,21 +357,21 @@ def test_the_time_of_a_plan_by_hand():
 
 def late(monkeypatch):
     """Values are used before they came."""
-    honest = CopyingLane._copy
+    honest = CopyThread._copy
 
     def slow(self, what, owner, into, source):
         time.sleep(0.01 * ("disk to" in what))
         honest(self, what, owner, into, source)
 
-    monkeypatch.setattr(CopyingLane, "_copy", slow)
-    monkeypatch.setattr(CopyingLane, "wait", lambda self, owner, moving: None)
+    monkeypatch.setattr(CopyThread, "_copy", slow)
+    monkeypatch.setattr(CopyThread, "wait", lambda self, owner, moving: None)
 
 
 def lost(monkeypatch):
     """What goes to the disk never gets there."""
-    honest = CopyingLane._copy
+    honest = CopyThread._copy
     monkeypatch.setattr(
-        CopyingLane, "_copy", lambda self, what, owner, into, source:
+        CopyThread, "_copy", lambda self, what, owner, into, source:
         honest(self, what, owner, source if what.endswith("to disk") else into, source))
 
 
@@ -405,13 +405,13 @@ def test_state_in_another_tier_is_seen(monkeypatch):
 
 
 def test_what_is_carried_twice_is_seen(monkeypatch):
-    honest = CopyingLane._copy
+    honest = CopyThread._copy
 
     def twice(self, *about):
         honest(self, *about)
         honest(self, *about)
 
-    monkeypatch.setattr(CopyingLane, "_copy", twice)
+    monkeypatch.setattr(CopyThread, "_copy", twice)
     fails(outcome_of(**ALL[0], stages=("zero3",)), "far memory is not the formula's: rank 0, bytes moved of ")
 
 
@@ -432,13 +432,13 @@ def test_state_lost_at_resume_is_seen(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("far", ALL, ids=str)
 def test_a_value_that_is_late_is_waited_for(monkeypatch, far):
-    honest = CopyingLane._copy
+    honest = CopyThread._copy
 
     def slow(self, what, owner, into, source):
         time.sleep(0.005)
         honest(self, what, owner, into, source)
 
-    monkeypatch.setattr(CopyingLane, "_copy", slow)
+    monkeypatch.setattr(CopyThread, "_copy", slow)
     outcome = outcome_of(**far | {"offload_parameters": "disk"}, stages=("zero3",))
     assert outcome.failures == []
 
@@ -452,26 +452,26 @@ def mapped_bytes():
 def test_pages_leave_memory_as_they_are_copied():
     file, numbers = MappedFile(), np.ones(8_000_000, np.float32)
     state = file.allocate(len(numbers), np.float32, kind="optimizer", owner="")
-    lane, before = CopyingLane(file), mapped_bytes()
-    lane.wait("", lane.begin("", "", state, numbers))
+    queue, before = CopyThread(file), mapped_bytes()
+    queue.wait("", queue.begin("", "", state, numbers))
     assert mapped_bytes() - before < 6e6
     assert np.array_equal(state, numbers)
     assert mapped_bytes() - before > 25e6
-    lane.settle()
+    queue.settle()
     assert mapped_bytes() - before < 6e6
-    lane.wait("", lane.begin("", "", numbers, state))
+    queue.wait("", queue.begin("", "", numbers, state))
     assert mapped_bytes() - before < 6e6
-    lane.close()
+    queue.close()
 
 
 def test_a_copy_that_fails_is_told_though_nobody_waits_for_it():
-    lane = CopyingLane(MappedFile())
-    moving = lane.begin("", "", np.zeros(2), np.zeros(3))
+    queue = CopyThread(MappedFile())
+    moving = queue.begin("", "", np.zeros(2), np.zeros(3))
     assert isinstance(moving.exception(60), ValueError)
     with pytest.raises(ValueError, match="broadcast"):
-        lane.begin("", "", np.zeros(2), np.zeros(2))
-    lane.settle()
-    lane.close()
+        queue.begin("", "", np.zeros(2), np.zeros(2))
+    queue.settle()
+    queue.close()
 
 
 # Resident memory.

@@ -8,7 +8,7 @@ import pytest
 import zerosim as zs
 from zerosim import cli
 from zerosim.collectives import ALGORITHMS, kinds
-from zerosim.collectives.kinds import COLLECTIVES, KINDS
+from zerosim.collectives.kinds import COLLECTIVE_KINDS, COLLECTIVES
 from zerosim.teach.proofs.proof import prove
 from zerosim.teach.proofs.subject import collective_in, named_subject
 from zerosim.testing import LAWS, LawBroken, check
@@ -19,14 +19,14 @@ def first_algorithm(name):
 
 
 def test_every_kind_has_an_algorithm_and_every_algorithm_a_kind():
-    assert {row.collective for row in ALGORITHMS.values()} == set(KINDS)
-    assert set(KINDS) - set(COLLECTIVES) == {"barrier"}
+    assert {row.collective for row in ALGORITHMS.values()} == set(COLLECTIVE_KINDS)
+    assert set(COLLECTIVE_KINDS) - set(COLLECTIVES) == {"barrier"}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_an_algorithm_takes_what_its_kind_says(name):
     row = ALGORITHMS[name]
-    kind = KINDS[row.collective]
+    kind = COLLECTIVE_KINDS[row.collective]
     due = ["comm", *kind.parameters, *["root"] * kind.rooted, *["reduce"] * kind.reducing]
     assert list(inspect.signature(row.function).parameters) == due
     assert (row.order is not None) == kind.reducing
@@ -66,13 +66,13 @@ SAID = {
 }
 WRONG = [
     pytest.param(name, what, said, id=f"{name} {what} {said.__name__}")
-    for name in COLLECTIVES for what in SAID for said in SAID[what] if said is not getattr(KINDS[name], what)
+    for name in COLLECTIVES for what in SAID for said in SAID[what] if said is not getattr(COLLECTIVE_KINDS[name], what)
 ]
 
 
 @pytest.mark.parametrize(("name", "what", "said"), WRONG)
 def test_a_kind_that_says_something_else_is_found_wrong(name, what, said, monkeypatch):
-    monkeypatch.setitem(KINDS, name, replace(KINDS[name], **{what: said}))
+    monkeypatch.setitem(COLLECTIVE_KINDS, name, replace(COLLECTIVE_KINDS[name], **{what: said}))
     assert found_wrong(name)
 
 
@@ -82,7 +82,7 @@ def test_a_kind_as_it_is_is_not(name):
 
 
 def test_who_agrees():
-    agreeing = {name for name, kind in KINDS.items() if kind.agreeing}
+    agreeing = {name for name, kind in COLLECTIVE_KINDS.items() if kind.agreeing}
     assert agreeing == {"all_reduce", "all_gather", "broadcast", "barrier"}
 
 
@@ -90,4 +90,4 @@ def test_who_agrees():
     lambda rank, chunk, size, root: [(0, rank * chunk)], lambda rank, chunk, size, root: [(rank % size, chunk)],
 ], ids=["in the last chunk", "by the number of ranks"])
 def test_who_is_left_with_something_else_anywhere_does_not_agree(sources):
-    assert not replace(KINDS["all_gather"], sources=sources).agreeing
+    assert not replace(COLLECTIVE_KINDS["all_gather"], sources=sources).agreeing

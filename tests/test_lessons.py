@@ -10,7 +10,7 @@ from tests.small import SCENARIOS, WHOLE, small_if_it_trains
 from tests.test_report import documented
 from zerosim import shipped
 from zerosim.cli import COMMANDS, main
-from zerosim.collectives.kinds import KINDS
+from zerosim.collectives.kinds import COLLECTIVE_KINDS
 from zerosim.shipped import title
 from zerosim.stages.replica import Replica
 
@@ -73,7 +73,7 @@ def test_the_glossary_speaks_of_keys_and_collectives_that_there_are():
     scenarios = documented(ROOT / "scenarios" / "README.md")["Collectives"]
     assert len(keys) > 15
     assert keys <= set().union(*documented(ROOT / "docs" / "scenario.md").values()) | scenarios
-    for kind in KINDS.values():
+    for kind in COLLECTIVE_KINDS.values():
         assert f"`{kind.mpi}`" in text
         assert f"`{kind.name}`" in text
 

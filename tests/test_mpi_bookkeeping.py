@@ -16,7 +16,7 @@ from zerosim.instruments.observed import ObservedAllocator
 from zerosim.worlds import mpi_communicator, processes
 from zerosim.worlds.board import CHANNELS
 from zerosim.worlds.mpi_communicator import MpiCommunicator
-from zerosim.worlds.mpi_messages import FAREWELL, dtype_tag
+from zerosim.worlds.mpi_messages import CLOSE_NOTIFY, dtype_tag
 
 LOOKS = 1_000
 """More looks for a message than any wait here has."""
@@ -61,7 +61,7 @@ class Rank0Of2:
 
     def Improbe(self, source, tag=None, *, status):  # noqa: N802
         if source == self.rank:
-            return Letter(np.empty(0, np.uint8), FAREWELL) if status.describe(0, FAREWELL) else None
+            return Letter(np.empty(0, np.uint8), CLOSE_NOTIFY) if status.describe(0, CLOSE_NOTIFY) else None
         if not self.letters:
             return None
         letter = self.letters.popleft()
@@ -207,7 +207,7 @@ def test_others_see_that_a_rank_waits_and_that_it_goes_on(clock):
 
 
 def test_who_closes_waits_until_all_that_it_sent_has_left(clock):
-    comm = connected(clock, Rank0Of2(*letters(), Letter(np.empty(0, np.uint8), FAREWELL), looks=20))
+    comm = connected(clock, Rank0Of2(*letters(), Letter(np.empty(0, np.uint8), CLOSE_NOTIFY), looks=20))
     comm.send(NUMBERS, to=1)
     comm.close()
     assert clock.looks == 20
@@ -221,7 +221,7 @@ def test_who_closes_waits_until_the_others_close(clock):
     def pause():
         honest()
         if clock.looks == 20:
-            stand_in.letters.append(Letter(np.empty(0, np.uint8), FAREWELL))
+            stand_in.letters.append(Letter(np.empty(0, np.uint8), CLOSE_NOTIFY))
 
     comm._pause = pause
     comm.close()
@@ -248,10 +248,10 @@ class Board:
 
 def test_a_rank_has_finished_when_its_first_channel_is_closed_and_not_before(clock):
     board = Board()
-    comm = connected(clock, Rank0Of2(Letter(np.empty(0, np.uint8), FAREWELL)))
+    comm = connected(clock, Rank0Of2(Letter(np.empty(0, np.uint8), CLOSE_NOTIFY)))
     comm.write_on(board)
     channel = comm.channel()
-    channel._comm.letters.append(Letter(np.empty(0, np.uint8), FAREWELL))
+    channel._comm.letters.append(Letter(np.empty(0, np.uint8), CLOSE_NOTIFY))
     channel._mail._status = Status()
     channel.close()
     assert board.finished == []

@@ -5,7 +5,7 @@ import pytest
 
 import zerosim as zs
 from zerosim.collectives import results, unmodified
-from zerosim.collectives.kinds import KINDS
+from zerosim.collectives.kinds import COLLECTIVE_KINDS
 from zerosim.collectives.table import ALGORITHMS
 from zerosim.collectives.unmodified import Unmodified
 from zerosim.sharding import split
@@ -22,7 +22,7 @@ def brought(rank):
 
 
 def carried_out(row, comm, flat, reduce):
-    kind = KINDS[row.collective]
+    kind = COLLECTIVE_KINDS[row.collective]
     works_on = split(flat, comm.size) if kind.parameters == ("chunks",) else flat
     root = (comm.size - 1,) if kind.rooted else ()
     row.function(comm, works_on, *root, *((reduce,) if kind.reducing else ()))

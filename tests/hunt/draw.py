@@ -264,7 +264,7 @@ def training(number: int, chance: Random, *, mpi: bool) -> Drawn:
 
 
 def faults(ranks: int, steps: int, chance: Random) -> list[Document]:
-    """Delays, which change no bit, and whatever else may befall a rank in runs that go on, as this one does not."""
+    """Delays, which change no bit, and other faults of runs that do not end by them."""
     found = []
     for _ in range(chance.choice((0, 0, 1, 2)) if steps else 0):
         said = keys(Fault, chance)

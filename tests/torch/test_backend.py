@@ -66,7 +66,7 @@ def test_a_rank_that_fails_ends_all(way, code, said):
     ("kind=drop,rank=1,step=2,collective=reduce_scatter", 3, "both sides must name the same length"),
     ("kind=delay,rank=1,step=9,seconds=1", 1, "zerosim: a fault was not injected"),
 ])
-def test_faults_befall_a_script(fault, code, said):
+def test_faults_are_injected_into_a_script(fault, code, said):
     outcome = zerosim_torch(2, "--fault", fault, "tests/torch/training.py", "fsdp2")
     assert outcome.returncode == code, outcome.stderr
     assert said in outcome.stderr

@@ -73,7 +73,7 @@ def of_nobody(rank: int, chunk: int, size: int, root: int) -> list[tuple[int, in
 class CollectiveKind:
     """One kind of collective; `parameters` are those of a function that works in place, between `comm` and `root`.
 
-    >>> KINDS["reduce"].rooted, KINDS["reduce"].reducing, KINDS["reduce"].agreeing
+    >>> COLLECTIVE_KINDS["reduce"].rooted, COLLECTIVE_KINDS["reduce"].reducing, COLLECTIVE_KINDS["reduce"].agreeing
     (True, True, False)
     """
 
@@ -109,7 +109,7 @@ class CollectiveKind:
     def brought(self, vector: Any, rank: int, size: int, root: int) -> Any:
         """The part of `vector` that is read when the collective begins, as a view, or None.
 
-        >>> KINDS["gather"].brought([1, 2], rank=1, size=2, root=0)
+        >>> COLLECTIVE_KINDS["gather"].brought([1, 2], rank=1, size=2, root=0)
         [2]
         """
         return cut(vector, size, self.brings(rank, root))
@@ -121,15 +121,15 @@ class CollectiveKind:
     def filled(self, rank: int, size: int, root: int) -> range:
         """The numbers of the chunks that hold the result on `rank`.
 
-        >>> KINDS["scatter"].filled(rank=2, size=4, root=0), KINDS["reduce"].filled(rank=2, size=4, root=0)
-        (range(2, 3), range(0, 0))
+        >>> [COLLECTIVE_KINDS[name].filled(rank=2, size=4, root=0) for name in ("scatter", "reduce")]
+        [range(2, 3), range(0, 0)]
         """
         return range(size)[self.leaves(rank, root) or slice(0)]
 
     def contributions(self, vectors: Sequence[Any], rank: int, chunk: int, root: int) -> list[Any]:
         """The contributions that add up to `chunk` of `rank`: views.
 
-        >>> KINDS["all_to_all"].contributions([[1, 2], [3, 4]], rank=0, chunk=1, root=0)
+        >>> COLLECTIVE_KINDS["all_to_all"].contributions([[1, 2], [3, 4]], rank=0, chunk=1, root=0)
         [[3]]
         """
         size = len(vectors)
@@ -178,9 +178,9 @@ _ROWS = [
         (), brings=nothing, leaves=nothing, sources=of_nobody,
     ),
 ]
-KINDS: dict[str, CollectiveKind] = {kind.name: kind for kind in _ROWS}
+COLLECTIVE_KINDS: dict[str, CollectiveKind] = {kind.name: kind for kind in _ROWS}
 """The kinds by name. A longer name precedes one that it contains, since a function's kind is the first name found in
 its own."""
 
-COLLECTIVES = tuple(name for name, kind in KINDS.items() if kind.brings is not nothing)
+COLLECTIVES = tuple(name for name, kind in COLLECTIVE_KINDS.items() if kind.brings is not nothing)
 """The kinds that send data."""

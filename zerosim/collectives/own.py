@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from zerosim.collectives.choosing import AUTO_ALL_GATHER
-from zerosim.collectives.kinds import KINDS
+from zerosim.collectives.kinds import COLLECTIVE_KINDS
 from zerosim.collectives.table import ALGORITHMS, Algorithm
 from zerosim.errors import UsageError
 from zerosim.numerics import orders
@@ -72,7 +72,7 @@ def as_collective(kind: str) -> Callable[[str, Any], Algorithm]:
             raise UsageError(f"{name} is a {type(found).__name__}; give a function of a communicator and chunks")
         algorithm = found if isinstance(found, Algorithm) else declared(name, kind, found, None, False)
         check_parameters(name, kind, algorithm.function)
-        if KINDS[kind].reducing and algorithm.order is None:
+        if COLLECTIVE_KINDS[kind].reducing and algorithm.order is None:
             raise UsageError(f"{name} does not declare its order of addition; write @collective(order=\"ring\") above "
                              f"it (or {', '.join(list(NAMED_ORDERS)[1:])}, or a function order(contributions, chunk))")
         return replace(algorithm, name=name, collective=kind)
@@ -82,7 +82,8 @@ def as_collective(kind: str) -> Callable[[str, Any], Algorithm]:
 
 def check_parameters(name: str, kind: str, function: Callable[..., None]) -> None:
     """Refuse a function whose parameters are not those of its kind in place."""
-    due: Sequence[str] = ("comm", *KINDS[kind].parameters, *(["root"] if KINDS[kind].rooted else []))
+    promised = COLLECTIVE_KINDS[kind]
+    due: Sequence[str] = ("comm", *promised.parameters, *(["root"] if promised.rooted else []))
     required = [each.name for each in inspect.signature(function).parameters.values()
                 if each.default is each.empty and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
     if len(required) != len(due):

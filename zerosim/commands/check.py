@@ -14,8 +14,8 @@ from zerosim.errors import UsageError
 from zerosim.optim.optimizers import Optimizer
 from zerosim.optim.own import wrong
 from zerosim.parts import Named
-from zerosim.parts.failing import told
 from zerosim.parts.loading import load_file
+from zerosim.parts.users_code import error_line
 from zerosim.plan.operations import OperationFigures, declared, figures
 from zerosim.plan.operations_table import rows, show_operations
 from zerosim.stages import Stage
@@ -88,8 +88,8 @@ def tried(part: Operation, example: OperationExample | None) -> tuple[OperationF
     try:
         fault = operation_fault(part, arrays, settings)
     except Exception as error:
-        return None, told(error, part.forward)
+        return None, error_line(error, part.forward)
     try:
         return figures(part, example), fault
     except Exception as error:
-        return None, fault or f"a plan runs it on shapes, without numbers: {told(error, part.forward)}"
+        return None, fault or f"a plan runs it on shapes, without numbers: {error_line(error, part.forward)}"

@@ -47,7 +47,7 @@ def main(arguments: argparse.Namespace) -> int:
     require_torch()
     from zerosim.torch import running  # noqa: PLC0415 - imports torch
 
-    running.befall(arguments.fault)
+    running.inject(arguments.fault)
     run = partial(running.run_script, arguments.script, arguments.arguments, on_cpu=arguments.cpu)
     if arguments.check:
         return check(arguments, run) or running.missed()

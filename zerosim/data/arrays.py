@@ -15,7 +15,7 @@ from zerosim.data.tables import csv_arrays, parquet_arrays
 from zerosim.errors import UsageError
 from zerosim.files import is_folder
 from zerosim.parts import Named
-from zerosim.parts.failing import told
+from zerosim.parts.users_code import error_line
 
 READERS = {".csv": csv_arrays, ".parquet": parquet_arrays}
 ALLOWED = '"digits", the path of an .npz, .csv or .parquet file or of a folder of images, or FILE.py:NAME'
@@ -183,7 +183,7 @@ def called(name: Named, keys: dict[str, Any], fault: DataFault) -> dict[str, Arr
     try:
         found = function(**keys)
     except Exception as error:
-        raise fault(told(error, function)) from error
+        raise fault(error_line(error, function)) from error
     if isinstance(found, tuple | list) and len(found) in (2, 4):
         found = dict(zip(NAMES, found, strict=False))
     if not isinstance(found, dict) or not {"x", "y"} <= set(found) <= set(NAMES):

@@ -33,7 +33,7 @@ from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.optim.update import UpdateRule
 from zerosim.payloads.extents import Extent
 from zerosim.sharding import padded
-from zerosim.stages.beside import Beside, Coming, Work
+from zerosim.stages.beside import Beside, Pending, Work
 from zerosim.stages.gathering import WireFormat
 from zerosim.stages.norms import SquareSums
 from zerosim.stages.own import SHIPPED
@@ -109,19 +109,19 @@ class StepsOnShapes:
         self.ledger, self.aside = Ledger(), Ledger()
         self.far: dict[Tier, Ledger] = {"host": Ledger(), "disk": Ledger()}
         self.moved: list[Counter[str]] = []
-        self._lane = CountingLane({tier: ObservedAllocator(extent, ledger) for tier, ledger in self.far.items()})
+        self._queue = CountingQueue({tier: ObservedAllocator(extent, ledger) for tier, ledger in self.far.items()})
         self.replica = self._replica(config, NoSums(np.inf if skipped else 0.0))
         self.replica.begin(lambda unit: extent(
             padded(unit.count, config.ranks), np.float32, kind="parameters", owner=unit.name))
         self.replica.state.updates = config.done
         for ledger in (self.ledger, self.aside, *self.far.values()):
             ledger.begin_peak()
-        self._lane.moved = Counter()
+        self._queue.moved = Counter()
         for step in range(1, steps + 1):
             SHIPPED[frozenset(config.stage.sharded)].step(self.replica, whole_batch(config, step))
             self.replica.storage.settle()
-            self.moved.append(self._lane.moved)
-            self._lane.moved = Counter()
+            self.moved.append(self._queue.moved)
+            self._queue.moved = Counter()
 
     def moved_in(self, steps: int) -> Counter[str]:
         """The bytes that so many steps move: all steps after the first move as much as the last one here."""
@@ -135,11 +135,11 @@ class StepsOnShapes:
         beside = Lingering(comm, ObservedAllocator(extent, self.ledger), self.aside)
         segments = SeenSegments(self.ledger.pass_by, carry_out=without_draws)
         built = replica(
-            config, comm, beside.allocate, perform=without_draws, players=segments.player, tiers=self._lane)
+            config, comm, beside.allocate, perform=without_draws, players=segments.player, tiers=self._queue)
         if config.row.parallel.offload_activations:
             built.tape.shelf = Offloaded(Nowhere(), beside.allocate)
         storage, shards, rule = kept(
-            config, beside.allocate, self._lane, built.state, NoNumbers(config.rule), comm.instruments)
+            config, beside.allocate, self._queue, built.state, NoNumbers(config.rule), comm.instruments)
         reducing = config.gradients_wire and SilentWire(config.gradients_wire)
         return replace(
             built, norms=norms, storage=storage, shards=shards, rule=rule,
@@ -261,7 +261,7 @@ class Lingering(Beside):
         """An array of the step, or of the work that is under way."""
         return (self._aside if self._working else self._plain)(shape, dtype, kind=kind, owner=owner)
 
-    def begin(self, work: Work) -> Coming:
+    def begin(self, work: Work) -> Pending:
         given = getattr(work, "args", ())
         held = [each for one in given if isinstance(one, list) for each in one]
         held += [each for one in given if isinstance(one, HeldResult) for each in one.held]
@@ -271,7 +271,7 @@ class Lingering(Beside):
         return HeldResult(array, held)
 
 
-class HeldResult(Coming):
+class HeldResult(Pending):
     """A pending array, and those that live until it is taken."""
 
     def __init__(self, array: Any, held: list[Any]) -> None:
@@ -283,14 +283,14 @@ class HeldResult(Coming):
 
 
 @dataclass
-class CountingLane:
-    """The memory tiers beside the device's, and as their own lane: it counts what it is to copy."""
+class CountingQueue:
+    """The memory tiers beside the device's, and as their own queue: it counts what it is to copy."""
 
     rooms: Mapping[Tier, Allocator]
     moved: Counter[str] = field(default_factory=Counter)
 
     @property
-    def lane(self) -> "CountingLane":
+    def queue(self) -> "CountingQueue":
         return self
 
     def begin(self, what: str, owner: str, into: Any, source: Any) -> None:

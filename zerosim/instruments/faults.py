@@ -78,8 +78,8 @@ class Faults:
 
     def around(self, comm: Communicator) -> Communicator:
         """`comm`, wrapped if any fault changes messages."""
-        befalls = any(fault.collective and fault.kind in OF_MESSAGES for fault in self.faults)
-        return Faulty(comm, self) if befalls else comm
+        of_messages = any(fault.collective and fault.kind in OF_MESSAGES for fault in self.faults)
+        return Faulty(comm, self) if of_messages else comm
 
     def sent_as(self, outgoing: Array) -> list[Array]:
         """The messages that are really sent in place of one: usually that one."""

@@ -14,7 +14,7 @@ from zerosim.data import load_dataset
 from zerosim.errors import LaunchError, UsageError, ZerosimError
 from zerosim.jobs.job import Manner, Request, described, inputs_digest
 from zerosim.parts import Named
-from zerosim.parts.failing import told
+from zerosim.parts.users_code import error_line
 from zerosim.scenario import Scenario
 from zerosim.scenario.parts import parts_in, python_run
 from zerosim.show.document import document
@@ -151,7 +151,7 @@ def refuse_unproved(scenario: Scenario) -> None:
                 except ZerosimError:
                     raise
                 except Exception as error:
-                    said = told(error, name.part.order or name.part.function)
+                    said = error_line(error, name.part.order or name.part.function)
                     raise scenario.origin.error(f"{name} on {size} ranks: {said}", ("parallel", kind)) from error
                 if not proof.holds:
                     why = "\n".join([proof.faults[0].what, *str(diagnosis(proof) or "").splitlines()])

@@ -13,8 +13,8 @@ from zerosim.autograd.graph import Graph, Variable
 from zerosim.errors import UsageError, ZerosimError
 from zerosim.models.parameters import Parameter
 from zerosim.models.units import Layer, Model, ModelKind, Task, grouped
-from zerosim.parts.failing import told
 from zerosim.parts.signature import signature_of
+from zerosim.parts.users_code import error_line
 
 Layers = Callable[..., Sequence[Layer]]
 """`layers(task, **keys)`"""
@@ -78,7 +78,7 @@ def layers_of(name: str, layers: Layers, task: Task, keys: Mapping[str, Any]) ->
     except ZerosimError as error:
         raise UsageError(f"{name}: {error}") from error
     except Exception as error:
-        raise UsageError(f"{name}: {told(error, layers)}") from error
+        raise UsageError(f"{name}: {error_line(error, layers)}") from error
     if not isinstance(found, list | tuple) or not found or not all(isinstance(each, Layer) for each in found):
         raise UsageError(f"{name} returned {found!r:.60}; return a list of Layer(name, prefix, parameters, compute), "
                            "at least one")
@@ -135,7 +135,7 @@ def read(name: str, layers: Layers, found: Sequence[Layer], task: Task) -> None:
         except ZerosimError as error:
             raise UsageError(f"{name}, layer {layer.name}: {error}") from error
         except Exception as error:
-            raise UsageError(f"{name}, layer {layer.name}: {told(error, layers)}") from error
+            raise UsageError(f"{name}, layer {layer.name}: {error_line(error, layers)}") from error
         if not isinstance(output, Variable):
             raise UsageError(f"{name}, layer {layer.name}: its code returned {type(output).__name__}; return the "
                              f"result of an operation of zerosim.autograd")

@@ -16,8 +16,8 @@ import numpy as np
 from zerosim.allocation import Array
 from zerosim.errors import UsageError
 from zerosim.optim.optimizers import Hyperparameters, Optimizer
-from zerosim.parts.failing import told
 from zerosim.parts.signature import signature_of
+from zerosim.parts.users_code import error_line
 
 GIVEN = ("t", "h", "a", "b")
 COUNT, CUT = 37, 10
@@ -70,7 +70,7 @@ def wrong(made: Optimizer) -> str | None:
             parts = [applied(made, g[part], [each[part] for each in slots], count, 7.0)
                      for part in (slice(CUT), slice(CUT, None))]
         except Exception as error:
-            return told(error, made.formula)
+            return error_line(error, made.formula)
         if not np.array_equal(g, drawn(0)[0]):
             return "it writes to the gradient g, which is read-only; use the scratch arrays a and b"
         if not np.isfinite(a).all():

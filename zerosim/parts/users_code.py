@@ -5,11 +5,14 @@ called them, on its rank, and the import of a file has 60 s. An end of the proce
 not caught. `grading` therefore runs a learner's code in a separate process.
 """
 
+import inspect
+import linecache
 import os
 import posix
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -71,12 +74,12 @@ def ended_after(seconds: float, what: str) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    said, told = f"{what} after {seconds:g} seconds: look for a loop that never ends", 0
+    said, times = f"{what} after {seconds:g} seconds: look for a loop that never ends", 0
 
     def tell(number: int, frame: FrameType | None) -> NoReturn:
-        nonlocal told
-        told += 1
-        if told > MOST_TIMES:
+        nonlocal times
+        times += 1
+        if times > MOST_TIMES:
             sys.stderr.write(f"zerosim: {said}\n")
             sys.stderr.flush()
             LEAVE(BROKE)
@@ -89,3 +92,15 @@ def ended_after(seconds: float, what: str) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, *timer)
         signal.signal(signal.SIGALRM, before)
+
+
+def error_line(error: BaseException, function: Callable[..., Any]) -> str:
+    """The error in one line, with the innermost traceback line in the file of `function`."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    file = code.co_filename if code is not None else ""
+    lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == file]
+    said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    if not lines or lines[-1] is None:
+        return said
+    text = linecache.getline(file, lines[-1]).strip()
+    return f"line {lines[-1]}, {text}: {said}" if text else f"line {lines[-1]}: {said}"

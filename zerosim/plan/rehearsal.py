@@ -33,7 +33,7 @@ from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.costs import Costs, of_rank
 from zerosim.plan.skipping import Skipping
-from zerosim.plan.timed import HostMemory, OnTheClock, Timed, TimedLane, TimedWire, UpdateRoom
+from zerosim.plan.timed import HostMemory, OnTheClock, Timed, TimedQueue, TimedWire, UpdateRoom
 from zerosim.sharding import padded
 from zerosim.stages.replica import Replica
 from zerosim.training.build import gathering, kept, reduce_scatter, replica
@@ -49,10 +49,10 @@ IN_REGISTERS = frozenset({"widened"})
 
 @dataclass(frozen=True)
 class TiersOnTheClock:
-    """Memory tiers beside the device's, without arrays, and the timed lane to them."""
+    """Memory tiers beside the device's, without arrays, and the timed queue to them."""
 
     rooms: Mapping[Tier, Allocator]
-    lane: TimedLane
+    queue: TimedQueue
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def on_shapes(
     players = Player if called or each_segment else segments.player
     tiers = TiersOnTheClock(
         {"host": ObservedAllocator(extent, far["host"]), "disk": ObservedAllocator(extent, far["disk"])},
-        TimedLane(comm.clock, cluster, lambda: comm.begun))
+        TimedQueue(comm.clock, cluster, lambda: comm.begun))
     built = replica(config, comm, allocate, perform=performer.perform, players=players, tiers=tiers)
     if config.row.parallel.offload_activations:
         built.tape.shelf = Offloaded(HostMemory(comm.clock, comm.costs.cluster.host_memory), allocate)

@@ -18,12 +18,12 @@ from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster, Link
 from zerosim.plan.costs import Costs
 from zerosim.plan.software import Software
-from zerosim.stages.beside import Beside, Coming, Work
+from zerosim.stages.beside import Beside, Pending, Work
 from zerosim.stages.gathering import WireFormat
 from zerosim.stages.replica import Replica
 
 
-class Arriving(Coming):
+class Arriving(Pending):
     """An array that is available at a time of the clock."""
 
     def __init__(self, found: Array, ready_ns: int) -> None:
@@ -40,14 +40,14 @@ class OnTheClock(Beside):
         super().__init__(comm)
         self._clock = clock
 
-    def begin(self, work: Work) -> Coming:
+    def begin(self, work: Work) -> Pending:
         with self._clock.beside():
             return Arriving(super().begin(work).take(), self._clock.stream_ns)
 
-    def wait(self, unit: Unit, coming: Coming) -> Array:
-        assert isinstance(coming, Arriving)
-        self._clock.wait(coming.ready_ns)
-        return coming.take()
+    def wait(self, unit: Unit, pending: Pending) -> Array:
+        assert isinstance(pending, Arriving)
+        self._clock.wait(pending.ready_ns)
+        return pending.take()
 
 
 @dataclass(eq=False)
@@ -71,8 +71,8 @@ class HostMemory:
 
 
 @dataclass(eq=False)
-class TimedLane:
-    """A lane that carries no data and takes the time of a link: that of files for the disk, else that of host memory.
+class TimedQueue:
+    """A queue that carries no data and takes the time of a link: that of files for the disk, else that of host memory.
 
     It carries one array after the other, beside the step, and is free of charge before the step begins.
     """

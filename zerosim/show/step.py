@@ -35,7 +35,7 @@ ROOM, FIGURE = 9, 7
 
 
 @dataclass(frozen=True)
-class Did:
+class RankEvent:
     """One rank's part of an event: the bytes that it sent to each rank, and its memory afterwards."""
 
     sent: dict[int, int]
@@ -52,7 +52,7 @@ class StepEvent:
 
     what: str
     unit: str
-    ranks: list[Did]
+    ranks: list[RankEvent]
 
     @property
     def communicates(self) -> bool:
@@ -117,11 +117,11 @@ def events_of(trace: Trace) -> list[StepEvent]:
         raise UsageError("ranks did different things in this step, so they have no common drawing; zerosim run "
                          "--timeline draws each rank")
     found = [
-        StepEvent(what, unit, [Did(column[number][2], held_at(step, column[number][3]))
+        StepEvent(what, unit, [RankEvent(column[number][2], held_at(step, column[number][3]))
                             for step, column in zip(steps, columns, strict=True)])
         for number, (what, unit) in enumerate(names[0])
     ]
-    return [*found, StepEvent("between steps", "", [Did({}, held_at(step, step.end_ns)) for step in steps])]
+    return [*found, StepEvent("between steps", "", [RankEvent({}, held_at(step, step.end_ns)) for step in steps])]
 
 
 def acts(step: RankStep) -> Iterator[tuple[str, str, dict[int, int], int]]:
@@ -185,7 +185,7 @@ def line_of(number: int, event: StepEvent) -> str:
     return f"{number:>3} {event.words}{sends}"
 
 
-def cell(did: Did, most: int) -> Text:
+def cell(did: RankEvent, most: int) -> Text:
     """The cell of a rank's memory: a bar, and a number in kB."""
     bar = stacked([did.held.get(kind.name, 0) for kind in KINDS], most, ROOM)
     others = round(sum(did.held.get(kind, 0) for kind in OTHERS) * ROOM / most)

@@ -13,7 +13,7 @@ from zerosim.errors import UsageError
 from zerosim.show.activities import ACTIVITIES, activity, in_order, is_paler
 from zerosim.show.page.pictures import KIND_COLOURS
 from zerosim.show.schedule_svg import CHARACTER, MARGIN, STYLE, TOP, WIDE_CHARACTER, text
-from zerosim.show.step import KIND_WORDS, Did, RecordedStep, StepEvent
+from zerosim.show.step import KIND_WORDS, RankEvent, RecordedStep, StepEvent
 from zerosim.show.timeline import LETTERS
 
 MOST_CELLS = 5_000
@@ -31,7 +31,7 @@ def step_picture(found: RecordedStep, only: int | None = None) -> str:
 
     Raises `UsageError` when it has too many cells.
 
-    >>> event = StepEvent("forward", "layers.0", [Did({1: 8}, {"parameters": 24}), Did({}, {"parameters": 16})])
+    >>> event = StepEvent("forward", "layers.0", [RankEvent({1: 8}, {"parameters": 24}), RankEvent({}, {})])
     >>> step_picture(RecordedStep("zero3", "a step on 2 ranks", [event], None)).count('class="cell"')
     2
     """
@@ -102,7 +102,7 @@ class StepPicture:
         yield from self.bars(x, y + STRIP + BAR, did)
         yield "</g>"
 
-    def bars(self, x: int, bottom: float, did: Did) -> Iterator[str]:
+    def bars(self, x: int, bottom: float, did: RankEvent) -> Iterator[str]:
         for kind, colour in COLOURS.items():
             height = did.held.get(kind, 0) * BAR / self.found.most
             bottom -= height

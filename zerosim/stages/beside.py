@@ -19,7 +19,7 @@ from zerosim.models.units import Unit
 Work = Callable[[Communicator], Array]
 
 
-class Coming:
+class Pending:
     """A pending array, which can be taken once; then only its taker holds it."""
 
     def __init__(self, future: "Future[Array]") -> None:
@@ -49,14 +49,14 @@ class Beside:
         self._comm = own if channel is None else channel
         self._thread = None if channel is None else ThreadPoolExecutor(1)
 
-    def begin(self, work: Work) -> Coming:
+    def begin(self, work: Work) -> Pending:
         """Start `work`; its result is pending."""
         if self._thread is not None:
-            return Coming(self._thread.submit(work, self._comm))
+            return Pending(self._thread.submit(work, self._comm))
         done: Future[Array] = Future()
         done.set_result(work(self._comm))
-        return Coming(done)
+        return Pending(done)
 
-    def wait(self, unit: Unit, coming: Coming) -> Array:
+    def wait(self, unit: Unit, pending: Pending) -> Array:
         """The pending array of `unit`."""
-        return coming.take()
+        return pending.take()

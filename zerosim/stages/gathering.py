@@ -14,7 +14,7 @@ from zerosim.allocation import Array
 from zerosim.comm import Communicator
 from zerosim.models.units import Model, Unit
 from zerosim.sharding import Mesh, owned, split
-from zerosim.stages.beside import Beside, Coming
+from zerosim.stages.beside import Beside, Pending
 from zerosim.stages.replica import Replica
 
 
@@ -173,17 +173,17 @@ class Prefetched:
     def __init__(self, beside: Beside, fill: Fill) -> None:
         self._beside = beside
         self._fill = fill
-        self._coming: dict[Unit, Coming] = {}
+        self._pending: dict[Unit, Pending] = {}
 
     def gather(self, replica: Replica, unit: Unit) -> Array:
-        if unit not in self._coming:
+        if unit not in self._pending:
             self.prefetch(replica, unit)
-        return self._beside.wait(unit, self._coming.pop(unit))
+        return self._beside.wait(unit, self._pending.pop(unit))
 
     def prefetch(self, replica: Replica, unit: Unit | None) -> None:
         if unit is not None:
             self._fill.begin(replica, unit)
-            self._coming[unit] = self._beside.begin(
+            self._pending[unit] = self._beside.begin(
                 partial(self._fill.fill, replica, unit, [replica.full(unit, "parameters")]))
 
     def reshard(self, replica: Replica, unit: Unit, full: Array) -> None:

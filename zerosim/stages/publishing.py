@@ -11,7 +11,7 @@ weights, while the others round the float32 master copy again.
 from zerosim.allocation import Array
 from zerosim.models.units import Unit
 from zerosim.sharding import split
-from zerosim.stages.beside import Coming
+from zerosim.stages.beside import Pending
 from zerosim.stages.replica import Publishing, Replica
 
 
@@ -51,7 +51,7 @@ class Updates:
     def publish(self, replica: Replica, unit: Unit, full: Array) -> None:
         updates = replica.all_gather(unit, self._pending.pop(unit))
         assert updates is not None
-        assert not isinstance(updates, Coming)
+        assert not isinstance(updates, Pending)
         replica.rule.apply(unit, 0, full, updates, step=replica.state.step)
 
 

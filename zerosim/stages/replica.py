@@ -26,11 +26,11 @@ from zerosim.errors import CollectiveError
 from zerosim.models.units import Model, Unit
 from zerosim.optim.update import MASTER, WeightUpdates
 from zerosim.sharding import Layout, Mesh, split
-from zerosim.stages.beside import Beside, Coming
+from zerosim.stages.beside import Beside, Pending
 from zerosim.stages.state import TrainingState
 from zerosim.stages.storage import Shards, Storage
 
-Reduced = Array | Coming | None
+Reduced = Array | Pending | None
 """The full buffer of a gradient, a pending one, or None for a frozen unit."""
 
 Initial = Callable[[Unit], Array]
@@ -137,7 +137,7 @@ class Replica:
     """The channel on which gradients are reduced during the next unit's backward; None without overlap."""
     unreduced: dict[Unit, Total] = field(default_factory=dict)
     """This rank's gradients of the micro-batches so far, if they are reduced after the last one."""
-    reducing: list[tuple[Callable[[Unit, Array], None], Unit, Coming]] = field(default_factory=list)
+    reducing: list[tuple[Callable[[Unit, Array], None], Unit, Pending]] = field(default_factory=list)
     """The gradients under reduction on that channel, each with the verb that will keep it."""
     factor: float | None = None
     """The factor of this step's gradients; None if the step is skipped."""
@@ -281,26 +281,26 @@ class Replica:
 
     def all_gather(self, unit: Unit, full: Reduced) -> Reduced:
         """Fill a full buffer of a unit from the chunks that the ranks own."""
-        if self.overlap is not None and isinstance(full, Coming):
+        if self.overlap is not None and isinstance(full, Pending):
             return self.overlap.begin(partial(self._all_gathered, unit, full))
         return full if full is None else self._all_gathered(unit, full, self.comm)
 
-    def _all_gathered(self, unit: Unit, full: Array | Coming, comm: Communicator) -> Array:
-        filled = full.take() if isinstance(full, Coming) else full
+    def _all_gathered(self, unit: Unit, full: Array | Pending, comm: Communicator) -> Array:
+        filled = full.take() if isinstance(full, Pending) else full
         within = self.mesh.within(comm)
         self.collectives.all_gather(unit.name, within, split(filled, within.size))
         return filled
 
     def wait_for_reduction(self) -> None:
         """Keep the gradients reduced on the second channel, if the scenario requests overlap."""
-        for keep, unit, coming in self.reducing:
+        for keep, unit, pending in self.reducing:
             assert self.overlap is not None
-            keep(unit, self.overlap.wait(unit, coming))
+            keep(unit, self.overlap.wait(unit, pending))
         self.reducing.clear()
 
     def keep(self, unit: Unit, full: Reduced) -> None:
         """Keep a unit's gradient, added to that of earlier parts of the batch."""
-        if isinstance(full, Coming):
+        if isinstance(full, Pending):
             self.reducing.append((self.keep, unit, full))
         elif full is not None:
             self._expect_full("keep", unit, full)
@@ -308,7 +308,7 @@ class Replica:
 
     def keep_shard(self, unit: Unit, full: Reduced) -> None:
         """Keep this rank's chunk of a unit's gradient, added to that of earlier parts of the batch."""
-        if isinstance(full, Coming):
+        if isinstance(full, Pending):
             self.reducing.append((self.keep_shard, unit, full))
         elif full is not None:
             self._expect_full("keep_shard", unit, full)

@@ -3,7 +3,7 @@
     device    memory for computation, to which a memory limit applies
     host      memory beside it, in which a CPU can update
     disk      a file
-    lane      transfers arrays between tiers, one after the other, beside the step
+    queue     transfers arrays between tiers, one after the other, beside the step
 
 ZeRO-Offload (Ren et al., 2021) keeps optimizer state and reduced gradients on the host and updates there; ZeRO-Infinity
 (Rajbhandari et al., 2021) keeps them, and the shards of the weights, in files.
@@ -31,7 +31,7 @@ from zerosim.optim.update import DELAYED, MASTER, WeightUpdates
 from zerosim.stages.state import TrainingState
 
 
-class CopyLane(Protocol):
+class CopyQueue(Protocol):
     """Transfers arrays between tiers, in the order of the calls."""
 
     def begin(self, what: str, owner: str, into: Array, source: Array) -> Any:
@@ -47,16 +47,16 @@ class CopyLane(Protocol):
         """Wait for all copies."""
 
     def close(self) -> None:
-        """Close the lane."""
+        """Close the queue."""
 
 
 class FarMemory(Protocol):
-    """The memory tiers beside the device's, and the lane to them."""
+    """The memory tiers beside the device's, and the queue to them."""
 
     @property
     def rooms(self) -> Mapping[Tier, Allocator]: ...
     @property
-    def lane(self) -> CopyLane: ...
+    def queue(self) -> CopyQueue: ...
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Far:
     """Some states in other tiers."""
 
     places: Places
-    lane: CopyLane
+    queue: CopyQueue
     begins: Callable[[int], None] | None = None
     """The work to start with each step, if there is any."""
 
@@ -135,7 +135,7 @@ class Far:
         if tier == "device":
             copy[:] = array
         else:
-            self.lane.wait(owner, self.lane.begin(carried(kind, "device", tier), owner, copy, array))
+            self.queue.wait(owner, self.queue.begin(carried(kind, "device", tier), owner, copy, array))
         return copy
 
     def begin_step(self, step: int) -> None:
@@ -143,10 +143,10 @@ class Far:
             self.begins(step)
 
     def settle(self) -> None:
-        self.lane.settle()
+        self.queue.settle()
 
     def close(self) -> None:
-        self.lane.close()
+        self.queue.close()
 
 
 def carried(kind: Kind, source: Tier, into: Tier) -> str:
@@ -187,20 +187,20 @@ class FarShards:
 
     state: TrainingState
     places: Places
-    lane: CopyLane
-    _coming: dict[Unit, tuple[Array, Any]] = field(default_factory=dict)
+    queue: CopyQueue
+    _pending: dict[Unit, tuple[Array, Any]] = field(default_factory=dict)
 
     def begin(self, unit: Unit) -> None:
-        if unit not in self._coming:
+        if unit not in self._pending:
             far = self.state.weights[unit]
             near = self.places.rooms["device"](len(far), far.dtype, kind="parameters", owner=unit.name)
             what = carried("parameters", self.places.tier("parameters"), "device")
-            self._coming[unit] = near, self.lane.begin(what, unit.name, near, far)
+            self._pending[unit] = near, self.queue.begin(what, unit.name, near, far)
 
     def take(self, unit: Unit) -> Array:
         self.begin(unit)
-        near, moving = self._coming.pop(unit)
-        self.lane.wait(unit.name, moving)
+        near, moving = self._pending.pop(unit)
+        self.queue.wait(unit.name, moving)
         return near
 
 
@@ -231,7 +231,7 @@ class FarUpdates:
 
     rule: WeightUpdates
     places: Places
-    lane: CopyLane
+    queue: CopyQueue
     state: TrainingState
     order: Sequence[Unit]
     """The trained units, in the order of their updates."""
@@ -290,11 +290,11 @@ class FarUpdates:
         """All operands in the updating tier; also starts to read the next unit's files."""
         if self.updates_on == "device":
             self._give_back(but=0)
-        coming = self._ahead.pop(unit, {})
-        coming |= {name: self._begin(unit, each) for name, each in operands.items() if name not in coming}
-        for _, moving in coming.values():
+        pending = self._ahead.pop(unit, {})
+        pending |= {name: self._begin(unit, each) for name, each in operands.items() if name not in pending}
+        for _, moving in pending.values():
             if moving is not None:
-                self.lane.wait(unit.name, moving)
+                self.queue.wait(unit.name, moving)
         self._give_back(but=1)
         after = self.order[self.order.index(unit) + 1 :][:1]
         for upcoming in after if self.updates_on == "host" else ():
@@ -304,7 +304,7 @@ class FarUpdates:
             self._ahead[upcoming] = {
                 name: self._begin(upcoming, each) for name, each in files.items()
                 if self.places.tier(each.kind) == "disk"}
-        return {name: array for name, (array, _) in coming.items()}
+        return {name: array for name, (array, _) in pending.items()}
 
     def _begin(self, unit: Unit, operand: Operand) -> tuple[Array, Any]:
         """The operand itself or, if it is in another tier, a staging array and the transfer that fills it."""
@@ -314,7 +314,7 @@ class FarUpdates:
         staged = self.places.rooms[self.updates_on](len(home), home.dtype, kind=operand.kind, owner=unit.name)
         if not operand.read:
             return staged, None
-        return staged, self.lane.begin(carried(operand.kind, tier, self.updates_on), unit.name, staged, home)
+        return staged, self.queue.begin(carried(operand.kind, tier, self.updates_on), unit.name, staged, home)
 
     def _put_back(self, unit: Unit, operands: Operands, here: Mapping[str, Array]) -> None:
         """Store the written operands: to the device at once, to files during the next unit's update."""
@@ -323,9 +323,9 @@ class FarUpdates:
             tier = self.places.tier(operand.kind)
             if operand.written and tier != self.updates_on:
                 what = carried(operand.kind, self.updates_on, tier)
-                behind.append((unit.name, here[name], self.lane.begin(what, unit.name, operand.home, here[name])))
+                behind.append((unit.name, here[name], self.queue.begin(what, unit.name, operand.home, here[name])))
                 if tier == "device":
-                    self.lane.wait(*behind.pop()[::2])
+                    self.queue.wait(*behind.pop()[::2])
         self._behind.append(behind)
         if unit == self.order[-1]:
             self._give_back(but=0)
@@ -334,7 +334,7 @@ class FarUpdates:
         """Free written staging arrays, except those of the last `but` units."""
         while len(self._behind) > but:
             for owner, _, moving in self._behind.popleft():
-                self.lane.wait(owner, moving)
+                self.queue.wait(owner, moving)
 
 
 class LateUpdates(WeightUpdates, Protocol):
@@ -353,10 +353,10 @@ class DelayedUpdates:
 
     rule: LateUpdates
     places: Places
-    lane: CopyLane
+    queue: CopyQueue
     state: TrainingState
     order: Sequence[Unit]
-    _coming: dict[Unit, tuple[Array, Any]] = field(default_factory=dict)
+    _pending: dict[Unit, tuple[Array, Any]] = field(default_factory=dict)
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -374,8 +374,8 @@ class DelayedUpdates:
             weights = whole.part(self.state.weights[unit], layout)
             staged = self.places.rooms["host"](len(weights), weights.dtype, kind="parameters", owner=unit.name)
             if MASTER not in slots:
-                self.lane.begin(carried("parameters", "device", "host"), unit.name, staged, weights)
-            self._coming[unit] = staged, self.lane.call("update", unit.name, partial(
+                self.queue.begin(carried("parameters", "device", "host"), unit.name, staged, weights)
+            self._pending[unit] = staged, self.queue.call("update", unit.name, partial(
                 self.rule.update, unit, layout.start, staged, slots[DELAYED], slots,
                 step=step - 1, count=self.state.updates, factor=1.0))
 
@@ -384,18 +384,18 @@ class DelayedUpdates:
         count: int, factor: float,
     ) -> None:
         """Apply the host's update, and keep the gradient for the next step."""
-        if unit in self._coming:
-            staged, updated = self._coming.pop(unit)
-            self.lane.wait(unit.name, updated)
-            self.lane.wait(unit.name, self.lane.begin(
+        if unit in self._pending:
+            staged, updated = self._pending.pop(unit)
+            self.queue.wait(unit.name, updated)
+            self.queue.wait(unit.name, self.queue.begin(
                 carried("parameters", "host", "device"), unit.name, weights, staged))
         room, near = self.places.rooms["host"], self.places.tier("gradients") == "device"
         arrived = room(len(gradient), gradient.dtype, kind="gradients", owner=unit.name) if near else gradient
         if near:
             what = carried("gradients", "device", "host")
-            self.lane.wait(unit.name, self.lane.begin(what, unit.name, arrived, gradient))
+            self.queue.wait(unit.name, self.queue.begin(what, unit.name, arrived, gradient))
         kept = max(min(len(gradient), unit.count - start), 0)
-        self.lane.wait(unit.name, self.lane.call(
+        self.queue.wait(unit.name, self.queue.call(
             "keep", unit.name, partial(self.rule.delay, state[DELAYED][:kept], arrived[:kept], factor)))
 
     def differences(self, *_: Any, **__: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.collectives.kinds import COLLECTIVES, KINDS, CollectiveKind, of_everyone
+from zerosim.collectives.kinds import COLLECTIVE_KINDS, COLLECTIVES, CollectiveKind, of_everyone
 from zerosim.comm import Communicator
 from zerosim.numerics import orders
 from zerosim.sharding import bounds, split
@@ -26,7 +26,7 @@ from zerosim.worlds.mpi_communicator import MpiCommunicator
 
 def those(such: Callable[[CollectiveKind], bool]) -> list[str]:
     """The collectives whose kind satisfies a condition."""
-    return [name for name in COLLECTIVES if such(KINDS[name])]
+    return [name for name in COLLECTIVES if such(COLLECTIVE_KINDS[name])]
 
 
 # Compositions: one collective equals two others in sequence.

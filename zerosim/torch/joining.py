@@ -78,8 +78,8 @@ def create(options: Any, _: Any = None) -> Group:
 
 def observed(channel: MpiCommunicator) -> Observed:
     """A channel with all its observers, above the injected faults of its messages."""
-    befallen = channel if WATCH.faults is None else WATCH.faults.around(channel)
-    return Observed(befallen, *WATCH.instruments)
+    faulty = channel if WATCH.faults is None else WATCH.faults.around(channel)
+    return Observed(faulty, *WATCH.instruments)
 
 
 def check_world(options: Any, comm: MpiCommunicator) -> None:

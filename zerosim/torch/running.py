@@ -178,7 +178,7 @@ def watch() -> None:
     WATCH.begin(connect().rank)
 
 
-def befall(faults: Sequence[Fault]) -> None:
+def inject(faults: Sequence[Fault]) -> None:
     """Inject this rank's faults among `faults`."""
     comm = connect()
     world = MpiWorld(comm)

@@ -155,11 +155,11 @@ class Watch:
     @property
     def instruments(self) -> list[object]:
         """The observers of each channel."""
-        befalling = [self.faults] if self.faults else []
+        injected = [self.faults] if self.faults else []
         if not self.begun:
-            return [self.locator, *befalling]
+            return [self.locator, *injected]
         traced = [self.parts, self.tracer] if self.tracer else []
-        return [self.locator, *befalling, self.traffic, self.calls, *traced]
+        return [self.locator, *injected, self.traffic, self.calls, *traced]
 
     def begin(self, rank: int) -> None:
         """Observe everything from here on."""

@@ -143,13 +143,13 @@ def kept(
     if not config.tiers:
         return Near(allocate), NearShards(state), told
     tiers = tiers or Tiers(config.row.parallel.offload_folder)
-    places, lane = Places(config.tiers, {"device": allocate, **tiers.rooms}), tiers.lane
-    shards = FarShards(state, places, lane) if "parameters" in config.tiers else NearShards(state)
+    places, queue = Places(config.tiers, {"device": allocate, **tiers.rooms}), tiers.queue
+    shards = FarShards(state, places, queue) if "parameters" in config.tiers else NearShards(state)
     trained = [unit for unit in config.model.units if not unit.frozen]
     if config.row.parallel.delayed_update:
-        delayed = DelayedUpdates(rule, places, lane, state, trained)
-        return Far(places, lane, delayed.begin_step), shards, delayed
-    return Far(places, lane), shards, FarUpdates(told, places, lane, state, trained)
+        delayed = DelayedUpdates(rule, places, queue, state, trained)
+        return Far(places, queue, delayed.begin_step), shards, delayed
+    return Far(places, queue), shards, FarUpdates(told, places, queue, state, trained)
 
 
 def reduce_scatter(

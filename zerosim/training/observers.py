@@ -37,9 +37,9 @@ class Observers:
 
     def observed(self, comm: Communicator) -> Observed:
         """A channel whose traffic the instruments observe."""
-        befalling = [self.faults] if self.faults.faults else []
+        injected = [self.faults] if self.faults.faults else []
         traced = [self.tracer] if self.tracer else []
-        return Observed(comm, self.locator, *befalling, self.traffic, self.held, *traced)
+        return Observed(comm, self.locator, *injected, self.traffic, self.held, *traced)
 
     def tiers(self, folder: str) -> Tiers:
         """The memory tiers beside the device's, with instruments."""

@@ -1,10 +1,10 @@
-"""Memory tiers beside the device's: shared pages of the host, a file without a name, and the lane to both.
+"""Memory tiers beside the device's: shared pages of the host, a file without a name, and the queue to both.
 
     device    private memory of the process, from NumPy, which `world.memory_limit_mb` limits (`RLIMIT_DATA`)
     host      anonymous shared pages, which the system counts separately (`RssShmem`)
     disk      a mapped file whose name is removed before its first byte, so a killed process leaves no file
 
-- States in a file are arrays over its mapping, so every reader of states can read them. The lane copies piece by piece
+- States in a file are arrays over its mapping, so every reader of states can read them. The queue copies piece by piece
   and then releases the pages (`MADV_DONTNEED`), so no process keeps them; the system writes them at a time of its
   choice.
 - Plain reads and writes would need staging arrays in every reader: comparison, digests, checkpoints, faults.
@@ -179,8 +179,8 @@ def whole_pages(count: int) -> int:
     return -(-count // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
-class CopyingLane:
-    """A lane that copies arrays on a thread, in order, and reports each copy to instruments.
+class CopyThread:
+    """A queue that copies arrays on a thread, in order, and reports each copy to instruments.
 
     Pages of `file` are released after their copy; pages that others have read are released at the end of a step.
     """
@@ -245,7 +245,7 @@ class CopyingLane:
 
 
 class Tiers:
-    """The memory tiers of a rank beside the device's, and the lane between them and the device.
+    """The memory tiers of a rank beside the device's, and the queue between them and the device.
 
     `observed` wraps the allocator of each tier, for accounting.
     """
@@ -257,4 +257,4 @@ class Tiers:
         file = MappedFile(folder)
         self.rooms: dict[Tier, Allocator] = {
             "host": observed("host", on_host), "disk": observed("disk", file.allocate)}
-        self.lane = CopyingLane(file, instruments)
+        self.queue = CopyThread(file, instruments)

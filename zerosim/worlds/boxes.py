@@ -266,7 +266,7 @@ class Inbox(BoxSide):
         found = self.look()
         if not found:
             return None
-        count, tag = told(found)
+        count, tag = read_header(found)
         self._begin(count)
         self._discarded()
         return tag
@@ -309,13 +309,13 @@ class Inbox(BoxSide):
 def header(count: int, tag: int) -> int:
     """The header of a message of `count` bytes.
 
-    >>> told(header(0, 7)), told(header(1 << 40, 0x7FFF)) == (1 << 40, 0x7FFF)
+    >>> read_header(header(0, 7)), read_header(header(1 << 40, 0x7FFF)) == (1 << 40, 0x7FFF)
     ((0, 7), True)
     """
     return count << COUNT_FROM | HEADER | tag
 
 
-def told(found: int) -> tuple[int, int]:
+def read_header(found: int) -> tuple[int, int]:
     """The length and the tag of a message, by its header."""
     return found >> COUNT_FROM, found & HEADER - 1
 

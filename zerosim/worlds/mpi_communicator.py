@@ -31,12 +31,12 @@ from zerosim.comm import Reduction, check_rank
 from zerosim.errors import CollectiveError, Deadlock, LengthError
 from zerosim.worlds.bells import Patience
 from zerosim.worlds.board import ANYBODY, CHANNELS, Board, BoundedWait, Line, named
-from zerosim.worlds.boxes import PENDING, Inbox, Outbox, header, push_all, told
+from zerosim.worlds.boxes import PENDING, Inbox, Outbox, header, push_all, read_header
 from zerosim.worlds.copies import Bytes, Copies, shaped
 from zerosim.worlds.delivery import check_into, deliver
 from zerosim.worlds.here import HERE, Location, explained, spaced
 from zerosim.worlds.mpi_mail import MpiMail, is_unfinished
-from zerosim.worlds.mpi_messages import FAREWELL, NOTHING, check_array, check_timeout, dtype_tag, tag_for
+from zerosim.worlds.mpi_messages import CLOSE_NOTIFY, NOTHING, check_array, check_timeout, dtype_tag, tag_for
 from zerosim.worlds.mpi_shared import NOTHING_SHARED, share
 from zerosim.worlds.mpi_start import Machine
 from zerosim.worlds.processes import Lookout
@@ -261,9 +261,9 @@ class MpiCommunicator(OneThread):
                 self.board.finish(self.rank)
             for to in self._members:
                 if to in self._outboxes:
-                    self._outboxes[to].post(NOTHING, FAREWELL, self._copies)
+                    self._outboxes[to].post(NOTHING, CLOSE_NOTIFY, self._copies)
                 else:
-                    self._mail.bid_farewell(to)
+                    self._mail.notify_close(to)
         deadline = time.monotonic() + self.timeout_seconds
         while not self._all_have_left() and time.monotonic() < deadline:
             self._pause()
@@ -284,7 +284,7 @@ class MpiCommunicator(OneThread):
         push_all()
         for source in list(self._unheard):
             tag = self._inboxes[source].dropped() if source in self._inboxes else self._mail.dropped(source)
-            if tag == FAREWELL:
+            if tag == CLOSE_NOTIFY:
                 self._unheard.discard(source)
             elif tag is not None:
                 self._unclaimed[source] += 1
@@ -317,7 +317,7 @@ class MpiCommunicator(OneThread):
         found = box.look() or self._await(source, box.look)
         self.came_ns = time.monotonic_ns()
         if found != header(into.nbytes, dtype_tag(into.dtype)):
-            sent_bytes, tag = told(found)
+            sent_bytes, tag = read_header(found)
             arrived = box.take_bytes(sent_bytes, partial(self._await, source))
             self._refuse(arrived, tag, source, into.nbytes, into.dtype)
         if not box.take_whole(into, reduce):
@@ -345,7 +345,7 @@ class MpiCommunicator(OneThread):
 
     def _refuse(self, arrived: Bytes, tag: int, source: int, due_bytes: int, dtype: np.dtype[Any]) -> NoReturn:
         """Raise the error for a message that is not the expected one."""
-        if tag == FAREWELL:
+        if tag == CLOSE_NOTIFY:
             self._unheard.discard(source)
             raise Deadlock(
                 f"rank {self.rank} waits for a message from rank {source}, which has finished{spaced(HERE.location)}")

@@ -14,7 +14,7 @@ import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.worlds.copies import Bytes, Copies, shaped
-from zerosim.worlds.mpi_messages import FAREWELL, NOTHING, UNUSED, tag_for, tag_of
+from zerosim.worlds.mpi_messages import CLOSE_NOTIFY, NOTHING, UNUSED, tag_for, tag_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -65,9 +65,9 @@ class MpiMail:
         request = self._comm.Isend(memory[: outgoing.nbytes], self._numbers[to], tag_for(outgoing.dtype, self.tag))
         departures.append(Departure(request, memory, outgoing.nbytes, copies))
 
-    def bid_farewell(self, to: int) -> None:
+    def notify_close(self, to: int) -> None:
         """Send the last message."""
-        self._comm.Isend(NOTHING, self._numbers[to], FAREWELL).Free()
+        self._comm.Isend(NOTHING, self._numbers[to], CLOSE_NOTIFY).Free()
 
     def waiting_bytes(self, to: int) -> int | None:
         """The length of the first unsent message to `to`; None if there is none."""

@@ -13,12 +13,12 @@ from zerosim.worlds.delivery import refuse_mask
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-FAREWELL = 0x7FFF
+CLOSE_NOTIFY = 0x7FFF
 """The tag of the last message between two ranks; the largest that every MPI library has."""
-UNUSED = FAREWELL - 1
+UNUSED = CLOSE_NOTIFY - 1
 """A tag that no message has."""
 NOTHING = np.empty(0, np.uint8)
-TAGGED = FAREWELL + 1
+TAGGED = CLOSE_NOTIFY + 1
 """MPI's tag of messages with tag 0. Tags given by a program do not encode the dtype."""
 
 

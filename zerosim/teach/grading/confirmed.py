@@ -18,7 +18,7 @@ import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.collectives import ALGORITHMS, ring
-from zerosim.collectives.kinds import KINDS, CollectiveKind
+from zerosim.collectives.kinds import COLLECTIVE_KINDS, CollectiveKind
 from zerosim.comm import Communicator
 from zerosim.numerics.orders import AddingOrder
 from zerosim.sharding import bounds, split
@@ -109,17 +109,17 @@ def checks(name: str) -> list[Confirming | None]:
         return of_a_stage(name)
     if name == "all_reduce_two_level":
         return [on_hosts, between_hosts, partial(in_time, TWO_HOSTS, across_hosts(sketch, TWO_HOSTS))]
-    kind = {"reduce_scatter_left": KINDS["reduce_scatter"], "reduce_scatter_elsewhere": ELSEWHERE}.get(name)
-    found: list[Confirming | None] = [*arriving(kind or KINDS[name])]
+    kind = {"reduce_scatter_left": COLLECTIVE_KINDS["reduce_scatter"], "reduce_scatter_elsewhere": ELSEWHERE}.get(name)
+    found: list[Confirming | None] = [*arriving(kind or COLLECTIVE_KINDS[name])]
     match name:
         case "reduce_scatter_left":
-            return [*found, partial(added, KINDS["reduce_scatter"], from_the_right), sent_left]
+            return [*found, partial(added, COLLECTIVE_KINDS["reduce_scatter"], from_the_right), sent_left]
         case "reduce_scatter_elsewhere":
             return [*found, sent_once, partial(in_time, ONE_HOST, ring.reduce_scatter)]
         case "broadcast" | "reduce":
-            return [*found, partial(quick, KINDS[name])]
+            return [*found, partial(quick, COLLECTIVE_KINDS[name])]
     order = ALGORITHMS[f"ring.{name}"].order
-    return [*found, *([partial(added, KINDS[name], order)] if order else []), partial(sent, name)]
+    return [*found, *([partial(added, COLLECTIVE_KINDS[name], order)] if order else []), partial(sent, name)]
 
 
 def arriving(kind: CollectiveKind) -> Iterator[Confirming]:
@@ -200,7 +200,7 @@ def sent(name: str, ranks: RankProcesses) -> str | None:
     row = ALGORITHMS[f"ring.{name}"]
     for size in RANKS:
         for count in (size, 2 * size + 1):
-            run = drawn(KINDS[name], size, count).run(ranks)
+            run = drawn(COLLECTIVE_KINDS[name], size, count).run(ranks)
             lengths = [stop - start for start, stop in bounds(count, size)]
             for rank in range(size):
                 have, due = run.sent_by(rank), (row.messages(rank, size), row.sent_bytes(lengths, rank))
@@ -227,7 +227,7 @@ def sent_once(ranks: RankProcesses) -> str | None:
 def sent_left(ranks: RankProcesses) -> str | None:
     """The first message to another rank than the left neighbour, or the first rank with another count of messages."""
     for size in RANKS:
-        run = drawn(KINDS["reduce_scatter"], size, size).run(ranks)
+        run = drawn(COLLECTIVE_KINDS["reduce_scatter"], size, size).run(ranks)
         for message in run.messages:
             if message.to != (message.source - 1) % size:
                 return f"on {plural(size, 'rank')}: rank {message.source} sends to rank {message.to}"
@@ -240,7 +240,7 @@ def sent_left(ranks: RankProcesses) -> str | None:
 def in_time(machine: TimedMachine, ours: Collective, ranks: RankProcesses) -> str | None:
     """The error if the messages carried here take longer on a virtual machine than those of `ours`."""
     vectors = [np.zeros(machine.ranks * ELEMENTS, np.float32)] * machine.ranks
-    run = Drawn(KINDS["all_reduce"], vectors, per_host=machine.per_host).run(ranks, "add")
+    run = Drawn(COLLECTIVE_KINDS["all_reduce"], vectors, per_host=machine.per_host).run(ranks, "add")
     return machine.too_slow(machine.ns_of(run.programs), machine.ns(ours))
 
 
@@ -257,7 +257,7 @@ def quick(kind: CollectiveKind, ranks: RankProcesses) -> str | None:
 def on_hosts(ranks: RankProcesses) -> str | None:
     for hosts in HOSTS:
         for count in (hosts.ranks, 2 * hosts.ranks):
-            values = replace(drawn(KINDS["all_reduce"], hosts.ranks, count), per_host=hosts.per_host)
+            values = replace(drawn(COLLECTIVE_KINDS["all_reduce"], hosts.ranks, count), per_host=hosts.per_host)
             if wrong := values.wrong(values.run(ranks, "add"), TOTALS[""]):
                 return wrong
     return None
@@ -265,7 +265,7 @@ def on_hosts(ranks: RankProcesses) -> str | None:
 
 def between_hosts(ranks: RankProcesses) -> str | None:
     for hosts in HOSTS:
-        values = replace(drawn(KINDS["all_reduce"], hosts.ranks, hosts.ranks), per_host=hosts.per_host)
+        values = replace(drawn(COLLECTIVE_KINDS["all_reduce"], hosts.ranks, hosts.ranks), per_host=hosts.per_host)
         run, enough = values.run(ranks, "add"), 2 * (hosts.ranks // hosts.per_host - 1)
         for rank in range(hosts.ranks):
             away = sum(message.elements for message in run.messages if message.source == rank

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from zerosim.collectives import ring
-from zerosim.collectives.kinds import KINDS
+from zerosim.collectives.kinds import COLLECTIVE_KINDS
 from zerosim.stages.accumulating import Layered
 from zerosim.stages.gathering import Filled, WhenUsed
 from zerosim.stages.replica import Replica
@@ -33,7 +33,7 @@ from zerosim.teach.proofs.words import Observation
 from zerosim.words import plural
 
 ELSEWHERE = replace(
-    KINDS["reduce_scatter"], says="every rank gets the chunk before its own of the sum of all vectors",
+    COLLECTIVE_KINDS["reduce_scatter"], says="every rank gets the chunk before its own of the sum of all vectors",
     leaves=lambda rank, root: slice(rank - 1, rank or None))
 
 

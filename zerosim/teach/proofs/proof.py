@@ -19,7 +19,7 @@ from zerosim.comm import Communicator
 from zerosim.errors import Deadlock
 from zerosim.instruments.record import Recording, elements, record
 from zerosim.numerics import orders
-from zerosim.parts import failing
+from zerosim.parts.users_code import error_line
 from zerosim.payloads.terms import Symbol, Term, blanks, commuted, leaves, symbols
 from zerosim.teach.proofs.case import Case, Place, chunks_by_element, claims
 from zerosim.teach.proofs.hints import raised
@@ -265,7 +265,7 @@ def check_declared(
     except Exception as error:
         rank, element = next(iter(places))
         proof.faults.append(ProofFault(
-            f"the declared order of addition fails: {failing.told(error, algorithm.order)}", rank, chunk_of[element]))
+            f"the declared order of addition fails: {error_line(error, algorithm.order)}", rank, chunk_of[element]))
         return
     right: set[tuple[int, int]] = set()
     for (rank, element), due in places.items():

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from zerosim.collectives import ALGORITHMS, Algorithm
-from zerosim.collectives.kinds import COLLECTIVES, KINDS, CollectiveKind, own
+from zerosim.collectives.kinds import COLLECTIVE_KINDS, COLLECTIVES, CollectiveKind, own
 from zerosim.collectives.table import levels
 from zerosim.comm import Communicator
 from zerosim.errors import CollectiveError, UsageError
@@ -24,7 +24,7 @@ from zerosim.parts.named import is_python
 from zerosim.parts.users_code import staying
 from zerosim.sharding import Chunks
 
-IN_PLACE = {name for kind in KINDS.values() for name in kind.parameters[:1]}
+IN_PLACE = {name for kind in COLLECTIVE_KINDS.values() for name in kind.parameters[:1]}
 
 
 MOST_NOTED = 1000
@@ -70,7 +70,7 @@ class Subject:
 
     @property
     def kind(self) -> CollectiveKind:
-        return self.promise or KINDS[self.collective]
+        return self.promise or COLLECTIVE_KINDS[self.collective]
 
     @property
     def file(self) -> str:
