@@ -17,7 +17,7 @@ from zerosim.instruments.lifetimes import Lifetime
 from zerosim.scenario import Check
 from zerosim.scenario.sections import Variant
 from zerosim.show.document import document
-from zerosim.show.legend import KINDS
+from zerosim.show.legend import STATE_BARS
 from zerosim.show.notebook.outcome import compared
 from zerosim.show.table import show_run
 from zerosim.training.experiment import prepare
@@ -125,7 +125,7 @@ def bar_faults(lines, stages, for_kept, for_sent):
     most = sum(stages[0].memory[0].figures.resting_bytes.values())
     for stage, sent in zip(stages, (2, 2, 2, 3), strict=True):
         (line,) = [line for line in lines if line.startswith(f"{stage.name} ") and "━" in line]
-        for kind in KINDS:
+        for kind in STATE_BARS:
             length, due = line.count(kind.shade), stage.memory[0].figures.resting_bytes[kind.name] * for_kept / most
             if not length or abs(length - due) > max(0.5, 1 - due):
                 yield f"{length} columns of {kind.name} in {stage.name}, not {due:.1f}"

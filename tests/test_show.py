@@ -17,8 +17,8 @@ from zerosim.comm import left, right
 from zerosim.commands import show
 from zerosim.errors import UsageError
 from zerosim.show import algorithms_table, schedule_svg
-from zerosim.show.schedule import document, scheduled
-from zerosim.show.schedule_svg import picture
+from zerosim.show.schedule import schedule_document, scheduled
+from zerosim.show.schedule_svg import schedule_picture
 from zerosim.show.schedule_text import show_schedule
 from zerosim.teach.proofs.subject import named_subject, subject
 
@@ -39,8 +39,9 @@ def test_every_algorithm_is_shown_to_its_end():
         schedule = scheduled(named_subject(name), size, size - 1 if ALGORITHMS[name].collective == "scatter" else 0)
         assert schedule.faults == [], (name, size)
         assert len(schedule.arrows) == sum(ALGORITHMS[name].messages(rank, size) for rank in range(size)), (name, size)
-        assert len(ElementTree.fromstring(picture(schedule)).findall(".//*[@class='message']")) == len(schedule.arrows)
-        assert json.loads(json.dumps(document(schedule)))["faults"] == []
+        drawn = ElementTree.fromstring(schedule_picture(schedule))
+        assert len(drawn.findall(".//*[@class='message']")) == len(schedule.arrows)
+        assert json.loads(json.dumps(schedule_document(schedule)))["faults"] == []
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
@@ -49,7 +50,7 @@ def test_the_ring_sends_the_chunks_of_the_ring(size):
     for step in range(size - 1):
         expected += [(step + 1, r, (r + 1) % size, [(r - step - 1) % size], True) for r in range(size)]
         expected += [(step + size, r, (r + 1) % size, [(r - step) % size], False) for r in range(size)]
-    messages = document(scheduled(named_subject("ring.all_reduce"), size))["messages"]
+    messages = schedule_document(scheduled(named_subject("ring.all_reduce"), size))["messages"]
     assert sorted(tuple(m.values()) for m in messages) == sorted(expected)
 
 
@@ -57,7 +58,7 @@ def test_the_ring_sends_the_chunks_of_the_ring(size):
 def test_the_ring_holds_partial_sums(size):
     found = {
         (each["round"], each["rank"], each["chunk"]): each["holds"]
-        for each in document(scheduled(named_subject("ring.reduce_scatter"), size))["holdings"]
+        for each in schedule_document(scheduled(named_subject("ring.reduce_scatter"), size))["holdings"]
     }
     for rank in range(size):
         assert [found.pop((0, rank, chunk)) for chunk in range(size)] == [f"g{rank}"] * size
@@ -75,7 +76,7 @@ def test_the_root_is_the_one_that_was_asked_for(name, root):
     schedule = scheduled(named_subject(name), 4, root)
     ends = {arrow.to if "gather" in name else arrow.source for arrow in schedule.arrows if arrow.round == 1}
     assert ends == {root}
-    assert document(schedule)["root"] == root
+    assert schedule_document(schedule)["root"] == root
     assert f"root {root}" in drawn(schedule)
 
 
@@ -184,7 +185,7 @@ def test_a_deadlock_is_drawn_up_to_there():
     *_, last, why = drawn(schedule).splitlines()
     assert why.startswith("why: ")
     assert last.startswith("FAILED: no rank can go on: rank 0 waits for a message from rank 2; rank 1 waits")
-    assert "rank 2 waits for a message from rank 1" in picture(schedule)
+    assert "rank 2 waits for a message from rank 1" in schedule_picture(schedule)
 
 
 def disagreeing_all_reduce(comm, x):
@@ -227,12 +228,12 @@ def failing_broadcast(comm, vector, root):
 def test_an_error_before_the_first_message_is_shown():
     schedule = scheduled(subject(failing_broadcast), 2)
     assert schedule.verdict.startswith("FAILED: ValueError: <no> & never, in line ")
-    assert "<no> & never" in ElementTree.fromstring(picture(schedule)).find("{*}desc").text
+    assert "<no> & never" in ElementTree.fromstring(schedule_picture(schedule)).find("{*}desc").text
 
 
 def test_the_picture_is_complete_and_has_nothing_outside():
     schedule = scheduled(named_subject("ring.all_reduce"), 4)
-    root = ElementTree.fromstring(picture(schedule))
+    root = ElementTree.fromstring(schedule_picture(schedule))
     _, _, width, height = map(float, root.get("viewBox").split())
     assert root.find("{*}title").text == "ring.all_reduce on 4 ranks"
     assert "24 messages" in root.find("{*}desc").text
@@ -249,7 +250,7 @@ def test_a_picture_too_large_to_look_at_is_refused(monkeypatch):
     schedule = scheduled(named_subject("ring.all_gather"), 4)
     monkeypatch.setattr(schedule_svg, "MOST_CELLS", 63)
     with pytest.raises(UsageError, match="would have 64 cells, at most 63"):
-        picture(schedule)
+        schedule_picture(schedule)
 
 
 def command(*arguments):
@@ -262,8 +263,8 @@ def test_the_command_draws_and_writes(tmp_path, capsys):
     svg, data = tmp_path / "ring.svg", tmp_path / "ring.json"
     assert command("ring.all_reduce", "--ranks", 3, "--svg", svg, "--json", data) == 0
     schedule = scheduled(named_subject("ring.all_reduce"), 3)
-    assert svg.read_text() == picture(schedule)
-    assert json.loads(data.read_text()) == document(schedule)
+    assert svg.read_text() == schedule_picture(schedule)
+    assert json.loads(data.read_text()) == schedule_document(schedule)
     out = capsys.readouterr().out
     assert out == drawn(schedule)
     assert COLOUR not in out

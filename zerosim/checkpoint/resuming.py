@@ -197,14 +197,14 @@ def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]
         before, after = (each.get(name) for each in (was, now))
         if not isinstance(before, dict) or not isinstance(after, dict):
             if before != after:
-                yield f"{name} was {said(before)}, is {said(after)}"
+                yield f"{name} was {shortened_value(before)}, is {shortened_value(after)}"
             continue
         for key in after:
             if (name, key) not in FREE and key in before and before[key] != after[key]:
-                yield f"{name}.{key} was {said(before[key])}, is {said(after[key])}"
+                yield f"{name}.{key} was {shortened_value(before[key])}, is {shortened_value(after[key])}"
 
 
-def said(value: Any) -> str:
+def shortened_value(value: Any) -> str:
     return str(value)[:60] if isinstance(value, list) else shown(value)
 
 

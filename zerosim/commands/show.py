@@ -10,8 +10,8 @@ from zerosim.files import write_text
 from zerosim.jobs.schedules import MOST_RANKS, check_root, check_served, is_stage, stage_step
 from zerosim.show import algorithms_table
 from zerosim.show.page.page import schedule_page, step_page
-from zerosim.show.schedule import Schedule, document, scheduled
-from zerosim.show.schedule_svg import picture
+from zerosim.show.schedule import Schedule, schedule_document, scheduled
+from zerosim.show.schedule_svg import schedule_picture
 from zerosim.show.schedule_text import show_schedule
 from zerosim.show.step import RecordedStep, show_step
 from zerosim.show.step_svg import step_picture
@@ -96,7 +96,7 @@ def show_table(arguments: argparse.Namespace) -> int:
     size = arguments.ranks or 8
     algorithms_table.show_algorithms(standard_output(arguments), size)
     if arguments.json:
-        write_json(arguments.json, algorithms_table.document(size))
+        write_json(arguments.json, algorithms_table.algorithms_document(size))
     return 0
 
 
@@ -112,9 +112,9 @@ def show_run(arguments: argparse.Namespace) -> int:
     if arguments.html:
         write_text(arguments.html, schedule_page(schedule, arguments.round or 0))
     if arguments.svg:
-        write_text(arguments.svg, picture(schedule, arguments.round))
+        write_text(arguments.svg, schedule_picture(schedule, arguments.round))
     if arguments.json:
-        write_json(arguments.json, document(schedule))
+        write_json(arguments.json, schedule_document(schedule))
     return 1 if schedule.faults else 0
 
 

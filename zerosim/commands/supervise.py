@@ -38,7 +38,8 @@ def supervise(arguments: argparse.Namespace, scenario: Scenario) -> int:
     ranks, resume = scenario.world.ranks, arguments.resume
     for number in range(arguments.restarts + 1):
         code = run_job(
-            [own_launcher(), "-n", str(ranks), sys.executable, "-P", "-m", "zerosim", *words(arguments, ranks, resume)],
+            [own_launcher(), "-n", str(ranks), sys.executable, "-P", "-m", "zerosim",
+             *command(arguments, ranks, resume)],
             os.environ | {RESTARTS: str(number)})
         if code in FINAL or number == arguments.restarts:
             break
@@ -78,7 +79,7 @@ def fewer(arguments: argparse.Namespace, scenario: Scenario, ranks: int) -> int:
     return ranks
 
 
-def words(arguments: argparse.Namespace, ranks: int, resume: str | None) -> Iterator[str]:
+def command(arguments: argparse.Namespace, ranks: int, resume: str | None) -> Iterator[str]:
     """The command line of a supervised run with this number of ranks, resumed from `resume`."""
     yield from ("run", arguments.scenario)
     for override in [*arguments.overrides, f"world.ranks={ranks}"]:

@@ -120,7 +120,7 @@ class Observed:
 
         Its first argument is the owner, the name of a unit or other words; the arguments of `function` follow.
         """
-        return told(name, function, self._began, self._ended)
+        return between_callbacks(name, function, self._began, self._ended)
 
 
 class ObservedAllocator:
@@ -205,7 +205,7 @@ def telling(thing: Thing, instruments: Sequence[object], **names: Name) -> Thing
             found = name if isinstance(name, str) else name(args[0])
             if not found:
                 return method(*args, **kwargs)
-            return told(found, method, before, after)(getattr(args[0], "name", ""), *args, **kwargs)
+            return between_callbacks(found, method, before, after)(getattr(args[0], "name", ""), *args, **kwargs)
 
         return call
 
@@ -215,7 +215,7 @@ def telling(thing: Thing, instruments: Sequence[object], **names: Name) -> Thing
     return found
 
 
-def told(
+def between_callbacks(
     name: str, function: Callable[..., Any], before: Sequence[Callback], after: Sequence[Callback]
 ) -> Callable[..., Any]:
     """A wrapper of `function` with an owner as its first argument; calls `before` and `after` with name and owner."""

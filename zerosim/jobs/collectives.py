@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from zerosim.errors import UsageError
-from zerosim.jobs.job import Manner, Request, described, inputs_digest
+from zerosim.jobs.job import DisplayOptions, Request, described, inputs_digest
 from zerosim.scenario import CollectiveScenario
 from zerosim.show.collectives import collectives_document, described_values, show_collectives
 from zerosim.teach.proofs.programs import CollectivesOutcome, PreparedProgram, programs_of, run_collectives_on
@@ -59,7 +59,9 @@ class CollectivesJob:
     def run(self, world: World, progress: Progress) -> CollectivesOutcome | None:
         return run_collectives_on(world, self.scenario, self.programs)
 
-    def show(self, console: Console, outcome: CollectivesOutcome, found: dict[str, Any], manner: Manner) -> None:
+    def show(
+        self, console: Console, outcome: CollectivesOutcome, found: dict[str, Any], options: DisplayOptions
+    ) -> None:
         show_collectives(console, outcome)
 
     def document(self, outcome: CollectivesOutcome, world: World, command: str | None = None) -> dict[str, Any]:

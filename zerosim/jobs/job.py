@@ -49,7 +49,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Manner:
+class DisplayOptions:
     """The options of an outcome's display in a terminal."""
 
     verbose: bool = False
@@ -91,7 +91,7 @@ class Job(Protocol):
         """A local world with the scenario's settings."""
     def run(self, world: World, progress: Progress) -> Any:
         """The outcome in the process that has rank 0, None in others."""
-    def show(self, console: Console, outcome: Any, found: dict[str, Any], manner: Manner) -> None:
+    def show(self, console: Console, outcome: Any, found: dict[str, Any], options: DisplayOptions) -> None:
         """Print the outcome, whose document is `found`."""
     def document(self, outcome: Any, world: World, command: str | None = None) -> dict[str, Any]:
         """The outcome as `zerosim run --json` writes it."""

@@ -12,7 +12,7 @@ from zerosim.checkpoint.keeping import Keeper, keeper
 from zerosim.collectives.own import SERVING
 from zerosim.data import load_dataset
 from zerosim.errors import LaunchError, UsageError, ZerosimError
-from zerosim.jobs.job import Manner, Request, described, inputs_digest
+from zerosim.jobs.job import DisplayOptions, Request, described, inputs_digest
 from zerosim.parts import Named
 from zerosim.parts.users_code import error_line
 from zerosim.scenario import Scenario
@@ -105,9 +105,9 @@ class TrainingJob:
                 world, self.experiment, progress, keep_weights=self.keep_weights, traced=self.traced,
                 keeping=self.keeping, restarts=self.restarts)
 
-    def show(self, console: Console, outcome: Outcome, found: dict[str, Any], manner: Manner) -> None:
-        show_run(console, RunDocument(found), verbose=manner.verbose, timeline=manner.timeline,
-                 transport=manner.transport)
+    def show(self, console: Console, outcome: Outcome, found: dict[str, Any], options: DisplayOptions) -> None:
+        show_run(console, RunDocument(found), verbose=options.verbose, timeline=options.timeline,
+                 transport=options.transport)
 
     def document(self, outcome: Outcome, world: World, command: str | None = None) -> dict[str, Any]:
         return document(outcome, described(world), command)

@@ -18,7 +18,7 @@ from zerosim.show.grid import Column
 from zerosim.show.page import origins, plan_pictures, sections, step_pictures, vega
 from zerosim.show.page.drawings import Drawings
 from zerosim.show.page.markup import Markup, element, joined
-from zerosim.show.page.page import columns, document, own
+from zerosim.show.page.page import columns, html_document, own
 from zerosim.show.run_document import RowDocument
 from zerosim.words import common_unit, ignored_in_words, in_unit
 
@@ -51,7 +51,7 @@ def plan_page(plan: Plan, command: str) -> str:
         "values": {name: columns(each) for name, each in values.items()},
         "lanes": {"tops": step_pictures.lane_tops(drawings.lanes), "height": step_pictures.rank_height(drawings.lanes)},
     }
-    return document(plan.scenario.title or "A plan", content, data, [vega.script(), own("page.js")])
+    return html_document(plan.scenario.title or "A plan", content, data, [vega.script(), own("page.js")])
 
 
 def drawn(plan: Plan) -> list[RowDocument]:

@@ -104,7 +104,7 @@ def read_source(path: Source) -> tuple[str, Document, Positions]:
     if isinstance(path, Mapping):
         return Origin().file, listed(path), {}
     if isinstance(path, Scenario):
-        return path.origin.file, said(path), {}
+        return path.origin.file, keys_set(path), {}
     file = scenario_file(path)
     return file, *parse(read_text(file), file)
 
@@ -117,14 +117,14 @@ def listed(value: Any) -> Any:
         return [listed(each) for each in value]
     if isinstance(value, np.generic):
         return value.item()
-    return said(value) if dataclasses.is_dataclass(value) and not isinstance(value, Declared) else value
+    return keys_set(value) if dataclasses.is_dataclass(value) and not isinstance(value, Declared) else value
 
 
-def said(section: Any) -> Document:
+def keys_set(section: Any) -> Document:
     """The keys of a section that are set, as a table."""
     found = plain(section)
     given = {key: found[key] for key in (*rules(type(section)), *getattr(section, "own", {}))}
-    return {key: said(getattr(section, key)) if dataclasses.is_dataclass(getattr(section, key, None)) else value
+    return {key: keys_set(getattr(section, key)) if dataclasses.is_dataclass(getattr(section, key, None)) else value
             for key, value in given.items() if value is not None and not (key in UNSAID and not value)}
 
 

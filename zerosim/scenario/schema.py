@@ -132,7 +132,7 @@ class Scenario:
 
     def _check_variants(self) -> None:
         for index, variant in enumerate(self.variant):
-            for key, why in ignored_by_stage(variant.stage, variant.said).items():
+            for key, why in ignored_by_stage(variant.stage, variant.keys_set).items():
                 raise self.origin.error(
                     f"variant[{index}].{key} = {json.dumps(getattr(variant, key))} does nothing in stage "
                     f"{variant.stage}: {why}; leave it out, or name another stage",

@@ -281,14 +281,14 @@ class Variant(VariantKeys):  # type: ignore[misc]
         settle(self)
 
     @property
-    def said(self) -> dict[str, Any]:
+    def keys_set(self) -> dict[str, Any]:
         """The keys of [parallel] that it sets."""
         keys = [each.name for each in dataclasses.fields(self) if each.name not in ("name", "stage")]
         return {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
 
     def applied(self, parallel: Parallel) -> Parallel:
         """`parallel` with this variant's stage alone, and its keys."""
-        return dataclasses.replace(parallel, stages=(self.stage,), **self.said)
+        return dataclasses.replace(parallel, stages=(self.stage,), **self.keys_set)
 
     def named(self, titles: Mapping[str, str]) -> str:
         """The name of the row or, without one, its stage and its keys.
@@ -296,8 +296,9 @@ class Variant(VariantKeys):  # type: ignore[misc]
         >>> Variant(stage="zero3", prefetch=True, units=((0, 1),)).named({"zero3": "Stage III"})
         'Stage III, units = [[0, 1]], prefetch = true'
         """
-        said = [f"{key} = {value if isinstance(value, str) else json.dumps(value)}" for key, value in self.said.items()]
-        return self.name or ", ".join([titles.get(self.stage, self.stage), *said])
+        keys = self.keys_set.items()
+        words = [f"{key} = {value if isinstance(value, str) else json.dumps(value)}" for key, value in keys]
+        return self.name or ", ".join([titles.get(self.stage, self.stage), *words])
 
 
 @dataclass(frozen=True)

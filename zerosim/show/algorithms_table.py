@@ -78,7 +78,7 @@ def share(of_n: Fraction) -> str:
     return f"{float(of_n):.4g} n"
 
 
-def document(size: int) -> dict[str, Any]:
+def algorithms_document(size: int) -> dict[str, Any]:
     """The table as JSON; figures are for `size` ranks, null for an algorithm that does not support them."""
     return {
         "schema": "zerosim.algorithms/1",

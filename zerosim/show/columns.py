@@ -11,7 +11,8 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
-from zerosim.show.run_document import KINDS, RowDocument, RunDocument, unit_of
+from zerosim.instruments.memory import KINDS
+from zerosim.show.run_document import RowDocument, RunDocument, unit_of
 from zerosim.training.measurement import Measurement
 from zerosim.words import FAR, KEPT, TESTS, ByteUnit, in_one_unit, in_unit, spread, tested
 

@@ -58,7 +58,7 @@ def meaning_of_bits(run: RunDocument) -> str:
 
 def meaning_of_kept(run: RunDocument, *, bars: bool) -> Text:
     """The meaning of the column of kept bytes: its kinds, with their shades in bars."""
-    kinds = [Text.assemble((f"{kind.shade} " * bars, kind.colour), STATES[kind.name]) for kind in KINDS]
+    kinds = [Text.assemble((f"{kind.shade} " * bars, kind.colour), STATES[kind.name]) for kind in STATE_BARS]
     apart = Text("  " if bars else ", ")
     where = " on the device" * bool(run.far_tiers)
     copies = ", with float32 copies of weights" * run.precision.mixed
@@ -110,8 +110,8 @@ def shares(stage: StageWords, *ranks: int) -> str:
     >>> shares(StageWords("Stage II", "ZeRO-2", ("gradients", "optimizer")), 4)
     'keeps 1/4 of gradients and optimizer state, all weights'
     """
-    cut = [STATES[kind.name] for kind in KINDS if kind.name in stage.sharded]
-    whole = [STATES[kind.name] for kind in KINDS if kind.name not in stage.sharded]
+    cut = [STATES[kind.name] for kind in STATE_BARS if kind.name in stage.sharded]
+    whole = [STATES[kind.name] for kind in STATE_BARS if kind.name not in stage.sharded]
     share = " or ".join(f"1/{each}" for each in ranks)
     if not cut:
         return f"every rank keeps all {joined(whole)}"
@@ -119,7 +119,7 @@ def shares(stage: StageWords, *ranks: int) -> str:
         f"keeps {share} of {joined(cut)}, gathers weights for use")
 
 
-class BarKind(NamedTuple):
+class StateBar(NamedTuple):
     """The style of one kind of model state; without colour its shade identifies it."""
 
     name: str
@@ -127,15 +127,15 @@ class BarKind(NamedTuple):
     colour: str
 
 
-KINDS = (
-    BarKind("parameters", "█", "blue"),
-    BarKind("gradients", "▓", "yellow"),
-    BarKind("optimizer", "░", "green"),
+STATE_BARS = (
+    StateBar("parameters", "█", "blue"),
+    StateBar("gradients", "▓", "yellow"),
+    StateBar("optimizer", "░", "green"),
 )
 
 
 def stacked(counts: Sequence[int | Fraction], whole: int | Fraction, room: int) -> Text:
-    """One bar with the count of each of `KINDS`; `whole` fills all of the room, equal counts are equally long.
+    """One bar with the count of each of `STATE_BARS`; `whole` fills all of the room, equal counts are equally long.
 
     A positive count has at least a column; the longest is shortened if the sum would be longer than the room.
 
@@ -146,7 +146,7 @@ def stacked(counts: Sequence[int | Fraction], whole: int | Fraction, room: int) 
     longest = lengths.index(max(lengths))
     lengths[longest] -= max(sum(lengths) - room, 0)
     return Text.assemble(*(
-        (kind.shade * length, kind.colour) for kind, length in zip(KINDS, lengths, strict=True)))
+        (kind.shade * length, kind.colour) for kind, length in zip(STATE_BARS, lengths, strict=True)))
 
 
 def bar(count: float, whole: float, room: int) -> Text:

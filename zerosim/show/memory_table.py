@@ -10,7 +10,7 @@ from zerosim.figures.blocks import BlockActivations
 from zerosim.figures.estimate import Estimate, EstimatedRow
 from zerosim.figures.published import PublishedTable
 from zerosim.show.grid import GAP, Column, show_grid, show_words
-from zerosim.show.legend import KINDS, stacked
+from zerosim.show.legend import STATE_BARS, stacked
 from zerosim.stages import STAGES
 from zerosim.words import FAR, KEPT, UNITS, ByteUnit
 
@@ -103,7 +103,7 @@ def bytes_columns(estimate: Estimate, unit: ByteUnit) -> list[Column]:
     far = [column(words, [row.kept(tier) for row in rows]) for tier, words in TIER_WORDS.items()
            if estimate.offloaded and any(row.kept(tier) for row in rows)]
     return [
-        *(column(KEPT[kind.name], [getattr(row.states, kind.name) for row in rows]) for kind in KINDS),
+        *(column(KEPT[kind.name], [getattr(row.states, kind.name) for row in rows]) for kind in STATE_BARS),
         *far,
         column("sum", sums),
         Column(f"sum\n{unit.binary_name}", [two_decimals(count / unit.binary_size) for count in sums]),
@@ -117,10 +117,10 @@ def bar_columns(estimate: Estimate, width: int) -> list[Column]:
     whole = max(estimate.ddp_bytes, largest(estimate.rows))
     shares = [percent(row.states.total / estimate.ddp_bytes) for row in estimate.rows]
     share = Column("of DDP", shares)
-    legend = "   ".join(f"{kind.shade} {KEPT[kind.name]}" for kind in KINDS)
+    legend = "   ".join(f"{kind.shade} {KEPT[kind.name]}" for kind in STATE_BARS)
     titles = max(len(STAGES[row.stage].title) for row in estimate.rows)
     room = max(len(legend), min(BAR_COLUMNS, width - titles - 2 * GAP - share.width))
-    bars = [stacked([getattr(row.states, kind.name) for kind in KINDS], whole, room) for row in estimate.rows]
+    bars = [stacked([getattr(row.states, kind.name) for kind in STATE_BARS], whole, room) for row in estimate.rows]
     for drawn in bars:
         drawn.pad_right(room - len(drawn))
     return [Column(f"{legend:<{room}}", bars), share]

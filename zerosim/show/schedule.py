@@ -20,7 +20,7 @@ from zerosim.instruments.record import Message, Recording
 from zerosim.payloads.terms import Blank, Sum, Term, leaves
 from zerosim.teach.proofs.case import Case, Place, claims
 from zerosim.teach.proofs.diagnosis import Diagnosis, of_case
-from zerosim.teach.proofs.proof import WAITING, Proof, check_order, faults, run, told
+from zerosim.teach.proofs.proof import WAITING, Proof, check_order, failure_line, faults, run
 from zerosim.teach.proofs.subject import Subject
 
 WIDEST = 11
@@ -199,7 +199,7 @@ def complaints(case: Case) -> list[str]:
     subject, recording = case.subject, case.recording
     if recording.results is None:
         waiting = f"with {WAITING}: " if case.sends == "rendezvous" else ""
-        return [waiting + told(subject, recording.failure)]
+        return [waiting + failure_line(subject, recording.failure)]
     proof = Proof(subject, recording.size)
     proof.faults += faults(subject, recording, case.count, case.root)
     if subject.kind.reducing and proof.holds:
@@ -332,7 +332,7 @@ def expression(symbol: Any, place: int) -> str:
     return f"g{one_term(symbol, place)}" if isinstance(symbol, Term) else one_term(symbol, place)
 
 
-def document(schedule: Schedule) -> dict[str, Any]:
+def schedule_document(schedule: Schedule) -> dict[str, Any]:
     """The schedule as JSON: all messages, and the contents of every place after each change."""
     return {
         "schema": "zerosim.schedule/1",

@@ -56,14 +56,14 @@ STYLE = (
 )
 
 
-def picture(schedule: Schedule, only: int | None = None) -> str:
+def schedule_picture(schedule: Schedule, only: int | None = None) -> str:
     """The schedule as an SVG file; or `only` one round, with the state before it.
 
     Raises `UsageError` when it has too many cells.
 
     >>> from zerosim.show.schedule import scheduled
     >>> from zerosim.teach.proofs.subject import named_subject
-    >>> picture(scheduled(named_subject("tree.broadcast"), 4)).count('class="message"')
+    >>> schedule_picture(scheduled(named_subject("tree.broadcast"), 4)).count('class="message"')
     3
     """
     cells = cell_count(schedule) if only is None else 2 * schedule.size * schedule.chunks
@@ -72,7 +72,7 @@ def picture(schedule: Schedule, only: int | None = None) -> str:
             f"a picture of {schedule.title} would have {cells:,} cells, at most {MOST_CELLS:,} are drawn: "
             "give fewer --ranks, a --round, or --json for the same as data"
         )
-    return "\n".join(SvgPicture(schedule, only).parts()) + "\n"
+    return "\n".join(SvgPicture(schedule, only).elements()) + "\n"
 
 
 def cell_count(schedule: Schedule) -> int:
@@ -114,7 +114,7 @@ class SvgPicture:
             return self.top(rank) + self.stack_height / 2
         return self.top(rank) + (sum(places) / len(places) + 0.5) * CELL_HEIGHT
 
-    def parts(self) -> Iterator[str]:
+    def elements(self) -> Iterator[str]:
         schedule = self.schedule
         yield (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" '
@@ -185,7 +185,7 @@ class SvgPicture:
         cargo = self.cargo(arrow)
         pill = Box(start + 6, tail - 8, round(len(cargo) * CHARACTER) + 10, 16)
         curve = f"M{start} {tail:g}H{pill.right}C{pill.right + 34} {tail:g} {tip - 40} {head:g} {tip - 5} {head:g}"
-        yield f'<g class="message" stroke="{tone.line}"><title>{escape(self.told(arrow), quote=False)}</title>'
+        yield f'<g class="message" stroke="{tone.line}"><title>{escape(self.arrow_title(arrow), quote=False)}</title>'
         yield f'<path d="{curve}{brackets(start - 2, [self.top(arrow.source, c) for c in arrow.chunks])}"/>'
         yield f'<path d="M{tip - 7} {head - 4:g}L{tip} {head:g}L{tip - 7} {head + 4:g}z" style="fill:{tone.line}"/>'
         yield f'<path d="{brackets(end + 2, [self.top(arrow.to, place) for place in arrow.lands])}"/>'
@@ -199,7 +199,7 @@ class SvgPicture:
         """The cargo of a message, in a few characters: the number of a chunk stands beside its cell."""
         return self.schedule.cargo(arrow).removeprefix("chunks ").removeprefix("chunk ")
 
-    def told(self, arrow: Arrow) -> str:
+    def arrow_title(self, arrow: Arrow) -> str:
         what = "adds" if arrow.reduced else "receives"
         return f"round {arrow.round}: rank {arrow.to} {what} {self.schedule.cargo(arrow)} of rank {arrow.source}"
 

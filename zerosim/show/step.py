@@ -19,7 +19,7 @@ from rich.text import Text
 from zerosim.errors import UsageError
 from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, OUT, RankStep, Span, Trace
 from zerosim.show.grid import show_words
-from zerosim.show.legend import KINDS, stacked
+from zerosim.show.legend import STATE_BARS, stacked
 from zerosim.show.timeline import LETTERS
 from zerosim.words import plural
 
@@ -158,7 +158,8 @@ def held_at(step: RankStep, at_ns: int) -> dict[str, int]:
 def show_step(console: Console, found: RecordedStep, only: int | None = None) -> None:
     """Show a line for each event, a column for each rank; or `only` one event, counted from 1."""
     console.print(Text.assemble((found.title, "bold"), f": {found.about}"), soft_wrap=True)
-    legend = Text("  ").join(Text.assemble((kind.shade, kind.colour), f" {KIND_WORDS[kind.name]}") for kind in KINDS)
+    legend = Text("  ").join(
+        Text.assemble((kind.shade, kind.colour), f" {KIND_WORDS[kind.name]}") for kind in STATE_BARS)
     show_words(console, legend.append("  · others: held when an event ends, kB  ▶ kB that a rank sends"))
     width = max(len(line_of(number, each)) for number, each in enumerate(found.events, 1)) + 2
     ranks = range(min(found.size, MOST_RANKS, max((console.width - width) // (ROOM + FIGURE), 1)))
@@ -187,7 +188,7 @@ def line_of(number: int, event: StepEvent) -> str:
 
 def cell(did: RankEvent, most: int) -> Text:
     """The cell of a rank's memory: a bar, and a number in kB."""
-    bar = stacked([did.held.get(kind.name, 0) for kind in KINDS], most, ROOM)
+    bar = stacked([did.held.get(kind.name, 0) for kind in STATE_BARS], most, ROOM)
     others = round(sum(did.held.get(kind, 0) for kind in OTHERS) * ROOM / most)
     bar.append("·" * min(others, ROOM - len(bar)), style="dim")
     bar.pad_right(ROOM + 1 - len(bar))

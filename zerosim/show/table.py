@@ -19,7 +19,7 @@ from zerosim.optim.scaling import LOWEST_SCALE, skipped_in_vain
 from zerosim.show.columns import TERMINAL, WRONG, Figure, facts, shown_in
 from zerosim.show.details import show_details
 from zerosim.show.grid import GAP, Column, longest, show_grid, show_words
-from zerosim.show.legend import KINDS, bar, show_legend, stacked
+from zerosim.show.legend import STATE_BARS, bar, show_legend, stacked
 from zerosim.show.run_document import RowDocument, RunDocument, unit_of
 from zerosim.show.timeline import show_timeline, show_times
 from zerosim.stages import STAGES
@@ -68,7 +68,7 @@ def show_run(
     for row in run.diverging:
         show_divergence(console, row)
     for apart in run.document.get("differences", []):
-        show_apart(console, apart)
+        show_row_difference(console, apart)
     if run.document.get("on_other_ranks"):
         show_other_ranks(console, run)
     show_conclusion(console, run)
@@ -146,7 +146,8 @@ def bars(rows: Sequence[RowDocument], figure: Figure, room: int) -> list[Text]:
     """A bar for each row: of kept bytes by kind, of others as a whole."""
     counts = [figure.value(row) for row in rows]
     if figure.key == "kept_bytes":
-        return [stacked([row.fullest["resting_bytes"][kind.name] for kind in KINDS], max(counts), room) for row in rows]
+        kept = [[row.fullest["resting_bytes"][kind.name] for kind in STATE_BARS] for row in rows]
+        return [stacked(each, max(counts), room) for each in kept]
     return [bar(count, max(counts), room) for count in counts]
 
 
@@ -207,7 +208,7 @@ def show_divergence(console: Console, row: RowDocument) -> None:
             show_words(console, words, key=f"    {side + ' adds':<15} ")
 
 
-def show_apart(console: Console, found: Mapping[str, Any]) -> None:
+def show_row_difference(console: Console, found: Mapping[str, Any]) -> None:
     """Show why two rows differ although each equals one process; `found` is one of a document's `differences`."""
     one, other = found["values"]
     first, second, cause = found["first"], found["other"], found["cause"]

@@ -54,10 +54,10 @@ def local(subject: Subject, example: Example) -> list[SeenExample]:
                 lambda comm: observe(comm, subject, example), example.size, seed=example.seed, sends=example.sends
             )
     except Exception as error:
-        raise Failed(told(error)) from error
+        raise Failed(failure_line(error)) from error
 
 
-def told(error: Exception) -> str:
+def failure_line(error: Exception) -> str:
     """The message of an exception, and the rank that raised it, in one line."""
     if isinstance(error, Deadlock | CollectiveError):
         return str(error)
@@ -122,4 +122,4 @@ class Launched:
                 return observe(self.channel, subject, example)
         except Exception as error:
             where = "" if isinstance(error, Deadlock) else f" (raised on rank {self.comm.rank} of {self.comm.size})"
-            return Failed(told(error) + where)
+            return Failed(failure_line(error) + where)

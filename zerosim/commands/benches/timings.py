@@ -130,7 +130,7 @@ def time_ledgers(comm: Communicator, rounds: int, workload: Workload) -> list[Sa
             of_traced, of_checked, of_counted, of_plain = (measured[WARM_UP:] for measured in seconds)
             found += [
                 overhead(name, "counted", of_counted, of_plain), overhead(name, "traced", of_traced, of_counted),
-                overhead(name, "calls of the trace", *apart(within[WARM_UP:])),
+                overhead(name, "calls of the trace", *unzipped(within[WARM_UP:])),
                 overhead(name, "with checksums", of_checked, of_counted),
             ]
     return found if comm.rank == 0 else None
@@ -184,7 +184,7 @@ def seconds_of(task: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
-def apart(pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+def unzipped(pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
     return [one for one, _ in pairs], [other for _, other in pairs]
 
 

@@ -18,7 +18,7 @@ from zerosim.show.columns import FIGURES, MEASURED
 from zerosim.show.page.drawings import Drawings
 from zerosim.show.page.page import excerpt, page
 from zerosim.show.page.vega import Spec, svg
-from zerosim.show.run_document import KINDS, RowDocument, RunDocument
+from zerosim.show.run_document import KIND_NAMES, RowDocument, RunDocument
 from zerosim.show.shown import Page, Picture, Shown, printed
 from zerosim.show.table import show_run
 from zerosim.teach.proofs.programs import CollectivesOutcome
@@ -180,7 +180,7 @@ def memory(run: RunDocument) -> Rows:
     """A row for each change of a rank's memory, of each line and traced step."""
     return [
         {"name": row.found["name"], "step": step["step"], "rank": step["rank"], "ns": at["ns"],
-         **{kind: at.get(kind, 0) for kind in KINDS}}
+         **{kind: at.get(kind, 0) for kind in KIND_NAMES}}
         for row in run.rows for step in traced(row) for at in step["memory"]
     ]
 

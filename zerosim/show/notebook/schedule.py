@@ -7,8 +7,8 @@ from zerosim.collectives import Algorithm
 from zerosim.errors import UsageError
 from zerosim.jobs.schedules import MOST_RANKS, check_root, check_served, is_stage, is_step, stage_step, step_of
 from zerosim.show.page.page import schedule_page, step_page
-from zerosim.show.schedule import Schedule, document, scheduled
-from zerosim.show.schedule_svg import MOST_CELLS, cell_count, picture
+from zerosim.show.schedule import Schedule, schedule_document, scheduled
+from zerosim.show.schedule_svg import MOST_CELLS, cell_count, schedule_picture
 from zerosim.show.schedule_text import show_schedule
 from zerosim.show.shown import Page, Picture, Shown
 from zerosim.show.step import RecordedStep, show_step
@@ -48,8 +48,9 @@ def shown_schedule(schedule: Schedule) -> Shown:
         schedule, not schedule.faults, schedule.verdict,
         f"<{schedule.title}: {schedule.cost}; {schedule.verdict}>",
         show=lambda console: show_schedule(console, schedule),
-        make_document=lambda: document(schedule), rows_of=lambda document: list(document["messages"]),
-        draw=lambda: Picture(picture(schedule), schedule.title), drawn_in_cells=cell_count(schedule) <= MOST_CELLS,
+        make_document=lambda: schedule_document(schedule), rows_of=lambda document: list(document["messages"]),
+        draw=lambda: Picture(schedule_picture(schedule), schedule.title),
+        drawn_in_cells=cell_count(schedule) <= MOST_CELLS,
         make_page=lambda: Page(schedule_page(schedule), f"{schedule.title} step by step"))
 
 

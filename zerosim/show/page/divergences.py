@@ -17,13 +17,13 @@ def divergence(rows: Sequence[RowDocument]) -> Markup:
     return section("divergence", "Where bits first differ", *map(one_divergence, found)) if found else joined()
 
 
-def apart(runs: Sequence[RunDocument]) -> Markup:
+def row_differences(runs: Sequence[RunDocument]) -> Markup:
     """The section on rows that differ although each equals one process; empty if there are none."""
     found = [each for run in runs for each in run.document.get("differences", [])]
-    return section("apart", "Both correct, but different", *map(one_apart, found)) if found else joined()
+    return section("apart", "Both correct, but different", *map(row_difference, found)) if found else joined()
 
 
-def one_apart(found: dict[str, Any]) -> Markup:
+def row_difference(found: dict[str, Any]) -> Markup:
     first, other = found["first"], found["other"]
     index = f"[{', '.join(map(str, found['index']))}]" if found["index"] else ""
     facts = {

@@ -35,7 +35,7 @@ def page(runs: Sequence[RunDocument]) -> str:
         about_times = [run.about_times for run in runs if run.about_times]
         content += [sections.step(rows, drawings, about_times), sections.traffic(rows), sections.losses(rows)]
     content += map(sections.calls, filter(lambda row: "calls" in row.found, rows))
-    content += [sections.schedules(stepped, ranks), divergences.divergence(rows), divergences.apart(runs)]
+    content += [sections.schedules(stepped, ranks), divergences.divergence(rows), divergences.row_differences(runs)]
     content += map(origins.origin, runs)
     data = {
         "specs": {name: vega.compiled(spec) for name, spec in drawings.for_a_page().items()},
@@ -44,7 +44,7 @@ def page(runs: Sequence[RunDocument]) -> str:
         "lanes": {"tops": step_pictures.lane_tops(drawings.lanes), "height": step_pictures.rank_height(drawings.lanes)},
     }
     title = " · ".join(run.title for run in runs if run.title) or "A run"
-    return document(title, content, data, [vega.script(), own("page.js"), own("player.js")])
+    return html_document(title, content, data, [vega.script(), own("page.js"), own("player.js")])
 
 
 def schedule_page(schedule: Schedule, first: int = 0) -> str:
@@ -57,7 +57,7 @@ def schedule_page(schedule: Schedule, first: int = 0) -> str:
     """
     stepped = [steps.steps(schedule, first)]
     content = [sections.verdict_of(schedule), sections.schedules(stepped, schedule.size)]
-    return document(schedule.title, content, {"schedules": stepped}, [own("player.js")])
+    return html_document(schedule.title, content, {"schedules": stepped}, [own("player.js")])
 
 
 def step_page(found: RecordedStep, first: int = 0) -> str:
@@ -71,10 +71,10 @@ def step_page(found: RecordedStep, first: int = 0) -> str:
              for (kind, words), colour in zip(KIND_WORDS.items(), pictures.KIND_COLOURS, strict=True)}
     data = {"step": {**drawn, "first": first, "most": found.most, "kinds": kinds}}
     content = [sections.verdict_of_step(found), sections.step_by_step(found, kinds)]
-    return document(f"{found.title}, {found.about}", content, data, [own("stage.js")])
+    return html_document(f"{found.title}, {found.about}", content, data, [own("stage.js")])
 
 
-def document(title: str, content: Sequence[Markup], data: dict[str, Any], scripts: Sequence[str]) -> str:
+def html_document(title: str, content: Sequence[Markup], data: dict[str, Any], scripts: Sequence[str]) -> str:
     """The HTML of the whole page."""
     head = element(
         "head", element("meta", charset="utf-8"),

@@ -21,9 +21,10 @@ without numbers on the wire.
 from collections.abc import Sequence
 from typing import Any
 
+from zerosim.instruments.memory import KINDS
 from zerosim.show.activities import ACTIVITIES
 from zerosim.show.page.vega import Spec
-from zerosim.show.run_document import KIND_NAMES, KINDS, RowDocument
+from zerosim.show.run_document import KIND_NAMES, RowDocument
 from zerosim.words import ByteUnit, three_digits
 
 PictureValues = list[dict[str, Any]]

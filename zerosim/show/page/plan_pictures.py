@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from zerosim.instruments.memory import KINDS
 from zerosim.show.page.pictures import (
     CONFIG,
     DEVICE,
@@ -14,7 +15,7 @@ from zerosim.show.page.pictures import (
     colour,
 )
 from zerosim.show.page.vega import Spec
-from zerosim.show.run_document import KIND_NAMES, KINDS, RowDocument
+from zerosim.show.run_document import KIND_NAMES, RowDocument
 
 
 def peaks(rows: Sequence[RowDocument], device_bytes: int) -> Spec:

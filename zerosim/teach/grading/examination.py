@@ -46,7 +46,7 @@ def grade(function: Callable[..., Any], name: str, claims: ClaimsOf, file: str =
     except NotImplementedError:
         return Grade(name, "not yet written")
     except Exception as error:
-        return Grade(name, "does not hold yet", complaint=told(error, os.path.abspath(file)))
+        return Grade(name, "does not hold yet", complaint=error_with_hint(error, os.path.abspath(file)))
     failed = [item for item in items if item.state == "does not hold"]
     complaint = f"not so: {failed[0].says}\n{failed[0].complaint}" if failed else None
     if complaint and not failed[0].law:
@@ -87,8 +87,8 @@ class Examination:
             except NotImplementedError:
                 raise
             except Exception as error:
-                complaint = told(error, os.path.abspath(self._file))
-        return complaint and complaint[:MOST_TOLD], heard.told()
+                complaint = error_with_hint(error, os.path.abspath(self._file))
+        return complaint and complaint[:MOST_TOLD], heard.printed_lines()
 
 
 class Heard(io.TextIOBase):
@@ -114,19 +114,19 @@ class Heard(io.TextIOBase):
         """Continue the last line, up to `MOST_WIDE` characters."""
         self._lines[-1] += part[: MOST_WIDE - len(self._lines[-1])]
 
-    def told(self) -> list[str]:
+    def printed_lines(self) -> list[str]:
         """The first lines, and the number of further ones.
 
         >>> heard = Heard()
         >>> print("rank", 0, file=heard)
-        >>> heard.told()
+        >>> heard.printed_lines()
         ['rank 0']
         """
         lines = self._lines if self._lines[-1] else self._lines[:-1]
         return [*lines, f"… and {self._more:,} lines more"] if self._more else lines
 
 
-def told(error: Exception, file: str) -> str:
+def error_with_hint(error: Exception, file: str) -> str:
     """An exception in one line, with the last line of the learner's file in its traceback, then its meaning."""
     return "\n".join([raised(error, file), *because(hint(error))])
 

@@ -190,7 +190,7 @@ def model_claims(name: str, kind: ModelKind) -> list[Claim]:
         return wrong_slope(kind.for_task(settings, task, groups, ()).layers, task)
 
     return [
-        Claim("its layers fit together and read all of their parameters", partial(said, name, read), first=True),
+        Claim("its layers fit together and read all of their parameters", partial(named_error, name, read), first=True),
         Claim("its gradients are what differences of forward say, in float64", slopes, 2),
         Claim(TRAINED, partial(differs, model=settings, data=data), 2),
     ]
@@ -200,12 +200,12 @@ def samples_claims(name: str, part: Any) -> list[Claim]:
     scenario = partial(small, data={"source": Named(name, part, "")})
     return [
         Claim("it gives the same arrays each time, which fit together",
-              partial(said, name, lambda: load_dataset(scenario()) and None), 2, first=True),
+              partial(named_error, name, lambda: load_dataset(scenario()) and None), 2, first=True),
         Claim(TRAINED, partial(differs, data={"source": Named(name, part, "")})),
     ]
 
 
-def said(name: str, call: Callable[[], Any]) -> str | None:
+def named_error(name: str, call: Callable[[], Any]) -> str | None:
     """The message of a named error without the part's name; None without an error."""
     try:
         call()

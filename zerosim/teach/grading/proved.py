@@ -17,7 +17,7 @@ from zerosim.teach.grading.claim import Claim
 from zerosim.teach.grading.machine import Collective, TimedMachine
 from zerosim.teach.proofs.case import Case, claims
 from zerosim.teach.proofs.diagnosis import Diagnosis, command, diagnosis, of_case, of_its_order, of_what_is_sent
-from zerosim.teach.proofs.proof import faults, prove, roots, run, told
+from zerosim.teach.proofs.proof import failure_line, faults, prove, roots, run
 from zerosim.teach.proofs.sending import idle_in_a_tree, through_one_rank, why_so_slow
 from zerosim.teach.proofs.subject import Subject
 from zerosim.words import plural
@@ -62,7 +62,7 @@ def first_tried(examined: Subject, sizes: Sequence[int]) -> str | None:
             raise recording.failure
         if isinstance(recording.failure, StillRunning):
             why = of_case(Case(examined, recording, size))
-            return f"on {plural(size, 'rank')}: {told(examined, recording.failure)}\n{why}"
+            return f"on {plural(size, 'rank')}: {failure_line(examined, recording.failure)}\n{why}"
     return None
 
 

@@ -51,7 +51,7 @@ class CallDifference:
     kind: str = ""
     subject: str = ""
 
-    def told(self) -> str:
+    def sentence(self) -> str:
         """The difference and the advice; an `Observation` if the words are one."""
         advice = ADVICE.get((self.kind, self.subject), "")
         said = f"rank {self.rank}{self.words}{f': {advice}' * bool(advice)}"
@@ -75,7 +75,7 @@ def superfluous_collective(case: StageCase) -> str | None:
 
 
 def first_of(found: Sequence[CallDifference]) -> str:
-    return min(found, key=lambda each: (each.when, each.rank)).told()
+    return min(found, key=lambda each: (each.when, each.rank)).sentence()
 
 
 def verb_of(call: VerbCall) -> str:

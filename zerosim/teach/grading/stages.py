@@ -63,7 +63,7 @@ class StageTrial:
             _, also = (self.wrong(more) if more else None) or ("", None)
             if also and cause and "is not called" in cause and unlike(also, cause):
                 cause = type(cause)(f"{cause}\nand {more}: {also}")
-            return self.told(said, cause, tiny)
+            return self.with_cause(said, cause, tiny)
         return None
 
     def wrong(self, tiny: Tiny) -> tuple[str, str | None] | None:
@@ -89,7 +89,7 @@ class StageTrial:
         """The results of the library's step."""
         return honest(tiny, self.stage, tuple(self.variant.items()))
 
-    def told(self, complaint: str, cause: str | None, tiny: Tiny) -> str:
+    def with_cause(self, complaint: str, cause: str | None, tiny: Tiny) -> str:
         """The complaint, its cause, and the commands that show the step and the expected step."""
         return "\n".join([complaint, *because(cause), f"see: {self.command(tiny)}"])
 
@@ -121,7 +121,7 @@ class StageTrial:
         def complaint(tiny: Tiny, rank: int, mine: Figures, due: Figures) -> str | None:
             if mine.sent_bytes == due.sent_bytes:
                 return None
-            return self.told(
+            return self.with_cause(
                 f"{tiny}: bytes sent are not the formula's: {mine.sent_bytes} of rank {rank}; expected "
                 f"{due.sent_bytes}",
                 superfluous_collective(self.case(tiny, 1)) or sent_in(mine, due, self.variant), tiny)
@@ -135,7 +135,7 @@ class StageTrial:
             for step, (kept, wanted) in enumerate(zip(mine.kept, due.kept, strict=True), start=1):
                 for kind in wanted:
                     if kept[kind] != wanted[kind]:
-                        return self.told(
+                        return self.with_cause(
                             f"{tiny}: after step {step}, between steps rank {rank} keeps {kept[kind]} bytes of {kind}, "
                             f"not {wanted[kind]}", KEPT_TOO_MUCH[kind], tiny)
             return None
@@ -153,13 +153,13 @@ class StageTrial:
                 return None
             for kind, enough in due.peak.items():
                 if mine.peak[kind] > enough:
-                    return self.told(
+                    return self.with_cause(
                         f"{tiny}: within a step rank {rank} holds {mine.peak[kind]} bytes of {kind}; "
                         f"{enough} are enough: delete arrays that are no longer used",
                         held_too_long(self.case(tiny, 1), kind), tiny)
             for (unit, held), (_, enough) in zip(mine.weights_in_backward, due.weights_in_backward, strict=False):
                 if held > enough:
-                    return self.told(
+                    return self.with_cause(
                         f"{tiny}: in the backward of {unit} rank {rank} holds {held} bytes of weights; "
                         f"{enough} are enough", LET_GO, tiny)
             return None

@@ -159,7 +159,7 @@ def first_difference(
     for step in range(1, tiny.steps + 1):
         ranks = range(tiny.ranks)
         for rank in ranks:
-            if found := apart(mine.losses[rank, step], due.losses[rank, step], ("loss", None, 0), step, rank):
+            if found := unequal(mine.losses[rank, step], due.losses[rank, step], ("loss", None, 0), step, rank):
                 return found
         for rank in ranks:
             for (what, name), wanted in due.held[rank, step].items():
@@ -167,10 +167,10 @@ def first_difference(
                 length = 0 if unit is None else chunk_length(unit.count, tiny.ranks)
                 if what in (GRADIENT, ACCUMULATED):
                     chunk = None if have is None else own(have, rank, length)
-                    found = apart(chunk, own(wanted, rank, length), (what, unit, rank * length), step, rank, length)
+                    found = unequal(chunk, own(wanted, rank, length), (what, unit, rank * length), step, rank, length)
                 else:
                     start = rank * length if len(wanted) == length else 0
-                    found = apart(have, wanted, (what, unit, start), step, rank, length)
+                    found = unequal(have, wanted, (what, unit, start), step, rank, length)
                 if found:
                     return found
     return None
@@ -181,7 +181,7 @@ def own(array: Array, rank: int, length: int) -> Array:
     return array if len(array) == length else array[rank * length :][:length]
 
 
-def apart(
+def unequal(
     have: Array | None, due: Array, where: tuple[str, Unit | None, int], step: int, rank: int, length: int = 0
 ) -> Divergence | None:
     """The first element that differs; `where` is the kind of array, its unit, and the number of its first element."""

@@ -159,7 +159,7 @@ def again(case: Case, size: int) -> Case:
 def faults(subject: Subject, recording: Recording, count: int, root: int = 0) -> Iterator[ProofFault]:
     """The faults of a recorded run: why it ended early, or the first wrong place on each rank."""
     if recording.results is None:
-        yield ProofFault(told(subject, recording.failure), round=recording.rounds)
+        yield ProofFault(failure_line(subject, recording.failure), round=recording.rounds)
         return
     size = recording.size
     chunk_of = chunks_by_element(count, size)
@@ -179,7 +179,7 @@ def faults(subject: Subject, recording: Recording, count: int, root: int = 0) ->
             yield ProofFault(f"rank {rank}, chunk {chunk}: {wrong}; it holds {held}, {origin}", rank, chunk, at)
 
 
-def told(subject: Subject, failure: Exception | None) -> str:
+def failure_line(subject: Subject, failure: Exception | None) -> str:
     """A failure in one line."""
     if failure is None or (isinstance(failure, Deadlock) and not isinstance(failure, StillRunning)):
         return str(failure)
