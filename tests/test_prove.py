@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from zerosim import cli
-from zerosim.collectives import ALGORITHMS, ring
+from zerosim.collectives import ALGORITHMS, doubling, ring
 from zerosim.comm import left, right
 from zerosim.errors import UsageError
 from zerosim.numerics import orders
@@ -22,7 +22,7 @@ PROVABLE = [name for name in ALGORITHMS if not name.endswith("barrier")]
 @pytest.mark.parametrize("name", PROVABLE)
 def test_every_algorithm_is_proved_for_every_size_it_serves(name):
     proved = named_subject(name)
-    for size in range(1, 9):
+    for size in (*range(1, 9), 11, 13, 16):
         if proved.serves(size):
             proof = prove(proved, size)
             assert proof.holds, proof.faults
@@ -84,6 +84,17 @@ def raises(comm, x):
     return x[comm.size]
 
 
+def stops_early(comm, chunks, reduce=np.add):
+    ring.reduce_scatter(comm, chunks, reduce)
+
+
+def last_exchange_twice_at_6(comm, chunks, reduce=np.add):
+    doubling.all_reduce(comm, chunks, reduce)
+    if comm.size == 6:
+        partner = comm.rank ^ 1
+        comm.exchange(chunks[:], to=partner, into=chunks[:], source=partner, reduce=reduce)
+
+
 def fills_with_zeros(comm, chunks):
     for chunk in chunks:
         chunk[:] = 0
@@ -100,6 +111,7 @@ BROKEN = [
     (leaves_mail, "all_gather", 3, ["ended without receiving 1 message"]),
     (returns_nothing, "all_reduce", 2, ["returned None", "name its second parameter `chunks`"]),
     (fills_with_zeros, "all_gather", 2, ["a place that was never filled"]),
+    (stops_early, "all_reduce", 3, ["missing"]), (last_exchange_twice_at_6, "all_reduce", 6, ["added 2 times"]),
     (raises, "all_reduce", 2, ["IndexError", "raised on rank"]),
 ]
 
