@@ -100,7 +100,7 @@ def test_with_prefetch_only_the_first_unit_of_a_step_is_waited_for_from_its_begi
     late, honest = [], Prefetched.gather
 
     def gather(self, replica, unit):
-        waits, full = unit not in self._coming, honest(self, replica, unit)
+        waits, full = unit not in self._pending, honest(self, replica, unit)
         if waits and replica.comm.rank == 0 and isinstance(full, np.ndarray):       # in the run, not on shapes
             late.append((replica.state.step, unit.name))
         return full
@@ -113,8 +113,8 @@ def test_with_prefetch_only_the_first_unit_of_a_step_is_waited_for_from_its_begi
 
 
 def test_what_was_on_its_way_is_held_by_nobody_but_who_has_taken_it():
-    coming = Beside(None).begin(lambda comm: np.ones(3))
-    found = coming.take()
+    pending = Beside(None).begin(lambda comm: np.ones(3))
+    found = pending.take()
     there = weakref.ref(found)
     del found
     assert there() is None
