@@ -48,13 +48,9 @@ whole: .venv/test
 	WHOLE=1 $(BIN)/python -m pytest --numprocesses 2 tests/test_scenarios.py tests/test_lessons.py
 
 oracles: .venv/test .venv-torch/torch .venv-perfetto/perfetto
-	.venv-torch/bin/python -m tests.oracles.torch_gradients build/torch_answers.npz
-	TORCH_ANSWERS=build/torch_answers.npz $(BIN)/python -m pytest tests/test_torch_oracle.py
 	$(BIN)/python -m tests.oracles.our_functions build/weights
-	.venv-torch/bin/python -m tests.oracles.torch_functions build/torch_functions.npz build/weights
-	TORCH_FUNCTIONS=build/torch_functions.npz $(BIN)/python -m pytest tests/test_torch_functions.py
-	.venv-torch/bin/python -m tests.oracles.torch_autocast build/torch_autocast.json
-	TORCH_AUTOCAST=build/torch_autocast.json $(BIN)/python -m pytest tests/test_autocast_oracle.py
+	.venv-torch/bin/python -m tests.oracles.torch_answers build/torch_answers build/weights
+	TORCH_ANSWERS=build/torch_answers $(BIN)/python -m pytest tests/test_torch_functions.py tests/test_torch_updates.py tests/test_autocast_oracle.py
 	.venv-torch/bin/python -m pytest tests/torch tests/test_layout.py
 	PERFETTO=.venv-perfetto $(BIN)/python -m pytest tests/test_perfetto_oracle.py
 

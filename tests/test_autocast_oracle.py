@@ -1,10 +1,7 @@
 """Casts, dtypes and gradients under autocast against what PyTorch answered.
 
-The answers are recorded; `make oracles` asks PyTorch anew and names the file of live answers in `TORCH_AUTOCAST`.
+The answers are recorded; `make oracles` asks PyTorch again and names the folder of live answers in `TORCH_ANSWERS`.
 """
-
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,9 +12,8 @@ from zerosim.autograd.operations.losses import LOSSES
 from zerosim.autograd.operations.table import OPERATIONS
 from zerosim.autograd.player import Player
 from zerosim.autograd.tape import Tape
-from zerosim.models.mlp import mlp
 
-PYTORCH = autocast.read(Path(os.environ.get("TORCH_AUTOCAST", autocast.RECORDED)))
+PYTORCH = autocast.read()
 NAMES = {
     "linear": "product", "affine": "product", "causal_attention": "attention", "causal_self_attention": "attention",
     "positions": "embedding:32 add",
@@ -31,16 +27,9 @@ IN_LISTS = {
 """PyTorch's names of the operations that are in one of its lists."""
 
 
-def model_of(case):
-    if isinstance(case, autocast.Perceptron):
-        inputs, *hidden, outputs = case.widths
-        return mlp(inputs, hidden, outputs, case.activation, "cross_entropy")
-    return our_functions.model_of(case)
-
-
 def answers_of(case, dtype):
     """The steps of all segments, and logits, loss and gradients."""
-    steps, model, policy = [], model_of(case), ours.Autocast(np.dtype(our_functions.NUMPY[dtype]))
+    steps, model, policy = [], our_functions.model_of(case), ours.Autocast(np.dtype(our_functions.NUMPY[dtype]))
 
     def watched(plan, dtype):
         found = policy(plan, dtype)
@@ -67,7 +56,7 @@ def answers_of(case, dtype):
 def ask():
     found = {"steps": {}, "numbers": {}}
     for case in autocast.CASES:
-        for dtype in autocast.DTYPES:
+        for dtype in functions.NARROW:
             key = f"{case.name}|{dtype}"
             found["steps"][key], found["numbers"][key] = answers_of(case, dtype)
     return found
@@ -75,11 +64,11 @@ def ask():
 
 def different():
     """What is asked about, steps or an array, and the family of the model, wherever PyTorch's answer is another."""
-    return {(each.split()[0], each.rpartition("|")[2]) for each in autocast.disagreements(ask(), PYTORCH)}
+    return {(each.split()[0], each.rpartition("|")[2]) for each in autocast.disagreements(ask())}
 
 
 def test_zerosim_casts_what_pytorch_casts_and_has_its_numbers_but_for_rounding():
-    assert autocast.disagreements(ask(), PYTORCH) == []
+    assert autocast.disagreements(ask()) == []
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

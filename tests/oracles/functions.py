@@ -1,4 +1,4 @@
-"""What PyTorch and zerosim are both asked of functions: each operation and loss, and whole transformers.
+"""What PyTorch and zerosim are both asked of functions: each operation and loss, and whole models.
 
 An answer is a dictionary of arrays: the output (or the logits), the loss, and the gradient of each input or parameter,
 named as its owner names it. `told` makes of each at most `KEPT` numbers: itself, or its products with fixed arrays of
@@ -11,21 +11,29 @@ signs, which every element moves. Nothing here knows zerosim or PyTorch.
 Whoever computes in float32, or keeps 16 bits, is as near to the exact answer as its roundings let it. So zerosim must
 be nearly as near to PyTorch's float64 as PyTorch itself, which rounds as often in other places and orders: at most
 `AS_FAR` times as far, where an array's own distance may be small by luck, so that the typical one is permitted besides.
+Perceptrons in 16 bits are rounded in the same places by both: their answers may be `ALIKE` times that distance apart.
 """
 
+import os
 import zlib
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-RECORDED = Path(__file__).with_name("torch_functions.npz")
+RECORDED = Path(__file__).parent
+ANSWERS = Path(os.environ.get("TORCH_ANSWERS", RECORDED))
+"""The folder of the answers that zerosim's are held against."""
+FILE = "torch_functions.npz"
 KEPT = 32
 AS_FAR = 3.0
+ALIKE = 0.5
 FORMULA = 1e-12
 """How far two float64 answers may be apart, relative to the numbers."""
-PRECISIONS = ("float32", "bfloat16", "float16")
+NARROW = ("bfloat16", "float16")
+PRECISIONS = ("float32", *NARROW)
 UNCOUNTED = -1
 
 
@@ -148,9 +156,44 @@ JUDGED = [
 
 
 @dataclass(frozen=True)
+class Perceptron:
+    """Linear maps with an activation between them, a loss, and a batch."""
+
+    widths: tuple[int, ...]
+    activation: str
+    loss: str
+    samples: int = 9
+
+    @property
+    def name(self):
+        return f"{'-'.join(map(str, self.widths))} {self.activation} {self.loss}"
+
+    def parameter(self, name, shape):
+        """The numbers of a parameter, by which values keep their size from layer to layer."""
+        return normals(f"{self.name} {name}", shape) * np.float32(1 / np.sqrt(shape[-1]))
+
+    def batch(self):
+        """Inputs, and classes or numbers."""
+        inputs, outputs = self.widths[0], self.widths[-1]
+        x = normals(f"{self.name} x", (self.samples, inputs))
+        if self.loss == "mean_squared_error":
+            return x, normals(f"{self.name} targets", (self.samples, outputs))
+        return x, random_of(self.name).randint(outputs, size=self.samples)
+
+
+PERCEPTRONS = [
+    Perceptron(widths, activation, loss)
+    for widths in ((5, 7, 3), (33, 19, 11, 4), (3, 17, 9, 13, 2))
+    for activation in ("relu", "tanh", "gelu")
+    for loss in ("cross_entropy", "mean_squared_error")
+]
+
+
+@dataclass(frozen=True)
 class Language:
     """A transformer, and a batch of sequences with the tokens that follow."""
 
+    loss: ClassVar[str] = "cross_entropy"
     family: str
     layers: int
     width: int
@@ -193,6 +236,8 @@ LANGUAGES = [
 ]
 
 
+PERCEPTRON_NAMES = {case.name for case in PERCEPTRONS}
+MODELS = [*PERCEPTRONS, *LANGUAGES]
 TRAINED = [each for each in LANGUAGES if each.vocabulary > 65]
 """Those that have room for the characters of a text."""
 
@@ -213,36 +258,50 @@ def distance(found, exact):
 
 
 def stored(exact, others):
-    """What the file holds: names of cases and arrays, all exact numbers, and of each precision all distances."""
-    names = [f"{case}|{name}" for case, arrays in exact.items() for name in arrays]
-    numbers = [array for arrays in exact.values() for array in arrays.values()]
-    return {
-        "names": np.array(names), "lengths": np.array(list(map(len, numbers)), np.int16),
-        "exact": np.concatenate(numbers),
-    } | {
-        precision: np.array([
-            distance(found[case][name], array) for case, arrays in exact.items() for name, array in arrays.items()
-        ], np.float32)
-        for precision, found in others.items()
-    }
+    """What the file holds: names of cases and arrays, all exact numbers, and of each precision all distances.
+
+    Besides, of perceptrons in 16 bits, the numbers.
+    """
+    pairs = [(case, name) for case, arrays in exact.items() for name in arrays]
+    answers = {"names": np.array(["|".join(pair) for pair in pairs])}
+    answers["lengths"] = np.array([len(exact[case][name]) for case, name in pairs], np.int16)
+    answers["exact"] = np.concatenate([exact[case][name] for case, name in pairs])
+    for precision, found in others.items():
+        distances = [distance(found[case][name], exact[case][name]) for case, name in pairs]
+        answers[precision] = np.array(distances, np.float32)
+    for precision in NARROW:
+        numbers = [others[precision][case][name] for case, name in pairs if case in PERCEPTRON_NAMES]
+        answers[f"{precision} numbers"] = np.concatenate(numbers).astype(np.float32)
+    return answers
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """What PyTorch answered: exact numbers by case and array, and of each precision how far it was from them."""
+    """What PyTorch answered: exact numbers by case and array, and of each precision how far it was from them.
+
+    `numbers`: of 16 bits the answers themselves, for perceptrons.
+    """
 
     exact: dict[str, dict[str, np.ndarray]]
     distances: dict[str, dict[str, dict[str, float]]]
+    numbers: dict[str, dict[str, dict[str, np.ndarray]]]
 
 
-def read(path=RECORDED):
-    with np.load(path) as file:
+def read(folder=ANSWERS):
+    with np.load(folder / FILE) as file:
         kept = dict(file)
-    pairs = [name.split("|") for name in kept["names"].tolist()]
-    numbers = np.split(kept["exact"], np.cumsum(kept["lengths"])[:-1])
+    pairs, lengths = [name.split("|") for name in kept["names"].tolist()], kept["lengths"]
+    alike = [pair[0] in PERCEPTRON_NAMES for pair in pairs]
     return Recorded(
-        nested(pairs, numbers), {precision: nested(pairs, kept[precision].tolist()) for precision in PRECISIONS}
+        nested(pairs, parted(kept["exact"], lengths)),
+        {precision: nested(pairs, kept[precision].tolist()) for precision in PRECISIONS},
+        {precision: nested(compress(pairs, alike), parted(kept[f"{precision} numbers"], lengths[alike]))
+         for precision in NARROW},
     )
+
+
+def parted(numbers, lengths):
+    return np.split(numbers, np.cumsum(lengths)[:-1])
 
 
 def nested(pairs, values):
@@ -263,18 +322,20 @@ def typical(distances, exact):
 
 
 def disagreements(precision, found, recorded):
-    """{"case|array": how many times as far from the exact answer as is permitted}, where it is more than once."""
+    """{"case|array": how many times as far from PyTorch's answer as is permitted}, where it is more than once."""
     wrong = {}
     for case, exact in recorded.exact.items():
         if set(found[case]) != set(exact):
             wrong[case] = np.inf
             continue
         for name, numbers in exact.items():
-            permitted = FORMULA * size(numbers) + 1e-300
+            due, permitted = numbers, FORMULA * size(numbers) + 1e-300
             if precision != "float64":
                 own = recorded.distances[precision][case]
-                permitted += AS_FAR * max(own[name], typical(own, exact) * size(numbers))
-            ratio = distance(found[case][name], numbers) / permitted
+                alike = recorded.numbers.get(precision, {}).get(case)
+                due = alike[name] if alike else numbers
+                permitted += (ALIKE if alike else AS_FAR) * max(own[name], typical(own, exact) * size(numbers))
+            ratio = distance(found[case][name], due) / permitted
             if not ratio <= 1.0:
                 wrong[f"{case}|{name}"] = ratio
     return wrong

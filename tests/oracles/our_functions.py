@@ -18,6 +18,7 @@ from zerosim.autograd.operations.losses import LOSSES
 from zerosim.autograd.player import Contribution, Player, Precise
 from zerosim.autograd.tape import Tape
 from zerosim.cli import main as command
+from zerosim.models.mlp import mlp
 from zerosim.models.transformer import TransformerShape, transformer
 
 NUMPY = {"float64": np.float64, "float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
@@ -56,6 +57,9 @@ def of_loss(case, dtype):
 
 
 def model_of(case):
+    if isinstance(case, functions.Perceptron):
+        inputs, *hidden, outputs = case.widths
+        return mlp(inputs, hidden, outputs, case.activation, case.loss)
     fields = {name: value for name, value in vars(case).items() if name not in ("samples", "uncounted")}
     return transformer(TransformerShape(**fields))
 
@@ -65,14 +69,16 @@ def weights_of(case, unit, dtype):
     return np.concatenate([case.parameter(each.name, each.shape).ravel() for each in unit.places]).astype(dtype)
 
 
-def of_language(case, dtype):
+def of_model(case, dtype):
     """The logits, the loss, and the gradient of each parameter."""
     model, tape = model_of(case), Tape()
     weights = {unit: weights_of(case, unit, dtype) for unit in model.units}
-    tokens, targets = case.batch()
-    (logits,), answers = forward(model, tape, weights, tokens), {}
+    x, targets = case.batch()
+    x = x.astype(dtype) if x.dtype.kind == "f" else x
+    targets = targets.astype(np.result_type(dtype, np.float32)) if targets.dtype.kind == "f" else targets
+    (logits,), answers = forward(model, tape, weights, x), {}
     answers["logits"] = logits.astype(np.float64)
-    answers["loss"], upstreams = tape.loss("cross_entropy", [logits], [targets], len(tokens))
+    answers["loss"], upstreams = tape.loss(case.loss, [logits], [targets], len(x))
     for unit in model.backward_units:
         upstreams, gradient = tape.backward(unit, weights[unit], upstreams)
         if gradient is not None:
@@ -93,7 +99,7 @@ def ask(precision):
     return functions.in_numbers(
         {each.name: of_call(each, dtype) for each in functions.CALLS}
         | {each.name: of_loss(each, dtype) for each in functions.JUDGED}
-        | {each.name: of_language(each, dtype) for each in functions.LANGUAGES}
+        | {each.name: of_model(each, dtype) for each in functions.MODELS}
     )
 
 

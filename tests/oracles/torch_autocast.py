@@ -1,15 +1,10 @@
-"""Asks PyTorch what `autocast` holds: run it where torch is installed.
-
-    python -m tests.oracles.torch_autocast            writes torch_autocast.json anew
-    python -m tests.oracles.torch_autocast FILE       writes live answers to FILE and checks the recorded ones by them
+"""PyTorch's answers to `autocast`.
 
 Models are trained under `torch.autocast("cpu")`; the lists for CUDA are read where torch has them written.
 """
 
 import re
-import sys
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -18,9 +13,8 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.oracles import autocast, functions, torch_modules
-from tests.oracles.torch_functions import loss_of, module, numbers
+from tests.oracles.torch_functions import module, numbers
 
-ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": lambda: nn.GELU(approximate="tanh")}
 NAMES = {
     "_to_copy": "cast", "addmm": "product", "mm": "product", "native_layer_norm": "layer_norm",
     "_scaled_dot_product_flash_attention_for_cpu": "attention", "mul": "multiply",
@@ -88,34 +82,18 @@ def watched(built):
     torch_modules.rotated = rotated
 
 
-def built_for(case):
-    if not isinstance(case, autocast.Perceptron):
-        return module(case, case.parameter)
-    layers = []
-    for inputs, outputs in pairwise(case.widths):
-        layers += [nn.Linear(inputs, outputs), ACTIVATIONS[case.activation]()]
-    network = nn.ModuleDict({"layers": nn.ModuleList(layers[::2])})
-    shapes = {name: tuple(each.shape) for name, each in network.state_dict().items()}
-    network.load_state_dict({n: torch.from_numpy(case.parameter(n, shape)) for n, shape in shapes.items()})
-    network.forward = nn.Sequential(*layers[:-1]).forward
-    return network
-
-
 def of_case(case, dtype):
-    """Steps and numbers under autocast, or the exact numbers if `dtype` is None."""
-    wide = torch.float32 if dtype else torch.float64
-    built = built_for(case).to(wide)
+    """Steps and numbers under autocast."""
+    built = module(case, case.parameter)
     x, targets = map(torch.from_numpy, case.batch())
-    x = x.to(wide) if x.is_floating_point() else x
-    with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+    with torch.autocast("cpu", dtype=dtype):
         with watched(built) as steps:
             outputs = built(x)
         loss = functional.cross_entropy(
-            outputs.flatten(0, -2), targets.flatten(), ignore_index=functions.UNCOUNTED) if dtype else loss_of(
-            "cross_entropy", outputs, targets)
+            outputs.flatten(0, -2), targets.flatten(), ignore_index=functions.UNCOUNTED)
     steps.tell("loss", loss)
     loss.backward()
-    assert {each.grad.dtype for each in built.parameters()} == {wide}
+    assert {each.grad.dtype for each in built.parameters()} == {torch.float32}
     found = {"logits": numbers(outputs), "loss": numbers(loss)}
     found |= {name: numbers(each.grad) for name, each in built.named_parameters()}
     return " ".join(steps.found), functions.in_numbers({case.name: found})[case.name]
@@ -134,24 +112,9 @@ def lists():
 
 def ask():
     torch_modules.Conv1D, torch_modules.LlamaAttention = Conv1D, LlamaAttention
-    found = {"torch": torch.__version__.partition("+")[0], "lists": lists(), "steps": {}, "numbers": {}, "exact": {}}
+    found = {"torch": torch.__version__.partition("+")[0], "lists": lists(), "steps": {}, "numbers": {}}
     for case in autocast.CASES:
-        found["exact"][case.name] = of_case(case, None)[1]
-        for dtype in autocast.DTYPES:
+        for dtype in functions.NARROW:
             key = f"{case.name}|{dtype}"
             found["steps"][key], found["numbers"][key] = of_case(case, getattr(torch, dtype))
     return found
-
-
-def main(arguments):
-    torch.set_num_threads(1)
-    path = Path(arguments[0]) if arguments else autocast.RECORDED
-    autocast.written(path, ask())
-    live, recorded = autocast.read(path), autocast.read()
-    wrong = autocast.disagreements(live, recorded) + ["lists"] * (live["lists"] != recorded["lists"])
-    print("\n".join(wrong) or f"PyTorch {torch.__version__} agrees with the recorded answers about autocast")
-    return bool(wrong)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,16 +1,11 @@
-"""Asks PyTorch what `functions` holds, and opens what zerosim has written: run it where torch is installed.
-
-    python -m tests.oracles.torch_functions                 writes torch_functions.npz anew
-    python -m tests.oracles.torch_functions FILE [FOLDER]   writes live answers to FILE, checks the recorded ones by
-                                                            them, and loads weights in FOLDER, with zerosim's logits
-"""
+"""PyTorch's answers to `functions`, and what it makes of weights that zerosim has written."""
 
 import json
-import sys
-from pathlib import Path
+from itertools import pairwise
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn import functional
 
 from tests.oracles import functions
@@ -96,20 +91,31 @@ def loss_of(name, outputs, targets):
     return functional.cross_entropy(wide.flatten(0, -2), targets.flatten(), ignore_index=functions.UNCOUNTED)
 
 
+ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": lambda: nn.GELU(approximate="tanh")}
+
+
+def perceptron(case):
+    layers = [nn.Linear(inputs, outputs) for inputs, outputs in pairwise(case.widths)]
+    parts = [part for layer in layers for part in (layer, ACTIVATIONS[case.activation]())]
+    network = nn.ModuleDict({"layers": nn.ModuleList(layers)})
+    network.forward = nn.Sequential(*parts[:-1]).forward
+    return network
+
+
 def module(case, weights):
     """A model with the weights that `weights(name, shape)` gives."""
-    built = FAMILIES[case.family](case)
+    built = perceptron(case) if isinstance(case, functions.Perceptron) else FAMILIES[case.family](case)
     names = built.state_dict()
     built.load_state_dict({name: torch.from_numpy(weights(name, tuple(each.shape))) for name, each in names.items()})
     return built
 
 
-def of_language(case, dtype):
+def of_model(case, dtype):
     """The logits, the loss, and the gradient of each parameter."""
     built = module(case, case.parameter).to(dtype)
-    tokens, targets = map(torch.from_numpy, case.batch())
-    logits = built(tokens)
-    loss = loss_of("cross_entropy", logits, targets)
+    x, targets = map(torch.from_numpy, case.batch())
+    logits = built(x.to(dtype) if x.is_floating_point() else x)
+    loss = loss_of(case.loss, logits, targets)
     loss.backward()
     gradients = {name: numbers(each.grad) for name, each in built.named_parameters()}
     return {"logits": numbers(logits), "loss": numbers(loss)} | gradients
@@ -120,7 +126,7 @@ def ask(dtype):
     return functions.in_numbers(
         {each.name: of_call(each, dtype) for each in functions.CALLS}
         | {each.name: of_loss(each, dtype) for each in functions.JUDGED}
-        | {each.name: of_language(each, dtype) for each in functions.LANGUAGES}
+        | {each.name: of_model(each, dtype) for each in functions.MODELS}
     )
 
 
@@ -153,24 +159,16 @@ def opened(folder):
     return wrong
 
 
-def main(arguments):
-    torch.set_num_threads(1)
-    path = Path(arguments[0]) if arguments else functions.RECORDED
-    path.parent.mkdir(exist_ok=True)
-    exact = ask(torch.float64)
-    others = {precision: ask(getattr(torch, precision)) for precision in functions.PRECISIONS}
-    np.savez_compressed(path, **functions.stored(exact, others))
-    recorded = functions.read()
-    wrong = [
+def answers():
+    """The answers in float64, and in each other precision."""
+    return ask(torch.float64), {precision: ask(getattr(torch, precision)) for precision in functions.PRECISIONS}
+
+
+def disagreements(exact, others):
+    """A line for each live answer that is not the recorded one."""
+    recorded = functions.read(functions.RECORDED)
+    return [
         f"{name}: PyTorch in {precision} is {ratio:.3g} times as far from what is recorded as is permitted"
         for precision, found in {"float64": exact, **others}.items()
         for name, ratio in functions.disagreements(precision, found, recorded).items()
     ]
-    if len(arguments) > 1:
-        wrong += opened(Path(arguments[1]))
-    print("\n".join(wrong) or f"PyTorch {torch.__version__} agrees with the recorded answers of functions and models")
-    return bool(wrong)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
