@@ -95,7 +95,7 @@ def test_calls_are_those_of_an_operation_and_pieces_are_walked():
         np.add.at(out, np.arange(3), x)
         out[:2] = np.exp(x[:2])
 
-    x = NotedExtent((3, 2), np.float32, tell=pytest.fail)
+    x = NotedExtent((3, 2), np.float32, report=pytest.fail)
     assert [(call.name, call.numbers) for call in calls_of(double, (x,), {"out": x})] == [
         ("multiply", 6), ("scatter", 6), ("exp", 4), ("copyto", 4)]
     small, large = (

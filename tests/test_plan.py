@@ -413,7 +413,7 @@ def test_claims_of_what_is_not_planned_are_not_judged(flags, capsys):
 def test_each_claim_is_judged_by_itself():
     claims = {"check.fits": ["ddp"], "check.does_not_fit": ["zero3"]}
     found = zs.plan(PLANS / "mpt_7b.toml", set={"model.layers": 2, **claims}).subject
-    assert [claim.words for claim in found.claims if claim.broken is None] == ["an MFU of 45% to 56%"]
+    assert [claim.title for claim in found.claims if claim.broken is None] == ["an MFU of 45% to 56%"]
     assert found.broken == ["Stage III must not fit, but it does"]
 
 

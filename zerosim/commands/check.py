@@ -75,8 +75,8 @@ def checks(names: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
         elif isinstance(part, Algorithm):
             under_test = subject(part)
             proofs = [prove(under_test, size) for size in RANKS if under_test.serves(size)]
-            said = [f"on {proof.size} ranks: {proof.faults[0].what}" for proof in proofs if proof.faults]
-            yield name, said[0] if said else None
+            faults = [f"on {proof.size} ranks: {proof.faults[0].what}" for proof in proofs if proof.faults]
+            yield name, faults[0] if faults else None
 
 
 def tried(part: Operation, example: OperationExample | None) -> tuple[OperationFigures | None, str | None]:

@@ -208,8 +208,8 @@ def transformer_shape(text: str) -> ModelKeys:
             raise argparse.ArgumentTypeError(f"found {text!r}; give each key once")
         read = section_values(ModelKeys, {"vocabulary": 0, "sequence": 0, **values}, ("model",), Origin("--model"))
     except ScenarioError as error:
-        _, _, said = str(error).partition(f"{error.line}:{error.column}: ")
-        raise argparse.ArgumentTypeError(said) from None
+        _, _, message = str(error).partition(f"{error.line}:{error.column}: ")
+        raise argparse.ArgumentTypeError(message) from None
     model = ModelKeys(**{**read, "kind": "transformer"})
     wrong = problem(shape_of(model, model.sequence, model.vocabulary))
     if min(model.vocabulary, model.sequence) == 0:

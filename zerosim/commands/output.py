@@ -161,15 +161,15 @@ def prints_unicode() -> bool:
 
 def complain(error: BaseException) -> int:
     """Print an error on standard error, usually in one line; its exit code."""
-    said = last_words(error)
+    message = last_words(error)
     if isinstance(error, OSError) and error.errno in (errno.EPIPE, *NO_ROOM):
         abandon(sys.stdout)
-        said = said and f"cannot write to standard output: {error.strerror}"
-    if len(said) > LONGEST_LINE and isinstance(error, ZerosimError):
-        said = f"{said[: LONGEST_LINE // 2]}…{said[-LONGEST_LINE // 2 :]}"
-    if said:
+        message = message and f"cannot write to standard output: {error.strerror}"
+    if len(message) > LONGEST_LINE and isinstance(error, ZerosimError):
+        message = f"{message[: LONGEST_LINE // 2]}…{message[-LONGEST_LINE // 2 :]}"
+    if message:
         with suppress(OSError):
-            print(printable(said if isinstance(error, ScenarioError) else f"zerosim: {said}"), file=sys.stderr)
+            print(printable(message if isinstance(error, ScenarioError) else f"zerosim: {message}"), file=sys.stderr)
     return exit_code(error)
 
 

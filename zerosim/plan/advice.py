@@ -22,7 +22,7 @@ class Change(NamedTuple):
     value: Any
 
     @property
-    def words(self) -> str:
+    def title(self) -> str:
         return "Stage III" if self.key == "stages" else f"{self.section}.{self.key} = {json.dumps(self.value)}"
 
     def made(self, scenario: Scenario) -> Scenario:
@@ -54,13 +54,13 @@ def advice(scenario: Scenario, planned: Callable[[Scenario], PlannedRow]) -> str
         if change.key not in alone and fits([change]):
             alone[change.key] = change
     if alone:
-        return f"it would fit with {' or '.join(change.words + price([change]) for change in alone.values())}"
+        return f"it would fit with {' or '.join(change.title + price([change]) for change in alone.values())}"
     together: dict[str, Change] = {}
     for change in changes:
         together[change.key] = change
         if fits(together.values()):
             found = needed(together, fits)
-            return f"it would fit with {joined([each.words for each in found])}{price(found)}"
+            return f"it would fit with {joined([each.title for each in found])}{price(found)}"
     return "no supported change makes it fit; use a smaller model or a device with more memory"
 
 

@@ -28,14 +28,14 @@ class NumpyCall(NamedTuple):
     moved_bytes: int
 
 
-Tell = Callable[[NumpyCall], None]
+Report = Callable[[NumpyCall], None]
 
 
 class NotedExtent(Extent):
     """An extent that reports every call on it and on everything computed from it.
 
     >>> calls = []
-    >>> x = NotedExtent((2, 3), np.float32, tell=calls.append)
+    >>> x = NotedExtent((2, 3), np.float32, report=calls.append)
     >>> x *= 2.0
     >>> np.matmul(x, x.T).max(axis=-1)
     Extent(2, float32)
@@ -46,19 +46,19 @@ class NotedExtent(Extent):
     max None 4 24
     """
 
-    __slots__ = ("tell",)
+    __slots__ = ("report",)
     walked = True
 
     def __init__(
-        self, shape: int | Shape, dtype: npt.DTypeLike, base: Extent | None = None, *, tell: Tell
+        self, shape: int | Shape, dtype: npt.DTypeLike, base: Extent | None = None, *, report: Report
     ) -> None:
         super().__init__(shape, dtype, base)
-        self.tell = tell
+        self.report = report
 
     def viewed(self, shape: Shape) -> "NotedExtent":
-        return NotedExtent(shape, self.dtype, self if self.base is None else self.base, tell=self.tell)
+        return NotedExtent(shape, self.dtype, self if self.base is None else self.base, report=self.report)
 
-    def _told(self, name: str, inputs: Any, found: Any) -> Any:
+    def _reported(self, name: str, inputs: Any, found: Any) -> Any:
         """`found` as a `NotedExtent`, after reporting the call that made it."""
         read = [each for each in inputs if isinstance(each, Extent | np.ndarray)]
         written = found.nbytes if isinstance(found, Extent) else 0
@@ -72,31 +72,31 @@ class NotedExtent(Extent):
         if name in ("take", "scatter"):
             rows = found if name == "take" else read[-1]
             numbers, moved = rows.size, 2 * rows.nbytes
-        self.tell(NumpyCall(name, sides, numbers, moved))
+        self.report(NumpyCall(name, sides, numbers, moved))
         if isinstance(found, Extent) and not isinstance(found, NotedExtent):
-            return NotedExtent(found.shape, found.dtype, tell=self.tell)
+            return NotedExtent(found.shape, found.dtype, report=self.report)
         return found
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **named: Any) -> Any:
         found = super().__array_ufunc__(ufunc, method, *inputs, out=out, **named)
-        return self._told("scatter" if method == "at" else ufunc.__name__, inputs, found)
+        return self._reported("scatter" if method == "at" else ufunc.__name__, inputs, found)
 
     def __array_function__(self, function: Callable[..., Any], types: Any, inputs: Any, keywords: Any) -> Any:
         found = super().__array_function__(function, types, inputs, keywords)
         name = {"amax": "max"}.get(function.__name__, function.__name__)
-        return found if name == "shape" else self._told(name, inputs, found)
+        return found if name == "shape" else self._reported(name, inputs, found)
 
     def __setitem__(self, index: Any, other: Any) -> None:
-        self._told("copyto", [other], self[index])
+        self._reported("copyto", [other], self[index])
 
     def sum(self, **keywords: Any) -> Any:
-        return self._told("sum", [self], super().sum(**keywords))
+        return self._reported("sum", [self], super().sum(**keywords))
 
     def max(self, **keywords: Any) -> Any:
-        return self._told("max", [self], super().max(**keywords))
+        return self._reported("max", [self], super().max(**keywords))
 
     def mean(self, **keywords: Any) -> Any:
-        return self._told("mean", [self], super().mean(**keywords))
+        return self._reported("mean", [self], super().mean(**keywords))
 
 
 @dataclass(frozen=True)
@@ -131,16 +131,16 @@ class Rates:
 
 
 def calls_of(function: Callable[..., Any], arrays: tuple[Any, ...], named: dict[str, Any]) -> list[NumpyCall]:
-    """The calls that `function` makes on extents; the callers' own `tell` does not see them."""
+    """The calls that `function` makes on extents; the callers' own `report` does not see them."""
     found: list[NumpyCall] = []
 
     def noted(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: noted(each) for key, each in value.items()}
-        return NotedExtent(value.shape, value.dtype, tell=found.append) if isinstance(value, Extent) else value
+        return NotedExtent(value.shape, value.dtype, report=found.append) if isinstance(value, Extent) else value
 
     def empty(shape: Shape, dtype: npt.DTypeLike) -> NotedExtent:
-        return NotedExtent(shape, dtype, tell=found.append)
+        return NotedExtent(shape, dtype, report=found.append)
 
     function(*map(noted, arrays), **(noted(named) | {"empty": empty}))
     return found

@@ -17,9 +17,7 @@ from zerosim.plan.fabric import Fabric
 from zerosim.plan.failures import Failures
 from zerosim.plan.software import Software
 from zerosim.plan.stragglers import Stragglers
-from zerosim.scenario.machine import ClusterKeys as Said
-from zerosim.scenario.machine import DeviceKeys as SaidDevice
-from zerosim.scenario.machine import LinkKeys as SaidLink
+from zerosim.scenario.machine import ClusterKeys, DeviceKeys, LinkKeys
 from zerosim.scenario.origin import Origin
 from zerosim.scenario.rules import shown
 
@@ -155,8 +153,8 @@ class Cluster:
         The groups that have a rank on a host share its links to other hosts.
 
         >>> from zerosim.scenario.origin import Origin
-        >>> from zerosim.scenario.machine import ClusterKeys as Keys
-        >>> cluster = cluster_of(Keys(devices_per_host=8), Origin(), 32)
+        >>> from zerosim.scenario.machine import ClusterKeys
+        >>> cluster = cluster_of(ClusterKeys(devices_per_host=8), Origin(), 32)
         >>> seen = cluster.seen_by(8)
         >>> seen.devices_per_host, round(cluster.between.bytes_per_second / seen.between.bytes_per_second)
         (1, 8)
@@ -190,41 +188,41 @@ class Cluster:
         return min(self.links(ranks) or [self.inside], key=lambda link: link.bytes_per_second)
 
 
-def cluster_of(said: Said, origin: Origin, ranks: int) -> Cluster:
+def cluster_of(keys: ClusterKeys, origin: Origin, ranks: int) -> Cluster:
     """The cluster of a scenario's [cluster]. Raises `ScenarioError` for unknown names."""
-    device, usual = device_of(said.device, origin)
-    device = replace(device, **{name: figure for name, figure in vars(said.figures).items() if figure})
-    if ranks > said.devices_per_host and ranks % said.devices_per_host:
+    device, usual = device_of(keys.device, origin)
+    device = replace(device, **{name: figure for name, figure in vars(keys.figures).items() if figure})
+    if ranks > keys.devices_per_host and ranks % keys.devices_per_host:
         raise origin.error(
-            f"{ranks} ranks do not fill hosts of {said.devices_per_host} devices; set world.ranks to a multiple of "
+            f"{ranks} ranks do not fill hosts of {keys.devices_per_host} devices; set world.ranks to a multiple of "
             "cluster.devices_per_host, or devices_per_host to a divisor of it",
             ("cluster", "devices_per_host"), ("world", "ranks"),
         )
-    if said.products != "weights":
-        device = in_8_bits(device, origin, ROW_WISE if said.products == "fp8_rowwise" else 1.0)
+    if keys.products != "weights":
+        device = in_8_bits(device, origin, ROW_WISE if keys.products == "fp8_rowwise" else 1.0)
     return Cluster(
         device=device,
-        devices_per_host=said.devices_per_host,
-        inside=link_of(said.inside, usual["inside"], origin, "inside"),
-        between=link_of(said.between, usual["between"], origin, "between"),
-        host_memory=link_of(said.host_memory, usual["host_memory"], origin, "host_memory"),
-        nvme=link_of(said.nvme, "nvme_dgx_2", origin, "nvme"),
-        pipelined=said.collectives == "pipelined",
-        fused=said.kernels == "fused",
-        fp8="" if said.products == "weights" else said.products,
-        software=software_of(said),
-        fabric=fabric_of(said, usual["inside"], origin),
-        dollars_per_hour=said.dollars_per_hour,
-        failures=Failures(said.hours_between_failures, said.checkpoint_seconds, said.restart_seconds),
-        stragglers=Stragglers(said.jitter, said.slow_share, said.slow_by, said.jitter_seed),
+        devices_per_host=keys.devices_per_host,
+        inside=link_of(keys.inside, usual["inside"], origin, "inside"),
+        between=link_of(keys.between, usual["between"], origin, "between"),
+        host_memory=link_of(keys.host_memory, usual["host_memory"], origin, "host_memory"),
+        nvme=link_of(keys.nvme, "nvme_dgx_2", origin, "nvme"),
+        pipelined=keys.collectives == "pipelined",
+        fused=keys.kernels == "fused",
+        fp8="" if keys.products == "weights" else keys.products,
+        software=software_of(keys),
+        fabric=fabric_of(keys, usual["inside"], origin),
+        dollars_per_hour=keys.dollars_per_hour,
+        failures=Failures(keys.hours_between_failures, keys.checkpoint_seconds, keys.restart_seconds),
+        stragglers=Stragglers(keys.jitter, keys.slow_share, keys.slow_by, keys.jitter_seed),
     )
 
 
-def fabric_of(said: Said, usual_inside: str, origin: Origin) -> Fabric:
+def fabric_of(keys: ClusterKeys, usual_inside: str, origin: Origin) -> Fabric:
     """The fabric of [cluster]. Raises `ScenarioError` for `sharp` on a link whose switch cannot add."""
     adds, latency_us = 0.0, 0.0
-    if said.sharp:
-        link = {} if isinstance(said.inside, SaidLink) else machines()["link"].get(said.inside or usual_inside, {})
+    if keys.sharp:
+        link = {} if isinstance(keys.inside, LinkKeys) else machines()["link"].get(keys.inside or usual_inside, {})
         latency_us = link.get("switch_latency_us", 0.0)
         adds = link.get("gigabytes_per_second", 0.0) * link.get("switch_share", 0.0) * 1e9
         if not adds:
@@ -232,17 +230,17 @@ def fabric_of(said: Said, usual_inside: str, origin: Origin) -> Fabric:
             raise origin.error(
                 f"cluster.sharp: the switch of this link does not add; set cluster.inside to {' or '.join(able)}, or "
                 "leave sharp out", ("cluster", "sharp"))
-    return Fabric(said.cards, said.rails, said.hosts_per_leaf, said.oversubscription, adds, round(latency_us * 1000))
+    return Fabric(keys.cards, keys.rails, keys.hosts_per_leaf, keys.oversubscription, adds, round(latency_us * 1000))
 
 
-def software_of(said: Said) -> Software:
+def software_of(keys: ClusterKeys) -> Software:
     """The software of [cluster]; without a name, that of the device's fitted runs."""
-    entry = machines()["software"].get(said.software, {})
+    entry = machines()["software"].get(keys.software, {})
     numbers = {name: entry[name] for name in Software.__dataclass_fields__ if name in entry}
     found = Software(**numbers)
-    reserve = found.reserve if isinstance(said.reserve, str) else said.reserve
+    reserve = found.reserve if isinstance(keys.reserve, str) else keys.reserve
     return replace(
-        found, attention=said.attention or found.attention, reserve=reserve, loss=said.loss or found.loss)
+        found, attention=keys.attention or found.attention, reserve=reserve, loss=keys.loss or found.loss)
 
 
 def in_8_bits(device: Device, origin: Origin, share: float) -> Device:
@@ -263,37 +261,37 @@ USUAL = {"inside": "nvlink4", "between": "infiniband_8x400", "host_memory": "pci
 """The usual links of a device that a scenario defines itself."""
 
 
-def device_of(said: str | SaidDevice, origin: Origin) -> tuple[Device, dict[str, str]]:
+def device_of(device: str | DeviceKeys, origin: Origin) -> tuple[Device, dict[str, str]]:
     """A device, and the names of its usual links."""
-    if isinstance(said, SaidDevice):
-        return own_device(said, origin), USUAL
-    found = look_up("device", said, origin, "device")
+    if isinstance(device, DeviceKeys):
+        return own_device(device, origin), USUAL
+    found = look_up("device", device, origin, "device")
     numbers = {name: found[name] for name in Device.__dataclass_fields__ if name in found}
     return Device(**numbers), {each: found[each] for each in USUAL}
 
 
-def own_device(said: SaidDevice, origin: Origin) -> Device:
+def own_device(keys: DeviceKeys, origin: Origin) -> Device:
     """A device that a scenario defines itself."""
-    sets, bandwidths, launch_ns = said.working_sets, said.bandwidths, said.launch_us * 1000
+    sets, bandwidths, launch_ns = keys.working_sets, keys.bandwidths, keys.launch_us * 1000
     if len(sets) != len(bandwidths) or list(sets) != sorted(set(sets)) or min((*sets, *bandwidths), default=1) <= 0:
         raise origin.error(
             f"cluster.device: working_sets {list(sets)} and bandwidths {list(bandwidths)} must be as many, "
             "all above 0, working_sets ascending", ("cluster", "device", "working_sets"), ("cluster", "device"))
-    functions = {name: rate for name, rate in vars(said.functions).items() if rate}
+    functions = {name: rate for name, rate in vars(keys.functions).items() if rate}
     update_bandwidth = functions.pop("update", 0.0)
     calls = None
     if sets:
         pairs = tuple(zip(sets, bandwidths, strict=True))
-        calls = Rates(launch_ns, (said.flops, said.half_width), pairs, functions)
+        calls = Rates(launch_ns, (keys.flops, keys.half_width), pairs, functions)
     return Device(
-        "a device of its own", said.flops, said.memory, said.memory_bandwidth, half_width=said.half_width,
+        "a device of its own", keys.flops, keys.memory, keys.memory_bandwidth, half_width=keys.half_width,
         launch_ns=0 if calls else launch_ns, calls=calls, update_bandwidth=update_bandwidth)
 
 
-def link_of(said: str | SaidLink, usual: str, origin: Origin, key: str) -> Link:
-    if isinstance(said, SaidLink):
-        return Link("a link of its own", round(said.latency_us * 1000), said.gigabytes_per_second * 1e9)
-    found = look_up("link", said or usual, origin, key)
+def link_of(link: str | LinkKeys, usual: str, origin: Origin, key: str) -> Link:
+    if isinstance(link, LinkKeys):
+        return Link("a link of its own", round(link.latency_us * 1000), link.gigabytes_per_second * 1e9)
+    found = look_up("link", link or usual, origin, key)
     reached = found["gigabytes_per_second"] * found["share"] * 1e9
     return Link(found["title"], round(found["latency_us"] * 1000), reached)
 

@@ -61,12 +61,12 @@ def hugging_face(path: str) -> ForeignKeys:
                          f"other models in Python (docs/extend.md)")
     read = ForeignKeys({"model.kind": "transformer", "model.architecture": ARCHITECTURES[kind]})
     for key, names in SIZES.items():
-        said = next((found[name] for name in names if found.get(name) is not None), None)
-        if said is None and key in ("key_value_heads", "inner"):
-            said = 0
-        if isinstance(said, bool) or not isinstance(said, int):
-            raise UsageError(f"--model: {path} has {names[0]} {said!r}; give a whole number")
-        read.keys[f"model.{key}"] = said
+        value = next((found[name] for name in names if found.get(name) is not None), None)
+        if value is None and key in ("key_value_heads", "inner"):
+            value = 0
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise UsageError(f"--model: {path} has {names[0]} {value!r}; give a whole number")
+        read.keys[f"model.{key}"] = value
     read.keys["model.tied_embeddings"] = bool(found.get("tie_word_embeddings", kind == "gpt2"))
     size, width, heads = found.get("head_dim"), read.keys["model.width"], read.keys["model.heads"]
     if size is not None and size * heads != width:
@@ -85,7 +85,7 @@ def deepspeed(path: str, ranks: int) -> ForeignKeys:
         raise UsageError(f"--ds-config: {path} has zero_optimization.stage {stage!r}; give 0, 1, 2 or 3")
     read.keys["parallel.stages"] = [STAGES_BY_NUMBER[stage]]
     take(read, found, "train_micro_batch_size_per_gpu", "train.micro_batch", count)
-    take(read, found, "gradient_accumulation_steps", "train.micro_batches", lambda said: count(said) * ranks)
+    take(read, found, "gradient_accumulation_steps", "train.micro_batches", lambda value: count(value) * ranks)
     take(read, found, "gradient_clipping", "train.clip_norm", float)
     for name in ("fp16", "bf16"):
         if section(found, name).get("enabled"):
@@ -127,14 +127,14 @@ READ_OF_DEEPSPEED = {
     "bf16", "zero_optimization", "optimizer", "steps_per_print", "wall_clock_breakdown", "scheduler"}
 
 
-def optimizer_of(said: Document, read: ForeignKeys) -> None:
+def optimizer_of(value: Document, read: ForeignKeys) -> None:
     """Read the optimizer of a DeepSpeed configuration; as in DeepSpeed, Adam is AdamW by default."""
-    kind = str(said.get("type", "auto")).lower()
+    kind = str(value.get("type", "auto")).lower()
     if kind == "auto":
         return
-    params = section(said, "params")
+    params = section(value, "params")
     if kind not in OPTIMIZERS:
-        read.unread.append(f"optimizer.type = {said['type']}")
+        read.unread.append(f"optimizer.type = {value['type']}")
         return
     decoupled = kind == "adam" and params.get("adam_w_mode", True)
     read.keys["train.optimizer"] = "adamw" if decoupled else OPTIMIZERS[kind]
@@ -142,7 +142,7 @@ def optimizer_of(said: Document, read: ForeignKeys) -> None:
 
 def fsdp(path: str, ranks: int, per_host: int) -> ForeignKeys:
     """The [parallel] and [cluster] of FSDP keys of Accelerate or Hugging Face, with or without prefix fsdp_."""
-    found = {name.removeprefix("fsdp_"): said for name, said in document(path, "--fsdp-config").items()}
+    found = {name.removeprefix("fsdp_"): value for name, value in document(path, "--fsdp-config").items()}
     found = {**section(found, "config"), **found}
     read, strategy = ForeignKeys(), str(found.get("sharding_strategy", "FULL_SHARD")).upper()
     if strategy not in STRATEGIES:
@@ -159,7 +159,7 @@ def fsdp(path: str, ranks: int, per_host: int) -> ForeignKeys:
     take(read, found, "activation_checkpointing", "parallel.recompute", bool)
     if found.get("offload_params") and stage == "zero3":
         read.keys |= dict.fromkeys(OFFLOADED.values(), "host")
-    read.unread += [name for name, said in found.items() if name not in READ_OF_FSDP and said]
+    read.unread += [name for name, value in found.items() if name not in READ_OF_FSDP and value]
     return read
 
 
@@ -179,19 +179,19 @@ STRATEGIES = {
 
 
 def section(found: Document, name: str) -> Document:
-    said = found.get(name)
-    return said if isinstance(said, dict) else {}
+    value = found.get(name)
+    return value if isinstance(value, dict) else {}
 
 
-def count(said: Any) -> int:
-    if isinstance(said, bool) or not isinstance(said, int) or said < 1:
-        raise UsageError(f"found {said!r}; give a whole number of at least 1")
-    return said
+def count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UsageError(f"found {value!r}; give a whole number of at least 1")
+    return value
 
 
-def more_than_one(said: Any) -> int:
+def more_than_one(value: Any) -> int:
     """The number of ranks that share; 0 for DeepSpeed's 1 and -1, which mean no sharing."""
-    return said if isinstance(said, int) and said > 1 else 0
+    return value if isinstance(value, int) and value > 1 else 0
 
 
 def take(read: ForeignKeys, found: Document, name: str, key: str, made: Callable[[Any], Any]) -> None:

@@ -44,14 +44,14 @@ def in_words(each: OperationFigures) -> str:
     >>> in_words(figures(linear, ((4, 16), (8, 16))))
     'gradients of x and weight; keeps x: 256 B; operations: 1,024, backward 2,048; moves 896 B, backward 1,664 B'
     """
-    said = [f"gradients of {joined(each.gradients)}" if each.gradients else "no gradient"]
+    phrases = [f"gradients of {joined(each.gradients)}" if each.gradients else "no gradient"]
     if each.gradients:
-        said.append(f"keeps {joined(each.keeps)}: {each.kept_bytes:,} B" if each.keeps else "keeps nothing")
+        phrases.append(f"keeps {joined(each.keeps)}: {each.kept_bytes:,} B" if each.keeps else "keeps nothing")
     if each.forward_products:
-        said.append(f"operations: {each.forward_products:,}, backward {each.backward_products:,}")
+        phrases.append(f"operations: {each.forward_products:,}, backward {each.backward_products:,}")
     backward = f", backward {each.backward_moves:,} B" if each.backward_moves else ""
-    said.append(f"moves {each.forward_moves:,} B{backward}" if each.forward_moves else "a view: moves nothing")
-    return "; ".join(said)
+    phrases.append(f"moves {each.forward_moves:,} B{backward}" if each.forward_moves else "a view: moves nothing")
+    return "; ".join(phrases)
 
 
 def rows(found: Iterable[OperationFigures]) -> list[dict[str, Any]]:

@@ -34,7 +34,7 @@ from zerosim.training.config import Config, configured
 class PlanClaim(NamedTuple):
     """A claim of a scenario, and the sentences in which it is broken; None if what it concerns is not planned."""
 
-    words: str
+    title: str
     broken: list[str] | None
 
 
@@ -120,7 +120,7 @@ class Plan:
             "title": self.scenario.title,
             "passed": self.passed,
             "broken": self.broken,
-            "not_judged": [claim.words for claim in self.claims if claim.broken is None],
+            "not_judged": [claim.title for claim in self.claims if claim.broken is None],
             "best": None if self.best is None else self.best.name,
             "fewest_ranks": None if self.fewest is None else self.fewest.config.ranks,
             "rows": [row.document() for row in self.rows],

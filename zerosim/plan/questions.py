@@ -28,23 +28,23 @@ class Question:
 
         Raises `UsageError` for anything else than a number above 0.
         """
-        said = str(tokens)
-        number, unit = (said[:-1], UNITS[said[-1]]) if said[-1:] in UNITS else (said, 1.0)
+        text = str(tokens)
+        number, unit = (text[:-1], UNITS[text[-1]]) if text[-1:] in UNITS else (text, 1.0)
         try:
             found = float(number) * unit
         except ValueError:
             found = 0.0
         if not 0 < found < inf:
-            raise UsageError(f"tokens: found {said!r}; give a number above 0, such as 300B, 2T or 1.5e12")
+            raise UsageError(f"tokens: found {text!r}; give a number above 0, such as 300B, 2T or 1.5e12")
         if days is not None and not 0 < days < inf:
             raise UsageError(f"days: found {days!r}; give a number above 0")
         return cls(found, inf if days is None else days)
 
 
     @property
-    def words(self) -> str:
+    def title(self) -> str:
         """
-        >>> Question(15e12).words, Question(3e11, 30.0).words, Question(500).words
+        >>> Question(15e12).title, Question(3e11, 30.0).title, Question(500).title
         ('15T tokens', '300B tokens within 30 days', '500 tokens')
         """
         unit = next((unit for unit in "TBMK" if self.tokens >= UNITS[unit]), "")

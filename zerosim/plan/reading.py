@@ -58,8 +58,8 @@ def read_plan(
     keys = [[f"{key}={written(value)}" for value in listed(key, values)] for key, values in sweep.items()]
     scenario = training(path, fixed, python=python)
     if counts and counts != [scenario.world.ranks] and (scenario.title or scenario.caption):
-        said = changed_caption(scenario.caption, {"world.ranks": ", ".join(map(str, counts))})
-        scenario = replace(scenario, caption=said)
+        caption = changed_caption(scenario.caption, {"world.ranks": ", ".join(map(str, counts))})
+        scenario = replace(scenario, caption=caption)
     combinations = [names for names in itertools.product(*keys) if names]
     if max(len(combinations), 1) * max(len(counts), 1) * len(scenario.rows) > MOST_ROWS:
         raise UsageError(f"that makes more than {MOST_ROWS} rows; sweep less, or over fewer ranks at a time")
@@ -175,8 +175,8 @@ def training(path: Source, overrides: Sequence[str], *, python: bool) -> Scenari
 
 def task_of(scenario: Scenario) -> Task:
     """The task of the data; data are read only if the scenario's keys do not determine it."""
-    said = task_in_words(scenario)
-    if said is not None:
-        return said
+    task = task_in_words(scenario)
+    if task is not None:
+        return task
     dataset = load_dataset(scenario)
     return Task(dataset.inputs, dataset.outputs, dataset.loss, tokens=dataset.kind == "tokens")

@@ -214,13 +214,13 @@ def counted_but(uncounted: Uncounted, counted: Allocator) -> Allocator:
 def charged(taken: Allocator, comm: "Clocked") -> Allocator:
     """The allocator `taken`, whose arrays charge every call to the clock: the copies and sums in a stage's code."""
 
-    def tell(call: NumpyCall) -> None:
+    def report(call: NumpyCall) -> None:
         if comm.begun:
             comm.clock.compute("copies", round(comm.costs.call_ns(call)))
 
     def allocate(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
         found = taken(shape, dtype, kind=kind, owner=owner)
-        return NotedExtent(found.shape, found.dtype, tell=tell)
+        return NotedExtent(found.shape, found.dtype, report=report)
 
     return allocate
 

@@ -34,8 +34,8 @@ def show_plan(console: Console, plan: Plan) -> None:
         if row.uneven is not None:
             show_words(console, f"{name}: uneven ranks make a step {duration(row.uneven.p50)} at the median, and "
                                 f"{duration(row.uneven.p95)} or less in 95% of steps")
-    for said in ignored_in_words((name, row.config.ignored) for name, row in zip(names, plan.rows, strict=True)):
-        show_words(console, said, style="yellow")
+    for ignored in ignored_in_words((name, row.config.ignored) for name, row in zip(names, plan.rows, strict=True)):
+        show_words(console, ignored, style="yellow")
     if several:
         show_scaling(console, plan.rows)
     show_sweep(console, plan, unit_of_data(first))
@@ -71,7 +71,7 @@ def show_answers(console: Console, answers: Answers, names: Sequence[str]) -> No
 
 def answered(answers: Answers, names: Sequence[str]) -> list[str]:
     """Sentences about the fewest devices and the cheapest row that finish in time."""
-    what = answers.question.words
+    what = answers.question.title
     if answers.fewest is None:
         return [f"No row that fits trains on {what}"]
     best = {"Fewest devices": answers.fewest, "Cheapest": answers.cheapest}
@@ -103,7 +103,7 @@ def room(row: PlannedRow) -> str:
 
 def not_judged(plan: Plan) -> list[str]:
     """A sentence about the claims that are not judged here, if there are any."""
-    left = [claim.words for claim in plan.claims if claim.broken is None]
+    left = [claim.title for claim in plan.claims if claim.broken is None]
     why = "Scenario checks skipped, because --ranks, --set or --sweep changed it"
     return [f"{why}: {joined_names(left)}"] if left else []
 
@@ -216,23 +216,23 @@ def show_sweep(console: Console, plan: Plan, data: str) -> None:
     meaning = f"{data}/s on each device by {key}; * is the best that fits, + what is too much, in GB"
     show_words(console, meaning, style="dim")
     show_grid(console, names, [
-        Column(said, [cells.get((name, said), "") for name in names]) for said in headings])
+        Column(heading, [cells.get((name, heading), "") for name in names]) for heading in headings])
 
 
 def column_key(rows: Sequence[PlannedRow]) -> str:
     """The swept key of the columns: the micro-batch, or else the first."""
-    keys = [said.split("=", 1)[0] for said in rows[0].swept]
+    keys = [setting.split("=", 1)[0] for setting in rows[0].swept]
     return next((key for key in keys if key == "train.micro_batch"), keys[0])
 
 
 def heading(row: PlannedRow, key: str) -> str:
     """The value of the columns' key in a row."""
-    return next(said.split("=", 1)[1] for said in row.swept if said.startswith(f"{key}="))
+    return next(setting.split("=", 1)[1] for setting in row.swept if setting.startswith(f"{key}="))
 
 
 def label(row: PlannedRow, key: str) -> str:
     """A row's stage, its ranks, and its other swept keys."""
-    others = [said.rsplit(".", 1)[-1] for said in row.swept if not said.startswith(f"{key}=")]
+    others = [setting.rsplit(".", 1)[-1] for setting in row.swept if not setting.startswith(f"{key}=")]
     return ", ".join([row.config.name, f"{row.config.ranks:,} ranks", *others])
 
 

@@ -87,7 +87,7 @@ MEASURED_BY: dict[str, Callable[[PlannedRow], float]] = {
 def outside_figure(line: RunLine, name: str) -> PublishedFigure:
     """The figure of a line."""
     scenario, kind, notes = scenario_of(line), line["measured_kind"], line.get("notes") or ""
-    software, planned_as, what = said_in(notes, SOFTWARE), VALUES[kind], "throughput"
+    software, planned_as, what = named_in(notes, SOFTWARE), VALUES[kind], "throughput"
     if kind == "peak_memory_gib":
         what = "memory"
         planned_as = next((value for word, value in MEASURED_BY.items() if word in notes), planned_as)
@@ -112,10 +112,10 @@ def groups_of(what: str, source: str, software: str, scenario: Scenario) -> list
     return [name for name, holds in found.items() if holds]
 
 
-def said_in(notes: str, words: Mapping[str, str]) -> str:
+def named_in(notes: str, words: Mapping[str, str]) -> str:
     """The meaning of the first of these words in the notes; empty if none is there.
 
-    >>> said_in("Liger's fused CE; eager", SOFTWARE)
+    >>> named_in("Liger's fused CE; eager", SOFTWARE)
     'fused'
     """
     return next((meant for word, meant in words.items() if word in notes), "")
@@ -145,14 +145,14 @@ def scenario_of(line: RunLine) -> Scenario:
             accumulation="micro_batch" if stage in ("zero2", "zero3") else "boundary",
             reduce_dtype="fp32" if "reduce fp32" in notes else "weights",
             param_dtype="bf16" if in_fsdp else "weights", autocast=line["precision"] if autocast else "none",
-            offload_optimizer=said_in(notes, ON_HOST) or "none",
+            offload_optimizer=named_in(notes, ON_HOST) or "none",
         ),
         cluster=ClusterKeys(
-            software=said_in(notes, SOFTWARE) or UNNAMED.get(line["source"], "eager"),
+            software=named_in(notes, SOFTWARE) or UNNAMED.get(line["source"], "eager"),
             loss="chunked" if "tiled" in notes else compiled_loss,
-            device=said_in(notes, DEVICES) or DEVICE_OF.get(line["source"], line["device"]), devices_per_host=per_host,
-            between=said_in(notes, BETWEEN), kernels="fused",
-            products="weights" if line["precision"] != "fp8" else said_in(notes, SCALES) or "fp8",
+            device=named_in(notes, DEVICES) or DEVICE_OF.get(line["source"], line["device"]), devices_per_host=per_host,
+            between=named_in(notes, BETWEEN), kernels="fused",
+            products="weights" if line["precision"] != "fp8" else named_in(notes, SCALES) or "fp8",
         ),
     )
 
@@ -177,24 +177,24 @@ def root_unit(blocks: int) -> tuple[tuple[int, ...], ...]:
     return (0, blocks + 1), *((block,) for block in range(1, blocks + 1))
 
 
-def recomputed(said: str, layers: int) -> bool | tuple[int, ...]:
+def recomputed(text: str, layers: int) -> bool | tuple[int, ...]:
     """The recomputed blocks, numbered from 1. Raises `ValueError` for unknown words.
 
     >>> recomputed("none", 4), recomputed("every 2", 4), recomputed("first 3", 4), recomputed("3 of 4", 5)
     (False, (1, 3), (1, 2, 3), (1, 2, 3, 5))
     """
     blocks = range(1, layers + 1)
-    if said == "none":
+    if text == "none":
         return False
-    if said == "full":
+    if text == "full":
         return tuple(blocks)
-    if said in ("every2", "every 2"):
+    if text in ("every2", "every 2"):
         return tuple(blocks[::2])
-    if said.startswith("first "):
-        return tuple(blocks[: int(said.removeprefix("first "))])
-    again, _, of = said.partition(" of ")
+    if text.startswith("first "):
+        return tuple(blocks[: int(text.removeprefix("first "))])
+    again, _, of = text.partition(" of ")
     if not of:
-        raise ValueError(f"recompute: no {said!r}; there are none, full, op, every 2, first N, N of N")
+        raise ValueError(f"recompute: no {text!r}; there are none, full, op, every 2, first N, N of N")
     return tuple(block for block in blocks if (block - 1) % int(of) < int(again))
 
 
