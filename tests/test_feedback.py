@@ -405,6 +405,6 @@ def test_each_row_may_feed_back_or_not():
         Variant("with", stage="zero2", error_feedback=True), Variant("without", stage="zero2")))
     outcome = go(built, labelled())
     assert outcome.failures == []
-    (found,) = outcome.apart
+    (found,) = outcome.differences
     assert found.step == 2, "nothing is lost before the first"
     assert [order.partition(", sent as ")[2] for order in found.orders] == ["int4 with error feedback", "int4"]

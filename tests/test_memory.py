@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.training import batches_of, run, sabotaged, scenario
 from zerosim.allocation import allocate
-from zerosim.instruments.memory import KINDS, Ledger
+from zerosim.instruments.memory import MEMORY_KINDS, Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.optim.optimizers import PIECE
 from zerosim.sharding import padded
@@ -175,7 +175,7 @@ def test_threads_share_a_ledger():
     def work():
         together.wait()
         for _ in range(500):
-            held = [handed_out(ledger, kind=kind) for kind in KINDS]
+            held = [handed_out(ledger, kind=kind) for kind in MEMORY_KINDS]
             ledger.owners("buffers")
             del held
 
@@ -189,7 +189,7 @@ def test_threads_share_a_ledger():
 
 
 OPERATIONS = st.lists(
-    st.tuples(st.sampled_from(["take", "view", "drop", "begin"]), st.integers(0, 5), st.sampled_from(KINDS)),
+    st.tuples(st.sampled_from(["take", "view", "drop", "begin"]), st.integers(0, 5), st.sampled_from(MEMORY_KINDS)),
     max_size=40,
 )
 

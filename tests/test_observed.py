@@ -11,7 +11,7 @@ from zerosim.allocation import allocate
 from zerosim.comm import left, right
 from zerosim.errors import Deadlock
 from zerosim.instruments.memory import Ledger
-from zerosim.instruments.observed import Observed, ObservedAllocator, telling
+from zerosim.instruments.observed import Observed, ObservedAllocator, observed
 from zerosim.instruments.traffic import Count, Traffic
 from zerosim.worlds.local import spawn
 
@@ -148,12 +148,12 @@ class Machine:
 
 def test_what_nobody_listens_to_is_not_wrapped():
     machine = Machine()
-    assert telling(machine, [OnlySent()], work="works") is machine
+    assert observed(machine, [OnlySent()], work="works") is machine
 
 
 def test_calls_of_some_methods_are_told_and_all_else_is_the_things_own():
     diary, machine = Diary("computing", "computed"), Machine()
-    watched = telling(machine, [diary], work=lambda part: "works" if part.name == "first" else "")
+    watched = observed(machine, [diary], work=lambda part: "works" if part.name == "first" else "")
     watched.setting = 3
     assert (watched.work(Named("first")), watched.rest(Named("first")), machine.setting) == (3, "rested", 3)
     assert watched.work(Named("second")) == 3

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.training import labelled, sabotaged, scenario
-from zerosim.instruments.memory import KINDS
+from zerosim.instruments.memory import MEMORY_KINDS
 from zerosim.instruments.observed import Observed
 from zerosim.instruments.traffic import Count, Traffic
 from zerosim.optim.optimizers import OPTIMIZERS
@@ -309,7 +309,7 @@ def test_what_is_held_before_the_first_step_is_no_part_of_a_peak(monkeypatch):
     honest = Replica.begin
 
     def begin(replica, initial):
-        for kind in KINDS:
+        for kind in MEMORY_KINDS:
             replica.allocate(10**6, np.uint8, kind=kind, owner="gone at once")
         honest(replica, initial)
 

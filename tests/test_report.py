@@ -22,10 +22,10 @@ from zerosim.show.notebook.outcome import compared
 from zerosim.show.table import show_run
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
-from zerosim.verdict.apart import Apart
 from zerosim.verdict.diagnosis import Divergence
 from zerosim.verdict.judged_run import run_locally
 from zerosim.verdict.outcome import DoesNotFit, OtherRanks, RowOutcome
+from zerosim.verdict.row_difference import RowDifference
 from zerosim.words import short
 
 NAME = "a variant with long name"
@@ -361,8 +361,8 @@ def test_every_key_of_the_document_is_documented(four):
     config, other = four.rows[0].config, OtherRanks(2, four.trained[0])
     broken = replace(broken, rows=[
         replace(broken.rows[0], on_other_ranks=(other,)), RowOutcome(config, None, DoesNotFit(2, 1, ["zero3"]))])
-    apart = Apart("a", "b", 1, "gradient", "w", (0,), (1.0, 2.0), 1, (0, 1), ("g0", "g1"), 1, 1, 1, 1, {"1": 1})
-    written = document(replace(broken, apart=[apart]), {})
+    apart = RowDifference("a", "b", 1, "gradient", "w", (0,), (1.0, 2.0), 1, (0, 1), ("g0", "g1"), 1, 1, 1, 1, {"1": 1})
+    written = document(replace(broken, differences=[apart]), {})
     stage = written["rows"][0]
     traced = document(run(steps=1, stages=("ddp",), traced=range(1, 2)), {})["rows"][0]["trace"]
     of_a_plan = {"The JSON document of `zerosim plan`", "`rows` of a plan", "`memory` of a row", "`answers`"}

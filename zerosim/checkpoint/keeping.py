@@ -55,16 +55,16 @@ def keeper(
     if resume is not None:
         experiment, restoring = resumed(
             experiment, find(Path(resume), names), accept_python=accept_python)
-    said = scenario.checkpoint
-    if not said.folder:
+    asked = scenario.checkpoint
+    if not asked.folder:
         return experiment, Keeper(None, restoring) if resume is not None else None
-    if "\0" in said.folder:
+    if "\0" in asked.folder:
         raise scenario.origin.error("checkpoint.folder: a path cannot contain a NUL byte", FOLDER)
-    top = scenario.origin.folder(FOLDER) / said.folder
+    top = scenario.origin.folder(FOLDER) / asked.folder
     places = {row: top / name for row, name in names.items()}
     for config in experiment.rows:
         refuse_others(places[config.name], config)
-    saving = Saving(scenario, experiment.data_sha256, said.every, said.keep, places)
+    saving = Saving(scenario, experiment.data_sha256, asked.every, asked.keep, places)
     return experiment, Keeper(saving, restoring)
 
 

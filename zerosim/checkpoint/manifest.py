@@ -162,41 +162,41 @@ def read_manifest(folder: Path) -> Manifest:
         raise CheckpointError(f"{path} is larger than {MOST_BYTES:,} bytes, too large for a manifest")
     try:
         document = json.loads(content)
-        said, digest = document["manifest"], document["sha256"]
-        schema = said["schema"]
+        inner, digest = document["manifest"], document["sha256"]
+        schema = inner["schema"]
     except (ValueError, LookupError, TypeError, RecursionError):
         raise CheckpointError(f"{path} is damaged: it is not a manifest; use another checkpoint") from None
     if schema != SCHEMA:
         raise CheckpointError(f"{path} has schema {str(schema)[:60]!r}, and this zerosim reads {SCHEMA!r}; "
                               "resume it with the zerosim that wrote it")
-    if hashlib.sha256(canonical(said)).hexdigest() != digest or canonical(document) != content:
+    if hashlib.sha256(canonical(inner)).hexdigest() != digest or canonical(document) != content:
         raise CheckpointError(f"{path} is damaged: its SHA-256 does not match; use another checkpoint")
     try:
-        return decoded(said)
+        return decoded(inner)
     except (ValueError, LookupError, TypeError, RecursionError, AttributeError) as error:
         what = f"{type(error).__name__} at {str(error)[:60]}"
         raise CheckpointError(f"{path} is damaged: {what}; use another checkpoint") from None
 
 
-def decoded(said: Mapping[str, Any]) -> Manifest:
+def decoded(document: Mapping[str, Any]) -> Manifest:
     """The manifest of a document; raises one of Python's own errors if the document is none."""
     manifest = Manifest(
-        scenario=a(dict, said["scenario"]),
-        data_sha256=a(str, said["data_sha256"]),
-        parts={a(str, name): text(digest) for name, digest in a(dict, said.get("parts", {})).items()},
-        row=a(str, said["row"]),
-        step=count(said["step"]),
-        updates=count(said["updates"]),
-        loss_scale=a(float, said["loss_scale"]),
-        good_steps=count(said["good_steps"]),
-        samples=count(said["samples"]),
+        scenario=a(dict, document["scenario"]),
+        data_sha256=a(str, document["data_sha256"]),
+        parts={a(str, name): text(digest) for name, digest in a(dict, document.get("parts", {})).items()},
+        row=a(str, document["row"]),
+        step=count(document["step"]),
+        updates=count(document["updates"]),
+        loss_scale=a(float, document["loss_scale"]),
+        good_steps=count(document["good_steps"]),
+        samples=count(document["samples"]),
         legs=tuple(
             LegRecord(count(leg["until"]), count(leg["ranks"]), count(leg["steps"]), a(dict, leg["parallel"]),
                       count(leg.get("ranks_per_host", 0)))
-            for leg in a(list, said["legs"])
+            for leg in a(list, document["legs"])
         ),
-        units=many(decoded_unit, said["units"]),
-        shards=many(decoded_shard, said["shards"]),
+        units=many(decoded_unit, document["units"]),
+        shards=many(decoded_shard, document["shards"]),
     )
     if not 0 < manifest.loss_scale < math.inf:
         raise ValueError("loss_scale")
@@ -209,31 +209,32 @@ def decoded(said: Mapping[str, Any]) -> Manifest:
     return manifest
 
 
-def decoded_unit(said: Mapping[str, Any]) -> UnitRecord:
+def decoded_unit(document: Mapping[str, Any]) -> UnitRecord:
     """A unit whose parameters follow each other without gaps."""
     parameters = tuple(
         ParameterRecord(a(str, each["name"]), many(count, each["shape"]), count(each["start"]))
-        for each in a(list, said["parameters"])
+        for each in a(list, document["parameters"])
     )
     at = 0
     for each in parameters:
         if each.start != at:
             raise ValueError("parameters")
         at += each.count
-    if at != count(said["count"]):
+    if at != count(document["count"]):
         raise ValueError("parameters")
-    if not said["layers"]:
+    if not document["layers"]:
         raise ValueError("layers")
-    return UnitRecord(a(str, said["name"]), many(count, said["layers"]), at, a(bool, said["frozen"]), parameters)
+    return UnitRecord(
+        a(str, document["name"]), many(count, document["layers"]), at, a(bool, document["frozen"]), parameters)
 
 
-def decoded_shard(said: Mapping[str, Any]) -> Shard:
+def decoded_shard(document: Mapping[str, Any]) -> Shard:
     """One rank's file, in the checkpoint's own folder."""
-    name = a(str, said["file"])
+    name = a(str, document["file"])
     if Path(name).name != name or name in ("", ".", ".."):
         raise ValueError("file")
     arrays, pieces = {}, {}
-    for array in a(list, said["arrays"]):
+    for array in a(list, document["arrays"]):
         key = a(str, array["name"])
         arrays[key] = Stored(a(str, array["dtype"]), count(array["length"]), many(text, array["blocks"]))
         if len(arrays[key].blocks) != arrays[key].block_count:
@@ -245,7 +246,7 @@ def decoded_shard(said: Mapping[str, Any]) -> Shard:
             if arrays[key].length != max(min(layout.length, layout.count - layout.start), 0):
                 raise ValueError("layout")
             pieces[key] = PieceRecord(count(array["unit"]), a(str, array["what"]), layout)
-    return Shard(StoredFile(name, count(said["bytes"]), a(str, said["header_sha256"]), arrays), pieces)
+    return Shard(StoredFile(name, count(document["bytes"]), a(str, document["header_sha256"]), arrays), pieces)
 
 
 def a(kind: type[Any], value: Any) -> Any:

@@ -12,7 +12,7 @@ from zerosim.commands.output import check_writable, write_json
 from zerosim.errors import UsageError
 from zerosim.files import is_file, write_text
 from zerosim.instruments.trace import Trace
-from zerosim.scenario.fault import KINDS, Fault
+from zerosim.scenario.fault import FAULT_KINDS, Fault
 from zerosim.show.page.page import page
 from zerosim.show.page.vega import converter
 from zerosim.show.run_document import runs_of
@@ -103,8 +103,8 @@ def fault(text: str) -> Fault:
         found: dict[str, Any] = {key: NUMBERS.get(key, str)(value) for key, value in words.items()}
     except ValueError as error:
         raise ArgumentTypeError(f"{error}; give numbers as kind=kill,rank=1,step=3") from error
-    if found.get("kind", "kill") not in KINDS or found.get("collective", TORCHS[0]) not in TORCHS:
-        raise ArgumentTypeError(f"found {text!r}; kinds are {', '.join(KINDS)}, collectives {', '.join(TORCHS)}")
+    if found.get("kind", "kill") not in FAULT_KINDS or found.get("collective", TORCHS[0]) not in TORCHS:
+        raise ArgumentTypeError(f"found {text!r}; kinds are {', '.join(FAULT_KINDS)}, collectives {', '.join(TORCHS)}")
     if found.get("kind") in ("flip", "drop", "duplicate") and "collective" not in found:
         raise ArgumentTypeError(f"a {found['kind']} needs collective=…")
     return Fault(**found)

@@ -20,7 +20,7 @@ from typing import get_args
 
 from zerosim.allocation import Kind
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
+MEMORY_KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(eq=False)

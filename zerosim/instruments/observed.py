@@ -10,7 +10,7 @@ nothing. They are called on the thread that sends, receives or frees.
     sent(outgoing, to)                  after the call that sent it has succeeded; last in an exchange
     began(name, owner)                  before a call of a collective that is `named`
     ended(name, owner)                  after it, even if it raises
-    computing(name, owner)              before a call of a method of a `telling` object
+    computing(name, owner)              before a call of a method of an `observed` object
     computed(name, owner)               after it, even if it raises
     moving(name, owner)                 before an array is copied to another tier of memory, or `wait`ed for
     moved(name, owner, moved_bytes)     after it
@@ -163,7 +163,7 @@ class ObservedAllocator:
         return array
 
 
-class Telling:
+class ObservedObject:
     """A proxy of `thing` that replaces some of its methods; all other attributes are the object's own."""
 
     def __init__(self, thing: object, methods: dict[str, Callable[..., Any]]) -> None:
@@ -179,7 +179,7 @@ class Telling:
 Name = str | Callable[[Any], str]
 
 
-def telling(thing: Thing, instruments: Sequence[object], **names: Name) -> Thing:
+def observed(thing: Thing, instruments: Sequence[object], **names: Name) -> Thing:
     """A proxy of `thing` that notifies instruments of calls of the methods in `names`, each under its given name.
 
     The owner of a call is the name of its first argument, if that has one. If the given name is a function of that
@@ -192,7 +192,7 @@ def telling(thing: Thing, instruments: Sequence[object], **names: Name) -> Thing
     >>> class Post:
     ...     def computed(self, name, owner):
     ...         print(name, repr(owner))
-    >>> telling(Tape(), [Post()], forward="forward").forward("unit 0")
+    >>> observed(Tape(), [Post()], forward="forward").forward("unit 0")
     forward ''
     1
     """
@@ -200,7 +200,7 @@ def telling(thing: Thing, instruments: Sequence[object], **names: Name) -> Thing
     if not before and not after:
         return thing
 
-    def observed(name: Name, method: Callable[..., Any]) -> Callable[..., Any]:
+    def reported(name: Name, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             found = name if isinstance(name, str) else name(args[0])
             if not found:
@@ -209,8 +209,8 @@ def telling(thing: Thing, instruments: Sequence[object], **names: Name) -> Thing
 
         return call
 
-    methods = {each: observed(name, getattr(thing, each)) for each, name in names.items()}
-    stand_in: Any = Telling(thing, methods)
+    methods = {each: reported(name, getattr(thing, each)) for each, name in names.items()}
+    stand_in: Any = ObservedObject(thing, methods)
     found: Thing = stand_in
     return found
 

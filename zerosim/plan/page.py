@@ -6,7 +6,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from zerosim.instruments.memory import KINDS
+from zerosim.instruments.memory import MEMORY_KINDS
 from zerosim.instruments.trace import Curve
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.planning import Plan
@@ -62,9 +62,9 @@ def drawn(plan: Plan) -> list[RowDocument]:
 
 def row_of(name: str, row: PlannedRow) -> RowDocument:
     """The data of a row for the pictures of a run; the planned rank stands for all."""
-    peak: dict[str, int] = {kind: row.found.peak[kind] for kind in KINDS}
+    peak: dict[str, int] = {kind: row.found.peak[kind] for kind in MEMORY_KINDS}
     peak["total"] = row.peak_bytes
-    resting = {kind: row.found.resting[kind] for kind in KINDS}
+    resting = {kind: row.found.resting[kind] for kind in MEMORY_KINDS}
     traced = row.trace
     trace = trace_document(replace(traced, steps=[
         replace(step, memory=thinned(step.memory)) for step in traced.steps]))

@@ -17,7 +17,7 @@ from typing import Any
 
 from zerosim.autograd.operation import Shape
 from zerosim.figures.traffic import due
-from zerosim.instruments.memory import KINDS
+from zerosim.instruments.memory import MEMORY_KINDS
 from zerosim.instruments.trace import ClockOffset, Trace
 from zerosim.models import MODELS
 from zerosim.models.units import Model, Unit
@@ -204,10 +204,10 @@ class PlannedRow:
             "ranks": self.config.ranks,
             "fits": self.fits,
             "memory": {
-                **{kind: self.found.peak[kind] for kind in KINDS},
+                **{kind: self.found.peak[kind] for kind in MEMORY_KINDS},
                 "peak": self.peak_bytes,
                 "device": int(self.cluster.device.memory),
-                "resting": {kind: self.found.resting[kind] for kind in KINDS},
+                "resting": {kind: self.found.resting[kind] for kind in MEMORY_KINDS},
                 **{tier: self.far_bytes(tier) for tier in self.found.far_peak},
             },
             "step_seconds": self.step_seconds,

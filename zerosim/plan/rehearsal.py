@@ -26,7 +26,7 @@ from zerosim.errors import Unlike, ZerosimError
 from zerosim.figures.segments import SeenSegments, Uncounted
 from zerosim.figures.shapes import NoSums, SilentWire, extent, undrawn, whole_batch
 from zerosim.instruments.memory import Ledger
-from zerosim.instruments.observed import Observed, ObservedAllocator, telling
+from zerosim.instruments.observed import Observed, ObservedAllocator, observed
 from zerosim.instruments.trace import WAIT, Curve, RankStep
 from zerosim.plan.calls import NotedExtent, NumpyCall, silent
 from zerosim.plan.clock import VirtualClock
@@ -168,7 +168,7 @@ def on_shapes(
     built = replica(config, comm, allocate, perform=performer.perform, players=players, tiers=tiers)
     if config.row.parallel.offload_activations:
         built.tape.shelf = Offloaded(HostMemory(comm.clock, comm.costs.cluster.host_memory), allocate)
-    beside = telling(OnTheClock(comm, comm.clock), comm.instruments, wait=WAIT)
+    beside = observed(OnTheClock(comm, comm.clock), comm.instruments, wait=WAIT)
     room = UpdateRoom(built, allocate, cluster.software)
     timed = Timed(config.rule, comm.clock, comm.costs, room, on_host="optimizer" in config.tiers)
     storage, shards, rule = kept(config, allocate, tiers, built.state, timed, comm.instruments)

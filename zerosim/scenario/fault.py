@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from zerosim.scenario.fields import choice, integer, maybe_choice, number
 
-KINDS = ("kill", "stop", "delay", "slow", "drop", "duplicate", "flip")
+FAULT_KINDS = ("kill", "stop", "delay", "slow", "drop", "duplicate", "flip")
 OF_MESSAGES = ("drop", "duplicate")
 LASTING = ("delay", "slow")
 COLLECTIVES = ("reduce_scatter", "all_gather", "gather_norms", "broadcast")
@@ -32,7 +32,7 @@ class Fault:
     that name in the step. Without a collective it strikes when the step begins, a flip when it ends.
     """
 
-    kind: str = choice("kill", KINDS)
+    kind: str = choice("kill", FAULT_KINDS)
     rank: int = integer(0, at_least=0)
     step: int = integer(1, at_least=1)
     collective: str | None = maybe_choice(COLLECTIVES)

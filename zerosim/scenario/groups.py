@@ -23,14 +23,14 @@ def check_groups(parallel: Parallel, world: WorldKeys, other_ranks: Sequence[int
     check_product(parallel, (world.ranks, *other_ranks), origin)
     grouped = parallel.group_of(world.ranks) != world.ranks
     key = "shard_ranks" if parallel.shard_ranks else "replicas"
-    said = f"{key} = {getattr(parallel, key)}"
+    group = f"{key} = {getattr(parallel, key)}"
     if parallel.secondary_ranks:
         if grouped:
-            raise no_copy(f"of weights that all ranks share, but {said} makes groups", key, origin)
+            raise no_copy(f"of weights that all ranks share, but {group} makes groups", key, origin)
         check_second_copy(parallel, world.ranks_per_host, origin)
     if grouped and parallel.order in ALL_AT_ONCE:
         raise origin.error(
-            f"parallel.{said} makes several groups, but order {parallel.order} adds all ranks at once; set order to "
+            f"parallel.{group} makes several groups, but order {parallel.order} adds all ranks at once; set order to "
             f"ring, rank or tree, or {key} to 0", ("parallel", key), ("parallel", "order"))
 
 

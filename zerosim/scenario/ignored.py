@@ -56,33 +56,33 @@ BY_STAGE: tuple[tuple[str, Container[Any], Callable[[Stage], str]], ...] = (
 """The values of each key that request an effect, and the reason why a stage has none; empty if it has one."""
 
 
-def ignored_by_stage(stage: str, said: Mapping[str, Any]) -> dict[str, str]:
-    """The keys among `said` without effect on a stage, with the reason.
+def ignored_by_stage(stage: str, keys: Mapping[str, Any]) -> dict[str, str]:
+    """The keys among `keys` without effect on a stage, with the reason.
 
     >>> ignored_by_stage("ddp", {"prefetch": True, "overlap": True})
     {'prefetch': 'it gathers no weights during the pass'}
     >>> ignored_by_stage("ddp", {"prefetch": False})
     {}
     """
-    found = {key: why(STAGES[stage]) for key, values, why in BY_STAGE if said.get(key) in values}
+    found = {key: why(STAGES[stage]) for key, values, why in BY_STAGE if keys.get(key) in values}
     return {key: why for key, why in found.items() if why}
 
 
-def ignored(stage: str, said: Mapping[str, Any], micro_batches_each: int) -> dict[str, str]:
-    """The keys among `said` that a row ignores, with the reason; accumulation needs several micro-batches on a rank.
+def ignored(stage: str, keys: Mapping[str, Any], micro_batches_each: int) -> dict[str, str]:
+    """The keys among `keys` that a row ignores, with the reason; accumulation needs several micro-batches on a rank.
 
     >>> ignored("zero2", {"accumulation": "micro_batch"}, 1)
     {'accumulation': 'a rank has one micro-batch in a step'}
     """
-    return dict(_ignored(stage, said, micro_batches_each))
+    return dict(_ignored(stage, keys, micro_batches_each))
 
 
-def _ignored(stage: str, said: Mapping[str, Any], micro_batches_each: int) -> Iterator[tuple[str, str]]:
-    if micro_batches_each == 1 and said.get("accumulation", "boundary") != "boundary":
+def _ignored(stage: str, keys: Mapping[str, Any], micro_batches_each: int) -> Iterator[tuple[str, str]]:
+    if micro_batches_each == 1 and keys.get("accumulation", "boundary") != "boundary":
         yield "accumulation", "a rank has one micro-batch in a step"
-    on_disk = "disk" in (said.get("offload_optimizer"), said.get("offload_parameters"))
-    if said.get("offload_folder") and not said.get("offload_activations") and not on_disk:
+    on_disk = "disk" in (keys.get("offload_optimizer"), keys.get("offload_parameters"))
+    if keys.get("offload_folder") and not keys.get("offload_activations") and not on_disk:
         yield "offload_folder", "it offloads nothing to files"
-    for key, why in ignored_by_stage(stage, said).items():
+    for key, why in ignored_by_stage(stage, keys).items():
         if key != "accumulation" or micro_batches_each > 1:
             yield key, why

@@ -62,8 +62,8 @@ def load(
         if value_at(document, key) != value and key[0] not in SAY_NOTHING:
             changed[".".join(map(str, key))] = value
         apply((key, value, places), document, written)
-    said = document.get("title") or document.get("caption")
-    if changed and said and written.get(("caption",), (file,))[0] != OVERRIDE:
+    described = document.get("title") or document.get("caption")
+    if changed and described and written.get(("caption",), (file,))[0] != OVERRIDE:
         document["caption"] = changed_caption("", changed)
     origin = Origin(file, written, Loader(python))
     kind = Choice(("training", "collective")).read(document.get("kind", "training"), ("kind",), origin)
@@ -86,10 +86,10 @@ def changed_caption(caption: str, changed: Mapping[str, Any]) -> str:
     'Changed from the file: world.ranks = 2, train.optimizer = sgd'
     """
     known = [caption.removeprefix(CHANGED)] if caption.startswith(CHANGED) else []
-    said = [f"{key} = {value if isinstance(value, str) else json.dumps(value, default=str)}"
+    keys = [f"{key} = {value if isinstance(value, str) else json.dumps(value, default=str)}"
             for key, value in changed.items()]
-    more = f" and {len(said) - MOST_CHANGES} more" * (len(said) > MOST_CHANGES)
-    return CHANGED + ", ".join([*known, *said[:MOST_CHANGES]]) + more
+    more = f" and {len(keys) - MOST_CHANGES} more" * (len(keys) > MOST_CHANGES)
+    return CHANGED + ", ".join([*known, *keys[:MOST_CHANGES]]) + more
 
 
 def value_at(document: Any, path: KeyPath) -> Any:

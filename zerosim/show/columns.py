@@ -11,7 +11,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
-from zerosim.instruments.memory import KINDS
+from zerosim.instruments.memory import MEMORY_KINDS
 from zerosim.show.run_document import RowDocument, RunDocument, unit_of
 from zerosim.training.measurement import Measurement
 from zerosim.words import FAR, KEPT, TESTS, ByteUnit, in_one_unit, in_unit, spread, tested
@@ -105,9 +105,9 @@ def far(tier: str, meaning: str) -> Figure:
 FIGURES = (
     Figure(
         "kept_bytes", "each rank\nkeeps", "model states that a rank keeps on the device between steps",
-        lambda row: sum(row.fullest["resting_bytes"].get(kind, 0) for kind in KINDS[:3]), frozenset({TERMINAL}),
+        lambda row: sum(row.fullest["resting_bytes"].get(kind, 0) for kind in MEMORY_KINDS[:3]), frozenset({TERMINAL}),
         wrong=kept_is_wrong),
-    *map(kept, KINDS[:3]),
+    *map(kept, MEMORY_KINDS[:3]),
     far("host", "offloaded states between steps, in the memory of the host"),
     far("disk", "offloaded states between steps, and offloaded activations at the peak"),
     Figure(

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from zerosim.instruments.memory import KINDS
+from zerosim.instruments.memory import MEMORY_KINDS
 from zerosim.show.columns import VERBOSE, shown_in
 from zerosim.show.grid import Column, show_grid, show_words
 from zerosim.show.run_document import RowDocument, RunDocument, unit_of
 from zerosim.words import FAR, KEPT, in_unit, joined_names, short, spread
 
-HELD = (*KINDS, "total")
+HELD = (*MEMORY_KINDS, "total")
 PEAK, FORMULA = "  at the peak", "  by formula"
 
 SENT = "A reduce-scatter and an all-gather of all weights are P (N−1)/N each."

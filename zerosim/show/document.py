@@ -48,7 +48,7 @@ def document(outcome: Outcome, world: dict[str, Any], command: str | None = None
             "failures": [{"name": name, "what": what} for name, what in outcome.failures],
             "rows": rows,
             "stages": rows,
-            "differences": [asdict(each) | {"cause": each.cause} for each in outcome.apart],
+            "differences": [asdict(each) | {"cause": each.cause} for each in outcome.differences],
             "did_not_fit": [
                 {"stage": config.row.stage, "name": config.name, "needed_bytes": each.needed_bytes,
                  "allowed_bytes": each.allowed_bytes, "would_fit": each.would_fit}

@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from zerosim.errors import UsageError
-from zerosim.instruments.memory import KINDS
+from zerosim.instruments.memory import MEMORY_KINDS
 from zerosim.instruments.trace import ClockOffset, RankStep, Span, Trace
 from zerosim.numerics.precisions import PRECISIONS, Precision
 from zerosim.show.document import SCHEMA, rank_memory
@@ -21,7 +21,7 @@ from zerosim.stages import STAGES
 from zerosim.verdict.outcome import DoesNotFit, RankMemory
 from zerosim.words import FAR, KEPT, ByteUnit, common_unit, plural
 
-KIND_NAMES = {kind: KEPT.get(kind, kind) for kind in KINDS}
+KIND_NAMES = {kind: KEPT.get(kind, kind) for kind in MEMORY_KINDS}
 STEP_LANES = {"computation": 0, "waiting": 0, "collectives": 1, "communication out": 1, "communication in": 2}
 COPIES = 5
 """The lane of copies between tiers of memory, below all others; waits for them are in the step's own lane."""

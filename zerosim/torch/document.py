@@ -11,7 +11,7 @@ import numpy as np
 from zerosim.allocation import Kind
 from zerosim.comm import Communicator
 from zerosim.instruments.clocks import brought_together
-from zerosim.instruments.memory import KINDS
+from zerosim.instruments.memory import MEMORY_KINDS
 from zerosim.instruments.trace import Trace
 from zerosim.show.document import SCHEMA, plain, trace_document
 from zerosim.torch.watching import Watch
@@ -30,7 +30,7 @@ def collected(comm: Communicator, watch: Watch) -> tuple[list[dict[str, Any]], T
 def seen(rank: int, watch: Watch) -> dict[str, Any]:
     """The observations of one rank."""
     traffic, ledger = watch.traffic, watch.ledger
-    resting = {kind: watch.resting.get(kind, 0) for kind in KINDS[:3]}
+    resting = {kind: watch.resting.get(kind, 0) for kind in MEMORY_KINDS[:3]}
     peak = max(ledger.peak_total, sum(resting.values()))
     return {
         "losses": watch.losses,

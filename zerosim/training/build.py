@@ -12,7 +12,7 @@ from zerosim.autograd.tape import Tape
 from zerosim.collectives import ring, tree
 from zerosim.collectives.narrow import OnNarrowWires, WithErrorFeedback
 from zerosim.comm import Communicator
-from zerosim.instruments.observed import Observed, telling
+from zerosim.instruments.observed import Observed, observed
 from zerosim.instruments.trace import WAIT
 from zerosim.models.units import Unit
 from zerosim.numerics import draws
@@ -81,7 +81,7 @@ def replica(
     Prefetches and overlapped reductions use `second_channel`, if there is one. `perform` runs the operations of the
     tape, and `players` runs its segments. `tiers` has the memory beside the device's.
     """
-    beside = telling(Beside(comm, second_channel), comm.instruments, wait=WAIT)
+    beside = observed(Beside(comm, second_channel), comm.instruments, wait=WAIT)
     addition = config.addition
     accumulate = widening(addition.accumulate, allocate) if config.widens else addition.accumulate
     residuals = Residuals(config.residuals)
@@ -96,7 +96,7 @@ def replica(
     return Replica(
         comm=comm,
         model=config.model,
-        tape=telling(
+        tape=observed(
             Tape(
                 allocate, accumulate, config.model.lowest_trained, draw, config.recomputed, shelf(config, allocate),
                 perform, players, config.outputs, config.row.parallel.recompute_keeps,
@@ -139,9 +139,9 @@ def kept(
 
     Instruments observe the updates that the step itself computes.
     """
-    told: WeightUpdates = telling(rule, instruments, update="update", differences="update", apply="update")
+    updates: WeightUpdates = observed(rule, instruments, update="update", differences="update", apply="update")
     if not config.tiers:
-        return Near(allocate), NearShards(state), told
+        return Near(allocate), NearShards(state), updates
     tiers = tiers or Tiers(config.row.parallel.offload_folder)
     places, queue = Places(config.tiers, {"device": allocate, **tiers.rooms}), tiers.queue
     shards = FarShards(state, places, queue) if "parameters" in config.tiers else NearShards(state)
@@ -149,7 +149,7 @@ def kept(
     if config.row.parallel.delayed_update:
         delayed = DelayedUpdates(rule, places, queue, state, trained)
         return Far(places, queue, delayed.begin_step), shards, delayed
-    return Far(places, queue), shards, FarUpdates(told, places, queue, state, trained)
+    return Far(places, queue), shards, FarUpdates(updates, places, queue, state, trained)
 
 
 def reduce_scatter(

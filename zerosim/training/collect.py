@@ -104,8 +104,8 @@ def continued(
     for place in range(first, last + 1):
         scores = outputs(model, weights, tokens[np.newaxis, :-1], policy)[0, place].astype(np.float64)
         tokens[place + 1] = scores.argmax() if answers else drawn(random, scores)
-    said = [dataset.decode(part) for part in (tokens[: first + 1], tokens[first + 1 : last + 2])]
-    return "|".join(said)
+    texts = [dataset.decode(part) for part in (tokens[: first + 1], tokens[first + 1 : last + 2])]
+    return "|".join(texts)
 
 
 def outputs(model: Model, weights: Mapping[Unit, Array], inputs: Array, policy: Policy) -> Array:

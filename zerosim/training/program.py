@@ -24,7 +24,7 @@ from zerosim.instruments.clocks import brought_together
 from zerosim.instruments.faults import Faults
 from zerosim.instruments.lifetimes import Lifetime
 from zerosim.instruments.location import Locator
-from zerosim.instruments.memory import KINDS, Ledger
+from zerosim.instruments.memory import MEMORY_KINDS, Ledger
 from zerosim.instruments.resident import resident_bytes
 from zerosim.instruments.trace import RankStep
 from zerosim.instruments.traffic import Traffic
@@ -273,10 +273,10 @@ def begun(comm: Communicator, run: Run, mine: Replica, config: Config, ledger: L
 
 def agreed(comm: Communicator, mine: bool) -> list[bool]:
     """The values of `mine` of all ranks, on every rank."""
-    said = np.zeros(comm.size, np.bool_)
-    said[comm.rank] = mine
-    ring.all_gather(comm, split(said, comm.size))
-    return [bool(each) for each in said]
+    flags = np.zeros(comm.size, np.bool_)
+    flags[comm.rank] = mine
+    ring.all_gather(comm, split(flags, comm.size))
+    return [bool(each) for each in flags]
 
 
 @dataclass(eq=False)
@@ -299,8 +299,9 @@ class Steps:
         self.taken: list[Lifetime] = []
         """The allocations in the last step, if they are recorded."""
         self.traced: list[RankStep] = []
-        self.at_rest = {str(kind): (self.observers.ledger.now[kind], self.observers.ledger.now[kind]) for kind in KINDS}
+        self.at_rest: dict[str, tuple[int, int]] = {}
         """The least and greatest live bytes of each kind after a step."""
+        self.look_at_rest(self.config.done + 1)
 
     def run_all(self) -> MemoryFigures:
         """Train and check every step; return the memory figures."""
@@ -359,7 +360,7 @@ class Steps:
 
     def look_at_rest(self, step: int) -> None:
         """Record the live bytes between this step and the next."""
-        for kind in KINDS:
+        for kind in MEMORY_KINDS:
             now = self.observers.ledger.now[kind]
             least, most = (now, now) if step == self.config.done + 1 else self.at_rest[kind]
             self.at_rest[kind] = min(least, now), max(most, now)
@@ -377,7 +378,7 @@ class Steps:
         """The memory figures of this rank."""
         self.replica.storage.settle()
         ledger = self.observers.ledger
-        owners: dict[str, dict[str, int]] = {kind: ledger.owners(kind) for kind in KINDS}
+        owners: dict[str, dict[str, int]] = {kind: ledger.owners(kind) for kind in MEMORY_KINDS}
         return MemoryFigures(
             rank=self.comm.rank,
             owners=owners,
@@ -385,7 +386,7 @@ class Steps:
             at_rest=dict(self.at_rest),
             offloaded_bytes=self.replica.tape.shelf.most_bytes,
             held_as_began={name: {**most} for name, most in self.observers.held.most.items()},
-            peak_bytes=dict([*((kind, ledger.peak[kind]) for kind in KINDS), ("total", ledger.peak_total)]),
+            peak_bytes=dict([*((kind, ledger.peak[kind]) for kind in MEMORY_KINDS), ("total", ledger.peak_total)]),
             alive_bytes=ledger.total,
             resident_bytes=resident_bytes() - self.run.idle_bytes,
             curve=[(at - self.began_ns, now) for at, now in ledger.curve_so_far()],
@@ -397,7 +398,6 @@ class Steps:
 
 
 def operations(mine: Replica) -> dict[str, int]:
-    """The operation counts of this rank's tape."""
     return {what: mine.tape.operations[what] for what in ("forward", "backward", "recomputation")}
 
 
@@ -407,7 +407,6 @@ def as_it_is(loss: Array) -> Array:
 
 
 def counts(rank: int, traffic: Traffic) -> TrafficCounts:
-    """The traffic figures of one rank."""
     return TrafficCounts(
         rank=rank,
         sent_bytes=traffic.sent_bytes,

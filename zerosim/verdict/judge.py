@@ -8,7 +8,7 @@ from zerosim.figures.addresses import fragmentation
 from zerosim.figures.resting import far_resting, needed_as_began, resting_bytes, unit_bytes
 from zerosim.figures.shapes import ExpectedMemory, expected
 from zerosim.figures.traffic import due, message_copies, most_messages, volume
-from zerosim.instruments.memory import KINDS
+from zerosim.instruments.memory import MEMORY_KINDS
 from zerosim.stages import STAGES
 from zerosim.training.config import Config
 from zerosim.training.measurement import Measurement, MemoryCounts, MemoryFigures, TrafficCounts
@@ -71,7 +71,7 @@ def traffic_due(config: Config, rank: int, updates: int, hosts: Sequence[int]) -
 
 def judged_memory(config: Config, figures: MemoryFigures, due: ExpectedMemory, copies: int) -> RankMemory:
     """One rank's figures with those due; a world's copies of messages may have `copies` bytes."""
-    bounds = {kind: due.peak_bytes.get(kind, 0) for kind in KINDS}
+    bounds = {kind: due.peak_bytes.get(kind, 0) for kind in MEMORY_KINDS}
     most = bounds | {"buffers": bounds["buffers"] + (due.beside_bytes + copies if figures.copies_messages else 0)}
     return RankMemory(
         figures=figures,

@@ -11,10 +11,10 @@ from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
 from zerosim.training.measurement import Measurement
 from zerosim.training.program import Keeping, Progress, Run, measure
-from zerosim.verdict.apart import rows_apart
 from zerosim.verdict.diagnosis import Divergence, first_divergence
 from zerosim.verdict.judge import compared_with_each_other, judged, what_it_needs
 from zerosim.verdict.outcome import OtherRanks, Outcome, RowOutcome
+from zerosim.verdict.row_difference import row_differences
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.world import World
 
@@ -71,11 +71,11 @@ def measure_and_judge(comm: Communicator, run: Run) -> Outcome | None:
         divergence = first_divergence(comm, run.batches(config), found.evidence if found else None)
         if found is not None:
             rows.append(row_outcome(found, divergence))
-    apart = rows_apart(comm, parted(run, rows) if comm.rank == 0 else None)
+    differences = row_differences(comm, parted(run, rows) if comm.rank == 0 else None)
     if comm.rank != 0:
         return None
     compares = run.experiment.scenario.check.reference
-    return Outcome(run.experiment, rows if compares else compared_with_each_other(rows), apart)
+    return Outcome(run.experiment, rows if compares else compared_with_each_other(rows), differences)
 
 
 def parted(run: Run, rows: Sequence[RowOutcome]) -> list[tuple[Batches, Batches]]:

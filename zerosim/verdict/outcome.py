@@ -15,8 +15,8 @@ from zerosim.stages import STAGES
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
 from zerosim.training.measurement import Measurement, MemoryCounts, MemoryFigures, TrafficCounts
-from zerosim.verdict.apart import Apart
 from zerosim.verdict.diagnosis import Divergence
+from zerosim.verdict.row_difference import RowDifference
 from zerosim.worlds.world import counted
 
 Figure = TypeVar("Figure")
@@ -233,7 +233,7 @@ class Outcome:
 
     experiment: Experiment
     rows: list[RowOutcome]
-    apart: list[Apart] = field(default_factory=list)
+    differences: list[RowDifference] = field(default_factory=list)
     """The rows that equal their references and end with other weights than the first, with the first difference."""
 
     @property

@@ -21,7 +21,7 @@ without numbers on the wire.
 from collections.abc import Sequence
 from typing import Any
 
-from zerosim.instruments.memory import KINDS
+from zerosim.instruments.memory import MEMORY_KINDS
 from zerosim.show.activities import ACTIVITIES
 from zerosim.show.page.vega import Spec
 from zerosim.show.run_document import KIND_NAMES, RowDocument
@@ -118,7 +118,7 @@ def curve_values(curve: Sequence[dict[str, int]], until: int) -> PictureValues:
     ends = [{**curve[-1], "ns": until}] if curve and curve[-1]["ns"] < until else []
     return [
         {"ns": at["ns"], "kind": KIND_NAMES[kind], "place": place, "bytes": at.get(kind, 0)}
-        for at in [*curve, *ends] for place, kind in enumerate(KINDS)
+        for at in [*curve, *ends] for place, kind in enumerate(MEMORY_KINDS)
     ]
 
 
@@ -190,7 +190,7 @@ def bars(title: str, field: str, domain: Sequence[str], colours: Sequence[str], 
 
 def kept(rows: Sequence[RowDocument]) -> Spec:
     """The memory that a rank of each row keeps between steps, by kind: the picture of the ZeRO paper's Figure 1."""
-    kinds = [KIND_NAMES[kind] for kind in KINDS[:3]]
+    kinds = [KIND_NAMES[kind] for kind in MEMORY_KINDS[:3]]
     return bars("kept by a rank between steps", "kind", kinds, KIND_COLOURS, [row.name for row in rows])
 
 
@@ -198,7 +198,7 @@ def kept_values(rows: Sequence[RowDocument]) -> PictureValues:
     """The bytes of each kind of model state that the fullest rank of each row keeps."""
     return [
         {"row": row.name, "kind": KIND_NAMES[kind], "place": place, "bytes": row.fullest["resting_bytes"].get(kind, 0)}
-        for row in rows for place, kind in enumerate(KINDS[:3])
+        for row in rows for place, kind in enumerate(MEMORY_KINDS[:3])
     ]
 
 

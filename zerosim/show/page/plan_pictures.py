@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from zerosim.instruments.memory import KINDS
+from zerosim.instruments.memory import MEMORY_KINDS
 from zerosim.show.page.pictures import (
     CONFIG,
     DEVICE,
@@ -55,13 +55,13 @@ def peak_values(rows: Sequence[RowDocument]) -> PictureValues:
     """The memory of each row and kind at the peak of the step."""
     return [
         {"row": row.name, "kind": KIND_NAMES[kind], "place": place, "bytes": fullest.get(kind, 0)}
-        for row in rows for fullest in [max(row.curve, key=held)] for place, kind in enumerate(KINDS)
+        for row in rows for fullest in [max(row.curve, key=held)] for place, kind in enumerate(MEMORY_KINDS)
     ]
 
 
 def held(at: dict[str, Any]) -> int:
     """The bytes of all kinds at one time of a curve."""
-    return sum(at.get(kind, 0) for kind in KINDS)
+    return sum(at.get(kind, 0) for kind in MEMORY_KINDS)
 
 
 def scaling(values: PictureValues) -> Spec:

@@ -14,7 +14,7 @@ import numpy as np
 from zerosim.allocation import Array, allocate
 from zerosim.comm import Communicator
 from zerosim.errors import CollectiveError
-from zerosim.instruments.memory import KINDS, Ledger
+from zerosim.instruments.memory import MEMORY_KINDS, Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.instruments.traffic import Traffic
 from zerosim.models.units import Unit
@@ -118,11 +118,11 @@ def on_a_rank(comm: Communicator, experiment: Experiment, step: LearnersStep, ha
         found.losses[comm.rank, batch.step] = np.array(loss)
         del loss
         found.held[comm.rank, batch.step] = held(mine) | counted(mine)
-        figures.kept.append({str(kind): ledger.now[kind] for kind in KINDS})
+        figures.kept.append({str(kind): ledger.now[kind] for kind in MEMORY_KINDS})
     figures.sent_bytes, figures.messages = traffic.sent_bytes, traffic.messages
     figures.by_collective = {
         name: (count.calls, count.sent_bytes) for name, count in sorted(traffic.by_collective.items())}
-    figures.peak = {str(kind): ledger.peak[kind] for kind in KINDS}
+    figures.peak = {str(kind): ledger.peak[kind] for kind in MEMORY_KINDS}
 
 
 def counted(replica: Replica) -> Held:

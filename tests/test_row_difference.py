@@ -11,11 +11,11 @@ from tests.pages import page_of, read
 from tests.training import labelled, scenario
 from zerosim.scenario.sections import Variant
 from zerosim.show.document import document
-from zerosim.show.table import show_apart
+from zerosim.show.table import show_row_difference
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
-from zerosim.verdict.apart import histogram, ulps
 from zerosim.verdict.judged_run import run_locally
+from zerosim.verdict.row_difference import histogram, ulps
 
 
 def parted(*variants, **changes):
@@ -27,7 +27,7 @@ def parted(*variants, **changes):
 def test_units_move_elements_to_other_chunks_and_that_is_why_they_differ():
     outcome = parted({"units": "layer"}, {"units": "model"})
     assert [row.equal for row in outcome.trained] == [True, True]
-    (found,) = outcome.apart
+    (found,) = outcome.differences
     assert (found.first, found.other, found.step, found.what) == ("row 0", "row 1", 1, "gradient")
     assert found.chunks[0] != found.chunks[1]
     assert found.orders[0] != found.orders[1]
@@ -39,7 +39,7 @@ def test_units_move_elements_to_other_chunks_and_that_is_why_they_differ():
 
 
 def test_rows_of_which_one_casts_are_told_what_it_casts():
-    (found,) = parted({}, {"autocast": "bf16"}).apart
+    (found,) = parted({}, {"autocast": "bf16"}).differences
     assert "round at different places" in found.cause
     first, second = found.orders
     assert second == f"{first}, of products in bfloat16"
@@ -47,7 +47,7 @@ def test_rows_of_which_one_casts_are_told_what_it_casts():
 
 def test_the_sums_that_are_told_are_the_values_that_are_told():
     """Each value is the sum of the ranks' gradients in the order that is told beside it."""
-    (found,) = parted({"units": "layer"}, {"units": "model"}).apart
+    (found,) = parted({"units": "layer"}, {"units": "model"}).differences
     first = [int(number) // 2 for number in re.findall(r"g(\d+)", found.orders[0])]
     assert sorted(set(first)) == [0, 1, 2, 3]
     assert first[-1] == found.chunks[0], "the owner comes last"
@@ -62,7 +62,7 @@ def test_other_reasons_are_told_apart_and_equal_rows_are_not_asked(other, words)
     built = replace(scenario(ranks=4, micro_batches=8, steps=2, hidden=(24, 16)), variant=(
         Variant(name="a", stage="zero3"), Variant(name="b", **({"stage": "zero3"} | other))))
     outcome = run_locally(prepare(built, labelled()), Silent())
-    assert [words in each.cause for each in outcome.apart] == ([True] if words else [])
+    assert [words in each.cause for each in outcome.differences] == ([True] if words else [])
 
 
 def test_rows_that_resume_from_one_checkpoint_part_where_they_train_by_themselves(tmp_path):
@@ -70,47 +70,47 @@ def test_rows_that_resume_from_one_checkpoint_part_where_they_train_by_themselve
     rows = (Variant(name="a", stage="zero3"), Variant(name="b", stage="zero3", units="model"))
     both = replace(scenario(ranks=4, micro_batches=8, steps=3, hidden=(24, 16)), variant=rows)
     go(replace(both, variant=rows[:1]), labelled(), save=tmp_path / "a", steps=1)
-    (found,) = go(both, labelled(), resume=tmp_path / "a").apart
+    (found,) = go(both, labelled(), resume=tmp_path / "a").differences
     assert (found.step, found.what) == (2, "gradient")
     assert found.moved > found.differing == found.moved_and_differing > 0
 
 
 def test_rows_that_are_not_equal_to_their_own_reference_are_not_asked_why(monkeypatch):
     monkeypatch.setattr("zerosim.verdict.judged_run.parted", lambda run, rows: [])
-    assert parted({"units": "layer"}, {"units": "model"}).apart == []
+    assert parted({"units": "layer"}, {"units": "model"}).differences == []
 
 
 def test_the_first_is_held_beside_every_row_that_ends_otherwise():
     outcome = parted({"units": "layer"}, {"stage": "zero2"}, {"units": ((0, 1), (2,))}, {"units": ((0,), (1, 2))},
                      {"units": "model"}, {"accumulation": "micro_batch"})
-    assert [(each.first, each.other) for each in outcome.apart] == [("row 0", f"row {n}") for n in (2, 3, 4, 5)]
+    assert [(each.first, each.other) for each in outcome.differences] == [("row 0", f"row {n}") for n in (2, 3, 4, 5)]
 
 
 def test_it_is_shown_written_and_on_the_page(capsys):
     from rich.console import Console
 
     outcome = parted({"units": "layer"}, {"units": "model"})
-    show_apart(Console(width=100), read(outcome).document["differences"][0])
+    show_row_difference(Console(width=100), read(outcome).document["differences"][0])
     printed = capsys.readouterr().out
     assert "row 1 is not row 0, and each has the bits of one process. Reason:" in printed
     assert "elements by ULPs apart: 1: " in printed
     written = document(outcome, {"kind": "local", "ranks": 4, "library": "threads"})
-    assert written["differences"][0]["cause"] == outcome.apart[0].cause
+    assert written["differences"][0]["cause"] == outcome.differences[0].cause
     page = page_of(written)
     assert "Both correct, but different" in page
-    assert outcome.apart[0].orders[1] in page
+    assert outcome.differences[0].orders[1] in page
 
 
 def test_rows_that_add_alike_are_told_of_once(capsys):
     from rich.console import Console
 
     outcome = parted({"units": "layer"}, {"units": "model"})
-    found = replace(outcome.apart[0], chunks=(1, 1), orders=("all at once", "all at once"))
-    show_apart(Console(width=200), read(replace(outcome, apart=[found])).document["differences"][0])
+    found = replace(outcome.differences[0], chunks=(1, 1), orders=("all at once", "all at once"))
+    show_row_difference(Console(width=200), read(replace(outcome, differences=[found])).document["differences"][0])
     printed = capsys.readouterr().out
     assert printed.count("adds it in chunk") == 1
     assert "each of row 0 and row 1 adds it in chunk" in printed
-    written = document(replace(outcome, apart=[found]), {"kind": "local", "ranks": 4, "library": "threads"})
+    written = document(replace(outcome, differences=[found]), {"kind": "local", "ranks": 4, "library": "threads"})
     assert page_of(written).count("all at once") == 1
 
 

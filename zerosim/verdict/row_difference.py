@@ -28,7 +28,7 @@ LATER = ", applied one step later"
 
 
 @dataclass(frozen=True)
-class Apart:
+class RowDifference:
     """The first difference of `other` from `first`, which are names of rows, and its cause."""
 
     first: str
@@ -71,20 +71,20 @@ class Apart:
                 f"{self.elements:,} elements differ")
 
 
-def rows_apart(
+def row_differences(
     comm: Communicator, pairs: Sequence[tuple[Batches, Batches]] | None
-) -> list[Apart]:
+) -> list[RowDifference]:
     """The differences of `pairs`, which rank 0 has; on all ranks, which receive a message for every replayed step."""
     found = published(comm, steps_of_all(pairs) if pairs is not None else None)
-    return [each for each in found if isinstance(each, Apart)]
+    return [each for each in found if isinstance(each, RowDifference)]
 
 
-def steps_of_all(pairs: Sequence[tuple[Batches, Batches]]) -> Iterator[int | Apart]:
+def steps_of_all(pairs: Sequence[tuple[Batches, Batches]]) -> Iterator[int | RowDifference]:
     for first, other in pairs:
         yield from side_by_side(first, other)
 
 
-def side_by_side(first: Batches, other: Batches) -> Iterator[int | Apart]:
+def side_by_side(first: Batches, other: Batches) -> Iterator[int | RowDifference]:
     """Train two rows' references; yields a number for each step, and the first difference, if any, at the end."""
     for (one, mine), (two, theirs) in zip(each_step(first), each_step(other), strict=False):
         for what in ("gradient", "weights"):
@@ -101,7 +101,7 @@ def each_step(batches: Batches) -> Iterator[tuple[Config, Snapshot]]:
         yield next(found)
 
 
-def compared(what: str, one: Config, mine: Snapshot, two: Config, theirs: Snapshot) -> Apart | None:
+def compared(what: str, one: Config, mine: Snapshot, two: Config, theirs: Snapshot) -> RowDifference | None:
     """The first difference between two snapshots of one step, or None."""
     ours, others = (flat(what, config.model, snapshot) for config, snapshot in ((one, mine), (two, theirs)))
     differs = bit_pattern(ours) != bit_pattern(others) if len(ours) else np.zeros(0, bool)
@@ -111,13 +111,13 @@ def compared(what: str, one: Config, mine: Snapshot, two: Config, theirs: Snapsh
     chunks = chunks_of(what, one, mine), chunks_of(what, two, theirs)
     unit, offset = place_of(what, one.model, mine, at)
     layer, parameter, index = element(unit, offset)
-    apart = ulps(ours[differs], others[differs])
+    distances = ulps(ours[differs], others[differs])
     moved = chunks[0] != chunks[1]
-    return Apart(
+    return RowDifference(
         one.name, two.name, mine.step, what, full_name(unit, layer, parameter), index,
-        (float(ours[at]), float(others[at])), int(apart[0]), (int(chunks[0][at]), int(chunks[1][at])),
+        (float(ours[at]), float(others[at])), int(distances[0]), (int(chunks[0][at]), int(chunks[1][at])),
         (order(one, int(chunks[0][at])), order(two, int(chunks[1][at]))),
-        len(ours), int(differs.sum()), int(moved.sum()), int((moved & differs).sum()), histogram(apart),
+        len(ours), int(differs.sum()), int(moved.sum()), int((moved & differs).sum()), histogram(distances),
     )
 
 
@@ -181,7 +181,7 @@ def ulps(ours: Array, others: Array) -> Array:
     return found
 
 
-def histogram(apart: Array) -> dict[str, int]:
+def histogram(distances: Array) -> dict[str, int]:
     """The number of elements in each bin of ULPs.
 
     >>> histogram(np.array([1, 1, 2, 3, 300]))
@@ -190,6 +190,6 @@ def histogram(apart: Array) -> dict[str, int]:
     found, below = {}, 0
     for edge in EDGES:
         name = f"{edge}" if edge - below == 1 else f"{below + 1}–{edge}"
-        found[name] = int(((apart > below) & (apart <= edge)).sum()) + int((apart == 0).sum()) * (edge == 1)
+        found[name] = int(((distances > below) & (distances <= edge)).sum()) + int((distances == 0).sum()) * (edge == 1)
         below = edge
-    return {**found, "more": int((apart > below).sum())}
+    return {**found, "more": int((distances > below).sum())}
