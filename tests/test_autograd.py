@@ -1,30 +1,20 @@
 """Gradients against finite differences, bits against plain folds, and what a tape lets go of."""
 
-import math
 import sys
 import weakref
-from dataclasses import replace
 from functools import reduce
-from itertools import pairwise
 
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from zerosim.autograd.operations.elementwise import ACTIVATIONS, gelu_backward, gelu_forward
-from zerosim.autograd.operations.linear import linear, linear_backward
-from zerosim.autograd.operations.losses import LOSSES, cross_entropy, mean_squared_error
+from zerosim.autograd.operations.elementwise import ACTIVATIONS
+from zerosim.autograd.operations.losses import LOSSES
 from zerosim.autograd.tape import Tape
 from zerosim.errors import CollectiveError
 from zerosim.models.mlp import mlp
-
-FUNCTIONS = {
-    "relu": lambda z: np.where(z > 0, z, 0),
-    "tanh": np.tanh,
-    "gelu": lambda z: z / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z**3))),
-}
 
 networks = st.fixed_dictionaries({
     "widths": st.lists(st.integers(1, 4), min_size=2, max_size=4),
@@ -64,79 +54,6 @@ class Case:
             gradients.insert(0, gradient)
         assert upstreams == []
         return loss, gradients
-
-    def plain_loss(self, flat):
-        """The loss from its formula, and how near to a kink any activation came."""
-        x, nearest = np.concatenate(self.inputs), math.inf
-        for layer, (inputs, outputs) in enumerate(pairwise(self.widths)):
-            weight, bias, flat = np.split(flat, [inputs * outputs, (inputs + 1) * outputs])
-            x = x @ weight.reshape(outputs, inputs).T + bias
-            if layer < len(self.widths) - 2:
-                nearest = min(nearest, np.abs(x).min())
-                x = FUNCTIONS[self.activation](x)
-        targets = np.concatenate(self.targets)
-        if self.model.loss == "cross_entropy":
-            chosen = x[np.arange(len(x)), targets]
-            return np.sum(np.log(np.exp(x).sum(axis=1)) - chosen) / self.samples, nearest
-        return np.sum((x - targets) ** 2) / (self.samples * x.shape[1]), nearest
-
-
-def check_gradients(case, step=1e-6):
-    flat = np.concatenate(case.weights)
-    expected, _ = case.plain_loss(flat)
-    loss, gradients = case.run()
-    assert loss.shape == (1,)
-    np.testing.assert_allclose(loss[0], expected, rtol=1e-12, atol=1e-15)
-    differences = [(case.plain_loss(flat + step * e)[0] - case.plain_loss(flat - step * e)[0])
-                   / (2 * step) for e in np.eye(len(flat))]
-    np.testing.assert_allclose(np.concatenate(gradients), differences,
-                               rtol=1e-6, atol=1e-7 * (1 + expected))
-
-
-@given(networks)
-def test_gradients_are_the_central_differences_of_the_formula(network):
-    case = Case(**network)
-    _, nearest = case.plain_loss(np.concatenate(case.weights))
-    assume(network["activation"] != "relu" or nearest > 1e-3)
-    check_gradients(case)
-
-
-def flipped(upstream, into, *, empty, y):
-    np.multiply(upstream, y <= 0, out=into["x"])
-
-
-def unsquared(upstream, into, *, empty, y):
-    np.multiply(upstream, 1 - y, out=into["x"])
-
-
-def without_inner_derivative(upstream, into, *, empty, x):
-    np.multiply(upstream, 0.5 * (1 + np.tanh(x)), out=into["x"])
-
-
-def last_bias_only(upstream, into, **given):
-    linear_backward(upstream, into, **given)
-    into["bias"][:] = upstream[-1]
-
-
-def unscaled(outputs, targets, samples, *, empty):
-    loss, upstream = mean_squared_error(outputs, targets, samples, empty=empty)
-    return loss, upstream * samples
-
-
-@pytest.mark.parametrize(("activation", "table", "name", "wrong"), [
-    ("relu", ACTIVATIONS, "relu", replace(ACTIVATIONS["relu"], backward=flipped)),
-    ("tanh", ACTIVATIONS, "tanh", replace(ACTIVATIONS["tanh"], backward=unsquared)),
-    ("gelu", ACTIVATIONS, "gelu", replace(ACTIVATIONS["gelu"], backward=without_inner_derivative)),
-    ("tanh", LOSSES, "mean_squared_error", unscaled),
-    ("tanh", vars(sys.modules["zerosim.models.mlp"]), "linear", replace(linear, backward=last_bias_only)),
-])
-def test_a_planted_wrong_derivative_is_caught(monkeypatch, activation, table, name, wrong):
-    network = {"widths": [3, 4, 2], "activation": activation, "loss": "mean_squared_error",
-               "batches": [3, 2], "elsewhere": 1, "seed": 1}
-    check_gradients(Case(**network))
-    monkeypatch.setitem(table, name, wrong)
-    with pytest.raises(AssertionError, match="Not equal to tolerance"):
-        check_gradients(Case(**network))
 
 
 @pytest.mark.parametrize(("activation", "loss", "value", "first", "second"), [
@@ -231,31 +148,6 @@ def test_a_tape_holds_no_weights_and_activations_die_as_backward_passes(
     assert living.most == min(count, 2)
     with pytest.raises(CollectiveError, match=r"backward of layers.0: forward has not run for it"):
         tape.backward(first, weights, upstreams)
-
-
-def test_cross_entropy_is_stable_far_from_zero():
-    outputs = np.array([[1e4, 0.0], [-1e4, 0.0]], np.float32)
-    loss, upstream = cross_entropy(outputs, np.array([0, 0]), 2, empty=np.empty)
-    assert loss.tolist() == [5000.0]
-    assert upstream.tolist() == [[0.0, 0.0], [-0.5, 0.5]]
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_gelu_is_the_ramp_far_from_zero(dtype):
-    x = np.array([[-1e10, 0.0, 1e10]], dtype)
-    y, into = np.empty_like(x), {"x": np.empty_like(x)}
-    gelu_forward(x, out=y, empty=np.empty)
-    gelu_backward(np.ones_like(x), into, empty=np.empty, x=x.copy())
-    assert y.tolist() == [[0.0, 0.0, 1e10]]
-    assert into["x"].tolist() == [[0.0, 0.5, 1.0]]
-
-
-@settings(max_examples=25)
-@given(networks)
-def test_the_same_inputs_give_the_same_bits(network):
-    (loss, gradients), (again, repeated) = (Case(**network, dtype="f4").run() for _ in range(2))
-    assert loss.tobytes() == again.tobytes()
-    assert [g.tobytes() for g in gradients] == [g.tobytes() for g in repeated]
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])

@@ -1,6 +1,5 @@
 """Transformers by every stage: equal bits, bytes by hand, dropout and recomputation, and what must be caught."""
 
-from collections import Counter
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -12,15 +11,12 @@ from safetensors.numpy import load_file
 from tests.hunt.draw import Drawn
 from tests.hunt.under_mpi import judge_under_mpi
 from tests.transformers import counts, gpt2_most_alive, outcome, prepared, scenario, tokens, unit_counts
-from zerosim.autograd.operations import attention
-from zerosim.autograd.operations.attention import causal_attention, causal_self_attention
 from zerosim.autograd.operations.linear import affine
 from zerosim.autograd.player import Player
 from zerosim.autograd.tape import Tape
 from zerosim.cli import main
 from zerosim.figures.shapes import expected as expected_memory
 from zerosim.models.transformer import TransformerShape, transformer
-from zerosim.numerics import draws
 from zerosim.scenario.sections import STAGE_KEYS, Variant
 from zerosim.stages.replica import Replica
 from zerosim.training.collect import continued
@@ -246,20 +242,6 @@ def test_dropout_that_counts_from_each_ranks_first_micro_batch_is_caught(monkeyp
     assert outcome(stages=("zero2",), order="exact", same_bits_on=(1,)).failures == []
 
 
-def test_a_sample_is_dropped_alike_in_micro_batches_of_any_size():
-    """All numbers that are drawn for a step are those of its samples, whoever has them."""
-    def drawn(micro_batch, micro_batches):
-        seen = Counter()
-        for number in range(micro_batches):
-            out = np.empty((micro_batch, 5, 6), np.float32)
-            draws.uniform(3, 1, out, number, 2, 4)
-            seen.update(sample.tobytes() for sample in out)
-        return seen
-
-    assert drawn(1, 8) == drawn(2, 4) == drawn(8, 1)
-    assert len(drawn(1, 8)) == 8
-
-
 # Recomputation.
 
 
@@ -320,39 +302,6 @@ def test_operations_are_six_for_each_weight_and_token_and_eight_with_recomputati
 
 
 # What a model computes.
-
-
-@pytest.mark.parametrize("keys", [{}, LLAMA], ids=["gpt2", "llama"])
-def test_a_token_does_not_see_those_after_it(keys):
-    seen_too_early(keys)
-
-
-@pytest.mark.parametrize("keys", [{}, LLAMA], ids=["gpt2", "llama"])
-def test_a_mask_that_lets_a_token_see_the_next_is_caught(monkeypatch, keys):
-    monkeypatch.setattr(attention, "hidden", lambda tokens, dtype: np.triu(np.full((tokens,) * 2, -np.inf, dtype), 2))
-    with pytest.raises(AssertionError, match="sees"):
-        seen_too_early(keys)
-
-
-def seen_too_early(keys):
-    (config,) = prepared(stages=("ddp",), **keys).rows
-    random = np.random.default_rng(0)
-    weights = {unit: random.standard_normal(unit.count) for unit in config.model.units}
-    x = random.integers(0, 7, (2, 5))
-
-    def outputs(x):
-        tape, found = Tape(lowest=len(config.model.layers)), [x]
-        for unit in config.model.forward_units:
-            found = tape.forward(unit, weights[unit], found)
-        return found[0]
-
-    before = outputs(x)
-    for place in range(1, 5):
-        other = x.copy()
-        other[:, place:] = (other[:, place:] + 1) % 7
-        after = outputs(other)
-        assert after[:, :place].tobytes() == before[:, :place].tobytes(), f"a token before place {place} sees it"
-        assert not np.allclose(after[:, place:], before[:, place:])
 
 
 def gradients(keys, weights, dtype="f8"):
@@ -525,24 +474,6 @@ def test_a_tied_gradient_that_only_the_ranks_forget_is_caught(monkeypatch):
     found = outcome(stages=("zero2",), **TIED)
     assert any(what.startswith("bits differ") for _, what in found.failures)
     assert outcome(stages=("zero2",)).failures == []
-
-
-def test_attention_of_one_head_of_keys_for_all_is_attention_of_copies_of_it():
-    """Grouped queries are what they are said to be: as if each group's key and value were there several times."""
-    random = np.random.default_rng(4)
-    q = random.standard_normal((2, 5, 12))
-    k, v = random.standard_normal((2, 2, 5, 6))
-
-    def repeated(array):
-        return np.repeat(array.reshape(2, 5, 3, 2), 2, axis=2).reshape(2, 5, 12)
-
-    y, z, w = (np.empty_like(q) for _ in range(3))
-    causal_attention.forward(q, k, v, out=y, empty=np.empty, heads=6, key_value_heads=3)
-    causal_attention.forward(q, repeated(k), repeated(v), out=z, empty=np.empty, heads=6, key_value_heads=6)
-    np.testing.assert_allclose(y, z, rtol=1e-13)
-    causal_self_attention.forward(
-        np.concatenate([q, repeated(k), repeated(v)], axis=-1), out=w, empty=np.empty, heads=6)
-    assert w.tobytes() == z.tobytes()
 
 
 def test_what_tied_embeddings_hold_back_waits_for_frozen_units_too():
