@@ -15,7 +15,7 @@ from tests.training import labelled, run, scenario
 from zerosim.cli import main
 from zerosim.scenario import load
 from zerosim.show import columns
-from zerosim.show.notebook.outcome import compared
+from zerosim.show.notebook import compared
 from zerosim.show.page import sections
 
 

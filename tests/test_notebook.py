@@ -12,7 +12,7 @@ import zerosim as zs
 from tests.pages import HOSTILE
 from zerosim.cli import main
 from zerosim.errors import LaunchError, ScenarioError, UsageError
-from zerosim.show.notebook.outcome import ShownOutcome, compared, override, shown_outcome
+from zerosim.show.notebook import ShownOutcome, compared, override, shown_outcome
 from zerosim.show.run_document import RunDocument
 
 SMALL = """

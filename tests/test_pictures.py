@@ -12,7 +12,7 @@ from tests import pictures
 from tests.pictures import ROOT, TABLES, faults, records
 from zerosim.scenario import load, resolved
 from zerosim.show import run
-from zerosim.show.notebook.outcome import compared
+from zerosim.show.notebook import compared
 from zerosim.show.run_document import runs_of
 
 

@@ -18,8 +18,7 @@ from zerosim.plan.page import drawn, plan_page, row_of, table, thinned
 from zerosim.plan.table import legend, machine, names_of
 from zerosim.plan.timed import HostMemory
 from zerosim.show.page.drawings import Drawings
-from zerosim.show.page.pictures import KIND_COLOURS
-from zerosim.show.page.plan_pictures import peaks
+from zerosim.show.page.pictures import KIND_COLOURS, peaks
 from zerosim.words import common_unit, in_unit
 
 ROOT = Path(__file__).parents[1]

@@ -18,7 +18,7 @@ from zerosim.scenario import Check
 from zerosim.scenario.sections import Variant
 from zerosim.show.document import document
 from zerosim.show.legend import STATE_BARS
-from zerosim.show.notebook.outcome import compared
+from zerosim.show.notebook import compared
 from zerosim.show.table import show_run
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent

@@ -9,8 +9,8 @@ import pytest
 from zerosim.cli import main
 from zerosim.errors import UsageError
 from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, OUT, RankStep, Span, Trace
+from zerosim.show.schedule_svg import BAR, COLOURS, step_picture
 from zerosim.show.step import events_of
-from zerosim.show.step_svg import BAR, COLOURS, step_picture
 from zerosim.stages import STAGES, zero3
 from zerosim.teach.grading.recorded import recorded_stage, recorded_step
 

@@ -9,12 +9,9 @@ from zerosim.errors import UsageError
 from zerosim.files import write_text
 from zerosim.jobs.schedules import MOST_RANKS, check_root, check_served, is_stage, stage_step
 from zerosim.show import algorithms_table
-from zerosim.show.page.page import schedule_page, step_page
-from zerosim.show.schedule import Schedule, schedule_document, scheduled
-from zerosim.show.schedule_svg import schedule_picture
-from zerosim.show.schedule_text import show_schedule
-from zerosim.show.step import RecordedStep, show_step
-from zerosim.show.step_svg import step_picture
+from zerosim.show.film import shown_schedule, shown_step
+from zerosim.show.schedule import scheduled
+from zerosim.show.shown import Shown
 from zerosim.stages import STAGES
 from zerosim.teach.grading.variants import by_contract
 from zerosim.teach.proofs.subject import files_of, named_subject, with_hosts
@@ -57,35 +54,24 @@ def main(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--svg: found {arguments.svg!r}; give a name that ends in .svg")
     if arguments.list:
         return show_table(arguments)
-    if is_stage(arguments.subject):
-        for flag, given in (
-                ("root", arguments.root), ("as", arguments.collective), ("ranks-per-host", arguments.ranks_per_host)):
-            if given is not None:
-                raise UsageError(f"remove --{flag}: it is for a collective, not for a stage")
-        return show_stage(arguments, stage_step(arguments.subject, arguments.ranks or 4, **groups(arguments)))
-    if groups(arguments):
+    of_stage = is_stage(arguments.subject)
+    if groups(arguments) and not of_stage:
         raise UsageError("remove --shard-ranks and --secondary-ranks: they are for a stage, not for a collective")
-    return show_run(arguments)
+    found = shown_stage(arguments) if of_stage else shown_collective(arguments)
+    found.show(standard_output(arguments))
+    if arguments.html:
+        write_text(arguments.html, found.page().html)
+    if arguments.svg:
+        write_text(arguments.svg, found.picture().svg)
+    if arguments.json:
+        write_json(arguments.json, found.document)
+    return 0 if found.passed else 1
 
 
 def groups(arguments: argparse.Namespace) -> dict[str, int]:
     """The given keys of [parallel] that set groups of ranks."""
     given = {key: getattr(arguments, key) for key in ("shard_ranks", "secondary_ranks")}
     return {key: value for key, value in given.items() if value is not None}
-
-
-def show_stage(arguments: argparse.Namespace, found: RecordedStep) -> int:
-    last = len(found.events)
-    if arguments.round is not None and not 1 <= arguments.round <= last:
-        raise UsageError(f"--round {arguments.round}: {found.title} has events 1 to {last}")
-    show_step(standard_output(arguments), found, arguments.round)
-    if arguments.html:
-        write_text(arguments.html, step_page(found, (arguments.round or 1) - 1))
-    if arguments.svg:
-        write_text(arguments.svg, step_picture(found, arguments.round))
-    if arguments.json:
-        write_json(arguments.json, found.document())
-    return 1 if found.fault else 0
 
 
 def show_table(arguments: argparse.Namespace) -> int:
@@ -100,25 +86,28 @@ def show_table(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def show_run(arguments: argparse.Namespace) -> int:
+def shown_collective(arguments: argparse.Namespace) -> Shown:
     size = arguments.ranks or 4
     subject = with_hosts(
         by_contract(named_subject(arguments.subject, arguments.collective, list(STAGES))), arguments.ranks_per_host)
     check_served(subject, size)
     check_root(subject, size, arguments.root)
     schedule = scheduled(subject, size, arguments.root or 0)
-    check_round(schedule, arguments.round)
-    show_schedule(standard_output(arguments), schedule, arguments.round)
-    if arguments.html:
-        write_text(arguments.html, schedule_page(schedule, arguments.round or 0))
-    if arguments.svg:
-        write_text(arguments.svg, schedule_picture(schedule, arguments.round))
-    if arguments.json:
-        write_json(arguments.json, schedule_document(schedule))
-    return 1 if schedule.faults else 0
-
-
-def check_round(schedule: Schedule, only: int | None) -> None:
     last = len(schedule.states) - 1
-    if only is not None and only > last:
-        raise UsageError(f"--round {only}: {schedule.title} has rounds 1 to {last}; 0 is the start")
+    check_round(arguments, 0, last, f"{schedule.title} has rounds 1 to {last}; 0 is the start")
+    return shown_schedule(schedule, arguments.round)
+
+
+def shown_stage(arguments: argparse.Namespace) -> Shown:
+    for flag, given in (
+            ("root", arguments.root), ("as", arguments.collective), ("ranks-per-host", arguments.ranks_per_host)):
+        if given is not None:
+            raise UsageError(f"remove --{flag}: it is for a collective, not for a stage")
+    found = stage_step(arguments.subject, arguments.ranks or 4, **groups(arguments))
+    check_round(arguments, 1, len(found.events), f"{found.title} has events 1 to {len(found.events)}")
+    return shown_step(found, arguments.round)
+
+
+def check_round(arguments: argparse.Namespace, first: int, last: int, found: str) -> None:
+    if arguments.round is not None and not first <= arguments.round <= last:
+        raise UsageError(f"--round {arguments.round}: {found}")

@@ -15,9 +15,9 @@ from zerosim.plan.table import legend, machine, names_of, not_judged, sentence, 
 from zerosim.scenario import resolved
 from zerosim.show.document import plain, trace_document
 from zerosim.show.grid import Column
-from zerosim.show.page import origins, plan_pictures, sections, step_pictures, vega
+from zerosim.show.page import markup, origins, pictures, sections, step_pictures, vega
 from zerosim.show.page.drawings import Drawings
-from zerosim.show.page.markup import Markup, element, joined
+from zerosim.show.page.markup import Markup, element, joined, scrolling, section
 from zerosim.show.page.page import columns, html_document, own
 from zerosim.show.run_document import RowDocument
 from zerosim.words import common_unit, ignored_in_words, in_unit
@@ -39,11 +39,11 @@ def plan_page(plan: Plan, command: str) -> str:
     several = len({row.config.ranks for row in plan.rows}) > 1
     content = [head(plan), table(plan, names), scaling(plan) if several else joined(), sections.step(rows, drawings),
                origin(plan, command)]
-    specs = drawings.for_a_page() | {"peaks": plan_pictures.peaks(rows, device_bytes)}
-    values = drawings.values | {"peaks": plan_pictures.peak_values(rows)}
+    specs = drawings.for_a_page() | {"peaks": pictures.peaks(rows, device_bytes)}
+    values = drawings.values | {"peaks": pictures.peak_values(rows)}
     if several:
-        curve = plan_pictures.scaling_values([(row.name, row.config.ranks, row.tokens_per_second) for row in plan.rows])
-        specs |= {"scaling": plan_pictures.scaling(curve)}
+        curve = pictures.scaling_values([(row.name, row.config.ranks, row.tokens_per_second) for row in plan.rows])
+        specs |= {"scaling": pictures.scaling(curve)}
         values |= {"scaling": curve}
     used = {"timeline", "memory", "kept", "peaks", "scaling"}
     data = {
@@ -118,22 +118,17 @@ def facts(plan: Plan, names: Sequence[str]) -> Markup:
 def lines(plan: Plan, names: Sequence[str]) -> Markup:
     """The table: a line for each row."""
     shown = [*columns_of(plan.rows), *between_hosts(plan.rows)]
-    headings = [element("th", heading.replace("\n", " "), scope="col") for heading in ("row", *(
-        each.heading for each in shown))]
-    found = [
-        element("tr", element("th", name, scope="row"), *(
-            element("td", str(each.cells[at]), data_heading=each.heading.replace("\n", " ")) for each in shown))
-        for at, name in enumerate(names)
-    ]
-    return element("table", element("thead", element("tr", *headings)), element("tbody", *found), class_="rows")
+    heads = ["row", *(each.heading.replace("\n", " ") for each in shown)]
+    return markup.table([[name, *(str(each.cells[at]) for each in shown)] for at, name in enumerate(names)], heads,
+                        class_="rows", labelled=True)
 
 
 def table(plan: Plan, names: Sequence[str]) -> Markup:
     """The section with a line for each row, its bound, and its memory by kind."""
     meanings = "; ".join(f"{word}: {meaning}" for word, meaning in legend(plan.rows))
     undrawn = f"Pictures have the first {MOST_DRAWN} of these {len(names)} rows."
-    return sections.section(
-        "table", "Memory and time of each row", sections.scrolling(lines(plan, names)),
+    return section(
+        "table", "Memory and time of each row", scrolling(lines(plan, names)),
         element("p", meanings, class_="legend"), facts(plan, names),
         *(element("p", words) for words in ignored_in_words(
             (name, row.config.ignored) for name, row in zip(names, plan.rows, strict=True))),
@@ -155,14 +150,14 @@ def between_hosts(rows: Sequence[PlannedRow]) -> list[Column]:
 def scaling(plan: Plan) -> Markup:
     """The speed of a device by the number of ranks."""
     what = unit_of_data(plan.rows[0])
-    return sections.section("scaling", "On more ranks", sections.picture(
+    return section("scaling", "On more ranks", sections.picture(
         "scaling", f"{what} a second on each device, by the number of ranks", {"scaling": "scaling"},
         {"row": "row", "ranks": "ranks", "speed": f"{what} a second and device"}))
 
 
 def origin(plan: Plan, command: str) -> Markup:
     """The command and the scenario, with every default filled in."""
-    return sections.section(
+    return section(
         "origin", "How to reproduce it", element("p", "This was planned by"), element("pre", command),
         element("details", element("summary", "the scenario as resolved"),
                 element("pre", origins.toml(resolved(plan.scenario)), class_="scenario")))

@@ -4,7 +4,7 @@
     table, timeline           the terminal
     page/                     the page that needs no network, and its pictures
     schedule, step            a collective round by round, a stage event by event
-    shown, notebook/          objects that display themselves
+    shown, film, notebook     objects that display themselves
 
 The functions below are those of `zerosim`. They import the rest when they are called: `import zerosim` stays light.
 A notebook has one process: under a launcher `zs.run` refuses and names `zerosim run`.
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from zerosim.collectives import Algorithm
     from zerosim.scenario import Scenario
-    from zerosim.show.notebook.outcome import ShownOutcome
+    from zerosim.show.notebook import ShownOutcome
     from zerosim.show.shown import Shown
     from zerosim.stages import Stage
 
@@ -45,7 +45,7 @@ def run(
     >>> [(row["name"], row["kept_bytes"]) for row in outcome.rows()]
     [('DDP', 143520), ('Stage III', 71760)]
     """
-    from zerosim.show.notebook.outcome import run_here  # noqa: PLC0415
+    from zerosim.show.notebook import run_here  # noqa: PLC0415
 
     return run_here(scenario, set or {})
 
@@ -65,6 +65,6 @@ def show(
     >>> zs.show("ring.all_reduce", ranks=3)
     <ring.all_reduce on 3 ranks: 4 rounds, 12 messages; PASSED: every rank holds what all_reduce promises>
     """
-    from zerosim.show.notebook.schedule import shown  # noqa: PLC0415
+    from zerosim.show.notebook import shown  # noqa: PLC0415
 
     return shown(collective, ranks, root, claims)

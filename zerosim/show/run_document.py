@@ -21,7 +21,7 @@ from zerosim.stages import STAGES
 from zerosim.verdict.outcome import DoesNotFit, RankMemory
 from zerosim.words import FAR, KEPT, ByteUnit, common_unit, plural
 
-KIND_NAMES = {kind: KEPT.get(kind, kind) for kind in MEMORY_KINDS}
+KIND_NAMES: dict[str, str] = {kind: KEPT.get(kind, kind) for kind in MEMORY_KINDS}
 STEP_LANES = {"computation": 0, "waiting": 0, "collectives": 1, "communication out": 1, "communication in": 2}
 COPIES = 5
 """The lane of copies between tiers of memory, below all others; waits for them are in the step's own lane."""
@@ -110,6 +110,18 @@ class RowDocument:
             for step in self.traced for span in step["spans"] if step["rank"] < (self.drawn or self.ranks)
         ]
         return sorted(found, key=lambda span: (span["rank"], span["lane"], span["begin_ns"], -span["end_ns"]))
+
+    @property
+    def step_ns(self) -> int:
+        """The time of the traced step, from the beginning of the first rank to the end of the last span."""
+        return max((span["end_ns"] for span in self.spans), default=0)
+
+    @property
+    def computing_ns(self) -> float:
+        """The time of computation in the traced step, the mean over its ranks."""
+        computed = [span["end_ns"] - span["begin_ns"] for span in self.spans if span["kind"] == "computation"]
+        total: int = sum(computed)
+        return total / (len({span["rank"] for span in self.spans}) or 1)
 
     @cached_property
     def links(self) -> list[tuple[int, int]]:

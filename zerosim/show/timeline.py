@@ -27,7 +27,7 @@ from rich.text import Text
 from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, IN, OFFLOAD, OUT, WAITING, RankStep, Span, Trace
 from zerosim.show.grid import Column, show_grid, show_words
 from zerosim.show.run_document import RunDocument
-from zerosim.words import short
+from zerosim.words import percentage, short
 
 
 class Letter(NamedTuple):
@@ -139,7 +139,7 @@ def heading(name: str, trace: Trace) -> str:
     found = f"{name}, step {trace.steps[0].step}: {short(duration(trace) / 1e6)} ms"
     if trace.hidden is None:
         return f"{found}, no communication"
-    return f"{found}, {share(trace.hidden)} of communication hidden behind computation"
+    return f"{found}, {percentage(trace.hidden)} of communication hidden behind computation"
 
 
 def lanes(trace: Trace, scale: Scale) -> Iterator[tuple[str, str]]:
@@ -306,7 +306,7 @@ def show_times(console: Console, run: RunDocument) -> None:
         columns += [Column(f"{heading}\nms", [milliseconds(trace.steps, figure) for _, trace in rows])
                     for heading, figure in OF_MEMORY.items()]
     columns.append(Column("collectives\nms", [milliseconds(trace.steps, "communication_ns") for _, trace in rows]))
-    columns.append(Column("hidden\nof it", [share(trace.hidden) for _, trace in rows]))
+    columns.append(Column("hidden\nof it", [percentage(trace.hidden) for _, trace in rows]))
     console.print()
     show_words(console, "The time of a step", style="bold")
     show_grid(console, [name for name, _ in rows], columns)
@@ -316,11 +316,3 @@ def show_times(console: Console, run: RunDocument) -> None:
 
 def milliseconds(steps: list[RankStep], figure: str) -> str:
     return short(fmean(getattr(step, figure) for step in steps) / 1e6)
-
-
-def share(hidden: float | None) -> str:
-    """
-    >>> share(0.714), share(None)
-    ('71%', '–')
-    """
-    return "–" if hidden is None else f"{100 * hidden:.0f}%"

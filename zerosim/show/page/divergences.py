@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from zerosim.show.page.markup import Markup, element, joined
-from zerosim.show.page.sections import section
+from zerosim.show.page.markup import Markup, element, joined, section, table
 from zerosim.show.run_document import RowDocument, RunDocument
 from zerosim.words import plural
 
@@ -33,13 +32,12 @@ def row_difference(found: dict[str, Any]) -> Markup:
         "distance": f"{found['ulps']:,} ULP",
         **{f"{count:,} elements differ by": f"{bin_} ULP" for bin_, count in found["histogram"].items() if count},
     }
-    lines = [element("tr", element("th", key, scope="row"), element("td", value)) for key, value in facts.items()]
     cause = f"{found['cause'][:1].upper()}{found['cause'][1:]}."
     mine, theirs = found["orders"]
     orders = {first: mine, other: theirs} if mine != theirs else {f"{first} and {other}": mine}
     return element(
         "article", element("h3", f"{first} and {other}"), element("p", "Each has the bits of one process. " + cause),
-        element("table", element("tbody", *lines), class_="facts"),
+        table(facts.items(), class_="facts"),
         *(element("pre", f"{name}: {order}", class_="order") for name, order in orders.items()))
 
 
@@ -57,12 +55,11 @@ def one_divergence(row: RowDocument) -> Markup:
         f"{row.found['compared_with']} holds": f"{first['reference']!r} ({first['reference_bits']})",
         "distance": apart,
     }
-    lines = [element("tr", element("th", key, scope="row"), element("td", value)) for key, value in facts.items()]
     return element(
         "article", element("h3", row.name),
         element("p", element("strong", f"{what}{index}"), f" is the first element that differs, after step "
                 f"{first['step']}.", class_="verdict failed"),
-        element("table", element("tbody", *lines), class_="facts"), *orders(first["order_of_addition"]))
+        table(facts.items(), class_="facts"), *orders(first["order_of_addition"]))
 
 
 def orders(order: dict[str, str] | None) -> Iterator[Markup]:

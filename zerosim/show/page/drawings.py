@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from zerosim.show.activities import activity, in_order, legend_words
 from zerosim.show.page import pictures, step_pictures
 from zerosim.show.page.pictures import PictureValues
-from zerosim.show.page.plan_pictures import with_device
 from zerosim.show.page.vega import Spec
 from zerosim.show.run_document import RowDocument
 from zerosim.words import common_unit
@@ -22,7 +21,7 @@ class Drawings:
         waited = ["wait" for row in rows for span in row.spans if span["waited_ns"]]
         self.activities = in_order([*(activity(span["what"]) for row in rows for span in row.spans), *waited])
         self.lanes = 1 + max((span["lane"] for row in rows for span in row.spans), default=0)
-        self.specs = with_device(self._specs(), device_bytes) if device_bytes else self._specs()
+        self.specs = pictures.with_device(self._specs(), device_bytes) if device_bytes else self._specs()
         self.values = self._values()
 
     def _specs(self) -> dict[str, Spec]:

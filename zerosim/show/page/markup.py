@@ -1,6 +1,8 @@
 """HTML from arbitrary text: strings that are not `Markup` are always escaped."""
 
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from itertools import zip_longest
 
 VOID = {"input", "meta", "br", "img"}
 """Elements without content."""
@@ -41,6 +43,35 @@ def attribute(key: str, value: str | int | bool) -> str:
 def joined(*content: str) -> Markup:
     """All contents, concatenated."""
     return Markup("".join(each if isinstance(each, Markup) else escape(printable(each)) for each in content))
+
+
+def table(
+    lines: Iterable[Sequence[str]], heads: Sequence[str] = (), *, class_: str | bool = False, labelled: bool = False,
+    wrong: Callable[[str], bool] = lambda cell: False,
+) -> Markup:
+    """A table; each line begins with its own heading. Cells are marked if `wrong`; if `labelled`, a narrow page shows
+    the head beside each.
+
+    >>> table([["DDP", "2"]], ["row", "sends"], labelled=True).partition("<tbody>")[2]
+    '<tr><th scope="row">DDP</th><td data-heading="sends">2</td></tr></tbody></table>'
+    """
+    above = [element("thead", element("tr", *(element("th", head, scope="col") for head in heads)))] if heads else []
+    labels = heads[1:] if labelled else ()
+    return element("table", *above, element("tbody", *(
+        element("tr", element("th", name, scope="row"), *(
+            element("td", cell, class_="wrong" if wrong(cell) else False, data_heading=label or False)
+            for label, cell in zip_longest(labels, cells, fillvalue="")))
+        for name, *cells in lines)), class_=class_)
+
+
+def scrolling(content: Markup) -> Markup:
+    """Content that may be wider than the page: it scrolls by itself, by keys too."""
+    return element("div", content, class_="scrolling", tabindex=0)
+
+
+def section(name: str, title: str, *content: str) -> Markup:
+    """A section with its heading; links refer to it by its name."""
+    return element("section", element("h2", title), *content, id=name)
 
 
 def printable(words: str) -> str:

@@ -4,8 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from zerosim.show.page.markup import Markup, element, joined, printable
-from zerosim.show.page.sections import scrolling, section
+from zerosim.show.page.markup import Markup, element, joined, printable, scrolling, section, table
 from zerosim.show.run_document import RunDocument
 from zerosim.words import plural
 
@@ -17,11 +16,8 @@ def origin(run: RunDocument) -> Markup:
         "world": f"{world['kind']}, {plural(world['ranks'], 'rank')}, {world['library']}",
         **{name: str(found) for name, found in run.document["versions"].items()},
     }
-    digests = [
-        element("tr", element("th", row.name, scope="row"),
-                *(element("td", element("code", row.found[f"{what}_sha256"])) for what in ("weights", "optimizer")))
-        for row in run.rows
-    ]
+    digests = [[row.name, *(element("code", row.found[f"{what}_sha256"]) for what in ("weights", "optimizer"))]
+               for row in run.rows]
     command = run.document["command"]
     again = toml(run.scenario)
     prefix = f"mpirun -n {run.ranks} " if world["kind"] == "mpi" else ""
@@ -34,13 +30,8 @@ def origin(run: RunDocument) -> Markup:
                          "with ",
                     element("code", f"{prefix}zerosim run again.toml --report again.html"), "."),
             element("details", element("summary", "again.toml"), element("pre", again, class_="scenario"))]),
-        element("table", element("tbody", *(
-            element("tr", element("th", key, scope="row"), element("td", value)) for key, value in facts.items()
-        )), class_="facts"),
-        element("h3", "SHA-256"),
-        scrolling(element("table", element("thead", element("tr", *(
-            element("th", each, scope="col") for each in ("row", "weights", "optimizer state")))),
-            element("tbody", *digests))))
+        table(facts.items(), class_="facts"), element("h3", "SHA-256"),
+        scrolling(table(digests, ("row", "weights", "optimizer state"))))
 
 
 def toml(scenario: dict[str, Any]) -> str:
@@ -89,13 +80,10 @@ def differences(runs: Sequence[RunDocument]) -> Markup:
     one, other = (flat(run.scenario) for run in runs)
     changed = [(key, one.get(key), other.get(key)) for key in dict.fromkeys([*one, *other])
                if one.get(key) != other.get(key) and key not in ("title", "caption")]
-    lines = [element("tr", element("th", key, scope="row"), *(
-        element("td", json.dumps(each, ensure_ascii=False)) for each in both)) for key, *both in changed]
-    said = element("table", element("thead", element("tr", *(
-        element("th", each, scope="col") for each in ("key", *(run.label for run in runs))))),
-        element("tbody", *lines)) if lines else element("p", "Both have the same scenario, except for titles and "
-                                                             "captions.")
-    return section("differences", "Differences of the scenarios", scrolling(said), element("p", same_bits(runs)))
+    lines = [[key, *(json.dumps(each, ensure_ascii=False) for each in both)] for key, *both in changed]
+    found = table(lines, ("key", *(run.label for run in runs))) if lines else element(
+        "p", "Both have the same scenario, except for titles and captions.")
+    return section("differences", "Differences of the scenarios", scrolling(found), element("p", same_bits(runs)))
 
 
 def same_bits(runs: Sequence[RunDocument]) -> str:

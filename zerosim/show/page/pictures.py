@@ -18,7 +18,7 @@ Messages between two ranks arrive in order in each channel, so the k-th span out
 without numbers on the wire.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zerosim.instruments.memory import MEMORY_KINDS
@@ -65,6 +65,25 @@ def colour(domain: Sequence[str], colours: Sequence[str], title: str | None) -> 
     return {"type": "nominal", "scale": scale, "title": title}
 
 
+def chart(data: str, height: int, **more: Any) -> Spec:
+    """The specification of a picture of named data, as wide as its place."""
+    return {
+        "$schema": VEGA_LITE,
+        "data": {"name": data},
+        "width": "container",
+        "height": height,
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "config": CONFIG,
+        **more,
+    }
+
+
+def distinguished(names: Sequence[str]) -> Spec:
+    """The colour and the shape of the curve of each name."""
+    return {"color": {"field": "row", **colour(names, ROW_COLOURS, None)},
+            "shape": {"field": "row", "type": "nominal", "scale": {"domain": list(names)}, "title": None}}
+
+
 def time_axis(title: str | None) -> Spec:
     """The axis of time between the parameters `begin` and `end`, in milliseconds."""
     return {
@@ -80,27 +99,16 @@ def window(until: int) -> list[Spec]:
     return [{"name": "begin", "value": 0}, {"name": "end", "value": until}]
 
 
-RECT: Spec = {"type": "rect", "clip": True, "aria": False}
-NUMBERED: Spec = {"tooltip": {"field": "number", "type": "quantitative"}}
-AFTER_WAITING: Spec = {"field": "came_ns"}
-
-
 def memory(until: int, most_bytes: int) -> Spec:
     """The memory of a rank in a step, stacked by kind; data `curve`.
 
     A kind's outline has its colour, so that a peak narrower than a pixel can be seen on dark and on white.
     """
     kinds = colour(list(KIND_NAMES.values()), KIND_COLOURS, "kind")
-    return {
-        "$schema": VEGA_LITE,
-        "data": {"name": "curve"},
-        "width": "container",
-        "height": 130,
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "config": CONFIG,
-        "params": window(until),
-        "mark": {"type": "area", "interpolate": "step-after", "clip": True, "aria": False, "strokeWidth": 0.8},
-        "encoding": {
+    return chart(
+        "curve", 130, params=window(until),
+        mark={"type": "area", "interpolate": "step-after", "clip": True, "aria": False, "strokeWidth": 0.8},
+        encoding={
             "x": {"field": "ns", **time_axis("ms since the step began")},
             "y": {"field": "bytes", "type": "quantitative", "stack": "zero",
                   "scale": {"domain": [0, most_bytes], "nice": True},
@@ -109,8 +117,7 @@ def memory(until: int, most_bytes: int) -> Spec:
             "stroke": {"field": "kind", **kinds, "legend": None},
             "order": {"field": "place", "type": "quantitative"},
             "tooltip": [{"field": "kind"}],
-        },
-    }
+        })
 
 
 def curve_values(curve: Sequence[dict[str, int]], until: int) -> PictureValues:
@@ -168,15 +175,9 @@ def partner_values(row: RowDocument, unit: ByteUnit) -> PictureValues:
 
 def bars(title: str, field: str, domain: Sequence[str], colours: Sequence[str], names: Sequence[str]) -> Spec:
     """A bar for each row, in parts by `field`; data `bars`."""
-    return {
-        "$schema": VEGA_LITE,
-        "data": {"name": "bars"},
-        "width": "container",
-        "height": 26 * len(names),
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "config": CONFIG,
-        "mark": {"type": "bar", "aria": False, "stroke": "#0008", "strokeWidth": 0.8},
-        "encoding": {
+    return chart(
+        "bars", 26 * len(names), mark={"type": "bar", "aria": False, "stroke": "#0008", "strokeWidth": 0.8},
+        encoding={
             "y": {"field": "row", "type": "nominal", "sort": list(names),
                   "axis": {"title": None, "labelLimit": 150, "ticks": False, "domain": False}},
             "x": {"field": "bytes", "type": "quantitative",
@@ -184,22 +185,39 @@ def bars(title: str, field: str, domain: Sequence[str], colours: Sequence[str], 
             "color": {"field": field, **colour(domain, colours, None), "legend": {"columns": 3}},
             "order": {"field": "place", "type": "quantitative"},
             "tooltip": [{"field": "row"}, {"field": field}, {"field": "bytes", "format": ",.6~g"}],
-        },
-    }
+        })
 
 
 def kept(rows: Sequence[RowDocument]) -> Spec:
     """The memory that a rank of each row keeps between steps, by kind: the picture of the ZeRO paper's Figure 1."""
-    kinds = [KIND_NAMES[kind] for kind in MEMORY_KINDS[:3]]
-    return bars("kept by a rank between steps", "kind", kinds, KIND_COLOURS, [row.name for row in rows])
+    return by_kind("kept by a rank between steps", MEMORY_KINDS[:3], rows)
+
+
+def by_kind(title: str, kinds: Sequence[str], rows: Sequence[RowDocument]) -> Spec:
+    """A bar for each row, in parts by kind of memory."""
+    return bars(title, "kind", [KIND_NAMES[kind] for kind in kinds], KIND_COLOURS, [row.name for row in rows])
 
 
 def kept_values(rows: Sequence[RowDocument]) -> PictureValues:
     """The bytes of each kind of model state that the fullest rank of each row keeps."""
-    return [
-        {"row": row.name, "kind": KIND_NAMES[kind], "place": place, "bytes": row.fullest["resting_bytes"].get(kind, 0)}
-        for row in rows for place, kind in enumerate(MEMORY_KINDS[:3])
-    ]
+    return kind_values(MEMORY_KINDS[:3], [(row.name, row.fullest["resting_bytes"]) for row in rows])
+
+
+def kind_values(kinds: Sequence[str], rows: Sequence[tuple[str, Mapping[str, int]]]) -> PictureValues:
+    """The bytes of these kinds, from the bottom up, for each named row."""
+    return [{"row": name, "kind": KIND_NAMES[kind], "place": place, "bytes": held.get(kind, 0)}
+            for name, held in rows for place, kind in enumerate(kinds)]
+
+
+def peaks(rows: Sequence[RowDocument], device_bytes: int) -> Spec:
+    """The memory of a rank of each row at the peak, by kind, and a line at the memory of the device."""
+    return beside_device(by_kind("held at the peak", MEMORY_KINDS, rows), "x", device_bytes)
+
+
+def peak_values(rows: Sequence[RowDocument]) -> PictureValues:
+    """The memory of each row and kind at the peak of the step."""
+    return kind_values(MEMORY_KINDS, [
+        (row.name, max(row.curve, key=lambda at: sum(at.get(kind, 0) for kind in MEMORY_KINDS))) for row in rows])
 
 
 COLLECTIVES = {"reduce_scatter": ACTIVITIES["reduce"], "all_reduce": "#f0a04b", "all_gather": ACTIVITIES["gather"],
@@ -233,36 +251,23 @@ def sent_values(rows: Sequence[RowDocument]) -> PictureValues:
 
 def losses(names: Sequence[str], steps: int, logarithmic: bool) -> Spec:
     """The loss of every step, a line for each row or for rows that have the same; data `losses` and `divergences`."""
-    return {
-        "$schema": VEGA_LITE,
-        "data": {"name": "losses"},
-        "width": "container",
-        "height": 240,
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "config": CONFIG,
-        "layer": [
-            {
-                "mark": {"type": "line", "strokeWidth": 2, "point": {"size": 26}},
-                "encoding": {
-                    "x": {"field": "step", "type": "quantitative",
-                          "scale": {"domain": [1, max(steps, 2)], "nice": False},
-                          "axis": {"title": "step", "format": "d", "tickMinStep": 1, "grid": False}},
-                    "y": {"field": "loss", "type": "quantitative", "scale":
-                          {"type": "log", "nice": True} if logarithmic else {"zero": False, "nice": True},
-                        "axis": {"title": "loss", "tickCount": 5}},
-                    "color": {"field": "row", **colour(names, ROW_COLOURS, None)},
-                    "shape": {"field": "row", "type": "nominal", "scale": {"domain": list(names)}, "title": None},
-                    "tooltip": [{"field": "row"}, {"field": "step"}, {"field": "loss", "format": ".9~g"}],
-                },
-            },
-            {
-                "data": {"name": "divergences"},
-                "mark": {"type": "rule", "aria": False, "stroke": "#d0006f", "strokeWidth": 2, "strokeDash": [5, 3]},
-                "encoding": {"x": {"field": "step", "type": "quantitative"},
-                             "tooltip": [{"field": "row"}, {"field": "step", "title": "bits first differ in step"}]},
-            },
-        ],
-    }
+    x = {"field": "step", "type": "quantitative", "scale": {"domain": [1, max(steps, 2)], "nice": False},
+         "axis": {"title": "step", "format": "d", "tickMinStep": 1, "grid": False}}
+    y = {"field": "loss", "type": "quantitative", "axis": {"title": "loss", "tickCount": 5},
+         "scale": {"type": "log", "nice": True} if logarithmic else {"zero": False, "nice": True}}
+    return chart("losses", 240, layer=[
+        {
+            "mark": {"type": "line", "strokeWidth": 2, "point": {"size": 26}},
+            "encoding": {"x": x, "y": y, **distinguished(names), "tooltip": [
+                {"field": "row"}, {"field": "step"}, {"field": "loss", "format": ".9~g"}]},
+        },
+        {
+            "data": {"name": "divergences"},
+            "mark": {"type": "rule", "aria": False, "stroke": PICKED, "strokeWidth": 2, "strokeDash": [5, 3]},
+            "encoding": {"x": {"field": "step", "type": "quantitative"},
+                         "tooltip": [{"field": "row"}, {"field": "step", "title": "bits first differ in step"}]},
+        },
+    ])
 
 
 def loss_curves(rows: Sequence[RowDocument]) -> dict[str, list[float | None]]:
@@ -285,6 +290,51 @@ def divergence_values(rows: Sequence[RowDocument]) -> PictureValues:
     """The step in which the bits of each row first differ."""
     return [{"row": row.name, "step": row.found["first_divergence"]["step"]}
             for row in rows if row.found["first_divergence"]]
+
+
+def beside_device(drawn: Spec, axis: str, device_bytes: int) -> Spec:
+    """A picture of bytes with a line at the memory of the device across the axis of bytes."""
+    held = {key: drawn[key] for key in ("mark", "encoding")}
+    at = {"field": "bytes", "type": "quantitative"}
+    here = {"values": [{"bytes": device_bytes, "of": "device memory"}]}
+    line = {
+        "data": here,
+        "mark": {"type": "rule", "aria": False, "stroke": DEVICE, "strokeWidth": 2, "strokeDash": [6, 3]},
+        "encoding": {axis: at, "tooltip": [{"field": "of"}, {"field": "bytes", "format": ",.6~g"}]},
+    }
+    other, align, baseline, dx = ("y", "right", "top", -4) if axis == "x" else ("x", "left", "bottom", 4)
+    label = {
+        "data": here,
+        "mark": {"type": "text", "aria": False, "align": align, "dx": dx, "baseline": baseline, "fontSize": 11},
+        "encoding": {axis: at, other: {"value": 2}, "text": {"field": "of"}},
+    }
+    return {key: value for key, value in drawn.items() if key not in held} | {"layer": [held, line, label]}
+
+
+def with_device(specs: dict[str, Spec], device_bytes: int) -> dict[str, Spec]:
+    """The specifications with a line at the memory of the device in every picture of memory."""
+    axes = {"memory": "y", "kept": "x"}
+    return {name: beside_device(spec, axes[name], device_bytes) if name in axes else spec
+            for name, spec in specs.items()}
+
+
+def scaling(values: PictureValues) -> Spec:
+    """Speed by the number of ranks, a line for each row; data `scaling`."""
+    names = list(dict.fromkeys(value["row"] for value in values))
+    x = {"field": "ranks", "type": "quantitative", "scale": {"type": "log", "base": 2, "nice": False},
+         "axis": {"title": "ranks", "format": ",d", "values": sorted({value["ranks"] for value in values}),
+                  "grid": False}}
+    y = {"field": "speed", "type": "quantitative", "scale": {"zero": True},
+         "axis": {"title": "a second on each device", "format": "~s", "tickCount": 5}}
+    return chart(
+        "scaling", 240, mark={"type": "line", "strokeWidth": 2, "point": {"size": 40}},
+        encoding={"x": x, "y": y, **distinguished(names), "tooltip": [
+            {"field": "row"}, {"field": "ranks", "format": ","}, {"field": "speed", "format": ",.4~g"}]})
+
+
+def scaling_values(speeds: Sequence[tuple[str, int, float]]) -> PictureValues:
+    """The speed of a device for each row and number of ranks."""
+    return [{"row": row, "ranks": ranks, "speed": speed} for row, ranks, speed in speeds]
 
 
 def above(upper: Spec, lower: Spec, title: str) -> Spec:

@@ -7,22 +7,16 @@ from typing import Any
 from zerosim.show.activities import ACTIVITIES, WORDS, activity, in_order
 from zerosim.show.columns import PAGE, WRONG, facts, shown_in, why_peaks_stay
 from zerosim.show.page.drawings import Drawings
-from zerosim.show.page.markup import Markup, element, joined
+from zerosim.show.page.markup import Markup, element, joined, scrolling, section, table
 from zerosim.show.page.pictures import KIND_COLOURS, loss_curves
-from zerosim.show.page.step_times import step_times
 from zerosim.show.page.textures import swatch
 from zerosim.show.run_document import KIND_NAMES, RowDocument, RunDocument, unit_of
 from zerosim.show.schedule import Schedule
 from zerosim.show.step import RecordedStep
-from zerosim.words import grouped, ignored_in_words, plural
+from zerosim.words import grouped, ignored_in_words, percentage, plural, short
 from zerosim.words import joined as listed
 
 NO_TRACE = "No step of this run was traced. zerosim run SCENARIO --report FILE.html traces the last one."
-
-
-def section(name: str, title: str, *content: str) -> Markup:
-    """A section with its heading; links refer to it by its name."""
-    return element("section", element("h2", title), *content, id=name)
 
 
 def picture(spec: str, about: str, data: dict[str, str], columns: dict[str, str], *, timed: bool = False) -> Markup:
@@ -65,7 +59,7 @@ def failures(run: RunDocument) -> Markup:
     return element("ul", *found, class_="failures") if found else joined()
 
 
-def table(runs: Sequence[RunDocument]) -> Markup:
+def results(runs: Sequence[RunDocument]) -> Markup:
     """A line for each row, the meaning of the columns, and the facts that all rows share."""
     rows = [row for run in runs for row in run.rows]
     why = why_peaks_stay(rows)
@@ -93,24 +87,9 @@ def rows_table(rows: Sequence[RowDocument]) -> Markup:
     unit = unit_of(rows)
     columns = [("bits", [{None: "–", True: "equal", False: "differ"}[row.found["equal"]] for row in rows])]
     columns += [(figure.name(unit), figure.marked(rows, unit)) for figure in shown_in(PAGE, rows)]
-    headings = [element("th", heading, scope="col") for heading in ("row", "", *(name for name, _ in columns))]
-    lines = [
-        element("tr", element("th", row.name, scope="row"), element("td", row.also),
-                *(cell(heading, cells[number]) for heading, cells in columns))
-        for number, row in enumerate(rows)
-    ]
-    return element("table", element("thead", element("tr", *headings)), element("tbody", *lines), class_="rows aliased")
-
-
-def cell(heading: str, words: str) -> Markup:
-    """A cell; a narrow page shows its heading beside it."""
-    wrong = words == "differ" or words.startswith(WRONG)
-    return element("td", words, class_="wrong" if wrong else False, data_heading=heading)
-
-
-def scrolling(content: Markup) -> Markup:
-    """Content that may be wider than the page: it scrolls by itself, by keys too."""
-    return element("div", content, class_="scrolling", tabindex=0)
+    lines = [[row.name, row.also, *(cells[number] for _, cells in columns)] for number, row in enumerate(rows)]
+    return table(lines, ("row", "", *(name for name, _ in columns)), class_="rows aliased", labelled=True,
+                 wrong=lambda cell: cell == "differ" or cell.startswith(WRONG))
 
 
 def verdict_class(document: Mapping[str, Any]) -> str:
@@ -161,9 +140,37 @@ def step(rows: Sequence[RowDocument], drawings: Drawings, about_times: Sequence[
         (("−", "out", "zoom out"), ("+", "in", "zoom in"), ("←", "left", "earlier"), ("→", "right", "later"),
          ("whole step", "all", "the whole step"))
     ), element("span", "", class_="window", aria_live="polite"), class_="buttons")
-    return section("step", "A step in time", *notes, step_times(rows), keys,
+    return section("step", "A step in time", *notes, step_times(traced), keys,
                    legends(drawings) if traced else joined(), kinds(),
                    element("div", chooser, buttons, class_="controls"), element("div", *cards, class_="cards"))
+
+
+def step_times(traced: Sequence[RowDocument]) -> Markup:
+    """The bytes and the time of each row relative to the first, and a table of times; empty if no step was traced."""
+    if not traced:
+        return joined()
+    lines = [[row.name, *(short(ns / 1e6) for ns in (row.step_ns, row.computing_ns, row.step_ns - row.computing_ns)),
+              percentage(row.hidden)] for row in traced]
+    heads = ("row", "step, ms", "computes, ms", "not computing, ms", "communication overlapped")
+    return element("div", *(element("p", compared(traced[0], other), class_="answer") for other in traced[1:]),
+                   scrolling(table(lines, heads, class_="rows", labelled=True)))
+
+
+def compared(first: RowDocument, other: RowDocument) -> str:
+    """A sentence on the bytes and the time of a row relative to the first one."""
+    ratios = []
+    if first.sent_bytes:
+        ratios.append(f"sends {other.sent_bytes / first.sent_bytes:.2f}× the bytes")
+    if first.step_ns:
+        ratios.append(f"takes {other.step_ns / first.step_ns:.2f}× the time")
+    of = f" of {first.name}" if ratios else ""
+    return f"{other.name} {' and '.join(ratios)}{of}: " + (
+        "nothing is communicated." if other.hidden is None else f"{overlapped(other)}.")
+
+
+def overlapped(row: RowDocument) -> str:
+    """The overlapped share of a row's communication, in words."""
+    return "" if row.hidden is None else f"{percentage(row.hidden)} of its communication is overlapped"
 
 
 def legends(drawings: Drawings) -> Markup:
@@ -203,9 +210,8 @@ def card(number: int, row: RowDocument) -> Markup:
     curve = picture(
         "memory", f"{row.name}: memory of rank {rank} by kind in a step", {"curve": f"curve-{number}"}, CURVE_COLUMNS,
         timed=True)
-    hidden = "" if row.hidden is None else f"{row.hidden:.0%} of its communication is overlapped"
     return element(
-        "article", element("h3", row.name, element("small", hidden)), timeline if row.spans else joined(),
+        "article", element("h3", row.name, element("small", overlapped(row))), timeline if row.spans else joined(),
         element("h4", f"memory of rank {rank}, which holds the most"), curve, id=f"row-{number}")
 
 

@@ -6,25 +6,14 @@ from itertools import pairwise
 from typing import Any
 
 from zerosim.show.activities import ACTIVITIES, activity, is_paler
-from zerosim.show.page.pictures import (
-    AFTER_WAITING,
-    CONFIG,
-    GAP,
-    LANE,
-    NUMBERED,
-    PICKED,
-    RECT,
-    SIDE,
-    TALL,
-    VEGA_LITE,
-    PictureValues,
-    colour,
-    time_axis,
-    window,
-)
+from zerosim.show.page.pictures import GAP, LANE, PICKED, SIDE, TALL, PictureValues, chart, colour, time_axis, window
 from zerosim.show.page.textures import PALER, TEXTURES, WAITING
 from zerosim.show.page.vega import Spec
 from zerosim.show.run_document import NO_UNIT, RowDocument
+
+RECT: Spec = {"type": "rect", "clip": True, "aria": False}
+NUMBERED: Spec = {"tooltip": {"field": "number", "type": "quantitative"}}
+AFTER_WAITING: Spec = {"field": "came_ns"}
 
 
 def lane_tops(lanes: int) -> list[int]:
@@ -60,28 +49,22 @@ def timeline(activities: Sequence[str], other: str, ranks: int, lanes: int, unti
     named = {"legend": {"labelExpr": f"datum.label == 'other' ? {json.dumps(other)} : datum.label"}}
     hue = {"color": {"field": "activity", **colour(activities, [ACTIVITIES[each] for each in activities], None),
                      **(named if other != "other" else {})}}
-    return {
-        "$schema": VEGA_LITE,
-        "data": {"name": "spans"},
-        "width": "container",
-        "height": ranks * height + 3,
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "config": CONFIG,
-        "params": [*window(until), {"name": "picked", "value": -1}, {"name": "current", "value": -1},
-                   {"name": "room", "expr": "width"}],
-        "transform": [
+    return chart(
+        "spans", ranks * height + 3,
+        params=[*window(until), {"name": "picked", "value": -1}, {"name": "current", "value": -1},
+                {"name": "room", "expr": "width"}],
+        transform=[
             {"calculate": pixels("datum.rank", "datum.lane"), "as": "top"},
             {"calculate": f"datum.kind == 'collectives' ? datum.top + {2 * LANE + 1} : "
                           + pixels("datum.rank", "datum.lane", 1), "as": "bottom"},
             {"calculate": "datum.begin_ns + datum.waited_ns", "as": "came_ns"},
         ],
-        "layer": [
+        layer=[
             *span_layers(box, hue),
             texture_layer(box, [each for each in activities if each in TEXTURES]),
             label_layer(box, pixels("datum.rank", "datum.lane", 0.5)),
             *picked_layers(box, pixels("datum.source", "datum.out", 0.5), pixels("datum.to", "datum.in", 0.5)),
-        ],
-    }
+        ])
 
 
 LANE_WORDS = ("rank {} computes", "sends", "receives", "sends beside", "receives beside", "offloads")

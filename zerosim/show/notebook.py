@@ -1,8 +1,15 @@
-"""A run for the Python prompt and for notebooks: its verdict, its figures as plain rows, its pictures, its page."""
+"""Objects for notebooks and the Python prompt: they display themselves, offline, and print well.
+
+A result knows no terminal and no picture. The HTML of several cells is one page, so a cell has no styles, scripts or
+names of its own. SVG inside it would share its `clip0` and its `text{…}` with all others: pictures are images that
+contain their data, and whole pages are in frames.
+
+A run has its verdict, its figures as plain rows, its pictures and its page.
+"""
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -10,18 +17,24 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from zerosim.collectives import Algorithm
 from zerosim.errors import LaunchError, UsageError
 from zerosim.jobs import Request, load_job
+from zerosim.jobs.schedules import MOST_RANKS, check_root, check_served, is_stage, is_step, stage_step, step_of
 from zerosim.scenario import Scenario, Source
 from zerosim.show.collectives import show_collectives
 from zerosim.show.columns import FIGURES, MEASURED
+from zerosim.show.film import shown_schedule, shown_step
 from zerosim.show.page.drawings import Drawings
 from zerosim.show.page.page import excerpt, page
 from zerosim.show.page.vega import Spec, svg
 from zerosim.show.run_document import KIND_NAMES, RowDocument, RunDocument
+from zerosim.show.schedule import scheduled
 from zerosim.show.shown import Page, Picture, Shown, printed
 from zerosim.show.table import show_run
+from zerosim.stages import Stage
 from zerosim.teach.proofs.programs import CollectivesOutcome
+from zerosim.teach.proofs.subject import named_subject, subject
 from zerosim.training.program import Silent
 from zerosim.verdict.outcome import Outcome
 from zerosim.words import joined
@@ -189,3 +202,24 @@ def traced(row: RowDocument) -> list[dict[str, Any]]:
     """Every traced step of every rank."""
     found: list[dict[str, Any]] = (row.found.get("trace") or {"steps": []})["steps"]
     return found
+
+
+def shown(
+    collective: str | Algorithm | Stage | Callable[..., Any], ranks: int, root: int | None, claims: str | None
+) -> Shown:
+    """The schedule of a named algorithm, or of a function, or a step of a stage, on `ranks` ranks."""
+    if type(ranks) is not int or not 1 <= ranks <= MOST_RANKS:
+        raise UsageError(f"ranks={ranks!r}: a schedule is drawn for 1 to {MOST_RANKS} ranks")
+    if isinstance(collective, str) and is_stage(collective):
+        if root is not None or claims is not None:
+            raise UsageError("remove root and claims: they are for a collective, not for a stage")
+        return shown_step(stage_step(collective, ranks))
+    if is_step(collective):
+        return shown_step(step_of(collective, ranks))
+    if not isinstance(collective, str | Algorithm) and not callable(collective):
+        raise UsageError(f"found {collective!r}; give the name of an algorithm, FILE.py:FUNCTION, or a function")
+    assert not isinstance(collective, Stage)
+    asked = named_subject(collective, claims) if isinstance(collective, str) else subject(collective, claims)
+    check_served(asked, ranks)
+    check_root(asked, ranks, root)
+    return shown_schedule(scheduled(asked, ranks, root or 0))
