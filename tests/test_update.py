@@ -1,6 +1,9 @@
 """The update of a unit: each element by the published formula, on any stretch, in any piece, padded or not."""
 
 import math
+import tracemalloc
+from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -30,6 +33,10 @@ SKIPPED = 1
 def rule(name, precision="fp64", decay=0.5, biases=False, epsilon=1e-4):
     h = Hyperparameters(9.0, (0.7, 0.9), epsilon, 0.6, decay)
     return UpdateRule(OPTIMIZERS[name], h, RATES, PRECISIONS[precision], biases)
+
+
+def slots(name, count):
+    return {slot: np.zeros(count, np.float32) for slot in OPTIMIZERS[name].slots}
 
 
 def drawn(dtype="f8", updates=3):
@@ -106,7 +113,7 @@ def test_three_updates_have_the_bits_of_an_independent_optimizer(name):
     (weights, *gradients), h = drawn("f4"), Hyperparameters(0.25, (0.7, 0.9), 1e-4, 0.6)
     keys = SimpleNamespace(betas=h.betas, epsilon=h.epsilon, momentum=h.momentum)
     ours, theirs, (m, v) = weights.copy(), weights.copy(), np.zeros((2, UNIT.count), np.float32)
-    held = {slot: np.zeros(UNIT.count, np.float32) for slot in OPTIMIZERS[name].slots}
+    held = slots(name, UNIT.count)
     for count, gradient in enumerate(gradients, start=1):
         OPTIMIZERS[name].update(ours, gradient, held, count, h)
         theirs -= independent.DIFFERENCE[name](keys, gradient, m, v, h.learning_rate, count)
@@ -159,11 +166,56 @@ def test_published_updates_move_the_master_copy_as_updates_do(name, precision):
 @pytest.mark.parametrize("count", [1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE + 1])
 def test_every_element_is_updated_however_many_there_are(name, count):
     weights, gradient = np.ones((2, count), np.float32)
-    held = {slot: np.zeros(count, np.float32) for slot in OPTIMIZERS[name].slots}
+    held = slots(name, count)
     OPTIMIZERS[name].update(weights, gradient, held, 1, Hyperparameters(0.25))
     for array in (weights, *held.values()):
         assert np.unique(array).size == 1
     assert weights[0] != 1.0
+
+
+def check_cuts(name, count):
+    """Three steps on the whole vector and three on its cuts must leave the same bytes."""
+    random, h = np.random.default_rng(count), Hyperparameters(0.1, (0.7, 0.9), 1e-4, 0.6, 0.5)
+    whole, *gradients = random.standard_normal((4, count), np.float32)
+    pieces, (held, held_in_pieces) = whole.copy(), (slots(name, count) for _ in range(2))
+    edges = [0, *sorted(random.integers(0, count, 5)), count]
+    for step, gradient in enumerate(gradients, start=1):
+        before = gradient.tobytes()
+        OPTIMIZERS[name].update(whole, gradient, held, step, h)
+        for start, stop in pairwise(edges):
+            cut = slice(start, stop)
+            of_cut = {slot: array[cut] for slot, array in held_in_pieces.items()}
+            OPTIMIZERS[name].update(pieces[cut], gradient[cut], of_cut, step, h)
+        assert gradient.tobytes() == before
+    assert same((whole, held), (pieces, held_in_pieces)), "cuts changed the weights"
+
+
+@optimizers
+@pytest.mark.parametrize("count", [37, 1000, 2 * PIECE + 13])
+def test_however_a_vector_is_cut_its_bits_come_out_the_same(name, count):
+    check_cuts(name, count)
+
+
+def test_an_optimizer_that_looks_beyond_its_element_is_caught(monkeypatch):
+    def normalised(g, *, t, h, a, b):
+        a[:] = h.learning_rate * g / np.abs(g).max()
+
+    monkeypatch.setitem(OPTIMIZERS, "sgd", replace(OPTIMIZERS["sgd"], formula=normalised))
+    with pytest.raises(AssertionError, match="cuts changed the weights"):
+        check_cuts("sgd", 100)
+
+
+@optimizers
+def test_an_update_needs_little_memory_besides(name):
+    weights, gradient = np.zeros((2, 4_000_000), np.float32)
+    held = slots(name, len(weights))
+    tracemalloc.start()
+    try:
+        OPTIMIZERS[name].update(weights, gradient, held, 1, Hyperparameters(weight_decay=0.1))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 0 < peak < 1_000_000
 
 
 @optimizers
@@ -174,7 +226,7 @@ def test_a_nan_of_any_kind_at_any_place_becomes_the_one_nan(name, place, factor)
     def after(nan):
         weights, gradient = np.ones((2, 37), np.float32)
         gradient[place] = nan
-        held = {slot: np.zeros(37, np.float32) for slot in OPTIMIZERS[name].slots}
+        held = slots(name, 37)
         OPTIMIZERS[name].update(weights, gradient, held, 1, Hyperparameters(gradient_factor=factor))
         return weights, held
 
