@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.choosing import Choice, affordable
-from tests.mutants.exchange import exchange, functions_by_file
 from tests.mutants.judging import Known
 from tests.mutants.modules import mutated_modules
 from tests.mutants.mutations import Mutant, mutants, sample
@@ -214,26 +213,6 @@ def test_a_sample_depends_on_the_seed_and_the_lines_alone(tmp_path):
     assert len({mutant.line for mutant in first}) == 10
     there = sample({"moved.py": [replace(mutant, module="here.py") for mutant in moved]}, 10, "0")
     assert {mutant.key for mutant in there} == {mutant.key for mutant in first}
-
-
-def made(factor):
-    def times(number):
-        return number * factor
-
-    return times
-
-
-def test_code_is_exchanged_in_functions_made_before():
-    def plain(number):
-        return number + 1
-
-    twice = made(2)
-    source = Path(__file__).read_text(encoding="utf-8")
-    changed = source.replace("return number * factor", "return number - factor")
-    here = functions_by_file()[__file__]
-    assert exchange(here, __file__, changed.replace("return number + 1", "return number + 5"))
-    assert (twice(10), made(3)(10), plain(10)) == (8, 7, 15)
-    assert not exchange(here, __file__, source.replace("return number * factor", "return number"))
 
 
 def test_other_tests_come_before_more_cases_of_the_same_and_what_has_caught_before_them():

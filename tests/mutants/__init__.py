@@ -21,7 +21,6 @@ A sample says little about one module: 6 mutants each, as a rule. Survivors in l
     choosing     which tests are asked about a mutant
     copying      a copy of the tree, and one mutant in it
     forks        pytest in a fork, and what it tells
-    exchange     new code for the functions that are there
     judging      the first test that fails
     equivalent   mutants that change no behaviour, with the reason
     report       what came of it

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.mutants.choosing import Choice, affordable
 from tests.mutants.copying import copied, planted
 from tests.mutants.equivalent import FILE, Key, equivalents, stale
-from tests.mutants.judging import CannotExchangeError, Known, collected, judged_anew
+from tests.mutants.judging import Known, noticed_by
 from tests.mutants.learning import learned
 from tests.mutants.modules import mutated_modules
 from tests.mutants.mutations import Mutant, mutants, sample
@@ -59,16 +59,12 @@ def judged(
 ) -> Iterator[Judged]:
     """Each mutant with the first test that notices it."""
     choice = Choice(tests)
-    with copied(tree) as copy, collected(copy) as judge:
+    with copied(tree) as copy:
         for mutant in chosen:
-            inside = choice.takes_effect_later(mutant)
             running = choice.noticing(mutant)
             asked = affordable(running, seconds)
             with planted(copy, mutant):
-                try:
-                    caught_by = (judge if inside else judged_anew)(copy, mutant, asked, grace)
-                except CannotExchangeError:
-                    caught_by = judged_anew(copy, mutant, asked, grace)
+                caught_by = noticed_by(copy, asked, grace)
             if caught_by:
                 choice.remember(mutant, caught_by)
             yield Judged(mutant, caught_by, len(asked), len(running), reasons.get(mutant.key, ""))

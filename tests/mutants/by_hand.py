@@ -18,7 +18,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from tests.mutants.copying import copied, planted
-from tests.mutants.judging import Known, case_of, judged_anew
+from tests.mutants.judging import Known, case_of, noticed_by
 from tests.mutants.mutations import Mutant, is_python
 from tests.mutants.report import Judged
 
@@ -93,7 +93,7 @@ def judged(copy: Path, fault: Fault, group: Sequence[str]) -> Judged:
     tests = [Known(name, 0.0, frozenset()) for name in names]
     changed = mutant(copy, fault)
     with planted(copy, changed):
-        caught_by = judged_anew(copy, changed, tests, SECONDS_FOR_A_TEST) if tests else None
+        caught_by = noticed_by(copy, tests, SECONDS_FOR_A_TEST)
     return Judged(changed, caught_by, len(tests), len(tests), fault.equivalent)
 
 
