@@ -3,18 +3,27 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests import solutions
-from zerosim.collectives.kinds import COLLECTIVE_KINDS
-from zerosim.teach.grading import apart
-from zerosim.teach.grading.apart import grade_apart
+from zerosim.numerics import orders
+from zerosim.payloads.terms import Blank, Term, commuted, leaves
+from zerosim.teach.grading import confirmed as confirming
 from zerosim.teach.grading.channel import behind
 from zerosim.teach.grading.claims import CLAIMS
-from zerosim.teach.grading.confirmed import FORGED, checks, confirmed, drawn, stand_in
-from zerosim.teach.grading.contained import MARKER
+from zerosim.teach.grading.confirmed import (
+    FORGED,
+    confirmed,
+    function_of,
+    grade_separately,
+    separate_ranks,
+    stand_in,
+)
 from zerosim.teach.grading.exercises import EXERCISES, Grade, Item, from_document
-from zerosim.teach.grading.routed import RankProcesses
+from zerosim.teach.grading.separate_ranks import Contributions
+from zerosim.teach.proofs.proof import run
+from zerosim.teach.proofs.subject import subject
 
 
 def full(name):
@@ -27,11 +36,6 @@ def written(tmp_path, text):
     file = tmp_path / "mine.py"
     file.write_text(text)
     return str(file)
-
-
-@pytest.mark.parametrize("name", EXERCISES)
-def test_every_claim_that_is_no_law_has_its_check(name):
-    assert len(checks(name)) == len([claim for claim in CLAIMS[name](stand_in) if not (claim.law or claim.needs)])
 
 
 NOTHING = "\ndef all_gather(comm, chunks):\n    pass\n"
@@ -93,7 +97,7 @@ for each in WIRES:
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_a_cheat_earns_nothing(tmp_path, cheat):
     forged = f"FORGED = {json.dumps(full('all_gather').document())!r}\n"
-    found = grade_apart(written(tmp_path, forged + CHEATS[cheat] + NOTHING), "all_gather")
+    found = grade_separately(written(tmp_path, forged + CHEATS[cheat] + NOTHING), "all_gather")
     assert (found.earned, found.state) == (0, "does not hold yet")
     assert found.points == EXERCISES["all_gather"]
 
@@ -114,8 +118,8 @@ def test_points_that_no_examination_gives_are_refused(tmp_path, items):
     full("all_gather").document() | {"items": []},
 ])
 def test_what_is_no_grade_is_refused(tmp_path, monkeypatch, forged):
-    monkeypatch.setattr(apart, "asked_apart", lambda *given: forged)
-    found = grade_apart(written(tmp_path, NOTHING), "all_gather")
+    monkeypatch.setattr(confirming, "answer_of_process", lambda *given: forged)
+    found = grade_separately(written(tmp_path, NOTHING), "all_gather")
     assert (found.function, found.earned, found.state, found.complaint) == (
         "all_gather", 0, "does not hold yet", FORGED)
 
@@ -198,8 +202,8 @@ USES = {
 @pytest.mark.parametrize("use", USES)
 def test_a_rank_reports_what_it_runs_of_the_library(tmp_path, use):
     file = written(tmp_path, f"{USES[use]}\ndef all_gather(comm, chunks):\n    f(comm, chunks)\n")
-    with RankProcesses(file, "all_gather", 2, MARKER) as ranks:
-        drawn(COLLECTIVE_KINDS["all_gather"], 2, 2).run(ranks)
+    with separate_ranks(file, "all_gather", 2) as ranks:
+        run(subject(function_of("all_gather", ranks), "all_gather"), 2, 2)
     said = {"the source": "reads collectives/ring.py", "its code": "reads __code__ of all_gather",
             "its bytecode": "reads __init__.py", "its folder": "opens a folder",
             "its path": "reads __init__.py", "too many": "more than 100 uses, which are not told",
@@ -224,8 +228,7 @@ MISTAKES = {
 def all_gather(comm, chunks):
     if comm.size & (comm.size - 1) == 0:
         ring.all_gather(comm, chunks)
-""", ["also on 3, 5, 6 and 7 ranks", "also where the ranks do not divide the vector",
-      "every rank sends the messages and the bytes of the ring"]),
+""", ["also on 3, 5, 6 and 7 ranks", "also where the ranks do not divide the vector"]),
     "adds whatever it is told": ("reduce", """
 def reduce(comm, vector, root, reduce=np.add):
     tree.reduce(comm, vector, root)
@@ -289,3 +292,25 @@ def test_each_check_finds_its_mistake(tmp_path, mistake):
 def test_what_is_right_keeps_its_points(tmp_path):
     for name in ("reduce_scatter_left", "all_reduce_two_level", "fsdp_step"):
         assert confirmed(full(name), solutions.__file__).earned == EXERCISES[name]
+
+
+def test_this_process_attributes_terms_itself():
+    drawn = Contributions(4, 4, orders.ring)
+    own = [list(drawn.numbers[:, chunk]) for chunk in range(4)]
+    added = [orders.ring(own[0], 0), own[2][3], own[1][0] + own[1][2],
+             own[1][0] + own[2][0], own[0][0] + 1, own[3][1].real]
+    assert drawn.attributed(np.array(added), 0).tolist() == [
+        orders.ring([Term(rank) for rank in range(4)], 0), Term(3, 2), Term(0, 1) + Term(2, 1), *[Blank(0)] * 3]
+    assert drawn.encoded(drawn.attributed(np.array(added), 0)).tolist() == added
+    assert drawn.attributed(Contributions(4, 4, None).numbers[0], 1).tolist() == [Blank(1)] * 4
+
+
+def test_an_order_of_addition_shows_in_the_bits_of_a_chunk():
+    drawn = Contributions(4, 36, orders.ring)
+    for chunk in range(3):
+        numbers = [orders.rank_order(list(drawn.numbers[:, element]), 0) for element in range(9 * chunk, 9 * chunk + 9)]
+        due = [orders.ring([Term(rank, element) for rank in range(4)], chunk)
+               for element in range(9 * chunk, 9 * chunk + 9)]
+        found = drawn.attributed(np.array(numbers), 0).tolist()
+        assert [*map(commuted, found)] != [*map(commuted, due)]
+        assert all(len({*leaves(each)}) == 4 for each in found)

@@ -22,8 +22,8 @@ from zerosim.commands import grade as command
 from zerosim.errors import ScenarioError, UsageError
 from zerosim.stages import STAGES, zero1, zero2, zero3
 from zerosim.stages.replica import Replica
-from zerosim.teach.grading.apart import grade_apart
 from zerosim.teach.grading.claims import CLAIMS
+from zerosim.teach.grading.confirmed import grade_separately
 from zerosim.teach.grading.examination import grade
 from zerosim.teach.grading.exercises import (
     EXERCISES,
@@ -333,7 +333,7 @@ def run_command(*arguments):
 def test_skeletons_ask_for_exercises_and_hold_no_solution(skeleton):
     text = skeleton.read_text()
     assert text.count("raise NotImplementedError") == len(exercises_in(str(skeleton)))
-    assert grade_apart(str(skeleton), exercises_in(str(skeleton))[-1]).state == "not yet written"
+    assert grade_separately(str(skeleton), exercises_in(str(skeleton))[-1]).state == "not yet written"
 
 
 def test_skeletons_ask_for_every_exercise():
@@ -390,7 +390,7 @@ def test_nothing_written_does_not_pass(tmp_path):
 
 def test_what_never_ends_is_ended(tmp_path):
     file = written(tmp_path, "def all_gather(comm, chunks):\n    while True: pass\n")
-    found = grade_apart(file, "all_gather", patience_seconds=2)
+    found = grade_separately(file, "all_gather", patience_seconds=2)
     assert found.state == "does not end"
     assert found.complaint.startswith("still busy after 2 seconds")
 
@@ -430,7 +430,7 @@ def test_an_exception_without_words_is_told_by_its_name():
 def test_what_ends_its_process_is_told_and_what_it_said_last(tmp_path, words, told):
     ends = f"os.write(2, b'{words}'), os.kill(os.getpid(), 9)"
     file = written(tmp_path, f"import os\ndef all_gather(comm, chunks): {ends}\n")
-    assert grade_apart(file, "all_gather").complaint == f"its process was ended by SIGKILL{told}"
+    assert grade_separately(file, "all_gather").complaint == f"its process was ended by SIGKILL{told}"
 
 
 @pytest.mark.parametrize(
@@ -480,7 +480,7 @@ def all_gather(comm, chunks):
     {FORGERS[forger]}
     {end}
 """)
-    found = grade_apart(file, "all_gather")
+    found = grade_separately(file, "all_gather")
     assert found.state == "does not hold yet"
     assert ("its process " in found.complaint) == (end != "None" or forger == "nothing left")
 
@@ -534,7 +534,7 @@ def test_a_course_is_graded_in_one_go(tmp_path, monkeypatch, capsys):
             return Grade(name, "not yet written")
         return Grade(name, "holds", [Item("it holds", 11, "holds")])
 
-    monkeypatch.setattr(command, "grade_apart", stand_in)
+    monkeypatch.setattr(command, "grade_separately", stand_in)
     assert run_command(str(tmp_path), "--csv", str(tmp_path / "points.csv"), "--json", str(tmp_path / "a.json")) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[-4].split() == ["22", "of", "22", str(tmp_path / "ada")]
@@ -587,4 +587,4 @@ def reduce(comm, vector, root, reduce=None):
     raise NotImplementedError
 ''')
     assert (unwritten(file, "all_gather"), unwritten(file, "reduce"), unwritten(file, "gone")) == (4, None, None)
-    assert grade_apart(file, "reduce").state == "not yet written"
+    assert grade_separately(file, "reduce").state == "not yet written"

@@ -11,8 +11,8 @@ import pytest
 from tests.test_grade import run_command
 from zerosim.commands import grade as command
 from zerosim.errors import UsageError
-from zerosim.teach.grading.apart import grade_apart
 from zerosim.teach.grading.borrowed import borrowed
+from zerosim.teach.grading.confirmed import grade_separately
 from zerosim.teach.grading.contained import Learner, containment
 from zerosim.teach.grading.exercises import Grade, Item
 from zerosim.teach.grading.submissions import submissions
@@ -44,7 +44,7 @@ def stand_in(file, name, learner):
 
 
 def test_everybody_has_a_row_out_of_the_same_points(course, tmp_path, monkeypatch):
-    monkeypatch.setattr(command, "grade_apart", stand_in)
+    monkeypatch.setattr(command, "grade_separately", stand_in)
     points, feedback = tmp_path / "points.csv", tmp_path / "feedback"
     assert run_command(str(course), "-j", "3", "--csv", str(points), "--feedback", str(feedback)) == 1
     rows = {row["file"].rpartition("/")[2]: row for row in csv.DictReader(points.read_text().splitlines())}
@@ -112,7 +112,7 @@ FORGED_LINE = "\n   151 of 151  ada"
 def test_words_of_a_learner_add_no_line_to_the_points(tmp_path, capsys, monkeypatch):
     (tmp_path / f"bob{FORGED_LINE}.py").write_text("all_gather = 1\n")
     (tmp_path / "cy.py").write_text("all_gather = 1\n")
-    monkeypatch.setattr(command, "grade_apart", lambda file, name, learner: Grade(
+    monkeypatch.setattr(command, "grade_separately", lambda file, name, learner: Grade(
         name, "does not hold yet", [Item("it holds", 11, "does not hold")], own=(f"calls x{FORGED_LINE}",)))
     points = tmp_path / "points.csv"
     run_command(str(tmp_path), "--csv", str(points))
@@ -153,7 +153,7 @@ def test_a_learner_reaches_nobody_and_leaves_no_process(tmp_path):
         for learner, handed in zip(learners, submissions(files), strict=True):
             assert not [*handed.copy(learner)]
         copy = learners[0].copy_of(str(tmp_path / "hostile.py"))
-        found = grade_apart(copy, "all_gather", learner=learners[0])
+        found = grade_separately(copy, "all_gather", learner=learners[0])
         assert (found.earned, found.complaint) == (11, None)
         assert not [told for told in Path("/proc").glob("[0-9]*/cmdline") if copy in read(told)]
 
@@ -187,7 +187,7 @@ def all_gather(comm, chunks):
 
 def test_much_output_costs_no_points(tmp_path):
     (tmp_path / "mine.py").write_text(LOUD)
-    found = grade_apart(str(tmp_path / "mine.py"), "all_gather")
+    found = grade_separately(str(tmp_path / "mine.py"), "all_gather")
     assert [item.state for item in found.items[:2]] == ["holds", "does not hold"]
     assert 0 < len("".join([found.complaint, *found.printed])) < 20_000
 
@@ -207,7 +207,7 @@ def test_a_learner_leaves_no_shared_memory_and_no_user_site(tmp_path):
         learner = Learner(os.path.join(folder, "0"), 0, (str(tmp_path),))
         (handed,) = submissions([str(tmp_path)])
         assert not [*handed.copy(learner)]
-        found = grade_apart(learner.copy_of(str(tmp_path / "mine.py")), "all_gather", learner=learner)
+        found = grade_separately(learner.copy_of(str(tmp_path / "mine.py")), "all_gather", learner=learner)
     assert f" {site.getuserbase()}" in found.complaint
     if containment() == "view":
         assert " 31333 " not in read(Path("/proc/sysvipc/shm"))
@@ -268,6 +268,6 @@ def test_who_changes_what_judges_has_no_points(tmp_path, patch):
     file = tmp_path / "mine.py"
     file.write_text(f"{patch}\nfrom zerosim.collectives.ring import all_gather\n"
                     "def all_gather(comm, chunks, inner=all_gather):\n    inner(comm, chunks)\n")
-    found = grade_apart(str(file), "all_gather")
+    found = grade_separately(str(file), "all_gather")
     assert found.earned == 0
     assert found.state == "does not hold yet"

@@ -23,7 +23,7 @@ from zerosim.errors import ScenarioError, UsageError
 from zerosim.files import check_replaceable, reason, write_text
 from zerosim.parts import Loader, is_python
 from zerosim.shipped import exercises
-from zerosim.teach.grading.apart import grade_apart
+from zerosim.teach.grading.confirmed import grade_separately
 from zerosim.teach.grading.contained import Learner, containment
 from zerosim.teach.grading.exercises import EXERCISES, Grade, Item, cleaned, exercises_in, one_line
 from zerosim.teach.grading.parts import grade_named
@@ -192,7 +192,7 @@ def graded_copy(learner: Learner, file: str, name: str) -> Grade | ScenarioError
         return words.replace(copy, file).replace(os.path.relpath(copy, learner.scratch), file)
 
     try:
-        grade = grade_apart(copy, name, learner=learner)
+        grade = grade_separately(copy, name, learner=learner)
     except ScenarioError as error:
         return ScenarioError(original(str(error)).partition(": ")[2], file=file)
     except Exception as error:

@@ -39,7 +39,7 @@ class Ended(Exception):
         return "Timeout (" in self.complained
 
 
-def asked_apart(module: str, arguments: list[str], patience_seconds: float, learner: Learner) -> dict[str, Any]:
+def answer_of_process(module: str, arguments: list[str], patience_seconds: float, learner: Learner) -> dict[str, Any]:
     """The answer of a learner's process that runs `module`; it ends with this one or at its time limit.
 
     Raises `Ended` if there is no answer, and `TimeoutError` if the process does not end after its time limit.

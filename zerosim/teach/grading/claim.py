@@ -16,6 +16,8 @@ class Claim:
     """The name of the law, if the claim is a law."""
     first: bool = False
     """Whether nothing further is checked until this claim holds."""
+    separable: bool = True
+    """Whether it can be checked on ranks in separate processes."""
     needs: str = ""
     """The package that must be installed for the check, in words."""
 

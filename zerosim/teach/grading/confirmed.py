@@ -1,79 +1,124 @@
-"""Confirmation of points by this process, which never imports a submission.
+"""The grade of one submitted function: causes come from a separate process, points from this one.
 
-The examination looks for causes in the submission's process, so its answer may be forged. Before the answer counts,
-the exercise runs once more on ranks in separate processes, on values drawn here, with messages routed through here.
-The expected results are computed here.
+This process never imports a submission. The examination looks for causes in the submission's process, so its answer may
+be forged. Before the answer counts, the same claims are checked here once more, on ranks in separate processes, on
+values drawn here, with messages routed through here.
 
 Not confirmed are laws beyond these runs and the time of a training step; they count only if all else is confirmed. The
 bytes that a rank keeps and holds are its own report. Values that ranks exchange through files instead of messages are
 not detected.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from zerosim.allocation import Array
-from zerosim.collectives import ALGORITHMS, ring
-from zerosim.collectives.kinds import COLLECTIVE_KINDS, CollectiveKind
-from zerosim.comm import Communicator
-from zerosim.numerics.orders import AddingOrder
-from zerosim.sharding import bounds, split
+from zerosim.collectives import ALGORITHMS
+from zerosim.collectives.kinds import COLLECTIVE_KINDS
+from zerosim.errors import ScenarioError, ZerosimError
+from zerosim.teach.grading.channel import MOST_TOLD, Ended, answer_of_process
+from zerosim.teach.grading.claim import Claim
 from zerosim.teach.grading.claims import CLAIMS, STAGE_TRIALS
 from zerosim.teach.grading.contained import MARKER, Learner
-from zerosim.teach.grading.exercises import EXERCISES, Grade, Item, cleaned
-from zerosim.teach.grading.machine import ELEMENTS, ONE_HOST, TWO_HOSTS, Collective, TimedMachine
-from zerosim.teach.grading.proved import OTHERS, PLAIN, RANKS
-from zerosim.teach.grading.rank_apart import packed, unpacked
-from zerosim.teach.grading.routed import Astray, RankProcesses, RoutedRun
-from zerosim.teach.grading.trained_apart import of_a_stage
-from zerosim.teach.grading.variants import ELSEWHERE, HOSTS, from_the_right, sketch
-from zerosim.teach.grading.variants import on_hosts as across_hosts
-from zerosim.words import plural
-
-Confirming = Callable[[RankProcesses], str | None]
-"""The error, None if there is none."""
+from zerosim.teach.grading.exercises import (
+    EXERCISES,
+    PATIENCE_SECONDS,
+    Grade,
+    Item,
+    cleaned,
+    from_document,
+    still_busy,
+    unwritten,
+)
+from zerosim.teach.grading.proved import RANKS
+from zerosim.teach.grading.separate_ranks import SeparateRanks
+from zerosim.teach.grading.variants import from_the_right
 
 REFUTED = "it works only while ranks share a process; with separate ranks: "
 FORGED = "the check's answer is malformed: leave the process in which the function runs as it is"
 
 
+def grade_separately(
+    file: str, name: str, patience_seconds: float = PATIENCE_SECONDS, learner: Learner = MARKER
+) -> Grade:
+    """The grade of one function, in a learner's process that ends with this one or after `patience_seconds`.
+
+    A function that is not yet written is not run. Raises `ScenarioError` if the file cannot be imported.
+    """
+    line = unwritten(file, name)
+    if line is not None:
+        return Grade(name, "not yet written", complaint=f"line {line} still raises NotImplementedError")
+    try:
+        answer = answer_of_process("zerosim.teach.grading.examination", [file, name], patience_seconds, learner)
+    except TimeoutError:
+        return Grade(name, "does not end", complaint=still_busy(patience_seconds, file, ""))
+    except Ended as error:
+        if error.out_of_patience:
+            return Grade(name, "does not end", complaint=still_busy(patience_seconds, file, error.complained))
+        return Grade(name, "does not hold yet", complaint=cleaned(str(error)))
+    try:
+        if "unusable" in answer:
+            raise ScenarioError(cleaned(answer["unusable"], MOST_TOLD).replace("\n", " "), file=file)
+        grade = from_document(answer)
+    except (KeyError, TypeError, ValueError):
+        return Grade(name, "does not hold yet", complaint=FORGED)
+    if grade.function != name:
+        return Grade(name, "does not hold yet", complaint=FORGED)
+    return confirmed(grade, file, learner)
+
+
 def confirmed(grade: Grade, file: str, learner: Learner = MARKER) -> Grade:
     """The grade, without the points of items that fail on separate ranks.
 
-    After a claim marked `first` that fails, no item counts. Laws, and claims without a check, count only if all items
-    with a check hold.
+    After a claim marked `first` that fails, no item counts. Laws, and claims about one process, count only if all other
+    items hold.
     """
-    claims = [claim for claim in CLAIMS[grade.function](stand_in) if not (claim.law or claim.needs)]
-    found = [item for item in grade.items if not (item.law or item.state == "cannot be asked")]
-    if not possible(grade, [(claim.says, claim.points) for claim in claims]):
+    if not possible(grade, claims_of(grade.function, stand_in)):
         return Grade(grade.function, "does not hold yet", complaint=FORGED)
     if not grade.earned:
         return grade
-    confirming = dict(zip((item.says for item in found), checks(grade.function), strict=False))
-    first = {claim.says for claim in claims if claim.first}
     items = list[Item]()
-    with RankProcesses(file, grade.function, max(RANKS), learner) as ranks:
+    with separate_ranks(file, grade.function, max(RANKS), learner) as ranks:
+        claims = {claim.says: claim for claim in claims_of(grade.function, function_of(grade.function, ranks))}
         for item in grade.items:
-            void = any(each.says in first and each.state != "holds" for each in items)
-            items.append(replace(item, state="not asked") if void else again(item, confirming.get(item.says), ranks))
+            void = any(each.says in claims and claims[each.says].first and each.state != "holds" for each in items)
+            items.append(replace(item, state="not asked") if void else again(item, claims.get(item.says)))
     refuted = next((item for item, was in zip(items, grade.items, strict=True) if item is not was), None)
     own = tuple(sorted(map(cleaned, ranks.used)))
     if refuted is None:
         return replace(grade, own=own)
-    items = [item if confirming.get(item.says) else replace(item, state="not asked") for item in items]
+    items = [item if item.says in claims and claims[item.says].separable else replace(item, state="not asked")
+             for item in items]
     return replace(grade, state="does not hold yet", items=items, own=own,
                    complaint=f"not so: {refuted.says}\n{refuted.complaint}")
 
 
-def stand_in(comm: Communicator, chunks: Any, root: int = 0, reduce: Any = np.add) -> None:
+def stand_in(comm: Any, chunks: Any, root: int = 0, reduce: Any = None) -> None:
     """A function in place of the submission's, for reading claims."""
 
 
-def possible(grade: Grade, due: Sequence[tuple[str, int]]) -> bool:
+def claims_of(name: str, function: Callable[..., Any]) -> list[Claim]:
+    """The claims about an exercise, except laws."""
+    return [claim for claim in CLAIMS[name](function) if not (claim.law or claim.needs)]
+
+
+def separate_ranks(file: str, name: str, most: int, learner: Learner = MARKER) -> SeparateRanks:
+    """Processes that run an exercise of a file; the order of addition that it claims is attributed."""
+    order = from_the_right if name == "reduce_scatter_left" else None
+    if (row := ALGORITHMS.get(f"ring.{name}")) is not None:
+        order = row.order
+    return SeparateRanks(file, name, most, learner, order)
+
+
+def function_of(name: str, ranks: SeparateRanks) -> Callable[..., Any]:
+    """An exercise's function on separate ranks, with the calling convention of the exercise."""
+    if name in STAGE_TRIALS:
+        return ranks.step()
+    rooted = name in COLLECTIVE_KINDS and COLLECTIVE_KINDS[name].rooted
+    return ranks.collective(rooted=rooted, per_host=name == "all_reduce_two_level")
+
+
+def possible(grade: Grade, claims: Sequence[Claim]) -> bool:
     """Whether an examination can give this answer: all claims with their points, laws only after the first."""
     if not grade.items:
         return grade.state in ("not yet written", "does not hold yet")
@@ -81,7 +126,8 @@ def possible(grade: Grade, due: Sequence[tuple[str, int]]) -> bool:
         return False
     plain = [item for item in grade.items if not (item.law or item.state == "cannot be asked")]
     laws = [item for item in grade.items if item.law]
-    if [(item.says, item.points) for item in plain] != [*due] or grade.earned > EXERCISES[grade.function]:
+    due = [(claim.says, claim.points) for claim in claims]
+    if [(item.says, item.points) for item in plain] != due or grade.earned > EXERCISES[grade.function]:
         return False
     if any(item.points != 1 for item in laws) or len({item.law for item in laws}) < len(laws):
         return False
@@ -90,186 +136,16 @@ def possible(grade: Grade, due: Sequence[tuple[str, int]]) -> bool:
         plain[0].state == "holds" or not any(item.earned for item in grade.items))
 
 
-def again(item: Item, confirm: Confirming | None, ranks: RankProcesses) -> Item:
+def again(item: Item, claim: Claim | None) -> Item:
     """The item with the result on separate ranks."""
-    if item.state != "holds" or confirm is None:
+    if item.state != "holds" or claim is None or not claim.separable:
         return item
     try:
-        complaint = confirm(ranks)
-    except Astray as error:
+        complaint = claim.complaint()
+    except ZerosimError as error:
         complaint = str(error)
     except Exception:
         complaint = "a rank's result is not a record of a run"
-    return replace(item, state="does not hold", complaint=cleaned(f"{REFUTED}{complaint}")) if complaint else item
-
-
-def checks(name: str) -> list[Confirming | None]:
-    """The check of each claim except laws, in order; None for a claim that is not confirmed."""
-    if name in STAGE_TRIALS:
-        return of_a_stage(name)
-    if name == "all_reduce_two_level":
-        return [on_hosts, between_hosts, partial(in_time, TWO_HOSTS, across_hosts(sketch, TWO_HOSTS))]
-    kind = {"reduce_scatter_left": COLLECTIVE_KINDS["reduce_scatter"], "reduce_scatter_elsewhere": ELSEWHERE}.get(name)
-    found: list[Confirming | None] = [*arriving(kind or COLLECTIVE_KINDS[name])]
-    match name:
-        case "reduce_scatter_left":
-            return [*found, partial(added, COLLECTIVE_KINDS["reduce_scatter"], from_the_right), sent_left]
-        case "reduce_scatter_elsewhere":
-            return [*found, sent_once, partial(in_time, ONE_HOST, ring.reduce_scatter)]
-        case "broadcast" | "reduce":
-            return [*found, partial(quick, COLLECTIVE_KINDS[name])]
-    order = ALGORITHMS[f"ring.{name}"].order
-    return [*found, *([partial(added, COLLECTIVE_KINDS[name], order)] if order else []), partial(sent, name)]
-
-
-def arriving(kind: CollectiveKind) -> Iterator[Confirming]:
-    """The checks that all data arrive."""
-    yield partial(arrives, kind, [(size, size) for size in PLAIN], "")
-    yield partial(arrives, kind, [(size, size) for size in OTHERS], "")
-    yield partial(arrives, kind, [(size, count) for size in RANKS for count in (2 * size + 1, 1, 0)], "")
-    if kind.reducing:
-        yield partial(arrives, kind, [(2, 2), (3, 3)], "maximum")
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """The values of each rank, drawn here."""
-
-    kind: CollectiveKind
-    vectors: Sequence[Array]
-    root: int = 0
-    per_host: int = 1
-
-    def run(self, ranks: RankProcesses, reduce: str = "") -> RoutedRun:
-        return ranks.run([{"vector": packed(vector), "root": self.root, "reduce": reduce, "per_host": self.per_host}
-                          for vector in self.vectors])
-
-    def wrong(self, run: RoutedRun, total: Callable[[Sequence[Any], int], Any]) -> str | None:
-        """The first chunk that differs from the `total` of its contributions in any bit."""
-        size = len(self.vectors)
-        for rank, said in enumerate(run.gave):
-            vector, was = unpacked(said), self.vectors[rank]
-            if vector.shape != was.shape or vector.dtype != was.dtype:
-                return f"on {plural(size, 'rank')}: rank {rank} is left with {vector.size} × {vector.dtype}"
-            for chunk in self.kind.filled(rank, size, self.root):
-                due = total(self.kind.contributions(self.vectors, rank, chunk, self.root), chunk)
-                held = split(vector, size)[chunk]
-                if held.tobytes() != due.tobytes():
-                    return (f"on {plural(size, 'rank')} with {plural(was.size, 'element')}: rank {rank}, chunk {chunk} "
-                            f"has {held.tolist()}; expected {due.tolist()}")
-        return None
-
-
-def drawn(kind: CollectiveKind, size: int, count: int, root: int = 0) -> Drawn:
-    """Random integers, whose sum identifies its terms."""
-    random = np.random.default_rng()
-    return Drawn(kind, [random.integers(-1 << 40, 1 << 40, count) for _ in range(size)], root)
-
-
-def roots(kind: CollectiveKind, size: int) -> Sequence[int]:
-    return range(size) if kind.rooted else [0]
-
-
-def arrives(kind: CollectiveKind, sizes: Sequence[tuple[int, int]], reduce: str, ranks: RankProcesses) -> str | None:
-    """The error on these numbers of ranks and elements."""
-    for size, count in sizes:
-        for root in roots(kind, size):
-            values = drawn(kind, size, count, root)
-            wrong = values.wrong(values.run(ranks, reduce), TOTALS[reduce])
-            if wrong:
-                return wrong
-    return None
-
-
-TOTALS: dict[str, AddingOrder] = {
-    "": lambda given, chunk: np.add.reduce(given), "maximum": lambda given, chunk: np.maximum.reduce(given)}
-
-
-def added(kind: CollectiveKind, order: AddingOrder, ranks: RankProcesses) -> str | None:
-    """The first chunk that was added in another order."""
-    random = np.random.default_rng()
-    for size in RANKS:
-        values = Drawn(kind, [random.standard_normal(9 * size).astype(np.float32) for _ in range(size)])
-        if wrong := values.wrong(values.run(ranks), order):
-            return wrong
-    return None
-
-
-def sent(name: str, ranks: RankProcesses) -> str | None:
-    """The first rank that does not send what the ring sends."""
-    row = ALGORITHMS[f"ring.{name}"]
-    for size in RANKS:
-        for count in (size, 2 * size + 1):
-            run = drawn(COLLECTIVE_KINDS[name], size, count).run(ranks)
-            lengths = [stop - start for start, stop in bounds(count, size)]
-            for rank in range(size):
-                have, due = run.sent_by(rank), (row.messages(rank, size), row.sent_bytes(lengths, rank))
-                if have != due:
-                    return many(size, rank, have, due)
-    return None
-
-
-def many(size: int, rank: int, have: tuple[int, int], due: tuple[int, int]) -> str:
-    said = [f"{plural(elements, 'element')} in {plural(messages, 'message')}" for messages, elements in (have, due)]
-    return f"on {plural(size, 'rank')}: rank {rank} sends {said[0]}; expected {said[1]}"
-
-
-def sent_once(ranks: RankProcesses) -> str | None:
-    """The first rank that does not send N − 1 messages of one chunk."""
-    for size in RANKS:
-        run = drawn(ELSEWHERE, size, size).run(ranks)
-        for rank in range(size):
-            if run.sent_by(rank) != (size - 1, size - 1):
-                return many(size, rank, run.sent_by(rank), (size - 1, size - 1))
-    return None
-
-
-def sent_left(ranks: RankProcesses) -> str | None:
-    """The first message to another rank than the left neighbour, or the first rank with another count of messages."""
-    for size in RANKS:
-        run = drawn(COLLECTIVE_KINDS["reduce_scatter"], size, size).run(ranks)
-        for message in run.messages:
-            if message.to != (message.source - 1) % size:
-                return f"on {plural(size, 'rank')}: rank {message.source} sends to rank {message.to}"
-        for rank in range(size):
-            if run.sent_by(rank) != (size - 1, size - 1):
-                return many(size, rank, run.sent_by(rank), (size - 1, size - 1))
-    return None
-
-
-def in_time(machine: TimedMachine, ours: Collective, ranks: RankProcesses) -> str | None:
-    """The error if the messages carried here take longer on a virtual machine than those of `ours`."""
-    vectors = [np.zeros(machine.ranks * ELEMENTS, np.float32)] * machine.ranks
-    run = Drawn(COLLECTIVE_KINDS["all_reduce"], vectors, per_host=machine.per_host).run(ranks, "add")
-    return machine.too_slow(machine.ns_of(run.programs), machine.ns(ours))
-
-
-def quick(kind: CollectiveKind, ranks: RankProcesses) -> str | None:
-    """The first number of ranks with too many rounds."""
-    for size in RANKS:
-        for root in range(size):
-            rounds, enough = drawn(kind, size, size, root).run(ranks).rounds, (size - 1).bit_length()
-            if rounds > enough:
-                return f"on {plural(size, 'rank')} from root {root} it takes {rounds} rounds; {enough} are enough"
-    return None
-
-
-def on_hosts(ranks: RankProcesses) -> str | None:
-    for hosts in HOSTS:
-        for count in (hosts.ranks, 2 * hosts.ranks):
-            values = replace(drawn(COLLECTIVE_KINDS["all_reduce"], hosts.ranks, count), per_host=hosts.per_host)
-            if wrong := values.wrong(values.run(ranks, "add"), TOTALS[""]):
-                return wrong
-    return None
-
-
-def between_hosts(ranks: RankProcesses) -> str | None:
-    for hosts in HOSTS:
-        values = replace(drawn(COLLECTIVE_KINDS["all_reduce"], hosts.ranks, hosts.ranks), per_host=hosts.per_host)
-        run, enough = values.run(ranks, "add"), 2 * (hosts.ranks // hosts.per_host - 1)
-        for rank in range(hosts.ranks):
-            away = sum(message.elements for message in run.messages if message.source == rank
-                       and message.to // hosts.per_host != rank // hosts.per_host)
-            if away > enough:
-                return f"rank {rank} sends {plural(away, 'chunk')} to other hosts; {enough} are enough"
-    return None
+    if complaint is None:
+        return item
+    return replace(item, state="does not hold", complaint=cleaned(f"{REFUTED}{complaint.splitlines()[0]}"))

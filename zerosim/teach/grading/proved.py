@@ -15,7 +15,7 @@ from zerosim.payloads.terms import commuted
 from zerosim.sharding import bounds
 from zerosim.teach.grading.claim import Claim
 from zerosim.teach.grading.machine import Collective, TimedMachine
-from zerosim.teach.proofs.case import Case, claims
+from zerosim.teach.proofs.case import Case, chunks_by_element, claims
 from zerosim.teach.proofs.diagnosis import Diagnosis, command, diagnosis, of_case, of_its_order, of_what_is_sent
 from zerosim.teach.proofs.proof import failure_line, faults, prove, roots, run
 from zerosim.teach.proofs.sending import idle_in_a_tree, through_one_rank, why_so_slow
@@ -25,6 +25,8 @@ from zerosim.worlds.local import StillRunning, spawn
 
 RANKS = range(1, 9)
 """Numbers of ranks for all checks."""
+PER_CHUNK = 9
+"""The elements of a chunk whose order of addition is checked: on numbers, some sums are the same in other orders."""
 PLAIN, OTHERS = (1, 2, 4, 8), (3, 5, 6, 7)
 """Powers of two, on which most mistakes do not show, and the other numbers."""
 
@@ -114,13 +116,16 @@ def arrives(examined: Subject, size: int, count: int) -> bool:
 
 def added_in(examined: Subject, order: AddingOrder, sizes: Sequence[int] = RANKS) -> str | None:
     """The first chunk that is added in another order, on the fewest ranks on which all data arrive."""
-    for size in (size for size in sizes if arrives(examined, size, size)):
-        results = run(examined, size, size).results or []
-        for (rank, chunk), terms in claims(examined.kind, size, size, 0).items():
-            held, due = results[rank][chunk], order(terms, chunk)
+    for size in sizes:
+        recording, count = run(examined, size, PER_CHUNK * size), PER_CHUNK * size
+        if recording.results is None or not arrives(examined, size, count):
+            continue
+        chunk_of = chunks_by_element(count, size)
+        for (rank, element), terms in claims(examined.kind, size, count, 0).items():
+            held, due = recording.results[rank][element], order(terms, chunk_of[element])
             if commuted(held) != commuted(due):
-                return (f"on {plural(size, 'rank')}: rank {rank}, chunk {chunk}: added as {held}; expected {due}\n"
-                        f"{of_its_order(examined, size)}")
+                return (f"on {plural(size, 'rank')}: rank {rank}, chunk {chunk_of[element]}: added as {held}; expected "
+                        f"{due}\n{of_its_order(examined, size)}")
     return None
 
 

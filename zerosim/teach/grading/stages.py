@@ -22,7 +22,16 @@ from zerosim.teach.grading.stage_case import StageCase
 from zerosim.teach.grading.stage_difference import stage_difference, superfluous_collective
 from zerosim.teach.grading.stage_words import KEPT_TOO_MUCH, LET_GO, held_too_long, sent_in
 from zerosim.teach.grading.tiny import EVEN, ODD, PRECISE, Tiny, in_place_of
-from zerosim.teach.grading.trained import Figures, Hand, Trained, first_difference, honest, itself, trained
+from zerosim.teach.grading.trained import (
+    Figures,
+    Hand,
+    SeparateStep,
+    Trained,
+    first_difference,
+    honest,
+    itself,
+    trained,
+)
 from zerosim.teach.grading.verb_calls import CallLog, LearnersStep
 from zerosim.teach.proofs.diagnosis import because, near
 from zerosim.teach.proofs.hints import raised
@@ -60,25 +69,31 @@ class StageTrial:
                 continue
             said, cause = found
             more = asked[-1] if tiny is not asked[-1] and (tiny.ranks == 1 or not tiny.hidden) else None
-            _, also = (self.wrong(more) if more else None) or ("", None)
-            if also and cause and "is not called" in cause and unlike(also, cause):
-                cause = type(cause)(f"{cause}\nand {more}: {also}")
+            if more and cause and "is not called" in cause:
+                _, also = self.wrong(more) or ("", None)
+                if also and unlike(also, cause):
+                    cause = type(cause)(f"{cause}\nand {more}: {also}")
             return self.with_cause(said, cause, tiny)
         return None
 
     def wrong(self, tiny: Tiny) -> tuple[str, str | None] | None:
         """The error on one of the scenarios, and its cause."""
+        if isinstance(self.step, SeparateStep):
+            tiny = replace(tiny, drawn=self.step.drawn)
         try:
             found = self.trained(tiny)
         except NotImplementedError:
             raise
         except Exception as error:
+            if isinstance(self.step, SeparateStep):
+                raise
             why = (why_it_never_ends(error.places, self.file) if isinstance(error, StillRunning)
                    else why_it_fails(self.case(tiny), error))
             return f"{tiny}: {raised(error, self.file)}", why
-        apart = first_difference(found, self.due(tiny), tiny, self.stage, self.variant)
-        if apart is not None:
-            return f"{tiny}: {divergence(apart)}", stage_difference(self.case(tiny, apart.step))
+        first = first_difference(found, self.due(tiny), tiny, self.stage, self.variant)
+        if first is not None:
+            why = None if isinstance(self.step, SeparateStep) else stage_difference(self.case(tiny, first.step))
+            return f"{tiny}: {divergence(first)}", why
         self.outcomes[tiny] = found
         return None
 
@@ -109,8 +124,9 @@ class StageTrial:
     def case(self, tiny: Tiny, step: int | None = None) -> StageCase:
         """The recorded calls of the learner's and the library's step, for step `step` or the last one that began."""
         ours = CallLog()
-        with suppress(Exception):
-            self.trained(tiny, ours)
+        if not isinstance(self.step, SeparateStep):
+            with suppress(Exception):
+                self.trained(tiny, ours)
         theirs = self.due(tiny).log
         assert theirs is not None
         return StageCase(tiny.ranks, max(ours.last_step if step is None else step, 1), ours, theirs)
@@ -168,6 +184,8 @@ class StageTrial:
 
     def first_of_ranks(self, complaint: Callable[[Tiny, int, Figures, Figures], str | None]) -> str | None:
         """The first complaint about a rank's figures."""
+        if not self.outcomes:
+            return "no training has the right bits, so there is nothing to measure"
         for tiny, outcome in self.outcomes.items():
             for rank, (mine, due) in enumerate(zip(outcome.figures, self.due(tiny).figures, strict=True)):
                 if said := complaint(tiny, rank, mine, due):

@@ -76,6 +76,18 @@ class Backwards:
             self.found.append((owner, self.ledger.now["parameters"]))
 
 
+@dataclass(frozen=True)
+class SeparateStep:
+    """A step that trains in other processes, on the samples of the seed `drawn`."""
+
+    train: Callable[[Communicator, Tiny, Trained], None]
+    """Adds the results of one rank of a training to those of all."""
+    drawn: int
+
+    def __call__(self, replica: Replica, batch: Batch) -> Any:
+        raise NotImplementedError("this step trains in other processes")
+
+
 def itself(replica: Replica) -> Replica:
     """Return the replica unchanged."""
     return replica
@@ -89,8 +101,12 @@ def trained(
 
     `log` records every verb, up to an exception.
     """
-    experiment = prepared(tiny, stage, tuple(variant.items()))
     found = Trained(log=log, figures=[Figures() for _ in range(tiny.ranks)])
+    if isinstance(step, SeparateStep):
+        separate = step
+        spawn(lambda comm: separate.train(comm, tiny, found), tiny.ranks)
+        return found
+    experiment = prepared(tiny, stage, tuple(variant.items()))
     watched = checked(step) if log is None else log.recording(checked(step))
     with alike_everywhere():
         spawn(lambda comm: on_a_rank(comm, experiment, watched, hand, found), tiny.ranks, limit_seconds=LIMIT_SECONDS)

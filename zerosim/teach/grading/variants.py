@@ -247,7 +247,8 @@ def kept_claims(step: Callable[..., Any]) -> list[Claim]:
     """The claims about a Stage III that keeps gathered weights until backward, on a replica that would not."""
     training = kept_trial(step)
     return [*variant_claims(training, sent=3, kept=1), Claim(
-        "a step on a virtual machine takes no longer than the library's", training.too_slow, 2)]
+        "a step on a virtual machine takes no longer than the library's", training.too_slow, 2,
+        separable=False)]
 
 
 def kept_trial(step: LearnersStep) -> StageTrial:

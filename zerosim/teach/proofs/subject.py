@@ -6,6 +6,7 @@ on a vector, as those in `zerosim.collectives` do. Any other takes this rank's a
 """
 
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -24,6 +25,7 @@ from zerosim.parts.named import is_python
 from zerosim.parts.users_code import staying
 from zerosim.sharding import Chunks
 
+HOUSE = str(Path(__file__).parents[2]) + os.sep
 IN_PLACE = {name for kind in COLLECTIVE_KINDS.values() for name in kind.parameters[:1]}
 
 
@@ -77,6 +79,11 @@ class Subject:
         """The file of the function, or an empty string if Python does not know it."""
         code = getattr(inspect.unwrap(self.function), "__code__", None)
         return "" if code is None else str(code.co_filename)
+
+    @property
+    def shipped(self) -> bool:
+        """Whether its code is zerosim's own, which needs no time limit."""
+        return self.algorithm is not None or self.file.startswith(HOUSE)
 
     @cached_property
     def parameters(self) -> list[str]:

@@ -1,10 +1,10 @@
 """A rank in a separate process, which has only its own input and its messages.
 
-`python -m zerosim.teach.grading.rank_apart PARENT FILE FUNCTION DESCRIPTOR…` forks a process for each descriptor. Each
-imports the file and runs the function on each request through its descriptor, in lines of JSON:
+`python -m zerosim.teach.grading.rank_process PARENT FILE FUNCTION DESCRIPTOR…` forks a process for each descriptor.
+Each imports the file and runs the function on each request through its descriptor, in lines of JSON:
 
     request     {"size", "rank"}; for a collective {"root", "vector", "reduce", "per_host"}, for a step {"tiny"}
-    messages    {"to", "array"}, {"from"}, or all three for an exchange; a receive is answered with the array
+    messages    {"to", "array"}, {"from", "count", "dtype"}, or all of these; a receive is answered with the array
     answer      {"gave"}, or {"raised"} with the message of an exception
     report      {"used"}, at any time, before a use of the library's own solutions takes effect
 """
@@ -36,13 +36,13 @@ from zerosim.teach.grading.variants import ELSEWHERE, Hosts
 from zerosim.teach.proofs.hints import raised
 from zerosim.teach.proofs.subject import Subject, subject
 from zerosim.training.alike import alike_everywhere
-from zerosim.worlds.delivery import check_into, check_match, check_payload, deliver
+from zerosim.worlds.delivery import check_into, check_payload, deliver
 
 Said = dict[str, Any]
 COLLECTIVES = {"reduce_scatter_left": "reduce_scatter", "reduce_scatter_elsewhere": "reduce_scatter"}
 """The collective of each exercise that has another name."""
 NUMBERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16",
-           "float32", "float64")
+           "float32", "float64", "complex128")
 LEAVE = os._exit
 
 
@@ -122,9 +122,8 @@ class Routed:
         check_rank(source, self.size, "source")
         check_payload(into, "into")
         check_into(into)
-        self._wire.say(sending | {"from": int(source)})
+        self._wire.say(sending | {"from": int(source), "count": into.size, "dtype": into.dtype.name})
         arrived = unpacked(self._wire.hear()["array"])
-        check_match(arrived, into, source=source, rank=self.rank)
         deliver(arrived, into, reduce)
 
 
