@@ -2,7 +2,6 @@
 
 import math
 import sys
-from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 
 import zerosim as zs
 from tests.pages import HOSTILE
+from tests.test_page import Seen
 from zerosim.cli import main
 from zerosim.errors import LaunchError, ScenarioError, UsageError
 from zerosim.show.notebook import ShownOutcome, compared, override, shown_outcome
@@ -84,27 +84,14 @@ def test_rows_of_a_run_that_went_to_nan_or_made_no_step(outcome, path):
     assert "PASSED" in html(still)
 
 
-class Seen(HTMLParser):
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.frames, self.words = [], [], ""
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data):
-        self.words += data
-
-
 def test_a_notebook_shows_verdict_table_and_pictures_that_are_inside(outcome):
     seen = Seen(html(outcome))
-    assert "PASSED: 4 rows" in seen.words
-    assert [seen.words.count(row["name"]) > 0 for row in outcome.rows()] == [True] * 4
-    images = [given["src"] for tag, given in seen.tags if tag == "img"]
+    assert "PASSED: 4 rows" in seen.text
+    assert [seen.text.count(row["name"]) > 0 for row in outcome.rows()] == [True] * 4
+    images = [given["src"] for tag, given in zip(seen.tags, seen.given, strict=True) if tag == "img"]
     assert len(images) == 2
     assert all(each.startswith("data:image/svg+xml;base64,") for each in images)
-    assert "script" not in {tag for tag, _ in seen.tags}
+    assert "script" not in seen.tags
 
 
 def test_words_of_a_scenario_are_no_html(outcome):
@@ -112,20 +99,17 @@ def test_words_of_a_scenario_are_no_html(outcome):
     hostile = outcome.document | {"title": HOSTILE, "verdict": HOSTILE, "failures": [failure]}
     shown = shown_outcome(outcome.subject, hostile)
     seen = Seen(html(shown))
-    assert {tag for tag, _ in seen.tags} <= {
-        "p", "strong", "ul", "li", "table", "thead", "tbody", "tr", "th", "td", "img"}
+    assert {*seen.tags} <= {"p", "strong", "ul", "li", "table", "thead", "tbody", "tr", "th", "td", "img"}
     frame = Seen(html(shown.page()))
-    (tag, given), = frame.tags
-    assert tag == "iframe"
-    assert given["srcdoc"] == shown.page().html
-    assert given["sandbox"] == "allow-scripts"
-    assert frame.words == ""
+    (given,) = frame.given
+    assert (frame.tags, given["srcdoc"], given["sandbox"]) == (["iframe"], shown.page().html, "allow-scripts")
+    assert frame.words == []
 
 
 def test_without_the_extra_there_is_the_table_and_how_to_have_pictures(outcome, monkeypatch):
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    assert "pip install 'vl-convert-python" in Seen(html(outcome)).words
-    assert "Stage III" in Seen(html(outcome)).words
+    assert "pip install 'vl-convert-python" in Seen(html(outcome)).text
+    assert "Stage III" in Seen(html(outcome)).text
     with pytest.raises(UsageError, match="pictures need vl-convert"):
         outcome.picture("kept")
 
@@ -201,7 +185,7 @@ def test_a_failed_run_says_so(path):
     found = zs.run(path, set={"check.test_accuracy": 0.999})
     assert not found.passed
     assert "FAILED" in repr(found)
-    assert "test accuracy is" in Seen(html(found)).words
+    assert "test accuracy is" in Seen(html(found)).text
 
 
 COLLECTIVE = """
@@ -246,7 +230,7 @@ def test_a_schedule_shows_itself():
     assert bundle["image/svg+xml"] == found.picture().svg
     assert len(ElementTree.fromstring(bundle["image/svg+xml"]).findall(".//*[@class='message']")) == 12
     assert found.rows()[0] == {"round": 1, "source": 2, "to": 0, "chunks": [1], "reduced": True}
-    assert "srcdoc" in Seen(html(found.page())).tags[0][1]
+    assert "srcdoc" in Seen(html(found.page())).given[0]
 
 
 def test_a_schedule_of_a_function_and_with_a_root():
@@ -267,7 +251,7 @@ def test_a_step_of_a_stage_shows_itself(tmp_path):
     assert rows[0] | {"held_bytes": 0} == {
         "moment": 1, "what": "all_gather", "unit": "layers.0", "rank": 0, "sent_bytes": 8320, "held_bytes": 0}
     assert found._repr_mimebundle_()["image/svg+xml"] == found.picture().svg
-    assert "srcdoc" in Seen(html(found.page())).tags[0][1]
+    assert "srcdoc" in Seen(html(found.page())).given[0]
     mine = tmp_path / "mine.py"
     mine.write_text("from zerosim.stages.zero3 import step as zero3_step\n")
     assert zs.show(f"{mine}:zero3_step", 2).rows() == rows
@@ -311,7 +295,7 @@ def test_a_plan_shows_itself_in_a_few_lines(capsys):
     assert set(found._repr_mimebundle_()) == {"text/plain", "text/html"}
     assert found._repr_mimebundle_()["text/plain"] == str(found)
     assert found.passed
-    assert "srcdoc" in Seen(html(found.page())).tags[0][1]
+    assert "srcdoc" in Seen(html(found.page())).given[0]
 
 
 def test_a_schedule_too_large_to_draw_is_words(monkeypatch):

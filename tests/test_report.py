@@ -5,7 +5,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from rich.console import Console
 
@@ -26,7 +25,6 @@ from zerosim.verdict.diagnosis import Divergence
 from zerosim.verdict.judged_run import run_locally
 from zerosim.verdict.outcome import DoesNotFit, OtherRanks, RowOutcome
 from zerosim.verdict.row_difference import RowDifference
-from zerosim.words import short
 
 NAME = "a variant with long name"
 ROOT = Path(__file__).parents[1]
@@ -330,17 +328,6 @@ def test_two_orders_of_addition_are_printed(four):
         "    ours adds       g[1] + g[0]", "    reference adds  g[0] + g[1]"]
 
 
-@pytest.mark.parametrize(("ours", "bits", "words"), [
-    (float("nan"), "0x7fc00001", "= nan (0x7fc00001), one process 0.25 ("),
-    (-0.0, "0x80000000", "= -0.0 (0x80000000), one process 0.25 ("),
-    (0.0, "0x00000000", "= 0.0 (0x00000000), one process 0.25 ("),
-    (float(np.float32(1e-40)), "000116c2", "= 9.99994610111476e-41, one process 0.25 ("),
-])
-def test_bits_are_shown_where_the_number_does_not_tell_them(four, ours, bits, words):
-    (line,) = divergence_lines(four, {}, ours=ours, ours_bits=bits)
-    assert words in line
-
-
 def documented(page):
     """By heading, the keys in the first column of the tables below it; `.b` continues the key before it."""
     keys, heading, section = {}, "", ""
@@ -384,8 +371,3 @@ def test_every_key_of_the_document_is_documented(four):
         "Each of `did_not_fit`": set(written["did_not_fit"][0]),
         "Each of `on_other_ranks`": set(written["on_other_ranks"][0]),
     }
-
-
-@pytest.mark.parametrize(("value", "said"), [(999.9, "999.9"), (1000.0, "1000"), (1000.6, "1001"), (0.04, "0.0")])
-def test_a_thousand_needs_no_place_after_the_point(value, said):
-    assert short(value) == said

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from tests.mpi.launch import ROOT, mpirun
 from tests.pages import read
-from tests.tracing import event_faults, span_faults, trace_of, traffic_faults
+from tests.tracing import event_faults, span_faults, traffic_faults
 from tests.training import labelled, scenario
 from zerosim.cli import main
 from zerosim.commands.arguments import steps_in_order
@@ -38,7 +38,7 @@ from zerosim.instruments.trace import (
     union,
 )
 from zerosim.scenario.sections import Variant
-from zerosim.show.document import document
+from zerosim.show.document import document, read_trace
 from zerosim.show.timeline import show_times
 from zerosim.show.trace_events import trace_events
 from zerosim.training.experiment import prepare
@@ -72,7 +72,7 @@ def test_spans_add_up_and_are_what_the_ledgers_counted(ranks):
     found = traced(ranks=ranks)
     assert found.failures == []
     for row in document(found, {})["rows"]:
-        trace = trace_of(row["trace"])
+        trace = read_trace(row["trace"])
         assert [(step.step, step.rank) for step in trace.steps] == [(s, r) for r in range(ranks) for s in (1, 2)]
         assert list(span_faults(trace)) == []
         assert list(traffic_faults(trace, row["traffic"])) == []
@@ -261,7 +261,7 @@ def test_a_fault_in_a_trace_is_seen(outcome, lane, change, words):
 ])
 def test_a_message_that_the_ledger_does_not_have_is_seen(outcome, lane, change):
     row = document(outcome, {})["rows"][0]
-    trace = trace_of(row["trace"])
+    trace = read_trace(row["trace"])
     assert list(traffic_faults(trace, row["traffic"])) == []
     assert list(traffic_faults(changed(trace, lane, change), row["traffic"])) != []
 
@@ -454,7 +454,7 @@ def test_what_is_asked_to_go_on_beside_computation_does_and_nothing_else(tmp_pat
                       "--json", str(out), "--progress", "none"])
     assert done.returncode == 0, done.stderr
     rows = json.loads(out.read_text())["rows"]
-    in_turn, prefetch, overlap = traces = [trace_of(row["trace"]) for row in rows]
+    in_turn, prefetch, overlap = traces = [read_trace(row["trace"]) for row in rows]
     for row, trace in zip(rows, traces, strict=True):
         assert list(span_faults(trace)) == []
         assert list(traffic_faults(trace, row["traffic"])) == []

@@ -4,17 +4,7 @@ import json
 from collections import Counter, defaultdict
 from itertools import pairwise
 
-from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, IN, OUT, WAITING, ClockOffset, RankStep, Span, Trace
-
-
-def trace_of(document):
-    """The trace that `document` has of a row."""
-    steps = []
-    for step in document["steps"]:
-        spans = [Span(**span) for span in step["spans"]]
-        memory = [(each["ns"], {kind: held for kind, held in each.items() if kind != "ns"}) for each in step["memory"]]
-        steps.append(RankStep(step["rank"], step["step"], step["begin_ns"], step["end_ns"], spans, memory))
-    return Trace([ClockOffset(**clock) for clock in document["clocks"]], steps)
+from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, IN, OUT, WAITING
 
 
 def span_faults(trace):

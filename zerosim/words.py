@@ -68,8 +68,8 @@ def in_one_unit(counts: Sequence[int], unit: ByteUnit) -> list[str]:
 def short(value: float) -> str:
     """A number with one decimal, and none from 1000 on.
 
-    >>> short(1.98), short(1614.96)
-    ('2.0', '1615')
+    >>> [short(value) for value in (0.04, 1.98, 999.9, 1000.0, 1614.96)]
+    ['0.0', '2.0', '999.9', '1000', '1615']
     """
     return f"{value:.0f}" if value >= 1000 else f"{value:.1f}"
 

@@ -25,8 +25,9 @@ from rich.cells import cell_len
 from safetensors.numpy import load_file
 
 from tests.hunt.draw import Document, Drawn, groups, layers_of
-from tests.tracing import event_faults, span_faults, trace_of
+from tests.tracing import event_faults, span_faults
 from zerosim.cli import main
+from zerosim.show.document import read_trace
 from zerosim.stages import STAGES
 
 ROOT = Path(__file__).parents[2]
@@ -244,7 +245,7 @@ def coherent_traces(document: Document, events: Path) -> Iterator[Fault]:
         trace = row["trace"]
         if (trace is not None) != (document["scenario"]["train"]["steps"] > 0):
             yield Fault("no trace", f"the trace of {row['name']} is {trace}")
-        for fault in span_faults(trace_of(trace)) if trace else ():
+        for fault in span_faults(read_trace(trace)) if trace else ():
             yield Fault("spans", fault)
     for fault in event_faults(json.loads(events.read_text())):
         yield Fault("trace events", fault)

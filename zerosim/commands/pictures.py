@@ -4,9 +4,9 @@ import argparse
 from collections.abc import Sequence
 
 from zerosim.errors import UsageError
-from zerosim.files import write_bytes, write_text
 from zerosim.show.page.drawings import Drawings
-from zerosim.show.page.vega import Spec, png, svg
+from zerosim.show.page.vega import svg
+from zerosim.show.shown import Picture
 
 
 def name_and_file(words: str) -> tuple[str, str]:
@@ -20,18 +20,10 @@ def name_and_file(words: str) -> tuple[str, str]:
     return name, path
 
 
-def pictured(wanted: Sequence[tuple[str, str]], drawings: Drawings) -> list[tuple[str, Spec]]:
-    """The file and the specification of each requested picture; `UsageError` for an unknown name."""
+def pictured(wanted: Sequence[tuple[str, str]], drawings: Drawings) -> list[tuple[str, Picture]]:
+    """The file of each requested picture, and the picture; `UsageError` for an unknown name."""
     specs = dict(drawings.files())
     for name, _ in wanted:
         if name not in specs:
             raise UsageError(f"--picture: there is no picture {name!r}; there are {', '.join(specs)}")
-    return [(path, specs[name]) for name, path in wanted]
-
-
-def write_picture(path: str, spec: Spec) -> None:
-    """Write a picture as SVG or PNG, according to the file's name."""
-    if path.endswith(".svg"):
-        write_text(path, svg(spec))
-    else:
-        write_bytes(path, png(spec))
+    return [(path, Picture(svg(specs[name]), name)) for name, path in wanted]

@@ -10,7 +10,7 @@ from typing import Any
 
 from zerosim.commands.arguments import NO_PYTHON, cluster_sizes
 from zerosim.commands.output import check_outputs, check_writable, standard_output, write_json
-from zerosim.commands.pictures import name_and_file, pictured, write_picture
+from zerosim.commands.pictures import name_and_file, pictured
 from zerosim.errors import UsageError
 from zerosim.files import write_text
 from zerosim.jobs.training import files_of_training
@@ -98,8 +98,8 @@ def main(arguments: argparse.Namespace) -> int:
         write_text(arguments.csv, csv_of(found))
     if arguments.report:
         write_text(arguments.report, plan_page(found, shlex.join(["zerosim", *sys.argv[1:]])))
-    for path, spec in pictures:
-        write_picture(path, spec)
+    for path, picture in pictures:
+        picture.save(path)
     if arguments.trace:
         write_text(arguments.trace, json.dumps(trace_events([(row.name, row.trace) for row in found.rows])))
     return 0 if found.passed else 1

@@ -10,13 +10,14 @@ from typing import Any
 from rich.console import Console
 
 from zerosim.commands.output import RUN_WIDTH, check_outputs, console
-from zerosim.commands.pictures import name_and_file, pictured, write_picture
+from zerosim.commands.pictures import name_and_file, pictured
 from zerosim.errors import UsageError
-from zerosim.files import read_at_most, reason, write_bytes, write_text
+from zerosim.files import read_at_most, reason, write_text
 from zerosim.show.page.drawings import Drawings
 from zerosim.show.page.page import page
-from zerosim.show.page.vega import png, svg
+from zerosim.show.page.vega import svg
 from zerosim.show.run_document import RunDocument, runs_of
+from zerosim.show.shown import Picture
 from zerosim.show.table import show_heading, show_run
 
 MOST_BYTES = 1 << 26
@@ -54,8 +55,8 @@ def main(arguments: argparse.Namespace) -> int:
             write_text(arguments.html, page(runs))
         if arguments.pictures:
             write_pictures(arguments.pictures, runs)
-        for path, spec in single:
-            write_picture(path, spec)
+        for path, picture in single:
+            picture.save(path)
     return 0
 
 
@@ -91,8 +92,8 @@ def write_pictures(folder: str, runs: Sequence[RunDocument]) -> None:
     except OSError as error:
         raise UsageError(f"--pictures: cannot make the folder {folder!r}: {error.strerror}") from error
     for name, spec in drawn(runs).files():
-        write_text(os.path.join(folder, f"{name}.svg"), svg(spec))
-        write_bytes(os.path.join(folder, f"{name}.png"), png(spec))
+        for form in ("svg", "png"):
+            Picture(svg(spec), name).save(os.path.join(folder, f"{name}.{form}"))
 
 
 def refuse_constant(name: str) -> float:

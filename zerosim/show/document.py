@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import Any
 
 from zerosim.figures.addresses import Fragmentation
-from zerosim.instruments.trace import Trace
+from zerosim.instruments.trace import ClockOffset, RankStep, Span, Trace
 from zerosim.scenario import resolved
 from zerosim.stages import STAGES
 from zerosim.training.measurement import MemoryCounts, MemoryFigures
@@ -50,14 +50,12 @@ def document(outcome: Outcome, world: dict[str, Any], command: str | None = None
             "stages": rows,
             "differences": [asdict(each) | {"cause": each.cause} for each in outcome.differences],
             "did_not_fit": [
-                {"stage": config.row.stage, "name": config.name, "needed_bytes": each.needed_bytes,
-                 "allowed_bytes": each.allowed_bytes, "would_fit": each.would_fit}
+                {"stage": config.row.stage, "name": config.name,
+                 **picked(each, "needed_bytes", "allowed_bytes", "would_fit")}
                 for config, each in outcome.did_not_fit
             ],
             "on_other_ranks": [
-                {"ranks": other.ranks, "name": other.name, "weights_sha256": other.weights_sha256}
-                for other in outcome.on_other_ranks
-            ],
+                picked(other, "ranks", "name", "weights_sha256") for other in outcome.on_other_ranks],
         }
     )
     return found
@@ -92,7 +90,7 @@ def own_stage(row: TrainedRow) -> dict[str, Any]:
     stage = row.config.stage
     if row.stage in STAGES:
         return {}
-    return {"own_stage": {"title": stage.title, "also": stage.also, "sharded": stage.sharded}}
+    return {"own_stage": picked(stage, "title", "also", "sharded")}
 
 
 def trace_document(trace: Trace) -> dict[str, Any]:
@@ -101,9 +99,7 @@ def trace_document(trace: Trace) -> dict[str, Any]:
         "hidden": trace.hidden,
         "clocks": [asdict(clock) for clock in trace.clocks],
         "steps": [
-            {
-                "rank": step.rank, "step": step.step, "begin_ns": step.begin_ns, "end_ns": step.end_ns,
-                **{figure: getattr(step, figure) for figure in STEP_FIGURES},
+            picked(step, "rank", "step", "begin_ns", "end_ns", *STEP_FIGURES) | {
                 "spans": [span._asdict() for span in step.spans],
                 "memory": [{"ns": at, **held} for at, held in step.memory],
             }
@@ -112,12 +108,16 @@ def trace_document(trace: Trace) -> dict[str, Any]:
     }
 
 
+def read_trace(found: dict[str, Any]) -> Trace:
+    """The inverse of `trace_document`."""
+    return Trace([ClockOffset(**clock) for clock in found["clocks"]], [
+        RankStep(step["rank"], step["step"], step["begin_ns"], step["end_ns"], [Span(**span) for span in step["spans"]],
+                 [(at["ns"], {kind: count for kind, count in at.items() if kind != "ns"}) for at in step["memory"]])
+        for step in found["steps"]])
+
+
 def fragmentation_document(found: Fragmentation) -> dict[str, Any]:
-    return {
-        "peak_bytes": found.peak_bytes,
-        "laid_out_bytes": found.laid_out_bytes,
-        "needed_bytes": found.needed_bytes,
-        "beyond_peak_bytes": found.beyond_peak_bytes,
+    return picked(found, "peak_bytes", "laid_out_bytes", "needed_bytes", "beyond_peak_bytes") | {
         "address_space": [
             {"from": lifetime.since, "to": lifetime.until, "kind": lifetime.kind, "owner": lifetime.owner,
              "bytes": lifetime.held_bytes, "long_lived": stays,
@@ -147,15 +147,12 @@ FAR_FIGURES = ("offloaded_bytes", "far_resting_bytes", "far_peak_bytes", "moved_
 def memory_document(rank: RankMemory) -> dict[str, Any]:
     """One rank's bytes by kind, and those due; `rank_memory` reads it."""
     figures, due = rank.figures, rank.due
-    measured = ("rank", "resting_bytes", "peak_bytes", "alive_bytes", "resident_bytes", *FAR_FIGURES)
     return {
-        **{name: getattr(figures, name) for name in measured},
+        **picked(figures, "rank", "resting_bytes", "peak_bytes", "alive_bytes", "resident_bytes", *FAR_FIGURES),
         "formula_bytes": due.resting_bytes,
         "padding_bytes": rank.padding_bytes,
         "bound_bytes": due.peak_bytes,
-        "least_bytes": rank.least_bytes,
-        "overweight": rank.overweight,
-        "lingering": rank.lingering,
+        **picked(rank, "least_bytes", "overweight", "lingering"),
         **{f"formula_{name}": getattr(due, name) for name in FAR_FIGURES},
         "curve": [{"ns": at, **now} for at, now in figures.curve],
     }
@@ -195,6 +192,11 @@ def compared(outcome: Outcome) -> str:
     if partners <= {None}:
         return "not compared with one process"
     return "every bit equal where rows add in the same order, not compared with one process"
+
+
+def picked(found: object, *names: str) -> dict[str, Any]:
+    """These attributes of an object, by name."""
+    return {name: getattr(found, name) for name in names}
 
 
 def plain(value: Any) -> Any:

@@ -13,11 +13,11 @@ from rich.text import Text
 
 from zerosim.show.columns import TERMINAL, WRONG, shown_in, why_peaks_stay
 from zerosim.show.grid import Column, show_words
-from zerosim.show.run_document import RowDocument, RunDocument, StageWords, unit_of
-from zerosim.words import KEPT, grouped, in_one_unit, joined, joined_names
+from zerosim.show.run_document import KIND_NAMES, RowDocument, RunDocument, StageWords, unit_of
+from zerosim.words import grouped, in_one_unit, joined, joined_names
 
-STATES = {kind: f"{name} state" if kind == "optimizer" else name for kind, name in KEPT.items()}
-"""The names of model states in sentences."""
+KIND_WORDS = {kind: "optimizer state" if kind == "optimizer" else name for kind, name in KIND_NAMES.items()}
+"""The names of kinds of memory in sentences."""
 
 
 def show_legend(console: Console, run: RunDocument, table: Sequence[Column]) -> None:
@@ -58,7 +58,7 @@ def meaning_of_bits(run: RunDocument) -> str:
 
 def meaning_of_kept(run: RunDocument, *, bars: bool) -> Text:
     """The meaning of the column of kept bytes: its kinds, with their shades in bars."""
-    kinds = [Text.assemble((f"{kind.shade} " * bars, kind.colour), STATES[kind.name]) for kind in STATE_BARS]
+    kinds = [Text.assemble((f"{kind.shade} " * bars, kind.colour), KIND_WORDS[kind.name]) for kind in STATE_BARS]
     apart = Text("  " if bars else ", ")
     where = " on the device" * bool(run.far_tiers)
     copies = ", with float32 copies of weights" * run.precision.mixed
@@ -110,8 +110,8 @@ def shares(stage: StageWords, *ranks: int) -> str:
     >>> shares(StageWords("Stage II", "ZeRO-2", ("gradients", "optimizer")), 4)
     'keeps 1/4 of gradients and optimizer state, all weights'
     """
-    cut = [STATES[kind.name] for kind in STATE_BARS if kind.name in stage.sharded]
-    whole = [STATES[kind.name] for kind in STATE_BARS if kind.name not in stage.sharded]
+    cut = [KIND_WORDS[kind.name] for kind in STATE_BARS if kind.name in stage.sharded]
+    whole = [KIND_WORDS[kind.name] for kind in STATE_BARS if kind.name not in stage.sharded]
     share = " or ".join(f"1/{each}" for each in ranks)
     if not cut:
         return f"every rank keeps all {joined(whole)}"

@@ -28,7 +28,7 @@ from zerosim.show.film import shown_schedule, shown_step
 from zerosim.show.page.drawings import Drawings
 from zerosim.show.page.page import excerpt, page
 from zerosim.show.page.vega import Spec, svg
-from zerosim.show.run_document import KIND_NAMES, RowDocument, RunDocument
+from zerosim.show.run_document import KIND_NAMES, RunDocument
 from zerosim.show.schedule import scheduled
 from zerosim.show.shown import Page, Picture, Shown, printed
 from zerosim.show.table import show_run
@@ -49,16 +49,29 @@ class ShownOutcome(Shown):
     """The outcome, read from its document."""
 
     def losses(self) -> list[dict[str, Any]]:
-        """A plain dict for each step of each row: `name`, `step`, `loss`."""
-        return losses(self.run)
+        """A plain dict for each step of each row: `name`, `step`, `loss`; the first step is 1."""
+        return [
+            {"name": row.found["name"], "step": step, "loss": float(loss)}
+            for row in self.run.rows for step, loss in enumerate(row.found["losses"], 1)
+        ]
 
     def spans(self) -> list[dict[str, Any]]:
-        """A plain dict for each activity of a rank in the traced step of each row."""
-        return spans(self.run)
+        """A plain dict for each activity of a rank in the traced steps of each row."""
+        return [{"name": name, "step": step["step"], **span} for name, step in self._traced for span in step["spans"]]
 
     def memory(self) -> list[dict[str, Any]]:
-        """A plain dict for each change of a rank's memory in the traced step of each row."""
-        return memory(self.run)
+        """A plain dict for each change of a rank's memory in the traced steps of each row."""
+        return [
+            {"name": name, "step": step["step"], "rank": step["rank"], "ns": at["ns"],
+             **{kind: at.get(kind, 0) for kind in KIND_NAMES}}
+            for name, step in self._traced for at in step["memory"]
+        ]
+
+    @property
+    def _traced(self) -> list[tuple[str, dict[str, Any]]]:
+        """Every traced step of every rank, with the name of its row."""
+        return [(row.found["name"], step) for row in self.run.rows
+                for step in (row.found.get("trace") or {"steps": []})["steps"]]
 
     @cached_property
     def _specs(self) -> dict[str, Spec]:
@@ -151,17 +164,9 @@ def of_numpy(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not a NumPy type")
 
 
-Rows = list[dict[str, Any]]
-
-
-def compared(run: RunDocument) -> Rows:
+def compared(run: RunDocument) -> list[dict[str, Any]]:
     """A row for each line of the comparison."""
-    return [compared_row(row) for row in run.rows]
-
-
-def compared_row(row: RowDocument) -> dict[str, Any]:
-    found = row.found
-    return {
+    return [{
         **{key: found[key] for key in ("name", "stage", "equal", "compared_with")},
         "final_loss": float(found["losses"][-1]) if found["losses"] else None,
         "test": None if found["test"] is None else float(found["test"]),
@@ -170,38 +175,7 @@ def compared_row(row: RowDocument) -> dict[str, Any]:
         "hidden": row.hidden,
         "train_seconds": found["seconds"]["train"],
         "weights_sha256": found["weights_sha256"],
-    }
-
-
-def losses(run: RunDocument) -> Rows:
-    """A row for each step of each line; the first step is 1."""
-    return [
-        {"name": row.found["name"], "step": step, "loss": float(loss)}
-        for row in run.rows for step, loss in enumerate(row.found["losses"], 1)
-    ]
-
-
-def spans(run: RunDocument) -> Rows:
-    """A row for each span of each line and traced step."""
-    return [
-        {"name": row.found["name"], "step": step["step"], **span}
-        for row in run.rows for step in traced(row) for span in step["spans"]
-    ]
-
-
-def memory(run: RunDocument) -> Rows:
-    """A row for each change of a rank's memory, of each line and traced step."""
-    return [
-        {"name": row.found["name"], "step": step["step"], "rank": step["rank"], "ns": at["ns"],
-         **{kind: at.get(kind, 0) for kind in KIND_NAMES}}
-        for row in run.rows for step in traced(row) for at in step["memory"]
-    ]
-
-
-def traced(row: RowDocument) -> list[dict[str, Any]]:
-    """Every traced step of every rank."""
-    found: list[dict[str, Any]] = (row.found.get("trace") or {"steps": []})["steps"]
-    return found
+    } for row in run.rows for found in [row.found]]
 
 
 def shown(

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from zerosim.errors import UsageError
 from zerosim.instruments.memory import MEMORY_KINDS
-from zerosim.instruments.trace import ClockOffset, RankStep, Span, Trace
+from zerosim.instruments.trace import Trace
 from zerosim.numerics.precisions import PRECISIONS, Precision
-from zerosim.show.document import SCHEMA, rank_memory
+from zerosim.show.document import SCHEMA, rank_memory, read_trace
 from zerosim.show.page.markup import printable
 from zerosim.stages import STAGES
 from zerosim.verdict.outcome import DoesNotFit, RankMemory
@@ -173,11 +173,7 @@ class RowDocument:
     def trace(self) -> Trace | None:
         """The traced steps, as they were recorded; None without a trace."""
         found = self.found.get("trace")
-        if not found or not found["steps"]:
-            return None
-        return Trace([ClockOffset(**clock) for clock in found["clocks"]], [
-            RankStep(step["rank"], step["step"], step["begin_ns"], step["end_ns"],
-                     [Span(**span) for span in step["spans"]]) for step in found["steps"]])
+        return read_trace(found) if found and found["steps"] else None
 
     @property
     def first_ns(self) -> int:
@@ -347,6 +343,16 @@ class RunDocument:
     @property
     def diverging(self) -> list[RowDocument]:
         return [row for row in self.rows if row.found["first_divergence"]]
+
+
+def element_name(found: Mapping[str, Any], state: str | None) -> str:
+    """The first differing element of a document's difference: its state, if it is not a weight, and its index.
+
+    >>> element_name({"name": "layers.1.weight", "index": [0, 2]}, "gradient")
+    'gradient of layers.1.weight[0, 2]'
+    """
+    index = f"[{', '.join(map(str, found['index']))}]" if found["index"] else ""
+    return f"{state} of {found['name']}{index}" if state else f"{found['name']}{index}"
 
 
 def kept_in(tier: str, states: Mapping[str, Mapping[str, int]], activations: int) -> dict[str, int]:

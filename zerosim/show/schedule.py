@@ -20,7 +20,8 @@ from zerosim.instruments.record import Message, Recording
 from zerosim.payloads.terms import Blank, Sum, Term, leaves
 from zerosim.teach.proofs.case import Case, Place, claims
 from zerosim.teach.proofs.diagnosis import Diagnosis, of_case
-from zerosim.teach.proofs.proof import WAITING, Proof, check_order, failure_line, faults, run
+from zerosim.teach.proofs.proof import WAITING, Proof, check_order, failure_line, run
+from zerosim.teach.proofs.proof import faults as proof_faults
 from zerosim.teach.proofs.subject import Subject
 
 WIDEST = 11
@@ -93,6 +94,11 @@ class Schedule:
         return f"{self.subject.name} on {ranks}{root}"
 
     @property
+    def about(self) -> str:
+        """The title of the algorithm, or the collective that a function implements."""
+        return self.subject.algorithm.title if self.subject.algorithm else self.subject.collective
+
+    @property
     def cost(self) -> str:
         messages = len(self.arrows)
         return f"{self.rounds} round{'s' * (self.rounds != 1)}, {messages} message{'s' * (messages != 1)}"
@@ -157,10 +163,11 @@ def scheduled(subject: Subject, size: int, root: int = 0) -> Schedule:
     ('4 rounds, 12 messages', (1,), ['1+2+0✓', '2+0+1✓', '0+1+2✓'])
     """
     recording = recorded(subject, size, root)
-    cases = [Case(subject, recording, len(recording.holds(0, after=0)), root)]
-    if not complaints(cases[0]):
-        cases = list(when_sends_wait(cases[0]))
     chunks = len(recording.holds(0, after=0))
+    case = Case(subject, recording, chunks, root)
+    faults = complaints(case)
+    if not faults and (waiting := when_sends_wait(case)) is not None:
+        case, faults = waiting, complaints(waiting)
     promised = claims(subject.kind, size, chunks, root)
     arrivals = list(witnessed_arrivals(recording))
     histories = [history(recording, rank, arrivals, promised) for rank in range(size)]
@@ -170,8 +177,7 @@ def scheduled(subject: Subject, size: int, root: int = 0) -> Schedule:
     return Schedule(
         subject, size, root, chunks, recording.rounds,
         sorted((arrow(message, vector) for message, vector in arrivals), key=lambda each: (each.round, each.to)),
-        states, [fault for case in cases for fault in complaints(case)],
-        next((of_case(case) for case in cases if complaints(case)), None),
+        states, faults, of_case(case) if faults else None,
     )
 
 
@@ -186,12 +192,12 @@ def recorded(subject: Subject, size: int, root: int) -> Recording:
     return recording
 
 
-def when_sends_wait(case: Case) -> Iterator[Case]:
-    """A run in which each send waits for its receiver, if that ends in a deadlock."""
-    if case.subject.algorithm is None:
-        recording = run(case.subject, case.size, case.count, case.root, "rendezvous")
-        if isinstance(recording.failure, Deadlock):
-            yield replace(case, recording=recording, sends="rendezvous")
+def when_sends_wait(case: Case) -> Case | None:
+    """A user's function run so that each send waits for its receiver, if that ends in a deadlock."""
+    if case.subject.algorithm is not None:
+        return None
+    recording = run(case.subject, case.size, case.count, case.root, "rendezvous")
+    return replace(case, recording=recording, sends="rendezvous") if isinstance(recording.failure, Deadlock) else None
 
 
 def complaints(case: Case) -> list[str]:
@@ -201,7 +207,7 @@ def complaints(case: Case) -> list[str]:
         waiting = f"with {WAITING}: " if case.sends == "rendezvous" else ""
         return [waiting + failure_line(subject, recording.failure)]
     proof = Proof(subject, recording.size)
-    proof.faults += faults(subject, recording, case.count, case.root)
+    proof.faults += proof_faults(subject, recording, case.count, case.root)
     if subject.kind.reducing and proof.holds:
         check_order(proof, recording.results, case.count, case.root)
     return [fault.what for fault in proof.faults]

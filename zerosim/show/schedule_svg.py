@@ -17,9 +17,10 @@ from typing import NamedTuple
 from zerosim.errors import UsageError
 from zerosim.payloads.terms import Sum
 from zerosim.show.activities import ACTIVITIES, activity, in_order, is_paler
+from zerosim.show.legend import KIND_WORDS
 from zerosim.show.page.pictures import KIND_COLOURS
 from zerosim.show.schedule import Arrow, Cell, Schedule
-from zerosim.show.step import KIND_WORDS, RankEvent, RecordedStep, StepEvent
+from zerosim.show.step import RankEvent, RecordedStep, StepEvent
 from zerosim.show.timeline import LETTERS
 
 MOST_CELLS, MOST_STEP_CELLS = 20_000, 5_000
@@ -149,8 +150,7 @@ class SchedulePicture(SvgPicture):
         self.stack_height = max(schedule.chunks, 1) * CELL_HEIGHT
         self.lane_height = self.stack_height + LANE_GAP
         self.bottom = TOP + schedule.size * self.lane_height
-        about = schedule.subject.collective if schedule.subject.algorithm is None else schedule.subject.algorithm.title
-        subtitle, verdict = f"{schedule.cost}; {about}", schedule.verdict.split("; ")
+        subtitle, verdict = f"{schedule.cost}; {schedule.about}", schedule.verdict.split("; ")
         columns = self.left(self.states[-1]) + self.cell_width
         lines = [schedule.title, subtitle, self.legend(), *verdict]
         self.width = max(columns, round(max(map(len, lines)) * WIDE_CHARACTER) + MARGIN) + MARGIN

@@ -19,14 +19,10 @@ from rich.text import Text
 from zerosim.errors import UsageError
 from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, OUT, RankStep, Span, Trace
 from zerosim.show.grid import show_words
-from zerosim.show.legend import STATE_BARS, stacked
+from zerosim.show.legend import KIND_WORDS, STATE_BARS, stacked
 from zerosim.show.timeline import LETTERS
 from zerosim.words import plural
 
-KIND_WORDS = {
-    "parameters": "weights", "gradients": "gradients", "optimizer": "optimizer state", "activations": "activations",
-    "buffers": "buffers",
-}
 OTHERS = ("activations", "buffers")
 MOST_RANKS = 4
 """The most ranks that are columns in a terminal."""

@@ -20,7 +20,7 @@ from zerosim.show.columns import TERMINAL, WRONG, Figure, facts, shown_in
 from zerosim.show.details import show_details
 from zerosim.show.grid import GAP, Column, longest, show_grid, show_words
 from zerosim.show.legend import STATE_BARS, bar, show_legend, stacked
-from zerosim.show.run_document import RowDocument, RunDocument, unit_of
+from zerosim.show.run_document import RowDocument, RunDocument, element_name, unit_of
 from zerosim.show.timeline import show_timeline, show_times
 from zerosim.stages import STAGES
 from zerosim.verdict.diagnosis import Divergence
@@ -212,13 +212,12 @@ def show_row_difference(console: Console, found: Mapping[str, Any]) -> None:
     """Show why two rows differ although each equals one process; `found` is one of a document's `differences`."""
     one, other = found["values"]
     first, second, cause = found["first"], found["other"], found["cause"]
-    index = f"[{', '.join(map(str, found['index']))}]" if found["index"] else ""
     console.print()
     told = f"{second} is not {first}, and each has the bits of one process. Reason:"
     show_words(console, told, style="bold")
     show_words(
         console,
-        f"They first differ in step {found['step']}: the {found['what']} of {found['name']}{index} is "
+        f"They first differ in step {found['step']}: the {element_name(found, found['what'])} is "
         f"{float(one)!r} in {first} and {float(other)!r} in {second} ({plural(found['ulps'], 'ULP')} apart). "
         f"{sentence(cause)}."
     )
@@ -247,11 +246,10 @@ def show_other_ranks(console: Console, run: RunDocument) -> None:
 
 def divergence(found: Divergence) -> str:
     """One line: the place of the first difference, both values, and their distance."""
-    index = f"[{', '.join(map(str, found.index))}]" if found.index else ""
-    what = f"{found.state} of {found.name}" if found.state else found.name
     apart = "not comparable in ULPs" if found.ulps is None else f"{found.ulps} ULP apart"
     return (
-        f"after step {found.step}, rank {found.rank} holds {what}{index} = {value(found.ours, found.ours_bits)}, "
+        f"after step {found.step}, rank {found.rank} holds {element_name(vars(found), found.state)} = "
+        f"{value(found.ours, found.ours_bits)}, "
         f"one process {value(found.reference, found.reference_bits)} ({apart}; chunk {found.chunk})"
     )
 
@@ -259,8 +257,10 @@ def divergence(found: Divergence) -> str:
 def value(number: float, bits: str) -> str:
     """A number, with its bits if these are not unique.
 
-    >>> value(0.5, "0x3f000000"), value(-0.0, "0x80000000")
-    ('0.5', '-0.0 (0x80000000)')
+    >>> value(0.5, "0x3f000000"), value(1e-40, "0x000116c2"), value(0.0, "0x00000000")
+    ('0.5', '1e-40', '0.0 (0x00000000)')
+    >>> value(-0.0, "0x80000000"), value(math.nan, "0x7fc00001")
+    ('-0.0 (0x80000000)', 'nan (0x7fc00001)')
     """
     number = float(number)
     return f"{number!r} ({bits})" if number == 0 or math.isnan(number) else f"{number!r}"

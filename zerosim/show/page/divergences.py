@@ -6,7 +6,7 @@ from itertools import zip_longest
 from typing import Any
 
 from zerosim.show.page.markup import Markup, element, joined, section, table
-from zerosim.show.run_document import RowDocument, RunDocument
+from zerosim.show.run_document import RowDocument, RunDocument, element_name
 from zerosim.words import plural
 
 
@@ -24,9 +24,8 @@ def row_differences(runs: Sequence[RunDocument]) -> Markup:
 
 def row_difference(found: dict[str, Any]) -> Markup:
     first, other = found["first"], found["other"]
-    index = f"[{', '.join(map(str, found['index']))}]" if found["index"] else ""
     facts = {
-        "step": f"{found['step']}", "element": f"{found['what']} of {found['name']}{index}",
+        "step": f"{found['step']}", "element": element_name(found, found["what"]),
         f"{first} has": f"{found['values'][0]!r}, in chunk {found['chunks'][0]}",
         f"{other} has": f"{found['values'][1]!r}, in chunk {found['chunks'][1]}",
         "distance": f"{found['ulps']:,} ULP",
@@ -43,21 +42,18 @@ def row_difference(found: dict[str, Any]) -> Markup:
 
 def one_divergence(row: RowDocument) -> Markup:
     first = row.found["first_divergence"]
-    where = first["name"]
-    index = f"[{', '.join(map(str, first['index']))}]" if first["index"] else ""
-    what = f"{first['state']} of {where}" if first["state"] else where
-    apart = "not comparable in ULPs" if first["ulps"] is None else f"{first['ulps']:,} ULP apart"
+    what = element_name(first, first["state"])
     facts = {
-        "step": f"{first['step']}", "element": f"{what}{index}",
+        "step": f"{first['step']}", "element": what,
         "chunk": f"{first['chunk']}, {plural(first['differing_elements'], 'element')} of it differing",
         "noticed by": f"rank {first['rank']}",
         f"{row.name} holds": f"{first['ours']!r} ({first['ours_bits']})",
         f"{row.found['compared_with']} holds": f"{first['reference']!r} ({first['reference_bits']})",
-        "distance": apart,
+        "distance": "not comparable in ULPs" if first["ulps"] is None else f"{first['ulps']:,} ULP apart",
     }
     return element(
         "article", element("h3", row.name),
-        element("p", element("strong", f"{what}{index}"), f" is the first element that differs, after step "
+        element("p", element("strong", what), f" is the first element that differs, after step "
                 f"{first['step']}.", class_="verdict failed"),
         table(facts.items(), class_="facts"), *orders(first["order_of_addition"]))
 

@@ -7,14 +7,14 @@ from importlib.resources import files
 from typing import Any
 
 from zerosim.errors import UsageError
-from zerosim.show.activities import ACTIVITIES, activity, is_paler
+from zerosim.show.activities import ACTIVITIES, activity, definitions, is_paler
+from zerosim.show.legend import KIND_WORDS
 from zerosim.show.page import divergences, origins, pictures, sections, step_pictures, steps, vega
 from zerosim.show.page.drawings import Drawings
 from zerosim.show.page.markup import Markup, element, joined
-from zerosim.show.page.textures import definitions
 from zerosim.show.run_document import RunDocument
 from zerosim.show.schedule import Schedule
-from zerosim.show.step import KIND_WORDS, RecordedStep
+from zerosim.show.step import RecordedStep
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data:"
 """The browser may load nothing. Vega compiles its expressions to functions, which counts as evaluating."""
@@ -56,7 +56,7 @@ def schedule_page(schedule: Schedule, first: int = 0) -> str:
     2
     """
     stepped = [steps.steps(schedule, first)]
-    content = [sections.verdict_of(schedule), sections.schedules(stepped, schedule.size)]
+    content = [sections.verdict_of_schedule(schedule), sections.schedules(stepped, schedule.size)]
     return html_document(schedule.title, content, {"schedules": stepped}, [own("player.js")])
 
 

@@ -4,12 +4,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from zerosim.show.activities import ACTIVITIES, WORDS, activity, in_order
+from zerosim.show.activities import ACTIVITIES, WORDS, activity, in_order, swatch
 from zerosim.show.columns import PAGE, WRONG, facts, shown_in, why_peaks_stay
 from zerosim.show.page.drawings import Drawings
 from zerosim.show.page.markup import Markup, element, joined, scrolling, section, table
 from zerosim.show.page.pictures import KIND_COLOURS, loss_curves
-from zerosim.show.page.textures import swatch
 from zerosim.show.run_document import KIND_NAMES, RowDocument, RunDocument, unit_of
 from zerosim.show.schedule import Schedule
 from zerosim.show.step import RecordedStep
@@ -238,19 +237,20 @@ def losses(rows: Sequence[RowDocument]) -> Markup:
         {"row": "row", "step": "step", "loss": "loss"}))
 
 
-def verdict_of(schedule: Schedule) -> Markup:
+def verdict_of_schedule(schedule: Schedule) -> Markup:
     """The verdict on the recorded run of a collective."""
-    kind = "verdict failed" if schedule.faults else "verdict passed"
-    about = schedule.subject.algorithm.title if schedule.subject.algorithm else schedule.subject.collective
-    return element("header", element("div", element("h1", schedule.title), element("p", f"{schedule.cost}; {about}"),
-                                     *(element("p", words, class_=kind) for words in schedule.verdict.split("; "))))
+    return verdict_of(schedule.title, f"{schedule.cost}; {schedule.about}", schedule.verdict.split("; "),
+                      passed=not schedule.faults)
 
 
 def verdict_of_step(found: RecordedStep) -> Markup:
     """The verdict on the training of the recorded step."""
-    kind = "verdict failed" if found.fault else "verdict passed"
-    return element("header", element("div", element("h1", found.title), element("p", found.about),
-                                     element("p", found.verdict, class_=kind)))
+    return verdict_of(found.title, found.about, [found.verdict], passed=found.fault is None)
+
+
+def verdict_of(title: str, about: str, verdict: Sequence[str], *, passed: bool) -> Markup:
+    lines = (element("p", words, class_=f"verdict {'passed' if passed else 'failed'}") for words in verdict)
+    return element("header", element("div", element("h1", title), element("p", about), *lines))
 
 
 def step_by_step(found: RecordedStep, kinds: dict[str, dict[str, str]]) -> Markup:

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from zerosim.show.activities import ACTIVITIES, activity, is_paler
+from zerosim.show.activities import ACTIVITIES, PALER, TEXTURES, WAITING, activity, is_paler
 from zerosim.show.page.pictures import GAP, LANE, PICKED, SIDE, TALL, PictureValues, chart, colour, time_axis, window
-from zerosim.show.page.textures import PALER, TEXTURES, WAITING
 from zerosim.show.page.vega import Spec
 from zerosim.show.run_document import NO_UNIT, RowDocument
 

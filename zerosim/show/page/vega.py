@@ -13,8 +13,8 @@ from functools import cache
 from typing import Any
 
 from zerosim.errors import UsageError
+from zerosim.show.activities import with_textures
 from zerosim.show.page.markup import printable
-from zerosim.show.page.textures import with_textures
 
 Spec = dict[str, Any]
 """A specification as Vega-Lite reads it: https://vega.github.io/vega-lite/docs/."""
@@ -57,13 +57,8 @@ def drawable(spec: Any) -> Any:
     return printable(spec) if isinstance(spec, str) else spec
 
 
-def png(spec: Spec, scale: float = 2.0) -> bytes:
-    """A picture as PNG, `scale` pixels for each unit of length of the specification."""
-    return pixels(svg(spec), scale)
-
-
 def pixels(picture: str, scale: float = 2.0) -> bytes:
-    """An SVG as a PNG."""
+    """An SVG as a PNG, `scale` pixels for each unit of length."""
     found: bytes = converter().svg_to_png(picture, scale=scale)
     return found
 
