@@ -253,21 +253,3 @@ def test_a_declared_encoding_hides_no_use(tmp_path):
     (found,) = submissions([str(tmp_path)])
     assert found.own == ("pydoc in line 3 of mine.py",)
 
-
-PATCHES = (
-    "import zerosim.teach.grading.claims\nzerosim.teach.grading.claims.CLAIMS['all_gather'] = lambda function: []",
-    "import zerosim.teach.grading.proved\nzerosim.teach.grading.proved.unproved = lambda *given, **named: None",
-    "import zerosim.teach.proofs.proof\nzerosim.teach.proofs.proof.run.__code__ = (lambda *given: None).__code__",
-    "from zerosim.teach.grading.exercises import Item\nItem.earned = property(lambda item: item.points)",
-    "import numpy\nnumpy.array_equal = lambda one, other: True",
-)
-
-
-@pytest.mark.parametrize("patch", PATCHES)
-def test_who_changes_what_judges_has_no_points(tmp_path, patch):
-    file = tmp_path / "mine.py"
-    file.write_text(f"{patch}\nfrom zerosim.collectives.ring import all_gather\n"
-                    "def all_gather(comm, chunks, inner=all_gather):\n    inner(comm, chunks)\n")
-    found = grade_separately(str(file), "all_gather")
-    assert found.earned == 0
-    assert found.state == "does not hold yet"

@@ -9,8 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from zerosim.collectives import ALGORITHMS
-from zerosim.teach.grading.claim import Claim, ClaimsOf
-from zerosim.teach.grading.exercises import EXERCISES
+from zerosim.teach.grading.exercises import EXERCISES, Claim, ClaimsOf
 from zerosim.teach.grading.proved import added_in, everything_arrives, rounds_at_most, sent_as
 from zerosim.teach.grading.stages import StageTrial, bits_claims
 from zerosim.teach.grading.variants import (

@@ -17,12 +17,12 @@ from zerosim.collectives import ALGORITHMS
 from zerosim.collectives.kinds import COLLECTIVE_KINDS
 from zerosim.errors import ScenarioError, ZerosimError
 from zerosim.teach.grading.channel import MOST_TOLD, Ended, answer_of_process
-from zerosim.teach.grading.claim import Claim
 from zerosim.teach.grading.claims import CLAIMS, STAGE_TRIALS
 from zerosim.teach.grading.contained import MARKER, Learner
 from zerosim.teach.grading.exercises import (
     EXERCISES,
     PATIENCE_SECONDS,
+    Claim,
     Grade,
     Item,
     cleaned,

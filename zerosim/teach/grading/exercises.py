@@ -1,4 +1,4 @@
-"""The exercises in a learner's file, and their grades.
+"""The exercises in a learner's file, the claims about them, and their grades.
 
 Each function is graded in a separate process with a time limit.
 """
@@ -7,6 +7,7 @@ import ast
 import linecache
 import os
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
@@ -29,6 +30,27 @@ PATIENCE_SECONDS = 60.0
 
 State = Literal["holds", "holds so far", "does not hold yet", "not yet written", "does not end"]
 Found = Literal["holds", "does not hold", "not asked", "cannot be asked"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One requirement of a function, in a learner's words; `complaint()` returns the error, None if it holds."""
+
+    says: str
+    complaint: Callable[[], str | None]
+    points: int = 1
+    law: str = ""
+    """The name of the law, if the claim is a law."""
+    first: bool = False
+    """Whether nothing further is checked until this claim holds."""
+    separable: bool = True
+    """Whether it can be checked on ranks in separate processes."""
+    needs: str = ""
+    """The package that must be installed for the check, in words."""
+
+
+ClaimsOf = Callable[[Callable[..., Any]], Sequence[Claim]]
+"""All claims about a function, the most basic first; none runs until it is checked."""
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.stages.state import GRADIENT
+from zerosim.teach.grading.stage_advice import SCALED, like, times, times_of
 from zerosim.teach.grading.stage_case import StageCase
-from zerosim.teach.grading.stage_words import SCALED, like, times, times_of
 from zerosim.teach.grading.verb_calls import StepCalls
-from zerosim.teach.proofs.words import Observation
+from zerosim.teach.proofs.case import Observation
 
 Brought = dict[tuple[int, int], Array]
 """The gradient of a unit on a rank for a part of the batch, by rank and part."""

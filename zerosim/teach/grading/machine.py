@@ -1,6 +1,6 @@
 """A virtual machine that times the messages of a learner's collective over links with known rates."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,10 +39,7 @@ class TimedMachine:
 
     def ns(self, collective: Collective) -> int:
         """The end of the last rank; all ranks begin at 0."""
-        return self.ns_of(spawn(lambda comm: noted(collective, comm), self.ranks))
-
-    def ns_of(self, programs: Sequence[FluidProgram]) -> int:
-        """The end of the last rank, by each rank's sends and receives of `ELEMENTS` float32 a chunk."""
+        programs = spawn(lambda comm: noted(collective, comm), self.ranks)
         cluster = Cluster(Device("", 1, 1, 1), self.per_host, self.inside, self.between, pipelined=False, fused=False)
         scale = self.vector_bytes // (self.ranks * ELEMENTS * 4)
         return last_end_ns([list(map(longer(scale), each)) for each in programs], links(cluster, self.ranks))

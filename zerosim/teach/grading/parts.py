@@ -29,10 +29,9 @@ from zerosim.scenario import Data, ModelKeys, Parallel, Scenario, Train, WorldKe
 from zerosim.show.table import divergence
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.own import as_stage
-from zerosim.teach.grading.claim import Claim
 from zerosim.teach.grading.claims import CLAIMS
 from zerosim.teach.grading.examination import Examination, grade
-from zerosim.teach.grading.exercises import Grade
+from zerosim.teach.grading.exercises import Claim, Grade
 from zerosim.teach.grading.finite_differences import wrong_slope
 from zerosim.teach.grading.proved import PLAIN, RANKS, added_in, unproved
 from zerosim.teach.grading.stages import StageTrial, fault_in, trials_of

@@ -13,7 +13,7 @@ from zerosim.instruments.record import Recording
 from zerosim.numerics.orders import AddingOrder
 from zerosim.payloads.terms import commuted
 from zerosim.sharding import bounds
-from zerosim.teach.grading.claim import Claim
+from zerosim.teach.grading.exercises import Claim
 from zerosim.teach.grading.machine import Collective, TimedMachine
 from zerosim.teach.proofs.case import Case, chunks_by_element, claims
 from zerosim.teach.proofs.diagnosis import Diagnosis, command, diagnosis, of_case, of_its_order, of_what_is_sent
@@ -129,10 +129,10 @@ def added_in(examined: Subject, order: AddingOrder, sizes: Sequence[int] = RANKS
     return None
 
 
-def sent_as(examined: Subject, row: Algorithm, sizes: Sequence[int] = RANKS) -> str | None:
+def sent_as(examined: Subject, row: Algorithm, *, divided: bool = False) -> str | None:
     """The first rank that does not send as much as the library's algorithm, where all data arrive."""
-    for size in sizes:
-        for count in (each for each in (size, 2 * size + 1) if arrives(examined, size, each)):
+    for size in RANKS:
+        for count in (each for each in [size, 2 * size + 1][: 2 - divided] if arrives(examined, size, each)):
             recording = run(examined, size, count)
             lengths = [stop - start for start, stop in bounds(count, size)]
             for rank in range(size):

@@ -7,7 +7,7 @@ from functools import wraps
 from typing import Any
 
 from zerosim.parts.loading import read_python
-from zerosim.teach.grading.claim import ClaimsOf
+from zerosim.teach.grading.exercises import ClaimsOf
 
 
 def with_shared_state(

@@ -16,11 +16,11 @@ from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.show.table import divergence
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.own import like
-from zerosim.teach.grading.claim import Claim
+from zerosim.teach.grading.exercises import Claim
 from zerosim.teach.grading.failing import why_it_fails
+from zerosim.teach.grading.stage_advice import KEPT_TOO_MUCH, LET_GO, held_too_long, sent_in
 from zerosim.teach.grading.stage_case import StageCase
 from zerosim.teach.grading.stage_difference import stage_difference, superfluous_collective
-from zerosim.teach.grading.stage_words import KEPT_TOO_MUCH, LET_GO, held_too_long, sent_in
 from zerosim.teach.grading.tiny import EVEN, ODD, PRECISE, Tiny, in_place_of
 from zerosim.teach.grading.trained import (
     Figures,

@@ -13,23 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.collectives import ring
+from zerosim.collectives import ALGORITHMS, ring
 from zerosim.collectives.kinds import COLLECTIVE_KINDS
 from zerosim.stages.accumulating import Layered
 from zerosim.stages.gathering import Filled, WhenUsed
 from zerosim.stages.replica import Replica
-from zerosim.teach.grading.claim import Claim
+from zerosim.teach.grading.exercises import Claim
 from zerosim.teach.grading.machine import ONE_HOST, TWO_HOSTS, TimedMachine
-from zerosim.teach.grading.proved import RANKS, added_in, arrives, everything_arrives, in_time, sent_by, unproved
+from zerosim.teach.grading.proved import RANKS, added_in, arrives, everything_arrives, in_time, sent_as, unproved
 from zerosim.teach.grading.stages import StageTrial, bits_claims
 from zerosim.teach.grading.tiny import Tiny
 from zerosim.teach.grading.trained import Figures
 from zerosim.teach.grading.verb_calls import LearnersStep
-from zerosim.teach.proofs.case import Case, listed, terms
-from zerosim.teach.proofs.diagnosis import Diagnosis, command, of_what_is_sent
+from zerosim.teach.proofs.case import Case, Observation, listed, terms
+from zerosim.teach.proofs.diagnosis import Diagnosis, command
 from zerosim.teach.proofs.proof import run
 from zerosim.teach.proofs.subject import Subject, subject
-from zerosim.teach.proofs.words import Observation
 from zerosim.words import plural
 
 ELSEWHERE = replace(
@@ -70,15 +69,7 @@ def sent_left(examined: Subject) -> str | None:
 
 def sent_once_around(examined: Subject) -> str | None:
     """The error if a rank does not send N − 1 messages of one chunk, and its cause."""
-    for size in (size for size in RANKS if arrives(examined, size, size)):
-        recording = run(examined, size, size)
-        for rank in range(size):
-            messages, elements = sent_by(rank, recording)
-            if (messages, elements) != (size - 1, size - 1):
-                return (f"on {plural(size, 'rank')}: rank {rank} sends {plural(elements, 'chunk')} in "
-                        f"{plural(messages, 'message')}; {size - 1} in {size - 1} are enough\n"
-                        f"{of_what_is_sent(examined, size)}")
-    return None
+    return sent_as(examined, ALGORITHMS["ring.reduce_scatter"], divided=True)
 
 
 def elsewhere_claims(function: Callable[..., Any]) -> list[Claim]:
@@ -164,6 +155,8 @@ def between_hosts(function: Callable[..., Any], hosts: Hosts) -> str | None:
     case = Case(examined, run(examined, hosts.ranks, hosts.ranks), hosts.ranks)
     if case.recording.results is None or not case.wrong or hosts.ranks == hosts.per_host:
         return None
+    if said := pieces_of_another_size(case, hosts):
+        return said
     lacking = {term.rank // hosts.per_host != rank // hosts.per_host for rank, element in case.wrong
                for term in {*case.due[rank, element]} - {*terms(case.last(rank)[element])}}
     if lacking != {True}:
@@ -181,6 +174,18 @@ def between_hosts(function: Callable[..., Any], hosts: Hosts) -> str | None:
                 f"and the pieces of {listed('rank', silent)} are never added over the hosts: "
                 "every rank must all-reduce its own piece with the ranks of the same number on the other hosts")
     return None
+
+
+def pieces_of_another_size(case: Case, hosts: Hosts) -> str | None:
+    """The cause if the first messages inside the hosts have as many chunks as a host has ranks."""
+    count, per_host = hosts.ranks // hosts.per_host, hosts.per_host
+    inside = [message for message in case.messages
+              if message.round == 1 and message.to // per_host == message.source // per_host]
+    if count == per_host or not inside or {len(message.carried) for message in inside} != {per_host}:
+        return None
+    return (f"with {count} hosts of {per_host} ranks, rank {inside[0].source} sends {plural(per_host, 'chunk')} to rank "
+            f"{inside[0].to} of its host in round 1: inside a host the vector is cut into one piece for each of its "
+            "ranks, and a piece has as many chunks as there are hosts, chunks[k * hosts : (k + 1) * hosts]")
 
 
 TELLING = Hosts(4, 2)

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from zerosim.allocation import Array
+from zerosim.teach.grading.stage_advice import same
 from zerosim.teach.grading.stage_case import StageCase
-from zerosim.teach.grading.stage_words import same
 from zerosim.teach.proofs.case import listed
 
 

@@ -17,6 +17,13 @@ from zerosim.sharding import bounds
 from zerosim.teach.proofs.subject import Subject
 from zerosim.worlds.local import Sends
 
+
+class Observation(str):
+    """An observation about an error, in words, if its cause is not certain."""
+
+    __slots__ = ()
+
+
 Place = tuple[int, int]
 """A rank and an element."""
 

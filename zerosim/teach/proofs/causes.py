@@ -8,7 +8,7 @@ its memory if the function works in place, and by the contributions in a message
 from collections import Counter
 from collections.abc import Callable
 
-from zerosim.teach.proofs.case import Case
+from zerosim.teach.proofs.case import Case, Observation
 from zerosim.teach.proofs.chunk_numbers import (
     ends_elsewhere,
     mixes_up_places,
@@ -26,7 +26,6 @@ from zerosim.teach.proofs.contributions import (
     sends_what_it_lacks,
 )
 from zerosim.teach.proofs.rounds import adds_in_the_gather, ends_too_early, gathers_no_full_sum
-from zerosim.teach.proofs.words import Observation
 
 Cause = Callable[[Case], str | None]
 

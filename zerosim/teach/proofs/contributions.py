@@ -5,9 +5,8 @@ from collections.abc import Sequence
 
 from zerosim.instruments.record import Message
 from zerosim.payloads.terms import Symbol, Term, leaves
-from zerosim.teach.proofs.case import Case, before, listed, terms
+from zerosim.teach.proofs.case import Case, Observation, before, listed, terms
 from zerosim.teach.proofs.rounds import ring_rounds
-from zerosim.teach.proofs.words import Observation
 
 
 def adds_elements_up(case: Case) -> str | None:

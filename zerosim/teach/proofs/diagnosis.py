@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from zerosim.errors import Deadlock, Runaway
-from zerosim.teach.proofs.case import Case, listed, terms
+from zerosim.teach.proofs.case import Case, Observation, listed, terms
 from zerosim.teach.proofs.causes import why_it_is_wrong
 from zerosim.teach.proofs.contributions import passes_its_sum_on
 from zerosim.teach.proofs.hints import places_in
@@ -18,7 +18,6 @@ from zerosim.teach.proofs.rounds import adds_anew, superfluous
 from zerosim.teach.proofs.sending import through_one_rank, why_so_much_is_sent
 from zerosim.teach.proofs.subject import Subject, collective_in
 from zerosim.teach.proofs.waits import why_it_ended
-from zerosim.teach.proofs.words import Observation
 from zerosim.worlds.local import StillRunning
 
 TELLING = 4

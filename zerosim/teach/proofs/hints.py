@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from zerosim.payloads.terms import LIKE
-from zerosim.teach.proofs.words import Observation
+from zerosim.teach.proofs.case import Observation
 from zerosim.worlds.local import StillRunning
 from zerosim.worlds.running import CodePlace, places_of
 

@@ -3,8 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from zerosim.teach.proofs.case import Case, before, listed
-from zerosim.teach.proofs.words import Observation
+from zerosim.teach.proofs.case import Case, Observation, before, listed
 
 
 def adds_in_the_gather(case: Case) -> str | None:

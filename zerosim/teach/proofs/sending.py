@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from zerosim.instruments.record import Message, Recording
-from zerosim.teach.proofs.case import Case, listed
-from zerosim.teach.proofs.words import Observation
+from zerosim.teach.proofs.case import Case, Observation, listed
 from zerosim.words import plural
 
 
