@@ -14,7 +14,7 @@ from zerosim.parts.loading import load_file
 from zerosim.payloads.terms import MOST_CONTRIBUTIONS, Sum, Term, leaves
 from zerosim.teach.grading import recorded, separate_ranks, trained
 from zerosim.teach.grading.stages import StageTrial
-from zerosim.teach.grading.tiny import EVEN
+from zerosim.teach.grading.trained import EVEN
 from zerosim.teach.proofs import proof
 from zerosim.teach.proofs.loops import why_it_never_ends
 from zerosim.worlds import local

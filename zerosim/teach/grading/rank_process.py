@@ -17,7 +17,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import prod
 from operator import index
 from typing import Any, NoReturn
@@ -31,17 +30,14 @@ from zerosim.teach.grading.borrowed import watch
 from zerosim.teach.grading.claims import STAGE_TRIALS
 from zerosim.teach.grading.contained import end_with
 from zerosim.teach.grading.examination import limit_memory
-from zerosim.teach.grading.tiny import Tiny
-from zerosim.teach.grading.trained import Figures, Trained, checked, on_a_rank, prepared
-from zerosim.teach.grading.variants import ELSEWHERE, Hosts
+from zerosim.teach.grading.trained import Figures, Tiny, Trained, checked, on_a_rank, prepared
+from zerosim.teach.grading.variants import as_exercise
 from zerosim.teach.proofs.hints import raised
-from zerosim.teach.proofs.subject import Subject, subject
+from zerosim.teach.proofs.subject import collective_in, subject
 from zerosim.training.alike import alike_everywhere
 from zerosim.worlds.delivery import deliver
 
 Said = dict[str, Any]
-COLLECTIVES = {"reduce_scatter_left": "reduce_scatter", "reduce_scatter_elsewhere": "reduce_scatter"}
-"""The collective of each exercise that has another name."""
 NUMBERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16",
            "float32", "float64", "complex128")
 LEAVE = os._exit
@@ -123,21 +119,14 @@ class Routed:
         deliver(arrived, into, reduce)
 
 
-def examined(function: Callable[..., Any], name: str, size: int, per_host: int) -> Subject:
-    """The function with the calling convention of its exercise."""
-    if name == "all_reduce_two_level":
-        return Hosts(size, per_host).subject(function)
-    found = subject(function, COLLECTIVES.get(name, name))
-    return replace(found, promise=ELSEWHERE) if name == "reduce_scatter_elsewhere" else found
-
-
 def carried_out(function: Callable[..., Any], name: str, comm: Routed, asked: Said) -> Any:
     """The result of one run on this rank."""
     if "tiny" in asked:
         return trained_here(function, name, comm, asked["tiny"])
     vector = unpacked(asked["vector"])
     reduction = [getattr(np, asked["reduce"])] if asked["reduce"] else []
-    examined(function, name, comm.size, asked["per_host"])(comm, vector, asked["root"], *reduction)
+    examined = as_exercise(name, subject(function, collective_in(name)), asked["per_host"])
+    examined(comm, vector, asked["root"], *reduction)
     return packed(vector)
 
 

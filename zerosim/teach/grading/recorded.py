@@ -15,7 +15,7 @@ from zerosim.show.table import divergence
 from zerosim.stages import STAGES
 from zerosim.teach.grading.claims import STAGE_TRIALS
 from zerosim.teach.grading.stages import StageTrial, fault_of_stage
-from zerosim.teach.grading.tiny import in_place_of
+from zerosim.teach.grading.trained import in_place_of
 from zerosim.teach.proofs.hints import raised
 from zerosim.teach.proofs.loops import why_it_never_ends
 from zerosim.training.experiment import prepare

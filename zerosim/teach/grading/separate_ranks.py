@@ -36,8 +36,7 @@ from zerosim.payloads.terms import Blank, Symbol, Term, commuted, filled
 from zerosim.sharding import Chunks, chunk_length
 from zerosim.teach.grading.contained import Learner, ended
 from zerosim.teach.grading.rank_process import NUMBERS, Said, packed, unpacked
-from zerosim.teach.grading.tiny import Tiny
-from zerosim.teach.grading.trained import Figures, SeparateStep, Trained
+from zerosim.teach.grading.trained import Figures, SeparateStep, Tiny, Trained
 
 MOST_BYTES = 1 << 20
 """The longest line that a rank may send; read as JSON it takes up to 30 times as much, and right ones have 7 kB."""

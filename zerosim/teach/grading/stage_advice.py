@@ -1,4 +1,4 @@
-"""What to do about each difference of a learner's step from the library's, and tests of equality."""
+"""The advice for each difference of a learner's step from the library's, and tests of equality."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -21,14 +21,18 @@ from zerosim.teach.grading.failing import why_it_fails
 from zerosim.teach.grading.stage_advice import KEPT_TOO_MUCH, LET_GO, held_too_long, sent_in
 from zerosim.teach.grading.stage_case import StageCase
 from zerosim.teach.grading.stage_difference import stage_difference, superfluous_collective
-from zerosim.teach.grading.tiny import EVEN, ODD, PRECISE, Tiny, in_place_of
 from zerosim.teach.grading.trained import (
+    EVEN,
+    ODD,
+    PRECISE,
     Figures,
     Hand,
     SeparateStep,
+    Tiny,
     Trained,
     first_difference,
     honest,
+    in_place_of,
     itself,
     trained,
 )

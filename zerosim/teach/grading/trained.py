@@ -1,10 +1,11 @@
-"""Training with a stage's step, of the library or of a learner, and the results of each rank.
+"""Training with a stage's step on a few samples, by the library or a learner, and the results of each rank.
 
     trained    the results without expected values: plain data, which another process can judge
     held       copies of all arrays that a rank keeps after a step
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -13,17 +14,18 @@ import numpy as np
 
 from zerosim.allocation import Array, allocate
 from zerosim.comm import Communicator
+from zerosim.data import Dataset
 from zerosim.errors import CollectiveError
 from zerosim.instruments.memory import MEMORY_KINDS, Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.instruments.traffic import Traffic
 from zerosim.models.units import Unit
+from zerosim.scenario import Check, ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.sharding import chunk_length
 from zerosim.stages import STAGES
 from zerosim.stages.accumulating import EveryMicroBatch
 from zerosim.stages.replica import Batch, Replica
 from zerosim.stages.state import ACCUMULATED, GRADIENT
-from zerosim.teach.grading.tiny import Tiny, samples
 from zerosim.teach.grading.verb_calls import CallLog, Held, LearnersStep, held
 from zerosim.training.alike import alike_everywhere
 from zerosim.training.batches import Batches
@@ -31,7 +33,76 @@ from zerosim.training.build import initial_weights, replica
 from zerosim.training.comparison import counts
 from zerosim.training.experiment import Experiment, prepare
 from zerosim.verdict.diagnosis import Divergence, bit_pattern, element, full_name, hexadecimal, ulps_apart
+from zerosim.words import plural
 from zerosim.worlds.local import spawn
+
+LEARNING_RATE = 0.01
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """The numbers of ranks, hidden layers and steps; `train` has further keys of [train] and their values."""
+
+    ranks: int
+    hidden: tuple[int, ...]
+    steps: int
+    part_by_part: bool = False
+    """Whether each micro-batch is a separate part, which is reduced by itself."""
+    train: tuple[tuple[str, Any], ...] = ()
+    drawn: int = 0
+    """The seed of the samples."""
+
+    def __str__(self) -> str:
+        layers = len(self.hidden) + 1
+        parts = ", in 2 parts" * self.part_by_part
+        keys = "".join(f", {key} = {value}" for key, value in self.train)
+        return f"on {plural(self.ranks, 'rank')}, {plural(layers, 'layer')}, {plural(self.steps, 'step')}{parts}{keys}"
+
+    def scenario(self, stage: str, variant: Mapping[str, Any]) -> Scenario:
+        """Two micro-batches of two samples per rank, trained by `stage`; `variant` has keys of [parallel]."""
+        accumulation = {"accumulation": "micro_batch" if self.part_by_part else "layered"}
+        return Scenario(
+            world=WorldKeys(self.ranks),
+            model=ModelKeys(hidden=self.hidden, activation="tanh"),
+            train=Train(micro_batch=2, micro_batches=2 * self.ranks, steps=self.steps, learning_rate=LEARNING_RATE,
+                        **dict(self.train)),
+            parallel=Parallel((stage,), **accumulation | dict(variant)),
+            check=Check(reference=True),
+        )
+
+
+EVEN = (
+    Tiny(1, (), 1), Tiny(2, (), 1), Tiny(2, (), 2), Tiny(2, (3,), 2), Tiny(2, (3,), 2, part_by_part=True),
+    Tiny(4, (7, 3), 3),
+)
+"""Layers that the ranks divide, the smallest first."""
+ODD = (Tiny(3, (), 1), Tiny(3, (5, 4), 3), Tiny(4, (5, 4), 2))
+"""Layers that the ranks do not divide."""
+CLIPPED = (("clip_norm", 0.05),)
+PRECISE = (
+    Tiny(2, (3,), 2, train=CLIPPED), Tiny(2, (3,), 2, train=(("precision", "bf16"),)),
+    Tiny(3, (5,), 3, train=(("precision", "fp16"), *CLIPPED)), Tiny(2, (), 2, train=(("precision", "fp64"),)),
+)
+"""Trainings with clipped gradients, and in other precisions."""
+SIZES = (*EVEN, *ODD, *PRECISE)
+
+
+@contextmanager
+def in_place_of(stage: str, step: LearnersStep) -> Iterator[None]:
+    """Replace the step of `stage` in the table of stages, for the duration of the block."""
+    honest = STAGES[stage]
+    STAGES[stage] = replace(honest, step=step)
+    try:
+        yield
+    finally:
+        STAGES[stage] = honest
+
+
+def samples(seed: int) -> Dataset:
+    """A few random samples of two classes."""
+    random = np.random.default_rng(seed)
+    return Dataset(random.standard_normal((24, 3)).astype(np.float32), random.integers(0, 2, 24), None, None, 2)
+
 
 LIMIT_SECONDS = 30.0
 """The time limit of one training, which usually takes a fraction of a second."""

@@ -19,11 +19,20 @@ from zerosim.stages.accumulating import Layered
 from zerosim.stages.gathering import Filled, WhenUsed
 from zerosim.stages.replica import Replica
 from zerosim.teach.grading.exercises import Claim
-from zerosim.teach.grading.machine import ONE_HOST, TWO_HOSTS, TimedMachine
-from zerosim.teach.grading.proved import RANKS, added_in, arrives, everything_arrives, in_time, sent_as, unproved
+from zerosim.teach.grading.proved import (
+    ONE_HOST,
+    RANKS,
+    TWO_HOSTS,
+    TimedMachine,
+    added_in,
+    arrives,
+    everything_arrives,
+    in_time,
+    sent_as,
+    unproved,
+)
 from zerosim.teach.grading.stages import StageTrial, bits_claims
-from zerosim.teach.grading.tiny import Tiny
-from zerosim.teach.grading.trained import Figures
+from zerosim.teach.grading.trained import Figures, Tiny
 from zerosim.teach.grading.verb_calls import LearnersStep
 from zerosim.teach.proofs.case import Case, Observation, listed, terms
 from zerosim.teach.proofs.diagnosis import Diagnosis, command
@@ -91,30 +100,34 @@ class Hosts:
 
     def subject(self, function: Callable[..., Any]) -> Subject:
         """The function on these hosts, as an all-reduce."""
-
-        @wraps(function)
-        def on_these_hosts(comm: Any, chunks: Any, reduce: Any = np.add) -> None:
-            function(comm, chunks, self.per_host, reduce)
-
-        return Subject(getattr(function, "__name__", "the function"), "all_reduce", on_these_hosts, "in place")
+        return as_exercise("all_reduce_two_level", subject(function, "all_reduce"), self.per_host)
 
 
-def by_contract(found: Subject) -> Subject:
-    """An exercise's function with the exercise's calling convention; other functions are returned unchanged.
+def as_exercise(name: str, found: Subject, per_host: int | None = None) -> Subject:
+    """An exercise's function with the calling convention of the exercise.
 
-    With two levels a host has two ranks, or the least number that divides the ranks.
+    With two levels, a host has `per_host` ranks; without, two or the least number that divides the ranks.
     """
-    name, function = getattr(found.function, "__name__", ""), found.function
     if name == "reduce_scatter_elsewhere":
         return replace(found, promise=ELSEWHERE)
-    if name != "all_reduce_two_level" or "per_host" not in found.parameters:
+    if name != "all_reduce_two_level":
         return found
+    function = found.function
 
     @wraps(function)
     def on_two_levels(comm: Any, chunks: Any, reduce: Any = np.add) -> None:
-        function(comm, chunks, next((few for few in range(2, comm.size) if comm.size % few == 0), comm.size), reduce)
+        least = next((few for few in range(2, comm.size) if comm.size % few == 0), comm.size)
+        function(comm, chunks, per_host or least, reduce)
 
-    return replace(found, function=on_two_levels)
+    return replace(found, function=on_two_levels, manner="in place")
+
+
+def by_contract(found: Subject) -> Subject:
+    """A function with the name and parameters of an exercise as that exercise; other functions are returned unchanged.
+    """
+    name = getattr(found.function, "__name__", "")
+    unlike = name == "all_reduce_two_level" and "per_host" not in found.parameters
+    return found if unlike else as_exercise(name, found)
 
 
 HOSTS = (Hosts(1, 1), Hosts(2, 2), Hosts(2, 1), Hosts(4, 2), Hosts(6, 2), Hosts(6, 3), Hosts(8, 4))
@@ -183,9 +196,9 @@ def pieces_of_another_size(case: Case, hosts: Hosts) -> str | None:
               if message.round == 1 and message.to // per_host == message.source // per_host]
     if count == per_host or not inside or {len(message.carried) for message in inside} != {per_host}:
         return None
-    return (f"with {count} hosts of {per_host} ranks, rank {inside[0].source} sends {plural(per_host, 'chunk')} to rank "
-            f"{inside[0].to} of its host in round 1: inside a host the vector is cut into one piece for each of its "
-            "ranks, and a piece has as many chunks as there are hosts, chunks[k * hosts : (k + 1) * hosts]")
+    return (f"with {count} hosts of {per_host} ranks, rank {inside[0].source} sends {plural(per_host, 'chunk')} to "
+            f"rank {inside[0].to} of its host in round 1: inside a host the vector is cut into one piece for each of "
+            "its ranks, and a piece has as many chunks as there are hosts, chunks[k * hosts : (k + 1) * hosts]")
 
 
 TELLING = Hosts(4, 2)

@@ -1,25 +1,111 @@
 """The diagnosis of a collective: why its proof fails, a remark on one that holds, and the command that shows the run.
 
-Grades, proofs, drawings and laws all use these words.
+Grades, proofs, drawings and laws all use these words. Each of `CAUSES` detects one kind of error in a recorded run and
+says what the function did and what to do instead; the first that returns words is the cause. Causes about chunk numbers
+identify a chunk by its memory if the function works in place, and by the contributions in a message if it has buffers
+of its own.
 """
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from zerosim.errors import Deadlock, Runaway
 from zerosim.teach.proofs.case import Case, Observation, listed, terms
-from zerosim.teach.proofs.causes import why_it_is_wrong
-from zerosim.teach.proofs.contributions import passes_its_sum_on
+from zerosim.teach.proofs.chunk_numbers import (
+    ends_elsewhere,
+    mixes_up_places,
+    same_chunk,
+    slice_ends,
+    stays_on_one_chunk,
+    unlike_numbers,
+)
+from zerosim.teach.proofs.contributions import (
+    adds_elements_up,
+    drops_what_arrived,
+    goes_no_further,
+    passes_its_sum_on,
+    replaces,
+    sends_what_it_lacks,
+)
 from zerosim.teach.proofs.hints import places_in
 from zerosim.teach.proofs.loops import while_that_never_ends
 from zerosim.teach.proofs.proof import Proof, again, faults, prove, run
-from zerosim.teach.proofs.rounds import adds_anew, superfluous
-from zerosim.teach.proofs.sending import through_one_rank, why_so_much_is_sent
+from zerosim.teach.proofs.rounds import (
+    adds_anew,
+    adds_in_the_gather,
+    ends_too_early,
+    gathers_no_full_sum,
+    superfluous,
+    through_one_rank,
+    why_so_much_is_sent,
+)
 from zerosim.teach.proofs.subject import Subject, collective_in
 from zerosim.teach.proofs.waits import why_it_ended
 from zerosim.worlds.local import StillRunning
 
+Cause = Callable[[Case], str | None]
+
+
+def cuts_evenly(case: Case) -> str | None:
+    """The result is right with one element in each chunk, which is tried first."""
+    if case.count == case.size:
+        return None
+    lengths = Counter(case.chunk_of.values())
+    cut = ", ".join(str(lengths[chunk]) for chunk in range(min(case.size, 8))) + ", …" * (case.size > 8)
+    return (
+        f"right with one element in each chunk, wrong where chunks have {cut} elements: a chunk has ceil(count / size) "
+        "elements, the last may have fewer or none. Take lengths from chunks[c] itself, or cut with "
+        "zerosim.sharding.split, not by count // size or np.array_split"
+    )
+
+
+def adds_in_another_order(case: Case) -> str | None:
+    """All terms are there, but ranks add them in different orders."""
+    if case.wrong or not case.subject.kind.agreeing or not case.subject.kind.reducing:
+        return None
+    return (
+        "each rank adds in the order in which contributions reach it, so bits differ: add each chunk on one rank "
+        "and send the sum to the others, or keep all contributions and add them in the order of ranks"
+    )
+
+
+CAUSES: tuple[Cause, ...] = (
+    adds_elements_up,
+    cuts_evenly,
+    slice_ends,
+    sends_what_it_lacks,
+    adds_in_the_gather,
+    gathers_no_full_sum,
+    same_chunk,
+    stays_on_one_chunk,
+    unlike_numbers,
+    ends_elsewhere,
+    replaces,
+    mixes_up_places,
+    drops_what_arrived,
+    passes_its_sum_on,
+    ends_too_early,
+    adds_in_another_order,
+    goes_no_further,
+)
+"""The most specific first."""
+
+
+OBSERVATIONS: tuple[Cause, ...] = (drops_what_arrived, passes_its_sum_on, goes_no_further)
+"""The causes that tell where a contribution was lost or doubled, and not always why."""
+
+
+def why_it_is_wrong(case: Case) -> str | None:
+    """The first cause that is found; an `Observation` if it is not certain."""
+    for cause in CAUSES:
+        if said := cause(case):
+            return Observation(said) if cause in OBSERVATIONS else said
+    return None
+
+
+ONLY_ADDS = "right with reduce=np.add only: pass reduce on to comm.exchange and comm.recv, and add only with it"
 TELLING = 4
 """The number of ranks on which a fault is examined, if it occurs there too; on fewer, left and right nearly coincide.
 """
