@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.join import Join
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.utils.data import DataLoader, TensorDataset
@@ -418,17 +419,18 @@ def frozen_on_a_rank(w):
                                               for p in model.parameters() if p is not model[0].bias])
 
 
+class Listed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.others = nn.Linear(6, 9), [nn.Linear(9, 9)]
+        self.last = nn.Linear(9, 4)
+
+    def forward(self, x):
+        return self.last(self.others[0](self.first(x)).tanh())
+
+
 @case("an unregistered parameter")
 def layers_in_a_list(w):
-    class Listed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.others = nn.Linear(6, 9), [nn.Linear(9, 9)]
-            self.last = nn.Linear(9, 4)
-
-        def forward(self, x):
-            return self.last(self.others[0](self.first(x)).tanh())
-
     w.train(w.ddp(Listed()))
 
 
@@ -568,6 +570,112 @@ def layer_replaced_after_ddp(w):
     model = w.ddp(find_unused_parameters=True)
     model.module[2] = nn.Linear(9, 4)
     w.train(model)
+
+
+@case("the same samples", rank=1)
+def sampler_seeded_by_rank(w):
+    data = TensorDataset(torch.randn(96, 6), torch.randint(0, 4, (96,)))
+    batches = iter(DataLoader(data, 8, sampler=DistributedSampler(data, seed=w.rank)))
+    w.train(w.ddp(), batch=lambda: next(batches))
+
+
+@case("other initial weights", parameter="scale", rank=1)
+def another_buffer(w):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(6, 4)
+            self.register_buffer("scale", torch.randn(6, generator=w.generator))
+
+        def forward(self, x):
+            return self.layer(x * self.scale)
+
+    w.train(dist.fsdp.fully_shard(Scaled()))
+
+
+@case("clipping by the local norm")
+def clipped_before_the_reduction(w):
+    def between(model, *rest):
+        nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+        by_hand(w)(model, *rest)
+
+    w.train(w.net(), between=between)
+
+
+@case("N times the mean")
+def micro_batches_reduced_again(w):
+    model = w.net()
+    optimizer = w.adam(model)
+    for _ in range(2):
+        for _ in range(2):
+            w.loss(model).backward()
+            by_hand(w, divide=False)(model, None, 0)
+        for p in model.parameters():
+            p.grad /= 2 * w.size
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@case("no gradient")
+def cleared_before_the_update(w):
+    w.train(w.ddp(), between=lambda model, optimizer, step: optimizer.zero_grad())
+
+
+@case("gradient of the last micro-batch only")
+def cleared_by_hand_in_the_loop(w):
+    model = w.ddp()
+    optimizer = w.adam(model)
+    for _ in range(2):
+        for _ in range(2):
+            for p in model.parameters():
+                p.grad = None
+            (w.loss(model) / 2).backward()
+        optimizer.step()
+
+
+@case("zero_grad is missing", step=2)
+def one_of_two_optimizers_cleared(w):
+    model = w.ddp()
+    one, other = w.adam(model.module[0]), w.adam(model.module[2])
+    for _ in range(2):
+        one.zero_grad()
+        w.loss(model).backward()
+        one.step()
+        other.step()
+
+
+def closed(w, model, optimizer, loss=lambda found: found, steps=2):
+    """Train by closures, of which each returns `loss` of its loss."""
+    for _ in range(steps):
+        batch = w.batch()
+
+        def closure(batch=batch):
+            optimizer.zero_grad()
+            found = w.loss(model, batch)
+            found.backward()
+            return loss(found.detach())
+
+        optimizer.step(closure)
+
+
+@case("own gradient only", parameter="0.weight")
+def closure_without_a_trainer(w):
+    closed(w, model := w.net(), w.adam(model))
+
+
+@case("replicas have drifted apart")
+def line_search_by_own_losses(w):
+    closed(w, model := w.ddp(), torch.optim.LBFGS(model.parameters(), 0.1, 4, line_search_fn="strong_wolfe"))
+
+
+@case("the mean of a smaller group", least=4)
+def fsdp_within_rows_of_the_mesh_only(w):
+    w.train(w.fsdp(mesh=dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))["shard"]))
+
+
+@case("an unregistered parameter")
+def fsdp_layers_in_a_list(w):
+    w.train(dist.fsdp.fully_shard(Listed()))
 
 
 # -- right
@@ -733,19 +841,89 @@ def compiled(w):
     w.train(w.ddp(torch.compile(w.net(), backend="aot_eager")))
 
 
+def shared(loss):
+    dist.all_reduce(loss)
+    return loss / dist.get_world_size()
+
+
 @case()
 def closures(w):
+    for model in (w.ddp(), w.fsdp()):
+        closed(w, model, w.adam(model))
     model = w.ddp()
-    for optimizer in (torch.optim.LBFGS(model.parameters(), max_iter=3), torch.optim.SGD(model.parameters(), 0.1)):
+    closed(w, model, torch.optim.LBFGS(model.parameters(), 0.1, 4, line_search_fn="strong_wolfe"), shared)
+
+
+@case()
+def clipped_by_value(w):
+    for model in (w.ddp(), w.fsdp()):
+        w.train(model, between=lambda model, *_: nn.utils.clip_grad_value_(model.parameters(), 0.01))
+
+
+@case()
+def hooks_of_parameters(w):
+    model = w.net()
+    for p in model.parameters():
+        p.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+    w.train(w.ddp(model))
+
+
+@case()
+def noisy_gradients(w):
+    def between(model, optimizer, step):
+        generator = torch.Generator().manual_seed(step)
+        for p in model.parameters():
+            p.grad.add_(torch.randn(p.shape, generator=generator))
+
+    w.train(w.ddp(), between=between)
+
+
+@case()
+def sharpness_aware(w):
+    model, shift = w.ddp(), {}
+    optimizer = w.adam(model)
+    for _ in range(3):
         batch = w.batch()
-
-        def closure(optimizer=optimizer, batch=batch):
+        for first in (True, False):
             optimizer.zero_grad()
-            loss = w.loss(model, batch)
-            loss.backward()
-            return loss
+            w.loss(model, batch).backward()
+            with torch.no_grad():
+                for p in model.parameters():
+                    shift[p] = 0.1 * p.grad if first else -shift[p]
+                    p.add_(shift[p])
+        optimizer.step()
 
-        optimizer.step(closure)
+
+@case()
+def projected_gradients(w):
+    model = w.ddp()
+    optimizer = w.adam(model)
+    for _ in range(3):
+        optimizer.zero_grad()
+        w.loss(model).backward()
+        first = [p.grad.clone() for p in model.parameters()]
+        optimizer.zero_grad()
+        w.loss(model).backward()
+        for p, other in zip(model.parameters(), first, strict=True):
+            p.grad = p.grad - (p.grad * other).sum().clamp(max=0) / other.square().sum() * other
+        optimizer.step()
+
+
+@case()
+def joined(w):
+    model = w.ddp()
+    with Join([model]):
+        w.train(model, steps=2 + w.rank)
+
+
+@case()
+def weighed_by_samples(w):
+    def between(model, *rest):
+        for p in model.parameters():
+            p.grad *= 2 * (w.rank + 1) / (w.size + 1)
+        by_hand(w)(model, *rest)
+
+    w.train(w.net(), between=between)
 
 
 @case()

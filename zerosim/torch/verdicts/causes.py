@@ -30,9 +30,11 @@ class WrongGradient:
     scale: float
     scalars_reduced: int
     inexact: bool
+    """Whether a forward computed again gave other bits, so that gradients are close, not equal."""
     unscaled: bool
-    """Whether a forward computed again gave other bits, so that gradients are close, not equal; below, whether a
-    GradScaler has taken its factor out."""
+    """Whether a GradScaler has taken its factor out."""
+    changed: bool
+    """Whether the script has changed the gradient between backward and the update, on all ranks."""
 
     def part(self, rank: int, value: Any) -> Any:
         return value[self.where[rank]]
@@ -182,6 +184,35 @@ def group_mean(at: WrongGradient, rank: int) -> Explanation | None:
     return None
 
 
+def weighted(at: WrongGradient, rank: int) -> Explanation | None:
+    """Another weighted sum of the micro-batches of all ranks; the weights by least squares, 1 in the mean."""
+    found = at.found[rank]
+    each = [[at.part(rank, one).double().reshape(-1) for one in at.each[other]] for other in at.peers]
+    terms = [one for of_rank in each for one in of_rank]
+    if found is None or at.inexact or found.numel() < 2 * len(terms) or len({len(of_rank) for of_rank in each}) > 1:
+        return None
+    matrix, ranks = torch.stack(terms, 1) * (at.due.factor / len(at.peers)), len(at.peers)
+    solution = torch.linalg.lstsq(matrix, found.double().reshape(-1, 1)).solution
+    weights = solution.reshape(ranks, -1)
+    slack = 4 * at.part(rank, at.due.bound(found.dtype, float(weights.abs().max()) * ranks)).reshape(-1)
+    if bool(((matrix @ solution).reshape(-1) - found.double().reshape(-1)).abs().gt(slack).any()):
+        return None
+    of_ranks, of_parts = weights.mean(1), weights.mean(0)
+    if bool((of_ranks - of_ranks[0]).abs().max() > 1e-3) and bool((of_ranks > 0).all()) and bool(
+            (weights - of_ranks[:, None]).abs().max() < 1e-3):
+        if abs(float(of_ranks.mean()) - 1) < 1e-3:
+            return "", "the script weighs the gradients of its ranks, by weights that add up to one"
+        return "clipping by the local norm", (
+            "each rank's gradient was scaled by a factor of its own before the reduction: "
+            + ", ".join(f"{float(one):.4g}" for one in of_ranks))
+    relative = of_parts / of_parts.min()
+    alike = bool((weights - of_parts).abs().max() < 1e-3) and bool((relative - relative.round()).abs().max() < 1e-3)
+    if alike and bool(of_parts.min() > 0) and bool(relative.max() > 1.5):
+        counts = " to ".join(f"{float(one):.0f}" for one in relative)
+        return "N times the mean", f"micro-batches weigh {counts}: sums over the ranks were reduced again"
+    return None
+
+
 def some_elements(at: WrongGradient, rank: int) -> Explanation:
     """The elements that are wrong, and how far, where no hypothesis holds."""
     found = at.found[rank]
@@ -201,7 +232,7 @@ def some_elements(at: WrongGradient, rank: int) -> Explanation:
 
 
 HYPOTHESES: tuple[Hypothesis, ...] = (
-    nothing, own_only, last_only, some_only_reduced, multiple, rank_missing, group_mean)
+    nothing, own_only, last_only, some_only_reduced, multiple, rank_missing, group_mean, weighted)
 
 
 def cause_of(at: WrongGradient, rank: int) -> Explanation:
@@ -215,6 +246,8 @@ def cause_of(at: WrongGradient, rank: int) -> Explanation:
             return ("", unsure) if unsure else explanation
     unsure = "" if not at.inexact else "forwards computed again give other bits (compiled or not deterministic)"
     ratio = None if near else at.ratio(rank)
+    if at.changed and at.trainer.name != "no trainer":
+        unsure = unsure or "the script changes its gradients between backward and optimizer.step()"
     if ratio is not None:
         unsure = unsure or f"the script scales its gradients by {ratio:.6g} between backward and optimizer.step()"
     return ("", unsure) if unsure else some_elements(at, rank)

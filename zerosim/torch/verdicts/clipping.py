@@ -17,8 +17,8 @@ LOOSE = 0.25
 
 
 def unclipped(followed: Followed, parameter: Any) -> Any:
-    """This rank's part of the gradient as backward left it; None if there is none."""
-    for clip in followed.clips:
+    """This rank's part of the gradient before clipping, or as it is if it was reduced later; None if there is none."""
+    for clip in () if followed.reduced_clipped else followed.clips:
         if id(parameter) in clip.before:
             return clip.before[id(parameter)]
     return None if parameter.grad is None else local(parameter.grad).detach()
@@ -39,11 +39,12 @@ class ClipNorms:
     """The first parameter whose clipped gradient is not the unclipped one times the coefficient."""
 
 
-def norms(followed: Followed, named: dict[str, Any], means: dict[str, MeanGradient]) -> list[ClipNorms]:
-    found = []
+def norms(followed: Followed, named: dict[str, Any], means: dict[str, MeanGradient]) -> dict[int, ClipNorms]:
+    """The clippings by a norm, by their number among those of this step."""
+    found = {}
     for number, clip in enumerate(followed.clips):
         names = [name for name, each in named.items() if id(each) in clip.before and name in means]
-        if not names:
+        if not names or clip.norm is None:
             continue
         due = torch.stack([torch.linalg.vector_norm(means[name].mean, clip.order) for name in names])
         own = torch.stack([torch.linalg.vector_norm(clip.before[id(named[name])].double(), clip.order)
@@ -59,14 +60,13 @@ def norms(followed: Followed, named: dict[str, Any], means: dict[str, MeanGradie
             near = gamma((4, before.dtype)) * after.abs() + torch.finfo(before.dtype).tiny
             if not off and ((now.double() - after).abs() > near).any():
                 off = name
-        found.append(ClipNorms(float(norm), float(torch.linalg.vector_norm(own, clip.order)),
-                           float(torch.linalg.vector_norm(due, clip.order)),
-                           float(torch.linalg.vector_norm(slack, clip.order)),
-                           sum(means[name].brought[0].numel() for name in names), norm.dtype, off))
+        all_own, all_due, all_slack = (float(torch.linalg.vector_norm(each, clip.order)) for each in (own, due, slack))
+        found[number] = ClipNorms(float(norm), all_own, all_due, all_slack,
+                                  sum(means[name].brought[0].numel() for name in names), norm.dtype, off)
     return found
 
 
-def judge(book: Book, ranks: CheckRanks, followed: Followed, mine: list[ClipNorms], peers: list[int], step: int,
+def judge(book: Book, ranks: CheckRanks, followed: Followed, mine: dict[int, ClipNorms], peers: list[int], step: int,
           scale: float, wrong: bool) -> None:
     """Compare the clippings of all ranks; after a `wrong` gradient their norms are not compared."""
     facts = [(each.line, each.unscaled, each.most) for each in followed.clips]
@@ -88,8 +88,8 @@ def judge(book: Book, ranks: CheckRanks, followed: Followed, mine: list[ClipNorm
                               "scaler.unscale_(optimizer) before it", line=line)
             return
         for rank, (_, found) in zip(peers, told, strict=True):
-            if wrong or number >= len(found):
-                book.judge("clipping", NOT_JUDGED, "the gradient is not what it should be")
+            if wrong or number not in found:
+                book.judge("clipping", NOT_JUDGED, "the gradient is not what it should be" if wrong else "by value")
                 continue
             each = found[number]
             allowed = gamma((each.elements + 8, each.dtype))

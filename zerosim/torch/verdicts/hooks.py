@@ -12,8 +12,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import _functional_collectives, fsdp
+from torch.distributed import _functional_collectives
+from torch.distributed.algorithms.join import Join
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.nn.modules.module import register_module_forward_hook
+from torch.nn.utils import clip_grad
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data.distributed import DistributedSampler
@@ -64,8 +67,11 @@ def listening(session: Session, on_step: Original, on_stepped: Original, on_skip
             (torch.optim.Optimizer, "__init__", make_optimizer),
             (torch.optim.Optimizer, "zero_grad", zero_grad),
             (nn.Module, "zero_grad", zero_grad),
-            (nn.utils, "clip_grad_norm_", clip_grad_norm),
-            (nn.utils.clip_grad, "clip_grad_norm_", clip_grad_norm),
+            (clip_grad, "_get_total_norm", total_norm),
+            *((owner, name, clip_by_norm) for owner, name in (
+                (clip_grad, "_clip_grads_with_norm_"), (nn.utils, "clip_grads_with_norm_"))),
+            *((owner, "clip_grad_value_", clip_by_value) for owner in (clip_grad, nn.utils)),
+            (Join, "__enter__", join),
             (nn.parallel.DistributedDataParallel, "__init__", wrap_model),
             (torch.amp.GradScaler, "unscale_", unscale),
             (torch.amp.GradScaler, "scale", scale),
@@ -75,18 +81,31 @@ def listening(session: Session, on_step: Original, on_stepped: Original, on_skip
             (dist, "all_reduce", all_reduce),
             *((owner, name, communicate) for owner in (dist, _functional_collectives) for name in COMMUNICATION
               if name in vars(owner) and (owner, name) != (dist, "all_reduce")),
-            (fsdp, "fully_shard", shard),
-            (fsdp._fully_shard, "fully_shard", shard),
-            (fsdp._fully_shard._fully_shard, "fully_shard", shard),
+            (FSDPParamGroup, "__init__", shard),
         ]
         for owner, name, wrapper in wrappers:
             stack.enter_context(replaced(owner, name, partial(wrapper, session)))
+        stack.callback(register_module_forward_hook(lambda module, *_: session.used(module)).remove)
         depth = [0]
 
-        def before(optimizer: Any, *arguments: Any) -> None:
+        def before(optimizer: Any, args: Any, kwargs: Any) -> Any:
             depth[0] += 1
-            if depth[0] == 1 and not session.asleep:
-                on_step(optimizer, *arguments)
+            if depth[0] > 1 or session.asleep:
+                return None
+            given = [each for each in (*args, *kwargs.values()) if each is not optimizer]
+            closure = next(filter(callable, given), None)
+            if closure is None:
+                on_step(optimizer)
+                return None
+
+            def evaluated() -> Any:
+                loss = closure()
+                on_step(optimizer)
+                session.forget(session.followed(optimizer))
+                return loss
+
+            return (tuple(evaluated if each is closure else each for each in args),
+                    {key: evaluated if each is closure else each for key, each in kwargs.items()})
 
         def after(optimizer: Any, *_: Any) -> None:
             depth[0] -= 1
@@ -121,10 +140,13 @@ def forward(session: Session, run: Original, module: Any, *args: Any, **kwargs: 
 
 
 def backward(session: Session, run: Original, tensors: Any, *args: Any, **kwargs: Any) -> Any:
-    if session.active:
-        session.backward_begins([tensors] if isinstance(tensors, torch.Tensor) else list(tensors),
-                                bool(kwargs.get("create_graph")))
-    return run(tensors, *args, **kwargs)
+    if not session.active:
+        return run(tensors, *args, **kwargs)
+    session.backward_begins([tensors] if isinstance(tensors, torch.Tensor) else list(tensors),
+                            bool(kwargs.get("create_graph")))
+    found = run(tensors, *args, **kwargs)
+    session.gradients_are_left()
+    return found
 
 
 def differentiate(session: Session, run: Original, *args: Any, **kwargs: Any) -> Any:
@@ -148,20 +170,38 @@ def zero_grad(session: Session, run: Original, owner: Any, *args: Any, **kwargs:
     return run(owner, *args, **kwargs)
 
 
-def clip_grad_norm(session: Session, run: Original, parameters: Any, max_norm: float, norm_type: float = 2.0,
-                   *args: Any, **kwargs: Any) -> Any:
-    """Keep the gradients as they were before clipping."""
+def total_norm(session: Session, run: Original, tensors: Any, norm_type: float = 2.0, *args: Any,
+               **kwargs: Any) -> Any:
+    session.norm_type = float(norm_type)
+    return run(tensors, norm_type, *args, **kwargs)
+
+
+def clip_by_norm(session: Session, run: Original, parameters: Any, max_norm: float, total_norm: Any, *args: Any,
+                 **kwargs: Any) -> None:
+    chosen = clipping(session, parameters, Clip({}, float(max_norm), session.norm_type, script_line(), total_norm))
+    run(chosen, max_norm, total_norm, *args, **kwargs)
+
+
+def clip_by_value(session: Session, run: Original, parameters: Any, *args: Any, **kwargs: Any) -> None:
+    run(clipping(session, parameters, Clip({}, float("inf"), 2.0, script_line(), None)), *args, **kwargs)
+
+
+def clipping(session: Session, parameters: Any, clip: Clip) -> list[Any]:
+    """The parameters as a list; their gradients before clipping are kept."""
     chosen = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-    if not session.active:
-        return run(chosen, max_norm, norm_type, *args, **kwargs)
-    before = {id(each): local(each.grad).detach().clone() for each in chosen if each.grad is not None}
-    concerned = [each for each in session.optimizers if any(id(p) in before for p in parameters_of(each.optimizer))]
-    clip = Clip(before, float(max_norm), float(norm_type), script_line(),
-                min((each.unscaled for each in concerned), default=1.0))
-    clip.norm = run(chosen, max_norm, norm_type, *args, **kwargs)
-    for each in concerned:
-        each.clips.append(clip)
-    return clip.norm
+    if session.active:
+        clip.before = {id(each): local(each.grad).detach().clone() for each in chosen if each.grad is not None}
+        concerned = [each for each in session.optimizers
+                     if any(id(p) in clip.before for p in parameters_of(each.optimizer))]
+        clip.unscaled = min((each.unscaled for each in concerned), default=1.0)
+        for each in concerned:
+            each.clips.append(clip)
+    return chosen
+
+
+def join(session: Session, run: Original, *args: Any) -> Any:
+    session.joins = True
+    return run(*args)
 
 
 def wrap_model(session: Session, run: Original, wrapper: Any, *args: Any, **kwargs: Any) -> None:
@@ -180,6 +220,7 @@ def unscale(session: Session, run: Original, scaler: Any, optimizer: Any) -> Any
     found = run(scaler, optimizer)
     if scaler.is_enabled():
         session.followed(optimizer).unscaled /= scaler.get_scale()
+        session.gradients_are_left()
     return found
 
 
@@ -214,13 +255,14 @@ def schedule(session: Session, run: Original, scheduler: Any, *args: Any, **kwar
     if not sys._getframe(2).f_code.co_filename.startswith(PACKAGES):
         counts = session.followed(scheduler.optimizer).scheduled
         counts[id(scheduler)] = counts.get(id(scheduler), 0) + 1
-        session.schedule_line = script_line()
     return run(scheduler, *args, **kwargs)
 
 
 def sample(session: Session, run: Original, sampler: Any) -> Any:
     if sampler.shuffle:
         session.epochs[id(sampler)] = sampler.epoch, script_line()
+        session.sampling.append({"samples": len(sampler.dataset), "num_replicas": sampler.num_replicas,
+                                 "seed": sampler.seed, "epoch": sampler.epoch, "line": script_line()})
     return run(sampler)
 
 
@@ -242,17 +284,15 @@ def callers(depth: int) -> str:
 
 def all_reduce(session: Session, run: Original, tensor: Any, *args: Any, **kwargs: Any) -> Any:
     """Note that the script adds a number over the ranks, as it does to normalise a loss by all tokens."""
-    if session.active and isinstance(tensor, torch.Tensor) and tensor.numel() == 1:
-        session.scalars_reduced += 1
+    if session.active and isinstance(tensor, torch.Tensor):
+        session.scalars_reduced += tensor.numel() == 1
+        for each in session.optimizers:
+            each.reduced_clipped = bool(each.clips) and (each.reduced_clipped or tensor.numel() > 1)
     return communicate(session, run, tensor, *args, **kwargs)
 
 
-def shard(session: Session, run: Original, module: Any, *args: Any, **kwargs: Any) -> Any:
-    """Note the weights before FSDP2 cuts them; from then on, those that forwards use."""
-    if not session.watches_shards:
-        session.watches_shards = True
-        session.leaving.callback(register_module_forward_hook(lambda module, *_: session.used(module)).remove)
-    before = [each for one in (module if isinstance(module, list) else [module]) for each in session.sharding(one)]
-    found = run(module, *args, **kwargs)
+def shard(session: Session, run: Original, group: Any, params: Any, modules: Any, *args: Any, **kwargs: Any) -> None:
+    """Note the weights of a unit before FSDP2 cuts them."""
+    before = [each for module in modules for each in session.sharding(module)]
+    run(group, params, modules, *args, **kwargs)
     session.sharded(before)
-    return found

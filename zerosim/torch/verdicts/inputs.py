@@ -1,9 +1,11 @@
 """Judges the inputs of a step: no two ranks may train on one batch, and none may have fewer micro-batches."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from zerosim.torch.verdicts.findings import NOT_JUDGED, SAME_BITS, Book
 from zerosim.torch.verdicts.reference import ForwardCall
+from zerosim.torch.verdicts.session import digest
 
 
 @dataclass(frozen=True)
@@ -14,10 +16,28 @@ class Given:
     digest: str
     line: str
     backward_line: str
+    chances: str
+    """The digest of the state of the random numbers; empty if no Dropout draws any."""
 
 
-def given(call: ForwardCall) -> Given:
-    return Given(call.path, call.digest, call.line, call.backward_line)
+def given(call: ForwardCall, draws: bool) -> Given:
+    return Given(call.path, call.digest, call.line, call.backward_line, digest([call.chances.cpu]) if draws else "")
+
+
+def judge_samplers(book: Book, of_all: list[list[dict[str, Any]]], peers: list[int], step: int) -> None:
+    """Compare the samplers of equal data that have begun an epoch on all ranks."""
+    for row in zip(*of_all, strict=False):
+        first = row[0]
+        for rank, each in zip(peers, row, strict=True):
+            key = next((key for key in ("num_replicas", "seed", "epoch") if each[key] != first[key]), "")
+            if key and each["samples"] == first["samples"]:
+                book.find("inputs", step, rank, "the same samples",
+                          f"the DistributedSampler has {key}={each[key]}, and {first[key]} on rank {peers[0]}: the "
+                          "ranks draw shares of different orders, which overlap", line=each["line"])
+                return
+        if first["num_replicas"] > len(peers):
+            book.observe("samples", f"DistributedSampler has num_replicas={first['num_replicas']} for {len(peers)} "
+                         "ranks: a part of the samples is never drawn", line=first["line"])
 
 
 def judge(book: Book, of_all: list[list[Given]], peers: list[int], step: int,
@@ -38,6 +58,9 @@ def judge(book: Book, of_all: list[list[Given]], peers: list[int], step: int,
                   line=of_all[few][-1].line if of_all[few] else "")
     for number, row in enumerate(zip(*of_all, strict=False), 1):
         digests = [each.digest for each in row]
+        if len(peers) > 1 and row[0].chances and all(each.chances == row[0].chances for each in row):
+            book.observe("dropout", "Dropout drops the same elements on all ranks: their seeds are equal",
+                         line=row[0].line)
         same = [index for index, each in enumerate(digests) if each and digests.count(each) > 1]
         if same:
             among = [peers[index] for index in same if digests[index] == digests[same[0]]]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import nn
 
 from zerosim.torch.verdicts import clipping, inputs, waste
 from zerosim.torch.verdicts.causes import WrongGradient, cause_of
@@ -68,20 +69,19 @@ class Judge:
     predictions: list[tuple[Round, Prediction]] = field(default_factory=list)
     settings: Settings = field(default_factory=Settings)
 
-    def before(self, followed: Followed, closure: bool) -> None:
+    def before(self, followed: Followed) -> None:
         """Judge inputs, forwards, gradients and clipping of the step that this optimizer ends."""
         book = self.session.book
         own = {id(each) for each in parameters_of(followed.optimizer)}
         models = [model for model in self.session.models
                   if any(id(each) in own for each in model.parameters().values())]
-        told = self.ranks.everyone((len(models), closure))
+        told = self.ranks.everyone(len(models))
+        self.predictions.clear()
         if any(each != told[0] for each in told):
             book.judge("gradient", NOT_JUDGED, "the ranks update different models")
-        elif closure:
-            book.judge("gradient", NOT_JUDGED, "the optimizer computes gradients itself, in a closure")
         elif not models:
             self.settings.strangers(book, self.session, followed, self.ranks)
-        for model in models if all(each == told[0] and not closure for each in told) else ():
+        for model in models if all(each == told[0] for each in told) else ():
             try:
                 self.model(model, followed)
             except NotJudged as reason:
@@ -96,14 +96,17 @@ class Judge:
         of_all: list[Facts] = self.ranks.everyone(self.facts(model, followed, trainer))
         if any(each.names != of_all[0].names for each in of_all):
             raise NotJudged("the ranks have different parameters")
-        alike = all(each.weights == of_all[0].weights for each in of_all)
         group = trainer.group if self.ranks.rank in trainer.group else [self.ranks.rank]
-        peers = list(range(self.ranks.size)) if alike and len(group) == 1 else group
+        if model.reference is None and all(each.before_training == of_all[0].before_training for each in of_all):
+            model.of_all_ranks = bool(of_all[0].weights or of_all[0].shards)
+        peers = list(range(self.ranks.size)) if model.of_all_ranks else group
         if any(each != peers for each in self.ranks.everyone(peers)):
             raise NotJudged("groups of ranks train models of their own")
         now = Round(model, followed, trainer, step, peers, [of_all[rank] for rank in peers])
         inputs.judge(self.session.book, [each.calls for each in now.told], peers, step, self.session.repeated)
-        independent = self.settings.judge(self.session.book, now.told, peers, trainer, step, self.session.first)
+        first = self.session.first if model.reference is None else 0
+        inputs.judge_samplers(self.session.book, [each.samplers for each in now.told], peers, step)
+        independent = self.settings.judge(self.session.book, now.told, peers, trainer, step, first)
         obstacles = [trainer.obstacle, *(reason for each in now.told for reason in each.obstacles)]
         if any(obstacles):
             raise NotJudged(next(filter(None, obstacles)))
@@ -116,21 +119,37 @@ class Judge:
         named = model.parameters()
         own = parameters_of(followed.optimizer)
         ids = {id(each) for each in own}
+        draws = any(isinstance(each, nn.modules.dropout._DropoutNd) and each.training and each.p
+                    for each in model.root.modules())
+        last = [call for call in model.calls if call.backward == self.session.backwards]
+        drops = [] if followed.others_stepped else [each for each in followed.drops if any(
+            (call.backward_line, call.version) == (each.call.backward_line, each.call.version) for call in last)]
+        emptied = [each.line for each in drops if each.call in last and not any(map(has_gradient, own))]
         return Facts(
             {name: tuple(each.shape) for name, each in named.items()},
-            [inputs.given(call) for call in model.calls if call.backward],
+            [inputs.given(call, draws) for call in model.calls if call.backward],
             {name: digest([each]) for name, each in named.items() if local(each) is each},
             {name: each.requires_grad for name, each in named.items()},
             {name: each.grad is not None for name, each in named.items() if id(each) in ids},
             [{key: value for key, value in group.items() if isinstance(value, float | int | str | bool | tuple)}
              for group in getattr(followed.optimizer, "param_groups", ())],
             self.session.shards_of(model), self.session.wrapping_line, [*dict.fromkeys(model.obstacles)],
-            followed.cleared or not any(has_gradient(each) for each in own), self.session.zeroings,
-            [] if followed.others_stepped else list(followed.drops), self.session.untied(model), model.strange,
+            followed.cleared or not any(has_gradient(each) for each in own), followed.zeroed,
+            [(each.call.backward, each.line) for each in drops], (emptied or [""])[0], self.session.untied(model),
+            model.strange,
             "" if trainer.name != "no trainer" else digest(
                 each.grad for each in named.values() if each.grad is not None and local(each) is each),
+            self.buffers(model, followed), list(self.session.sampled),
             max(followed.scheduled.values(), default=0), followed.unscaled != 1 or self.session.scale == 1,
             followed.line)
+
+    def buffers(self, model: Tracked, followed: Followed) -> dict[str, str]:
+        """The digests of the buffers before the first forward of all, without statistics of batches."""
+        if followed.updates or self.session.first > 1 or not model.calls:
+            return {}
+        own = {model.plain(f"{path}.{name}".lstrip(".")) for path, each in model.root.named_modules()
+               if isinstance(each, nn.modules.batchnorm._NormBase) for name in each._buffers}
+        return {name: digest([each]) for name, each in model.calls[0].buffers.items() if name not in own}
 
     def replay(self, now: Round) -> None:
         """Compute this rank's calls again with full weights, and judge the forwards."""
@@ -188,7 +207,7 @@ class Judge:
             each.gradients.get(name) or name in each.gradients for each in told)]
         ready = self.ranks.everyone(share.ready)[now.peers[0]]
         order = declared(now.model, now.trainer, now.unscaled, now.most, ready) if (
-            self.ours and not now.problems) else None
+            self.ours and not now.problems and now.peers == now.trainer.group) else None
         outside: dict[str, int] = {}
         unequal: dict[str, int] = {}
         means: dict[str, MeanGradient] = {}
@@ -198,7 +217,6 @@ class Judge:
             where, found = self.where(now, name), now.found(name)
             if found is None and not bool(due.size.any()):
                 continue
-            now.model.seen_gradient.add(name)
             means[name] = due
             part = torch.zeros_like(due.brought[0][where]) if found is None else found.cpu()
             exact = order.expected(name, due.brought, named[name]) if order is not None else None
@@ -212,7 +230,7 @@ class Judge:
             elif exact is not None:
                 unequal[name] = int((part != exact.to(part.dtype)).sum())
         self.verdict(now, order if promised else None, outside, unequal, elements)
-        clips = clipping.norms(now.followed, named, means) if means else []
+        clips = clipping.norms(now.followed, named, means)
         clipping.judge(self.session.book, self.ranks, now.followed, clips, now.peers, now.step, self.session.scale,
                        any(what == "gradient" for what, _ in self.session.book.findings))
         waste.observe(self.session.book, now.model, len(now.peers), now.followed.line)
@@ -237,7 +255,7 @@ class Judge:
         few = sum(sum(each[1].values()) for each in told) * MOST_UNEQUAL <= sum(each[2] for each in told)
         counts = [each[0] or (each[1] if few else {}) for each in told]
         wrong = [name for name in now.named if any(name in each for each in counts)]
-        if wrong and any(not each.cleared or each.drops for each in now.told):
+        if wrong and any(not each.cleared or each.drops or each.emptied for each in now.told):
             return  # zero_grad was found to be missing, or in the loop
         if wrong:
             self.mismatch(now, wrong, counts)
@@ -259,11 +277,13 @@ class Judge:
         due = self.due(now, share, name)
         found = now.found(name)
         of_all = self.ranks.everyone(
-            (None if found is None else found.cpu(), self.where(now, name), share.each.get(name, [])))
+            (None if found is None else found.cpu(), self.where(now, name), share.each.get(name, []),
+             found is not None and now.model.left.get(name, "") not in ("", digest([found]))))
         evidence = WrongGradient(
             name, due, {rank: of_all[rank][0] for rank in now.peers}, {rank: of_all[rank][1] for rank in now.peers},
             {rank: of_all[rank][2] for rank in now.peers}, now.peers, now.most, now.trainer, self.session.scale,
-            self.session.scalars_reduced, bool(now.problems), now.told[0].unscaled)
+            self.session.scalars_reduced, bool(now.problems), now.told[0].unscaled,
+            all(of_all[rank][3] for rank in now.peers))
         index = next(index for index, each in enumerate(counts) if name in each)
         cause, text = cause_of(evidence, now.peers[index])
         if not cause:

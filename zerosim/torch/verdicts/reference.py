@@ -91,7 +91,10 @@ def parameter(each: Any, memo: dict[int, Any], full: dict[int, Any]) -> Any:
     """A plain parameter with the value of `each`; a tied one is made once."""
     if id(each) not in memo:
         value = full[id(each)] if id(each) in full else each.detach().clone()
-        memo[id(each)] = nn.Parameter(value, requires_grad=each.requires_grad)
+        made = memo[id(each)] = nn.Parameter(value, requires_grad=each.requires_grad)
+        for hook in (each._backward_hooks or {}).values() if local(each) is each else ():
+            if not of_trainer(hook):
+                made.register_hook(hook)
     return memo[id(each)]
 
 
@@ -159,7 +162,7 @@ class Chances:
         np.random.set_state(self.numpy)
 
 
-@dataclass
+@dataclass(eq=False)
 class ForwardCall:
     """One recorded forward: its inputs, and, once backward has run, the gradients of its outputs."""
 
@@ -178,7 +181,10 @@ class ForwardCall:
     backward_line: str = ""
     synchronized: bool = True
     digest: str = ""
-    rows: tuple[str, ...] = ()
+    version: int = 0
+    """A number that changes whenever a weight is changed in place."""
+    scaled: bool = True
+    """Whether the loss was multiplied or divided before backward."""
 
 
 def attributes_of(module: Any) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class TrainingCheck:
         self.document: dict[str, Any] | None = None
         self._asked, self._ours = asked, ours
         self._judge: Judge | None = None
-        self._meetings = 0
+        self._meetings = self._apart = 0
         self._judged = False
         self._steps: set[int] = set()
 
@@ -105,13 +105,13 @@ class TrainingCheck:
             chances.restore()
             self.session.asleep = False
 
-    def on_step(self, optimizer: Any, *arguments: Any) -> None:
+    def on_step(self, optimizer: Any) -> None:
+        """Judge the gradients before an update, or after each closure that an update calls."""
         followed = self.session.followed(optimizer)
-        self._judged = self.session.active and self._meet(f"optimizer.step() {followed.updates + 1}", followed)
+        self._judged = self.session.active and self._meet(followed)
         if self._judged and self._judge is not None:
             with self._alone():
-                closure = any(callable(each) for each in flattened(arguments))
-                self._judge.before(followed, closure)
+                self._judge.before(followed)
 
     def on_stepped(self, optimizer: Any) -> None:
         followed = self.session.followed(optimizer)
@@ -126,19 +126,23 @@ class TrainingCheck:
         """GradScaler has skipped the update."""
         followed = self.session.followed(optimizer)
         if self.session.active:
-            self._meet("", followed, skipped=True)
+            self._meet(followed, skipped=True)
         followed.updates += 1
         self.session.forget(followed)
 
-    def _meet(self, place: str, followed: Followed, skipped: bool = False) -> bool:
+    def _meet(self, followed: Followed, skipped: bool = False) -> bool:
         """Whether all ranks have arrived at the same update, and none has skipped it."""
         judge, book = self._judge, self.session.book
         if judge is None:
             book.judge("gradient", NOT_JUDGED, "the script has made no process group")
             return False
         self._meetings += 1
+        if self.session.joins:
+            book.judge("gradient", NOT_JUDGED, "a Join lets the ranks have unequal numbers of steps")
+            return False
         if not judge.ranks.meet(f"update {self._meetings}"):
             book.judge("gradient", NOT_JUDGED, judge.ranks.apart)
+            self._apart = self._apart or followed.updates + 1
             return False
         told = judge.ranks.everyone(skipped)
         if any(told) and not all(told):
@@ -162,10 +166,11 @@ class TrainingCheck:
             self.document = merged([self.session.book], steps)
             return
         of_all = judge.ranks.everyone([each.updates for each in self.session.optimizers])
+        first = max(judge.ranks.everyone(self._apart)) or min(map(max, of_all)) + 1
         for rank, counts in enumerate(of_all):
-            if counts != of_all[0]:
-                self.session.book.find("update", min(map(max, of_all)) + 1, rank, "unequal numbers of updates",
-                                               f"optimizer.step() was called {counts} times, on rank 0 {of_all[0]}")
+            if counts != of_all[0] and not self.session.joins:
+                self.session.book.find("update", first, rank, "unequal numbers of updates",
+                                       f"optimizer.step() was called {counts} times, on rank 0 {of_all[0]}")
                 break
         self._unregistered(judge)
         self.document = merged(judge.ranks.everyone(self.session.book), steps)
@@ -181,14 +186,6 @@ class TrainingCheck:
                     f"{lost[0]} gets gradients and is never updated ({len(lost)} such)", lost[0],
                     named[lost[0]].numel())
         self.session.book.judge("parameters", "same bits", "an optimizer has each parameter that gets a gradient")
-
-
-def flattened(arguments: Any) -> list[Any]:
-    found = []
-    for each in arguments:
-        found += flattened(each.values() if isinstance(each, dict) else each) if isinstance(
-            each, dict | list | tuple) else [each]
-    return found
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,15 +30,25 @@ from zerosim.torch.verdicts.reference import (
     tensors_in,
 )
 
+WORDS = 512
+"""The words of 8 bytes in a row of a digest."""
+
 
 def digest(tensors: Iterable[Any]) -> str:
-    """SHA-256 of shapes, dtypes and bytes."""
+    """SHA-256 of shapes, dtypes, and of the XOR of the columns and the sums of the rows of their bytes.
+
+    Tensors that differ in one word have other digests. Hashing all bytes would take four times as long.
+    """
     found = hashlib.sha256()
     for each in tensors:
         plain = local(each).detach().cpu().contiguous()
         found.update(f"{tuple(plain.shape)} {plain.dtype}".encode())
         if plain.numel():
-            found.update(np.from_dlpack(plain.reshape(-1).view(torch.uint8)).data)
+            data = np.from_dlpack(plain.reshape(-1).view(torch.uint8))
+            whole = len(data) // (8 * WORDS) * 8 * WORDS
+            rows = data[:whole].view(np.uint64).reshape(-1, WORDS)
+            for part in (np.bitwise_xor.reduce(rows, axis=0), rows.sum(axis=1), data[whole:]) if whole else (data,):
+                found.update(part.data)
     return found.hexdigest()
 
 
@@ -57,6 +67,8 @@ class Tracked:
     """How many backwards have reduced its gradients."""
     last_reduced: int = 0
     examined: bool = False
+    of_all_ranks: bool = False
+    """Whether all ranks began with equal weights, so that a trainer of a smaller group is a fault."""
     strange: list[tuple[int, ...]] = field(default_factory=list)
     """The shapes of parameters that its forward uses and that it does not have."""
     obstacles: list[str] = field(default_factory=list)
@@ -65,13 +77,15 @@ class Tracked:
     copies: dict[str, tuple[int, int, Any]] = field(default_factory=dict)
     before: dict[str, str] = field(default_factory=dict)
     """The digests of the weights before the last update."""
-    seen_gradient: set[str] = field(default_factory=set)
+    left: dict[str, str] = field(default_factory=dict)
+    """The digest of each gradient as the last backward, or GradScaler's unscale_, has left it."""
 
     def __post_init__(self) -> None:
         self.prefixes = prefixes_of(self.root)
         self.paths = {id(inner(module)): plain_name(path + ".", self.prefixes).rstrip(".") if path else ""
                       for path, module in reversed(list(self.root.named_modules()))}
         self.paths[id(inner(self.root))] = ""
+        self.sharded = bool(units(self.root))
 
     def parameters(self) -> dict[str, Any]:
         """The parameters by their names without wrappers; a tied one has its first name."""
@@ -97,6 +111,13 @@ class Tracked:
         return {name: entry[2] for name, entry in self.copies.items()}
 
 
+class Drop(NamedTuple):
+    """A forward whose gradients were cleared unused, and the line that cleared them."""
+
+    call: ForwardCall
+    line: str
+
+
 @dataclass
 class Followed:
     """An optimizer and what has happened to its gradients since its last update."""
@@ -106,10 +127,13 @@ class Followed:
     cleared: bool = True
     unscaled: float = 1.0
     clips: list["Clip"] = field(default_factory=list)
-    drops: list[tuple[int, str]] = field(default_factory=list)
-    """Gradients of this step that were cleared unused: the number of the backward, and the line."""
-    zeroings: list[str] = field(default_factory=list)
+    drops: list[Drop] = field(default_factory=list)
+    """Gradients of this step that were cleared unused."""
+    zeroed: bool = False
+    """Whether they were ever cleared by `zero_grad`."""
     others_stepped: bool = False
+    reduced_clipped: bool = False
+    """Whether the script has called all_reduce after clipping."""
     scheduled: dict[int, int] = field(default_factory=dict)
     line: str = ""
 
@@ -122,8 +146,9 @@ class Clip:
     most: float
     order: float
     line: str
-    unscaled: float
-    norm: Any = None
+    norm: Any
+    """None if the values were clipped."""
+    unscaled: float = 1.0
 
 
 MOST_NODES = 100_000
@@ -160,11 +185,16 @@ class Session:
         self.first_batches: dict[tuple[int, int], str] = {}
         self.repeated = ""
         """The line at which a sampler began an epoch that it had given before."""
-        self.schedule_line = ""
-        self.zeroings = 0
+        self.sampling: list[dict[str, Any]] = []
+        self.sampled: list[dict[str, Any]] = []
+        """The settings of samplers that have begun an epoch since the last forward, and of those before it."""
+        self.joins = False
+        """Whether a Join lets the ranks have unequal numbers of steps."""
         self.backward_line = ""
+        self.scaled = True
+        """Whether the present backward began with a product or a quotient of the loss."""
         self.wrapping_line = ""
-        self.watches_shards = False
+        self.norm_type = 2.0
         self.shards: dict[tuple[int, str], tuple[str, str]] = {}
         self.ties: list[tuple[Any, str, Any, str]] = []
 
@@ -204,10 +234,13 @@ class Session:
                       ((model.paths.get(id(inner(each))), each) for each in inner(model.root).modules()
                        if type(each).__name__ not in WRAPPERS) if path is not None}
         call = ForwardCall(model.paths[id(inner(module))], kept(args), kept(kwargs), Chances(), autocast_now(),
-                           model.buffers(), attributes, script_line())
+                           model.buffers(), attributes, script_line(),
+                           version=sum(local(each)._version for each in model.parameters().values()))
         given = [each for each in tensors_in((args, kwargs)) if each.numel()]
         if any(each.numel() > 1 and (each != each.reshape(-1)[0]).any() for each in given):
             call.digest = digest(given)
+        self.sampled = [*self.sampled, *self.sampling]
+        self.sampling.clear()
         for sampler, (epoch, line) in self.epochs.items():
             if call.digest and self.first_batches.setdefault((sampler, epoch), call.digest) == call.digest:
                 self.repeated = line if (sampler, epoch) in self.begun else self.repeated
@@ -221,11 +254,14 @@ class Session:
         leaves = [each for each in tensors_in(output) if each.requires_grad]
         call.outputs = [each.detach().clone() for each in leaves]
         self.edges |= {each.grad_fn._sequence_nr() for each in leaves if each.grad_fn is not None}
-        if not model.examined and not self.watches_shards:
+        if not model.examined:
             model.examined = True
             known = {id(p) for other in self.models for p in other.root.parameters()}
             known |= {id(p) for other in self.optimizers for p in parameters_of(other.optimizer)}
-            model.strange = [tuple(each.shape) for each in parameters_below(leaves, set()) if id(each) not in known]
+            known |= {id(each._unsharded_param) for other in self.models for group in units(other.root)
+                      for each in group.fsdp_params if hasattr(each, "_unsharded_param")}
+            model.strange = [tuple(each.shape) for each in parameters_among(nodes_below(leaves, set()))
+                             if id(each) not in known]
         for number, each in enumerate(leaves):
             each.register_hook(lambda gradient, number=number: self.arrived(model, call, number, gradient))
 
@@ -236,7 +272,7 @@ class Session:
         if call.backward not in (0, self.backwards):
             model.obstacles.append("a second backward went through the same forward")
         call.backward = self.backwards
-        call.backward_line = self.backward_line
+        call.backward_line, call.scaled = self.backward_line, self.scaled
         call.synchronized = synchronizes(model.root)
         if call.synchronized and model.last_reduced != self.backwards:
             model.reductions, model.last_reduced = model.reductions + 1, self.backwards
@@ -247,7 +283,10 @@ class Session:
         """Number a backward, and note which gradients the script has cleared by hand before."""
         self.backwards += 1
         self.backward_line = script_line()
-        beside = {id(each) for each in parameters_below(tensors, self.edges)}
+        below = nodes_below(tensors, self.edges)
+        beside = {id(each) for each in parameters_among(below)}
+        factors = sum(node.name().startswith(("Div", "Mul")) for node in below)
+        self.scaled = factors > (self.scale != 1)
         for model in self.models:
             name = next((name for name, each in model.parameters().items() if id(each) in beside), "")
             if name:
@@ -259,6 +298,10 @@ class Session:
             sharded = any(hasattr(each, "to_local") for each in model.parameters().values())
             if sharded and not all(call.synchronized for call in model.calls if call.backward):
                 continue
+            for each in self.optimizers:
+                own = parameters_of(each.optimizer)
+                if own and all(p.grad is None for p in own):
+                    self.dropped(each, model, {id(p) for p in own}, self.backward_line)
             for name, each in model.parameters().items():
                 if each.grad is None:
                     model.cleared[name] = self.backwards
@@ -266,31 +309,40 @@ class Session:
             if not each.cleared and not any(has_gradient(p) for p in parameters_of(each.optimizer)):
                 each.cleared = True
 
+    def gradients_are_left(self) -> None:
+        """Note the gradients as they are, so that changes by the script are seen."""
+        for model in self.models:
+            model.left = {name: digest([each.grad]) for name, each in model.parameters().items()
+                          if each.grad is not None and each.grad.layout is torch.strided}
+
     def zeroed(self, parameters: list[Any], line: str) -> None:
-        """The script has cleared the gradients of `parameters`."""
+        """The script clears the gradients of `parameters`."""
         ids = {id(each) for each in parameters}
-        self.zeroings += 1
         for each in self.optimizers:
             own = {id(p) for p in parameters_of(each.optimizer)}
             if own and own <= ids:
-                each.cleared = True
-                each.zeroings.append(line)
-                unused = [call for model in self.models for call in model.calls if call.backward and any(
-                    id(p) in own and model.cleared.get(name, 0) <= call.backward and bool(p.grad is not None)
-                    for name, p in model.parameters().items())]
-                if unused and all(bool(g.isfinite().all()) for call in unused for g in call.gradients.values()):
-                    each.drops += [(call.backward, line) for call in unused]
+                each.cleared = each.zeroed = True
+                for model in self.models:
+                    if any(p.grad is not None for p in model.parameters().values() if id(p) in own):
+                        self.dropped(each, model, own, line)
         for model in self.models:
             for name, p in model.parameters().items():
                 if id(p) in ids:
                     model.cleared[name] = self.backwards + 1
 
+    def dropped(self, followed: Followed, model: Tracked, own: set[int], line: str) -> None:
+        """Note the calls whose gradients of the parameters `own` were cleared before an update."""
+        since = [model.cleared.get(name, 0) for name, p in model.parameters().items() if id(p) in own]
+        unused = [call for call in model.calls if call.backward and call.backward >= min(since, default=self.backwards)]
+        if all(bool(g.isfinite().all()) for call in unused for g in call.gradients.values()):
+            followed.drops += [Drop(call, line) for call in unused]
+
     def used(self, module: Any) -> None:
         """Note the gathered weights with which a part of a sharded model has just computed."""
         if self.asleep or not self.depth:
             return
-        for model in self.models:
-            path = model.paths.get(id(module))
+        for model in self.models if self.active else ():
+            path = model.paths.get(id(module)) if model.sharded else None
             for name, each in module._parameters.items() if path is not None else ():
                 if each is not None and local(each) is each:
                     model.used[f"{path}.{name}".lstrip(".")] = digest([each]), script_line()
@@ -346,14 +398,14 @@ class Session:
                 model.calls = [call for call in model.calls if call.backward >= still]
                 model.obstacles.clear()
                 model.used.clear()
-        followed.cleared, followed.unscaled = False, 1.0
+        followed.cleared, followed.unscaled, followed.reduced_clipped = False, 1.0, False
         followed.clips.clear()
         followed.drops.clear()
-        followed.zeroings.clear()
         followed.scheduled.clear()
         for other in self.optimizers:
             other.others_stepped = other is not followed
         self.scalars_reduced, self.scale = 0, 1.0
+        self.sampled.clear()
         self.edges.clear()
 
 
@@ -363,21 +415,22 @@ def units(root: Any) -> list[Any]:
             for group in module._get_fsdp_state()._fsdp_param_groups]
 
 
-def parameters_below(tensors: list[Any], edges: set[int]) -> list[Any]:
-    """The parameters from which `tensors` were computed, without those behind operations numbered in `edges`."""
-    found: list[Any] = []
+def nodes_below(tensors: list[Any], edges: set[int]) -> set[Any]:
+    """The operations from which `tensors` were computed, without those behind operations numbered in `edges`."""
     seen: set[Any] = set()
     nodes = [each.grad_fn for each in tensors if each.grad_fn is not None]
     while nodes and len(seen) < MOST_NODES:
         node = nodes.pop()
-        if node in seen or node._sequence_nr() in edges:
-            continue
-        seen.add(node)
-        variable = getattr(node, "variable", None)
-        if isinstance(variable, nn.Parameter):
-            found.append(variable)
-        nodes += [below for below, _ in node.next_functions if below is not None]
-    return found
+        if node not in seen and node._sequence_nr() not in edges:
+            seen.add(node)
+            nodes += [below for below, _ in node.next_functions if below is not None]
+    return seen
+
+
+def parameters_among(nodes: set[Any]) -> list[Any]:
+    """The parameters in which a graph of these operations ends."""
+    found = [getattr(node, "variable", None) for node in nodes]
+    return [each for each in found if isinstance(each, nn.Parameter)]
 
 
 def parameters_of(optimizer: Any) -> list[Any]:

@@ -28,17 +28,28 @@ class Facts:
     wrapping_line: str
     obstacles: list[str]
     cleared: bool
-    zeroings: int
+    zeroed: bool
     drops: list[tuple[int, str]]
     """Gradients that were cleared unused: the number of the backward, and the line."""
+    emptied: str
+    """The line that has cleared all gradients after the last backward."""
     untied: list[str]
     strange: list[tuple[int, ...]]
     alike: str
     """The digest of the gradients that are not sharded."""
+    buffers: dict[str, str]
+    """Digests of the buffers before the first forward; empty in later steps."""
+    samplers: list[dict[str, Any]]
     scheduled: int
     unscaled: bool
     """Whether the gradients are free of a GradScaler's factor."""
     line: str
+
+
+    @property
+    def before_training(self) -> tuple[dict[str, str], dict[str, str]]:
+        """The digests of all weights, and of those that are sharded before they were."""
+        return self.weights, {name: whole for name, (whole, _) in self.shards.items()}
 
 
 @dataclass
@@ -93,6 +104,12 @@ class Settings:
                 book.find(what, step, other, cause, f"{name} has other bits than on rank {peers[0]}", name,
                                   size[name], told[0].line)
             return False
+        for name, due in told[0].buffers.items():
+            apart = [rank for rank, each in zip(peers, told, strict=True) if each.buffers.get(name, due) != due]
+            if apart:
+                book.find(what, step, apart[0], "other initial weights",
+                          f"the buffer {name} has other bits than on rank {peers[0]}", name, line=told[0].line)
+                return False
         for name, (due, _) in told[0].shards.items():
             apart = [rank for rank, each in zip(peers, told, strict=True) if each.shards[name][0] != due]
             if apart and step == first and all(each.shards[name][1] for each in told):
@@ -124,10 +141,14 @@ class Settings:
         """A gradient that is cleared unused in one step may be a choice; in each step it is lost."""
         for rank, each in zip(peers, told, strict=True):
             if not each.cleared:
-                loop = each.zeroings > 0
+                loop = each.zeroed
                 book.find("gradient", step, rank, "step in the loop" if loop else "zero_grad is missing",
                           "gradients of the last update were not cleared before backward added to them" +
                           (": optimizer.step() runs more often than zero_grad" if loop else ""), line=each.line)
+                return
+            if each.emptied:
+                book.find("gradient", step, rank, "no gradient",
+                          "zero_grad between backward and optimizer.step() clears it unused", line=each.emptied)
                 return
             if each.drops:
                 line = each.drops[0][1]

@@ -18,6 +18,10 @@ def observe(book: Book, model: Tracked, ranks: int, line: str) -> None:
         once = int(trained * around * (1 if groups else 2))
         book.observe("reductions", f"gradients are reduced in {reducing} micro-batches of a step; once is enough "
                      "(no_sync, set_requires_gradient_sync)", (reducing - 1) * once, line)
+    if len({call.backward for call in model.calls if call.backward}) > 1 and not any(
+            call.scaled for call in model.calls if call.backward):
+        book.observe("accumulation", "the loss of each micro-batch is not divided by their number: the gradient is the "
+                     "sum over them", 0, line)
     again = sum(size_of(each.sharded_param) for group in groups if group.post_forward_mesh_info is not None
                 for each in group.fsdp_params)
     if again:
