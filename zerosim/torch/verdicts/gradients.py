@@ -10,7 +10,7 @@ import torch
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from zerosim.torch.verdicts.ranks import CheckRanks
+from zerosim.torch.verdicts.ranks import CheckRanks, plain_bytes
 from zerosim.torch.verdicts.reference import ForwardCall, FullModel, local, tensors_in
 from zerosim.torch.verdicts.rounding import gamma, tiny
 
@@ -131,8 +131,8 @@ class MeanGradient:
     def apart(self, found: Any) -> Any:
         """Which elements of `found` are not the mean in any order of addition."""
         due, found = self.mean, found.cpu()
-        outside = (found.double() - due).abs() > self.bound(found.dtype)
-        return outside | (found.isfinite() != due.isfinite())
+        outside = ~((found.double() - due).abs() <= self.bound(found.dtype))
+        return outside & (found.isfinite() | due.isfinite()) if bool(outside.any()) else outside
 
 
 def due_of(ranks: CheckRanks, peers: list[int], share: Share, most: int, name: str, like: Any, dtypes: tuple[Any, Any],
@@ -161,12 +161,11 @@ def place(tensor: Any) -> tuple[slice, ...]:
 
 def wholes(ranks: CheckRanks, tensors: dict[str, Any]) -> dict[str, Any]:
     """The full tensors, put together from the parts of all ranks; those that are whole already are left out."""
-    parts = {name: (place(each), local(each).detach().cpu()) for name, each in tensors.items()
-             if isinstance(each, DTensor)}
-    found = {name: torch.empty(tensors[name].shape, dtype=part.dtype) for name, (_, part) in parts.items()}
-    if parts:
-        for of_rank in ranks.everyone(parts):
-            for name, (where, part) in of_rank.items():
-                if part.numel():
-                    found[name][where] = part
+    sharded = {name: each for name, each in tensors.items() if isinstance(each, DTensor)}
+    found = {name: torch.empty(each.shape, dtype=each.dtype) for name, each in sharded.items()}
+    parts = {name: (place(each), plain_bytes(local(each))) for name, each in sharded.items() if local(each).numel()}
+    for of_rank in ranks.everyone(parts) if sharded else ():
+        for name, (where, data) in of_rank.items():
+            part = found[name][where]
+            part.copy_(torch.from_numpy(data).view(part.dtype).reshape(part.shape))
     return {name: each.to(tensors[name].device) for name, each in found.items()}

@@ -119,7 +119,7 @@ class Judge:
         named = model.parameters()
         own = parameters_of(followed.optimizer)
         ids = {id(each) for each in own}
-        draws = any(isinstance(each, nn.modules.dropout._DropoutNd) and each.training and each.p
+        draws = any("Dropout" in type(each).__name__ and each.training and getattr(each, "p", 0)
                     for each in model.root.modules())
         last = [call for call in model.calls if call.backward == self.session.backwards]
         drops = [] if followed.others_stepped else [each for each in followed.drops if any(
@@ -148,7 +148,7 @@ class Judge:
         if followed.updates or self.session.first > 1 or not model.calls:
             return {}
         own = {model.plain(f"{path}.{name}".lstrip(".")) for path, each in model.root.named_modules()
-               if isinstance(each, nn.modules.batchnorm._NormBase) for name in each._buffers}
+               if isinstance(each, nn.modules.batchnorm._BatchNorm) for name in each._buffers}
         return {name: digest([each]) for name, each in model.calls[0].buffers.items() if name not in own}
 
     def replay(self, now: Round) -> None:

@@ -64,6 +64,11 @@ class OverGloo:
         return [each.numpy() for each in found]
 
 
+def plain_bytes(tensor: Any) -> Any:
+    """The bytes of a tensor as an array on the CPU."""
+    return np.from_dlpack(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8))
+
+
 class CheckRanks:
     """The ranks of a check. All call `everyone` and `tensors` in the same order, after they have met."""
 
@@ -108,8 +113,7 @@ class CheckRanks:
 
     def tensors(self, mine: Any) -> list[Any]:
         """Every rank's tensor of equal shape and dtype, on the CPU, in the order of ranks."""
-        plain = mine.detach().cpu().contiguous()
-        if plain.numel() == 0:
-            return [plain] * self.size
-        found = self._transport.gather(np.from_dlpack(plain.reshape(-1).view(torch.uint8)))
-        return [torch.from_numpy(each).view(plain.dtype).reshape(plain.shape) for each in found]
+        if mine.numel() == 0:
+            return [mine.detach().cpu()] * self.size
+        return [torch.from_numpy(each).view(mine.dtype).reshape(mine.shape)
+                for each in self._transport.gather(plain_bytes(mine))]

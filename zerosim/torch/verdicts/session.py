@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from zerosim.torch.verdicts.findings import Book, script_line
+from zerosim.torch.verdicts.ranks import plain_bytes
 from zerosim.torch.verdicts.reference import (
     WRAPPERS,
     Chances,
@@ -41,10 +42,10 @@ def digest(tensors: Iterable[Any]) -> str:
     """
     found = hashlib.sha256()
     for each in tensors:
-        plain = local(each).detach().cpu().contiguous()
+        plain = local(each)
         found.update(f"{tuple(plain.shape)} {plain.dtype}".encode())
         if plain.numel():
-            data = np.from_dlpack(plain.reshape(-1).view(torch.uint8))
+            data = plain_bytes(plain)
             whole = len(data) // (8 * WORDS) * 8 * WORDS
             rows = data[:whole].view(np.uint64).reshape(-1, WORDS)
             for part in (np.bitwise_xor.reduce(rows, axis=0), rows.sum(axis=1), data[whole:]) if whole else (data,):

@@ -36,8 +36,8 @@ def predicted(optimizer: Any, named: dict[str, Any]) -> Prediction:
     kind: Any = type(working)
     if not kind.__module__.startswith("torch.optim"):
         return Prediction(why=f"{kind.__name__} is not one of torch.optim's optimizers")
-    if kind is torch.optim.LBFGS or any(group.get("fused") for group in working.param_groups):
-        return Prediction(why="a fused kernel" if kind is not torch.optim.LBFGS else "LBFGS updates all at once")
+    if kind is torch.optim.LBFGS:
+        return Prediction(why="LBFGS updates all at once")
     found = Prediction()
     names = {id(each): name for name, each in named.items()}
     for group in working.param_groups:
