@@ -10,8 +10,8 @@ import torch
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from zerosim.torch.verdicts.ranks import CheckRanks, plain_bytes
-from zerosim.torch.verdicts.reference import ForwardCall, FullModel, local, tensors_in
+from zerosim.torch.verdicts.ranks import CheckRanks
+from zerosim.torch.verdicts.reference import ForwardCall, FullModel, local, plain_bytes, tensors_in
 from zerosim.torch.verdicts.rounding import gamma, tiny
 
 

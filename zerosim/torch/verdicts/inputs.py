@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerosim.torch.verdicts.findings import NOT_JUDGED, SAME_BITS, Book
-from zerosim.torch.verdicts.reference import ForwardCall
-from zerosim.torch.verdicts.session import digest
+from zerosim.torch.verdicts.reference import ForwardCall, digest
 
 
 @dataclass(frozen=True)

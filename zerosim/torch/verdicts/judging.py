@@ -15,8 +15,8 @@ from zerosim.torch.verdicts.declared import DeclaredSum, declared
 from zerosim.torch.verdicts.findings import NOT_JUDGED, SAME_BITS, WITHIN
 from zerosim.torch.verdicts.gradients import MeanGradient, NotJudged, Share, due_of, place, replayed, wholes
 from zerosim.torch.verdicts.ranks import CheckRanks
-from zerosim.torch.verdicts.reference import FullModel, local
-from zerosim.torch.verdicts.session import Followed, Session, Tracked, digest, has_gradient, parameters_of
+from zerosim.torch.verdicts.reference import FullModel, digest, local
+from zerosim.torch.verdicts.session import Followed, Session, Tracked, has_gradient, parameters_of
 from zerosim.torch.verdicts.settings import Facts, Settings
 from zerosim.torch.verdicts.trainers import TrainerFacts, deepspeed_gradients, deepspeed_weights, trainer_of
 from zerosim.torch.verdicts.updates import Prediction, predicted

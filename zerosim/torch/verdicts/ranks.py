@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from zerosim.torch.verdicts.reference import plain_bytes
+
 SECONDS = 60.0
 """How long a rank waits for the others to arrive at the same update."""
 
@@ -62,11 +64,6 @@ class OverGloo:
         found = [torch.empty(len(mine), dtype=torch.uint8) for _ in range(self.size)]
         dist.all_gather(found, torch.from_numpy(mine.copy()), group=self._group)
         return [each.numpy() for each in found]
-
-
-def plain_bytes(tensor: Any) -> Any:
-    """The bytes of a tensor as an array on the CPU."""
-    return np.from_dlpack(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8))
 
 
 class CheckRanks:

@@ -5,9 +5,10 @@ A `Reference` holds such a copy, loads the weights that the script has now, and 
 """
 
 import copy
+import hashlib
 import random
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
 from types import MethodType
@@ -291,3 +292,52 @@ def autocast_now() -> tuple[tuple[str, bool, Any], ...]:
 def local(tensor: Any) -> Any:
     """This rank's part of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def plain_bytes(tensor: Any) -> Any:
+    """The bytes of a tensor as an array on the CPU."""
+    return np.from_dlpack(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8))
+
+
+WORDS = 512
+"""The words of 8 bytes in a row of a digest."""
+
+
+def digest(tensors: Iterable[Any]) -> str:
+    """SHA-256 of shapes, dtypes, and of the XOR of the columns and the sums of the rows of their bytes.
+
+    Tensors that differ in one word have other digests. Hashing all bytes would take four times as long.
+    """
+    found = hashlib.sha256()
+    for each in tensors:
+        plain = local(each)
+        found.update(f"{tuple(plain.shape)} {plain.dtype}".encode())
+        if plain.numel():
+            data = plain_bytes(plain)
+            whole = len(data) // (8 * WORDS) * 8 * WORDS
+            rows = data[:whole].view(np.uint64).reshape(-1, WORDS)
+            for part in (np.bitwise_xor.reduce(rows, axis=0), rows.sum(axis=1), data[whole:]) if whole else (data,):
+                found.update(part.data)
+    return found.hexdigest()
+
+
+MOST_NODES = 100_000
+"""The most operations of a graph that are looked at."""
+
+
+def nodes_below(tensors: list[Any], edges: set[int]) -> set[Any]:
+    """The operations from which `tensors` were computed, without those behind operations numbered in `edges`."""
+    seen: set[Any] = set()
+    nodes = [each.grad_fn for each in tensors if each.grad_fn is not None]
+    while nodes and len(seen) < MOST_NODES:
+        node = nodes.pop()
+        if node not in seen and node._sequence_nr() not in edges:
+            seen.add(node)
+            nodes += [below for below, _ in node.next_functions if below is not None]
+    return seen
+
+
+def parameters_among(nodes: set[Any]) -> list[Any]:
+    """The parameters in which a graph of these operations ends."""
+    found = [getattr(node, "variable", None) for node in nodes]
+    return [each for each in found if isinstance(each, nn.Parameter)]

@@ -4,18 +4,15 @@ A session only records, in memory of this rank. Nothing is compared, and no rank
 `optimizer.step()`.
 """
 
-import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import nn
 
 from zerosim.torch.verdicts.findings import Book, script_line
-from zerosim.torch.verdicts.ranks import plain_bytes
 from zerosim.torch.verdicts.reference import (
     WRAPPERS,
     Chances,
@@ -23,34 +20,16 @@ from zerosim.torch.verdicts.reference import (
     FullModel,
     attributes_of,
     autocast_now,
+    digest,
     inner,
     kept,
     local,
+    nodes_below,
+    parameters_among,
     plain_name,
     prefixes_of,
     tensors_in,
 )
-
-WORDS = 512
-"""The words of 8 bytes in a row of a digest."""
-
-
-def digest(tensors: Iterable[Any]) -> str:
-    """SHA-256 of shapes, dtypes, and of the XOR of the columns and the sums of the rows of their bytes.
-
-    Tensors that differ in one word have other digests. Hashing all bytes would take four times as long.
-    """
-    found = hashlib.sha256()
-    for each in tensors:
-        plain = local(each)
-        found.update(f"{tuple(plain.shape)} {plain.dtype}".encode())
-        if plain.numel():
-            data = plain_bytes(plain)
-            whole = len(data) // (8 * WORDS) * 8 * WORDS
-            rows = data[:whole].view(np.uint64).reshape(-1, WORDS)
-            for part in (np.bitwise_xor.reduce(rows, axis=0), rows.sum(axis=1), data[whole:]) if whole else (data,):
-                found.update(part.data)
-    return found.hexdigest()
 
 
 @dataclass
@@ -150,10 +129,6 @@ class Clip:
     norm: Any
     """None if the values were clipped."""
     unscaled: float = 1.0
-
-
-MOST_NODES = 100_000
-"""The most operations of a graph that are looked at."""
 
 
 class Session:
@@ -414,24 +389,6 @@ def units(root: Any) -> list[Any]:
     """FSDP2's groups of parameters in `root`."""
     return [group for module in root.modules() if hasattr(module, "_get_fsdp_state")
             for group in module._get_fsdp_state()._fsdp_param_groups]
-
-
-def nodes_below(tensors: list[Any], edges: set[int]) -> set[Any]:
-    """The operations from which `tensors` were computed, without those behind operations numbered in `edges`."""
-    seen: set[Any] = set()
-    nodes = [each.grad_fn for each in tensors if each.grad_fn is not None]
-    while nodes and len(seen) < MOST_NODES:
-        node = nodes.pop()
-        if node not in seen and node._sequence_nr() not in edges:
-            seen.add(node)
-            nodes += [below for below, _ in node.next_functions if below is not None]
-    return seen
-
-
-def parameters_among(nodes: set[Any]) -> list[Any]:
-    """The parameters in which a graph of these operations ends."""
-    found = [getattr(node, "variable", None) for node in nodes]
-    return [each for each in found if isinstance(each, nn.Parameter)]
 
 
 def parameters_of(optimizer: Any) -> list[Any]:

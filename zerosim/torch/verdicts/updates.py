@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from zerosim.torch.verdicts.findings import NOT_JUDGED, SAME_BITS
-from zerosim.torch.verdicts.reference import local
-from zerosim.torch.verdicts.session import digest
+from zerosim.torch.verdicts.reference import digest, local
 
 
 @dataclass
