@@ -5,6 +5,7 @@ import io
 from rich.console import Console
 
 from tests.training import labelled, scenario
+from zerosim.cli import main
 from zerosim.scenario import Scenario
 from zerosim.show.document import document
 from zerosim.show.page.page import page
@@ -37,6 +38,15 @@ def printed(done, width=200, kind="local", **how):
     file = io.StringIO()
     show_run(Console(file=file, width=width, emoji=False), read(done, kind=kind), **how)
     return file.getvalue().splitlines()
+
+
+def refused(capsys, *arguments):
+    """The one line with which a command is refused, before it prints anything else."""
+    assert main([*arguments]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    return line
 
 
 def added_otherwise(monkeypatch, **changes):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import zerosim
-from tests.pages import HOSTILE, added_otherwise, outcome, page_of
+from tests.pages import HOSTILE, added_otherwise, outcome, page_of, refused
 from tests.training import scenario
 from zerosim.cli import main
 from zerosim.errors import ZerosimError
@@ -331,10 +331,7 @@ def test_a_mistake_is_one_line(arguments, words, tmp_path, monkeypatch, capsys):
                        "old": '{"schema": "zerosim.run/1"}'}.items():
         Path(name).write_text(text)
     Path("bytes").write_bytes(b"{\xff}")
-    assert main(arguments) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1
-    assert words in said[0]
+    assert words in refused(capsys, *arguments)
     assert not Path("a.html").exists()
 
 
@@ -352,20 +349,16 @@ def test_a_row_that_lacks_something_is_refused(four):
 def test_an_outcome_with_a_hole_is_refused_in_one_line(key, four, tmp_path, capsys):
     torn = tmp_path / "torn.json"
     torn.write_text(json.dumps(dict(four, **{key: None})))
-    assert main(["report", str(torn), "--html", str(tmp_path / "a.html")]) == 2
-    (said,) = capsys.readouterr().err.splitlines()
+    said = refused(capsys, "report", str(torn), "--html", str(tmp_path / "a.html"))
     assert "not a complete outcome of zerosim run --json" in said
     assert not (tmp_path / "a.html").exists()
 
 
 def test_without_the_extra_nothing_runs(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)
-    assert main(["run", SCENARIO, *SMALL, "--report", str(tmp_path / "a.html")]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err == (
+    assert refused(capsys, "run", SCENARIO, *SMALL, "--report", str(tmp_path / "a.html")) == (
         "zerosim: pictures need vl-convert, which is not installed: pip install 'vl-convert-python>=1.9', or zerosim "
-        "with its extra [report]\n")
+        "with its extra [report]")
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):

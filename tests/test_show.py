@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from tests.pages import refused
 from zerosim.cli import main
 from zerosim.collectives import ALGORITHMS
 from zerosim.comm import left, right
@@ -385,9 +386,8 @@ def test_one_round_alone(tmp_path, monkeypatch, capsys):
     assert headings == ["round 5", "round 6"]
     assert Path("a.svg").read_text().count('class="message"') == 8
     assert '"first":6' in Path("a.html").read_text()
-    assert main(["show", "ring.all_reduce", "--ranks", "3", "--round", "5"]) == 2
-    assert capsys.readouterr().err == (
-        "zerosim: --round 5: ring.all_reduce on 3 ranks has rounds 1 to 4; 0 is the start\n")
+    assert refused(capsys, "show", "ring.all_reduce", "--ranks", "3", "--round", "5") == (
+        "zerosim: --round 5: ring.all_reduce on 3 ranks has rounds 1 to 4; 0 is the start")
 
 
 def test_sums_of_sixteen_ranks_are_written_as_one_writes_them():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.mpi.launch import ROOT, mpirun
-from tests.pages import read
+from tests.pages import read, refused
 from tests.tracing import event_faults, span_faults, traffic_faults
 from tests.training import labelled, scenario
 from zerosim.cli import main
@@ -399,9 +399,7 @@ def test_a_mistake_is_one_line(arguments, words, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     name, *rest = arguments
     small = SMALL if name == "zero3.toml" else []
-    assert main(["run", str(ROOT / "scenarios" / name), *small, *rest]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(words)
+    assert refused(capsys, "run", str(ROOT / "scenarios" / name), *small, *rest).startswith(words)
 
 
 # Under MPI.

@@ -42,7 +42,7 @@ def plan_page(plan: Plan, command: str) -> str:
     specs = drawings.for_a_page() | {"peaks": pictures.peaks(rows, device_bytes)}
     values = drawings.values | {"peaks": pictures.peak_values(rows)}
     if several:
-        curve = pictures.scaling_values([(row.name, row.config.ranks, row.tokens_per_second) for row in plan.rows])
+        curve = [{"row": row.name, "ranks": row.config.ranks, "speed": row.tokens_per_second} for row in plan.rows]
         specs |= {"scaling": pictures.scaling(curve)}
         values |= {"scaling": curve}
     used = {"timeline", "memory", "kept", "peaks", "scaling"}

@@ -83,7 +83,6 @@ HALO = ".labels_marks text{paint-order:stroke;stroke:#fff;stroke-opacity:.75;str
 
 
 def definitions() -> str:
-    """All textures as SVG definitions."""
     patterns = "".join(
         f'<pattern id="texture-{name}" width="6" height="6" patternUnits="userSpaceOnUse">'
         f'<g class="texture" fill="none" stroke="#000" stroke-opacity="0.55" stroke-width="1.1">{strokes}</g></pattern>'

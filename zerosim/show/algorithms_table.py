@@ -62,7 +62,6 @@ def show_algorithms(console: Console, size: int) -> None:
 
 
 def figures(row: Algorithm, size: int, source: int) -> tuple[str, ...]:
-    """The cells of an algorithm's line."""
     sent = share(most_sent(row, size)) if row.serves(size) else "–"
     ranks = "2, 4, 8, …" if row.needs_power_of_two else "any"
     return row.steps_formula, sent, ranks, f"{order_name(row) or '–'}{'*' * row.ordered}", f"[{source}]"

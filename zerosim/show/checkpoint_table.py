@@ -69,7 +69,6 @@ def title(manifest: Manifest) -> str:
 
 
 def total_bytes(manifest: Manifest) -> int:
-    """The bytes of all ranks' files."""
     return sum(shard.file.file_bytes for shard in manifest.shards)
 
 
@@ -93,5 +92,4 @@ def kept(pieces: Pieces) -> dict[str, str]:
 
 
 def most(pieces: Pieces) -> int:
-    """The elements of a unit's largest shard."""
     return max((stored.length for _, stored in pieces), default=0)

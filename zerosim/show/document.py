@@ -128,7 +128,6 @@ def fragmentation_document(found: Fragmentation) -> dict[str, Any]:
 
 
 def resumed(row: TrainedRow) -> dict[str, Any] | None:
-    """The checkpoint from which the row resumed."""
     found = row.config.resumed
     if found is None:
         return None

@@ -91,7 +91,6 @@ def grid(console: Console, names: Sequence[str], columns: Sequence[Column], corn
 
 
 def headings(corner: str, columns: Sequence[Column]) -> Iterator[Text]:
-    """The lines above the rows."""
     upper, lower = Text(" " * len(corner), style="bold"), Text(corner, style="bold")
     for column in columns:
         *above, below = column.heading.split("\n")
@@ -102,7 +101,6 @@ def headings(corner: str, columns: Sequence[Column]) -> Iterator[Text]:
 
 
 def right(words: str | Text, width: int) -> Text:
-    """`words` flush right."""
     cell = words.copy() if isinstance(words, Text) else Text(words)
     cell.pad_left(width - cell.cell_len)
     return cell

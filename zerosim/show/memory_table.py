@@ -24,9 +24,7 @@ def show_estimate(console: Console, estimate: Estimate) -> None:
     ranks = "1 rank" if estimate.ranks == 1 else f"each of {estimate.ranks:,} ranks"
     unit = next(unit for unit in UNITS if largest(estimate.rows) >= unit.least)
     titles = [STAGES[row.stage].title for row in estimate.rows]
-    show_title(console, f"Model states of {estimate.parameters:,} parameters on {ranks}")
-    show_words(console, estimate.basis, most=PAGE_COLUMNS)
-    console.print()
+    show_title(console, f"Model states of {estimate.parameters:,} parameters on {ranks}", estimate.basis)
     show_grid(console, titles, bytes_columns(estimate, unit))
     console.print()
     show_grid(console, titles, bar_columns(estimate, min(console.width, PAGE_COLUMNS)))
@@ -37,9 +35,7 @@ def show_scaling(console: Console, *estimates: Estimate) -> None:
     """Show the sum of each stage in bytes, with a column for each number of ranks."""
     first = estimates[0]
     unit = next(unit for unit in UNITS if largest(first.rows) >= unit.least)
-    show_title(console, f"Model states of {first.parameters:,} parameters on each rank")
-    show_words(console, first.basis, most=PAGE_COLUMNS)
-    console.print()
+    show_title(console, f"Model states of {first.parameters:,} parameters on each rank", first.basis)
     show_grid(console, [STAGES[row.stage].title for row in first.rows], [
         Column(f"{each.ranks:,} ranks\n{unit.name}", [two_decimals(row.states.total / unit.size) for row in each.rows])
         for each in estimates])
@@ -75,11 +71,13 @@ def show_published(console: Console, table: PublishedTable) -> None:
     show_notes(console, [table.note])
 
 
-def show_title(console: Console, title: str) -> None:
-    """Print a title in bold, with space around it."""
+def show_title(console: Console, title: str, basis: str = "") -> None:
+    """Print a title in bold, and what its figures count, with space around both."""
     console.print()
-    show_words(console, title, style="bold", most=PAGE_COLUMNS)
-    console.print()
+    for words, style in ((title, "bold"), (basis, "")):
+        if words:
+            show_words(console, words, style=style, most=PAGE_COLUMNS)
+            console.print()
 
 
 def show_notes(console: Console, notes: Sequence[str]) -> None:
@@ -127,7 +125,6 @@ def bar_columns(estimate: Estimate, width: int) -> list[Column]:
 
 
 def largest(rows: Sequence[EstimatedRow]) -> Fraction:
-    """The largest sum, in bytes."""
     return max(row.states.total for row in rows)
 
 

@@ -4,7 +4,7 @@ Terminal, page, pictures and plain rows read a run here alone, so a run and its 
 only later versions write, or only runs with a verdict, may be missing.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,6 +17,7 @@ from zerosim.instruments.trace import Trace
 from zerosim.numerics.precisions import PRECISIONS, Precision
 from zerosim.show.document import SCHEMA, rank_memory, read_trace
 from zerosim.show.page.markup import printable
+from zerosim.show.trace_events import message_ends
 from zerosim.stages import STAGES
 from zerosim.verdict.outcome import DoesNotFit, RankMemory
 from zerosim.words import FAR, KEPT, ByteUnit, common_unit, plural
@@ -78,11 +79,6 @@ class RowDocument:
         return "needed_bytes" not in self.found
 
     @property
-    def shortage(self) -> str:
-        """Why it was not trained: the memory that it needs, and the stages that would fit."""
-        return str(DoesNotFit(*(self.found[each] for each in ("needed_bytes", "allowed_bytes", "would_fit"))))
-
-    @property
     def also(self) -> str:
         """Another name of the stage; "PyTorch" for a script."""
         return "PyTorch" if self.stage is None else self.stage.also.partition(",")[0]
@@ -125,17 +121,8 @@ class RowDocument:
 
     @cached_property
     def links(self) -> list[tuple[int, int]]:
-        """Each message as the numbers of its two spans, at its sender and at its receiver.
-
-        Messages between two ranks arrive in order in each channel, so the k-th sent is the k-th received.
-        """
-        ends: dict[tuple[int, int, int], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
-        for number, span in enumerate(self.spans):
-            if span["kind"] == "communication out":
-                ends[span["rank"], span["peer"], span["channel"]][0].append(number)
-            elif span["kind"] == "communication in":
-                ends[span["peer"], span["rank"], span["channel"]][1].append(number)
-        return [pair for left, came in ends.values() for pair in zip(left, came, strict=False)]
+        """Each message as the numbers of its two spans, at its sender and at its receiver."""
+        return message_ends((span["kind"], span["rank"], span["peer"], span["channel"]) for span in self.spans)
 
     @property
     def curve(self) -> list[dict[str, int]]:
@@ -259,6 +246,13 @@ class RunDocument:
                     break
         return [*found, *trained, *missing]
 
+    @property
+    def shortages(self) -> list[str]:
+        """The rows that did not fit, the memory that they need, and the stages that would fit."""
+        keys = ("needed_bytes", "allowed_bytes", "would_fit")
+        return [f"{row.name} does not fit: {DoesNotFit(*(row.found[key] for key in keys))}"
+                for row in self.all_rows if not row.is_trained]
+
     def sharding_ranks(self, stage: str) -> list[int]:
         """The numbers of ranks over which the rows of a stage shard, ascending."""
         return sorted({each.get("shard_ranks") or self.ranks // max(each.get("replicas") or 1, 1)
@@ -266,7 +260,6 @@ class RunDocument:
 
     @property
     def precision(self) -> Precision:
-        """The precision of the weights."""
         return PRECISIONS[self.scenario["train"]["precision"]]
 
     @property

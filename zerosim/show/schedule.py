@@ -105,7 +105,6 @@ class Schedule:
 
     @property
     def verdict(self) -> str:
-        """The verdict on the run in one line."""
         if self.faults:
             more = len(self.faults) - 1
             return f"FAILED: {self.faults[0]}" + (f"; and {more} more rank{'s' * (more > 1)}" if more else "")
@@ -123,21 +122,18 @@ class Schedule:
                 yield from ((rank, cell) for cell in cells if cell.since == since)
 
     def heading(self, state: int) -> str:
-        """The name of a state."""
         if state == 0:
             return "start"
         return f"round {state}" if state <= self.rounds else "end"
 
     @property
     def abbreviates(self) -> bool:
-        """Whether some ranks of a sum are left out."""
         return any("…" in cell.text for _, cell in self.news())
 
     def place_name(self, place: int) -> str:
         return "vector" if self.whole else f"chunk {place}"
 
     def cargo(self, arrow: Arrow) -> str:
-        """The cargo of a message, in words."""
         if not self.chunks:
             return "empty"
         if self.whole and arrow.chunks:

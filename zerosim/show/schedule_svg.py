@@ -109,7 +109,6 @@ def check_cells(title: str, cells: int, most: int) -> None:
 
 
 def cell_count(schedule: Schedule) -> int:
-    """The number of cells in a picture of a schedule."""
     return len(schedule.states) * schedule.size * schedule.chunks
 
 

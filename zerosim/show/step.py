@@ -89,7 +89,6 @@ class RecordedStep:
         return f"FAILED: {self.fault}" if self.fault else "PASSED: every bit equal to one process"
 
     def document(self) -> dict[str, Any]:
-        """The step in JSON's own types."""
         return {
             "schema": "zerosim.step/1", "title": self.title, "about": self.about, "ranks": self.size,
             "verdict": self.verdict,
@@ -137,7 +136,6 @@ def acts(step: RankStep) -> Iterator[tuple[str, str, dict[int, int], int]]:
 
 
 def sent(messages: Sequence[Span]) -> dict[int, int]:
-    """Bytes by receiver."""
     found: Counter[int] = Counter()
     for message in messages:
         assert message.peer is not None
@@ -146,7 +144,6 @@ def sent(messages: Sequence[Span]) -> dict[int, int]:
 
 
 def held_at(step: RankStep, at_ns: int) -> dict[str, int]:
-    """Bytes of each kind at a time."""
     number = bisect_right([at for at, _ in step.memory], at_ns)
     return {kind: held for kind, held in step.memory[max(number - 1, 0)][1].items() if held}
 

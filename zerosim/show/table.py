@@ -61,9 +61,8 @@ def show_run(
         if verbose:
             show_details(console, run)
             show_words(console, transport, style="dim")
-    for row in run.all_rows:
-        if not row.is_trained:
-            show_words(console, f"{row.name} does not fit: {row.shortage}")
+    for words in run.shortages:
+        show_words(console, words)
     show_skipped(console, run)
     for row in run.diverging:
         show_divergence(console, row)

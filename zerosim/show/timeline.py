@@ -214,7 +214,6 @@ def line(found: Sequence[Sequence[Stretch]], began_ns: int, scale: Scale) -> str
 
 
 def overlapping(found: Iterable[Stretch]) -> bool:
-    """Whether two stretches overlap."""
     in_order = sorted((each.begin_ns, each.end_ns) for each in found)
     return any(begin < end for (_, end), (begin, _) in pairwise(in_order))
 

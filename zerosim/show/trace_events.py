@@ -10,8 +10,9 @@ Perfetto's own format would be smaller, but this one is readable and needs no de
 oracles` passes documents to Perfetto's parser and compares every span, flow and counter that it found.
 """
 
-from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, IN, OFFLOAD, OUT, WAITING, Lane, Span, Trace
@@ -69,21 +70,29 @@ def thread_of(lane: Lane, channel: int) -> int:
 
 
 def flows(trace: Trace, first_id: int) -> dict[Span, int]:
-    """A number for each message recorded at both ends, by either span.
+    """A number for each message recorded at both ends, by either span."""
+    everything = [(step.step, span) for step in trace.steps for span in step.spans]
+    ends = message_ends((span.lane, span.rank, span.peer, span.channel, step) for step, span in everything)
+    in_order = sorted(ends, key=itemgetter(1))
+    return {everything[at][1]: number for number, pair in enumerate(in_order, first_id) for at in pair}
+
+
+def message_ends(spans: Iterable[tuple[Any, ...]]) -> list[tuple[int, int]]:
+    """Each message as the numbers of its two spans, at its sender and at its receiver; a span is given as its lane,
+    rank, peer, channel, and whatever else distinguishes streams of messages.
 
     Messages of one channel between two ranks arrive in the order in which they were sent.
+
+    >>> message_ends([(OUT, 0, 1, 1), (IN, 1, 0, 1), (OUT, 0, 1, 2), (OUT, 0, 1, 1), (IN, 1, 0, 1)])
+    [(0, 1), (3, 4)]
     """
-    sent: dict[tuple[int, int | None, int, int], deque[Span]] = defaultdict(deque)
-    everything = [(step.step, span) for step in trace.steps for span in step.spans]
-    for number, span in everything:
-        if span.lane == OUT:
-            sent[span.rank, span.peer, span.channel, number].append(span)
-    found: dict[Span, int] = {}
-    for number, span in everything:
-        waiting = sent[span.peer or 0, span.rank, span.channel, number] if span.lane == IN else None
-        if waiting:
-            found[span] = found[waiting.popleft()] = first_id + len(found) // 2
-    return found
+    ends: dict[tuple[Any, ...], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    for number, (lane, rank, peer, *stream) in enumerate(spans):
+        if lane == OUT:
+            ends[rank, peer, *stream][0].append(number)
+        elif lane == IN:
+            ends[peer, rank, *stream][1].append(number)
+    return [pair for left, came in ends.values() for pair in zip(left, came, strict=False)]
 
 
 def span_events(pid: int, step: int, span: Span, numbered: dict[Span, int]) -> Iterator[Event]:

@@ -56,7 +56,9 @@ def schedule_page(schedule: Schedule, first: int = 0) -> str:
     2
     """
     stepped = [steps.steps(schedule, first)]
-    content = [sections.verdict_of_schedule(schedule), sections.schedules(stepped, schedule.size)]
+    head = sections.verdict_of(schedule.title, f"{schedule.cost}; {schedule.about}", schedule.verdict.split("; "),
+                               passed=not schedule.faults)
+    content = [head, sections.schedules(stepped, schedule.size)]
     return html_document(schedule.title, content, {"schedules": stepped}, [own("player.js")])
 
 
@@ -70,7 +72,8 @@ def step_page(found: RecordedStep, first: int = 0) -> str:
     kinds = {kind: {"words": words, "colour": colour}
              for (kind, words), colour in zip(KIND_WORDS.items(), pictures.KIND_COLOURS, strict=True)}
     data = {"step": {**drawn, "first": first, "most": found.most, "kinds": kinds}}
-    content = [sections.verdict_of_step(found), sections.step_by_step(found, kinds)]
+    head = sections.verdict_of(found.title, found.about, [found.verdict], passed=found.fault is None)
+    content = [head, sections.step_by_step(found, kinds)]
     return html_document(f"{found.title}, {found.about}", content, data, [own("stage.js")])
 
 
@@ -91,7 +94,6 @@ def html_document(title: str, content: Sequence[Markup], data: dict[str, Any], s
 
 
 def own(name: str) -> str:
-    """A file of this package."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 

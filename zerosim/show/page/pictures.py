@@ -13,9 +13,6 @@ picture.
 
 The visible time is two parameters, `begin` and `end`, of every picture of time, so rows stay comparable at any
 zoom. The wheel zooms only after a click (or with Ctrl), so that a page can be scrolled.
-
-Messages between two ranks arrive in order in each channel, so the k-th span out is the k-th span in. That pairs them
-without numbers on the wire.
 """
 
 from collections.abc import Mapping, Sequence
@@ -319,7 +316,7 @@ def with_device(specs: dict[str, Spec], device_bytes: int) -> dict[str, Spec]:
 
 
 def scaling(values: PictureValues) -> Spec:
-    """Speed by the number of ranks, a line for each row; data `scaling`."""
+    """The speed of a device by the number of ranks, a line for each row; data `scaling`."""
     names = list(dict.fromkeys(value["row"] for value in values))
     x = {"field": "ranks", "type": "quantitative", "scale": {"type": "log", "base": 2, "nice": False},
          "axis": {"title": "ranks", "format": ",d", "values": sorted({value["ranks"] for value in values}),
@@ -330,11 +327,6 @@ def scaling(values: PictureValues) -> Spec:
         "scaling", 240, mark={"type": "line", "strokeWidth": 2, "point": {"size": 40}},
         encoding={"x": x, "y": y, **distinguished(names), "tooltip": [
             {"field": "row"}, {"field": "ranks", "format": ","}, {"field": "speed", "format": ",.4~g"}]})
-
-
-def scaling_values(speeds: Sequence[tuple[str, int, float]]) -> PictureValues:
-    """The speed of a device for each row and number of ranks."""
-    return [{"row": row, "ranks": ranks, "speed": speed} for row, ranks, speed in speeds]
 
 
 def above(upper: Spec, lower: Spec, title: str) -> Spec:
@@ -350,7 +342,6 @@ def above(upper: Spec, lower: Spec, title: str) -> Spec:
 
 
 def headed(title: str) -> Spec:
-    """The specification of a heading above a picture."""
     return {"title": {"text": title, "anchor": "start", "font": FONT, "fontSize": 14}}
 
 

@@ -10,7 +10,6 @@ from zerosim.show.page.drawings import Drawings
 from zerosim.show.page.markup import Markup, element, joined, scrolling, section, table
 from zerosim.show.page.pictures import KIND_COLOURS, loss_curves
 from zerosim.show.run_document import KIND_NAMES, RowDocument, RunDocument, unit_of
-from zerosim.show.schedule import Schedule
 from zerosim.show.step import RecordedStep
 from zerosim.words import grouped, ignored_in_words, percentage, plural, short
 from zerosim.words import joined as listed
@@ -53,7 +52,6 @@ def heading(run: RunDocument) -> Markup:
 
 
 def failures(run: RunDocument) -> Markup:
-    """The failed checks, if there are any."""
     found = [element("li", f"{each['name']}: {each['what']}") for each in run.document["failures"]]
     return element("ul", *found, class_="failures") if found else joined()
 
@@ -70,7 +68,8 @@ def results(runs: Sequence[RunDocument]) -> Markup:
     }
     return section("table", "Results", scrolling(rows_table(rows)),
         element("ul", *(element("li", f"{key}: {meaning}") for key, meaning in meanings.items()), class_="legend"),
-        *([element("p", why)] if why else []), ignored(rows), *map(shared, runs), *map(shortages, runs),
+        *([element("p", why)] if why else []), ignored(rows), *map(shared, runs),
+        *(element("p", words) for run in runs for words in run.shortages),
         picture("kept", "memory of a rank between steps, by kind", {"bars": "kept"},
                 {"row": "row", "kind": "kind", "bytes": "bytes"}))
 
@@ -109,12 +108,6 @@ def shared(run: RunDocument) -> Markup:
     ]
     whose = [element("p", f"{run.label}:")] if run.label else []
     return element("div", *whose, element("ul", *items, class_="facts"))
-
-
-def shortages(run: RunDocument) -> Markup:
-    """The rows that did not fit, if there are any."""
-    return joined(*(
-        element("p", f"{row.name} does not fit: {row.shortage}") for row in run.all_rows if not row.is_trained))
 
 
 def step(rows: Sequence[RowDocument], drawings: Drawings, about_times: Sequence[str] = ()) -> Markup:
@@ -185,7 +178,6 @@ def legends(drawings: Drawings) -> Markup:
 
 
 def kinds() -> Markup:
-    """The meaning of the colours of memory."""
     return element("div", element("p", "Memory below, from the bottom up:"), element(
         "ul", *map(colour_key, KIND_NAMES.values(), KIND_COLOURS), class_="keys"), class_="legend")
 
@@ -215,7 +207,6 @@ def card(number: int, row: RowDocument) -> Markup:
 
 
 def traffic(rows: Sequence[RowDocument]) -> Markup:
-    """The bytes of each row by collective, and between every two ranks."""
     bars = picture("sent", "bytes sent by a rank in a step, by collective", {"bars": "sent"},
                    {"row": "row", "collective": "collective", "bytes": "bytes", "messages": "messages"})
     squares = [
@@ -237,18 +228,8 @@ def losses(rows: Sequence[RowDocument]) -> Markup:
         {"row": "row", "step": "step", "loss": "loss"}))
 
 
-def verdict_of_schedule(schedule: Schedule) -> Markup:
-    """The verdict on the recorded run of a collective."""
-    return verdict_of(schedule.title, f"{schedule.cost}; {schedule.about}", schedule.verdict.split("; "),
-                      passed=not schedule.faults)
-
-
-def verdict_of_step(found: RecordedStep) -> Markup:
-    """The verdict on the training of the recorded step."""
-    return verdict_of(found.title, found.about, [found.verdict], passed=found.fault is None)
-
-
 def verdict_of(title: str, about: str, verdict: Sequence[str], *, passed: bool) -> Markup:
+    """The head of a page with one drawing: what it shows, and whether that is as it should be."""
     lines = (element("p", words, class_=f"verdict {'passed' if passed else 'failed'}") for words in verdict)
     return element("header", element("div", element("h1", title), element("p", about), *lines))
 

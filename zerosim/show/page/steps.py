@@ -25,11 +25,6 @@ def collectives_of(order: str) -> list[str]:
     return [name for name in wanted if name in ALGORITHMS]
 
 
-def shown_ranks(ranks: int) -> int:
-    """The number of ranks that are drawn: all of the run's, or `MOST_RANKS`."""
-    return min(ranks, MOST_RANKS)
-
-
 def steps(schedule: Schedule, first: int = 0) -> dict[str, Any]:
     """The schedule by states, shown from state `first` on; each state has only the cells that changed.
 
@@ -92,4 +87,4 @@ def state(schedule: Schedule, number: int) -> dict[str, Any]:
 
 def of_run(order: str, ranks: int) -> list[dict[str, Any]]:
     """The schedules of the collectives of a run with this order of addition."""
-    return [steps(scheduled(named_subject(name), shown_ranks(ranks))) for name in collectives_of(order)]
+    return [steps(scheduled(named_subject(name), min(ranks, MOST_RANKS))) for name in collectives_of(order)]
