@@ -151,7 +151,7 @@ def test_only_the_mpi_world_imports_mpi4py():
         if any(name.split(".")[0] == "mpi4py" for name in imports(path))
     ]
     assert importers == [
-        "worlds/mpi.py", "worlds/mpi_communicator.py", "worlds/mpi_mail.py", "worlds/mpi_messages.py",
+        "worlds/mpi.py", "worlds/mpi_communicator.py", "worlds/mpi_mail.py",
         "worlds/mpi_shared.py", "worlds/mpi_start.py",
     ]
 

@@ -16,8 +16,7 @@ from tests.test_objects import check_objects_arrive
 from zerosim.allocation import allocate
 from zerosim.comm import left, right
 from zerosim.errors import CollectiveError, Deadlock
-from zerosim.worlds.mpi import connect
-from zerosim.worlds.mpi_world import MpiWorld
+from zerosim.worlds.mpi import MpiWorld, connect
 
 
 def check_what_cannot_travel(comm):

@@ -15,8 +15,7 @@ from zerosim.stages import STAGES
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_on
-from zerosim.worlds.mpi import connect
-from zerosim.worlds.mpi_world import MpiWorld
+from zerosim.worlds.mpi import MpiWorld, connect
 
 words = sys.argv[1:]
 stages = tuple(word for word in words if word in STAGES)

@@ -39,10 +39,9 @@ from zerosim.show.grid import show_words
 from zerosim.show.page.vega import svg
 from zerosim.show.run_document import sharing
 from zerosim.worlds.launcher import launched
-from zerosim.worlds.mpi import connect
+from zerosim.worlds.mpi import MpiWorld, connect
 from zerosim.worlds.mpi_communicator import MpiCommunicator
 from zerosim.worlds.mpi_start import own_launcher
-from zerosim.worlds.mpi_world import MpiWorld
 
 SUBJECTS = {
     "step": "a step of each stage on 2 MPI ranks against one process",

@@ -25,9 +25,8 @@ from zerosim.show.trace_events import trace_events
 from zerosim.training.program import Progress, Silent
 from zerosim.verdict.outcome import Outcome
 from zerosim.worlds.launcher import launched
-from zerosim.worlds.mpi import connect
+from zerosim.worlds.mpi import MpiWorld, connect
 from zerosim.worlds.mpi_communicator import MpiCommunicator
-from zerosim.worlds.mpi_world import MpiWorld
 from zerosim.worlds.objects import broadcast_object, gather_objects
 from zerosim.worlds.world import World
 

@@ -31,8 +31,7 @@ from zerosim.torch.joining import wrapped_by
 from zerosim.torch.memory import Live
 from zerosim.torch.watching import WATCH
 from zerosim.worlds.last_words import BROKE
-from zerosim.worlds.mpi import connect
-from zerosim.worlds.mpi_world import MpiWorld
+from zerosim.worlds.mpi import MpiWorld, connect
 from zerosim.worlds.processes import offer_line
 
 REFUSED = ("split_group", "shrink_group")

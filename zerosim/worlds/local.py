@@ -24,13 +24,12 @@ from dataclasses import dataclass
 from threading import get_ident
 from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 
-from zerosim.allocation import Allocator
 from zerosim.comm import Communicator, Payload, Reduction, check_rank
 from zerosim.errors import CollectiveError, Deadlock
 from zerosim.worlds.delivery import check_into, check_match, check_payload, deliver
 from zerosim.worlds.here import HERE, Location, explained
 from zerosim.worlds.running import CodePlace, OneThread, places, throw
-from zerosim.worlds.world import Result, counted
+from zerosim.worlds.world import OneProcess, Result, counted
 
 RankProgram = Callable[[Communicator], Any]
 Sends = Literal["buffered", "rendezvous"]
@@ -90,7 +89,7 @@ def spawn(
 
 
 @dataclass(frozen=True)
-class LocalWorld:
+class LocalWorld(OneProcess):
     """All ranks in this process, as `spawn` runs them: a `World`.
 
     >>> LocalWorld(3).run(lambda comm: comm.rank)
@@ -103,15 +102,6 @@ class LocalWorld:
     limit_seconds: float | None = None
     kind: ClassVar[str] = "local"
     library: ClassVar[str] = "threads"
-    rank_is_process: ClassVar[bool] = False
-    copies_messages: ClassVar[bool] = False
-    shared_cores: ClassVar[int] = 0
-    transport: ClassVar[str] = ""
-
-    @property
-    def hosts(self) -> list[int]:
-        """One host for all ranks."""
-        return [0] * self.ranks
 
     @property
     def words(self) -> str:
@@ -119,12 +109,6 @@ class LocalWorld:
 
     def run(self, program: Callable[[Communicator], Result]) -> list[Result]:
         return spawn(program, self.ranks, seed=self.seed, sends=self.sends, limit_seconds=self.limit_seconds)
-
-    def channel(self) -> None:
-        """None: a rank's other thread would not wait for the rank's turn."""
-
-    def take_buffers_from(self, allocate: Allocator) -> None:
-        """Does nothing: messages in flight are counted for no rank."""
 
     def kill(self, comm: Communicator) -> NoReturn:
         """End the thread of this rank, which has no process of its own."""
@@ -339,13 +323,7 @@ class LocalCommunicator(OneThread):
         return self._world.woke_ns[self.rank]
 
     def exchange(
-        self,
-        outgoing: Payload,
-        *,
-        to: int,
-        into: Payload,
-        source: int,
-        reduce: Reduction | None = None,
+        self, outgoing: Payload, *, to: int, into: Payload, source: int, reduce: Reduction | None = None
     ) -> None:
         self._check_send(outgoing, to)
         self._check_receive(into, source)

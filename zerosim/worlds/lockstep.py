@@ -17,11 +17,11 @@ from typing import Any, ClassVar, NoReturn, Protocol, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from zerosim.allocation import Allocator, Array
+from zerosim.allocation import Array
 from zerosim.comm import Communicator, Payload, Reduction
 from zerosim.errors import CollectiveError, Unlike
 from zerosim.sharding import bounds
-from zerosim.worlds.world import Result, counted
+from zerosim.worlds.world import OneProcess, Result, counted
 
 
 class RankVector(np.ndarray[Any, Any]):
@@ -166,7 +166,7 @@ class LockstepCommunicator:
 
 
 @dataclass(frozen=True)
-class LockstepWorld:
+class LockstepWorld(OneProcess):
     """All ranks in one thread, at once: a `World`.
 
     >>> from zerosim.comm import left, right
@@ -182,15 +182,6 @@ class LockstepWorld:
     network: Network = SilentNetwork()
     kind: ClassVar[str] = "lockstep"
     library: ClassVar[str] = "vectors"
-    rank_is_process: ClassVar[bool] = False
-    copies_messages: ClassVar[bool] = False
-    shared_cores: ClassVar[int] = 0
-    transport: ClassVar[str] = ""
-
-    @property
-    def hosts(self) -> list[int]:
-        """One host for all ranks."""
-        return [0] * self.ranks
 
     @property
     def words(self) -> str:
@@ -199,12 +190,6 @@ class LockstepWorld:
     def run(self, program: Callable[[Communicator], Result]) -> list[Result]:
         """The result of `program`, which is the same on all ranks. Raises `Unlike` if ranks would differ."""
         return [program(LockstepCommunicator(self.ranks, self.network))]
-
-    def channel(self) -> None:
-        """None: there is one thread."""
-
-    def take_buffers_from(self, allocate: Allocator) -> None:
-        """Does nothing: there are no buffers."""
 
     def kill(self, comm: Communicator) -> NoReturn:
         """Refused: all ranks are one thread."""

@@ -1,4 +1,4 @@
-"""The connection to the MPI world: one process for each rank, on one host or many. Only modules `mpi…` import mpi4py.
+"""The MPI world and its connection: one process for each rank, on one host or many. Only modules `mpi…` import mpi4py.
 
 - The first rank to fail prints its traceback and ends the others.
 - A process has one connection. A later `connect()` returns the first one's, because MPI has no more communicators
@@ -6,18 +6,24 @@
 """
 
 import atexit
+import os
+import signal
 import sys
 import threading
+from collections.abc import Callable
 from functools import cache, partial
+from typing import ClassVar, NoReturn
 
+from zerosim.allocation import Allocator
+from zerosim.comm import Communicator
 from zerosim.errors import ZerosimError
 from zerosim.worlds.boxes import MOVER
 from zerosim.worlds.first_failure import FirstFailure
 from zerosim.worlds.launcher import has_company
 from zerosim.worlds.mpi_communicator import MpiCommunicator
-from zerosim.worlds.mpi_messages import check_timeout
+from zerosim.worlds.mpi_mail import check_timeout
 from zerosim.worlds.mpi_start import fail_alone, join
-from zerosim.worlds.world import Transport
+from zerosim.worlds.world import Result, Transport, counted
 
 
 def connect(timeout_seconds: float | None = None, transport: Transport = "shared") -> MpiCommunicator:
@@ -80,3 +86,53 @@ def close_or_fail(comm: MpiCommunicator, first_failure: FirstFailure) -> None:
     except ZerosimError as error:
         first_failure(type(error), error, error.__traceback__)
     MOVER.cease()
+
+
+class MpiWorld:
+    """The ranks that the launcher started, one of which is this process: a `World`."""
+
+    kind: ClassVar[str] = "mpi"
+    rank_is_process: ClassVar[bool] = True
+    copies_messages: ClassVar[bool] = True
+
+    def __init__(self, comm: MpiCommunicator) -> None:
+        self.ranks = comm.size
+        self.library = comm.library
+        self.shared_cores, self.hosts = comm.machine.shared_cores, comm.machine.hosts
+        self._comm = comm
+        self._channels = [comm]
+
+    @property
+    def words(self) -> str:
+        return f"{counted(self.ranks)}, one process each, over {self.library}"
+
+    @property
+    def transport(self) -> str:
+        if self._comm.refused:
+            return f"Messages within a host travel by MPI: no shared memory, {self._comm.refused}."
+        carrier = "through shared memory" if self._comm.transport == "shared" else "by MPI"
+        return f"Messages within a host travel {carrier}."
+
+    def run(self, program: Callable[[Communicator], Result]) -> list[Result]:
+        return [program(self._comm)]
+
+    def channel(self) -> MpiCommunicator:
+        """A second channel, as `MpiCommunicator.channel` makes it."""
+        other = self._comm.channel()
+        self._channels.append(other)
+        return other
+
+    def take_buffers_from(self, allocate: Allocator) -> None:
+        for channel in self._channels:
+            channel.take_buffers_from(allocate)
+
+    def kill(self, comm: Communicator) -> NoReturn:
+        """End this process by SIGKILL, as the operating system does when memory is short."""
+        self._comm.note_location()
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("nobody survives SIGKILL")
+
+    def stop(self, comm: Communicator) -> None:
+        """Stop this process until it receives SIGCONT."""
+        self._comm.note_location()
+        os.kill(os.getpid(), signal.SIGSTOP)

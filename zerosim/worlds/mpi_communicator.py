@@ -35,8 +35,16 @@ from zerosim.worlds.boxes import PENDING, Inbox, Outbox, header, push_all, read_
 from zerosim.worlds.copies import Bytes, Copies, shaped
 from zerosim.worlds.delivery import check_into, deliver
 from zerosim.worlds.here import HERE, Location, explained, spaced
-from zerosim.worlds.mpi_mail import MpiMail, is_unfinished
-from zerosim.worlds.mpi_messages import CLOSE_NOTIFY, NOTHING, check_array, check_timeout, dtype_tag, tag_for
+from zerosim.worlds.mpi_mail import (
+    CLOSE_NOTIFY,
+    NOTHING,
+    MpiMail,
+    check_array,
+    check_timeout,
+    dtype_tag,
+    is_unfinished,
+    tag_for,
+)
 from zerosim.worlds.mpi_shared import NOTHING_SHARED, share
 from zerosim.worlds.mpi_start import Machine
 from zerosim.worlds.processes import Lookout
@@ -198,13 +206,7 @@ class MpiCommunicator(OneThread):
             self._line.goes_to(self._location)
 
     def exchange(
-        self,
-        outgoing: Array,
-        *,
-        to: int,
-        into: Array,
-        source: int,
-        reduce: Reduction | None = None,
+        self, outgoing: Array, *, to: int, into: Array, source: int, reduce: Reduction | None = None
     ) -> None:
         """Send `outgoing` to `to` while receiving from `source` as `recv` does."""
         self._check_outgoing(outgoing, to)
@@ -390,30 +392,24 @@ class MpiCommunicator(OneThread):
         )
 
     def _check_outgoing(self, outgoing: Array, to: int) -> None:
-        if get_ident() != self.user:
-            self.claim()
-        if self._leaving:
-            raise self._closed()
-        if not (type(to) is int and 0 <= to < self.size):
-            check_rank(to, self.size, "to")
-        if type(outgoing) is not np.ndarray or outgoing.dtype.hasobject:
-            check_array(outgoing, "outgoing")
+        self._check(outgoing, "outgoing", to, "to")
         if outgoing.nbytes > self._most_bytes:
             raise CollectiveError(
                 f"outgoing has {outgoing.nbytes:,} bytes, and over {self.library} a message has at most "
                 f"{self._most_bytes:,}: send it in pieces; a run does with parallel.bucket_mb, or smaller units")
 
     def _check_into(self, into: Array, source: int) -> None:
-        if get_ident() != self.user:
-            self.claim()
-        if self._leaving:
-            raise self._closed()
-        if not (type(source) is int and 0 <= source < self.size):
-            check_rank(source, self.size, "source")
-        if type(into) is not np.ndarray or into.dtype.hasobject:
-            check_array(into, "into")
+        self._check(into, "into", source, "source")
         if not into.flags.writeable:
             check_into(into)
 
-    def _closed(self) -> CollectiveError:
-        return CollectiveError(f"rank {self.rank} has closed this communicator: close it after the last message")
+    def _check(self, array: Array, role: str, rank: int, side: str) -> None:
+        if get_ident() != self.user:
+            self.claim()
+        if self._leaving:
+            raise CollectiveError(
+                f"rank {self.rank} has closed this communicator: close it after the last message")
+        if not (type(rank) is int and 0 <= rank < self.size):
+            check_rank(rank, self.size, side)
+        if type(array) is not np.ndarray or array.dtype.hasobject:
+            check_array(array, role)

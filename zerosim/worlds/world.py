@@ -6,7 +6,7 @@ command has a branch for its world, and a new world is one file. `tests/conforma
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NoReturn, Protocol, TypeVar
+from typing import ClassVar, Literal, NoReturn, Protocol, TypeVar
 
 from zerosim.allocation import Allocator
 from zerosim.comm import Communicator
@@ -72,6 +72,27 @@ class World(Protocol):
 
     def stop(self, comm: Communicator) -> None:
         """Freeze this rank; `comm` is its program's communicator."""
+
+
+class OneProcess:
+    """The properties common to worlds of simulated `ranks`: messages need no memory, and there is no second channel."""
+
+    ranks: int
+    rank_is_process: ClassVar[bool] = False
+    copies_messages: ClassVar[bool] = False
+    shared_cores: ClassVar[int] = 0
+    transport: ClassVar[str] = ""
+
+    @property
+    def hosts(self) -> list[int]:
+        """One host for all ranks."""
+        return [0] * self.ranks
+
+    def channel(self) -> None:
+        """None: another thread of a rank would not wait for the rank's turn."""
+
+    def take_buffers_from(self, allocate: Allocator) -> None:
+        """Does nothing: messages in flight are counted for no rank."""
 
 
 def counted(ranks: int) -> str:
