@@ -1,15 +1,13 @@
 """Quantised weights and gradients: a reference replays every bit, and bytes and memory are the formulas'."""
 
 import math
-from collections import Counter, defaultdict, deque
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.test_collectives import Clock, called
 from tests.test_rehearsal import CLUSTER
-from tests.test_two_level import sent
 from tests.test_variants import run
 from tests.test_whole_steps import outcome_of
 from tests.training import labelled
@@ -17,17 +15,12 @@ from zerosim.allocation import allocate
 from zerosim.cli import main
 from zerosim.collectives import direct, ring, two_level
 from zerosim.collectives.narrow import OnNarrowWires
-from zerosim.collectives.table import algorithm_of, in_two_hops
-from zerosim.figures.flows import flow
 from zerosim.figures.shapes import expected
 from zerosim.figures.traffic import due
-from zerosim.instruments.observed import Observed
 from zerosim.numerics.wires import CODES, BlockWire, wire
 from zerosim.plan.rehearsal import rehearse
 from zerosim.sharding import split
 from zerosim.stages.adding import ADDITIONS
-from zerosim.teach.proofs.proof import prove
-from zerosim.teach.proofs.subject import Subject
 from zerosim.training.batches import Batches
 from zerosim.training.build import alone
 from zerosim.worlds.local import spawn
@@ -132,35 +125,6 @@ def test_reductions_send_a_quarter_and_scales(order):
     row, = run(stages=("zero2",), steps=1, order=order, quantized_gradients="int8", quantized_block=4).trained
     sent = row.traffic[0].counts.by_collective["reduce_scatter"]["sent_bytes"]
     assert sent == 2 * sum(4 * -(-each // 4) + each for each in (12, 8, 5))
-
-
-@pytest.mark.parametrize("per_host", [1, 2, 3, 4, 5])
-def test_two_hops_are_proved_and_send_what_is_declared(per_host):
-    row = in_two_hops(per_host)
-    for size in range(1, 10):
-        proof = prove(Subject("two_hop.reduce_scatter", "reduce_scatter", row.function, "in place", row), size)
-        assert proof.holds, (size, proof.faults)
-        assert proof.order == "declared"
-        for rank, seen in enumerate(sent(row, size, 3 * size, per_host)):
-            declared = [3 * len(each) for each in row.volume(rank, size, 0)]
-            assert sorted(seen.messages) == sorted(declared), (size, rank)
-    assert algorithm_of(row.function).name == "two_hop"
-
-
-@pytest.mark.parametrize("per_host", [1, 2, 3, 4, 5, 6])
-@pytest.mark.parametrize("size", [*range(1, 14), 16])
-def test_two_hops_take_the_declared_steps(size, per_host):
-    row, departures = in_two_hops(per_host), defaultdict(deque)
-
-    def program(comm):
-        clock = Clock(comm.rank, departures)
-        called(row, Observed(comm, clock), np.zeros(size))
-        return clock.now
-
-    assert max(spawn(program, size)) == row.steps(size)
-    for rank in range(0 if size % min(size, per_host) else size):
-        sent = flow(row.function, size, rank, 1, 1, None)
-        assert sum(sent.to.values()) == size - 1
 
 
 def error(reduce_scatter, size, name="int8", count=64):

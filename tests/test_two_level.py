@@ -1,4 +1,4 @@
-"""Two levels: proved on hosts of every size, counted on the wire, trained with, planned; planted faults are caught."""
+"""Two levels, two hops: proved on hosts of every size, counted on the wire, trained with, planned; faults are seen."""
 
 from collections import defaultdict, deque
 from dataclasses import replace
@@ -10,10 +10,11 @@ from tests.test_collectives import Clock, called
 from tests.training import labelled, scenario
 from zerosim.cli import main
 from zerosim.collectives import ring, tree
-from zerosim.collectives.table import algorithm_of, on_hosts
+from zerosim.collectives.table import algorithm_of, in_two_hops, on_hosts
 from zerosim.collectives.two_level import TwoLevel
 from zerosim.comm import among
 from zerosim.errors import ScenarioError
+from zerosim.figures.flows import flow
 from zerosim.instruments.observed import Observed
 from zerosim.numerics.orders import ORDERS
 from zerosim.payloads.terms import symbols
@@ -40,13 +41,18 @@ def subject(row):
     return Subject(f"{row.name}.{row.collective}", row.collective, row.function, "in place", row)
 
 
+def rows(per_host):
+    """The algorithms for hosts of so many ranks, by name."""
+    return {subject(row).name: row for row in [*on_hosts(per_host), in_two_hops(per_host)]}
+
+
 # The collectives.
 
 
 @pytest.mark.parametrize("per_host", HOSTS)
-@pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter", "all_gather", "broadcast"])
-def test_proved_on_hosts_that_are_full_and_that_are_not(per_host, collective):
-    (row,) = [row for row in on_hosts(per_host) if row.collective == collective]
+@pytest.mark.parametrize("name", rows(1))
+def test_proved_on_hosts_that_are_full_and_that_are_not(per_host, name):
+    row = rows(per_host)[name]
     for size in SIZES:
         proof = prove(subject(row), size)
         assert proof.holds, (size, proof.faults)
@@ -75,7 +81,7 @@ def sent(row, size, count, per_host, root=0):
 
 @pytest.mark.parametrize("per_host", HOSTS)
 def test_sends_the_declared_messages(per_host):
-    for row in on_hosts(per_host):
+    for row in rows(per_host).values():
         for size in SIZES:
             lengths = [3] * size
             for root in range(size if row.collective == "broadcast" else 1):
@@ -86,9 +92,8 @@ def test_sends_the_declared_messages(per_host):
 
 @pytest.mark.parametrize("per_host", HOSTS)
 def test_takes_the_declared_steps(per_host):
-
-    for row in on_hosts(per_host):
-        for size in SIZES:
+    for row in rows(per_host).values():
+        for size in (*SIZES, 13, 16):
             departures = defaultdict(deque)
 
             def program(comm, row=row, size=size, departures=departures):
@@ -96,7 +101,14 @@ def test_takes_the_declared_steps(per_host):
                 called(row, Observed(comm, clock), np.zeros(size))
                 return clock.now
 
-            assert max(spawn(program, size)) == row.steps(size), (row.collective, size)
+            assert max(spawn(program, size)) == row.steps(size), (row.name, row.collective, size)
+
+
+@pytest.mark.parametrize("per_host", HOSTS)
+def test_in_two_hops_each_rank_sends_what_others_keep_once(per_host):
+    for size in (*SIZES, 13, 16):
+        for rank in range(0 if size % min(size, per_host) else size):
+            assert sum(flow(in_two_hops(per_host).function, size, rank, 1, 1, None).to.values()) == size - 1
 
 
 @pytest.mark.parametrize(("size", "per_host"), [(4, 2), (6, 2), (6, 3), (8, 4), (12, 3)])
@@ -113,9 +125,9 @@ def test_each_rank_sends_its_share_between_hosts_and_one_ring_p_times_as_much(si
 def test_its_functions_are_those_of_their_row():
     assert algorithm_of(ring.all_gather).name == "ring"
     for per_host in HOSTS:
-        for row in on_hosts(per_host):
+        for row in rows(per_host).values():
             found = algorithm_of(row.function)
-            assert (found.name, found.collective, found.per_host) == ("two_level", row.collective, per_host)
+            assert (found.name, found.collective, found.per_host) == (row.name, row.collective, per_host)
 
 
 def test_keeps_the_laws():
