@@ -22,10 +22,10 @@ FILES = sorted(HERE.glob("*.py"))
 CHANGED = tomllib.loads((HERE / "changed.toml").read_text())
 
 
-def changed(mistake):
+def changed(program, folder):
     """The text of a program with the changes made: of each, lines with − go, those with + come, others are there."""
-    text = "\n" + (HERE / "of" / f"{mistake['of']}.py").read_text()
-    for lines in (change.splitlines() for change in mistake["change"].split("\n\n")):
+    text = "\n" + (folder / f"{program['of']}.py").read_text()
+    for lines in (change.splitlines() for change in program["change"].split("\n\n")):
         old, new = ("".join(f"\n{line[1:]}" for line in lines if line[0] in kinds) + "\n" for kinds in (" -", " +"))
         assert text.count(old) == 1
         text = text.replace(old, new)
@@ -63,7 +63,7 @@ def test_a_diagnosis_names_the_cause(name, tmp_path):
     file = HERE / f"{name}.py"
     if name in CHANGED:
         file = tmp_path / file.name
-        file.write_text(changed(CHANGED[name]))
+        file.write_text(changed(CHANGED[name], HERE / "of"))
         due = CHANGED[name]["says"]
     else:
         due = re.findall(r"^Says: (.+)$", file.read_text(), re.MULTILINE)
