@@ -45,7 +45,7 @@ check: .venv/test .venv/lint
 whole: .venv/test
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "long or rest"
 	WHOLE=1 $(BIN)/python -m pytest --numprocesses 2 -m hypothesis
-	WHOLE=1 $(BIN)/python -m pytest --numprocesses 2 tests/test_scenarios.py tests/test_lessons.py
+	WHOLE=1 $(BIN)/python -m pytest --numprocesses 2 tests/test_scenarios.py tests/test_lessons.py tests/test_outside_answers.py tests/test_mpi_run.py
 
 oracles: .venv/test .venv-torch/torch .venv-perfetto/perfetto
 	$(BIN)/python -m tests.oracles.our_functions build/weights

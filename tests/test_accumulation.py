@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.mpi.launch import mpirun
+from tests.small import examples
 from tests.test_formulas import (
     BOUNDARY,
     FOUR_EACH,
@@ -142,7 +143,7 @@ def test_the_last_backward_of_a_micro_batch_prefetches_for_the_next_one(monkeypa
     assert asked[-len(one_step):] == one_step
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(keys=keys_of_a_run())
 def test_every_stage_agrees_with_one_process_and_with_every_formula(keys):
     agrees(outcome_of(stages=ALL, **keys))

@@ -220,7 +220,7 @@ def test_a_plan_has_the_bytes_of_a_run(keys):
 def test_a_run_resumes_without_a_loss_scale_that_changes(key, tmp_path):
     """The scale stays where the steps in float16 left it."""
     plain = scenario(stages=("zero3",), steps=4)
-    cast = replace(plain, parallel=replace(plain.parallel, **{key: "fp16"}))
+    cast = scenario(plain, **{key: "fp16"})
     go(cast, labelled(), save=tmp_path / "a", steps=2)
     assert go(cast, labelled(), resume=tmp_path / "a").failures == []
     assert go(plain, labelled(), resume=tmp_path / "a").failures == []

@@ -1,6 +1,5 @@
 """What a checkpoint's files are read and written in: any slice, of blocks of any size, and of no block more."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -95,8 +94,7 @@ def test_other_units_of_the_same_layers_are_filled_with_their_layers_and_with_ze
 
 
 def test_a_checkpoint_says_how_far_its_training_has_come_whatever_was_to_follow(tmp_path):
-    built = scenario(stages=("zero2",), steps=2)
-    go(replace(built, train=replace(built.train, precision="fp16")), labelled(), save=tmp_path)
+    go(scenario(stages=("zero2",), steps=2, precision="fp16"), labelled(), save=tmp_path)
     for step in (1, 2):
         manifest = read_manifest(tmp_path / "zero2" / f"step-{step:08d}")
         assert [leg.until for leg in manifest.legs] == [step]

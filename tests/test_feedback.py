@@ -22,7 +22,6 @@ from zerosim.figures.resting import resting_bytes
 from zerosim.figures.shapes import expected
 from zerosim.numerics.wires import CODES, wire
 from zerosim.plan.rehearsal import rehearse
-from zerosim.scenario import Check, Parallel, WorldKeys
 from zerosim.scenario.sections import Variant
 from zerosim.sharding import split
 from zerosim.stages.feedback import Residuals
@@ -238,8 +237,8 @@ def test_accumulated_sums_stay_within_half_a_step_of_each_sender_and_drift_witho
 def test_gradients_of_a_training_have_arrived_but_for_what_is_in_residuals(order):
     """What all steps together are off by is what ranks still have; without feedback it is many times as much."""
     def off(feedback):
-        config, = prepare(replace(scenario(steps=30), parallel=Parallel(
-            stages=("zero2",), order=order, quantized_gradients="int4", error_feedback=feedback)), labelled()).rows
+        built = scenario(FED, steps=30, order=order, quantized_block=256, error_feedback=feedback)
+        config, = prepare(built, labelled()).rows
         total = 0.0
         for _, snapshot in alone(Batches(config, labelled())):
             for each in snapshot.gradients.values():
@@ -310,18 +309,17 @@ def test_a_skipped_step_of_a_training_only_rescales_residuals():
 
 # Checkpoints.
 
-FED = Parallel(stages=("zero2",), quantized_gradients="int4", quantized_block=4, error_feedback=True)
+FED = scenario(stages=("zero2",), quantized_gradients="int4", quantized_block=4, error_feedback=True)
 
 
 def training(**keys):
     """Six micro-batches of two samples for three ranks, four steps."""
-    return replace(scenario(), parallel=replace(FED, **keys))
+    return scenario(FED, **keys)
 
 
 def test_a_run_that_goes_on_has_its_residuals(tmp_path):
     for precision in ("fp32", "fp16"):
-        built = training(stages=("ddp", "zero3"))
-        built = replace(built, train=replace(built.train, precision=precision))
+        built = training(stages=("ddp", "zero3"), precision=precision)
         whole = go(built, labelled())
         go(built, labelled(), save=tmp_path / precision, steps=2)
         rest = go(built, labelled(), resume=tmp_path / precision)
@@ -331,8 +329,7 @@ def test_a_run_that_goes_on_has_its_residuals(tmp_path):
 def test_skipped_steps_go_on(tmp_path):
     data = labelled()
     loud = replace(data, x=data.x * np.float32(30000))
-    built = training()
-    built = replace(built, train=replace(built.train, precision="fp16", steps=8))
+    built = training(precision="fp16", steps=8)
     whole = go(built, loud)
     assert 0 < whole.trained[0].measured.updates < 8
     go(built, loud, save=tmp_path / "a", steps=5)
@@ -355,12 +352,12 @@ def test_a_run_without_feedback_goes_on_with_it_from_nothing_lost(tmp_path):
 
 def test_other_ranks_are_refused_in_a_line_and_go_on_without_feedback(tmp_path):
     go(training(), labelled(), save=tmp_path / "a", steps=2)
-    for other in (replace(training(), world=WorldKeys(2)), replace(training(), check=Check(same_bits_on=(1,)))):
+    for other in (training(ranks=2), training(same_bits_on=(1,))):
         with pytest.raises(CheckpointError) as caught:
             go(other, labelled(), resume=tmp_path / "a")
         assert "has the quantisation errors of 3 ranks, but Stage II has" in str(caught.value)
         assert str(caught.value).endswith("resume it on 3 ranks, or with parallel.error_feedback = false")
-    other = replace(training(error_feedback=False), world=WorldKeys(2))
+    other = training(error_feedback=False, ranks=2)
     assert go(other, labelled(), resume=tmp_path / "a").failures == []
 
 
@@ -400,8 +397,7 @@ def test_a_residual_that_is_kept_otherwise_is_noticed(monkeypatch, planted):
 
 
 def test_each_row_may_feed_back_or_not():
-    base = scenario()
-    built = replace(base, parallel=Parallel(quantized_gradients="int4"), variant=(
+    built = scenario(quantized_gradients="int4", variant=(
         Variant("with", stage="zero2", error_feedback=True), Variant("without", stage="zero2")))
     outcome = go(built, labelled())
     assert outcome.failures == []

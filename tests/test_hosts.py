@@ -1,21 +1,17 @@
 """What leaves a host: counted on the wire and by formula, for every order, stage, group and number of hosts."""
 
 from collections import Counter
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 
-from tests.training import labelled, scenario
+from tests.training import run
 from zerosim.collectives import direct, rabenseifner, ring, tree, two_level
 from zerosim.figures.flows import flow
 from zerosim.instruments.observed import Observed
 from zerosim.instruments.traffic import Traffic
 from zerosim.sharding import split
-from zerosim.training.experiment import prepare
-from zerosim.training.program import Silent
-from zerosim.verdict.judged_run import run_locally
 from zerosim.worlds.local import spawn
 from zerosim.worlds.mpi_start import numbered
 
@@ -68,11 +64,8 @@ def test_a_ledger_knows_what_leaves_its_host():
 
 
 def on_hosts(ranks, per_host, group=0, stages=("ddp", "zero2", "zero3"), **keys):
-    base = scenario(ranks=ranks, micro_batches=2 * ranks, steps=2, stages=stages)
-    train = {key: keys.pop(key) for key in ("clip_norm",) if key in keys}
-    built = replace(base, world=replace(base.world, ranks_per_host=per_host), train=replace(base.train, **train),
-                    parallel=replace(base.parallel, shard_ranks=group, **keys))
-    return run_locally(prepare(built, labelled()), Silent())
+    return run(ranks=ranks, micro_batches=2 * ranks, steps=2, stages=stages, ranks_per_host=per_host,
+               shard_ranks=group, **keys)
 
 
 @pytest.mark.parametrize(("ranks", "per_host", "group"), [

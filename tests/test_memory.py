@@ -5,7 +5,6 @@ import threading
 import tracemalloc
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -29,8 +28,8 @@ PYTHON = 1 << 15  # what is no array's: frames, lists, the arrays' headers
 
 
 def batches_for(stage, ranks, precision="fp32"):
-    base = scenario(ranks=ranks, micro_batches=ranks, steps=2, stages=(stage,), hidden=(300, 500))
-    return batches_of(replace(base, train=replace(base.train, precision=precision)))
+    return batches_of(scenario(
+        ranks=ranks, micro_batches=ranks, steps=2, stages=(stage,), hidden=(300, 500), precision=precision))
 
 
 def arrays_alive():

@@ -1,7 +1,6 @@
 """Who shares with whom: groups of ranks in every world, and hybrid sharding to the bit and to the byte."""
 
 import dataclasses
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -24,9 +23,7 @@ from zerosim.sharding import Mesh, bounds, owned, padded, split
 from zerosim.stages.adding import ADDITIONS
 from zerosim.stages.replica import Replica
 from zerosim.training.experiment import prepare
-from zerosim.training.program import Silent
 from zerosim.verdict.diagnosis import chunk_sums
-from zerosim.verdict.judged_run import run_locally
 from zerosim.worlds.local import spawn
 from zerosim.worlds.lockstep import LockstepArray, LockstepWorld
 
@@ -130,8 +127,7 @@ def test_groups_add_in_another_order_than_one_ring():
 
 
 def hybrid(ranks, group, **keys):
-    base = scenario(ranks=ranks, micro_batches=2 * ranks, steps=2, **keys)
-    return replace(base, parallel=replace(base.parallel, shard_ranks=group))
+    return scenario(ranks=ranks, micro_batches=2 * ranks, steps=2, shard_ranks=group, **keys)
 
 
 @pytest.mark.parametrize(("ranks", "group"), [(2, 1), (4, 1), (4, 2), (6, 2), (6, 3)])
@@ -141,18 +137,13 @@ def hybrid(ranks, group, **keys):
     {"bucket_mb": 0.0001}, {"gradients": "all_reduce"}, {"recompute": True}, {"units": "model"},
 ], ids=str)
 def test_every_stage_is_one_process_and_every_byte_the_formulas(ranks, group, keys):
-    train = {key: keys[key] for key in ("precision", "clip_norm") if key in keys}
-    parallel = {key: each for key, each in keys.items() if key not in train}
-    base = scenario(ranks=ranks, micro_batches=2 * ranks, steps=2)
-    built = replace(
-        base, train=replace(base.train, **train), parallel=replace(base.parallel, shard_ranks=group, **parallel))
-    outcome = run_locally(prepare(built, labelled()), Silent())
+    outcome = run(base=hybrid(ranks, group, **keys))
     assert outcome.failures == []
     assert {row.equal for row in outcome.trained} == {True}
 
 
 def test_what_a_rank_keeps_is_cut_over_its_group_alone():
-    whole, half = (run_locally(prepare(hybrid(4, group), labelled()), Silent()) for group in (4, 2))
+    whole, half = (run(base=hybrid(4, group)) for group in (4, 2))
     for one, two in zip(whole.trained, half.trained, strict=True):
         kept, more = (row.memory[0].figures.resting_bytes for row in (one, two))
         for kind, count in kept.items():
@@ -160,10 +151,8 @@ def test_what_a_rank_keeps_is_cut_over_its_group_alone():
 
 
 def test_in_groups_of_one_a_shard_is_no_smaller_than_the_sum_that_it_is_copied_from():
-    base = hybrid(2, 1, stages=("zero2", "zero3"))
-    built = replace(base, train=replace(base.train, micro_batches=2, precision="bf16"),
-                    parallel=replace(base.parallel, accumulate_dtype="fp32"))
-    assert run_locally(prepare(built, labelled()), Silent()).failures == []
+    built = hybrid(2, 1, stages=("zero2", "zero3"), precision="bf16", accumulate_dtype="fp32")
+    assert run(base=built, micro_batches=2).failures == []
 
 
 @pytest.mark.parametrize("stage", ["ddp", "zero1", "zero3"])
@@ -179,7 +168,7 @@ def test_what_groups_save_goes_on_in_other_groups(tmp_path, stage):
 
 
 def test_only_gradients_travel_between_groups():
-    outcome = run_locally(prepare(hybrid(4, 2), labelled()), Silent())
+    outcome = run(base=hybrid(4, 2))
     for row in outcome.trained:
         parts = sum(4 * (bounds(unit.count, 4)[0][1]) for unit in row.config.model.units)
         for rank in row.traffic:
@@ -189,9 +178,7 @@ def test_only_gradients_travel_between_groups():
 @pytest.mark.parametrize("name", ["naive", "direct", "halving", "rabenseifner"])
 @pytest.mark.parametrize(("ranks", "group"), [(2, 1), (4, 1), (4, 2), (8, 2)])
 def test_a_named_reduce_scatter_adds_replicas_too(ranks, group, name):
-    base = hybrid(ranks, group)
-    outcome = run_locally(prepare(
-        replace(base, parallel=replace(base.parallel, reduce_scatter=name)), labelled()), Silent())
+    outcome = run(base=hybrid(ranks, group, reduce_scatter=name))
     assert outcome.failures == []
     assert {row.equal for row in outcome.trained} == {True}
 
@@ -204,7 +191,7 @@ def test_an_algorithm_must_serve_the_replicas_too():
 
 def test_replicas_that_never_add_are_caught(monkeypatch):
     monkeypatch.setattr("zerosim.training.build.replicas_added", lambda *_: lambda *_: None)
-    outcome = run_locally(prepare(hybrid(4, 2), labelled()), Silent())
+    outcome = run(base=hybrid(4, 2))
     assert {row.equal for row in outcome.trained} == {False}
 
 
@@ -212,7 +199,7 @@ def test_a_group_whose_copy_is_stale_is_caught(monkeypatch):
     honest = Replica.update
     monkeypatch.setattr(Replica, "update", lambda self, unit, weights: (
         None if self.mesh.replica and unit is self.units[0] else honest(self, unit, weights)))
-    outcome = run_locally(prepare(hybrid(4, 2), labelled()), Silent())
+    outcome = run(base=hybrid(4, 2))
     assert {row.equal for row in outcome.trained} == {False}
     assert {(row.first_divergence.rank, row.first_divergence.layer) for row in outcome.trained} <= {(2, 0), (3, 0)}
 
@@ -220,7 +207,7 @@ def test_a_group_whose_copy_is_stale_is_caught(monkeypatch):
 def test_a_group_that_is_off_by_one_is_caught(monkeypatch):
     monkeypatch.setattr(Mesh, "place", property(lambda mesh: (mesh.rank + mesh.replica) % mesh.group))
     try:
-        passed = run_locally(prepare(hybrid(4, 2), labelled()), Silent()).passed
+        passed = run(base=hybrid(4, 2)).passed
     except ZerosimError:
         passed = False
     assert not passed
@@ -243,8 +230,8 @@ def test_what_makes_no_groups_is_refused(keys, words):
 @pytest.mark.parametrize(("ranks", "group"), [(2, 1), (4, 1), (4, 2), (4, 4), (6, 3)])
 def test_a_number_of_copies_is_a_size_of_groups(ranks, group):
     by_group = hybrid(ranks, group)
-    by_copies = replace(by_group, parallel=replace(by_group.parallel, shard_ranks=0, replicas=ranks // group))
-    one, other = (run_locally(prepare(built, labelled()), Silent()) for built in (by_group, by_copies))
+    by_copies = scenario(by_group, shard_ranks=0, replicas=ranks // group)
+    one, other = (run(base=built) for built in (by_group, by_copies))
     assert one.failures == other.failures == []
     assert bits(one) == bits(other)
     kept, kept_too = (
@@ -288,7 +275,7 @@ def test_groups_within_a_host_do_not_wait_for_the_network():
 
 def test_run_of_one_group_is_plain_zero():
     for stage in ("ddp", "zero1", "zero2", "zero3"):
-        plain, one = (run_locally(prepare(hybrid(4, group, stages=(stage,)), labelled()), Silent()).trained[0]
+        plain, one = (run(base=hybrid(4, group, stages=(stage,))).trained[0]
                       for group in (0, 4))
         assert plain.measured.weights_sha256 == one.measured.weights_sha256
         assert plain.measured.traffic == one.measured.traffic

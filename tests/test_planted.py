@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from tests.training import labelled, sabotaged, scenario
+from tests.training import labelled, run, sabotaged, scenario
 from zerosim.instruments.memory import MEMORY_KINDS
 from zerosim.instruments.observed import Observed
 from zerosim.instruments.traffic import Count, Traffic
@@ -21,22 +21,14 @@ from zerosim.stages.replica import Replica
 from zerosim.training import collect
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
-from zerosim.verdict.judged_run import run_locally, run_on
+from zerosim.verdict.judged_run import run_on
 
 ALL = ("ddp", "zero1", "zero2", "zero3")
 NARROW = {"precision": "fp16", "publish": "updates"}
 
 
 def outcome_of(**changes):
-    """Of a small scenario, whose keys are told apart by the section that has them."""
-    base, sections = scenario(steps=2), {}
-    for name, value in changes.items():
-        section = next(each for each in ("train", "model", "parallel", "check", "world", "variant")
-                       if each == name or hasattr(getattr(base, each), name))
-        before = sections.get(section, getattr(base, section))
-        sections[section] = value if section == name else replace(before, **{name: value})
-    base = replace(base, **sections)
-    return run_locally(prepare(base, labelled()), Silent())
+    return run(**{"steps": 2, **changes})
 
 
 def plant(monkeypatch, name, fault):
@@ -521,8 +513,8 @@ class TwoChannels:
 def test_what_goes_through_a_second_channel_is_counted_with_the_rest(key):
     base = scenario(steps=2, ranks=2, micro_batches=4)
     world = TwoChannels(2)
-    base = replace(base, parallel=replace(base.parallel, stages=("zero3",), **{key: True}))
-    assert run_on(world, prepare(base, labelled()), Silent()).failures == []
+    built = scenario(base, stages=("zero3",), **{key: True})
+    assert run_on(world, prepare(built, labelled()), Silent()).failures == []
     assert world.told.messages > 0
 
 

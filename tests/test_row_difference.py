@@ -8,20 +8,17 @@ import pytest
 
 from tests.checkpointing import go
 from tests.pages import page_of, read
-from tests.training import labelled, scenario
+from tests.training import labelled, run, scenario
 from zerosim.scenario.sections import Variant
 from zerosim.show.document import document
 from zerosim.show.table import show_row_difference
-from zerosim.training.experiment import prepare
-from zerosim.training.program import Silent
-from zerosim.verdict.judged_run import run_locally
 from zerosim.verdict.row_difference import histogram, ulps
 
 
 def parted(*variants, **changes):
     built = replace(scenario(ranks=4, micro_batches=8, steps=2, hidden=(24, 16), **changes), variant=tuple(
         Variant(name=f"row {number}", **({"stage": "zero3"} | variant)) for number, variant in enumerate(variants)))
-    return run_locally(prepare(built, labelled()), Silent())
+    return run(base=built)
 
 
 def test_units_move_elements_to_other_chunks_and_that_is_why_they_differ():
@@ -61,7 +58,7 @@ def test_the_sums_that_are_told_are_the_values_that_are_told():
 def test_other_reasons_are_told_apart_and_equal_rows_are_not_asked(other, words):
     built = replace(scenario(ranks=4, micro_batches=8, steps=2, hidden=(24, 16)), variant=(
         Variant(name="a", stage="zero3"), Variant(name="b", **({"stage": "zero3"} | other))))
-    outcome = run_locally(prepare(built, labelled()), Silent())
+    outcome = run(base=built)
     assert [words in each.cause for each in outcome.differences] == ([True] if words else [])
 
 

@@ -5,7 +5,7 @@ from unittest import mock
 
 import pytest
 
-from tests.training import labelled, scenario
+from tests.training import run
 from zerosim.autograd.operations.elementwise import ACTIVATIONS
 from zerosim.models import MODELS
 from zerosim.models.transformer import PARTS
@@ -19,15 +19,12 @@ from zerosim.stages import STAGES
 from zerosim.stages.adding import ADDITIONS
 from zerosim.stages.publishing import PUBLISHING
 from zerosim.stages.replica import Replica
-from zerosim.training.experiment import prepare
-from zerosim.training.program import Silent, Steps
+from zerosim.training.program import Steps
 from zerosim.verdict import judged_run
-from zerosim.verdict.judged_run import run_locally
 
 
 def outcome_of(*rows, check, **changes):
-    base = replace(scenario(steps=2, **changes), variant=rows, check=check)
-    return run_locally(prepare(base, labelled()), Silent())
+    return run(steps=2, variant=rows, check=check, **changes)
 
 
 @pytest.fixture
@@ -113,12 +110,7 @@ def test_on_other_ranks_a_row_is_held_to_the_formulas_too(monkeypatch):
 
 
 def test_units_of_parallel_that_no_row_has_are_no_rows_business():
-    base = scenario(steps=1)
-    built = replace(
-        base, model=replace(base.model, frozen=(0,)), parallel=replace(base.parallel, units="model"),
-        variant=(Variant(stage="zero3", units="layer"),),
-    )
-    assert run_locally(prepare(built, labelled()), Silent()).passed
+    assert run(steps=1, frozen=(0,), units="model", variant=(Variant(stage="zero3", units="layer"),)).passed
 
 
 def test_what_a_scenario_may_say_is_what_the_tables_hold():

@@ -1,7 +1,6 @@
 """The loss scale as steps overflow and do not, and what a run says that could not train."""
 
 import math
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -10,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pages import printed
-from tests.test_variants import varied
-from tests.training import labelled, scenario
+from tests.training import labelled, run, scenario
 from zerosim.data import Dataset
 from zerosim.optim.scaling import INITIAL_SCALE, LOWEST_SCALE, STEPS_TO_GROW, Scaling
 from zerosim.training.experiment import prepare
@@ -94,7 +92,7 @@ def overflowing(steps, **parallel):
     x = labelled(samples=12).x
     data = Dataset(x, np.full((12, 1), 1e30, np.float32), None, None, None)
     base = scenario(ranks=2, micro_batches=2, steps=steps, **parallel)
-    return run_locally(prepare(varied(base, precision="fp16"), data), Silent())
+    return run_locally(prepare(scenario(base, precision="fp16"), data), Silent())
 
 
 def shown(outcome):
@@ -111,7 +109,7 @@ def test_data_that_always_overflow_end_in_a_message():
 
 
 def test_a_run_that_trains_has_no_such_message():
-    outcome = run_locally(prepare(varied(scenario(), precision="fp16"), labelled()), Silent())
+    outcome = run(precision="fp16")
     assert outcome.trained[0].measured.updates
     assert shown(outcome) == []
 
@@ -128,9 +126,7 @@ def test_sharded_gradients_add_their_square_sums_in_the_order_of_full_ones(monke
 
     monkeypatch.setattr(Scaling, "factor", recorded)
     for stage in ("ddp", "zero1", "zero3"):
-        built = scenario(stages=(stage,), steps=1, reference=False)
-        built = replace(built, train=replace(built.train, clip_norm=0.1))
-        run_locally(prepare(built, labelled()), Silent())
+        run(stages=(stage,), steps=1, reference=False, clip_norm=0.1)
     assert len(seen["ddp"][0]) == 3 * 3
     assert seen["ddp"][0] == seen["zero1"][0] == seen["zero3"][0]
     assert len(set(seen["ddp"][0])) > 6

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.checkpointing import bits, go
-from tests.training import labelled, scenario
+from tests.training import labelled, run, scenario
 from zerosim.cli import main
 from zerosim.errors import ScenarioError
 from zerosim.plan.cluster import cluster_of
@@ -16,20 +16,15 @@ from zerosim.scenario.machine import ClusterKeys
 from zerosim.scenario.sections import Variant
 from zerosim.stages.gathering import SecondCopy
 from zerosim.training.experiment import prepare
-from zerosim.training.program import Silent
-from zerosim.verdict.judged_run import run_locally
 
 
 def hpz(ranks, secondary, per_host=0, micro_batches=2, **keys):
-    base = scenario(ranks=ranks, micro_batches=micro_batches * ranks, steps=2, stages=("zero3",))
-    train = {key: keys.pop(key) for key in ("precision", "clip_norm") if key in keys}
-    return replace(
-        base, world=replace(base.world, ranks_per_host=per_host), train=replace(base.train, **train),
-        parallel=replace(base.parallel, secondary_ranks=secondary, **keys))
+    return scenario(ranks=ranks, micro_batches=micro_batches * ranks, steps=2, stages=("zero3",),
+                    ranks_per_host=per_host, secondary_ranks=secondary, **keys)
 
 
 def done(built):
-    return run_locally(prepare(built, labelled()), Silent())
+    return run(base=built)
 
 
 @pytest.mark.parametrize(("ranks", "secondary"), [(1, 1), (2, 1), (2, 2), (4, 1), (4, 2), (4, 4), (6, 3), (8, 2)])
@@ -51,7 +46,7 @@ def test_one_process_and_every_byte_the_formulas(ranks, secondary, keys):
 def test_two_levels_and_frozen_layers(secondary):
     built = hpz(4, secondary, per_host=2, order="two_level")
     for frozen in ((), (0,), (1,)):
-        assert done(replace(built, model=replace(built.model, frozen=frozen))).failures == []
+        assert run(base=built, frozen=frozen).failures == []
 
 
 def sent_between(outcome):
@@ -105,9 +100,8 @@ def test_a_copy_cut_over_other_ranks_is_caught(monkeypatch):
     ({"secondary_ranks": 2}, {"secondary_ranks": 0, "shard_ranks": 2})])
 def test_a_checkpoint_goes_on_with_another_copy_or_none(tmp_path, one, other):
     built = hpz(4, 0)
-    first = replace(built, parallel=replace(built.parallel, **one))
-    go(first, labelled(), save=tmp_path / "a", steps=1)
-    rest = go(replace(built, parallel=replace(built.parallel, **other)), labelled(), resume=tmp_path / "a")
+    go(scenario(built, **one), labelled(), save=tmp_path / "a", steps=1)
+    rest = go(scenario(built, **other), labelled(), resume=tmp_path / "a")
     assert rest.failures == []
     if "shard_ranks" not in other:
         assert bits(rest) == bits(go(built, labelled()))

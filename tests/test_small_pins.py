@@ -1,13 +1,12 @@
 """Small facts on which larger ones rest, each by itself: defaults, what is left in padding, the one NaN."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.training import labelled, scenario
+from tests.training import labelled, run, scenario
 from zerosim.errors import ZerosimError
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import Observed
@@ -133,9 +132,7 @@ def test_what_is_prefetched_travels_in_the_second_channel():
 
 
 def test_updates_on_their_way_are_buffers_of_one_unit():
-    base = scenario(steps=1, stages=("zero1",))
-    built = replace(base, parallel=replace(base.parallel, publish="updates"))
-    (stage,) = run_locally(prepare(built, labelled()), Silent()).trained
+    (stage,) = run(steps=1, stages=("zero1",), publish="updates").trained
     assert {rank.figures.peak_bytes["buffers"] for rank in stage.memory} == {4 * 36}     # 6 · 5 + 5, padded for 3 ranks
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests import transformers
 from tests.test_formulas import config
-from tests.training import labelled, scenario
+from tests.training import run, scenario
 from zerosim.autograd.tape import Tape
 from zerosim.figures.traffic import most_messages, volume
 from zerosim.models.mlp import mlp
@@ -16,9 +16,6 @@ from zerosim.scenario.schema import Variant
 from zerosim.stages.beside import Beside
 from zerosim.stages.gathering import Prefetched
 from zerosim.training.config import Resumed
-from zerosim.training.experiment import prepare
-from zerosim.training.program import Silent
-from zerosim.verdict.judged_run import run_locally
 
 
 def model_of(**keys):
@@ -107,7 +104,7 @@ def test_with_prefetch_only_the_first_unit_of_a_step_is_waited_for_from_its_begi
 
     monkeypatch.setattr(Prefetched, "gather", gather)
     rows = (Variant(stage="zero3", prefetch=True),)
-    outcome = run_locally(prepare(replace(scenario(steps=2), variant=rows), labelled()), Silent())
+    outcome = run(base=replace(scenario(steps=2), variant=rows))
     assert outcome.failures == []
     assert late == [(1, "layers.0"), (2, "layers.0")]
 

@@ -1,13 +1,12 @@
 """Two levels, two hops: proved on hosts of every size, counted on the wire, trained with, planned; faults are seen."""
 
 from collections import defaultdict, deque
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tests.test_collectives import Clock, called
-from tests.training import labelled, scenario
+from tests.training import labelled, run, scenario
 from zerosim.cli import main
 from zerosim.collectives import ring, tree
 from zerosim.collectives.table import algorithm_of, in_two_hops, on_hosts
@@ -28,9 +27,7 @@ from zerosim.teach.proofs.proof import prove
 from zerosim.teach.proofs.subject import Subject, named_subject, with_hosts
 from zerosim.testing import check
 from zerosim.training.experiment import prepare
-from zerosim.training.program import Silent
 from zerosim.verdict.diagnosis import chunk_sums
-from zerosim.verdict.judged_run import run_locally
 from zerosim.worlds.local import spawn
 
 HOSTS = (1, 2, 3, 4, 5)
@@ -193,11 +190,8 @@ def test_the_commands_name_hosts(capsys):
 
 
 def two_levels(ranks, per_host, **keys):
-    base = scenario(ranks=ranks, micro_batches=2 * ranks, steps=2)
-    train = {key: keys.pop(key) for key in ("precision", "clip_norm") if key in keys}
-    return replace(
-        base, world=replace(base.world, ranks_per_host=per_host), train=replace(base.train, **train),
-        parallel=replace(base.parallel, order="two_level", **keys))
+    keys = {"micro_batches": 2 * ranks, "steps": 2, "order": "two_level", **keys}
+    return scenario(ranks=ranks, ranks_per_host=per_host, **keys)
 
 
 @pytest.mark.parametrize(("ranks", "per_host"), [(4, 2), (6, 2), (6, 3), (8, 4), (4, 1), (3, 4)])
@@ -215,23 +209,23 @@ def test_the_stages_add_as_declared(ranks, per_host):
     {"publish": "updates"}, {"gradients": "all_reduce"},
 ], ids=str)
 def test_every_stage_is_one_process_and_every_byte_the_formulas(ranks, per_host, keys):
-    outcome = run_locally(prepare(two_levels(ranks, per_host, **keys), labelled()), Silent())
+    outcome = run(base=two_levels(ranks, per_host, **keys))
     assert outcome.failures == []
     assert {row.equal for row in outcome.trained} == {True}
 
 
 def test_hosts_change_bits_and_one_host_is_a_ring():
     def weights(built):
-        return run_locally(prepare(built, labelled()), Silent()).trained[0].measured.weights_sha256
+        return run(base=built).trained[0].measured.weights_sha256
 
     one = two_levels(4, 4, stages=("zero2",))
-    flat = replace(one, parallel=replace(one.parallel, order="ring"))
+    flat = scenario(one, order="ring")
     assert weights(one) == weights(flat) != weights(two_levels(4, 2, stages=("zero2",)))
 
 
 def test_another_number_of_hosts_than_declared_is_caught(monkeypatch):
     monkeypatch.setitem(ADDITIONS, "two_level", ADDITIONS["two_level"].with_hosts(4))
-    outcome = run_locally(prepare(two_levels(4, 2, stages=("zero2",)), labelled()), Silent())
+    outcome = run(base=two_levels(4, 2, stages=("zero2",)))
     assert [row.equal for row in outcome.trained] == [False]
 
 
@@ -263,7 +257,7 @@ def test_a_plan_on_two_levels_is_faster_where_links_between_hosts_are_slow(colle
         devices_per_host=4, inside=LinkKeys(0, 100), between=LinkKeys(0, 0.01), collectives=collectives)
     spent = {}
     for order in ("ring", "two_level"):
-        each = replace(built, parallel=replace(built.parallel, order=order))
+        each = scenario(built, order=order)
         (config,) = prepare(each, labelled()).rows
         spent[order] = rehearse(config, cluster_of(keys, built.origin, 8)).clock.communicating_ns.total()
     assert spent["two_level"] < spent["ring"]

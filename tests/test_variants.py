@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.mpi.launch import mpirun
 from tests.small import examples
-from tests.training import batches_of, labelled, sabotaged, scenario
+from tests.training import SMALL, batches_of, labelled, sabotaged, scenario
 from zerosim.allocation import allocate
 from zerosim.data import load_dataset
 from zerosim.errors import CollectiveError, Deadlock
@@ -29,22 +29,9 @@ from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
 from zerosim.worlds.local import spawn
 
-SECTIONS = ("model", "train", "parallel")
-
-
-def varied(base=None, **changes):
-    """`base` with keys of [model], [train] and [parallel], each of which is in one section alone."""
-    found = base or scenario()
-    for section in SECTIONS:
-        there = getattr(found, section)
-        mine = {key: value for key, value in changes.items() if hasattr(there, key)}
-        found = replace(found, **{section: replace(there, **mine)})
-    assert all(any(hasattr(getattr(found, section), key) for section in SECTIONS) for key in changes)
-    return found
-
 
 def run(base=None, *, dataset=None, **changes):
-    return run_locally(prepare(varied(base, **changes), dataset or labelled()), Silent(), keep_weights=True)
+    return run_locally(prepare(scenario(base or SMALL, **changes), dataset or labelled()), Silent(), keep_weights=True)
 
 
 def tensors(stage):
@@ -54,7 +41,7 @@ def tensors(stage):
 
 def replicas(name, dataset, **changes):
     """Each rank's replica at the end of training by one stage."""
-    batches = batches_of(varied(stages=(name,), **changes), dataset)
+    batches = batches_of(scenario(stages=(name,), **changes), dataset)
 
     def program(comm):
         replica = replica_of(batches.config, Observed(comm), allocate)
@@ -100,7 +87,7 @@ def scenarios(draw):
         activation=one_of("relu", "tanh", "gelu"), optimizer=one_of("sgd", "momentum", "adam", "adamw"),
         learning_rate=one_of(0.01, 0.3), order=order, seed=draw(st.integers(0, 9)),
     )
-    return varied(
+    return scenario(
         base, accumulation=accumulation, units=tuple(map(tuple, groups)), prefetch=prefetch, overlap=overlap,
         frozen=tuple(layer for unit in frozen for layer in unit) if len(frozen) < len(groups) else (),
         precision=precision, param_dtype=param_dtype, autocast=autocast,
@@ -201,10 +188,10 @@ def test_a_run_follows_its_schedule():
     """Plain SGD on one and the same batch: the first step is as long as the rate says; the last, at rate 0, is none."""
     base = scenario(optimizer="sgd", learning_rate=0.5, steps=1, stages=("zero2",))
     gradients, initial = gradient_of_first_step(base)
-    first = run(varied(base, steps=4), warmup_steps=4, schedule="cosine", steps=4)
+    first = run(scenario(base, steps=4), warmup_steps=4, schedule="cosine", steps=4)
     assert first.failures == []
-    slow = run(varied(base, steps=1), warmup_steps=1, learning_rate=0.125)
-    batches = batches_of(varied(base, steps=4, schedule="cosine", warmup_steps=2))
+    slow = run(scenario(base, steps=1), warmup_steps=1, learning_rate=0.125)
+    batches = batches_of(scenario(base, steps=4, schedule="cosine", warmup_steps=2))
     history = [
         {unit.name: flat.copy() for unit, flat in snapshot.weights.items()}
         for snapshot in reference(batches.config).train(batches.all_ranks())

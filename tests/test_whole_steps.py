@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests import transformers
-from tests.training import labelled, scenario
+from tests.training import labelled, run, scenario
 from zerosim.scenario.sections import Variant
 from zerosim.stages import STAGES
 from zerosim.training.experiment import prepare
@@ -52,13 +52,9 @@ CASES = {
 
 
 def outcome_of(*, loud=1, features=6, **changes):
-    """A run of all stages, each key in the section that has it."""
-    base, sections = scenario(ranks=3, micro_batches=6, steps=3), {}
-    for name, value in changes.items():
-        section = next(each for each in ("train", "model", "parallel", "world") if hasattr(getattr(base, each), name))
-        sections[section] = replace(sections.get(section, getattr(base, section)), **{name: value})
+    """A run of all stages on samples that are so many times as large."""
     data = labelled(features)
-    return run_locally(prepare(replace(base, **sections), replace(data, x=data.x * np.float32(loud))), Silent())
+    return run(replace(data, x=data.x * np.float32(loud)), **{"ranks": 3, "micro_batches": 6, "steps": 3, **changes})
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from zerosim.data import Dataset
-from zerosim.scenario import Check, ModelKeys, Parallel, Scenario, Train, WorldKeys
+from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
+from zerosim.scenario.sections import BY_OPTIMIZER
 from zerosim.training.batches import Batches
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
@@ -21,26 +22,29 @@ def labelled(features=6, classes=3, samples=40, seed=0):
     return Dataset(x, y, x[:8], y[:8], classes)
 
 
-def scenario(**changes):
-    base = {
-        "ranks": 3, "hidden": (5, 4), "activation": "tanh", "steps": 4, "micro_batch": 2,
-        "micro_batches": 6, "optimizer": "adam", "stages": ("ddp", "zero1", "zero2", "zero3"),
-        "reference": True, "seed": 0, "learning_rate": 0.01, "order": "ring",
-    } | changes
-    return Scenario(
-        world=WorldKeys(base["ranks"]),
-        model=ModelKeys(hidden=base["hidden"], activation=base["activation"]),
-        train=Train(
-            steps=base["steps"], micro_batch=base["micro_batch"], micro_batches=base["micro_batches"],
-            optimizer=base["optimizer"], learning_rate=base["learning_rate"], seed=base["seed"],
-        ),
-        parallel=Parallel(stages=base["stages"], order=base["order"]),
-        check=Check(reference=base["reference"]),
-    )
+SECTIONS = ("world", "model", "train", "parallel", "check")
+SMALL = Scenario(
+    world=WorldKeys(ranks=3),
+    model=ModelKeys(hidden=(5, 4), activation="tanh"),
+    train=Train(steps=4, micro_batch=2, micro_batches=6, optimizer="adam", learning_rate=0.01),
+    parallel=Parallel(stages=("ddp", "zero1", "zero2", "zero3")),
+)
 
 
-def run(dataset=None, keep_weights=False, traced=range(0), **changes):
-    experiment = prepare(scenario(**changes), dataset or labelled())
+def scenario(base=SMALL, **changes):
+    """`base` with other keys, each in the section that has it, and other sections."""
+    found = {name: changes.pop(name) for name in [*changes] if hasattr(base, name)}
+    for section in SECTIONS:
+        there = found.get(section, getattr(base, section))
+        keys = {key: changes.pop(key) for key in [*changes] if hasattr(there, key)}
+        usual = {"weight_decay": BY_OPTIMIZER} if "optimizer" in keys else {}
+        found[section] = replace(there, **usual | keys)
+    assert not changes
+    return replace(base, **found)
+
+
+def run(dataset=None, base=SMALL, keep_weights=False, traced=range(0), **changes):
+    experiment = prepare(scenario(base, **changes), dataset or labelled())
     return run_locally(experiment, Silent(), keep_weights=keep_weights, traced=traced)
 
 
