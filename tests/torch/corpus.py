@@ -123,11 +123,6 @@ def group_of_one(w):
     w.train(w.ddp(process_group=groups[w.rank]))
 
 
-@case("own gradient only")
-def no_trainer(w):
-    w.train(w.net())
-
-
 @case("own gradient only", parameter="0.bias")
 def hook_skips_a_bucket(w):
     model = w.ddp(bucket_cap_mb=0.0001)
@@ -167,19 +162,9 @@ def by_hand(w, divide=True, group=None, skip=lambda name: False, silent=None, be
     return between
 
 
-@case("N times the mean")
-def sum_by_hand(w):
-    w.train(w.net(), between=by_hand(w, divide=False))
-
-
 @case("own gradient only", parameter="2.bias")
 def by_hand_forgets_a_parameter(w):
     w.train(w.net(), between=by_hand(w, skip=lambda name: name == "2.bias"))
-
-
-@case("a rank is missing from the mean", least=3)
-def by_hand_without_a_rank(w):
-    w.train(w.net(), between=by_hand(w, silent=1))
 
 
 @case("the mean of a smaller group", least=4)
@@ -380,11 +365,6 @@ def step_within_no_sync(w):
                 optimizer.zero_grad()
 
 
-@case("own gradient only")
-def last_micro_batch_not_reduced(w):
-    w.train(w.ddp(), micro=3, quiet=quiet_until(0))
-
-
 @case("another learning rate on a rank", rank=1)
 def other_learning_rate(w):
     model = w.ddp()
@@ -427,11 +407,6 @@ class Listed(nn.Module):
 
     def forward(self, x):
         return self.last(self.others[0](self.first(x)).tanh())
-
-
-@case("an unregistered parameter")
-def layers_in_a_list(w):
-    w.train(w.ddp(Listed()))
 
 
 @case("a parameter that no optimizer has", parameter="2.weight")
@@ -616,11 +591,6 @@ def micro_batches_reduced_again(w):
         optimizer.zero_grad()
 
 
-@case("no gradient")
-def cleared_before_the_update(w):
-    w.train(w.ddp(), between=lambda model, optimizer, step: optimizer.zero_grad())
-
-
 @case("gradient of the last micro-batch only")
 def cleared_by_hand_in_the_loop(w):
     model = w.ddp()
@@ -658,11 +628,6 @@ def closed(w, model, optimizer, loss=lambda found: found, steps=2):
         optimizer.step(closure)
 
 
-@case("own gradient only", parameter="0.weight")
-def closure_without_a_trainer(w):
-    closed(w, model := w.net(), w.adam(model))
-
-
 @case("replicas have drifted apart")
 def line_search_by_own_losses(w):
     closed(w, model := w.ddp(), torch.optim.LBFGS(model.parameters(), 0.1, 4, line_search_fn="strong_wolfe"))
@@ -673,27 +638,7 @@ def fsdp_within_rows_of_the_mesh_only(w):
     w.train(w.fsdp(mesh=dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))["shard"]))
 
 
-@case("an unregistered parameter")
-def fsdp_layers_in_a_list(w):
-    w.train(dist.fsdp.fully_shard(Listed()))
-
-
 # -- right
-
-
-@case()
-def ddp(w):
-    w.train(w.ddp())
-
-
-@case()
-def ddp_accumulating(w):
-    w.train(w.ddp(), micro=3, quiet=quiet_until(2))
-
-
-@case()
-def ddp_accumulating_reducing_each(w):
-    w.train(w.ddp(gradient_as_bucket_view=True), micro=3)
 
 
 @case()
@@ -720,16 +665,6 @@ def ddp_scaler_autocast_half(w):
 def ddp_autocast_bfloat16_dropout(w):
     with torch.autocast("cpu", torch.bfloat16):
         w.train(w.ddp(w.net(nn.Dropout(0.2))), micro=2)
-
-
-@case()
-def fsdp(w):
-    w.train(w.fsdp(), between=lambda model, *_: nn.utils.clip_grad_norm_(model.parameters(), 0.1))
-
-
-@case()
-def fsdp_bfloat16_reduced_in_float32(w):
-    w.train(w.fsdp(mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32)), micro=2)
 
 
 @case()
@@ -819,11 +754,6 @@ def adversaries(w):
 
 
 @case()
-def batch_norm(w):
-    w.train(w.ddp(w.net(nn.BatchNorm1d(9))), micro=2)
-
-
-@case()
 def activation_checkpoints(w):
     class Recomputed(nn.Module):
         def __init__(self):
@@ -834,11 +764,6 @@ def activation_checkpoints(w):
             return self.b(torch.utils.checkpoint.checkpoint(self.a, x, use_reentrant=False))
 
     w.train(w.ddp(Recomputed()), micro=2, quiet=quiet_until(1))
-
-
-@case(most=2)
-def compiled(w):
-    w.train(w.ddp(torch.compile(w.net(), backend="aot_eager")))
 
 
 def shared(loss):
@@ -994,11 +919,6 @@ def tied(w):
 
 
 @case()
-def mean_by_hand(w):
-    w.train(w.net(), between=by_hand(w), micro=2)
-
-
-@case()
 def gradient_penalty(w):
     model = w.ddp()
     optimizer = w.adam(model)
@@ -1033,11 +953,6 @@ def unused_parameters(w):
             return self.a(x) + (self.b(x) if float(x[0, 0]) > 0 else self.c(x))
 
     w.train(w.ddp(Branches(), find_unused_parameters=True), steps=4)
-
-
-@case()
-def static_graph(w):
-    w.train(w.ddp(static_graph=True), micro=2)
 
 
 @case()
@@ -1170,6 +1085,35 @@ def pipeline(w):
         last = {"target": torch.ones(8, 6)} if w.rank == w.size - 1 else {}
         schedule.step(*([x] if w.rank == 0 else []), **last)
         optimizer.step()
+
+
+CASES |= {
+    "no_trainer": Case(lambda w: w.train(w.net()), "own gradient only"),
+    "sum_by_hand": Case(lambda w: w.train(w.net(), between=by_hand(w, divide=False)), "N times the mean"),
+    "by_hand_without_a_rank": Case(
+        lambda w: w.train(w.net(), between=by_hand(w, silent=1)), "a rank is missing from the mean", least=3),
+    "last_micro_batch_not_reduced": Case(
+        lambda w: w.train(w.ddp(), micro=3, quiet=quiet_until(0)), "own gradient only"),
+    "layers_in_a_list": Case(lambda w: w.train(w.ddp(Listed())), "an unregistered parameter"),
+    "cleared_before_the_update": Case(
+        lambda w: w.train(w.ddp(), between=lambda model, optimizer, step: optimizer.zero_grad()), "no gradient"),
+    "closure_without_a_trainer": Case(
+        lambda w: closed(w, model := w.net(), w.adam(model)), "own gradient only", parameter="0.weight"),
+    "fsdp_layers_in_a_list": Case(lambda w: w.train(dist.fsdp.fully_shard(Listed())), "an unregistered parameter"),
+}
+CASES |= {
+    "ddp": Case(lambda w: w.train(w.ddp())),
+    "ddp_accumulating": Case(lambda w: w.train(w.ddp(), micro=3, quiet=quiet_until(2))),
+    "ddp_accumulating_reducing_each": Case(lambda w: w.train(w.ddp(gradient_as_bucket_view=True), micro=3)),
+    "fsdp": Case(
+        lambda w: w.train(w.fsdp(), between=lambda model, *_: nn.utils.clip_grad_norm_(model.parameters(), 0.1))),
+    "fsdp_bfloat16_reduced_in_float32": Case(
+        lambda w: w.train(w.fsdp(mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32)), micro=2)),
+    "batch_norm": Case(lambda w: w.train(w.ddp(w.net(nn.BatchNorm1d(9))), micro=2)),
+    "compiled": Case(lambda w: w.train(w.ddp(torch.compile(w.net(), backend="aot_eager"))), most=2),
+    "mean_by_hand": Case(lambda w: w.train(w.net(), between=by_hand(w), micro=2)),
+    "static_graph": Case(lambda w: w.train(w.ddp(static_graph=True), micro=2)),
+}
 
 
 def complaint(known, document):

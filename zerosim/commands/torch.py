@@ -5,7 +5,6 @@ import os
 import shlex
 from argparse import ArgumentTypeError
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from zerosim.commands.output import check_writable, write_json
@@ -16,7 +15,8 @@ from zerosim.scenario.fault import FAULT_KINDS, Fault
 from zerosim.show.page.page import page
 from zerosim.show.page.vega import converter
 from zerosim.show.run_document import runs_of
-from zerosim.show.trace_events import trace_events
+from zerosim.show.trace_events import markers, trace_events
+from zerosim.words import plural
 from zerosim.worlds.launcher import launched, launched_rank
 
 
@@ -46,40 +46,29 @@ def main(arguments: argparse.Namespace) -> int:
         raise UsageError(f"there is no script {arguments.script!r}; give a Python file after the flags")
     require_torch()
     from zerosim.torch import running  # noqa: PLC0415 - imports torch
+    from zerosim.torch.verdicts import CheckOptions, TrainingCheck, say, steps_of  # noqa: PLC0415 - as above
 
     running.inject(arguments.fault)
-    run = partial(running.run_script, arguments.script, arguments.arguments, on_cpu=arguments.cpu)
-    if arguments.check:
-        return check(arguments, run) or running.missed()
-    outputs = arguments.json, arguments.report, arguments.trace
-    if not any(outputs):
-        return run(memory=False) or running.missed()
-    if launched_rank() == 0:
+    asked = CheckOptions(*steps_of(arguments.check_steps), double=arguments.double)
+    checked = TrainingCheck(asked, ours=True) if arguments.check else None
+    about_run = not arguments.check and arguments.json, arguments.report, arguments.trace
+    if launched_rank() == 0 and any((arguments.json, *about_run)):
         check_writable(arguments, {"the script": arguments.script})
     if arguments.report:
         converter()
-    running.watch()
-    code = run(memory=any(outputs[:2]))
-    flags = ["--cpu"] if arguments.cpu else []
-    words = ["mpirun", "-n", str(launched() or 1), "zerosim", "torch", *flags, arguments.script, *arguments.arguments]
-    found = running.seen(arguments.script, shlex.join(words))
-    if found is not None:
-        write(arguments, found.document, found.trace)
+    if any(about_run):
+        running.watch()
+    code = running.run_script(arguments.script, arguments.arguments, on_cpu=arguments.cpu, memory=any(about_run[:2]),
+                              inside=None if checked is None else checked.around())
+    if any(about_run):
+        flags = [*["--cpu"] * arguments.cpu, *["--check"] * arguments.check]
+        words = ["mpirun", "-n", str(launched() or 1), "zerosim", "torch", *flags, arguments.script]
+        found = running.seen(arguments.script, shlex.join([*words, *arguments.arguments]))
+        if found is not None:
+            write(arguments, found.document, found.trace, None if checked is None else checked.document)
+    if checked is not None:
+        code = code or say(checked.document, launched_rank() or 0, arguments.json)
     return code or running.missed()
-
-
-def check(arguments: argparse.Namespace, run: Callable[..., int]) -> int:
-    """Check what the script trains: 1 if there are findings, else the exit code of the script."""
-    from zerosim.torch import verdicts  # noqa: PLC0415 - imports torch
-
-    if arguments.report or arguments.trace:
-        raise UsageError("--check observes another run than --report and --trace; give them one at a time")
-    if launched_rank() == 0:
-        check_writable(arguments, {"the script": arguments.script})
-    asked = verdicts.CheckOptions(*verdicts.steps_of(arguments.check_steps), double=arguments.double)
-    checked = verdicts.TrainingCheck(asked, ours=True)
-    code = run(memory=False, inside=checked.around())
-    return code or verdicts.say(checked.document, launched_rank() or 0, arguments.json)
 
 
 TORCHS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "gather", "scatter")
@@ -119,11 +108,19 @@ def require_torch() -> None:
         raise UsageError("PyTorch is not installed; pip install 'zerosim[torch]' installs it") from error
 
 
-def write(arguments: argparse.Namespace, document: dict[str, Any], trace: Trace) -> None:
-    """Write the requested files."""
-    if arguments.json:
+def write(arguments: argparse.Namespace, document: dict[str, Any], trace: Trace, check: dict[str, Any] | None) -> None:
+    """Write the requested files; the findings of a `check` are failures of the run, and markers in its trace."""
+    findings = check["findings"] if check else []
+    if check:
+        document |= {"check": check, "passed": not findings, "failures": [
+            {"name": f"step {each['step']}, rank {each['rank']}: {each['cause']}", "what": each["text"]}
+            for each in findings]}
+        document["verdict"] = f"CHECKED: {plural(check['steps'], 'step')}, {plural(len(findings), 'finding')}"
+    elif arguments.json:
         write_json(arguments.json, document)
     if arguments.report:
         write_text(arguments.report, page(runs_of([document], ["this run"])))
     if arguments.trace:
-        write_json(arguments.trace, trace_events([(document["title"], trace)]))
+        events = trace_events([(document["title"], trace)])
+        events["traceEvents"] += markers(findings)
+        write_json(arguments.trace, events)

@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from zerosim.errors import UsageError
+from zerosim.errors import UsageError, ZerosimError
 from zerosim.torch.running import run_main
 from zerosim.torch.verdicts import CheckOptions, TrainingCheck, say, steps_of
 
@@ -31,8 +31,12 @@ def main() -> int:
         asked = CheckOptions(*steps_of(arguments.check_steps), double=arguments.double)
     except UsageError as error:
         parser.error(str(error))
-    with TrainingCheck(asked, ours=False).around() as check:
-        code = run_main(arguments.script, arguments.arguments)
+    try:
+        with TrainingCheck(asked, ours=False).around() as check:
+            code = run_main(arguments.script, arguments.arguments)
+    except ZerosimError as error:
+        print(f"zerosim: rank {os.environ.get('RANK', '0')}: {error}", file=sys.stderr, flush=True)
+        os._exit(error.exit_code)  # other ranks wait for this one, and threads of gloo for them
     return code or say(check.document, int(os.environ.get("RANK", "0")), arguments.json)
 
 

@@ -30,7 +30,7 @@ def page(runs: Sequence[RunDocument]) -> str:
     ranks = max(run.ranks for run in runs)
     stepped = [each for order in dict.fromkeys(run.scenario["parallel"]["order"] for run in runs)
                for each in steps.of_run(order, ranks)]
-    content = [sections.head(runs), sections.results(runs), origins.differences(runs)]
+    content = [sections.head(runs), *map(sections.checks, runs), sections.results(runs), origins.differences(runs)]
     if any(row.steps for row in rows):
         about_times = [run.about_times for run in runs if run.about_times]
         content += [sections.step(rows, drawings, about_times), sections.traffic(rows), sections.losses(rows)]

@@ -74,6 +74,17 @@ def results(runs: Sequence[RunDocument]) -> Markup:
                 {"row": "row", "kind": "kind", "bytes": "bytes"}))
 
 
+def checks(run: RunDocument) -> Markup:
+    """The verdicts on each subject of a check, and what it observed; nothing for a run without one."""
+    found = run.document.get("check")
+    if found is None:
+        return joined()
+    return section("check", "Check",
+        table([[each["what"], each["verdict"], each["why"]] for each in found["verdicts"]],
+              ("subject", "verdict", "reason"), labelled=True),
+        element("ul", *(element("li", f"{each['text']} {each['line']}") for each in found["observations"])))
+
+
 def ignored(rows: Sequence[RowDocument]) -> Markup:
     """The keys without effect on some rows, if there are any."""
     found = ignored_in_words((row.name, row.found.get("ignored", {})) for row in rows)

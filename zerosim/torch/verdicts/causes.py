@@ -248,7 +248,7 @@ def cause_of(at: WrongGradient, rank: int) -> Explanation:
     ratio = None if near else at.ratio(rank)
     if at.changed and at.trainer.name != "no trainer":
         unsure = unsure or "the script changes its gradients between backward and optimizer.step()"
-    if ratio is not None:
+    if ratio is not None and abs(ratio - 1) > 1e-3 and at.is_found(ratio * at.due.mean, rank, ratio):
         unsure = unsure or f"the script scales its gradients by {ratio:.6g} between backward and optimizer.step()"
     return ("", unsure) if unsure else some_elements(at, rank)
 

@@ -77,7 +77,7 @@ class CheckRanks:
         """Why the ranks no longer meet; empty while they do."""
         self._prefix = f"zerosim check {next(CHECKS)}"
 
-    def meet(self, place: str) -> bool:
+    def meet(self, place: str, seconds: float = 0.0) -> bool:
         """Whether all ranks arrive at `place` within the time. Once they have not, they never meet again.
 
         A rank that has gone elsewhere does not stop the others: its absence is written down and the script goes on.
@@ -89,7 +89,7 @@ class CheckRanks:
         store.set(keys[self.rank], "1")
         outcome = "met"
         try:
-            store.wait(keys, timedelta(seconds=self._seconds))
+            store.wait(keys, timedelta(seconds=seconds or self._seconds))
         except RuntimeError:  # the store's timeout
             outcome = "apart"
         # The first rank to decide decides for all.
@@ -97,6 +97,11 @@ class CheckRanks:
             missing = [str(rank) for rank, key in enumerate(keys) if not store.check([key])]
             self.apart = f"rank {', '.join(missing) or '?'} did not reach {place} within {self._seconds:g} s"
         return not self.apart
+
+    def first(self, place: str) -> bool:
+        """Whether this is the first rank to ask at `place`."""
+        store = distributed_c10d._get_default_store()
+        return bool(store.compare_set(f"{self._prefix} first at {place}", "", str(self.rank)) == b"%d" % self.rank)
 
     def everyone(self, value: Any) -> list[Any]:
         """Every rank's `value`, pickled, in the order of ranks."""

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import device_mesh, distributed_c10d
 
-from zerosim.errors import UsageError
+from zerosim.errors import UsageError, ZerosimError
 from zerosim.files import write_text
 from zerosim.torch.verdicts.findings import NOT_JUDGED, lines, merged
 from zerosim.torch.verdicts.hooks import listening
@@ -20,6 +21,14 @@ from zerosim.torch.verdicts.judging import Judge
 from zerosim.torch.verdicts.ranks import SECONDS, CheckRanks, OverGloo, OverMpi
 from zerosim.torch.verdicts.reference import Chances
 from zerosim.torch.verdicts.session import Followed, Session, parameters_of
+from zerosim.torch.watching import WATCH
+
+FAILING = 5.0
+"""The seconds in which all ranks must fail, if one does."""
+
+
+class CheckFailed(ZerosimError):
+    """The check has failed on one rank, for which others may wait."""
 
 
 @dataclass(frozen=True)
@@ -88,35 +97,48 @@ class TrainingCheck:
             self._judge = Judge(self.session, CheckRanks(transport, self._asked.seconds), self._ours)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """A context in which the check computes, and nothing that it does is recorded or left behind."""
-        chances, grad = Chances(), torch.is_grad_enabled()
-        self.session.asleep = True
+    def _alone(self, judge: Judge) -> Iterator[None]:
+        """A context in which the check computes. Only its time is recorded, and nothing is left behind.
+
+        Raises `CheckFailed` if it fails on this rank alone, since the others wait for its messages.
+        """
+        chances, grad, parts = Chances(), torch.is_grad_enabled(), WATCH.parts
+        WATCH.enter("check")
+        self.session.asleep, WATCH.parts = True, None
         try:
             with torch.enable_grad():
                 yield
-        except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
-            # A model unlike any other must not end the script. All ranks fail alike, or the next meeting fails.
-            text = f"the check failed: {type(error).__name__}: {(str(error) or '.').splitlines()[0]}"
-            self.session.book.judge("gradient", NOT_JUDGED, text)
+        except ZerosimError:
+            raise
+        except Exception as error:
+            # A model unlike any other must not end the script: all ranks fail alike. One that fails alone ends all.
+            text = f"{type(error).__name__}: {(str(error) or '.').splitlines()[0]}"
+            alone = not judge.ranks.meet(f"failure {self._meetings}", FAILING)
+            if alone and not judge.ranks.first("failure"):
+                time.sleep(SECONDS)  # the launcher ends this rank, whose error follows from another's
+            if alone:
+                raise CheckFailed(f"the check failed on this rank alone: {text}") from error
+            self.session.book.judge("gradient", NOT_JUDGED, f"the check failed: {text}")
             self._judged = False
         finally:
             torch.set_grad_enabled(grad)
             chances.restore()
             self.session.asleep = False
+            WATCH.parts = parts
+            WATCH.leave()
 
     def on_step(self, optimizer: Any) -> None:
         """Judge the gradients before an update, or after each closure that an update calls."""
         followed = self.session.followed(optimizer)
         self._judged = self.session.active and self._meet(followed)
         if self._judged and self._judge is not None:
-            with self._alone():
+            with self._alone(self._judge):
                 self._judge.before(followed)
 
     def on_stepped(self, optimizer: Any) -> None:
         followed = self.session.followed(optimizer)
         if self._judged and self._judge is not None:
-            with self._alone():
+            with self._alone(self._judge):
                 self._judge.after(followed)
             self._steps.add(followed.updates + 1)
         followed.updates += 1
