@@ -19,7 +19,7 @@ from zerosim.sharding import bounds, split
 from zerosim.teach.proofs.subject import Subject, named_subject
 from zerosim.testing import strategies
 from zerosim.testing.example import Example
-from zerosim.testing.law import Examined, Messages, SentBytes, Sides, law, under_examination
+from zerosim.testing.law import Examined, Law, Messages, SentBytes, Sides, law, under_examination
 from zerosim.worlds.local import spawn
 from zerosim.worlds.mpi_communicator import MpiCommunicator
 
@@ -170,27 +170,7 @@ def works_when_sends_wait(examined: Examined, x: Example) -> Sides:
     return examined(replace(x, sends="rendezvous")), examined(x)
 
 
-LAWS = (
-    all_reduce_is_all_gather_after_reduce_scatter,
-    all_reduce_is_broadcast_after_reduce,
-    reduce_scatter_is_scatter_after_reduce,
-    reduce_is_gather_after_reduce_scatter,
-    all_gather_is_broadcast_after_gather,
-    broadcast_is_all_gather_after_scatter,
-    scatter_is_undone_by_gather,
-    gather_undoes_scatter,
-    all_to_all_twice_is_nothing,
-    all_to_all_transposes,
-    is_linear,
-    ranks_may_be_permuted,
-    every_rank_holds_the_same_bytes,
-    inputs_stay_unchanged,
-    results_stay_as_they_are,
-    adds_in_the_declared_order,
-    sends_the_declared_bytes,
-    sends_the_declared_messages,
-    works_when_sends_wait,
-)
+LAWS: tuple[Law, ...] = tuple(each for each in list(globals().values()) if isinstance(each, Law))
 """The table: each law with its name, its statement, and its collectives."""
 
 

@@ -5,7 +5,7 @@
     honest   the record of the library's step on the same tiny scenario, for comparison
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,7 +82,8 @@ class CallLog:
         def recorded_step(replica: Replica, batch: Batch) -> Any:
             self.units = [unit.name for unit in replica.units]
             seen = self.seen[replica.comm.rank, batch.step] = StepCalls(before=held(replica))
-            loss = step(RecordedReplica(replica, seen), batch)  # type: ignore[arg-type]
+            tape = RecordedVerbs(replica.tape, TAPE_VERBS, replica, seen)
+            loss = step(RecordedVerbs(replica, VERBS, replica, seen, tape=tape), batch)  # type: ignore[arg-type]
             seen.loss = loss.copy() if isinstance(loss, np.ndarray) else None
             seen.after = held(replica)
             return loss
@@ -109,35 +110,21 @@ def held(replica: Replica) -> Held:
     return found
 
 
-class RecordedReplica:
-    """A replica whose verbs are recorded."""
+class RecordedVerbs:
+    """A replica or a tape whose verbs are recorded; `parts` are attributes in place of its own."""
 
-    def __init__(self, replica: Replica, seen: StepCalls) -> None:
-        self.__dict__.update(_replica=replica, tape=RecordedTape(replica, seen))
-        self.__dict__.update({verb: recorded(replica, seen, verb, getattr(replica, verb)) for verb in VERBS})
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._replica, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._replica, name, value)
-
-
-class RecordedTape:
-    """A tape whose verbs are recorded."""
-
-    def __init__(self, replica: Replica, seen: StepCalls) -> None:
-        self.__dict__.update(_tape=replica.tape)
-        self.__dict__.update({verb: recorded(replica, seen, verb, getattr(replica.tape, verb)) for verb in TAPE_VERBS})
+    def __init__(self, recorded: Any, verbs: Sequence[str], replica: Replica, seen: StepCalls, **parts: Any) -> None:
+        calls = {verb: recorded_verb(replica, seen, verb, getattr(recorded, verb)) for verb in verbs}
+        self.__dict__.update(_recorded=recorded, **calls, **parts)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._tape, name)
+        return getattr(self._recorded, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._tape, name, value)
+        setattr(self._recorded, name, value)
 
 
-def recorded(replica: Replica, seen: StepCalls, verb: str, method: Callable[..., Any]) -> Callable[..., Any]:
+def recorded_verb(replica: Replica, seen: StepCalls, verb: str, method: Callable[..., Any]) -> Callable[..., Any]:
     """`method`, which adds its calls to `seen`."""
 
     def call(*args: Any, **kwargs: Any) -> Any:

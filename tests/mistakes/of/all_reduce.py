@@ -1,7 +1,4 @@
-"""Reduce-scatter alone.
-
-Says: the second half, the all-gather, is missing
-"""
+"""The two halves."""
 
 import numpy as np
 
@@ -10,3 +7,4 @@ from zerosim.collectives import ring
 
 def all_reduce(comm, chunks, reduce=np.add):
     ring.reduce_scatter(comm, chunks, reduce)
+    ring.all_gather(comm, chunks)
