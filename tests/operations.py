@@ -240,10 +240,14 @@ KITS = {
     ),
     "linear.affine": Kit(
         cases(
-            lambda before, i, o: {"x": (*before, i), "weight": (i, o), "bias": (o,)},
-            st.lists(few, min_size=1, max_size=2), few, few,
-        ), lambda x, weight, bias: x @ weight + bias,
+            lambda before, i, o, bias: {"x": (*before, i), "weight": (i, o)} | ({"bias": (o,)} if bias else {}),
+            st.lists(few, min_size=1, max_size=2), few, few, st.booleans(),
+        ), lambda x, weight, bias=0.0: x @ weight + bias,
         ((((2, 3), (4, 3), (3,)), {}), (((2, 3), (3, 4), (3,)), {}), (((2, 3), (3,), (3,)), {})),
+    ),
+    "linear.add_bias": Kit(
+        cases(lambda before, n: {"x": (*before, n), "bias": (n,)}, st.lists(few, min_size=1, max_size=2), few),
+        lambda x, bias: x + bias, ((((2, 3), (2,)), {}), (((2, 3), (1, 3)), {})),
     ),
     "linear.matmul": Kit(
         cases(

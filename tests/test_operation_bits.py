@@ -70,6 +70,8 @@ CASES = {
             "x weight bias", lambda u, x, w, b: (*other.project_backward(u, x, w), np.sum(other.rows(u), axis=0))))),
     "affine": ("linear.affine", [CUBE, (12, 4), (4,)], {}, (other.affine, by_name(
         "x weight bias", lambda u, x, w, b: other.affine_backward(u, x, w)))),
+    "add bias": ("linear.add_bias", [CUBE, ROWS], {}, (
+        np.add, by_name("x bias", lambda u, x, b: (u, np.sum(other.rows(u), axis=0))))),
     "layer norm": ("normalization.layer_norm", [CUBE, ROWS, ROWS], {}, (other.ln, by_name(
         "x weight bias", lambda u, x, w, b: other.ln_backward(u, x, w)))),
     "rms norm": ("normalization.rms_norm", [CUBE, ROWS], {}, (other.rms, by_name("x weight", other.rms_backward))),

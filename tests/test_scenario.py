@@ -48,7 +48,8 @@ def test_every_key_can_be_set_and_is_reported(loaded):
     default = Scenario()
     changed = {
         "source", "prefetch", "hidden", "activation", "own", "secondary_ranks", "param_dtype", "autocast",
-        "quantized_weights", "quantized_gradients", "error_feedback", "delayed_update"}
+        "quantized_weights", "quantized_gradients", "error_feedback", "delayed_update", "tensor_ranks", "context_ranks",
+        "expert_ranks", "sequence_parallel"}
     for section in fields(Scenario):
         if is_dataclass(getattr(default, section.name)) and section.name != "origin":
             for key in fields(getattr(default, section.name)):
@@ -69,6 +70,7 @@ def test_every_key_can_be_set_and_is_reported(loaded):
          "quantized_gradients": "none", "quantized_block": 1, "error_feedback": False,
          "reduce_scatter": "direct", "all_gather": "direct", "broadcast": "naive"},
         {"name": "second", "stage": "zero1", "shard_ranks": 1, "replicas": 2, "secondary_ranks": 0,
+         "tensor_ranks": 1, "context_ranks": 1, "expert_ranks": 1, "sequence_parallel": False,
          "gradients": "reduce_scatter", "publish": "broadcasts",
          "reshard_after_forward": True, "prefetch": False, "overlap": False, "recompute": False,
          "recompute_keeps": "", "offload_activations": False, "offload_optimizer": "none", "offload_parameters": "none",
@@ -98,6 +100,7 @@ def test_the_defaults_of_the_design():
         "parallel": {
             "stages": list(STAGES), "order": "ring", "units": "layer", "shard_ranks": 0,
             "replicas": 0, "secondary_ranks": 0,
+            "tensor_ranks": 1, "context_ranks": 1, "expert_ranks": 1, "sequence_parallel": False,
             "accumulation": "boundary", "accumulate_dtype": "weights",
             "param_dtype": "weights", "autocast": "none", "reduce_dtype": "weights", "output_dtype": "weights",
             "quantized_weights": "none", "quantized_gradients": "none", "quantized_block": 256,

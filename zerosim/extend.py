@@ -11,7 +11,7 @@ from zerosim.autograd.operations.attention import causal_attention, causal_self_
 from zerosim.autograd.operations.dropout import dropout
 from zerosim.autograd.operations.elementwise import add, gelu, multiply, relu, scale, sigmoid, silu, tanh
 from zerosim.autograd.operations.embedding import embedding, positions
-from zerosim.autograd.operations.linear import affine, linear, matmul
+from zerosim.autograd.operations.linear import add_bias, affine, linear, matmul
 from zerosim.autograd.operations.normalization import layer_norm, rms_norm
 from zerosim.autograd.operations.routing import (
     gather_rows,
@@ -24,20 +24,31 @@ from zerosim.autograd.operations.routing import (
 )
 from zerosim.autograd.operations.shapes import refuse, reshape, transpose
 from zerosim.autograd.operations.table import OPERATIONS
+from zerosim.autograd.tape_collectives import (
+    all_to_all,
+    copy_to,
+    gather_from,
+    join_from,
+    reduce_from,
+    scatter_sum_to,
+    scatter_to,
+    shift,
+)
 from zerosim.collectives.own import collective
 from zerosim.comm import Communicator, left, right
 from zerosim.models.own import model
-from zerosim.models.parameters import Parameter, constant, normal, uniform
+from zerosim.models.parameters import Cut, Parameter, constant, normal, uniform
 from zerosim.models.units import Layer, Task
 from zerosim.optim.own import optimizer
 from zerosim.stages.own import stage
 from zerosim.stages.replica import Batch, Replica
 
 __all__ = [
-    "OPERATIONS", "Batch", "Communicator", "Empty", "Layer", "Operation", "Parameter", "Replica", "Shape", "Task",
-    "Variable", "Weights", "add", "affine", "causal_attention", "causal_self_attention", "collective", "constant",
-    "dropout", "embedding", "gather_rows", "gelu", "layer_norm", "left", "linear", "matmul", "model", "multiply",
-    "normal", "one_hot", "optimizer", "positions", "queue_slots", "refuse", "relu", "reshape", "right", "rms_norm",
-    "rotary", "scale", "scatter_rows", "sigmoid", "silu", "softmax", "stage", "take_along", "tanh", "top_indices",
-    "top_k", "transpose", "uniform",
+    "OPERATIONS", "Batch", "Communicator", "Cut", "Empty", "Layer", "Operation", "Parameter", "Replica", "Shape",
+    "Task", "Variable", "Weights", "add", "add_bias", "affine", "all_to_all", "causal_attention",
+    "causal_self_attention", "collective", "constant", "copy_to", "dropout", "embedding", "gather_from",
+    "gather_rows", "gelu", "join_from", "layer_norm", "left", "linear", "matmul", "model", "multiply", "normal",
+    "one_hot", "optimizer", "positions", "queue_slots", "reduce_from", "refuse", "relu", "reshape", "right",
+    "rms_norm", "rotary", "scale", "scatter_rows", "scatter_sum_to", "scatter_to", "shift", "sigmoid", "silu",
+    "softmax", "stage", "take_along", "tanh", "top_indices", "top_k", "transpose", "uniform",
 ]

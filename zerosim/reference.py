@@ -23,7 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from zerosim.allocation import Array
+from zerosim.autograd.player import perform
 from zerosim.autograd.tape import Policy, Tape
+from zerosim.autograd.tape_collectives import TapeGroups, over
 from zerosim.models.units import Model, Unit
 from zerosim.numerics.not_a_number import with_one_nan
 from zerosim.numerics.orders import Order
@@ -111,6 +113,8 @@ class Reference:
     mesh: Mesh
     order: Order
     arithmetic: Arithmetic
+    groups: TapeGroups = field(default_factory=dict)
+    """The groups of the place that it trains, if ranks share micro-batches; see `places`."""
 
     @property
     def trained(self) -> list[Unit]:
@@ -225,7 +229,7 @@ class Reference:
         for number, (inputs, targets) in enumerate(micro_batches):
             tape = Tape(
                 lowest=self.model.lowest_trained, draw=partial(self.draw, step), output_dtype=self.arithmetic.output,
-                policy=self.arithmetic.policy)
+                policy=self.arithmetic.policy, perform=over(self.groups, perform))
             tape.loss_scale, tape.first_micro_batch = loss_scale, number
             loss, found = self.backpropagate(tape, computed_with, inputs, targets, samples)
             losses.append(loss)

@@ -4,6 +4,7 @@
     chunk c        elements c·L up to (c + 1)·L, clipped to count: the last chunks may be shorter, or empty
     padded         L · size: with padding all chunks are equal
     mesh           which ranks a vector is cut over, and which hold copies of the same chunk
+    directions     which ranks share a micro-batch, and on which place each of them is
 
 Every figure and every order of addition in zerosim refers to this one map from element to chunk.
 
@@ -13,9 +14,10 @@ chunks; nothing guesses it from a length.
 """
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from typing import Any, overload
 
 from zerosim.comm import Communicator, Strided
@@ -203,6 +205,79 @@ class Mesh:
     def across(self, comm: Communicator) -> Communicator:
         """The communicator of the ranks that own the same chunks, one of each group; its rank k belongs to group k."""
         return Strided(comm, self.replica, self.replicas, first=self.place, stride=self.group)
+
+
+@dataclass(frozen=True)
+class Directions:
+    """The ranks that share a micro-batch, by the direction of the mesh in which they do; `places` of them in all.
+
+    As in Megatron-LM, the tensor ranks are nearest, then context and expert ranks; the data ranks, which have different
+    micro-batches, are farthest. A place is a rank's number among those that share its micro-batch.
+
+    >>> directions = Directions(tensor=2, expert=2)
+    >>> directions.places, directions.place(7), directions.data_rank(7), directions.group("expert", 3)
+    (4, 3, 1, [1, 3])
+    """
+
+    tensor: int = 1
+    context: int = 1
+    expert: int = 1
+
+    @classmethod
+    def named(cls, keys: Mapping[str, Any]) -> "Directions":
+        """The directions that keys such as `tensor_ranks` give; 1 rank in those that they lack.
+
+        >>> Directions.named({"tensor_ranks": 2, "stages": ["ddp"]})
+        Directions(tensor=2, context=1, expert=1)
+        """
+        return cls(**{name: keys.get(f"{name}_ranks", 1) for name in cls().sizes})
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The number of ranks in each direction, the nearest first."""
+        return {"tensor": self.tensor, "context": self.context, "expert": self.expert}
+
+    @property
+    def places(self) -> int:
+        return self.tensor * self.context * self.expert
+
+    def place(self, rank: int) -> int:
+        """The place of a rank."""
+        return rank % self.places
+
+    def data_rank(self, rank: int) -> int:
+        """The number of a rank among those of its place, which have different micro-batches."""
+        return rank // self.places
+
+    def stride(self, name: str) -> int:
+        """The distance between neighbours of a direction."""
+        names = [*self.sizes]
+        return prod(self.sizes[nearer] for nearer in names[: names.index(name)])
+
+    def coordinate(self, name: str, place: int) -> int:
+        """The number of a place in a direction."""
+        return place // self.stride(name) % self.sizes[name]
+
+    def coordinates(self, place: int) -> dict[str, int]:
+        """The number of a place in each direction."""
+        return {name: self.coordinate(name, place) for name in self.sizes}
+
+    def group(self, name: str, place: int) -> list[int]:
+        """The places that share a direction with `place`, in order."""
+        first = place - self.coordinate(name, place) * self.stride(name)
+        return [first + number * self.stride(name) for number in range(self.sizes[name])]
+
+    def along(self, comm: Communicator, name: str) -> Communicator:
+        """The communicator of this rank's group in a direction."""
+        stride, number = self.stride(name), self.coordinate(name, comm.rank)
+        return Strided(comm, number, self.sizes[name], first=comm.rank - number * stride, stride=stride)
+
+    def data(self, comm: Communicator) -> Communicator:
+        """The communicator of the ranks on this rank's place."""
+        if self.places == 1:
+            return comm
+        return Strided(comm, self.data_rank(comm.rank), comm.size // self.places, first=self.place(comm.rank),
+                       stride=self.places)
 
 
 @dataclass(frozen=True)

@@ -174,8 +174,10 @@ UNSAID: dict[type[Any], str] = {
     Data: "source target test_every",
     ModelKeys: "kind layers width heads key_value_heads frozen",
     Train: "micro_batches",
-    Parallel: "stages units shard_ranks replicas secondary_ranks recompute reduce_scatter all_gather broadcast",
-    Variant: "units shard_ranks replicas secondary_ranks recompute reduce_scatter all_gather broadcast",
+    Parallel: "stages units shard_ranks replicas secondary_ranks recompute reduce_scatter all_gather broadcast "
+              "tensor_ranks context_ranks expert_ranks sequence_parallel",
+    Variant: "units shard_ranks replicas secondary_ranks recompute reduce_scatter all_gather broadcast "
+             "tensor_ranks context_ranks expert_ranks sequence_parallel",
     Check: "test_accuracy test_loss same_bits_on fits mfu same_weights volumes "
            "messages largest_messages activations between_bytes kept_bytes beyond_peak beyond_peak_laid_out",
     Fault: "rank step message seconds",

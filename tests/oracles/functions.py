@@ -112,6 +112,7 @@ CALLS = [
     Call("linear", {"x": (3, 5, 17), "weight": (9, 17), "bias": (9,)}),
     Call("linear", {"x": (13, 6), "weight": (4, 6)}),
     Call("affine", {"x": (3, 5, 17), "weight": (17, 9), "bias": (9,)}),
+    Call("add_bias", {"x": (3, 5, 19), "bias": (19,)}),
     Call("layer_norm", {"x": (3, 5, 19), "weight": (19,), "bias": (19,)}),
     Call("rms_norm", {"x": (3, 5, 19), "weight": (19,)}),
     Call("matmul", {"x": (3, 5, 17), "weight": (3, 17, 9)}),

@@ -50,6 +50,7 @@ OPERATIONS = {
     "positions": lambda x, weight: x + functional.embedding(torch.arange(x.shape[1]), weight),
     "linear": functional.linear,
     "affine": lambda x, weight, bias: x @ weight + bias,
+    "add_bias": lambda x, bias: x + bias,
     "layer_norm": lambda x, weight, bias: functional.layer_norm(x, weight.shape, weight, bias),
     "rms_norm": lambda x, weight: functional.rms_norm(x, weight.shape, weight, eps=1e-5),
     "matmul": torch.matmul,

@@ -26,9 +26,8 @@ from zerosim.allocation import Array
 from zerosim.autograd.graph import Graph, GraphPlan, Instruction, Variable
 from zerosim.autograd.operation import Empty, Operation
 from zerosim.autograd.operations.attention import softmax
-from zerosim.autograd.operations.elementwise import itself
 from zerosim.autograd.operations.normalization import layer_norm, rms_norm
-from zerosim.autograd.operations.shapes import same_shape
+from zerosim.autograd.operations.shapes import itself, same_shape
 
 
 def cast_forward(x: Array, *, out: Array, empty: Empty) -> None:

@@ -93,6 +93,8 @@ class Operation:
     """Whether it needs its input, and ∂L/∂y, in C order to make views of them; of others a copy is made first."""
     moves: bool = False
     """Whether forward only copies numbers, so that they need not be widened."""
+    sends: bool = False
+    """Whether it communicates: backward, too, gets arrays in their own precision, which its messages then have."""
     indices: bool = False
     """Whether y holds indices, which are int64 in every precision and have no gradient."""
     draws: bool = False

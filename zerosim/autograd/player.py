@@ -14,6 +14,7 @@ from zerosim.allocation import Allocator, Array
 from zerosim.autograd.graph import GraphPlan, Instruction, Step
 from zerosim.autograd.operation import Shape
 from zerosim.autograd.operations.dropout import Draws
+from zerosim.autograd.operations.shapes import contiguous
 from zerosim.autograd.selection import SelectedPlan
 
 FLOAT_BYTES = np.dtype(np.float32).itemsize
@@ -55,7 +56,7 @@ class Precise:
 
     def in_one_piece(self, array: Array) -> Array:
         """`array` in C order: itself, or a copy, which the ledger counts."""
-        if array.flags.c_contiguous if isinstance(array, np.ndarray) else array.in_one_piece:
+        if contiguous(array):
             return array
         copy = self.empty(array.shape, array.dtype)
         copy[...] = array
@@ -168,19 +169,19 @@ class Player:
             assert view is not None
             return view, None
         if operation.moves:
-            out = self.precise.empty(step.shape, np.int64 if operation.indices else dtype)
+            out = self._output(step, inputs, inputs, dtype, np.dtype(np.int64) if operation.indices else dtype)
             self.perform(step, operation.forward, *inputs, out=out, empty=self.precise.empty, **settings)
             return out, None
         wide = [self.precise.widened(each) for each in inputs]
-        out = self._output(step, inputs, wide, dtype)
+        out = self._output(step, inputs, wide, dtype, wide[0].dtype)
         saved = self.perform(step, operation.forward, *wide, out=out, empty=self.precise.empty, **settings)
         return self.precise.rounded(out, dtype), None if saved is None else self.precise.rounded(saved, dtype)
 
     def _output(
-        self, step: Step, inputs: Sequence[Array], wide: Sequence[Array], dtype: np.dtype[Any]
+        self, step: Step, inputs: Sequence[Array], wide: Sequence[Array], dtype: np.dtype[Any], made_in: np.dtype[Any],
     ) -> Array:
         """The array that an operation writes: an input that may be overwritten, or the widened copy of it if the
-        output is rounded afterwards, or a new one."""
+        output is rounded afterwards, or a new one of dtype `made_in`."""
         over = step.instruction.operation.over
         if over is not None:
             index = step.instruction.operation.inputs.index(over)
@@ -188,7 +189,7 @@ class Player:
             may_be = dtype != wide[index].dtype if copied else step.in_place
             if wide[index].shape == step.shape and may_be:
                 return wide[index]
-        return self.precise.empty(step.shape, wide[0].dtype)
+        return self.precise.empty(step.shape, made_in)
 
     def backward(self, kept: Kept, upstream: Array, contribution: Contribution | None) -> list[Array]:
         """∂L/∂input, if it is requested, in a list; the gradients of parameters are written to `contribution`."""
@@ -230,7 +231,7 @@ class Player:
         named = {name: self._read(step, name, slot, kept) for name, slot in step.needed.items()}
         if step.instruction.output in kept.saved:
             named["saved"] = self.precise.widened(kept.saved[step.instruction.output])
-        wide = self.precise.widened(upstream)
+        wide = upstream if operation.sends else self.precise.widened(upstream)
         into: dict[str, Array] = {}
         for name in step.wanted:
             if name not in operation.passed:
@@ -290,7 +291,7 @@ class Player:
             view = contribution.views[self._names[slot]]
             twice = any(step.instruction.inputs[other] == slot for other in into)
             if self._names[slot] not in contribution.written and not twice:
-                return self.precise.wide_like(view)
+                return view if operation.sends else self.precise.wide_like(view)
             return self.precise.allocate(view.shape, wide.dtype, kind="buffers", owner=self.precise.owner)
         alone = wide is not upstream or not any(same_memory(upstream, other) for other in gradients.values())
         shape = self.plan.graph.shape(slot)

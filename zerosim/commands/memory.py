@@ -15,6 +15,7 @@ from zerosim.figures.estimate import Estimate, EstimatedRow, by_deepspeed, by_pa
 from zerosim.figures.memory import PRECISIONS, ModelStates, optimizer_bytes, per_parameter
 from zerosim.figures.published import TABLES
 from zerosim.models.transformer import problem, shape_of
+from zerosim.models.units import Task
 from zerosim.optim.optimizers import OPTIMIZERS
 from zerosim.plan.foreign import hugging_face
 from zerosim.scenario.origin import Origin
@@ -211,7 +212,7 @@ def transformer_shape(text: str) -> ModelKeys:
         _, _, message = str(error).partition(f"{error.line}:{error.column}: ")
         raise argparse.ArgumentTypeError(message) from None
     model = ModelKeys(**{**read, "kind": "transformer"})
-    wrong = problem(shape_of(model, model.sequence, model.vocabulary))
+    wrong = problem(shape_of(model, Task(model.sequence, model.vocabulary, "cross_entropy", tokens=True)))
     if min(model.vocabulary, model.sequence) == 0:
         raise argparse.ArgumentTypeError("give vocabulary and sequence, since there are no data to take them from")
     if wrong is not None:

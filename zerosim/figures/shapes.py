@@ -17,14 +17,16 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from zerosim.allocation import Allocator, Kind, Tier
+from zerosim.autograd.graph import Step
 from zerosim.autograd.player import perform
 from zerosim.autograd.shelf import Offloaded
+from zerosim.autograd.tape_collectives import Direction, over
 from zerosim.collectives.narrow import OnNarrowWires
 from zerosim.figures.flows import LoneRank
 from zerosim.figures.segments import SeenSegments
@@ -32,7 +34,7 @@ from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.optim.update import UpdateRule
 from zerosim.payloads.extents import Extent
-from zerosim.sharding import padded
+from zerosim.sharding import Directions, padded
 from zerosim.stages.beside import Beside, Pending, Work
 from zerosim.stages.gathering import WireFormat
 from zerosim.stages.norms import SquareSums
@@ -40,6 +42,16 @@ from zerosim.stages.own import SHIPPED
 from zerosim.stages.replica import Batch, Replica
 from zerosim.training.build import gathering, kept, reduce_scatter, replica
 from zerosim.training.config import Config
+
+
+class TapeCall(NamedTuple):
+    """A call of a collective on the tape: over a direction, of a flat array, with further arguments."""
+
+    direction: str
+    collective: str
+    elements: int
+    itemsize: int
+    args: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -60,6 +72,8 @@ class ExpectedMemory:
     """The peak of offloaded activations."""
     operations: Mapping[str, int]
     """Floating-point operations of matrix products in all steps: forward, backward and recomputation."""
+    tape_calls: Mapping[TapeCall, int]
+    """The collectives on the tape in all steps."""
 
 
 _KNOWN: weakref.WeakKeyDictionary[Config, dict[int, ExpectedMemory]] = weakref.WeakKeyDictionary()
@@ -99,6 +113,7 @@ def found(config: Config, updates: int) -> ExpectedMemory:
         offloaded_bytes=run.replica.tape.shelf.most_bytes,
         operations={what: run.replica.tape.operations[what] // (len(run.moved) or 1) * steps
                     for what in ("forward", "backward", "recomputation")},
+        tape_calls={call: count // (len(run.moved) or 1) * steps for call, count in run.calls.total.items()},
     )
 
 
@@ -109,6 +124,7 @@ class StepsOnShapes:
         self.ledger, self.aside = Ledger(), Ledger()
         self.far: dict[Tier, Ledger] = {"host": Ledger(), "disk": Ledger()}
         self.moved: list[Counter[str]] = []
+        self.calls = TapeCalls(config.directions)
         self._queue = CountingQueue({tier: ObservedAllocator(extent, ledger) for tier, ledger in self.far.items()})
         self.replica = self._replica(config, NoSums(np.inf if skipped else 0.0))
         self.replica.begin(lambda unit: extent(
@@ -133,9 +149,9 @@ class StepsOnShapes:
     def _replica(self, config: Config, norms: "NoSums") -> Replica:
         comm = Uncalled(LoneRank(0, config.ranks))
         beside = Lingering(comm, ObservedAllocator(extent, self.ledger), self.aside)
-        segments = SeenSegments(self.ledger.pass_by, carry_out=without_draws)
+        segments = SeenSegments(self.ledger.pass_by, carry_out=self.calls.carry_out, charge=self.calls.charge)
         built = replica(
-            config, comm, beside.allocate, perform=without_draws, players=segments.player, tiers=self._queue)
+            config, comm, beside.allocate, perform=self.calls.perform, players=segments.player, tiers=self._queue)
         if config.row.parallel.offload_activations:
             built.tape.shelf = Offloaded(Nowhere(), beside.allocate)
         storage, shards, rule = kept(
@@ -147,6 +163,60 @@ class StepsOnShapes:
             overlap=beside if config.row.parallel.overlap else None,
             collectives=replace(built.collectives, reduce_scatter=reduce_scatter(
                 config, comm, beside.allocate, built.state.residuals, reducing)))
+
+
+class TapeCalls:
+    """The calls of collectives on the tape, also those of segments that are replayed."""
+
+    def __init__(self, directions: Directions) -> None:
+        self.total = Counter[TapeCall]()
+        self._made: list[TapeCall] = []
+        self._of = dict[tuple[Step, Callable[..., Any]], list[TapeCall]]()
+        groups = {name: CountedGroup(name, size, self._made) for name, size in directions.sizes.items()}
+        self._carried_out = over(groups, without_draws)
+
+    def carry_out(self, step: Step, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
+        """Run an operation, and remember its calls."""
+        self._made.clear()
+        found = self._carried_out(step, function, *arrays, **named)
+        if self._made:
+            self._of[step, function] = [*self._made]
+        return found
+
+    def charge(self, step: Step, function: Callable[..., Any]) -> None:
+        """Count the calls of an operation that has been run before."""
+        self.total.update(self._of.get((step, function), ()))
+
+    def perform(self, step: Step, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
+        """Run an operation, and count its calls."""
+        found = self.carry_out(step, function, *arrays, **named)
+        self.charge(step, function)
+        return found
+
+
+@dataclass(frozen=True)
+class CountedGroup(Direction):
+    """A group on shapes: its collectives are noted and send nothing."""
+
+    made: list[TapeCall] = field(default_factory=list)
+
+    def _note(self, collective: str, flat: Any, *args: int) -> None:
+        self.made.append(TapeCall(self.name, collective, len(flat), flat.dtype.itemsize, args))
+
+    def all_reduce(self, flat: Any, /) -> None:
+        self._note("all_reduce", flat)
+
+    def reduce_scatter(self, flat: Any, /) -> None:
+        self._note("reduce_scatter", flat)
+
+    def all_gather(self, flat: Any, /) -> None:
+        self._note("all_gather", flat)
+
+    def all_to_all(self, flat: Any, /) -> None:
+        self._note("all_to_all", flat)
+
+    def shift(self, flat: Any, by: int, /) -> None:
+        self._note("shift", flat, by)
 
 
 def whole_batch(config: Config, step: int = 1) -> Batch:

@@ -9,17 +9,22 @@ paper, section 7, has the multiples of P: 2 for DDP and Stages I and II, 3 for S
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 
 from zerosim.collectives import ring, tree
 from zerosim.collectives.exact import EXPONENT_BYTES, LIMB_BYTES
-from zerosim.figures.flows import Flow, flow
+from zerosim.figures.flows import Flow, LoneRank, flow
 from zerosim.figures.resting import later_uses
+from zerosim.figures.shapes import TapeCall, expected
+from zerosim.instruments.observed import Observed
 from zerosim.models.units import Unit
 from zerosim.numerics.fixed_point import limbs
+from zerosim.payloads.extents import Extent
 from zerosim.sharding import Mesh, chunk_length, owned, padded
 from zerosim.training.config import Config
+from zerosim.training.groups import GroupOfRanks
 
 NORM_BYTES = np.dtype(np.float64).itemsize
 
@@ -148,9 +153,35 @@ def due(config: Config, rank: int, updates: int, hosts: Sequence[int] = ()) -> d
     `hosts` has the number of each rank's host; without it no bytes count as leaving a host.
     """
     found: dict[str, Due] = {}
-    for call in calls(config, rank, updates):
-        found[call.name] = found.get(call.name, Due()) + call.due(config, rank, hosts)
+    directions, place = config.directions, config.directions.place(rank)
+    mine = directions.data_rank(rank)
+    for call in calls(config, mine, updates):
+        due_here = call.due(config, mine, hosts[place :: directions.places])
+        found[call.name] = found.get(call.name, Due()) + due_here
+    for name, each in on_the_tape(config, rank, updates, hosts):
+        found[name] = found.get(name, Due()) + each
     return {name: each for name, each in found.items() if each.calls}
+
+
+def on_the_tape(config: Config, rank: int, updates: int, hosts: Sequence[int]) -> Iterator[tuple[str, Due]]:
+    """The traffic of each call of a collective on the tape, with the collective's name: those of the model's graph."""
+    directions, place = config.directions, config.directions.place(rank)
+    for call, times in expected(config, updates).tape_calls.items():
+        places = directions.group(call.direction, place)
+        sent = tape_flow(call, len(places), places.index(place))
+        away = sum(count for to, count in sent.to.items() if hosts and hosts[rank - place + places[to]] != hosts[rank])
+        yield f"{call.direction}_{call.collective}", Due(
+            1, sum(sent.to.values()), sent.received_bytes, sum(sent.messages.values()), away, max(sent.messages),
+        ).times(times)
+
+
+@lru_cache(maxsize=4096)
+def tape_flow(call: TapeCall, size: int, place: int) -> Flow:
+    """The messages of one rank in a call of a collective on the tape."""
+    comm = LoneRank(place, size)
+    group = GroupOfRanks(call.direction, Observed(comm))
+    getattr(group, call.collective)(Extent(call.elements, f"u{call.itemsize}"), *call.args)
+    return Flow(dict(comm.to), dict(comm.messages), comm.received_bytes)
 
 
 def gathered(config: Config) -> tuple[Unit, ...]:
@@ -183,7 +214,8 @@ def volume(config: Config) -> float:
     if ranks == 1 or steps == 0:
         return 0.0
     whole = sum(padded(unit.count, ranks) for unit in config.model.units) * config.precision.weights.itemsize
-    sent = sum(each.sent_bytes for rank in range(ranks) for each in due(config, rank, steps).values()) / ranks / steps
+    called = ((each, rank) for rank in range(ranks) for each in calls(config, rank, steps))
+    sent = sum(each.due(config, rank, ()).sent_bytes for each, rank in called) / ranks / steps
     return sent / (whole * (ranks - 1) / ranks)
 
 

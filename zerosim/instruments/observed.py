@@ -37,6 +37,7 @@ Rules and trade-offs:
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any, TypeVar
 
 import numpy.typing as npt
@@ -114,6 +115,15 @@ class Observed:
             tell(into, source, getattr(self._comm, "came_ns", 0))
         for tell in self._received:
             tell(into, source, reduce)
+
+    def around(self, comm: Communicator) -> "Observed":
+        """`comm`, some ranks of this communicator, with its instruments; they observe the messages here, not twice."""
+        if comm is self:
+            return self
+        found = copy(self)
+        found.rank, found.size, found._comm = comm.rank, comm.size, comm
+        found._sending = found._sent = found._receiving = found._came = found._received = ()
+        return found
 
     def named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """A wrapper of `function` that notifies the instruments when `name` began and ended.

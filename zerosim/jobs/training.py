@@ -25,6 +25,7 @@ from zerosim.teach.proofs.diagnosis import diagnosis
 from zerosim.teach.proofs.proof import prove
 from zerosim.teach.proofs.subject import Subject
 from zerosim.training.experiment import Experiment, prepare
+from zerosim.training.one_function import differences
 from zerosim.training.program import Progress
 from zerosim.verdict.judged_run import run_on
 from zerosim.verdict.outcome import Outcome
@@ -113,6 +114,10 @@ class TrainingJob:
         return document(outcome, described(world), command)
 
 
+MOST_SHOWN = 3
+"""The differences of a split model that are shown."""
+
+
 def training_job(scenario: Scenario, request: Request) -> TrainingJob:
     """The scenario ready to run, with its data loaded and its checkpoint found."""
     if request.every is not None and not scenario.checkpoint.folder:
@@ -122,6 +127,7 @@ def training_job(scenario: Scenario, request: Request) -> TrainingJob:
     if launched_rank() <= 0:
         refuse_wrong_stages(scenario)
         refuse_unproved(scenario)
+        refuse_split_otherwise(experiment)
     begun_before = restarts(resumes=request.resume is not None)
     scenario.faults_after(begun_before)
     return TrainingJob(scenario, experiment, keeping, request.weights, traced_steps(scenario, request), begun_before)
@@ -136,12 +142,23 @@ def refuse_wrong_stages(scenario: Scenario) -> None:
                                         ("parallel", "stages"))
 
 
+def refuse_split_otherwise(experiment: Experiment) -> None:
+    """Compare each split model with the model in one piece; raises `ScenarioError` with the first differences."""
+    for config in {each.model.task.parallel: each for each in experiment.rows if each.directions.places > 1}.values():
+        found = differences(config)
+        if found:
+            more = f" (and {len(found) - MOST_SHOWN} more)" if len(found) > MOST_SHOWN else ""
+            shown = "; ".join(map(str, found[:MOST_SHOWN]))
+            raise experiment.scenario.origin.error(
+                f"the split model of {config.name} is not the model in one piece: {shown}{more}", ("model", "kind"))
+
+
 def refuse_unproved(scenario: Scenario) -> None:
     """Prove each user's collective on the run's ranks; raises `ScenarioError` with rank, chunk and cause."""
-    ranks = scenario.world.ranks
     for kind in SERVING:
         for row in scenario.rows:
-            name, group = getattr(row.parallel, kind), row.parallel.group_of(ranks)
+            name, ranks = getattr(row.parallel, kind), row.ranks
+            group = row.parallel.group_of(ranks)
             if not isinstance(name, Named):
                 continue
             under_test = Subject(str(name), kind, name.part.function, "in place", declared=name.part)

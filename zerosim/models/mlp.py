@@ -4,7 +4,7 @@ Initial weights are PyTorch's default for Linear: uniform in ±1/√inputs, weig
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -12,21 +12,35 @@ from typing import Any
 from zerosim.autograd.graph import Variable, Weights
 from zerosim.autograd.operation import Operation
 from zerosim.autograd.operations.elementwise import ACTIVATIONS
-from zerosim.autograd.operations.linear import linear
+from zerosim.autograd.operations.linear import add_bias, linear
 from zerosim.autograd.operations.losses import LOSSES
+from zerosim.autograd.tape_collectives import Direction
 from zerosim.errors import ZerosimError
-from zerosim.models.parameters import Parameter, uniform
-from zerosim.models.units import Layer, Model, ModelKind, Task, grouped
+from zerosim.models.parameters import Cut, Parameter, uniform
+from zerosim.models.tensor_parallel import column_input, row_output
+from zerosim.models.units import IN_ONE_PIECE, Layer, Model, ModelKind, ModelParallel, Task, grouped
+
+Product = Callable[[Weights, Variable], Variable]
 
 
-def hidden(w: Weights, x: Variable, *, activation: Operation) -> Variable:
-    """y = f(x Wᵀ + b)."""
-    return activation(linear(x, w["weight"], w["bias"]))
-
-
-def last(w: Weights, x: Variable) -> Variable:
+def product(w: Weights, x: Variable) -> Variable:
     """y = x Wᵀ + b."""
     return linear(x, w["weight"], w["bias"])
+
+
+def column_parallel(w: Weights, x: Variable, *, parallel: ModelParallel) -> Variable:
+    """This rank's outputs of x Wᵀ + b."""
+    return linear(column_input(x, parallel), w["weight"], w["bias"])
+
+
+def row_parallel(w: Weights, x: Variable, *, parallel: ModelParallel) -> Variable:
+    """y = Σ x Wᵀ over the tensor ranks, each with a piece of the inputs, + b."""
+    return add_bias(row_output(linear(x, w["weight"]), parallel), w["bias"])
+
+
+def activated(w: Weights, x: Variable, *, product: Product, activation: Operation) -> Variable:
+    """y = f(x Wᵀ + b)."""
+    return activation(product(w, x))
 
 
 def mlp(
@@ -38,12 +52,14 @@ def mlp(
     *,
     groups: Sequence[Sequence[int]] | None = None,
     frozen: Collection[int] = (),
+    parallel: ModelParallel = IN_ONE_PIECE,
 ) -> Model:
     """A multi-layer perceptron of `len(hidden_widths) + 1` layers, each a unit unless `groups` is given.
 
     `activation` is a key of `ACTIVATIONS`, `loss` one of `LOSSES`. `groups` lists the layers of each unit; the layers
     in `frozen` keep their weights. Initial weights and biases are those of PyTorch's Linear: uniform from −1/√inputs
-    to 1/√inputs. Raises `ZerosimError` for a partly frozen unit.
+    to 1/√inputs. Tensor ranks cut layers in pairs: the outputs of the first, the inputs of the second; the last of an
+    odd number is whole. Raises `ZerosimError` for a partly frozen unit, and for widths that cannot be cut.
 
     >>> model = mlp(784, [1024, 1024, 1024], 10, "gelu", "cross_entropy")
     >>> [unit.name for unit in model.units], model.count
@@ -56,25 +72,46 @@ def mlp(
     widths = [inputs, *hidden_widths, outputs]
     if min(widths) < 1:
         raise ZerosimError(f"layer widths are {widths}; give every layer a width of at least 1")
-    functions = [partial(hidden, activation=ACTIVATIONS[activation])] * len(hidden_widths) + [last]
-    layers = [
-        Layer(f"layers.{number}", f"layers.{number}.", parameters(i, o), function)
-        for number, ((i, o), function) in enumerate(zip(pairwise(widths), functions, strict=True))
-    ]
-    return Model(grouped(layers, groups, frozen), Task(inputs, outputs, loss), f"{'-'.join(map(str, widths))} MLP")
+    wrong = problem(hidden_widths, parallel.tensor)
+    if wrong is not None:
+        raise ZerosimError(wrong[1])
+    last, tensor = len(hidden_widths), parallel.tensor
+    products: dict[int | None, Product] = {
+        None: product, 0: partial(column_parallel, parallel=parallel), 1: partial(row_parallel, parallel=parallel)}
+    within = {axis: partial(activated, product=each, activation=ACTIVATIONS[activation])
+              for axis, each in products.items()}
+    layers = []
+    for number, (i, o) in enumerate(pairwise(widths)):
+        axis = None if tensor.alone or (number == last and number % 2 == 0) else number % 2
+        function = products[axis] if number == last else within[axis]
+        layers.append(Layer(f"layers.{number}", f"layers.{number}.", parameters(i, o, tensor, axis), function))
+    task = Task(inputs, outputs, loss, parallel=parallel)
+    return Model(grouped(layers, groups, frozen), task, f"{'-'.join(map(str, widths))} MLP")
+
+
+def problem(hidden_widths: Sequence[int], tensor: Direction) -> tuple[str, str] | None:
+    """The key of a width that the tensor ranks cannot cut, and why; None if they can cut all."""
+    for width in hidden_widths[::2]:
+        if width % tensor.size:
+            return "hidden", f"{tensor.size} tensor ranks must divide the width {width} between two cut layers"
+    return None
 
 
 def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Model:
     """A multi-layer perceptron with a scenario's `settings`; the task gives the first and the last width."""
     return mlp(
-        task.inputs, settings.hidden, task.outputs, settings.activation, task.loss, groups=groups, frozen=frozen
+        task.inputs, settings.hidden, task.outputs, settings.activation, task.loss, groups=groups, frozen=frozen,
+        parallel=task.parallel,
     )
 
 
-def parameters(inputs: int, outputs: int) -> tuple[Parameter, Parameter]:
-    """The weight and the bias of one layer."""
-    bound = uniform(1.0 / math.sqrt(inputs))
-    return Parameter("weight", (outputs, inputs), bound), Parameter("bias", (outputs,), bound, decays=False)
+def parameters(inputs: int, outputs: int, tensor: Direction, axis: int | None) -> tuple[Parameter, Parameter]:
+    """The weight and the bias of one layer, of which each tensor rank has a piece along `axis`, if that is given."""
+    bound, cut = uniform(1.0 / math.sqrt(inputs)), None if axis is None else Cut(tensor, axis)
+    shape = [outputs, inputs] if axis is None else [*(
+        tensor.of(length) if at == axis else length for at, length in enumerate((outputs, inputs)))]
+    return (Parameter("weight", tuple(shape), bound, cut=cut),
+            Parameter("bias", (shape[0],), bound, decays=False, cut=cut if axis == 0 else None))
 
 
 def check_known(what: str, name: str, known: Collection[str]) -> None:
@@ -83,4 +120,5 @@ def check_known(what: str, name: str, known: Collection[str]) -> None:
 
 
 KIND = ModelKind(
-    "mlp", own_keys=("hidden", "activation"), for_task=for_task, layer_count=lambda settings: len(settings.hidden) + 1)
+    "mlp", own_keys=("hidden", "activation"), for_task=for_task, layer_count=lambda settings: len(settings.hidden) + 1,
+    problem=lambda settings, task: problem(settings.hidden, task.parallel.tensor))

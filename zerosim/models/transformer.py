@@ -18,11 +18,12 @@ from zerosim.autograd.operations.attention import causal_attention, causal_self_
 from zerosim.autograd.operations.dropout import dropout
 from zerosim.autograd.operations.elementwise import gelu, silu
 from zerosim.autograd.operations.embedding import embedding, positions
-from zerosim.autograd.operations.linear import affine, linear
+from zerosim.autograd.operations.linear import add_bias, affine, linear
 from zerosim.autograd.operations.normalization import layer_norm, rms_norm
 from zerosim.errors import ZerosimError
-from zerosim.models.parameters import Parameter, constant, normal
-from zerosim.models.units import Layer, Model, ModelKind, Task, grouped
+from zerosim.models.parameters import Cut, Parameter, constant, normal
+from zerosim.models.tensor_parallel import column_input, from_pieces, of_pieces, row_output, to_pieces
+from zerosim.models.units import IN_ONE_PIECE, Layer, Model, ModelKind, ModelParallel, Task, grouped
 
 
 @dataclass(frozen=True)
@@ -39,50 +40,73 @@ class TransformerShape:
     sequence: int
     tied_embeddings: bool
     dropout: float = 0.0
+    parallel: ModelParallel = IN_ONE_PIECE
 
     @property
     def head_size(self) -> int:
         return self.width // self.heads
 
+    @property
+    def cut(self) -> list[tuple[str, int, int]]:
+        """The keys of the sizes that are cut, with the size and the number of pieces."""
+        found, tensor = ("heads", "key_value_heads", "inner"), self.parallel.tensor.size
+        pieces = [(key, getattr(self, key), tensor) for key in found]
+        return [*pieces, ("sequence", self.sequence, tensor if self.parallel.sequence else 1)]
+
 
 def gpt2_embedding(w: Weights, tokens: Variable, s: TransformerShape) -> Variable:
-    return dropped(positions(embedding(tokens, w["wte.weight"]), w["wpe.weight"]), s)
+    x = dropped(positions(embedding(tokens, w["wte.weight"]), w["wpe.weight"]), s)
+    return to_pieces(x, s.parallel)
+
+
+def gpt2_norm(w: Weights, x: Variable, name: str, s: TransformerShape) -> Variable:
+    weight, bias = (of_pieces(w[f"{name}.{each}"], s.parallel) for each in ("weight", "bias"))
+    return column_input(layer_norm(x, weight, bias), s.parallel)
+
+
+def gpt2_projection(w: Weights, x: Variable, name: str, s: TransformerShape) -> Variable:
+    weight, bias = w[f"{name}.weight"], w[f"{name}.bias"]
+    if s.parallel.tensor.alone:
+        return dropped(affine(x, weight, bias), s)
+    return add_bias(row_output(affine(x, weight), s.parallel), of_pieces(bias, s.parallel))
 
 
 def gpt2_block(w: Weights, x: Variable, s: TransformerShape) -> Variable:
-    h = layer_norm(x, w["ln_1.weight"], w["ln_1.bias"])
-    h = affine(h, w["attn.c_attn.weight"], w["attn.c_attn.bias"])
-    h = causal_self_attention(h, heads=s.heads)
-    x = x + dropped(affine(h, w["attn.c_proj.weight"], w["attn.c_proj.bias"]), s)
+    h = affine(gpt2_norm(w, x, "ln_1", s), w["attn.c_attn.weight"], w["attn.c_attn.bias"])
+    h = causal_self_attention(h, heads=s.parallel.tensor.of(s.heads))
+    x = x + gpt2_projection(w, h, "attn.c_proj", s)
 
-    h = layer_norm(x, w["ln_2.weight"], w["ln_2.bias"])
-    h = gelu(affine(h, w["mlp.c_fc.weight"], w["mlp.c_fc.bias"]))
-    return x + dropped(affine(h, w["mlp.c_proj.weight"], w["mlp.c_proj.bias"]), s)
+    h = gelu(affine(gpt2_norm(w, x, "ln_2", s), w["mlp.c_fc.weight"], w["mlp.c_fc.bias"]))
+    return x + gpt2_projection(w, h, "mlp.c_proj", s)
 
 
 def gpt2_head(w: Weights, x: Variable, s: TransformerShape) -> Variable:
-    x = layer_norm(x, w["ln_f.weight"], w["ln_f.bias"])
+    x = layer_norm(from_pieces(x, s.parallel), w["ln_f.weight"], w["ln_f.bias"])
     return linear(x, w["wte.weight" if s.tied_embeddings else "lm_head.weight"])
 
 
 def llama_embedding(w: Weights, tokens: Variable, s: TransformerShape) -> Variable:
-    return dropped(embedding(tokens, w["model.embed_tokens.weight"]), s)
+    return to_pieces(dropped(embedding(tokens, w["model.embed_tokens.weight"]), s), s.parallel)
+
+
+def llama_norm(w: Weights, x: Variable, name: str, s: TransformerShape) -> Variable:
+    return column_input(rms_norm(x, of_pieces(w[name], s.parallel)), s.parallel)
 
 
 def llama_block(w: Weights, x: Variable, s: TransformerShape) -> Variable:
-    h = rms_norm(x, w["input_layernorm.weight"])
+    h, tensor = llama_norm(w, x, "input_layernorm.weight", s), s.parallel.tensor
     q, k, v = (linear(h, w[f"self_attn.{each}_proj.weight"]) for each in "qkv")
     q, k = (rotary(each, size=s.head_size, base=10000.0) for each in (q, k))
-    h = causal_attention(q, k, v, heads=s.heads, key_value_heads=s.key_value_heads)
-    x = x + dropped(linear(h, w["self_attn.o_proj.weight"]), s)
+    h = causal_attention(q, k, v, heads=tensor.of(s.heads), key_value_heads=tensor.of(s.key_value_heads))
+    x = x + dropped(row_output(linear(h, w["self_attn.o_proj.weight"]), s.parallel), s)
 
-    h = rms_norm(x, w["post_attention_layernorm.weight"])
+    h = llama_norm(w, x, "post_attention_layernorm.weight", s)
     h = silu(linear(h, w["mlp.gate_proj.weight"])) * linear(h, w["mlp.up_proj.weight"])
-    return x + dropped(linear(h, w["mlp.down_proj.weight"]), s)
+    return x + dropped(row_output(linear(h, w["mlp.down_proj.weight"]), s.parallel), s)
 
 
 def llama_head(w: Weights, x: Variable, s: TransformerShape) -> Variable:
-    x = rms_norm(x, w["model.norm.weight"])
+    x = rms_norm(from_pieces(x, s.parallel), w["model.norm.weight"])
     return linear(x, w["model.embed_tokens.weight" if s.tied_embeddings else "lm_head.weight"])
 
 
@@ -117,16 +141,16 @@ def transformer(
     layers = parts(s)
     units = grouped(layers, groups, frozen)
     words = f"{TITLES[s.family]} of {s.layers} blocks, width {s.width}, {s.heads} heads"
-    return Model(units, Task(s.sequence, s.vocabulary, "cross_entropy", tokens=True), words)
+    return Model(units, Task(s.sequence, s.vocabulary, "cross_entropy", tokens=True, parallel=s.parallel), words)
 
 
 def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Model:
     """A transformer with a scenario's `settings`; vocabulary and sequence are by default those of the data."""
-    return transformer(shape_of(settings, task.inputs, task.outputs), groups=groups, frozen=frozen)
+    return transformer(shape_of(settings, task), groups=groups, frozen=frozen)
 
 
-def shape_of(settings: Any, sequence: int, vocabulary: int) -> TransformerShape:
-    """The shape of a transformer with a scenario's [model], for data with this sequence length and vocabulary."""
+def shape_of(settings: Any, task: Task) -> TransformerShape:
+    """The shape of a transformer with a scenario's [model], for a task's sequence length and vocabulary."""
     width = settings.width
     return TransformerShape(
         family=settings.architecture,
@@ -135,10 +159,11 @@ def shape_of(settings: Any, sequence: int, vocabulary: int) -> TransformerShape:
         heads=settings.heads,
         key_value_heads=settings.key_value_heads or settings.heads,
         inner=settings.inner or (4 * width if settings.architecture == "gpt2" else -(-8 * width // 3)),
-        vocabulary=settings.vocabulary or vocabulary,
-        sequence=settings.sequence or sequence,
+        vocabulary=settings.vocabulary or task.outputs,
+        sequence=settings.sequence or task.inputs,
         tied_embeddings=settings.tied_embeddings,
         dropout=settings.dropout,
+        parallel=task.parallel,
     )
 
 
@@ -148,6 +173,11 @@ def problem(s: TransformerShape) -> tuple[str, str] | None:
         return "heads", f"{s.heads} heads must divide a width of {s.width}"
     if s.heads % s.key_value_heads:
         return "key_value_heads", f"{s.key_value_heads} heads of keys and values must divide {s.heads} heads"
+    for key, count, size in s.cut:
+        if count % size:
+            return key, f"{size} tensor ranks must divide {key} = {count}"
+    if s.parallel.tensor.size > 1 and s.dropout:
+        return "dropout", "dropout is drawn for whole arrays, and tensor ranks have pieces of them; set it to 0"
     if s.family == "llama" and s.head_size % 2:
         return "heads", f"rotary positions need an even head size, found {s.head_size}; give it an even number"
     if s.family == "gpt2" and s.key_value_heads != s.heads:
@@ -158,20 +188,24 @@ def problem(s: TransformerShape) -> tuple[str, str] | None:
 def gpt2(s: TransformerShape) -> list[Layer]:
     """GPT-2's layers; its matrices are stored inputs × outputs."""
     d, compute, begins, ends = s.width, partial(gpt2_block, s=s), normal(0.02), normal(0.02 / math.sqrt(2 * s.layers))
+    tensor = s.parallel.tensor
 
-    def matrix(name: str, inputs: int, outputs: int, residual: bool = False) -> list[Parameter]:
-        return [
-            Parameter(f"{name}.weight", (inputs, outputs), ends if residual else begins),
-            Parameter(f"{name}.bias", (outputs,), constant(0.0), decays=False),
-        ]
+    def column(name: str, outputs: int, blocks: int = 1) -> list[Parameter]:
+        mine, (of_weight, of_bias) = tensor.of(outputs), (Cut(tensor, axis, blocks) for axis in (1, 0))
+        return [Parameter(f"{name}.weight", (d, mine), begins, cut=of_weight),
+                Parameter(f"{name}.bias", (mine,), constant(0.0), decays=False, cut=of_bias)]
+
+    def row(name: str, inputs: int) -> list[Parameter]:
+        return [Parameter(f"{name}.weight", (tensor.of(inputs), d), ends, cut=Cut(tensor, 0)),
+                Parameter(f"{name}.bias", (d,), constant(0.0), decays=False)]
 
     def norm(name: str) -> list[Parameter]:
         shift = Parameter(f"{name}.bias", (d,), constant(0.0), decays=False)
         return [Parameter(f"{name}.weight", (d,), constant(1.0), decays=False), shift]
 
     block = (
-        *norm("ln_1"), *matrix("attn.c_attn", d, 3 * d), *matrix("attn.c_proj", d, d, residual=True),
-        *norm("ln_2"), *matrix("mlp.c_fc", d, s.inner), *matrix("mlp.c_proj", s.inner, d, residual=True),
+        *norm("ln_1"), *column("attn.c_attn", 3 * d, blocks=3), *row("attn.c_proj", d),
+        *norm("ln_2"), *column("mlp.c_fc", s.inner), *row("mlp.c_proj", s.inner),
     )
     tables = (
         Parameter("wte.weight", (s.vocabulary, d), begins), Parameter("wpe.weight", (s.sequence, d), normal(0.01)),
@@ -187,14 +221,18 @@ def gpt2(s: TransformerShape) -> list[Layer]:
 def llama(s: TransformerShape) -> list[Layer]:
     """Llama's layers; its matrices are stored outputs × inputs, without biases."""
     d, keys, begins, ones = s.width, s.key_value_heads * s.head_size, normal(0.02), constant(1.0)
-    compute = partial(llama_block, s=s)
-    sizes = {
-        "self_attn.q_proj": (d, d), "self_attn.k_proj": (keys, d), "self_attn.v_proj": (keys, d),
-        "self_attn.o_proj": (d, d), "mlp.gate_proj": (s.inner, d), "mlp.up_proj": (s.inner, d),
-        "mlp.down_proj": (d, s.inner),
-    }
+    compute, tensor = partial(llama_block, s=s), s.parallel.tensor
+
+    def column(name: str, outputs: int) -> Parameter:
+        return Parameter(f"{name}.weight", (tensor.of(outputs), d), begins, cut=Cut(tensor, 0))
+
+    def row(name: str, inputs: int) -> Parameter:
+        return Parameter(f"{name}.weight", (d, tensor.of(inputs)), begins, cut=Cut(tensor, 1))
+
     block = (
-        *(Parameter(f"{name}.weight", size, begins) for name, size in sizes.items()),
+        column("self_attn.q_proj", d), column("self_attn.k_proj", keys), column("self_attn.v_proj", keys),
+        row("self_attn.o_proj", d), column("mlp.gate_proj", s.inner), column("mlp.up_proj", s.inner),
+        row("mlp.down_proj", s.inner),
         Parameter("input_layernorm.weight", (d,), ones, decays=False),
         Parameter("post_attention_layernorm.weight", (d,), ones, decays=False),
     )
@@ -226,6 +264,6 @@ KIND = ModelKind(
     layer_count=lambda settings: settings.layers + 2,
     tied=lambda settings: bool(settings.tied_embeddings),
     reads_tokens=True,
-    problem=lambda settings, inputs, outputs: problem(shape_of(settings, inputs, outputs)),
+    problem=lambda settings, task: problem(shape_of(settings, task)),
     attention=lambda settings: int(settings.layers * settings.width),
 )

@@ -28,8 +28,9 @@ import numpy as np
 from zerosim.allocation import Array
 from zerosim.autograd.graph import Compute, Graph, GraphPlan
 from zerosim.autograd.operation import Shape
+from zerosim.autograd.tape_collectives import Direction
 from zerosim.errors import ZerosimError
-from zerosim.models.parameters import Parameter
+from zerosim.models.parameters import ORIGIN, Coordinates, Parameter
 from zerosim.parts.loading import Declared
 
 
@@ -239,10 +240,11 @@ class Unit:
         """Each parameter as a shaped view into `flat`, by its number in the unit."""
         return ParameterViews(self.places, flat)
 
-    def initial(self, seed: int) -> Array:
-        """The initial weights: float32, flat, `count` elements.
+    def initial(self, seed: int, coordinates: Coordinates = ORIGIN) -> Array:
+        """The initial weights of a place: float32, flat, `count` elements.
 
-        Each layer has a separate random stream, so any rank can draw any layer, in any grouping.
+        Each layer has a separate random stream, so any rank can draw any layer, in any grouping. A cut parameter is
+        drawn whole, so the pieces of all places are those of the model in one piece.
 
         >>> from zerosim.models.mlp import mlp
         >>> first = mlp(4, [], 8, "relu", "cross_entropy").units[0].initial(seed=0)
@@ -254,7 +256,7 @@ class Unit:
             random = np.random.default_rng([seed, number])
             start, _ = self.bounds(number)
             for parameter in layer.parameters:
-                parameter.initial(random, flat[start : start + parameter.count])
+                parameter.begin(random, flat[start : start + parameter.count], coordinates)
                 start += parameter.count
         return flat
 
@@ -272,12 +274,27 @@ class ModelKind(Declared):
     tied: Callable[[Any], bool] = lambda settings: False
     """Whether the first and the last layer share weights, and so a unit."""
     reads_tokens: bool = False
-    problem: Callable[[Any, int, int], tuple[str, str] | None] = lambda settings, inputs, outputs: None
-    """`problem(settings, inputs, outputs)` returns the key of a size that does not fit, and why."""
+    problem: Callable[[Any, "Task"], tuple[str, str] | None] = lambda settings, task: None
+    """`problem(settings, task)` returns the key of a size that does not fit, and why."""
     keys: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """The keys that are not fields of [model], with their defaults; their values are in `settings.own`."""
     attention: Callable[[Any], int] = lambda settings: 0
     """`attention(settings)` returns layers · width of attention, which the MFU counts beside the parameters."""
+
+
+@dataclass(frozen=True)
+class ModelParallel:
+    """The directions of the mesh over which ranks share a micro-batch, for a model's code."""
+
+    tensor: Direction = Direction("tensor")
+    context: Direction = Direction("context")
+    expert: Direction = Direction("expert")
+    sequence: bool = False
+    """Whether the tensor ranks have a piece of the sequence each, where they would compute the same."""
+
+
+IN_ONE_PIECE = ModelParallel()
+"""No ranks share a micro-batch."""
 
 
 @dataclass(frozen=True)
@@ -291,6 +308,7 @@ class Task:
     loss: str
     tokens: bool = False
     """Whether samples are sequences of tokens."""
+    parallel: ModelParallel = IN_ONE_PIECE
 
 
 @dataclass(frozen=True, eq=False)

@@ -220,7 +220,8 @@ def task_in_words(scenario: Scenario) -> Task | None:
     kind = MODELS[model.kind]
     if not (kind.reads_tokens and model.vocabulary and model.sequence):
         return None
-    wrong = kind.problem(model, model.sequence, model.vocabulary)
+    task = Task(model.sequence, model.vocabulary, "cross_entropy", tokens=True)
+    wrong = kind.problem(model, task)
     if wrong is not None:
         raise scenario.origin.error(f"model.{wrong[0]}: {wrong[1]}", ("model", wrong[0]), ("model", "width"))
-    return Task(model.sequence, model.vocabulary, "cross_entropy", tokens=True)
+    return task

@@ -4,30 +4,32 @@ from collections.abc import Sequence
 
 from zerosim.errors import ScenarioError
 from zerosim.scenario.origin import Origin
-from zerosim.scenario.sections import Parallel, WorldKeys
+from zerosim.scenario.sections import Parallel
 
 ALL_AT_ONCE = ("exact", "two_level", "two_hop")
 ON_HOSTS = ("two_level", "two_hop")
 """The orders without groups of ranks, or with groups of their own."""
 
 
-def check_groups(parallel: Parallel, world: WorldKeys, other_ranks: Sequence[int], origin: Origin) -> None:
+def check_groups(
+    parallel: Parallel, ranks: int, per_host: int, other_ranks: Sequence[int], origin: Origin
+) -> None:
     """Raises `ScenarioError` if groups do not divide the ranks, or two keys contradict each other.
 
-    `other_ranks` are the numbers of ranks that the scenario is run on besides `world.ranks`.
+    `other_ranks` are the numbers of ranks that the scenario is run on besides `ranks`.
     """
     otherwise = {"shard_ranks": "for one group of all ranks", "replicas": "for as many as shard_ranks makes",
                  "secondary_ranks": "for no second copy"}
     for key, instead in otherwise.items():
-        check_divides(key, getattr(parallel, key), (world.ranks, *other_ranks), instead, origin)
-    check_product(parallel, (world.ranks, *other_ranks), origin)
-    grouped = parallel.group_of(world.ranks) != world.ranks
+        check_divides(key, getattr(parallel, key), (ranks, *other_ranks), instead, origin)
+    check_product(parallel, (ranks, *other_ranks), origin)
+    grouped = parallel.group_of(ranks) != ranks
     key = "shard_ranks" if parallel.shard_ranks else "replicas"
     group = f"{key} = {getattr(parallel, key)}"
     if parallel.secondary_ranks:
         if grouped:
             raise no_copy(f"of weights that all ranks share, but {group} makes groups", key, origin)
-        check_second_copy(parallel, world.ranks_per_host, origin)
+        check_second_copy(parallel, per_host, origin)
     if grouped and parallel.order in ALL_AT_ONCE:
         raise origin.error(
             f"parallel.{group} makes several groups, but order {parallel.order} adds all ranks at once; set order to "

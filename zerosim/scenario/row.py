@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from zerosim.scenario.sections import ModelKeys, Parallel, Train
+from zerosim.sharding import Directions
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,9 @@ class Row:
     stage: str
     """A key of the table of stages."""
     ranks: int
+    """The number of ranks with micro-batches of their own."""
+    directions: Directions
+    """The ranks that share each of these micro-batches."""
     ranks_per_host: int
     """The number of ranks on a host; 0: that of the real hosts."""
     short_gather_bytes: int

@@ -15,6 +15,7 @@ from zerosim.errors import ScenarioError
 from zerosim.models import MODELS
 from zerosim.parts import Named
 from zerosim.scenario.collective import CollectiveScenario
+from zerosim.scenario.directions import check_directions
 from zerosim.scenario.dtypes import check_dtypes
 from zerosim.scenario.fault import Fault
 from zerosim.scenario.fields import choice, section, sections, text
@@ -75,13 +76,16 @@ class Scenario:
     def __post_init__(self) -> None:
         self._check_kind()
         self._check_variants()
-        self._check_blocks()
+        for parallel in [variant.applied(self.parallel) for variant in self.variant] or [self.parallel]:
+            check_directions(parallel, self.world, self.train, self.check, self.checkpoint, self.origin)
+            self._check_blocks(parallel)
+            self._check_tree(parallel)
         self._check_other_ranks()
-        self._check_tree()
         self._check_hosts()
         for parallel in (self.parallel, *(variant.applied(self.parallel) for variant in self.variant)):
-            check_groups(parallel, self.world, self.check.same_bits_on, self.origin)
-            check_dtypes(parallel, self.train, self.world.ranks, self.origin)
+            ranks = self.world.ranks // parallel.directions.places
+            check_groups(parallel, ranks, self.world.ranks_per_host, self.check.same_bits_on, self.origin)
+            check_dtypes(parallel, self.train, ranks, self.origin)
             self._check_parts(parallel)
             self._check_layers(parallel)
             self._check_buckets(parallel)
@@ -138,13 +142,15 @@ class Scenario:
                     f"{variant.stage}: {why}; leave it out, or name another stage",
                     ("variant", index, key), ("variant", index), at="key")
 
-    def _check_blocks(self) -> None:
-        ranks, micro_batches = self.world.ranks, self.train.micro_batches
+    def _check_blocks(self, parallel: Parallel) -> None:
+        places, micro_batches = parallel.directions.places, self.train.micro_batches
+        ranks = self.world.ranks // places
         if micro_batches % ranks:
             below = micro_batches // ranks * ranks
             nearest = f"{below} or {below + ranks}" if below else f"{ranks}"
+            shared = f" / {places} that share each" if places > 1 else ""
             raise self.origin.error(
-                f"train.micro_batches must be a multiple of world.ranks = {ranks}, found {micro_batches}; "
+                f"train.micro_batches must be a multiple of world.ranks{shared} = {ranks}, found {micro_batches}; "
                 f"set it to {nearest}, or world.ranks to a divisor of {micro_batches}",
                 ("train", "micro_batches"), ("world", "ranks"),
             )
@@ -163,12 +169,13 @@ class Scenario:
                     f"to the largest", at,
                 )
 
-    def _check_tree(self) -> None:
-        numbers = [self.world.ranks, self.train.micro_batches, *self.check.same_bits_on]
-        if self.parallel.order == "tree" and any(number.bit_count() != 1 for number in numbers):
+    def _check_tree(self, parallel: Parallel) -> None:
+        ranks = self.world.ranks // parallel.directions.places
+        numbers = [ranks, self.train.micro_batches, *self.check.same_bits_on]
+        if parallel.order == "tree" and any(number.bit_count() != 1 for number in numbers):
             raise self.origin.error(
                 "parallel.order tree needs powers of two for world.ranks and train.micro_batches, found "
-                f"{self.world.ranks} and {self.train.micro_batches}; set them so, or parallel.order to exact",
+                f"{ranks} and {self.train.micro_batches}; set them so, or parallel.order to exact",
                 ("parallel", "order"), ("world", "ranks"), ("train", "micro_batches"),
             )
 
@@ -220,23 +227,25 @@ class Scenario:
             )
 
     def _check_buckets(self, parallel: Parallel) -> None:
-        least = self.world.ranks * WIDEST_BYTES
+        ranks = self.world.ranks // parallel.directions.places
+        least = ranks * WIDEST_BYTES
         if parallel.bucket_mb and parallel.bucket_bytes < least:
             raise self.origin.error(
-                f"parallel.bucket_mb must be 0, or hold an element for each of {self.world.ranks} ranks, "
+                f"parallel.bucket_mb must be 0, or hold an element for each of {ranks} ranks, "
                 f"{least} bytes = {least / MEGABYTE:g}, found {parallel.bucket_mb:g}",
                 ("parallel", "bucket_mb"), ("world", "ranks"),
             )
 
     def _check_serving(self, parallel: Parallel) -> None:
         """Check that the named algorithms support a group, a sum the replicas too, and declare an order."""
-        ranks = parallel.group_of(self.world.ranks)
+        data_ranks = self.world.ranks // parallel.directions.places
+        ranks = parallel.group_of(data_ranks)
         for kind in SERVING:
             name = getattr(parallel, kind)
             if not name:
                 continue
             algorithm = SERVING[kind][name]
-            for count in (ranks, self.world.ranks // ranks) if kind == "reduce_scatter" else (ranks,):
+            for count in (ranks, data_ranks // ranks) if kind == "reduce_scatter" else (ranks,):
                 if not algorithm.serves(count):
                     raise self.origin.error(
                         f"parallel.{kind} {name} serves {algorithm.limit}, not {count}; use another algorithm or "
@@ -348,8 +357,9 @@ class Scenario:
             reference=self.check.reference,
         )
         return Row(
-            name, stage, self.world.ranks, self.world.ranks_per_host, round(1000 * self.cluster.short_gather_kb),
-            self.world.memory_limit_mb, self.model, self.train, parallel, self._layers(parallel), claims,
+            name, stage, self.world.ranks // parallel.directions.places, parallel.directions, self.world.ranks_per_host,
+            round(1000 * self.cluster.short_gather_kb), self.world.memory_limit_mb, self.model, self.train, parallel,
+            self._layers(parallel), claims,
         )
 
     def _layers(self, parallel: Parallel) -> tuple[tuple[int, ...], ...]:

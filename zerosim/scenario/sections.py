@@ -38,6 +38,7 @@ from zerosim.scenario.fields import (
     word_or_number,
 )
 from zerosim.scenario.parts import PartOf, own_keys, part_of, parts_of, settle, source_of
+from zerosim.sharding import Directions
 from zerosim.stages import STAGES
 from zerosim.stages.own import as_stage
 from zerosim.stages.publishing import PUBLISHING
@@ -198,6 +199,14 @@ class Parallel:
     secondary_ranks: int = integer(0, at_least=0)
     """The number of neighbouring ranks that share a second copy of Stage III's weights, from which backward gathers. 0:
     none."""
+    tensor_ranks: int = integer(1, at_least=1, at_most=MOST_RANKS)
+    """The number of neighbouring ranks that share a micro-batch, each with a piece of every matrix: Megatron's TP."""
+    context_ranks: int = integer(1, at_least=1, at_most=MOST_RANKS)
+    """The number of ranks that share a micro-batch, each with a piece of every sequence."""
+    expert_ranks: int = integer(1, at_least=1, at_most=MOST_RANKS)
+    """The number of ranks that share a micro-batch, each with some of the experts."""
+    sequence_parallel: bool = switch(False)
+    """Whether tensor ranks have a piece of the sequence each where they would all compute the same."""
     accumulation: str = choice("boundary", ACCUMULATIONS)
     accumulate_dtype: str = choice("weights", DTYPES)
     param_dtype: str = choice("weights", WIRES)
@@ -250,6 +259,11 @@ class Parallel:
     @property
     def bucket_bytes(self) -> int:
         return round(self.bucket_mb * MEGABYTE)
+
+    @property
+    def directions(self) -> Directions:
+        """The ranks that share a micro-batch."""
+        return Directions.named(vars(self))
 
     def group_of(self, ranks: int) -> int:
         """The ranks among `ranks` that share one copy of the sharded states.

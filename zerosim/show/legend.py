@@ -69,6 +69,8 @@ def meaning_of_sent(run: RunDocument) -> str:
     """The volume of each stage as a multiple of one all-gather of all weights."""
     if run.ranks == 1:
         return "one rank sends nothing"
+    if run.splits_models:
+        return "bytes per rank and step, those of the model's own collectives included"
     unit, rows = unit_of(run.rows), run.rows
     once = run.gathering_bytes
     evenly = all(len({rank["sent_bytes"] for rank in row.found["traffic"]}) == 1 for row in rows)

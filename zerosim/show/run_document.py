@@ -15,6 +15,7 @@ from zerosim.errors import UsageError
 from zerosim.instruments.memory import MEMORY_KINDS
 from zerosim.instruments.trace import Trace
 from zerosim.numerics.precisions import PRECISIONS, Precision
+from zerosim.sharding import Directions
 from zerosim.show.document import SCHEMA, rank_memory, read_trace
 from zerosim.show.page.markup import printable
 from zerosim.show.trace_events import message_ends
@@ -255,8 +256,13 @@ class RunDocument:
 
     def sharding_ranks(self, stage: str) -> list[int]:
         """The numbers of ranks over which the rows of a stage shard, ascending."""
-        return sorted({each.get("shard_ranks") or self.ranks // max(each.get("replicas") or 1, 1)
-                       for each in self.declared if each["stage"] == stage})
+        rows = [(each, self.ranks // Directions.named(each).places) for each in self.declared if each["stage"] == stage]
+        return sorted({each.get("shard_ranks") or ranks // max(each.get("replicas") or 1, 1) for each, ranks in rows})
+
+    @property
+    def splits_models(self) -> bool:
+        """Whether ranks share micro-batches in some row."""
+        return any(Directions.named(each).places > 1 for each in self.declared)
 
     @property
     def precision(self) -> Precision:

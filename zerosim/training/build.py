@@ -9,6 +9,7 @@ import numpy as np
 from zerosim.allocation import Allocator, Array
 from zerosim.autograd.player import Perform, Player, Players, perform
 from zerosim.autograd.tape import Tape
+from zerosim.autograd.tape_collectives import ALONE, TapeGroups, over
 from zerosim.collectives import ring, tree
 from zerosim.collectives.narrow import OnNarrowWires, WithErrorFeedback
 from zerosim.comm import Communicator
@@ -17,6 +18,7 @@ from zerosim.instruments.trace import WAIT
 from zerosim.models.units import Unit
 from zerosim.numerics import draws
 from zerosim.optim.update import WeightUpdates
+from zerosim.places import side_by_side
 from zerosim.reference import Arithmetic, Reference, Snapshot
 from zerosim.stages.accumulating import ACCUMULATION
 from zerosim.stages.adding import add_replicas, widening
@@ -55,18 +57,18 @@ from zerosim.training.offload import shelf
 from zerosim.training.tiers import Tiers
 
 
-def initial_weights(config: Config) -> Initial:
-    """The function that returns a unit's first weights in float32, from the seed or a file."""
-    file = config.initial
+def initial_weights(config: Config, place: int = 0) -> Initial:
+    """The function that returns a unit's first weights on a place in float32, from the seed or a file."""
+    file, coordinates = config.initial, config.directions.coordinates(place)
 
     def drawn(unit: Unit) -> Array:
-        return unit.initial(config.row.train.seed)
+        return unit.initial(config.row.train.seed, coordinates)
 
     def read(unit: Unit) -> Array:
         assert file is not None
         flat = np.empty(unit.count, config.precision.state)
-        for name, view in unit.views(flat).items():
-            view[...] = file.read(name)
+        for each, view in zip(unit.places, unit.views(flat).values(), strict=True):
+            view[...] = each.parameter.piece(file.read(each.name), coordinates)
         return flat
 
     return drawn if file is None else read
@@ -75,11 +77,13 @@ def initial_weights(config: Config) -> Initial:
 def replica(
     config: Config, comm: Observed, allocate: Allocator, second_channel: Communicator | None = None,
     perform: Perform = perform, players: Players = Player, tiers: FarMemory | None = None,
+    groups: TapeGroups = ALONE,
 ) -> Replica:
     """One rank's replica, without states yet; the instruments of `comm` observe its collectives and computations.
 
     Prefetches and overlapped reductions use `second_channel`, if there is one. `perform` runs the operations of the
-    tape, and `players` runs its segments. `tiers` has the memory beside the device's.
+    tape, and `players` runs its segments. `tiers` has the memory beside the device's. The tape's collectives run over
+    `groups`.
     """
     beside = observed(Beside(comm, second_channel), comm.instruments, wait=WAIT)
     addition = config.addition
@@ -99,7 +103,7 @@ def replica(
         tape=observed(
             Tape(
                 allocate, accumulate, config.model.lowest_trained, draw, config.recomputed, shelf(config, allocate),
-                perform, players, config.outputs, config.row.parallel.recompute_keeps,
+                over(groups, perform), players, config.outputs, config.row.parallel.recompute_keeps,
                 config.policy,
             ),
             comm.instruments, forward="forward", loss="loss", backward="backward",
@@ -225,11 +229,12 @@ def gathering(config: Config, beside: Beside, wire: WireFormat | None = None) ->
     return WhenUsed(fill) if config.row.parallel.reshard_after_forward else KeptUntilBackward(fill)
 
 
-def reference(config: Config) -> Reference:
-    """The reference of a row: its training in one process."""
+def reference(config: Config, place: int = 0, groups: TapeGroups = ALONE) -> Reference:
+    """The reference of a row: the training of one place in one process."""
     return Reference(
         model=config.model,
-        initial=initial_weights(config),
+        groups=groups,
+        initial=initial_weights(config, place),
         rule=config.rule,
         scaling=config.scaling,
         draw=partial(draws.uniform, config.row.train.seed),
@@ -252,14 +257,25 @@ def reference(config: Config) -> Reference:
     )
 
 
-def alone(batches: Batches) -> Iterator[tuple[Config, Snapshot]]:
-    """The snapshots before the first step and after each step, each with the config of its leg.
+def alone(batches: Batches) -> Iterator[tuple[Config, tuple[Snapshot, ...]]]:
+    """The snapshots of all places before the first step and after each step, with the config of their leg.
 
     At the boundary of two legs there are two snapshots of the same step, in the units and chunks of each leg.
     """
+    directions = batches.config.directions
+    if directions.places == 1:
+        for leg, snapshot in place_alone(batches, 0, ALONE):
+            yield leg, (snapshot,)
+        return
+    for found in side_by_side(directions, partial(place_alone, batches)):
+        yield found[0][0], tuple(snapshot for _, snapshot in found)
+
+
+def place_alone(batches: Batches, place: int, groups: TapeGroups) -> Iterator[tuple[Config, Snapshot]]:
+    """The snapshots of one place."""
     last: Snapshot | None = None
     for leg in batches.config.legs:
         stretch = Batches(leg.config, batches.dataset).all_ranks(last.step if last else 0, leg.until)
-        for snapshot in reference(leg.config).train(stretch, last):
+        for snapshot in reference(leg.config, place, groups).train(stretch, last):
             yield leg.config, snapshot
         last = snapshot

@@ -12,9 +12,11 @@ from zerosim.comm import Communicator
 from zerosim.data import Dataset
 from zerosim.models.units import Model, Unit
 from zerosim.numerics.digests import little_endian
+from zerosim.places import joined
 from zerosim.sharding import Layout, full, split
 from zerosim.stages.replica import Replica
 from zerosim.training.batches import Batches
+from zerosim.training.config import Config
 
 
 @dataclass(frozen=True)
@@ -30,22 +32,26 @@ class Final:
 
 def collected(comm: Communicator, batches: Batches, replica: Replica, *, keep_weights: bool) -> Final:
     """Collect the model on rank 0, one unit at a time; digest it, test it and, with `keep_weights`, keep it."""
-    config, state, group = batches.config, replica.state, replica.mesh.within(comm)
+    config, state = batches.config, replica.state
+    group = replica.mesh.within(config.directions.data(comm))
     weights_digest, optimizer_digest = hashlib.sha256(), hashlib.sha256()
     kept, used = dict[Unit, Array](), dict[Unit, Array]()
     outputs = batches.test_inputs() if comm.rank == 0 else []
     speaks = bool(outputs) and batches.dataset.kind == "tokens" and config.steps > 0
     tape = Tape(lowest=len(config.model.layers), policy=config.policy)
-    for unit, segment in config.model.segments:
-        weights = whole(group, unit, state.weights[unit], state.layouts.of(unit, "parameters"))
+    for (unit, segment), (piece, _) in zip(config.in_one_piece.segments, config.model.segments, strict=True):
+        def gathered(buffer: Array, layout: Layout, unit: Unit = unit, piece: Unit = piece) -> Array:
+            return of_all_places(comm, config, unit, piece, whole(group, piece, buffer, layout))
+
+        weights = gathered(state.weights[piece], state.layouts.of(piece, "parameters"))
         computed_with = weights.astype(config.computing.weights, copy=False)
         outputs = tape.forward(unit, computed_with, outputs)
         if speaks:
             used[unit] = computed_with.copy()
         if keep_weights:
             kept[unit] = weights.copy()
-        layout = state.layouts.of(unit, "optimizer")
-        slots = [whole(group, unit, buffer, layout) for buffer in state.optimizer.get(unit, {}).values()]
+        layout = state.layouts.of(piece, "optimizer")
+        slots = [gathered(buffer, layout) for buffer in state.optimizer.get(piece, {}).values()]
         for start, stop in map(unit.bounds, segment.numbers):
             weights_digest.update(little_endian(weights[start:stop]))
             for slot in slots:
@@ -54,9 +60,23 @@ def collected(comm: Communicator, batches: Batches, replica: Replica, *, keep_we
         weights_digest.hexdigest(),
         optimizer_digest.hexdigest(),
         batches.test(outputs[0]) if outputs else None,
-        continued(config.model, used, batches.dataset, config.row.train.seed, config.policy) if speaks else None,
+        continued(config.in_one_piece, used, batches.dataset, config.row.train.seed, config.policy) if speaks else None,
         kept if keep_weights else None,
     )
+
+
+def of_all_places(comm: Communicator, config: Config, unit: Unit, piece: Unit, flat: Array) -> Array:
+    """The unit of the model in one piece on rank 0; the first rank of every place passes its piece."""
+    places = config.directions.places
+    if places == 1 or comm.rank >= places:
+        return flat
+    if comm.rank:
+        comm.send(flat, to=0)
+        return flat
+    others = [np.empty(piece.count, flat.dtype) for _ in range(1, places)]
+    for place, other in enumerate(others, start=1):
+        comm.recv(into=other, source=place)
+    return joined(unit, piece, [flat, *others], config.directions)
 
 
 def whole(comm: Communicator, unit: Unit, buffer: Array, layout: Layout) -> Array:

@@ -31,10 +31,12 @@ from zerosim.numerics.digests import Digest, digest, little_endian
 from zerosim.numerics.not_a_number import with_one_nan
 from zerosim.numerics.wire_errors import WireError
 from zerosim.optim.scaling import Scaling
+from zerosim.places import joined
 from zerosim.reference import Snapshot
 from zerosim.sharding import padded, split
 from zerosim.stages.replica import Replica
 from zerosim.stages.state import ACCUMULATED, GRADIENT, TrainingState, residual_of
+from zerosim.training.config import Config
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
 WEIGHTS = "weights"
@@ -72,8 +74,18 @@ class Evidence:
         return self.step, -1 if self.unit is None else self.unit, self.chunk, self.rank
 
 
-def fingerprint(units: Sequence[Unit], snapshot: Snapshot, chunks: int, *, last: bool) -> Fingerprint:
-    """The digests of a snapshot in `chunks` chunks, and digests of the whole state if it is the `last`."""
+def fingerprints(config: Config, leg: Config, snapshots: Sequence[Snapshot]) -> list[Fingerprint]:
+    """The fingerprint of every place; of an earlier leg only the loss is compared."""
+    if leg is not config:
+        return [of_an_earlier_leg(each) for each in snapshots]
+    sha256 = whole_sha256(config, snapshots) if snapshots[0].step == config.steps else None
+    return [fingerprint(config.model.units, each, config.ranks, sha256) for each in snapshots]
+
+
+def fingerprint(
+    units: Sequence[Unit], snapshot: Snapshot, chunks: int, sha256: tuple[str, str] | None
+) -> Fingerprint:
+    """The digests of a snapshot in `chunks` chunks; `sha256` are those of the whole state, if it is the last."""
     digests = tuple(
         {
             what: [digest(comparable(what, chunk)) for chunk in split(with_padding(flat, chunks), chunks)]
@@ -81,7 +93,6 @@ def fingerprint(units: Sequence[Unit], snapshot: Snapshot, chunks: int, *, last:
         }
         for unit in units
     )
-    sha256 = whole_sha256(units, snapshot.weights, snapshot.optimizer) if last else None
     counted = counts(snapshot.updates, snapshot.scaling)
     return Fingerprint(snapshot.step, snapshot.loss.tobytes(), digests, counted, sha256, snapshot.wire_errors)
 
@@ -91,16 +102,18 @@ def of_an_earlier_leg(snapshot: Snapshot) -> Fingerprint:
     return Fingerprint(snapshot.step, snapshot.loss.tobytes(), (), {}, None)
 
 
-def whole_sha256(
-    units: Sequence[Unit], weights: Mapping[Unit, Array], optimizer: Mapping[Unit, Mapping[str, Array]]
-) -> tuple[str, str]:
-    """The digests of all weights and of all optimizer state, layer by layer, independent of units."""
+def whole_sha256(config: Config, snapshots: Sequence[Snapshot]) -> tuple[str, str]:
+    """The digests of all weights and of all optimizer state, layer by layer, independent of units; places are joined.
+    """
     of_weights, of_optimizer = hashlib.sha256(), hashlib.sha256()
-    layers = sorted(((number, unit) for unit in units for number in unit.numbers), key=lambda each: each[0])
-    for number, unit in layers:
-        start, stop = unit.bounds(number)
-        of_weights.update(little_endian(weights[unit][start:stop]))
-        for slot in optimizer.get(unit, {}).values():
+    pairs = list(zip(config.in_one_piece.units, config.model.units, strict=True))
+    layers = sorted(((number, *pair) for pair in pairs for number in pair[0].numbers), key=lambda each: each[0])
+    for number, whole, unit in layers:
+        start, stop = whole.bounds(number)
+        states = [[each.weights[unit], *each.optimizer.get(unit, {}).values()] for each in snapshots]
+        weights, *slots = (joined(whole, unit, flats, config.directions) for flats in zip(*states, strict=True))
+        of_weights.update(little_endian(weights[start:stop]))
+        for slot in slots:
             of_optimizer.update(little_endian(slot[start:stop]))
     return of_weights.hexdigest(), of_optimizer.hexdigest()
 
@@ -155,6 +168,7 @@ class Checker:
     """
 
     replica: Replica
+    rank: int
     history: Sequence[Fingerprint]
     sums_everywhere: bool
     evidence: Evidence | None = field(default=None, init=False)
@@ -175,22 +189,22 @@ class Checker:
         """Compare the losses of steps before this run."""
         for step, loss in enumerate(losses, start=1):
             if self.evidence is None and loss.tobytes() != self.history[step].loss:
-                self.evidence = Evidence(step, None, 0, self.replica.comm.rank, "loss", loss.copy())
+                self.evidence = Evidence(step, None, 0, self.rank, "loss", loss.copy())
 
     def _misfits(self, step: int, *, rests: bool) -> Iterator[str]:
-        expected, state, rank = self.history[step], self.replica.state, self.replica.comm.rank
+        expected, state, rank = self.history[step], self.replica.state, self.rank
         for name, found in counts(state.updates, state.scaling).items():
             if found != expected.counts[name]:
                 yield (f"after step {step} rank {rank} has {name} {found:g}, one process has {expected.counts[name]:g}")
         for unit, chunks in zip(self.replica.units, expected.chunks, strict=True):
             held = kept_of(state, unit)
-            others = {residual_of(other) for other in range(self.replica.mesh.size) if other != rank}
+            others = {residual_of(other) for other in range(self.replica.mesh.size) if other != self.replica.comm.rank}
             due = set(chunks) - others - ({GRADIENT, ACCUMULATED} if rests else set())
             for what in sorted(held ^ due):
                 yield f"after step {step} rank {rank} keeps {'a' if what in held else 'no'} {what} of {unit.name}"
 
     def _differences(self, step: int, loss: Array | None) -> Iterator[Evidence]:
-        expected, rank = self.history[step], self.replica.comm.rank
+        expected, rank = self.history[step], self.rank
         if loss is not None and loss.tobytes() != expected.loss:
             yield Evidence(step, None, 0, rank, "loss", loss.copy())
         for number, what, chunk, values in held_chunks(self.replica, self.sums_everywhere):
@@ -243,22 +257,22 @@ class Holdings:
     disagreement: str | None
 
 
-def holdings(comm: Communicator, replica: Replica, sums_everywhere: bool) -> Holdings | None:
+def holdings(comm: Communicator, place: int, replica: Replica, sums_everywhere: bool) -> Holdings | None:
     """The holdings of all ranks, on rank 0; they do not depend on how a stage shards them."""
     held = {
-        (number, what, chunk): digest(values)
+        (place, number, what, chunk): digest(values)
         for number, what, chunk, values in held_chunks(replica, sums_everywhere)
     }
     gathered = gather_objects(comm, held)
     if gathered is None:
         return None
-    first: dict[tuple[int, str, int], tuple[int, Digest]] = {}
+    first: dict[tuple[int, int, str, int], tuple[int, Digest]] = {}
     differing = []
     for rank, digests in enumerate(gathered):
         for key, found in digests.items():
             other, expected = first.setdefault(key, (rank, found))
             if found != expected:
-                number, what, chunk = key
+                _, number, what, chunk = key
                 unit = replica.units[number].name
                 differing.append(f"ranks {other} and {rank} hold different {what} in chunk {chunk} of {unit}")
     everything = repr(sorted((key, found) for key, (_, found) in first.items()))

@@ -13,12 +13,13 @@ import numpy as np
 from zerosim.allocation import Kind, Tier
 from zerosim.autograd.autocast import Autocast
 from zerosim.autograd.tape import Policy, as_written
+from zerosim.autograd.tape_collectives import Direction
 from zerosim.collectives import Algorithm
 from zerosim.collectives.choosing import BySize
 from zerosim.collectives.own import SERVING
 from zerosim.data.weights import WeightsFile
 from zerosim.models import build
-from zerosim.models.units import Model, Task, Unit
+from zerosim.models.units import IN_ONE_PIECE, Model, ModelParallel, Task, Unit
 from zerosim.numerics.orders import ORDERS, Order
 from zerosim.numerics.precisions import FLOAT32, PRECISIONS, Precision
 from zerosim.numerics.wires import BlockWire, wire
@@ -27,7 +28,7 @@ from zerosim.optim.scaling import INITIAL_SCALE, Scaling
 from zerosim.optim.update import LearningRate, UpdateRule
 from zerosim.scenario.ignored import ignored
 from zerosim.scenario.row import Row
-from zerosim.sharding import Mesh
+from zerosim.sharding import Directions, Mesh
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.adding import ADDITIONS, Addition
 from zerosim.training.buckets import Buckets
@@ -58,6 +59,16 @@ class Config:
     @property
     def ranks(self) -> int:
         return self.row.ranks
+
+    @property
+    def directions(self) -> Directions:
+        """The ranks that share a micro-batch."""
+        return self.row.directions
+
+    @property
+    def all_ranks(self) -> int:
+        """The ranks of all places; `ranks` counts those of one."""
+        return self.ranks * self.directions.places
 
     @property
     def mesh(self) -> Mesh:
@@ -213,6 +224,12 @@ class Config:
     def accumulates_in_float32(self) -> bool:
         return self.row.parallel.accumulate_dtype == "fp32"
 
+    @cached_property
+    def in_one_piece(self) -> Model:
+        """The model of which each place has a piece."""
+        whole = replace(self.model.task, parallel=IN_ONE_PIECE)
+        return self.model if self.directions.places == 1 else build(self.row.model, whole, self.row.layers)
+
     @property
     def block(self) -> int:
         """Micro-batches per rank and step."""
@@ -309,7 +326,7 @@ class Config:
         train = self.row.train
         shaped = train.steps if train.schedule != "constant" else 0
         hosts = self.row.ranks_per_host if self.order.on_hosts else 0
-        return self.mesh, self.row.parallel.order, hosts, shaped, self.arithmetic
+        return self.mesh, self.model.task.parallel, self.row.parallel.order, hosts, shaped, self.arithmetic
 
     @property
     def course(self) -> tuple[object, ...]:
@@ -358,5 +375,11 @@ def joined(legs: Iterable[Leg]) -> tuple[Leg, ...]:
 
 
 def configured(row: Row, task: Task) -> Config:
-    """The config of a row, with a model for its data."""
-    return Config(row, build(row.model, task, row.layers))
+    """The config of a row, with a model for its data: the piece of one place, if ranks share micro-batches."""
+    return Config(row, build(row.model, split_task(row, task), row.layers))
+
+
+def split_task(row: Row, task: Task) -> Task:
+    """The task of one place."""
+    directions = {name: Direction(name, size) for name, size in row.directions.sizes.items()}
+    return replace(task, parallel=ModelParallel(**directions, sequence=row.parallel.sequence_parallel))

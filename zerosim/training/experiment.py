@@ -17,7 +17,7 @@ from zerosim.scenario import Scenario
 from zerosim.scenario.rules import nearest, shown
 from zerosim.scenario.schema import OFFLOAD_FOLDER
 from zerosim.stages import STAGES
-from zerosim.training.config import Config, configured
+from zerosim.training.config import Config, configured, split_task
 from zerosim.training.offload import OffloadFile
 from zerosim.training.tiers import MappedFile
 
@@ -48,9 +48,9 @@ def prepare(scenario: Scenario, dataset: Dataset) -> Experiment:
     frozen unit, and for a folder in which no file can be made.
     """
     check_claims(scenario, dataset)
-    check_model(scenario, dataset)
-    names = scenario.names({key: stage.title for key, stage in STAGES.items()})
     task = Task(dataset.inputs, dataset.outputs, dataset.loss, tokens=dataset.kind == "tokens")
+    check_model(scenario, task)
+    names = scenario.names({key: stage.title for key, stage in STAGES.items()})
     claimed = scenario.check.test_loss
     bar = bigram_loss(dataset) if isinstance(claimed, str) else claimed
     with scenario.origin.blaming(("model", "kind")):
@@ -98,13 +98,14 @@ def check_claims(scenario: Scenario, dataset: Dataset) -> None:
         )
 
 
-def check_model(scenario: Scenario, dataset: Dataset) -> None:
+def check_model(scenario: Scenario, task: Task) -> None:
     """Refuse a model with sizes that do not fit together, or with fewer tokens than its data."""
     model = scenario.model
-    problem = MODELS[model.kind].problem(model, dataset.inputs, dataset.outputs)
-    if problem is not None:
-        key, words = problem
-        raise scenario.origin.error(f"model.{key}: {words}", ("model", key), ("model", "width"))
+    for row in scenario.rows:
+        problem = MODELS[model.kind].problem(model, split_task(row, task))
+        if problem is not None:
+            key, words = problem
+            raise scenario.origin.error(f"model.{key}: {words}", ("model", key), ("model", "width"))
 
 
 KEY = ("model", "weights")

@@ -6,6 +6,7 @@ from typing import Any
 from zerosim.allocation import Array, Kind
 from zerosim.instruments.lifetimes import Lifetime
 from zerosim.instruments.trace import Trace
+from zerosim.instruments.traffic import Traffic
 from zerosim.models.units import Unit
 from zerosim.training.comparison import Evidence
 from zerosim.training.config import Config
@@ -24,6 +25,20 @@ class TrafficCounts:
     inside_bytes: int = 0
     between_bytes: int = 0
     """Bytes sent to other hosts."""
+
+
+def traffic_counts(rank: int, traffic: Traffic) -> TrafficCounts:
+    """The traffic figures of one rank."""
+    return TrafficCounts(
+        rank=rank,
+        sent_bytes=traffic.sent_bytes,
+        received_bytes=traffic.received_bytes,
+        messages=traffic.messages,
+        by_collective={each: dict(vars(count)) for each, count in traffic.by_collective.items()},
+        largest_message_bytes=traffic.largest_bytes,
+        inside_bytes=traffic.sent_bytes - traffic.between_bytes,
+        between_bytes=traffic.between_bytes,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,6 @@ from zerosim.instruments.location import Locator
 from zerosim.instruments.memory import MEMORY_KINDS, Ledger
 from zerosim.instruments.resident import resident_bytes
 from zerosim.instruments.trace import RankStep
-from zerosim.instruments.traffic import Traffic
 from zerosim.numerics.not_a_number import with_one_nan
 from zerosim.sharding import split
 from zerosim.stages.adding import add_replicas
@@ -39,15 +38,15 @@ from zerosim.training.comparison import (
     Checker,
     Fingerprint,
     brought_home_otherwise,
-    fingerprint,
+    fingerprints,
     first_of,
     holdings,
-    of_an_earlier_leg,
     published,
 )
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
-from zerosim.training.measurement import Measurement, MemoryFigures, TrafficCounts
+from zerosim.training.groups import groups_of
+from zerosim.training.measurement import Measurement, MemoryFigures, traffic_counts
 from zerosim.training.observers import Observers, observers
 from zerosim.worlds.checked import Checked
 from zerosim.worlds.objects import gather_objects
@@ -134,15 +133,13 @@ def train_on(comm: Communicator, run: Run, config: Config, ranks: int) -> Measur
 
 def train_alone(comm: Communicator, run: Run, config: Config) -> list[Fingerprint]:
     """The fingerprints of every step of a training in one process on rank 0, on every rank."""
-    fingerprints = (
-        fingerprint(config.model.units, snapshot, config.ranks, last=snapshot.step == config.steps)
-        if leg is config else of_an_earlier_leg(snapshot)
-        for leg, snapshot in alone(run.batches(config))
-    )
+    found_alone = (fingerprints(config, leg, snapshots) for leg, snapshots in alone(run.batches(config)))
     history: list[Fingerprint] = []
+    place = config.directions.place(comm.rank)
     locator = Locator("one process")
     run.progress.begin("one process", config.steps)
-    for found in published(comm, fingerprints if comm.rank == 0 else None):
+    for places in published(comm, found_alone if comm.rank == 0 else None):
+        found = places[place]
         history[found.step :] = [found]
         locator.begin(found.step + 1)
         if found.step:
@@ -161,24 +158,27 @@ def train(
     seen = observers(
         config.name, comm.rank, hosts, faults, lifetimes=config.row.claims.fragmentation, traced=bool(run.traced))
     comm = carrier(comm, run, faults)
+    place, observed = config.directions.place(comm.rank), seen.observed(comm)
     second = None if run.second_channel is None else seen.observed(carrier(run.second_channel, run, faults))
     tiers = seen.tiers(config.row.parallel.offload_folder)
-    mine = replica(config, seen.observed(comm), seen.allocator(), second, tiers=tiers)
+    mine = replica(
+        config, observed.around(config.directions.data(observed)), seen.allocator(),
+        second and config.directions.data(second), tiers=tiers, groups=groups_of(observed, config.directions))
     with closing(mine.tape.shelf), closing(mine.storage):
         earlier = begun(comm, run, mine, config, seen.ledger)
         if earlier is None:
             return Measurement(config, fits=False) if comm.rank == 0 else None
         updates_before = mine.state.updates
-        checker = None if history is None else Checker(mine, history, config.sums_everywhere)
+        checker = None if history is None else Checker(mine, comm.rank, history, config.sums_everywhere)
         steps = Steps(comm, run, config, title, mine, seen, checker, earlier)
         try:
             memory = steps.run_all()
         except MemoryError as error:
             raise MemoryError(f"{title} did not fit, in step {len(steps.losses) + 1}: {error}") from error
-    held = None if checker else holdings(comm, mine, config.sums_everywhere)
+    held = None if checker else holdings(comm, place, mine, config.sums_everywhere)
     misfits = gather_objects(comm, checker.misfit if checker else None) or []
     evidence = first_of(gather_objects(comm, checker.evidence if checker else None))
-    measured = gather_objects(comm, (counts(comm.rank, seen.traffic), memory, operations(mine), faults.missed))
+    measured = gather_objects(comm, (traffic_counts(comm.rank, seen.traffic), memory, operations(mine), faults.missed))
     trace = brought_together(comm, steps.traced) if seen.tracer else None
     final = collected(comm, run.batches(config), mine, keep_weights=run.keep_weights)
     if measured is None:
@@ -215,8 +215,8 @@ def train(
 
 def hosts_of(run: Run, config: Config) -> list[int]:
     """The number of each rank's host, by the scenario or else by the world."""
-    per_host = config.row.ranks_per_host
-    return [rank // per_host for rank in range(config.ranks)] if per_host else [*run.world.hosts[: config.ranks]]
+    per_host, ranks = config.row.ranks_per_host, config.all_ranks
+    return [rank // per_host for rank in range(ranks)] if per_host else [*run.world.hosts[:ranks]]
 
 
 def faults_of(comm: Communicator, run: Run) -> Faults:
@@ -254,7 +254,7 @@ def begun(comm: Communicator, run: Run, mine: Replica, config: Config, ledger: L
     room = None
     try:
         if config.resumed is None:
-            mine.begin(initial_weights(config))
+            mine.begin(initial_weights(config, config.directions.place(comm.rank)))
         else:
             assert run.keeping is not None
             losses = run.keeping.restore(config, mine)
@@ -314,7 +314,7 @@ class Steps:
             ledger.begin_peak()
         self.observers.moves.begin()
         progress.begin(self.title, self.config.steps)
-        for batch in self.run.batches(self.config).of_rank(self.comm.rank):
+        for batch in self.run.batches(self.config).of_rank(self.replica.comm.rank):
             self.observers.locator.begin(batch.step)
             partial_loss = self.run_one(batch)
             self.observers.faults.end(batch.step, self.replica.state.weights.values())
@@ -367,10 +367,11 @@ class Steps:
 
     def total(self, partial_loss: Any) -> Array:
         """The loss of the global batch, added in the declared order; all NaNs have the same bits."""
-        addition, within = self.config.addition, self.replica.mesh.within(self.comm)
+        comm = self.config.directions.data(self.comm)
+        addition, within = self.config.addition, self.replica.mesh.within(comm)
         loss = addition.reduce_scatter(within, partial_loss, as_it_is)
         if addition.collective is not None:
-            add_replicas(addition.collective)(self.replica.mesh.across(self.comm), self.replica.own(loss))
+            add_replicas(addition.collective)(self.replica.mesh.across(comm), self.replica.own(loss))
         ring.all_gather(within, split(loss, within.size))
         return with_one_nan(loss.copy())
 
@@ -404,16 +405,3 @@ def operations(mine: Replica) -> dict[str, int]:
 def as_it_is(loss: Array) -> Array:
     """Return the loss unchanged: losses have 32 bits or more in every precision and are sent as they are."""
     return loss
-
-
-def counts(rank: int, traffic: Traffic) -> TrafficCounts:
-    return TrafficCounts(
-        rank=rank,
-        sent_bytes=traffic.sent_bytes,
-        received_bytes=traffic.received_bytes,
-        messages=traffic.messages,
-        by_collective={each: dict(vars(count)) for each, count in traffic.by_collective.items()},
-        largest_message_bytes=traffic.largest_bytes,
-        inside_bytes=traffic.sent_bytes - traffic.between_bytes,
-        between_bytes=traffic.between_bytes,
-    )

@@ -54,7 +54,8 @@ def replay(batches: Batches, evidence: Evidence | None) -> Iterator[int | Diverg
     if evidence is None:
         return
     config = batches.config
-    for leg, snapshot in alone(batches):
+    for leg, snapshots in alone(batches):
+        snapshot = snapshots[config.directions.place(evidence.rank)]
         if snapshot.step == evidence.step and (leg is config or evidence.what == "loss"):
             yield locate(config.model.units, evidence, snapshot, config.ranks)
             return

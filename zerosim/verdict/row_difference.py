@@ -97,8 +97,9 @@ def side_by_side(first: Batches, other: Batches) -> Iterator[int | RowDifference
 
 def each_step(batches: Batches) -> Iterator[tuple[Config, Snapshot]]:
     """One snapshot of every step: if a leg ends and another begins there, that of the first."""
-    for _, found in groupby(alone(batches), key=lambda leg_and_snapshot: leg_and_snapshot[1].step):
-        yield next(found)
+    for _, found in groupby(alone(batches), key=lambda each: each[1][0].step):
+        leg, (snapshot, *_) = next(found)
+        yield leg, snapshot
 
 
 def compared(what: str, one: Config, mine: Snapshot, two: Config, theirs: Snapshot) -> RowDifference | None:

@@ -1,13 +1,12 @@
 """Elementwise operations: sums, products and activations."""
 
 import math
-from typing import Any
 
 import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.autograd.operation import Empty, Operation, Shape
-from zerosim.autograd.operations.shapes import piecewise, refuse, same_shape
+from zerosim.autograd.operations.shapes import itself, piecewise, refuse, same_shape
 
 
 def add_forward(x: Array, other: Array, *, out: Array, empty: Empty) -> None:
@@ -26,11 +25,6 @@ def two_alike(x: Shape, other: Shape) -> Shape:
     if x != other:
         raise refuse("an operation on two arrays, number by number,", "one shape", x, other)
     return x
-
-
-def itself(upstream: Array, x: Shape, **_: Any) -> Array:
-    """∂L/∂x = upstream."""
-    return upstream
 
 
 def multiply_forward(x: Array, other: Array, *, out: Array, empty: Empty) -> None:

@@ -4,8 +4,7 @@ import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.autograd.operation import Empty, Operation, Shape
-from zerosim.autograd.operations.elementwise import itself
-from zerosim.autograd.operations.shapes import refuse, rows
+from zerosim.autograd.operations.shapes import itself, refuse, rows
 
 
 def embedding_forward(tokens: Array, weight: Array, *, out: Array, empty: Empty) -> None:

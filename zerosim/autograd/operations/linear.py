@@ -4,7 +4,7 @@ import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.autograd.operation import Empty, Operation, Shape
-from zerosim.autograd.operations.shapes import elements, refuse, rows
+from zerosim.autograd.operations.shapes import elements, itself, refuse, rows
 
 
 def linear_forward(x: Array, weight: Array, bias: Array | None = None, *, out: Array, empty: Empty) -> None:
@@ -40,7 +40,7 @@ def linear_shape(x: Shape, weight: Shape, bias: Shape | None = None) -> Shape:
     return (*x[:-1], weight[0])
 
 
-def affine_forward(x: Array, weight: Array, bias: Array, *, out: Array, empty: Empty) -> None:
+def affine_forward(x: Array, weight: Array, bias: Array | None = None, *, out: Array, empty: Empty) -> None:
     """y = x W + b, for W of shape (inputs, outputs) as GPT-2's Conv1D stores it; x is (…, inputs), y (…, outputs).
 
     >>> y = np.empty((1, 1))
@@ -49,7 +49,8 @@ def affine_forward(x: Array, weight: Array, bias: Array, *, out: Array, empty: E
     array([[3.5]])
     """
     np.matmul(rows(x), weight, out=rows(out))
-    out += bias
+    if bias is not None:
+        out += bias
 
 
 def affine_backward(
@@ -66,9 +67,9 @@ def affine_backward(
         np.matmul(rows(upstream), weight.T, out=rows(into["x"]))
 
 
-def affine_shape(x: Shape, weight: Shape, bias: Shape) -> Shape:
+def affine_shape(x: Shape, weight: Shape, bias: Shape | None = None) -> Shape:
     """The shape (…, outputs). Raises `ZerosimError` unless x, weight and bias agree on inputs and outputs."""
-    if not x or len(weight) != 2 or x[-1] != weight[0] or bias != weight[1:]:
+    if not x or len(weight) != 2 or x[-1] != weight[0] or bias not in (None, weight[1:]):
         raise refuse("affine", "x (…, inputs), weight (inputs, outputs), bias (outputs,)", x, weight, bias)
     return (*x[:-1], weight[1])
 
@@ -109,6 +110,29 @@ def matmul_shape(x: Shape, weight: Shape) -> Shape:
     return (*x[:-1], weight[-1])
 
 
+def add_bias_forward(x: Array, bias: Array, *, out: Array, empty: Empty) -> None:
+    """y = x + b, for b of the length of x's last dimension: the bias of a product that is a sum over ranks.
+
+    >>> y = np.empty((1, 2))
+    >>> add_bias_forward(np.ones((1, 2)), np.array([0.5, 1.0]), out=y, empty=np.empty)
+    >>> y
+    array([[1.5, 2. ]])
+    """
+    np.add(x, bias, out=out)
+
+
+def add_bias_backward(upstream: Array, into: dict[str, Array], *, empty: Empty) -> None:
+    """∂L/∂b = Σ upstream, first row to last."""
+    np.sum(rows(upstream), axis=0, out=into["bias"])
+
+
+def add_bias_shape(x: Shape, bias: Shape) -> Shape:
+    """The shape of x. Raises `ZerosimError` unless the bias has the length of its last dimension."""
+    if bias != x[-1:]:
+        raise refuse("add_bias", "x (…, n), bias (n,)", x, bias)
+    return x
+
+
 def products(y: Shape, x: Shape, *_: Shape) -> int:
     """Multiplications of a matrix product: each number of y is a sum over the inputs."""
     return elements(y) * x[-1]
@@ -127,3 +151,5 @@ matmul = Operation(
     matmul_forward, matmul_backward, matmul_shape, {"x": ("weight",), "weight": ("x",)}, multiplications=products,
     backward_products=ONCE,
 )
+add_bias = Operation(
+    add_bias_forward, add_bias_backward, add_bias_shape, {"bias": ()}, over="x", passed={"x": itself})

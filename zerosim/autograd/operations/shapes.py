@@ -57,6 +57,15 @@ def elements(shape: Shape) -> int:
     return prod(shape)
 
 
+def contiguous(array: Any) -> bool:
+    """Whether the elements of an array or an extent lie in C order, so that a reshape is a view.
+
+    >>> contiguous(np.ones((2, 3))), contiguous(np.ones((2, 3)).T)
+    (True, False)
+    """
+    return bool(array.flags.c_contiguous) if isinstance(array, np.ndarray) else array.in_one_piece
+
+
 def refuse(operation: str, wants: str, *found: Shape | None) -> ZerosimError:
     """The error for shapes that an operation does not accept."""
     shapes = ", ".join(str(shape) for shape in found if shape is not None)
@@ -66,6 +75,11 @@ def refuse(operation: str, wants: str, *found: Shape | None) -> ZerosimError:
 def same_shape(x: Shape, **_: Any) -> Shape:
     """The shape of x."""
     return x
+
+
+def itself(upstream: Array, x: Shape, **_: Any) -> Array:
+    """∂L/∂x = upstream."""
+    return upstream
 
 
 def reshape_forward(x: Array, *, out: Array | None, empty: Empty, shape: Shape) -> Array:

@@ -14,7 +14,7 @@ from zerosim.autograd.operations.attention import causal_attention, causal_self_
 from zerosim.autograd.operations.dropout import dropout
 from zerosim.autograd.operations.elementwise import add, gelu, multiply, relu, scale, sigmoid, silu, tanh
 from zerosim.autograd.operations.embedding import embedding, positions
-from zerosim.autograd.operations.linear import affine, linear, matmul
+from zerosim.autograd.operations.linear import add_bias, affine, linear, matmul
 from zerosim.autograd.operations.normalization import layer_norm, rms_norm
 from zerosim.autograd.operations.routing import (
     gather_rows,
@@ -30,9 +30,9 @@ OperationExample = Sequence[Any]
 """A shape for each input, or an array of integers; the settings last, if there are any, in a dict."""
 
 OPERATIONS: dict[str, Operation] = {each.name: each for each in (
-    linear, affine, matmul, add, multiply, scale, relu, tanh, sigmoid, gelu, silu, softmax, layer_norm, rms_norm,
-    embedding, positions, causal_attention, causal_self_attention, rotary, dropout, reshape, transpose, top_indices,
-    take_along, gather_rows, scatter_rows, queue_slots, one_hot,
+    linear, affine, matmul, add_bias, add, multiply, scale, relu, tanh, sigmoid, gelu, silu, softmax, layer_norm,
+    rms_norm, embedding, positions, causal_attention, causal_self_attention, rotary, dropout, reshape, transpose,
+    top_indices, take_along, gather_rows, scatter_rows, queue_slots, one_hot,
 )}
 """The public operations, by name."""
 
@@ -43,6 +43,7 @@ EXAMPLES: Mapping[str, OperationExample] = {
     "linear": ((4, 16), (8, 16), (8,)),
     "affine": ((4, 16), (16, 8), (8,)),
     "matmul": ((3, 4, 16), (3, 16, 8)),
+    "add_bias": ((4, 16), (16,)),
     "add": ((4, 16), (4, 16)),
     "multiply": ((4, 16), (4, 16)),
     "scale": ((4, 16), {"factor": 0.5}),

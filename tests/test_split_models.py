@@ -1,0 +1,155 @@
+"""Models split over tensor ranks: the bits of one process, the formulas, and the function of the model in one piece."""
+
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.mpi.launch import mpirun
+from zerosim.cli import main
+from zerosim.data import load_dataset
+from zerosim.errors import ScenarioError
+from zerosim.scenario.load import load
+from zerosim.training.experiment import prepare
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally
+
+MLP = """
+[world]
+ranks = 4
+[model]
+hidden = [8, 6, 4]
+[train]
+steps = 3
+micro_batch = 4
+"""
+GPT = """
+[world]
+ranks = 4
+[data]
+source = "text"
+[model]
+kind = "transformer"
+layers = 2
+width = 16
+heads = 4
+sequence = 8
+[train]
+steps = 2
+micro_batch = 2
+"""
+LLAMA = 'model.architecture="llama"', "model.key_value_heads=2", "model.inner=44"
+SPLIT = f"{Path(__file__).parent / 'brought' / 'split.py'}:net"
+
+
+def read(text, tmp_path, *changes):
+    path = tmp_path / "scenario.toml"
+    path.write_text(text)
+    return load(path, [*changes])
+
+
+def outcome(text, tmp_path, *changes, keep_weights=False):
+    scenario = read(text, tmp_path, *changes)
+    return run_locally(prepare(scenario, load_dataset(scenario)), Silent(), keep_weights=keep_weights)
+
+
+@pytest.mark.parametrize(("text", "changes"), [
+    (MLP, ["parallel.tensor_ranks=2"]),
+    (MLP, ["parallel.tensor_ranks=2", "world.ranks=8", "train.micro_batches=8", "parallel.shard_ranks=2"]),
+    (MLP, ["parallel.tensor_ranks=2", "train.precision=bf16", "parallel.overlap=true", "parallel.prefetch=true"]),
+    (MLP, ["parallel.tensor_ranks=2", "parallel.order=exact", 'parallel.offload_optimizer="host"']),
+    (GPT, ["parallel.tensor_ranks=4", "parallel.recompute=true"]),
+    (GPT, ["parallel.tensor_ranks=2", "parallel.sequence_parallel=true", "model.tied_embeddings=true"]),
+    (GPT, ["parallel.tensor_ranks=2", "parallel.sequence_parallel=true", "parallel.autocast=bf16", *LLAMA]),
+    (GPT, ["parallel.tensor_ranks=2", 'parallel.quantized_gradients="int8"', 'parallel.stages=["zero3"]', *LLAMA]),
+])
+def test_a_split_model_has_the_bits_of_one_process_and_the_figures_due(text, changes, tmp_path):
+    assert outcome(text, tmp_path, *changes).failures == []
+
+
+@pytest.mark.parametrize(("text", "changes"), [
+    (MLP, []), (GPT, []), (GPT, ["parallel.sequence_parallel=true", *LLAMA])])
+def test_in_float64_it_trains_to_the_weights_of_the_model_in_one_piece(text, changes, tmp_path):
+    common = ["train.precision=fp64", 'parallel.stages=["zero2"]', *[each for each in changes if "model" in each]]
+    (whole,) = outcome(text, tmp_path, *common, "world.ranks=2", keep_weights=True).trained
+    (split,) = outcome(text, tmp_path, *common, *changes, "parallel.tensor_ranks=2", keep_weights=True).trained
+    assert abs(split.measured.losses[-1] - whole.measured.losses[-1]).item() < 1e-12
+    found, due = by_name(split), by_name(whole)
+    assert found.keys() == due.keys()
+    assert max(np.abs(found[name] - due[name]).max() for name in due) < 1e-9
+
+
+def by_name(row):
+    return {name: view for unit, flat in row.measured.weights.items() for name, view in unit.views(flat).items()}
+
+
+@pytest.mark.parametrize(("sequence", "due"), [
+    (False, {"all_reduce": 4}),
+    (True, {"all_gather": 4, "reduce_scatter": 4, "all_reduce": 4}),
+])
+def test_the_collectives_of_a_block_by_hand(sequence, due, tmp_path):
+    """Megatron-LM: four all-reduces of b·s·h a block, or their halves with pieces of the sequence.
+
+    With pieces, each of a block's norms adds the gradients of its weight and of its bias, and the bias of each
+    row-parallel product; head and embedding join once each, in forward and in backward.
+    """
+    (row,) = outcome(GPT, tmp_path, "parallel.tensor_ranks=2", f"parallel.sequence_parallel={str(sequence).lower()}",
+                     'parallel.stages=["ddp"]').trained
+    steps, blocks, micro_batches = 2, 2, 2
+    passes = steps * micro_batches
+    found = row.measured.traffic[3].by_collective
+    counted = {name.removeprefix("tensor_"): each["calls"] for name, each in found.items() if "tensor" in name}
+    if not sequence:
+        assert counted == {"all_reduce": passes * blocks * due["all_reduce"]}
+        assert found["tensor_all_reduce"]["sent_bytes"] == passes * blocks * 4 * (2 * 8 * 16 * 4)
+    else:
+        assert counted == {
+            "all_gather": passes * (blocks * due["all_gather"] + 2), "reduce_scatter": passes * blocks * 4,
+            "all_reduce": passes * blocks * 6}
+        halves = found["tensor_all_gather"]["sent_bytes"] + found["tensor_reduce_scatter"]["sent_bytes"]
+        assert halves == passes * (blocks * 8 + 2) * (2 * 8 * 16 * 4 // 2)
+
+
+@pytest.mark.mpi
+def test_split_under_mpirun(tmp_path):
+    path = tmp_path / "scenario.toml"
+    path.write_text(GPT)
+    said = mpirun(4, ["-m", "zerosim", "run", str(path), "--set", "parallel.tensor_ranks=2", "--progress", "none"])
+    assert (said.returncode, said.stdout.count("every bit equal to one process")) == (0, 1)
+
+
+def test_a_users_model_is_split_too(tmp_path):
+    assert outcome(MLP.replace("hidden = [8, 6, 4]", f'kind = "{SPLIT}"'), tmp_path, "parallel.tensor_ranks=2",
+                   'parallel.stages=["ddp", "zero3"]').failures == []
+
+
+@pytest.mark.parametrize(("forgotten", "difference"), [
+    ("copy_to", "first.weight: place 1 and place 0 have different gradients of a parameter that all have"),
+    ("reduce_from", "loss: "),
+    ("once", "loss: "),
+    ("join_from", "first.weight: 2 times the gradient of the model in one piece: 2 ranks add what each has whole"),
+])
+def test_a_wrong_model_is_refused_although_all_its_bits_are_equal(forgotten, difference, tmp_path, capsys):
+    path = tmp_path / "scenario.toml"
+    path.write_text(MLP.replace("hidden = [8, 6, 4]", f'kind = "{SPLIT}"\nforget = "{forgotten}"'))
+    assert main(["run", str(path), "--set", "parallel.tensor_ranks=2"]) == 2
+    said = capsys.readouterr().err
+    assert f"is not the model in one piece: {difference}" in said
+    scenario = load(path, ["parallel.tensor_ranks=2", 'parallel.stages=["ddp"]'])
+    assert run_locally(prepare(scenario, load_dataset(scenario)), Silent()).failures == []
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    (["parallel.tensor_ranks=3"], "tensor_ranks = 3 does not divide world.ranks = 4"),
+    (["parallel.sequence_parallel=true"], "tensor_ranks is 1; set tensor_ranks"),
+    (["parallel.tensor_ranks=2", "train.clip_norm=1.0"], "train.clip_norm does not go with parallel.tensor_ranks"),
+    (["parallel.tensor_ranks=2", "check.same_bits_on=[2]"], "it counts ranks of one direction"),
+    (["parallel.tensor_ranks=2", "train.micro_batches=3"], "of world.ranks / 2 that share each = 2, found 3"),
+    (["parallel.tensor_ranks=2", "train.precision=fp16"], "give loss_scale a number"),
+    (["parallel.tensor_ranks=2", 'checkpoint.folder="x"'], "a checkpoint has the state of one place only"),
+    (["parallel.tensor_ranks=4", "model.hidden=[6]"], "model.hidden: 4 tensor ranks must divide the width 6"),
+])
+def test_keys_that_do_not_go_with_shared_micro_batches_are_refused(changes, message, tmp_path):
+    with pytest.raises(ScenarioError, match=message):
+        outcome(MLP, tmp_path, *changes)

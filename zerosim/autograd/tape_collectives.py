@@ -1,0 +1,314 @@
+"""Collectives on the tape, over ranks that share one micro-batch: the transpose of each is a collective.
+
+    operation          forward                             backward           Megatron-LM's name
+    copy_to            y = x                               all-reduce         f, copy_to_…_region
+    reduce_from        all-reduce                          passes ∂L/∂y on    g, reduce_from_…_region
+    gather_from        all-gather along `axis`             reduce-scatter     gather_from_sequence_…
+    scatter_sum_to     reduce-scatter along `axis`         all-gather         reduce_scatter_to_sequence_…
+    scatter_to         this rank's piece along `axis`      all-gather         scatter_to_…_region
+    join_from          all-gather along `axis`             this rank's piece  gather_from_…_region
+    all_to_all         block r to rank r                   all-to-all
+    shift              x of the rank `by` places before    shift back
+
+`gather_from` is for pieces that the ranks then use differently: their gradients are parts of a sum. `join_from` is for
+pieces from which all ranks compute the same: each has the whole gradient. Weights that all ranks have and use on
+different numbers, such as those of a norm on pieces of a sequence, go through `copy_to`.
+
+A model names a `Direction` of the mesh; `over` gives each operation the group of its direction. Forward and backward
+fill `out` or `into` with this rank's part, and the group adds or moves it in place. A direction is itself a group that
+does nothing, so shapes need no other code. Arrays travel in their own precision. Over one rank every operation is the
+identity, and leaves no trace in the graph.
+
+Sources: Shoeybi et al., "Megatron-LM" (2019), section 3; Korthikanti et al., "Reducing activation recomputation in
+large transformer models" (2022), section 4.2.2.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from zerosim.allocation import Array
+from zerosim.autograd.operation import AnyVariable, Empty, Operation, Shape
+from zerosim.autograd.operations.shapes import contiguous, itself, refuse, same_shape
+
+
+class TapeGroup(Protocol):
+    """The ranks of one direction that share a micro-batch; every method changes a flat, contiguous array in place."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def place(self) -> int:
+        """This rank's number in the group."""
+
+    def all_reduce(self, flat: Array, /) -> None:
+        """Replace `flat` by its sum over the group, in the order of the ring."""
+
+    def reduce_scatter(self, flat: Array, /) -> None:
+        """Replace this rank's piece of `flat` by its sum over the group; the other pieces become undefined."""
+
+    def all_gather(self, flat: Array, /) -> None:
+        """Replace every rank's piece of `flat` by that rank's."""
+
+    def all_to_all(self, flat: Array, /) -> None:
+        """Replace piece r of `flat` by the piece that rank r has for this one."""
+
+    def shift(self, flat: Array, by: int, /) -> None:
+        """Replace `flat` by that of the rank `by` places before."""
+
+
+@dataclass(frozen=True)
+class Direction:
+    """The ranks of a direction of the mesh as a model's code names them, and a group of which nothing is sent.
+
+    >>> tensor = Direction("tensor", 2)
+    >>> tensor.of(64), tensor.alone
+    (32, False)
+    """
+
+    name: str
+    size: int = 1
+    place: ClassVar[int] = 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether the direction has one rank."""
+        return self.size == 1
+
+    def of(self, count: int) -> int:
+        """The share of one rank in `count`, which is a multiple of `size`."""
+        return count // self.size
+
+    def all_reduce(self, flat: Array, /) -> None:
+        """Do nothing: no other rank is here."""
+
+    reduce_scatter = all_gather = all_to_all = all_reduce
+
+    def shift(self, flat: Array, by: int, /) -> None:
+        """Do nothing: no other rank is here."""
+
+
+TapeGroups = Mapping[str, TapeGroup]
+"""The groups of a rank, by the names of their directions."""
+ALONE: TapeGroups = {}
+"""The groups of a model in one piece, and of shapes: every direction stands for itself."""
+
+
+def over(groups: TapeGroups, perform: Callable[..., Any]) -> Callable[..., Any]:
+    """`perform` with the group of each direction that an operation names among its settings."""
+
+    def performed(step: Any, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
+        met = {key: groups.get(value.name, value) for key, value in named.items() if isinstance(value, Direction)}
+        return perform(step, function, *arrays, **{**named, **met})
+
+    return performed
+
+
+@dataclass(frozen=True, eq=False)
+class TapeCollective(Operation):
+    """An operation over the group named `group`; over one rank it returns its input."""
+
+    def __call__(self, *inputs: AnyVariable, **settings: Any) -> AnyVariable:
+        return inputs[0] if settings["group"].alone else super().__call__(*inputs, **settings)
+
+
+def copy_to_forward(x: Array, *, out: Array | None, empty: Empty, group: TapeGroup) -> Array:
+    """y = x, which all ranks of `group` have alike; ∂L/∂x is the sum of upstream over the group.
+
+    >>> import numpy as np
+    >>> copy_to_forward(np.ones(2), out=None, empty=np.empty, group=Direction("tensor", 2))
+    array([1., 1.])
+    """
+    return x
+
+
+def copy_to_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, group: TapeGroup) -> None:
+    """∂L/∂x = Σ upstream over the group."""
+    summed_to(into["x"], upstream, empty, group)
+
+
+def reduce_from_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup) -> None:
+    """y = Σ x over `group`; ∂L/∂x is upstream, which all ranks have alike.
+
+    >>> import numpy as np
+    >>> y = np.empty(2)
+    >>> reduce_from_forward(np.ones(2), out=y, empty=np.empty, group=Direction("tensor"))
+    >>> y
+    array([1., 1.])
+    """
+    summed_to(out, x, empty, group)
+
+
+def summed_to(out: Array, x: Array, empty: Empty, group: TapeGroup) -> None:
+    """Write the sum of x over the group to `out`, which may be x."""
+    total = out if contiguous(out) else empty(out.shape, out.dtype)
+    if total is not x:
+        total[...] = x
+    group.all_reduce(total.reshape(-1))
+    if total is not out:
+        out[...] = total
+
+
+def gather_from_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup, axis: int) -> None:
+    """y = the pieces of all ranks of `group`, joined along `axis`; ∂L/∂x is this rank's piece of the sum of upstream.
+
+    >>> import numpy as np
+    >>> y = np.empty(2)
+    >>> gather_from_forward(np.ones(2), out=y, empty=np.empty, group=Direction("tensor"), axis=0)
+    >>> y
+    array([1., 1.])
+    """
+    pieces = by_rank(out, empty, group.size, axis)
+    pieces[group.place] = x
+    group.all_gather(pieces.reshape(-1))
+    if axis:
+        laid_out(out, group.size, axis)[...] = pieces
+
+
+def gather_from_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, group: TapeGroup, axis: int) -> None:
+    """∂L/∂x = this rank's piece of Σ upstream over the group."""
+    scatter_sum_to_forward(upstream, out=into["x"], empty=empty, group=group, axis=axis)
+
+
+def scatter_sum_to_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup, axis: int) -> None:
+    """y = this rank's piece along `axis` of Σ x over `group`; ∂L/∂x is the pieces of upstream, joined.
+
+    >>> import numpy as np
+    >>> y = np.empty(2)
+    >>> scatter_sum_to_forward(np.ones(2), out=y, empty=np.empty, group=Direction("tensor"), axis=0)
+    >>> y
+    array([1., 1.])
+    """
+    pieces = empty((group.size, *out.shape), x.dtype)
+    pieces[...] = laid_out(x, group.size, axis)
+    group.reduce_scatter(pieces.reshape(-1))
+    out[...] = pieces[group.place]
+
+
+def scatter_sum_to_backward(
+    upstream: Array, into: dict[str, Array], *, empty: Empty, group: TapeGroup, axis: int
+) -> None:
+    """∂L/∂x = the pieces of upstream of all ranks, joined."""
+    gather_from_forward(upstream, out=into["x"], empty=empty, group=group, axis=axis)
+
+
+def scatter_to_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup, axis: int) -> None:
+    """y = this rank's piece along `axis` of x, which all ranks of `group` have alike; ∂L/∂x is all pieces, joined.
+
+    >>> import numpy as np
+    >>> y = np.empty(1)
+    >>> scatter_to_forward(np.array([1.0, 2.0]), out=y, empty=np.empty, group=Direction("tensor", 2), axis=0)
+    >>> y
+    array([1.])
+    """
+    out[...] = laid_out(x, group.size, axis)[group.place]
+
+
+def join_from_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup, axis: int) -> None:
+    """y = the pieces of all ranks of `group`, joined along `axis`, for what all ranks then compute alike.
+
+    >>> import numpy as np
+    >>> y = np.empty(2)
+    >>> join_from_forward(np.ones(2), out=y, empty=np.empty, group=Direction("tensor"), axis=0)
+    >>> y
+    array([1., 1.])
+    """
+    gather_from_forward(x, out=out, empty=empty, group=group, axis=axis)
+
+
+def join_from_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, group: TapeGroup, axis: int) -> None:
+    """∂L/∂x = this rank's piece of upstream, which all ranks have alike."""
+    scatter_to_forward(upstream, out=into["x"], empty=empty, group=group, axis=axis)
+
+
+def all_to_all_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup) -> None:
+    """Block r of y along the first axis is this rank's block of rank r's x; ∂L/∂x is the same of upstream.
+
+    >>> import numpy as np
+    >>> y = np.empty(2)
+    >>> all_to_all_forward(np.ones(2), out=y, empty=np.empty, group=Direction("expert"))
+    >>> y
+    array([1., 1.])
+    """
+    out[...] = x
+    group.all_to_all(out.reshape(-1))
+
+
+def all_to_all_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, group: TapeGroup) -> None:
+    """∂L/∂x = the all-to-all of upstream."""
+    all_to_all_forward(upstream, out=into["x"], empty=empty, group=group)
+
+
+def shift_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup, by: int) -> None:
+    """y = x of the rank `by` places before in the ring of `group`; ∂L/∂x is upstream of the rank `by` places after.
+
+    >>> import numpy as np
+    >>> y = np.empty(2)
+    >>> shift_forward(np.ones(2), out=y, empty=np.empty, group=Direction("context"), by=1)
+    >>> y
+    array([1., 1.])
+    """
+    out[...] = x
+    group.shift(out.reshape(-1), by)
+
+
+def shift_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, group: TapeGroup, by: int) -> None:
+    """∂L/∂x = upstream of the rank `by` places after."""
+    shift_forward(upstream, out=into["x"], empty=empty, group=group, by=-by)
+
+
+def laid_out(whole: Array, size: int, axis: int) -> Array:
+    """A view of `whole` with one more dimension in front: the piece of each of `size` ranks along `axis`.
+
+    >>> import numpy as np
+    >>> laid_out(np.arange(8).reshape(2, 4), 2, axis=1).tolist()
+    [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
+    """
+    shape = whole.shape
+    cut = whole.reshape(*shape[:axis], size, shape[axis] // size, *shape[axis + 1 :])
+    return cut.transpose(axis, *range(axis), *range(axis + 1, len(shape) + 1))
+
+
+def by_rank(out: Array, empty: Empty, size: int, axis: int) -> Array:
+    """Memory for the piece of each of `size` ranks: that of `out`, if pieces lie in it one after the other."""
+    if axis == 0:
+        return laid_out(out, size, axis)
+    return empty((size, *out.shape[:axis], out.shape[axis] // size, *out.shape[axis + 1 :]), out.dtype)
+
+
+def longer(x: Shape, *, group: Direction, axis: int) -> Shape:
+    """The shape of the pieces of all ranks along `axis`."""
+    return (*x[:axis], x[axis] * group.size, *x[axis + 1 :])
+
+
+def shorter(x: Shape, *, group: Direction, axis: int) -> Shape:
+    """The shape of one rank's piece along `axis`. Raises `ZerosimError` unless all pieces are equal."""
+    if x[axis] % group.size:
+        raise refuse("a piece for each rank", f"dimension {axis} to be a multiple of {group.size} ranks", x)
+    return (*x[:axis], group.of(x[axis]), *x[axis + 1 :])
+
+
+def in_blocks(x: Shape, *, group: Direction) -> Shape:
+    """The shape of x. Raises `ZerosimError` unless its first dimension has a block for each rank."""
+    shorter(x, group=group, axis=0)
+    return x
+
+
+copy_to = TapeCollective(
+    copy_to_forward, copy_to_backward, same_shape, {"x": ()}, over_upstream="x", views=True, sends=True)
+reduce_from = TapeCollective(
+    reduce_from_forward, None, same_shape, {}, over="x", passed={"x": itself}, moves=True, sends=True)
+gather_from, scatter_sum_to, scatter_to, join_from = (
+    TapeCollective(forward, backward, shape, {"x": ()}, moves=True, sends=True)
+    for forward, backward, shape in (
+        (gather_from_forward, gather_from_backward, longer),
+        (scatter_sum_to_forward, scatter_sum_to_backward, shorter),
+        (scatter_to_forward, scatter_sum_to_backward, shorter),
+        (join_from_forward, join_from_backward, longer)))
+all_to_all = TapeCollective(all_to_all_forward, all_to_all_backward, in_blocks, {"x": ()}, moves=True, sends=True)
+shift = TapeCollective(shift_forward, shift_backward, same_shape, {"x": ()}, moves=True, sends=True)
+
+TAPE_COLLECTIVES: Mapping[str, TapeCollective] = {each.name: each for each in (
+    copy_to, reduce_from, gather_from, scatter_sum_to, scatter_to, join_from, all_to_all, shift)}
+"""The collectives on the tape, by name."""

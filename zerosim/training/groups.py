@@ -1,0 +1,49 @@
+"""The groups of a rank's tape: collectives of its directions, which instruments observe by name."""
+
+from collections.abc import Callable
+from typing import Any
+
+from zerosim.allocation import Array
+from zerosim.collectives import direct, ring
+from zerosim.comm import Communicator
+from zerosim.instruments.observed import Observed
+from zerosim.sharding import Directions, split
+
+OWNER = "tape"
+"""The owner of the tape's collectives."""
+
+
+class GroupOfRanks:
+    """The group of a rank in a direction; its collectives are called `tensor_all_reduce` and so on."""
+
+    def __init__(self, name: str, comm: Observed) -> None:
+        self._name, self._comm = name, comm
+        self.size, self.place = comm.size, comm.rank
+
+    def _call(self, collective: Callable[..., None], *args: Any) -> None:
+        self._comm.named(f"{self._name}_{collective.__name__}", collective)(OWNER, self._comm, *args)
+
+    def all_reduce(self, flat: Array) -> None:
+        self._call(ring.all_reduce, split(flat, self.size))
+
+    def reduce_scatter(self, flat: Array) -> None:
+        self._call(ring.reduce_scatter, split(flat, self.size))
+
+    def all_gather(self, flat: Array) -> None:
+        self._call(ring.all_gather, split(flat, self.size))
+
+    def all_to_all(self, flat: Array) -> None:
+        self._call(direct.all_to_all, split(flat.copy(), self.size), split(flat, self.size))
+
+    def shift(self, flat: Array, by: int) -> None:
+        self._call(shift, flat, by)
+
+
+def shift(comm: Communicator, flat: Array, by: int) -> None:
+    """Send each rank's array to the rank `by` places after it."""
+    comm.exchange(flat, to=(comm.rank + by) % comm.size, into=flat, source=(comm.rank - by) % comm.size)
+
+
+def groups_of(comm: Observed, directions: Directions) -> dict[str, GroupOfRanks]:
+    """The groups of a rank of `comm`, by direction."""
+    return {name: GroupOfRanks(name, comm.around(directions.along(comm, name))) for name in directions.sizes}

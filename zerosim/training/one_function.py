@@ -1,0 +1,152 @@
+"""One function: a model split over ranks computes what the model in one piece computes.
+
+The bits of one process cannot show this, because the reference replays the graph of each place: a model that forgets
+to add a gradient over its group trains wrongly with every bit equal. So, before a run, both are computed in float64 on
+a few samples: the loss of every place, and every gradient, joined. A gradient that all places have must be the same
+bytes on all.
+
+Float64 rounds at 1e-16, and each number here is the result of some thousands of additions; a forgotten or repeated sum
+changes a gradient by a good part of itself. `TOLERANCE` lies between, and is chosen, not proved: a proved bound needs
+the conditioning of every operation.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.autograd.player import perform
+from zerosim.autograd.tape import Tape
+from zerosim.autograd.tape_collectives import ALONE, TapeGroups, over
+from zerosim.models.units import Model, Unit
+from zerosim.places import joined, side_by_side
+from zerosim.training.config import Config
+
+TOLERANCE = 1e-9
+"""The allowed difference, relative to the largest element of a gradient."""
+SPREAD = 0.3
+"""The deviation of the random numbers that are added to initial weights, so that none are equal."""
+
+NEAR = 1e-3
+"""Median ratios this near to 1 are not said."""
+
+Gradients = dict[str, Array]
+"""Each parameter's gradient, by its full name."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A parameter, or the loss, that the split model and the model in one piece have differently."""
+
+    name: str
+    ratio: float
+    """The median ratio of its elements to those of the model in one piece."""
+    places: tuple[int, ...]
+    """The places that differ from place 0 in what all should have; empty if none do."""
+    what: str = "gradient"
+
+    def __str__(self) -> str:
+        if self.places:
+            which = ", ".join(map(str, self.places))
+            return (f"{self.name}: place {which} and place 0 have different gradients of a parameter that all have, "
+                    "each a part of the sum: let the parameter, or the input of the next cut product, pass copy_to")
+        near = abs(self.ratio - 1.0) < NEAR or not np.isfinite(self.ratio)
+        added = round(self.ratio) if not near and self.ratio > 1.5 and abs(self.ratio % 1.0) < NEAR else 0
+        why = f": {added} ranks add what each has whole; use join_from, or one copy_to less" if added else ""
+        times = "not" if near else f"{self.ratio:.3g} times"
+        return f"{self.name}: {times} the {self.what} of the model in one piece{why}"
+
+
+def differences(config: Config) -> list[Difference]:
+    """The differences between a row's split model and the model in one piece, in model order; none if it is one
+    function.
+
+    >>> from zerosim.models.units import Task
+    >>> from zerosim.scenario.schema import Scenario
+    >>> from zerosim.scenario.sections import Parallel
+    >>> from zerosim.training.config import configured
+    >>> row, *_ = Scenario(parallel=Parallel(tensor_ranks=2)).rows
+    >>> differences(configured(row, Task(64, 10, "cross_entropy")))
+    []
+    """
+    batch = some_batch(config.model, 4 * config.directions.places)
+    whole = {unit: some_weights(unit, number) for number, unit in enumerate(config.in_one_piece.units)}
+    (due_loss, due), = computed(config.in_one_piece, whole, ALONE, batch)
+
+    def of_place(place: int, groups: TapeGroups) -> Iterator[tuple[float, Gradients]]:
+        pieces = {unit: cut(config, place, unit, flat)
+                  for unit, flat in zip(config.model.units, whole.values(), strict=True)}
+        return computed(config.model, pieces, groups, batch)
+
+    (found,) = side_by_side(config.directions, of_place)
+    wrong = [Difference("loss", loss / due_loss, (), "value") for loss, _ in found
+             if not abs(loss - due_loss) <= TOLERANCE * abs(due_loss)]
+    return [*wrong[:1], *compared(config, [gradients for _, gradients in found], due)]
+
+
+def compared(config: Config, found: Sequence[Gradients], due: Gradients) -> Iterator[Difference]:
+    """The parameters whose gradients differ from those of the model in one piece."""
+    for whole, unit in zip(config.in_one_piece.units, config.model.units, strict=True):
+        if unit.frozen:
+            continue
+        flat = joined(whole, unit, [flattened(unit, each) for each in found], config.directions)
+        for place, each in zip(unit.places, whole.views(flat).values(), strict=True):
+            name = place.name
+            apart = () if place.parameter.cut else tuple(
+                number for number, other in enumerate(found) if other[name].tobytes() != found[0][name].tobytes())
+            if apart or not np.abs(each - due[name]).max() <= TOLERANCE * np.abs(due[name]).max():
+                yield Difference(name, ratio(each, due[name]), apart)
+
+
+def flattened(unit: Unit, gradients: Gradients) -> Array:
+    """The gradients of a unit's parameters in one array."""
+    return np.concatenate([gradients[place.name].reshape(-1) for place in unit.places])
+
+
+def ratio(found: Array, due: Array) -> float:
+    """The median of the elements' ratios; NaN if all are due to be 0."""
+    counted = due != 0
+    return float(np.median(found[counted] / due[counted])) if counted.any() else float("nan")
+
+
+def some_batch(model: Model, samples: int) -> tuple[Array, Array]:
+    """Random inputs and targets of a task."""
+    random, task = np.random.default_rng(0), model.task
+    if task.tokens:
+        x, y = random.integers(0, task.outputs, (2, samples, task.inputs))
+        return x, y
+    x = random.standard_normal((samples, task.inputs))
+    classes = task.loss == "cross_entropy"
+    return x, random.integers(0, task.outputs, samples) if classes else random.standard_normal((samples, task.outputs))
+
+
+def some_weights(unit: Unit, number: int) -> Array:
+    """Weights near the initial ones, in float64."""
+    weights = unit.initial(0).astype(np.float64)
+    weights += np.random.default_rng([1, number]).normal(0.0, SPREAD / unit.count**0.25, unit.count)
+    return weights
+
+
+def cut(config: Config, place: int, unit: Unit, whole: Array) -> Array:
+    """The piece of a place, from a unit of the model in one piece."""
+    number = config.model.units.index(unit)
+    views, coordinates = config.in_one_piece.units[number].views(whole), config.directions.coordinates(place)
+    return np.concatenate([each.parameter.piece(views[each.name], coordinates).reshape(-1) for each in unit.places])
+
+
+def computed(
+    model: Model, weights: Mapping[Unit, Array], groups: TapeGroups, batch: tuple[Array, Array]
+) -> Iterator[tuple[float, Gradients]]:
+    """The loss and the gradients of one place, once."""
+    tape, (x, y) = Tape(perform=over(groups, perform)), batch
+    activations = [x]
+    for unit in model.forward_units:
+        activations = tape.forward(unit, weights[unit], activations)
+    loss, upstreams = tape.loss(model.loss, activations, [y], len(x))
+    found: Gradients = {}
+    for unit in model.backward_units:
+        upstreams, flat = tape.backward(unit, weights[unit], upstreams)
+        if not unit.frozen:
+            found |= unit.views(flat)
+    yield float(loss[0]), found
