@@ -3,6 +3,7 @@
 import json
 import tempfile
 import tomllib
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -13,15 +14,14 @@ from tests.mpi.launch import mpirun
 from zerosim.checkpoint.saving import Saving
 from zerosim.cli import main
 from zerosim.collectives.table import ALGORITHMS
-from zerosim.commands.bench import ALONE
 from zerosim.commands.benches import timings as bench
 from zerosim.commands.benches.checkpoints import remove_before_last, saves, time_checkpoints, writes
-from zerosim.commands.benches.cluster_toml import measured_toml
+from zerosim.commands.benches.cluster import measured_toml
 from zerosim.commands.benches.collectives import COLLECTIVES, GLOO, OWN, fit, measured_switches, time_collectives
 from zerosim.commands.benches.pictures import bandwidth_picture
-from zerosim.commands.benches.samples import Sample
+from zerosim.commands.benches.samples import Sample, on_rank_0, overhead
 from zerosim.commands.benches.spent import time_spent
-from zerosim.commands.benches.tables import show_collectives, show_samples
+from zerosim.commands.benches.tables import SUBJECTS, show_collectives, show_samples
 from zerosim.commands.benches.timings import RANKS, Workload, time_ledgers, time_steps, time_worlds
 from zerosim.scenario import ModelKeys, Scenario
 from zerosim.stages import STAGES
@@ -45,7 +45,7 @@ def rows_of(samples):
     (MLP, "5-4-3 MLP, AdamW, batch 4"), (TRANSFORMER, "1-block transformer, width 4, AdamW, 4 sequences of 5 tokens")])
 @pytest.mark.parametrize(("what", "measure"), [("step", time_steps), ("ledger", time_ledgers), ("spent", time_spent)])
 def test_every_stage_is_timed_in_every_round(what, measure, workload, words):
-    measured, nothing = spawn(lambda comm: measure(comm, 3, workload), ranks=2)
+    measured, nothing = spawn(lambda comm: on_rank_0(comm, measure, 3, workload), ranks=2)
     assert nothing is None
     assert list(dict.fromkeys(each.names["stage"] for each in measured)) == list(STAGES)
     for each in measured:
@@ -67,7 +67,7 @@ def nothing_done(x, out):
 def test_every_algorithm_of_a_collective_is_timed_at_every_size():
     sizes = (256, 1024)
     libraries = dict.fromkeys(LIBRARIES, dict.fromkeys(COLLECTIVES, nothing_done))
-    found, *others = spawn(lambda comm: time_collectives(comm, libraries, 2, sizes), ranks=3)
+    found, *others = spawn(lambda comm: on_rank_0(comm, time_collectives, libraries, 2, sizes), ranks=3)
     assert others == [None, None]
     rows = [row for row in ALGORITHMS.values() if row.collective in COLLECTIVES and row.serves(3) and not row.per_host]
     assert {len(rounds) for each in found for rounds in each.rounds.values()} == {2}
@@ -92,7 +92,7 @@ def test_every_algorithm_of_a_collective_is_timed_at_every_size():
 
 def test_saving_is_timed_beside_a_plain_write(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    found, nothing = spawn(lambda comm: time_checkpoints(comm, 2, MLP), ranks=2)
+    found, nothing = spawn(lambda comm: on_rank_0(comm, time_checkpoints, 2, MLP), ranks=2)
     assert nothing is None
     assert [each.names["what"] for each in found] == ["not saved", "saved"]
     for each in found:
@@ -157,7 +157,7 @@ def test_a_traced_step_notes_spans_and_what_that_takes_is_clocked():
 def test_a_ratio_is_taken_within_its_round():
     step = {"step_seconds": [3.0, 8.0], "alone_seconds": [4.0, 8.0]}
     assert Sample({"stage": "ddp"}, step, shared_by=RANKS).ratios == [1.5, 2.0]
-    assert bench.overhead("ddp", "traced", [3.0, 8.0, 1.0], [2.0, 8.0, 2.0]).document() == {
+    assert overhead("ddp", "traced", [3.0, 8.0, 1.0], [2.0, 8.0, 2.0]).document() == {
         "stage": "ddp", "what": "traced", "with_seconds": 3.0, "without_seconds": 2.0,
         "ratio": 1.0, "ratio_range": [0.5, 1.5],
     }
@@ -173,7 +173,8 @@ def test_the_worlds_do_what_is_timed():
 
 
 def test_figures_are_written_as_json(monkeypatch, tmp_path):
-    monkeypatch.setitem(ALONE, "worlds", lambda: [Sample({"what": "nothing"}, {"seconds": [0.5]})])
+    nothing = replace(SUBJECTS["worlds"], measure=lambda: [Sample({"what": "nothing"}, {"seconds": [0.5]})])
+    monkeypatch.setitem(SUBJECTS, "worlds", nothing)
     monkeypatch.setattr("zerosim.commands.bench.launched", lambda: None)
     assert main(["bench", "worlds", "--json", str(tmp_path / "out.json")]) == 0
     assert json.loads((tmp_path / "out.json").read_text()) == {

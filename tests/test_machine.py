@@ -12,8 +12,14 @@ from rich.console import Console
 from tests.mpi.launch import mpirun
 from zerosim.cli import main
 from zerosim.commands.benches import cluster as bench
-from zerosim.commands.benches.cluster import TimedRun, compared_step, fastest, measure_cluster, undisturbed
-from zerosim.commands.benches.cluster_toml import cluster_toml
+from zerosim.commands.benches.cluster import (
+    TimedRun,
+    cluster_toml,
+    compared_step,
+    fastest,
+    measure_cluster,
+    undisturbed,
+)
 from zerosim.commands.benches.tables import show_samples
 from zerosim.commands.benches.timings import Workload, batches_of
 from zerosim.plan.calls import NotedExtent, NumpyCall, Rates, calls_of
@@ -178,7 +184,7 @@ def test_only_a_cluster_is_written_as_one(capsys):
 def test_the_command_measures_on_two_processes(tmp_path):
     code = (
         "import sys; from zerosim.commands.benches import cluster; from zerosim.cli import main; "
-        "cluster.MOST_SECONDS = 0.0; cluster.SUBJECTS.clear(); sys.exit(main(sys.argv[1:]))")
+        "cluster.MOST_SECONDS = 0.0; cluster.MEASURED.clear(); sys.exit(main(sys.argv[1:]))")
     out, written = tmp_path / "out.json", tmp_path / "here.toml"
     done = mpirun(2, ["-c", code, "bench", "cluster", "--rounds", "1", "--json", str(out), "--toml", str(written)])
     assert done.returncode == 0, done.stderr

@@ -23,6 +23,6 @@ for collective in found[OWN]:
         results.append(out.tobytes())
     assert results[0] == results[1], collective
 timed = time_collectives(comm, found, 1, (256,))
-if timed is not None:
+if comm.rank == 0:
     assert {each.names["collective"] for each in timed if each.names["algorithm"] == GLOO} == found[GLOO].keys()
     print("equal to MPI's, and timed")

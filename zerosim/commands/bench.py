@@ -10,28 +10,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-from zerosim.comm import Communicator
 from zerosim.commands.arguments import whole_number
-from zerosim.commands.benches.checkpoints import time_checkpoints
-from zerosim.commands.benches.cluster import measure_cluster
-from zerosim.commands.benches.cluster_toml import cluster_toml, measured_toml
+from zerosim.commands.benches.cluster import cluster_toml, measure_cluster, measured_toml
 from zerosim.commands.benches.collectives import GLOO, OWN, Own, fit, measured_switches, time_collectives
 from zerosim.commands.benches.outside import OUTSIDE
 from zerosim.commands.benches.pictures import bandwidth_picture, wire_picture
 from zerosim.commands.benches.published import MPT, compare, lines_of
-from zerosim.commands.benches.samples import Sample
-from zerosim.commands.benches.spent import time_spent
-from zerosim.commands.benches.tables import show_collectives, show_published, show_samples
-from zerosim.commands.benches.timings import (
-    RANKS,
-    WORKLOADS,
-    Workload,
-    time_ledgers,
-    time_plans,
-    time_steps,
-    time_worlds,
-)
-from zerosim.commands.benches.wires import measure_sums
+from zerosim.commands.benches.samples import Sample, on_rank_0
+from zerosim.commands.benches.tables import SUBJECTS, show_collectives, show_published, show_samples
+from zerosim.commands.benches.timings import RANKS, WORKLOADS, Workload
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import LaunchError, UsageError
 from zerosim.files import write_text
@@ -43,36 +30,21 @@ from zerosim.worlds.mpi import MpiWorld, connect
 from zerosim.worlds.mpi_communicator import MpiCommunicator
 from zerosim.worlds.mpi_start import own_launcher
 
-SUBJECTS = {
-    "step": "a step of each stage on 2 MPI ranks against one process",
-    "spent": "the parts of a step of each stage in time, on 2 MPI ranks",
-    "ledger": "a step of each stage with its bytes counted, traced, and with checksums, against one without",
-    "checkpoint": "a checkpoint every step against a plain write of as many bytes, and a run without checkpoints",
-    "worlds": "the time of the local world with many ranks, a large proof, many examples",
-    "plan": "the time and memory of plans, and their growth with ranks, layers and bytes",
-    "cluster": "this machine as the [cluster] of a plan, and steps of four models on 2 MPI ranks against their plans",
-    "collectives": "every algorithm of four collectives, 1 KiB to 64 MiB, and MPI's own, on any number of ranks",
-    "wires": "the relative error of quantised sums on 2 to 32 ranks, in a ring and in two hops",
-    "published": "the errors of plans of published runs; measures nothing here",
-}
-
-Measure = Callable[[Communicator, int, Workload], Sequence[Sample] | None]
-MEASURES: dict[str, Measure] = {
-    "step": time_steps, "spent": time_spent, "ledger": time_ledgers, "checkpoint": time_checkpoints,
-}
-"""The measurements on 2 ranks with a model."""
-ALONE: dict[str, Callable[[], Sequence[Sample]]] = {"worlds": time_worlds, "plan": time_plans, "wires": measure_sums}
-"""The measurements in this process."""
-KEYS = {"worlds": "tasks", "plan": "tasks", "wires": "wires", "cluster": "steps"}
-"""The key of the samples in JSON; those of other subjects are `stages`."""
 PUBLISHED = {"runs": MPT, "elsewhere": OUTSIDE}
 """The tables of published runs, by their key in JSON."""
+ONLY_FOR = {
+    "toml": (("cluster", "collectives"), "measures no cluster; remove --toml, or use bench cluster or bench "
+                                         "collectives"),
+    "svg": (("collectives", "wires"), "draws nothing; --svg is for bench collectives and bench wires"),
+    "runs": (("published",), "compares no runs; --runs is for bench published"),
+}
+"""The subjects of a flag, and what is wrong with all others."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim bench`."""
     parser.add_argument(
-        "what", choices=SUBJECTS, help="; ".join(f"{name}: {measured}" for name, measured in SUBJECTS.items()))
+        "what", choices=SUBJECTS, help="; ".join(f"{name}: {each.words}" for name, each in SUBJECTS.items()))
     parser.add_argument(
         "--rounds", type=whole_number(1, 1000), default=15, metavar="N",
         help="measured rounds, after 2 rounds of warm-up; default 15")
@@ -93,19 +65,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Measure: worlds and plans in this process, all else on 2 ranks, which are started if there is no launcher."""
     check_writable(arguments)
-    if arguments.toml and arguments.what not in ("cluster", "collectives"):
-        raise UsageError(f"bench {arguments.what} measures no cluster; remove --toml, or use bench cluster or bench "
-                         "collectives")
-    if arguments.svg and arguments.what not in ("collectives", "wires"):
-        raise UsageError(f"bench {arguments.what} draws nothing; --svg is for bench collectives and bench wires")
-    if arguments.runs is not None and arguments.what != "published":
-        raise UsageError(f"bench {arguments.what} compares no runs; --runs is for bench published")
-    if arguments.what == "published":
+    subject, workload = SUBJECTS[arguments.what], WORKLOADS[arguments.model]
+    for flag, (subjects, wrong) in ONLY_FOR.items():
+        if getattr(arguments, flag) and arguments.what not in subjects:
+            raise UsageError(f"bench {arguments.what} {wrong}")
+    if subject.measure is None:
         return report_published(arguments)
-    if arguments.what in ALONE:
+    if subject.alone:
         if launched() is not None:
             raise UsageError(f"bench {arguments.what} measures one process; run it without mpirun")
-        return report(arguments, ALONE[arguments.what]())
+        return report(arguments, subject.measure())
     if launched() is None:
         start_ranks(arguments.what)
     if arguments.what == "collectives":
@@ -115,9 +84,14 @@ def main(arguments: argparse.Namespace) -> int:
                          f"run it with mpirun -n {RANKS}, or without")
     if arguments.what == "cluster":
         return report_cluster(arguments)
-    measure, workload = MEASURES[arguments.what], WORKLOADS[arguments.model]
-    (measured,) = MpiWorld(connect()).run(lambda comm: measure(comm, arguments.rounds, workload))
+    measured = on_this_rank(subject.measure, arguments.rounds, workload)
     return report(arguments, measured, workload)
+
+
+def on_this_rank(measure: Callable[..., Any], *more: Any) -> Any:
+    """What rank 0 of the launched ranks measures; None on the others."""
+    (found,) = MpiWorld(connect()).run(lambda comm: on_rank_0(comm, measure, *more))
+    return found
 
 
 def start_ranks(what: str) -> NoReturn:
@@ -144,7 +118,7 @@ def report(
         show_samples(standard_output(arguments), arguments.what, rows, workload)
         if arguments.svg:
             write_text(arguments.svg, svg(wire_picture(rows)))
-        write_document(arguments, **more, **{KEYS.get(arguments.what, "stages"): rows})
+        write_document(arguments, **more, **{SUBJECTS[arguments.what].key: rows})
     return 0
 
 
@@ -155,7 +129,7 @@ def write_document(arguments: argparse.Namespace, **found: Any) -> None:
 
 def warn_of_sharing(arguments: argparse.Namespace) -> None:
     """Print a warning if there are more ranks than cores."""
-    if arguments.what not in ALONE:
+    if not SUBJECTS[arguments.what].alone:
         comm = connect()
         if words := sharing(comm.size, comm.machine.shared_cores):
             show_words(standard_output(arguments), words)
@@ -163,7 +137,7 @@ def warn_of_sharing(arguments: argparse.Namespace) -> None:
 
 def report_cluster(arguments: argparse.Namespace) -> int:
     """Measure this machine; show and write the cluster and the steps of rank 0."""
-    (found,) = MpiWorld(connect()).run(lambda comm: measure_cluster(comm, arguments.rounds))
+    found = on_this_rank(measure_cluster, arguments.rounds)
     if found is None:
         return 0
     cluster, steps = found
@@ -175,7 +149,7 @@ def report_cluster(arguments: argparse.Namespace) -> int:
 def report_collectives(arguments: argparse.Namespace) -> int:
     """Measure collectives; show and write the results of rank 0."""
     comm = connect()
-    found = time_collectives(comm, libraries(comm), arguments.rounds)
+    found = on_rank_0(comm, time_collectives, libraries(comm), arguments.rounds)
     if found is not None:
         warn_of_sharing(arguments)
         rows = [each.document() for each in found]

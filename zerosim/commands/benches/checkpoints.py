@@ -3,20 +3,19 @@
 import itertools
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from zerosim.checkpoint.keeping import Keeper
 from zerosim.checkpoint.resuming import Restoring
 from zerosim.checkpoint.saving import Saving, states, unpadded
 from zerosim.comm import Communicator
-from zerosim.commands.benches.samples import Sample
-from zerosim.commands.benches.timings import WARM_UP, Workload, overhead, plain, slower, steps
-from zerosim.instruments.resident import keep_freed
+from zerosim.commands.benches.samples import Sample, by_turns, overhead, slower
+from zerosim.commands.benches.timings import Workload, plain, steps
 from zerosim.numerics.digests import little_endian
 from zerosim.scenario import Scenario
 from zerosim.stages.replica import Replica
@@ -26,43 +25,35 @@ from zerosim.worlds.objects import broadcast_object
 STAGE = "zero3"
 
 
-def time_checkpoints(comm: Communicator, rounds: int, workload: Workload) -> list[Sample] | None:
-    """Two comparisons, on rank 0; None on other ranks. The order of each pair alternates.
+def time_checkpoints(comm: Communicator, rounds: int, workload: Workload) -> list[Sample]:
+    """Two comparisons.
 
         saved       a checkpoint of all ranks, against the same bytes in a new file per rank, flushed; the removal of
                     earlier checkpoints is finished before the next one and is not timed
         not saved   a step with the test whether a checkpoint is due, in a run without checkpoints, against a plain step
     """
-    keep_freed()
-    with threadpool_limits(1), ExitStack() as stack:
+    with ExitStack() as stack:
         here = stack.enter_context(tempfile.TemporaryDirectory()) if comm.rank == 0 else ""
         folder = Path(broadcast_object(comm, here))
         trained, beside = plain(comm, STAGE, workload), plain(comm, STAGE, workload)
         saving = Saving(Scenario(), "", 1, 1, {trained[0].config.name: folder / "saved"})
-        pairs = {
-            "not saved": (asking(comm, *beside), steps(trained)),
-            "saved": (saves(comm, *trained, saving), writes(comm, trained[1], folder)),
-        }
 
-        def clear() -> None:
+        def cleared(step: Iterator[None]) -> float:
+            seconds = slower(comm, step)
             saving.removal.finish()
             remove_before_last(folder, comm.rank)
+            return seconds
 
-        found = [overhead(STAGE, what, *by_turns(comm, rounds, pair, clear)) for what, pair in pairs.items()]
+        pairs = {
+            "not saved": {"with": asking(comm, *beside), "without": steps(trained)},
+            "saved": {"with": saves(comm, *trained, saving), "without": writes(comm, trained[1], folder)},
+        }
+        found = [
+            overhead(STAGE, what, *by_turns(
+                comm, rounds, {name: partial(cleared, step) for name, step in pair.items()}).values())
+            for what, pair in pairs.items()]
         broadcast_object(comm, None)
-    return found if comm.rank == 0 else None
-
-
-def by_turns(
-    comm: Communicator, rounds: int, pair: Sequence[Iterator[None]], clear: Callable[[], None]
-) -> list[list[float]]:
-    """The seconds of both, round by round; `clear` is called after each and not timed."""
-    seconds: list[list[float]] = [[], []]
-    for number in range(WARM_UP + rounds):
-        for which in (0, 1)[:: 1 if number % 2 else -1]:
-            seconds[which].append(slower(comm, pair[which]))
-            clear()
-    return [each[WARM_UP:] for each in seconds]
+    return found
 
 
 def asking(comm: Communicator, batches: Batches, mine: Replica) -> Iterator[None]:

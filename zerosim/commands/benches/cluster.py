@@ -10,32 +10,30 @@ quiet machine both clocks agree.
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from zerosim.comm import Communicator
 from zerosim.commands.benches.machine import measured_cluster, probes, repeats
-from zerosim.commands.benches.samples import Sample
-from zerosim.commands.benches.timings import WARM_UP, Workload, batches_of, plain, steps
-from zerosim.instruments.resident import keep_freed
+from zerosim.commands.benches.samples import WARM_UP, Sample
+from zerosim.commands.benches.timings import RANKS, Workload, batches_of, plain, steps
 from zerosim.plan.cluster import NS, cluster_of
 from zerosim.plan.rehearsal import rehearse
 from zerosim.scenario import ModelKeys, Scenario
 from zerosim.scenario.machine import ClusterKeys
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
-RANKS = 2
 UNDISTURBED = 0.97
 """Waiting ranks poll, so a rank without competition uses a whole core; a smaller share means that others used it."""
 MOST_SECONDS = 30.0
 """The time limit of all rounds, however few samples are undisturbed."""
 FEWEST = 3
 """The number of samples taken even if all are disturbed."""
-SUBJECTS: dict[str, tuple[str, Workload]] = {
+MEASURED: dict[str, tuple[str, Workload]] = {
     "784-1024-1024-1024-10 MLP": ("zero3", Workload(ModelKeys(hidden=(1024, 1024, 1024)), 128, 784, 10)),
     "784-2048-512-10 MLP": ("ddp", Workload(ModelKeys(hidden=(2048, 512), activation="gelu"), 256, 784, 10)),
     "GPT-2's shape, 4 × 256": (
@@ -48,31 +46,29 @@ SUBJECTS: dict[str, tuple[str, Workload]] = {
 
 
 def measure_cluster(
-    comm: Communicator, rounds: int, subjects: dict[str, tuple[str, Workload]] = SUBJECTS
+    comm: Communicator, rounds: int, subjects: dict[str, tuple[str, Workload]] = MEASURED
 ) -> tuple[ClusterKeys, list[Sample]] | None:
     """The measured machine and the compared steps on rank 0, None on the other rank."""
-    keep_freed()
-    with threadpool_limits(1):
-        tried = list(probes(comm))
-        tasks = {each.name: (each.run, repeats(each)) for each in tried}
-        for name, (stage, workload) in subjects.items():
-            tasks[name] = partial(next, steps(plain(comm, stage, workload))), 1
-        found: dict[str, list[TimedRun]] = {name: [] for name in tasks}
-        until = time.monotonic() + MOST_SECONDS
-        wanted = list(tasks)
-        while wanted:
-            for name in wanted:
-                found[name].append(sampled(comm, *tasks[name]))
-            late = time.monotonic() > until
-            wanted = broadcast_object(comm, [
-                name for name in wanted if len(found[name]) < WARM_UP + FEWEST
-                or (not late and len(own_cores(found[name][WARM_UP:])) < rounds)])
+    tried = list(probes(comm))
+    tasks = {each.name: (each.run, repeats(each)) for each in tried}
+    for name, (stage, workload) in subjects.items():
+        tasks[name] = partial(next, steps(plain(comm, stage, workload))), 1
+    found: dict[str, list[TimedRun]] = {name: [] for name in tasks}
+    until = time.monotonic() + MOST_SECONDS
+    wanted = list(tasks)
+    while wanted:
+        for name in wanted:
+            found[name].append(sampled(comm, *tasks[name]))
+        late = time.monotonic() > until
+        wanted = broadcast_object(comm, [
+            name for name in wanted if len(found[name]) < WARM_UP + FEWEST
+            or (not late and len(own_cores(found[name][WARM_UP:])) < rounds)])
     if comm.rank != 0:
         return None
     seconds = {name: undisturbed(samples[WARM_UP:]) for name, samples in found.items()}
-    figures = {each.name: statistics.median(seconds[each.name]) for each in tried}
-    messages = {each.name: fastest(found[each.name]) / each.work for each in tried if each.message}
-    cluster = measured_cluster(figures | messages)
+    cluster = measured_cluster({
+        each.name: each.work / (fastest(found[each.name]) if each.message else statistics.median(seconds[each.name]))
+        for each in tried})
     compared = [
         compared_step(name, stage, planned_seconds(cluster, stage, workload), seconds[name], len(found[name]) - WARM_UP)
         for name, (stage, workload) in subjects.items()
@@ -133,3 +129,67 @@ def planned_seconds(cluster: ClusterKeys, stage: str, workload: Workload) -> flo
     """The planned seconds of a step on two ranks of the measured machine."""
     config = batches_of(RANKS, stage, workload).config
     return rehearse(config, cluster_of(cluster, Scenario().origin, RANKS)).clock.now_ns / NS
+
+
+def cluster_toml(cluster: ClusterKeys) -> str:
+    """The keys of a cluster whose device and inner link are tables.
+
+    >>> from zerosim.scenario.machine import DeviceKeys, LinkKeys
+    >>> measured = ClusterKeys(DeviceKeys(1e12, 1e11, 8e9), 8, LinkKeys(5, 10))
+    >>> print(cluster_toml(measured).partition("[cluster.device]")[0])
+    [cluster]
+    devices_per_host = 8
+    collectives = "pipelined"
+    kernels = "written"
+    <BLANKLINE>
+    [cluster.inside]
+    latency_us = 5
+    gigabytes_per_second = 10
+    <BLANKLINE>
+    <BLANKLINE>
+    """
+    found = asdict(cluster)
+    tables = {"cluster": {key: found[key] for key in ("devices_per_host", "collectives", "kernels")}}
+    functions = found["device"].pop("functions")
+    tables |= {"cluster.inside": found["inside"], "cluster.device": found["device"],
+               "cluster.device.functions": functions}
+    return written(tables)
+
+
+def measured_toml(fit: Mapping[str, float], switches: Mapping[str, int]) -> str:
+    """The links within a host, and the limit of short all-gathers, as measured by `bench collectives`.
+
+    >>> print(measured_toml({"message_seconds": 5e-6, "byte_seconds": 1e-10}, {"all_gather": 65536}))
+    [cluster]
+    short_gather_kb = 65.54
+    <BLANKLINE>
+    [cluster.inside]
+    latency_us = 5
+    gigabytes_per_second = 10
+    <BLANKLINE>
+    """
+    tables = {
+        "cluster": {"short_gather_kb": switches["all_gather"] / 1e3} if "all_gather" in switches else {},
+        "cluster.inside": {"latency_us": 1e6 * fit["message_seconds"],
+                           "gigabytes_per_second": 1e-9 / max(fit["byte_seconds"], 1e-15)},
+    }
+    return written(tables)
+
+
+def written(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    return "\n".join(f"[{name}]\n" + "".join(map(line, keys.items())) for name, keys in tables.items())
+
+
+def line(item: tuple[str, Any]) -> str:
+    """
+    >>> line(("bandwidths", (1.5, 2e10)))
+    'bandwidths = [1.5, 2e+10]\\n'
+    """
+    key, value = item
+    words = f"[{', '.join(map(digits, value))}]" if isinstance(value, tuple | list) else digits(value)
+    return f"{key} = {words}\n"
+
+
+def digits(value: Any) -> str:
+    """A number with four digits, or a string in quotes."""
+    return f'"{value}"' if isinstance(value, str) else f"{value:.4g}"

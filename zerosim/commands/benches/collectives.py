@@ -23,7 +23,6 @@ from zerosim.collectives.choosing import LONG, SHORT, choose
 from zerosim.collectives.table import ALGORITHMS
 from zerosim.comm import Communicator
 from zerosim.commands.benches.samples import Sample, SampleRow
-from zerosim.instruments.resident import keep_freed
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
 SIZES = tuple(1 << power for power in range(10, 27, 2))
@@ -61,17 +60,15 @@ def sample(
 
 def time_collectives(
     comm: Communicator, others: Mapping[str, Own], rounds: int, sizes: Sequence[int] = SIZES
-) -> list[Sample] | None:
-    """The times of every algorithm that supports these ranks, and of `others`, at every size; None except on rank 0.
+) -> list[Sample]:
+    """The times of every algorithm that supports these ranks, and of `others`, at every size.
 
     `others` has MPI's own collectives, and PyTorch's gloo where it is installed.
     """
-    keep_freed()
-    found = [
+    return [
         timed for collective in COLLECTIVES for size in sizes
         for timed in time_one(comm, collective, size - size % (4 * comm.size), others, rounds)
     ]
-    return found if comm.rank == 0 else None
 
 
 def time_one(

@@ -13,22 +13,20 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from zerosim.allocation import allocate
-from zerosim.comm import Communicator, Payload, Reduction
-from zerosim.commands.benches.timings import Workload, batches_of, steps
-from zerosim.instruments.observed import Observed
+from zerosim.comm import Communicator, among
+from zerosim.commands.benches.timings import Workload, batches_of, plain, steps
+from zerosim.figures.shapes import NoNumbers
 from zerosim.optim.optimizers import OPTIMIZERS, Hyperparameters
 from zerosim.plan.cluster import cluster_of
 from zerosim.plan.rehearsal import rehearse
 from zerosim.scenario import ModelKeys, Scenario
 from zerosim.scenario.machine import ClusterKeys, DeviceKeys, Functions, LinkKeys
-from zerosim.training.build import replica
 
 WIDTH, WIDE, NARROW, LAYERS = 1024, 512, 64, 6
 SETS = (2**18, 2**20, 2**22, 2**24, 2**26)
@@ -58,7 +56,7 @@ def probes(comm: Communicator) -> Iterator[Probe]:
     yield from bandwidths()
     yield from functions()
     yield update()
-    yield tiny_step()
+    yield tiny_step(comm)
     for name, size, times in (("small", SMALL, 20), ("large", LARGE, 2)):
         yield Probe(name, exchanging(comm, size, times), times, message=True)
 
@@ -122,37 +120,10 @@ def update() -> Probe:
     return Probe("update", lambda: adamw.update(weights, gradient, state, 1, Hyperparameters()), moved)
 
 
-class OnlyRank:
-    """A communicator of one rank, which sends nothing."""
-
-    rank, size = 0, 1
-
-    def exchange(
-        self, outgoing: Payload, *, to: int, into: Payload, source: int, reduce: Reduction | None = None
-    ) -> None: ...
-    def send(self, outgoing: Payload, *, to: int) -> None: ...
-    def recv(self, *, into: Payload, source: int, reduce: Reduction | None = None) -> None: ...
-
-
-class NoRule:
-    """A rule that updates nothing, because the optimizer is measured separately."""
-
-    slots = ()
-
-    def __init__(self, rule: Any) -> None:
-        self.precision = rule.precision
-
-    def update(self, *_: Any, **__: Any) -> None:
-        """Leave the weights unchanged."""
-
-
-def tiny_step() -> Probe:
-    """A step with tiny arrays in one process."""
-    alone = OnlyRank()
-    batches = batches_of(1, "ddp", TINY)
-    mine = replica(batches.config, Observed(alone), allocate)
-    rule: Any = NoRule(mine.rule)
-    step = steps((batches, replace(mine, comm=alone, rule=rule)))
+def tiny_step(comm: Communicator) -> Probe:
+    """A step with tiny arrays in one process; the optimizer is measured separately."""
+    batches, mine = plain(among(comm, [comm.rank]), "ddp", TINY)
+    step = steps((batches, replace(mine, rule=NoNumbers(batches.config.rule))))
     return Probe("tiny step", lambda: next(step), 1)
 
 
@@ -176,17 +147,17 @@ def repeats(probe: Probe) -> int:
     return max(1, min(1000, round(LASTS / max(time.perf_counter() - started, 1e-7))))
 
 
-def measured_cluster(seconds: dict[str, float]) -> ClusterKeys:
-    """The [cluster] from the seconds of each probe.
+def measured_cluster(rates: dict[str, float]) -> ClusterKeys:
+    """The [cluster] from the work per second of each probe.
 
     Two plans of the tiny step, with launches of 0 and of 1 microsecond, give the number of launches.
     """
-    free = cluster_from(seconds, 0.0)
-    (config,) = [batches_of(1, "ddp", TINY).config]
+    config = batches_of(1, "ddp", TINY).config
     taken_ns, slower_ns = (
-        time_of_tape(config, cluster_of(each, Scenario().origin, 1)) for each in (free, cluster_from(seconds, 1.0)))
+        time_of_tape(config, cluster_of(cluster_from(rates, launch_us), Scenario().origin, 1))
+        for launch_us in (0.0, 1.0))
     launches = (slower_ns - taken_ns) / 1000
-    return cluster_from(seconds, max(1e6 * seconds["tiny step"] - taken_ns / 1000, 0.0) / launches)
+    return cluster_from(rates, max(1e6 / rates["tiny step"] - taken_ns / 1000, 0.0) / launches)
 
 
 def time_of_tape(config: Any, cluster: Any) -> int:
@@ -194,29 +165,19 @@ def time_of_tape(config: Any, cluster: Any) -> int:
     return clock.now_ns - clock.computing_ns["update"]
 
 
-def cluster_from(seconds: dict[str, float], launch_us: float) -> ClusterKeys:
+def cluster_from(rates: dict[str, float], launch_us: float) -> ClusterKeys:
     """The [cluster] with launches of `launch_us` microseconds; launches are short compared with the probes."""
-
-    def rate(work: float, name: str) -> float:
-        return work / seconds[name]
-
-    flops, narrow = (rate(6 * rows * WIDTH**2, name) for rows, name in ((WIDE, "wide"), (NARROW, "narrow")))
-    times, more = flops / narrow, WIDE / NARROW
+    times, more = rates["wide"] / rates["narrow"], WIDE / NARROW
     half = max(WIDE * (times - 1) / (more - times), 0.0) if times < more else float(WIDE)
-    bytes_of = {size: 3 * 4 * (size // 12) for size in SETS}
-    by_size = [rate(bytes_of[size], f"bandwidth {size}") for size in SETS]
-    numbers = float(PIECE[0] * PIECE[1])
-    named = {name: rate(numbers, name) for name in ("exp", "tanh", "max", "sum", "mean", "take", "scatter")}
-    named["copyto"] = rate(COPIED, "copyto")
-    update_bytes = 7 * 4 * WEIGHTS
-    transfer = max(seconds["large"] - seconds["small"], 1e-9)
+    by_size = tuple(rates[f"bandwidth {size}"] for size in SETS)
+    transfer = max(1 / rates["large"] - 1 / rates["small"], 1e-9)
     return ClusterKeys(
         device=DeviceKeys(
-            flops=flops * (1 + half / WIDE), memory_bandwidth=by_size[-1], memory=memory_bytes(), launch_us=launch_us,
-            half_width=half, working_sets=tuple(map(float, SETS)),
-            bandwidths=tuple(by_size), functions=Functions(**named, update=rate(update_bytes, "update")),
+            flops=rates["wide"] * (1 + half / WIDE), memory_bandwidth=by_size[-1], memory=memory_bytes(),
+            launch_us=launch_us, half_width=half, working_sets=tuple(map(float, SETS)), bandwidths=by_size,
+            functions=Functions(**{each.name: rates[each.name] for each in fields(Functions)}),
         ),
-        inside=LinkKeys(1e6 * seconds["small"], LARGE / transfer / 1e9),
+        inside=LinkKeys(1e6 / rates["small"], LARGE / transfer / 1e9),
         collectives="written", kernels="written",
     )
 

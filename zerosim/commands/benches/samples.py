@@ -1,9 +1,21 @@
-"""The samples of all benches: what was measured, its figures round by round, and the ratio of two of them."""
+"""The samples of all benches: how rounds are measured, what was measured, and the ratio of two figures."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+from threadpoolctl import threadpool_limits
+
+from zerosim.comm import Communicator
+from zerosim.instruments.resident import keep_freed
+from zerosim.worlds.objects import broadcast_object, gather_objects
+
+Found = TypeVar("Found")
+
+WARM_UP = 2
+"""Rounds before those that count."""
 
 SampleRow = dict[str, Any]
 """A sample's document, a row of a table and of `zerosim.bench/1`."""
@@ -39,3 +51,50 @@ class Sample:
         ratios = self.ratios
         compared = {"ratio": statistics.median(ratios), "ratio_range": [min(ratios), max(ratios)]} if ratios else {}
         return {**self.names, **medians, **self.figures, **compared}
+
+
+def on_rank_0(comm: Communicator, measure: Callable[..., Found], *arguments: Any) -> Found | None:
+    """What rank 0 measures, with one thread for matrix products and freed memory kept; None on other ranks."""
+    keep_freed()
+    with threadpool_limits(1):
+        found = measure(comm, *arguments)
+    return found if comm.rank == 0 else None
+
+
+def by_turns(comm: Communicator, rounds: int, tasks: Mapping[str, Callable[[], Found]]) -> dict[str, list[Found]]:
+    """The results of all tasks, round by round, so that a disturbance affects all; every second round is reversed.
+
+    Ranks begin each task together.
+    """
+    found: dict[str, list[Found]] = {name: [] for name in tasks}
+    for number in range(WARM_UP + rounds):
+        for name in list(tasks)[:: 1 if number % 2 else -1]:
+            broadcast_object(comm, None)
+            found[name].append(tasks[name]())
+    return {name: each[WARM_UP:] for name, each in found.items()}
+
+
+def slower(comm: Communicator, step: Iterator[None]) -> float:
+    """The seconds of a step on the slower rank; on rank 0, and 0 on the other rank."""
+    everyone: list[float] = gather_objects(comm, timed(step)) or [0.0]
+    return max(everyone)
+
+
+def timed(step: Iterator[None]) -> float:
+    return seconds_of(lambda: next(step))
+
+
+def seconds_of(task: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    task()
+    return time.perf_counter() - started
+
+
+def duration(what: str, task: Callable[[], Any]) -> Sample:
+    """The seconds of a task that runs once."""
+    return Sample({"what": what}, {"seconds": [seconds_of(task)]})
+
+
+def overhead(stage: str, what: str, with_seconds: Sequence[float], without_seconds: Sequence[float]) -> Sample:
+    """A stage's step with and without `what`, such as "counted" or "saved", one time of each per round."""
+    return Sample({"stage": stage, "what": what}, {"with_seconds": with_seconds, "without_seconds": without_seconds})

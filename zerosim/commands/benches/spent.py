@@ -16,17 +16,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from threadpoolctl import threadpool_limits
-
 from zerosim.allocation import allocate
 from zerosim.comm import Communicator
-from zerosim.commands.benches.samples import Sample
-from zerosim.commands.benches.timings import WARM_UP, Workload, batches_of, seconds_of
+from zerosim.commands.benches.samples import Sample, by_turns, seconds_of
+from zerosim.commands.benches.timings import Workload, batches_of
 from zerosim.instruments.observed import Observed
-from zerosim.instruments.resident import keep_freed
 from zerosim.stages import STAGES
 from zerosim.training.build import initial_weights, replica
-from zerosim.worlds.objects import broadcast_object
 
 PRODUCTS, ATTENTION, OTHERS, UPDATE, COLLECTIVES, REST = KINDS = (
     "products", "attention", "other operations", "update", "collectives", "rest")
@@ -75,19 +71,10 @@ def kind_of(step: Any) -> str:
     return ATTENTION if ATTENTION in step.instruction.operation.name else PRODUCTS
 
 
-def time_spent(comm: Communicator, rounds: int, workload: Workload) -> list[Sample] | None:
-    """The times of a step of every stage by kind, on rank 0; None on the other rank."""
-    keep_freed()
-    with threadpool_limits(1):
-        each = {name: watched(comm, name, workload) for name in STAGES}
-        found: dict[str, list[Mapping[str, float]]] = {name: [] for name in STAGES}
-        for _ in range(WARM_UP + rounds):
-            for name, step in each.items():
-                broadcast_object(comm, None)
-                found[name].append(next(step))
-    if comm.rank:
-        return None
-    return [Sample({"stage": name}, by_kind(of_stage[WARM_UP:])) for name, of_stage in found.items()]
+def time_spent(comm: Communicator, rounds: int, workload: Workload) -> list[Sample]:
+    """The times of a step of every stage by kind."""
+    tasks = {name: partial(next, watched(comm, name, workload)) for name in STAGES}
+    return [Sample({"stage": name}, by_kind(found)) for name, found in by_turns(comm, rounds, tasks).items()]
 
 
 def watched(comm: Communicator, stage: str, workload: Workload) -> Iterator[Mapping[str, float]]:

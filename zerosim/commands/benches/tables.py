@@ -1,16 +1,20 @@
-"""The samples of benches in the terminal: one table for all, whose columns are declared here."""
+"""The subjects of `zerosim bench`: how each is measured, and the columns of its table in the terminal."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
 
-from zerosim.commands.benches.collectives import OWN
+from zerosim.commands.benches.checkpoints import time_checkpoints
+from zerosim.commands.benches.cluster import measure_cluster
+from zerosim.commands.benches.collectives import OWN, time_collectives
 from zerosim.commands.benches.pictures import NAMES, answer
 from zerosim.commands.benches.published import ComparedFigure, errors, grouped
 from zerosim.commands.benches.samples import SampleRow
-from zerosim.commands.benches.spent import KINDS, seconds_key
-from zerosim.commands.benches.timings import RANKS, Workload
+from zerosim.commands.benches.spent import KINDS, seconds_key, time_spent
+from zerosim.commands.benches.timings import RANKS, Workload, time_ledgers, time_plans, time_steps, time_worlds
+from zerosim.commands.benches.wires import measure_sums
 from zerosim.show.grid import Column, show_grid, show_words
 from zerosim.stages import STAGES
 
@@ -37,37 +41,72 @@ def between(ends: Iterable[float], digits: int) -> str:
     return " … ".join(f"{end:.{digits}f}" for end in ends)
 
 
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A subject of `zerosim bench`: what is measured, how, and how it is shown."""
+
+    words: str
+    measure: Callable[..., Any] | None = None
+    """The samples, on 2 ranks with a model; a subject that is `alone` is measured in this process."""
+    columns: Columns | None = None
+    key: str = "stages"
+    """The key of the samples in JSON."""
+    above: str = ""
+    """The line above the table, if there is a model."""
+    below: str = ""
+    alone: bool = False
+
+
 RATIOS: Columns = {
     "ratio": lambda row: f"{row['ratio']:.3f}", "range of ratios": lambda row: between(row["ratio_range"], 3)}
 WITH_AND_WITHOUT: Columns = {
     "stage": lambda row: f"{stage(row)}, {row['what']}", "ms with": ms("with_seconds"),
     "ms without": ms("without_seconds"), **RATIOS}
 IN_ONE_PROCESS: Columns = {"in one process": lambda row: row["what"], "seconds": lambda row: f"{row['seconds']:.2f}"}
-COLUMNS: dict[str, Columns] = {
-    "step": {"stage": stage, "ms per step": ms("step_seconds"), **RATIOS},
-    "spent": {"ms": stage, "step": ms("step_seconds"), **{kind: ms(seconds_key(kind)) for kind in KINDS}},
-    "ledger": WITH_AND_WITHOUT, "checkpoint": WITH_AND_WITHOUT, "worlds": IN_ONE_PROCESS, "plan": IN_ONE_PROCESS,
-    "cluster": {
-        "step on 2 ranks": lambda row: row["model"], "stage": stage, "planned ms": ms("planned_seconds"),
-        "measured ms": ms("step_seconds"),
-        "quartiles": lambda row: between((1e3 * each for each in row["quartiles"]), 1),
-        "ratio": lambda row: f"{row['ratio']:.2f}", "rounds": lambda row: f"{row['used']} of {row['rounds']}"},
+SUBJECTS = {
+    "step": Subject(
+        "a step of each stage on 2 MPI ranks against one process", time_steps,
+        {"stage": stage, "ms per step": ms("step_seconds"), **RATIOS},
+        above="{trained}: one process {alone:.1f} ms, divided by {ranks} = {half:.1f} ms"),
+    "spent": Subject(
+        "the parts of a step of each stage in time, on 2 MPI ranks", time_spent,
+        {"ms": stage, "step": ms("step_seconds"), **{kind: ms(seconds_key(kind)) for kind in KINDS}},
+        above="{trained}: ms of a step on rank 0, by kind of work"),
+    "ledger": Subject(
+        "a step of each stage with its bytes counted, traced, and with checksums, against one without", time_ledgers,
+        WITH_AND_WITHOUT,
+        above="{trained}: ms on a core with and without a feature: byte counts; tracing and checksums of a counted "
+              "step; the calls of trace and memory ledger in a traced step"),
+    "checkpoint": Subject(
+        "a checkpoint every step against a plain write of as many bytes, and a run without checkpoints",
+        time_checkpoints, WITH_AND_WITHOUT,
+        above="{trained}: a checkpoint against a plain write of as many bytes; a step of a run that saves nothing, "
+              "with and without the test whether a checkpoint is due"),
+    "worlds": Subject(
+        "the time of the local world with many ranks, a large proof, many examples", time_worlds, IN_ONE_PROCESS,
+        "tasks", alone=True),
+    "plan": Subject(
+        "the time and memory of plans, and their growth with ranks, layers and bytes", time_plans, IN_ONE_PROCESS,
+        "tasks", alone=True),
+    "cluster": Subject(
+        "this machine as the [cluster] of a plan, and steps of four models on 2 MPI ranks against their plans",
+        measure_cluster, {
+            "step on 2 ranks": lambda row: row["model"], "stage": stage, "planned ms": ms("planned_seconds"),
+            "measured ms": ms("step_seconds"),
+            "quartiles": lambda row: between((1e3 * each for each in row["quartiles"]), 1),
+            "ratio": lambda row: f"{row['ratio']:.2f}", "rounds": lambda row: f"{row['used']} of {row['rounds']}"},
+        "steps", below="ms on a core, on the rank that waited less; ratio: planned over measured; rounds: the least "
+                       "disturbed rounds, of all rounds"),
+    "collectives": Subject(
+        "every algorithm of four collectives, 1 KiB to 64 MiB, and MPI's own, on any number of ranks",
+        time_collectives),
+    "wires": Subject(
+        "the relative error of quantised sums on 2 to 32 ranks, in a ring and in two hops", measure_sums, key="wires",
+        alone=True),
+    "published": Subject("the errors of plans of published runs; measures nothing here"),
 }
-"""The columns of each subject of `zerosim bench`."""
-WORDS = {
-    "step": "{trained}: one process {alone:.1f} ms, divided by {ranks} = {half:.1f} ms",
-    "spent": "{trained}: ms of a step on rank 0, by kind of work",
-    "ledger": "{trained}: ms on a core with and without a feature: byte counts; tracing and checksums of a counted "
-              "step; the calls of trace and memory ledger in a traced step",
-    "checkpoint": "{trained}: a checkpoint against a plain write of as many bytes; a step of a run that saves nothing, "
-                  "with and without the test whether a checkpoint is due",
-}
-"""The line above the table of a subject with a model."""
-BELOW = {"cluster": "ms on a core, on the rank that waited less; ratio: planned over measured; rounds: the least "
-                    "disturbed rounds, of all rounds"}
-"""The line below a table."""
-
-
 UNITS = {
     "tokens_per_second_per_device": "tokens/s", "mfu": "MFU", "hfu": "HFU", "peak_memory_gib": "GiB",
 }
@@ -86,15 +125,16 @@ def trained(workload: Workload) -> str:
 
 def show_samples(console: Console, what: str, rows: Sequence[SampleRow], workload: Workload | None = None) -> None:
     """Print the samples of a subject of `zerosim bench`: a row for each, and the workload above."""
-    if what == "wires":
-        return show_wires(console, rows)
+    subject = SUBJECTS[what]
     if workload is not None:
         alone = 1e3 * rows[0].get("alone_seconds", 0.0)
-        console.print(WORDS[what].format(trained=trained(workload), alone=alone, ranks=RANKS, half=alone / RANKS))
-    show_table(console, rows, COLUMNS[what])
-    if what in BELOW:
-        console.print(BELOW[what], style="dim")
-    return None
+        console.print(subject.above.format(trained=trained(workload), alone=alone, ranks=RANKS, half=alone / RANKS))
+    if subject.columns is None:
+        show_wires(console, rows)
+    else:
+        show_table(console, rows, subject.columns)
+    if subject.below:
+        console.print(subject.below, style="dim")
 
 
 def show_table(console: Console, rows: Sequence[Any], columns: Columns) -> None:

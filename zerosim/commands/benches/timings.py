@@ -23,16 +23,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from zerosim.allocation import allocate
 from zerosim.collectives import ring
 from zerosim.comm import Communicator, among
-from zerosim.commands.benches.samples import Sample
+from zerosim.commands.benches.samples import Sample, by_turns, duration, overhead, slower, timed
 from zerosim.data import Dataset
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator
-from zerosim.instruments.resident import keep_freed
 from zerosim.instruments.trace import Tracer
 from zerosim.instruments.traffic import Traffic
 from zerosim.models.units import Task
@@ -53,10 +51,9 @@ from zerosim.training.config import configured
 from zerosim.training.experiment import prepare
 from zerosim.worlds.checked import Checked
 from zerosim.worlds.local import spawn
-from zerosim.worlds.objects import broadcast_object, gather_objects
+from zerosim.worlds.objects import gather_objects
 
 RANKS = 2
-WARM_UP = 2
 CHUNK = 1 << 20
 
 
@@ -87,53 +84,38 @@ WORKLOADS = {
 }
 
 
-def time_steps(comm: Communicator, rounds: int, workload: Workload) -> list[Sample] | None:
-    """The timings of every stage on rank 0, None on the other rank."""
-    keep_freed()
-    with threadpool_limits(1):
-        alone = steps(plain(among(comm, range(1)), "ddp", workload)) if comm.rank == 0 else None
-        together = {name: steps(plain(comm, name, workload)) for name in STAGES}
-        alone_seconds: list[float] = []
-        seconds: dict[str, list[float]] = {name: [] for name in STAGES}
-        for _ in range(WARM_UP + rounds):
-            if alone is not None:
-                alone_seconds.append(timed(alone))
-            for name, step in together.items():
-                seconds[name].append(slower(comm, step))
-    if comm.rank != 0:
-        return None
+def time_steps(comm: Communicator, rounds: int, workload: Workload) -> list[Sample]:
+    """The timings of every stage."""
+    tasks: dict[str, Callable[[], float]] = {
+        name: partial(slower, comm, steps(plain(comm, name, workload))) for name in STAGES}
+    tasks["alone"] = float
+    if comm.rank == 0:
+        tasks["alone"] = partial(timed, steps(plain(among(comm, range(1)), "ddp", workload)))
+    seconds = by_turns(comm, rounds, tasks)
+    return [Sample({"stage": name}, {"step_seconds": seconds[name], "alone_seconds": seconds["alone"]}, shared_by=RANKS)
+            for name in STAGES]
+
+
+def time_ledgers(comm: Communicator, rounds: int, workload: Workload) -> list[Sample]:
+    """The cost of counting, tracing and checksums for every stage."""
+    return [sample for name in STAGES for sample in ledgers_of(comm, name, rounds, workload)]
+
+
+def ledgers_of(comm: Communicator, stage: str, rounds: int, workload: Workload) -> list[Sample]:
+    measured = {
+        "traced": traced_steps(Tracer(comm.rank), Ledger(), comm, stage, workload),
+        "checked": steps(counted(Checked(comm), stage, workload)), "counted": steps(counted(comm, stage, workload)),
+        "plain": steps(plain(comm, stage, workload))}
+    calls = ClockedComm(Tracer(comm.rank)), ClockedComm(Ledger())
+    by_call = traced_steps(*calls, comm, stage, workload)
+    tasks: dict[str, Callable[[], Any]] = {name: partial(slower, comm, each) for name, each in measured.items()}
+    found = by_turns(comm, rounds, tasks | {"calls": partial(with_and_without, comm, by_call, calls)})
     return [
-        Sample({"stage": name}, {"step_seconds": seconds[name][WARM_UP:], "alone_seconds": alone_seconds[WARM_UP:]},
-               shared_by=RANKS)
-        for name in STAGES]
-
-
-def time_ledgers(comm: Communicator, rounds: int, workload: Workload) -> list[Sample] | None:
-    """The cost of counting, tracing and checksums for every stage, on rank 0; None on the other rank.
-
-    The order of the measurements alternates.
-    """
-    keep_freed()
-    found = []
-    with threadpool_limits(1):
-        for name in STAGES:
-            trained = [steps(make(comm, name, workload)) for make in (checked, counted, plain)]
-            each = [traced_steps(Tracer(comm.rank), Ledger(), comm, name, workload), *trained]
-            calls = ClockedComm(Tracer(comm.rank)), ClockedComm(Ledger())
-            by_call = traced_steps(*calls, comm, name, workload)
-            seconds: list[list[float]] = [[] for _ in each]
-            within: list[tuple[float, float]] = []
-            for number in range(WARM_UP + rounds):
-                for index in range(len(each))[:: 1 if number % 2 else -1]:
-                    seconds[index].append(slower(comm, each[index]))
-                within.append(with_and_without(comm, by_call, calls))
-            of_traced, of_checked, of_counted, of_plain = (measured[WARM_UP:] for measured in seconds)
-            found += [
-                overhead(name, "counted", of_counted, of_plain), overhead(name, "traced", of_traced, of_counted),
-                overhead(name, "calls of the trace", *unzipped(within[WARM_UP:])),
-                overhead(name, "with checksums", of_checked, of_counted),
-            ]
-    return found if comm.rank == 0 else None
+        overhead(stage, "counted", found["counted"], found["plain"]),
+        overhead(stage, "traced", found["traced"], found["counted"]),
+        overhead(stage, "calls of the trace", *zip(*found["calls"], strict=True)),
+        overhead(stage, "with checksums", found["checked"], found["counted"]),
+    ]
 
 
 def time_worlds(ranks: int = 1024, proved_ranks: int = 64, examples: int = 300) -> list[Sample]:
@@ -155,37 +137,6 @@ def time_worlds(ranks: int = 1024, proved_ranks: int = 64, examples: int = 300) 
         f"{examples} examples of a law on up to 8 ranks": examine_ring,
     }
     return [duration(what, task) for what, task in tasks.items()]
-
-
-def duration(what: str, task: Callable[[], Any]) -> Sample:
-    """The seconds of a task that runs once."""
-    return Sample({"what": what}, {"seconds": [seconds_of(task)]})
-
-
-def overhead(stage: str, what: str, with_seconds: Sequence[float], without_seconds: Sequence[float]) -> Sample:
-    """A stage's step with and without `what`, such as "counted" or "saved", one time of each per round."""
-    return Sample({"stage": stage, "what": what}, {"with_seconds": with_seconds, "without_seconds": without_seconds})
-
-
-def slower(comm: Communicator, step: Iterator[None]) -> float:
-    """The time of a step, begun on both ranks together, on the slower rank; on rank 0, and 0 on the other rank."""
-    broadcast_object(comm, None)
-    everyone: list[float] = gather_objects(comm, timed(step)) or [0.0]
-    return max(everyone)
-
-
-def timed(step: Iterator[None]) -> float:
-    return seconds_of(lambda: next(step))
-
-
-def seconds_of(task: Callable[[], Any]) -> float:
-    started = time.perf_counter()
-    task()
-    return time.perf_counter() - started
-
-
-def unzipped(pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    return [one for one, _ in pairs], [other for _, other in pairs]
 
 
 class ClockedComm:
@@ -219,7 +170,6 @@ def with_and_without(comm: Communicator, step: Iterator[None], calls: Sequence[C
 
     Waiting ranks poll, so waiting uses their core as well. The result is on rank 0; the other rank gets 1 and 1.
     """
-    broadcast_object(comm, None)
     before, started = sum(each.seconds for each in calls), time.process_time()
     next(step)
     seconds = time.process_time() - started
@@ -238,11 +188,6 @@ def counted(comm: Communicator, stage: str, workload: Workload) -> tuple[Batches
     """The state of a rank as in a run, with both ledgers."""
     batches = batches_of(comm.size, stage, workload)
     return batches, replica(batches.config, Observed(comm, Traffic()), ObservedAllocator(allocate, Ledger()))
-
-
-def checked(comm: Communicator, stage: str, workload: Workload) -> tuple[Batches, Replica]:
-    """The state of a rank as in a run, with checksums of messages."""
-    return counted(Checked(comm), stage, workload)
 
 
 def traced_steps(
