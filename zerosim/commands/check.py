@@ -3,6 +3,7 @@
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from zerosim.autograd.differences import operation_fault
@@ -16,8 +17,7 @@ from zerosim.optim.own import wrong
 from zerosim.parts import Named
 from zerosim.parts.loading import load_file
 from zerosim.parts.users_code import error_line
-from zerosim.plan.operations import OperationFigures, declared, figures
-from zerosim.plan.operations_table import rows, show_operations
+from zerosim.plan.operations import OperationFigures, declared, figures, show_operations
 from zerosim.stages import Stage
 from zerosim.teach.grading.stages import fault_of_stage
 from zerosim.teach.proofs.proof import prove
@@ -61,7 +61,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         write_json(arguments.json, {"schema": "zerosim.check/1", "parts": [
             {"name": name, "holds": fault is None, "fault": fault} for name, fault in faults],
-            "operations": rows(known)})
+            "operations": [asdict(each) for each in known]})
     return 1 if any(fault for _, fault in faults) else 0
 
 

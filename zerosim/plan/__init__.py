@@ -37,7 +37,7 @@ def plan(
     >>> [(row["name"], row["fits"], row["peak_bytes"]) for row in found.rows()]
     [('DDP', True, 28420112384), ('Stage III', True, 20742857216)]
     """
-    from zerosim.plan.notebook import shown_plan  # noqa: PLC0415 - most programs do not need it
+    from zerosim.plan.page import shown_plan  # noqa: PLC0415 - most programs do not need it
     from zerosim.plan.questions import Question  # noqa: PLC0415
     from zerosim.plan.reading import read_plan  # noqa: PLC0415
 
@@ -57,6 +57,6 @@ def operations(path: str | None = None) -> "Shown":
     >>> row["name"], row["inputs"], row["keeps"], row["kept_bytes"], row["forward_products"]
     ('linear', {'x': (4, 16), 'weight': (8, 16), 'bias': (8,)}, ('x',), 256, 1024)
     """
-    from zerosim.plan.notebook import operations_of  # noqa: PLC0415
+    from zerosim.plan.operations import operations_of  # noqa: PLC0415
 
     return operations_of(path)

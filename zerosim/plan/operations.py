@@ -1,4 +1,4 @@
-"""The arrays that one operation keeps for backward, and its costs in a plan, found by running it on shapes.
+"""The arrays that each operation keeps for backward, and its costs in a plan, found by running it on shapes.
 
     keeps      arrays kept from forward to backward, without parameters (`weight`, `bias`), which are passed again
     products   floating-point operations of matrix products; a multiplication and an addition count as 2
@@ -8,20 +8,27 @@ All numbers are float32 here and indices int64. The figures are not declared by 
 shapes, by the player that runs it in a step.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from rich.console import Console
+from rich.text import Text
 
 from zerosim.allocation import Kind
 from zerosim.autograd.graph import Graph, GraphPlan, Step, Variable
 from zerosim.autograd.operation import Operation, Shape
 from zerosim.autograd.operations.shapes import reshape
-from zerosim.autograd.operations.table import OperationExample
+from zerosim.autograd.operations.table import EXAMPLES, OPERATIONS, OperationExample
 from zerosim.autograd.player import Contribution, Player, Precise, owner
+from zerosim.errors import UsageError
+from zerosim.parts.loading import load_file
 from zerosim.payloads.extents import Extent
 from zerosim.plan.costs import moved_bytes
+from zerosim.show.grid import show_words
+from zerosim.show.shown import Shown
+from zerosim.words import joined
 
 PARAMETERS = ("weight", "bias")
 """Inputs with these names are parameters here."""
@@ -128,3 +135,61 @@ def computes(step: Step) -> bool:
     """Whether backward computes anything, beyond passing gradients on."""
     operation = step.instruction.operation
     return operation.backward is not None and any(name not in operation.passed for name in step.wanted)
+
+
+NOTES = (
+    "keeps: from forward to backward; y is the output, saved the extra results of forward; weight and bias are not "
+    "kept but passed again",
+    "operations: floating-point operations of matrix products; a plan charges all other operations by the bytes they "
+    "move",
+    "moves: bytes read and written, each element once",
+)
+
+
+def show_operations(console: Console, found: Iterable[OperationFigures]) -> None:
+    """Print three lines for each operation: its formula, its example, and the example's figures."""
+    for each in found:
+        console.print(Text.assemble((each.name, "bold"), "  ", (example(each), "dim")), soft_wrap=True)
+        show_words(console, each.formula, key="    ")
+        show_words(console, in_words(each), key="    ", style="dim")
+    for note in NOTES:
+        show_words(console, note, style="dim")
+
+
+def example(each: OperationFigures) -> str:
+    """Its inputs, their shapes, its settings, and the shape of y."""
+    inputs = [f"{name} {shape}" for name, shape in each.inputs.items()]
+    settings = [f"{name}={value}" for name, value in each.settings.items()]
+    return f"{', '.join([*inputs, *settings])} → {each.output}"
+
+
+def in_words(each: OperationFigures) -> str:
+    """
+    >>> from zerosim.autograd.operations.linear import linear
+    >>> in_words(figures(linear, ((4, 16), (8, 16))))
+    'gradients of x and weight; keeps x: 256 B; operations: 1,024, backward 2,048; moves 896 B, backward 1,664 B'
+    """
+    phrases = [f"gradients of {joined(each.gradients)}" if each.gradients else "no gradient"]
+    if each.gradients:
+        phrases.append(f"keeps {joined(each.keeps)}: {each.kept_bytes:,} B" if each.keeps else "keeps nothing")
+    if each.forward_products:
+        phrases.append(f"operations: {each.forward_products:,}, backward {each.backward_products:,}")
+    backward = f", backward {each.backward_moves:,} B" if each.backward_moves else ""
+    phrases.append(f"moves {each.forward_moves:,} B{backward}" if each.forward_moves else "a view: moves nothing")
+    return "; ".join(phrases)
+
+
+def operations_of(path: str | None) -> Shown:
+    """The figures of the public operations, or of those of a file that have examples; a row for each."""
+    if path is None:
+        found = {name: (each, EXAMPLES[name]) for name, each in OPERATIONS.items()}
+    else:
+        found = {name: (each, example) for name, (each, example) in declared(vars(load_file(path))).items() if example}
+        if not found:
+            raise UsageError(f"{path} declares no operation for which its EXAMPLES has shapes")
+    operations = tuple(figures(each, example) for each, example in found.values())
+    return Shown(
+        operations, True, "", f"<{len(operations)} operations: {', '.join(each.name for each in operations)}>",
+        show=lambda console: show_operations(console, operations),
+        make_document=lambda: {"schema": "zerosim.operations/1", "operations": [asdict(each) for each in operations]},
+        rows_of=lambda document: list(document["operations"]))

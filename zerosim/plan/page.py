@@ -1,4 +1,4 @@
-"""The page of a plan: the pictures of a run's step in time, and the plan's own table and scaling curve."""
+"""A plan for the Python prompt, for notebooks, and as a page with the pictures of a run's step in time."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,26 +6,48 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from rich.console import Console
+
 from zerosim.instruments.memory import MEMORY_KINDS
 from zerosim.instruments.trace import Curve
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.planning import Plan
 from zerosim.plan.table import columns as columns_of
-from zerosim.plan.table import legend, machine, names_of, not_judged, sentence, unit_of_data
+from zerosim.plan.table import flat, legend, machine, names_of, not_judged, sentence, show_plan, unit_of_data
 from zerosim.scenario import resolved
 from zerosim.show.document import plain, trace_document
-from zerosim.show.grid import Column
+from zerosim.show.grid import Column, show_grid
 from zerosim.show.page import markup, origins, pictures, sections, step_pictures, vega
 from zerosim.show.page.drawings import Drawings
 from zerosim.show.page.markup import Markup, element, joined, scrolling, section
 from zerosim.show.page.page import columns, html_document, own
 from zerosim.show.run_document import RowDocument
+from zerosim.show.shown import Page, Shown, printed
 from zerosim.words import common_unit, ignored_in_words, in_unit
 
 MOST_DRAWN = 12
 """The most rows whose step is drawn; all rows are in the table."""
 MOST_CHANGES = 1_000
 """The most changes of memory in a picture; a longer curve shows the largest value of each interval."""
+AT_THE_PROMPT = ("memory", "fits", "step", "waits", "MFU")
+"""The columns of the short table."""
+
+
+def shown_plan(plan: Plan) -> Shown:
+    """A plan that displays itself; the rows are the document's, memory in `…_bytes`."""
+    return Shown(
+        plan, plan.passed, sentence(plan), printed(lambda console: show_short(console, plan)),
+        show=lambda console: show_plan(console, plan), make_document=plan.document,
+        rows_of=lambda document: [flat(row) for row in document["rows"]],
+        excerpt=lambda: str(excerpt(plan)),
+        make_page=lambda: Page(plan_page(plan, "zs.plan"), f"all of {plan.scenario.title or 'a plan'}"))
+
+
+def show_short(console: Console, plan: Plan) -> None:
+    """Print the few columns that answer most questions, and the verdict."""
+    shown: list[Column] = [each for each in columns_of(plan.rows) if each.heading.split("\n")[0] in AT_THE_PROMPT]
+    show_grid(console, names_of(plan.rows), shown)
+    console.print(sentence(plan), soft_wrap=True)
 
 
 def plan_page(plan: Plan, command: str) -> str:

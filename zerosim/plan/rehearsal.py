@@ -32,8 +32,7 @@ from zerosim.plan.calls import NotedExtent, NumpyCall, silent
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.costs import Costs, of_rank
-from zerosim.plan.skipping import Skipping
-from zerosim.plan.timed import HostMemory, OnTheClock, Timed, TimedQueue, TimedWire, UpdateRoom
+from zerosim.plan.timed import HostMemory, OnTheClock, Skipping, Timed, TimedQueue, TimedWire, UpdateRoom
 from zerosim.sharding import padded
 from zerosim.stages.replica import Replica
 from zerosim.training.build import gathering, kept, reduce_scatter, replica

@@ -1,6 +1,7 @@
-"""The timed parts of a rehearsed replica: overlapped work, host memory, updates."""
+"""The timed parts of a rehearsed replica: overlapped work, host memory, updates, skipped micro-batches."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -14,13 +15,13 @@ from zerosim.comm import Communicator
 from zerosim.models.units import Unit
 from zerosim.numerics.precisions import Precision
 from zerosim.optim.update import UpdateRule
-from zerosim.plan.clock import VirtualClock
+from zerosim.plan.clock import Interval, VirtualClock
 from zerosim.plan.cluster import Cluster, Link
 from zerosim.plan.costs import Costs
 from zerosim.plan.software import Software
 from zerosim.stages.beside import Beside, Pending, Work
 from zerosim.stages.gathering import WireFormat
-from zerosim.stages.replica import Replica
+from zerosim.stages.replica import Accumulation, Batch, Replica
 
 
 class Arriving(Pending):
@@ -193,3 +194,45 @@ class TimedWire:
 
     def decode(self, coded: Any, out: Any) -> None:
         self.clock.compute("quantization", self.costs.moved_ns(coded.nbytes + out.nbytes))
+
+
+@dataclass(eq=False)
+class Skipping:
+    """The accumulation `whole`, which skips micro-batches after two that took equal intervals, except the last.
+
+    The time of a micro-batch depends on the work under way when it begins. So once two have taken equal intervals, all
+    others do, up to the last one, which may reduce gradients. Orders of addition in which the number of sums grows have
+    no two equal intervals.
+    """
+
+    whole: Accumulation
+    clock: VirtualClock
+    skips: bool
+    """Whether any may be skipped."""
+    skipped: int = 0
+    steady: tuple[Interval, Counter[str]] | None = None
+    """The interval and floating-point operations of each skipped micro-batch."""
+
+    def parts(self, replica: Replica, batch: Batch) -> Iterator[Batch]:
+        self.steady, before = None, None
+        for part in self.whole.parts(replica, batch):
+            if self.steady is not None and not part.last:
+                self.skipped += 1
+                continue
+            reading, operations = self.clock.reading(), Counter(replica.tape.operations)
+            yield part
+            found = self.clock.since(reading), Counter(replica.tape.operations) - operations
+            if self.skips and found == before:
+                self.steady = found
+            before = found
+
+    def reduces(self, part: Batch) -> bool:
+        return self.whole.reduces(part)
+
+    def repeat_skipped(self, operations: dict[str, int]) -> None:
+        """Add the skipped micro-batches to the clock and to `operations`, at the end of the step."""
+        if self.steady is not None:
+            taken, each = self.steady
+            self.clock.repeat(self.skipped, taken)
+            for what, count in each.items():
+                operations[what] += self.skipped * count
