@@ -42,7 +42,7 @@ def printed(done, width=200, kind="local", **how):
 
 def refused(capsys, *arguments):
     """The one line with which a command is refused, before it prints anything else."""
-    assert main([*arguments]) == 2
+    assert main([*map(str, arguments)]) == 2
     said = capsys.readouterr()
     assert said.out == ""
     (line,) = said.err.splitlines()

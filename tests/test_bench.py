@@ -11,6 +11,7 @@ from rich.console import Console
 from safetensors.numpy import load_file
 
 from tests.mpi.launch import mpirun
+from tests.pages import refused
 from zerosim.checkpoint.saving import Saving
 from zerosim.cli import main
 from zerosim.collectives.table import ALGORITHMS
@@ -211,3 +212,13 @@ def test_the_switch_is_where_the_short_algorithm_first_falls_behind():
     found = [{"collective": "all_gather", "algorithm": name, "bytes": 1 << 10 + power, "seconds": each}
              for name, of_sizes in seconds.items() for power, each in enumerate(of_sizes)]
     assert measured_switches(found) == {"all_gather": 1 << 10}
+
+
+@pytest.mark.parametrize(("flags", "words"), [
+    (["plan", "--runs", "some.csv"], "bench plan compares no runs; --runs is for bench published"),
+    (["plan", "--toml", "x.toml"], "bench plan measures no cluster; remove --toml, or use bench cluster or bench "),
+    (["step", "--svg", "x.svg"], "bench step draws nothing; --svg is for bench collectives and bench wires"),
+    (["published", "--runs", "none.csv"], "none.csv: no file of published runs: No such file"),
+])
+def test_flags_of_other_subjects_are_refused(flags, words, capsys):
+    assert words in refused(capsys, "bench", *flags)

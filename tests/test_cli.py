@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, load_file
 
+from tests.pages import refused
 from zerosim import files
 from zerosim.cli import COMMANDS, main, parse
 from zerosim.commands.output import console
@@ -44,11 +45,10 @@ def small(tmp_path):
     return path
 
 
-def zerosim(*arguments, cwd=None):
+def zerosim(*arguments, **settings):
     return subprocess.run(
-        [sys.executable, "-m", "zerosim", *map(str, arguments)],
-        capture_output=True, text=True, check=False, cwd=cwd, timeout=120,
-    )
+        [sys.executable, "-m", "zerosim", *map(str, arguments)], check=False, timeout=120,
+        **{"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | settings)
 
 
 def test_a_run_passes_and_says_so(small):
@@ -160,10 +160,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, mistake, capsys):
     path.write_bytes(text)
     if arrays:
         write_npz(tmp_path, **arrays)
-    assert main(["run", str(path), "--progress", "none"]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    (line,) = captured.err.splitlines()
+    line = refused(capsys, "run", path, "--progress", "none")
     assert line.startswith(f"{path}:")
     assert words in line
 
@@ -176,8 +173,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, mistake, capsys):
     ["run", "{small}", "--set", "train.stpes=1"],
 ])
 def test_mistakes_on_the_command_line(small, arguments, capsys):
-    assert main([each.format(small=small) for each in arguments]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert refused(capsys, *(each.format(small=small) for each in arguments))
 
 
 @pytest.mark.parametrize(("line", "said"), {
@@ -219,11 +215,7 @@ def test_a_failed_check_exits_with_1(small, capsys):
 
 
 def test_no_color_is_honoured(small):
-    environment = os.environ | {"NO_COLOR": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "zerosim", "run", str(small), "--progress", "live"],
-        capture_output=True, text=True, check=False, env=environment, timeout=120,
-    )
+    done = zerosim("run", small, "--progress", "live", env=os.environ | {"NO_COLOR": "1"})
     assert "\x1b[3" not in done.stdout + done.stderr
 
 
@@ -272,10 +264,7 @@ COMMANDS_THAT_WRITE = {
 @pytest.mark.parametrize("path", ["", "{folder}", "{folder}/no/such.json", "{folder}/new/"])
 def test_what_cannot_be_written_is_refused_before_anything_runs(command, path, small, tmp_path, capsys):
     given = [each.format(small=small) for each in COMMANDS_THAT_WRITE[command]]
-    assert main([*given, "--json", path.format(folder=tmp_path)]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    (line,) = printed.err.splitlines()
+    line = refused(capsys, *given, "--json", path.format(folder=tmp_path))
     assert line.startswith("zerosim: --json: cannot write ")
 
 
@@ -287,8 +276,8 @@ def test_what_cannot_be_written_is_refused_before_anything_runs(command, path, s
 def test_one_file_cannot_hold_two_things(given, small, tmp_path, capsys):
     out, link = tmp_path / "out", tmp_path / "link"
     link.symlink_to(out)
-    assert main([each.format(small=small, out=out, link=link) for each in given]) == 2
-    assert "name the same file" in capsys.readouterr().err
+    line = refused(capsys, *(each.format(small=small, out=out, link=link) for each in given))
+    assert "name the same file" in line
     assert not out.exists()
 
 
@@ -297,20 +286,14 @@ def small_files_only():
 
 
 def test_a_file_without_room_is_one_line(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "zerosim", "memory", "--table", "figure1", "--json", tmp_path / "m.json"],
-        capture_output=True, text=True, check=False, timeout=120, preexec_fn=small_files_only,
-    )
+    done = zerosim("memory", "--table", "figure1", "--json", tmp_path / "m.json", preexec_fn=small_files_only)
     assert done.returncode == 3
     assert done.stderr == f"zerosim: cannot write {tmp_path}/m.json: File too large\n"
 
 
 def test_standard_output_without_room_is_one_line(tmp_path):
     with open(tmp_path / "out", "w") as out:
-        done = subprocess.run(
-            [sys.executable, "-m", "zerosim", "show", "--list"], stdout=out, stderr=subprocess.PIPE,
-            text=True, check=False, timeout=120, preexec_fn=small_files_only,
-        )
+        done = zerosim("show", "--list", stdout=out, preexec_fn=small_files_only)
     assert done.returncode == 3
     assert done.stderr == "zerosim: cannot write to standard output: File too large\n"
 
@@ -318,10 +301,7 @@ def test_standard_output_without_room_is_one_line(tmp_path):
 def test_a_reader_that_has_left_is_no_reason_to_speak():
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(
-        [sys.executable, "-m", "zerosim", "show", "--list"], stdout=writing, stderr=subprocess.PIPE,
-        text=True, check=False, timeout=120,
-    )
+    done = zerosim("show", "--list", stdout=writing)
     os.close(writing)
     assert (done.returncode, done.stderr) == (3, "")
 
@@ -416,11 +396,8 @@ def test_bench_rounds_have_limits(rounds, capsys):
 
 def test_a_terminal_that_knows_only_ascii_is_enough(small):
     small.write_text(SMALL.replace("small", "Größe −1"), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "zerosim", "run", str(small), "--json", "-"],
-        capture_output=True, check=False, timeout=120,
-        env=os.environ | {"PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0"},
-    )
+    ascii_only = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0"}
+    done = zerosim("run", small, "--json", "-", text=False, env=os.environ | ascii_only)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.decode("ascii"))["title"] == "Größe −1"
     assert b"Gr??e -1" in done.stderr
@@ -428,8 +405,7 @@ def test_a_terminal_that_knows_only_ascii_is_enough(small):
 
 
 def test_a_memory_limit_needs_processes(small, capsys):
-    assert main(["run", str(small), "--set", "world.memory_limit_mb=100"]) == 2
-    assert "run it with mpirun -n 2" in capsys.readouterr().err
+    assert "run it with mpirun -n 2" in refused(capsys, "run", small, "--set", "world.memory_limit_mb=100")
 
 
 @pytest.mark.parametrize(("columns", "width"), [("60", 60), ("120", 120), ("0", 80), ("", 80), ("7", 40), (None, 80)])
@@ -462,9 +438,8 @@ def test_verbose_shows_what_the_table_leaves_out(small, capsys):
 def test_bench_without_a_launcher_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setattr("zerosim.commands.bench.launched", lambda: None)
     monkeypatch.setattr("zerosim.commands.bench.own_launcher", lambda: "no-such-mpiexec")
-    assert main(["bench", "step"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "there is no mpiexec; install an MPI library, e.g. pip install 'zerosim[mpich]'" in line
+    words = "there is no mpiexec; install an MPI library, e.g. pip install 'zerosim[mpich]'"
+    assert words in refused(capsys, "bench", "step")
 
 
 @pytest.mark.parametrize(("ranks", "overrides", "advised"), [
@@ -493,14 +468,12 @@ def test_a_title_moves_no_cursor(small, capsys):
 @pytest.mark.parametrize(("key", "mended"), [
     ("activation", "model.activation"), ("steps", "train.steps"), ("ranks", "world.ranks")])
 def test_a_key_without_its_section_is_told_where_it_belongs(small, key, mended, capsys):
-    assert main(["run", str(small), "--set", f"{key}=1"]) == 2
-    assert capsys.readouterr().err == f"--set:1:1: unknown key {key!r}; did you mean {mended!r}?\n"
+    found = refused(capsys, "run", small, "--set", f"{key}=1")
+    assert found == f"--set:1:1: unknown key {key!r}; did you mean {mended!r}?"
 
 
 @pytest.mark.parametrize("claim", [
     'model.frozen=[0]\nvariant=[{units="model"}]', 'check.does_not_fit=["zero1"]\nparallel.stages=["ddp"]'])
 def test_what_rows_cannot_have_is_refused_before_the_heading(small, claim, capsys):
     flags = [flag for override in claim.split("\n") for flag in ("--set", override)]
-    assert main(["run", str(small), *flags]) == 2
-    printed = capsys.readouterr()
-    assert (printed.out, len(printed.err.splitlines())) == ("", 1)
+    assert refused(capsys, "run", small, *flags)

@@ -157,29 +157,6 @@ def test_a_narrow_terminal_breaks_no_figure():
     assert all(cell in printed for cell in ("measured", "quartiles", "11.0 … 16.0", "0.92", "3 of 7"))
 
 
-@pytest.mark.parametrize(("content", "found"), [
-    (None, "no such file"), ("a = 1", "has no [cluster]"), ("[cluster", "this is not TOML"),
-    ("cluster = 1", "no [cluster]"),
-    ("[cluster]\ndevice = 'h100'", "did you mean 'h100_80gb'"),
-    ("[cluster.device]\nflops=1e9\nmemory=1e9\nmemory_bandwidth=1e9\nworking_sets=[2,1]\nbandwidths=[1,1]",
-     "working_sets ascending"),
-])
-def test_a_file_without_a_cluster_is_refused_in_one_line(content, found, tmp_path, capsys):
-    path = tmp_path / "cluster.toml"
-    if content is not None:
-        path.write_text(content)
-    (tmp_path / "a.toml").write_text("")
-    assert main(["plan", str(tmp_path / "a.toml"), "--cluster", str(path)]) == 2
-    said = capsys.readouterr().err
-    assert found in said
-    assert said.count("\n") == 1
-
-
-def test_only_a_cluster_is_written_as_one(capsys):
-    assert main(["bench", "plan", "--toml", "x.toml"]) == 2
-    assert "remove --toml" in capsys.readouterr().err
-
-
 @pytest.mark.mpi
 def test_the_command_measures_on_two_processes(tmp_path):
     code = (

@@ -8,6 +8,7 @@ from importlib import resources
 import pytest
 
 from tests.oracles.fit_devices import FITTED, Noted, fit, held_out, off
+from tests.pages import refused
 from zerosim.cli import main
 from zerosim.commands.benches.published import BETWEEN, MPT, NEAR, compare, errors
 from zerosim.plan.cluster import cluster_of, machines
@@ -94,20 +95,4 @@ def test_a_run_that_cannot_be_read_gets_one_line(change, said, tmp_path, capsys)
     path = tmp_path / "runs.csv"
     columns, line, *_ = shipped_lines()
     path.write_text(f"{columns}\n{line.replace(*change, 1)}\n")
-    assert main(["bench", "published", "--runs", str(path)]) == 2
-    found = capsys.readouterr().err
-    assert said in found
-    assert found.count("\n") == 1
-
-
-def test_runs_go_with_published_alone(capsys):
-    assert main(["bench", "plan", "--runs", "some.csv"]) == 2
-    assert "--runs is for bench published" in capsys.readouterr().err
-    assert main(["bench", "published", "--runs", "none.csv"]) == 2
-    assert "none.csv: no file of published runs: No such file" in capsys.readouterr().err
-
-
-def test_a_device_without_8_bits_says_so(capsys):
-    flags = ["--set", "cluster.products=fp8", "--set", "cluster.device=v100_32gb"]
-    assert main(["plan", "scenarios/plans/llama3_8b.toml", *flags]) == 2
-    assert "has no 8-bit matrix products; use h100_80gb, h100_96gb, h200," in capsys.readouterr().err
+    assert said in refused(capsys, "bench", "published", "--runs", path)
