@@ -89,7 +89,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def on_this_rank(measure: Callable[..., Any], *more: Any) -> Any:
-    """What rank 0 of the launched ranks measures; None on the others."""
+    """The result of a measurement on the launched ranks, on rank 0; None on the others."""
     (found,) = MpiWorld(connect()).run(lambda comm: on_rank_0(comm, measure, *more))
     return found
 

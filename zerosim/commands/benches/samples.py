@@ -54,7 +54,7 @@ class Sample:
 
 
 def on_rank_0(comm: Communicator, measure: Callable[..., Found], *arguments: Any) -> Found | None:
-    """What rank 0 measures, with one thread for matrix products and freed memory kept; None on other ranks."""
+    """The result on rank 0, with one thread for matrix products and freed memory kept; None on other ranks."""
     keep_freed()
     with threadpool_limits(1):
         found = measure(comm, *arguments)
