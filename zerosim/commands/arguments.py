@@ -28,9 +28,6 @@ def rank_counts(text: str) -> list[int]:
     return counts
 
 
-MOST_DEVICES = 2**20
-
-
 def add_hosts(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flag for the number of ranks on a host."""
     parser.add_argument(
@@ -38,14 +35,14 @@ def add_hosts(parser: argparse.ArgumentParser) -> None:
         help="ranks on each host, for two_level.* and two_hop.*; default 2")
 
 
-def cluster_sizes(text: str) -> list[int]:
-    """The numbers of ranks of a plan, from a list.
+def whole_numbers(least: int, most: int) -> Callable[[str], list[int]]:
+    """A reader of lists of whole numbers from `least` to `most`, each kept once.
 
-    >>> cluster_sizes("8,64,512")
-    [8, 64, 512]
+    >>> whole_numbers(1, 512)("8,64,8")
+    [8, 64]
     """
-    read = whole_number(1, MOST_DEVICES)
-    return [read(part) for part in text.split(",")]
+    read = whole_number(least, most)
+    return lambda text: list(dict.fromkeys(map(read, text.split(","))))
 
 
 def refused(text: str) -> argparse.ArgumentTypeError:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from fractions import Fraction
 from typing import Any
 
-from zerosim.commands.arguments import whole_number
+from zerosim.commands.arguments import whole_number, whole_numbers
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import ScenarioError
 from zerosim.figures.blocks import transformer
@@ -50,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--table", choices=["figure1", *TABLES],
         help="compute a published table from the formulas: one of the ZeRO paper, or 8b of the Ultra-scale playbook")
     parser.add_argument(
-        "--ranks", type=numbers_of_ranks, metavar="N,N", help="data-parallel ranks; several numbers: a column for each")
+        "--ranks", type=whole_numbers(1, MOST_RANKS), metavar="N,N",
+        help="data-parallel ranks; several numbers: a column for each")
     parser.add_argument(
         "--micro-batch", type=whole_number(1, 10**6), default=1, metavar="B",
         help="sequences in a micro-batch of --model; default %(default)s")
@@ -231,15 +232,6 @@ def key_and_value(pair: str) -> tuple[str, object]:
     if value in ("true", "false"):
         return key, value == "true"
     return key, int(value) if re.fullmatch(r"\d{1,18}", value, re.A) else value
-
-
-def numbers_of_ranks(text: str) -> list[int]:
-    """
-    >>> numbers_of_ranks("8,16")
-    [8, 16]
-    """
-    read = whole_number(1, MOST_RANKS)
-    return list(dict.fromkeys(map(read, text.split(","))))
 
 
 def parameter_count(text: str) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from zerosim.commands.arguments import NO_PYTHON, cluster_sizes
+from zerosim.commands.arguments import NO_PYTHON, whole_numbers
 from zerosim.commands.output import check_outputs, check_writable, standard_output, write_json
 from zerosim.commands.pictures import name_and_file, pictured
 from zerosim.errors import UsageError
@@ -22,6 +22,7 @@ from zerosim.plan.reading import OWN_MODEL, cluster_in, read_plan, scenario_of
 from zerosim.plan.table import csv_of, show_plan
 from zerosim.scenario import Source
 from zerosim.scenario.parts import python_run
+from zerosim.scenario.sections import MOST_RANKS
 from zerosim.show.grid import show_words
 from zerosim.show.page.drawings import Drawings
 from zerosim.show.page.vega import converter
@@ -146,7 +147,7 @@ def asked(arguments: argparse.Namespace) -> Question | None:
 def ranks(given: str) -> list[int]:
     """The numbers in --ranks, each once; empty without the flag."""
     try:
-        return list(dict.fromkeys(cluster_sizes(given))) if given else []
+        return whole_numbers(1, MOST_RANKS)(given) if given else []
     except argparse.ArgumentTypeError as error:
         raise UsageError(f"--ranks {given}: {error}") from None
 

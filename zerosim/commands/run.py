@@ -81,9 +81,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def run_alone(arguments: argparse.Namespace) -> int:
     """Run with all ranks in this process."""
-    check_outputs_of(arguments)
-    job = requested(arguments)
-    check_writable(arguments, job.files)
+    job = prepared(arguments)
     job.check_local()
     world = job.local_world()
     announce(arguments, job, world)
@@ -92,19 +90,20 @@ def run_alone(arguments: argparse.Namespace) -> int:
 
 def run_supervised(arguments: argparse.Namespace) -> int:
     """Start the ranks, after all checks that need no ranks."""
-    check_outputs_of(arguments)
-    job = requested(arguments)
-    check_writable(arguments, job.files)
+    job = prepared(arguments)
     job.check_resumable()
     assert isinstance(job.scenario, Scenario)
     return supervise(arguments, job.scenario)
 
 
-def check_outputs_of(arguments: argparse.Namespace) -> None:
-    """Refuse, before anything is read, outputs that could not be written, and a page that could not be made."""
+def prepared(arguments: argparse.Namespace) -> Job:
+    """The scenario ready to run; outputs that cannot be written, and a page that cannot be made, are refused first."""
     check_writable(arguments, {"the scenario": arguments.scenario})
     if arguments.report:
         converter()
+    job = requested(arguments)
+    check_writable(arguments, job.files)
+    return job
 
 
 def run_as_one_of_many(comm: MpiCommunicator, arguments: argparse.Namespace) -> int:
@@ -112,9 +111,7 @@ def run_as_one_of_many(comm: MpiCommunicator, arguments: argparse.Namespace) -> 
     job, refused = None, None
     if comm.rank == 0:
         try:
-            check_outputs_of(arguments)
-            job = requested(arguments)
-            check_writable(arguments, job.files)
+            job = prepared(arguments)
             job.check_launched()
             check_ranks(job, comm.size, arguments)
         except ZerosimError as error:

@@ -166,17 +166,14 @@ class Costs:
             return operands * by_rows if way == "forward" else operands * by_columns + gradient * (by_rows + by_columns)
         return (operands if way == "forward" else gradient) * (2 * self.itemsize + 2)
 
-    def bytes_of(self, shape: Shape) -> int:
-        return prod(shape) * self.itemsize
-
     def loss_ns(self, outputs: Shape) -> int:
         """The time of a loss and its gradient: widen the outputs, take logarithms, write and round a gradient.
 
         A compiled loss reads the outputs twice and writes the gradient.
         """
-        wide, device = 4 * prod(outputs), self.cluster.device
-        rounding = 0 if self.itemsize == 4 else 2 * (wide + self.bytes_of(outputs))
-        moved = 3 * self.bytes_of(outputs) if self.cluster.software.loss == "compiled" else rounding + 4 * wide
+        wide, narrow, device = 4 * prod(outputs), self.itemsize * prod(outputs), self.cluster.device
+        rounding = 0 if self.itemsize == 4 else 2 * (wide + narrow)
+        moved = 3 * narrow if self.cluster.software.loss == "compiled" else rounding + 4 * wide
         return round(max(device.moved_ns(moved), device.launch_ns))
 
     def moved_ns(self, moved_bytes: float) -> int:

@@ -34,6 +34,8 @@ PIECE = (256, 128)
 WEIGHTS = 2**20
 COPIED, ROOMS = 2**19, 12
 SMALL, LARGE = 8, 2**21
+PROCESSES = 2
+"""The processes that share the memory of this machine."""
 LASTS = 2e-3
 """Seconds for which a probe is repeated in a round."""
 TINY = Workload(ModelKeys(kind="transformer", layers=2, width=4, heads=2), batch=2, inputs=4, outputs=5)
@@ -173,15 +175,11 @@ def cluster_from(rates: dict[str, float], launch_us: float) -> ClusterKeys:
     transfer = max(1 / rates["large"] - 1 / rates["small"], 1e-9)
     return ClusterKeys(
         device=DeviceKeys(
-            flops=rates["wide"] * (1 + half / WIDE), memory_bandwidth=by_size[-1], memory=memory_bytes(),
+            flops=rates["wide"] * (1 + half / WIDE), memory_bandwidth=by_size[-1],
+            memory=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / PROCESSES,
             launch_us=launch_us, half_width=half, working_sets=tuple(map(float, SETS)), bandwidths=by_size,
             functions=Functions(**{each.name: rates[each.name] for each in fields(Functions)}),
         ),
         inside=LinkKeys(1e6 / rates["small"], LARGE / transfer / 1e9),
         collectives="written", kernels="written",
     )
-
-
-def memory_bytes() -> float:
-    """Half of this machine's memory in bytes, for each of two processes."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2
