@@ -82,3 +82,8 @@ def test_a_sweep_is_shown_as_a_table_with_the_best_marked():
         assert said == due + "*" * (row is found.subject.best)
     assert any(not row.fits for row in rows.values())
     assert "by train.micro_batch" not in str(shown())
+
+
+def test_a_line_of_a_sweep_has_whole_numbers_and_fractions():
+    table = str(shown({"train.micro_batch": [1, 2], "train.learning_rate": [0.125, 2]}))
+    assert all(f", 8 ranks, learning_rate={rate}" in table for rate in ("0.125", "2"))

@@ -232,7 +232,8 @@ def heading(row: PlannedRow, key: str) -> str:
 
 def label(row: PlannedRow, key: str) -> str:
     """A row's stage, its ranks, and its other swept keys."""
-    others = [setting.rsplit(".", 1)[-1] for setting in row.swept if not setting.startswith(f"{key}=")]
+    settings = [setting.partition("=") for setting in row.swept]
+    others = [f"{name.rsplit('.', 1)[-1]}={value}" for name, _, value in settings if name != key]
     return ", ".join([row.config.name, f"{row.config.ranks:,} ranks", *others])
 
 
