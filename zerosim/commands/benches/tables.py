@@ -44,7 +44,7 @@ def between(ends: Iterable[float], digits: int) -> str:
 
 
 @dataclass(frozen=True)
-class Subject:
+class BenchSubject:
     """A subject of `zerosim bench`: what is measured, how, and how it is shown."""
 
     words: str
@@ -66,31 +66,31 @@ WITH_AND_WITHOUT: Columns = {
     "ms without": ms("without_seconds"), **RATIOS}
 IN_ONE_PROCESS: Columns = {"in one process": lambda row: row["what"], "seconds": lambda row: f"{row['seconds']:.2f}"}
 SUBJECTS = {
-    "step": Subject(
+    "step": BenchSubject(
         "a step of each stage on 2 MPI ranks against one process", time_steps,
         {"stage": stage, "ms per step": ms("step_seconds"), **RATIOS},
         above="{trained}: one process {alone:.1f} ms, divided by {ranks} = {half:.1f} ms"),
-    "spent": Subject(
+    "spent": BenchSubject(
         "the parts of a step of each stage in time, on 2 MPI ranks", time_spent,
         {"ms": stage, "step": ms("step_seconds"), **{kind: ms(seconds_key(kind)) for kind in KINDS}},
         above="{trained}: ms of a step on rank 0, by kind of work"),
-    "ledger": Subject(
+    "ledger": BenchSubject(
         "a step of each stage with its bytes counted, traced, and with checksums, against one without", time_ledgers,
         WITH_AND_WITHOUT,
         above="{trained}: ms on a core with and without a feature: byte counts; tracing and checksums of a counted "
               "step; the calls of trace and memory ledger in a traced step"),
-    "checkpoint": Subject(
+    "checkpoint": BenchSubject(
         "a checkpoint every step against a plain write of as many bytes, and a run without checkpoints",
         time_checkpoints, WITH_AND_WITHOUT,
         above="{trained}: a checkpoint against a plain write of as many bytes; a step of a run that saves nothing, "
               "with and without the test whether a checkpoint is due"),
-    "worlds": Subject(
+    "worlds": BenchSubject(
         "the time of the local world with many ranks, a large proof, many examples", time_worlds, IN_ONE_PROCESS,
         "tasks", alone=True),
-    "plan": Subject(
+    "plan": BenchSubject(
         "the time and memory of plans, and their growth with ranks, layers and bytes", time_plans, IN_ONE_PROCESS,
         "tasks", alone=True),
-    "cluster": Subject(
+    "cluster": BenchSubject(
         "this machine as the [cluster] of a plan, and steps of four models on 2 MPI ranks against their plans",
         measure_cluster, {
             "step on 2 ranks": lambda row: row["model"], "stage": stage, "planned ms": ms("planned_seconds"),
@@ -99,13 +99,13 @@ SUBJECTS = {
             "ratio": lambda row: f"{row['ratio']:.2f}", "rounds": lambda row: f"{row['used']} of {row['rounds']}"},
         "steps", below="ms on a core, on the rank that waited less; ratio: planned over measured; rounds: the least "
                        "disturbed rounds, of all rounds"),
-    "collectives": Subject(
+    "collectives": BenchSubject(
         "every algorithm of four collectives, 1 KiB to 64 MiB, and MPI's own, on any number of ranks",
         time_collectives),
-    "wires": Subject(
+    "wires": BenchSubject(
         "the relative error of quantised sums on 2 to 32 ranks, in a ring and in two hops", measure_sums, key="wires",
         alone=True),
-    "published": Subject("the errors of plans of published runs; measures nothing here"),
+    "published": BenchSubject("the errors of plans of published runs; measures nothing here"),
 }
 UNITS = {
     "tokens_per_second_per_device": "tokens/s", "mfu": "MFU", "hfu": "HFU", "peak_memory_gib": "GiB",
