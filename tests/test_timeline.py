@@ -142,9 +142,11 @@ def test_a_wrong_scale_is_caught(traced, monkeypatch):
     assert list(faults(shown(drawing(traced, ONE, OTHER)), [ONE, OTHER], 80))
 
 
-def test_rows_that_have_a_scale_each_are_caught(traced):
+def test_a_scale_for_each_row_and_a_lane_of_another_rank_are_caught(traced):
     apart = [*shown(drawing(traced, ONE)), *shown(drawing(traced, OTHER))]
     assert list(faults(apart, [ONE, OTHER], 80))
+    swapped = trace(*(replace(each, rank=1 - each.rank) for each in ONE.steps))
+    assert list(faults(shown(drawing(traced, ONE)), [swapped], 80))
 
 
 @pytest.mark.parametrize("lane", [COMPUTATION, OUT, IN])
@@ -159,11 +161,6 @@ def test_two_spans_of_a_lane_that_overlap_are_caught(traced, monkeypatch, lane):
 def test_what_is_beside_the_step_may_overlap_it(traced):
     beside = trace(step(0, 60, (OUT, 1, "all_gather", 0, 40, 0), (OUT, 2, "all_gather", 20, 60, 0)))
     assert "G" * 64 in "".join(shown(drawing(traced, beside)))
-
-
-def test_a_lane_of_another_rank_is_caught(traced):
-    swapped = trace(*(replace(each, rank=1 - each.rank) for each in ONE.steps))
-    assert list(faults(shown(drawing(traced, ONE)), [swapped], 80))
 
 
 def test_how_much_was_hidden_is_said(traced):

@@ -9,7 +9,7 @@ from typing import Any
 from zerosim.errors import UsageError
 from zerosim.show.activities import ACTIVITIES, activity, definitions, is_paler
 from zerosim.show.legend import KIND_WORDS
-from zerosim.show.page import divergences, origins, pictures, sections, step_pictures, steps, vega
+from zerosim.show.page import origins, pictures, sections, step_pictures, steps, vega
 from zerosim.show.page.drawings import Drawings
 from zerosim.show.page.markup import Markup, element, joined
 from zerosim.show.run_document import RunDocument
@@ -35,7 +35,7 @@ def page(runs: Sequence[RunDocument]) -> str:
         about_times = [run.about_times for run in runs if run.about_times]
         content += [sections.step(rows, drawings, about_times), sections.traffic(rows), sections.losses(rows)]
     content += map(sections.calls, filter(lambda row: "calls" in row.found, rows))
-    content += [sections.schedules(stepped, ranks), divergences.divergence(rows), divergences.row_differences(runs)]
+    content += [sections.schedules(stepped, ranks), sections.divergence(rows), sections.row_differences(runs)]
     content += map(origins.origin, runs)
     data = {
         "specs": {name: vega.compiled(spec) for name, spec in drawings.for_a_page().items()},
