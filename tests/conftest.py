@@ -26,13 +26,13 @@ def pytest_configure(config):
 
 
 BROAD = {
-    "accumulation", "bounds", "bring", "buckets", "checkpoint", "checkpoint_run", "cli", "collectives",
-    "confirmed", "docs", "examples", "grade", "hosts", "hunt", "independent", "independent_transformer",
-    "kinds", "lessons", "loops", "marking", "mesh", "mistakes", "mutants", "notebooks", "offload", "far",
-    "operations", "outside", "outside_answers", "page", "pictures", "plan", "plan_drawn", "planted",
-    "ported_from_mpi_suites", "prove", "published", "python_first", "rehearsal", "right", "run", "scenarios",
-    "second_copy", "sequences", "software", "stages", "testing", "torch_functions", "trace", "transformers",
-    "trial", "two_level", "variants", "whole_steps",
+    "accumulation", "autocast", "bounds", "bring", "buckets", "checkpoint", "checkpoint_run", "cli", "collectives",
+    "confirmed", "docs", "examples", "far", "feedback", "formulas", "grade", "hosts", "hunt", "independent",
+    "independent_transformer", "kinds", "lessons", "loops", "marking", "mesh", "mistakes", "mutants", "notebooks",
+    "offload", "operations", "outside", "outside_answers", "page", "param_dtype", "pictures", "plan", "plan_drawn",
+    "planted", "ported_from_mpi_suites", "prove", "published", "python_first", "quantized", "questions",
+    "rehearsal", "right", "run", "scenarios", "second_copy", "segments", "sequences", "software", "stages",
+    "testing", "torch_functions", "trace", "transformers", "trial", "two_level", "variants", "whole_steps", "wires",
 }
 """The files whose tests train, prove or draw many cases: `make check` leaves them to `make test`."""
 

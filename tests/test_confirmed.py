@@ -1,7 +1,9 @@
 """Points come from a process that a submission cannot reach: cheats earn nothing, and every check finds its mistake."""
 
 import json
+import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,65 +41,13 @@ def written(tmp_path, text):
 
 
 NOTHING = "\ndef all_gather(comm, chunks):\n    pass\n"
-UNSEEN = """
-import zerosim.teach.grading.untouched as u
-u.touched.__code__ = (lambda before: None).__code__
-"""
-CHEATS = {
-    "zerosim.teach.grading": f"""{UNSEEN}
-import zerosim.teach.grading.examination as e
-def judged(function, name, claims, file=""):
-    from zerosim.teach.grading.exercises import Grade, Item
-    return Grade(name, "holds", [Item(each.says, each.points, "holds", each.law) for each in claims(function)])
-e.grade.__code__ = judged.__code__
-""",
-    "zerosim.teach.proofs": f"""{UNSEEN}
-import zerosim.teach.proofs.proof as p
-p.faults.__code__ = (lambda subject, recording, count, root=0: iter(())).__code__
-""",
-    "numpy.array_equal": f"""{UNSEEN}
-import numpy, zerosim.teach.grading.proved as p
-numpy.array_equal = lambda *given, **named: True
-p.unproved.__code__ = (lambda examined, sizes=(), *, divided=True: None).__code__
-""",
-    "hashlib": f"""{UNSEEN}
-import hashlib, zerosim.teach.proofs.proof as p
-hashlib.sha256 = hashlib.blake2b = lambda *given, **named: None
-p.faults.__code__ = (lambda subject, recording, count, root=0: iter(())).__code__
-""",
-    "builtins": f"""{UNSEEN}
-import builtins, zerosim.teach.grading.proved as p
-builtins.any = lambda given: False
-p.unproved.__code__ = (lambda examined, sizes=(), *, divided=True: None).__code__
-""",
-    "sys.modules": f"""{UNSEEN}
-import sys, zerosim.teach.grading.proved as p
-sys.modules["zerosim.teach.grading.proved"] = sys.modules["zerosim.testing"] = sys
-p.unproved.__code__ = (lambda examined, sizes=(), *, divided=True: None).__code__
-""",
-    "the channel": """
-import ctypes, gc, json
-for each in gc.get_objects():
-    if type(each).__name__ == "Answering":
-        each.say(json.loads(FORGED))
-        ctypes.CDLL(None)._exit(0)
-""",
-    "the ranks' wires": """
-import os
-WIRES = [int(each) for each in os.listdir("/proc/self/fd")]
-for each in WIRES:
-    try:
-        os.write(each, b'{"gave": {"dtype": "int64", "shape": [1], "bytes": "AAAAAAAAAAA="}}' + bytes([10]))
-    except OSError:
-        pass
-""",
-}
+HANDED_IN = tomllib.loads(Path(__file__).with_name("handed_in.toml").read_text())
 
 
-@pytest.mark.parametrize("cheat", CHEATS)
+@pytest.mark.parametrize("cheat", HANDED_IN["cheats"])
 def test_a_cheat_earns_nothing(tmp_path, cheat):
     forged = f"FORGED = {json.dumps(full('all_gather').document())!r}\n"
-    found = grade_separately(written(tmp_path, forged + CHEATS[cheat] + NOTHING), "all_gather")
+    found = grade_separately(written(tmp_path, forged + HANDED_IN["cheats"][cheat] + NOTHING), "all_gather")
     assert (found.earned, found.state) == (0, "does not hold yet")
     assert found.points == EXERCISES["all_gather"]
 
@@ -174,34 +124,11 @@ def test_a_line_of_a_rank_is_bounded(tmp_path):
     assert (found.earned, "sends more than 1,048,576 bytes at once" in found.complaint) == (0, True)
 
 
-USES = {
-    "pydoc": "import pydoc\nf = pydoc.locate('zerosim.collectives.ring.all_gather')",
-    "runpy": "import runpy\nf = runpy.run_module('zerosim.collectives.ring')['all_gather']",
-    "pickle": "import pickle\nf = pickle.loads(b'czerosim.collectives.ring\\nall_gather\\n.')",
-    "a command": "from zerosim.commands.show import named_subject\n"
-                 "f = lambda *given: named_subject('ring.all_gather').function(*given)",
-    "globals": "from zerosim.comm import left\nf = getattr(left, '__glo' + 'bals__')['__builtins__']['__import__']("
-               "'zerosim.collectives.ring', fromlist=['x']).all_gather",
-    "an interpreter": "import code\nn = {}\ncode.InteractiveInterpreter(n).runsource("
-                      "'from zerosim.collectives.ring import all_gather as f')\nf = n['f']",
-    "the source": "import zerosim, os\nn = {}\nexec(open(os.path.dirname(zerosim.__file__) + "
-                  "'/collectives/ring.py').read(), n)\nf = n['all_gather']",
-    "its code": "import types, pydoc\ng = pydoc.locate('zerosim.collectives.ring.all_gather')\n"
-                "f = types.FunctionType(g.__code__.replace(co_filename='x'), g.__globals__)",
-    "its bytecode": "import zerosim, contextlib\nwith contextlib.suppress(OSError):\n    "
-                    "open(zerosim.__file__ + '.pyc')\nf = lambda *given: None",
-    "its folder": "import zerosim, os\nd = os.open(os.path.dirname(zerosim.__file__), os.O_RDONLY)\n"
-                  "os.open('collectives/ring.py', os.O_RDONLY, dir_fd=d)\nf = lambda *given: None",
-    "its path": "import zerosim, os\nos.open(bytearray(os.fsencode(zerosim.__file__)), os.O_RDONLY)\n"
-                "f = lambda *given: None",
-    "too many": "f = lambda comm, chunks: [comm._wire.say({'used': each}) for each in range(200)]",
-    "no watch": "import sys, pydoc\nsys.setprofile(None)\nf = pydoc.locate('zerosim.collectives.ring.all_gather')",
-}
 
 
-@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("use", HANDED_IN["uses"])
 def test_a_rank_reports_what_it_runs_of_the_library(tmp_path, use):
-    file = written(tmp_path, f"{USES[use]}\ndef all_gather(comm, chunks):\n    f(comm, chunks)\n")
+    file = written(tmp_path, f"{HANDED_IN['uses'][use]}\ndef all_gather(comm, chunks):\n    f(comm, chunks)\n")
     with separate_ranks(file, "all_gather", 2) as ranks:
         run(subject(function_of("all_gather", ranks), "all_gather"), 2, 2)
     said = {"the source": "reads collectives/ring.py", "its code": "reads __code__ of all_gather",
@@ -223,69 +150,12 @@ from zerosim.collectives import naive, ring, tree
 from zerosim.comm import left, right
 from zerosim.stages import zero1, zero2, zero3
 """
-MISTAKES = {
-    "only on powers of two": ("all_gather", """
-def all_gather(comm, chunks):
-    if comm.size & (comm.size - 1) == 0:
-        ring.all_gather(comm, chunks)
-""", ["also on 3, 5, 6 and 7 ranks", "also where the ranks do not divide the vector"]),
-    "adds whatever it is told": ("reduce", """
-def reduce(comm, vector, root, reduce=np.add):
-    tree.reduce(comm, vector, root)
-""", ["it reduces with the given function, reduce="]),
-    "in another order": ("all_reduce", """
-def all_reduce(comm, chunks, reduce=np.add):
-    naive.all_reduce(comm, chunks, reduce)
-""", ["every chunk is added in the declared order", "every rank sends the messages and the bytes of the ring"]),
-    "one by one": ("broadcast", """
-def broadcast(comm, vector, root):
-    naive.broadcast(comm, vector, root)
-""", ["it takes ⌈log2 N⌉ rounds from every root"]),
-    "to the right": ("reduce_scatter_left", """
-def reduce_scatter_left(comm, chunks, reduce=np.add):
-    ring.reduce_scatter(comm, chunks, reduce)
-""", ["chunk c is added as ((g[c−1] + g[c−2]) + …) + g[c]",
-      "every message goes to the left, N − 1 of them from every rank"]),
-    "once too often": ("reduce_scatter_elsewhere", """
-def reduce_scatter_elsewhere(comm, chunks, reduce=np.add):
-    for step in range(comm.size - 1):
-        comm.exchange(chunks[(comm.rank - step - 2) % comm.size], to=right(comm),
-                      into=chunks[(comm.rank - step - 3) % comm.size], source=left(comm), reduce=reduce)
-    comm.exchange(np.zeros(1), to=comm.rank, into=np.zeros(1), source=comm.rank)
-""", ["every rank sends N − 1 messages of one chunk", full("reduce_scatter_elsewhere").items[-1].says]),
-    "across hosts": ("all_reduce_two_level", """
-def all_reduce_two_level(comm, chunks, per_host, reduce=np.add):
-    ring.all_reduce(comm, chunks, reduce)
-""", ["a rank sends no more to other hosts than 2 (H − 1)/H of 1/P of the vector, on H hosts of P ranks",
-      full("all_reduce_two_level").items[-1].says]),
-    "no step at all": ("zero2_step", """
-def zero2_step(replica, batch):
-    return np.zeros(())
-""", ["it trains to the bits of one process"]),
-    "says too much": ("zero2_step", """
-def zero2_step(replica, batch):
-    comm, more = replica.comm, np.zeros(1)
-    comm.exchange(more, to=comm.rank, into=more.copy(), source=comm.rank)
-    return zero2.step(replica, batch)
-""", ["every rank sends the bytes of the formula"]),
-    "hoards": ("zero3_step", """
-KEPT = []
-def zero3_step(replica, batch):
-    KEPT.append(replica.allocate(1000, np.float32, kind="parameters", owner="mine"))
-    return zero3.step(replica, batch)
-""", ["every rank keeps between steps what the stage says, and no more", "nothing is held longer than it is used"]),
-    "layer by layer": ("fsdp_step", """
-def fsdp_step(replica, batch):
-    return zero3.step(replica, batch)
-""", ["weights travel two layers at a time: half as many messages gather them"]),
-}
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("mistake", HANDED_IN["mistakes"].values(), ids=HANDED_IN["mistakes"])
 def test_each_check_finds_its_mistake(tmp_path, mistake):
-    name, text, refuted = MISTAKES[mistake]
-    found = confirmed(full(name), written(tmp_path, HEAD + text))
-    assert [item.says for item in found.items if item.state == "does not hold"] == refuted
+    found = confirmed(full(mistake["exercise"]), written(tmp_path, HEAD + mistake["program"]))
+    assert [item.says for item in found.items if item.state == "does not hold"] == mistake["refuted"]
     assert found.state == "does not hold yet"
 
 
