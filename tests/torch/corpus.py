@@ -58,6 +58,10 @@ class World:
     def adam(self, model, lr=1e-2):
         return torch.optim.AdamW(model.parameters(), lr)
 
+    def steps(self, model, count=2):
+        """The model and its optimizer, once for each step."""
+        yield from [(model, self.adam(model))] * count
+
     def train(self, model, optimizer=None, steps=STEPS, micro=1, quiet=lambda model, k: contextlib.nullcontext(),
               between=lambda model, optimizer, step: None, batch=None, divisor=None):
         """An ordinary loop; `quiet` is entered around micro-batch k, `between` is called before `optimizer.step()`."""
@@ -94,6 +98,15 @@ def case(cause="", **known):
     def keep(run):
         CASES[run.__name__] = Case(run, cause, **known)
         return run
+
+    return keep
+
+
+def with_each_trainer(cause="", **known):
+    """The script `run(w, wrap)` as two cases, in which `wrap` is `w.ddp` and `w.fsdp`."""
+    def keep(run):
+        for kind in ("ddp", "fsdp"):
+            CASES[f"{kind}_{run.__name__}"] = Case(lambda w, kind=kind: run(w, getattr(w, kind)), cause, **known)
 
     return keep
 
@@ -203,16 +216,26 @@ def by_hand_other_seeds(w):
     w.train(w.net(), between=by_hand(w))
 
 
-@case("the same samples", rank=1)
-def ddp_same_batch(w):
+@with_each_trainer("the same samples", rank=1)
+def same_batch(w, wrap):
     w.generator.manual_seed(0)
-    w.train(w.ddp())
+    w.train(wrap())
 
 
-@case("the same samples", rank=1)
-def fsdp_same_batch(w):
-    w.generator.manual_seed(0)
-    w.train(w.fsdp())
+@with_each_trainer("gradient of the last micro-batch only")
+def zero_grad_in_the_loop(w, wrap):
+    for model, optimizer in w.steps(wrap()):
+        for _ in range(3):
+            optimizer.zero_grad()
+            (w.loss(model) / 3).backward()
+        optimizer.step()
+
+
+@with_each_trainer("zero_grad is missing", step=2)
+def zero_grad_missing(w, wrap):
+    for model, optimizer in w.steps(wrap(), 3):
+        w.loss(model).backward()
+        optimizer.step()
 
 
 @case("the same samples", rank=1)
@@ -226,18 +249,14 @@ def no_sampler(w):
 def set_epoch_forgotten(w):
     data = TensorDataset(torch.randn(24 * w.size, 6), torch.randint(0, 4, (24 * w.size,)))
     loader = DataLoader(data, 8, sampler=DistributedSampler(data))
-    model, optimizer = w.ddp(), None
-    optimizer = w.adam(model)
-    for _ in range(2):
+    for model, optimizer in w.steps(w.ddp()):
         for batch in loader:
             w.train(model, optimizer, steps=1, batch=lambda: batch)
 
 
 @case("a rank with fewer micro-batches")
 def fewer_micro_batches(w):
-    model, optimizer = w.ddp(), None
-    optimizer = w.adam(model)
-    for _ in range(2):
+    for model, optimizer in w.steps(w.ddp()):
         count = 2 if w.rank else 3
         w.train(model, optimizer, steps=1, micro=count, quiet=quiet_until(count - 1), divisor=3)
 
@@ -249,9 +268,8 @@ def clipped_on_rank_0(w):
 
 @case("clipping before unscaling")
 def clipped_before_unscaling(w):
-    scaler, model = torch.amp.GradScaler("cpu"), w.ddp()
-    optimizer = w.adam(model)
-    for _ in range(2):
+    scaler = torch.amp.GradScaler("cpu")
+    for model, optimizer in w.steps(w.ddp()):
         optimizer.zero_grad()
         scaler.scale(w.loss(model)).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -261,9 +279,8 @@ def clipped_before_unscaling(w):
 
 @case("not unscaled")
 def scaler_forgotten_at_the_step(w):
-    scaler, model = torch.amp.GradScaler("cpu", init_scale=1024.0), w.ddp()
-    optimizer = w.adam(model)
-    for _ in range(2):
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for model, optimizer in w.steps(w.ddp()):
         optimizer.zero_grad()
         scaler.scale(w.loss(model)).backward()
         optimizer.step()
@@ -271,9 +288,8 @@ def scaler_forgotten_at_the_step(w):
 
 @case("unscaled twice")
 def unscaled_by_hand_too(w):
-    scaler, model = torch.amp.GradScaler("cpu", init_scale=1024.0), w.ddp()
-    optimizer = w.adam(model)
-    for _ in range(2):
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for model, optimizer in w.steps(w.ddp()):
         optimizer.zero_grad()
         scaler.scale(w.loss(model)).backward()
         scaler.unscale_(optimizer)
@@ -302,51 +318,9 @@ def fsdp_clipped_locals(w):
     w.train(w.fsdp(), between=between)
 
 
-@case("gradient of the last micro-batch only")
-def zero_grad_in_the_loop(w):
-    model, optimizer = w.ddp(), None
-    optimizer = w.adam(model)
-    for _ in range(2):
-        for _ in range(2):
-            optimizer.zero_grad()
-            (w.loss(model) / 2).backward()
-        optimizer.step()
-
-
-@case("gradient of the last micro-batch only")
-def fsdp_zero_grad_in_the_loop(w):
-    model, optimizer = w.fsdp(), None
-    optimizer = w.adam(model)
-    for _ in range(2):
-        for _ in range(3):
-            model.zero_grad()
-            w.loss(model).backward()
-        optimizer.step()
-
-
-@case("zero_grad is missing", step=2)
-def zero_grad_missing(w):
-    model, optimizer = w.ddp(), None
-    optimizer = w.adam(model)
-    for _ in range(3):
-        w.loss(model).backward()
-        optimizer.step()
-
-
-@case("zero_grad is missing", step=2)
-def fsdp_zero_grad_missing(w):
-    model, optimizer = w.fsdp(), None
-    optimizer = w.adam(model)
-    for _ in range(3):
-        w.loss(model).backward()
-        optimizer.step()
-
-
 @case("step in the loop", step=2)
 def step_in_the_loop(w):
-    model, optimizer = w.ddp(), None
-    optimizer = w.adam(model)
-    for _ in range(2):
+    for model, optimizer in w.steps(w.ddp()):
         optimizer.zero_grad()
         for _ in range(2):
             (w.loss(model) / 2).backward()
@@ -355,9 +329,7 @@ def step_in_the_loop(w):
 
 @case("own gradient only")
 def step_within_no_sync(w):
-    model, optimizer = w.ddp(), None
-    optimizer = w.adam(model)
-    for _ in range(2):
+    for model, optimizer in w.steps(w.ddp()):
         for k in range(2):
             with quiet_until(1)(model, k):
                 (w.loss(model) / 2).backward()
@@ -484,9 +456,7 @@ def tied_weights_cut_apart(w):
 
 @case("unequal numbers of updates", rank=1)
 def update_on_rank_0(w):
-    model, optimizer = w.ddp(), None
-    optimizer = w.adam(model)
-    for _ in range(2):
+    for model, optimizer in w.steps(w.ddp()):
         optimizer.zero_grad()
         w.loss(model).backward()
         if w.rank == 0:
@@ -579,9 +549,7 @@ def clipped_before_the_reduction(w):
 
 @case("N times the mean")
 def micro_batches_reduced_again(w):
-    model = w.net()
-    optimizer = w.adam(model)
-    for _ in range(2):
+    for model, optimizer in w.steps(w.net()):
         for _ in range(2):
             w.loss(model).backward()
             by_hand(w, divide=False)(model, None, 0)
@@ -593,9 +561,7 @@ def micro_batches_reduced_again(w):
 
 @case("gradient of the last micro-batch only")
 def cleared_by_hand_in_the_loop(w):
-    model = w.ddp()
-    optimizer = w.adam(model)
-    for _ in range(2):
+    for model, optimizer in w.steps(w.ddp()):
         for _ in range(2):
             for p in model.parameters():
                 p.grad = None
@@ -648,9 +614,8 @@ def ddp_many_buckets_clipped(w):
 
 @case()
 def ddp_scaler_autocast_half(w):
-    scaler, model = torch.amp.GradScaler("cpu", init_scale=2.0 ** 40, growth_interval=2), w.ddp()
-    optimizer = w.adam(model)
-    for _ in range(5):
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0 ** 40, growth_interval=2)
+    for model, optimizer in w.steps(w.ddp(), 5):
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16):
             loss = w.loss(model)
@@ -821,9 +786,7 @@ def sharpness_aware(w):
 
 @case()
 def projected_gradients(w):
-    model = w.ddp()
-    optimizer = w.adam(model)
-    for _ in range(3):
+    for model, optimizer in w.steps(w.ddp(), 3):
         optimizer.zero_grad()
         w.loss(model).backward()
         first = [p.grad.clone() for p in model.parameters()]
@@ -903,9 +866,7 @@ def outputs_in_objects(w):
             scores = self.net(x)
             return Output(nn.functional.cross_entropy(scores, y), {"scores": [scores]})
 
-    model, optimizer = w.ddp(Whole()), None
-    optimizer = w.adam(model)
-    for _ in range(3):
+    for model, optimizer in w.steps(w.ddp(Whole()), 3):
         x, y = w.batch()
         optimizer.zero_grad(set_to_none=False)
         model(x, y=y).loss.backward()
@@ -920,9 +881,7 @@ def tied(w):
 
 @case()
 def gradient_penalty(w):
-    model = w.ddp()
-    optimizer = w.adam(model)
-    for _ in range(2):
+    for model, optimizer in w.steps(w.ddp()):
         optimizer.zero_grad()
         x = w.batch()[0].requires_grad_()
         (slope,) = torch.autograd.grad(model.module(x).sum(), x, create_graph=True)
@@ -934,9 +893,7 @@ def gradient_penalty(w):
 
 @case()
 def weights_in_the_loss(w):
-    model = w.ddp()
-    optimizer = w.adam(model)
-    for _ in range(2):
+    for model, optimizer in w.steps(w.ddp()):
         optimizer.zero_grad()
         (w.loss(model) + 0.1 * sum(p.square().sum() for p in model.parameters())).backward()
         optimizer.step()
@@ -1181,7 +1138,8 @@ def blind(fault):
 def unobserved():
     """The observations that are missing from checks of wasteful scripts."""
     due = {"ddp_accumulating_reducing_each": "reductions", "fsdp": "gathers", "static_graph": "reductions",
-           "batch_norm": "BatchNorm", "tied_weights_cut_apart": "unused parameters"}
+           "batch_norm": "BatchNorm", "ddp_autocast_bfloat16_dropout": "dropout",
+           "micro_batches_reduced_again": "accumulation", "tied_weights_cut_apart": "unused parameters"}
     found = {name: {each["what"] for each in judged(CASES[name])[1]["observations"]} for name in due}
     return ", ".join(f"{name}: {what}" for name, what in due.items() if what not in found[name])
 

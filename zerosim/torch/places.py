@@ -23,6 +23,12 @@ BETWEEN = (
 
 
 @cache
+def of_a_library(file: str) -> bool:
+    """Whether a file belongs to PyTorch or another installed package, wherever packages are."""
+    return file.startswith(PACKAGES) or not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
+
+
+@cache
 def passes_on(file: str) -> bool:
     """Whether a file only forwards calls, or is Python's own."""
     return file.startswith(BETWEEN)

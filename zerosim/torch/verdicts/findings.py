@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from types import FrameType
 from typing import Any
 
-from zerosim.torch.places import PACKAGES, passes_on
+from zerosim.torch.places import of_a_library, passes_on
 
 SAME_BITS = "same bits"
 WITHIN = "within the rounding of any order of addition"
@@ -113,7 +113,7 @@ def script_line() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(PACKAGES) and not passes_on(file):
+        if not of_a_library(file) and not passes_on(file):
             return f"{file.rpartition(os.sep)[2]}:{frame.f_lineno}"
         frame = frame.f_back
     return ""

@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data.distributed import DistributedSampler
 
-from zerosim.torch.places import PACKAGES
+from zerosim.torch.places import PACKAGES, of_a_library
 from zerosim.torch.verdicts.findings import script_line
 from zerosim.torch.verdicts.reference import WRAPPERS, local
 from zerosim.torch.verdicts.session import Clip, Session, parameters_of
@@ -252,7 +252,7 @@ def engine_step(session: Session, run: Original, engine: Any, *args: Any, **kwar
 
 def schedule(session: Session, run: Original, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
     """Count the steps of a scheduler that the script itself makes; libraries may have reasons for several."""
-    if not sys._getframe(2).f_code.co_filename.startswith(PACKAGES):
+    if not of_a_library(sys._getframe(2).f_code.co_filename):
         counts = session.followed(scheduler.optimizer).scheduled
         counts[id(scheduler)] = counts.get(id(scheduler), 0) + 1
     return run(scheduler, *args, **kwargs)
