@@ -11,10 +11,10 @@ import pytest
 from tests.test_grade import run_command
 from zerosim.commands import grade as command
 from zerosim.errors import UsageError
-from zerosim.teach.grading.borrowed import borrowed
 from zerosim.teach.grading.confirmed import grade_separately
 from zerosim.teach.grading.contained import Learner, containment
 from zerosim.teach.grading.exercises import Grade, Item
+from zerosim.teach.grading.library_use import library_uses
 from zerosim.teach.grading.submissions import submissions
 
 HANDED = {
@@ -245,7 +245,7 @@ def test_too_much_memory_has_words_of_its_own(tmp_path, capsys):
     ],
 )
 def test_what_is_the_librarys_own_is_told(text, said):
-    assert borrowed(text) == said
+    assert library_uses(text) == said
 
 
 def test_a_declared_encoding_hides_no_use(tmp_path):

@@ -10,13 +10,14 @@ from zerosim.jobs.collectives import collectives_job
 from zerosim.jobs.job import Request
 from zerosim.scenario import CollectiveScenario, load
 from zerosim.scenario.collective import Program
-from zerosim.teach.proofs.programs import programs_of, run_collectives_on
+from zerosim.teach.proofs.programs import programs_of, run_collectives
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 
 
 def found_by(scenario):
-    return run_collectives_on(collectives_job(scenario, Request()).local_world(), scenario, programs_of(scenario))
+    world, programs = collectives_job(scenario, Request()).local_world(), programs_of(scenario)
+    return world.run(lambda comm: run_collectives(comm, scenario, programs))[0]
 
 
 def carried_out(name, *overrides):

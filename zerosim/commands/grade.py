@@ -88,29 +88,29 @@ def main(arguments: argparse.Namespace) -> int:
     """Grade the files: 0 if each has at least one written function and all written ones hold, 1 if not."""
     if any(map(is_python, arguments.files)):
         return grade_parts(arguments)
-    handed = submissions(arguments.files, [os.path.basename(place) for place in exercises().values()])
-    if not any(each.files for each in handed) and any(map(os.path.isdir, arguments.files)):
+    submitted = submissions(arguments.files, [os.path.basename(place) for place in exercises().values()])
+    if not any(each.files for each in submitted) and any(map(os.path.isdir, arguments.files)):
         raise UsageError(
             f"{arguments.files[0]}: no file in this folder has an exercise; zerosim exercises DIR copies them")
-    check_writable(arguments, {f"the functions in {file}": file for each in handed for file in each.files})
+    check_writable(arguments, {f"the functions in {file}": file for each in submitted for file in each.files})
     check_feedback(arguments.feedback)
     console = standard_output(arguments)
-    if len(handed) > 1 and not containment():
+    if len(submitted) > 1 and not containment():
         console.print(f"[yellow]?[/] {NOT_CONTAINED}", soft_wrap=True)
     hidden = tuple(os.path.realpath(name if os.path.isdir(name) else os.path.dirname(os.path.abspath(name)))
                    for name in arguments.files)
-    labels = labels_of([each.name for each in handed])
+    labels = labels_of([each.name for each in submitted])
     with copies() as folder, ThreadPoolExecutor(arguments.jobs) as together:
-        learners = [Learner(os.path.join(folder, str(number)), number, hidden) for number in range(len(handed))]
-        handed = [replace(each, trouble=(*each.trouble, *each.copy(learner)))
-                  for each, learner in zip(handed, learners, strict=True)]
+        learners = [Learner(os.path.join(folder, str(number)), number, hidden) for number in range(len(submitted))]
+        submitted = [replace(each, trouble=(*each.trouble, *each.copy(learner)))
+                  for each, learner in zip(submitted, learners, strict=True)]
         coming = [[together.submit(graded_copy, learner, file, name)
                    for file, names in each.files.items() for name in names]
-                  for each, learner in zip(handed, learners, strict=True)]
+                  for each, learner in zip(submitted, learners, strict=True)]
         found, failed = [], list[OSError]()
-        for each, label, asked in zip(handed, labels, coming, strict=True):
+        for each, label, asked in zip(submitted, labels, coming, strict=True):
             heard = io.StringIO()
-            found.append(shown(console, heard, each, asked, alone=len(handed) == 1))
+            found.append(shown(console, heard, each, asked, alone=len(submitted) == 1))
             if arguments.feedback:
                 written(os.path.join(arguments.feedback, f"{label}.txt"), heard.getvalue(), failed)
     if len(found) > 1:
@@ -205,14 +205,14 @@ Asked = Sequence["Future[Grade | ScenarioError]"]
 """The pending grade of each function of a submission."""
 
 
-def shown(console: Console, heard: io.StringIO, handed: Submission, asked: Asked, *, alone: bool) -> Graded:
+def shown(console: Console, heard: io.StringIO, submitted: Submission, asked: Asked, *, alone: bool) -> Graded:
     """The results of a submission, printed as they arrive; an unusable one is an error only if it is `alone`."""
     consoles = [console, Console(file=heard, width=WIDE, highlight=False)]
     if not alone:
-        tell_all(consoles, f"[bold]{escape(one_line(handed.name))}[/]")
-    trouble, grades = [*handed.trouble], list[Grade]()
-    if alone and not handed.files:
-        exercises_in(handed.name)
+        tell_all(consoles, f"[bold]{escape(one_line(submitted.name))}[/]")
+    trouble, grades = [*submitted.trouble], list[Grade]()
+    if alone and not submitted.files:
+        exercises_in(submitted.name)
     for coming in asked:
         found = coming.result()
         if isinstance(found, ScenarioError):
@@ -227,8 +227,8 @@ def shown(console: Console, heard: io.StringIO, handed: Submission, asked: Asked
         tell_all(consoles, f"[red]✗[/] {escape(one_line(said))}")
     if grades:
         tell_all(consoles, f"[bold]{escape(summary(grades))}[/]")
-    own = dict.fromkeys([*handed.own, *(used for grade in grades for used in grade.own)])
-    return Graded(handed.name, grades, "; ".join(trouble), tuple(own))
+    own = dict.fromkeys([*submitted.own, *(used for grade in grades for used in grade.own)])
+    return Graded(submitted.name, grades, "; ".join(trouble), tuple(own))
 
 
 def tell_all(consoles: Sequence[Console], words: str) -> None:

@@ -10,7 +10,7 @@ from zerosim.errors import UsageError
 from zerosim.jobs.job import DisplayOptions, Request, described, inputs_digest
 from zerosim.scenario import CollectiveScenario
 from zerosim.show.collectives import collectives_document, described_values, show_collectives
-from zerosim.teach.proofs.programs import CollectivesOutcome, PreparedProgram, programs_of, run_collectives_on
+from zerosim.teach.proofs.programs import CollectivesOutcome, PreparedProgram, programs_of, run_collectives
 from zerosim.training.program import Progress
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.world import Transport, World
@@ -57,7 +57,7 @@ class CollectivesJob:
         return LocalWorld(self.scenario.world.ranks, sends=sends)
 
     def run(self, world: World, progress: Progress) -> CollectivesOutcome | None:
-        return run_collectives_on(world, self.scenario, self.programs)
+        return world.run(lambda comm: run_collectives(comm, self.scenario, self.programs))[0]
 
     def show(
         self, console: Console, outcome: CollectivesOutcome, found: dict[str, Any], options: DisplayOptions

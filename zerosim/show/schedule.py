@@ -18,7 +18,7 @@ from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.errors import Deadlock
 from zerosim.instruments.record import Message, Recording
 from zerosim.payloads.terms import Blank, Sum, Term, leaves
-from zerosim.teach.proofs.case import Case, Place, claims
+from zerosim.teach.proofs.case import Case, Place, expected_terms
 from zerosim.teach.proofs.diagnosis import Diagnosis, of_case
 from zerosim.teach.proofs.proof import WAITING, Proof, check_order, failure_line, run
 from zerosim.teach.proofs.proof import faults as proof_faults
@@ -164,7 +164,7 @@ def scheduled(subject: Subject, size: int, root: int = 0) -> Schedule:
     faults = complaints(case)
     if not faults and (waiting := when_sends_wait(case)) is not None:
         case, faults = waiting, complaints(waiting)
-    promised = claims(subject.kind, size, chunks, root)
+    promised = expected_terms(subject.kind, size, chunks, root)
     arrivals = list(witnessed_arrivals(recording))
     histories = [history(recording, rank, arrivals, promised) for rank in range(size)]
     states: list[State] = list(zip(*histories, strict=True))

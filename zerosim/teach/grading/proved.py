@@ -18,7 +18,7 @@ from zerosim.plan.fluid import FluidProgram, ReceiveFrom, Transfer, last_end_ns
 from zerosim.plan.network import Noting, links
 from zerosim.sharding import bounds, split
 from zerosim.teach.grading.exercises import Claim
-from zerosim.teach.proofs.case import Case, chunks_by_element, claims
+from zerosim.teach.proofs.case import Case, chunks_by_element, expected_terms
 from zerosim.teach.proofs.diagnosis import (
     ONLY_ADDS,
     Diagnosis,
@@ -160,7 +160,7 @@ def reduces_otherwise(examined: Subject) -> str | None:
     for size in (2, 3):
         vectors = [np.array([(7 * rank + 3 * element) % 5 for element in range(size)]) for rank in range(size)]
         left = spawn(partial(reduced_by, examined, vectors, np.maximum), size)
-        for (rank, element), due in claims(examined.kind, size, size, 0).items():
+        for (rank, element), due in expected_terms(examined.kind, size, size, 0).items():
             most = max(vectors[term.rank][term.element] for term in due)
             if left[rank][element] != most:
                 return (f"on {plural(size, 'rank')} with reduce=np.maximum: rank {rank} has {left[rank][element]} in "
@@ -187,7 +187,7 @@ def added_in(examined: Subject, order: AddingOrder, sizes: Sequence[int] = RANKS
         if recording.results is None or not arrives(examined, size, count):
             continue
         chunk_of = chunks_by_element(count, size)
-        for (rank, element), terms in claims(examined.kind, size, count, 0).items():
+        for (rank, element), terms in expected_terms(examined.kind, size, count, 0).items():
             held, due = recording.results[rank][element], order(terms, chunk_of[element])
             if commuted(held) != commuted(due):
                 return (f"on {plural(size, 'rank')}: rank {rank}, chunk {chunk_of[element]}: added as {held}; expected "

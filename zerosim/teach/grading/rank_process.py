@@ -26,10 +26,10 @@ import numpy as np
 from zerosim.allocation import Array
 from zerosim.comm import Payload, Reduction
 from zerosim.parts.loading import load_file
-from zerosim.teach.grading.borrowed import watch
 from zerosim.teach.grading.claims import STAGE_TRIALS
 from zerosim.teach.grading.contained import end_with
 from zerosim.teach.grading.examination import limit_memory
+from zerosim.teach.grading.library_use import watch
 from zerosim.teach.grading.trained import Figures, Tiny, Trained, checked, on_a_rank, prepared
 from zerosim.teach.grading.variants import as_exercise
 from zerosim.teach.proofs.hints import raised

@@ -13,9 +13,9 @@ from pathlib import Path
 from zerosim.errors import ScenarioError, UsageError, did_you_mean
 from zerosim.files import open_regular, reason
 from zerosim.parts.loading import read_python
-from zerosim.teach.grading.borrowed import borrowed
 from zerosim.teach.grading.contained import Learner
 from zerosim.teach.grading.exercises import EXERCISES, exercises_in
+from zerosim.teach.grading.library_use import library_uses
 
 LEFT_OUT = ("site-packages", "node_modules", "__pycache__", "venv", "env")
 """Folders that contain no submissions; folders whose name begins with a dot contain none either."""
@@ -153,7 +153,7 @@ def submission(
     for file in files:
         text = text_of(file) if source > 0 else b""
         source -= len(text)
-        used += [f"{each} of {os.path.basename(file)}" for each in borrowed(text)]
+        used += [f"{each} of {os.path.basename(file)}" for each in library_uses(text)]
         try:
             found[file] = exercises_in(file)
         except ScenarioError as error:

@@ -48,7 +48,7 @@ class Case:
 
     @cached_property
     def due(self) -> dict[Place, tuple[Term, ...]]:
-        return claims(self.subject.kind, self.size, self.count, self.root)
+        return expected_terms(self.subject.kind, self.size, self.count, self.root)
 
     @cached_property
     def chunk_of(self) -> dict[int, int]:
@@ -121,7 +121,7 @@ def chunks_by_element(count: int, size: int) -> dict[int, int]:
     return {e: c for c, (start, stop) in enumerate(bounds(count, size)) for e in range(start, stop)}
 
 
-def claims(kind: CollectiveKind, size: int, count: int, root: int) -> dict[Place, tuple[Term, ...]]:
+def expected_terms(kind: CollectiveKind, size: int, count: int, root: int) -> dict[Place, tuple[Term, ...]]:
     """The terms expected in each place at the end, each once; other places do not matter.
 
     Places with the same terms share one tuple, so that work on it can be done once.

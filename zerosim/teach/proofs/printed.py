@@ -46,7 +46,7 @@ def show_verdict(console: Console, proof: Proof) -> None:
     """Print one line for a proof that holds, one for each fault of one that does not."""
     ranks = f"{proof.size} rank{'s' if proof.size != 1 else ''}"
     if proof.holds:
-        words = ", ".join(claims(proof))
+        words = ", ".join(proved_properties(proof))
         console.print(f"[green]proved[/] on {ranks}: {words}", soft_wrap=not console.is_terminal)
         if odd := remark(proof):
             console.print(f"[yellow]but[/] {escape(odd)}", soft_wrap=not console.is_terminal)
@@ -58,7 +58,7 @@ def show_verdict(console: Console, proof: Proof) -> None:
         console.print(f"  {escape(line)}", soft_wrap=not console.is_terminal)
 
 
-def claims(proof: Proof) -> list[str]:
+def proved_properties(proof: Proof) -> list[str]:
     """The proved properties, in words."""
     subject = proof.subject
     if not subject.kind.reducing:

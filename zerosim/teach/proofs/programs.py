@@ -20,7 +20,6 @@ from zerosim.sharding import bounds
 from zerosim.teach.proofs.diagnosis import why
 from zerosim.teach.proofs.subject import Subject, named_subject
 from zerosim.worlds.objects import gather_objects
-from zerosim.worlds.world import World
 
 
 @dataclass(frozen=True)
@@ -107,13 +106,6 @@ def look_up(scenario: CollectiveScenario, call: str, path: tuple[str | int, ...]
     return found
 
 
-def run_collectives_on(
-    world: World, scenario: CollectiveScenario, programs: Sequence[PreparedProgram]
-) -> CollectivesOutcome | None:
-    """Run on every rank of `world`; the outcome in the process that has rank 0, None in others."""
-    return world.run(lambda comm: run_collectives(comm, scenario, programs))[0]
-
-
 def run_collectives(
     comm: Communicator, scenario: CollectiveScenario, programs: Sequence[PreparedProgram]
 ) -> CollectivesOutcome | None:
@@ -166,10 +158,16 @@ def findings(scenario: CollectiveScenario, outcomes: Sequence[ProgramOutcome]) -
     """One finding for each claim of the scenario."""
     expect = scenario.expect
     if expect.same_results is not None:
-        yield same_results(scenario, outcomes, claimed=expect.same_results)
-    if expect.ranks_agree is not None:
-        for outcome in outcomes:
-            yield ranks_agree(outcome, claimed=expect.ranks_agree)
+        differ = different_results(scenario, outcomes)
+        names = " and ".join(outcome.program.name for outcome in outcomes)
+        yield Finding(
+            f"the programs leave {'the same' if expect.same_results else 'different'} bytes",
+            (differ is None) == expect.same_results, differ or f"{names} left the same bytes on every rank")
+    for outcome in outcomes if expect.ranks_agree is not None else ():
+        after, differ = f"after {outcome.program.name}", different_ranks(outcome)
+        yield Finding(
+            f"{after} the ranks hold {'the same' if expect.ranks_agree else 'different'} bytes",
+            (differ is None) == expect.ranks_agree, f"{after} {differ or 'all ranks hold the same bytes'}")
     if expect.same_bytes_sent is not None:
         yield same_counts("bytes", outcomes, [o.sent_bytes for o in outcomes], claimed=expect.same_bytes_sent)
     if expect.same_messages is not None:
@@ -179,28 +177,23 @@ def findings(scenario: CollectiveScenario, outcomes: Sequence[ProgramOutcome]) -
             yield due_results(scenario, outcome)
 
 
-def same_results(
-    scenario: CollectiveScenario, outcomes: Sequence[ProgramOutcome], *, claimed: bool
-) -> Finding:
-    claim = f"the programs leave {'the same' if claimed else 'different'} bytes"
+def different_results(scenario: CollectiveScenario, outcomes: Sequence[ProgramOutcome]) -> str | None:
+    """The first difference between the results of two programs."""
     first = outcomes[0]
     for other in outcomes[1:]:
+        names = f"{first.program.name} and {other.program.name}"
         for rank, (mine, theirs) in enumerate(zip(first.results, other.results, strict=True)):
-            if mine is None and theirs is None:
-                continue
             if mine is None or theirs is None:
+                if mine is theirs:
+                    continue
                 some, none = (other, first) if mine is None else (first, other)
-                return Finding(claim, not claimed, f"{some.program.name} leaves a vector on rank {rank}, "
-                               f"{none.program.name} leaves nothing there")
-            if mine.tobytes() == theirs.tobytes():
-                continue
-            if len(mine) != len(theirs):
-                return Finding(claim, not claimed, f"{first.program.name} and {other.program.name} leave vectors of "
-                               f"{len(mine)} and {len(theirs)} elements on rank {rank}")
-            seen = f"{first.program.name} and {other.program.name} differ in {share(mine, theirs)} on rank {rank}"
-            return Finding(claim, not claimed, seen + moved_chunks(scenario, first, other, mine, theirs))
-    names = " and ".join(outcome.program.name for outcome in outcomes)
-    return Finding(claim, claimed, f"{names} left the same bytes on every rank")
+                return f"{some.program.name} leaves a vector on rank {rank}, {none.program.name} leaves nothing there"
+            if len(mine) != len(theirs) and mine.tobytes() != theirs.tobytes():
+                return f"{names} leave vectors of {len(mine)} and {len(theirs)} elements on rank {rank}"
+            if mine.tobytes() != theirs.tobytes():
+                return (f"{names} differ in {share(mine, theirs)} on rank {rank}"
+                        f"{moved_chunks(scenario, first, other, mine, theirs)}")
+    return None
 
 
 def share(mine: Array, theirs: Array) -> str:
@@ -239,18 +232,16 @@ def chunk_numbers(program: PreparedProgram, lengths: Sequence[int], ranks: int) 
     ])
 
 
-def ranks_agree(outcome: ProgramOutcome, *, claimed: bool) -> Finding:
-    claim = f"after {outcome.program.name} the ranks hold {'the same' if claimed else 'different'} bytes"
+def different_ranks(outcome: ProgramOutcome) -> str | None:
+    """The first rank whose result differs from that of the first rank with one."""
     held = [(rank, result) for rank, result in enumerate(outcome.results) if result is not None]
     _, first = held[0]
     for rank, result in held[1:]:
         if len(result) != len(first):
-            return Finding(claim, not claimed, f"after {outcome.program.name} rank {rank} holds {len(result)} "
-                           f"elements and rank 0 {len(first)}")
+            return f"rank {rank} holds {len(result)} elements and rank 0 {len(first)}"
         if result.tobytes() != first.tobytes():
-            return Finding(claim, not claimed,
-                           f"after {outcome.program.name} ranks {rank} and 0 differ in {share(first, result)}")
-    return Finding(claim, claimed, f"after {outcome.program.name} all ranks hold the same bytes")
+            return f"ranks {rank} and 0 differ in {share(first, result)}"
+    return None
 
 
 def same_counts(

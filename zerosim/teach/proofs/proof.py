@@ -21,7 +21,7 @@ from zerosim.instruments.record import Recording, elements, record
 from zerosim.numerics import orders
 from zerosim.parts.users_code import error_line
 from zerosim.payloads.terms import Symbol, Term, blanks, commuted, leaves, symbols
-from zerosim.teach.proofs.case import Case, Place, chunks_by_element, claims
+from zerosim.teach.proofs.case import Case, Place, chunks_by_element, expected_terms
 from zerosim.teach.proofs.hints import raised
 from zerosim.teach.proofs.subject import Subject
 from zerosim.worlds.local import Sends, StillRunning
@@ -165,7 +165,7 @@ def faults(subject: Subject, recording: Recording, count: int, root: int = 0) ->
     chunk_of = chunks_by_element(count, size)
     blamed: set[int] = set()
     right: set[tuple[int, int]] = set()  # by identity: most ranks hold the same symbols, of as many terms as ranks
-    for (rank, element), expected in claims(subject.kind, size, count, root).items():
+    for (rank, element), expected in expected_terms(subject.kind, size, count, root).items():
         held = recording.results[rank][element]
         if (id(held), id(expected)) in right:
             continue
@@ -229,7 +229,7 @@ def last_change(recording: Recording, rank: int, element: int) -> tuple[int | No
 def check_order(proof: Proof, results: Sequence[Sequence[Symbol]], count: int, root: int) -> None:
     """Check that all ranks add in the same order, and in the declared one if there is a declaration."""
     subject, size = proof.subject, proof.size
-    places = claims(subject.kind, size, count, root)
+    places = expected_terms(subject.kind, size, count, root)
     chunk_of = chunks_by_element(count, size)
     row = subject.algorithm or subject.declared
     if row is not None and row.order is not None:

@@ -1,8 +1,8 @@
 """The parts of zerosim that a learner's program uses, found in its source and while it runs.
 
-    borrowed    the uses in the source, without running it; the names in `FREE`, which every solution needs, are not
-                reported, and ways around a plain import are reported as such
-    watch       the calls and the loading of the library's solutions in this process, and attempts to stop the watch
+    library_uses    the uses in the source, without running it; the names in `FREE`, which every solution needs, are
+                    not reported, and ways around a plain import are reported as such
+    watch           the calls and the loading of the library's solutions in this process, and attempts to stop it
 
 A report leaves the process before the use takes effect, so a program cannot take it back. Not seen are copied code,
 and calls in a thread that does not come from `threading`.
@@ -31,12 +31,12 @@ MODULES = ("pydoc", "runpy", "pickle", "pkgutil", "marshal", "code", "codeop", "
 """Modules that do so."""
 
 
-def borrowed(source: str | bytes) -> list[str]:
+def library_uses(source: str | bytes) -> list[str]:
     """The uses, each with its line, in the order of the source; empty for source that is not Python.
 
     Bytes are read in the encoding that they declare, as Python reads a file.
 
-    >>> borrowed("from zerosim.comm import left\\nfrom zerosim.collectives import ring\\nring.all_gather = 1")
+    >>> library_uses("from zerosim.comm import left\\nfrom zerosim.collectives import ring\\nring.all_gather = 1")
     ['zerosim.collectives.ring in line 2', 'writes to ring.all_gather in line 3']
     """
     try:
