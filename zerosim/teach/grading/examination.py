@@ -164,10 +164,6 @@ def main(parent: str, descriptor: str, patience_seconds: str, file: str, name: s
     answering.say(found)
 
 
-if __name__ == "__main__":
-    main(*sys.argv[1:])
-
-
 def with_shared_state(
     complaint: str, function: Callable[..., Any], claims: ClaimsOf, failed: int, file: str
 ) -> str:
@@ -237,3 +233,7 @@ def shared_state(source: str) -> Iterator[str]:
         if isinstance(node, ast.Global | ast.Nonlocal):
             yield (f"`{', '.join(node.names)}`, {'global' if isinstance(node, ast.Global) else 'nonlocal'} in line "
                    f"{node.lineno}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
