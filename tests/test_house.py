@@ -27,6 +27,21 @@ OF_PYTORCH = {
 }
 """What PyTorch's extensions and its own tests use, and has no other name."""
 
+MOST_DEFINITIONS = 4
+"""The most modules of the package that may define the same public name."""
+SHARED_NAMES = {
+    "main": "the entry of a program", "add_arguments": "a command's options", "show": "prints what a command found",
+    "MOST_RANKS": "a limit of what the module makes", "MOST_BYTES": "a limit of what the module reads",
+    "declared": "a user's function as a part", "step": "a stage",
+    **dict.fromkeys(("all_reduce", "reduce_scatter", "all_gather", "broadcast"), "a collective, by each algorithm"),
+}
+"""Names that many modules define on purpose, with what each of them is there."""
+SAYS_NOTHING = {
+    "apart", "borrowed", "common", "handed", "handler", "helper", "helpers", "lawful", "lives", "manager",
+    "mends", "misc", "quickly", "slopes", "stuff", "things", "told", "tried", "untouched", "util", "utils", "witness",
+}
+"""Names of files that do not say what is in them."""
+
 Trees = dict[Path, ast.Module]
 
 
@@ -69,6 +84,22 @@ def class_names_twice(trees: Trees) -> list[str]:
     aliases = {written(target) for tree in trees.values() for node in tree.body if isinstance(node, ast.Assign)
                for target in node.targets if "TypeVar" not in written(node.value)}
     return [name for name, count in classes.items() if count > 1 or name in aliases]
+
+
+def defined(node: ast.stmt) -> Iterator[str]:
+    """The public names that a statement at module level defines."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        names = [node.name]
+    else:
+        targets = getattr(node, "targets", [node.target] if isinstance(node, ast.AnnAssign) else [])
+        names = [each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+    return (name for name in names if not name.startswith("_"))
+
+
+def names_of_many_things(trees: Trees) -> dict[str, int]:
+    """The names that more than `MOST_DEFINITIONS` modules define, and how many do; without `SHARED_NAMES`."""
+    counts = Counter(name for tree in trees.values() for name in {name for node in tree.body for name in defined(node)})
+    return {name: count for name, count in counts.items() if count > MOST_DEFINITIONS and name not in SHARED_NAMES}
 
 
 def is_private(name: str) -> bool:
@@ -140,6 +171,25 @@ def test_a_class_name_stands_for_one_thing():
     assert class_names_twice(TREES) == []
     assert class_names_twice(planted(a="class X: ...", b="class X: ...\nclass Y: ...")) == ["X"]
     assert class_names_twice(planted(a="class X: ...", b="X = dict[str, int]")) == ["X"]
+
+
+def test_a_name_at_module_level_stands_for_few_things():
+    assert names_of_many_things(TREES) == {}
+    assert all(why for why in SHARED_NAMES.values())
+    text = "told: int = 3\nKEYS = VALUES = 1\ndef main(): ...\ndef _own(): ...\nclass X: ..."
+    many = planted(**{f"m{number}": text for number in range(MOST_DEFINITIONS)})
+    assert names_of_many_things(many) == {}
+    assert names_of_many_things(many | planted(last=text)) == dict.fromkeys(("told", "KEYS", "VALUES", "X"), 5)
+
+
+def test_the_names_that_many_modules_share_are_shared_by_many():
+    every = Counter(name for tree in TREES.values() for node in tree.body for name in defined(node))
+    assert [name for name in SHARED_NAMES if every[name] <= MOST_DEFINITIONS] == []
+
+
+def test_a_file_is_named_for_what_is_in_it():
+    assert [path for path in TREES if path.stem in SAYS_NOTHING] == []
+    assert [path.stem for path in planted(utils="", ring="") if path.stem in SAYS_NOTHING] == ["utils"]
 
 
 def test_no_module_reads_what_is_private_to_a_class_of_another():

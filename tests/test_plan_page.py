@@ -14,7 +14,7 @@ from zerosim.cli import main
 from zerosim.payloads.extents import Extent
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Link
-from zerosim.plan.page import drawn, plan_page, row_of, table, thinned
+from zerosim.plan.page import drawn_rows, plan_page, row_of, table, thinned
 from zerosim.plan.table import legend, machine, names_of
 from zerosim.plan.timed import HostMemory
 from zerosim.show.page.drawings import Drawings
@@ -219,7 +219,7 @@ def test_a_machine_without_a_file_is_refused(path, found, capsys):
 
 def test_every_picture_of_memory_has_a_line_at_the_device():
     plan = zs.plan("scenarios/plans/mpt_7b.toml", set={"model.layers": 2}).subject
-    drawings = Drawings(drawn(plan), int(plan.rows[0].cluster.device.memory))
+    drawings = Drawings(drawn_rows(plan), int(plan.rows[0].cluster.device.memory))
     for name in ("memory", "kept"):
         _, line, label = drawings.specs[name]["layer"]
         (value,) = line["data"]["values"]
@@ -227,7 +227,7 @@ def test_every_picture_of_memory_has_a_line_at_the_device():
         assert value["bytes"] == int(plan.rows[0].cluster.device.memory)
     scale = drawings.specs["memory"]["layer"][0]["encoding"]["y"]["scale"]
     assert scale["domain"][1] >= int(plan.rows[0].cluster.device.memory)
-    assert "layer" not in Drawings(drawn(plan)).specs["memory"], "a run has no device"
+    assert "layer" not in Drawings(drawn_rows(plan)).specs["memory"], "a run has no device"
 
 
 def test_a_plan_shows_machine_software_and_rows_in_a_notebook_and_little_at_the_prompt():

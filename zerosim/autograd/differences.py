@@ -89,7 +89,7 @@ def shape_of(operation: Operation, inputs: Inputs, settings: Mapping[str, Any]) 
 
 def run_forward(operation: Operation, inputs: Inputs, out: Array | None, settings: Mapping[str, Any]) -> Array | None:
     """The result of forward, which writes to `out`."""
-    return operation.forward(*inputs.values(), out=out, empty=np.empty, **settings, **drawn(operation))
+    return operation.forward(*inputs.values(), out=out, empty=np.empty, **settings, **draws_setting(operation))
 
 
 def forward(operation: Operation, inputs: Inputs, settings: Mapping[str, Any]) -> tuple[Array, Array | None]:
@@ -125,7 +125,7 @@ def run_backward(
     named = {name: array.copy() for name, array in {**inputs, "y": y}.items() if name in names}
     if operation.saves and saved is not None:
         named["saved"] = saved
-    operation.backward(upstream, into, empty=np.empty, **named, **settings, **drawn(operation))
+    operation.backward(upstream, into, empty=np.empty, **named, **settings, **draws_setting(operation))
 
 
 def differences(
@@ -143,7 +143,7 @@ def differences(
     return found
 
 
-def drawn(operation: Operation) -> dict[str, Any]:
+def draws_setting(operation: Operation) -> dict[str, Any]:
     """The setting that draws random numbers, the same ones each time; empty if the operation draws none."""
     def draws(array: Array) -> None:
         array[...] = np.random.default_rng(19).random(array.shape)

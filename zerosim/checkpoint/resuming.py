@@ -17,7 +17,7 @@ from zerosim.allocation import Array
 from zerosim.checkpoint import folders
 from zerosim.checkpoint.manifest import LOSSES, Manifest, read_manifest
 from zerosim.checkpoint.reshard import Resharded
-from zerosim.checkpoint.saving import recorded
+from zerosim.checkpoint.saving import unit_record
 from zerosim.errors import CheckpointError, ZerosimError
 from zerosim.files import contents, is_file, is_folder
 from zerosim.parts import Code, Loader, Named
@@ -224,6 +224,6 @@ def legs_of(scenario: Scenario, folder: str, manifest: Manifest, config: Config)
         raise
     except ZerosimError as error:
         raise CheckpointError(f"{folder} is damaged: {error}") from None
-    if tuple(recorded(unit) for unit in legs[-1].config.model.units) != manifest.units:
+    if tuple(unit_record(unit) for unit in legs[-1].config.model.units) != manifest.units:
         raise CheckpointError(f"{folder} is damaged: its units do not match its model; use another checkpoint")
     return (*joined(legs[:-1]), legs[-1])

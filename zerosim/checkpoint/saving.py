@@ -114,12 +114,12 @@ class Saving:
                     leg.config.row.ranks_per_host)
                 for leg in config.legs
             ),
-            units=tuple(recorded(unit) for unit in replica.units),
+            units=tuple(unit_record(unit) for unit in replica.units),
             shards=tuple(written),
         )
 
 
-def recorded(unit: Unit) -> UnitRecord:
+def unit_record(unit: Unit) -> UnitRecord:
     parameters = tuple(ParameterRecord(place.name, place.shape, place.start) for place in unit.places)
     return UnitRecord(unit.name, unit.numbers, unit.count, unit.frozen, parameters)
 

@@ -118,7 +118,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.csv and not written(arguments.csv, table(found), failed):
         console.print(table(found), markup=False, soft_wrap=True)
     if arguments.json:
-        write_json(arguments.json, document(found))
+        write_json(arguments.json, grades_document(found))
     if failed:
         raise failed[0]
     return 0 if all(each.passed for each in found) else 1
@@ -177,7 +177,7 @@ def grade_parts(arguments: argparse.Namespace) -> int:
         show(console, grade)
         found.append(Graded(name, [grade]))
     if arguments.json:
-        write_json(arguments.json, document(found))
+        write_json(arguments.json, grades_document(found))
     return 0 if all(each.passed for each in found) else 1
 
 
@@ -357,7 +357,7 @@ def cell(words: str) -> str:
     return ("'" * words.startswith(("=", "+", "-", "@", "\t", "\r"))) + one_line(words)
 
 
-def document(found: Sequence[Graded]) -> dict[str, Any]:
+def grades_document(found: Sequence[Graded]) -> dict[str, Any]:
     """The grades as JSON: one submission's document, or several in a list."""
     if len(found) == 1:
         return {"schema": "zerosim.grade/1", **found[0].document()}

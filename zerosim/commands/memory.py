@@ -99,7 +99,8 @@ def main(args: argparse.Namespace) -> int:
         counts = args.ranks or [FIGURE_1[1]]
         estimates = [estimated(args, ranks) for ranks in counts]
         (show_estimate if len(estimates) == 1 else show_scaling)(console, *estimates)
-        figures = document(estimates[0]) if len(estimates) == 1 else {"each": [document(each) for each in estimates]}
+        documents = [memory_document(each) for each in estimates]
+        figures = documents[0] if len(documents) == 1 else {"each": documents}
         if activations is not None:
             show_activations(console, activations)
             figures["activations"] = asdict(activations)
@@ -162,7 +163,7 @@ def basis(precision: str, optimizer: str, each: ModelStates) -> str:
     return f"{precision} precision, {optimizer}: {terms} bytes per parameter"
 
 
-def document(estimate: Estimate) -> dict[str, Any]:
+def memory_document(estimate: Estimate) -> dict[str, Any]:
     """`estimate` as JSON."""
     return {
         "parameters": estimate.parameters,

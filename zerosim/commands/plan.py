@@ -16,7 +16,7 @@ from zerosim.files import write_text
 from zerosim.jobs.training import files_of_training
 from zerosim.plan import foreign
 from zerosim.plan.foreign import ForeignKeys
-from zerosim.plan.page import drawn, plan_page
+from zerosim.plan.page import drawn_rows, plan_page
 from zerosim.plan.questions import Question
 from zerosim.plan.reading import OWN_MODEL, cluster_in, read_plan, scenario_of
 from zerosim.plan.table import csv_of, show_plan
@@ -88,7 +88,7 @@ def main(arguments: argparse.Namespace) -> int:
         python=not arguments.no_python, say=partial(show_words, console))
     check_writable(arguments, files_of_training(found.scenario))
     pictures = pictured(arguments.picture, Drawings(
-        drawn(found), int(found.rows[0].cluster.device.memory))) if arguments.picture else []
+        drawn_rows(found), int(found.rows[0].cluster.device.memory))) if arguments.picture else []
     show_heading(console, found.scenario.title, found.scenario.caption, "\n".join(python_run(found.scenario)))
     if others.unread:
         show_words(console, f"Not planned: {joined(others.unread)}", style="yellow")

@@ -40,7 +40,7 @@ from zerosim.stages.gathering import WireFormat
 from zerosim.stages.norms import SquareSums
 from zerosim.stages.own import SHIPPED
 from zerosim.stages.replica import Batch, Replica
-from zerosim.training.build import gathering, kept, reduce_scatter, replica
+from zerosim.training.build import gathering, reduce_scatter, replica, storage_of
 from zerosim.training.config import Config
 
 
@@ -154,7 +154,7 @@ class StepsOnShapes:
             config, comm, beside.allocate, perform=self.calls.perform, players=segments.player, tiers=self._queue)
         if config.row.parallel.offload_activations:
             built.tape.shelf = Offloaded(Nowhere(), beside.allocate)
-        storage, shards, rule = kept(
+        storage, shards, rule = storage_of(
             config, beside.allocate, self._queue, built.state, NoNumbers(config.rule), comm.instruments)
         reducing = config.gradients_wire and SilentWire(config.gradients_wire)
         return replace(

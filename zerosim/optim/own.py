@@ -64,14 +64,14 @@ def wrong(made: Optimizer) -> str | None:
         return ("it rebinds a with a = …, so the previous contents of a are subtracted from the weights: write into "
                 "it, as in np.multiply(g, h.learning_rate, out=a)")
     for count in (1, 2):
-        g, slots = drawn(len(made.slots))
+        g, slots = trial_arrays(len(made.slots))
         try:
             a, after = applied(made, g, slots, count, np.nan)
             parts = [applied(made, g[part], [each[part] for each in slots], count, 7.0)
                      for part in (slice(CUT), slice(CUT, None))]
         except Exception as error:
             return error_line(error, made.formula)
-        if not np.array_equal(g, drawn(0)[0]):
+        if not np.array_equal(g, trial_arrays(0)[0]):
             return "it writes to the gradient g, which is read-only; use the scratch arrays a and b"
         if not np.isfinite(a).all():
             return ("it leaves elements of a unwritten or not finite: write the difference to subtract from the "
@@ -102,7 +102,7 @@ def binds_anew(formula: Callable[..., None], name: str) -> bool:
                for node in ast.walk(tree) if isinstance(node, ast.Assign) for target in node.targets)
 
 
-def drawn(slots: int) -> tuple[Array, list[Array]]:
+def trial_arrays(slots: int) -> tuple[Array, list[Array]]:
     """A gradient and slots for a trial."""
     random = np.random.default_rng(19)
     g = random.standard_normal(COUNT).astype(np.float32)

@@ -55,7 +55,7 @@ def plan_page(plan: Plan, command: str) -> str:
 
     Raises `UsageError` if the extra that draws pictures is missing.
     """
-    names, rows = names_of(plan.rows), drawn(plan)
+    names, rows = names_of(plan.rows), drawn_rows(plan)
     device_bytes = int(plan.rows[0].cluster.device.memory)
     drawings = Drawings(rows, device_bytes)
     several = len({row.config.ranks for row in plan.rows}) > 1
@@ -76,7 +76,7 @@ def plan_page(plan: Plan, command: str) -> str:
     return html_document(plan.scenario.title or "A plan", content, data, [vega.script(), own("page.js")])
 
 
-def drawn(plan: Plan) -> list[RowDocument]:
+def drawn_rows(plan: Plan) -> list[RowDocument]:
     """The rows whose step is drawn."""
     named = zip(names_of(plan.rows), plan.rows, strict=True)
     return [row_of(name, row) for name, row in list(named)[:MOST_DRAWN]]

@@ -35,7 +35,7 @@ from zerosim.plan.costs import Costs, of_rank
 from zerosim.plan.timed import HostMemory, OnTheClock, Skipping, Timed, TimedQueue, TimedWire, UpdateRoom
 from zerosim.sharding import padded
 from zerosim.stages.replica import Replica
-from zerosim.training.build import gathering, kept, reduce_scatter, replica
+from zerosim.training.build import gathering, reduce_scatter, replica, storage_of
 from zerosim.training.config import Config
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.lockstep import LockstepWorld
@@ -170,7 +170,7 @@ def on_shapes(
     beside = observed(OnTheClock(comm, comm.clock), comm.instruments, wait=WAIT)
     room = UpdateRoom(built, allocate, cluster.software)
     timed = Timed(config.rule, comm.clock, comm.costs, room, on_host="optimizer" in config.tiers)
-    storage, shards, rule = kept(config, allocate, tiers, built.state, timed, comm.instruments)
+    storage, shards, rule = storage_of(config, allocate, tiers, built.state, timed, comm.instruments)
     repeats = config.row.parallel.order != "tree" and "parameters" not in config.tiers
     alike = comm.alike and not each_segment and repeats
     wire = config.weights_wire and TimedWire(config.weights_wire, comm.clock, comm.costs)

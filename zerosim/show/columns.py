@@ -87,7 +87,7 @@ class Figure:
         return [WRONG * self.wrong(row) + cell for row, cell in zip(rows, self.cells(rows, unit), strict=True)]
 
 
-def kept(kind: str) -> Figure:
+def kept_figure(kind: str) -> Figure:
     """The bytes of one model state between steps."""
     return Figure(
         f"{'weights' if kind == 'parameters' else kind}_bytes", KEPT[kind],
@@ -107,7 +107,7 @@ FIGURES = (
         "kept_bytes", "each rank\nkeeps", "model states that a rank keeps on the device between steps",
         lambda row: sum(row.fullest["resting_bytes"].get(kind, 0) for kind in MEMORY_KINDS[:3]), frozenset({TERMINAL}),
         wrong=kept_is_wrong),
-    *map(kept, MEMORY_KINDS[:3]),
+    *map(kept_figure, MEMORY_KINDS[:3]),
     far("host", "offloaded states between steps, in the memory of the host"),
     far("disk", "offloaded states between steps, and offloaded activations at the peak"),
     Figure(

@@ -164,7 +164,7 @@ def column(run: RunDocument, figure: Figure, room: int) -> Column:
     """The column of a figure; rows that did not fit have none. With room, bars stand beside it."""
     unit = unit_of(run.rows)
     cells = [Text(cell, style="bold red" if cell.startswith(WRONG) else "") for cell in figure.marked(run.rows, unit)]
-    left = iter(drawn(cells, bars(run.rows, figure, room), room))
+    left = iter(with_bars(cells, bars(run.rows, figure, room), room))
     return Column(figure.title(unit), [next(left) if row.is_trained else Text() for row in run.all_rows], room > 0)
 
 
@@ -177,7 +177,7 @@ def bars(rows: Sequence[RowDocument], figure: Figure, room: int) -> list[Text]:
     return [bar(count, max(counts), room) for count in counts]
 
 
-def drawn(figures: Sequence[Text], bars: Sequence[Text], room: int) -> list[Text]:
+def with_bars(figures: Sequence[Text], bars: Sequence[Text], room: int) -> list[Text]:
     """Each figure, flush right, with its bar if there is room."""
     if not room:
         return list(figures)

@@ -67,9 +67,9 @@ def observe(comm: Communicator, subject: Subject, example: Example) -> SeenExamp
     kept: list[tuple[Array, Array]] = []
 
     def watched(comm: Communicator, argument: Any, *rest: Any) -> Any:
-        before = flat(argument).copy()
+        before = whole_array(argument).copy()
         returned = subject.function(comm, argument, *rest)
-        given.append((before, flat(argument).copy()))
+        given.append((before, whole_array(argument).copy()))
         if example.calls_again:
             once = returned.copy() if isinstance(returned, np.ndarray) else returned
             subject.function(comm, np.zeros_like(argument), *rest)
@@ -89,7 +89,7 @@ def observe(comm: Communicator, subject: Subject, example: Example) -> SeenExamp
     )
 
 
-def flat(argument: Array | Chunks) -> Array:
+def whole_array(argument: Array | Chunks) -> Array:
     """The array of a collective's argument."""
     whole: Array = argument.flat if isinstance(argument, Chunks) else argument
     return whole

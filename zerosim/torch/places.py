@@ -12,7 +12,7 @@ import zerosim
 
 PACKAGES = f"{Path(torch.__file__).parents[1]}{os.sep}"
 """The folder of PyTorch and other libraries."""
-UNITS = f"{PACKAGES}torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py"
+PARAM_GROUP_FILE = f"{PACKAGES}torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py"
 """The file whose methods belong to a unit of FSDP2."""
 BETWEEN = (
     *(f"{PACKAGES}{name}" for name in ("torch/distributed/distributed_c10d.py", "torch/distributed/c10d_logger.py",
@@ -43,7 +43,7 @@ def calling(group: str) -> str:
     library = user = unit = ""
     while frame is not None and not user:
         file = frame.f_code.co_filename
-        if file == UNITS and not unit:
+        if file == PARAM_GROUP_FILE and not unit:
             unit = getattr(frame.f_locals.get("self"), "_module_fqn", None) or ""
         if file.startswith(PACKAGES):
             if not library and not passes_on(file):

@@ -78,10 +78,10 @@ class Buckets:
         """Each piece, with copies of it from all chunks of every contribution."""
         length = len(split(contributions[0], comm.size)[0])
         for piece in self.pieces(length, comm.size * LIMB_BYTES):
-            yield piece, [copied(x.reshape(comm.size, -1)[:, piece], allocate) for x in contributions]
+            yield piece, [in_one_vector(x.reshape(comm.size, -1)[:, piece], allocate) for x in contributions]
 
 
-def copied(pieces: Array, allocate: Allocator) -> Array:
+def in_one_vector(pieces: Array, allocate: Allocator) -> Array:
     """Pieces of shape (chunks, elements), copied into one vector."""
     copy = allocate(pieces.size, pieces.dtype, kind="buffers", owner="bucket")
     copy.reshape(pieces.shape)[:] = pieces

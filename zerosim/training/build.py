@@ -96,7 +96,7 @@ def replica(
         draws.uniform(config.row.train.seed, state.step, out, micro_batch, layer, operation)
 
     buckets = config.buckets
-    storage, shards, rule = kept(config, allocate, tiers, state, config.rule, comm.instruments)
+    storage, shards, rule = storage_of(config, allocate, tiers, state, config.rule, comm.instruments)
     return Replica(
         comm=comm,
         model=config.model,
@@ -135,7 +135,7 @@ def replica(
     )
 
 
-def kept(
+def storage_of(
     config: Config, allocate: Allocator, tiers: FarMemory | None, state: TrainingState, rule: LateUpdates,
     instruments: Sequence[object],
 ) -> tuple[Storage, Shards, WeightUpdates]:

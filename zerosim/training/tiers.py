@@ -30,7 +30,7 @@ from zerosim.allocation import Allocator, Array, Kind, Tier
 from zerosim.errors import OffloadError
 from zerosim.instruments.observed import callbacks
 
-PIECE = 1 << 20
+PIECE_BYTES = 1 << 20
 """Elements to copy before pages are released."""
 SEGMENT_BYTES = 1 << 24
 """The least size of a mapped segment of the file, because each mapping takes a file descriptor."""
@@ -218,8 +218,8 @@ class CopyThread:
     def _copy(self, what: str, owner: str, into: Array, source: Array) -> None:
         for tell in self._moving:
             tell(what, owner)
-        for start in range(0, len(source), PIECE):
-            piece = slice(start, start + PIECE)
+        for start in range(0, len(source), PIECE_BYTES):
+            piece = slice(start, start + PIECE_BYTES)
             into[piece] = source[piece]
             self._file.give_back(source[piece])
             self._file.give_back(into[piece])

@@ -81,10 +81,10 @@ def printable(words: str) -> str:
     >>> printable("a\x1b[1m\nb\ud800\x7f")
     'a␛[1m\nb\ufffd␡'
     """
-    return "".join(map(shown, words))
+    return "".join(map(visible, words))
 
 
-def shown(character: str) -> str:
+def visible(character: str) -> str:
     code = ord(character)
     if code < 0x20 and character not in "\n\t":
         return chr(0x2400 + code)

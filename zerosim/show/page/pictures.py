@@ -217,15 +217,17 @@ def peak_values(rows: Sequence[RowDocument]) -> PictureValues:
         (row.name, max(row.curve, key=lambda at: sum(at.get(kind, 0) for kind in MEMORY_KINDS))) for row in rows])
 
 
-COLLECTIVES = {"reduce_scatter": ACTIVITIES["reduce"], "all_reduce": "#f0a04b", "all_gather": ACTIVITIES["gather"],
-               "broadcast": "#7fcfae", "gather_norms": ACTIVITIES["other"]}
+COLLECTIVE_COLOURS = {
+    "reduce_scatter": ACTIVITIES["reduce"], "all_reduce": "#f0a04b", "all_gather": ACTIVITIES["gather"],
+    "broadcast": "#7fcfae", "gather_norms": ACTIVITIES["other"],
+}
 """The colours of collectives: those of their activities, paler for the second of an activity."""
 
 
 def sent(rows: Sequence[RowDocument]) -> Spec:
     """The bytes that a rank of each row sends in a step, by collective."""
     used = {value["collective"] for value in sent_values(rows)}
-    colours = {name: each for name, each in COLLECTIVES.items() if name in used}
+    colours = {name: each for name, each in COLLECTIVE_COLOURS.items() if name in used}
     return bars("sent by a rank in a step, the mean over ranks and steps", "collective", list(colours),
                 list(colours.values()), [row.name for row in rows])
 
@@ -235,7 +237,7 @@ def sent_values(rows: Sequence[RowDocument]) -> PictureValues:
     found = []
     for row in rows:
         steps = max(row.steps_here, 1) * max(len(row.found["traffic"]), 1)
-        for place, name in enumerate(COLLECTIVES):
+        for place, name in enumerate(COLLECTIVE_COLOURS):
             shares = [rank["by_collective"].get(name, {}) for rank in row.found["traffic"]]
             if any(shares):
                 found.append({

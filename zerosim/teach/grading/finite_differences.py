@@ -19,7 +19,7 @@ TOLERANCE = 1e-5
 def wrong_slope(layers: Sequence[Layer], task: Task) -> str | None:
     """The first layer whose gradient differs from central differences; None if all agree."""
     random = np.random.default_rng(19)
-    weights = {layer.prefix + each.name: drawn(random, each) for layer in layers for each in layer.parameters}
+    weights = {layer.prefix + each.name: noisy_initial(random, each) for layer in layers for each in layer.parameters}
     shape = (SAMPLES, task.inputs)
     x: Array = random.integers(task.outputs, size=shape) if task.tokens else random.standard_normal(shape)
     for number, layer in enumerate(layers):
@@ -38,7 +38,7 @@ def wrong_slope(layers: Sequence[Layer], task: Task) -> str | None:
     return None
 
 
-def drawn(random: np.random.Generator, parameter: Any) -> Array:
+def noisy_initial(random: np.random.Generator, parameter: Any) -> Array:
     """Initial values plus small noise, so that no two are equal."""
     flat = np.zeros(parameter.count, np.float32)
     parameter.initial(random, flat)

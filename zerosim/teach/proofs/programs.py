@@ -265,10 +265,10 @@ def due_results(scenario: CollectiveScenario, outcome: ProgramOutcome) -> Findin
     claim = f"{outcome.program.name} leaves the expected numbers"
     for rank, (found, due) in enumerate(zip(outcome.results, scenario.expect.results, strict=True)):
         if found is None or found.tolist() != list(due):
-            return Finding(claim, False, f"rank {rank} holds {shown(found)}; expected {list(due)}")
-    all_found = "; ".join(f"rank {rank} {shown(result)}" for rank, result in enumerate(outcome.results))
+            return Finding(claim, False, f"rank {rank} holds {vector_text(found)}; expected {list(due)}")
+    all_found = "; ".join(f"rank {rank} {vector_text(result)}" for rank, result in enumerate(outcome.results))
     return Finding(claim, True, f"{outcome.program.name} left {all_found}")
 
 
-def shown(result: Array | None) -> str:
+def vector_text(result: Array | None) -> str:
     return "nothing" if result is None else f"[{', '.join(f'{each:g}' for each in result.tolist())}]"
