@@ -26,8 +26,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from zerosim.allocation import Array
+from zerosim.optim.optimizers import PIECE
 
-PIECE = 1 << 14
 INITIAL_SCALE = 2.0**16
 LOWEST_SCALE = 2.0**-24
 STEPS_TO_GROW = 2000

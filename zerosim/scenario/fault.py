@@ -11,7 +11,7 @@ from zerosim.scenario.fields import choice, integer, maybe_choice, number
 FAULT_KINDS = ("kill", "stop", "delay", "slow", "drop", "duplicate", "flip")
 OF_MESSAGES = ("drop", "duplicate")
 LASTING = ("delay", "slow")
-COLLECTIVES = ("reduce_scatter", "all_gather", "gather_norms", "broadcast")
+FAULTY_COLLECTIVES = ("reduce_scatter", "all_gather", "gather_norms", "broadcast")
 DELAY_SECONDS = 1.0
 SLOW_SECONDS = 0.01
 
@@ -35,7 +35,7 @@ class Fault:
     kind: str = choice("kill", FAULT_KINDS)
     rank: int = integer(0, at_least=0)
     step: int = integer(1, at_least=1)
-    collective: str | None = maybe_choice(COLLECTIVES)
+    collective: str | None = maybe_choice(FAULTY_COLLECTIVES)
     message: int = integer(1, at_least=1)
     seconds: float | None = number(None, at_least=0, below=3600)
     """The seconds of a delay, 1 by default; of each sleep of a slow rank, 0.01 by default."""
@@ -48,7 +48,7 @@ class Fault:
     def problem(self) -> tuple[str, str] | None:
         """The key that does not fit the kind, and the reason in words; None if all fit."""
         if self.kind in OF_MESSAGES and self.collective is None:
-            return "kind", f"kind {self.kind} needs a collective; give one of {', '.join(COLLECTIVES)}"
+            return "kind", f"kind {self.kind} needs a collective; give one of {', '.join(FAULTY_COLLECTIVES)}"
         if self.message > 1 and (self.collective is None or self.kind == "slow"):
             return "message", (
                 "message counts the messages of a collective; add collective, or remove message; a slow fault takes "

@@ -49,7 +49,7 @@ class PartOf(Choice):
     def own(self, value: Any, table: Mapping[str, object], path: KeyPath, origin: Origin) -> dict[str, Any]:
         keys = getattr(value.part, "keys", {}) if isinstance(value, Named) else {}
         return {
-            key: rule_for(default).read(plain(table[key]), (*path, key), origin) if key in table else default
+            key: rule_for(default).read(as_list(table[key]), (*path, key), origin) if key in table else default
             for key, default in keys.items()
         }
 
@@ -106,7 +106,7 @@ def settle(section: Any) -> None:
             object.__setattr__(section, "own", {**getattr(named[0].part, "keys", {}), **section.own})
 
 
-def plain(value: object) -> object:
+def as_list(value: object) -> object:
     """A tuple from Python as TOML's list."""
     return list(value) if isinstance(value, tuple) else value
 

@@ -157,11 +157,11 @@ def step_times(traced: Sequence[RowDocument]) -> Markup:
     lines = [[row.name, *(short(ns / 1e6) for ns in (row.step_ns, row.computing_ns, row.step_ns - row.computing_ns)),
               percentage(row.hidden)] for row in traced]
     heads = ("row", "step, ms", "computes, ms", "not computing, ms", "communication overlapped")
-    return element("div", *(element("p", compared(traced[0], other), class_="answer") for other in traced[1:]),
+    return element("div", *(element("p", comparison(traced[0], other), class_="answer") for other in traced[1:]),
                    scrolling(table(lines, heads, class_="rows", labelled=True)))
 
 
-def compared(first: RowDocument, other: RowDocument) -> str:
+def comparison(first: RowDocument, other: RowDocument) -> str:
     """A sentence on the bytes and the time of a row relative to the first one."""
     ratios = []
     if first.sent_bytes:
