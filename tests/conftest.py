@@ -29,7 +29,7 @@ BROAD = {
     "accumulation", "autocast", "bounds", "bring", "buckets", "checkpoint", "checkpoint_run", "cli", "collectives",
     "confirmed", "docs", "examples", "far", "feedback", "formulas", "grade", "hosts", "hunt", "independent",
     "independent_transformer", "kinds", "lessons", "loops", "marking", "mesh", "mistakes", "mutants", "notebooks",
-    "offload", "operations", "outside", "outside_answers", "page", "param_dtype", "pictures", "plan", "plan_drawn",
+    "offload", "operations", "outside_answers", "page", "param_dtype", "pictures", "plan", "plan_drawn",
     "planted", "ported_from_mpi_suites", "prove", "published", "python_first", "quantized", "questions",
     "rehearsal", "right", "run", "scenarios", "second_copy", "segments", "sequences", "software", "stages",
     "testing", "torch_functions", "trace", "transformers", "trial", "two_level", "variants", "whole_steps", "wires",

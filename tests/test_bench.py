@@ -1,11 +1,13 @@
-"""Benchmarks measure what they say, on a model so small that nobody waits; nothing here asserts a time."""
+"""Benchmarks measure what they say, on a model so small that nobody waits; only a planted pause is a time."""
 
 import json
 import tempfile
+import time
 import tomllib
 from dataclasses import replace
 from io import StringIO
 
+import numpy as np
 import pytest
 from rich.console import Console
 from safetensors.numpy import load_file
@@ -15,6 +17,7 @@ from tests.pages import refused
 from zerosim.checkpoint.saving import Saving
 from zerosim.cli import main
 from zerosim.collectives.table import ALGORITHMS
+from zerosim.commands.benches import spent
 from zerosim.commands.benches import timings as bench
 from zerosim.commands.benches.checkpoints import remove_before_last, saves, time_checkpoints, writes
 from zerosim.commands.benches.cluster import measured_toml
@@ -24,6 +27,8 @@ from zerosim.commands.benches.samples import Sample, on_rank_0, overhead
 from zerosim.commands.benches.spent import time_spent
 from zerosim.commands.benches.tables import SUBJECTS, show_collectives, show_samples
 from zerosim.commands.benches.timings import RANKS, Workload, time_ledgers, time_steps, time_worlds
+from zerosim.instruments.observed import Observed
+from zerosim.optim import optimizers
 from zerosim.scenario import ModelKeys, Scenario
 from zerosim.stages import STAGES
 from zerosim.worlds.local import spawn
@@ -222,3 +227,55 @@ def test_the_switch_is_where_the_short_algorithm_first_falls_behind():
 ])
 def test_flags_of_other_subjects_are_refused(flags, words, capsys):
     assert words in refused(capsys, "bench", *flags)
+
+
+WIDER = Workload(ModelKeys(kind="transformer", layers=1, width=8, heads=2), batch=2, inputs=4, outputs=5)
+PAUSE = 0.02
+
+
+def shares(stage: str) -> dict[str, float]:
+    """The seconds of rank 0's second step, by kind."""
+
+    def program(comm):
+        steps = spent.watched(comm, stage, WIDER)
+        next(steps)
+        return next(steps)
+
+    return dict(spawn(program, ranks=2)[0])
+
+
+@pytest.mark.parametrize("stage", ["ddp", "zero1", "zero2", "zero3"])
+def test_every_kind_of_work_takes_time_in_every_stage(stage):
+    found = shares(stage)
+    assert set(found) == set(spent.KINDS)
+    assert all(seconds > 0 for seconds in found.values())
+
+
+def test_a_slow_update_is_seen_as_update(monkeypatch):
+    adamw = optimizers.OPTIMIZERS["adamw"]
+
+    def slow(*arguments, **named):
+        time.sleep(PAUSE)
+        adamw.formula(*arguments, **named)
+
+    monkeypatch.setitem(optimizers.OPTIMIZERS, "adamw", replace(adamw, formula=slow))
+    found = shares("zero1")
+    assert found["update"] > PAUSE
+    assert found["products"] + found["attention"] + found["other operations"] < PAUSE
+
+
+def test_a_slow_message_is_seen_as_collectives(monkeypatch):
+    exchange = Observed.exchange
+
+    def slow(self, *arguments, **named):
+        time.sleep(PAUSE)
+        exchange(self, *arguments, **named)
+
+    monkeypatch.setattr(Observed, "exchange", slow)
+    assert shares("zero3")["collectives"] > PAUSE
+
+
+def test_operations_are_told_apart():
+    clock = spent.Spent()
+    clock.perform(None, np.add, np.ones(2), 1.0)
+    assert [*clock.seconds] == ["other operations"]

@@ -10,9 +10,8 @@ import zerosim as zs
 from zerosim.collectives import algorithm_of, direct, ring
 from zerosim.errors import ScenarioError
 from zerosim.figures.flows import with_messages
-from zerosim.plan.cluster import Cluster, Device, Link, cluster_of
+from zerosim.plan.cluster import Cluster, Device, Fabric, Link, cluster_of
 from zerosim.plan.costs import Costs
-from zerosim.plan.fabric import Fabric
 from zerosim.plan.fluid import ReceiveFrom, Transfer, last_end_ns
 from zerosim.plan.network import links, written_ns
 from zerosim.scenario.machine import ClusterKeys

@@ -2,7 +2,7 @@
 
     port      a rank's own link, each way: messages leave it one after the other, each when the previous one has arrived
     cards     a host's links to other hosts, each way; its ranks share them
-    leaf      a switch between hosts, with links to other leaves; see `fabric`
+    leaf      a switch between hosts, with links to other leaves; see `Fabric`
     message   begins when it is sent and the port is free; takes its latency, then its bytes at the rate of its links
 
 A send does not wait; an exchange ends when its incoming message has arrived. `Lockstep` holds the clocks of all ranks
