@@ -5,13 +5,11 @@ import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from io import StringIO
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from tests.mpi.launch import ROOT, mpirun
 from tests.pages import read, refused
@@ -39,6 +37,7 @@ from zerosim.instruments.trace import (
 )
 from zerosim.scenario.sections import Variant
 from zerosim.show.document import document, read_trace
+from zerosim.show.shown import printed
 from zerosim.show.timeline import show_times
 from zerosim.show.trace_events import trace_events
 from zerosim.training.experiment import prepare
@@ -350,15 +349,12 @@ def test_the_time_of_a_traced_step_is_shown(outcome):
     rows = [replace(row, trained=replace(row.trained, measured=replace(row.trained.measured, trace=trace)))
             for row in outcome.rows]
     for kind in ("mpi", "local"):
-        console = Console(file=StringIO(), width=80)
-        show_times(console, read(replace(outcome, rows=rows[:2]), kind=kind))
-        lines = console.file.getvalue().splitlines()
+        run = read(replace(outcome, rows=rows[:2]), kind=kind)
+        lines = printed(lambda console, run=run: show_times(console, run), 80).splitlines()
         assert [line.split()[-6:] for line in lines if line.startswith("Stage I, publish = ")] == [
             ["10.0", "4.0", "0.0", "6.0", "8.0", "38%"]]
         assert ("ranks take turns" in " ".join(lines)) is (kind == "local")
-    console = Console(file=StringIO(), width=80)
-    show_times(console, read(traced(range(0))))
-    assert console.file.getvalue() == ""
+    assert printed(lambda console: show_times(console, read(traced(range(0))))) == ""
 
 
 # The command line.

@@ -61,11 +61,12 @@ def fitting(names: Sequence[str], columns: Sequence[Column], width: int) -> int:
     1
     """
     room = width - min(LEAST_NAME, longest(names))
-    for count, column in enumerate(columns):
-        room -= GAP + column.width
-        if room < 0:
-            return count
-    return len(columns)
+    return next((count for count in range(len(columns)) if width_of(columns[: count + 1]) > room), len(columns))
+
+
+def width_of(columns: Sequence[Column]) -> int:
+    """The terminal columns that these columns need, gaps included."""
+    return sum(GAP + column.width for column in columns)
 
 
 def longest(names: Sequence[str]) -> int:
@@ -74,7 +75,7 @@ def longest(names: Sequence[str]) -> int:
 
 def grid(console: Console, names: Sequence[str], columns: Sequence[Column], corner: str) -> Iterator[Text]:
     """The lines: headings, then each row."""
-    room = max(1, console.width - sum(GAP + column.width for column in columns))
+    room = max(1, console.width - width_of(columns))
     first = min(room, longest([corner, *names]))
     yield from headings(f"{corner:<{first}}", columns)
     for number, name in enumerate(names):

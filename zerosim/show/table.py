@@ -20,7 +20,7 @@ from rich.text import Text
 from zerosim.instruments.memory import MEMORY_KINDS
 from zerosim.optim.scaling import LOWEST_SCALE, skipped_in_vain
 from zerosim.show.columns import TERMINAL, VERBOSE, WRONG, Figure, facts, shown_in
-from zerosim.show.grid import GAP, Column, longest, show_grid, show_words
+from zerosim.show.grid import Column, longest, show_grid, show_words, width_of
 from zerosim.show.legend import STATE_BARS, bar, show_legend, stacked
 from zerosim.show.run_document import RowDocument, RunDocument, element_name, unit_of
 from zerosim.show.timeline import show_timeline, show_times
@@ -129,14 +129,9 @@ def show_table(console: Console, run: RunDocument) -> list[Column]:
     names = [row.name for row in run.all_rows]
     beside = console.width - min(longest(names), MOST_NAME)
     *wider, narrowest = (columns(run, *rooms) for rooms in BARS)
-    found = next((each for each in wider if taken(each) <= beside), narrowest)
+    found = next((each for each in wider if width_of(each) <= beside), narrowest)
     show_grid(console, names, found)
     return found
-
-
-def taken(found: Sequence[Column]) -> int:
-    """The terminal columns that these columns need."""
-    return sum(GAP + column.width for column in found)
 
 
 def columns(run: RunDocument, for_kept: int, for_sent: int) -> list[Column]:

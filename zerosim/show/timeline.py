@@ -297,21 +297,16 @@ def show_times(console: Console, run: RunDocument) -> None:
     rows = [(row.name, row.trace) for row in run.rows if row.trace]
     if not rows:
         return
+    copies = any(step.moving_ns for _, trace in rows for step in trace.steps)
+    figures = FIGURES | (OF_MEMORY if copies else {}) | {"collectives": "communication_ns"}
     columns = [
-        Column(f"{heading}\nms", [milliseconds(trace.steps, figure) for _, trace in rows])
-        for heading, figure in FIGURES.items()
+        Column(f"{heading}\nms", [
+            short(fmean(getattr(step, figure) for step in trace.steps) / 1e6) for _, trace in rows])
+        for heading, figure in figures.items()
     ]
-    if any(step.moving_ns for _, trace in rows for step in trace.steps):
-        columns += [Column(f"{heading}\nms", [milliseconds(trace.steps, figure) for _, trace in rows])
-                    for heading, figure in OF_MEMORY.items()]
-    columns.append(Column("collectives\nms", [milliseconds(trace.steps, "communication_ns") for _, trace in rows]))
     columns.append(Column("hidden\nof it", [percentage(trace.hidden) for _, trace in rows]))
     console.print()
     show_words(console, "The time of a step", style="bold")
     show_grid(console, [name for name, _ in rows], columns)
     show_words(console, f"{LEGEND} {run.about_times}".rstrip(), style="dim")
     console.print()
-
-
-def milliseconds(steps: list[RankStep], figure: str) -> str:
-    return short(fmean(getattr(step, figure) for step in steps) / 1e6)

@@ -41,16 +41,11 @@ def head(runs: Sequence[RunDocument]) -> Markup:
 
 def heading(run: RunDocument) -> Markup:
     title = run.title or "A run without a title"
-    verdict = str(run.document["verdict"])
-    parts = [
-        element("h1", f"{run.label}: {title}" if run.label else title),
+    return element(
+        "div", element("h1", f"{run.label}: {title}" if run.label else title),
         element("p", str(run.scenario["caption"]), class_="caption"),
-        element("p", verdict, class_=verdict_class(run.document)),
-    ]
-    parts.append(failures(run))
-    if run.diverging:
-        parts.append(element("p", element("a", "Where bits first differ", href="#divergence")))
-    return element("div", *parts)
+        element("p", str(run.document["verdict"]), class_=verdict_class(run.document)), failures(run),
+        element("p", element("a", "Where bits first differ", href="#divergence")) if run.diverging else joined())
 
 
 def failures(run: RunDocument) -> Markup:
