@@ -6,7 +6,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import torch
-from torch._C import _to_dlpack_versioned
 
 from zerosim.allocation import Array
 from zerosim.errors import CollectiveError
@@ -30,7 +29,7 @@ class Exported:
         self._tensor = tensor
 
     def __dlpack__(self, **_: Any) -> Any:
-        return _to_dlpack_versioned(self._tensor)
+        return torch._C._to_dlpack_versioned(self._tensor)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 1, 0

@@ -66,6 +66,17 @@ def norms(followed: Followed, named: dict[str, Any], means: dict[str, MeanGradie
     return found
 
 
+def judge_told(book: Book, ranks: CheckRanks, followed: Followed, step: int) -> None:
+    """Judge clippings of shards whose gradients are not known: all ranks must be told the same norm."""
+    of_all = ranks.everyone([(float(clip.norm), clip.line) for clip in followed.clips if clip.norm is not None])
+    for rank, told in enumerate(of_all):
+        for (norm, line), (first, _) in zip(told, of_all[0], strict=False):
+            if norm != first:
+                book.find("clipping", step, rank, "clipping by the local norm",
+                          f"clip_grad_norm_ returned {norm:.6g}, and {first:.6g} on rank 0: it sees the shards of this "
+                          "rank; FSDP1 has a method of its own, model.clip_grad_norm_", line=line)
+
+
 def judge(book: Book, ranks: CheckRanks, followed: Followed, mine: dict[int, ClipNorms], peers: list[int], step: int,
           scale: float, wrong: bool) -> None:
     """Compare the clippings of all ranks; after a `wrong` gradient their norms are not compared."""

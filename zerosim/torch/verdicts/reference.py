@@ -188,6 +188,12 @@ class ForwardCall:
     """Whether the loss was multiplied or divided before backward."""
 
 
+def groups_of(module: Any) -> list[Any]:
+    """FSDP2's groups of the parameters of one module; earlier versions of PyTorch have at most one."""
+    state = module._get_fsdp_state()
+    return list(getattr(state, "_fsdp_param_groups", None) or filter(None, [getattr(state, "_fsdp_param_group", None)]))
+
+
 def attributes_of(module: Any) -> dict[str, Any]:
     return {key: value for key, value in vars(module).items() if isinstance(value, SIMPLE) and key[:1] != "_"}
 
@@ -213,7 +219,7 @@ class FullModel:
         """Cast parameters, inputs and outputs as FSDP2 does for this module."""
         state = module._get_fsdp_state()
         policy, made = state._mp_policy, self.modules[path]
-        for group in state._fsdp_param_groups:
+        for group in groups_of(module):
             for each in group.fsdp_params:
                 name = plain_name(each._param_fqn or "", self.prefixes)
                 first = next((key for key, value in self.parameters.items() if value is self.owners.get(name)), None)

@@ -21,6 +21,7 @@ from zerosim.torch.verdicts.reference import (
     attributes_of,
     autocast_now,
     digest,
+    groups_of,
     inner,
     kept,
     local,
@@ -388,7 +389,7 @@ class Session:
 def units(root: Any) -> list[Any]:
     """FSDP2's groups of parameters in `root`."""
     return [group for module in root.modules() if hasattr(module, "_get_fsdp_state")
-            for group in module._get_fsdp_state()._fsdp_param_groups]
+            for group in groups_of(module)]
 
 
 def parameters_of(optimizer: Any) -> list[Any]:

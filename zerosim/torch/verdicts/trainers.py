@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import ShardingStrategy
 from torch.distributed.tensor import DTensor
 
 from zerosim.torch.verdicts.session import units
@@ -38,9 +39,14 @@ def trainer_of(root: Any, world: list[int]) -> TrainerFacts:
     """The trainer of the outermost wrapper in `root`."""
     for module in root.modules():
         if type(module).__name__ == "DeepSpeedEngine":
-            return TrainerFacts("DeepSpeed", world, obstacle="DeepSpeed's fp16" if module.fp16_enabled() else "")
+            obstacle = "DeepSpeed's fp16" if module.fp16_enabled() else ""
+            if module.zero_round_robin_gradients() and module.zero_optimization_stage() in (1, 2):
+                obstacle = "under round_robin_gradients DeepSpeed tells the gradients of other parameters"
+            return TrainerFacts("DeepSpeed", world, obstacle=obstacle)
         if type(module).__name__ == "FullyShardedDataParallel":
-            return TrainerFacts("FSDP1", ranks_of(module.process_group), obstacle="FSDP1 keeps flat parameters")
+            whole = module.sharding_strategy is ShardingStrategy.NO_SHARD and module._use_orig_params
+            return TrainerFacts("FSDP1", ranks_of(module.process_group),
+                                obstacle="" if whole else "FSDP1 keeps flat parameters")
         if isinstance(module, nn.parallel.DistributedDataParallel):
             return of_ddp(module)
         if hasattr(module, "set_requires_gradient_sync"):
