@@ -9,6 +9,8 @@
 #               sent and kept bytes
 # make bench-torch  time a step of each stage beside PyTorch's trainer over gloo, PyTorch over zerosim beside gloo, and
 #               an all-reduce beside the bare ring, on 2 processes: ROUNDS=n
+# make bugs     install the versions of frameworks in which published bugs are, run each under the check, and write
+#               docs/published_bugs.md; BUGS="NAME …" chooses rows of tests/torch/bugs/bugs.toml
 # make browser  the page of a run and the documentation's site in the system's Chromium, driven by Playwright from an
 #               environment of its own
 # make hosts    two to four hosts on this machine, as network namespaces (Linux, root): conformance, hybrid scenarios, kills of a
@@ -29,7 +31,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PROGRESS := $(shell test -t 2 && echo live || echo auto)
 
-.PHONY: run check test whole oracles torch bench-torch browser hosts simgrid pictures records fuzz lint docs mutants clean
+.PHONY: run check test whole oracles torch bench-torch bugs browser hosts simgrid pictures records fuzz lint docs mutants clean
 
 run: .venv/run
 	$(BIN)/mpirun -n 4 $(BIN)/zerosim run scenarios/compare.toml --progress $(PROGRESS)
@@ -61,6 +63,9 @@ torch: .venv/run .venv-torch/deepspeed
 
 bench-torch: .venv-torch/torch
 	.venv-torch/bin/mpirun -n 2 .venv-torch/bin/python -W ignore -m tests.torch.bench $(ROUNDS)
+
+bugs: .venv-torch/torch
+	.venv-torch/bin/python -m tests.torch.bugs $(BUGS)
 
 browser: docs .venv-browser/playwright
 	BROWSER=required .venv-browser/bin/python -m pytest tests/browser
@@ -100,7 +105,7 @@ mutants: .venv/test
 	$(BIN)/python -m tests.mutants --seed $(or $(SEED),0) --count $(or $(COUNT),400) --note build
 
 clean:
-	rm -rf .venv .venv-torch .venv-perfetto .venv-browser .venv-docs build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf .venv .venv-torch .venv-bugs-* .venv-perfetto .venv-browser .venv-docs build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv:

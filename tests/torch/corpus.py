@@ -55,6 +55,10 @@ class World:
                 dist.fsdp.fully_shard(each, **options)
         return dist.fsdp.fully_shard(module, **options) if root else module
 
+    def fsdp1(self, **options):
+        return dist.fsdp.FullyShardedDataParallel(
+            self.net(), use_orig_params=True, device_id=torch.device("cpu"), **options)
+
     def adam(self, model, lr=1e-2):
         return torch.optim.AdamW(model.parameters(), lr)
 
@@ -134,6 +138,29 @@ def module_called_past_ddp(w):
 def group_of_one(w):
     groups = [dist.new_group([rank]) for rank in range(w.size)]
     w.train(w.ddp(process_group=groups[w.rank]))
+
+
+@case("own gradient only")
+def fsdp1_with_shards_of_one_rank(w):
+    mesh = dist.init_device_mesh("cpu", (w.size, 1), mesh_dim_names=("replicate", "shard"))
+    w.train(w.fsdp1(device_mesh=mesh, sharding_strategy=dist.fsdp.ShardingStrategy.HYBRID_SHARD))
+
+
+@case("clipping by the local norm")
+def fsdp1_clipped_as_if_whole(w):
+    w.train(w.fsdp1(), between=lambda model, *_: nn.utils.clip_grad_norm_(model.parameters(), 0.01))
+
+
+@case("replicas have drifted apart", step=2)
+def ranks_communicate_in_forward_and_do_not_reduce(w):
+    class Centred(nn.Sequential):
+        def forward(self, x):
+            mean = x.mean()
+            dist.all_reduce(mean)
+            return super().forward(x - mean)
+
+    with (model := w.ddp(Centred(*w.net()))).no_sync():
+        w.train(model)
 
 
 @case("own gradient only", parameter="0.bias")
@@ -996,9 +1023,7 @@ def sampled(w):
 
 @case()
 def whole_wrapped_by_fsdp1(w):
-    from torch.distributed.fsdp import FullyShardedDataParallel
-
-    w.train(FullyShardedDataParallel(w.net(), use_orig_params=True, device_id=torch.device('cpu')))
+    w.train(w.fsdp1())
 
 
 @case()
