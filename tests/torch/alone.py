@@ -10,8 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.torch.ways import CLIP, batches, fresh_model, loss_of, optimizer_of, units
-from zerosim.sharding import bounds
-from zerosim.torch.adding import divided, in_ring_order
+from zerosim.torch.adding import all_reduced, in_ring_order, over_mesh
 from zerosim.torch.arrays import flat
 
 
@@ -95,12 +94,11 @@ class Alone:
         """The mean as DDP computes it, bucket by bucket."""
         found = [None] * len(self.parameters)
         for bucket in self._buckets():
-            vectors = [flat(torch.cat([self._share(of_rank[number]).reshape(-1) for number in bucket]), "adding")
-                       for of_rank in brought]
-            total, start = torch.from_numpy(all_reduced(vectors)), 0
+            start, length = 0, sum(self.parameters[number].numel() for number in bucket)
             for number in bucket:
                 shape = self.parameters[number].shape
-                found[number] = total[start : start + shape.numel()].reshape(shape).clone()
+                shares = [flat(self._share(of_rank[number]).reshape(-1), "adding") for of_rank in brought]
+                found[number] = torch.from_numpy(all_reduced(shares, start, length)).reshape(shape)
                 start += shape.numel()
         return found
 
@@ -119,12 +117,19 @@ class Alone:
         return [list(bucket) for bucket in found]
 
     def _by_shards(self, brought):
-        """The mean as FSDP2 computes it, unit by unit."""
-        found = []
+        """The mean as FSDP2 computes it: pieces of ⌈rows/shards⌉ rows of each parameter, unit by unit."""
+        found, shards = [], self.ranks // self.way.replicas()
         for unit in units(self.model):
-            here = range(len(found), len(found) + len(unit))
-            arrays = [[self._array(of_rank[number]) for number in here] for of_rank in brought]
-            found += [torch.from_numpy(total.astype("f4")) for total in sharded_sum(arrays, self.way.replicas())]
+            start, rows = 0, [-(-len(each) // shards) for each in unit]
+            widths = [count * each[0].numel() for count, each in zip(rows, unit, strict=True)]
+            for count, width, each in zip(rows, widths, unit, strict=True):
+                arrays = [self._array(of_rank[len(found)]) for of_rank in brought]
+                pieces = [over_mesh([[array[shard * count : (shard + 1) * count].reshape(-1)
+                                      for array in arrays[first : first + shards]]
+                                     for first in range(0, self.ranks, shards)], shard, start, sum(widths))
+                          for shard in range(shards)]
+                found.append(torch.from_numpy(np.concatenate(pieces).astype("f4")).reshape(each.shape))
+                start += width
         return found
 
     def _array(self, gradient):
@@ -145,62 +150,3 @@ class Alone:
             squares = [flat(torch.linalg.vector_norm(piece).reshape(1) ** 2.0, "adding") for piece in cut]
             norms.append((torch.from_numpy(in_ring_order(squares, 0)) ** 0.5)[0])
         return torch.linalg.vector_norm(torch.stack(norms))
-
-
-def all_reduced(brought):
-    """The result of a ring all-reduce of flat vectors on every rank.
-
-    >>> all_reduced([np.array([1, 2, 3]), np.array([10, 20, 30])])
-    array([11, 22, 33])
-    """
-    total = np.empty_like(brought[0])
-    for chunk, (first, last) in enumerate(bounds(len(total), len(brought))):
-        total[first:last] = in_ring_order([vector[first:last] for vector in brought], chunk)
-    return total
-
-
-def pieces(gradient, ranks):
-    """The pieces into which FSDP2 cuts a parameter's gradient: ⌈rows/ranks⌉ rows for each rank, padded with zeros,
-    flat.
-
-    >>> [each.tolist() for each in pieces(np.arange(6).reshape(3, 2), 2)]
-    [[0, 1, 2, 3], [4, 5, 0, 0]]
-    """
-    rows = -(-len(gradient) // ranks)
-    whole = np.zeros((rows * ranks, *gradient.shape[1:]), gradient.dtype)
-    whole[: len(gradient)] = gradient
-    return [whole[rank * rows : (rank + 1) * rows].reshape(-1) for rank in range(ranks)]
-
-
-def sharded_sum(brought, replicas):
-    """The mean of a unit's gradients in FSDP2's order: `brought[r]` has the gradients of its parameters on rank r.
-
-    With several `replicas`, ranks r·S … (r+1)·S − 1 are a row of the mesh, which shard; ranks of equal number in their
-    rows replicate.
-    """
-    ranks = len(brought)
-    shards = ranks // replicas
-    cut = [[pieces(gradient, shards) for gradient in of_rank] for of_rank in brought]
-    found = []
-    for shard in range(shards):
-        rows = []
-        for replica in range(replicas):
-            members = range(replica * shards, (replica + 1) * shards)
-            vectors = [np.concatenate([of_parameter[shard] for of_parameter in cut[rank]]) for rank in members]
-            total = in_ring_order(vectors, shard)
-            rows.append(divided(total, shards) if shards > 1 else total)
-        total = all_reduced(rows)
-        found.append(divided(total, replicas) if replicas > 1 else total)
-    return put_together(found, [gradient.shape for gradient in brought[0]])
-
-
-def put_together(vectors, shapes):
-    """Whole parameters of these shapes, from the vectors of all ranks that shard them."""
-    found, start = [], 0
-    for shape in shapes:
-        rows = -(-shape[0] // len(vectors))
-        length = rows * int(np.prod(shape[1:]))
-        whole = np.concatenate([vector[start : start + length] for vector in vectors])
-        found.append(whole.reshape(-1, *shape[1:])[: shape[0]].copy())
-        start += length
-    return found

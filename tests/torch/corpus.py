@@ -20,7 +20,8 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from zerosim.torch.verdicts import declared, gradients, ranks, reference, session, updates
+from zerosim.torch import adding
+from zerosim.torch.verdicts import gradients, ranks, reference, session, updates
 from zerosim.torch.verdicts.script import CheckOptions, TrainingCheck
 
 STEPS = 3
@@ -1133,7 +1134,7 @@ PLANTED = {
         gradients, "add", lambda share, name, gradient, keep, add=gradients.add: add(share, name, 2 * gradient, keep),
         "ddp"),
     "ranks are added in another order": (
-        declared, "in_ring_order", lambda parts, chunk, order=declared.in_ring_order: order(parts, chunk + 1), "fsdp"),
+        adding, "in_ring_order", lambda parts, chunk, order=adding.in_ring_order: order(parts, chunk + 1), "fsdp"),
     "every rank is told its own gradient": (
         ranks.CheckRanks, "tensors", lambda self, mine: [mine] * self.size, "ddp"),
     "nothing is ever apart": (

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from zerosim.allocation import Array
+from zerosim.sharding import bounds
 
 
 def in_ring_order(parts: Sequence[Array], chunk: int) -> Array:
@@ -30,6 +31,30 @@ def in_ring_order(parts: Sequence[Array], chunk: int) -> Array:
     for step in range(2, len(parts) + 1):
         total = total + parts[(chunk + step) % len(parts)]
     return total
+
+
+def all_reduced(parts: Sequence[Array], start: int, length: int) -> Array:
+    """The ring's sum of equal parts of longer vectors: they begin at `start` of a vector of `length` elements.
+
+    >>> all_reduced([np.array([2, 3]), np.array([20, 30])], 1, 3)
+    array([22, 33])
+    """
+    total = np.empty_like(parts[0])
+    for chunk, (first, last) in enumerate(bounds(length, len(parts))):
+        low, high = max(first - start, 0), min(last - start, len(total))
+        if low < high:
+            total[low:high] = in_ring_order([part[low:high] for part in parts], chunk)
+    return total
+
+
+def over_mesh(rows: Sequence[Sequence[Array]], shard: int, start: int, length: int) -> Array:
+    """The mean of one shard as FSDP2 and HSDP compute it: within each row of the mesh, then within the column.
+
+    `start` and `length` say where the shard stands in the vector of its unit.
+    """
+    of_rows = [in_ring_order(row, shard) for row in rows]
+    of_rows = [divided(total, len(rows[0])) for total in of_rows] if len(rows[0]) > 1 else of_rows
+    return divided(all_reduced(of_rows, start, length), len(rows)) if len(rows) > 1 else of_rows[0]
 
 
 def divided(total: Array, by: int) -> Array:

@@ -15,8 +15,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from zerosim.allocation import Array
-from zerosim.sharding import bounds
-from zerosim.torch.adding import divided, in_ring_order
+from zerosim.torch.adding import all_reduced, over_mesh
 from zerosim.torch.arrays import flat
 from zerosim.torch.verdicts.gradients import place
 from zerosim.torch.verdicts.session import Tracked, units
@@ -42,33 +41,17 @@ class DeclaredSum:
             found = self._of_shards(name, brought, parameter)
         else:
             shares = [flat(each.mul(1.0 / len(brought)).reshape(-1), "checking") for each in brought]
-            found = torch.from_numpy(wide(self._in_ring(name, shares))).reshape(parameter.shape)
+            found = torch.from_numpy(wide(all_reduced(shares, *self.places[name]))).reshape(parameter.shape)
         return None if found is None else found * self.factor
 
-    def _in_ring(self, name: str, parts: list[Array]) -> Array:
-        """The sum of parts of one vector, each chunk in its own order."""
-        start, length = self.places[name]
-        total = np.empty_like(parts[0])
-        for chunk, (first, last) in enumerate(bounds(length, len(parts))):
-            low, high = max(first - start, 0), min(last - start, len(total))
-            if low < high:
-                total[low:high] = in_ring_order([part[low:high] for part in parts], chunk)
-        return total
-
     def _of_shards(self, name: str, brought: list[Any], parameter: Any) -> Any:
-        """The sum as FSDP2 and HSDP add: within a row of the mesh, then within the column."""
         mesh, layout = parameter.device_mesh, parameter.placements
         if layout[-1] != Shard(0) or any(each != Replicate() for each in layout[:-1]) or mesh.ndim > 2:
             return None
         where, rows = place(parameter), mesh.mesh.reshape(-1, mesh.mesh.shape[-1]).tolist()
-        shard = mesh.get_local_rank(mesh.ndim - 1)
-        parts = {rank: flat(brought[self.trainer.group.index(rank)][where].contiguous().reshape(-1), "checking")
-                 for row in rows for rank in row}
-        of_rows = []
-        for row in rows:
-            total = in_ring_order([parts[rank] for rank in row], shard)
-            of_rows.append(divided(total, len(row)) if len(row) > 1 else total)
-        total = of_rows[0] if len(rows) == 1 else divided(self._in_ring(name, of_rows), len(rows))
+        parts = [[flat(brought[self.trainer.group.index(rank)][where].contiguous().reshape(-1), "checking")
+                  for rank in row] for row in rows]
+        total = over_mesh(parts, mesh.get_local_rank(mesh.ndim - 1), *self.places[name])
         return torch.from_numpy(wide(total)).reshape(parameter.to_local().shape)
 
 
