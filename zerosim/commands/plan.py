@@ -10,7 +10,7 @@ from typing import Any
 
 from zerosim.commands.arguments import NO_PYTHON, whole_numbers
 from zerosim.commands.output import check_outputs, check_writable, standard_output, write_json
-from zerosim.commands.pictures import name_and_file, pictured
+from zerosim.commands.report import name_and_file, pictured
 from zerosim.errors import UsageError
 from zerosim.files import write_text
 from zerosim.jobs.training import files_of_training

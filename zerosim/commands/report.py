@@ -10,7 +10,6 @@ from typing import Any
 from rich.console import Console
 
 from zerosim.commands.output import RUN_WIDTH, check_outputs, console
-from zerosim.commands.pictures import name_and_file, pictured
 from zerosim.errors import UsageError
 from zerosim.files import read_at_most, reason, write_text
 from zerosim.show.page.drawings import Drawings
@@ -114,3 +113,23 @@ def read(name: str) -> Any:
     except (ValueError, RecursionError) as error:
         found = error if content.strip() else "it is empty"
         raise UsageError(f"{name} is not JSON: {found}; {WRITE_ONE}") from error
+
+
+def name_and_file(words: str) -> tuple[str, str]:
+    """
+    >>> name_and_file("step-3=stage3.svg")
+    ('step-3', 'stage3.svg')
+    """
+    name, equals, path = words.partition("=")
+    if not equals or not path.endswith((".svg", ".png")):
+        raise argparse.ArgumentTypeError(f"{words!r}: write NAME=FILE, where FILE ends in .svg or .png")
+    return name, path
+
+
+def pictured(wanted: Sequence[tuple[str, str]], drawings: Drawings) -> list[tuple[str, Picture]]:
+    """The file of each requested picture, and the picture; `UsageError` for an unknown name."""
+    specs = dict(drawings.files())
+    for name, _ in wanted:
+        if name not in specs:
+            raise UsageError(f"--picture: there is no picture {name!r}; there are {', '.join(specs)}")
+    return [(path, Picture(svg(specs[name]), name)) for name, path in wanted]
