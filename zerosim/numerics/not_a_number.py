@@ -11,9 +11,7 @@ from zerosim.allocation import Array
 
 with np.errstate(invalid="ignore"):
     NOT_A_NUMBER = np.float32(np.inf) - np.float32(np.inf)
-"""The NaN that this processor's own operations return. When both operands of an addition are NaNs, the result depends
-on their position in a vector; so every NaN of a gradient or a loss is replaced by this one first, and no others arise.
-"""
+"""The NaN that this processor's own operations return."""
 
 
 def with_one_nan(values: Array) -> Array:
