@@ -10,8 +10,7 @@ import pytest
 
 from tests.mutants.choosing import Choice, affordable
 from tests.mutants.judging import Known
-from tests.mutants.modules import mutated_modules
-from tests.mutants.mutations import Mutant, mutants, sample
+from tests.mutants.mutations import Mutant, mutants, mutated_modules, sample
 
 ROOT = Path(__file__).parents[1]
 TINY = '''

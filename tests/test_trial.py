@@ -146,12 +146,3 @@ def test_help_that_cannot_be_written_is_an_error(command):
                               text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (
         3, "zerosim: cannot write to standard output: No space left on device\n")
-
-
-def test_a_reader_that_leaves_is_told_nothing():
-    reader, writer = os.pipe()
-    os.close(reader)
-    done = subprocess.run([sys.executable, "-m", "zerosim", *COMMAND], stdout=writer, stderr=subprocess.PIPE, text=True,
-                          timeout=60, check=False)
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (3, "")

@@ -366,9 +366,6 @@ def claims_of_training(document: Document) -> Document:
     most = [max(rank["messages"] for rank in stage["traffic"]) for stage in stages]
     if steps and all(stage["updates"] == steps for stage in stages):
         said["messages"] = [count // steps for count in most]
-    if steps:
-        said["largest_messages"] = [max(rank["largest_message_bytes"] for rank in row["traffic"]) for row in stages]
-        said["activations"] = [max(rank["peak_bytes"]["activations"] for rank in row["memory"]) for row in stages]
     tests = [stage["test"] for stage in stages]
     if scenario["data"]["source"] in ("digits", "sort", "reverse"):
         said["test_accuracy"] = min([*tests, 0.99])

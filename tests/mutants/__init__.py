@@ -13,17 +13,15 @@ dispatcher's frames hold arrays, which the memory ledger then counts.
 
 A sample says little about one module: 6 mutants each, as a rule. Survivors in limits and defaults are often harmless.
 
-    modules      which files are changed
     operators    what may be changed in a line
-    mutations    all the changes of a file, and a sample of them
+    mutations    which files are changed, all the changes of a file, and a sample of them
     tracing      which functions a process runs
     learning     which tests run which functions, and how long each takes
     choosing     which tests are asked about a mutant
     copying      a copy of the tree, and one mutant in it
     forks        pytest in a fork, and what it tells
     judging      the first test that fails
-    equivalent   mutants that change no behaviour, with the reason
-    report       what came of it
+    report       what came of it; mutants that change no behaviour, with the reason
     by_hand      faults written by hand: a list of them, and its runner
 
 `python -m tests.mutants --help` and `python -m tests.mutants.by_hand --help`, or `make mutants` for both.

@@ -10,12 +10,10 @@ from pathlib import Path
 
 from tests.mutants.choosing import Choice, affordable
 from tests.mutants.copying import copied, planted
-from tests.mutants.equivalent import FILE, Key, equivalents, stale
 from tests.mutants.judging import Known, noticed_by
 from tests.mutants.learning import learned
-from tests.mutants.modules import mutated_modules
-from tests.mutants.mutations import Mutant, mutants, sample
-from tests.mutants.report import Judged, note
+from tests.mutants.mutations import Mutant, mutants, mutated_modules, sample
+from tests.mutants.report import FILE, Judged, Key, equivalents, note, stale
 
 
 def main() -> int:

@@ -1,13 +1,49 @@
-"""All the changes of a file, and a sample of them that depends on nothing but a seed and the lines themselves."""
+"""Which files are changed, all the changes of a file, and a sample that depends on a seed and the lines alone.
+
+The whole package is changed, but for what shows, starts or carries it.
+"""
 
 import ast
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 from tests.mutants.operators import IMMATERIAL, OPERATORS, Source
+
+PACKAGE = "zerosim"
+EXCLUDED = (
+    "zerosim/__init__.py",
+    "zerosim/__main__.py",
+    "zerosim/allocation.py",
+    "zerosim/cli.py",
+    "zerosim/comm.py",
+    "zerosim/errors.py",
+    "zerosim/commands/benches/*",
+    "zerosim/commands/*",
+    "zerosim/data/*",
+    "zerosim/worlds/*",
+    "zerosim/show/*_table.py",
+    "zerosim/show/collectives.py",
+    "zerosim/show/details.py",
+    "zerosim/show/grid.py",
+    "zerosim/show/progress.py",
+    "zerosim/teach/proofs/printed.py",
+    "zerosim/show/schedule*.py",
+    "zerosim/show/table.py",
+    "zerosim/scenario/collective.py",
+    "zerosim/scenario/load.py",
+    "zerosim/scenario/origin.py",
+    "zerosim/scenario/positions.py",
+)
+
+
+def mutated_modules(tree: Path) -> list[str]:
+    """The files to change, relative to `tree`."""
+    every = (path.relative_to(tree).as_posix() for path in tree.glob(f"{PACKAGE}/**/*.py"))
+    return sorted(path for path in every if not any(fnmatch(path, pattern) for pattern in EXCLUDED))
 
 
 @dataclass(frozen=True)
