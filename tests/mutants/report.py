@@ -1,4 +1,4 @@
-"""The report of a run, as a page of Markdown, and mutants that change no behaviour: `equivalent.toml` has the reasons."""
+"""The report of a run, as a page of Markdown; `equivalent.toml`, of mutants that change nothing, has the reasons."""
 
 import tomllib
 from collections import Counter
