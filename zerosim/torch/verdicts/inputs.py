@@ -11,7 +11,6 @@ from zerosim.torch.verdicts.reference import ForwardCall, digest
 class Given:
     """A micro-batch as the other ranks see it; `digest` is empty for inputs without data, such as constants."""
 
-    path: str
     digest: str
     line: str
     backward_line: str
@@ -20,7 +19,7 @@ class Given:
 
 
 def given(call: ForwardCall, draws: bool) -> Given:
-    return Given(call.path, call.digest, call.line, call.backward_line, digest([call.chances.cpu]) if draws else "")
+    return Given(call.digest, call.line, call.backward_line, digest([call.chances.cpu]) if draws else "")
 
 
 def judge_samplers(book: Book, of_all: list[list[dict[str, Any]]], peers: list[int], step: int) -> None:
