@@ -16,7 +16,7 @@ from zerosim.teach.grading import recorded, separate_ranks, trained
 from zerosim.teach.grading.stages import StageTrial
 from zerosim.teach.grading.trained import EVEN
 from zerosim.teach.proofs import proof
-from zerosim.teach.proofs.loops import why_it_never_ends
+from zerosim.teach.proofs.hints import why_it_never_ends
 from zerosim.worlds import local
 from zerosim.worlds.local import StillRunning, spawn
 from zerosim.worlds.running import CodePlace

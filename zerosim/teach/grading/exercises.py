@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from zerosim.errors import ScenarioError
 from zerosim.files import reason
 from zerosim.parts.loading import read_python
-from zerosim.teach.proofs.loops import why_it_never_ends
+from zerosim.teach.proofs.hints import why_it_never_ends
 from zerosim.worlds.running import CodePlace
 
 EXERCISES = {

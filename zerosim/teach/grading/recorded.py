@@ -16,8 +16,7 @@ from zerosim.stages import STAGES
 from zerosim.teach.grading.claims import STAGE_TRIALS
 from zerosim.teach.grading.stages import StageTrial, fault_of_stage
 from zerosim.teach.grading.trained import in_place_of
-from zerosim.teach.proofs.hints import raised
-from zerosim.teach.proofs.loops import why_it_never_ends
+from zerosim.teach.proofs.hints import raised, why_it_never_ends
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally

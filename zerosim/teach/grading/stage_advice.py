@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.teach.grading.stage_case import StageCase
 from zerosim.teach.grading.trained import Figures
+from zerosim.teach.grading.verb_calls import StageCase
 from zerosim.words import plural
 
 KEPT_TOO_MUCH = {

@@ -16,8 +16,7 @@ from zerosim.allocation import Array
 from zerosim.numerics.precisions import PRECISIONS
 from zerosim.stages.state import GRADIENT
 from zerosim.teach.grading.stage_advice import ADVICE, like, often, same, times_of
-from zerosim.teach.grading.stage_case import StageCase, in_parts
-from zerosim.teach.grading.verb_calls import TAPE_VERBS, StepCalls, VerbCall
+from zerosim.teach.grading.verb_calls import TAPE_VERBS, StageCase, StepCalls, VerbCall, in_parts
 from zerosim.teach.grading.wrong_arrays import shape, what_gradient, wrong_weights
 from zerosim.teach.proofs.case import Observation
 

@@ -7,7 +7,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from itertools import accumulate
 from typing import Any
 
@@ -17,7 +17,6 @@ from zerosim.collectives import ALGORITHMS, ring
 from zerosim.collectives.kinds import COLLECTIVE_KINDS
 from zerosim.stages.accumulating import Layered
 from zerosim.stages.gathering import Filled, WhenUsed
-from zerosim.stages.replica import Replica
 from zerosim.teach.grading.exercises import Claim
 from zerosim.teach.grading.proved import (
     ONE_HOST,
@@ -244,11 +243,7 @@ def parts_claims(step: Callable[..., Any]) -> list[Claim]:
 
 
 def parts_trial(step: LearnersStep) -> StageTrial:
-    return StageTrial("zero2", step, {"accumulation": "micro_batch"}, layered_accumulation)
-
-
-def layered_accumulation(replica: Replica) -> Replica:
-    return replace(replica, accumulation=Layered())
+    return StageTrial("zero2", step, {"accumulation": "micro_batch"}, partial(replace, accumulation=Layered()))
 
 
 def variant_claims(training: StageTrial, sent: int, kept: int) -> list[Claim]:
@@ -270,11 +265,7 @@ def kept_claims(step: Callable[..., Any]) -> list[Claim]:
 
 
 def kept_trial(step: LearnersStep) -> StageTrial:
-    return StageTrial("zero3", step, {"reshard_after_forward": False}, keeping_nothing)
-
-
-def keeping_nothing(replica: Replica) -> Replica:
-    return replace(replica, gathering=WhenUsed(Filled()))
+    return StageTrial("zero3", step, {"reshard_after_forward": False}, partial(replace, gathering=WhenUsed(Filled())))
 
 
 def fsdp_claims(step: Callable[..., Any]) -> list[Claim]:

@@ -12,8 +12,7 @@ import numpy as np
 from zerosim.allocation import Array
 from zerosim.stages.state import GRADIENT
 from zerosim.teach.grading.stage_advice import SCALED, like, same, times, times_of
-from zerosim.teach.grading.stage_case import StageCase
-from zerosim.teach.grading.verb_calls import StepCalls
+from zerosim.teach.grading.verb_calls import StageCase, StepCalls
 from zerosim.teach.proofs.case import Observation, listed
 
 Brought = dict[tuple[int, int], Array]

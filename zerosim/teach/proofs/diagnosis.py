@@ -29,8 +29,7 @@ from zerosim.teach.proofs.contributions import (
     replaces,
     sends_what_it_lacks,
 )
-from zerosim.teach.proofs.hints import places_in
-from zerosim.teach.proofs.loops import while_that_never_ends
+from zerosim.teach.proofs.hints import places_in, while_that_never_ends
 from zerosim.teach.proofs.proof import Proof, again, faults, prove, run
 from zerosim.teach.proofs.rounds import (
     adds_anew,

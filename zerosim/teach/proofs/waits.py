@@ -8,8 +8,7 @@ from zerosim.errors import CollectiveError, Deadlock, Runaway
 from zerosim.instruments.record import Sent
 from zerosim.payloads.terms import LIKE
 from zerosim.teach.proofs.case import Case, Observation, listed
-from zerosim.teach.proofs.hints import CUT, hint, places_in
-from zerosim.teach.proofs.loops import why_it_never_ends
+from zerosim.teach.proofs.hints import CUT, hint, places_in, why_it_never_ends
 from zerosim.worlds.local import StillRunning
 
 SHOWN = 4
