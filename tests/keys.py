@@ -11,8 +11,7 @@ import json
 import re
 from pathlib import Path
 
-from zerosim.scenario.parts import PartOf, SourceOf
-from zerosim.scenario.rules import ArrayRule, Choice, Either, NameOr, Rule, SectionRule, Tables, rules
+from zerosim.scenario.rules import ArrayRule, Choice, Either, NameOr, PartOf, Rule, SectionRule, SourceOf, Tables, rules
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import Parallel
 

@@ -28,10 +28,10 @@ from tests.test_formulas import (
 from tests.test_planted import fails, outcome_of
 from tests.training import sabotaged
 from tests.transformers import outcome as transformer_outcome
+from zerosim.figures import shapes
 from zerosim.figures.traffic import most_messages, volume
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Replica
-from zerosim.verdict.judge import gradients_are_exact
 
 ALL = ("ddp", "zero1", "zero2", "zero3")
 PREFETCH, KEEP = {"prefetch": True}, {"reshard_after_forward": False}
@@ -126,7 +126,7 @@ def agrees(found):
     for stage in found.trained:
         for rank in stage.memory:
             unlike = {kind for kind, bound in rank.due.peak_bytes.items() if rank.figures.peak_bytes[kind] != bound}
-            assert not unlike - ({"gradients"} if not gradients_are_exact(stage.config) else set())
+            assert not unlike - shapes.expected(stage.config).bounded
 
 
 def test_the_last_backward_of_a_micro_batch_prefetches_for_the_next_one(monkeypatch):

@@ -12,8 +12,7 @@ from tests.test_scenario import COMPLETE
 from zerosim.errors import ScenarioError
 from zerosim.scenario import load
 from zerosim.scenario import positions as reading
-from zerosim.scenario.bounds import MOST_BYTES, MOST_DEPTH, MOST_PARTS, check_bounds, check_size
-from zerosim.scenario.positions import Scanner, positions
+from zerosim.scenario.positions import MOST_BYTES, MOST_DEPTH, MOST_PARTS, Scanner, check_bounds, check_size, positions
 
 MANY = 100_000
 DEEP = "arrays or tables are nested too deeply: found 9 levels, at most 8 are allowed"

@@ -31,7 +31,7 @@ from zerosim.plan.cluster import cluster_of
 from zerosim.plan.rehearsal import rehearse
 from zerosim.scenario import ModelKeys
 from zerosim.scenario.machine import ClusterKeys, LinkKeys
-from zerosim.stages.storage import DelayedUpdates, FarUpdates, Places
+from zerosim.stages.storage import DelayedUpdates, FarUpdates, Storage
 from zerosim.training.experiment import prepare
 from zerosim.training.tiers import CopyThread, MappedFile, on_host
 
@@ -266,12 +266,12 @@ def test_a_delayed_run_resumes_and_reshards(tmp_path):
 def test_of_a_delayed_gradient_no_padding_is_kept():
     kept = {DELAYED_SLOT: np.zeros(4)}
     done = SimpleNamespace(call=lambda what, owner, work: work(), wait=lambda *_: None)
-    places = SimpleNamespace(rooms={"host": None}, tier=lambda kind: "host")
+    storage = Storage({"gradients": "host"}, {"host": None}, done)
     unit = mlp(2, [], 3, "relu", "cross_entropy").units[0]  # 9 parameters
     for start, due in ((0, [1, 2, 3, 4]), (6, [1, 2, 3, 0]), (12, [0, 0, 0, 0])):
         kept[DELAYED_SLOT][:] = 0
         rule = SimpleNamespace(delay=lambda into, gradient, factor: np.multiply(gradient, factor, out=into))
-        DelayedUpdates(rule, places, done, None, ()).update(
+        DelayedUpdates(rule, storage, None, ()).update(
             unit, start, None, np.arange(1.0, 5), kept, step=1, count=0, factor=1.0)
         assert kept[DELAYED_SLOT].tolist() == due
 
@@ -395,12 +395,12 @@ def test_a_planted_fault_is_seen_in_the_bits(monkeypatch, fault):
 
 
 def test_state_that_stays_on_the_device_is_seen(monkeypatch):
-    monkeypatch.setattr(Places, "room", lambda self, kind: self.rooms["device"])
+    monkeypatch.setattr(Storage, "room", lambda self, kind: self.rooms["device"])
     fails(outcome_of(**ALL[0], stages=("zero3",)), "bytes kept are not the formula's")
 
 
 def test_state_in_another_tier_is_seen(monkeypatch):
-    monkeypatch.setattr(Places, "room", lambda self, kind: self.rooms["host" if kind == "optimizer" else "disk"])
+    monkeypatch.setattr(Storage, "room", lambda self, kind: self.rooms["host" if kind == "optimizer" else "disk"])
     fails(outcome_of(**ALL[1], stages=("zero3",)), "far memory is not the formula's: rank 0, ")
 
 

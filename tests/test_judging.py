@@ -18,7 +18,7 @@ from zerosim.numerics.orders import ORDERS
 from zerosim.numerics.precisions import PRECISIONS
 from zerosim.optim.optimizers import OPTIMIZERS
 from zerosim.scenario import Check
-from zerosim.scenario.row import Claims
+from zerosim.scenario.schema import Claims
 from zerosim.stages import STAGES
 from zerosim.stages.adding import ADDITIONS
 from zerosim.stages.gathering import KeptUntilBackward, Prefetched, WhenUsed
@@ -111,10 +111,10 @@ def test_every_kind_may_reach_its_bound_and_no_byte_more(kind):
     assert not above.peaks
     below = memory()
     stage = row(steps=1, memory=[below, above])
-    assert failed_checks(stage) == [
+    assert [*failed_checks(stage)] == [
         f"more memory than allowed is in use at the peak: rank 1 holds 11 B of {kind}; 10 are enough"]
     stage.config.steps_here = 0
-    assert failed_checks(stage) == []
+    assert [*failed_checks(stage)] == []
 
 
 def test_what_lingers_is_told_where_peaks_are_right():
@@ -153,9 +153,9 @@ def test_operations_are_the_models_on_every_rank(what):
     due = dict.fromkeys(WORK, 5)
     stage = row(formula_operations=due)
     stage.measured.operations = [due, due]
-    assert failed_checks(stage) == []
+    assert [*failed_checks(stage)] == []
     stage.measured.operations = [due, due | {what: 6}]
-    assert failed_checks(stage) == [
+    assert [*failed_checks(stage)] == [
         f"floating-point operations of {what} are not the model's: 6 of rank 1; expected 5"]
 
 

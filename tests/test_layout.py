@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import zerosim
+from tests.walks import walks
 
 ROOT = Path(zerosim.__file__).parent
 GROUND = {"allocation", "comm", "errors", "files", "sharding", "words"}
@@ -170,6 +171,14 @@ def test_the_reference_shares_no_collective_stage_or_world():
 def test_importing_zerosim_starts_no_mpi():
     code = "import sys, zerosim; sys.exit('mpi4py.MPI' in sys.modules or 'rich' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_file_is_a_short_walk_from_its_run_and_a_measurement_from_its_verdict():
+    (stays, returns), (stays_to_the_verdict, returns_to_the_verdict) = walks("compare")
+    assert stays <= 44
+    assert returns <= 18
+    assert stays_to_the_verdict <= 37
+    assert returns_to_the_verdict <= 20
 
 
 MODULES = [

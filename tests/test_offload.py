@@ -22,7 +22,7 @@ from zerosim.models.units import Task
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import ModelKeys, Parallel, Train
 from zerosim.training.config import configured
-from zerosim.training.offload import OffloadFile
+from zerosim.training.tiers import OffloadFile
 
 OFFLOADED = {"recompute": True, "offload_activations": True, "hidden": (5, 4, 7)}
 KEYS = [
@@ -246,7 +246,7 @@ import numpy as np
 from zerosim.autograd.shelf import InMemory, Offloaded
 from zerosim.allocation import allocate
 from zerosim.instruments.resident import resident_bytes
-from zerosim.training.offload import OffloadFile
+from zerosim.training.tiers import OffloadFile
 before = resident_bytes()
 shelf = Offloaded(OffloadFile(), allocate) if sys.argv[1] == "file" else InMemory()
 for segment in range(8):
@@ -317,7 +317,7 @@ def in_memory(store, allocate):
     (Wasteful, "offloaded bytes are not the formula's"), (in_memory, "more memory than allowed is in use at the peak"),
 ])
 def test_a_planted_fault_is_seen(monkeypatch, fault, words):
-    monkeypatch.setattr("zerosim.training.offload.Offloaded", fault)
+    monkeypatch.setattr("zerosim.training.tiers.Offloaded", fault)
     deep = OFFLOADED | {"hidden": (5, 9, 9, 9)}
     fails(outcome_of(**deep, stages=("zero2",), accumulation="layered"), words)
 

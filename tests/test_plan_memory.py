@@ -4,13 +4,12 @@ import argparse
 import json
 from fractions import Fraction
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from zerosim.commands.memory import add_arguments, main
-from zerosim.figures import deepspeed
+from zerosim.figures.estimate import DIFFERENCES, deepspeed_zero2, deepspeed_zero3
 from zerosim.figures.memory import (
     PRECISIONS,
     ModelStates,
@@ -19,11 +18,9 @@ from zerosim.figures.memory import (
     optimizer_bytes,
     per_parameter,
     resting,
-    resting_padded,
 )
 from zerosim.figures.published import TABLES, printed, rounded, table1, truncated
 from zerosim.optim.optimizers import OPTIMIZERS
-from zerosim.sharding import padded, split
 from zerosim.stages import STAGES
 
 MIXED_ADAM = per_parameter("mixed", 12)
@@ -106,47 +103,6 @@ def test_the_formula_in_letters_gives_the_figure(stage, psi, n, each):
         for term in formula(stage, each).split(" + ")
     )
     assert value == resting(stage, psi, n, each).total
-
-
-# What a run keeps
-
-
-def buffers(stage, units, n, dtypes):
-    """Bytes of arrays cut as the stages cut them: a full padded buffer, or the chunk of one rank."""
-    held = dict.fromkeys(dtypes, 0)
-    for count in units:
-        for kind, kept in dtypes.items():
-            for dtype in kept:
-                full = np.empty(padded(count, n), dtype)
-                held[kind] += (split(full, n)[n - 1] if kind in STAGES[stage].sharded else full).nbytes
-    return held
-
-
-@given(stages, st.lists(st.integers(1, 60), min_size=1, max_size=4), st.integers(1, 9))
-def test_padded_figures_are_those_of_real_arrays(stage, units, n):
-    dtypes = {
-        "parameters": [np.float16],
-        "gradients": [np.float16, np.float32],
-        "optimizer": [np.float32] * 3,
-    }
-    each = per_parameter("mixed", 12, fp32_accumulation=True)
-    assert vars(resting_padded(stage, units, n, each)) == buffers(stage, units, n, dtypes)
-
-
-@given(stages, st.lists(st.integers(1, 10**6), min_size=1, max_size=5), ranks, each)
-def test_padding_is_less_than_one_parameter_a_rank_and_unit(stage, units, n, each):
-    exact = resting(stage, sum(units), n, each).total
-    real = resting_padded(stage, units, n, each).total
-    assert real.denominator == 1
-    assert exact <= real <= exact + len(units) * (n - 1) * each.total
-    if all(count % n == 0 for count in units):
-        assert real == exact
-
-
-def test_units_are_padded_one_by_one():
-    fp32_adam = per_parameter("fp32", 8)
-    assert resting_padded("zero3", [5, 5], 4, fp32_adam).total == 2 * 2 * 16
-    assert resting_padded("zero3", [10], 4, fp32_adam).total == 3 * 16
 
 
 # Largest models
@@ -248,19 +204,19 @@ def test_rounding_and_truncating(value, decimals):
 
 def test_deepspeeds_estimates():
     psi, layer, n = 2_851_000_000, 32_000_000, 8
-    assert deepspeed.zero2(psi, n).total == 12_116_750_000
-    assert deepspeed.zero3(psi, n, layer).total == 6_542_750_000
+    assert deepspeed_zero2(psi, n).total == 12_116_750_000
+    assert deepspeed_zero3(psi, n, layer).total == 6_542_750_000
 
 
 @given(st.integers(1, 10**12), ranks, st.integers(1, 10**9))
 def test_deepspeeds_formulas_and_how_they_differ_from_the_papers(psi, n, layer):
     accumulating = per_parameter("mixed", 12, fp32_accumulation=True)
-    assert deepspeed.zero2(psi, n) == resting("zero2", psi, n, accumulating)
+    assert deepspeed_zero2(psi, n) == resting("zero2", psi, n, accumulating)
     paper = resting("zero3", psi, n, MIXED_ADAM)
-    assert deepspeed.zero3(psi, n, layer) == ModelStates(
+    assert deepspeed_zero3(psi, n, layer) == ModelStates(
         paper.parameters + 2 * layer, 2 * paper.gradients + 2 * layer, paper.optimizer
     )
-    assert deepspeed.zero3(psi, n, layer).total == 4 * layer + Fraction(18 * psi, n)
+    assert deepspeed_zero3(psi, n, layer).total == 4 * layer + Fraction(18 * psi, n)
 
 
 # The command
@@ -319,7 +275,7 @@ def test_deepspeeds_estimator(capsys):
     assert [stage["stage"] for stage in without["stages"]] == ["zero2"]
     assert "--largest-layer" in without["notes"][-1]
     text = " ".join(" ".join(lines(capsys, *flags)).split())
-    assert all(difference in text for difference in deepspeed.DIFFERENCES)
+    assert all(difference in text for difference in DIFFERENCES)
 
 
 def test_figure_1_as_json_and_as_bars(capsys):

@@ -23,7 +23,7 @@ from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
 from zerosim.verdict.diagnosis import Divergence
 from zerosim.verdict.judged_run import run_locally
-from zerosim.verdict.outcome import DoesNotFit, OtherRanks, RowOutcome
+from zerosim.verdict.outcome import DoesNotFit, RowOutcome
 from zerosim.verdict.row_difference import RowDifference
 
 NAME = "a variant with long name"
@@ -295,9 +295,9 @@ def test_rows_without_names_are_told_apart_wherever_one_is_spoken_of():
 
 def test_digests_on_other_ranks_are_named_where_rows_differ(four):
     def elsewhere(stage):
-        return OtherRanks(2, measured(stage, weights_sha256="1" if stage.name == "DDP" else "2"))
+        return {2: measured(stage, weights_sha256="1" if stage.name == "DDP" else "2")}
 
-    lines = printed(replace(four, rows=[replace(row, on_other_ranks=(elsewhere(row.trained),)) for row in four.rows]))
+    lines = printed(replace(four, rows=[replace(row, on_other_ranks=elsewhere(row.trained)) for row in four.rows]))
     assert " 2 ranks  1  DDP" in lines
     assert " 2 ranks  2  Stage I, Stage II and Stage III" in lines
     assert f" 4 ranks  {four.trained[0].measured.weights_sha256[:12]}..." in lines
@@ -345,9 +345,9 @@ def documented(page):
 def test_every_key_of_the_document_is_documented(four):
     where = fragmentation([Lifetime("activations", "layers.0", 8, since=1)])
     broken = changed(four, first_divergence=FOUND, order={"ours": "a", "reference": "b"}, fragmentation=where)
-    config, other = four.rows[0].config, OtherRanks(2, four.trained[0])
+    config, other = four.rows[0].config, {2: four.trained[0]}
     broken = replace(broken, rows=[
-        replace(broken.rows[0], on_other_ranks=(other,)), RowOutcome(config, None, DoesNotFit(2, 1, ["zero3"]))])
+        replace(broken.rows[0], on_other_ranks=other), RowOutcome(config, None, DoesNotFit(2, 1, ["zero3"]))])
     apart = RowDifference("a", "b", 1, "gradient", "w", (0,), (1.0, 2.0), 1, (0, 1), ("g0", "g1"), 1, 1, 1, 1, {"1": 1})
     written = document(replace(broken, differences=[apart]), {})
     stage = written["rows"][0]

@@ -166,7 +166,7 @@ def test_other_numbers_of_ranks_are_trained_on_and_compared():
         base = scenario(ranks=4, micro_batches=4, order=order, learning_rate=1.0)
         return run_locally(prepare(replace(base, check=Check(same_bits_on=(1, 2))), labelled()), Silent())
 
-    assert [(each.ranks, each.name) for each in on("exact").on_other_ranks][:3] == [
+    assert [(ranks, each.name) for ranks, each in on("exact").on_other_ranks][:3] == [
         (1, "DDP"), (2, "DDP"), (1, "Stage I")]
     assert on("exact").failures == []
     assert on("ring").failures[0] == ("DDP", "other bits on 1, 2 ranks")

@@ -80,64 +80,6 @@ def test_every_key_can_be_set_and_is_reported(loaded):
     assert {key for variant in said for key in variant} == {key.name for key in fields(Variant)}
 
 
-def test_the_defaults_of_the_design():
-    assert resolved(Scenario()) == {
-        "kind": "training", "title": "", "caption": "",
-        "world": {"ranks": 4, "ranks_per_host": 0, "memory_limit_mb": 0, "timeout_seconds": 60.0,
-                  "transport": "shared"},
-        "data": {"source": "digits", "target": "", "test_every": 0},
-        "model": {
-            "kind": "mlp", "hidden": [64, 64], "activation": "relu", "architecture": "gpt2", "layers": 2, "width": 64,
-            "heads": 4, "key_value_heads": 0, "inner": 0, "vocabulary": 0, "sequence": 0, "tied_embeddings": False,
-            "dropout": 0.0, "frozen": [], "weights": "",
-        },
-        "train": {
-            "steps": 20, "micro_batch": 16, "micro_batches": 4, "optimizer": "adam",
-            "learning_rate": 1e-3, "betas": [0.9, 0.999], "epsilon": 1e-8, "momentum": 0.9,
-            "weight_decay": 0.0, "seed": 0, "decay_biases": True, "schedule": "constant",
-            "warmup_steps": 0, "clip_norm": 0.0, "precision": "fp32", "loss_scale": "dynamic",
-        },
-        "parallel": {
-            "stages": list(STAGES), "order": "ring", "units": "layer", "shard_ranks": 0,
-            "replicas": 0, "secondary_ranks": 0,
-            "tensor_ranks": 1, "context_ranks": 1, "expert_ranks": 1, "sequence_parallel": False,
-            "accumulation": "boundary", "accumulate_dtype": "weights",
-            "param_dtype": "weights", "autocast": "none", "reduce_dtype": "weights", "output_dtype": "weights",
-            "quantized_weights": "none", "quantized_gradients": "none", "quantized_block": 256,
-            "error_feedback": False,
-            "reduce_scatter": "", "all_gather": "", "broadcast": "",
-            "gradients": "reduce_scatter", "publish": "weights", "reshard_after_forward": True,
-            "prefetch": False, "overlap": False, "recompute": False, "recompute_keeps": "",
-            "offload_activations": False, "offload_optimizer": "none", "offload_parameters": "none",
-            "delayed_update": False, "offload_folder": "",
-            "bucket_mb": 0.0,
-        },
-        "cluster": {
-            "device": "h100_80gb", "devices_per_host": 8, "inside": "", "between": "", "host_memory": "",
-            "nvme": "nvme_dgx_2",
-            "collectives": "pipelined", "kernels": "written", "products": "weights", "software": "", "attention": "",
-            "loss": "", "reserve": "usual",
-            "short_gather_kb": 64.0,
-            "cards": 1, "rails": False, "hosts_per_leaf": 0, "oversubscription": 1.0, "sharp": False,
-            "dollars_per_hour": 0.0, "hours_between_failures": 0.0, "checkpoint_seconds": 0.0, "restart_seconds": 0.0,
-            "jitter": 0.0, "slow_share": 0.0, "slow_by": 0.0, "jitter_seed": 0,
-            "figures": dict.fromkeys(
-                ("flops", "flops_fp8", "memory", "memory_bandwidth", "product_share", "attention_share",
-                 "memory_share", "launch_ns"), 0.0),
-        },
-        "variant": [],
-        "check": {
-            "reference": True, "checksums": False, "test_accuracy": 0.0, "test_loss": 0.0, "same_bits_on": [],
-            "does_not_fit": [], "fits": [], "mfu": [],
-            "same_weights": None, "volumes": [], "messages": [], "largest_messages": [], "activations": [],
-            "between_bytes": [], "kept_bytes": [],
-            "fragmentation": False, "beyond_peak": [], "beyond_peak_laid_out": [],
-        },
-        "checkpoint": {"folder": "", "every": 1, "keep": 2},
-        "fault": [],
-    }
-
-
 def test_a_pickled_scenario_is_the_same_and_can_still_blame(loaded):
     scenario = pickle.loads(pickle.dumps(loaded(COMPLETE)))
     assert scenario == loaded(COMPLETE)
@@ -286,52 +228,16 @@ def test_errors_in_overrides_point_into_their_text(complaint, override, expected
 
 
 TIED = "model.kind = 'transformer'\nmodel.tied_embeddings = true\n"
-NOT_NEGATIVE = ("learning_rate", "epsilon", "momentum", "weight_decay", "clip_norm")
-OF_VARIANTS = {
-    "stage": f"{', '.join(STAGES)} or FILE.py:NAME", "accumulation": "boundary, micro_batch or layered",
-    "accumulate_dtype": "weights or fp32",
-    **dict.fromkeys(("param_dtype", "reduce_dtype", "output_dtype"), "weights, fp32, fp16 or bf16"),
-    "autocast": "none, fp16 or bf16",
-    **dict.fromkeys(("quantized_weights", "quantized_gradients"), "none, int8, int4, fp8_e4m3 or fp8_e5m2"),
-    "gradients": "reduce_scatter or all_reduce", "publish": "weights, updates or broadcasts",
-    "units": "layer, model or an array of arrays of layer numbers such as [[0, 1], [2]]",
-    "reshard_after_forward": "true or false", "prefetch": "true or false", "overlap": "true or false",
-    "name": "a string in quotes",
-    "recompute": "true, false or an array, each an integer of at least 0",
-    "offload_activations": "true or false",
-    **dict.fromkeys(("offload_optimizer", "offload_parameters"), "none, host or disk"),
-    "delayed_update": "true or false",
-}
-
 
 @pytest.mark.parametrize(("text", "expected"), [
-    ("train.micro_batch = 10_000_001", "train.micro_batch must be an integer of at least 1 and at most 10000000, "),
-    ("train.micro_batches = 100_000_001", "train.micro_batches must be an integer of at least 1 and at most 1000000"),
-    ("train.micro_batch = 0", "found 0"), ("train.micro_batches = 0", "found 0"),
     (f"model.hidden = {[4] * 1001}", "model.hidden must be an array of length at most 1000, each an integer of at le"),
     ("world.ranks = 1_048_577", "at most 1048576, found 1048577"),
-    ("world.memory_limit_mb = -1", "at least 0, found -1"),
-    *((f"train.{key} = {value}", f"train.{key} must be a finite number of at least 0, found {value}")
-      for key in NOT_NEGATIVE for value in (-1, -1e-9)),
     ("train.betas = [-0.1, 0]", "train.betas[0] must be a finite number of at least 0 and below 1, found -0.1"),
     ("train.loss_scale = 'dynamical'", "must be dynamic or a finite number of at least 1e-38 and below 1e+38, fo"),
     ("train.loss_scale = true", "found true"), ("train.loss_scale = 1e38", "found 1e+38"),
     ("train.warmup_steps = 21", "train.warmup_steps must be at most train.steps = 20, found 21"),
-    ("train.precision = 'fp8'", "train.precision must be fp64, fp32, fp16 or bf16, found"),
-    ("train.schedule = 'linear'", "train.schedule must be constant or cosine, found"),
     ("model.activation = 'elu'", 'model.activation must be relu, tanh or gelu, found "elu"; did you mean "relu"?'),
     ("kind = 'other'", "kind must be training or collective"),
-    ("model.kind = 'gpt'", f"model.kind must be {', '.join(MODELS)} or FILE.py:NAME, found"),
-    ("model.architecture = 'gpt3'", 'model.architecture must be gpt2 or llama, found "gpt3"; did you mean "gpt2"?'),
-    ("model.dropout = 1", "model.dropout must be a finite number of at least 0 and below 1, found 1"),
-    *((f"model.{key} = 0", f"model.{key} must be an integer of at least 1") for key in ("layers", "width", "heads")),
-    *((f"model.{key} = -1", f"model.{key} must be an integer of at least 0")
-      for key in ("key_value_heads", "inner", "vocabulary", "sequence")),
-    ("model.layers = 1001", "at most 1000, found 1001"),
-    ("model.heads = 10_001", "at most 10000, found 10001"),
-    ("model.hidden = [9, 1_000_001]", "at most 1000000, found 1000001"),
-    *((f"model.{key} = 1_000_001", "at most 1000000, found 1000001")
-      for key in ("width", "inner", "vocabulary", "sequence")),
     ("model.kind = 'transformer'\nmodel.frozen = [4]", "2:17: model.frozen names layer 4; there are layers 0 to 3"),
     ("model.kind = 'transformer'\nparallel.units = [[0, 1, 2]]", "must name layers 0 to 3, each once and in order"),
     (TIED + "parallel.units = [[0, 1], [2, 3]]", "layers 0 and 3 share their weights, so parallel.units must name "
@@ -388,14 +294,10 @@ OF_VARIANTS = {
     ("parallel.prefetch = true\nparallel.reshard_after_forward = false", "parallel.prefetch gathers weights ahead"),
     ("parallel.prefetch = true\n[[variant]]\nreshard_after_forward = false", "parallel.prefetch gathers weights ahead"),
     ("[[variant]]\nunits = [[0], [2]]", "parallel.units must name layers 0 to 2"),
-    *((f"[[variant]]\n[[variant]]\n{key} = 7", f"variant[1].{key} must be {allowed}, found 7")
-      for key, allowed in OF_VARIANTS.items()),
-    *((f"[[variant]]\n{key} = 'x'", f"variant[0].{key} must be {allowed}, found \"x\"")
-      for key, allowed in OF_VARIANTS.items() if key != "name"),
+    ("[[variant]]\n[[variant]]\nprefetch = 7", "variant[1].prefetch must be true or false, found 7"),
     ("[[variant]]\norder = 'ring'", "unknown key 'order' in [variant[0]]"),
     ("check.same_bits_on = [0]", "check.same_bits_on[0] must be an integer of at least 1, found 0"),
     ("check.same_bits_on = [2, 8]\ntrain.micro_batches = 8", "check.same_bits_on names 8 ranks, but world.ranks is 4"),
-    ("check.test_accuracy = 1", "check.test_accuracy must be a finite number of at least 0 and below 1, found 1"),
     ("check.messages = [-1]", "at least 0, found -1"), ("check.volumes = [nan]", "must be a finite number, found nan"),
     ("check.does_not_fit = ['ddp', 'ddp']", 'check.does_not_fit names "ddp" twice'),
 ])
@@ -404,10 +306,7 @@ def test_what_is_not_allowed_is_refused_with_what_is(complaint, text, expected):
 
 
 @pytest.mark.parametrize(("text", "section", "key", "value"), [
-    ("train.micro_batch = 10_000_000", "train", "micro_batch", 10**7),
-    ("train.micro_batches = 100_000_000", "train", "micro_batches", 10**8),
     ("world.ranks = 1_048_576\ntrain.micro_batches = 1_048_576", "world", "ranks", 2**20),
-    *((f"train.{key} = 0", "train", key, 0.0) for key in NOT_NEGATIVE),
     ("train.betas = [0, 0.999]", "train", "betas", (0.0, 0.999)),
     ("train.loss_scale = 'dynamic'", "train", "loss_scale", "dynamic"),
     ("train.loss_scale = 1e-38", "train", "loss_scale", 1e-38),
@@ -423,12 +322,14 @@ def test_what_is_not_allowed_is_refused_with_what_is(complaint, text, expected):
     ("parallel.recompute = true", "parallel", "recompute", True),
     ("parallel.bucket_mb = 32e-6", "parallel", "bucket_bytes", 32),
     ("model.kind = 'transformer'\nmodel.dropout = 0.99", "model", "dropout", 0.99),
-    ("model.kind = 'transformer'\nmodel.layers = 1000", "model", "layers", 1000),
     (TIED + "parallel.units = [[0, 3], [2, 1]]", "parallel", "units", ((0, 3), (2, 1))),
-    (TIED, "model", "layer_units", ((0, 3), (1,), (2,))),
 ])
 def test_what_is_just_allowed_is_read(loaded, text, section, key, value):
     assert getattr(getattr(loaded(text), section), key) == value
+
+
+def test_tied_embeddings_are_one_unit(loaded):
+    assert {row.layers for row in loaded(TIED).rows} == {((0, 3), (1,), (2,))}
 
 
 @pytest.mark.parametrize("frozen", [(0,), (1,), (0, 2)])

@@ -19,7 +19,7 @@ from zerosim.collectives import ALGORITHMS
 from zerosim.collectives.own import SERVING
 from zerosim.scenario.collective import CollectiveScenario, CollectiveWorld, Expect, Program, Values
 from zerosim.scenario.fault import Fault
-from zerosim.scenario.ignored import ignored_by_stage, others_keys
+from zerosim.scenario.ignored import ignored_by_stage
 from zerosim.scenario.rules import Choice, SectionRule, Switch, Tables, rules
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import (
@@ -219,7 +219,8 @@ def training(number: int, chance: Random, *, mpi: bool) -> Drawn:
         model |= transformer(chance)
     elif chance.random() < SAID:
         model["kind"] = "mlp"
-    model = {key: value for key, value in model.items() if key not in others_keys(model.get("kind", "mlp"))}
+    others = ModelKeys(model.get("kind", "mlp")).others_keys
+    model = {key: value for key, value in model.items() if key not in others}
     if chance.random() < 0.2:
         train |= diverging(chance)
     tree = parallel.get("order") == "tree"

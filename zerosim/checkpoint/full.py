@@ -1,6 +1,5 @@
 """The weights of a checkpoint as one safetensors file for other programs: whole parameters, under their usual names."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import numpy as np
 
 from zerosim.checkpoint.manifest import Manifest, ParameterRecord
 from zerosim.checkpoint.reshard import Resharded
-from zerosim.checkpoint.shards import BLOCK_BYTES, DTYPES
+from zerosim.checkpoint.shards import BLOCK_BYTES, DTYPES, head_of
 from zerosim.errors import CheckpointError, ZerosimError
 from zerosim.files import replace
 from zerosim.numerics.digests import little_endian
@@ -30,15 +29,8 @@ def blocks_of_weights(folder: Path, manifest: Manifest) -> Iterator[bytes]:
     """A header, then each parameter in model order."""
     saved, kind = Resharded(folder, manifest), dtype_of(manifest, folder)
     parameters = in_model_order(manifest)
-    header, at = {}, 0
-    for _, each in parameters:
-        end = at + each.count * kind.itemsize
-        header[each.name] = {"dtype": DTYPES[kind.name], "shape": list(each.shape), "data_offsets": [at, end]}
-        at = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
     block = np.empty(BLOCK_BYTES // kind.itemsize, kind)
-    yield len(text).to_bytes(8, "little") + text
+    yield head_of((each.name, kind, each.shape) for _, each in parameters)
     for unit, each in parameters:
         for start in range(0, each.count, len(block)):
             out = block[: each.count - start]

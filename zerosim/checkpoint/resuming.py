@@ -21,8 +21,8 @@ from zerosim.checkpoint.saving import unit_record
 from zerosim.errors import CheckpointError, ZerosimError
 from zerosim.files import contents, is_file, is_folder
 from zerosim.parts import Code, Loader, Named
-from zerosim.scenario.origin import Origin
-from zerosim.scenario.rules import section_values, shown
+from zerosim.scenario.origin import Origin, shown
+from zerosim.scenario.rules import section_values
 from zerosim.scenario.schema import Scenario, resolved
 from zerosim.scenario.sections import Check, Parallel, WorldKeys
 from zerosim.stages.replica import Replica

@@ -8,8 +8,9 @@ Format: https://huggingface.co/docs/safetensors, eight bytes of length, a header
 
 import hashlib
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,14 +63,7 @@ class StoredFile:
 def write(path: Path, arrays: Mapping[str, Array]) -> StoredFile:
     """Write flat arrays to `path`, and digest them during the write; raises `OSError` if that fails."""
     ordered = sorted(arrays.items(), key=lambda each: -each[1].itemsize)  # stable: arrays are then aligned
-    header, at = {}, 0
-    for name, array in ordered:
-        end = at + array.nbytes
-        header[name] = {"dtype": DTYPES[array.dtype.name], "shape": [len(array)], "data_offsets": [at, end]}
-        at = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    head = len(text).to_bytes(8, "little") + text
+    head = head_of((name, array.dtype, [len(array)]) for name, array in ordered)
     with open(path, "xb") as file, ThreadPoolExecutor(1) as beside:
         file.write(head)
         for _, array in ordered:
@@ -78,7 +72,20 @@ def write(path: Path, arrays: Mapping[str, Array]) -> StoredFile:
         flushed = beside.submit(os.fsync, file.fileno())
         described = {name: stored_as(array) for name, array in ordered}
         flushed.result()
-    return StoredFile(path.name, len(head) + at, hashlib.sha256(head).hexdigest(), described)
+    file_bytes = len(head) + sum(array.nbytes for array in arrays.values())
+    return StoredFile(path.name, file_bytes, hashlib.sha256(head).hexdigest(), described)
+
+
+def head_of(arrays: Iterable[tuple[str, np.dtype[Any], Sequence[int]]]) -> bytes:
+    """The beginning of a file with these arrays, back to back: name, dtype and shape of each."""
+    header, at = {}, 0
+    for name, dtype, shape in arrays:
+        end = at + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": DTYPES[dtype.name], "shape": [*shape], "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
 
 
 def stored_as(array: Array) -> Stored:

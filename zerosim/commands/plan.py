@@ -21,7 +21,7 @@ from zerosim.plan.questions import Question
 from zerosim.plan.reading import OWN_MODEL, cluster_in, read_plan, scenario_of
 from zerosim.plan.table import csv_of, show_plan
 from zerosim.scenario import Source
-from zerosim.scenario.parts import python_run
+from zerosim.scenario.schema import python_run
 from zerosim.scenario.sections import MOST_RANKS
 from zerosim.show.grid import show_words
 from zerosim.show.page.drawings import Drawings

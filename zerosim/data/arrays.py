@@ -1,7 +1,6 @@
 """Samples as rows of features: the shipped digits, or a user's function, file or folder."""
 
 import importlib.resources
-from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -67,17 +66,7 @@ def scaled(digits: dict[str, Array]) -> dict[str, Array]:
 
 def arrays_of(stream: IO[bytes], fault: DataFault) -> dict[str, Array]:
     """The arrays x, y, x_test and y_test of an .npz."""
-    return read_arrays(stream, lambda names: required(names, fault), fault)
-
-
-def required(names: Sequence[str], fault: DataFault) -> list[str]:
-    for name in ("x", "y"):
-        if name not in names:
-            raise fault(f"there is no array {name}, found {', '.join(names) or 'none'}")
-    test = [name for name in ("x_test", "y_test") if name in names]
-    if len(test) == 1:
-        raise fault(f"give both x_test and y_test or neither, found {test[0]} alone")
-    return ["x", "y", *test]
+    return read_arrays(stream, fault)
 
 
 def dataset(arrays: dict[str, Array], fault: DataFault) -> Dataset:

@@ -12,7 +12,7 @@ from zerosim.data.text import read_text, shakespeare, windows_of
 from zerosim.errors import ScenarioError
 from zerosim.models import MODELS
 from zerosim.parts import Named
-from zerosim.scenario.rules import shown
+from zerosim.scenario.origin import shown
 from zerosim.scenario.schema import Scenario
 
 SOURCE = ("data", "source")

@@ -36,8 +36,8 @@ BROKEN = (
 )
 
 
-def read_arrays(stream: IO[bytes], choose: Callable[[Sequence[str]], list[str]], fault: DataFault) -> dict[str, Array]:
-    """The arrays whose names `choose` selects, by name.
+def read_arrays(stream: IO[bytes], fault: DataFault) -> dict[str, Array]:
+    """The arrays x, y, x_test and y_test of an .npz, by name.
 
     Raises `fault`'s error if `stream`, a regular file, is no .npz, is damaged, or declares more than `MOST_BYTES`; at
     most twice that is allocated.
@@ -50,7 +50,7 @@ def read_arrays(stream: IO[bytes], choose: Callable[[Sequence[str]], list[str]],
     try:
         with zipfile.ZipFile(stream) as archive:
             members = {name.removesuffix(".npy"): name for name in archive.namelist()}
-            chosen = {name: archive.getinfo(members[name]) for name in choose(list(members))}
+            chosen = {name: archive.getinfo(members[name]) for name in required(list(members), fault)}
             expanded = sum(member.file_size for member in chosen.values())
             if expanded > MOST_BYTES:
                 raise fault(f"its arrays have {expanded:,} bytes; they may have {MOST_BYTES:,}, so use fewer samples")
@@ -59,6 +59,16 @@ def read_arrays(stream: IO[bytes], choose: Callable[[Sequence[str]], list[str]],
         said = " ".join(str(error).split())[:200]
         words = f"this .npz cannot be read: {said}; np.savez(path, x=x, y=y) with numeric arrays writes one"
         raise fault(words) from None
+
+
+def required(names: Sequence[str], fault: DataFault) -> list[str]:
+    for name in ("x", "y"):
+        if name not in names:
+            raise fault(f"there is no array {name}, found {', '.join(names) or 'none'}")
+    test = [name for name in ("x_test", "y_test") if name in names]
+    if len(test) == 1:
+        raise fault(f"give both x_test and y_test or neither, found {test[0]} alone")
+    return ["x", "y", *test]
 
 
 def has_small_directory(stream: IO[bytes], size: int) -> bool:

@@ -1,4 +1,18 @@
-"""The model states that each rank keeps, stage by stage: by the paper's count, or by DeepSpeed's."""
+"""The model states that each rank keeps, stage by stage: by the paper's count, or by DeepSpeed's, which differs.
+
+    Ψ   parameters of the model, N data-parallel ranks
+    L   parameters of the largest layer
+
+    Stage II    2Ψ + 18Ψ/N    18 = 2 fp16 gradient + 4 fp32 gradient + 12 optimizer
+    Stage III   4L + 18Ψ/N    18 = 2 fp16 weight + 4 fp32 gradient + 12 optimizer
+                               4 = 2 fp16 weight + 2 fp16 gradient
+
+They are for mixed precision and Adam, without offloading, and for Stages II and III alone.
+DeepSpeed itself drops fractions of a byte.
+
+Source: `estimate_zero2_model_states_mem_needs` and `estimate_zero3_model_states_mem_needs` in
+DeepSpeed, and "Memory Requirements" in its documentation.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,9 +21,17 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from zerosim.allocation import MODEL_STATES, Kind, Tier
-from zerosim.figures import deepspeed
 from zerosim.figures.memory import ModelStates, formula, per_parameter, resting
 from zerosim.stages import STAGES
+
+FORMULAS = {"zero2": "2Ψ + 18Ψ/N", "zero3": "4L + 18Ψ/N"}
+
+DIFFERENCES = (
+    "DeepSpeed counts gradients in fp32 too, 4Ψ/N, since it converts them before an update. In Stage II they come on "
+    "top of the paper's 2Ψ + 14Ψ/N.",
+    "In Stage III they stand in place of the fp16 gradients, 2Ψ/N, in the paper's 16Ψ/N. Weights and gradients of the "
+    "largest layer, whole and in fp16, are the 4L: so this is a peak, while the paper counts what rests between steps.",
+)
 
 
 class EstimatedRow(NamedTuple):
@@ -79,17 +101,37 @@ def by_deepspeed(parameters: int, ranks: int, largest_layer: int | None) -> Esti
     >>> [(row.stage, int(row.states.total)) for row in estimate.rows]
     [('zero2', 6500), ('zero3', 4900)]
     """
-    states = {"zero2": deepspeed.zero2(parameters, ranks)}
-    notes = [*deepspeed.DIFFERENCES]
+    states = {"zero2": deepspeed_zero2(parameters, ranks)}
+    notes = [*DIFFERENCES]
     if largest_layer is None:
         notes.append("For Stage III give --largest-layer L, the parameters of the largest layer.")
     else:
-        states["zero3"] = deepspeed.zero3(parameters, ranks, largest_layer)
+        states["zero3"] = deepspeed_zero3(parameters, ranks, largest_layer)
     return Estimate(
         parameters,
         ranks,
         "DeepSpeed's estimate for mixed precision and adam",
-        [EstimatedRow(stage, deepspeed.FORMULAS[stage], found) for stage, found in states.items()],
+        [EstimatedRow(stage, FORMULAS[stage], found) for stage, found in states.items()],
         ddp_bytes=parameters * per_parameter("mixed", 12).total,
         notes=notes,
     )
+
+
+def deepspeed_zero2(parameters: int, ranks: int) -> ModelStates:
+    """Bytes on every rank, exact.
+
+    >>> int(deepspeed_zero2(2_851_000_000, 8).total)
+    12116750000
+    """
+    shard = Fraction(parameters, ranks)
+    return ModelStates(Fraction(2 * parameters), (2 + 4) * shard, 12 * shard)
+
+
+def deepspeed_zero3(parameters: int, ranks: int, largest_layer: int) -> ModelStates:
+    """Bytes on every rank at the peak, while the largest layer is computed, exact.
+
+    >>> int(deepspeed_zero3(2_851_000_000, 8, 32_000_000).total)
+    6542750000
+    """
+    shard = Fraction(parameters, ranks)
+    return ModelStates(2 * shard + 2 * largest_layer, 4 * shard + 2 * largest_layer, 12 * shard)

@@ -16,31 +16,16 @@ Source: Rajbhandari, Rasley, Ruwase and He, "ZeRO: memory optimizations toward t
 parameter models" (2020), sections 3.1 and 5.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
 from zerosim.allocation import Kind
+from zerosim.numerics import precisions
 from zerosim.optim.optimizers import OPTIMIZERS
-from zerosim.sharding import padded
 from zerosim.stages import STAGES
 
-
-@dataclass(frozen=True)
-class BytesOfAParameter:
-    """Bytes of a parameter, of its gradient, and of the optimizer's own fp32 copy of it."""
-
-    parameter: int
-    gradient: int
-    master: int
-
-
-PRECISIONS = {
-    "mixed": BytesOfAParameter(parameter=2, gradient=2, master=4),
-    "fp32": BytesOfAParameter(parameter=4, gradient=4, master=0),
-}
-
-FP32_BYTES = 4
+PRECISIONS = {"mixed": precisions.PRECISIONS["bf16"], "fp32": precisions.PRECISIONS["fp32"]}
+FP32_BYTES = precisions.FLOAT32.itemsize
 
 
 def optimizer_bytes(precision: str, optimizer: str) -> int:
@@ -49,7 +34,7 @@ def optimizer_bytes(precision: str, optimizer: str) -> int:
     >>> optimizer_bytes("mixed", "adam"), optimizer_bytes("fp32", "adam")
     (12, 8)
     """
-    return PRECISIONS[precision].master + FP32_BYTES * len(OPTIMIZERS[optimizer].slots)
+    return FP32_BYTES * (PRECISIONS[precision].mixed + len(OPTIMIZERS[optimizer].slots))
 
 
 @dataclass(frozen=True)
@@ -77,13 +62,8 @@ def per_parameter(precision: str, k: int, *, fp32_accumulation: bool = False) ->
     >>> int(per_parameter("mixed", 12, fp32_accumulation=True).total)
     20
     """
-    chosen = PRECISIONS[precision]
-    accumulated = FP32_BYTES if fp32_accumulation else 0
-    return ModelStates(
-        parameters=Fraction(chosen.parameter),
-        gradients=Fraction(chosen.gradient + accumulated),
-        optimizer=Fraction(k),
-    )
+    each = PRECISIONS[precision].weights.itemsize
+    return ModelStates(Fraction(each), Fraction(each + FP32_BYTES * fp32_accumulation), Fraction(k))
 
 
 def resting(stage: str, parameters: int, ranks: int, each: ModelStates) -> ModelStates:
@@ -103,20 +83,6 @@ def resting(stage: str, parameters: int, ranks: int, each: ModelStates) -> Model
         gradients=held("gradients", each.gradients),
         optimizer=held("optimizer", each.optimizer),
     )
-
-
-def resting_padded(
-    stage: str, units: Iterable[int], ranks: int, each: ModelStates
-) -> ModelStates:
-    """The bytes that a run keeps on every rank between steps, with padding; `units` are its units' sizes.
-
-    Each unit is padded to a multiple of N, in full buffers as in shards, so all figures are whole numbers,
-    and the same on every rank. The difference from `resting` of all parameters together is padding.
-
-    >>> int(resting_padded("zero3", [10, 3], 4, per_parameter("fp32", 8)).total)  # 3 + 1 elements
-    64
-    """
-    return resting(stage, sum(padded(count, ranks) for count in units), ranks, each)
 
 
 def largest_model(

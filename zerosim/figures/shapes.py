@@ -40,6 +40,7 @@ from zerosim.stages.gathering import WireFormat
 from zerosim.stages.norms import SquareSums
 from zerosim.stages.own import SHIPPED
 from zerosim.stages.replica import Batch, Replica
+from zerosim.stages.storage import FarMemory
 from zerosim.training.build import gathering, reduce_scatter, replica, storage_of
 from zerosim.training.config import Config
 
@@ -60,6 +61,8 @@ class ExpectedMemory:
 
     peak_bytes: Mapping[Kind, int]
     """The peak of each kind."""
+    bounded: frozenset[Kind]
+    """The kinds whose peak is only an upper bound: gradients, if a reduction beside the step makes copies."""
     peak_total: int
     """The peak of all kinds together."""
     beside_bytes: int
@@ -106,6 +109,7 @@ def found(config: Config, updates: int) -> ExpectedMemory:
         moved += StepsOnShapes(config, 1, skipped=True).moved_in(skipped)
     return ExpectedMemory(
         peak_bytes=dict(run.ledger.peak),
+        bounded=frozenset() if in_place(config) or not config.row.parallel.overlap else frozenset({"gradients"}),
         peak_total=run.ledger.peak_total,
         beside_bytes=run.aside.peak["buffers"],
         far_peak_bytes={tier: dict(+ledger.peak) for tier, ledger in run.far.items()},
@@ -117,6 +121,11 @@ def found(config: Config, updates: int) -> ExpectedMemory:
     )
 
 
+def in_place(config: Config) -> bool:
+    """Whether the sum of gradients over ranks makes no copies of them."""
+    return config.addition.collective is not None and config.wire == config.summed
+
+
 class StepsOnShapes:
     """Steps of rank 0 on shapes, their ledgers, and the bytes that each step moves between tiers."""
 
@@ -125,7 +134,7 @@ class StepsOnShapes:
         self.far: dict[Tier, Ledger] = {"host": Ledger(), "disk": Ledger()}
         self.moved: list[Counter[str]] = []
         self.calls = TapeCalls(config.directions)
-        self._queue = CountingQueue({tier: ObservedAllocator(extent, ledger) for tier, ledger in self.far.items()})
+        self._queue = CountingQueue()
         self.replica = self._replica(config, NoSums(np.inf if skipped else 0.0))
         self.replica.begin(lambda unit: extent(
             padded(unit.count, config.ranks), np.float32, kind="parameters", owner=unit.name))
@@ -148,14 +157,15 @@ class StepsOnShapes:
 
     def _replica(self, config: Config, norms: "NoSums") -> Replica:
         comm = Uncalled(LoneRank(0, config.ranks))
+        tiers = FarMemory({tier: ObservedAllocator(extent, ledger) for tier, ledger in self.far.items()}, self._queue)
         beside = Lingering(comm, ObservedAllocator(extent, self.ledger), self.aside)
         segments = SeenSegments(self.ledger.pass_by, carry_out=self.calls.carry_out, charge=self.calls.charge)
         built = replica(
-            config, comm, beside.allocate, perform=self.calls.perform, players=segments.player, tiers=self._queue)
+            config, comm, beside.allocate, perform=self.calls.perform, players=segments.player, tiers=tiers)
         if config.row.parallel.offload_activations:
             built.tape.shelf = Offloaded(Nowhere(), beside.allocate)
         storage, shards, rule = storage_of(
-            config, beside.allocate, self._queue, built.state, NoNumbers(config.rule), comm.instruments)
+            config, beside.allocate, tiers, built.state, NoNumbers(config.rule), comm.instruments)
         reducing = config.gradients_wire and SilentWire(config.gradients_wire)
         return replace(
             built, norms=norms, storage=storage, shards=shards, rule=rule,
@@ -354,14 +364,9 @@ class HeldResult(Pending):
 
 @dataclass
 class CountingQueue:
-    """The memory tiers beside the device's, and as their own queue: it counts what it is to copy."""
+    """A queue that copies nothing and counts what it is to copy."""
 
-    rooms: Mapping[Tier, Allocator]
     moved: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def queue(self) -> "CountingQueue":
-        return self
 
     def begin(self, what: str, owner: str, into: Any, source: Any) -> None:
         self.moved[what] += source.nbytes

@@ -25,6 +25,7 @@ from zerosim.payloads.extents import Extent
 from zerosim.sharding import Mesh, chunk_length, owned, padded
 from zerosim.training.config import Config
 from zerosim.training.groups import GroupOfRanks
+from zerosim.training.measurement import TrafficCounts
 
 NORM_BYTES = np.dtype(np.float64).itemsize
 
@@ -106,6 +107,8 @@ def calls(config: Config, rank: int, updates: int) -> Iterator[DueCall]:
     trained = [unit for unit in config.model.units if not unit.frozen]
     reductions, passes, addition = steps * config.reductions, steps * config.passes, config.addition
     overlap, prefetch = config.row.parallel.overlap, config.row.parallel.prefetch
+    codes, to_all, wire = config.gradients_wire, config.sums_everywhere, config.weights_wire
+    copy, needs_norm = config.secondary_of(rank), config.scaling().needs_norm
     add, gather = addition.collective, addition.all_gather
     parts = [(add, config.wire.itemsize)] if add is not None else [
         *[(ring.all_reduce, EXPONENT_BYTES)], *[(ring.reduce_scatter, LIMB_BYTES)] * limbs(config.summed)]
@@ -115,11 +118,10 @@ def calls(config: Config, rank: int, updates: int) -> Iterator[DueCall]:
         return [owned(unit.count, share).length for unit in units]
 
     for length in over(trained):
-        codes = config.gradients_wire
         due = parts if codes is None or add is None else [(add, 1)]
         sent = codes.encoded_bytes(length) if codes else length
         yield DueCall("reduce_scatter", due, mesh.neighbours, sent, reductions, aside=overlap)
-        if config.sums_everywhere:
+        if to_all:
             sums = config.wire if add is not None else config.summed
             yield DueCall("all_gather", [(gather, sums.itemsize)], mesh.neighbours, length, reductions, aside=overlap)
     if mesh.replicas > 1 and add is not None:
@@ -134,15 +136,14 @@ def calls(config: Config, rank: int, updates: int) -> Iterator[DueCall]:
         for length in over(trained):
             yield DueCall(name, [(publish, weights)], mesh.neighbours, length, updates, rooted=by_owners)
     if stage.gathers:
-        wire = config.weights_wire
         for length in over(gathered(config)):
             yield DueCall("all_gather", [(gather, 1 if wire else weights)], mesh.neighbours,
                        wire.encoded_bytes(length) if wire else length, passes, aside=prefetch)
-    if (copy := config.secondary_of(rank)) is not None:
+    if copy is not None:
         for unit, length in zip(config.model.units, over(config.model.units, copy), strict=True):
             yield DueCall("all_gather", [(gather, weights)], copy.neighbours, length,
                        passes * later_uses(config.model, unit), aside=prefetch)
-    if config.scaling().needs_norm and stage.shares_updates:
+    if needs_norm and stage.shares_updates:
         count = mesh.replicas * len(trained)
         yield DueCall("gather_norms", [(ring.all_gather, NORM_BYTES)], mesh.neighbours, count, steps)
 
@@ -182,6 +183,17 @@ def tape_flow(call: TapeCall, size: int, place: int) -> Flow:
     group = GroupOfRanks(call.direction, Observed(comm))
     getattr(group, call.collective)(Extent(call.elements, f"u{call.itemsize}"), *call.args)
     return Flow(dict(comm.to), dict(comm.messages), comm.received_bytes)
+
+
+def traffic_due(config: Config, rank: int, updates: int, hosts: Sequence[int]) -> TrafficCounts:
+    """The messages that `rank` must send and receive in a run's steps, in all and by collective."""
+    formula = due(config, rank, updates, hosts)
+    whole = sum(formula.values(), Due())
+    return TrafficCounts(
+        rank, whole.sent_bytes, whole.received_bytes, whole.messages,
+        {name: {"calls": each.calls, "sent_bytes": each.sent_bytes, "messages": each.messages}
+         for name, each in formula.items()},
+        whole.largest, whole.sent_bytes - whole.between_bytes, whole.between_bytes)
 
 
 def gathered(config: Config) -> tuple[Unit, ...]:

@@ -4,6 +4,7 @@ import ctypes
 import os
 import resource
 import sys
+from contextlib import suppress
 from types import TracebackType
 
 import numpy as np
@@ -33,12 +34,10 @@ def keep_freed() -> None:
     Otherwise it returns the memory of large arrays to the operating system, which clears each page again when the next
     array uses it: a tenth of a step of a transformer.
     """
-    try:
+    with suppress(AttributeError, OSError):
         library = ctypes.CDLL(None)
         library.mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT)
         library.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-    except (AttributeError, OSError):
-        return
 
 
 def return_freed() -> None:
@@ -46,10 +45,8 @@ def return_freed() -> None:
 
     A limit on memory counts kept memory. Otherwise a row that did not fit would leave no memory for the next one.
     """
-    try:
+    with suppress(AttributeError, OSError):
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LEAST_RETURNED)
-    except (AttributeError, OSError):
-        return
 
 
 def give_back() -> None:
@@ -57,12 +54,10 @@ def give_back() -> None:
 
     glibc would keep the top of a thread's own arena, so threads that start from here on share the first arena.
     """
-    try:
+    with suppress(AttributeError, OSError):
         library = ctypes.CDLL(None)
         library.mallopt(M_ARENA_MAX, 1)
         library.malloc_trim(0)
-    except (AttributeError, OSError):
-        return
 
 
 BLAS_BYTES = 1 << 26

@@ -23,6 +23,7 @@ Trade-offs and doubts:
   next.
 """
 
+import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -87,7 +88,7 @@ class RankStep:
 
     @property
     def computation_ns(self) -> int:
-        return length(self._computation)
+        return length(self._lanes(COMPUTATION))
 
     @property
     def waiting_ns(self) -> int:
@@ -97,48 +98,37 @@ class RankStep:
     @property
     def idle_ns(self) -> int:
         """The time in which the step neither computes, communicates nor waits for offloaded memory."""
-        return self.ns - length(union([*self._computation, *self._waiting, *self._waiting_for_memory]))
+        busy = [*self._lanes(COMPUTATION), *self._waiting, *self._lanes(OFFLOAD, range(1, 2))]
+        return self.ns - length(union(busy))
 
     @property
     def waiting_for_memory_ns(self) -> int:
         """The time in which the step waits for copies between tiers of memory."""
-        return length(self._waiting_for_memory)
+        return length(self._lanes(OFFLOAD, range(1, 2)))
 
     @property
     def moving_ns(self) -> int:
         """The time in which arrays are copied between tiers of memory, while the step runs."""
-        return length(union(
-            (span.begin_ns, span.end_ns) for span in self.spans if span.lane == OFFLOAD and span.channel > 1))
+        return length(self._lanes(OFFLOAD, range(2, sys.maxsize)))
 
     @property
     def communication_ns(self) -> int:
         """The time in which a collective is under way, in any channel."""
-        return length(self._collectives)
+        return length(self._lanes(COLLECTIVES))
 
     @property
     def hidden_ns(self) -> int:
         """The time in which a collective is under way while the step computes."""
-        return length(intersection(self._collectives, self._computation))
-
-    @property
-    def _computation(self) -> "list[NsStretch]":
-        return union((span.begin_ns, span.end_ns) for span in self.spans if span.lane == COMPUTATION)
-
-    @property
-    def _waiting_for_memory(self) -> "list[NsStretch]":
-        return union(
-            (span.begin_ns, span.end_ns) for span in self.spans if span.lane == OFFLOAD and span.channel == 1)
+        return length(intersection(self._lanes(COLLECTIVES), self._lanes(COMPUTATION)))
 
     @property
     def _waiting(self) -> "list[NsStretch]":
-        return union(
-            (span.begin_ns, span.end_ns) for span in self.spans
-            if span.lane == WAITING or (span.lane == COLLECTIVES and span.channel == 1)
-        )
+        return union([*self._lanes(WAITING), *self._lanes(COLLECTIVES, range(1, 2))])
 
-    @property
-    def _collectives(self) -> "list[NsStretch]":
-        return union((span.begin_ns, span.end_ns) for span in self.spans if span.lane == COLLECTIVES)
+    def _lanes(self, lane: Lane, channels: range = range(sys.maxsize)) -> "list[NsStretch]":
+        """The union of the spans of a lane in these channels."""
+        return union((span.begin_ns, span.end_ns) for span in self.spans
+                     if span.lane == lane and span.channel in channels)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from zerosim.scenario import CollectiveScenario, Scenario, resolved
-from zerosim.scenario.parts import parts_in
+from zerosim.scenario.schema import parts_in
 from zerosim.training.program import Progress
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.world import Transport, World

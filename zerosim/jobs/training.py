@@ -16,7 +16,7 @@ from zerosim.jobs.job import DisplayOptions, Request, described, inputs_digest
 from zerosim.parts import Named
 from zerosim.parts.users_code import error_line
 from zerosim.scenario import Scenario
-from zerosim.scenario.parts import parts_in, python_run
+from zerosim.scenario.schema import parts_in, python_run
 from zerosim.show.document import document
 from zerosim.show.run_document import RunDocument
 from zerosim.show.table import show_run
@@ -124,12 +124,12 @@ def training_job(scenario: Scenario, request: Request) -> TrainingJob:
         raise UsageError("--every needs a folder for checkpoints; add --checkpoint DIR")
     experiment, keeping = keeper(
         prepare(scenario, load_dataset(scenario)), request.resume, accept_python=request.accept_python)
-    if launched_rank() <= 0:
+    first, begun_before = launched_rank() <= 0, restarts(resumes=request.resume is not None)
+    scenario.faults_after(begun_before)
+    if first:
         refuse_wrong_stages(scenario)
         refuse_unproved(scenario)
         refuse_split_otherwise(experiment)
-    begun_before = restarts(resumes=request.resume is not None)
-    scenario.faults_after(begun_before)
     return TrainingJob(scenario, experiment, keeping, request.weights, traced_steps(scenario, request), begun_before)
 
 

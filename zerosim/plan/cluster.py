@@ -17,8 +17,7 @@ from zerosim.plan.failures import Failures
 from zerosim.plan.software import Software
 from zerosim.plan.stragglers import Stragglers
 from zerosim.scenario.machine import ClusterKeys, DeviceKeys, LinkKeys
-from zerosim.scenario.origin import Origin
-from zerosim.scenario.rules import shown
+from zerosim.scenario.origin import Origin, shown
 
 NS = 10**9
 

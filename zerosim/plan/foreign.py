@@ -11,7 +11,7 @@ from typing import Any
 
 from zerosim.errors import UsageError
 from zerosim.files import read_at_most, reason
-from zerosim.scenario.bounds import MOST_BYTES
+from zerosim.scenario.positions import MOST_BYTES
 
 Document = Mapping[str, Any]
 

@@ -17,9 +17,9 @@ from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.planning import Plan, Swept, plan, task_in_words
 from zerosim.plan.questions import Question
 from zerosim.scenario import Scenario, Source, load
-from zerosim.scenario.bounds import MOST_BYTES, check_size
-from zerosim.scenario.load import changed_caption, parse
+from zerosim.scenario.load import changed_caption
 from zerosim.scenario.origin import OVERRIDE
+from zerosim.scenario.positions import MOST_BYTES, check_size, parse
 from zerosim.scenario.sections import MOST_RANKS
 
 MOST_ROWS = 1000

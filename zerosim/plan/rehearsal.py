@@ -35,6 +35,7 @@ from zerosim.plan.costs import Costs, of_rank
 from zerosim.plan.timed import HostMemory, OnTheClock, Skipping, Timed, TimedQueue, TimedWire, UpdateRoom
 from zerosim.sharding import padded
 from zerosim.stages.replica import Replica
+from zerosim.stages.storage import FarMemory
 from zerosim.training.build import gathering, reduce_scatter, replica, storage_of
 from zerosim.training.config import Config
 from zerosim.worlds.local import LocalWorld
@@ -45,13 +46,6 @@ MOST_APART = 64
 
 IN_REGISTERS = frozenset({"widened"})
 """Owners of arrays that a device keeps in registers: 32-bit copies of 16-bit numbers."""
-
-@dataclass(frozen=True)
-class TiersOnTheClock:
-    """Memory tiers beside the device's, without arrays, and the timed queue to them."""
-
-    rooms: Mapping[Tier, Allocator]
-    queue: TimedQueue
 
 
 @dataclass(frozen=True)
@@ -161,7 +155,7 @@ def on_shapes(
     performer = (CallByCall if called else Performer)(comm.clock, comm.costs, allocate)
     segments = SeenSegments(ledger.pass_by, uncounted, performer.carry_out, performer.charge)
     players = Player if called or each_segment else segments.player
-    tiers = TiersOnTheClock(
+    tiers = FarMemory(
         {"host": ObservedAllocator(extent, far["host"]), "disk": ObservedAllocator(extent, far["disk"])},
         TimedQueue(comm.clock, cluster, lambda: comm.begun))
     built = replica(config, comm, allocate, perform=performer.perform, players=players, tiers=tiers)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from zerosim.scenario.fields import choice, integer, integers, maybe, rows, section, sections, text, texts
 from zerosim.scenario.origin import Origin
+from zerosim.scenario.rules import ArrayRule, Choice, Integer, Switch, Tables, TextRule, Written, key, section
 
 MOST_RANKS = 4096
 MOST_ELEMENTS = 10**9
@@ -18,18 +18,18 @@ DTYPES = ("float16", "float32", "float64", "int32", "int64")
 
 @dataclass(frozen=True)
 class CollectiveWorld:
-    ranks: int = integer(4, at_least=1, at_most=MOST_RANKS)
-    sends: str = choice("buffered", ("buffered", "rendezvous"))
+    ranks: int = key(4, Integer(1, MOST_RANKS))
+    sends: str = key("buffered", Choice(("buffered", "rendezvous")))
 
 
 @dataclass(frozen=True)
 class Values:
     """Random tensors of these lengths on every rank, or `given`: one row for each rank."""
 
-    lengths: tuple[int, ...] = integers((1000,), at_least=0)
-    dtype: str = choice("float32", DTYPES)
-    seed: int = integer(0, at_least=0)
-    given: tuple[tuple[int | float, ...], ...] = rows()
+    lengths: tuple[int, ...] = key((1000,), ArrayRule(Integer()))
+    dtype: str = key("float32", Choice(DTYPES))
+    seed: int = key(0, Integer())
+    given: tuple[tuple[int | float, ...], ...] = key((), ArrayRule(ArrayRule(Written())))
 
 
 @dataclass(frozen=True)
@@ -40,32 +40,32 @@ class Program:
     scenario ("mine.py:my_all_reduce").
     """
 
-    name: str = text("")
-    calls: tuple[str, ...] = texts((), at_least=1)
-    bucket: str = choice("all", ("all", "each"))
+    name: str = key("", TextRule())
+    calls: tuple[str, ...] = key((), ArrayRule(TextRule(), 1))
+    bucket: str = key("all", Choice(("all", "each")))
 
 
 @dataclass(frozen=True)
 class Expect:
     """The expected observations; a key that is left out is not checked."""
 
-    same_results: bool | None = maybe()
-    ranks_agree: bool | None = maybe()
-    same_bytes_sent: bool | None = maybe()
-    same_messages: bool | None = maybe()
-    results: tuple[tuple[int | float, ...], ...] = rows()
+    same_results: bool | None = key(None, Switch())
+    ranks_agree: bool | None = key(None, Switch())
+    same_bytes_sent: bool | None = key(None, Switch())
+    same_messages: bool | None = key(None, Switch())
+    results: tuple[tuple[int | float, ...], ...] = key((), ArrayRule(ArrayRule(Written())))
 
 
 @dataclass(frozen=True)
 class CollectiveScenario:
     """A whole scenario of collectives; `origin` has the positions of its keys."""
 
-    kind: str = choice("collective", ("collective",))
-    title: str = text("")
-    caption: str = text("")
+    kind: str = key("collective", Choice(("collective",)))
+    title: str = key("", TextRule())
+    caption: str = key("", TextRule())
     world: CollectiveWorld = section(CollectiveWorld)
     values: Values = section(Values)
-    program: tuple[Program, ...] = sections(Program)
+    program: tuple[Program, ...] = key((), Tables(Program))
     expect: Expect = section(Expect)
     origin: Origin = field(default=Origin(), repr=False, compare=False)
 

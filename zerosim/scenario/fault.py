@@ -6,7 +6,7 @@ strikes. A run with `--resume` counts as at least one restart.
 
 from dataclasses import dataclass
 
-from zerosim.scenario.fields import choice, integer, maybe_choice, number
+from zerosim.scenario.rules import Choice, Integer, Number, key
 
 FAULT_KINDS = ("kill", "stop", "delay", "slow", "drop", "duplicate", "flip")
 OF_MESSAGES = ("drop", "duplicate")
@@ -32,17 +32,14 @@ class Fault:
     that name in the step. Without a collective it strikes when the step begins, a flip when it ends.
     """
 
-    kind: str = choice("kill", FAULT_KINDS)
-    rank: int = integer(0, at_least=0)
-    step: int = integer(1, at_least=1)
-    collective: str | None = maybe_choice(FAULTY_COLLECTIVES)
-    message: int = integer(1, at_least=1)
-    seconds: float | None = number(None, at_least=0, below=3600)
-    """The seconds of a delay, 1 by default; of each sleep of a slow rank, 0.01 by default."""
-    bit: int = integer(0, at_least=0)
-    """The flipped bit, counted from the lowest bit of the first byte, modulo the length."""
-    after_restarts: int = integer(0, at_least=0)
-    """The run of a training in which it strikes: 0 for the first; 1 for the first that resumes."""
+    kind: str = key("kill", Choice(FAULT_KINDS))
+    rank: int = key(0, Integer())
+    step: int = key(1, Integer(1))
+    collective: str | None = key(None, Choice(FAULTY_COLLECTIVES))
+    message: int = key(1, Integer(1))
+    seconds: float | None = key(None, Number(0, 3600))
+    bit: int = key(0, Integer())
+    after_restarts: int = key(0, Integer())
 
     @property
     def problem(self) -> tuple[str, str] | None:

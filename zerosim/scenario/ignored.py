@@ -1,26 +1,14 @@
 """Keys without effect on a row, because its stage, or its share of the batch, leaves no choice.
 
 A [[variant]] that sets such a key for its own stage is refused. [parallel] applies to all rows, so it may contain such
-a key; every report names the rows without its effect, with the reason. The keys of one kind of model are refused with
-another kind.
+a key; every report names the rows without its effect, with the reason.
 """
 
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
-from zerosim.models import MODELS
 from zerosim.numerics.wires import CODES
 from zerosim.stages import STAGES, Stage
-
-
-def others_keys(kind: str) -> tuple[str, ...]:
-    """The keys of [model] that a kind of model does not read.
-
-    >>> others_keys("transformer")
-    ('hidden', 'activation')
-    """
-    mine = MODELS[kind].own_keys
-    return tuple(key for other in MODELS.values() for key in other.own_keys if key not in mine)
 
 
 class Ranks:

@@ -7,7 +7,6 @@ decides it, so that `run`, `plan`, `zs.run` and `zs.plan` cannot differ.
 import dataclasses
 import json
 import os
-import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,24 +18,26 @@ from zerosim.errors import ScenarioError, did_you_mean
 from zerosim.files import read_at_most
 from zerosim.parts import Loader
 from zerosim.parts.loading import Declared
-from zerosim.scenario.bounds import MOST_BYTES, check_bounds, check_size
 from zerosim.scenario.collective import CollectiveScenario
-from zerosim.scenario.origin import OVERRIDE, Origin
-from zerosim.scenario.positions import KeyPath, Position, TextPlace, place, positions
-from zerosim.scenario.rules import Choice, rules, section_values, shortened, shown
+from zerosim.scenario.origin import OVERRIDE, Origin, shown
+from zerosim.scenario.positions import (
+    MOST_BYTES,
+    Document,
+    KeyPath,
+    Position,
+    Positions,
+    check_bounds,
+    check_size,
+    parse,
+    place,
+    positions,
+)
+from zerosim.scenario.rules import Choice, rules, section_values
 from zerosim.scenario.schema import Scenario, plain
 from zerosim.shipped import scenario_file, scenarios
 
-Document = dict[str, Any]
-
 Source = str | os.PathLike[str] | Mapping[str, Any] | Scenario
 """A path, the name of a shipped scenario, a dict with the types of TOML, or a scenario built in Python."""
-
-Positions = dict[KeyPath, Position]
-
-COMPLAINT = re.compile(r"(.*?)( \(at (?:line (\d+), column (\d+)|end of document)\))?", re.DOTALL)
-MOST_OF_A_COMPLAINT = 200
-"""The most characters; a message may contain a whole key."""
 
 
 def load(
@@ -147,33 +148,6 @@ def read_text(file: str) -> str:
         missing = isinstance(error, FileNotFoundError)
         known = f", or one that zerosim scenarios lists{did_you_mean(Path(file).stem, scenarios())}" if missing else ""
         raise ScenarioError(f"{reason}; a scenario is a TOML file{known}", file=file) from None
-
-
-def parse(text: str, file: str) -> tuple[Document, Positions]:
-    check_bounds(text, file)
-    try:
-        return tomllib.loads(text), positions(text)
-    except ValueError as error:
-        message, (line, column) = explained(str(error), text)
-        message = f"this is not TOML: {message}"
-        raise ScenarioError(message, file=file, line=line, column=column) from None
-
-
-def explained(complaint: str, text: str) -> tuple[str, TextPlace]:
-    """tomllib's message, shortened, and the position in the words at its end.
-
-    >>> explained("Invalid value (at line 3, column 9)", "")
-    ('invalid value (strings need quotes)', TextPlace(line=3, column=9))
-    """
-    found = COMPLAINT.fullmatch(complaint)
-    assert found
-    what, placed, line, column = found.groups()
-    what = shortened(what[:1].lower() + what[1:], MOST_OF_A_COMPLAINT)
-    if what == "invalid value":
-        what += " (strings need quotes)"
-    if line:
-        return what, TextPlace(int(line), int(column))
-    return what, place(text, len(text)) if placed else TextPlace(1, 1)
 
 
 def parse_override(override: str) -> tuple[KeyPath, Any, Positions]:

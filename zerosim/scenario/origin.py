@@ -1,6 +1,8 @@
-"""The positions of a scenario's keys, for error messages."""
+"""Error messages of scenarios: the positions of keys, and values and names in words."""
 
-from collections.abc import Iterator, Mapping
+import difflib
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,8 +10,9 @@ from typing import Literal
 
 from zerosim.errors import ScenarioError, UsageError
 from zerosim.parts import Loader
-from zerosim.scenario.positions import KeyPath, Position, TextPlace
+from zerosim.scenario.positions import KeyPath, Position, TextPlace, shortened
 
+LARGEST_INTEGER = 2**63 - 1  # TOML's own
 OVERRIDE = "--set"
 """The file name in errors about an override; columns count in the override itself."""
 
@@ -64,3 +67,48 @@ class Origin:
 
 
 NOWHERE = Position(TextPlace(1, 1), TextPlace(1, 1))
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(name.lower(), names, n=1)), None)
+
+
+def shown(value: object) -> str:
+    """`value` in TOML, on one short line.
+
+    >>> shown("a\\nb"), shown(True), shown([1, 2])
+    ('"a\\\\nb"', 'true', 'an array of length 2')
+    """
+    match value:
+        case bool():
+            return str(value).lower()
+        case str():
+            short = shortened(value)
+            return json.dumps(short, ensure_ascii=not short.isprintable())
+        case int() if abs(value) > LARGEST_INTEGER:
+            return "an integer beyond 64 bits"
+        case list():
+            return f"an array of length {len(value)}"
+        case dict():
+            return "a table"
+    return str(value)
+
+
+class Conflict:
+    """A violated condition in words, and the keys at one of which it is reported."""
+
+    def __init__(self, message: str, *keys: str, at_key: bool = False) -> None:
+        self.message, self.keys, self.at_key = message, keys, at_key
+
+    def error(self, origin: Origin) -> Exception:
+        """The error at the first of the keys that an override sets, or else the file."""
+        return origin.error(self.message, *map(path, self.keys), at="key" if self.at_key else "value")
+
+
+def path(key: str) -> KeyPath:
+    """The path of a key.
+
+    >>> path("variant.0.units")
+    ('variant', 0, 'units')
+    """
+    return tuple(int(step) if step.isdigit() else step for step in key.split("."))

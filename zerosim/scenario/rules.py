@@ -1,22 +1,26 @@
 """Rules for the values of a scenario's keys: a rule reads one kind of value, or says which are allowed.
 
-A rule stands beside its field, `steps: int = integer(20, at_least=0)`, and `section_values` reads
-any section by the rules of its fields. A new key is a new field; a new section a new dataclass.
+A rule stands beside its field, `steps: int = key(20, Integer())`, and `section_values` reads any section by the rules
+of its fields. A new key is a new field; a new section a new dataclass.
+
+A key may name a part: a row of one of the project's tables, or a user's Python, with keys of its own. A user's name is
+resolved while the scenario is read, so that errors of the part have a line and a column. The value is then a `Named`,
+which contains the part; tables of parts return it for that name.
 """
 
 import dataclasses
-import difflib
-import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from zerosim.scenario.origin import Origin
-from zerosim.scenario.positions import KeyPath
+from zerosim.errors import UsageError
+from zerosim.parts import Named, code_of, is_python
+from zerosim.parts.loading import Declared
+from zerosim.scenario.origin import LARGEST_INTEGER, Origin, nearest, shown
+from zerosim.scenario.positions import KeyPath, dotted, shortened
 
-LARGEST_INTEGER = 2**63 - 1  # TOML's own
 MOST_TABLES = 1000
 """The number of tables with one name, each a row or a program."""
 
@@ -31,9 +35,15 @@ class Rule(ABC):
     def __str__(self) -> str:
         """The allowed values, as the words after "must be"."""
 
-    @abstractmethod
+    def allows(self, value: object) -> bool:
+        """Whether a value that is read as it stands is allowed."""
+        return True
+
     def read(self, value: object, path: KeyPath, origin: Origin) -> Any:
         """The Python value for a TOML value, or a `ScenarioError` at the value's position."""
+        if not self.allows(value):
+            raise self.refuse(value, path, origin)
+        return value
 
     def own(self, value: Any, table: Mapping[str, object], path: KeyPath, origin: Origin) -> dict[str, Any]:
         """The values in `table` of the keys of the part `value`, with defaults."""
@@ -44,15 +54,23 @@ class Rule(ABC):
         return origin.error(message, path)
 
 
+def key(default: Any, rule: Rule, *, optional: bool = False) -> Any:
+    """The field of a key; `optional`: it may be left out of a table that replaces a name."""
+    return field(default=default, metadata={"rule": rule, "optional": optional})
+
+
+def section(of: type[Any], *, optional: bool = False) -> Any:
+    """The field of a section within a section."""
+    return field(default_factory=of, metadata={"rule": SectionRule(of), "optional": optional})
+
+
 @dataclass(frozen=True)
 class TextRule(Rule):
     def __str__(self) -> str:
         return "a string in quotes"
 
-    def read(self, value: object, path: KeyPath, origin: Origin) -> str:
-        if not isinstance(value, str):
-            raise self.refuse(value, path, origin)
-        return value
+    def allows(self, value: object) -> bool:
+        return isinstance(value, str)
 
 
 @dataclass(frozen=True)
@@ -60,32 +78,28 @@ class Switch(Rule):
     def __str__(self) -> str:
         return "true or false"
 
-    def read(self, value: object, path: KeyPath, origin: Origin) -> bool:
-        if not isinstance(value, bool):
-            raise self.refuse(value, path, origin)
-        return value
+    def allows(self, value: object) -> bool:
+        return isinstance(value, bool)
 
 
 @dataclass(frozen=True)
 class Integer(Rule):
-    at_least: int
+    at_least: int = 0
     at_most: int = LARGEST_INTEGER
 
     def __str__(self) -> str:
         most = "" if self.at_most == LARGEST_INTEGER else f" and at most {self.at_most}"
         return f"an integer of at least {self.at_least}{most}"
 
-    def read(self, value: object, path: KeyPath, origin: Origin) -> int:
-        if type(value) is not int or not self.at_least <= value <= self.at_most:
-            raise self.refuse(value, path, origin)
-        return value
+    def allows(self, value: object) -> bool:
+        return type(value) is int and self.at_least <= value <= self.at_most
 
 
 @dataclass(frozen=True)
 class Number(Rule):
     """A finite float; an integer is accepted."""
 
-    at_least: float
+    at_least: float = 0
     below: float = math.inf
 
     def __str__(self) -> str:
@@ -190,34 +204,21 @@ class Either(Rule):
 
 
 @dataclass(frozen=True)
-class SwitchOr(Rule):
-    """True, false, or a value of another rule."""
+class ArrayOr(Rule):
+    """One of some words, or an array; `words` says both."""
 
-    other: Rule
-
-    def __str__(self) -> str:
-        return f"true, false or {self.other}"
-
-    def read(self, value: object, path: KeyPath, origin: Origin) -> Any:
-        if isinstance(value, bool):
-            return value
-        if not isinstance(value, list):
-            raise self.refuse(value, path, origin)
-        return self.other.read(value, path, origin)
-
-
-@dataclass(frozen=True)
-class Groups(Rule):
-    """The grouping of layers into units."""
+    words: str
+    others: tuple[object, ...]
+    array: ArrayRule
 
     def __str__(self) -> str:
-        return "layer, model or an array of arrays of layer numbers such as [[0, 1], [2]]"
+        return self.words
 
     def read(self, value: object, path: KeyPath, origin: Origin) -> Any:
-        if value in ("layer", "model"):
+        if any(value is other or (isinstance(value, str) and value == other) for other in self.others):
             return value
-        if isinstance(value, list) and value:
-            return ArrayRule(ArrayRule(Integer(0), 1), 1).read(value, path, origin)
+        if isinstance(value, list) and len(value) >= self.array.at_least:
+            return self.array.read(value, path, origin)
         raise self.refuse(value, path, origin)
 
 
@@ -260,6 +261,55 @@ class Tables(Rule):
             raise self.refuse(value, path, origin)
         one = SectionRule(self.section)
         return tuple(one.read(found, (*path, index), origin) for index, found in enumerate(value))
+
+
+@dataclass(frozen=True)
+class PartOf(Choice):
+    """A name of a table, or a user's: `made(name, value)` makes the part from the Python object of that name."""
+
+    made: Callable[[str, Any], Any]
+    brings_keys: bool = False  # type: ignore[misc]
+    optional: bool = False
+    """Whether it may be empty."""
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.names)} or FILE.py:NAME"
+
+    def read(self, value: object, path: KeyPath, origin: Origin) -> str:
+        if isinstance(value, Named):
+            return value
+        if value == "" and "" not in self.names and self.optional:
+            return ""
+        if not (is_python(value) if isinstance(value, str) else callable(value) or isinstance(value, Declared)):
+            return super().read(value, path, origin)
+        try:
+            if isinstance(value, str):
+                name, code = value, origin.loader.load(value, origin.folder(path))
+            else:
+                name, code = code_of(value)
+            return Named(name, self.made(name, code.value), code.sha256)
+        except UsageError as error:
+            raise origin.error(f"{dotted(path)}: {error}", path) from error
+
+    def own(self, value: Any, table: Mapping[str, object], path: KeyPath, origin: Origin) -> dict[str, Any]:
+        keys = getattr(value.part, "keys", {}) if isinstance(value, Named) else {}
+        return {
+            key: rule_for(default).read(as_toml(table[key]), (*path, key), origin) if key in table else default
+            for key, default in keys.items()
+        }
+
+
+@dataclass(frozen=True)
+class SourceOf(PartOf):
+    """Any string, or a user's function that makes samples."""
+
+    def __str__(self) -> str:
+        return "a string in quotes"
+
+    def read(self, value: object, path: KeyPath, origin: Origin) -> str:
+        if isinstance(value, str) and not is_python(value):
+            return value
+        return super().read(value, path, origin)
 
 
 def section_values(
@@ -305,43 +355,39 @@ def unknown(
     return origin.error(f"unknown key {shortened(name)!r}{table}; {mend}", (*path, name), at="key")
 
 
-def nearest(name: str, names: Iterable[str]) -> str | None:
-    return next(iter(difflib.get_close_matches(name.lower(), names, n=1)), None)
-
-
-def dotted(path: KeyPath) -> str:
-    """
-    >>> dotted(("model", "hidden", 1))
-    'model.hidden[1]'
-    """
-    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
-    return "".join(steps).removeprefix(".")
-
-
-def shown(value: object) -> str:
-    """`value` in TOML, on one short line.
-
-    >>> shown("a\\nb"), shown(True), shown([1, 2])
-    ('"a\\\\nb"', 'true', 'an array of length 2')
-    """
-    match value:
+def rule_for(default: Any) -> Rule:
+    """The rule for a key with this default: values of the same type."""
+    match default:
         case bool():
-            return str(value).lower()
+            return Switch()
+        case int():
+            return Integer(-(2**63))
+        case float():
+            return Number(float("-inf"))
         case str():
-            short = shortened(value)
-            return json.dumps(short, ensure_ascii=not short.isprintable())
-        case int() if abs(value) > LARGEST_INTEGER:
-            return "an integer beyond 64 bits"
-        case list():
-            return f"an array of length {len(value)}"
-        case dict():
-            return "a table"
-    return str(value)
+            return TextRule()
+    return ArrayRule(rule_for(default[0]) if default else TextRule())
 
 
-def shortened(words: str, most: int = 60) -> str:
-    """
-    >>> shortened("a" * 99, most=3)
-    'aaa...'
-    """
-    return words if len(words) <= most else f"{words[:most]}..."
+def as_toml(value: object) -> object:
+    """A tuple from Python as TOML's list."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+class Section:
+    """A section whose keys may name parts, also as objects of Python: functions, parts, and names of Python."""
+
+    def __post_init__(self) -> None:
+        for each in dataclasses.fields(self):  # type: ignore[arg-type]
+            rule, value = each.metadata.get("rule"), getattr(self, each.name)
+            one = rule.element if isinstance(rule, ArrayRule) else rule
+            if not isinstance(one, PartOf) or value is None:
+                continue
+            given = value if isinstance(rule, ArrayRule) else (value,)
+            if not isinstance(given, tuple | list) or all(
+                    isinstance(part, str) and not is_python(part) for part in given):
+                continue
+            named = tuple(one.read(part, (each.name,), Origin()) for part in given)
+            object.__setattr__(self, each.name, named if isinstance(rule, ArrayRule) else named[0])
+            if isinstance(named[0], Named) and hasattr(self, "own"):
+                object.__setattr__(self, "own", {**getattr(named[0].part, "keys", {}), **self.own})

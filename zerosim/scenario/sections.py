@@ -1,4 +1,4 @@
-"""The sections of a scenario: every key, its default, and the allowed values.
+"""The sections of a scenario: every key, its default, and the allowed values. Their meanings are in `docs/scenario.md`.
 
 `train.momentum` is 0.9 by default. PyTorch's SGD has 0, which for an optimizer named `momentum` would silently be
 plain SGD.
@@ -6,7 +6,8 @@ plain SGD.
 
 import dataclasses
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -21,23 +22,29 @@ from zerosim.numerics.precisions import PRECISIONS
 from zerosim.numerics.wires import CODES
 from zerosim.optim.optimizers import OPTIMIZERS
 from zerosim.optim.own import as_optimizer
-from zerosim.scenario.fields import (
-    choice,
-    groups,
-    integer,
-    integers,
-    maybe,
-    number,
-    number_or_word,
-    numbers,
-    pair,
-    subset,
-    switch,
-    switch_or_integers,
-    text,
-    word_or_number,
+from zerosim.parts import Table
+from zerosim.parts.signature import as_source
+from zerosim.scenario.fault import Fault
+from zerosim.scenario.machine import ClusterKeys
+from zerosim.scenario.origin import Origin
+from zerosim.scenario.rules import (
+    ArrayOr,
+    ArrayRule,
+    Choice,
+    Either,
+    Integer,
+    Number,
+    PartOf,
+    Rule,
+    Section,
+    SourceOf,
+    Switch,
+    Tables,
+    TextRule,
+    key,
+    rules,
+    section,
 )
-from zerosim.scenario.parts import PartOf, own_keys, part_of, parts_of, settle, source_of
 from zerosim.sharding import Directions
 from zerosim.stages import STAGES
 from zerosim.stages.own import as_stage
@@ -46,12 +53,7 @@ from zerosim.stages.publishing import PUBLISHING
 QUANTIZED = ("none", *CODES)
 FAR = ("none", "host", "disk")
 STAGE_KEYS = tuple(STAGES)
-ACCUMULATIONS = ("boundary", "micro_batch", "layered")
-DTYPES = ("weights", "fp32")
 WIRES = ("weights", *(name for name in PRECISIONS if name != "fp64"))
-REDUCTIONS = ("reduce_scatter", "all_reduce")
-AUTOCASTS = ("none", *(name for name, precision in PRECISIONS.items() if precision.mixed))
-RECOMPUTE_KEEPS = ("", *SELECTIONS)
 PUBLICATIONS = tuple(PUBLISHING)
 MOST_RANKS = 2**20
 MEGABYTE = 10**6
@@ -64,6 +66,15 @@ ROW_BY_ROW = ("volumes", "messages", "largest_messages", "activations", "beyond_
 """The keys of [check] with a number for each row."""
 
 
+Units = str | tuple[tuple[int, ...], ...]
+"""The layers of each unit, `layer` for one each, or `model` for one unit."""
+
+
+def part_of(default: str | None, table: Table[Any], made: Callable[[str, Any], Any]) -> Any:
+    """A key that names a part of `table`, or a user's; its section then accepts the part's keys too."""
+    return key(default, PartOf(tuple(table), made, brings_keys=True, optional=not default))
+
+
 def serving(default: str | None, kind: str) -> Any:
     """A key that names an algorithm of a kind of collective, or a user's."""
     return part_of(default, SERVING[kind], as_collective(kind))
@@ -71,64 +82,53 @@ def serving(default: str | None, kind: str) -> Any:
 
 @dataclass(frozen=True)
 class WorldKeys:
-    ranks: int = integer(4, at_least=1, at_most=MOST_RANKS)
-    ranks_per_host: int = integer(0, at_least=0, at_most=MOST_RANKS)
-    """The number of neighbouring ranks that count as a host; 0: the real hosts."""
-    memory_limit_mb: int = integer(0, at_least=0)
-    """The memory that each rank's process may allocate for training; 0 is no limit. For the MPI world."""
-    timeout_seconds: float = number(60.0, at_least=0.1, below=1e6)
-    """The longest wait of a rank for a message before it ends the run. For the MPI world: the local one detects a
-    deadlock itself."""
-    transport: str = choice("shared", ("shared", "mpi"))
-    """The transport of messages within a host: shared memory or MPI. For the MPI world."""
+    ranks: int = key(4, Integer(1, MOST_RANKS))
+    ranks_per_host: int = key(0, Integer(0, MOST_RANKS))
+    memory_limit_mb: int = key(0, Integer())
+    timeout_seconds: float = key(60.0, Number(0.1, 1e6))
+    transport: str = key("shared", Choice(("shared", "mpi")))
 
 
 @dataclass(frozen=True)
-class Data:
+class Data(Section):
     shared: ClassVar[tuple[str, ...]] = ("source", "target", "test_every")
     """The keys that mean the same for every part, and that no part may define."""
-    source: str = source_of("digits")
-    target: str = text("")
-    """The column of a table that is y; empty: the last."""
-    test_every: int = integer(0, at_least=0)
-    """The interval of test samples in a table or in images; 0: none."""
-    own: Mapping[str, Any] = own_keys()
-
-    def __post_init__(self) -> None:
-        settle(self)
+    source: str = key("digits", SourceOf((), as_source, brings_keys=True))
+    target: str = key("", TextRule())
+    test_every: int = key(0, Integer())
+    own: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
-class ModelKeys:
+class ModelKeys(Section):
     shared: ClassVar[tuple[str, ...]] = ("kind", "weights", "frozen")
     """The keys that mean the same for every part, and that no part may define."""
     kind: str = part_of("mlp", MODELS, as_model)
-    hidden: tuple[int, ...] = integers((64, 64), at_least=1, at_most=LARGEST_SIZE, most=MOST_LAYERS)
-    """The widths of an mlp's layers but the last; the keys from `architecture` to `dropout` are a transformer's."""
-    activation: str = choice("relu", tuple(ACTIVATIONS))
-    architecture: str = choice("gpt2", tuple(PARTS))
-    layers: int = integer(2, at_least=1, at_most=MOST_LAYERS)
-    """The number of blocks; layer 0 is the embedding, layer `layers` + 1 the head."""
-    width: int = integer(64, at_least=1, at_most=LARGEST_SIZE)
-    heads: int = integer(4, at_least=1, at_most=10_000)
-    key_value_heads: int = integer(0, at_least=0)
-    """The heads of keys and values; 0: as many as `heads`."""
-    inner: int = integer(0, at_least=0, at_most=LARGEST_SIZE)
-    """The width within a block's perceptron; 0: 4 · width, or for llama 8/3 · width."""
-    vocabulary: int = integer(0, at_least=0, at_most=LARGEST_SIZE)
-    """The number of tokens; 0: that of the data."""
-    sequence: int = integer(0, at_least=0, at_most=LARGEST_SIZE)
-    """The tokens of each sample; 0: 64 for a text, 15 for a task (8 digits)."""
-    tied_embeddings: bool = switch(False)
-    dropout: float = number(0.0, at_least=0, below=1)
-    frozen: tuple[int, ...] = integers((), at_least=0)
-    """The numbers of layers whose weights are not trained."""
-    weights: str = text("")
-    """The safetensors file with the initial weights; without one they are drawn."""
-    own: Mapping[str, Any] = own_keys()
+    hidden: tuple[int, ...] = key((64, 64), ArrayRule(Integer(1, LARGEST_SIZE), at_most=MOST_LAYERS))
+    activation: str = key("relu", Choice(tuple(ACTIVATIONS)))
+    architecture: str = key("gpt2", Choice(tuple(PARTS)))
+    layers: int = key(2, Integer(1, MOST_LAYERS))
+    width: int = key(64, Integer(1, LARGEST_SIZE))
+    heads: int = key(4, Integer(1, 10_000))
+    key_value_heads: int = key(0, Integer())
+    inner: int = key(0, Integer(0, LARGEST_SIZE))
+    vocabulary: int = key(0, Integer(0, LARGEST_SIZE))
+    sequence: int = key(0, Integer(0, LARGEST_SIZE))
+    tied_embeddings: bool = key(False, Switch())
+    dropout: float = key(0.0, Number(0, 1))
+    frozen: tuple[int, ...] = key((), ArrayRule(Integer()))
+    weights: str = key("", TextRule())
+    own: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
 
-    def __post_init__(self) -> None:
-        settle(self)
+    @property
+    def others_keys(self) -> tuple[str, ...]:
+        """The keys of other kinds of models, which this kind does not read.
+
+        >>> ModelKeys("transformer").others_keys
+        ('hidden', 'activation')
+        """
+        mine = MODELS[self.kind].own_keys
+        return tuple(key for other in MODELS.values() for key in other.own_keys if key not in mine)
 
     @property
     def layer_count(self) -> int:
@@ -139,44 +139,48 @@ class ModelKeys:
         """Whether the first and the last layer share weights."""
         return MODELS[self.kind].tied(self)
 
-    @property
-    def layer_units(self) -> tuple[tuple[int, ...], ...]:
-        """A unit for each layer; tied embeddings share one."""
-        last = self.layer_count - 1
-        if self.tied:
-            return ((0, last), *((layer,) for layer in range(1, last)))
-        return tuple((layer,) for layer in range(self.layer_count))
+    def units_of(self, units: Units) -> tuple[tuple[int, ...], ...]:
+        """The layers of each unit for a value of `parallel.units`; tied embeddings share one."""
+        layers = tuple(range(self.layer_count))
+        match units:
+            case "model":
+                return (layers,)
+            case "layer" if self.tied:
+                return ((0, layers[-1]), *((layer,) for layer in layers[1:-1]))
+            case "layer":
+                return tuple((layer,) for layer in layers)
+        return tuple(unit for unit in units if not isinstance(unit, str))
 
 
 @dataclass(frozen=True)
-class Train:
+class Train(Section):
     """How to train; the defaults of the optimizers are PyTorch's."""
 
     shared: ClassVar[tuple[str, ...]] = (
         "steps", "micro_batch", "micro_batches", "optimizer", "learning_rate", "weight_decay", "decay_biases",
         "schedule", "warmup_steps", "clip_norm", "precision", "loss_scale", "seed")
     """The keys that mean the same for every part, and that no part may define."""
-    steps: int = integer(20, at_least=0)
-    micro_batch: int = integer(16, at_least=1, at_most=10**7)
-    micro_batches: int = integer(4, at_least=1, at_most=10**8)
+    steps: int = key(20, Integer())
+    micro_batch: int = key(16, Integer(1, 10**7))
+    micro_batches: int = key(4, Integer(1, 10**8))
     optimizer: str = part_of("adam", OPTIMIZERS, as_optimizer)
-    learning_rate: float = number(1e-3, at_least=0)
-    betas: tuple[float, float] = pair((0.9, 0.999), at_least=0, below=1)
-    epsilon: float = number(1e-8, at_least=0)
-    momentum: float = number(0.9, at_least=0)
-    weight_decay: float = number(BY_OPTIMIZER, at_least=0)
-    decay_biases: bool = switch(True)
-    schedule: str = choice("constant", ("constant", "cosine"))
-    warmup_steps: int = integer(0, at_least=0)
-    clip_norm: float = number(0.0, at_least=0)
-    precision: str = choice("fp32", tuple(PRECISIONS))
-    loss_scale: float | str = word_or_number("dynamic", at_least=1e-38, below=1e38)
+    learning_rate: float = key(1e-3, Number())
+    betas: tuple[float, float] = key((0.9, 0.999), ArrayRule(Number(0, 1), 2, 2))
+    epsilon: float = key(1e-8, Number())
+    momentum: float = key(0.9, Number())
+    weight_decay: float = key(BY_OPTIMIZER, Number())
+    decay_biases: bool = key(True, Switch())
+    schedule: str = key("constant", Choice(("constant", "cosine")))
+    warmup_steps: int = key(0, Integer())
+    clip_norm: float = key(0.0, Number())
+    precision: str = key("fp32", Choice(tuple(PRECISIONS)))
+    loss_scale: float | str = key("dynamic", Either("dynamic", Number(1e-38, 1e38)))
     """Outside of these bounds the scale or its inverse is 0 or infinite in float32."""
-    seed: int = integer(0, at_least=0)
-    own: Mapping[str, Any] = own_keys()
+    seed: int = key(0, Integer())
+    own: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        settle(self)
+        super().__post_init__()
         if self.weight_decay is BY_OPTIMIZER:
             object.__setattr__(self, "weight_decay", OPTIMIZERS[self.optimizer].usual_weight_decay)
 
@@ -186,75 +190,46 @@ OF_ALL_ROWS = ("stages", "order", "offload_folder")
 
 
 @dataclass(frozen=True)
-class Parallel:
-    stages: tuple[str, ...] = parts_of(STAGE_KEYS, STAGES, as_stage)
-    order: str = choice("ring", tuple(ORDERS))
-    units: str | tuple[tuple[int, ...], ...] = groups()
-    shard_ranks: int = integer(0, at_least=0)
-    """The number of neighbouring ranks that share one copy of the sharded states; such groups hold copies of each
-    other's. 0: all."""
-    replicas: int = integer(0, at_least=0)
-    """The number of groups that each hold a copy of the sharded states; another way to set shard_ranks. 0: by
-    shard_ranks."""
-    secondary_ranks: int = integer(0, at_least=0)
-    """The number of neighbouring ranks that share a second copy of Stage III's weights, from which backward gathers. 0:
-    none."""
-    tensor_ranks: int = integer(1, at_least=1, at_most=MOST_RANKS)
-    """The number of neighbouring ranks that share a micro-batch, each with a piece of every matrix: Megatron's TP."""
-    context_ranks: int = integer(1, at_least=1, at_most=MOST_RANKS)
-    """The number of ranks that share a micro-batch, each with a piece of every sequence."""
-    expert_ranks: int = integer(1, at_least=1, at_most=MOST_RANKS)
-    """The number of ranks that share a micro-batch, each with some of the experts."""
-    sequence_parallel: bool = switch(False)
-    """Whether tensor ranks have a piece of the sequence each where they would all compute the same."""
-    accumulation: str = choice("boundary", ACCUMULATIONS)
-    accumulate_dtype: str = choice("weights", DTYPES)
-    param_dtype: str = choice("weights", WIRES)
-    """The dtype in which Stage III gathers its float32 shards and computes with them: FSDP2's `param_dtype`."""
-    autocast: str = choice("none", AUTOCASTS)
-    """The dtype of matrix products with float32 weights, which are cast in the graph: `torch.autocast`."""
-    reduce_dtype: str = choice("weights", WIRES)
-    """The dtype in which gradients are added over ranks; `weights`: the dtype of computation."""
-    output_dtype: str = choice("weights", WIRES)
-    """The dtype to which the model's outputs are cast before the loss."""
+class Parallel(Section):
+    stages: tuple[str, ...] = key(STAGE_KEYS, ArrayRule(PartOf(tuple(STAGES), as_stage), 1, distinct=True))
+    order: str = key("ring", Choice(tuple(ORDERS)))
+    units: Units = key("layer", ArrayOr(
+        "layer, model or an array of arrays of layer numbers such as [[0, 1], [2]]", ("layer", "model"),
+        ArrayRule(ArrayRule(Integer(), 1), 1)))
+    shard_ranks: int = key(0, Integer())
+    replicas: int = key(0, Integer())
+    secondary_ranks: int = key(0, Integer())
+    tensor_ranks: int = key(1, Integer(1, MOST_RANKS))
+    context_ranks: int = key(1, Integer(1, MOST_RANKS))
+    expert_ranks: int = key(1, Integer(1, MOST_RANKS))
+    sequence_parallel: bool = key(False, Switch())
+    accumulation: str = key("boundary", Choice(("boundary", "micro_batch", "layered")))
+    accumulate_dtype: str = key("weights", Choice(("weights", "fp32")))
+    param_dtype: str = key("weights", Choice(WIRES))
+    autocast: str = key("none", Choice(("none", *(name for name, precision in PRECISIONS.items() if precision.mixed))))
+    reduce_dtype: str = key("weights", Choice(WIRES))
+    output_dtype: str = key("weights", Choice(WIRES))
     reduce_scatter: str = serving("", "reduce_scatter")
-    """The algorithm that adds gradients over ranks; empty: that of `order`."""
     all_gather: str = serving("", "all_gather")
-    """The algorithm that gathers weights, or gradients; empty: that of `order`."""
     broadcast: str = serving("", "broadcast")
-    quantized_weights: str = choice("none", QUANTIZED)
-    """The wire format in which Stage III gathers weights, in blocks that begin with each shard: qwZ of ZeRO++."""
-    quantized_gradients: str = choice("none", QUANTIZED)
-    """The wire format of gradients in reductions: decoded before each addition, encoded again for the next hop."""
-    quantized_block: int = integer(256, at_least=0, at_most=10**9)
-    """The number of elements that share a scale; 0: all of a message."""
-    error_feedback: bool = switch(False)
-    """Whether the quantisation error of gradients is added to the next quantised values."""
-    gradients: str = choice("reduce_scatter", REDUCTIONS)
-    publish: str = choice("weights", PUBLICATIONS)
-    reshard_after_forward: bool = switch(True)
-    prefetch: bool = switch(False)
-    overlap: bool = switch(False)
-    recompute: bool | tuple[int, ...] = switch_or_integers(False)
-    """Whether units keep only their input and are run again before backward; or the layers whose units do."""
-    recompute_keeps: str = choice("", RECOMPUTE_KEEPS)
-    """The results that these units keep in addition to their input, so that only the rest is computed again."""
-    offload_activations: bool = switch(False)
-    """Whether these inputs are kept in a file, and read ahead for backward."""
-    offload_optimizer: str = choice("none", FAR)
-    """The tier that keeps optimizer state, if not the device; the host then updates: ZeRO-Offload, ZeRO-Infinity."""
-    offload_parameters: str = choice("none", FAR)
-    """The tier that keeps Stage III's shards of the weights, if not the device: ZeRO-Infinity."""
-    delayed_update: bool = switch(False)
-    """Whether the host updates while the next step computes, so that each step applies the update of the previous one.
-    """
-    offload_folder: str = text("")
-    """The folder of these files; empty: the system's folder of temporary files."""
-    bucket_mb: float = number(0.0, at_least=0)
-    """The largest buffer of a collective; 0: a unit as a whole."""
-
-    def __post_init__(self) -> None:
-        settle(self)
+    quantized_weights: str = key("none", Choice(QUANTIZED))
+    quantized_gradients: str = key("none", Choice(QUANTIZED))
+    quantized_block: int = key(256, Integer(0, 10**9))
+    error_feedback: bool = key(False, Switch())
+    gradients: str = key("reduce_scatter", Choice(("reduce_scatter", "all_reduce")))
+    publish: str = key("weights", Choice(PUBLICATIONS))
+    reshard_after_forward: bool = key(True, Switch())
+    prefetch: bool = key(False, Switch())
+    overlap: bool = key(False, Switch())
+    recompute: bool | tuple[int, ...] = key(False, ArrayOr(
+        f"true, false or {ArrayRule(Integer(), distinct=True)}", (True, False), ArrayRule(Integer(), distinct=True)))
+    recompute_keeps: str = key("", Choice(("", *SELECTIONS)))
+    offload_activations: bool = key(False, Switch())
+    offload_optimizer: str = key("none", Choice(FAR))
+    offload_parameters: str = key("none", Choice(FAR))
+    delayed_update: bool = key(False, Switch())
+    offload_folder: str = key("", TextRule())
+    bucket_mb: float = key(0.0, Number())
 
     @property
     def bucket_bytes(self) -> int:
@@ -274,25 +249,20 @@ class Parallel:
         return self.shard_ranks or ranks // max(self.replicas, 1)
 
 
-def unset(key: "dataclasses.Field[Any]") -> Any:
+def unset(rule: Rule) -> Any:
     """The field of a key that a row may leave out; without it the row has that of [parallel]."""
-    rule = key.metadata["rule"]
-    return dataclasses.field(
-        default=None, metadata={"rule": dataclasses.replace(rule, optional=True) if isinstance(rule, PartOf) else rule})
+    return key(None, dataclasses.replace(rule, optional=True) if isinstance(rule, PartOf) else rule)
 
 
 VariantKeys: Any = dataclasses.make_dataclass("VariantKeys", [
-    ("name", str, text("")), ("stage", str, part_of("zero3", STAGES, as_stage)),
-    *((key.name, Any, unset(key)) for key in dataclasses.fields(Parallel) if key.name not in OF_ALL_ROWS),
+    ("name", str, key("", TextRule())), ("stage", str, part_of("zero3", STAGES, as_stage)),
+    *((name, Any, unset(rule)) for name, rule in rules(Parallel).items() if name not in OF_ALL_ROWS),
 ], frozen=True)
 """A name, a stage, and every key of [parallel] that rows may differ in, unset."""
 
 
-class Variant(VariantKeys):  # type: ignore[misc]
+class Variant(VariantKeys, Section):  # type: ignore[misc]
     """A row of its own in the comparison: a stage, with some keys of [parallel] replaced."""
-
-    def __post_init__(self) -> None:
-        settle(self)
 
     @property
     def keys_set(self) -> dict[str, Any]:
@@ -319,42 +289,24 @@ class Variant(VariantKeys):  # type: ignore[misc]
 class Check:
     """The claims of a run, in addition to the formula for its traffic."""
 
-    reference: bool = switch(True)
-    checksums: bool = switch(False)
-    """Whether each message of a row contains a checksum and its number, which its receiver checks."""
-    test_accuracy: float = number(0.0, at_least=0, below=1)
-    """The claimed test accuracy; for sequences, the share without a mistake."""
-    test_loss: float | str = number_or_word(0.0, "bigram", at_least=0)
-    """The upper limit of a text's test loss, in nats per token; or "bigram" for that of the data's bigrams. 0: no
-    claim."""
-    same_bits_on: tuple[int, ...] = integers((), at_least=1)
-    """Other numbers of ranks to train on as well; the weights must be the same."""
-    does_not_fit: tuple[str, ...] = subset(STAGE_KEYS)
-    """The stages that must not fit under the memory limit; in a plan, on the device."""
-    fits: tuple[str, ...] = subset(STAGE_KEYS)
-    """The stages that must fit on a plan's device."""
-    mfu: tuple[float, ...] = numbers()
-    """The allowed range of the model FLOPs utilisation of a plan's fastest row that fits."""
-    same_weights: bool | None = maybe()
-    """Whether all rows must end with the same weights, or must not."""
-    volumes: tuple[float, ...] = numbers()
-    """The bytes that each row must send per rank and step, in units of P (N − 1)/N."""
-    messages: tuple[int, ...] = integers((), at_least=0)
-    """The messages that each row must send in a step, for the rank that sends the most."""
-    largest_messages: tuple[int, ...] = integers((), at_least=0)
-    """The bytes of the largest message of each row."""
-    activations: tuple[int, ...] = integers((), at_least=0)
-    """The bytes of activations at the peak of each row, for the rank with the most."""
-    between_bytes: tuple[int, ...] = integers((), at_least=0)
-    """The bytes that leave hosts in a step of each row, over all ranks."""
-    kept_bytes: tuple[int, ...] = integers((), at_least=0)
-    """The bytes of model states that a rank of each row keeps between steps, for the rank with the most."""
-    fragmentation: bool = switch(False)
-    """Whether to compute the memory that allocators with a fixed address space would need for the last step."""
-    beyond_peak: tuple[int, ...] = integers((), at_least=0)
-    """The bytes beyond the peak that first fit needs for each row."""
-    beyond_peak_laid_out: tuple[int, ...] = integers((), at_least=0)
-    """The bytes beyond the peak that first fit needs if long-lived arrays are laid out in one block beforehand."""
+    reference: bool = key(True, Switch())
+    checksums: bool = key(False, Switch())
+    test_accuracy: float = key(0.0, Number(0, 1))
+    test_loss: float | str = key(0.0, Either("bigram", Number()))
+    same_bits_on: tuple[int, ...] = key((), ArrayRule(Integer(1)))
+    does_not_fit: tuple[str, ...] = key((), ArrayRule(Choice(STAGE_KEYS), distinct=True))
+    fits: tuple[str, ...] = key((), ArrayRule(Choice(STAGE_KEYS), distinct=True))
+    mfu: tuple[float, ...] = key((), ArrayRule(Number(-math.inf)))
+    same_weights: bool | None = key(None, Switch())
+    volumes: tuple[float, ...] = key((), ArrayRule(Number(-math.inf)))
+    messages: tuple[int, ...] = key((), ArrayRule(Integer()))
+    largest_messages: tuple[int, ...] = key((), ArrayRule(Integer()))
+    activations: tuple[int, ...] = key((), ArrayRule(Integer()))
+    between_bytes: tuple[int, ...] = key((), ArrayRule(Integer()))
+    kept_bytes: tuple[int, ...] = key((), ArrayRule(Integer()))
+    fragmentation: bool = key(False, Switch())
+    beyond_peak: tuple[int, ...] = key((), ArrayRule(Integer()))
+    beyond_peak_laid_out: tuple[int, ...] = key((), ArrayRule(Integer()))
 
     def of_row(self, number: int) -> dict[str, Any]:
         """The claims about row `number`, for keys with one value for each row."""
@@ -366,8 +318,26 @@ class Check:
 class Checkpoint:
     """The folder of saved training states; without one nothing is saved."""
 
-    folder: str = text("")
-    every: int = integer(1, at_least=1)
-    """The number of steps between two checkpoints; the last step is always saved."""
-    keep: int = integer(2, at_least=1)
-    """The number of checkpoints of each row to keep."""
+    folder: str = key("", TextRule())
+    every: int = key(1, Integer(1))
+    keep: int = key(2, Integer(1))
+
+
+@dataclass(frozen=True)
+class Sections:
+    """All sections of a scenario; `origin` has the positions of their keys and does not count in comparisons."""
+
+    kind: str = key("training", Choice(("training",)))
+    title: str = key("", TextRule())
+    caption: str = key("", TextRule())
+    world: WorldKeys = section(WorldKeys)
+    data: Data = section(Data)
+    model: ModelKeys = section(ModelKeys)
+    train: Train = section(Train)
+    parallel: Parallel = section(Parallel)
+    cluster: ClusterKeys = section(ClusterKeys)
+    variant: tuple[Variant, ...] = key((), Tables(Variant))
+    check: Check = section(Check)
+    checkpoint: Checkpoint = section(Checkpoint)
+    fault: tuple[Fault, ...] = key((), Tables(Fault))
+    origin: Origin = dataclasses.field(default=Origin(), repr=False, compare=False)

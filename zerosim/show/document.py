@@ -55,7 +55,9 @@ def document(outcome: Outcome, world: dict[str, Any], command: str | None = None
                 for config, each in outcome.did_not_fit
             ],
             "on_other_ranks": [
-                picked(other, "ranks", "name", "weights_sha256") for other in outcome.on_other_ranks],
+                {"ranks": ranks, "name": row.name, "weights_sha256": row.measured.weights_sha256}
+                for ranks, row in outcome.on_other_ranks
+            ],
         }
     )
     return found

@@ -3,6 +3,7 @@
 The source is the shards of all ranks or, for a second use, a second copy on fewer neighbours.
 """
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,21 +19,20 @@ from zerosim.stages.beside import Beside, Pending
 from zerosim.stages.replica import Replica
 
 
-class Fill(Protocol):
+class Fill(ABC):
     """A strategy that fills a full buffer with a unit's weights."""
 
     def begin(self, replica: Replica, unit: Unit) -> None:
         """Start to fetch this rank's own shard; a call of `fill` follows."""
+        replica.shards.begin(unit)
 
+    @abstractmethod
     def fill(self, replica: Replica, unit: Unit, room: list[Array], comm: Communicator) -> Array:
         """The buffer in `room` with all weights of a unit; the list is emptied, so only the caller holds it."""
 
 
-class Filled:
+class Filled(Fill):
     """All-gathers the shards of all ranks. A shard in another dtype is cast before it is sent."""
-
-    def begin(self, replica: Replica, unit: Unit) -> None:
-        replica.shards.begin(unit)
 
     def fill(self, replica: Replica, unit: Unit, room: list[Array], comm: Communicator) -> Array:
         full = room.pop()
@@ -51,16 +51,13 @@ class WireFormat(Protocol):
 
 
 @dataclass(frozen=True)
-class Quantized:
+class Quantized(Fill):
     """All-gathers quantised shards, each in its own blocks: qwZ of ZeRO++ (Wang et al., 2023).
 
     Every rank decodes all shards, its own included, so that all ranks compute with the same numbers.
     """
 
     wire: WireFormat
-
-    def begin(self, replica: Replica, unit: Unit) -> None:
-        replica.shards.begin(unit)
 
     def fill(self, replica: Replica, unit: Unit, room: list[Array], comm: Communicator) -> Array:
         full, within = room.pop(), replica.mesh.within(comm)
@@ -75,7 +72,7 @@ class Quantized:
         return full
 
 
-class SecondCopy:
+class SecondCopy(Fill):
     """Gathers from all ranks once per micro-batch, and for later uses from a second copy on fewer neighbours.
 
     If the neighbours are the ranks of one host, backward sends nothing between hosts: hpZ of ZeRO++ (Wang et al.,

@@ -50,21 +50,26 @@ class CopyQueue(Protocol):
         """Close the queue."""
 
 
-class FarMemory(Protocol):
+@dataclass(frozen=True)
+class FarMemory:
     """The memory tiers beside the device's, and the queue to them."""
 
-    @property
-    def rooms(self) -> Mapping[Tier, Allocator]: ...
-    @property
-    def queue(self) -> CopyQueue: ...
+    rooms: Mapping[Tier, Allocator]
+    queue: CopyQueue
 
 
 @dataclass(frozen=True)
-class Places:
-    """The tier of each kind of model state, and the memory of each tier."""
+class Storage:
+    """The storage of model states: the tier of each kind, the memory of each tier, and the queue between tiers.
+
+    A kind without a tier is on the device.
+    """
 
     tiers: Mapping[Kind, Tier]
     rooms: Mapping[Tier, Allocator]
+    queue: CopyQueue
+    begins: Callable[[int], None] | None = None
+    """The work to start with each step, if there is any."""
 
     def tier(self, kind: Kind) -> Tier:
         return self.tiers.get(kind, "device")
@@ -73,65 +78,10 @@ class Places:
         """The allocator of arrays of a kind."""
         return self.rooms[self.tier(kind)]
 
-
-class Storage(Protocol):
-    """The storage of model states."""
-
-    def room(self, kind: Kind) -> Allocator:
-        """The allocator of arrays of a kind."""
-
     def keep(self, owner: str, array: Array, dtype: npt.DTypeLike, kind: Kind) -> Array:
         """A copy of `array`, which is on the device, in the memory of its kind."""
-
-    def begin_step(self, step: int) -> None:
-        """Start the work that runs beside a step."""
-
-    def settle(self) -> None:
-        """End a step: wait for all transfers."""
-
-    def close(self) -> None:
-        """Close the storage."""
-
-
-@dataclass(frozen=True)
-class Near:
-    """All states on the device."""
-
-    allocate: Allocator
-
-    def room(self, kind: Kind) -> Allocator:
-        return self.allocate
-
-    def keep(self, owner: str, array: Array, dtype: npt.DTypeLike, kind: Kind) -> Array:
-        copy = self.allocate(len(array), dtype, kind=kind, owner=owner)
-        copy[:] = array
-        return copy
-
-    def begin_step(self, step: int) -> None:
-        """Nothing to start."""
-
-    def settle(self) -> None:
-        """Nothing to wait for."""
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
-@dataclass(frozen=True)
-class Far:
-    """Some states in other tiers."""
-
-    places: Places
-    queue: CopyQueue
-    begins: Callable[[int], None] | None = None
-    """The work to start with each step, if there is any."""
-
-    def room(self, kind: Kind) -> Allocator:
-        return self.places.room(kind)
-
-    def keep(self, owner: str, array: Array, dtype: npt.DTypeLike, kind: Kind) -> Array:
         copy = self.room(kind)(len(array), dtype, kind=kind, owner=owner)
-        tier = self.places.tier(kind)
+        tier = self.tier(kind)
         if tier == "device":
             copy[:] = array
         else:
@@ -139,11 +89,14 @@ class Far:
         return copy
 
     def begin_step(self, step: int) -> None:
+        """Start the work that runs beside a step."""
         if self.begins is not None:
             self.begins(step)
 
     def settle(self) -> None:
-        self.queue.settle()
+        """End a step: wait for all transfers."""
+        if self.tiers:
+            self.queue.settle()
 
     def close(self) -> None:
         self.queue.close()
@@ -158,49 +111,32 @@ def carried(kind: Kind, source: Tier, into: Tier) -> str:
     return f"{kind}, {source} to {into}"
 
 
-class Shards(Protocol):
-    """Access to this rank's shard of a unit's weights, from which Stage III gathers."""
-
-    def begin(self, unit: Unit) -> None:
-        """Start to fetch the shard; each call is followed by one of `take`."""
-
-    def take(self, unit: Unit) -> Array:
-        """The shard, on the device, for reading only."""
-
-
 @dataclass(frozen=True)
-class NearShards:
-    """Shards on the device."""
+class Shards:
+    """This rank's shards of the weights, from which Stage III gathers; on the device, for reading only.
 
+    A shard in another tier is fetched while the device computes with the previous unit.
+    """
+
+    storage: Storage
     state: TrainingState
-
-    def begin(self, unit: Unit) -> None:
-        """Nothing to fetch."""
-
-    def take(self, unit: Unit) -> Array:
-        return self.state.weights[unit]
-
-
-@dataclass(frozen=True)
-class FarShards:
-    """Shards in another tier, fetched to the device while it computes with the previous unit."""
-
-    state: TrainingState
-    places: Places
-    queue: CopyQueue
     _pending: dict[Unit, tuple[Array, Any]] = field(default_factory=dict)
 
     def begin(self, unit: Unit) -> None:
-        if unit not in self._pending:
+        """Start to fetch the shard; each call is followed by one of `take`."""
+        tier = self.storage.tier("parameters")
+        if tier != "device" and unit not in self._pending:
             far = self.state.weights[unit]
-            near = self.places.rooms["device"](len(far), far.dtype, kind="parameters", owner=unit.name)
-            what = carried("parameters", self.places.tier("parameters"), "device")
-            self._pending[unit] = near, self.queue.begin(what, unit.name, near, far)
+            near = self.storage.rooms["device"](len(far), far.dtype, kind="parameters", owner=unit.name)
+            what = carried("parameters", tier, "device")
+            self._pending[unit] = near, self.storage.queue.begin(what, unit.name, near, far)
 
     def take(self, unit: Unit) -> Array:
         self.begin(unit)
+        if unit not in self._pending:
+            return self.state.weights[unit]
         near, moving = self._pending.pop(unit)
-        self.queue.wait(unit.name, moving)
+        self.storage.queue.wait(unit.name, moving)
         return near
 
 
@@ -222,22 +158,14 @@ def slots_of(state: Mapping[str, Array]) -> Operands:
 
 
 @dataclass(frozen=True)
-class FarUpdates:
-    """An update rule that fetches its operands to the updating tier and stores the results.
-
-    The host updates if the optimizer state is not on the device. Files are read one unit ahead, and written one unit
-    behind.
-    """
+class StoredUpdates:
+    """An update rule on states in a storage."""
 
     rule: WeightUpdates
-    places: Places
-    queue: CopyQueue
+    storage: Storage
     state: TrainingState
     order: Sequence[Unit]
     """The trained units, in the order of their updates."""
-    _ahead: dict[Unit, dict[str, tuple[Array, Any]]] = field(default_factory=dict)
-    _behind: deque[list[tuple[str, Array, Any]]] = field(default_factory=deque)
-    """The writes to files under way for the last two units, with their staging arrays."""
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -247,10 +175,23 @@ class FarUpdates:
     def precision(self) -> Precision:
         return self.rule.precision
 
+
+@dataclass(frozen=True)
+class FarUpdates(StoredUpdates):
+    """An update rule that fetches its operands to the updating tier and stores the results.
+
+    The host updates if the optimizer state is not on the device. Files are read one unit ahead, and written one unit
+    behind.
+    """
+
+    _ahead: dict[Unit, dict[str, tuple[Array, Any]]] = field(default_factory=dict)
+    _behind: deque[list[tuple[str, Array, Any]]] = field(default_factory=deque)
+    """The writes to files under way for the last two units, with their staging arrays."""
+
     @property
     def updates_on(self) -> Tier:
         """The tier in which the update is computed."""
-        return "device" if self.places.tier("optimizer") == "device" else "host"
+        return "device" if self.storage.tier("optimizer") == "device" else "host"
 
     def update(
         self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array], **about: Any
@@ -294,7 +235,7 @@ class FarUpdates:
         pending |= {name: self._begin(unit, each) for name, each in operands.items() if name not in pending}
         for _, moving in pending.values():
             if moving is not None:
-                self.queue.wait(unit.name, moving)
+                self.storage.queue.wait(unit.name, moving)
         self._give_back(but=1)
         after = self.order[self.order.index(unit) + 1 :][:1]
         for upcoming in after if self.updates_on == "host" else ():
@@ -303,29 +244,29 @@ class FarUpdates:
             del files["gradient"]
             self._ahead[upcoming] = {
                 name: self._begin(upcoming, each) for name, each in files.items()
-                if self.places.tier(each.kind) == "disk"}
+                if self.storage.tier(each.kind) == "disk"}
         return {name: array for name, (array, _) in pending.items()}
 
     def _begin(self, unit: Unit, operand: Operand) -> tuple[Array, Any]:
         """The operand itself or, if it is in another tier, a staging array and the transfer that fills it."""
-        tier, home = self.places.tier(operand.kind), operand.home
+        tier, home = self.storage.tier(operand.kind), operand.home
         if tier == self.updates_on:
             return home, None
-        staged = self.places.rooms[self.updates_on](len(home), home.dtype, kind=operand.kind, owner=unit.name)
+        staged = self.storage.rooms[self.updates_on](len(home), home.dtype, kind=operand.kind, owner=unit.name)
         if not operand.read:
             return staged, None
-        return staged, self.queue.begin(carried(operand.kind, tier, self.updates_on), unit.name, staged, home)
+        return staged, self.storage.queue.begin(carried(operand.kind, tier, self.updates_on), unit.name, staged, home)
 
     def _put_back(self, unit: Unit, operands: Operands, here: Mapping[str, Array]) -> None:
         """Store the written operands: to the device at once, to files during the next unit's update."""
         behind = []
         for name, operand in operands.items():
-            tier = self.places.tier(operand.kind)
+            tier = self.storage.tier(operand.kind)
             if operand.written and tier != self.updates_on:
-                what = carried(operand.kind, self.updates_on, tier)
-                behind.append((unit.name, here[name], self.queue.begin(what, unit.name, operand.home, here[name])))
+                what, near = carried(operand.kind, self.updates_on, tier), here[name]
+                behind.append((unit.name, near, self.storage.queue.begin(what, unit.name, operand.home, near)))
                 if tier == "device":
-                    self.queue.wait(*behind.pop()[::2])
+                    self.storage.queue.wait(*behind.pop()[::2])
         self._behind.append(behind)
         if unit == self.order[-1]:
             self._give_back(but=0)
@@ -334,7 +275,7 @@ class FarUpdates:
         """Free written staging arrays, except those of the last `but` units."""
         while len(self._behind) > but:
             for owner, _, moving in self._behind.popleft():
-                self.queue.wait(owner, moving)
+                self.storage.queue.wait(owner, moving)
 
 
 class LateUpdates(WeightUpdates, Protocol):
@@ -344,7 +285,7 @@ class LateUpdates(WeightUpdates, Protocol):
 
 
 @dataclass(frozen=True)
-class DelayedUpdates:
+class DelayedUpdates(StoredUpdates):
     """An update rule by which the host updates during the next step; the new weights arrive at that step's end.
 
     So a step applies the update of the step before, with that step's learning rate, count and factor. This is the
@@ -352,19 +293,7 @@ class DelayedUpdates:
     """
 
     rule: LateUpdates
-    places: Places
-    queue: CopyQueue
-    state: TrainingState
-    order: Sequence[Unit]
     _pending: dict[Unit, tuple[Array, Any]] = field(default_factory=dict)
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        return self.rule.slots
-
-    @property
-    def precision(self) -> Precision:
-        return self.rule.precision
 
     def begin_step(self, step: int) -> None:
         """Start the host's update of every unit with the gradient of the step before, if there is one."""
@@ -372,10 +301,10 @@ class DelayedUpdates:
             slots, layout = self.state.optimizer[unit], self.state.layouts.of(unit, "optimizer")
             whole = self.state.layouts.of(unit, "parameters")
             weights = whole.part(self.state.weights[unit], layout)
-            staged = self.places.rooms["host"](len(weights), weights.dtype, kind="parameters", owner=unit.name)
+            staged = self.storage.rooms["host"](len(weights), weights.dtype, kind="parameters", owner=unit.name)
             if MASTER not in slots:
-                self.queue.begin(carried("parameters", "device", "host"), unit.name, staged, weights)
-            self._pending[unit] = staged, self.queue.call("update", unit.name, partial(
+                self.storage.queue.begin(carried("parameters", "device", "host"), unit.name, staged, weights)
+            self._pending[unit] = staged, self.storage.queue.call("update", unit.name, partial(
                 self.rule.update, unit, layout.start, staged, slots[DELAYED], slots,
                 step=step - 1, count=self.state.updates, factor=1.0))
 
@@ -386,16 +315,16 @@ class DelayedUpdates:
         """Apply the host's update, and keep the gradient for the next step."""
         if unit in self._pending:
             staged, updated = self._pending.pop(unit)
-            self.queue.wait(unit.name, updated)
-            self.queue.wait(unit.name, self.queue.begin(
+            self.storage.queue.wait(unit.name, updated)
+            self.storage.queue.wait(unit.name, self.storage.queue.begin(
                 carried("parameters", "host", "device"), unit.name, weights, staged))
-        room, near = self.places.rooms["host"], self.places.tier("gradients") == "device"
+        room, near = self.storage.rooms["host"], self.storage.tier("gradients") == "device"
         arrived = room(len(gradient), gradient.dtype, kind="gradients", owner=unit.name) if near else gradient
         if near:
             what = carried("gradients", "device", "host")
-            self.queue.wait(unit.name, self.queue.begin(what, unit.name, arrived, gradient))
+            self.storage.queue.wait(unit.name, self.storage.queue.begin(what, unit.name, arrived, gradient))
         kept = max(min(len(gradient), unit.count - start), 0)
-        self.queue.wait(unit.name, self.queue.call(
+        self.storage.queue.wait(unit.name, self.storage.queue.call(
             "keep", unit.name, partial(self.rule.delay, state[DELAYED][:kept], arrived[:kept], factor)))
 
     def differences(self, *_: Any, **__: Any) -> None:

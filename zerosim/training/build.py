@@ -1,6 +1,7 @@
 """Constructors for a row: the replica of one rank, and the reference, which trains in one process."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -38,23 +39,10 @@ from zerosim.stages.norms import SquareSums
 from zerosim.stages.publishing import PUBLISHING
 from zerosim.stages.replica import Collectives, Gathering, GradientReduction, Initial, Replica
 from zerosim.stages.state import Layouts, TrainingState
-from zerosim.stages.storage import (
-    DelayedUpdates,
-    Far,
-    FarMemory,
-    FarShards,
-    FarUpdates,
-    LateUpdates,
-    Near,
-    NearShards,
-    Places,
-    Shards,
-    Storage,
-)
+from zerosim.stages.storage import DelayedUpdates, FarMemory, FarUpdates, LateUpdates, Shards, Storage
 from zerosim.training.batches import Batches
 from zerosim.training.config import Config
-from zerosim.training.offload import shelf
-from zerosim.training.tiers import Tiers
+from zerosim.training.tiers import far_memory, shelf
 
 
 def initial_weights(config: Config, place: int = 0) -> Initial:
@@ -144,16 +132,13 @@ def storage_of(
     Instruments observe the updates that the step itself computes.
     """
     updates: WeightUpdates = observed(rule, instruments, update="update", differences="update", apply="update")
-    if not config.tiers:
-        return Near(allocate), NearShards(state), updates
-    tiers = tiers or Tiers(config.row.parallel.offload_folder)
-    places, queue = Places(config.tiers, {"device": allocate, **tiers.rooms}), tiers.queue
-    shards = FarShards(state, places, queue) if "parameters" in config.tiers else NearShards(state)
-    trained = [unit for unit in config.model.units if not unit.frozen]
+    tiers = tiers or far_memory(config.row.parallel.offload_folder)
+    storage = Storage(config.tiers, {"device": allocate, **tiers.rooms}, tiers.queue)
+    shards, trained = Shards(storage, state), [unit for unit in config.model.units if not unit.frozen]
     if config.row.parallel.delayed_update:
-        delayed = DelayedUpdates(rule, places, queue, state, trained)
-        return Far(places, queue, delayed.begin_step), shards, delayed
-    return Far(places, queue), shards, FarUpdates(updates, places, queue, state, trained)
+        delayed = DelayedUpdates(rule, storage, state, trained)
+        return replace(storage, begins=delayed.begin_step), shards, delayed
+    return storage, shards, FarUpdates(updates, storage, state, trained) if config.tiers else updates
 
 
 def reduce_scatter(

@@ -27,7 +27,7 @@ from zerosim.optim.optimizers import OPTIMIZERS, Hyperparameters
 from zerosim.optim.scaling import INITIAL_SCALE, Scaling
 from zerosim.optim.update import LearningRate, UpdateRule
 from zerosim.scenario.ignored import ignored
-from zerosim.scenario.row import Row
+from zerosim.scenario.schema import Row
 from zerosim.sharding import Directions, Mesh
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.adding import ADDITIONS, Addition

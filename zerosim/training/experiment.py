@@ -14,12 +14,11 @@ from zerosim.models.units import Task
 from zerosim.numerics.digests import little_endian
 from zerosim.numerics.precisions import Precision
 from zerosim.scenario import Scenario
-from zerosim.scenario.rules import nearest, shown
+from zerosim.scenario.origin import nearest, shown
 from zerosim.scenario.schema import OFFLOAD_FOLDER
 from zerosim.stages import STAGES
 from zerosim.training.config import Config, configured, split_task
-from zerosim.training.offload import OffloadFile
-from zerosim.training.tiers import MappedFile
+from zerosim.training.tiers import MappedFile, OffloadFile
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,12 +43,11 @@ class Experiment:
 def prepare(scenario: Scenario, dataset: Dataset) -> Experiment:
     """The rows of a scenario, with models that fit the data.
 
-    Raises `ScenarioError` for claims that the data cannot support, for sizes of a model that do not fit, for a partly
+    Raises `ScenarioError` for claims that the data cannot support, for a model that does not fit the data, for a partly
     frozen unit, and for a folder in which no file can be made.
     """
-    check_claims(scenario, dataset)
     task = Task(dataset.inputs, dataset.outputs, dataset.loss, tokens=dataset.kind == "tokens")
-    check_model(scenario, task)
+    check_data(scenario, task, None if dataset.x_test is None else dataset.measure)
     names = scenario.names({key: stage.title for key, stage in STAGES.items()})
     claimed = scenario.check.test_loss
     bar = bigram_loss(dataset) if isinstance(claimed, str) else claimed
@@ -82,9 +80,9 @@ def check_folder(scenario: Scenario, rows: Sequence[Config]) -> None:
                     ("parallel", "offload_parameters")) from None
 
 
-def check_claims(scenario: Scenario, dataset: Dataset) -> None:
-    """Refuse claims about a test split that is missing or has another measure."""
-    measure = None if dataset.x_test is None else dataset.measure
+def check_data(scenario: Scenario, task: Task, measure: str | None) -> None:
+    """Refuse claims about a test split that is missing or has another measure, and a model that does not fit the data.
+    """
     if scenario.check.test_accuracy and measure not in ("accuracy", "exact sequences"):
         raise scenario.origin.error(
             "check.test_accuracy needs integer labels and a test split, x_test and y_test, in data.source" +
@@ -96,10 +94,6 @@ def check_claims(scenario: Scenario, dataset: Dataset) -> None:
             "check.test_loss is for a text, whose next token a transformer predicts; leave it out, or set data.source "
             "to \"text\"", ("check", "test_loss"),
         )
-
-
-def check_model(scenario: Scenario, task: Task) -> None:
-    """Refuse a model with sizes that do not fit together, or with fewer tokens than its data."""
     model = scenario.model
     for row in scenario.rows:
         problem = MODELS[model.kind].problem(model, split_task(row, task))

@@ -12,7 +12,8 @@ from zerosim.instruments.memory import HeldAtBeginnings, Ledger, Moves
 from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.instruments.trace import Tracer
 from zerosim.instruments.traffic import Traffic
-from zerosim.training.tiers import Tiers
+from zerosim.stages.storage import FarMemory
+from zerosim.training.tiers import far_memory
 
 BEGINNINGS = ("reduce_scatter", "update")
 """Operations at whose beginning a step should have freed all arrays that it no longer needs."""
@@ -41,10 +42,10 @@ class Observers:
         traced = [self.tracer] if self.tracer else []
         return Observed(comm, self.locator, *injected, self.traffic, self.held, *traced)
 
-    def tiers(self, folder: str) -> Tiers:
+    def tiers(self, folder: str) -> FarMemory:
         """The memory tiers beside the device's, with instruments."""
         traced = [self.tracer] if self.tracer else []
-        return Tiers(
+        return far_memory(
             folder, lambda tier, allocate: ObservedAllocator(allocate, self.far[tier]), [self.moves, *traced])
 
     def beside_the_device(self, counted: Callable[[Ledger], Mapping[Kind, int]]) -> dict[str, dict[str, int]]:

@@ -95,6 +95,8 @@ class Run:
     """The resident memory of the process before the first row."""
     keeping: Keeping | None = None
     """The checkpoints of rows; None without checkpoints."""
+    saves: bool = True
+    """Whether checkpoints are saved, and not only restored."""
     restarts: int = 0
     """The number of restarts of this training."""
     room_bytes: Callable[[Config, int], int] | None = None
@@ -126,7 +128,7 @@ def train_on(comm: Communicator, run: Run, config: Config, ranks: int) -> Measur
     second = None if run.second_channel is None else among(run.second_channel, range(ranks))
     run = replace(
         run, keep_weights=False, traced=range(0), second_channel=second,
-        keeping=run.keeping and RestoringOnly(run.keeping), faulty=False,
+        saves=False, faulty=False,
     )
     return train(among(comm, range(ranks)), run, config.on(ranks), f"{config.name} on {ranks}", None)
 
@@ -232,19 +234,6 @@ def carrier(comm: Communicator, run: Run, faults: Faults) -> Communicator:
     return Checked(faulty) if run.experiment.scenario.check.checksums else faulty
 
 
-@dataclass(frozen=True)
-class RestoringOnly:
-    """Checkpoints that are restored and never saved."""
-
-    keeping: Keeping
-
-    def restore(self, config: Config, replica: Replica) -> list[Array]:
-        return self.keeping.restore(config, replica)
-
-    def save(self, comm: Communicator, config: Config, replica: Replica, losses: Sequence[Array]) -> None:
-        """Save nothing."""
-
-
 def begun(comm: Communicator, run: Run, mine: Replica, config: Config, ledger: Ledger) -> list[Array] | None:
     """Allocate the model states; the losses of earlier steps, or None if some rank lacks memory for them or for a step.
 
@@ -335,7 +324,7 @@ class Steps:
 
     def save(self) -> None:
         """Save the state, if it is due."""
-        if self.run.keeping is not None:
+        if self.run.keeping is not None and self.run.saves:
             started = time.perf_counter()
             self.run.keeping.save(self.comm, self.config, self.replica, self.losses)
             self.seconds["save"] += time.perf_counter() - started

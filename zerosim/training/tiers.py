@@ -17,8 +17,9 @@ import mmap
 import os
 import tempfile
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, BinaryIO, ClassVar
@@ -27,8 +28,11 @@ import numpy as np
 import numpy.typing as npt
 
 from zerosim.allocation import Allocator, Array, Kind, Tier
+from zerosim.autograd.shelf import InMemory, Offloaded, Shelf
 from zerosim.errors import OffloadError
 from zerosim.instruments.observed import callbacks
+from zerosim.stages.storage import FarMemory
+from zerosim.training.config import Config
 
 PIECE_BYTES = 1 << 20
 """Elements to copy before pages are released."""
@@ -179,6 +183,63 @@ def whole_pages(count: int) -> int:
     return -(-count // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
+class OffloadFile(NamelessFile):
+    """A `Store` in a folder, by default that of `TMPDIR`; made at first use, removed when closed.
+
+    A thread reads, so that prefetched arrays arrive during other computation. The file's pages in the system's cache
+    belong to no process.
+
+    Raises `OffloadError` if the file cannot be made, written or read.
+
+    >>> file, x = OffloadFile(), np.arange(3.0)
+    >>> file.write(0, x)
+    >>> back = np.empty(2)
+    >>> file.read(8, back)()
+    >>> file.close()
+    >>> back
+    array([1., 2.])
+    """
+
+    holds = "activations"
+
+    @cached_property
+    def _thread(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1)
+
+    def write(self, start: int, array: Array) -> None:
+        rest = raw(array)
+        try:
+            while rest:
+                written = os.pwrite(self.file.fileno(), rest, start)
+                start, rest = start + written, rest[written:]
+        except OSError as error:
+            raise self.refused(f"write {len(rest):,} bytes", error) from None
+
+    def read(self, start: int, array: Array) -> Callable[[], object]:
+        return self._thread.submit(self._fill, start, raw(array)).result
+
+    def _fill(self, start: int, rest: memoryview) -> None:
+        try:
+            while rest:
+                came = os.preadv(self.file.fileno(), [rest], start)
+                if not came:
+                    raise OSError("it has ended")
+                start, rest = start + came, rest[came:]
+        except OSError as error:
+            raise self.refused(f"read {len(rest):,} bytes", error) from None
+
+    def close(self) -> None:
+        if "_thread" in self.__dict__:
+            self._thread.shutdown()
+        super().close()
+
+
+def raw(array: Array) -> memoryview:
+    """The bytes of a C-contiguous array, without a copy."""
+    assert array.flags.c_contiguous
+    return array.reshape(-1).view(np.uint8).data
+
+
 class CopyThread:
     """A queue that copies arrays on a thread, in order, and reports each copy to instruments.
 
@@ -207,31 +268,29 @@ class CopyThread:
         self._under_way.append(moving)
         return moving
 
-    def _work(self, what: str, owner: str, work: Callable[[], None]) -> None:
+    @contextmanager
+    def _reported(self, what: str, owner: str, moved_bytes: int = 0) -> Iterator[None]:
         for tell in self._moving:
             tell(what, owner)
-        with np.errstate(all="ignore"):
-            work()
+        yield
         for tell in self._moved:
-            tell(what, owner, 0)
+            tell(what, owner, moved_bytes)
+
+    def _work(self, what: str, owner: str, work: Callable[[], None]) -> None:
+        with self._reported(what, owner), np.errstate(all="ignore"):
+            work()
 
     def _copy(self, what: str, owner: str, into: Array, source: Array) -> None:
-        for tell in self._moving:
-            tell(what, owner)
-        for start in range(0, len(source), PIECE_BYTES):
-            piece = slice(start, start + PIECE_BYTES)
-            into[piece] = source[piece]
-            self._file.give_back(source[piece])
-            self._file.give_back(into[piece])
-        for tell in self._moved:
-            tell(what, owner, source.nbytes)
+        with self._reported(what, owner, source.nbytes):
+            for start in range(0, len(source), PIECE_BYTES):
+                piece = slice(start, start + PIECE_BYTES)
+                into[piece] = source[piece]
+                self._file.give_back(source[piece])
+                self._file.give_back(into[piece])
 
     def wait(self, owner: str, moving: "Future[None]") -> None:
-        for tell in self._moving:
-            tell("wait", owner)
-        moving.result()
-        for tell in self._moved:
-            tell("wait", owner, 0)
+        with self._reported("wait", owner):
+            moving.result()
 
     def settle(self) -> None:
         while self._under_way:
@@ -244,17 +303,17 @@ class CopyThread:
         self._file.close()
 
 
-class Tiers:
-    """The memory tiers of a rank beside the device's, and the queue between them and the device.
+def far_memory(
+    folder: str = "", observed: Callable[[Tier, Allocator], Allocator] = lambda tier, allocate: allocate,
+    instruments: Sequence[object] = (),
+) -> FarMemory:
+    """The memory tiers of a rank beside the device's; `observed` wraps the allocator of each, for accounting."""
+    file = MappedFile(folder)
+    rooms: dict[Tier, Allocator] = {"host": observed("host", on_host), "disk": observed("disk", file.allocate)}
+    return FarMemory(rooms, CopyThread(file, instruments))
 
-    `observed` wraps the allocator of each tier, for accounting.
-    """
 
-    def __init__(
-        self, folder: str = "", observed: Callable[[Tier, Allocator], Allocator] = lambda tier, allocate: allocate,
-        instruments: Sequence[object] = (),
-    ) -> None:
-        file = MappedFile(folder)
-        self.rooms: dict[Tier, Allocator] = {
-            "host": observed("host", on_host), "disk": observed("disk", file.allocate)}
-        self.queue = CopyThread(file, instruments)
+def shelf(config: Config, allocate: Allocator) -> Shelf:
+    """The place where the row's tape keeps the inputs of recomputed units."""
+    parallel = config.row.parallel
+    return Offloaded(OffloadFile(parallel.offload_folder), allocate) if parallel.offload_activations else InMemory()

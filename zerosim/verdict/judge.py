@@ -5,13 +5,13 @@ from dataclasses import replace
 
 from zerosim.allocation import MODEL_STATES, Kind, Tier
 from zerosim.figures.addresses import fragmentation
-from zerosim.figures.resting import far_resting, needed_as_began, resting_bytes, unit_bytes
+from zerosim.figures.resting import Resting, far_resting, needed_as_began, resting_bytes, unit_bytes
 from zerosim.figures.shapes import ExpectedMemory, expected
-from zerosim.figures.traffic import due, message_copies, most_messages, volume
+from zerosim.figures.traffic import message_copies, most_messages, traffic_due, volume
 from zerosim.instruments.memory import MEMORY_KINDS
 from zerosim.stages import STAGES
 from zerosim.training.config import Config
-from zerosim.training.measurement import Measurement, MemoryCounts, MemoryFigures, TrafficCounts
+from zerosim.training.measurement import Measurement, MemoryCounts, MemoryFigures
 from zerosim.verdict.diagnosis import Divergence, orders_of_addition
 from zerosim.verdict.outcome import DoesNotFit, RankMemory, RankTraffic, RowOutcome, TrainedRow
 
@@ -19,7 +19,11 @@ from zerosim.verdict.outcome import DoesNotFit, RankMemory, RankTraffic, RowOutc
 def judged(measured: Measurement, divergence: Divergence | None) -> TrainedRow:
     """The outcome of a trained row; `divergence` is the place of its first evidence."""
     config = measured.config
-    memory = expected(config, measured.updates_here)
+    updates = measured.updates_here
+    memory = expected(config, updates)
+    traffic = [RankTraffic(counts, traffic_due(config, counts.rank, updates, measured.hosts))
+               for counts in measured.traffic]
+    sent, messages = volume(config), most_messages(config)
     copies = message_copies(config) if any(figures.copies_messages for figures in measured.memory) else 0
     return TrainedRow(
         measured=measured,
@@ -28,11 +32,10 @@ def judged(measured: Measurement, divergence: Divergence | None) -> TrainedRow:
         first_divergence=divergence,
         order=None if divergence is None else orders_of_addition(config, divergence.chunk),
         formula_operations=dict(memory.operations),
-        traffic=[RankTraffic(counts, traffic_due(config, counts.rank, measured.updates_here, measured.hosts))
-                 for counts in measured.traffic],
+        traffic=traffic,
         memory=[judged_memory(config, figures, memory, copies) for figures in measured.memory],
-        volume=volume(config),
-        most_messages=most_messages(config),
+        volume=sent,
+        most_messages=messages,
         fragmentation=fragmentation(measured.lifetimes) if measured.lifetimes else None,
     )
 
@@ -50,50 +53,28 @@ def would_fit(config: Config, allowed_bytes: int) -> bool:
     return sum(peak.get(kind, 0) for kind in MODEL_STATES) <= allowed_bytes
 
 
-def traffic_due(config: Config, rank: int, updates: int, hosts: Sequence[int]) -> TrafficCounts:
-    """The messages that one rank must send and receive by formula."""
-    formula = due(config, rank, updates, hosts)
-    sent, between = (sum(getattr(each, name) for each in formula.values()) for name in ("sent_bytes", "between_bytes"))
-    return TrafficCounts(
-        rank=rank,
-        sent_bytes=sent,
-        received_bytes=sum(each.received_bytes for each in formula.values()),
-        messages=sum(each.messages for each in formula.values()),
-        by_collective={
-            name: {"calls": each.calls, "sent_bytes": each.sent_bytes, "messages": each.messages}
-            for name, each in formula.items()
-        },
-        largest_message_bytes=max((each.largest for each in formula.values()), default=0),
-        inside_bytes=sent - between,
-        between_bytes=between,
-    )
-
-
 def judged_memory(config: Config, figures: MemoryFigures, due: ExpectedMemory, copies: int) -> RankMemory:
     """One rank's figures with those due; a world's copies of messages may have `copies` bytes."""
+    resting, far, as_began = resting_bytes(config), far_resting(config), needed_as_began(config)
     bounds = {kind: due.peak_bytes.get(kind, 0) for kind in MEMORY_KINDS}
     most = bounds | {"buffers": bounds["buffers"] + (due.beside_bytes + copies if figures.copies_messages else 0)}
+    timed = {*due.bounded, *(["buffers"] if figures.copies_messages else [])}
     return RankMemory(
         figures=figures,
-        due=memory_due(config, figures.rank, due, {str(kind): held for kind, held in most.items()}),
-        padding_bytes=resting_bytes(config).padding,
-        least_bytes={str(kind): least for kind, least in bounds.items() if reached(config, figures, kind)},
-        overweight=[*overweight(config, figures), *left_over(figures, copies), *unsteady(config, figures, copies)],
-        lingering=lingering(config, figures),
-    )
-
-
-def memory_due(config: Config, rank: int, due: ExpectedMemory, peak_bytes: dict[str, int]) -> MemoryCounts:
-    """The bytes that one rank must keep, and may hold at the peak."""
-    resting = resting_bytes(config)
-    return MemoryCounts(
-        rank=rank,
-        resting_bytes={kind: getattr(resting, kind) for kind in MODEL_STATES},
-        peak_bytes=peak_bytes,
-        offloaded_bytes=due.offloaded_bytes,
-        far_resting_bytes=without_zeros(far_resting(config)),
-        far_peak_bytes=without_zeros(due.far_peak_bytes),
-        moved_bytes=dict(due.moved_bytes),
+        due=MemoryCounts(
+            rank=figures.rank,
+            resting_bytes={kind: getattr(resting, kind) for kind in MODEL_STATES},
+            peak_bytes={str(kind): held for kind, held in most.items()},
+            offloaded_bytes=due.offloaded_bytes,
+            far_resting_bytes=without_zeros(far),
+            far_peak_bytes=without_zeros(due.far_peak_bytes),
+            moved_bytes=dict(due.moved_bytes),
+        ),
+        padding_bytes=resting.padding,
+        least_bytes={str(kind): least for kind, least in bounds.items() if config.steps_here > 0 and kind not in timed},
+        overweight=[*overweight(config, figures), *left_over(figures, copies),
+                    *unsteady(config, figures, resting, copies)],
+        lingering=lingering(figures, as_began),
     )
 
 
@@ -101,22 +82,8 @@ def without_zeros(tiers: Mapping[Tier, Mapping[Kind, int]]) -> dict[str, dict[st
     return {str(tier): {str(kind): held for kind, held in kinds.items() if held} for tier, kinds in tiers.items()}
 
 
-def reached(config: Config, figures: MemoryFigures, kind: Kind) -> bool:
-    """Whether the bound is exact for this kind: not where it is only an upper bound, or depends on timing."""
-    copies = kind == "buffers" and figures.copies_messages
-    beside = kind == "gradients" and not gradients_are_exact(config)
-    return config.steps_here > 0 and not copies and not beside
-
-
-def gradients_are_exact(config: Config) -> bool:
-    """Whether the peak of gradients is known exactly: not if a reduction during the step makes copies."""
-    in_place = config.addition.collective is not None and config.wire == config.summed
-    return in_place or not config.row.parallel.overlap
-
-
-def unsteady(config: Config, figures: MemoryFigures, copies: int) -> list[str]:
+def unsteady(config: Config, figures: MemoryFigures, resting: Resting, copies: int) -> list[str]:
     """The kinds with more or fewer bytes alive after some step than after the last."""
-    resting = resting_bytes(config)
     due: dict[str, tuple[int, int]] = {kind: (getattr(resting, kind),) * 2 for kind in MODEL_STATES}
     due |= {"activations": (0, 0), "buffers": (0, copies if figures.copies_messages else 0)}
     return [
@@ -126,12 +93,12 @@ def unsteady(config: Config, figures: MemoryFigures, copies: int) -> list[str]:
     ]
 
 
-def lingering(config: Config, figures: MemoryFigures) -> list[str]:
+def lingering(figures: MemoryFigures, as_began: Mapping[str, Mapping[Kind, int]]) -> list[str]:
     """The memory that a step should have freed before it reduced a gradient, or updated weights, in words."""
     return [
         f"{held:,} B of {kind} as {words} begins; expected {due:,}"
         for name, words in (("reduce_scatter", "a reduce-scatter"), ("update", "an update"))
-        for kind, due in needed_as_began(config).get(name, {}).items()
+        for kind, due in as_began.get(name, {}).items()
         if (held := figures.held_as_began.get(name, {}).get(kind, 0)) > due
     ]
 

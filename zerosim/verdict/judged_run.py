@@ -13,13 +13,12 @@ from zerosim.training.measurement import Measurement
 from zerosim.training.program import Keeping, Progress, Run, measure
 from zerosim.verdict.diagnosis import Divergence, first_divergence
 from zerosim.verdict.judge import compared_with_each_other, judged, what_it_needs
-from zerosim.verdict.outcome import OtherRanks, Outcome, RowOutcome
+from zerosim.verdict.outcome import Outcome, RowOutcome
 from zerosim.verdict.row_difference import row_differences
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.world import World
 
 NOTHING = range(0)
-
 
 
 def run_locally(
@@ -93,6 +92,5 @@ def row_outcome(measured: Measurement, divergence: Divergence | None) -> RowOutc
     """The outcome of a row, on all numbers of ranks on which it was trained."""
     if not measured.fits:
         return RowOutcome(measured.config, None, what_it_needs(measured.config))
-    elsewhere = [OtherRanks(ranks, judged(each, None)) for ranks, each in measured.on_other_ranks.items() if each.fits]
-    short = tuple(ranks for ranks, each in measured.on_other_ranks.items() if not each.fits)
-    return RowOutcome(measured.config, judged(measured, divergence), None, tuple(elsewhere), short)
+    elsewhere = {ranks: judged(each, None) if each.fits else None for ranks, each in measured.on_other_ranks.items()}
+    return RowOutcome(measured.config, judged(measured, divergence), on_other_ranks=elsewhere)

@@ -3,10 +3,10 @@
 Outcomes know no terminal and no picture. Reports read outcomes; the page reads only the JSON document.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from zerosim.figures.addresses import LAID_OUT, Fragmentation
 from zerosim.models.units import Model
@@ -186,31 +186,14 @@ class TrainedRow:
 
 
 @dataclass(frozen=True)
-class OtherRanks:
-    """The outcome of a row on another number of ranks."""
-
-    ranks: int
-    outcome: TrainedRow
-
-    @property
-    def name(self) -> str:
-        return self.outcome.name
-
-    @property
-    def weights_sha256(self) -> str:
-        return self.outcome.measured.weights_sha256
-
-
-@dataclass(frozen=True)
 class RowOutcome:
     """The outcome of a row: its results, or that it did not fit."""
 
     config: Config
     trained: TrainedRow | None
     did_not_fit: DoesNotFit | None = None
-    on_other_ranks: tuple[OtherRanks, ...] = ()
-    does_not_fit_on: tuple[int, ...] = ()
-    """The other numbers of ranks on which the model states did not fit."""
+    on_other_ranks: Mapping[int, TrainedRow | None] = field(default_factory=dict)
+    """The results on other numbers of ranks; None where the model states did not fit."""
 
     @property
     def failures(self) -> list[str]:
@@ -223,7 +206,6 @@ class RowOutcome:
             *(["fits after all"] if claims.does_not_fit else []),
             *broken_claims(self.trained),
             *other_bits(self.trained, self.on_other_ranks),
-            *(f"does not fit on {counted(ranks)}" for ranks in self.does_not_fit_on),
         ]
 
 
@@ -256,9 +238,9 @@ class Outcome:
         return [(row.config, row.did_not_fit) for row in self.rows if row.did_not_fit is not None]
 
     @property
-    def on_other_ranks(self) -> list[OtherRanks]:
-        """The outcomes of rows on other numbers of ranks."""
-        return [other for row in self.rows for other in row.on_other_ranks]
+    def on_other_ranks(self) -> list[tuple[int, TrainedRow]]:
+        """The results of rows on other numbers of ranks, each with that number."""
+        return [(ranks, found) for row in self.rows for ranks, found in row.on_other_ranks.items() if found is not None]
 
     @property
     def failures(self) -> list[tuple[str, str]]:
@@ -279,62 +261,57 @@ class Outcome:
         return not self.failures
 
 
-def failed_checks(stage: TrainedRow) -> list[str]:
-    """The failed checks of a row that hold for every scenario, in words."""
-    stepped = stage.config.steps_here > 0
-    never_skips = not stage.config.scaling().dynamic
-    checks: list[tuple[Any, str]] = [
-        (stage.equal is False, differing(stage)),
-        (never_skips and stage.measured.updates != stage.config.steps,
-         f"counts {stage.measured.updates} updates in {stage.config.steps} steps, but no update may be skipped"),
-        (stage.measured.disagreement, stage.measured.disagreement or ""),
-        (not all(rank.holds for rank in stage.traffic), miscounted(stage)),
-        (any(each != stage.formula_operations for each in stage.measured.operations), miscalculated(stage)),
-        (stepped and not all(rank.rests for rank in stage.memory), f"bytes kept are not the formula's{who(stage)}"),
-        (stepped and not all(rank.peaks for rank in stage.memory), mismeasured(stage)),
-        (stage.measured.missed_faults, f"a fault was not injected: {'; '.join(stage.measured.missed_faults)}"),
-    ]
-    return [what for failed, what in checks if failed]
+def failed_checks(stage: TrainedRow) -> Iterator[str]:
+    """The failed checks of a row that hold for every scenario, in words; of each the first rank."""
+    if stage.equal is False:
+        yield "bits differ" + ("" if stage.compared_with == "one process" else f" from {stage.compared_with}")
+    if stage.measured.updates != stage.config.steps and not stage.config.scaling().dynamic:
+        yield (f"counts {stage.measured.updates} updates in {stage.config.steps} steps, but no update may be skipped")
+    if stage.measured.disagreement:
+        yield stage.measured.disagreement
+    yield from first(rank.fault for rank in stage.traffic)
+    yield from first(miscalculated(stage))
+    if stage.config.steps_here > 0:
+        if not all(rank.rests for rank in stage.memory):
+            yield f"bytes kept are not the formula's{who(stage)}"
+        yield from first(rank.mismeasured for rank in stage.memory)
+    if stage.measured.missed_faults:
+        yield f"a fault was not injected: {'; '.join(stage.measured.missed_faults)}"
 
 
-def broken_claims(stage: TrainedRow) -> list[str]:
+def first(found: Iterable[str | None]) -> list[str]:
+    """The first of these words, if there are any."""
+    return [words for words in found if words][:1]
+
+
+def broken_claims(stage: TrainedRow) -> Iterator[str]:
     """The claims of a scenario about this row that do not hold, in words."""
-    claims = stage.config.row.claims
-    found = []
-    if claims.test_accuracy and stage.measured.test is not None and stage.measured.test < claims.test_accuracy:
-        found.append(f"test accuracy is {percent(stage.measured.test)}, below {percent(claims.test_accuracy)}")
-    if claims.test_loss and stage.measured.test is not None and not stage.measured.test < claims.test_loss:
-        found.append(f"test loss is {stage.measured.test:.6g}, not below {claims.test_loss:.6g}")
+    claims, test = stage.config.row.claims, stage.measured.test
+    if claims.test_accuracy and test is not None and test < claims.test_accuracy:
+        yield f"test accuracy is {percent(test)}, below {percent(claims.test_accuracy)}"
+    if claims.test_loss and test is not None and not test < claims.test_loss:
+        yield f"test loss is {test:.6g}, not below {claims.test_loss:.6g}"
     if claims.volume is not None and round(stage.volume, 6) != round(claims.volume, 6):
-        found.append(f"sends {stage.volume:.4g} P (N−1)/N, not {claims.volume:.4g}")
-    sent = stage.messages_in_a_step
-    if claims.messages is not None and sent != claims.messages:
-        found.append(f"sends {float(sent):g} messages a step, not {claims.messages}")
-    finished_before = stage.config.done > 0 and not stage.config.steps_here
-    return found if finished_before else [*found, *broken_claims_of_steps(stage)]
-
-
-def broken_claims_of_steps(stage: TrainedRow) -> list[str]:
-    """The claims of a scenario about measurements within steps that do not hold; there must be a step."""
-    claims = stage.config.row.claims
-    found = []
-    beyond = stage.fragmentation.beyond_peak_bytes if stage.fragmentation else {}
-    for claimed, name in ((claims.beyond_peak, "first_fit"), (claims.beyond_peak_laid_out, "first_fit" + LAID_OUT)):
-        if claimed is not None and beyond.get(name) != claimed:
-            found.append(f"needs {beyond.get(name, 0):,} bytes beyond the peak by {name}, not {claimed:,}")
-    most = max((rank.figures.peak_bytes["activations"] for rank in stage.memory), default=0)
-    if claims.activations is not None and most != claims.activations:
-        found.append(f"holds {most:,} bytes of activations at the peak, not {claims.activations:,}")
-    away = Fraction(sum(rank.counts.between_bytes for rank in stage.traffic), max(stage.config.steps_here, 1))
-    if claims.between_bytes is not None and away != claims.between_bytes:
-        found.append(f"sends {float(away):,.10g} bytes between hosts in a step, not {claims.between_bytes:,}")
-    kept = max((sum(rank.figures.resting_bytes.values()) for rank in stage.memory), default=0)
-    if claims.kept_bytes is not None and kept != claims.kept_bytes:
-        found.append(f"keeps {kept:,} bytes between steps, not {claims.kept_bytes:,}")
-    largest = max((rank.counts.largest_message_bytes for rank in stage.traffic), default=0)
-    if claims.largest_message is not None and largest != claims.largest_message:
-        found.append(f"sends {largest:,} bytes in its largest message, not {claims.largest_message:,}")
-    return found
+        yield f"sends {stage.volume:.4g} P (N−1)/N, not {claims.volume:.4g}"
+    steps, beyond = stage.config.steps_here, stage.fragmentation.beyond_peak_bytes if stage.fragmentation else {}
+    finished_before = stage.config.done > 0 and not steps
+    of_steps: list[tuple[int | None, Fraction | int | None, str]] = [] if finished_before else [
+        (claims.beyond_peak, beyond.get("first_fit"), "needs {:,} bytes beyond the peak by first_fit, not {:,}"),
+        (claims.beyond_peak_laid_out, beyond.get("first_fit" + LAID_OUT),
+         f"needs {{:,}} bytes beyond the peak by first_fit{LAID_OUT}, not {{:,}}"),
+        (claims.activations, max((rank.figures.peak_bytes["activations"] for rank in stage.memory), default=0),
+         "holds {:,} bytes of activations at the peak, not {:,}"),
+        (claims.between_bytes, Fraction(sum(rank.counts.between_bytes for rank in stage.traffic), max(steps, 1)),
+         "sends {:,.10g} bytes between hosts in a step, not {:,}"),
+        (claims.kept_bytes, max((sum(rank.figures.resting_bytes.values()) for rank in stage.memory), default=0),
+         "keeps {:,} bytes between steps, not {:,}"),
+        (claims.largest_message, max((rank.counts.largest_message_bytes for rank in stage.traffic), default=0),
+         "sends {:,} bytes in its largest message, not {:,}"),
+    ]
+    for claimed, found, words in (
+            (claims.messages, stage.messages_in_a_step, "sends {:g} messages a step, not {}"), *of_steps):
+        if claimed is not None and found != claimed:
+            yield words.format(float(found) if isinstance(found, Fraction) else found or 0, claimed)
 
 
 def percent(share: float) -> str:
@@ -346,11 +323,16 @@ def percent(share: float) -> str:
     return f"{100 * share:.6g}%"
 
 
-def other_bits(stage: TrainedRow, others: Sequence[OtherRanks]) -> list[str]:
+def other_bits(stage: TrainedRow, others: Mapping[int, TrainedRow | None]) -> Iterator[str]:
     """The faults of the row on other numbers of ranks, in words."""
-    differing = [str(other.ranks) for other in others if other.weights_sha256 != stage.measured.weights_sha256]
-    found = [f"other bits on {', '.join(differing)} rank{'s' * (differing != ['1'])}"] if differing else []
-    return found + [f"on {counted(other.ranks)}: {what}" for other in others for what in failed_checks(other.outcome)]
+    trained = {ranks: found for ranks, found in others.items() if found is not None}
+    differing = [str(ranks) for ranks, found in trained.items()
+                 if found.measured.weights_sha256 != stage.measured.weights_sha256]
+    if differing:
+        yield f"other bits on {', '.join(differing)} rank{'s' * (differing != ['1'])}"
+    for ranks, found in trained.items():
+        yield from (f"on {counted(ranks)}: {what}" for what in failed_checks(found))
+    yield from (f"does not fit on {counted(ranks)}" for ranks, found in others.items() if found is None)
 
 
 def who(stage: TrainedRow) -> str:
@@ -359,25 +341,11 @@ def who(stage: TrainedRow) -> str:
     return f": rank {rank.figures.rank} keeps {', '.join(rank.overweight)}" if rank else ""
 
 
-def miscounted(stage: TrainedRow) -> str:
-    """The wrong count of the first rank that sent or received otherwise than expected."""
-    return next((rank.fault for rank in stage.traffic if rank.fault), "")
-
-
-def miscalculated(stage: TrainedRow) -> str:
-    """The first rank whose matrix products differ from the model's operations, in words."""
+def miscalculated(stage: TrainedRow) -> Iterator[str]:
+    """The ranks whose matrix products differ from the model's operations, in words."""
     due = stage.formula_operations
-    rank, found = next((pair for pair in enumerate(stage.measured.operations) if pair[1] != due), (0, due))
-    what = next((each for each in due if found.get(each, 0) != due[each]), "forward")
-    return (f"floating-point operations of {what} are not the model's: {found.get(what, 0):,} of rank {rank}; "
-            f"expected {due[what]:,}")
-
-
-def differing(stage: TrainedRow) -> str:
-    """The words for bits that differ from the compared row's."""
-    return "bits differ" if stage.compared_with == "one process" else f"bits differ from {stage.compared_with}"
-
-
-def mismeasured(stage: TrainedRow) -> str:
-    """The wrong peak of the first rank that had too much or too little memory."""
-    return next((rank.mismeasured for rank in stage.memory if rank.mismeasured), "")
+    for rank, found in enumerate(stage.measured.operations):
+        if found != due:
+            what = next((each for each in due if found.get(each, 0) != due[each]), "forward")
+            yield (f"floating-point operations of {what} are not the model's: {found.get(what, 0):,} of rank {rank}; "
+                   f"expected {due[what]:,}")
