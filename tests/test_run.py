@@ -5,11 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from tests.small import examples
 from tests.training import claiming, labelled, run, scenario
 from zerosim.data import Dataset, load_dataset
 from zerosim.errors import ScenarioError
@@ -36,28 +33,6 @@ def agree(outcome):
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw"])
 def test_every_rank_count_and_optimizer(ranks, optimizer):
     agree(run(ranks=ranks, optimizer=optimizer, micro_batches=2 * ranks, steps=3))
-
-
-@settings(max_examples=examples(40), deadline=None)
-@given(
-    ranks=st.integers(1, 8),
-    per_rank=st.integers(1, 3),
-    micro_batch=st.integers(1, 5),
-    hidden=st.lists(st.integers(1, 9), max_size=3),
-    activation=st.sampled_from(["relu", "tanh", "gelu"]),
-    optimizer=st.sampled_from(["sgd", "momentum", "adam", "adamw"]),
-    seed=st.integers(0, 2**63 - 1),
-    features=st.integers(1, 7),
-    classes=st.integers(1, 4),
-)
-def test_any_scenario_is_equal_to_one_process(
-    ranks, per_rank, micro_batch, hidden, activation, optimizer, seed, features, classes
-):
-    agree(run(
-        labelled(features=features, classes=classes), ranks=ranks, micro_batches=ranks * per_rank,
-        micro_batch=micro_batch, hidden=tuple(hidden), activation=activation, optimizer=optimizer,
-        seed=seed, steps=2,
-    ))
 
 
 def test_regression():

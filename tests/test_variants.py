@@ -1,4 +1,4 @@
-"""Precision, accumulation, clipping, schedules and every variant of a stage: alone, and in any combination."""
+"""Precision, accumulation, clipping, schedules and variants of a stage, one by one; the hunt draws any combination."""
 
 import json
 import math
@@ -6,11 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.mpi.launch import mpirun
-from tests.small import examples
 from tests.training import SMALL, batches_of, labelled, sabotaged, scenario
 from zerosim.allocation import allocate
 from zerosim.data import load_dataset
@@ -52,59 +49,6 @@ def replicas(name, dataset, **changes):
 
     with alike_everywhere():
         return spawn(program, batches.config.ranks)
-
-
-# The whole cross.
-
-
-@st.composite
-def scenarios(draw):
-    """Any scenario of all four stages; the plainest is the smallest."""
-
-    def one_of(*choices):
-        return draw(st.sampled_from(choices))
-
-    accumulation = one_of("boundary", "micro_batch")
-    order = one_of("ring", "rank") if accumulation == "micro_batch" else one_of("ring", "rank", "tree", "exact")
-    ranks = one_of(1, 2, 4, 8) if order == "tree" else draw(st.integers(1, 8))
-    parts = one_of(1, 2) if order == "tree" else draw(st.integers(1, 3))
-    hidden = draw(st.lists(st.integers(1, 7), max_size=3).map(tuple))
-    groups = [[0]]
-    for layer in range(1, len(hidden) + 1):
-        if draw(st.booleans()):
-            groups[-1].append(layer)
-        else:
-            groups.append([layer])
-    frozen = [unit for unit in groups if one_of(False, False, True)] if len(groups) > 1 else []
-    prefetch, overlap = draw(st.booleans()), draw(st.booleans())
-    precision = one_of("fp32", "fp32", "fp16", "bf16")
-    ways = [("weights", "none")]
-    if precision == "fp32":
-        ways += [("bf16", "none"), ("fp16", "none"), ("weights", "bf16"), ("weights", "fp16")]
-    param_dtype, autocast = one_of(*ways)
-    base = scenario(
-        ranks=ranks, hidden=hidden, micro_batches=ranks * parts, micro_batch=draw(st.integers(1, 3)), steps=3,
-        activation=one_of("relu", "tanh", "gelu"), optimizer=one_of("sgd", "momentum", "adam", "adamw"),
-        learning_rate=one_of(0.01, 0.3), order=order, seed=draw(st.integers(0, 9)),
-    )
-    return scenario(
-        base, accumulation=accumulation, units=tuple(map(tuple, groups)), prefetch=prefetch, overlap=overlap,
-        frozen=tuple(layer for unit in frozen for layer in unit) if len(frozen) < len(groups) else (),
-        precision=precision, param_dtype=param_dtype, autocast=autocast,
-        loss_scale=one_of("dynamic", 1.0, 1024.0),
-        accumulate_dtype=one_of("weights", "fp32"), reduce_dtype=one_of("weights", "fp32", "bf16", "fp16"),
-        output_dtype=one_of("weights", "fp32", "bf16", "fp16"),
-        gradients=one_of("reduce_scatter", "all_reduce"), publish=one_of("weights", "updates", "broadcasts"),
-        reshard_after_forward=prefetch or draw(st.booleans()), clip_norm=one_of(0.0, 0.1, 1.0),
-        schedule=one_of("constant", "cosine"), warmup_steps=one_of(0, 2),
-        weight_decay=one_of(0.0, 0.1), decay_biases=draw(st.booleans()),
-    )
-
-
-@settings(max_examples=examples(60), deadline=None)
-@given(scenarios())
-def test_any_combination_is_equal_to_one_process_and_within_the_formulas(drawn):
-    assert run(drawn).failures == []
 
 
 # Loss scaling.
