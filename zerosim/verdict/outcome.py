@@ -269,17 +269,17 @@ def failed_checks(stage: TrainedRow) -> Iterator[str]:
         yield (f"counts {stage.measured.updates} updates in {stage.config.steps} steps, but no update may be skipped")
     if stage.measured.disagreement:
         yield stage.measured.disagreement
-    yield from first(rank.fault for rank in stage.traffic)
-    yield from first(miscalculated(stage))
+    yield from first_fault(rank.fault for rank in stage.traffic)
+    yield from first_fault(miscalculated(stage))
     if stage.config.steps_here > 0:
         if not all(rank.rests for rank in stage.memory):
             yield f"bytes kept are not the formula's{who(stage)}"
-        yield from first(rank.mismeasured for rank in stage.memory)
+        yield from first_fault(rank.mismeasured for rank in stage.memory)
     if stage.measured.missed_faults:
         yield f"a fault was not injected: {'; '.join(stage.measured.missed_faults)}"
 
 
-def first(found: Iterable[str | None]) -> list[str]:
+def first_fault(found: Iterable[str | None]) -> list[str]:
     """The first of these words, if there are any."""
     return [words for words in found if words][:1]
 
