@@ -372,9 +372,9 @@ def test_every_fingerprint_is_of_everything(monkeypatch, steps):
     seen = []
     honest = comparison.Checker.__init__
 
-    def checker(self, replica, history, *rest):
+    def checker(self, replica, rank, history, *rest):
         seen.append(history)
-        honest(self, replica, history, *rest)
+        honest(self, replica, rank, history, *rest)
 
     monkeypatch.setattr(comparison.Checker, "__init__", checker)
     base = scenario(steps=steps, stages=("ddp",), optimizer="momentum")
@@ -409,7 +409,7 @@ def test_the_optimizer_state_is_compared_even_without_steps(monkeypatch, steps):
 def test_the_second_channel_reaches_what_is_prefetched_on_all_numbers_of_ranks(monkeypatch):
     seen = []
 
-    def replica(config, comm, allocate, second, tiers):
+    def replica(config, comm, allocate, second, **about):
         seen.append(second)
         return build.replica(config, comm, allocate, None)
 
