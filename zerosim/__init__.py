@@ -99,6 +99,6 @@ def __getattr__(name: str) -> _Any:
     """A section of a scenario, or `Scenario`, imported on first access."""
     if name not in __all__:
         raise AttributeError(f"module 'zerosim' has no attribute {name!r}")
-    from zerosim.scenario import schema  # noqa: PLC0415
+    from zerosim.scenario import schema, sections  # noqa: PLC0415
 
-    return getattr(schema, SECTIONS.get(name, name))
+    return schema.Scenario if name == "Scenario" else getattr(sections, SECTIONS.get(name, name))
