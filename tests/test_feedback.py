@@ -240,7 +240,7 @@ def test_gradients_of_a_training_have_arrived_but_for_what_is_in_residuals(order
         built = scenario(FED, steps=30, order=order, quantized_block=256, error_feedback=feedback)
         config, = prepare(built, labelled()).rows
         total = 0.0
-        for _, snapshot in alone(Batches(config, labelled())):
+        for _, (snapshot,) in alone(Batches(config, labelled())):
             for each in snapshot.gradients.values():
                 total = total + np.pad((each.narrow - each.unquantised).astype(np.float64), (0, 35))[:35]
         return total, sum(np.pad(np.sum(mine, axis=0), (0, 35))[:35] for mine in snapshot.residuals.values())
@@ -297,7 +297,7 @@ def test_a_skipped_step_of_a_training_only_rescales_residuals():
     config, data = outcome.trained[0].config, labelled()
     updates, before, skipped = 0, [], 0
     with np.errstate(all="ignore"):
-        for _, snapshot in alone(Batches(config, replace(data, x=data.x * np.float32(loud)))):
+        for _, (snapshot,) in alone(Batches(config, replace(data, x=data.x * np.float32(loud)))):
             now = [np.concatenate(mine) for mine in snapshot.residuals.values()]
             assert all(np.isfinite(each).all() for each in now)
             if snapshot.step and snapshot.updates == updates:

@@ -24,7 +24,7 @@ from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster, Device, Link
 from zerosim.plan.costs import Costs
 from zerosim.plan.network import Lockstep
-from zerosim.sharding import Layout, Mesh, full, shard, split
+from zerosim.sharding import Directions, Layout, Mesh, full, shard, split
 from zerosim.stages.state import ACCUMULATED, GRADIENT, Layouts, TrainingState
 from zerosim.training import build, collect, comparison
 from zerosim.training.batches import Batches
@@ -59,7 +59,7 @@ def checker(held, *, sums_everywhere=True, losses=()):
                for step, loss in enumerate([0.0, *losses])]
     mesh = held.layouts.mesh
     replica = SimpleNamespace(state=held, units=[UNIT], mesh=mesh, comm=SimpleNamespace(rank=mesh.rank))
-    return Checker(replica, history, sums_everywhere)
+    return Checker(replica, mesh.rank, history, sums_everywhere)
 
 
 def test_where_all_ranks_have_all_sums_every_chunk_is_compared():
@@ -119,11 +119,14 @@ def test_the_earliest_evidence_of_all_ranks_comes_first():
 def test_a_digest_of_it_all_does_not_depend_on_how_layers_are_grouped():
     found = set()
     for groups in ([[0], [1], [2]], [[0, 1], [2]], [[0, 2], [1]]):
-        units = mlp(3, [4, 5], 2, "relu", "cross_entropy", groups=groups).units
+        model = mlp(3, [4, 5], 2, "relu", "cross_entropy", groups=groups)
+        units = model.units
         layers = {n: np.arange(stop - start) + 100.0 * n for unit in units for n in unit.numbers
                   for start, stop in [unit.bounds(n)]}
         flats = {unit: np.concatenate([layers[n] for n in unit.numbers]) for unit in units}
-        found.add(comparison.whole_sha256(units, flats, {unit: {"momentum": -flat} for unit, flat in flats.items()}))
+        config = SimpleNamespace(in_one_piece=model, model=model, directions=Directions())
+        state = SimpleNamespace(weights=flats, optimizer={unit: {"momentum": -flat} for unit, flat in flats.items()})
+        found.add(comparison.whole_sha256(config, [state]))
     assert len(found) == 1
 
 
@@ -133,7 +136,7 @@ def test_ranks_that_hold_the_same_chunk_otherwise_disagree():
         if comm.rank == differing:
             held.weights[UNIT] = np.arange(8.0)[::-1].copy()
         mine = SimpleNamespace(state=held, units=[UNIT], mesh=held.layouts.mesh, comm=comm)
-        return holdings(comm, mine, sums_everywhere=True)
+        return holdings(comm, 0, mine, sums_everywhere=True)
 
     agreed, _ = spawn(lambda comm: program(comm, None), 2)
     assert agreed.disagreement is None

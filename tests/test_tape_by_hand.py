@@ -12,7 +12,7 @@ from tests.training import run, scenario
 from zerosim.autograd.tape import Tape
 from zerosim.figures.traffic import most_messages, volume
 from zerosim.models.mlp import mlp
-from zerosim.scenario.schema import Variant
+from zerosim.scenario.sections import Variant
 from zerosim.stages.beside import Beside
 from zerosim.stages.gathering import Prefetched
 from zerosim.training.config import Resumed
