@@ -42,6 +42,8 @@ def trainer_of(root: Any, world: list[int]) -> TrainerFacts:
             obstacle = "DeepSpeed's fp16" if module.fp16_enabled() else ""
             if module.zero_round_robin_gradients() and module.zero_optimization_stage() in (1, 2):
                 obstacle = "under round_robin_gradients DeepSpeed tells the gradients of other parameters"
+            if module.bfloat16_enabled() and (0, 19) <= deepspeed_version() < REDUCED_IN_BFLOAT16:
+                obstacle = "this DeepSpeed tells gradients in bfloat16 before they are reduced; 0.19.8 is judged"
             return TrainerFacts("DeepSpeed", world, obstacle=obstacle)
         if type(module).__name__ == "FullyShardedDataParallel":
             whole = module.sharding_strategy is ShardingStrategy.NO_SHARD and module._use_orig_params
@@ -54,6 +56,15 @@ def trainer_of(root: Any, world: list[int]) -> TrainerFacts:
     if any(isinstance(each, DTensor) for each in root.parameters()):
         return TrainerFacts("DTensor", world, obstacle="tensor parallelism: its ranks share samples", shares=True)
     return TrainerFacts("no trainer", world)
+
+
+REDUCED_IN_BFLOAT16 = (0, 19, 8)
+"""The first DeepSpeed after 0.18 whose `safe_get_full_grad` was seen to return reduced gradients in bfloat16."""
+
+
+def deepspeed_version() -> tuple[int, ...]:
+    """The version of the DeepSpeed that the script has imported."""
+    return tuple(int(part) for part in sys.modules["deepspeed"].__version__.split(".")[:3] if part.isdigit())
 
 
 def deepspeed_weights(named: dict[str, Any]) -> dict[str, Any]:
