@@ -1,10 +1,13 @@
 """Models split over tensor ranks: the bits of one process, the formulas, and the function of the model in one piece."""
 
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.mpi.launch import mpirun
 from zerosim.cli import main
@@ -19,7 +22,7 @@ MLP = """
 [world]
 ranks = 4
 [model]
-hidden = [8, 6, 4]
+hidden = [8, 6, 8]
 [train]
 steps = 3
 micro_batch = 4
@@ -66,6 +69,28 @@ def outcome(text, tmp_path, *changes, keep_weights=False):
 ])
 def test_a_split_model_has_the_bits_of_one_process_and_the_figures_due(text, changes, tmp_path):
     assert outcome(text, tmp_path, *changes).failures == []
+
+
+@settings(max_examples=6)
+@given(st.data())
+def test_any_composition_has_the_bits_of_one_process_and_the_figures_due(tmp_path_factory, data):
+    """Tensor ranks beside every stage, precision and order, with recomputation, buckets, units and groups of shards."""
+    text, tensor, ranks = (data.draw(st.sampled_from(each)) for each in ((MLP, GPT), (2, 4), (1, 2, 3)))
+    tokens = text is GPT
+    drawn = {
+        "parallel.stages": [data.draw(st.sampled_from(("ddp", "zero1", "zero2", "zero3")))],
+        "parallel.order": data.draw(st.sampled_from(("ring", "rank", "exact"))),
+        "train.precision": data.draw(st.sampled_from(("fp32", "bf16", "fp64"))),
+        "train.optimizer": data.draw(st.sampled_from(("sgd", "adamw"))),
+        **{f"parallel.{key}": data.draw(st.booleans()) for key in ("recompute", "overlap", "prefetch")},
+        "parallel.sequence_parallel": tokens and data.draw(st.booleans()),
+        "parallel.units": data.draw(st.sampled_from(("layer", "model"))),
+        "parallel.accumulation": data.draw(st.sampled_from(("boundary", "layered"))),
+    }
+    changes = [f"{key}={json.dumps(value)}" for key, value in drawn.items()]
+    found = outcome(text, tmp_path_factory.mktemp("composition"), *changes, f"world.ranks={tensor * ranks}",
+                    f"train.micro_batches={2 * ranks}", f"parallel.tensor_ranks={tensor}")
+    assert found.failures == []
 
 
 @pytest.mark.parametrize(("text", "changes"), [
@@ -120,7 +145,7 @@ def test_split_under_mpirun(tmp_path):
 
 
 def test_a_users_model_is_split_too(tmp_path):
-    assert outcome(MLP.replace("hidden = [8, 6, 4]", f'kind = "{SPLIT}"'), tmp_path, "parallel.tensor_ranks=2",
+    assert outcome(MLP.replace("hidden = [8, 6, 8]", f'kind = "{SPLIT}"'), tmp_path, "parallel.tensor_ranks=2",
                    'parallel.stages=["ddp", "zero3"]').failures == []
 
 
@@ -132,7 +157,7 @@ def test_a_users_model_is_split_too(tmp_path):
 ])
 def test_a_wrong_model_is_refused_although_all_its_bits_are_equal(forgotten, difference, tmp_path, capsys):
     path = tmp_path / "scenario.toml"
-    path.write_text(MLP.replace("hidden = [8, 6, 4]", f'kind = "{SPLIT}"\nforget = "{forgotten}"'))
+    path.write_text(MLP.replace("hidden = [8, 6, 8]", f'kind = "{SPLIT}"\nforget = "{forgotten}"'))
     assert main(["run", str(path), "--set", "parallel.tensor_ranks=2"]) == 2
     said = capsys.readouterr().err
     assert f"is not the model in one piece: {difference}" in said
