@@ -58,7 +58,7 @@ class TrainingJob:
 
     @property
     def setting(self) -> str:
-        whole = self.experiment.rows[0].model
+        whole = self.experiment.rows[0].in_one_piece
         about = f"{whole.words}, {whole.count:,} parameters, {self.scenario.train.optimizer}"
         return "\n".join([about, *python_run(self.scenario), *resumptions(self.experiment)])
 
