@@ -25,13 +25,13 @@ import numpy.typing as npt
 from zerosim.allocation import Array
 from zerosim.autograd.player import perform
 from zerosim.autograd.tape import Policy, Tape
-from zerosim.autograd.tape_collectives import TapeGroups, over
+from zerosim.autograd.tape_collectives import TapeGroups, added_over, coordinates_in, over
 from zerosim.models.units import Model, Unit
 from zerosim.numerics.not_a_number import with_one_nan
 from zerosim.numerics.orders import Order
 from zerosim.numerics.wire_errors import WireError, wire_error
 from zerosim.numerics.wires import BlockWire
-from zerosim.optim.scaling import Scaling, square_sum
+from zerosim.optim.scaling import Scaling, counted_square_sum
 from zerosim.optim.update import DELAYED, MASTER, UpdateRule, delay
 from zerosim.sharding import Mesh, bounds, padded
 
@@ -134,7 +134,8 @@ class Reference:
             scale, before = scaling.loss_scale, copied(residuals)
             loss, gradients = self.gradients(weights, micro_batches, step, scale, residuals)
             errors = self.wire_errors(weights, gradients)
-            factor = scaling.factor(self.square_sums(gradients))
+            needed = scaling.needs_norm
+            factor = scaling.factor(added_over(self.groups, self.square_sums(gradients)) if needed else ())
             if factor is not None:
                 count += 1
                 for unit in self.trained:
@@ -286,10 +287,11 @@ class Reference:
         return found
 
     def square_sums(self, gradients: Mapping[Unit, Gradient]) -> Iterator[float]:
-        """The sum of squares of each chunk, unit by unit."""
+        """The sum of squares of each chunk, unit by unit: of the elements for which this place answers."""
+        place = coordinates_in(self.groups)
         for unit in self.trained:
             for start, stop in bounds(unit.count, self.mesh.size):
-                yield square_sum(gradients[unit].used[start:stop])
+                yield counted_square_sum(unit, start, gradients[unit].used[start:stop], place)
 
 
 def received(wire: BlockWire, residuals: Sequence[Array], start: int, sent: Array, sender: int) -> Array:

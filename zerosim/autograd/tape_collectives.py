@@ -23,9 +23,11 @@ Sources: Shoeybi et al., "Megatron-LM" (2019), section 3; Korthikanti et al., "R
 large transformer models" (2022), section 4.2.2.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
+
+import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.autograd.operation import AnyVariable, Empty, Operation, Shape
@@ -105,6 +107,22 @@ def over(groups: TapeGroups, perform: Callable[..., Any]) -> Callable[..., Any]:
     return performed
 
 
+def coordinates_in(groups: TapeGroups) -> dict[str, int]:
+    """The number of a place in each direction."""
+    return {name: group.place for name, group in groups.items()}
+
+
+def added_over(groups: TapeGroups, sums: Iterable[float]) -> Iterable[float]:
+    """Each of the sums, added over all ranks that share a micro-batch, one direction after the other, in float64."""
+    shared = [group for group in groups.values() if group.size > 1]
+    if not shared:
+        return sums
+    flat = np.fromiter(sums, np.float64)
+    for group in shared:
+        group.all_reduce(flat)
+    return [float(each) for each in flat]
+
+
 @dataclass(frozen=True, eq=False)
 class TapeCollective(Operation):
     """An operation over the group named `group`; over one rank it returns its input."""
@@ -116,7 +134,6 @@ class TapeCollective(Operation):
 def copy_to_forward(x: Array, *, out: Array | None, empty: Empty, group: TapeGroup) -> Array:
     """y = x, which all ranks of `group` have alike; ∂L/∂x is the sum of upstream over the group.
 
-    >>> import numpy as np
     >>> copy_to_forward(np.ones(2), out=None, empty=np.empty, group=Direction("tensor", 2))
     array([1., 1.])
     """
@@ -131,7 +148,6 @@ def copy_to_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, g
 def reduce_from_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup) -> None:
     """y = Σ x over `group`; ∂L/∂x is upstream, which all ranks have alike.
 
-    >>> import numpy as np
     >>> y = np.empty(2)
     >>> reduce_from_forward(np.ones(2), out=y, empty=np.empty, group=Direction("tensor"))
     >>> y
@@ -153,7 +169,6 @@ def summed_to(out: Array, x: Array, empty: Empty, group: TapeGroup) -> None:
 def gather_from_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup, axis: int) -> None:
     """y = the pieces of all ranks of `group`, joined along `axis`; ∂L/∂x is this rank's piece of the sum of upstream.
 
-    >>> import numpy as np
     >>> y = np.empty(2)
     >>> gather_from_forward(np.ones(2), out=y, empty=np.empty, group=Direction("tensor"), axis=0)
     >>> y
@@ -174,7 +189,6 @@ def gather_from_backward(upstream: Array, into: dict[str, Array], *, empty: Empt
 def scatter_sum_to_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup, axis: int) -> None:
     """y = this rank's piece along `axis` of Σ x over `group`; ∂L/∂x is the pieces of upstream, joined.
 
-    >>> import numpy as np
     >>> y = np.empty(2)
     >>> scatter_sum_to_forward(np.ones(2), out=y, empty=np.empty, group=Direction("tensor"), axis=0)
     >>> y
@@ -196,7 +210,6 @@ def scatter_sum_to_backward(
 def scatter_to_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup, axis: int) -> None:
     """y = this rank's piece along `axis` of x, which all ranks of `group` have alike; ∂L/∂x is all pieces, joined.
 
-    >>> import numpy as np
     >>> y = np.empty(1)
     >>> scatter_to_forward(np.array([1.0, 2.0]), out=y, empty=np.empty, group=Direction("tensor", 2), axis=0)
     >>> y
@@ -208,7 +221,6 @@ def scatter_to_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup, 
 def join_from_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup, axis: int) -> None:
     """y = the pieces of all ranks of `group`, joined along `axis`, for what all ranks then compute alike.
 
-    >>> import numpy as np
     >>> y = np.empty(2)
     >>> join_from_forward(np.ones(2), out=y, empty=np.empty, group=Direction("tensor"), axis=0)
     >>> y
@@ -225,7 +237,6 @@ def join_from_backward(upstream: Array, into: dict[str, Array], *, empty: Empty,
 def all_to_all_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup) -> None:
     """Block r of y along the first axis is this rank's block of rank r's x; ∂L/∂x is the same of upstream.
 
-    >>> import numpy as np
     >>> y = np.empty(2)
     >>> all_to_all_forward(np.ones(2), out=y, empty=np.empty, group=Direction("expert"))
     >>> y
@@ -243,7 +254,6 @@ def all_to_all_backward(upstream: Array, into: dict[str, Array], *, empty: Empty
 def shift_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup, by: int) -> None:
     """y = x of the rank `by` places before in the ring of `group`; ∂L/∂x is upstream of the rank `by` places after.
 
-    >>> import numpy as np
     >>> y = np.empty(2)
     >>> shift_forward(np.ones(2), out=y, empty=np.empty, group=Direction("context"), by=1)
     >>> y
@@ -261,7 +271,6 @@ def shift_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, gro
 def laid_out(whole: Array, size: int, axis: int) -> Array:
     """A view of `whole` with one more dimension in front: the piece of each of `size` ranks along `axis`.
 
-    >>> import numpy as np
     >>> laid_out(np.arange(8).reshape(2, 4), 2, axis=1).tolist()
     [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
     """

@@ -135,7 +135,7 @@ class StepsOnShapes:
         self.moved: list[Counter[str]] = []
         self.calls = TapeCalls(config.directions)
         self._queue = CountingQueue()
-        self.replica = self._replica(config, NoSums(np.inf if skipped else 0.0))
+        self.replica = self._replica(config, NoSums(np.inf if skipped else 0.0, self.calls))
         self.replica.begin(lambda unit: extent(
             padded(unit.count, config.ranks), np.float32, kind="parameters", owner=unit.name))
         self.replica.state.updates = config.done
@@ -182,8 +182,14 @@ class TapeCalls:
         self.total = Counter[TapeCall]()
         self._made: list[TapeCall] = []
         self._of = dict[tuple[Step, Callable[..., Any]], list[TapeCall]]()
-        groups = {name: CountedGroup(name, size, self._made) for name, size in directions.sizes.items()}
-        self._carried_out = over(groups, without_draws)
+        self.groups = {name: CountedGroup(name, size, self._made) for name, size in directions.sizes.items()}
+        self._carried_out = over(self.groups, without_draws)
+
+    def count(self, work: Callable[[], object]) -> None:
+        """Count the calls of work beside the tape."""
+        self._made.clear()
+        work()
+        self.total.update(self._made)
 
     def carry_out(self, step: Step, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
         """Run an operation, and remember its calls."""
@@ -288,11 +294,13 @@ class Uncalled(Observed):
 class NoSums(SquareSums):
     """The norm of gradients without numbers, an infinite one to skip a step; square sums are still all-gathered."""
 
-    def __init__(self, norm: float = 0.0) -> None:
+    def __init__(self, norm: float = 0.0, calls: "TapeCalls | None" = None) -> None:
         self._norm = norm
+        self._calls = calls or TapeCalls(Directions())
+        super().__init__(self._calls.groups)
 
     def of_gradients(self, replica: Replica) -> Iterator[float]:
-        list(super().of_gradients(replica))
+        self._calls.count(lambda: list(super(NoSums, self).of_gradients(replica)))
         yield self._norm
 
     def of_chunk(self, replica: Replica, chunk: int) -> list[float]:

@@ -86,6 +86,11 @@ class Parameter:
         """The piece of a place, from the whole parameter."""
         return whole if self.cut is None else self.cut.seen(whole, coordinates).reshape(self.shape)
 
+    def answers(self, coordinates: Coordinates) -> bool:
+        """Whether a place answers for its piece, where each element of the whole is counted once."""
+        cut_over = None if self.cut is None else self.cut.direction.name
+        return not any(number for name, number in coordinates.items() if name != cut_over)
+
     def join(self, whole: Array, piece: Array, coordinates: Coordinates) -> None:
         """Write the piece of a place into the whole parameter."""
         view = whole if self.cut is None else self.cut.seen(whole, coordinates)

@@ -240,6 +240,14 @@ class Unit:
         """Each parameter as a shaped view into `flat`, by its number in the unit."""
         return ParameterViews(self.places, flat)
 
+    def answered(self, start: int, stop: int, coordinates: Coordinates) -> list[tuple[int, int]]:
+        """The stretches from `start` to `stop` for which a place answers, where each element is counted once."""
+        if not any(coordinates.values()):
+            return [(start, stop)]
+        mine = [(max(start, each.start), min(stop, each.stop)) for each in self.places
+                if each.parameter.answers(coordinates)]
+        return [(first, last) for first, last in mine if first < last]
+
     def initial(self, seed: int, coordinates: Coordinates = ORIGIN) -> Array:
         """The initial weights of a place: float32, flat, `count` elements.
 

@@ -26,6 +26,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from zerosim.allocation import Array
+from zerosim.models.parameters import Coordinates
+from zerosim.models.units import Unit
 from zerosim.optim.optimizers import PIECE
 
 INITIAL_SCALE = 2.0**16
@@ -44,6 +46,12 @@ def square_sum(chunk: Array) -> float:
     for start in range(0, len(chunk), PIECE):
         total += float(np.sum(np.square(chunk[start : start + PIECE].astype(np.float64))))
     return total
+
+
+def counted_square_sum(unit: Unit, start: int, values: Array, coordinates: Coordinates) -> float:
+    """Σ x² of the elements of a unit from `start` on for which a place answers, see `Unit.answered`."""
+    stretches = unit.answered(start, start + len(values), coordinates)
+    return float(sum(square_sum(values[first - start : last - start]) for first, last in stretches))
 
 
 @dataclass

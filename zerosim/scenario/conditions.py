@@ -85,7 +85,7 @@ def within_variants(scenario: Sections) -> Conflicts:
 
 def of_directions(parallel: Parallel, scenario: Sections) -> Conflicts:
     """Ranks that share a micro-batch and do not divide all ranks, or need what they cannot have."""
-    train, ranks, places = scenario.train, scenario.world.ranks, parallel.directions.places
+    ranks, places = scenario.world.ranks, parallel.directions.places
     asked = [key for key in ("tensor_ranks", "context_ranks", "expert_ranks") if getattr(parallel, key) > 1]
     if ranks % places:
         product = " times ".join(f"{key} = {getattr(parallel, key)}" for key in asked)
@@ -97,9 +97,6 @@ def of_directions(parallel: Parallel, scenario: Sections) -> Conflicts:
             "parallel.sequence_parallel gives each tensor rank a piece of the sequence, and tensor_ranks is 1; set "
             "tensor_ranks, or leave it out", "parallel.sequence_parallel", "parallel.tensor_ranks")
     for refused, key, why in (
-        (train.clip_norm, "train.clip_norm", "the norm of the gradients is that of one place only"),
-        (train.precision == "fp16" and train.loss_scale == "dynamic", "train.loss_scale",
-         "an overflow is seen on one place only; give loss_scale a number"),
         (scenario.checkpoint.folder, "checkpoint.folder", "a checkpoint has the state of one place only"),
         (scenario.check.same_bits_on, "check.same_bits_on", "it counts ranks of one direction"),
         (parallel.order in ON_HOSTS, "parallel.order", "hosts have ranks of several directions"),

@@ -1,24 +1,33 @@
 """The norm of the gradients, from the square sums of each chunk of each trained unit, without padding.
 
 Sums are added unit by unit, and within a unit chunk by chunk, in the same order on every rank, so the norm does not
-depend on the sharding.
+depend on the sharding. Where ranks share a micro-batch, each counts its pieces of cut parameters, and the first of them
+what all have; the chunks' sums are added over them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from zerosim.optim.scaling import square_sum
+from zerosim.autograd.tape_collectives import ALONE, TapeGroups, added_over, coordinates_in
+from zerosim.optim.scaling import counted_square_sum
 from zerosim.stages.replica import Replica
 
 
 class SquareSums:
-    """A rank with all gradients computes all sums; otherwise each computes its chunks', and all-gathers them."""
+    """A rank with all gradients computes all sums; otherwise each computes its chunks', and all-gathers them.
 
-    def of_gradients(self, replica: Replica) -> Iterator[float]:
+    `groups` are those of the ranks that share a micro-batch.
+    """
+
+    def __init__(self, groups: TapeGroups = ALONE) -> None:
+        self._groups = groups
+        self._coordinates = coordinates_in(groups)
+
+    def of_gradients(self, replica: Replica) -> Iterable[float]:
         sharded = "optimizer" in replica.state.layouts.sharded
-        return self._gathered(replica) if sharded else self._own(replica)
+        return added_over(self._groups, self._gathered(replica) if sharded else self._own(replica))
 
     def of_chunk(self, replica: Replica, chunk: int) -> list[float]:
         """The square sums of one chunk of each trained unit."""
@@ -27,7 +36,8 @@ class SquareSums:
             layout = replica.state.gradient_layouts[unit]
             wanted = replace(layout, first=chunk, last=chunk + 1)
             held = layout.part(replica.reduced_gradients[unit], wanted)
-            sums.append(square_sum(held[: max(unit.count - wanted.start, 0)]))
+            unpadded = held[: max(unit.count - wanted.start, 0)]
+            sums.append(counted_square_sum(unit, wanted.start, unpadded, self._coordinates))
         return sums
 
     def _own(self, replica: Replica) -> Iterator[float]:

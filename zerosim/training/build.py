@@ -104,7 +104,7 @@ def replica(
             to_all=config.row.parallel.gradients == "all_reduce",
         ),
         accumulation=ACCUMULATION[config.accumulation](),
-        norms=SquareSums(),
+        norms=SquareSums(groups),
         collectives=Collectives(
             reduce_scatter=reduce_scatter(config, comm, allocate, residuals),
             add_replicas=replicas_added(config, comm),
