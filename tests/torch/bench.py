@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 import zerosim.torch  # noqa: F401 - registers the backend
 from tests.torch.ways import perceptron, sharded
 from zerosim.collectives import ring
-from zerosim.commands.benches.timings import RANKS, WORKLOADS, steps, without_instruments
+from zerosim.commands.benches.timings import RANKS, WORKLOADS, plain, steps
 from zerosim.instruments.resident import keep_freed
 from zerosim.scenario import ModelKeys
 from zerosim.sharding import split
@@ -113,7 +113,7 @@ def training(model, optimizer, workload):
 
 
 def own_step(stage, workload):
-    trained = steps(without_instruments(COMM, stage, workload))
+    trained = steps(plain(COMM, stage, workload))
     return lambda: next(trained)
 
 
