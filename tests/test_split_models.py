@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.mpi.launch import mpirun
+from zerosim import places
 from zerosim.cli import main
 from zerosim.data import load_dataset
 from zerosim.errors import ScenarioError
@@ -182,7 +183,66 @@ def test_a_wrong_model_is_refused_although_all_its_bits_are_equal(forgotten, dif
     assert run_locally(prepare(scenario, load_dataset(scenario)), Silent()).failures == []
 
 
+OWN = """
+from zerosim.extend import Layer, Operation, Parameter, linear, uniform
+
+def sum_forward(x, *, out, empty, group):
+    out[...] = x
+    if {called}:
+        group.all_reduce(out.reshape(-1))
+
+def sum_backward(upstream, into, *, empty, group):
+    into["x"][...] = upstream
+
+total = Operation(sum_forward, sum_backward, lambda x, *, group: x, {{"x": ()}})
+
+def net(task):
+    tensor, begins = task.parallel.tensor, uniform(0.1)
+    def layer(w, x):
+        return total(linear(x, w["weight"]), group=tensor)
+    return [Layer("a", "a.", (Parameter("weight", (task.outputs, task.inputs), begins),), layer)]
+"""
+
+
+def run_own(tmp_path, called, *changes):
+    (tmp_path / "own.py").write_text(OWN.format(called=called))
+    scenario = tmp_path / "scenario.toml"
+    scenario.write_text(MLP.replace("hidden = [8, 6, 8]", 'kind = "own.py:net"'))
+    return main(["run", str(scenario), *(word for each in changes for word in ("--set", each))])
+
+
+def test_an_operation_of_ones_own_with_a_direction_runs_over_one_rank(tmp_path):
+    assert run_own(tmp_path, "True") == 0
+
+
+def test_places_that_make_different_calls_are_named_and_end(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(places, "SECONDS", 0.2)
+    assert run_own(tmp_path, "group.place == 0", "parallel.tensor_ranks=2") == 2
+    assert "place 0 has waited 0.2 s in a collective of the model for the other places" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "lines"), [
+    (GPT, ["model.tied_embeddings=true", 'parallel.stages=["zero2"]', "parallel.tensor_ranks=2"]),
+    (MLP, ['variant=[{stage="ddp"}, {stage="ddp", tensor_ranks=2}, {stage="zero1", tensor_ranks=4}]']),
+])
+def test_from_the_command_line(text, lines, tmp_path):
+    path = tmp_path / "scenario.toml"
+    path.write_text(text)
+    assert main(["run", str(path), *(word for each in lines for word in ("--set", each))]) == 0
+
+
+def test_a_file_of_whole_weights_is_read_by_every_split(tmp_path):
+    path, weights = tmp_path / "scenario.toml", tmp_path / "weights.safetensors"
+    path.write_text(MLP)
+    split = ["--set", "parallel.tensor_ranks=2", "--set", 'parallel.stages=["ddp"]']
+    assert main(["run", str(path), *split, "--weights", str(weights)]) == 0
+    assert main(["run", str(path), *split, "--set", f'model.weights="{weights}"']) == 0
+    assert main(["run", str(path), "--set", f'model.weights="{weights}"']) == 0
+
+
 @pytest.mark.parametrize(("changes", "message"), [
+    (["parallel.context_ranks=2"], "an MLP is split over tensor ranks; remove parallel.context_ranks"),
+    (["parallel.tensor_ranks=2", "parallel.sequence_parallel=true"], "an MLP is split over tensor ranks; remove "),
     (["parallel.tensor_ranks=3"], "tensor_ranks = 3 does not divide world.ranks = 4"),
     (["parallel.sequence_parallel=true"], "tensor_ranks is 1; set tensor_ranks"),
     (["parallel.tensor_ranks=2", "check.same_bits_on=[2]"], "it counts ranks of one direction"),

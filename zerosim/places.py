@@ -6,6 +6,7 @@ direction. Sums are added in the order of the ring, as on ranks.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -13,11 +14,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from zerosim.allocation import Array
+from zerosim.errors import UsageError
 from zerosim.models.units import Unit
 from zerosim.numerics.orders import ring
 from zerosim.sharding import Directions, bounds
 
 Item = TypeVar("Item")
+SECONDS = 60.0
+"""The longest wait of a place for the others in a collective."""
 
 
 def joined(whole: Unit, piece: Unit, flats: Sequence[Array], directions: Directions) -> Array:
@@ -50,10 +54,21 @@ class Rendezvous:
     def gathered(self, place: int, array: Array) -> list[Any]:
         """The arrays of all places, copies."""
         self._given[place] = array.copy()
-        self._barrier.wait()
+        self._wait(place)
         found = list(self._given)
-        self._barrier.wait()
+        self._wait(place)
         return found
+
+    def _wait(self, place: int) -> None:
+        began = time.monotonic()
+        try:
+            self._barrier.wait(SECONDS)
+        except threading.BrokenBarrierError:
+            if time.monotonic() - began < SECONDS:
+                raise
+            raise UsageError(
+                f"in one process, place {place} has waited {SECONDS:g} s in a collective of the model for the other "
+                "places; let every place make the same calls in the same order") from None
 
     def abort(self) -> None:
         """End every wait."""

@@ -32,6 +32,7 @@ import numpy as np
 from zerosim.allocation import Array
 from zerosim.autograd.operation import AnyVariable, Empty, Operation, Shape
 from zerosim.autograd.operations.shapes import contiguous, itself, refuse, same_shape
+from zerosim.errors import ZerosimError
 
 
 class TapeGroup(Protocol):
@@ -79,7 +80,10 @@ class Direction:
         return self.size == 1
 
     def of(self, count: int) -> int:
-        """The share of one rank in `count`, which is a multiple of `size`."""
+        """The share of one rank in `count`. Raises `ZerosimError` unless that is a multiple of `size`."""
+        if count % self.size:
+            raise ZerosimError(
+                f"{self.size} {self.name} ranks must divide {count}; choose another size, or number of ranks")
         return count // self.size
 
     def all_reduce(self, flat: Array, /) -> None:

@@ -172,8 +172,8 @@ def on_the_tape(config: Config, rank: int, updates: int, hosts: Sequence[int]) -
         sent = tape_flow(call, len(places), places.index(place))
         away = sum(count for to, count in sent.to.items() if hosts and hosts[rank - place + places[to]] != hosts[rank])
         yield f"{call.direction}_{call.collective}", Due(
-            1, sum(sent.to.values()), sent.received_bytes, sum(sent.messages.values()), away, max(sent.messages),
-        ).times(times)
+            1, sum(sent.to.values()), sent.received_bytes, sum(sent.messages.values()), away,
+            max(sent.messages, default=0)).times(times)
 
 
 @lru_cache(maxsize=4096)

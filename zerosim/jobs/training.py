@@ -145,7 +145,8 @@ def refuse_wrong_stages(scenario: Scenario) -> None:
 def refuse_split_otherwise(experiment: Experiment) -> None:
     """Compare each split model with the model in one piece; raises `ScenarioError` with the first differences."""
     for config in {each.model.task.parallel: each for each in experiment.rows if each.directions.places > 1}.values():
-        found = differences(config)
+        with experiment.scenario.origin.blaming(("model", "kind")):
+            found = differences(config)
         if found:
             more = f" (and {len(found) - MOST_SHOWN} more)" if len(found) > MOST_SHOWN else ""
             shown = "; ".join(map(str, found[:MOST_SHOWN]))

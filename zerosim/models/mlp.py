@@ -72,7 +72,7 @@ def mlp(
     widths = [inputs, *hidden_widths, outputs]
     if min(widths) < 1:
         raise ZerosimError(f"layer widths are {widths}; give every layer a width of at least 1")
-    wrong = problem(hidden_widths, parallel.tensor)
+    wrong = problem(hidden_widths, parallel)
     if wrong is not None:
         raise ZerosimError(wrong[1])
     last, tensor = len(hidden_widths), parallel.tensor
@@ -89,8 +89,11 @@ def mlp(
     return Model(grouped(layers, groups, frozen), task, f"{'-'.join(map(str, widths))} MLP")
 
 
-def problem(hidden_widths: Sequence[int], tensor: Direction) -> tuple[str, str] | None:
-    """The key of a width that the tensor ranks cannot cut, and why; None if they can cut all."""
+def problem(hidden_widths: Sequence[int], parallel: ModelParallel) -> tuple[str, str] | None:
+    """The key of a size that does not go with the ranks that share a micro-batch, and why; None if all do."""
+    tensor, wrong = parallel.tensor, parallel.unused("tensor")
+    if wrong or parallel.sequence:
+        return "kind", f"an MLP is split over tensor ranks; remove parallel.{wrong or 'sequence_parallel'}"
     for width in hidden_widths[::2]:
         if width % tensor.size:
             return "hidden", f"{tensor.size} tensor ranks must divide the width {width} between two cut layers"
@@ -121,4 +124,4 @@ def check_known(what: str, name: str, known: Collection[str]) -> None:
 
 KIND = ModelKind(
     "mlp", own_keys=("hidden", "activation"), for_task=for_task, layer_count=lambda settings: len(settings.hidden) + 1,
-    problem=lambda settings, task: problem(settings.hidden, task.parallel.tensor))
+    problem=lambda settings, task: problem(settings.hidden, task.parallel))

@@ -11,7 +11,7 @@ from typing import Any
 
 from zerosim.autograd.graph import Graph, Variable
 from zerosim.errors import UsageError, ZerosimError
-from zerosim.models.parameters import Parameter
+from zerosim.models.parameters import Cut, Parameter
 from zerosim.models.units import Layer, Model, ModelKind, Task, grouped
 from zerosim.parts.signature import signature_of
 from zerosim.parts.users_code import error_line
@@ -98,6 +98,11 @@ def check_parameter(name: str, layer: Layer, parameter: Parameter) -> None:
     sizes = parameter.shape
     if not isinstance(sizes, tuple) or not all(isinstance(size, int) and size > 0 for size in sizes):
         raise UsageError(f"{which} has shape {sizes!r}; give a tuple of whole numbers above 0")
+    cut = parameter.cut
+    if cut is not None and not (isinstance(cut, Cut) and cut.axis in range(len(sizes)) and cut.blocks > 0
+                                and sizes[cut.axis] % cut.blocks == 0):
+        raise UsageError(f"{which} of shape {sizes} has cut {cut!r}; give Cut(direction, axis) with one of its "
+                         "dimensions, and blocks that divide that one")
     if not callable(parameter.initial):
         raise UsageError(f"{which} begins with {parameter.initial!r}; give uniform(bound), normal(deviation), "
                          "constant(value) or a function of a generator and an array")

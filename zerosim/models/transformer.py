@@ -173,6 +173,8 @@ def problem(s: TransformerShape) -> tuple[str, str] | None:
         return "heads", f"{s.heads} heads must divide a width of {s.width}"
     if s.heads % s.key_value_heads:
         return "key_value_heads", f"{s.key_value_heads} heads of keys and values must divide {s.heads} heads"
+    if unused := s.parallel.unused("tensor"):
+        return "kind", f"a transformer is split over tensor ranks, with their sequences; remove parallel.{unused}"
     for key, count, size in s.cut:
         if count % size:
             return key, f"{size} tensor ranks must divide {key} = {count}"

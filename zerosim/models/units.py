@@ -300,6 +300,11 @@ class ModelParallel:
     sequence: bool = False
     """Whether the tensor ranks have a piece of the sequence each, where they would compute the same."""
 
+    def unused(self, *used: str) -> str:
+        """The key of the first direction of several ranks that is not among `used`; empty if there is none."""
+        found = [each.name for each in (self.tensor, self.context, self.expert) if not each.alone]
+        return next((f"{name}_ranks" for name in found if name not in used), "")
+
 
 IN_ONE_PIECE = ModelParallel()
 """No ranks share a micro-batch."""

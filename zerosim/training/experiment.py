@@ -127,7 +127,7 @@ def first_weights(scenario: Scenario, config: Config) -> WeightsFile | None:
 
 def problems(file: WeightsFile, config: Config) -> Iterator[str]:
     """The differences between a file and the model, in words."""
-    due = {place.name: place.shape for place in config.model.places}
+    due = {place.name: place.shape for place in config.in_one_piece.places}
     for name in due:
         if name not in file.shapes:
             near = nearest(name, file.shapes)

@@ -40,7 +40,9 @@ class GroupOfRanks:
 
 
 def shift(comm: Communicator, flat: Array, by: int) -> None:
-    """Send each rank's array to the rank `by` places after it."""
+    """Send each rank's array to the rank `by` places after it; nothing, if that is the rank itself."""
+    if by % comm.size == 0:
+        return
     comm.exchange(flat, to=(comm.rank + by) % comm.size, into=flat, source=(comm.rank - by) % comm.size)
 
 

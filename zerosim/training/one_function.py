@@ -24,7 +24,7 @@ from zerosim.places import joined, side_by_side
 from zerosim.training.config import Config
 
 TOLERANCE = 1e-9
-"""The allowed difference, relative to the largest element of a gradient."""
+"""The allowed difference, relative to the largest element of all gradients: some are 0 but for rounding."""
 SPREAD = 0.3
 """The deviation of the random numbers that are added to initial weights, so that none are equal."""
 
@@ -87,6 +87,7 @@ def differences(config: Config) -> list[Difference]:
 
 def compared(config: Config, found: Sequence[Gradients], due: Gradients) -> Iterator[Difference]:
     """The parameters whose gradients differ from those of the model in one piece."""
+    allowed = TOLERANCE * max(np.abs(each).max() for each in due.values()) if due else 0.0
     for whole, unit in zip(config.in_one_piece.units, config.model.units, strict=True):
         if unit.frozen:
             continue
@@ -95,7 +96,7 @@ def compared(config: Config, found: Sequence[Gradients], due: Gradients) -> Iter
             name = place.name
             apart = () if place.parameter.cut else tuple(
                 number for number, other in enumerate(found) if other[name].tobytes() != found[0][name].tobytes())
-            if apart or not np.abs(each - due[name]).max() <= TOLERANCE * np.abs(due[name]).max():
+            if apart or not np.abs(each - due[name]).max() <= allowed:
                 yield Difference(name, ratio(each, due[name]), apart)
 
 
@@ -147,6 +148,6 @@ def computed(
     found: Gradients = {}
     for unit in model.backward_units:
         upstreams, flat = tape.backward(unit, weights[unit], upstreams)
-        if not unit.frozen:
+        if flat is not None and not unit.frozen:
             found |= unit.views(flat)
     yield float(loss[0]), found

@@ -80,11 +80,13 @@ def measure_and_judge(comm: Communicator, run: Run) -> Outcome | None:
 def parted(run: Run, rows: Sequence[RowOutcome]) -> list[tuple[Batches, Batches]]:
     """The first row paired with each row that ends with other weights, where both equal their references.
 
-    Rows with equal references count as one.
+    Rows with equal references count as one. Rows that split the model in different ways are not paired: their sums have
+    different terms.
     """
     trained = {row.trained.config.course: row.trained for row in reversed(rows) if row.trained and row.trained.equal}
     different = [*reversed(trained.values())]
-    others = [other for other in different[1:] if different[0].measured.weights_sha256 != other.measured.weights_sha256]
+    others = [other for other in different[1:] if different[0].measured.weights_sha256 != other.measured.weights_sha256
+              and different[0].config.model.task.parallel == other.config.model.task.parallel]
     return [(run.batches(different[0].config), run.batches(other.config)) for other in others]
 
 
