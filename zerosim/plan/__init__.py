@@ -5,7 +5,7 @@ cluster`) and against published runs (`zerosim bench published`). `docs/planning
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def plan(
     from zerosim.plan.reading import read_plan  # noqa: PLC0415
 
     question = None if tokens is None else Question.read(tokens, days)
-    counts = [ranks] if isinstance(ranks, int) else list(ranks)
+    counts = list(ranks) if isinstance(ranks, Iterable) else [ranks]
     return shown_plan(read_plan(path, counts, set, sweep, question=question))
 
 
