@@ -6,7 +6,7 @@ import time
 import pytest
 
 from tests.mpi.launch import SECONDS_TO_END, mpirun
-from tests.small import SCENARIOS, WHOLE, small_if_it_trains
+from tests.small import SCENARIOS, SMALLER, WHOLE, small_if_it_trains
 from zerosim.data import load_dataset
 from zerosim.jobs.collectives import collectives_job
 from zerosim.jobs.job import Request
@@ -28,10 +28,13 @@ OF_ONE_BLOCK = {
     "defragmentation.toml": ("model.layers=1", "check.beyond_peak=[]", "check.beyond_peak_laid_out=[]"),
 }
 """What makes the largest models smaller, without the claims that are of larger ones."""
+TWELVE_RANKS = "any_world_same_bits.toml"
+"""Always run on fewer ranks here: twelve on two cores poll each other for minutes."""
 
 
 def overrides(name):
-    return small_if_it_trains(name, "train.steps=2", *(() if WHOLE else OF_ONE_BLOCK.get(name, ())))
+    fewer = SMALLER[name] if name == TWELVE_RANKS else ()
+    return small_if_it_trains(name, "train.steps=2", *fewer, *(() if WHOLE else OF_ONE_BLOCK.get(name, ())))
 
 
 def by_ranks():
