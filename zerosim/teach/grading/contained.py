@@ -198,9 +198,15 @@ def prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
+def leave(*given: object) -> None:
+    """End this process with its clean-up, which a second signal does not interrupt."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(1)
+
+
 def guard(plan: dict[str, Any]) -> int:
     """Run the learner's process, end all its descendants, and return its exit code."""
-    signal.signal(signal.SIGTERM, lambda *given: sys.exit(1))
+    signal.signal(signal.SIGTERM, leave)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     end_with(plan["parent"], signal.SIGTERM)
     user = {}
