@@ -155,10 +155,13 @@ def test_the_collectives_of_a_block_by_hand(sequence, due, tmp_path):
 
 
 @pytest.mark.mpi
-def test_split_under_mpirun(tmp_path):
+@pytest.mark.parametrize("changes", [["parallel.tensor_ranks=2"], ["parallel.tensor_ranks=4", "world.transport=mpi"]])
+def test_split_under_mpirun(changes, tmp_path):
+    """With copies of messages, too, whose bytes are bounded."""
     path = tmp_path / "scenario.toml"
     path.write_text(GPT)
-    said = mpirun(4, ["-m", "zerosim", "run", str(path), "--set", "parallel.tensor_ranks=2", "--progress", "none"])
+    words = [word for each in changes for word in ("--set", each)]
+    said = mpirun(4, ["-m", "zerosim", "run", str(path), *words, "--progress", "none"])
     assert (said.returncode, said.stdout.count("every bit equal to one process")) == (0, 1)
 
 
@@ -238,6 +241,69 @@ def test_a_file_of_whole_weights_is_read_by_every_split(tmp_path):
     assert main(["run", str(path), *split, "--weights", str(weights)]) == 0
     assert main(["run", str(path), *split, "--set", f'model.weights="{weights}"']) == 0
     assert main(["run", str(path), "--set", f'model.weights="{weights}"']) == 0
+
+
+def test_what_has_no_places_refuses_a_split_model(tmp_path, capsys):
+    path = tmp_path / "scenario.toml"
+    path.write_text(MLP)
+    for command, said in ((["plan", str(path)], "a plan has no time for messages between ranks that share"),
+                          (["run", str(path), "--resume", str(tmp_path)], "a checkpoint has the state of one of them")):
+        assert main([*command, "--set", "parallel.tensor_ranks=2"]) == 2
+        assert said in capsys.readouterr().err
+
+
+TURNED = """
+from zerosim.extend import (
+    Layer, Parameter, all_to_all, copy_to, join_from, linear, reshape, scatter_to, shift, tanh, transpose, uniform)
+
+def net(task, *, forget=False):
+    group, begins, width = task.parallel.{direction}, uniform(0.1), task.inputs
+    def layer(w, x):
+        samples = x.shape[0]
+        x = all_to_all(scatter_to(x, group=group, axis=1), group=group)     # from features to samples
+        x = transpose(reshape(x, shape=(group.size, samples // group.size, group.of(width))), axes=(1, 0, 2))
+        x = reshape(x, shape=(samples // group.size, width))
+        inner = w["inner"] if forget else copy_to(w["inner"], group=group)
+        x = shift(shift(tanh(linear(x, inner)), group=group, by=1), group=group, by=-1)
+        return linear(join_from(x, group=group, axis=0), w["head"])
+    parameters = Parameter("inner", (8, width), begins), Parameter("head", (task.outputs, 8), begins)
+    return [Layer("a", "a.", parameters, layer)]
+"""
+
+
+@pytest.mark.parametrize("direction", ["context", "expert"])
+def test_models_of_ones_own_are_split_over_every_direction(direction, tmp_path, capsys):
+    (tmp_path / "turned.py").write_text(TURNED.format(direction=direction))
+    path = tmp_path / "scenario.toml"
+    path.write_text(MLP.replace("hidden = [8, 6, 8]", 'kind = "turned.py:net"'))
+    split = ["run", str(path), "--set", f"parallel.{direction}_ranks=2", "--set"]
+    assert main([*split, 'parallel.stages=["ddp", "zero3"]']) == 0
+    assert main([*split, "model.forget=true"]) == 2
+    assert "a.inner: place 1 and place 0 have different gradients" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("written", "message"), [
+    ("Cut(task.parallel.tensor, 2)", "of shape (8, 64) has cut Cut("),
+    ("Cut(task.parallel.tensor, 0, blocks=3)", "and blocks that divide that one"),
+    ('"tensor"', "has cut 'tensor'; give Cut(direction, axis)"),
+    ("None) if task.parallel.tensor.of(7) else (0", "2 tensor ranks must divide 7; choose another size"),
+])
+def test_a_wrong_cut_is_one_line(written, message, tmp_path, capsys):
+    (tmp_path / "own.py").write_text(f"""
+from zerosim.extend import Cut, Layer, Parameter, linear, uniform
+
+def net(task):
+    wrong = ({written})
+    def layer(w, x):
+        return linear(linear(x, w["a"]), w["b"])
+    return [Layer("a", "a.", (Parameter("a", (8, task.inputs), uniform(0.1), cut=wrong),
+                              Parameter("b", (task.outputs, 8), uniform(0.1))), layer)]
+""")
+    path = tmp_path / "scenario.toml"
+    path.write_text(MLP.replace("hidden = [8, 6, 8]", 'kind = "own.py:net"'))
+    assert main(["run", str(path), "--set", "parallel.tensor_ranks=2"]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert message in said
 
 
 @pytest.mark.parametrize(("changes", "message"), [

@@ -232,7 +232,7 @@ class Reference:
                 lowest=self.model.lowest_trained, draw=partial(self.draw, step), output_dtype=self.arithmetic.output,
                 policy=self.arithmetic.policy, perform=over(self.groups, perform))
             tape.loss_scale, tape.first_micro_batch = loss_scale, number
-            loss, found = self.backpropagate(tape, computed_with, inputs, targets, samples)
+            loss, found = backpropagate(self.model, tape, computed_with, inputs, targets, samples)
             losses.append(loss)
             for unit in self.trained:
                 contributions[unit].append(found[unit])
@@ -248,18 +248,6 @@ class Reference:
             shards = bounds(padded(len(flat), self.mesh.size), self.mesh.group)
             arriving = np.concatenate([self.arithmetic.weights_wire.arriving(flat[slice(*shard)]) for shard in shards])
         return arriving.astype(self.arithmetic.compute, copy=False)
-
-    def backpropagate(
-        self, tape: Tape, weights: Mapping[Unit, Array], inputs: Array, targets: Array, samples: int
-    ) -> tuple[Array, dict[Unit, Array]]:
-        """One micro-batch, forward and backward; its loss is scaled by 1 / samples."""
-        activations, gradients = [inputs], {}
-        for unit in self.model.forward_units:
-            activations = tape.forward(unit, weights[unit], activations)
-        loss, upstreams = tape.loss(self.model.loss, activations, [targets], samples)
-        for unit in self.model.backward_units:
-            upstreams, gradients[unit] = tape.backward(unit, weights[unit], upstreams)
-        return loss, gradients
 
     def gradient(self, contributions: Sequence[Array], residuals: Sequence[Array]) -> Gradient:
         """A unit's gradient: all micro-batches, rank by rank; or, `part_by_part`, the k-th micro-batch of every rank
@@ -292,6 +280,19 @@ class Reference:
         for unit in self.trained:
             for start, stop in bounds(unit.count, self.mesh.size):
                 yield counted_square_sum(unit, start, gradients[unit].used[start:stop], place)
+
+
+def backpropagate(
+    model: Model, tape: Tape, weights: Mapping[Unit, Array], inputs: Array, targets: Array, samples: int
+) -> tuple[Array, dict[Unit, Array]]:
+    """One micro-batch, forward and backward; its loss is scaled by 1 / samples."""
+    activations, gradients = [inputs], {}
+    for unit in model.forward_units:
+        activations = tape.forward(unit, weights[unit], activations)
+    loss, upstreams = tape.loss(model.loss, activations, [targets], samples)
+    for unit in model.backward_units:
+        upstreams, gradients[unit] = tape.backward(unit, weights[unit], upstreams)
+    return loss, gradients
 
 
 def received(wire: BlockWire, residuals: Sequence[Array], start: int, sent: Array, sender: int) -> Array:

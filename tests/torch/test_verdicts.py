@@ -137,7 +137,7 @@ def test_a_part_of_a_script_is_checked_and_nothing_is_left_wrapped(by, tmp_path)
     assert outcome.stderr.count("zerosim: FOUND step 1") == 1
 
 
-CHECKING = """import torch, torch.distributed as dist, zerosim.torch
+CHECKING = """import sys, torch, torch.distributed as dist, zerosim.torch
 from torch.nn.utils import clip_grad_norm_
 from zerosim.worlds.launcher import launched
 dist.init_process_group("zerosim" if launched() else "gloo")
@@ -150,7 +150,8 @@ with zerosim.torch.checking(model, optimizer) as check:
             clip_grad_norm_(model.parameters(), 0.01)
         optimizer.step()
         optimizer.zero_grad()
-print([each["cause"] for each in check.document["findings"]][:1], torch.nn.Module.__call__ is called, flush=True)
+causes = [each["cause"] for each in check.document["findings"]][:1]
+sys.stdout.write(f"{causes} {torch.nn.Module.__call__ is called}\\n")  # in one piece: ranks share the terminal
 dist.destroy_process_group()
 """
 

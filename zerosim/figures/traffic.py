@@ -22,7 +22,7 @@ from zerosim.instruments.observed import Observed
 from zerosim.models.units import Unit
 from zerosim.numerics.fixed_point import limbs
 from zerosim.payloads.extents import Extent
-from zerosim.sharding import Mesh, chunk_length, owned, padded
+from zerosim.sharding import Directions, Mesh, chunk_length, owned, padded
 from zerosim.training.config import Config
 from zerosim.training.groups import GroupOfRanks
 from zerosim.training.measurement import TrafficCounts
@@ -168,8 +168,7 @@ def on_the_tape(config: Config, rank: int, updates: int, hosts: Sequence[int]) -
     """The traffic of each call of a collective on the tape, with the collective's name: those of the model's graph."""
     directions, place = config.directions, config.directions.place(rank)
     for call, times in expected(config, updates).tape_calls.items():
-        places = directions.group(call.direction, place)
-        sent = tape_flow(call, len(places), places.index(place))
+        places, sent = directions.group(call.direction, place), tape_flow(call, directions, place)
         away = sum(count for to, count in sent.to.items() if hosts and hosts[rank - place + places[to]] != hosts[rank])
         yield f"{call.direction}_{call.collective}", Due(
             1, sum(sent.to.values()), sent.received_bytes, sum(sent.messages.values()), away,
@@ -177,9 +176,9 @@ def on_the_tape(config: Config, rank: int, updates: int, hosts: Sequence[int]) -
 
 
 @lru_cache(maxsize=4096)
-def tape_flow(call: TapeCall, size: int, place: int) -> Flow:
-    """The messages of one rank in a call of a collective on the tape."""
-    comm = LoneRank(place, size)
+def tape_flow(call: TapeCall, directions: Directions, place: int) -> Flow:
+    """The messages of the ranks of a place in a call of a collective on the tape."""
+    comm = LoneRank(directions.coordinate(call.direction, place), directions.sizes[call.direction])
     group = GroupOfRanks(call.direction, Observed(comm))
     getattr(group, call.collective)(Extent(call.elements, f"u{call.itemsize}"), *call.args)
     return Flow(dict(comm.to), dict(comm.messages), comm.received_bytes)
@@ -245,15 +244,16 @@ def message_copies(config: Config) -> int:
 
     A collective ends on a rank only when all others have begun it, and so have received all messages of the previous
     one: at most the messages of two collectives are in flight, and one is arriving. The broadcasts of all buckets from
-    each rank count as one.
+    each rank count as one. Collectives on the tape have other ranks, so their messages may be in flight as well.
     """
-    if config.ranks == 1:
+    if config.all_ranks == 1:
         return 0
     most, channels = max(config.mesh.group, config.mesh.replicas) - 1, message_lengths(config)
     for rank in range(config.ranks):
         for call in calls(config, rank, 1):
             sent = [sum(sum(part.messages.values()) for part in parts) for parts in call.flows(config, rank)]
             most = max(most, sum(sent) if call.rooted else max(sent))
+    most += max((sum(sent.messages.values()) for sent in tape_flows(config)), default=0)
     return sum(length + length // 4 + 1 for channel in channels for length in channel) * (2 * most + 1)
 
 
@@ -267,4 +267,11 @@ def message_lengths(config: Config) -> tuple[set[int], set[int]]:
         for call in calls(config, rank, 1):
             (beside if call.aside else own).update(
                 sent for parts in call.flows(config, rank) for part in parts for sent in part.messages)
+    own.update(length for sent in tape_flows(config) for length in sent.messages)
     return own, beside
+
+
+def tape_flows(config: Config) -> Iterator[Flow]:
+    """The messages of each call of a collective on the tape, on every place."""
+    for place in range(config.directions.places):
+        yield from (tape_flow(call, config.directions, place) for call in expected(config).tape_calls)

@@ -21,13 +21,13 @@ from zerosim.autograd.tape import Tape
 from zerosim.autograd.tape_collectives import ALONE, TapeGroups, over
 from zerosim.models.units import Model, Unit
 from zerosim.places import joined, side_by_side
+from zerosim.reference import backpropagate
 from zerosim.training.config import Config
 
 TOLERANCE = 1e-9
 """The allowed difference, relative to the largest element of all gradients: some are 0 but for rounding."""
 SPREAD = 0.3
 """The deviation of the random numbers that are added to initial weights, so that none are equal."""
-
 NEAR = 1e-3
 """Median ratios this near to 1 are not said."""
 
@@ -140,14 +140,6 @@ def computed(
     model: Model, weights: Mapping[Unit, Array], groups: TapeGroups, batch: tuple[Array, Array]
 ) -> Iterator[tuple[float, Gradients]]:
     """The loss and the gradients of one place, once."""
-    tape, (x, y) = Tape(perform=over(groups, perform)), batch
-    activations = [x]
-    for unit in model.forward_units:
-        activations = tape.forward(unit, weights[unit], activations)
-    loss, upstreams = tape.loss(model.loss, activations, [y], len(x))
-    found: Gradients = {}
-    for unit in model.backward_units:
-        upstreams, flat = tape.backward(unit, weights[unit], upstreams)
-        if flat is not None and not unit.frozen:
-            found |= unit.views(flat)
-    yield float(loss[0]), found
+    loss, gradients = backpropagate(model, Tape(perform=over(groups, perform)), weights, *batch, len(batch[0]))
+    yield float(loss[0]), {
+        name: view for unit, flat in gradients.items() if not unit.frozen for name, view in unit.views(flat).items()}
