@@ -27,7 +27,6 @@ from tests.test_formulas import (
 )
 from tests.test_planted import fails, outcome_of
 from tests.training import sabotaged
-from tests.transformers import outcome as transformer_outcome
 from zerosim.figures import shapes
 from zerosim.figures.traffic import most_messages, volume
 from zerosim.stages import STAGES
@@ -147,13 +146,6 @@ def test_the_last_backward_of_a_micro_batch_prefetches_for_the_next_one(monkeypa
 @given(keys=keys_of_a_run())
 def test_every_stage_agrees_with_one_process_and_with_every_formula(keys):
     agrees(outcome_of(stages=ALL, **keys))
-
-
-@pytest.mark.long
-@settings(max_examples=12)
-@given(keys=keys_of_a_run(), tied=st.booleans())
-def test_so_it_does_with_a_unit_that_is_segmented_twice(keys, tied):
-    agrees(transformer_outcome(**keys | {"tied_embeddings": tied and not keys.get("frozen")}))
 
 
 def digests(**keys):

@@ -106,30 +106,6 @@ def test_the_json_document(small):
     assert "PASSED" in done.stderr
 
 
-def test_the_weights_file(small, tmp_path):
-    out = tmp_path / "w.safetensors"
-    assert zerosim("run", small, "--weights", out, "--set", "train.steps=0").returncode == 0
-    weights = load_file(out)
-    assert {name: array.shape for name, array in weights.items()} == {
-        "layers.0.weight": (6, 64), "layers.0.bias": (6,),
-        "layers.1.weight": (10, 6), "layers.1.bias": (10,),
-    }
-    assert all(array.dtype == np.float32 for array in weights.values())
-    assert abs(weights["layers.0.weight"]).max() <= 1 / 8
-
-
-def test_the_digest_is_that_of_the_weights_file(small, tmp_path):
-    import hashlib
-
-    out, document = tmp_path / "w.safetensors", tmp_path / "o.json"
-    zerosim("run", small, "--weights", out, "--json", document)
-    weights = load_file(out)
-    names = [f"layers.{layer}.{name}" for layer in (0, 1) for name in ("weight", "bias")]
-    whole = b"".join(weights[name].astype("<f4").tobytes() for name in names)
-    found = json.loads(document.read_text())["rows"][0]["weights_sha256"]
-    assert found == hashlib.sha256(whole).hexdigest()
-
-
 def write_npz(folder, **arrays):
     np.savez(folder / "data.npz", **arrays)
 
@@ -140,14 +116,6 @@ NAN_X[4, 1] = np.nan
 
 MISTAKES = {
     "not TOML": (b"hello", {}, ":1:6: this is not TOML"),
-    "not text": (b"\xff\xfe", {}, ":1:1: found the byte 0xff"),
-    "unknown key": (b"[train]\nstpes = 3", {}, ":2:1: unknown key 'stpes' in [train]; did you mean 'steps'?"),
-    "unknown table": (b"[trian]\nsteps = 3", {}, ":1:2: unknown key 'trian'; did you mean 'train'?"),
-    "wrong type": (b"[train]\nsteps = 'x'", {}, ":2:9: train.steps must be an integer"),
-    "negative size": (b"[model]\nhidden = [4, -1]", {}, ":2:14: model.hidden[1] must be"),
-    "ranks": (b"[world]\nranks = 3\n[train]\nmicro_batches = 4", {}, ":4:17: train.micro_batches must be a multiple"),
-    "wrong choice": (b"[parallel]\nstages = ['zero4']", {}, ":2:11: parallel.stages[0] must be"),
-    "missing file": (b"[data]\nsource = 'data.npz'", {}, ":2:10: data.source"),
     "NaN": (b"[data]\nsource = 'data.npz'", {"x": NAN_X, "y": np.zeros(6)}, "x[4, 1] is nan"),
     "label": (b"[data]\nsource = 'data.npz'", {"x": GOOD_X, "y": np.array([0, 1, 2, 0, -1, 2])}, "y[4] is -1"),
 }
@@ -163,17 +131,6 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, mistake, capsys):
     line = refused(capsys, "run", path, "--progress", "none")
     assert line.startswith(f"{path}:")
     assert words in line
-
-
-@pytest.mark.parametrize("arguments", [
-    ["run", "{small}", "--json", "/nowhere/at/all.json"],
-    ["run", "{small}", "--weights", "/"],
-    ["run", "nosuch.toml"],
-    ["run", "{small}", "--set", "train.steps"],
-    ["run", "{small}", "--set", "train.stpes=1"],
-])
-def test_mistakes_on_the_command_line(small, arguments, capsys):
-    assert refused(capsys, *(each.format(small=small) for each in arguments))
 
 
 @pytest.mark.parametrize(("line", "said"), {
@@ -426,13 +383,6 @@ def test_digits_in_prose_have_no_colour(small, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "4 ranks, 'text', None and 0x10\n" in out
     assert "\x1b[1;32mPASSED: 4 rows on 2 ranks: every bit equal to one process\x1b[0m" in out
-
-
-def test_verbose_shows_what_the_table_leaves_out(small, capsys):
-    assert main(["run", str(small), "--progress", "none", "-v"]) == 0
-    out = capsys.readouterr().out
-    assert "\nWhat a rank sends in a step\n" in out
-    assert not re.search(r"\bms\b", out), "the local world measures no time"
 
 
 def test_bench_without_a_launcher_says_what_to_install(monkeypatch, capsys):

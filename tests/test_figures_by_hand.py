@@ -29,7 +29,7 @@ from zerosim.stages.state import ACCUMULATED, GRADIENT, Layouts, TrainingState
 from zerosim.training import build, collect, comparison
 from zerosim.training.batches import Batches
 from zerosim.training.buckets import Buckets
-from zerosim.training.comparison import Checker, Evidence, Fingerprint, comparable, first_of, holdings, kept_of
+from zerosim.training.comparison import Checker, Fingerprint, comparable, holdings, kept_of
 from zerosim.training.experiment import prepare
 from zerosim.verdict.judged_run import parted
 from zerosim.verdict.outcome import TrainedRow
@@ -107,13 +107,6 @@ def test_earlier_losses_are_held_to_those_of_their_own_steps():
 def test_of_gradients_any_nan_is_as_good_as_another(what):
     assert comparable(what, OTHER_NAN).tobytes() == NOT_A_NUMBER.tobytes()
     assert comparable("weights", OTHER_NAN).tobytes() == OTHER_NAN.tobytes() != NOT_A_NUMBER.tobytes()
-
-
-def test_the_earliest_evidence_of_all_ranks_comes_first():
-    late, early, loss = (Evidence(step, unit, 0, rank, "weights", np.zeros(1))
-                         for step, unit, rank in ((2, 0, 0), (1, 1, 2), (1, None, 3)))
-    assert first_of([late, None, early]) is early
-    assert first_of([late, early, loss]) is loss
 
 
 def test_a_digest_of_it_all_does_not_depend_on_how_layers_are_grouped():

@@ -6,8 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.test_trace import stretches
 from zerosim.allocation import allocate
 from zerosim.instruments import trace
 from zerosim.instruments.faults import Faults, flipped
@@ -90,6 +90,9 @@ def test_what_was_taken_before_is_there_from_the_beginning_in_every_step():
 
 # Time.
 
+stretches = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)), max_size=8).map(
+    lambda pairs: [(begin, begin + length) for begin, length in pairs])
+
 
 @given(stretches)
 def test_a_union_has_all_moments_in_stretches_that_are_apart(given_stretches):
@@ -152,7 +155,7 @@ def test_a_message_is_waited_for_until_it_came_and_not_at_all_if_it_was_there(cl
 
 def test_a_trace_begins_with_the_earliest_of_all_ranks():
     late = RankStep(0, 1, 100, 150, [Span(0, COMPUTATION, 1, "forward", "", 110, 120)], [(105, {"buffers": 1})])
-    found = together([ClockOffset(0, ""), ClockOffset(1, "")], [late, RankStep(1, 1, 90, 140, [])])
+    found = together([ClockOffset(0, ""), ClockOffset(1, "", 1000, 5)], [late, RankStep(1, 1, 1090, 1140, [])])
     assert [(step.begin_ns, step.end_ns) for step in found.steps] == [(10, 60), (0, 50)]
     assert (found.steps[0].spans[0].begin_ns, found.steps[0].memory) == (20, [(15, {"buffers": 1})])
 

@@ -15,17 +15,12 @@ from zerosim.figures.shapes import expected
 from zerosim.figures.traffic import message_copies
 from zerosim.instruments.observed import Observed
 from zerosim.numerics.orders import ORDERS
-from zerosim.numerics.precisions import PRECISIONS
-from zerosim.optim.optimizers import OPTIMIZERS
 from zerosim.scenario import Check
 from zerosim.scenario.schema import Claims
 from zerosim.stages import STAGES
-from zerosim.stages.adding import ADDITIONS
-from zerosim.stages.gathering import KeptUntilBackward, Prefetched, WhenUsed
-from zerosim.stages.publishing import PUBLISHING
+from zerosim.stages.gathering import Prefetched
 from zerosim.stages.replica import Replica
-from zerosim.training import build, comparison
-from zerosim.training.build import gathering, reference
+from zerosim.training import build
 from zerosim.training.comparison import Evidence, first_of
 from zerosim.training.experiment import prepare
 from zerosim.training.measurement import MemoryCounts, MemoryFigures, TrafficCounts
@@ -52,17 +47,6 @@ def test_what_is_true_of_each_stage():
         "zero1": (("optimizer",), False, True, True, False),
         "zero2": (("optimizer", "gradients"), False, True, True, True),
         "zero3": (("optimizer", "gradients", "parameters"), True, False, True, True),
-    }
-
-
-def test_what_is_true_of_each_precision():
-    assert {
-        name: (each.name, each.weights, each.state, each.scales_loss, each.mixed) for name, each in PRECISIONS.items()
-    } == {
-        "fp64": ("fp64", np.dtype(np.float64), np.dtype(np.float64), False, False),
-        "fp32": ("fp32", np.dtype(np.float32), np.dtype(np.float32), False, False),
-        "fp16": ("fp16", np.dtype(np.float16), np.dtype(np.float32), True, True),
-        "bf16": ("bf16", np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32), False, True),
     }
 
 
@@ -297,98 +281,7 @@ def test_orders_of_addition_in_words_and_in_symbols():
 # What a row is made of.
 
 
-@pytest.mark.parametrize(("stage", "keys", "expected"), [
-    ("zero2", {}, (np.float32, False, 2, False, 1, 2, 1, False, False)),
-    ("ddp", {"gradients": "all_reduce"}, (np.float32, False, 2, False, 1, 2, 1, True, False)),
-    ("zero2", {"precision": "fp16", "publish": "updates"}, (np.float16, False, 2, False, 1, 2, 1, False, True)),
-    ("zero3", {"precision": "fp16", "publish": "updates"}, (np.float16, False, 2, False, 1, 2, 1, False, False)),
-    ("zero2", {"publish": "updates", "gradients": "all_reduce"}, (np.float32, False, 2, False, 1, 2, 1, True, False)),
-    ("zero3", {"gradients": "all_reduce"}, (np.float32, False, 2, False, 1, 2, 1, False, False)),
-    ("zero2", {"precision": "bf16", "reduce_dtype": "fp32"}, (np.float32, False, 2, False, 1, 2, 1, False, False)),
-    ("zero2", {"precision": "fp16", "accumulate_dtype": "fp32"}, (np.float16, True, 2, False, 1, 2, 1, False, False)),
-    ("zero2", {"accumulation": "micro_batch"}, (np.float32, False, 2, True, 1, 2, 2, False, False)),
-    ("zero1", {"accumulation": "micro_batch"}, (np.float32, False, 2, False, 1, 2, 1, False, False)),
-    ("zero2", {"accumulation": "micro_batch", "micro_batches": 3},
-     (np.float32, False, 1, False, 1, 1, 1, False, False)),
-    ("zero3", {"accumulation": "layered"}, (np.float32, False, 2, False, 2, 1, 1, False, False)),
-    ("ddp", {"accumulation": "layered"}, (np.float32, False, 2, False, 2, 1, 1, True, False)),
-    ("ddp", {"accumulation": "layered", "micro_batches": 3}, (np.float32, False, 1, False, 1, 1, 1, True, False)),
-])
-def test_what_follows_from_the_keys_of_a_row(stage, keys, expected):
-    built = config(stage, {"accumulation": "boundary"} | keys)
-    assert (
-        built.wire, built.accumulates_in_float32, built.block, built.part_by_part, built.at_once, built.passes,
-        built.reductions, built.sums_everywhere, built.publishes_updates,
-    ) == expected
-    arithmetic = reference(built).arithmetic
-    wide = keys.get("accumulate_dtype") == "fp32"
-    assert np.dtype(arithmetic.accumulate) == (np.float32 if wide else built.precision.weights)
-    assert (arithmetic.wire, arithmetic.accumulates_in_float32, arithmetic.part_by_part) == expected[:2] + expected[3:4]
-    assert arithmetic.publishes_updates == expected[-1]
-
-
-@pytest.mark.parametrize(("keys", "expected"), [
-    ({"clip_norm": 3.0}, (1.0, False, 3.0)),
-    ({"precision": "fp16", "clip_norm": 3.0}, (65536.0, True, 3.0)),
-    ({"precision": "bf16"}, (1.0, False, 0.0)), ({"precision": "fp16"}, (65536.0, True, 0.0)),
-    ({"precision": "fp16", "loss_scale": 8.0, "clip_norm": 2.0}, (8.0, False, 2.0)),
-    ({"loss_scale": 4.0}, (4.0, False, 0.0)),
-])
-def test_the_scaling_of_a_row(keys, expected):
-    found = config("ddp", keys).scaling()
-    assert (found.loss_scale, found.dynamic, found.clip_norm) == expected
-
-
-@pytest.mark.parametrize("keys", [
-    {"units": "model"}, {"accumulate_dtype": "fp32"}, {"reduce_dtype": "fp32"}, {"accumulation": "micro_batch"},
-    {"publish": "updates"},
-])
-def test_rows_share_a_reference_only_where_they_compute_alike(keys):
-    narrow = {"precision": "fp16"}
-    assert config("zero2", narrow).arithmetic == config("zero1", narrow).arithmetic
-    assert config("zero2", narrow, keys).arithmetic != config("zero2", narrow).arithmetic
-    assert config("zero3", narrow, {"prefetch": True}).arithmetic == config("ddp", narrow).arithmetic
-
-
-def test_how_weights_are_gathered_and_published():
-    assert isinstance(gathering(config("zero3"), None), WhenUsed)
-    assert isinstance(gathering(config("zero3", {"reshard_after_forward": False}), None), KeptUntilBackward)
-    assert isinstance(gathering(config("zero3", {"prefetch": True}), None), Prefetched)
-    assert {*PUBLISHING} == {"weights", "updates", "broadcasts"}
-    assert {*ADDITIONS} == {*ORDERS}
-
-
-def test_groups_of_layers_reach_the_model():
-    found = config("ddp", {"units": ((0, 1), (2,)), "frozen": (2,)}).model
-    assert [(unit.name, unit.frozen, unit.count) for unit in found.units] == [
-        ("layers.0-1", False, 59), ("layers.2", True, 15)]
-
-
 # Fingerprints, and what measuring brings.
-
-
-@pytest.mark.parametrize("steps", [0, 2])
-def test_every_fingerprint_is_of_everything(monkeypatch, steps):
-    seen = []
-    honest = comparison.Checker.__init__
-
-    def checker(self, replica, rank, history, *rest):
-        seen.append(history)
-        honest(self, replica, rank, history, *rest)
-
-    monkeypatch.setattr(comparison.Checker, "__init__", checker)
-    base = scenario(steps=steps, stages=("ddp",), optimizer="momentum")
-    built = replace(base, train=replace(base.train, precision="fp16"), parallel=replace(
-        base.parallel, accumulate_dtype="fp32"))
-    assert run_locally(prepare(built, labelled()), Silent()).failures == []
-    sums = {"gradient", "accumulated gradient"}
-    (slot,) = OPTIMIZERS["momentum"].slots
-    for history in seen:
-        assert [found.step for found in history] == list(range(steps + 1))
-        assert [[set(each) for each in found.chunks] for found in history] == [
-            [{"weights", "master", slot}] * 3, *([{"weights", "master", slot} | sums] * 3 for _ in range(steps))]
-        assert all(len(digests) == 3 for found in history for each in found.chunks for digests in each.values())
-    assert len(seen) == 3
 
 
 @pytest.mark.parametrize("steps", [0, 1])
@@ -404,22 +297,6 @@ def test_the_optimizer_state_is_compared_even_without_steps(monkeypatch, steps):
     (stage,) = run_locally(prepare(scenario(steps=steps, stages=("zero2",)), labelled()), Silent()).trained
     assert stage.equal is False
     assert (stage.first_divergence.step, stage.first_divergence.layer) == (0, 1)
-
-
-def test_the_second_channel_reaches_what_is_prefetched_on_all_numbers_of_ranks(monkeypatch):
-    seen = []
-
-    def replica(config, comm, allocate, second, **about):
-        seen.append(second)
-        return build.replica(config, comm, allocate, None)
-
-    monkeypatch.setattr("zerosim.training.program.replica", replica)
-    built = replace(scenario(ranks=1, stages=("zero3",), steps=1), check=Check(same_bits_on=(1,)))
-    experiment = prepare(replace(built, parallel=replace(built.parallel, prefetch=True)), labelled())
-    for second in (None, "comm"):
-        spawn(lambda comm, second=second: list(measure(comm, Run(
-            LocalWorld(1), experiment, Silent(), second_channel=comm if second else None))), 1)
-    assert [type(each).__name__ for each in seen] == ["NoneType"] * 2 + ["Observed"] * 2
 
 
 def test_the_second_channel_carries_what_is_prefetched_and_what_is_reduced_beside_the_step():
@@ -448,32 +325,3 @@ def test_measurements_are_rank_0s_alone_and_the_curve_is_the_last_steps():
         assert figures.curve[-1][1].get("activations", 0) == 0
         assert max(now.get("activations", 0) for _, now in figures.curve) == figures.peak_bytes["activations"]
         assert sum(figures.curve[-1][1].values()) == figures.alive_bytes
-
-
-KEYED = {
-    "betas": ({"betas": (0.5, 0.7)}, "adam"), "epsilon": ({"epsilon": 0.1}, "adam"),
-    "momentum": ({"momentum": 0.5}, "momentum"), "weight_decay": ({"weight_decay": 0.3}, "adam"),
-    "decoupled": ({"weight_decay": 0.3}, "adamw"), "biases": ({"decay_biases": False}, "adamw"),
-    "loss_scale": ({"loss_scale": 2.0**-20}, "sgd"), "warmup": ({"warmup_steps": 2}, "sgd"),
-    "schedule": ({"schedule": "cosine"}, "sgd"), "clip_norm": ({"clip_norm": 0.05}, "sgd"),
-    "learning_rate": ({"learning_rate": 0.2}, "sgd"), "seed": ({"seed": 1}, "sgd"),
-}
-
-
-@pytest.mark.parametrize("name", KEYED)
-def test_a_key_of_train_changes_the_weights_and_the_reference_alike(name):
-    keys, optimizer = KEYED[name]
-    precision = "fp16" if name == "loss_scale" else "fp32"
-
-    def weights(**said):
-        base = scenario(ranks=2, stages=("ddp", "zero3"), steps=3, micro_batches=4, optimizer=optimizer)
-        plain = {"precision": precision, "learning_rate": 0.1, "loss_scale": 1.0}
-        built = replace(base, train=replace(base.train, **(plain | said)))
-        outcome = run_locally(prepare(built, labelled()), Silent())
-        assert outcome.failures == []
-        first, second = outcome.trained
-        assert first.measured.weights_sha256 == second.measured.weights_sha256
-        return first.measured.weights_sha256
-
-    assert weights() == weights()
-    assert weights(**keys) != weights()

@@ -345,15 +345,6 @@ def test_a_row_that_lacks_something_is_refused(four):
         page_of(dict(four, rows=[{key: each for key, each in four["rows"][0].items() if key != "memory"}]))
 
 
-@pytest.mark.parametrize("key", ["rows", "scenario", "world", "failures"])
-def test_an_outcome_with_a_hole_is_refused_in_one_line(key, four, tmp_path, capsys):
-    torn = tmp_path / "torn.json"
-    torn.write_text(json.dumps(dict(four, **{key: None})))
-    said = refused(capsys, "report", str(torn), "--html", str(tmp_path / "a.html"))
-    assert "not a complete outcome of zerosim run --json" in said
-    assert not (tmp_path / "a.html").exists()
-
-
 def test_without_the_extra_nothing_runs(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)
     assert refused(capsys, "run", SCENARIO, *SMALL, "--report", str(tmp_path / "a.html")) == (

@@ -1,17 +1,13 @@
 """Faults planted in what a rank holds, sends and takes: each must fail the run, and only the row that has it."""
 
-import queue
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from tests.training import labelled, run, sabotaged, scenario
+from tests.training import run, sabotaged
 from zerosim.instruments.memory import MEMORY_KINDS
-from zerosim.instruments.observed import Observed
 from zerosim.instruments.traffic import Count, Traffic
 from zerosim.optim.optimizers import OPTIMIZERS
 from zerosim.scenario import Check
@@ -19,9 +15,6 @@ from zerosim.scenario.sections import Variant
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Replica
 from zerosim.training import collect
-from zerosim.training.experiment import prepare
-from zerosim.training.program import Silent
-from zerosim.verdict.judged_run import run_on
 
 ALL = ("ddp", "zero1", "zero2", "zero3")
 NARROW = {"precision": "fp16", "publish": "updates"}
@@ -463,67 +456,4 @@ def test_every_count_is_judged(monkeypatch, attribute, change):
     fails(outcome_of(stages=("zero1",)), "of rank 1; ")
 
 
-class Post:
-    """A channel of queues, on which several threads of a rank may wait at a time, as under MPI."""
-
-    def __init__(self, rank, letters):
-        self.rank, self.size, self.letters = rank, len(letters), letters
-
-    def send(self, outgoing, *, to):
-        self.letters[self.rank][to].put(outgoing.copy())
-
-    def recv(self, *, into, source, reduce=None):
-        arrived = self.letters[source][self.rank].get(timeout=300)
-        into[...] = arrived if reduce is None else reduce(arrived, into)
-
-    def exchange(self, outgoing, *, to, into, source, reduce=None):
-        self.send(outgoing, to=to)
-        self.recv(into=into, source=source, reduce=reduce)
-
-
-class TwoChannels:
-    """A world of threads that has a second channel."""
-
-    kind, library, words, rank_is_process, copies_messages = "threads", "queues", "threads", False, False
-
-    def __init__(self, ranks):
-        self.ranks, self.mine, self.told = ranks, threading.local(), Traffic()
-        self.first, self.second = ([[queue.Queue() for _ in range(ranks)] for _ in range(ranks)] for _ in range(2))
-
-    @property
-    def hosts(self):
-        return [0] * self.ranks
-
-    def run(self, program):
-        def started(rank):
-            self.mine.rank = rank
-            return program(Post(rank, self.first))
-
-        with ThreadPoolExecutor(self.ranks) as threads:
-            return list(threads.map(started, range(self.ranks)))
-
-    def channel(self):
-        return Observed(Post(self.mine.rank, self.second), self.told)
-
-    def take_buffers_from(self, allocate):
-        """Queues have memory of their own."""
-
-
-@pytest.mark.parametrize("key", ["prefetch", "overlap"])
-def test_what_goes_through_a_second_channel_is_counted_with_the_rest(key):
-    base = scenario(steps=2, ranks=2, micro_batches=4)
-    world = TwoChannels(2)
-    built = scenario(base, stages=("zero3",), **{key: True})
-    assert run_on(world, prepare(built, labelled()), Silent()).failures == []
-    assert world.told.messages > 0
-
-
 # Training that diverges.
-
-
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("keys", [{}, {"accumulate_dtype": "fp32"}, {"order": "exact"}], ids=str)
-def test_training_that_diverges_to_nan_diverges_alike(seed, keys):
-    outcome = outcome_of(activation="gelu", precision="fp16", learning_rate=1e5, ranks=2, micro_batches=8,
-                         steps=6, seed=seed, optimizer="sgd", **keys)
-    assert outcome.failures == []

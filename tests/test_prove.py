@@ -29,12 +29,6 @@ def test_every_algorithm_is_proved_for_every_size_it_serves(name):
             assert proof.order == ("declared" if proved.kind.reducing else None)
 
 
-def double_count(comm, chunks, reduce=np.add):
-    for step in range(comm.size):
-        comm.exchange(chunks[(comm.rank - step - 1) % comm.size], to=right(comm),
-                      into=chunks[(comm.rank - step - 2) % comm.size], source=left(comm), reduce=reduce)
-
-
 def lost_chunk(comm, chunks):
     ring.all_gather(comm, [*list(chunks)[:-1], chunks[-1].copy()])
 
@@ -52,40 +46,8 @@ def wrong_modulus_at_5(comm, chunks, reduce=np.add):
                       into=chunks[(comm.rank - step - 2) % modulus], source=left(comm), reduce=reduce)
 
 
-def order_depends_on_rank(comm, x):
-    total, passing = x.copy(), x.copy()
-    for _ in range(comm.size - 1):
-        comm.exchange(passing.copy(), to=right(comm), into=passing, source=left(comm))
-        total = total + passing
-    return total
-
-
-def send_before_receive(comm, chunks):
-    for step in range(comm.size - 1):
-        comm.send(chunks[(comm.rank - step) % comm.size], to=right(comm))
-        comm.recv(into=chunks[(comm.rank - step - 1) % comm.size], source=left(comm))
-
-
-def receive_before_send(comm, chunks):
-    comm.recv(into=chunks[left(comm)], source=left(comm))
-    comm.send(chunks[comm.rank], to=right(comm))
-
-
-def leaves_mail(comm, chunks):
-    ring.all_gather(comm, chunks)
-    comm.send(chunks[0], to=right(comm))
-
-
-def returns_nothing(comm, x):
-    x.copy()
-
-
 def raises(comm, x):
     return x[comm.size]
-
-
-def stops_early(comm, chunks, reduce=np.add):
-    ring.reduce_scatter(comm, chunks, reduce)
 
 
 def last_exchange_twice_at_6(comm, chunks, reduce=np.add):
@@ -101,17 +63,11 @@ def fills_with_zeros(comm, chunks):
 
 
 BROKEN = [
-    (double_count, "all_reduce", 4, ["is added 2 times", "rank", "with a message from rank"]),
     (lost_chunk, "all_gather", 4, ["chunk 3", "a place that was never filled"]),
     (swapped_neighbour, "all_gather", 4, ["misplaced", "with a message from rank"]),
     (wrong_modulus_at_5, "reduce_scatter", 5, ["missing"]),
-    (order_depends_on_rank, "all_reduce", 3, ["the ranks disagree", "((g1 + g0) + g2)", "((g0 + g2) + g1)"]),
-    (send_before_receive, "all_gather", 3, ["sends that wait", "its message to be received by rank 1"]),
-    (receive_before_send, "all_gather", 3, ["no rank can go on", "rank 0 waits for a message from rank 2"]),
-    (leaves_mail, "all_gather", 3, ["ended without receiving 1 message"]),
-    (returns_nothing, "all_reduce", 2, ["returned None", "name its second parameter `chunks`"]),
     (fills_with_zeros, "all_gather", 2, ["a place that was never filled"]),
-    (stops_early, "all_reduce", 3, ["missing"]), (last_exchange_twice_at_6, "all_reduce", 6, ["added 2 times"]),
+    (last_exchange_twice_at_6, "all_reduce", 6, ["added 2 times"]),
     (raises, "all_reduce", 2, ["IndexError", "raised on rank"]),
 ]
 

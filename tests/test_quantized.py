@@ -11,19 +11,15 @@ from tests.test_rehearsal import CLUSTER
 from tests.test_variants import run
 from tests.test_whole_steps import outcome_of
 from tests.training import labelled
-from zerosim.allocation import allocate
 from zerosim.cli import main
-from zerosim.collectives import direct, ring, two_level
-from zerosim.collectives.narrow import OnNarrowWires
+from zerosim.collectives import two_level
 from zerosim.figures.shapes import expected
 from zerosim.figures.traffic import due
-from zerosim.numerics.wires import CODES, BlockWire, wire
+from zerosim.numerics.wires import CODES, BlockWire
 from zerosim.plan.rehearsal import rehearse
-from zerosim.sharding import split
 from zerosim.stages.adding import ADDITIONS
 from zerosim.training.batches import Batches
 from zerosim.training.build import alone
-from zerosim.worlds.local import spawn
 
 WEIGHTS = (
     {"quantized_weights": "int8", "quantized_block": 4}, {"quantized_weights": "int4", "quantized_block": 3},
@@ -125,31 +121,6 @@ def test_reductions_send_a_quarter_and_scales(order):
     row, = run(stages=("zero2",), steps=1, order=order, quantized_gradients="int8", quantized_block=4).trained
     sent = row.traffic[0].counts.by_collective["reduce_scatter"]["sent_bytes"]
     assert sent == 2 * sum(4 * -(-each // 4) + each for each in (12, 8, 5))
-
-
-def error(reduce_scatter, size, name="int8", count=64):
-    """The relative error of sums over `size` ranks, of numbers that an owner's chunk has."""
-    brought = np.random.default_rng(size).standard_normal((size, size * count)).astype(np.float32)
-    narrow = OnNarrowWires(reduce_scatter, wire(name, 32), allocate)
-
-    def program(comm):
-        vector = brought[comm.rank].copy()
-        narrow(comm, split(vector, size))
-        return split(vector, size)[comm.rank]
-
-    found, due = np.concatenate(spawn(program, size)), brought.astype(np.float64).sum(axis=0)
-    return float(np.linalg.norm(found - due) / np.linalg.norm(due))
-
-
-@pytest.mark.parametrize("name", ["int8", "int4"])
-def test_the_error_of_a_ring_grows_with_its_hops_and_that_of_two_does_not(name):
-    rings = [error(ring.reduce_scatter, size, name) for size in (2, 4, 8, 16, 32)]
-    assert rings == sorted(rings)
-    assert rings[-1] > 2.5 * rings[0]
-    at_once = [error(direct.reduce_scatter, size, name) for size in (2, 8, 32)]
-    hops = [error(two_level.in_two_hops(size // 2).reduce_scatter, size, name) for size in (4, 8, 16, 32)]
-    assert max(at_once) < 1.6 * min(at_once)
-    assert max(hops) < 0.6 * rings[-1]
 
 
 def test_a_plan_holds_and_sends_what_a_run_does():

@@ -1,4 +1,4 @@
-"""The scenarios that are shipped: each passes, and where the opposite is claimed, or made so, it fails."""
+"""The scenarios that are shipped: each passes, and where the opposite of a claim is claimed, it fails."""
 
 from functools import cache
 
@@ -71,66 +71,6 @@ def opposites():
 @pytest.mark.parametrize(("name", "opposite", "found"), list(opposites()))
 def test_whose_opposite_is_claimed_fails(name, opposite, found):
     assert what_fails(judged_again(run(name), name, opposite)) == [found]
-
-
-@pytest.mark.parametrize(("name", "override", "wrong"), [
-    ("stage1_reduces_how.toml", "parallel.order=exact", "sends 4 P (N−1)/N, not 2"),
-    ("stage2_needs_no_all_reduce.toml", "parallel.order=exact", "sends 4 P (N−1)/N, not 2"),
-    ("stage1_or_stage2.toml", "train.micro_batches=4", "weights are the same"),
-    ("weights_or_updates.toml", "train.precision=bf16", "weights are not the same"),
-    ("weights_or_updates_in_16_bits.toml", "train.precision=fp32", "weights are the same"),
-    ("broadcast_after_the_step.toml", "parallel.reshard_after_forward=false", "sends 2 P (N−1)/N, not 3"),
-    ("stage3_costs_half_as_much_again.toml", "parallel.gradients=all_reduce", "sends 3 P (N−1)/N, not 2"),
-    ("fsdp_units.toml", "parallel.order=ring", "weights are not the same"),
-    ("overlap.toml", "parallel.gradients=all_reduce", "sends 3 P (N−1)/N, not 2"),
-    ("mixed_precision.toml", "parallel.reduce_dtype=fp32", "sends 3 P (N−1)/N, not 2"),
-    ("clipping.toml", "train.clip_norm=0", "sends 18 messages a step, not 21"),
-])
-def test_a_claim_fails_where_it_is_not_so(name, override, wrong):
-    assert wrong in what_fails(run(name, override))
-
-
-def test_stage_1_and_2_are_the_same_until_micro_batches_leave_one_by_one():
-    first, second, one_by_one = run("stage1_or_stage2.toml").trained
-    assert first.measured.weights_sha256 == second.measured.weights_sha256 != one_by_one.measured.weights_sha256
-    assert first.memory[0].figures.resting_bytes["gradients"] > 3 * second.memory[0].figures.resting_bytes["gradients"]
-
-
-def test_broadcasts_burden_some_ranks_more_than_others():
-    by_all_gather, by_broadcasts, _ = run("broadcast_after_the_step.toml").trained
-    evenly, unevenly = ([rank.counts.messages for rank in row.traffic] for row in (by_all_gather, by_broadcasts))
-    assert sum(evenly) == sum(unevenly)
-    assert len(set(evenly)) == 1 < len(set(unevenly))
-
-
-def test_larger_units_and_prefetch_hold_more():
-    peaks = [row.memory[0].figures.peak_bytes for row in run("fsdp_units.toml").trained]
-    layers, prefetch, pairs, model = (peak["parameters"] for peak in peaks)
-    assert layers < prefetch == pairs < model
-    assert [peak["total"] for peak in peaks] == sorted(peak["total"] for peak in peaks)
-
-
-def test_what_goes_on_beside_computation_holds_one_unit_more():
-    rows = run("overlap.toml").trained
-    held = [row.memory[0].figures.peak_bytes for row in rows]
-    peaks = [[round(peak[kind] / 1e3, 1) for peak in held] for kind in ("parameters", "gradients")]
-    assert peaks[0][4:] == [564.8, 827.9, 827.9]
-    assert peaks[1] == [799.8, 799.8, 663.1, 794.6, 663.1, 663.1, 794.6]
-
-
-def test_the_bytes_of_a_parameter_in_mixed_precision():
-    outcome = run("mixed_precision.toml")
-    parameters = outcome.model.count
-    found = [
-        {kind: round(held / parameters, 2) for kind, held in row.memory[0].figures.resting_bytes.items()}
-        for row in outcome.trained
-    ]
-    assert found == [
-        {"parameters": 2.0, "gradients": 2.0, "optimizer": 12.0},
-        {"parameters": 2.0, "gradients": 2.0, "optimizer": 3.0},
-        {"parameters": 2.0, "gradients": 0.5, "optimizer": 3.0},
-        {"parameters": 0.5, "gradients": 0.5, "optimizer": 3.0},
-    ]
 
 
 def test_what_fits_after_all_fails():

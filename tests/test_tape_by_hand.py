@@ -10,6 +10,7 @@ from tests import transformers
 from tests.test_formulas import config
 from tests.training import run, scenario
 from zerosim.autograd.tape import Tape
+from zerosim.errors import CollectiveError
 from zerosim.figures.traffic import most_messages, volume
 from zerosim.models.mlp import mlp
 from zerosim.scenario.sections import Variant
@@ -63,6 +64,8 @@ def test_the_padding_of_a_gradient_is_zero_whatever_was_in_its_memory():
     _, upstreams = tape.loss("mean_squared_error", outputs, [np.zeros((1, 1))], 1)
     _, gradient = tape.backward(unit, weights, upstreams)
     assert gradient.tolist() == [6, 6, 6, 0, 0]
+    with pytest.raises(CollectiveError, match=r"backward of layers.0: forward has not run for it"):
+        tape.backward(unit, weights, upstreams)
 
 
 def test_each_micro_batch_draws_its_own_numbers():

@@ -8,8 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.mpi.launch import ROOT, mpirun
 from tests.pages import read, refused
@@ -31,9 +29,6 @@ from zerosim.instruments.trace import (
     Span,
     Trace,
     Tracer,
-    intersection,
-    together,
-    union,
 )
 from zerosim.scenario.sections import Variant
 from zerosim.show.document import document, read_trace
@@ -206,20 +201,6 @@ def test_what_is_hidden_waited_for_and_idle_by_hand():
     assert Trace([ClockOffset(0, "")], [step((COMPUTATION, 1, 0, 3))]).hidden is None
 
 
-stretches = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)), max_size=8).map(
-    lambda pairs: [(begin, begin + length) for begin, length in pairs])
-
-
-@given(stretches, stretches)
-def test_what_is_in_both_of_two_unions_by_counting_moments(one, other):
-    def moments(spans):
-        return {moment for begin, end in spans for moment in range(begin, end)}
-
-    both = intersection(union(one), union(other))
-    assert moments(both) == moments(one) & moments(other)
-    assert sum(end - begin for begin, end in both) == len(moments(both))
-
-
 # Planted faults: the checker of spans must see each.
 
 
@@ -287,14 +268,6 @@ def test_another_hosts_clock_is_found_within_what_is_said(ahead):
     assert (found[0], found[2]) == (ClockOffset(0, "host 0"), ClockOffset(2, "host 0"))
     assert 0 < found[1].uncertainty_ns < 10**9
     assert abs(found[1].offset_ns - ahead) <= found[1].uncertainty_ns
-
-
-def test_steps_are_brought_to_the_clock_of_rank_0_and_begin_at_0():
-    late = RankStep(1, 1, 1100, 1150, [Span(1, COMPUTATION, 1, "forward", "", 1110, 1120)], [(1105, {"buffers": 1})])
-    found = together([ClockOffset(0, ""), ClockOffset(1, "", 1000, 5)], [RankStep(0, 1, 90, 140, []), late])
-    assert [(each.begin_ns, each.end_ns) for each in found.steps] == [(0, 50), (10, 60)]
-    assert [(span.begin_ns, span.end_ns) for span in found.steps[1].spans] == [(20, 30)]
-    assert found.steps[1].memory == [(15, {"buffers": 1})]
 
 
 # Trace events.

@@ -10,9 +10,8 @@ from safetensors.numpy import load_file
 
 from tests.hunt.draw import Drawn
 from tests.hunt.under_mpi import judge_under_mpi
-from tests.transformers import counts, gpt2_most_alive, outcome, prepared, scenario, tokens, unit_counts
+from tests.transformers import gpt2_most_alive, outcome, prepared, scenario, tokens, unit_counts
 from zerosim.autograd.operations.linear import affine
-from zerosim.autograd.player import Player
 from zerosim.autograd.tape import Tape
 from zerosim.cli import main
 from zerosim.figures.shapes import expected as expected_memory
@@ -39,16 +38,6 @@ PRECISIONS = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2}
 def test_parameters_of_published_models(shape, expected):
     """GPT-2 small, tied and not; Llama 2 7B; Llama 3 8B."""
     assert transformer(shape).count == expected
-
-
-@pytest.mark.parametrize("keys", [{}, {"inner": 5}, TIED, LLAMA, LLAMA | TIED, LLAMA | {"inner": 0}], ids=str)
-def test_parameters_of_every_layer_by_hand(keys):
-    built = prepared(stages=("ddp",), **keys).rows[0]
-    first, block, last = counts(built.row.model)
-    if built.row.model.architecture == "gpt2" and not built.row.model.inner:
-        assert block == 12 * 6**2 + 13 * 6
-    assert [layer.count for layer in built.model.layers] == [first, block, block, last]
-    assert [unit.count for unit in built.model.units] == [count for count, _, _ in unit_counts(built.row.model)]
 
 
 GPT2_NAMES = {
@@ -165,12 +154,6 @@ def test_stage_3_gathers_a_unit_once_for_each_segment_recomputed_or_not(keys, ra
         assert {rank.counts.sent_bytes for rank in found.trained[0].traffic} == {expected}
 
 
-def test_the_volume_is_that_of_the_zero_paper():
-    found = outcome(ranks=4)
-    assert [stage.volume for stage in found.trained] == [2, 2, 2, 3]
-    assert [stage.volume for stage in outcome(ranks=4, recompute=True).trained] == [2, 2, 2, 3]
-
-
 @pytest.mark.parametrize("keys", [
     {"units": ((0, 1), (2, 3))}, {"units": ((0,), (1, 2), (3,))}, {"units": "model"},
     TIED | {"units": ((0, 3), (2, 1))}, TIED | {"units": ((1,), (3, 2, 0))}, TIED | {"units": ((0, 1, 3), (2,))},
@@ -281,14 +264,6 @@ def by_hand(keys, recomputed):
     return config, expected
 
 
-@pytest.mark.parametrize("recomputed", RECOMPUTED)
-def test_a_run_holds_what_is_worked_out_by_hand(recomputed):
-    _, expected = by_hand({}, recomputed)
-    found = outcome(layers=3, ranks=2, micro_batches=2, stages=("ddp", "zero3"), recompute=recomputed)
-    assert found.failures == []
-    assert {rank.figures.peak_bytes["activations"] for stage in found.trained for rank in stage.memory} == {expected}
-
-
 @pytest.mark.parametrize(("recompute", "again"), [(False, 0), ((2,), 1), ((1, 2, 3), 3), (True, 3)])
 def test_operations_are_six_for_each_weight_and_token_and_eight_with_recomputation(recompute, again):
     """2 forward and 4 backward, and for attention 4 T d and 8 T d of each token, causal ones counted in full."""
@@ -302,73 +277,6 @@ def test_operations_are_six_for_each_weight_and_token_and_eight_with_recomputati
 
 
 # What a model computes.
-
-
-def gradients(keys, weights, dtype="f8"):
-    """The loss, and the gradient of each parameter by name, of weights by name."""
-    (config,) = prepared(stages=("ddp",), **keys).rows
-    model = config.model
-    flat = {unit: np.zeros(unit.count, dtype) for unit in model.units}
-    for unit in model.units:
-        for name, view in unit.views(flat[unit]).items():
-            view[...] = weights[name]
-    batch = tokens()
-    tape, activations = Tape(), [batch.x[:3].astype(np.int64)]
-    for unit in model.forward_units:
-        activations = tape.forward(unit, flat[unit], activations)
-    loss, upstreams = tape.loss(model.loss, activations, [batch.y[:3].astype(np.int64)], 3)
-    found = {}
-    for unit in model.backward_units:
-        upstreams, gradient = tape.backward(unit, flat[unit], upstreams)
-        found |= {} if gradient is None else unit.views(gradient)
-    return float(loss[0]), found
-
-
-def random_weights(keys):
-    random = np.random.default_rng(1)
-    (config,) = prepared(stages=("ddp",), **keys).rows
-    return {place.name: 0.5 * random.standard_normal(place.shape) for place in config.model.places}
-
-
-HEAD_AND_TABLE = {"gpt2": ("lm_head.weight", "wte.weight"), "llama": ("lm_head.weight", "model.embed_tokens.weight")}
-
-
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize(("family", "keys"), [("gpt2", {}), ("llama", LLAMA)])
-def test_a_tied_gradient_is_the_heads_and_then_the_embeddings(family, keys, dtype):
-    tied_is_both(family, keys, dtype)
-
-
-def tied_is_both(family, keys, dtype):
-    head, table = HEAD_AND_TABLE[family]
-    weights = random_weights(keys)
-    weights[head] = weights[table]
-    _, apart = gradients(keys, weights, dtype)
-    _, together = gradients(keys | TIED, weights, dtype)
-    assert (apart[head] + apart[table]).tobytes() == together[table].tobytes(), "not the sum of both"
-    assert all(together[name].tobytes() == apart[name].tobytes() for name in together if name != table)
-
-
-def only_first(player, name, found, contribution):
-    """A plant: of a parameter's terms the first one counts."""
-    if name not in contribution.written:
-        honest_write(player, name, found, contribution)
-
-
-def only_last(player, name, found, contribution):
-    contribution.written.discard(name)
-    honest_write(player, name, found, contribution)
-
-
-honest_write = Player._write
-
-
-@pytest.mark.parametrize("plant", [only_first, only_last])
-@pytest.mark.parametrize(("family", "keys"), [("gpt2", {}), ("llama", LLAMA)])
-def test_a_tied_gradient_that_forgets_one_of_both_is_caught(monkeypatch, plant, family, keys):
-    monkeypatch.setattr(Player, "_write", plant)
-    with pytest.raises(AssertionError, match="not the sum of both"):
-        tied_is_both(family, keys, "f8")
 
 
 # Faults in a run.

@@ -13,7 +13,6 @@ from zerosim.collectives import ring
 from zerosim.comm import left, right
 from zerosim.stages import STAGES
 from zerosim.stages.adding import ADDITIONS, in_order, itself
-from zerosim.stages.replica import Replica
 from zerosim.verdict.diagnosis import bit_pattern, ulps_apart
 
 ALL = ("ddp", "zero1", "zero2", "zero3")
@@ -72,19 +71,6 @@ def test_a_stale_gathered_weight_is_caught(monkeypatch):
     assert stage.equal is False
     assert stage.first_divergence.step == 3
     assert stage.first_divergence.parameter == "loss"
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_a_dropped_micro_batch_is_caught(monkeypatch, name):
-    def drops_one(replica, batch):
-        if batch.step == 2:
-            batch = replace(batch, inputs=batch.inputs[:-1], targets=batch.targets[:-1])
-        return STAGES_HONEST[name].step(replica, batch)
-
-    monkeypatch.setitem(STAGES, name, sabotaged(STAGES, name, step=drops_one))
-    stage = only_stage(run(stages=(name,)))
-    assert stage.equal is False
-    assert stage.first_divergence.step == 2
 
 
 STAGES_HONEST = dict(STAGES)
@@ -151,57 +137,6 @@ def test_minus_zero_in_place_of_zero_is_located(monkeypatch, name):
     assert (found.ours_bits, found.reference_bits) == ("0x80000000", "0x00000000")
 
 
-def test_the_earliest_of_several_differences_is_reported(monkeypatch):
-    def flips(replica, batch):
-        loss = STAGES_HONEST["ddp"].step(replica, batch)
-        if batch.step == 4 - replica.comm.rank:
-            replica.state.weights[replica.units[2]].view(np.uint32)[0] ^= 1
-        return loss
-
-    monkeypatch.setitem(STAGES, "ddp", sabotaged(STAGES, "ddp", step=flips))
-    found = only_stage(run(stages=("ddp",))).first_divergence
-    assert (found.step, found.rank) == (2, 2)
-
-
-def test_wrong_initial_weights_are_found_before_the_first_step(monkeypatch):
-    honest = Replica.begin
-
-    def begins(replica, initial):
-        honest(replica, initial)
-        replica.state.weights[replica.units[0]][0] = 7
-
-    monkeypatch.setattr(Replica, "begin", begins)
-    assert only_stage(run(stages=("zero2",))).first_divergence.step == 0
-
-
-def test_a_message_too_many_breaks_the_traffic_formula(monkeypatch):
-    def chatty(replica, batch):
-        replica.comm.send(np.zeros(1, np.float32), to=replica.comm.rank)
-        replica.comm.recv(into=np.zeros(1, np.float32), source=replica.comm.rank)
-        return STAGES_HONEST["zero1"].step(replica, batch)
-
-    monkeypatch.setitem(STAGES, "zero1", sabotaged(STAGES, "zero1", step=chatty))
-    outcome = run(stages=("zero1",))
-    assert outcome.trained[0].equal
-    assert outcome.failures == [("Stage I", "bytes sent are not the formula's: 1,616 of rank 0; expected 1,600")]
-    assert not outcome.passed
-
-
-def test_without_a_reference_stages_are_compared_with_the_first(monkeypatch):
-    assert [s.equal for s in run(reference=False).trained] == [None, True, True, True]
-
-    def flips(replica, batch):
-        loss = STAGES_HONEST["zero3"].step(replica, batch)
-        if batch.step == 4:
-            replica.state.weights[replica.units[0]].view(np.uint32)[0] ^= 1
-        return loss
-
-    monkeypatch.setitem(STAGES, "zero3", sabotaged(STAGES, "zero3", step=flips))
-    outcome = run(reference=False)
-    assert [s.equal for s in outcome.trained] == [None, True, True, False]
-    assert not outcome.passed
-
-
 @given(st.floats(width=32, allow_nan=False))
 def test_neighbours_are_one_ulp_apart(value):
     here = np.float32(value)
@@ -209,13 +144,6 @@ def test_neighbours_are_one_ulp_apart(value):
         above = np.nextafter(here, np.float32(np.inf))
     assert ulps_apart(here, above) == (here != above)
     assert ulps_apart(above, here) == (here != above)
-
-
-def test_ulps_across_zero_and_beside_nan():
-    tiny = np.float32(1e-45)
-    assert ulps_apart(-tiny, tiny) == 2
-    assert ulps_apart(np.float32(0), np.float32(-0.0)) == 0
-    assert ulps_apart(np.float32("nan"), tiny) is None
 
 
 def test_nan_payloads_count():
