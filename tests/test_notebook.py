@@ -245,8 +245,10 @@ def test_a_step_of_a_stage_shows_itself(tmp_path):
     assert len(rows) == 2 * len(found.document["moments"])
     assert rows[0] | {"held_bytes": 0} == {
         "moment": 1, "what": "all_gather", "unit": "layers.0", "rank": 0, "sent_bytes": 8320, "held_bytes": 0}
-    assert found._repr_mimebundle_()["image/svg+xml"] == found.picture().svg
+    assert found._repr_mimebundle_()["text/html"] == html(found.page())
     assert "srcdoc" in Seen(html(found.page())).given[0]
+    with pytest.raises(UsageError, match="has no picture; print it, or call page"):
+        found.picture()
     mine = tmp_path / "mine.py"
     mine.write_text("from zerosim.stages.zero3 import step as zero3_step\n")
     assert zs.show(f"{mine}:zero3_step", 2).rows() == rows

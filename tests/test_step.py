@@ -1,8 +1,6 @@
 """`zerosim show` of a stage's step: its events are those of its text, and what is wrong with a learner's is said."""
 
 import json
-from dataclasses import replace
-from xml.etree.ElementTree import fromstring
 
 import pytest
 
@@ -10,12 +8,10 @@ from tests.pages import refused
 from zerosim.cli import main
 from zerosim.errors import UsageError
 from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, OUT, RankStep, Span, Trace
-from zerosim.show.schedule_svg import BAR, COLOURS, step_picture
 from zerosim.show.step import events_of
 from zerosim.stages import STAGES, zero3
 from zerosim.teach.grading.recorded import recorded_stage, recorded_step
 
-SVG = "{http://www.w3.org/2000/svg}"
 FORWARD = ["forward layers.0", "forward layers.1", "forward layers.2", "loss"]
 
 
@@ -41,28 +37,6 @@ def test_what_is_kept_between_steps_falls_from_stage_to_stage(stage):
     kept, full = (recorded_stage(each, 2).events[-1].ranks[0].held for each in (stage, "ddp"))
     for kind in ("parameters", "gradients", "optimizer"):
         assert kept[kind] == (full[kind] // 2 if kind in STAGES[stage].sharded else full[kind])
-
-
-def test_a_step_is_a_picture():
-    """A cell for each rank and event, and in it as many bytes of each kind as it holds, on one scale."""
-    found = recorded_stage("zero3", 2)
-    drawn = fromstring(step_picture(found))
-    cells = [group for group in drawn.iter(f"{SVG}g") if group.get("class") == "cell"]
-    assert len(cells) == 2 * len(found.events)
-    held = [did.held for rank in range(2) for did in (event.ranks[rank] for event in found.events)]
-    for cell, kinds in zip(cells, held, strict=True):
-        heights = {rect.get("fill"): float(rect.get("height")) for rect in cell.findall(f"{SVG}rect")[1:]}
-        assert heights == {COLOURS[kind]: pytest.approx(count * BAR / found.most, abs=0.01)
-                           for kind, count in kinds.items()}
-    assert cells[0].find(f"{SVG}title").text.startswith("rank 0, all-gather layers.0: sends ")
-    assert cells[0].find(f"{SVG}text").text.startswith("G ")
-
-
-def test_one_event_is_a_picture_and_too_many_cells_are_refused():
-    found = recorded_stage("zero1", 2)
-    assert step_picture(found, only=2).count('class="cell"') == 2
-    with pytest.raises(UsageError, match=r"would have [\d,]+ cells, at most 5,000 are drawn: give fewer --ranks"):
-        step_picture(replace(found, events=found.events * 300))
 
 
 def test_a_step_that_trains_otherwise_fails():
@@ -102,14 +76,12 @@ def test_the_command_draws_a_stage_and_a_learners_own(tmp_path, monkeypatch, cap
     monkeypatch.chdir(tmp_path)
     for name, text in {"skeleton": SKELETON, "broken": BROKEN, "mine": FILE}.items():
         (tmp_path / f"{name}.py").write_text(text)
-    assert main(["show", "zero1", "--ranks", "6", "--round", "2", "--json", "a.json", "--html", "a.html",
-                 "--svg", "a.svg"]) == 0
+    assert main(["show", "zero1", "--ranks", "6", "--round", "2", "--json", "a.json", "--html", "a.html"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert max(map(len, out)) <= 100
     assert out[-3].startswith("  2 forward layers.1")
     assert out[-2] == "left out: 2 ranks; --html FILE draws them all"
     assert len(json.loads((tmp_path / "a.json").read_text())["moments"][0]["ranks"]) == 6
-    assert (tmp_path / "a.svg").read_text().count('class="cell"') == 6
     assert '"first":1' in (tmp_path / "a.html").read_text()
     assert main(["show", "mine.py:zero2_step", "--ranks", "2"]) == 0
     assert capsys.readouterr().out.startswith("mine.py:zero2_step: a step on 2 ranks")
@@ -119,6 +91,7 @@ def test_the_command_draws_a_stage_and_a_learners_own(tmp_path, monkeypatch, cap
         "mine.py:zero3_step": "has no function 'zero3_step'",
         "zero1 --round 99": "has events 1 to ",
         "zero1 --root 0": "remove --root",
+        "zero1 --svg a.svg": "remove --svg: it is for a collective, not for a stage",
     }.items():
         err = refused(capsys, "show", *words.split())
         assert said in err

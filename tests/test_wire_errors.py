@@ -111,5 +111,5 @@ def test_the_command_shows_draws_and_writes_what_was_measured(tmp_path, capsys):
 
 
 def test_only_what_is_drawn_takes_svg(capsys):
-    assert main(["bench", "plan", "--svg", "x.svg"]) == 2
+    assert main(["bench", "step", "--svg", "x.svg"]) == 2
     assert "--svg is for bench collectives and bench wires" in capsys.readouterr().err

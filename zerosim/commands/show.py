@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--round", type=whole_number(0, 10**6), metavar="K", help="show only this round, 0 being the start; a page "
                                                                   "opens there")
     parser.add_argument("--html", metavar="FILE", help="write an HTML page to step through")
-    parser.add_argument("--svg", metavar="FILE", help="write it as a picture")
+    parser.add_argument("--svg", metavar="FILE", help="write the schedule of a collective as a picture")
     parser.add_argument("--json", metavar="FILE", help="write the schedule as JSON; - is standard output")
 
 
@@ -100,7 +100,8 @@ def shown_collective(arguments: argparse.Namespace) -> Shown:
 
 def shown_stage(arguments: argparse.Namespace) -> Shown:
     for flag, given in (
-            ("root", arguments.root), ("as", arguments.collective), ("ranks-per-host", arguments.ranks_per_host)):
+            ("root", arguments.root), ("as", arguments.collective), ("ranks-per-host", arguments.ranks_per_host),
+            ("svg", arguments.svg)):
         if given is not None:
             raise UsageError(f"remove --{flag}: it is for a collective, not for a stage")
     found = stage_step(arguments.subject, arguments.ranks or 4, **groups(arguments))

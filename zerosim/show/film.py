@@ -2,7 +2,7 @@
 
 from zerosim.show.page.page import schedule_page, step_page
 from zerosim.show.schedule import Schedule, schedule_document
-from zerosim.show.schedule_svg import MOST_CELLS, cell_count, schedule_picture, step_picture
+from zerosim.show.schedule_svg import MOST_CELLS, cell_count, schedule_picture
 from zerosim.show.schedule_text import show_schedule
 from zerosim.show.shown import Page, Picture, Shown
 from zerosim.show.step import RecordedStep, show_step
@@ -29,6 +29,10 @@ def shown_step(step: RecordedStep, only: int | None = None) -> Shown:
 
     A row, one for each event of each rank, has `moment`, `what`, `unit`, `rank`, `sent_bytes`, `held_bytes`.
     """
+
+    def page() -> Page:
+        return Page(step_page(step, (only or 1) - 1), f"{step.title} step by step")
+
     return Shown(
         step, step.fault is None, step.verdict,
         f"<{step.title}, {step.about}: {plural(len(step.events), 'event')}; {step.verdict}>",
@@ -37,6 +41,4 @@ def shown_step(step: RecordedStep, only: int | None = None) -> Shown:
             {"moment": number, "what": event["what"], "unit": event["unit"], "rank": rank,
              "sent_bytes": sum(part["sent_bytes"].values()), "held_bytes": sum(part["held_bytes"].values())}
             for number, event in enumerate(document["moments"], 1) for rank, part in enumerate(event["ranks"])],
-        draw=lambda: Picture(step_picture(step, only), f"{step.title}, {step.about}"),
-        drawn_in_cells=step.size * len(step.events) <= MOST_CELLS,
-        make_page=lambda: Page(step_page(step, (only or 1) - 1), f"{step.title} step by step"))
+        excerpt=lambda: page().frame, make_page=page)

@@ -1,9 +1,7 @@
-"""A schedule or a step as a picture: a lane for each rank, rounds or events from left to right.
+"""A schedule as a picture: a lane for each rank, rounds from left to right.
 
     stack     a rank's chunks after a round, one cell above the other
     gap       the space between two columns of stacks, which arrows cross, one for each message
-    cell      in a step: a rank's part of an event, a letter on the colour of the activity, every other unit paler
-    bar       below it, the bytes of each kind in its memory when the event ends, on one scale for all ranks
 
 It is SVG 1.1 written by hand. Cells have their own light ground and all else is of middle tone, so that the
 picture is legible on white and on dark pages.
@@ -16,15 +14,10 @@ from typing import NamedTuple
 
 from zerosim.errors import UsageError
 from zerosim.payloads.terms import Sum
-from zerosim.show.activities import ACTIVITIES, activity, in_order, is_paler
-from zerosim.show.legend import KIND_WORDS
-from zerosim.show.page.pictures import KIND_COLOURS
 from zerosim.show.schedule import Arrow, Cell, Schedule
-from zerosim.show.step import RankEvent, RecordedStep, StepEvent
-from zerosim.show.timeline import LETTERS
 
-MOST_CELLS, MOST_STEP_CELLS = 20_000, 5_000
-"""The most cells in the picture of a schedule and of a step."""
+MOST_CELLS = 20_000
+"""The most cells in the picture of a schedule."""
 
 CELL_HEIGHT = 18
 GAP = 100
@@ -38,13 +31,6 @@ CHARACTER = 6.7
 """Width of a character of a cell, in pixels."""
 WIDE_CHARACTER = 7.6
 """The largest width of a character elsewhere, in pixels."""
-
-
-CELL, STRIP, BAR, LANE = 52, 20, 54, 96
-"""Pixels of a step: the width of an event, the heights of a cell, of the longest bar, and of a whole lane."""
-STEP_LEFT = 76
-SENDS = "; beside a letter the kB that a rank sends; above a lane: event · layer"
-COLOURS = dict(zip(KIND_WORDS, KIND_COLOURS, strict=True))
 
 
 class Tone(NamedTuple):
@@ -82,61 +68,18 @@ def schedule_picture(schedule: Schedule, only: int | None = None) -> str:
     3
     """
     cells = cell_count(schedule) if only is None else 2 * schedule.size * schedule.chunks
-    check_cells(schedule.title, cells, MOST_CELLS)
-    return SchedulePicture(schedule, only).file()
-
-
-def step_picture(found: RecordedStep, only: int | None = None) -> str:
-    """The step as an SVG file; or `only` one event, counted from 1.
-
-    Raises `UsageError` when it has too many cells.
-
-    >>> event = StepEvent("forward", "layers.0", [RankEvent({1: 8}, {"parameters": 24}), RankEvent({}, {})])
-    >>> step_picture(RecordedStep("zero3", "a step on 2 ranks", [event], None)).count('class="cell"')
-    2
-    """
-    numbers = range(1, len(found.events) + 1) if only is None else [only]
-    check_cells(found.title, len(numbers) * found.size, MOST_STEP_CELLS)
-    return StepPicture(found, list(numbers)).file()
-
-
-def check_cells(title: str, cells: int, most: int) -> None:
-    """Refuse a picture that is too large to look at."""
-    if cells > most:
+    if cells > MOST_CELLS:
         raise UsageError(
-            f"a picture of {title} would have {cells:,} cells, at most {most:,} are drawn: "
+            f"a picture of {schedule.title} would have {cells:,} cells, at most {MOST_CELLS:,} are drawn: "
             "give fewer --ranks, a --round, or --json for the same as data")
+    return SchedulePicture(schedule, only).file()
 
 
 def cell_count(schedule: Schedule) -> int:
     return len(schedule.states) * schedule.size * schedule.chunks
 
 
-class SvgPicture:
-    """A picture with its words; a subclass sets `width` and `height` in pixels and has the elements below them."""
-
-    width: int
-    height: int
-
-    def __init__(self, title: str, subtitle: str, verdict: str) -> None:
-        self.title = title
-        self.subtitle = subtitle
-        self.verdict = verdict
-
-    def file(self) -> str:
-        head = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" '
-            f'width="{self.width}" height="{self.height}" role="img">',
-            f"<title>{escape(self.title, quote=False)}</title>",
-            f"<desc>{escape(f'{self.subtitle}; {self.verdict}', quote=False)}</desc>",
-            f"<style>{STYLE}</style>", text(MARGIN, 26, self.title, "name"), text(MARGIN, 44, self.subtitle)]
-        return "\n".join([*head, *self.elements(), "</svg>"]) + "\n"
-
-    def elements(self) -> Iterator[str]:
-        raise NotImplementedError
-
-
-class SchedulePicture(SvgPicture):
+class SchedulePicture:
     """The picture of a schedule: positions in pixels, and elements."""
 
     def __init__(self, schedule: Schedule, only: int | None = None) -> None:
@@ -149,12 +92,22 @@ class SchedulePicture(SvgPicture):
         self.stack_height = max(schedule.chunks, 1) * CELL_HEIGHT
         self.lane_height = self.stack_height + LANE_GAP
         self.bottom = TOP + schedule.size * self.lane_height
-        subtitle, verdict = f"{schedule.cost}; {schedule.about}", schedule.verdict.split("; ")
+        self.subtitle = f"{schedule.cost}; {schedule.about}"
+        verdict = schedule.verdict.split("; ")
         columns = self.left(self.states[-1]) + self.cell_width
-        lines = [schedule.title, subtitle, self.legend(), *verdict]
+        lines = [schedule.title, self.subtitle, self.legend(), *verdict]
         self.width = max(columns, round(max(map(len, lines)) * WIDE_CHARACTER) + MARGIN) + MARGIN
         self.height = self.bottom + LINE * (1 + len(verdict)) + MARGIN
-        super().__init__(schedule.title, subtitle, schedule.verdict)
+
+    def file(self) -> str:
+        title = self.schedule.title
+        head = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" '
+            f'width="{self.width}" height="{self.height}" role="img">',
+            f"<title>{escape(title, quote=False)}</title>",
+            f"<desc>{escape(f'{self.subtitle}; {self.schedule.verdict}', quote=False)}</desc>",
+            f"<style>{STYLE}</style>", text(MARGIN, 26, title, "name"), text(MARGIN, 44, self.subtitle)]
+        return "\n".join([*head, *self.elements(), "</svg>"]) + "\n"
 
     def left(self, state: int) -> int:
         """The left side of the stacks after a round."""
@@ -182,7 +135,7 @@ class SchedulePicture(SvgPicture):
             for rank, cells in enumerate(schedule.states[state]):
                 yield from self.stack(state, rank, cells)
         yield text(MARGIN, self.bottom + LINE, self.legend())
-        for line, words in enumerate(self.verdict.split("; "), 2):
+        for line, words in enumerate(schedule.verdict.split("; "), 2):
             yield text(MARGIN, self.bottom + line * LINE, words, "failed" if schedule.faults else "passed")
 
     def legend(self) -> str:
@@ -280,90 +233,3 @@ def brackets(x: float, tops: Sequence[int]) -> str:
 def text(x: float, y: float, words: str, kind: str = "") -> str:
     named = f' class="{kind}"' if kind else ""
     return f'<text{named} x="{x:g}" y="{y:g}">{escape(words, quote=False)}</text>'
-
-
-class StepPicture(SvgPicture):
-    """The picture of a step: positions in pixels, and elements."""
-
-    def __init__(self, found: RecordedStep, numbers: list[int]) -> None:
-        self.found = found
-        self.events = [(number, found.events[number - 1]) for number in numbers]
-        self.units = list(dict.fromkeys(event.unit for event in found.events if event.unit))
-        self.activities = in_order(activity(event.what) for _, event in self.events)
-        self.bottom = TOP + found.size * LANE
-        letters = dict.fromkeys((event.letter, event.what) for _, event in self.events if event.letter)
-        self.letters = ", ".join(f"{letter} {LETTERS[what].words if what in LETTERS else what}"
-                                 for letter, what in letters)
-        lines = [found.about, found.verdict, self.letters + SENDS, "".join(f"{each:5}" for each in self.activities),
-                 "".join(f"{words:5}" for words in (*KIND_WORDS.values(), "longest bar: 123.4 kB"))]
-        self.width = max(STEP_LEFT + len(self.events) * CELL, round(max(map(len, lines)) * WIDE_CHARACTER)) + 2 * MARGIN
-        self.height = self.bottom + 4 * LINE + MARGIN
-        super().__init__(found.title, found.about, found.verdict)
-
-    def elements(self) -> Iterator[str]:
-        found = self.found
-        for place, (number, event) in enumerate(self.events):
-            yield text(self.left(place) + CELL / 2, TOP - 10, heading(number, event.unit), "heading")
-        for rank in range(found.size):
-            yield text(MARGIN, self.top(rank) + 14, f"rank {rank}")
-            floor = self.top(rank) + STRIP + BAR
-            yield f'<path d="M{STEP_LEFT} {floor}H{self.left(len(self.events))}" stroke="#808080" stroke-width="0.7"/>'
-            for place, (_, event) in enumerate(self.events):
-                yield from self.cell(place, rank, event)
-        yield from self.legend(self.bottom + LINE, [(each, ACTIVITIES[each]) for each in self.activities])
-        yield text(MARGIN, self.bottom + 2 * LINE, self.letters + SENDS)
-        kinds = [(KIND_WORDS[kind], each) for kind, each in COLOURS.items()]
-        yield from self.legend(self.bottom + 3 * LINE, [*kinds, (f"longest bar: {kilobytes(found.most)} kB", "none")])
-        yield text(MARGIN, self.bottom + 4 * LINE, found.verdict, "failed" if found.fault else "passed")
-
-    def left(self, place: int) -> int:
-        return STEP_LEFT + place * CELL
-
-    def top(self, rank: int) -> int:
-        return TOP + rank * LANE
-
-    def cell(self, place: int, rank: int, event: StepEvent) -> Iterator[str]:
-        """The cell of a rank in an event: its activity, and its memory from the bottom up."""
-        did, x, y, colour = event.ranks[rank], self.left(place), self.top(rank), ACTIVITIES[activity(event.what)]
-        sends = sum(did.sent.values())
-        title = f"rank {rank}, {event.words}: " + f"sends {kilobytes(sends)} kB, " * bool(sends)
-        yield f'<g class="cell"><title>{escape(f"{title}holds {kilobytes(did.total)} kB", quote=False)}</title>'
-        yield (f'<rect x="{x + 1}" y="{y}" width="{CELL - 2}" height="{STRIP}" rx="3" fill="{colour}" '
-               f'fill-opacity="{0.4 if is_paler(event.unit, self.units) else 0.8}" stroke="{colour}"/>')
-        yield text(x + CELL / 2, y + 14, f"{event.letter} {kilobytes(sends)}" if sends else event.letter)
-        yield from self.bars(x, y + STRIP + BAR, did)
-        yield "</g>"
-
-    def bars(self, x: int, bottom: float, did: RankEvent) -> Iterator[str]:
-        for kind, colour in COLOURS.items():
-            height = did.held.get(kind, 0) * BAR / self.found.most
-            bottom -= height
-            if height:
-                yield (f'<rect x="{x + 4}" y="{bottom:.2f}" width="{CELL - 8}" height="{height:.2f}" '
-                       f'fill="{colour}"/>')
-
-    def legend(self, y: int, entries: list[tuple[str, str]]) -> Iterator[str]:
-        """Patches of colour, each with its word."""
-        x = float(MARGIN)
-        for words, colour in entries:
-            yield f'<rect x="{x:g}" y="{y - 10}" width="11" height="11" rx="2" fill="{colour}"/>'
-            yield text(x + 16, y, words)
-            x += 34 + len(words) * CHARACTER
-
-
-def heading(number: int, unit: str) -> str:
-    """The number of an event and of its layer, if that is short.
-
-    >>> heading(3, "layers.1"), heading(4, ""), heading(5, "embedding+head")
-    ('3 · 1', '4', '5')
-    """
-    layer = unit.removeprefix("layers.")
-    return f"{number} · {layer}" if 0 < len(layer) <= 4 else str(number)
-
-
-def kilobytes(count: int) -> str:
-    """
-    >>> kilobytes(2140)
-    '2.1'
-    """
-    return f"{count / 1e3:.1f}"

@@ -63,10 +63,14 @@ class Page:
     def __repr__(self) -> str:
         return f"<page: {self.about}>"
 
+    @property
+    def frame(self) -> str:
+        """The HTML of a frame with the page in it."""
+        return (f'<iframe srcdoc="{escape(self.html)}" sandbox="allow-scripts" title="{escape(self.about)}" '
+                f'style="width: 100%; height: {self.height}px; border: 0"></iframe>')
+
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
-        frame = (f'<iframe srcdoc="{escape(self.html)}" sandbox="allow-scripts" title="{escape(self.about)}" '
-                 f'style="width: 100%; height: {self.height}px; border: 0"></iframe>')
-        return {"text/plain": repr(self), "text/html": frame}
+        return {"text/plain": repr(self), "text/html": self.frame}
 
 
 def printed(show: Callable[[Console], None], width: int = 100) -> str:

@@ -81,18 +81,10 @@ def slower(comm: Communicator, step: Iterator[None]) -> float:
 
 
 def timed(step: Iterator[None]) -> float:
-    return seconds_of(lambda: next(step))
-
-
-def seconds_of(task: Callable[[], Any]) -> float:
+    """The seconds of a step."""
     started = time.perf_counter()
-    task()
+    next(step)
     return time.perf_counter() - started
-
-
-def duration(what: str, task: Callable[[], Any]) -> Sample:
-    """The seconds of a task that runs once."""
-    return Sample({"what": what}, {"seconds": [seconds_of(task)]})
 
 
 def overhead(stage: str, what: str, with_seconds: Sequence[float], without_seconds: Sequence[float]) -> Sample:

@@ -6,14 +6,12 @@ from typing import Any
 
 from rich.console import Console
 
-from zerosim.commands.benches.checkpoints import time_checkpoints
 from zerosim.commands.benches.cluster import measure_cluster
 from zerosim.commands.benches.collectives import OWN, time_collectives
 from zerosim.commands.benches.pictures import NAMES, answer
 from zerosim.commands.benches.published import ComparedFigure, errors, grouped
 from zerosim.commands.benches.samples import SampleRow
-from zerosim.commands.benches.spent import KINDS, seconds_key, time_spent
-from zerosim.commands.benches.timings import RANKS, Workload, time_ledgers, time_plans, time_steps, time_worlds
+from zerosim.commands.benches.timings import RANKS, Workload, time_ledgers, time_steps
 from zerosim.commands.benches.wires import measure_sums
 from zerosim.show.grid import Column, show_grid, show_words
 from zerosim.stages import STAGES
@@ -42,7 +40,6 @@ def between(ends: Iterable[float], digits: int) -> str:
 
 
 
-
 @dataclass(frozen=True)
 class BenchSubject:
     """A subject of `zerosim bench`: what is measured, how, and how it is shown."""
@@ -64,32 +61,16 @@ RATIOS: Columns = {
 WITH_AND_WITHOUT: Columns = {
     "stage": lambda row: f"{stage(row)}, {row['what']}", "ms with": ms("with_seconds"),
     "ms without": ms("without_seconds"), **RATIOS}
-IN_ONE_PROCESS: Columns = {"in one process": lambda row: row["what"], "seconds": lambda row: f"{row['seconds']:.2f}"}
 SUBJECTS = {
     "step": BenchSubject(
         "a step of each stage on 2 MPI ranks against one process", time_steps,
         {"stage": stage, "ms per step": ms("step_seconds"), **RATIOS},
         above="{trained}: one process {alone:.1f} ms, divided by {ranks} = {half:.1f} ms"),
-    "spent": BenchSubject(
-        "the parts of a step of each stage in time, on 2 MPI ranks", time_spent,
-        {"ms": stage, "step": ms("step_seconds"), **{kind: ms(seconds_key(kind)) for kind in KINDS}},
-        above="{trained}: ms of a step on rank 0, by kind of work"),
     "ledger": BenchSubject(
         "a step of each stage with its bytes counted, traced, and with checksums, against one without", time_ledgers,
         WITH_AND_WITHOUT,
         above="{trained}: ms on a core with and without a feature: byte counts; tracing and checksums of a counted "
               "step; the calls of trace and memory ledger in a traced step"),
-    "checkpoint": BenchSubject(
-        "a checkpoint every step against a plain write of as many bytes, and a run without checkpoints",
-        time_checkpoints, WITH_AND_WITHOUT,
-        above="{trained}: a checkpoint against a plain write of as many bytes; a step of a run that saves nothing, "
-              "with and without the test whether a checkpoint is due"),
-    "worlds": BenchSubject(
-        "the time of the local world with many ranks, a large proof, many examples", time_worlds, IN_ONE_PROCESS,
-        "tasks", alone=True),
-    "plan": BenchSubject(
-        "the time and memory of plans, and their growth with ranks, layers and bytes", time_plans, IN_ONE_PROCESS,
-        "tasks", alone=True),
     "cluster": BenchSubject(
         "this machine as the [cluster] of a plan, and steps of four models on 2 MPI ranks against their plans",
         measure_cluster, {

@@ -10,9 +10,6 @@ a transformer of GPT-2's shape with 4 blocks, width 256 and 8 heads, on 16 seque
               Also one that is traced, and one with checksums, each over the counted one. Steps vary by more than
               the cost of a trace, so calls of the tracer and of the memory ledger are also timed within a traced
               step: their ratio is that of the step to the step without them
-
-`worlds` measures the local world only, in seconds: a thousand ranks, a proof on many ranks, many examples of a law.
-`plan` measures plans by ranks, layers and bytes.
 """
 
 import itertools
@@ -25,36 +22,23 @@ from typing import Any
 import numpy as np
 
 from zerosim.allocation import allocate
-from zerosim.collectives import ring
 from zerosim.comm import Communicator, among
-from zerosim.commands.benches.samples import Sample, by_turns, duration, overhead, slower, timed
+from zerosim.commands.benches.samples import Sample, by_turns, overhead, slower, timed
 from zerosim.data import Dataset
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.instruments.trace import Tracer
 from zerosim.instruments.traffic import Traffic
-from zerosim.models.units import Task
-from zerosim.payloads.extents import Extent
-from zerosim.plan.cluster import cluster_of
-from zerosim.plan.network import written_ns
-from zerosim.plan.rehearsal import rehearse
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
-from zerosim.scenario.machine import ClusterKeys
-from zerosim.sharding import split
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Replica
-from zerosim.teach.proofs.proof import prove
-from zerosim.teach.proofs.subject import named_subject
 from zerosim.training.batches import Batches
 from zerosim.training.build import initial_weights, replica
-from zerosim.training.config import configured
 from zerosim.training.experiment import prepare
 from zerosim.worlds.checked import Checked
-from zerosim.worlds.local import spawn
 from zerosim.worlds.objects import gather_objects
 
 RANKS = 2
-CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -116,27 +100,6 @@ def ledgers_of(comm: Communicator, stage: str, rounds: int, workload: Workload) 
         overhead(stage, "calls of the trace", *zip(*found["calls"], strict=True)),
         overhead(stage, "with checksums", found["checked"], found["counted"]),
     ]
-
-
-def time_worlds(ranks: int = 1024, proved_ranks: int = 64, examples: int = 300) -> list[Sample]:
-    """The seconds of three tasks in the local world."""
-    from zerosim.testing import laws  # noqa: PLC0415 - Hypothesis, which only this asks for
-
-    def all_reduce_shapes(comm: Communicator) -> None:
-        ring.all_reduce(comm, split(Extent(ranks * CHUNK, np.float32), ranks))
-
-    def prove_ring() -> None:
-        assert prove(named_subject("ring.all_reduce"), proved_ranks).holds
-
-    def examine_ring() -> None:
-        laws.all_reduce_is_broadcast_after_reduce(ring.all_reduce, examples=examples)
-
-    tasks: dict[str, Callable[[], Any]] = {
-        f"ring all-reduce of shapes on {ranks:,} ranks": lambda: spawn(all_reduce_shapes, ranks),
-        f"proof of the ring all-reduce on {proved_ranks} ranks": prove_ring,
-        f"{examples} examples of a law on up to 8 ranks": examine_ring,
-    }
-    return [duration(what, task) for what, task in tasks.items()]
 
 
 class ClockedComm:
@@ -225,43 +188,3 @@ def batches_of(ranks: int, stage: str, workload: Workload) -> Batches:
     )
     experiment = prepare(scenario, workload.dataset())
     return Batches(experiment.rows[0], experiment.dataset)
-
-
-RING_RANKS = (64, 256, 1024)
-STEPS = (
-    (1024, 128, 25600, 1), (16384, 128, 25600, 1), (1024, 32, 4096, 1), (1024, 1000, 4096, 1), (1024, 32, 4096, 32),
-)
-"""Ranks, layers, width, and sequences per micro-batch."""
-SEQUENCE, VOCABULARY, HEAD_SIZE = 2048, 51200, 128
-
-
-def time_plans() -> list[Sample]:
-    """The seconds to plan a ring message by message, and to plan steps of Stage III of transformers."""
-    cluster = cluster_of(ClusterKeys(), Scenario().origin, max(RING_RANKS))
-    rings = [
-        duration(
-            f"ring all-reduce on {ranks:,} ranks, message by message",
-            partial(written_ns, ring.all_reduce, ranks * 10**6, 2, cluster, ranks),
-        )
-        for ranks in RING_RANKS
-    ]
-    return rings + [timed_step(*each) for each in STEPS]
-
-
-def timed_step(ranks: int, layers: int, width: int, samples: int) -> Sample:
-    """The seconds to plan one step; its model is built before."""
-    scenario = Scenario(
-        world=WorldKeys(ranks),
-        model=ModelKeys(
-            kind="transformer", layers=layers, width=width, heads=width // HEAD_SIZE, vocabulary=VOCABULARY,
-            sequence=SEQUENCE,
-        ),
-        train=Train(micro_batch=samples, micro_batches=ranks, precision="bf16"),
-        parallel=Parallel(stages=("zero3",), prefetch=True, overlap=True, recompute=True),
-    )
-    (row,) = scenario.rows
-    config = configured(row, Task(SEQUENCE, VOCABULARY, "cross_entropy", tokens=True))
-    cluster = cluster_of(scenario.cluster, scenario.origin, ranks)
-    size = f"{config.model.count / 1e9:,.0f} billion parameters in {layers:,} layers"
-    words = f"Stage III, {size} on {ranks:,} ranks, micro-batches of {samples}"
-    return duration(words, lambda: rehearse(config, cluster))
