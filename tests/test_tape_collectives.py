@@ -1,11 +1,14 @@
 """The collectives on the tape: each is the transpose of its backward, on ranks and in one process, to the bit."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+import zerosim as zs
 from zerosim.autograd.tape_collectives import TAPE_COLLECTIVES, Direction, copy_to, reduce_from
+from zerosim.cli import main
 from zerosim.errors import ZerosimError
 from zerosim.instruments.observed import Observed
 from zerosim.places import side_by_side
@@ -23,8 +26,6 @@ CASES = {
     "all_to_all": ((12, 2), {}),
     "shift": ((3, 2), {"by": 1}),
 }
-ALIKE_BEFORE, ALIKE_AFTER = {"copy_to", "scatter_to"}, {"reduce_from", "join_from"}
-"""The operations whose input, or whose output, all ranks have alike: such a vector counts once."""
 
 
 def empty(shape, dtype):
@@ -37,8 +38,8 @@ def both_ways(operation, group, name):
     shared, own = np.random.default_rng(7), np.random.default_rng(group.place)
     direction = Direction("tensor", group.size)
     due = operation.shape(shape, group=direction, **settings)
-    x = (shared if name in ALIKE_BEFORE else own).integers(-9, 9, shape).astype(np.float64)
-    y = (shared if name in ALIKE_AFTER else own).integers(-9, 9, due).astype(np.float64)
+    x = (shared if "x" in operation.alike else own).integers(-9, 9, shape).astype(np.float64)
+    y = (shared if "y" in operation.alike else own).integers(-9, 9, due).astype(np.float64)
     out = np.full(due, 99.0)
     found = operation.forward(x, out=out, empty=empty, group=group, **settings)
     if operation.backward is None:
@@ -63,17 +64,10 @@ def in_one_process(operation, name, size):
     return next(side_by_side(Directions(tensor=size), program))
 
 
-def transposed(found, name):
-    """⟨C x, y⟩ − ⟨x, Cᵀ y⟩ over all ranks; vectors that all ranks have alike count once."""
-    inner, outer = ([float((one * other).sum()) for one, other in pairs] for pairs in (
-        [(cx, y) for _, cx, y, _ in found], [(x, back) for x, _, _, back in found]))
-    return (inner[0] if name in ALIKE_AFTER else sum(inner)) - (outer[0] if name in ALIKE_BEFORE else sum(outer))
-
-
-@pytest.mark.parametrize("size", [2, 3, 4])
 @pytest.mark.parametrize("name", CASES)
-def test_backward_is_the_transpose_of_forward(name, size):
-    assert transposed(on_ranks(TAPE_COLLECTIVES[name], name, size), name) == 0
+def test_backward_is_the_transpose_of_forward(name, capsys):
+    assert main(["prove", name, "--ranks", "2..4"]) == 0
+    assert capsys.readouterr().out.count("⟨C x, y⟩ = ⟨x, Cᵀ y⟩ between every two ranks, exactly, on integers") == 3
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -91,16 +85,118 @@ def added_again(upstream, into, *, empty, group):
     copy_to.backward(upstream, into, empty=empty, group=group)
 
 
-@pytest.mark.parametrize(("name", "wrong"), [
-    ("copy_to", replace(copy_to, backward=not_added)),
-    ("reduce_from", replace(reduce_from, backward=added_again)),
-    ("shift", replace(TAPE_COLLECTIVES["shift"], backward=lambda upstream, into, *, empty, group, by:
-                      TAPE_COLLECTIVES["shift"].forward(upstream, out=into["x"], empty=empty, group=group, by=by))),
-    ("gather_from", replace(TAPE_COLLECTIVES["gather_from"], backward=TAPE_COLLECTIVES["join_from"].backward)),
-    ("join_from", replace(TAPE_COLLECTIVES["join_from"], backward=TAPE_COLLECTIVES["gather_from"].backward)),
+def of_a_different_rank(x, *, out, empty, group):
+    """An all-reduce of which rank 0 alone has the sum."""
+    mine = x.copy()
+    reduce_from.forward(x, out=out, empty=empty, group=group)
+    if group.place:
+        out[...] = mine
+
+
+SHIFT, GATHER, JOIN = (TAPE_COLLECTIVES[name] for name in ("shift", "gather_from", "join_from"))
+WRONG = {
+    "copy_to": (replace(copy_to, backward=not_added), "ranks 0 and 1 have different ∂L/∂x, which `alike` denies"),
+    "reduce_from": (replace(reduce_from, backward=added_again, needs={"x": ()}, passed={}),
+                    "between x of rank 0 and y of all ranks, ⟨C x, y⟩ = 2862 and ⟨x, Cᵀ y⟩ = 8586, 3 times"),
+    "its forward": (replace(reduce_from, forward=of_a_different_rank), "ranks 0 and 1 have different y, which `alike`"),
+    "shift": (replace(SHIFT, backward=lambda upstream, into, *, empty, group, by: SHIFT.forward(
+        upstream, out=into["x"], empty=empty, group=group, by=by)), "x of rank 1 and y of rank 0, ⟨C x, y⟩ = 0"),
+    "gather_from": (replace(GATHER, backward=JOIN.backward), "between x of rank 1 and y of rank 0, ⟨C x, y⟩ = 918 and"),
+    "join_from": (replace(JOIN, backward=GATHER.backward), "of all ranks, ⟨C x, y⟩ = 2862 and ⟨x, Cᵀ y⟩ = 8586, 3 t"),
+}
+
+
+@pytest.mark.parametrize("planted", WRONG)
+def test_a_wrong_transpose_is_named(planted, monkeypatch, capsys):
+    wrong, said = WRONG[planted]
+    monkeypatch.setitem(TAPE_COLLECTIVES, "mine", wrong)
+    assert main(["prove", "mine", "--ranks", "3"]) == 1
+    assert said in capsys.readouterr().out
+    assert main(["show", "mine", "--ranks", "3"]) == 1
+
+
+def test_forward_and_its_transpose_are_drawn(capsys):
+    assert main(["show", "scatter_sum_to", "--ranks", "2"]) == 0
+    assert capsys.readouterr().out.startswith("""\
+forward, 1 round, 2 messages
+          x            y
+  rank 0  x0[0] x0[1]  x1[0]+x0[0]
+  rank 1  x1[0] x1[1]  x0[1]+x1[1]
+backward, 1 round, 2 messages
+          ∂y      ∂x
+  rank 0  ∂y0[0]  ∂y0[0] ∂y1[0]
+  rank 1  ∂y1[0]  ∂y0[0] ∂y1[0]
+PASSED: backward is the transpose of forward""")
+    assert repr(zs.show("copy_to", ranks=3)).startswith("<copy_to on 3 ranks: PASSED")
+    assert zs.prove("copy_to", ranks=[2]).rows() == [{"ranks": 2, "fault": None, "holds": True}]
+
+
+OWN = """
+import numpy as np
+from zerosim.extend import Direction, Operation, TapeCollective, model
+from tests.brought.split import net as split
+
+def norm_forward(x, *, out, empty, group):
+    total = empty((1,), x.dtype)
+    np.sum((x * x).reshape(-1), axis=0, keepdims=True, out=total)
+    group.all_reduce(total)
+    np.divide(x, total, out=out)
+    return total
+
+def norm_backward(upstream, into, *, empty, group, x, saved):
+    dot = empty((1,), x.dtype)
+    np.sum((upstream * x).reshape(-1), axis=0, keepdims=True, out=dot)
+    if ALL:
+        group.all_reduce(dot)
+    into["x"][...] = upstream / saved - 2.0 * x * dot / (saved * saved)
+
+def mean_forward(x, *, out, empty, group):
+    out[...] = x
+    group.all_reduce(out.reshape(-1))
+    out /= group.size
+
+norm = Operation(norm_forward, norm_backward, lambda x, *, group: x, {"x": ("x",)})
+mean = TapeCollective(mean_forward, lambda upstream, into, *, empty, group: mean_forward(
+    upstream, out=into["x"], empty=empty, group=group), lambda x, *, group: x, {"x": ()})
+EXAMPLES = {"norm": ((3, 4), {"group": Direction("tensor", SIZE)}), "mean": ((2,), {"group": Direction("tensor", 2)})}
+
+@model()
+def net(task, *, forget="FORGET"):
+    return split(task, forget=forget)
+"""
+
+
+@pytest.mark.parametrize(("size", "everywhere", "forget", "faults"), [
+    (3, True, "", [None, None]),
+    (3, False, "copy_to", ["⟨C x, y⟩ = ", "over two tensor ranks: first.weight: place 1 and place 0 have different"]),
+    (1, True, "", ["over one rank the law says nothing; give Direction('tensor', 2) in EXAMPLES", None]),
 ])
-def test_a_wrong_transpose_is_noticed(name, wrong):
-    assert transposed(on_ranks(wrong, name, 3), name) != 0
+def test_parts_of_ones_own_with_a_direction_are_checked(size, everywhere, forget, faults, tmp_path):
+    path, found = tmp_path / "own.py", tmp_path / "found.json"
+    path.write_text(OWN.replace("SIZE", f"{size}").replace("ALL", f"{everywhere}").replace("FORGET", forget))
+    assert main(["check", str(path), "--json", str(found)]) == int(any(faults))
+    told = {part["name"]: part["fault"] for part in json.loads(found.read_text())["parts"]}
+    for name, due in zip(("norm", "net over two ranks"), faults, strict=True):
+        assert (told[name] is None) == (due is None)
+        assert due is None or due in told[name]
+
+
+def test_operations_of_ones_own_are_proved_by_name(tmp_path, capsys):
+    path = tmp_path / "own.py"
+    path.write_text(OWN.replace("SIZE", "2").replace("ALL", "True"))
+    assert main(["prove", f"{path}:mean", "--ranks", "3"]) == 0
+    assert main(["prove", f"{path}:norm", "--ranks", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "exactly, on integers" in said
+    assert "by central differences in float64" in said
+    assert main(["show", f"{path}:norm"]) == 2
+    assert "forward does not run on symbols" in capsys.readouterr().err
+    assert main(["prove", "copy_to", "--ranks", "1..4"]) == 2
+    assert main(["prove", "copy_to", "--as", "all_reduce"]) == 2
+    assert main(["show", "copy_to", "--root", "1"]) == 2
+    (path).write_text("from zerosim.extend import dropout\nmine = dropout\n")
+    assert main(["prove", f"{path}:mine"]) == 2
+    assert "a proof sets group, axis and by" in capsys.readouterr().err
 
 
 def test_every_collective_on_the_tape_has_a_case():

@@ -25,6 +25,8 @@ from zerosim.autograd.operations.routing import (
 from zerosim.autograd.operations.shapes import refuse, reshape, transpose
 from zerosim.autograd.operations.table import OPERATIONS
 from zerosim.autograd.tape_collectives import (
+    Direction,
+    TapeCollective,
     all_to_all,
     copy_to,
     gather_from,
@@ -44,11 +46,11 @@ from zerosim.stages.own import stage
 from zerosim.stages.replica import Batch, Replica
 
 __all__ = [
-    "OPERATIONS", "Batch", "Communicator", "Cut", "Empty", "Layer", "Operation", "Parameter", "Replica", "Shape",
-    "Task", "Variable", "Weights", "add", "add_bias", "affine", "all_to_all", "causal_attention",
-    "causal_self_attention", "collective", "constant", "copy_to", "dropout", "embedding", "gather_from",
-    "gather_rows", "gelu", "join_from", "layer_norm", "left", "linear", "matmul", "model", "multiply", "normal",
-    "one_hot", "optimizer", "positions", "queue_slots", "reduce_from", "refuse", "relu", "reshape", "right",
-    "rms_norm", "rotary", "scale", "scatter_rows", "scatter_sum_to", "scatter_to", "shift", "sigmoid", "silu",
-    "softmax", "stage", "take_along", "tanh", "top_indices", "top_k", "transpose", "uniform",
+    "OPERATIONS", "Batch", "Communicator", "Cut", "Direction", "Empty", "Layer", "Operation", "Parameter",
+    "Replica", "Shape", "TapeCollective", "Task", "Variable", "Weights", "add", "add_bias", "affine", "all_to_all",
+    "causal_attention", "causal_self_attention", "collective", "constant", "copy_to", "dropout", "embedding",
+    "gather_from", "gather_rows", "gelu", "join_from", "layer_norm", "left", "linear", "matmul", "model",
+    "multiply", "normal", "one_hot", "optimizer", "positions", "queue_slots", "reduce_from", "refuse", "relu",
+    "reshape", "right", "rms_norm", "rotary", "scale", "scatter_rows", "scatter_sum_to", "scatter_to", "shift",
+    "sigmoid", "silu", "softmax", "stage", "take_along", "tanh", "top_indices", "top_k", "transpose", "uniform",
 ]

@@ -95,6 +95,9 @@ class Operation:
     """Whether forward only copies numbers, so that they need not be widened."""
     sends: bool = False
     """Whether it communicates: backward, too, gets arrays in their own precision, which its messages then have."""
+    alike: tuple[str, ...] = ()
+    """The inputs that all ranks of its direction have alike, and `y` if they have the output alike: a gradient of these
+    is the whole one on every rank, not a part of a sum."""
     indices: bool = False
     """Whether y holds indices, which are int64 in every precision and have no gradient."""
     draws: bool = False

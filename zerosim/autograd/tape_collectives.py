@@ -129,7 +129,7 @@ def added_over(groups: TapeGroups, sums: Iterable[float]) -> Iterable[float]:
 
 @dataclass(frozen=True, eq=False)
 class TapeCollective(Operation):
-    """An operation over the group named `group`; over one rank it returns its input."""
+    """A linear operation over the group named `group`; over one rank it returns its input."""
 
     def __call__(self, *inputs: AnyVariable, **settings: Any) -> AnyVariable:
         return inputs[0] if settings["group"].alone else super().__call__(*inputs, **settings)
@@ -309,16 +309,18 @@ def in_blocks(x: Shape, *, group: Direction) -> Shape:
 
 
 copy_to = TapeCollective(
-    copy_to_forward, copy_to_backward, same_shape, {"x": ()}, over_upstream="x", views=True, sends=True)
+    copy_to_forward, copy_to_backward, same_shape, {"x": ()}, over_upstream="x", views=True, sends=True,
+    alike=("x",))
 reduce_from = TapeCollective(
-    reduce_from_forward, None, same_shape, {}, over="x", passed={"x": itself}, moves=True, sends=True)
+    reduce_from_forward, None, same_shape, {}, over="x", passed={"x": itself}, moves=True, sends=True,
+    alike=("y",))
 gather_from, scatter_sum_to, scatter_to, join_from = (
-    TapeCollective(forward, backward, shape, {"x": ()}, moves=True, sends=True)
-    for forward, backward, shape in (
-        (gather_from_forward, gather_from_backward, longer),
-        (scatter_sum_to_forward, scatter_sum_to_backward, shorter),
-        (scatter_to_forward, scatter_sum_to_backward, shorter),
-        (join_from_forward, join_from_backward, longer)))
+    TapeCollective(forward, backward, shape, {"x": ()}, moves=True, sends=True, alike=alike)
+    for forward, backward, shape, alike in (
+        (gather_from_forward, gather_from_backward, longer, ()),
+        (scatter_sum_to_forward, scatter_sum_to_backward, shorter, ()),
+        (scatter_to_forward, scatter_sum_to_backward, shorter, ("x",)),
+        (join_from_forward, join_from_backward, longer, ("y",))))
 all_to_all = TapeCollective(all_to_all_forward, all_to_all_backward, in_blocks, {"x": ()}, moves=True, sends=True)
 shift = TapeCollective(shift_forward, shift_backward, same_shape, {"x": ()}, moves=True, sends=True)
 

@@ -12,6 +12,7 @@ from zerosim.autograd.operations.table import EXAMPLES, OPERATIONS, OperationExa
 from zerosim.collectives import Algorithm
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import UsageError
+from zerosim.models.units import ModelKind
 from zerosim.optim.optimizers import Optimizer
 from zerosim.optim.own import wrong
 from zerosim.parts import Named
@@ -19,9 +20,11 @@ from zerosim.parts.loading import load_file
 from zerosim.parts.users_code import error_line
 from zerosim.plan.operations import OperationFigures, declared, figures, show_operations
 from zerosim.stages import Stage
+from zerosim.teach.grading.parts import split_otherwise
 from zerosim.teach.grading.stages import fault_of_stage
 from zerosim.teach.proofs.proof import prove
 from zerosim.teach.proofs.subject import subject
+from zerosim.training.transposes import direction_in, transpose_fault
 
 RANKS = (2, 3, 4)
 
@@ -47,7 +50,7 @@ def main(arguments: argparse.Namespace) -> int:
     found = {name: tried(*each) for name, each in operations.items()}
     faults = [*((name, fault) for name, (_, fault) in found.items()), *parts]
     if not faults:
-        raise UsageError(f"{arguments.file} declares no operation, optimizer, stage or collective; models and data "
+        raise UsageError(f"{arguments.file} declares no operation, optimizer, stage, collective or @model; data "
                          f"sources are checked when their scenario runs")
     known = [each for each, _ in found.values() if each is not None]
     if known:
@@ -72,6 +75,8 @@ def checks(names: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
             yield name, wrong(part)
         elif isinstance(part, Stage):
             yield name, fault_of_stage(Named(name, part, ""))
+        elif isinstance(part, ModelKind):
+            yield f"{name} over two ranks", split_otherwise(name, part)
         elif isinstance(part, Algorithm):
             under_test = subject(part)
             proofs = [prove(under_test, size) for size in RANKS if under_test.serves(size)]
@@ -86,7 +91,7 @@ def tried(part: Operation, example: OperationExample | None) -> tuple[OperationF
     arrays = [each for each in example if not isinstance(each, dict)]
     settings = next((each for each in example if isinstance(each, dict)), {})
     try:
-        fault = operation_fault(part, arrays, settings)
+        fault = (transpose_fault if direction_in(settings) else operation_fault)(part, arrays, settings)
     except Exception as error:
         return None, error_line(error, part.forward)
     try:

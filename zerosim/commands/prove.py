@@ -1,12 +1,18 @@
-"""`zerosim prove`: runs a collective on symbols and prints what was proved, or the fault."""
+"""`zerosim prove`: runs a collective on symbols and prints what was proved, or the fault.
+
+A collective on the tape runs on integers, forward and backward.
+"""
 
 import argparse
 
 from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.commands.arguments import add_hosts, rank_counts
 from zerosim.commands.output import check_writable, standard_output, write_json
-from zerosim.jobs.proofs import proofs_of
+from zerosim.errors import UsageError
+from zerosim.jobs.proofs import on_tape, proofs_of
+from zerosim.parts import Loader
 from zerosim.show.grid import show_words
+from zerosim.show.transposes import shown_proofs
 from zerosim.teach.grading.variants import by_contract
 from zerosim.teach.proofs.printed import document, show_proofs
 from zerosim.teach.proofs.subject import files_of, named_subject, with_hosts
@@ -17,7 +23,9 @@ LONG = 100
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim prove`."""
-    parser.add_argument("subject", help="an algorithm (zerosim show --list names all), or my_file.py:my_all_reduce")
+    parser.add_argument(
+        "subject", help="an algorithm (zerosim show --list names all), a collective on the tape such as copy_to, or "
+                        "my_file.py:my_all_reduce")
     parser.add_argument(
         "--ranks", type=rank_counts, default=[4], metavar="N",
         help="a number of ranks, a range or a list: 4, 2..9, 2,4,8; default 4")
@@ -31,9 +39,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Prove the collective: 0 if it holds for every number of ranks, 1 if not."""
     check_writable(arguments, files_of(arguments.subject))
-    console = standard_output(arguments)
+    console, loader = standard_output(arguments), Loader()
+    operation = on_tape(arguments.subject, loader)
+    if operation is not None:
+        if arguments.collective or arguments.ranks_per_host:
+            raise UsageError("remove --as and --ranks-per-host: a collective on the tape has neither")
+        transposed = shown_proofs(operation, arguments.ranks)
+        transposed.show(console)
+        if arguments.json:
+            write_json(arguments.json, transposed.document)
+        return 0 if transposed.passed else 1
     subject = with_hosts(
-        by_contract(named_subject(arguments.subject, arguments.collective)), arguments.ranks_per_host)
+        by_contract(named_subject(arguments.subject, arguments.collective, loader=loader)), arguments.ranks_per_host)
     if max(arguments.ranks) > LONG:
         show_words(console, f"A proof on more than {LONG} ranks may take minutes; interrupt it with Ctrl-C")
     proofs = proofs_of(subject, arguments.ranks)

@@ -7,11 +7,14 @@ from zerosim.commands.arguments import add_hosts, whole_number
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import UsageError
 from zerosim.files import write_text
+from zerosim.jobs.proofs import on_tape
 from zerosim.jobs.schedules import MOST_RANKS, check_root, check_served, is_stage, stage_step
+from zerosim.parts import Loader
 from zerosim.show import algorithms_table
 from zerosim.show.film import shown_schedule, shown_step
 from zerosim.show.schedule import scheduled
 from zerosim.show.shown import Shown
+from zerosim.show.transposes import shown_transpose
 from zerosim.stages import STAGES
 from zerosim.teach.grading.variants import by_contract
 from zerosim.teach.proofs.subject import files_of, named_subject, with_hosts
@@ -22,7 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument(
         "subject", nargs="?",
-        help="an algorithm (--list names all), a stage such as zero3, or my_file.py:my_all_reduce")
+        help="an algorithm (--list names all), a collective on the tape such as all_to_all, a stage such as zero3, or "
+             "my_file.py:my_all_reduce")
     asked.add_argument("--list", action="store_true", help="list all algorithms, with bytes and steps for --ranks "
                                                            "(default 8)")
     parser.add_argument(
@@ -87,9 +91,15 @@ def show_table(arguments: argparse.Namespace) -> int:
 
 
 def shown_collective(arguments: argparse.Namespace) -> Shown:
-    size = arguments.ranks or 4
-    subject = with_hosts(
-        by_contract(named_subject(arguments.subject, arguments.collective, list(STAGES))), arguments.ranks_per_host)
+    size, loader = arguments.ranks or 4, Loader()
+    operation = on_tape(arguments.subject, loader)
+    if operation is not None:
+        if any(each is not None for each in (
+                arguments.root, arguments.collective, arguments.ranks_per_host, arguments.round)):
+            raise UsageError("remove --root, --as, --ranks-per-host and --round: the tape's collectives have none")
+        return shown_transpose(operation, size)
+    subject = with_hosts(by_contract(
+        named_subject(arguments.subject, arguments.collective, list(STAGES), loader)), arguments.ranks_per_host)
     check_served(subject, size)
     check_root(subject, size, arguments.root)
     schedule = scheduled(subject, size, arguments.root or 0)

@@ -1,15 +1,30 @@
 """Proofs of a collective on several numbers of ranks, for the command line and Python."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+from zerosim.autograd.operation import Operation
+from zerosim.autograd.tape_collectives import TAPE_COLLECTIVES
 from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.errors import UsageError
+from zerosim.parts import Loader, is_python
 from zerosim.teach.proofs.proof import Proof, prove
 from zerosim.teach.proofs.subject import Subject
 from zerosim.worlds.local import StillRunning
 
 MOST_RANKS = 256
 """The most ranks of a proof, for which the ring takes half a minute and 0.8 GB; both grow with the cube."""
+
+
+def on_tape(subject: Any, loader: Loader) -> Operation | None:
+    """The collective on the tape, or a user's operation: itself or by its name; None for anything else.
+
+    >>> on_tape("copy_to", Loader()).name, on_tape("ring.all_reduce", Loader())
+    ('copy_to', None)
+    """
+    if isinstance(subject, str):
+        subject = loader.load(subject).value if is_python(subject) else TAPE_COLLECTIVES.get(subject)
+    return subject if isinstance(subject, Operation) else None
 
 
 def proofs_of(subject: Subject, asked: Sequence[int]) -> list[Proof]:

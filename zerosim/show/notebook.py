@@ -20,7 +20,9 @@ from rich.console import Console
 from zerosim.collectives import Algorithm
 from zerosim.errors import LaunchError, UsageError
 from zerosim.jobs import Request, load_job
+from zerosim.jobs.proofs import on_tape
 from zerosim.jobs.schedules import MOST_RANKS, check_root, check_served, is_stage, is_step, stage_step, step_of
+from zerosim.parts import Loader
 from zerosim.scenario import Scenario, Source
 from zerosim.show.collectives import show_collectives
 from zerosim.show.columns import FIGURES, MEASURED
@@ -32,6 +34,7 @@ from zerosim.show.run_document import KIND_NAMES, RunDocument
 from zerosim.show.schedule import scheduled
 from zerosim.show.shown import Page, Picture, Shown, printed
 from zerosim.show.table import show_run
+from zerosim.show.transposes import shown_transpose
 from zerosim.stages import Stage
 from zerosim.teach.proofs.programs import CollectivesOutcome
 from zerosim.teach.proofs.subject import named_subject, subject
@@ -190,6 +193,8 @@ def shown(
         return shown_step(stage_step(collective, ranks))
     if is_step(collective):
         return shown_step(step_of(collective, ranks))
+    if (operation := on_tape(collective, Loader())) is not None:
+        return shown_transpose(operation, ranks)
     if not isinstance(collective, str | Algorithm) and not callable(collective):
         raise UsageError(f"found {collective!r}; give the name of an algorithm, FILE.py:FUNCTION, or a function")
     assert not isinstance(collective, Stage)

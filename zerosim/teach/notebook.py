@@ -5,10 +5,11 @@ from typing import Any
 
 from zerosim.collectives import Algorithm
 from zerosim.errors import UsageError
-from zerosim.jobs.proofs import proofs_of
+from zerosim.jobs.proofs import on_tape, proofs_of
 from zerosim.parts import Loader, code_of, is_python
 from zerosim.plan.reading import numbers_of_ranks
 from zerosim.show.shown import Shown
+from zerosim.show.transposes import shown_proofs
 from zerosim.teach.grading.exercises import Grade
 from zerosim.teach.grading.parts import grade_named
 from zerosim.teach.proofs.printed import document, show_proofs
@@ -20,9 +21,11 @@ def proved(collective: str | Algorithm | Callable[..., Any], ranks: int | Iterab
 
     A row has `ranks`, `holds`, `order`, `cause`, `command`, `remark`.
     """
+    asked = numbers_of_ranks([ranks] if isinstance(ranks, int) else list(ranks))
+    if (operation := on_tape(collective, Loader())) is not None:
+        return shown_proofs(operation, asked)
     if not isinstance(collective, str | Algorithm) and not callable(collective):
         raise UsageError(f"found {collective!r}; give the name of an algorithm, FILE.py:FUNCTION, or a function")
-    asked = numbers_of_ranks([ranks] if isinstance(ranks, int) else list(ranks))
     found = named_subject(collective, claims) if isinstance(collective, str) else subject(collective, claims)
     proofs = proofs_of(found, asked)
     passed = all(proof.holds for proof in proofs)

@@ -40,7 +40,9 @@ from zerosim.teach.grading.exercises import Claim, Grade
 from zerosim.teach.grading.proved import PLAIN, RANKS, added_in, unproved
 from zerosim.teach.grading.stages import StageTrial, fault_in, trials_of
 from zerosim.teach.proofs.subject import Subject, collective_in
+from zerosim.training.config import configured
 from zerosim.training.experiment import prepare
+from zerosim.training.one_function import differences
 from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
 
@@ -177,10 +179,7 @@ def optimizer_claims(name: str, rule: Optimizer) -> list[Claim]:
 
 
 def model_claims(name: str, kind: ModelKind) -> list[Claim]:
-    task = TEXT if kind.reads_tokens else DIGITS
-    settings = ModelKeys(kind=Named(name, kind, ""))
-    if task.tokens:
-        settings = replace(settings, sequence=task.inputs)
+    settings, task = trial_of(name, kind)
     data = {"source": "text"} if task.tokens else {}
 
     def read() -> str | None:
@@ -196,7 +195,30 @@ def model_claims(name: str, kind: ModelKind) -> list[Claim]:
         Claim("its layers fit together and read all of their parameters", partial(named_error, name, read), first=True),
         Claim("its gradients are what differences of forward say, in float64", slopes, 2),
         Claim(TRAINED, partial(differs, model=settings, data=data), 2),
+        Claim("over two ranks of any direction it is the model in one piece", partial(split_otherwise, name, kind)),
     ]
+
+
+def split_otherwise(name: str, kind: ModelKind) -> str | None:
+    """The first difference of the model over two ranks of a direction, in float64; None where it cannot be split."""
+    settings, task = trial_of(name, kind)
+    for direction in ("tensor", "context", "expert"):
+        sizes: dict[str, Any] = {f"{direction}_ranks": 2}
+        (row,) = Scenario(world=WorldKeys(2), model=settings, parallel=Parallel(("ddp",), **sizes)).rows
+        try:
+            config = configured(row, task)
+        except ZerosimError:
+            continue
+        for each in differences(config):
+            return f"over two {direction} ranks: {each}"
+    return None
+
+
+def trial_of(name: str, kind: ModelKind) -> tuple[ModelKeys, Task]:
+    """The keys of the model with their defaults, and a small task."""
+    task = TEXT if kind.reads_tokens else DIGITS
+    settings = ModelKeys(kind=Named(name, kind, ""))
+    return (replace(settings, sequence=task.inputs) if task.tokens else settings), task
 
 
 def samples_claims(name: str, part: Any) -> list[Claim]:

@@ -1,0 +1,159 @@
+"""Collectives on the tape, proved and drawn: what `zerosim prove copy_to` and `zerosim show all_to_all` print."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from zerosim.autograd.operation import Operation, Shape
+from zerosim.autograd.tape_collectives import TapeCollective
+from zerosim.errors import UsageError, ZerosimError
+from zerosim.instruments.record import record
+from zerosim.payloads.terms import leaves, symbols
+from zerosim.show.grid import Column, show_grid
+from zerosim.show.shown import Shown
+from zerosim.training.transposes import cases_of, met, transpose_fault
+from zerosim.words import plural
+
+MOST_RANKS = 16
+"""The most ranks of a proof: both sides are computed for every two of them."""
+
+
+@dataclass(frozen=True)
+class TransposeProof:
+    """The law on a number of ranks: its first fault, or None."""
+
+    ranks: int
+    fault: str | None
+
+
+def shown_proofs(operation: Operation, asked: Sequence[int]) -> Shown:
+    """The transpose law of an operation with a direction, on each number of ranks.
+
+    A row has `ranks` and `fault`. Raises `UsageError` for less than 2 and for more than `MOST_RANKS` ranks.
+    """
+    if not 2 <= min(asked) <= max(asked) <= MOST_RANKS:
+        raise UsageError(f"an operation with a direction is proved on 2 to {MOST_RANKS} ranks; over one it is the "
+                         "identity")
+    proofs = [TransposeProof(size, first_fault(operation, size)) for size in asked]
+    passed = not any(proof.fault for proof in proofs)
+    verdict = "proved" if passed else "not proved"
+
+    def show(console: Console) -> None:
+        for proof in proofs:
+            style = "[red]not proved[/]" if proof.fault else "[green]proved[/]"
+            console.print(f"{style} on {proof.ranks} ranks: {proof.fault or law_of(operation)}", soft_wrap=True)
+
+    return Shown(
+        proofs, passed, verdict, f"<{operation.name} on {', '.join(map(str, asked))} ranks: {verdict}>", show=show,
+        make_document=lambda: {"schema": "zerosim.transpose/1", "subject": operation.name,
+                               "proofs": [{**asdict(proof), "holds": not proof.fault} for proof in proofs]},
+        rows_of=lambda document: list(document["proofs"]))
+
+
+def first_fault(operation: Operation, size: int) -> str | None:
+    """The first fault among the cases of an operation, all of whose inputs have one shape; or its error."""
+    found = (transpose_fault(operation, [shape] * len(operation.inputs), settings)
+             for shape, settings in cases_of(operation, size))
+    try:
+        return next(filter(None, found), None)
+    except ZerosimError:
+        raise
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def law_of(operation: Operation) -> str:
+    """The proved law, in words."""
+    exact = isinstance(operation, TapeCollective)
+    alike = "".join(f"; all ranks have {name} alike" for name in operation.alike)
+    return ("backward is the transpose of forward: ⟨C x, y⟩ = ⟨x, Cᵀ y⟩ between every two ranks, "
+            f"{'exactly, on integers' if exact else 'by central differences in float64'}{alike}")
+
+
+def shown_transpose(operation: Operation, size: int) -> Shown:
+    """Forward of an operation on symbols, and its transpose: each rank's arrays before and after.
+
+    A row, one for each rank and direction, has `pass`, `rank`, `before`, `after`.
+    """
+    fault = first_fault(operation, size) if size > 1 else None
+    shape, settings = smallest(operation, size)
+    due = operation.shape(shape, **settings)
+    passes = [drawn("forward", ("x", "y"), "x" in operation.alike, [shape[0]] * size,
+                    forward_on(operation, settings, due)),
+              drawn("backward", ("∂y", "∂x"), "y" in operation.alike, [due[0]] * size,
+                    backward_on(operation, settings, shape))]
+    verdict = f"FAILED: {fault}" if fault else f"PASSED: {law_of(operation)}"
+    title = f"{operation.name} on {plural(size, 'rank')}"
+
+    def show(console: Console) -> None:
+        for each in passes:
+            heading = f"{each['pass']}, {plural(each['rounds'], 'round')}, {plural(each['messages'], 'message')}"
+            console.print(heading, style="bold")
+            show_grid(console, [f"  rank {rank}" for rank in range(size)], [
+                Column(each[key], [" ".join(row) for row in each[side]], to_the_left=True)
+                for key, side in (("from", "before"), ("to", "after"))])
+        console.print(verdict, style="red" if fault else "green", soft_wrap=True)
+
+    return Shown(
+        operation, fault is None, verdict, f"<{title}: {verdict}>", show=show,
+        make_document=lambda: {"schema": "zerosim.transpose_drawing/1", "subject": operation.name, "ranks": size,
+                               "passes": passes, "fault": fault},
+        rows_of=lambda document: [
+            {"pass": each["pass"], "rank": rank, "before": before, "after": after} for each in document["passes"]
+            for rank, (before, after) in enumerate(zip(each["before"], each["after"], strict=True))])
+
+
+def smallest(operation: Operation, size: int) -> tuple[Shape, dict[str, Any]]:
+    """The smallest vector that the operation accepts, and its settings."""
+    _, settings = next(cases_of(operation, size))
+    try:
+        operation.shape((1,), **settings)
+    except ZerosimError:
+        return (size,), settings
+    return (1,), settings
+
+
+def forward_on(operation: Operation, settings: dict[str, Any], due: Shape) -> Callable[[Any, Any], Any]:
+    """Forward, as a program of a rank."""
+    def program(comm: Any, x: Any) -> Any:
+        out = np.empty(due, x.dtype)
+        found = operation.forward(x, out=out, empty=np.empty, **met(settings, comm))
+        return found if operation.views else out
+
+    return program
+
+
+def backward_on(operation: Operation, settings: dict[str, Any], shape: Shape) -> Callable[[Any, Any], Any]:
+    """Backward, as a program of a rank."""
+    def program(comm: Any, upstream: Any) -> Any:
+        if operation.backward is None:
+            return operation.passed["x"](upstream, shape, **settings)
+        into = {"x": np.empty(shape, upstream.dtype)}
+        operation.backward(upstream, into, empty=np.empty, **met(settings, comm))
+        return into["x"]
+
+    return program
+
+
+def drawn(
+    name: str, letters: tuple[str, str], alike: bool, counts: Sequence[int], program: Callable[..., Any]
+) -> dict[str, Any]:
+    """One pass on symbols: each rank's elements before and after, with the numbers of messages and rounds.
+
+    Raises `UsageError` for code that does not run on symbols, which can only be moved and added.
+    """
+    vectors = [symbols(0 if alike else rank, count) for rank, count in enumerate(counts)]
+    recording = record(program, vectors)
+    if recording.results is None:
+        raise UsageError(f"{name} does not run on symbols ({recording.failure}); zerosim prove runs it on integers")
+
+    def text(symbol: Any) -> str:
+        return "+".join(f"{letters[0]}{'' if alike else leaf.rank}[{leaf.element}]" for leaf in leaves(symbol))
+
+    return {"pass": name, "from": letters[0], "to": letters[1], "rounds": recording.rounds,
+            "messages": len(recording.messages),
+            "before": [[text(each) for each in vector] for vector in vectors],
+            "after": [[text(each) for each in vector] for vector in recording.results]}
