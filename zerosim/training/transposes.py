@@ -89,7 +89,9 @@ def transpose_fault(operation: Operation, given: Sequence[Shape | Array], settin
     return fault or next(filter(None, (broken(operation, name, ranks) for name in ranks[0].moves)), None)
 
 
-def of_rank(operation: Operation, given: Sequence[Shape | Array], settings: Mapping[str, Any], comm: Observed) -> OfRank:
+def of_rank(
+    operation: Operation, given: Sequence[Shape | Array], settings: Mapping[str, Any], comm: Observed
+) -> OfRank:
     """Run both sides on one rank."""
     random = [np.random.default_rng([19, comm.rank]), np.random.default_rng(19)]
     named = met(settings, comm)
