@@ -22,7 +22,7 @@ def all_reduce_without_chunks(comm, x):
 
 
 def all_gather_send_first(comm, chunks):
-    """The ring's all-gather with a send and a receive in place of an exchange."""
+    """The ring's all-gather with a send and a receive instead of an exchange."""
     for step in range(comm.size - 1):
         comm.send(chunks[(comm.rank - step) % comm.size], to=right(comm))
         comm.recv(into=chunks[(comm.rank - step - 1) % comm.size], source=left(comm))

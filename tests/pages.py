@@ -50,7 +50,7 @@ def refused(capsys, *arguments):
 
 
 def added_otherwise(monkeypatch, **changes):
-    """The document of a run in which the ranks add in another order than is declared."""
+    """The document of a run in which the ranks add in a different order than is declared."""
     monkeypatch.setitem(adding.ADDITIONS, "ring", adding.ADDITIONS["rank"])
     return outcome(**changes)
 

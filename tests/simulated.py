@@ -237,7 +237,7 @@ class Machine:
 
 
 class OfEach:
-    """One set or list for each rank, in place of the one of a process."""
+    """One set or list for each rank, instead of the one of a process."""
 
     def __init__(self, machine, kind):
         self.machine, self.all = machine, [kind() for _ in machine.ranks]

@@ -197,7 +197,7 @@ def test_a_plan_counts_every_array_in_its_own_dtype():
 
 
 def test_a_norm_spelt_out_moves_as_much_whatever_its_operands_have():
-    """Its passes are counted over 16-bit operands: 36 bytes of a number in place of 4."""
+    """Its passes are counted over 16-bit operands: 36 bytes of a number instead of 4."""
     graph = Graph((4, 8))
     graph.output = rms_norm(graph.input, graph.parameter("weight", (8,)))
     plan = GraphPlan(graph, of_parameters=True, of_input=True)

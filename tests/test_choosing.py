@@ -1,4 +1,4 @@
-"""What "auto" takes: by length and ranks, and never with other bits."""
+"""What "auto" takes: by length and ranks, and never with different bits."""
 
 import numpy as np
 import pytest

@@ -152,7 +152,7 @@ def check_bits(program, result, seed, dtype, of_input=True):
 
 
 def straight(program):
-    """Without what lays numbers otherwise in memory: sums of rows then have another order, and other bits."""
+    """Without what lays numbers otherwise in memory: sums of rows then have a different order, and different bits."""
     return not any(line == "transpose" for line, _ in program)
 
 

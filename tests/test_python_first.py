@@ -1,4 +1,4 @@
-"""Python callers: scenarios built of objects and dicts, functions in place of names, and what comes back."""
+"""Python callers: scenarios built of objects and dicts, functions instead of names, and what comes back."""
 
 import importlib.util
 import json

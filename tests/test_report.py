@@ -290,7 +290,7 @@ def test_rows_without_names_are_told_apart_wherever_one_is_spoken_of():
     assert [name for name, what in failures if what == "fits after all"] == names
     assert (names[1], "sends 5 P (N−1)/N, not 2") in failures
     assert (names[2], "sends 30 messages a step, not 17") in failures
-    assert [name for name, what in outcome.failures if what == "other bits on 1 rank"] == names
+    assert [name for name, what in outcome.failures if what == "different bits on 1 rank"] == names
 
 
 def test_digests_on_other_ranks_are_named_where_rows_differ(four):

@@ -31,7 +31,7 @@ def test_units_move_elements_to_other_chunks_and_that_is_why_they_differ():
     assert found.values[0] != found.values[1]
     assert found.moved > found.differing == found.moved_and_differing > 0
     assert sum(found.histogram.values()) == found.differing
-    assert "lie in another chunk, and are added in another order" in found.cause
+    assert "lie in another chunk, and are added in a different order" in found.cause
     assert found.orders[0].startswith("(((")
 
 

@@ -36,7 +36,7 @@ def test_every_rank_count_and_optimizer(ranks, optimizer):
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw"])
 @pytest.mark.parametrize("rate", [1e10, 1e20, 1e38])
 def test_what_is_no_number_any_more_is_still_the_same_bytes(optimizer, rate):
-    """Shards have other lengths than units: which of two NaNs an addition leaves may not depend on that."""
+    """Shards have different lengths than units: which of two NaNs an addition leaves may not depend on that."""
     outcome = run(
         labelled(features=23), ranks=4, micro_batches=4, hidden=(31, 17), activation="relu",
         optimizer=optimizer, learning_rate=rate, steps=8,
@@ -90,7 +90,7 @@ def test_other_numbers_of_ranks_are_trained_on_and_compared():
     assert [(ranks, each.name) for ranks, each in on("exact").on_other_ranks][:3] == [
         (1, "DDP"), (2, "DDP"), (1, "Stage I")]
     assert on("exact").failures == []
-    assert on("ring").failures[0] == ("DDP", "other bits on 1, 2 ranks")
+    assert on("ring").failures[0] == ("DDP", "different bits on 1, 2 ranks")
 
 
 class Offering(LocalWorld):

@@ -115,7 +115,7 @@ def test_a_run_that_trains_has_no_such_message():
 
 
 def test_sharded_gradients_add_their_square_sums_in_the_order_of_full_ones(monkeypatch):
-    """Unit by unit, and each unit's chunks in order; floating-point sums in another order are other sums."""
+    """Unit by unit, and each unit's chunks in order; floating-point sums in a different order are other sums."""
     seen = {}
     factor = Scaling.factor
 

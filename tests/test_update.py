@@ -153,7 +153,7 @@ def test_differences_that_are_applied_are_the_update(name):
 @optimizers
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_published_updates_move_the_master_copy_as_updates_do(name, precision):
-    """The master copy is the same in both ways; only the 16-bit weights beside it are another computation."""
+    """The master copy is the same in both ways; only the 16-bit weights beside it are a different computation."""
     made = rule(name, precision)
     weights, *gradients = drawn(made.precision.weights)
     (rounded, kept), (applied, moved) = updated(made, weights, gradients), published(made, weights, gradients)

@@ -91,8 +91,8 @@ class Communicator(Protocol):
     def recv(self, *, into: Payload, source: int, reduce: Reduction | None = None) -> None:
         """Receive the next message of `source`: `into = arrived` or, with `reduce`, `into = reduce(arrived, into)`.
 
-        Raises `CollectiveError` when the message has another length or dtype than `into`, and `Deadlock` when it cannot
-        arrive, or has not arrived in time.
+        Raises `CollectiveError` when the message has a different length or dtype than `into`, and `Deadlock` when it
+        cannot arrive, or has not arrived in time.
         """
 
 

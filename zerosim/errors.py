@@ -36,7 +36,7 @@ class Unlike(CollectiveError):
 
 
 class LengthError(CollectiveError):
-    """A message has another length or dtype than its destination; `arrived` is the message."""
+    """A message has a different length or dtype than its destination; `arrived` is the message."""
 
     def __init__(self, message: str, arrived: Any) -> None:
         super().__init__(message)

@@ -123,7 +123,7 @@ class Reference:
     def train(self, batches: Iterator[MicroBatches], after: Snapshot | None = None) -> Iterator[Snapshot]:
         """The snapshot before the first step, then one after each; the arrays in it are the live ones.
 
-        With `after` training continues from a snapshot that another order of addition, or other units of the same
+        With `after` training continues from a snapshot that a different order of addition, or other units of the same
         layers, produced.
         """
         start = self.begun() if after is None else self.taken_over(after)

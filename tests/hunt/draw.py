@@ -492,7 +492,7 @@ GROUPS = ("shard_ranks", "replicas", "secondary_ranks")
 
 
 def draw_other_ranks(document: Document, chance: Random) -> None:
-    """Other numbers of ranks on which the bits must be the same: the same one, or any where order does not tell."""
+    """Different numbers of ranks on which the bits must be the same: the same one, or any where order does not tell."""
     world, train, parallel = document["world"], document["train"], document["parallel"]
     ranks, order = world["ranks"], parallel.get("order", "ring")
     divisors = [n for n in range(1, ranks + 1) if train["micro_batches"] % n == 0]

@@ -1,4 +1,4 @@
-"""A list of pieces in place of one array.
+"""A list of pieces instead of one array.
 
 Says: np.concatenate joins several
 """

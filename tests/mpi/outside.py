@@ -4,7 +4,7 @@
 bytes differ from those of our algorithm, or from the sum in the declared order.
 
 Where we have no algorithm, MPI is compared with the order as a plain function. That the forcing took effect needs no
-word of the library: on these vectors other orders give other bytes in more than a tenth of the elements, and a test
+word of the library: on these vectors different orders give other bytes in more than a tenth of the elements, and a test
 that claims another algorithm than the one forced fails. Recursive doubling and Rabenseifner give the same bytes by
 design, so bytes cannot tell them apart. Open MPI leaves its ring and its Rabenseifner for another algorithm where
 there are fewer elements than ranks; those lengths are left out for it.

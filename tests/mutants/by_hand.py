@@ -55,7 +55,7 @@ def main() -> int:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants.by_hand", description=__doc__)
     parser.add_argument("--tree", type=Path, default=Path(), help="where the package and its tests are")
-    parser.add_argument("--list", type=Path, help=f"faults, in place of {FILE}")
+    parser.add_argument("--list", type=Path, help=f"faults, instead of {FILE}")
     parser.add_argument("--only", default="*", help="a pattern for the files of which faults are planted")
     return parser.parse_args()
 

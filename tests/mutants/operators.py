@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Edit:
-    """Put `text` in place of the bytes from `start` to `stop` of line `line`, which is counted from 1."""
+    """Put `text` instead of the bytes from `start` to `stop` of line `line`, which is counted from 1."""
 
     line: int
     start: int
@@ -117,7 +117,7 @@ def condition(node: ast.AST, source: Source) -> Iterator[Edit]:
 
 
 def constant(node: ast.AST, source: Source) -> Iterator[Edit]:
-    """A number one more or less, or half of it; the other truth value; another dtype or kind of memory."""
+    """A number one more or less, or half of it; the other truth value; a different dtype or kind of memory."""
     if not isinstance(node, ast.Constant) or not one_line(node):
         return
     match node.value:
@@ -178,7 +178,7 @@ def bound(node: ast.AST, source: Source) -> Iterator[Edit]:
 
 
 def returned(node: ast.AST, source: Source) -> Iterator[Edit]:
-    """None in place of what a function returns."""
+    """None instead of what a function returns."""
     if isinstance(node, ast.Return) and node.value is not None and one_line(node.value):
         yield replace(node.value, "None")
 

@@ -27,7 +27,7 @@ HALVES = 6
 
 
 class Noting(Costs):
-    """In place of times the numbers of what takes them: bytes, operations of products, operations of attention."""
+    """Instead of times the numbers of what takes them: bytes, operations of products, operations of attention."""
 
     features: ClassVar[list] = []
 

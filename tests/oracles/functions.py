@@ -5,7 +5,7 @@ named as its owner names it. `told` makes of each at most `KEPT` numbers: itself
 signs, which every element moves. Nothing here knows zerosim or PyTorch.
 
     exact      the answers in float64
-    distance   of each array of numbers of another precision from the exact one: root mean square
+    distance   of each array of numbers of a different precision from the exact one: root mean square
     typical    a model's or an operation's distances together, relative to its numbers: root mean square
 
 Whoever computes in float32, or keeps 16 bits, is as near to the exact answer as its roundings let it. So zerosim must

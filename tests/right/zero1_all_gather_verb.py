@@ -1,4 +1,4 @@
-"""all_gather in place of publish."""
+"""all_gather instead of publish."""
 
 def zero1_step(replica, batch):
     tape, weights, loss = replica.tape, replica.state.weights, None

@@ -316,7 +316,7 @@ def result_of(name, run, backend):
 
 
 def alike(one, other):
-    """Whether two results are equal; for floats within the rounding of sums in other orders."""
+    """Whether two results are equal; for floats within the rounding of sums in different orders."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         whole = one.dtype == other.dtype and one.shape == other.shape
         return whole and torch.allclose(one.double(), other.double(), 1e-5, 1e-6, equal_nan=True)

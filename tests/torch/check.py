@@ -3,7 +3,7 @@
     mpirun -n 4 python -m tests.torch.check
 
 trains a small model in every way of `tests.torch.ways`; exit code 1 if a bit differs anywhere. With `--planted`, each
-planted fault must lead to other bits, and its way without it to none.
+planted fault must lead to different bits, and its way without it to none.
 """
 
 import sys
@@ -116,7 +116,7 @@ PLANTED = (
 
 
 def check_planted():
-    """Plant each fault in the backend; the checker must see other bits."""
+    """Plant each fault in the backend; the checker must see different bits."""
     for name, method, plant in PLANTED:
         original = getattr(Group, method)
         setattr(Group, method, plant(original, []))

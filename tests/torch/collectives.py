@@ -253,7 +253,7 @@ def check_asynchronous_collectives_keep_their_order(rank, size):
 
 
 def check_groups_work_at_once(rank, size):
-    """Each rank in two groups, whose collectives are under way together, on every second rank in another order."""
+    """Each rank in two groups, whose collectives are under way together, on every second rank in a different order."""
     halves = [dist.new_group([each for each in range(size) if each % 2 == half]) for half in range(min(2, size))]
     mine, backwards = halves[rank % 2], dist.new_group(list(range(size))[::-1])
     one, other = brought(rank, 999), brought(rank, 999)

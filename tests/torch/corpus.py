@@ -505,7 +505,7 @@ def weights_touched_on_a_rank(w):
     w.train(model, optimizer)
 
 
-@case("other bits", step=2, rank=1, parameter="2.weight", ours=True)
+@case("different bits", step=2, rank=1, parameter="2.weight", ours=True)
 def one_bit_of_one_gradient(w):
     def between(model, optimizer, step):
         if step == 1 and w.rank == 1:
@@ -1133,7 +1133,7 @@ PLANTED = {
     "a micro-batch is added twice": (
         gradients, "add", lambda share, name, gradient, keep, add=gradients.add: add(share, name, 2 * gradient, keep),
         "ddp"),
-    "ranks are added in another order": (
+    "ranks are added in a different order": (
         adding, "in_ring_order", lambda parts, chunk, order=adding.in_ring_order: order(parts, chunk + 1), "fsdp"),
     "every rank is told its own gradient": (
         ranks.CheckRanks, "tensors", lambda self, mine: [mine] * self.size, "ddp"),

@@ -152,7 +152,7 @@ def refuse_another_training(experiment: Experiment, folder: str, manifest: Manif
 
 
 def refuse_residuals_of_others(scenario: Scenario, folder: str, was: Config, config: Config) -> None:
-    """Refuse residuals of another number of ranks: a residual belongs to the rank whose codes lost it."""
+    """Refuse residuals of a different number of ranks: a residual belongs to the rank whose codes lost it."""
     if not was.row.parallel.error_feedback or not config.row.parallel.error_feedback:
         return
     for ranks in (config.ranks, *scenario.check.same_bits_on):

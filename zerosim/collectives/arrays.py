@@ -57,8 +57,8 @@ def all_reduce(
     `algorithm=None` is "ring", and "auto" with `commutative=False`. The ring adds chunk c as
     ((g[c+1] + g[c+2]) + …) + g[c].
 
-    Raises `CollectiveError` for an operation that is not associative or lacks the dtype, for an `out` of another shape
-    or dtype, and for an algorithm that does not support these ranks.
+    Raises `CollectiveError` for an operation that is not associative or lacks the dtype, for an `out` of a different
+    shape or dtype, and for an algorithm that does not support these ranks.
 
     >>> from zerosim.worlds.local import spawn
     >>> spawn(lambda comm: all_reduce(comm, [1, 10 * comm.rank]).tolist(), ranks=3)
@@ -113,8 +113,8 @@ def all_gather(
     the shards are its chunks as `zerosim.sharding` cuts them. For blocks of any other lengths pass a list of views,
     one for each rank, to `ring.all_gather` or `direct.all_gather`.
 
-    Raises `CollectiveError` for a shard that is not its rank's chunk of the whole, for an `out` of another dtype, and
-    for an algorithm that does not support these ranks.
+    Raises `CollectiveError` for a shard that is not its rank's chunk of the whole, for an `out` of a different dtype,
+    and for an algorithm that does not support these ranks.
 
     >>> from zerosim.worlds.local import spawn
     >>> spawn(lambda comm: all_gather(comm, [comm.rank, -comm.rank]).tolist(), ranks=2)
@@ -142,8 +142,8 @@ def broadcast(
 
     The other ranks pass any array of that shape and dtype; its contents are ignored.
 
-    Raises `CollectiveError` for a root that is no rank, for an `out` of another shape or dtype, and for an algorithm
-    that does not support these ranks.
+    Raises `CollectiveError` for a root that is no rank, for an `out` of a different shape or dtype, and for an
+    algorithm that does not support these ranks.
 
     >>> from zerosim.worlds.local import spawn
     >>> spawn(lambda comm: broadcast(comm, [comm.rank, 7], root=2).tolist(), ranks=3)
@@ -255,8 +255,8 @@ def all_to_all(
 
     Flat `x` is cut into one block for each rank, all equally long.
 
-    Raises `CollectiveError` for a length that is no multiple of the number of ranks, for an `out` of another shape or
-    dtype, and for an algorithm that does not support these ranks.
+    Raises `CollectiveError` for a length that is no multiple of the number of ranks, for an `out` of a different shape
+    or dtype, and for an algorithm that does not support these ranks.
 
     >>> from zerosim.worlds.local import spawn
     >>> spawn(lambda comm: all_to_all(comm, [10 * comm.rank, 10 * comm.rank + 1]).tolist(), ranks=2)

@@ -8,8 +8,8 @@ how often a sum is quantised: N − 1 times in a ring, where each partial sum is
 contribution goes straight to the owner of its chunk. An owner's contribution to its own chunk is never quantised.
 
 Blocks of a scale start at the first element of a message. A collective that sends several chunks in one message has
-other blocks, and so other bits, than one that sends them separately: orders of addition that declare `arrives` refer to
-chunks that are sent one by one.
+other blocks, and so different bits, than one that sends them separately: orders of addition that declare `arrives`
+refer to chunks that are sent one by one.
 
 Do not use it for an all-gather: decoding a value that was encoded twice need not give the same number, so ranks would
 differ. `stages/gathering.py` gathers the encoded bytes instead and decodes them once.

@@ -360,7 +360,7 @@ def find(collective: str, algorithm: str, size: int, *, commutative: bool = True
         )
     if algorithm not in able:
         raise CollectiveError(
-            f"{algorithm} adds in another order than that of the {size} ranks in {collective}, which "
+            f"{algorithm} adds in a different order than that of the {size} ranks in {collective}, which "
             f"commutative=False rules out: use {alternatives(able)}"
         )
     return found

@@ -17,7 +17,7 @@ All ranks of a host share the traffic between hosts. In one ring through all ran
 of it: p times as much through one network card, and n (N − 1) / N from each host where two levels send n (H − 1) / H.
 
 A trade-off: chunk r belongs to rank r, so the chunks for one place, one of each host, are not contiguous and take H
-messages. An all-reduce alone could send them in one. It would then add in another order than reduce_scatter.
+messages. An all-reduce alone could send them in one. It would then add in a different order than reduce_scatter.
 
 >>> from zerosim.teach.proofs.proof import summed
 >>> summed(on_hosts(2).reduce_scatter, ranks=4)[:2]

@@ -19,7 +19,7 @@ WORTH_BYTES = 1 << 20
 
 
 class From(ElementByElement):
-    """`reduction` with the elements of `x` in place of those of `out`, into `out`."""
+    """`reduction` with the elements of `x` instead of those of `out`, into `out`."""
 
     def __init__(self, reduction: np.ufunc | Swapped, x: Array, out: Array) -> None:
         self._reduction, self._x, self._out = reduction, x, out

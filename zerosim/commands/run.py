@@ -170,7 +170,7 @@ def have_read_the_same(comm: Communicator, job: Job) -> bool:
 
 
 def check_ranks(job: Job, size: int, arguments: argparse.Namespace) -> None:
-    """Refuse a scenario with another number of ranks than were launched."""
+    """Refuse a scenario with a different number of ranks than were launched."""
     wanted = job.scenario.world.ranks
     if wanted != size:
         more = overrides_for(size, arguments.scenario, arguments.overrides, request(arguments), job)

@@ -29,7 +29,7 @@ FORMULAS = {"zero2": "2Ψ + 18Ψ/N", "zero3": "4L + 18Ψ/N"}
 DIFFERENCES = (
     "DeepSpeed counts gradients in fp32 too, 4Ψ/N, since it converts them before an update. In Stage II they come on "
     "top of the paper's 2Ψ + 14Ψ/N.",
-    "In Stage III they stand in place of the fp16 gradients, 2Ψ/N, in the paper's 16Ψ/N. Weights and gradients of the "
+    "In Stage III they replace the fp16 gradients, 2Ψ/N, in the paper's 16Ψ/N. Weights and gradients of the "
     "largest layer, whole and in fp16, are the 4L: so this is a peak, while the paper counts what rests between steps.",
 )
 

@@ -82,7 +82,7 @@ class Faults:
         return Faulty(comm, self) if of_messages else comm
 
     def sent_as(self, outgoing: Array) -> list[Array]:
-        """The messages that are really sent in place of one: usually that one."""
+        """The messages that are really sent instead of one: usually that one."""
         location, number, messages = HERE.location, self._count(self._carried), [outgoing]
         for fault in self.faults:
             empty = fault.kind == "flip" and not getattr(outgoing, "nbytes", True)

@@ -41,7 +41,7 @@ def proofs_of(subject: Subject, asked: Sequence[int]) -> list[Proof]:
     row = subject.algorithm or subject.declared
     if not served and row is not None:
         refused = ", ".join(map(str, asked))
-        raise UsageError(f"{subject.name} serves {row.limit}, not {refused}; give other numbers of ranks")
+        raise UsageError(f"{subject.name} serves {row.limit}, not {refused}; give different numbers of ranks")
     return list(until_one_never_ends(subject, served))
 
 

@@ -2,7 +2,7 @@
 
 DeepSpeed keeps 16-bit weights and a master copy (`train.precision = "bf16"`). FSDP2 keeps float32 shards and casts
 them as they are gathered (`parallel.param_dtype = "bf16"`): the same computation, from 4 + 4 + 8 bytes of a parameter
-in place of 2 + 2 + 12. `torch.autocast` keeps float32 weights and casts them for each product (`parallel.autocast`):
+instead of 2 + 2 + 12. `torch.autocast` keeps float32 weights and casts them for each product (`parallel.autocast`):
 see `autograd/autocast.py`.
 
     weights    the dtype of weights, activations and gradients, and of messages unless the scenario says otherwise

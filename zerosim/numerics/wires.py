@@ -18,7 +18,7 @@ the one NaN of `not_a_number`.
 
 Because both are functions, a reference can replay them, and quantised training is compared by raw bytes.
 
-DeepSpeed's kernels divide by a scale of 2 max|x| + 10⁻⁵ in place of max|x|, and some are asymmetric, with a block's
+DeepSpeed's kernels divide by a scale of 2 max|x| + 10⁻⁵ instead of max|x|, and some are asymmetric, with a block's
 minimum as offset. Symmetric codes need no offset and keep 0 as 0, on which padding depends. The code −2ᵇ⁻¹ is used for
 NaN; that costs 1/255 of a step's width, and 1/15 in four bits.
 

@@ -1,7 +1,8 @@
 """A user's optimizer: a formula whose signature declares slots and keys, with a trial before its use.
 
-The trial takes a millisecond and finds errors that would otherwise show hours later, or on other numbers of ranks, as
-different bits: a formula that is not elementwise, a slot that is rebound instead of written, a write to the gradient.
+The trial takes a millisecond and finds errors that would otherwise show hours later, or on different numbers of ranks,
+as different bits: a formula that is not elementwise, a slot that is rebound instead of written, a write to the
+gradient.
 """
 
 import ast

@@ -94,7 +94,7 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
         return 0.0
 
     def viewed(self, shape: Shape) -> "Extent":
-        """A view in another shape."""
+        """A view in a different shape."""
         return Extent(shape, self.dtype, self if self.base is None else self.base)
 
     def reshape(self, *shape: Any) -> "Extent":

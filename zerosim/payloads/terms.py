@@ -1,4 +1,4 @@
-"""Symbols in place of numbers: adding them builds a tree, so that a sum records how it was made.
+"""Symbols instead of numbers: adding them builds a tree, so that a sum records how it was made.
 
     Term     the contribution of one rank to one element
     Blank    a place that was never filled
@@ -84,7 +84,7 @@ def not_added(symbol: Any, other: Any) -> str:
     if other is None:
         return f"{symbol} was added to an uninitialized buffer, such as np.empty or np.empty_like returns"
     return (f"{symbol} was added to {other!r}, which no rank contributed: begin with a copy of one contribution, not "
-            "with zeros (0 + -0.0 is 0.0, which has other bits)")
+            "with zeros (0 + -0.0 is 0.0, which has different bits)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ class CollectiveScenario:
                 if not fits(number, self.values.dtype):
                     raise self.origin.error(
                         f"values.given[{r}][{c}] is {number}, which {self.values.dtype} cannot hold; "
-                        "give another number or values.dtype", ("values", "given", r, c),
+                        "give a different number or values.dtype", ("values", "given", r, c),
                     )
 
     def _check_lengths(self) -> None:

@@ -126,7 +126,7 @@ def of_micro_batches(parallel: Parallel, scenario: Sections) -> Conflicts:
 
 
 def of_ranks(scenario: Sections) -> Conflicts:
-    """Other numbers of ranks that cannot share the micro-batches, and hosts that do not divide the ranks."""
+    """Different numbers of ranks that cannot share the micro-batches, and hosts that do not divide the ranks."""
     ranks, micro_batches, order = scenario.world.ranks, scenario.train.micro_batches, scenario.parallel.order
     others, per_host = scenario.check.same_bits_on, scenario.world.ranks_per_host
     for index, other in enumerate(others):
@@ -357,8 +357,8 @@ def of_algorithms(parallel: Parallel, group: int, replicas: int) -> Conflicts:
         for count in (group, replicas) if kind == "reduce_scatter" else (group,):
             if not algorithm.serves(count):
                 yield Conflict(
-                    f"parallel.{kind} {name} serves {algorithm.limit}, not {count}; use another algorithm or another "
-                    f"number of ranks", f"parallel.{kind}", "world.ranks")
+                    f"parallel.{kind} {name} serves {algorithm.limit}, not {count}; use a different algorithm or a "
+                    f"different number of ranks", f"parallel.{kind}", "world.ranks")
         joins = algorithm.users or any(
             len(message) > 1 for rank in range(ENOUGH_TO_JOIN)
             for message in algorithm.volume(rank, ENOUGH_TO_JOIN, 0))

@@ -48,7 +48,7 @@ def load(
     An override has the form `"train.optimizer=sgd"`. The scenario is one of training, unless it has `kind =
     "collective"`.
 
-    The caption of a scenario with changed keys names these in place of its own words, which may no longer be true.
+    The caption of a scenario with changed keys names these instead of its own words, which may no longer be true.
 
     An override's value is TOML within the bounds of a scenario, or else a plain string; it replaces the file's.
     Without `python` keys that name Python are refused. Raises `ScenarioError` with the line and column of the error,

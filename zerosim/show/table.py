@@ -5,7 +5,7 @@ and sends, then its peak. All bytes have one unit, which the headings name, and 
 eye. Every heading and every stage has its line below. Bytes for each parameter, messages and digests are for experts:
 `-v` adds them.
 
-`show_details` prints the additions of `-v`: messages, bytes by kind, padding, formulas and whole digests.
+`show_details` prints the additions of `-v`: messages, bytes by kind, padding, formulas and full digests.
 
 Everything fits into 80 columns and reads without colour; a narrower terminal gets fewer columns.
 """

@@ -32,7 +32,7 @@ class Fill(ABC):
 
 
 class Filled(Fill):
-    """All-gathers the shards of all ranks. A shard in another dtype is cast before it is sent."""
+    """All-gathers the shards of all ranks. A shard in a different dtype is cast before it is sent."""
 
     def fill(self, replica: Replica, unit: Unit, room: list[Array], comm: Communicator) -> Array:
         full = room.pop()

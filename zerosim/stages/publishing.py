@@ -4,7 +4,7 @@
     broadcasts   the same, but each owner broadcasts its chunk: N broadcasts instead of one all-gather
     updates      each rank computes the updates of its chunk, they are all-gathered, and every rank applies all of them
 
-With 16-bit weights the third is another computation: updates are rounded to 16 bits and subtracted from 16-bit
+With 16-bit weights the third is a different computation: updates are rounded to 16 bits and subtracted from 16-bit
 weights, while the others round the float32 master copy again.
 """
 

@@ -11,8 +11,8 @@ ZeRO-Offload (Ren et al., 2021) keeps optimizer state and reduced gradients on t
 - States are arrays in every tier, so comparisons, checkpoints and resharding read them like any other.
 - Nothing is computed with an array of another tier. It is copied to a staging array first, which the ledger counts.
 - The step's thread allocates and frees staging arrays, at points that do not depend on thread timing.
-- The optimizer state of the next unit is prefetched in the order of the model, in which stages update. In another
-  order a run would be slower, with the same bits.
+- The optimizer state of the next unit is prefetched in the order of the model, in which stages update. In a
+  different order a run would be slower, with the same bits.
 - A unit's state has one staging array. Pieces of fixed length, as in DeepSpeed, would bound the host's memory.
 """
 

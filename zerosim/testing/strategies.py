@@ -3,7 +3,7 @@
 Values come in kinds, each with a purpose:
 
     exact        small whole numbers, in dtypes where every order of addition gives the same bits
-    cancelling   big, −big, 1 and tiny: almost every order of addition gives other bits
+    cancelling   big, −big, 1 and tiny: almost every order of addition gives different bits
     random       normally distributed, rounded
     special      ±0, ±inf, NaN, subnormals, the largest: bytes that only copying keeps
     symbols      terms that remember how they were added, for the local world

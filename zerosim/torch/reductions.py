@@ -5,7 +5,7 @@
 
 Ranks that reduce in different ways, or tensors of different shapes, would add numbers that do not belong together.
 Their messages are therefore sent as elements of a dtype that names the reduction and the shape, and each world refuses
-a message of another dtype.
+a message of a different dtype.
 """
 
 from functools import cache
@@ -127,7 +127,7 @@ class Signed:
     def _refusal(self, error: LengthError, into: Array, source: int) -> CollectiveError:
         words, plain = self.function.words, self.function.plain
         if error.arrived.nbytes != into.nbytes:
-            said = str(error).replace(" of another dtype", "").replace(str(self.dtype), f"{plain}, {words}")
+            said = str(error).replace(" of a different dtype", "").replace(str(self.dtype), f"{plain}, {words}")
             return LengthError(said, error.arrived)
         return CollectiveError(
             f"ranks {self.rank} and {source} of the group differ{spaced(HERE.location)}: rank {self.rank} asks for "

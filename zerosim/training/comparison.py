@@ -9,9 +9,9 @@ their padding, which is zero. NaN elements of a gradient are equal whatever thei
 NaNs the same. Without a reference, ranks that hold the same chunk are compared with each other.
 
 Every rank's replica is checked, and nothing of a large model is stored twice. Without a reference the only other
-witness is another row. Rows with another order of addition differ rightly and are not compared; `compared_with` in the
-outcome lists the comparisons. A weakness: without a reference, a rank that goes wrong before the last step passes the
-error to the others, and then all agree.
+witness is another row. Rows with a different order of addition differ rightly and are not compared; `compared_with` in
+the outcome lists the comparisons. A weakness: without a reference, a rank that goes wrong before the last step passes
+the error to the others, and then all agree.
 
 `optimizer_sha256` is computed layer by layer, and within a layer slot by slot. It does not depend on the grouping of
 layers into units.

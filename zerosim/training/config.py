@@ -249,7 +249,7 @@ class Config:
 
     @property
     def part_by_part(self) -> bool:
-        """Whether each micro-batch is reduced separately, which is another order of addition."""
+        """Whether each micro-batch is reduced separately, which is a different order of addition."""
         return self.accumulation == "micro_batch"
 
     @property
@@ -280,7 +280,7 @@ class Config:
 
     @property
     def publishes_updates(self) -> bool:
-        """Whether 16-bit updates are sent and subtracted from 16-bit weights, which is another computation.
+        """Whether 16-bit updates are sent and subtracted from 16-bit weights, which is a different computation.
 
         In float32, applying updates everywhere is the same computation as applying them once.
         """
@@ -334,7 +334,7 @@ class Config:
         return tuple((leg.config.bits, leg.until) for leg in self.legs)
 
     def on(self, ranks: int) -> "Config":
-        """The config on another number of ranks."""
+        """The config on a different number of ranks."""
         return replace(self, row=replace(self.row, ranks=ranks))
 
     def by(self, stage: str) -> "Config":

@@ -78,7 +78,7 @@ def measure_and_judge(comm: Communicator, run: Run) -> Outcome | None:
 
 
 def parted(run: Run, rows: Sequence[RowOutcome]) -> list[tuple[Batches, Batches]]:
-    """The first row paired with each row that ends with other weights, where both equal their references.
+    """The first row paired with each row that ends with different weights, where both equal their references.
 
     Rows with equal references count as one. Rows that split the model in different ways are not paired: their sums have
     different terms.

@@ -193,7 +193,7 @@ class RowOutcome:
     trained: TrainedRow | None
     did_not_fit: DoesNotFit | None = None
     on_other_ranks: Mapping[int, TrainedRow | None] = field(default_factory=dict)
-    """The results on other numbers of ranks; None where the model states did not fit."""
+    """The results on different numbers of ranks; None where the model states did not fit."""
 
     @property
     def failures(self) -> list[str]:
@@ -216,7 +216,7 @@ class Outcome:
     experiment: Experiment
     rows: list[RowOutcome]
     differences: list[RowDifference] = field(default_factory=list)
-    """The rows that equal their references and end with other weights than the first, with the first difference."""
+    """The rows that equal their references and end with different weights than the first, with the first difference."""
 
     @property
     def scenario(self) -> Scenario:
@@ -239,7 +239,7 @@ class Outcome:
 
     @property
     def on_other_ranks(self) -> list[tuple[int, TrainedRow]]:
-        """The results of rows on other numbers of ranks, each with that number."""
+        """The results of rows on different numbers of ranks, each with that number."""
         return [(ranks, found) for row in self.rows for ranks, found in row.on_other_ranks.items() if found is not None]
 
     @property
@@ -324,12 +324,12 @@ def percent(share: float) -> str:
 
 
 def other_bits(stage: TrainedRow, others: Mapping[int, TrainedRow | None]) -> Iterator[str]:
-    """The faults of the row on other numbers of ranks, in words."""
+    """The faults of the row on different numbers of ranks, in words."""
     trained = {ranks: found for ranks, found in others.items() if found is not None}
     differing = [str(ranks) for ranks, found in trained.items()
                  if found.measured.weights_sha256 != stage.measured.weights_sha256]
     if differing:
-        yield f"other bits on {', '.join(differing)} rank{'s' * (differing != ['1'])}"
+        yield f"different bits on {', '.join(differing)} rank{'s' * (differing != ['1'])}"
     for ranks, found in trained.items():
         yield from (f"on {counted(ranks)}: {what}" for what in failed_checks(found))
     yield from (f"does not fit on {counted(ranks)}" for ranks, found in others.items() if found is None)

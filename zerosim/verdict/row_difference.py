@@ -57,7 +57,8 @@ class RowDifference:
         """The cause, in words."""
         if self.moved and self.differing == self.moved_and_differing:
             return (f"{self.moved:,} of {self.elements:,} elements ({self.moved / self.elements:.1%}) lie in another "
-                    f"chunk, and are added in another order; {self.differing:,} of these differ, and none of the rest")
+                    f"chunk, and are added in a different order; {self.differing:,} of these differ, and none of the "
+                    "rest")
         late = [order.endswith(LATER) for order in self.orders]
         if late[0] != late[1]:
             whose = self.first if late[0] else self.other

@@ -4,7 +4,7 @@
                dtype, and the CRC-32 (as in IEEE 802.3) of all these
 
 The trailer is part of the same message, so the count of messages is unchanged, and the count of bytes is still the
-payload's. The number distinguishes a lost message from a duplicated one, even if the next has another length. A CRC
+payload's. The number distinguishes a lost message from a duplicated one, even if the next has a different length. A CRC
 finds every flipped bit and every burst of up to 32 bits. It cannot find errors outside messages, in memory; the
 verdict does.
 
@@ -107,7 +107,7 @@ transit
 
     @contextmanager
     def _due(self, source: int) -> Iterator[None]:
-        """A context that receives a message of `source`; a message of another length may have the wrong number."""
+        """A context that receives a message of `source`; a message of a different length may have the wrong number."""
         self._came[source] += 1
         try:
             yield
@@ -127,7 +127,7 @@ transit
         self._check_number(number, source)
         if dtype != dtype_tag(into.dtype):
             raise CollectiveError(
-                f"rank {source} sent another dtype to rank {self.rank}, which receives {into.size} × {into.dtype}"
+                f"rank {source} sent a different dtype to rank {self.rank}, which receives {into.size} × {into.dtype}"
                 f"{spaced(HERE.location)}: both sides must name the same length and dtype"
             )
         deliver(landing[: into.nbytes].view(into.dtype).reshape(into.shape), into, reduce)

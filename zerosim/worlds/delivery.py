@@ -61,7 +61,7 @@ def deliver(arrived: Payload, into: Payload, reduce: Reduction | None) -> None:
 
 
 def check_reduced(reduced: Any, into: Payload) -> None:
-    """Refuse the result of a user's function that has another shape than `into`, or a dtype that cannot be cast."""
+    """Refuse the result of a user's function that has a different shape than `into`, or a dtype that cannot be cast."""
     if not isinstance(into, np.ndarray):
         return
     due = f"it must return {into.dtype} of shape {into.shape}, as its arguments are"

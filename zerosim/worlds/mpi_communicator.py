@@ -5,7 +5,7 @@
   messages: between hosts, to oneself, and those under tags, which MPI matches.
 - With MPI, `send` copies the message into its own memory and leaves the rest to MPI. Buffered semantics mean that a
   program that works in the local world works here at every message size.
-- Receives are matched first (`Improbe`), so that a message of another length is an error that names both sizes.
+- Receives are matched first (`Improbe`), so that a message of a different length is an error that names both sizes.
 - Waiting polls and yields the processor. Where ranks outnumber cores it sleeps, until a box rings (`bells`) or, for a
   message of MPI's, 50 µs between polls. Every wait ends after `timeout_seconds`, or earlier if no rank can go on
   (`BoundedWait`), with the name of the rank that was waited for. It also writes waiting messages to boxes, and lets
@@ -351,7 +351,7 @@ class MpiCommunicator(OneThread):
             self._unheard.discard(source)
             raise Deadlock(
                 f"rank {self.rank} waits for a message from rank {source}, which has finished{spaced(HERE.location)}")
-        other = "" if tag == tag_for(dtype, self._mail.tag) else " of another dtype"
+        other = "" if tag == tag_for(dtype, self._mail.tag) else " of a different dtype"
         raise LengthError(
             f"rank {source} sent {arrived.nbytes} bytes{other} to rank {self.rank}, which receives them "
             f"into {due_bytes} bytes of {dtype}{spaced(HERE.location)}: both sides must name the same length and dtype",

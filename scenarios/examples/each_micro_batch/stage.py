@@ -1,4 +1,4 @@
-"""Stage II that reduces each micro-batch, with gradients that travel in bfloat16: half the bytes, other bits."""
+"""Stage II that reduces each micro-batch, with gradients that travel in bfloat16: half the bytes, different bits."""
 
 from zerosim.extend import stage
 

@@ -94,7 +94,7 @@ def confirmed(grade: Grade, file: str, learner: Learner = MARKER) -> Grade:
 
 
 def stand_in(comm: Any, chunks: Any, root: int = 0, reduce: Any = None) -> None:
-    """A function in place of the submission's, for reading claims."""
+    """A function instead of the submission's, for reading claims."""
 
 
 def claims_of(name: str, function: Callable[..., Any]) -> list[Claim]:

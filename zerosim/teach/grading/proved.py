@@ -95,7 +95,7 @@ TWO_HOSTS = TimedMachine(8, 4, Link("100 GB/s", 2_000, 100e9), Link("10 GB/s", 1
 RANKS = range(1, 9)
 """Numbers of ranks for all checks."""
 PER_CHUNK = 9
-"""The elements of a chunk whose order of addition is checked: on numbers, some sums are the same in other orders."""
+"""The elements of a chunk whose order of addition is checked: on numbers, different orders may have the same sum."""
 PLAIN, OTHERS = (1, 2, 4, 8), (3, 5, 6, 7)
 """Powers of two, on which most mistakes do not show, and the other numbers."""
 
@@ -138,7 +138,7 @@ def first_tried(examined: Subject, sizes: Sequence[int]) -> str | None:
 
 
 def unproved(examined: Subject, sizes: Sequence[int] = RANKS, *, divided: bool = True) -> str | None:
-    """The first fault on the fewest ranks, and its cause; with one element per chunk, or with other lengths."""
+    """The first fault on the fewest ranks, and its cause; with one element per chunk, or with different lengths."""
     if endless := first_tried(examined, sizes):
         return endless
     for number, size in enumerate(sizes):
@@ -181,7 +181,7 @@ def arrives(examined: Subject, size: int, count: int) -> bool:
 
 
 def added_in(examined: Subject, order: AddingOrder, sizes: Sequence[int] = RANKS) -> str | None:
-    """The first chunk that is added in another order, on the fewest ranks on which all data arrive."""
+    """The first chunk that is added in a different order, on the fewest ranks on which all data arrive."""
     for size in sizes:
         recording, count = run(examined, size, PER_CHUNK * size), PER_CHUNK * size
         if recording.results is None or not arrives(examined, size, count):

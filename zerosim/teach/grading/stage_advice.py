@@ -84,13 +84,13 @@ ADVICE = {
     ("gets", "one part"): "pass replica.unreduced, which holds the sum of earlier parts, to tape.backward as its last "
                           "argument",
     ("gets", "one array"): "a list with one array for each micro-batch",
-    ("gets", "all parts"): "micro-batches that run together add their gradients in another order; run each part "
+    ("gets", "all parts"): "micro-batches that run together add their gradients in a different order; run each part "
                            "forward and backward and reduce its gradients before the next, in a loop over "
                            "replica.parts(batch), or over batch.inputs and batch.targets",
     ("gets", "several parts"): "replica.parts(batch) has one: gradients are then added over the ranks first, which is "
-                               "another order of addition",
+                               "a different order of addition",
     ("gets", "few samples"): "run each of the micro-batches once; loop over all of replica.parts(batch)",
-    ("gets", "another dtype"): "create buffers with the dtype of their contents, shard.dtype, not a fixed one",
+    ("gets", "a different dtype"): "create buffers with the dtype of their contents, shard.dtype, not a fixed one",
     ("gets", "a scaled value"): SCALED,
     ("after", "slot"): "the optimizer's state must persist between steps; leave replica.state.optimizer to "
                        "replica.update",
@@ -109,7 +109,7 @@ ADVICE = {
 
 
 def sent_in(mine: Figures, due: Figures, variant: Mapping[str, Any]) -> str | None:
-    """The replica's collective that sent another number of bytes; None if none did."""
+    """The replica's collective that sent a different number of bytes; None if none did."""
     for name in dict.fromkeys([*mine.by_collective, *due.by_collective]):
         (calls, sent), (due_calls, enough) = (each.by_collective.get(name, (0, 0)) for each in (mine, due))
         own = mine.sent_bytes - sum(sent for _, sent in mine.by_collective.values())

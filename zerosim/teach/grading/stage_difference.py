@@ -179,7 +179,7 @@ class RankDifferences:
                 yield CallDifference(numbers[enough[verb, unit]], self.rank, words, "more", verb)
 
     def other_units(self) -> Iterator[CallDifference]:
-        """Units in another order, and parts that run forward before an earlier one has run backward."""
+        """Units in a different order, and parts that run forward before an earlier one has run backward."""
         for verb in ("forward", "backward"):
             made = [(number, call.unit) for number, call in enumerate(self.mine.calls) if call.verb == verb]
             for (number, unit), call in zip(made, self.due.of(verb), strict=False):
@@ -223,7 +223,7 @@ class RankDifferences:
         has, wanted = self.case.whose(mine, self.rank), self.case.whose(due, self.rank) or shape(due)
         told = f"gets as {name} {has or shape(mine)}; expected {wanted}"
         if arrays(mine, due) and mine.dtype != due.dtype:
-            return f"gets an array of {mine.dtype}; expected {due.dtype}", "another dtype"
+            return f"gets an array of {mine.dtype}; expected {due.dtype}", "a different dtype"
         if name == "activations" and isinstance(mine, list) and isinstance(due, list) and len(mine) < len(due):
             split = len(self.mine.of("loss")) > self.case.parts
             return (f"runs {len(mine)} of its {len(due)} micro-batches through",
@@ -266,9 +266,9 @@ class RankDifferences:
                 yield CallDifference(when, self.rank, what_gradient(self.case, self.rank, unit, mine, due))
             elif len(mine) and not same(mine, due):
                 yield CallDifference(len(self.mine.calls), self.rank, (
-                    f" keeps the right gradient of {unit}, but added in another order, so its last bits differ: add a "
-                    "rank's micro-batches left to right, then chunk c over the ranks as ((g[c+1] + g[c+2]) + …) + "
-                    "g[c], as replica.reduce_scatter does"))
+                    f" keeps the right gradient of {unit}, but added in a different order, so its last bits differ: "
+                    "add a rank's micro-batches left to right, then chunk c over the ranks as ((g[c+1] + g[c+2]) + …) "
+                    "+ g[c], as replica.reduce_scatter does"))
 
     def in_state(self) -> Iterator[CallDifference]:
         """The optimizer's state, the kept weights and the loss after the step."""

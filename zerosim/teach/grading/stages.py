@@ -134,7 +134,7 @@ class StageTrial:
         return StageCase(tiny.ranks, max(ours.last_step if step is None else step, 1), ours, theirs)
 
     def sent_otherwise(self) -> str | None:
-        """The first rank that sent another number of bytes than in the library's step."""
+        """The first rank that sent a different number of bytes than in the library's step."""
 
         def complaint(tiny: Tiny, rank: int, mine: Figures, due: Figures) -> str | None:
             if mine.sent_bytes == due.sent_bytes:
@@ -304,7 +304,7 @@ ELSEWHERE = {
 
 
 def wrong_length(case: StageCase, error: Exception) -> str | None:
-    """The cause if a verb got a buffer of another length: the buffer that it got."""
+    """The cause if a verb got a buffer of a different length: the buffer that it got."""
     found = re.match(r"(\w+) got (\d+) elements of ([\w.]+); expected (\d+)", str(error))
     if found is None:
         return None

@@ -168,7 +168,7 @@ def trained(
     tiny: Tiny, stage: str, variant: Mapping[str, Any], step: LearnersStep, hand: Hand = itself,
     log: CallLog | None = None,
 ) -> Trained:
-    """Train with `step` in place of the step of `stage`; its exceptions pass through.
+    """Train with `step` instead of the step of `stage`; its exceptions pass through.
 
     `log` records every verb, up to an exception.
     """

@@ -114,7 +114,7 @@ def held(replica: Replica) -> Held:
 
 
 class RecordedVerbs:
-    """A replica or a tape whose verbs are recorded; `parts` are attributes in place of its own."""
+    """A replica or a tape whose verbs are recorded; `parts` are attributes instead of its own."""
 
     def __init__(self, recorded: Any, verbs: Sequence[str], replica: Replica, seen: StepCalls, **parts: Any) -> None:
         calls = {verb: recorded_verb(replica, seen, verb, getattr(recorded, verb)) for verb in verbs}

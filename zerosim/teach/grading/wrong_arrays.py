@@ -194,6 +194,6 @@ def what_stands(case: StageCase, part: Array, known: Elements) -> str:
             late = "" if step == case.step else f" of step {step}"
             owners.append(f"rank {number // case.shard_lengths[unit]}'s of {unit}{late}")
     if not owners:
-        return "values of no unit: is the buffer unfilled, or of another dtype?"
+        return "values of no unit: is the buffer unfilled, or of a different dtype?"
     names = list(dict.fromkeys(owners))
     return f"weights of {' and '.join(names[:3])}"

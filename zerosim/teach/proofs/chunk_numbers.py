@@ -27,7 +27,7 @@ def same_chunk(case: Case) -> str | None:
         if message.into and message.into == message.beside and case.size > 1:
             return (
                 f"in round {message.round} rank {message.to} receives into {case.words(message.into)}, the very one "
-                "that it sends: the chunk from its neighbour has another number; on a ring, one less than the "
+                "that it sends: the chunk from its neighbour has a different number; on a ring, one less than the "
                 "sent one"
             )
     return None
@@ -50,7 +50,7 @@ def stays_on_one_chunk(case: Case) -> str | None:
 
 
 def unlike_numbers(case: Case) -> str | None:
-    """A chunk is received under another number than it was sent."""
+    """A chunk is received under a different number than it was sent."""
     kind = case.subject.kind
     moved = [m for m in case.messages if m.outgoing and m.into and m.outgoing != m.into]
     if kind.displacing or not moved or case.subject.manner != "in place":

@@ -183,7 +183,7 @@ def of_what_is_sent(subject: Subject, size: int) -> Diagnosis:
 
 
 def of_its_order(subject: Subject, size: int) -> Diagnosis:
-    """The diagnosis of a function whose sums are right but are added in another order than is declared."""
+    """The diagnosis of a function whose sums are right but are added in a different order than is declared."""
     proof = prove(subject, size)
     assert proof.case is not None
     named = proof.order if proof.order != "declared" else None

@@ -219,7 +219,7 @@ def moved_chunks(
     inside = int(np.count_nonzero(differs(mine, theirs) & moved))
     outside = int(np.count_nonzero(differs(mine, theirs) & ~moved))
     return (
-        f": {np.count_nonzero(moved):,} elements lie in another chunk there and are added in another order; "
+        f": {np.count_nonzero(moved):,} elements lie in another chunk there and are added in a different order; "
         f"{inside:,} of those differ, {outside:,} of the rest"
     )
 

@@ -150,7 +150,7 @@ def beginning(kind: CollectiveKind, rank: int, size: int, count: int, root: int)
 
 
 def again(case: Case, size: int) -> Case:
-    """The case, run on another number of ranks."""
+    """The case, run on a different number of ranks."""
     count = size if case.count == case.size else 2 * size + 1 if case.count > case.size else case.count
     subject, root = case.subject, min(case.root, size - 1)
     return Case(subject, run(subject, size, count, root, case.sends), count, root, case.sends)
@@ -243,7 +243,7 @@ def check_order(proof: Proof, results: Sequence[Sequence[Symbol]], count: int, r
         if held != before:
             proof.faults.append(ProofFault(
                 f"rank {rank}, chunk {chunk_of[element]}: the ranks disagree: it holds {results[rank][element]}, "
-                f"rank {other} holds {results[other][element]}; added in another order, bits differ",
+                f"rank {other} holds {results[other][element]}; added in a different order, bits differ",
                 rank, chunk_of[element],
             ))
             return

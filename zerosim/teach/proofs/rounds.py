@@ -189,7 +189,7 @@ def why_so_much_is_sent(case: Case) -> str:
         if len(message.carried) == case.count > 1 and not case.subject.kind.rooted:
             return f"{where} the whole vector to rank {message.to}: send it a chunk at a time"
     return Observation("the result is right, but more or less is sent than it needs: is a chunk sent twice, a whole "
-                       "vector in place of a chunk, or an empty message?")
+                       "vector instead of a chunk, or an empty message?")
 
 
 def why_so_slow(mine: Recording, ours: Recording) -> str:

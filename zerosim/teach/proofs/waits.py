@@ -93,7 +93,7 @@ def count(messages: int) -> str:
 
 
 def unequal(case: Case) -> str | None:
-    """The reason why a receive fails: the message has another length or dtype than its destination."""
+    """The reason why a receive fails: the message has a different length or dtype than its destination."""
     if "both sides must name the same" not in f"{case.recording.failure}":
         return None
     for rank, receive in case.recording.awaited.items():
@@ -106,7 +106,7 @@ def unequal(case: Case) -> str | None:
         if sent.outgoing and receive.into:
             return (
                 f"rank {sent.source} sends {case.words(sent.outgoing)}, and rank {rank} receives it into "
-                f"{case.words(receive.into)}, which has another length: the outgoing chunk of a rank must be the "
+                f"{case.words(receive.into)}, which has a different length: the outgoing chunk of a rank must be the "
                 "incoming chunk of its neighbour"
             )
         return (f"rank {sent.source} sends {len(sent.carried)} elements, but rank {rank} receives into "
@@ -115,7 +115,7 @@ def unequal(case: Case) -> str | None:
 
 
 def returned_otherwise(case: Case) -> str | None:
-    """The reason why a result is refused: it has another length or dtype than expected."""
+    """The reason why a result is refused: it has a different length or dtype than expected."""
     found = re.search(r"returned (\d+) × (\S+) on rank \d+; expected (\d+) × (\S+)", f"{case.recording.failure}")
     if found is None:
         return None

@@ -30,7 +30,7 @@ class WrongGradient:
     scale: float
     scalars_reduced: int
     inexact: bool
-    """Whether a forward computed again gave other bits, so that gradients are close, not equal."""
+    """Whether a forward computed again gave different bits, so that gradients are close, not equal."""
     unscaled: bool
     """Whether a GradScaler has taken its factor out."""
     changed: bool
@@ -155,7 +155,8 @@ def multiple(at: WrongGradient, rank: int) -> Explanation | None:
     if at.scale != 1 and near(1 / at.scale):
         return "unscaled twice", f"it is the mean divided by GradScaler's {at.scale:g} once more"
     if at.trainer.divided_by is not None and near(ranks / at.trainer.divided_by):
-        return "another divisor", f"it is {ratio:.4g} times the mean: the divide factor is {at.trainer.divided_by:g}"
+        words = f"it is {ratio:.4g} times the mean: the divide factor is {at.trainer.divided_by:g}"
+        return "a different divisor", words
     return None
 
 
@@ -223,8 +224,9 @@ def some_elements(at: WrongGradient, rank: int) -> Explanation:
     first = tuple(outside.nonzero()[0].tolist()) if count else ()
     if not count:
         unequal = found != mean.to(found.dtype)
-        return "other bits", (f"the sum in the declared order has other bits; it is within the rounding of some other "
-                              f"order, up to {distance} ulps from the mean, in up to {int(unequal.sum())} elements")
+        return "different bits", (f"the sum in the declared order has different bits; it is within the rounding of "
+                                  f"some other order, up to {distance} ulps from the mean, in up to "
+                                  f"{int(unequal.sum())} elements")
     equal = "" if count == found.numel() else f", and {found.numel() - count} are equal to it within rounding"
     return "no order of addition explains it", (
         f"{count} of {found.numel()} elements are not the mean over ranks{equal}; the first is {list(first)}, "
@@ -244,7 +246,7 @@ def cause_of(at: WrongGradient, rank: int) -> Explanation:
         if explanation is not None:
             unsure = choice(at, explanation[0])
             return ("", unsure) if unsure else explanation
-    unsure = "" if not at.inexact else "forwards computed again give other bits (compiled or not deterministic)"
+    unsure = "" if not at.inexact else "forwards computed again give different bits (compiled or not deterministic)"
     ratio = None if near else at.ratio(rank)
     if at.changed and at.trainer.name != "no trainer":
         unsure = unsure or "the script changes its gradients between backward and optimizer.step()"
@@ -255,7 +257,8 @@ def cause_of(at: WrongGradient, rank: int) -> Explanation:
 
 def choice(at: WrongGradient, cause: str) -> str:
     """Why a cause can be the script's choice; empty if it cannot."""
-    if cause in ("N times the mean", "another divisor") and at.scalars_reduced and at.trainer.divided_by is not None:
+    scaled = cause in ("N times the mean", "a different divisor")
+    if scaled and at.scalars_reduced and at.trainer.divided_by is not None:
         return "the script sets FSDP2's divide factor and reduces a number itself: it may normalise by all tokens"
     if cause == "unscaled twice" and not at.unscaled:
         return "the script takes GradScaler's factor out by itself"

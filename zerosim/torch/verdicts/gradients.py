@@ -59,7 +59,7 @@ def replayed(reference: FullModel, calls: list[ForwardCall], cleared: dict[str, 
                     for one, other in zip(call.outputs, due, strict=True))
                 if not same:
                     share.exact = False
-                    share.why = share.why or f"the forward of {call.line} gives other bits when it is computed again"
+                    share.why = share.why or f"the forward of {call.line} has different bits when computed again"
                 for index, gradient in call.gradients.items():
                     if index < len(due):
                         ends.append(due[index])

@@ -22,7 +22,7 @@ from zerosim.torch.verdicts.trainers import TrainerFacts, deepspeed_gradients, d
 from zerosim.torch.verdicts.updates import Prediction, predicted
 
 MOST_UNEQUAL = 64
-"""If more than one element in so many has other bits, all within the bound, the order is not the declared one."""
+"""If more than one element in so many has different bits, all within the bound, the order is not the declared one."""
 
 
 @dataclass
@@ -314,7 +314,7 @@ class Judge:
                                 if each[0][name] != told[0][0][name]), ("", 0))
             if name and not book.findings:
                 book.find("replicas", now.step, peers[index], "replicas have drifted apart",
-                                  f"after the update {name} has other bits than on rank {peers[0]}", name,
+                                  f"after the update {name} has different bits than on rank {peers[0]}", name,
                                   named[name].numel(), followed.line)
             elif not name:
                 book.judge("replicas", SAME_BITS, "all ranks hold the same bits after the update")

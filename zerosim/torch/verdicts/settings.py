@@ -102,14 +102,14 @@ class Settings:
                 return True
             if not book.findings:
                 cause = "other initial weights" if step == first else "replicas have drifted apart"
-                book.find(what, step, other, cause, f"{name} has other bits than on rank {peers[0]}", name,
+                book.find(what, step, other, cause, f"{name} has different bits than on rank {peers[0]}", name,
                                   size[name], told[0].line)
             return False
         for name, due in told[0].buffers.items():
             apart = [rank for rank, each in zip(peers, told, strict=True) if each.buffers.get(name, due) != due]
             if apart:
                 book.find(what, step, apart[0], "other initial weights",
-                          f"the buffer {name} has other bits than on rank {peers[0]}", name, line=told[0].line)
+                          f"the buffer {name} has different bits than on rank {peers[0]}", name, line=told[0].line)
                 return False
         for name, (due, _) in told[0].shards.items():
             apart = [rank for rank, each in zip(peers, told, strict=True) if each.shards[name][0] != due]

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from zerosim.torch.verdicts.session import units
 
 NARROWING = {"fp16_compress_hook": torch.float16, "bf16_compress_hook": torch.bfloat16}
-"""DDP's hooks that reduce in another dtype, and add as usual."""
+"""DDP's hooks that reduce in a different dtype, and add as usual."""
 
 
 @dataclass
