@@ -19,7 +19,6 @@ from zerosim.collectives.pairs import near_first
 from zerosim.errors import CollectiveError
 from zerosim.instruments.observed import Observed
 from zerosim.instruments.traffic import Traffic
-from zerosim.payloads.extents import Extent
 from zerosim.payloads.terms import leaves, symbols
 from zerosim.sharding import bounds, split
 from zerosim.teach.proofs.subject import Subject
@@ -142,20 +141,6 @@ def test_sends_the_declared_messages_and_bytes(name):
                     for rank in range(size)
                 ]
                 assert spawn(program, size) == declared, (size, count, root)
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_same_text_runs_on_bare_lengths(name):
-    row = ALGORITHMS[name]
-
-    def program(comm):
-        traffic = Traffic()
-        called(row, Observed(comm, traffic), Extent(1000 * size, np.float32))
-        return traffic.sent_bytes
-
-    for size in served(name, [1, 2, 3, 4, 7, 8]):
-        declared = [row.sent_bytes([4000] * size, rank) for rank in range(size)]
-        assert spawn(program, size) == declared
 
 
 @pytest.mark.parametrize("size", [2, 4, 8, 16])

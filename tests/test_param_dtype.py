@@ -9,7 +9,6 @@ from tests.test_variants import run, tensors
 from tests.test_whole_steps import outcome_of
 from tests.training import labelled
 from zerosim.numerics.precisions import PRECISIONS
-from zerosim.optim.update import MASTER
 
 BF16, FP16 = {"param_dtype": "bf16"}, {"param_dtype": "fp16"}
 WIDE = {"reduce_dtype": "fp32", "accumulate_dtype": "fp32"}
@@ -52,30 +51,3 @@ def test_deepspeeds_way_and_fsdp2s_are_one_computation_with_other_bytes(name, th
 
 def bits(arrays):
     return {name: array.tobytes() for name, array in arrays.items()}
-
-
-def test_gathers_send_half_and_reductions_what_reduce_dtype_says():
-    def sent(**keys):
-        row, = run(stages=("zero3",), **keys).trained
-        return {name: sum(rank.counts.by_collective[name]["sent_bytes"] for rank in row.traffic)
-                for name in ("all_gather", "reduce_scatter")}
-
-    wide = sent()
-    assert sent(**BF16) == {name: count // 2 for name, count in wide.items()}
-    assert sent(**BF16, reduce_dtype="fp32") == {**wide, "all_gather": wide["all_gather"] // 2}
-    assert sent(reduce_dtype="fp16") == {**wide, "reduce_scatter": wide["reduce_scatter"] // 2}
-
-
-def test_outputs_that_are_cast_to_more_bits_change_none_and_to_fewer_do():
-    def losses(**keys):
-        row, = run(stages=("zero3",), **keys).trained
-        return [loss.tobytes() for loss in row.measured.losses]
-
-    assert losses(**BF16) == losses(**BF16, output_dtype="bf16") == losses(**BF16, output_dtype="fp32")
-    assert losses() == losses(output_dtype="fp32") != losses(output_dtype="bf16") != losses(output_dtype="fp16")
-
-
-def test_there_is_no_master_copy():
-    row, = run(stages=("zero3",), **BF16).trained
-    assert MASTER not in row.config.rule.slots
-    assert row.config.precision.weights == np.float32

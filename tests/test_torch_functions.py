@@ -11,7 +11,6 @@ import pytest
 
 from tests.oracles import functions, our_functions
 from tests.oracles.our_functions import BY_NAME
-from zerosim.autograd.operations import attention, elementwise, normalization
 from zerosim.autograd.operations.elementwise import ACTIVATIONS
 from zerosim.autograd.operations.linear import linear_backward
 from zerosim.autograd.operations.losses import LOSSES
@@ -136,21 +135,6 @@ def test_a_loss_or_its_gradient_a_thousandth_too_large_is_caught(monkeypatch, lo
     assert different() == losses(loss) | perceptrons(loss=loss) | (LANGUAGES if loss == "cross_entropy" else set())
 
 
-@pytest.mark.parametrize("activation", ["relu", "tanh"])
-@pytest.mark.parametrize("precision", functions.NARROW)
-def test_activations_that_are_not_applied_in_16_bits_are_caught(monkeypatch, activation, precision):
-    """As on a tape of a former day, which passed on what an activation had been given."""
-    honest = Player._forward
-
-    def not_applied(self, step, values, dtype):
-        if dtype.itemsize == 2 and step.instruction.operation is ACTIVATIONS[activation]:
-            return values[step.instruction.inputs["x"]], None
-        return honest(self, step, values, dtype)
-
-    monkeypatch.setattr(Player, "_forward", not_applied)
-    assert different(precision) == calls(activation) | perceptrons(activation=activation)
-
-
 def rounding(how):
     """A plant: values and upstreams that are rounded are rounded by `how(array, dtype)`."""
 
@@ -165,47 +149,10 @@ def as_bfloat16(array, dtype):
     return array.astype(ml_dtypes.bfloat16 if dtype == np.float16 else dtype).astype(dtype)
 
 
-def towards_zero(array, dtype):
-    near = array.astype(dtype)
-    return np.where(np.abs(near) > np.abs(array), np.nextafter(near, np.zeros_like(near)), near)
-
-
 @pytest.mark.parametrize(("precision", "concerned"), [("float16", MODELS), ("bfloat16", set())])
 def test_float16_rounded_as_bfloat16_is_caught(monkeypatch, precision, concerned):
     monkeypatch.setattr("zerosim.autograd.tape.Precise", rounding(as_bfloat16))
     assert different(precision) == concerned
-
-
-@pytest.mark.parametrize("precision", functions.NARROW)
-def test_rounding_towards_zero_is_caught(monkeypatch, precision):
-    monkeypatch.setattr("zerosim.autograd.tape.Precise", rounding(towards_zero))
-    assert different(precision) >= perceptrons()
-
-
-@pytest.mark.parametrize(("module", "name", "value", "concerned"), [
-    (normalization, "EPSILON", 1e-6, calls("layer_norm", "rms_norm") | LANGUAGES),
-    (elementwise, "CUBIC", 0.044714, calls("gelu") | GPT2 | perceptrons(activation="gelu")),
-])
-def test_another_constant_is_caught(monkeypatch, module, name, value, concerned):
-    monkeypatch.setattr(module, name, value)
-    assert different() == concerned
-
-
-def test_a_mask_that_shows_the_next_token_is_caught(monkeypatch):
-    monkeypatch.setattr(attention, "hidden", lambda t, dtype: np.triu(np.full((t, t), -np.inf, dtype), 2))
-    assert different() == calls("causal_attention", "causal_self_attention") - ALONE | LANGUAGES
-
-
-def test_rotary_positions_of_neighbours_instead_of_halves_are_caught(monkeypatch):
-    def interleaved(tokens, size, base, dtype):
-        frequency = base ** (-np.arange(0, size, 2) / size)
-        angle = np.repeat(np.outer(np.arange(tokens), frequency), 2, axis=1)[:, np.newaxis]
-        return np.cos(angle).astype(dtype), np.sin(angle).astype(dtype)
-
-    monkeypatch.setattr(attention, "angles", interleaved)
-    pairs = {call.name for call in functions.CALLS if call.settings.get("size") == 2}
-    heads_of_2 = {case.name for case in functions.LANGUAGES if case.family == "llama" and case.width == 2 * case.heads}
-    assert different() == calls("rotary") - pairs | (LLAMA - heads_of_2)
 
 
 def test_a_second_gradient_of_tied_embeddings_that_is_dropped_is_caught(monkeypatch):
@@ -216,36 +163,6 @@ def test_a_second_gradient_of_tied_embeddings_that_is_dropped_is_caught(monkeypa
 
     monkeypatch.setattr(Player, "_write", first_alone)
     assert different() == TIED
-
-
-def test_what_does_not_count_and_is_judged_is_caught(monkeypatch):
-    right = LOSSES["cross_entropy"]
-    monkeypatch.setitem(
-        LOSSES, "cross_entropy", lambda y, classes, n, empty: right(y, np.maximum(classes, 0), n, empty=empty))
-    concerned = {case.name for case in functions.LANGUAGES if case.uncounted}
-    assert different() == losses("cross_entropy", uncounted=1) | concerned
-
-
-def test_another_residual_is_caught(monkeypatch):
-    def after_the_norm(w, x, s):
-        h = transformer.layer_norm(x, w["ln_1.weight"], w["ln_1.bias"])
-        return right(w, h, s)
-
-    right = transformer.gpt2_block
-    monkeypatch.setattr(transformer, "gpt2_block", after_the_norm)
-    assert different() == GPT2
-
-
-def test_a_product_in_half_precision_is_caught(monkeypatch):
-    """A float32 answer that has the roundings of 16 bits on its way."""
-    right = BY_NAME["linear"].forward
-
-    def coarse(x, weight, bias=None, *, out, empty):
-        right(x, weight, bias, out=out, empty=empty)
-        out[...] = out.astype(np.float16)
-
-    planted(monkeypatch, "linear", forward=coarse)
-    assert different("float32") == calls("linear") | MODELS
 
 
 def test_an_answer_that_is_no_number_or_has_another_name_is_a_disagreement():

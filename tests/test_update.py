@@ -2,8 +2,6 @@
 
 import math
 import tracemalloc
-from dataclasses import replace
-from itertools import pairwise
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -171,38 +169,6 @@ def test_every_element_is_updated_however_many_there_are(name, count):
     for array in (weights, *held.values()):
         assert np.unique(array).size == 1
     assert weights[0] != 1.0
-
-
-def check_cuts(name, count):
-    """Three steps on the whole vector and three on its cuts must leave the same bytes."""
-    random, h = np.random.default_rng(count), Hyperparameters(0.1, (0.7, 0.9), 1e-4, 0.6, 0.5)
-    whole, *gradients = random.standard_normal((4, count), np.float32)
-    pieces, (held, held_in_pieces) = whole.copy(), (slots(name, count) for _ in range(2))
-    edges = [0, *sorted(random.integers(0, count, 5)), count]
-    for step, gradient in enumerate(gradients, start=1):
-        before = gradient.tobytes()
-        OPTIMIZERS[name].update(whole, gradient, held, step, h)
-        for start, stop in pairwise(edges):
-            cut = slice(start, stop)
-            of_cut = {slot: array[cut] for slot, array in held_in_pieces.items()}
-            OPTIMIZERS[name].update(pieces[cut], gradient[cut], of_cut, step, h)
-        assert gradient.tobytes() == before
-    assert same((whole, held), (pieces, held_in_pieces)), "cuts changed the weights"
-
-
-@optimizers
-@pytest.mark.parametrize("count", [37, 1000, 2 * PIECE + 13])
-def test_however_a_vector_is_cut_its_bits_come_out_the_same(name, count):
-    check_cuts(name, count)
-
-
-def test_an_optimizer_that_looks_beyond_its_element_is_caught(monkeypatch):
-    def normalised(g, *, t, h, a, b):
-        a[:] = h.learning_rate * g / np.abs(g).max()
-
-    monkeypatch.setitem(OPTIMIZERS, "sgd", replace(OPTIMIZERS["sgd"], formula=normalised))
-    with pytest.raises(AssertionError, match="cuts changed the weights"):
-        check_cuts("sgd", 100)
 
 
 @optimizers
