@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from zerosim.allocation import allocate
-from zerosim.comm import Communicator, among, left, right
+from zerosim.comm import Communicator, Exchange, among, left, right
 from zerosim.errors import CollectiveError
 from zerosim.worlds.objects import gather_objects
 
@@ -289,6 +289,21 @@ def check_a_function_must_return_what_fits(comm):
         comm.send(np.zeros(5), to=right(comm))
         with pytest.raises(CollectiveError, match=f"reduce= returned {found}"):
             comm.recv(into=np.zeros(5), source=left(comm), reduce=lambda arrived, mine: returned)
+
+
+def check_exchanges_at_once(comm):
+    """Both neighbours, twice, with messages of several lengths; memory that is sent may be received into."""
+    for count in (0, 1, 5, 50_000):
+        mine = np.full(count, comm.rank + 1.0)
+        beside = mine.copy(), np.full(count, 100.0)
+        comm.exchange_all([
+            Exchange(beside[0], right(comm), beside[0], left(comm)),
+            Exchange(mine, left(comm), beside[1], right(comm), np.add),
+            Exchange(mine * 10, right(comm), mine, left(comm), np.subtract),
+        ])
+        same(beside[0], np.full(count, left(comm) + 1.0))
+        same(beside[1], np.full(count, right(comm) + 101.0))
+        same(mine, np.full(count, 10.0 * (left(comm) + 1) - (comm.rank + 1)))
 
 
 def check_bad_rank_is_refused(comm):

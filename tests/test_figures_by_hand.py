@@ -11,7 +11,7 @@ from zerosim.allocation import allocate
 from zerosim.autograd.operations.elementwise import relu
 from zerosim.autograd.tape import Tape
 from zerosim.collectives import ring, tree
-from zerosim.comm import Strided
+from zerosim.comm import Exchange, Strided, left, right
 from zerosim.errors import Unlike
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator
@@ -23,7 +23,8 @@ from zerosim.numerics.orders import ORDERS
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster, Device, Link
 from zerosim.plan.costs import Costs
-from zerosim.plan.network import Lockstep
+from zerosim.plan.fluid import last_end_ns
+from zerosim.plan.network import Lockstep, Noting, links
 from zerosim.sharding import Directions, Layout, Mesh, full, shard, split
 from zerosim.stages.state import ACCUMULATED, GRADIENT, Layouts, TrainingState
 from zerosim.training import build, collect, comparison
@@ -34,6 +35,7 @@ from zerosim.training.experiment import prepare
 from zerosim.verdict.judged_run import parted
 from zerosim.verdict.outcome import TrainedRow
 from zerosim.worlds.local import spawn
+from zerosim.worlds.lockstep import LockstepArray, LockstepMessages, LockstepWorld
 
 UNIT, = mlp(3, [], 2, "relu", "cross_entropy").units                          # 8 numbers
 OTHER_NAN = np.array([NOT_A_NUMBER.view(np.uint32) ^ 1], np.uint32).view(np.float32)
@@ -251,7 +253,7 @@ CLUSTER = Cluster(
 def exchanged(*exchanges, ranks=4, cluster=CLUSTER):
     clocks = Lockstep(cluster, ranks)
     for to, source, sent in exchanges:
-        clocks.exchange(np.array(to), np.array(source), np.array(sent))
+        clocks.exchange([LockstepMessages(np.array(to), np.array(source), np.array(sent))])
     return clocks.now_ns.tolist()
 
 
@@ -260,6 +262,27 @@ def test_messages_by_hand():
     assert exchanged((*swap, [5, 7, 9, 9])) == [17, 15, 19, 19]
     assert exchanged((*around, [8] * 4)) == [116, 18, 116, 18]                    # between hosts at half the rate
     assert exchanged((*around, [8] * 4), (*around, [8] * 4)) == [232, 134, 232, 134]
+
+
+@pytest.mark.parametrize(("ports", "ended_ns"), [(1, 36), (2, 22), (3, 22)])
+def test_exchanges_at_once_by_hand(ports, ended_ns):
+    """4 and 12 bytes to the two neighbours: after each other through one port, side by side through two."""
+    def both_ways(comm, array):
+        few, many = array(4), array(12)
+        comm.exchange_all([
+            Exchange(few, right(comm), few, left(comm)), Exchange(many, left(comm), many, right(comm))])
+
+    cluster = replace(CLUSTER, devices_per_host=4, ports=ports)
+    clocks = Lockstep(cluster, 4)
+    LockstepWorld(4, clocks).run(lambda comm: both_ways(comm, lambda n: LockstepArray(np.full(4, n), np.dtype("u1"))))
+    assert clocks.now_ns.tolist() == [ended_ns] * 4
+
+    def noted(comm):
+        noting = Noting(comm)
+        both_ways(noting, lambda n: np.empty(n, "u1"))
+        return noting.program
+
+    assert last_end_ns(spawn(noted, 4), links(cluster, 4)) == ended_ns
 
 
 def test_messages_share_the_cards_of_the_host_that_has_more_of_them():

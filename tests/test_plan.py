@@ -121,14 +121,14 @@ def test_ranks_answer_what_is_true_of_all():
 
 
 def test_two_messages_share_a_link():
-    shared = Links([1e9, 1e9, 1e9], lambda source, to: (100, [source, 2]))
+    shared = Links([1e9, 1e9, 1e9], lambda source, to, port: (100, [source, 2]))
     programs = [[Transfer(2, 1000)], [Transfer(3, 1000)], [ReceiveFrom(0)], [ReceiveFrom(1)]]
     assert ends_ns(programs, Links([1e9, 1e9, 1e9], shared.route)) == [0, 0, 2100, 2100]
 
 
 def test_a_message_that_nobody_sends_is_a_deadlock():
     with pytest.raises(Deadlock, match="rank 1 waits"):
-        last_end_ns([[], [ReceiveFrom(0)]], Links([1.0], lambda source, to: (0, [0])))
+        last_end_ns([[], [ReceiveFrom(0)]], Links([1.0], lambda source, to, port: (0, [0])))
 
 
 @cache

@@ -37,7 +37,7 @@ from zerosim.autograd.tape_collectives import (
     shift,
 )
 from zerosim.collectives.own import collective
-from zerosim.comm import Communicator, left, right
+from zerosim.comm import Communicator, Exchange, left, right
 from zerosim.models.own import model
 from zerosim.models.parameters import Cut, Parameter, constant, normal, uniform
 from zerosim.models.units import Layer, Task
@@ -46,10 +46,10 @@ from zerosim.stages.own import stage
 from zerosim.stages.replica import Batch, Replica
 
 __all__ = [
-    "OPERATIONS", "Batch", "Communicator", "Cut", "Direction", "Empty", "Layer", "Operation", "Parameter",
-    "Replica", "Shape", "TapeCollective", "Task", "Variable", "Weights", "add", "add_bias", "affine", "all_to_all",
-    "causal_attention", "causal_self_attention", "collective", "constant", "copy_to", "dropout", "embedding",
-    "gather_from", "gather_rows", "gelu", "join_from", "layer_norm", "left", "linear", "matmul", "model",
+    "OPERATIONS", "Batch", "Communicator", "Cut", "Direction", "Empty", "Exchange", "Layer", "Operation",
+    "Parameter", "Replica", "Shape", "TapeCollective", "Task", "Variable", "Weights", "add", "add_bias", "affine",
+    "all_to_all", "causal_attention", "causal_self_attention", "collective", "constant", "copy_to", "dropout",
+    "embedding", "gather_from", "gather_rows", "gelu", "join_from", "layer_norm", "left", "linear", "matmul", "model",
     "multiply", "normal", "one_hot", "optimizer", "positions", "queue_slots", "reduce_from", "refuse", "relu",
     "reshape", "right", "rms_norm", "rotary", "scale", "scatter_rows", "scatter_sum_to", "scatter_to", "shift",
     "sigmoid", "silu", "softmax", "stage", "take_along", "tanh", "top_indices", "top_k", "transpose", "uniform",

@@ -1,8 +1,9 @@
 """Replay messages in SimGrid: `/usr/bin/python3 -m tests.oracles.simgrid_replay < CASE > SECONDS`, JSON both ways.
 
-A case has `programs`, of each rank what it sends (`[to, bytes]`) and waits for (`[source]`), `capacities` of links in
-bytes a second, `routes`, by "source,to": a latency in nanoseconds and the numbers of links. What comes back is when
-the last rank has ended. Needs Debian's python3-simgrid; SimGrid's model is CM02, without cross-traffic and TCP's gamma.
+A case has `programs`, of each rank what it sends (`[to, bytes, port]`, the port is 0) and waits for (`[source]`),
+`capacities` of links in bytes a second, `routes`, by "source,to": a latency in nanoseconds and the numbers of links.
+What comes back is when the last rank has ended. Needs Debian's python3-simgrid; SimGrid's model is CM02, without
+cross-traffic and TCP's gamma.
 
 Messages of a rank leave one after the other, each when the one before has arrived; a send does not wait. So mailboxes
 have their receivers before any rank runs: a message to one that has none would wait until it is asked for.
@@ -63,13 +64,13 @@ def sender(rank, queue, posted):
         following = queue.popleft()
         if following is None:
             return
-        to, size = following
+        to, size, _ = following
         Mailbox.by_name(f"{rank} to {to}").put_async("message", size).wait()
 
 
 def run(rank, program, queue, posted, ends):
     for each in program:
-        if len(each) == 2:
+        if len(each) == 3:
             queue.append(each)
             posted.release()
         else:

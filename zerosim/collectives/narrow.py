@@ -28,7 +28,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from zerosim.allocation import Allocator, Array
-from zerosim.comm import Communicator, Payload, Reduction
+from zerosim.comm import Communicator, Exchange, Payload, Reduction
 from zerosim.sharding import memory_of, split
 
 
@@ -65,11 +65,19 @@ class Narrowed:
     def exchange(
         self, outgoing: Payload, *, to: int, into: Payload, source: int, reduce: Reduction | None = None
     ) -> None:
-        coded = self._encoded(outgoing)
-        coming = self._room(into)
-        self._comm.exchange(coded, to=to, into=coming, source=source)
-        del coded
-        self._take(coming, into, reduce)
+        self.exchange_all([Exchange(outgoing, to, into, source, reduce)])
+
+    def exchange_all(self, exchanges: Sequence[Exchange]) -> None:
+        coming = self._exchanged(exchanges)
+        for each in exchanges:
+            self._take(coming.pop(0), each.into, each.reduce)
+
+    def _exchanged(self, exchanges: Sequence[Exchange]) -> list[Array]:
+        """The codes that arrive; those that were sent are freed."""
+        coded = [Exchange(self._encoded(each.outgoing), each.to, self._room(each.into), each.source)
+                 for each in exchanges]
+        self._comm.exchange_all(coded)
+        return [each.into for each in coded]
 
     def send(self, outgoing: Payload, *, to: int) -> None:
         self._comm.send(self._encoded(outgoing), to=to)

@@ -7,12 +7,12 @@ copied at the end. A ring therefore reads and writes memory as often as in place
     fresh      runs of elements for which `out` still stands for `x`, as pairs of numbers
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.comm import Communicator, ElementByElement, Reduction, Swapped
+from zerosim.comm import Communicator, ElementByElement, Exchange, Reduction, Swapped
 
 WORTH_BYTES = 1 << 20
 """The least bytes of a vector for which a copy costs more than this bookkeeping."""
@@ -45,6 +45,12 @@ class Unmodified:
         self, outgoing: Array, *, to: int, into: Array, source: int, reduce: Reduction | None = None
     ) -> None:
         self._comm.exchange(self._sent(outgoing), to=to, into=into, source=source, reduce=self._written(into, reduce))
+
+    def exchange_all(self, exchanges: Sequence[Exchange]) -> None:
+        outgoing = [self._sent(each.outgoing) for each in exchanges]
+        self._comm.exchange_all([
+            each._replace(outgoing=sent, reduce=self._written(each.into, each.reduce))
+            for each, sent in zip(exchanges, outgoing, strict=True)])
 
     def send(self, outgoing: Array, *, to: int) -> None:
         self._comm.send(self._sent(outgoing), to=to)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from zerosim.collectives import Algorithm
+from zerosim.comm import SendsFirst
 from zerosim.errors import UsageError
 from zerosim.payloads.extents import Extent
 from zerosim.sharding import split
@@ -35,17 +36,13 @@ class Flow:
                     {length * sent: often for sent, often in self.messages.items()}, length * self.received_bytes)
 
 
-class LoneRank:
+class LoneRank(SendsFirst):
     """A rank of a communicator by itself: its messages are counted, and nothing arrives."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
         self.to, self.messages = Counter[int](), Counter[int]()
         self.received_bytes = 0
-
-    def exchange(self, outgoing: Any, *, to: int, into: Any, source: int, reduce: Any = None) -> None:
-        self.send(outgoing, to=to)
-        self.recv(into=into, source=source)
 
     def send(self, outgoing: Any, *, to: int) -> None:
         self.to[to] += outgoing.nbytes

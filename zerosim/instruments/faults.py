@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.comm import Communicator, Reduction
+from zerosim.comm import Communicator, Reduction, SendsFirst
 from zerosim.scenario.fault import Fault
 from zerosim.worlds.here import HERE, Location
 
@@ -120,7 +120,7 @@ def changed(fault: Fault, messages: list[Array]) -> list[Array]:
     return [flipped(each, fault.bit) for each in messages]
 
 
-class Faulty:
+class Faulty(SendsFirst):
     """A communicator with faults in its messages."""
 
     def __init__(self, comm: Communicator, faults: Faults) -> None:
@@ -133,12 +133,6 @@ class Faulty:
     def came_ns(self) -> int:
         """The time at which the last wait ended, by the underlying communicator."""
         return int(getattr(self._comm, "came_ns", 0))
-
-    def exchange(
-        self, outgoing: Array, *, to: int, into: Array, source: int, reduce: Reduction | None = None
-    ) -> None:
-        self.send(outgoing, to=to)
-        self._comm.recv(into=into, source=source, reduce=reduce)
 
     def send(self, outgoing: Array, *, to: int) -> None:
         for message in self._faults.sent_as(outgoing):

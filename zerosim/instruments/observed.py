@@ -43,7 +43,7 @@ from typing import Any, TypeVar
 import numpy.typing as npt
 
 from zerosim.allocation import Allocator, Array, Kind
-from zerosim.comm import Communicator, Payload, Reduction
+from zerosim.comm import Communicator, Exchange, Payload, Reduction
 
 Callback = Callable[..., None]
 Thing = TypeVar("Thing")
@@ -96,6 +96,20 @@ class Observed:
         self._tell_received(into, source, reduce)
         for tell in self._sent:
             tell(outgoing, to)
+
+    def exchange_all(self, exchanges: Sequence[Exchange]) -> None:
+        for each in exchanges:
+            for tell in self._sending:
+                tell(each.outgoing, each.to)
+        for each in exchanges:
+            for tell in self._receiving:
+                tell(each.into, each.source)
+        self._comm.exchange_all(exchanges)
+        for each in exchanges:
+            self._tell_received(each.into, each.source, each.reduce)
+        for each in exchanges:
+            for tell in self._sent:
+                tell(each.outgoing, each.to)
 
     def send(self, outgoing: Payload, *, to: int) -> None:
         for tell in self._sending:

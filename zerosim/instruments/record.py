@@ -157,6 +157,7 @@ class Recorder:
         self._round = 0
         self._sent = 0
         self._next_arrival = 1
+        self._begun = 0
         self._beside = range(0)
 
     def sending(self, outgoing: Payload, to: int) -> None:
@@ -165,13 +166,16 @@ class Recorder:
         self._sent += 1
         if self._sent > most_messages(self._recording.size):
             raise Runaway(f"rank {self._rank} has sent {self._sent - 1:,} messages, and goes on")
-        self._round += 1
-        self._next_arrival = self._round
+        if not self._begun:
+            self._round += 1
+            self._next_arrival = self._round
+        self._begun += 1
         self._beside = stretch(outgoing, self._vector)
         sent = Sent(self._round, self._rank, to, elements(outgoing), self._beside)
         self._posted[self._rank, to].append(sent)
 
     def sent(self, outgoing: Payload, to: int) -> None:
+        self._begun -= 1
         self._next_arrival = self._round + 1
         self._beside = range(0)
 
@@ -183,8 +187,9 @@ class Recorder:
     def received(self, into: Payload, source: int, reduce: Reduction | None) -> None:
         sent = self._posted[source, self._rank].popleft()
         self._recording.awaited.pop(self._rank, None)
-        self._round = max(self._next_arrival, sent.round)
-        self._next_arrival = self._round + 1
+        self._round = max(self._round, self._next_arrival, sent.round)
+        if not self._begun:
+            self._next_arrival = self._round + 1
         self._recording.messages.append(Message(
             self._round, source, self._rank, sent.carried, elements(into), reduce is not None,
             sent.outgoing, stretch(into, self._vector), self._beside, address(into),

@@ -191,13 +191,15 @@ class Cluster:
     nvme: Link = Link("files at hand", 0, inf)
     """One device's share of the link to its host's files."""
     fabric: Fabric = Fabric()
+    ports: int = 1
+    """The links of a rank, each way; each has the bandwidth of the link that it is part of."""
     dollars_per_hour: float = 0.0
     failures: Failures = Failures()
     stragglers: Stragglers = Stragglers()
 
     @property
     def port_bytes_per_second(self) -> float:
-        """The bandwidth of a rank's own link, each way; with one device per host, that of the host."""
+        """The bandwidth of one of a rank's own links, each way; with one device per host, that of the host."""
         return (self.between if self.devices_per_host == 1 else self.inside).bytes_per_second
 
     @property
@@ -270,6 +272,7 @@ def cluster_of(keys: ClusterKeys, origin: Origin, ranks: int) -> Cluster:
         fp8="" if keys.products == "weights" else keys.products,
         software=software_of(keys),
         fabric=fabric_of(keys, usual["inside"], origin),
+        ports=keys.ports,
         dollars_per_hour=keys.dollars_per_hour,
         failures=Failures(keys.hours_between_failures, keys.checkpoint_seconds, keys.restart_seconds),
         stragglers=Stragglers(keys.jitter, keys.slow_share, keys.slow_by, keys.jitter_seed),

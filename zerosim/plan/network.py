@@ -1,6 +1,7 @@
 """The times of messages on a cluster, one by one, as the code of a collective sends them over the links.
 
     port      a rank's own link, each way: messages leave it one after the other, each when the previous one has arrived
+    at once   of several exchanges, each uses the next port of both ranks
     cards     a host's links to other hosts, each way; its ranks share them
     leaf      a switch between hosts, with links to other leaves; see `Fabric`
     message   begins when it is sent and the port is free; takes its latency, then its bytes at the rate of its links
@@ -18,20 +19,21 @@ half a nanosecond each, 6 · 10⁻⁵ of SimGrid's time. In 1,024ths sums are ex
 still recognised; only the end is rounded.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from zerosim.allocation import Array
+from zerosim.comm import Exchange, SendsFirst
 from zerosim.errors import Unlike
 from zerosim.payloads.extents import Extent
 from zerosim.plan.cluster import NS, Cluster
 from zerosim.plan.fluid import FluidProgram, Links, ReceiveFrom, Transfer, last_end_ns
 from zerosim.sharding import split
 from zerosim.worlds.local import spawn
-from zerosim.worlds.lockstep import LockstepChunks, LockstepWorld
+from zerosim.worlds.lockstep import LockstepChunks, LockstepMessages, LockstepWorld
 
 TICKS = 1024
 """Ticks per nanosecond. Sums of whole ticks are exact for two hours, so equal times compare equal."""
@@ -52,8 +54,8 @@ class Lockstep:
 
     def __init__(self, cluster: Cluster, ranks: int) -> None:
         self._now = np.zeros(ranks)
-        self._port_free = np.zeros(ranks)
-        self._arrived = np.zeros(ranks)
+        self._port_free = np.zeros((cluster.ports, ranks))
+        self._arrived = np.zeros((cluster.ports, ranks))
         self._host = np.arange(ranks) // cluster.devices_per_host
         local, cards = np.arange(ranks) % cluster.devices_per_host, cluster.fabric.cards
         self._card = self._host * cards + local % cards
@@ -66,17 +68,23 @@ class Lockstep:
         """The clock of every rank, to the nearest nanosecond."""
         return np.rint(self._now).astype(np.int64)
 
-    def exchange(self, to: Array, source: Array, sent_bytes: Array) -> None:
+    def exchange(self, at_once: Sequence[LockstepMessages]) -> None:
+        ends = [self._send(number % self._cluster.ports, each.to, each.sent_bytes)[each.source]
+                for number, each in enumerate(at_once)]
+        self._now = np.maximum.reduce([self._now, *ends])
+
+    def _send(self, port: int, to: Array, sent_bytes: Array) -> Array:
+        """The ends of one message of every rank, which begins when it is sent and the port is free."""
         way = self._way(to, sent_bytes)
-        begin = np.maximum(self._now, self._port_free)
+        begin = np.maximum(self._now, self._port_free[port])
         if way.shared is not None and np.ptp(begin[way.shared]):
             raise Unlike("messages that share a link start at different times")
-        if (self._arrived[to] > begin + way.latency_ns).any():
+        if (self._arrived[port, to] > begin + way.latency_ns).any():
             raise Unlike("a message is sent to a rank before an earlier one has arrived")
-        end = begin + way.message_ns
-        self._arrived[to] = end
-        self._port_free = end
-        self._now = np.maximum(self._now, end[source])
+        end: Array = begin + way.message_ns
+        self._arrived[port, to] = end
+        self._port_free[port] = end
+        return end
 
     def _way(self, to: Array, sent_bytes: Array) -> "MessageTimes":
         """The times of an exchange's messages, cached by the ids of the arrays, which the entry keeps alive."""
@@ -136,7 +144,7 @@ def programs(collective: Callable[..., None], elements: int, dtype: Any, ranks: 
     return spawn(program, ranks)
 
 
-class Noting:
+class Noting(SendsFirst):
     """A communicator that records its rank's sends and receives."""
 
     def __init__(self, comm: Any) -> None:
@@ -144,9 +152,11 @@ class Noting:
         self.program: FluidProgram = []
         self._comm = comm
 
-    def exchange(self, outgoing: Any, *, to: int, into: Any, source: int, reduce: Any = None) -> None:
-        self.program += [Transfer(to, outgoing.nbytes), ReceiveFrom(source)]
-        self._comm.exchange(outgoing, to=to, into=into, source=source, reduce=reduce and keep)
+    def exchange_all(self, exchanges: Sequence[Exchange]) -> None:
+        began = len(self.program)
+        super().exchange_all(exchanges)
+        for number, each in enumerate(exchanges):
+            self.program[began + number] = Transfer(each.to, each.outgoing.nbytes, port=number)
 
     def send(self, outgoing: Any, *, to: int) -> None:
         self.program.append(Transfer(to, outgoing.nbytes))
@@ -174,19 +184,19 @@ class ClusterLinks:
         cluster, hosts = self.cluster, self.cluster.hosts(self.ranks)
         uplink = cluster.fabric.uplink_bytes_per_second(hosts, cluster.between.bytes_per_second)
         return [
-            *[cluster.port_bytes_per_second] * (2 * self.ranks),
+            *[cluster.port_bytes_per_second] * (2 * self.ranks * cluster.ports),
             *[cluster.card_bytes_per_second] * (2 * hosts * cluster.fabric.cards),
             *[uplink] * (2 * cluster.fabric.leaves(hosts)),
         ]
 
-    def route(self, source: int, to: int) -> tuple[int, list[int]]:
-        """A message's latency, and the numbers of its links."""
-        ports = [source, self.ranks + to]
+    def route(self, source: int, to: int, port: int) -> tuple[int, list[int]]:
+        """The latency of a message, and the numbers of its links; it leaves and enters by the same port."""
+        ports = [rank * self.cluster.ports + port % self.cluster.ports for rank in (source, self.ranks + to)]
         one, other = self.cluster.host(source), self.cluster.host(to)
         if one == other:
             return self.cluster.inside.latency_ns, ports
         fabric, hosts = self.cluster.fabric, self.cluster.hosts(self.ranks)
-        first, cards = 2 * self.ranks, hosts * fabric.cards
+        first, cards = 2 * self.ranks * self.cluster.ports, hosts * fabric.cards
         leaving, entering = (rank % self.cluster.devices_per_host % fabric.cards for rank in (source, to))
         passed = [*ports, first + one * fabric.cards + leaving, first + cards + other * fabric.cards + entering]
         near, far = fabric.leaf(one, leaving), fabric.leaf(other, entering)
@@ -197,4 +207,4 @@ class ClusterLinks:
 
 def links(cluster: Cluster, ranks: int) -> Links:
     found = ClusterLinks(cluster, ranks)
-    return Links(found.capacities(), found.route)
+    return Links(found.capacities(), found.route, cluster.ports)

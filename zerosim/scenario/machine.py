@@ -77,6 +77,7 @@ class ClusterKeys:
     devices_per_host: int = key(8, Integer(1, 1024))
     inside: str | LinkKeys = key("", NameOr(LinkKeys))
     between: str | LinkKeys = key("", NameOr(LinkKeys))
+    ports: int = key(1, Integer(1, 64))
     cards: int = key(1, Integer(1, 1024))
     rails: bool = key(False, Switch())
     hosts_per_leaf: int = key(0, Integer())

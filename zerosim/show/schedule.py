@@ -30,7 +30,7 @@ WIDEST = 11
 
 @dataclass(frozen=True)
 class Arrow:
-    """One message: its chunks, and their places at the destination."""
+    """One message: its chunks, and their places at the destination; `empty` if it has no elements."""
 
     round: int
     source: int
@@ -38,6 +38,7 @@ class Arrow:
     chunks: tuple[int, ...]
     lands: tuple[int, ...]
     reduced: bool
+    empty: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class Schedule:
         return "vector" if self.whole else f"chunk {place}"
 
     def cargo(self, arrow: Arrow) -> str:
-        if not self.chunks:
+        if not self.chunks or arrow.empty:
             return "empty"
         if self.whole and arrow.chunks:
             return "vector"
@@ -220,7 +221,8 @@ def arrow(message: Message, vector: Sequence[Any]) -> Arrow:
     chunks = chunks_of(message.carried)
     landed = {id(symbol) for symbol in message.landed}
     lands = tuple(place for place, symbol in enumerate(vector) if id(symbol) in landed)
-    return Arrow(message.round, message.source, message.to, chunks, lands or chunks, message.reduced)
+    return Arrow(
+        message.round, message.source, message.to, chunks, lands or chunks, message.reduced, not message.carried)
 
 
 def history(
@@ -233,7 +235,7 @@ def history(
 
     Data received outside of the vector are shown at their place until data arrive in that place of the vector.
     """
-    arrival_in = {message.round: (message, vector) for message, vector in arrivals if message.to == rank}
+    mine = [(message, vector) for message, vector in arrivals if message.to == rank]
     vector = recording.holds(rank, after=0)
     outside: dict[int, Any] = {}
 
@@ -250,9 +252,10 @@ def history(
     cells = tuple(cell(place, 0) for place in range(len(vector)))
     states = [cells]
     for round_ in range(1, recording.rounds + 1):
-        if round_ in arrival_in:
-            before = vector
-            message, vector = arrival_in[round_]
+        for message, arrived in mine:
+            if message.round != round_:
+                continue
+            before, vector = vector, arrived
             placed = [place for place, symbol in enumerate(vector) if symbol is not before[place]]
             outside = {place: symbol for place, symbol in outside.items() if place not in placed}
             outside |= received_outside(message, vector)

@@ -64,6 +64,7 @@ class Drawing:
             if state not in left_out:
                 yield self.heading(state)
                 for rank in self.ranks:
+                    yield from (self.drawn(arrow) for arrow in self.arrived(state, rank)[:-1])
                     yield from [self.row(state, rank)] if self.side_by_side else self.news(state, rank)
             elif state == left_out[0]:
                 yield Text("…")
@@ -132,14 +133,15 @@ class Drawing:
         return [arrow for arrow in self.schedule.arrows_in(state) if arrow.to == rank]
 
     def arrival(self, state: int, rank: int) -> Text:
-        """The message that reached a rank in a round, and the rank's name."""
+        """The last message that reached a rank in a round, and the rank's name."""
         arrived = self.arrived(state, rank)
-        line = Text(" ")
-        if arrived:
-            line.append(self.arrow(arrived[0]), style=colour(*arrived[0].chunks))
+        line = self.drawn(arrived[-1]) if arrived else Text(" ")
         line.pad_right(self.arrow_width + 1 - len(line))
         line.append(f" {f'rank {rank}':<{self.rank_width}} ", style="" if arrived else "dim")
         return line
+
+    def drawn(self, arrow: Arrow) -> Text:
+        return Text.assemble(" ", (self.arrow(arrow), colour(*arrow.chunks)))
 
     def arrow(self, arrow: Arrow) -> str:
         source = f"{arrow.source:>{len(str(self.schedule.size - 1))}}"

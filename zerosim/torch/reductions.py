@@ -15,7 +15,7 @@ import numpy as np
 from torch.distributed import ReduceOp
 
 from zerosim.allocation import Array
-from zerosim.comm import Communicator, ElementByElement, Reduction
+from zerosim.comm import Communicator, ElementByElement, Reduction, SendsFirst
 from zerosim.errors import CollectiveError, LengthError
 from zerosim.worlds.here import HERE, spaced
 
@@ -95,7 +95,7 @@ unsigned = cache(Unsigned)
 """Reductions by their arguments, because making one takes longer than a small message."""
 
 
-class Signed:
+class Signed(SendsFirst):
     """A communicator of the messages of one reduction; refuses those of another reduction or of other shapes.
 
     Its messages are views of arrays as `dtype`, which `function` reduces.
@@ -105,7 +105,6 @@ class Signed:
         self.rank, self.size = comm.rank, comm.size
         self.function = unsigned(how.function, dtype, how.name, shape)
         self.dtype = self.function.dtype
-        self.send = comm.send
         self._comm = comm
 
     def exchange(
@@ -117,6 +116,9 @@ class Signed:
             self._comm.exchange(outgoing, to=to, into=into, source=source, reduce=reduce)
         except LengthError as error:
             raise self._refusal(error, into, source) from error
+
+    def send(self, outgoing: Array, *, to: int) -> None:
+        self._comm.send(outgoing, to=to)
 
     def recv(self, *, into: Array, source: int, reduce: Reduction | None = None) -> None:
         try:

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zerosim.allocation import Array
-from zerosim.comm import Communicator, Reduction, check_rank
+from zerosim.comm import Communicator, Reduction, SendsFirst, check_rank
 from zerosim.errors import CollectiveError, LengthError, MessageError
 from zerosim.worlds.delivery import check_into, check_payload, deliver
 from zerosim.worlds.here import HERE, spaced
@@ -33,7 +33,7 @@ CHECKSUM_BYTES = 4
 Bytes = npt.NDArray[np.uint8]
 
 
-class Checked:
+class Checked(SendsFirst):
     """A communicator of NumPy arrays whose messages are checked. All ranks must use one, for the same messages.
 
     It keeps memory for the longest message in each direction, which is in no ledger.
@@ -69,17 +69,6 @@ transit
     def came_ns(self) -> int:
         """The time at which the last wait ended, by the underlying communicator."""
         return int(getattr(self._comm, "came_ns", 0))
-
-    def exchange(
-        self, outgoing: Array, *, to: int, into: Array, source: int, reduce: Reduction | None = None
-    ) -> None:
-        check_rank(source, self.size, "source")
-        check_payload(into, "into")
-        check_into(into)
-        landing = self._landing.of(into)
-        with self._due(source):
-            self._comm.exchange(self._sealed(outgoing, to), to=to, into=landing, source=source)
-        self._deliver(landing, into, source, reduce)
 
     def send(self, outgoing: Array, *, to: int) -> None:
         self._comm.send(self._sealed(outgoing, to), to=to)

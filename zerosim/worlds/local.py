@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from threading import get_ident
 from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 
-from zerosim.comm import Communicator, Payload, Reduction, check_rank
+from zerosim.comm import Communicator, Exchange, Payload, Reduction, check_rank
 from zerosim.errors import CollectiveError, Deadlock
 from zerosim.worlds.delivery import check_into, check_match, check_payload, deliver
 from zerosim.worlds.here import HERE, Location, explained
@@ -325,12 +325,19 @@ class LocalCommunicator(OneThread):
     def exchange(
         self, outgoing: Payload, *, to: int, into: Payload, source: int, reduce: Reduction | None = None
     ) -> None:
-        self._check_send(outgoing, to)
-        self._check_receive(into, source)
-        self._world.post(self.rank, outgoing, to)
-        self._receive(into, source, reduce)
+        self.exchange_all([Exchange(outgoing, to, into, source, reduce)])
+
+    def exchange_all(self, exchanges: Sequence[Exchange]) -> None:
+        for each in exchanges:
+            self._check_send(each.outgoing, each.to)
+            self._check_receive(each.into, each.source)
+        for each in exchanges:
+            self._world.post(self.rank, each.outgoing, each.to)
+        for each in exchanges:
+            self._receive(each.into, each.source, each.reduce)
         if self._world.rendezvous:
-            self._world.await_receipt(self.rank, to)
+            for each in exchanges:
+                self._world.await_receipt(self.rank, each.to)
 
     def send(self, outgoing: Payload, *, to: int) -> None:
         self._check_send(outgoing, to)

@@ -9,16 +9,16 @@ checks that all ranks do the same: code that branches on a condition of some ran
 of several lengths, raises `Unlike`. Then the local world runs the same code rank by rank.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NoReturn, Protocol, SupportsIndex
+from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
 from zerosim.allocation import Array
-from zerosim.comm import Communicator, Payload, Reduction
+from zerosim.comm import Communicator, Exchange, Payload, Reduction
 from zerosim.errors import CollectiveError, Unlike
 from zerosim.sharding import bounds
 from zerosim.worlds.world import OneProcess, Result, counted
@@ -104,16 +104,24 @@ class LockstepChunks:
         return LockstepArray(np.broadcast_to(np.asarray(lengths), (self._size,)), self._dtype)
 
 
-class Network(Protocol):
-    """A network that records every exchange: the receiver, the source and the bytes of each rank."""
+class LockstepMessages(NamedTuple):
+    """One message of every rank: its receiver, the rank that it receives from, and the bytes that it sends."""
 
-    def exchange(self, to: Array, source: Array, sent_bytes: Array) -> None: ...
+    to: Array
+    source: Array
+    sent_bytes: Array
+
+
+class Network(Protocol):
+    """A network that records the messages of every exchange."""
+
+    def exchange(self, at_once: Sequence[LockstepMessages]) -> None: ...
 
 
 class SilentNetwork:
     """A network that records nothing."""
 
-    def exchange(self, to: Array, source: Array, sent_bytes: Array) -> None:
+    def exchange(self, at_once: Sequence[LockstepMessages]) -> None:
         """Record nothing."""
 
 
@@ -129,10 +137,16 @@ class LockstepCommunicator:
     def exchange(
         self, outgoing: Payload, *, to: Any, into: Payload, source: Any, reduce: Reduction | None = None
     ) -> None:
-        receivers, senders = self._paired(to, source)
-        if outgoing is not into:
-            self._check(outgoing, into, senders)
-        self._network.exchange(receivers, senders, outgoing.nbytes)
+        self.exchange_all([Exchange(outgoing, to, into, source, reduce)])
+
+    def exchange_all(self, exchanges: Sequence[Exchange]) -> None:
+        self._network.exchange([self._messages(each) for each in exchanges])
+
+    def _messages(self, exchange: Exchange) -> LockstepMessages:
+        receivers, senders = self._paired(exchange.to, exchange.source)
+        if exchange.outgoing is not exchange.into:
+            self._check(exchange.outgoing, exchange.into, senders)
+        return LockstepMessages(receivers, senders, exchange.outgoing.nbytes)
 
     def _paired(self, to: Any, source: Any) -> tuple[Array, Array]:
         """The receiver and the source of each rank, as arrays; equal arguments return the same arrays."""

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from zerosim.allocation import Allocator, Array
-from zerosim.comm import Reduction, check_rank
+from zerosim.comm import Reduction, SendsFirst, check_rank
 from zerosim.errors import CollectiveError, Deadlock, LengthError
 from zerosim.worlds.bells import Patience
 from zerosim.worlds.board import ANYBODY, CHANNELS, Board, BoundedWait, Line, named
@@ -61,7 +61,7 @@ MOST_BYTES = 2**31 - 1
 """The most bytes of a message, with a library of MPI 3 or before."""
 
 
-class MpiCommunicator(OneThread):
+class MpiCommunicator(OneThread, SendsFirst):
     """A rank of the MPI world: a `Communicator` of NumPy arrays.
 
     `comm` is any communicator of mpi4py, such as `MPI.COMM_WORLD.Dup()`, used for these messages only. If it has only

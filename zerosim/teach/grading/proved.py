@@ -83,9 +83,9 @@ def longer(scale: int) -> Callable[[Any], Transfer | ReceiveFrom]:
     """Messages with `scale` times their bytes.
 
     >>> longer(3)(Transfer(1, 8)), longer(3)(ReceiveFrom(0))
-    (Transfer(to=1, bytes=24), ReceiveFrom(source=0))
+    (Transfer(to=1, bytes=24, port=0), ReceiveFrom(source=0))
     """
-    return lambda step: Transfer(step.to, step.bytes * scale) if isinstance(step, Transfer) else step
+    return lambda step: step._replace(bytes=step.bytes * scale) if isinstance(step, Transfer) else step
 
 
 ONE_HOST = TimedMachine(8, 8, Link("10 GB/s and 5 µs", 5_000, 10e9), Link("", 5_000, 10e9), 64 * 10**6)

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.comm import Payload, Reduction
+from zerosim.comm import Payload, Reduction, SendsFirst
 from zerosim.parts.loading import load_file
 from zerosim.teach.grading.claims import STAGE_TRIALS
 from zerosim.teach.grading.contained import end_with
@@ -89,7 +89,7 @@ class Wire:
         return said
 
 
-class Routed:
+class Routed(SendsFirst):
     """A communicator whose messages all pass through the grading process."""
 
     def __init__(self, wire: Wire, rank: int, size: int) -> None:
@@ -102,6 +102,7 @@ class Routed:
     def exchange(
         self, outgoing: Payload, *, to: int, into: Payload, source: int, reduce: Reduction | None = None
     ) -> None:
+        """One request, so that the marker's world sees an exchange."""
         self._receive(self._sending(outgoing, to), into, source, reduce)
 
     def send(self, outgoing: Payload, *, to: int) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from zerosim.collectives import Algorithm
 from zerosim.collectives.kinds import CollectiveKind
 from zerosim.comm import Communicator
@@ -260,8 +262,7 @@ def check_declared(
 ) -> None:
     assert algorithm.order is not None
     try:
-        declared = {id(due): algorithm.order(due, chunk_of[due[0].element])
-                    for due in {id(due): due for due in places.values()}.values()}
+        declared = declared_sums(algorithm.order, {element: due for (_, element), due in places.items()}, chunk_of)
     except Exception as error:
         rank, element = next(iter(places))
         proof.faults.append(ProofFault(
@@ -269,7 +270,7 @@ def check_declared(
         return
     right: set[tuple[int, int]] = set()
     for (rank, element), due in places.items():
-        held, wanted = results[rank][element], declared[id(due)]
+        held, wanted = results[rank][element], declared[element]
         if (id(held), id(due)) in right:
             continue
         if held != wanted and not (algorithm.users and commuted(held) == commuted(wanted)):
@@ -279,6 +280,19 @@ def check_declared(
             ))
             return
         right.add((id(held), id(due)))
+
+
+def declared_sums(
+    order: orders.AddingOrder, due: dict[int, tuple[Term, ...]], chunk_of: dict[int, int]
+) -> dict[int, Symbol]:
+    """The sum of each element, in an order that gets every rank's contribution to a whole chunk, as a vector."""
+    found: dict[int, Symbol] = {}
+    for chunk in sorted({chunk_of[element] for element in due}):
+        elements = [element for element in sorted(due) if chunk_of[element] == chunk]
+        ranks = range(len(due[elements[0]]))
+        contributions = [np.array([due[element][rank] for element in elements], object) for rank in ranks]
+        found.update(zip(elements, order(contributions, chunk), strict=True))
+    return found
 
 
 def known_order(held: dict[tuple[Term, ...], Symbol], chunk_of: dict[int, int]) -> str | None:
