@@ -71,7 +71,7 @@ OF_PLANS = ("cluster.", "figures.", "check.fits", "check.mfu")
 
 
 OF_SPLIT_MODELS = tuple(f"{section}.{key}" for section in ("parallel", "variant") for key in (
-    "tensor_ranks", "context_ranks", "expert_ranks", "sequence_parallel"))
+    "tensor_ranks", "context_ranks", "expert_ranks", "sequence_parallel", "vocabulary_parallel", "context_by"))
 """Keys of models that are split over ranks: `tests/test_split_models.py` tries them, and the hunt draws none yet."""
 
 

@@ -49,7 +49,7 @@ def test_every_key_can_be_set_and_is_reported(loaded):
     changed = {
         "source", "prefetch", "hidden", "activation", "own", "secondary_ranks", "param_dtype", "autocast",
         "quantized_weights", "quantized_gradients", "error_feedback", "delayed_update", "tensor_ranks", "context_ranks",
-        "expert_ranks", "sequence_parallel"}
+        "expert_ranks", "sequence_parallel", "vocabulary_parallel", "context_by"}
     for section in fields(Scenario):
         if is_dataclass(getattr(default, section.name)) and section.name != "origin":
             for key in fields(getattr(default, section.name)):
@@ -71,6 +71,7 @@ def test_every_key_can_be_set_and_is_reported(loaded):
          "reduce_scatter": "direct", "all_gather": "direct", "broadcast": "naive"},
         {"name": "second", "stage": "zero1", "shard_ranks": 1, "replicas": 2, "secondary_ranks": 0,
          "tensor_ranks": 1, "context_ranks": 1, "expert_ranks": 1, "sequence_parallel": False,
+         "vocabulary_parallel": False, "context_by": "ring",
          "gradients": "reduce_scatter", "publish": "broadcasts",
          "reshard_after_forward": True, "prefetch": False, "overlap": False, "recompute": False,
          "recompute_keeps": "", "offload_activations": False, "offload_optimizer": "none", "offload_parameters": "none",

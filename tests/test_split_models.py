@@ -45,6 +45,7 @@ steps = 2
 micro_batch = 2
 """
 LLAMA = 'model.architecture="llama"', "model.key_value_heads=2", "model.inner=44"
+EVEN = ("model.vocabulary=68",)
 SPLIT = f"{Path(__file__).parent / 'brought' / 'split.py'}:net"
 
 
@@ -76,9 +77,10 @@ def test_a_split_model_has_the_bits_of_one_process_and_the_figures_due(text, cha
 @settings(max_examples=6)
 @given(st.data())
 def test_any_composition_has_the_bits_of_one_process_and_the_figures_due(tmp_path_factory, data):
-    """Tensor ranks beside every stage, precision and order, with recomputation, buckets, units and groups of shards."""
+    """Tensor and context ranks beside every stage, precision and order, with recomputation, units and accumulation."""
     text, tensor, ranks = (data.draw(st.sampled_from(each)) for each in ((MLP, GPT), (2, 4), (1, 2, 3)))
     tokens = text is GPT
+    context = data.draw(st.sampled_from((1, 2))) if tokens and tensor * ranks < 12 else 1
     drawn = {
         "parallel.stages": [data.draw(st.sampled_from(("ddp", "zero1", "zero2", "zero3")))],
         "parallel.order": data.draw(st.sampled_from(("ring", "rank", "exact"))),
@@ -87,11 +89,15 @@ def test_any_composition_has_the_bits_of_one_process_and_the_figures_due(tmp_pat
         "train.optimizer": data.draw(st.sampled_from(("sgd", "adamw"))),
         **{f"parallel.{key}": data.draw(st.booleans()) for key in ("recompute", "overlap", "prefetch")},
         "parallel.sequence_parallel": tokens and data.draw(st.booleans()),
+        "parallel.vocabulary_parallel": tokens and data.draw(st.booleans()),
+        "parallel.context_ranks": context,
+        **({"parallel.context_by": data.draw(st.sampled_from(("ring", "all_to_all")))} if context > 1 else {}),
+        **({"model.vocabulary": 68, "model.heads": 8} if tokens else {}),
         "parallel.units": data.draw(st.sampled_from(("layer", "model"))),
         "parallel.accumulation": data.draw(st.sampled_from(("boundary", "layered"))),
     }
     changes = [f"{key}={json.dumps(value)}" for key, value in drawn.items()]
-    found = outcome(text, tmp_path_factory.mktemp("composition"), *changes, f"world.ranks={tensor * ranks}",
+    found = outcome(text, tmp_path_factory.mktemp("composition"), *changes, f"world.ranks={tensor * context * ranks}",
                     f"train.micro_batches={2 * ranks}", f"parallel.tensor_ranks={tensor}")
     assert found.failures == []
 
@@ -112,7 +118,10 @@ def farthest(text, changes, tmp_path):
 
 
 @pytest.mark.parametrize(("text", "changes"), [
-    (MLP, []), (GPT, []), (GPT, ["parallel.sequence_parallel=true", *LLAMA])])
+    (MLP, []), (GPT, []), (GPT, ["parallel.context_ranks=2", "parallel.vocabulary_parallel=true", *EVEN]),
+    (GPT, ["parallel.sequence_parallel=true", "parallel.context_ranks=2", 'parallel.context_by="all_to_all"',
+           "model.architecture=llama", "model.inner=44"]),
+    (GPT, ["parallel.sequence_parallel=true", *LLAMA])])
 def test_in_float64_it_trains_to_the_weights_of_the_model_in_one_piece(text, changes, tmp_path):
     assert farthest(text, changes, tmp_path) < 1e-9
 
@@ -155,7 +164,13 @@ def test_the_collectives_of_a_block_by_hand(sequence, due, tmp_path):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("changes", [["parallel.tensor_ranks=2"], ["parallel.tensor_ranks=4", "world.transport=mpi"]])
+@pytest.mark.parametrize("changes", [
+    ["parallel.tensor_ranks=2"],
+    ["parallel.tensor_ranks=4", "world.transport=mpi"],
+    ["parallel.context_ranks=2", "parallel.context_by=all_to_all", 'parallel.stages=["zero3"]'],
+    ["parallel.context_ranks=2", "parallel.tensor_ranks=2", "parallel.vocabulary_parallel=true", *EVEN,
+     "world.transport=mpi", 'parallel.stages=["zero1"]'],
+])
 def test_split_under_mpirun(changes, tmp_path):
     """With copies of messages, too, whose bytes are bounded."""
     path = tmp_path / "scenario.toml"

@@ -230,7 +230,7 @@ class Reference:
         for number, (inputs, targets) in enumerate(micro_batches):
             tape = Tape(
                 lowest=self.model.lowest_trained, draw=partial(self.draw, step), output_dtype=self.arithmetic.output,
-                policy=self.arithmetic.policy, perform=over(self.groups, perform))
+                policy=self.arithmetic.policy, perform=over(self.groups, perform), loss_over=self.model.loss_over)
             tape.loss_scale, tape.first_micro_batch = loss_scale, number
             loss, found = backpropagate(self.model, tape, computed_with, inputs, targets, samples)
             losses.append(loss)

@@ -175,9 +175,9 @@ UNSAID: dict[type[Any], str] = {
     ModelKeys: "kind layers width heads key_value_heads frozen",
     Train: "micro_batches",
     Parallel: "stages units shard_ranks replicas secondary_ranks recompute reduce_scatter all_gather broadcast "
-              "tensor_ranks context_ranks expert_ranks sequence_parallel",
+              "tensor_ranks context_ranks expert_ranks sequence_parallel vocabulary_parallel context_by",
     Variant: "units shard_ranks replicas secondary_ranks recompute reduce_scatter all_gather broadcast "
-             "tensor_ranks context_ranks expert_ranks sequence_parallel",
+             "tensor_ranks context_ranks expert_ranks sequence_parallel vocabulary_parallel context_by",
     Check: "test_accuracy test_loss same_bits_on fits mfu same_weights volumes "
            "messages largest_messages activations between_bytes kept_bytes beyond_peak beyond_peak_laid_out",
     Fault: "rank step message seconds",

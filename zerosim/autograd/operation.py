@@ -94,7 +94,8 @@ class Operation:
     moves: bool = False
     """Whether forward only copies numbers, so that they need not be widened."""
     sends: bool = False
-    """Whether it communicates: backward, too, gets arrays in their own precision, which its messages then have."""
+    """Whether it communicates: forward and backward get arrays in their own precision, which its messages then have,
+    and what forward saves is kept in the precision that it has."""
     alike: tuple[str, ...] = ()
     """The inputs that all ranks of its direction have alike, and `y` if they have the output alike: a gradient of these
     is the whole one on every rank, not a part of a sum."""

@@ -168,10 +168,10 @@ class Player:
             view = operation.forward(*inputs, out=None, empty=self.precise.empty, **settings)
             assert view is not None
             return view, None
-        if operation.moves:
+        if operation.moves or operation.sends:
             out = self._output(step, inputs, inputs, dtype, np.dtype(np.int64) if operation.indices else dtype)
-            self.perform(step, operation.forward, *inputs, out=out, empty=self.precise.empty, **settings)
-            return out, None
+            return out, self.perform(
+                step, operation.forward, *inputs, out=out, empty=self.precise.empty, **settings)
         wide = [self.precise.widened(each) for each in inputs]
         out = self._output(step, inputs, wide, dtype, wide[0].dtype)
         saved = self.perform(step, operation.forward, *wide, out=out, empty=self.precise.empty, **settings)
@@ -228,10 +228,11 @@ class Player:
                 self._give(slots[name], seen, upstream.dtype, gradients, contribution, shared=True)
         if operation.backward is None or all(name in operation.passed for name in step.wanted):
             return
-        named = {name: self._read(step, name, slot, kept) for name, slot in step.needed.items()}
+        widened = as_they_are if operation.sends else self.precise.widened
+        named = {name: self._read(step, name, slot, kept, widened) for name, slot in step.needed.items()}
         if step.instruction.output in kept.saved:
             named["saved"] = self.precise.widened(kept.saved[step.instruction.output])
-        wide = upstream if operation.sends else self.precise.widened(upstream)
+        wide = widened(upstream)
         into: dict[str, Array] = {}
         for name in step.wanted:
             if name not in operation.passed:
@@ -255,13 +256,13 @@ class Player:
             term = self.precise.rounded(found, self.plan.graph.dtype(slot) or dtype)
             self._add(slot, term, gradients, shared and term is found)
 
-    def _read(self, step: Step, name: str, slot: int, kept: Kept) -> Array:
+    def _read(self, step: Step, name: str, slot: int, kept: Kept, widened: Callable[[Array], Array]) -> Array:
         """The array that backward reads under this name, widened; a copy if it is overwritten while others still read
         it."""
         array = kept.values[slot] if slot in kept.values else self._parameter(slot)
         if array.dtype.kind == "i":
             return array
-        wide = self.precise.widened(array)
+        wide = widened(array)
         if name in step.spoiled and wide is array:
             wide = self.precise.empty(array.shape, array.dtype)
             wide[...] = array
@@ -332,6 +333,11 @@ class Player:
         if step.instruction.operation.draws:
             settings["draws"] = self.draws(step.instruction)
         return settings
+
+
+def as_they_are(array: Array) -> Array:
+    """The array in its own precision, for operations that send it."""
+    return array
 
 
 def same_memory(one: Array, other: Array) -> bool:

@@ -36,6 +36,7 @@ from zerosim.autograd.operations.losses import LOSSES
 from zerosim.autograd.player import Contribution, Kept, Perform, Player, Players, Plays, Precise, perform
 from zerosim.autograd.selection import SelectedPlan
 from zerosim.autograd.shelf import InMemory, Shelf
+from zerosim.autograd.tape_collectives import Direction
 from zerosim.errors import CollectiveError
 
 
@@ -81,6 +82,9 @@ def left_to_right(total: Array | None, contribution: Array) -> Array:
     return total
 
 
+NO_PIECES: Mapping[str, Direction] = {}
+"""The outputs of a model in one piece."""
+
 Policy = Callable[[GraphPlan, np.dtype[Any]], GraphPlan]
 """`policy(plan, dtype)` gives the plan of a segment's input of this dtype, with a dtype for each value."""
 
@@ -107,7 +111,8 @@ class Tape:
     no gradient. `draw` draws dropout's numbers; without it nothing is dropped. For the units in `recomputed` the input
     is kept, on `shelf`, except that of layer 0, which the caller holds; `keeps` names a rule of `SELECTIONS` for
     further kept results. `policy` chooses a dtype for each value; without it that is the dtype of the weights. Outputs
-    are cast to `output_dtype`, if given, before the loss. `perform` runs each operation, and `players` make the players
+    are cast to `output_dtype`, if given, before the loss; of a split model they are pieces, cut over the directions in
+    `loss_over`, see `cross_entropy`. `perform` runs each operation, and `players` make the players
     of segments; observers and the planner pass their own.
 
     Arrays of 16 bits are for keeping and sending: every operation widens them, computes in float32 and rounds.
@@ -130,7 +135,7 @@ class Tape:
         self, allocate: Allocator = allocate, accumulate: Accumulate = left_to_right, lowest: int = 0,
         draw: Draw | None = None, recomputed: Collection[TapeUnit] = (), shelf: Shelf | None = None,
         perform: Perform = perform, players: Players = Player, output_dtype: Any = None, keeps: str = "",
-        policy: Policy = as_written,
+        policy: Policy = as_written, loss_over: Mapping[str, Direction] = NO_PIECES,
     ) -> None:
         self.loss_scale = 1.0
         self.first_micro_batch = 0
@@ -147,6 +152,7 @@ class Tape:
         self._output_dtype = output_dtype
         self._keeps = keeps
         self._policy = policy
+        self._loss_over = loss_over
         self._selections: dict[GraphPlan, SelectedPlan] = {}
         self.shelf = shelf or InMemory()
         self._given = InMemory()
@@ -331,7 +337,8 @@ class Tape:
         cast = precise.rounded(output, self._output_dtype or output.dtype)
         dtype, wide = cast.dtype, precise.widened(cast)
         del cast
-        contribution, upstream = self._perform(None, LOSSES[name], wide, target, samples, empty=precise.empty)
+        contribution, upstream = self._perform(
+            None, LOSSES[name], wide, target, samples, empty=precise.empty, **self._loss_over)
         del wide
         if self.loss_scale != 1.0:
             upstream *= self.loss_scale

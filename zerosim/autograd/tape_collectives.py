@@ -272,6 +272,18 @@ def shift_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, gro
     shift_forward(upstream, out=into["x"], empty=empty, group=group, by=-by)
 
 
+def own_rows_forward(indices: Array, *, out: Array, empty: Empty, group: TapeGroup, count: int) -> None:
+    """y = the number of each row within this rank's `count` rows of a table, and −1 for those of the other ranks.
+
+    >>> y = np.empty(2, int)
+    >>> own_rows_forward(np.array([1, 2]), out=y, empty=np.empty, group=Direction("tensor", 2), count=2)
+    >>> y
+    array([ 1, -1])
+    """
+    np.subtract(indices, group.place * count, out=out)
+    np.copyto(out, -1, where=(out < 0) | (out >= count))
+
+
 def laid_out(whole: Array, size: int, axis: int) -> Array:
     """A view of `whole` with one more dimension in front: the piece of each of `size` ranks along `axis`.
 
@@ -323,6 +335,7 @@ gather_from, scatter_sum_to, scatter_to, join_from = (
         (join_from_forward, join_from_backward, longer, ("y",))))
 all_to_all = TapeCollective(all_to_all_forward, all_to_all_backward, in_blocks, {"x": ()}, moves=True, sends=True)
 shift = TapeCollective(shift_forward, shift_backward, same_shape, {"x": ()}, moves=True, sends=True)
+own_rows = Operation(own_rows_forward, None, same_shape, {}, moves=True, indices=True)
 
 TAPE_COLLECTIVES: Mapping[str, TapeCollective] = {each.name: each for each in (
     copy_to, reduce_from, gather_from, scatter_sum_to, scatter_to, join_from, all_to_all, shift)}

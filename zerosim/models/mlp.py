@@ -91,9 +91,9 @@ def mlp(
 
 def problem(hidden_widths: Sequence[int], parallel: ModelParallel) -> tuple[str, str] | None:
     """The key of a size that does not go with the ranks that share a micro-batch, and why; None if all do."""
-    tensor, wrong = parallel.tensor, parallel.unused("tensor")
-    if wrong or parallel.sequence:
-        return "kind", f"an MLP is split over tensor ranks; remove parallel.{wrong or 'sequence_parallel'}"
+    tensor = parallel.tensor
+    if unused := parallel.unused("tensor_ranks"):
+        return "kind", f"an MLP is split over tensor ranks; remove parallel.{unused}"
     for width in hidden_widths[::2]:
         if width % tensor.size:
             return "hidden", f"{tensor.size} tensor ranks must divide the width {width} between two cut layers"

@@ -14,15 +14,16 @@ from functools import partial
 from typing import Any
 
 from zerosim.autograd.graph import Variable, Weights
-from zerosim.autograd.operations.attention import causal_attention, causal_self_attention, rotary
+from zerosim.autograd.operations.attention import rotary
 from zerosim.autograd.operations.dropout import dropout
 from zerosim.autograd.operations.elementwise import gelu, silu
-from zerosim.autograd.operations.embedding import embedding, positions
+from zerosim.autograd.operations.embedding import positions
 from zerosim.autograd.operations.linear import add_bias, affine, linear
 from zerosim.autograd.operations.normalization import layer_norm, rms_norm
 from zerosim.errors import ZerosimError
+from zerosim.models.context_parallel import attention, on_pieces, self_attention
 from zerosim.models.parameters import Cut, Parameter, constant, normal
-from zerosim.models.tensor_parallel import column_input, from_pieces, of_pieces, row_output, to_pieces
+from zerosim.models.tensor_parallel import column_input, head_input, looked_up, of_pieces, row_output, to_pieces
 from zerosim.models.units import IN_ONE_PIECE, Layer, Model, ModelKind, ModelParallel, Task, grouped
 
 
@@ -49,13 +50,16 @@ class TransformerShape:
     @property
     def cut(self) -> list[tuple[str, int, int]]:
         """The keys of the sizes that are cut, with the size and the number of pieces."""
-        found, tensor = ("heads", "key_value_heads", "inner"), self.parallel.tensor.size
-        pieces = [(key, getattr(self, key), tensor) for key in found]
-        return [*pieces, ("sequence", self.sequence, tensor if self.parallel.sequence else 1)]
+        parallel, tensor, context = self.parallel, self.parallel.tensor.size, self.parallel.context.size
+        of_heads = tensor * (context if parallel.context_by == "all_to_all" else 1)
+        return [
+            *((key, getattr(self, key), of_heads) for key in ("heads", "key_value_heads")),
+            ("inner", self.inner, tensor), ("vocabulary", self.vocabulary, tensor if parallel.vocabulary else 1),
+            ("sequence", self.sequence, context * (tensor if parallel.sequence else 1))]
 
 
 def gpt2_embedding(w: Weights, tokens: Variable, s: TransformerShape) -> Variable:
-    x = dropped(positions(embedding(tokens, w["wte.weight"]), w["wpe.weight"]), s)
+    x = dropped(positions(looked_up(tokens, w["wte.weight"], s.parallel), w["wpe.weight"]), s)
     return to_pieces(x, s.parallel)
 
 
@@ -72,8 +76,9 @@ def gpt2_projection(w: Weights, x: Variable, name: str, s: TransformerShape) -> 
 
 
 def gpt2_block(w: Weights, x: Variable, s: TransformerShape) -> Variable:
+    w = on_pieces(w, s.parallel)
     h = affine(gpt2_norm(w, x, "ln_1", s), w["attn.c_attn.weight"], w["attn.c_attn.bias"])
-    h = causal_self_attention(h, heads=s.parallel.tensor.of(s.heads))
+    h = self_attention(h, s.parallel.tensor.of(s.heads), s.parallel)
     x = x + gpt2_projection(w, h, "attn.c_proj", s)
 
     h = gelu(affine(gpt2_norm(w, x, "ln_2", s), w["mlp.c_fc.weight"], w["mlp.c_fc.bias"]))
@@ -81,12 +86,13 @@ def gpt2_block(w: Weights, x: Variable, s: TransformerShape) -> Variable:
 
 
 def gpt2_head(w: Weights, x: Variable, s: TransformerShape) -> Variable:
-    x = layer_norm(from_pieces(x, s.parallel), w["ln_f.weight"], w["ln_f.bias"])
+    w = on_pieces(w, s.parallel)
+    x = head_input(x, layer_norm, (w["ln_f.weight"], w["ln_f.bias"]), s.parallel)
     return linear(x, w["wte.weight" if s.tied_embeddings else "lm_head.weight"])
 
 
 def llama_embedding(w: Weights, tokens: Variable, s: TransformerShape) -> Variable:
-    return to_pieces(dropped(embedding(tokens, w["model.embed_tokens.weight"]), s), s.parallel)
+    return to_pieces(dropped(looked_up(tokens, w["model.embed_tokens.weight"], s.parallel), s), s.parallel)
 
 
 def llama_norm(w: Weights, x: Variable, name: str, s: TransformerShape) -> Variable:
@@ -94,10 +100,11 @@ def llama_norm(w: Weights, x: Variable, name: str, s: TransformerShape) -> Varia
 
 
 def llama_block(w: Weights, x: Variable, s: TransformerShape) -> Variable:
-    h, tensor = llama_norm(w, x, "input_layernorm.weight", s), s.parallel.tensor
+    w, tensor = on_pieces(w, s.parallel), s.parallel.tensor
+    h = llama_norm(w, x, "input_layernorm.weight", s)
     q, k, v = (linear(h, w[f"self_attn.{each}_proj.weight"]) for each in "qkv")
-    q, k = (rotary(each, size=s.head_size, base=10000.0) for each in (q, k))
-    h = causal_attention(q, k, v, heads=tensor.of(s.heads), key_value_heads=tensor.of(s.key_value_heads))
+    q, k = (rotary(each, size=s.head_size, base=10000.0, group=s.parallel.context) for each in (q, k))
+    h = attention(q, k, v, tensor.of(s.heads), tensor.of(s.key_value_heads), s.parallel)
     x = x + dropped(row_output(linear(h, w["self_attn.o_proj.weight"]), s.parallel), s)
 
     h = llama_norm(w, x, "post_attention_layernorm.weight", s)
@@ -106,7 +113,8 @@ def llama_block(w: Weights, x: Variable, s: TransformerShape) -> Variable:
 
 
 def llama_head(w: Weights, x: Variable, s: TransformerShape) -> Variable:
-    x = rms_norm(from_pieces(x, s.parallel), w["model.norm.weight"])
+    w = on_pieces(w, s.parallel)
+    x = head_input(x, rms_norm, (w["model.norm.weight"],), s.parallel)
     return linear(x, w["model.embed_tokens.weight" if s.tied_embeddings else "lm_head.weight"])
 
 
@@ -141,7 +149,9 @@ def transformer(
     layers = parts(s)
     units = grouped(layers, groups, frozen)
     words = f"{TITLES[s.family]} of {s.layers} blocks, width {s.width}, {s.heads} heads"
-    return Model(units, Task(s.sequence, s.vocabulary, "cross_entropy", tokens=True, parallel=s.parallel), words)
+    task = Task(s.sequence, s.vocabulary, "cross_entropy", tokens=True, parallel=s.parallel)
+    pieces = {"sequence": s.parallel.context, **({"vocabulary": s.parallel.tensor} if s.parallel.vocabulary else {})}
+    return Model(units, task, words, pieces)
 
 
 def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Model:
@@ -173,13 +183,13 @@ def problem(s: TransformerShape) -> tuple[str, str] | None:
         return "heads", f"{s.heads} heads must divide a width of {s.width}"
     if s.heads % s.key_value_heads:
         return "key_value_heads", f"{s.key_value_heads} heads of keys and values must divide {s.heads} heads"
-    if unused := s.parallel.unused("tensor"):
-        return "kind", f"a transformer is split over tensor ranks, with their sequences; remove parallel.{unused}"
+    if unused := s.parallel.unused("tensor_ranks", "context_ranks", "sequence_parallel", "vocabulary_parallel"):
+        return "kind", f"a transformer is split over tensor and context ranks; remove parallel.{unused}"
     for key, count, size in s.cut:
         if count % size:
-            return key, f"{size} tensor ranks must divide {key} = {count}"
-    if s.parallel.tensor.size > 1 and s.dropout:
-        return "dropout", "dropout is drawn for whole arrays, and tensor ranks have pieces of them; set it to 0"
+            return key, f"the {size} ranks that cut it must divide {key} = {count}; set it to a multiple of {size}"
+    if s.dropout and not (s.parallel.tensor.alone and s.parallel.context.alone):
+        return "dropout", "dropout is drawn for whole arrays, and these ranks have pieces of them; set it to 0"
     if s.family == "llama" and s.head_size % 2:
         return "heads", f"rotary positions need an even head size, found {s.head_size}; give it an even number"
     if s.family == "gpt2" and s.key_value_heads != s.heads:
@@ -209,10 +219,8 @@ def gpt2(s: TransformerShape) -> list[Layer]:
         *norm("ln_1"), *column("attn.c_attn", 3 * d, blocks=3), *row("attn.c_proj", d),
         *norm("ln_2"), *column("mlp.c_fc", s.inner), *row("mlp.c_proj", s.inner),
     )
-    tables = (
-        Parameter("wte.weight", (s.vocabulary, d), begins), Parameter("wpe.weight", (s.sequence, d), normal(0.01)),
-    )
-    own = () if s.tied_embeddings else (Parameter("lm_head.weight", (s.vocabulary, d), begins),)
+    tables = (of_tokens(s, "wte.weight"), Parameter("wpe.weight", (s.sequence, d), normal(0.01)))
+    own = () if s.tied_embeddings else (of_tokens(s, "lm_head.weight"),)
     return [
         Layer("embedding", "", tables, partial(gpt2_embedding, s=s)),
         *(Layer(f"h.{n}", f"h.{n}.", block, compute) for n in range(s.layers)),
@@ -238,14 +246,20 @@ def llama(s: TransformerShape) -> list[Layer]:
         Parameter("input_layernorm.weight", (d,), ones, decays=False),
         Parameter("post_attention_layernorm.weight", (d,), ones, decays=False),
     )
-    table = Parameter("model.embed_tokens.weight", (s.vocabulary, d), begins)
-    own = () if s.tied_embeddings else (Parameter("lm_head.weight", (s.vocabulary, d), begins),)
+    own = () if s.tied_embeddings else (of_tokens(s, "lm_head.weight"),)
     norm = Parameter("model.norm.weight", (d,), ones, decays=False)
     return [
-        Layer("embedding", "", (table,), partial(llama_embedding, s=s)),
+        Layer("embedding", "", (of_tokens(s, "model.embed_tokens.weight"),), partial(llama_embedding, s=s)),
         *(Layer(f"layers.{n}", f"model.layers.{n}.", block, compute) for n in range(s.layers)),
         Layer("head", "", (norm, *own), partial(llama_head, s=s), borrows(s, "model.embed_tokens.weight")),
     ]
+
+
+def of_tokens(s: TransformerShape, name: str) -> Parameter:
+    """A parameter with a row for each token of the vocabulary."""
+    tensor, cut = s.parallel.tensor, s.parallel.vocabulary
+    rows = tensor.of(s.vocabulary) if cut else s.vocabulary
+    return Parameter(name, (rows, s.width), normal(0.02), cut=Cut(tensor, 0) if cut else None)
 
 
 def borrows(s: TransformerShape, table: str) -> tuple[str, ...]:

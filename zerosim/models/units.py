@@ -299,11 +299,16 @@ class ModelParallel:
     expert: Direction = Direction("expert")
     sequence: bool = False
     """Whether the tensor ranks have a piece of the sequence each, where they would compute the same."""
+    vocabulary: bool = False
+    """Whether the tensor ranks have a piece of the vocabulary each, in the embedding and in the outputs."""
+    context_by: str = "ring"
+    """The attention over pieces of sequences, `ring` or `all_to_all`."""
 
     def unused(self, *used: str) -> str:
-        """The key of the first direction of several ranks that is not among `used`; empty if there is none."""
-        found = [each.name for each in (self.tensor, self.context, self.expert) if not each.alone]
-        return next((f"{name}_ranks" for name in found if name not in used), "")
+        """The first key of [parallel] that splits a model and is set, but not among `used`; empty if there is none."""
+        found = [f"{each.name}_ranks" for each in (self.tensor, self.context, self.expert) if not each.alone]
+        found += ["sequence_parallel"] * self.sequence + ["vocabulary_parallel"] * self.vocabulary
+        return next((key for key in found if key not in used), "")
 
 
 IN_ONE_PIECE = ModelParallel()
@@ -332,6 +337,8 @@ class Model:
     task: Task
     words: str
     """A short description, such as 64-64-10 MLP."""
+    loss_over: Mapping[str, Direction] = field(default_factory=dict)
+    """The directions over which the outputs are cut, by the names that the loss has for them."""
 
     @property
     def loss(self) -> str:

@@ -92,10 +92,16 @@ def of_directions(parallel: Parallel, scenario: Sections) -> Conflicts:
         yield Conflict(
             f"parallel.{product} does not divide world.ranks = {ranks}; set world.ranks to a multiple of {places}",
             *(f"parallel.{key}" for key in asked), "world.ranks")
-    if parallel.sequence_parallel and parallel.tensor_ranks == 1:
-        yield Conflict(
-            "parallel.sequence_parallel gives each tensor rank a piece of the sequence, and tensor_ranks is 1; set "
-            "tensor_ranks, or leave it out", "parallel.sequence_parallel", "parallel.tensor_ranks")
+    for key, set_, needs, does in (
+        ("sequence_parallel", parallel.sequence_parallel, "tensor_ranks",
+         "gives each tensor rank a piece of the sequence"),
+        ("vocabulary_parallel", parallel.vocabulary_parallel, "tensor_ranks",
+         "gives each tensor rank a piece of the vocabulary"),
+        ("context_by", parallel.context_by != "ring", "context_ranks", "is how context ranks compute attention"),
+    ):
+        if set_ and getattr(parallel, needs) == 1:
+            yield Conflict(f"parallel.{key} {does}, and {needs} is 1; set {needs}, or leave it out",
+                           f"parallel.{key}", f"parallel.{needs}")
     for refused, key, why in (
         (scenario.checkpoint.folder, "checkpoint.folder", "a checkpoint has the state of one place only"),
         (scenario.check.same_bits_on, "check.same_bits_on", "it counts ranks of one direction"),

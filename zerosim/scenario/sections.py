@@ -203,6 +203,8 @@ class Parallel(Section):
     context_ranks: int = key(1, Integer(1, MOST_RANKS))
     expert_ranks: int = key(1, Integer(1, MOST_RANKS))
     sequence_parallel: bool = key(False, Switch())
+    vocabulary_parallel: bool = key(False, Switch())
+    context_by: str = key("ring", Choice(("ring", "all_to_all")))
     accumulation: str = key("boundary", Choice(("boundary", "micro_batch", "layered")))
     accumulate_dtype: str = key("weights", Choice(("weights", "fp32")))
     param_dtype: str = key("weights", Choice(WIRES))

@@ -92,7 +92,7 @@ def replica(
             Tape(
                 allocate, accumulate, config.model.lowest_trained, draw, config.recomputed, shelf(config, allocate),
                 over(groups, perform), players, config.outputs, config.row.parallel.recompute_keeps,
-                config.policy,
+                config.policy, config.model.loss_over,
             ),
             comm.instruments, forward="forward", loss="loss", backward="backward",
             recompute=lambda unit: "recompute" if unit in config.recomputed else "",

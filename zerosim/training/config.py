@@ -381,5 +381,7 @@ def configured(row: Row, task: Task) -> Config:
 
 def split_task(row: Row, task: Task) -> Task:
     """The task of one place."""
-    directions = {name: Direction(name, size) for name, size in row.directions.sizes.items()}
-    return replace(task, parallel=ModelParallel(**directions, sequence=row.parallel.sequence_parallel))
+    found, keys = {name: Direction(name, size) for name, size in row.directions.sizes.items()}, row.parallel
+    return replace(task, parallel=ModelParallel(
+        found["tensor"], found["context"], found["expert"], keys.sequence_parallel, keys.vocabulary_parallel,
+        keys.context_by))

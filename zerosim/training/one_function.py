@@ -140,6 +140,7 @@ def computed(
     model: Model, weights: Mapping[Unit, Array], groups: TapeGroups, batch: tuple[Array, Array]
 ) -> Iterator[tuple[float, Gradients]]:
     """The loss and the gradients of one place, once."""
-    loss, gradients = backpropagate(model, Tape(perform=over(groups, perform)), weights, *batch, len(batch[0]))
+    tape = Tape(perform=over(groups, perform), loss_over=model.loss_over)
+    loss, gradients = backpropagate(model, tape, weights, *batch, len(batch[0]))
     yield float(loss[0]), {
         name: view for unit, flat in gradients.items() if not unit.frozen for name, view in unit.views(flat).items()}

@@ -20,6 +20,10 @@ import numpy as np
 from zerosim.allocation import Array
 from zerosim.autograd.operation import Empty, Operation, Shape
 from zerosim.autograd.operations.shapes import elements, refuse
+from zerosim.autograd.tape_collectives import Direction, TapeGroup
+
+WHOLE = Direction("context")
+"""The group of whole sequences."""
 
 
 def softmax_forward(x: Array, *, out: Array, empty: Empty) -> None:
@@ -220,9 +224,12 @@ def products(y: Shape, *_: Shape, **__: int) -> int:
     return 2 * elements(y) * y[1]
 
 
-def rotary_forward(x: Array, *, out: Array, empty: Empty, size: int, base: float) -> None:
+def rotary_forward(
+    x: Array, *, out: Array, empty: Empty, size: int, base: float, group: TapeGroup = WHOLE
+) -> None:
     """Each head's numbers i and i + s/2 of token t turned by the angle t · base^(−2i/s); x is (B, T, heads·s).
 
+    With `group`, x is this rank's piece of a sequence, and t counts from the beginning of the whole.
     Su et al., "RoFormer" (2021), section 3.4.2, with halves beside each other as in Llama.
 
     >>> y = np.empty((1, 2, 2))
@@ -230,18 +237,21 @@ def rotary_forward(x: Array, *, out: Array, empty: Empty, size: int, base: float
     >>> y.round(2).tolist()
     [[[1.0, 0.0], [0.54, 0.84]]]
     """
-    turn(x, out, empty, size, base, 1.0)
+    turn(x, out, empty, size, base, group, 1.0)
 
 
-def rotary_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, size: int, base: float) -> None:
+def rotary_backward(
+    upstream: Array, into: dict[str, Array], *, empty: Empty, size: int, base: float, group: TapeGroup = WHOLE
+) -> None:
     """∂L/∂x: upstream turned back."""
-    turn(upstream, into["x"], empty, size, base, -1.0)
+    turn(upstream, into["x"], empty, size, base, group, -1.0)
 
 
-def turn(x: Array, out: Array, empty: Empty, size: int, base: float, direction: float) -> None:
+def turn(x: Array, out: Array, empty: Empty, size: int, base: float, group: TapeGroup, direction: float) -> None:
     samples, tokens, width = x.shape
     shape, half = (samples, tokens, width // size, size), size // 2
-    cosine, sine = angles(tokens, size, base, x.dtype.name)
+    mine = slice(group.place * tokens, (group.place + 1) * tokens)
+    cosine, sine = (each[mine] for each in angles(group.size * tokens, size, base, x.dtype.name))
     pairs, turned, work = x.reshape(shape), out.reshape(shape), empty(shape, x.dtype)
     np.multiply(pairs, sine * direction, out=work)
     np.multiply(pairs, cosine, out=turned)
@@ -257,7 +267,7 @@ def angles(tokens: int, size: int, base: float, dtype: str) -> tuple[Array, Arra
     return np.cos(angle).astype(dtype), np.sin(angle).astype(dtype)
 
 
-def rotary_shape(x: Shape, *, size: int, base: float) -> Shape:
+def rotary_shape(x: Shape, *, size: int, base: float, group: TapeGroup = WHOLE) -> Shape:
     """The shape of x. Raises `ZerosimError` if `size` is odd, or x is not (B, T, heads·size)."""
     if size % 2 or len(x) != 3 or x[-1] % size:
         raise refuse("rotary", f"(B, T, heads·{size}) with an even number for each head", x)

@@ -10,13 +10,18 @@ import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.autograd.operation import Empty
+from zerosim.autograd.tape_collectives import Direction, TapeGroup, laid_out
 
 UNCOUNTED = -1
 """The target of a position in a sequence that the loss does not count."""
 
+VOCABULARY, SEQUENCE = Direction("tensor"), Direction("context")
+"""The groups of whole vocabularies and of whole sequences."""
+
 
 def cross_entropy(
-    outputs: Array, classes: Array, samples: int, *, empty: Empty
+    outputs: Array, classes: Array, samples: int, *, empty: Empty, vocabulary: TapeGroup = VOCABULARY,
+    sequence: TapeGroup = SEQUENCE,
 ) -> tuple[Array, Array]:
     """Σ (log Σⱼ exp yⱼ − y[class]) / n and ∂L/∂y = (softmax y − onehot class) / n.
 
@@ -24,28 +29,58 @@ def cross_entropy(
     each row, or −1 for a row that does not count, equally many in each sample. `samples` counts the whole global
     batch, and n is that times the counted rows of a sample, so the mean is the sum over all micro-batches.
 
+    Each rank of `vocabulary` has its piece of y's last dimension, each rank of `sequence` its piece of the sequence,
+    and all have the whole `classes`; the loss is that of all. Shoeybi et al., "Megatron-LM" (2019), section 3: instead
+    of outputs, numbers for each row are sent. Here they are three in one all-gather: maximum, sum, and y[class].
+
     >>> cross_entropy(np.zeros((1, 4)), np.array([2]), 1, empty=np.empty)
     (array([1.38629436]), array([[ 0.25,  0.25, -0.75,  0.25]]))
     >>> cross_entropy(np.zeros((1, 2, 2)), np.array([[UNCOUNTED, 1]]), 1, empty=np.empty)[1]
     array([[[ 0. ,  0. ],
             [ 0.5, -0.5]]])
     """
-    rows, labels = outputs.reshape(-1, outputs.shape[-1]), classes.ravel()
-    counted = labels != UNCOUNTED
-    count = samples * (int(counted.sum()) // len(outputs))
+    rows, width = outputs.reshape(-1, outputs.shape[-1]), outputs.shape[-1]
+    count = samples * (int((classes != UNCOUNTED).sum()) // len(classes))
+    labels = classes.ravel() if sequence.size == 1 else laid_out(classes, sequence.size, 1)[sequence.place].ravel()
+    counted, labels = labels != UNCOUNTED, labels - vocabulary.place * width
+    here = (labels >= 0) & (labels < width)
     upstream = empty(outputs.shape, outputs.dtype)
     flat = upstream.reshape(rows.shape)
-    chosen = np.arange(len(rows)), labels
-    np.subtract(rows, rows.max(axis=1, keepdims=True), out=flat)
+    chosen = np.arange(len(rows)), np.where(here, labels, 0)
+    top = rows.max(axis=1, keepdims=True)
+    np.subtract(rows, top, out=flat)
     logits = flat[chosen]
     np.exp(flat, out=flat)
     totals = flat.sum(axis=1)
+    if vocabulary.size > 1:
+        totals, logits = over_pieces(flat, top, totals, logits, here, empty, vocabulary)
     loss = np.sum((np.log(totals) - logits)[counted], keepdims=True)
     flat /= totals[:, np.newaxis]
-    flat[chosen] -= 1.0
+    flat[chosen] -= here
     flat *= 1.0 / count
     flat[~counted] = 0.0
-    return loss * (1.0 / count), upstream
+    loss = loss * (1.0 / count)
+    if sequence.size > 1:
+        sequence.all_reduce(loss)
+    return loss, upstream
+
+
+def over_pieces(
+    flat: Array, top: Array, totals: Array, logits: Array, here: Array, empty: Empty, group: TapeGroup
+) -> tuple[Array, Array]:
+    """The sum of exp and the logit of the class of each row, over all pieces; rescales `flat` for the largest `top`.
+
+    A row's class is `here` on one rank of the group. Pieces are added first to last.
+    """
+    found = empty((group.size, 3, len(flat)), flat.dtype)
+    np.copyto(logits, 0.0, where=~here)
+    mine = found[group.place]
+    mine[0], mine[1], mine[2] = top[:, 0], totals, logits + top[:, 0] * here
+    group.all_gather(found.reshape(-1))
+    tops, sums, theirs = found[:, 0], found[:, 1], found[:, 2]
+    largest = tops.max(axis=0)
+    flat *= np.exp(top - largest[:, np.newaxis])
+    return np.sum(sums * np.exp(tops - largest), axis=0), np.sum(theirs, axis=0) - largest
 
 
 def mean_squared_error(

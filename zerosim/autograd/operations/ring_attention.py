@@ -1,0 +1,227 @@
+"""Causal attention over a sequence that is cut over a ring of ranks: queries stay, keys and values travel.
+
+    C, T, K    ranks of the ring, tokens of each, heads of keys and values
+    block      the keys and values of one rank
+    top        the largest score of each row so far
+    total      Σ exp(score − top) of each row so far
+
+In step n a rank has the block of the rank n places before it. Blocks of later ranks are hidden and not computed, but
+counted as products: the last rank computes all, and the others wait for it. Forward saves log Σ exp of each row, from
+which backward computes the softmax again. There the gradients of a block travel with it: its owner is the last to add,
+so forward sends (C − 1)/C of all keys and values, backward twice as much.
+
+Arrays of 16 bits travel as such, also sums of gradients between ranks; scores have 32 bits. Whole samples are computed
+at once, in contrast to `causal_attention`: a block's scores have 1/C² of the size.
+
+Sources: Liu, Zaharia and Abbeel, "Ring attention with blockwise transformers" (2023), section 3; Dao et al.,
+"FlashAttention" (2022), appendix B.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.autograd.operation import Empty, Operation, Shape
+from zerosim.autograd.operations.attention import (
+    Attended,
+    attention_shape,
+    hidden,
+    products,
+    self_attention_shape,
+    thirds,
+)
+from zerosim.autograd.tape_collectives import TapeGroup
+
+
+def ring_attention_forward(
+    q: Array, k: Array, v: Array, *, out: Array, empty: Empty, group: TapeGroup, heads: int, key_value_heads: int
+) -> Array:
+    """`causal_attention` of this rank's queries over all keys and values of the group; returns log Σ exp of each row.
+
+    q and y are (B, T, H·s), k and v (B, T, K·s), of which each rank has its piece along T.
+
+    >>> from zerosim.autograd.tape_collectives import Direction
+    >>> q, k, v, y = np.zeros((1, 2, 1)), np.zeros((1, 2, 1)), np.array([[[1.0], [3.0]]]), np.empty((1, 2, 1))
+    >>> _ = ring_attention_forward(
+    ...     q, k, v, out=y, empty=np.empty, group=Direction("context"), heads=1, key_value_heads=1)
+    >>> y.tolist()
+    [[[1.0], [2.0]]]
+    """
+    return attend_around(q, k, v, out, empty, group, heads, key_value_heads)
+
+
+def ring_attention_backward(
+    upstream: Array, into: dict[str, Array], *, empty: Empty, q: Array, k: Array, v: Array, y: Array, saved: Array,
+    group: TapeGroup, heads: int, key_value_heads: int,
+) -> None:
+    """The gradients of `causal_attention`; those of keys and values are sums over the ranks that see them."""
+    found = Attended(into.get("q"), into.get("k"), into.get("v"))
+    attend_around_backward(upstream, q, k, v, y, saved, found, empty, group, key_value_heads)
+
+
+def ring_self_attention_forward(
+    qkv: Array, *, out: Array, empty: Empty, group: TapeGroup, heads: int
+) -> Array:
+    """`ring_attention` of queries, keys and values side by side in one array (B, T, 3·H·s), as GPT-2 has them.
+
+    >>> from zerosim.autograd.tape_collectives import Direction
+    >>> y, qkv = np.empty((1, 2, 1)), np.array([[[0.0, 0.0, 1.0], [0.0, 0.0, 3.0]]])
+    >>> _ = ring_self_attention_forward(qkv, out=y, empty=np.empty, group=Direction("context"), heads=1)
+    >>> y.tolist()
+    [[[1.0], [2.0]]]
+    """
+    return attend_around(*thirds(qkv), out, empty, group, heads, heads)
+
+
+def ring_self_attention_backward(
+    upstream: Array, into: dict[str, Array], *, empty: Empty, qkv: Array, y: Array, saved: Array, group: TapeGroup,
+    heads: int,
+) -> None:
+    """The gradients of `ring_attention`, each in its third of ∂L/∂x."""
+    found = Attended(*thirds(into["qkv"]))
+    attend_around_backward(upstream, *thirds(qkv), y, saved, found, empty, group, heads)
+
+
+def attend_around(
+    q: Array, k: Array, v: Array, out: Array, empty: Empty, group: TapeGroup, heads: int, key_value_heads: int
+) -> Array:
+    """Compute attention block by block, each merged with those before it."""
+    queries, block = by_heads(widened(q, empty), key_value_heads, heads // key_value_heads), travelling(k, v, empty)
+    rows = (*queries.shape[:-1], 1)
+    mixed, top, total = (empty(shape, queries.dtype) for shape in (queries.shape, rows, rows))
+    scores = empty((*queries.shape[:-1], q.shape[1]), queries.dtype)
+    mixed[...], top[...], total[...] = 0.0, -np.inf, 0.0
+    for step in range(group.size):
+        if step:
+            group.shift(block.reshape(-1), 1)
+        if step <= group.place:
+            merge(queries, block, scores, mixed, top, total, empty, own=step == 0)
+    mixed /= total
+    by_heads(out, *queries.shape[1:3])[...] = mixed
+    top += np.log(total, out=total)
+    return top
+
+
+def merge(
+    queries: Array, block: Array, scores: Array, mixed: Array, top: Array, total: Array, empty: Empty, *, own: bool
+) -> None:
+    """Add a block's values to `mixed`, weighed by exp(score − top), and rescale those before it for the new `top`."""
+    keys, values = (by_heads(widened(each, empty), queries.shape[1], 1) for each in block)
+    scored(queries, keys, scores, own=own)
+    higher = np.maximum(top, np.max(scores, axis=-1, keepdims=True))
+    scores -= higher
+    np.exp(scores, out=scores)
+    top -= higher
+    np.exp(top, out=top)
+    mixed *= top
+    mixed += np.matmul(scores, values)
+    total *= top
+    total += np.sum(scores, axis=-1, keepdims=True)
+    top[...] = higher
+
+
+def attend_around_backward(
+    upstream: Array, q: Array, k: Array, v: Array, y: Array, saved: Array, into: Attended, empty: Empty,
+    group: TapeGroup, key_value_heads: int,
+) -> None:
+    """Write the gradients in `into`: first those of the other ranks' blocks, which travel home, then of one's own."""
+    groups = saved.shape[2]
+    queries, g = (by_heads(widened(each, empty), key_value_heads, groups) for each in (q, upstream))
+    delta = np.sum(np.multiply(g, by_heads(y, key_value_heads, groups)), axis=-1, keepdims=True)
+    block, gradients = travelling(k, v, empty), empty((2, *k.shape), k.dtype)
+    of_queries = empty(queries.shape, queries.dtype)
+    room = [empty((*queries.shape[:-1], q.shape[1]), queries.dtype) for _ in range(2)]
+    gradients[...], of_queries[...] = 0.0, 0.0
+    for step in range(1, group.size):
+        group.shift(block.reshape(-1), 1)
+        if step > 1:
+            group.shift(gradients.reshape(-1), 1)
+        if step <= group.place:
+            add_gradients(queries, g, block, saved, delta, room, of_queries, gradients, empty, own=False)
+    group.shift(gradients.reshape(-1), 1)
+    block[0], block[1] = k, v
+    add_gradients(queries, g, block, saved, delta, room, of_queries, gradients, empty, own=True)
+    if into.q is not None:
+        by_heads(into.q, key_value_heads, groups)[...] = of_queries
+    for found, each in zip(gradients, into[1:], strict=True):
+        if each is not None:
+            each[...] = found
+
+
+def add_gradients(
+    queries: Array, g: Array, block: Array, saved: Array, delta: Array, room: list[Array], of_queries: Array,
+    gradients: Array, empty: Empty, *, own: bool,
+) -> None:
+    """Add the gradients of one block: p = exp(score − saved), ∂s = p (g vᵀ − delta) / √s."""
+    keys, values = (by_heads(widened(each, empty), queries.shape[1], 1) for each in block)
+    p, s = room
+    scored(queries, keys, p, own=own)
+    p -= saved
+    np.exp(p, out=p)
+    np.matmul(g, values.transpose(0, 1, 2, 4, 3), out=s)
+    s -= delta
+    s *= p
+    s *= 1.0 / math.sqrt(queries.shape[-1])
+    of_queries += np.matmul(s, keys)
+    for gradient, left, right in zip(gradients, (s, p), (queries, g), strict=True):
+        mine = by_heads(gradient, queries.shape[1], 1)
+        mine[...] = mine + np.sum(np.matmul(left.transpose(0, 1, 2, 4, 3), right), axis=2, keepdims=True)
+
+
+def scored(queries: Array, keys: Array, scores: Array, *, own: bool) -> None:
+    """Write q kᵀ / √s to `scores`, and −∞ where a token would see a later one of its own block."""
+    np.matmul(queries, keys.transpose(0, 1, 2, 4, 3), out=scores)
+    scores *= 1.0 / math.sqrt(queries.shape[-1])
+    if own and isinstance(scores, np.ndarray):
+        scores += hidden(scores.shape[-1], scores.dtype.name)
+
+
+def travelling(k: Array, v: Array, empty: Empty) -> Array:
+    """Keys and values in one array, which is one message."""
+    block = empty((2, *k.shape), k.dtype)
+    block[0], block[1] = k, v
+    return block
+
+
+def widened(x: Array, empty: Empty) -> Array:
+    """x in at least 32 bits: itself if it has them, else a copy."""
+    if x.dtype.itemsize >= np.dtype(np.float32).itemsize:
+        return x
+    wide = empty(x.shape, np.float32)
+    wide[...] = x
+    return wide
+
+
+def by_heads(x: Array, key_value_heads: int, groups: int) -> Array:
+    """(B, T, K·groups·s) seen as (B, K, groups, T, s)."""
+    samples, tokens, width = x.shape
+    return x.reshape(
+        samples, tokens, key_value_heads, groups, width // key_value_heads // groups).transpose(0, 2, 3, 1, 4)
+
+
+def ring_shape(q: Shape, k: Shape, v: Shape, *, group: TapeGroup, heads: int, key_value_heads: int) -> Shape:
+    """The shape of q. Raises `ZerosimError` as `causal_attention` does."""
+    return attention_shape(q, k, v, heads=heads, key_value_heads=key_value_heads)
+
+
+def ring_self_shape(qkv: Shape, *, group: TapeGroup, heads: int) -> Shape:
+    """The shape (B, T, H·s). Raises `ZerosimError` as `causal_self_attention` does."""
+    return self_attention_shape(qkv, heads=heads)
+
+
+def products_around(y: Shape, *_: Shape, group: TapeGroup, **__: Any) -> int:
+    """Multiplications of q kᵀ and of p v, over the tokens of all ranks."""
+    return group.size * products(y)
+
+
+ring_attention = Operation(
+    ring_attention_forward, ring_attention_backward, ring_shape,
+    dict.fromkeys(("q", "k", "v"), ("q", "k", "v", "y")),
+    sends=True, multiplications=products_around, backward_products={"q": 1.0, "k": 0.75, "v": 0.75},
+)
+ring_self_attention = Operation(
+    ring_self_attention_forward, ring_self_attention_backward, ring_self_shape, {"qkv": ("qkv", "y")},
+    sends=True, multiplications=products_around, backward_products={"qkv": 2.5},
+)
