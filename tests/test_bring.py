@@ -2,14 +2,11 @@
 
 import json
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow
 import pytest
-from pyarrow import parquet
 
 from tests.mpi.launch import mpirun
 from zerosim.autograd.differences import operation_fault
@@ -374,46 +371,6 @@ def test_a_csv_is_read_by_its_columns(folder, capsys):
     found = refused(capsys, "run", folder / "data.toml", "--set", "data.target=size")
     assert "there is no column 'size'; there are height, width, kind" in found
 
-
-def test_a_folder_of_images_is_read(folder, capsys):
-    for kind, fill in (("dark", 10), ("light", 200)):
-        (folder / "images" / kind).mkdir(parents=True)
-        for number in range(6):
-            np.save(folder / "images" / kind / f"{number}.npy", np.full((3, 2), fill + number, np.uint8))
-        (folder / "images" / kind / "last.pgm").write_bytes(b"P5 2 3 255 " + bytes([fill] * 6))
-    (folder / "data.toml").write_text(DATA.replace("mine.py:spirals", "images").replace("count = 40", ""))
-    assert main(["run", str(folder / "data.toml")]) == 0
-    assert "6-64-64-2 MLP" in capsys.readouterr().out
-    np.save(folder / "images" / "dark" / "0.npy", np.zeros((2, 2), np.uint8))
-    assert "give images of one size" in said(capsys, "run", folder / "data.toml")[1]
-
-
-def test_a_parquet_file_is_the_same_table(folder, capsys):
-    rows = [(n % 7, n % 3 + 0.5, "cat" if n % 2 else "dog") for n in range(30)]
-    (folder / "pets.csv").write_text("height,width,kind\n" + "".join(f"{a},{b},{c}\n" for a, b, c in rows))
-    columns = dict(zip(("height", "width", "kind"), map(list, zip(*rows, strict=True)), strict=True))
-    parquet.write_table(pyarrow.table(columns), folder / "pets.parquet")
-    digests = []
-    for name in ("pets.csv", "pets.parquet"):
-        (folder / "data.toml").write_text(DATA.replace("mine.py:spirals", name).replace("count = 40", "test_every = 5"))
-        assert main(["run", str(folder / "data.toml"), "--json", str(folder / "out.json"), "--progress", "none"]) == 0
-        digests.append([row["weights_sha256"] for row in json.loads((folder / "out.json").read_text())["rows"]])
-    capsys.readouterr()
-    assert digests[0] == digests[1]
-    columns["width"][3] = None
-    parquet.write_table(pyarrow.table(columns), folder / "pets.parquet")
-    assert "column 'width', row 5 is empty; fill it or delete the row" in said(capsys, "run", folder / "data.toml")[1]
-    whole = (folder / "pets.parquet").read_bytes()
-    (folder / "pets.parquet").write_bytes(whole[: len(whole) // 2])
-    assert "this Parquet file cannot be read: " in said(capsys, "run", folder / "data.toml")[1]
-
-
-def test_parquet_without_pyarrow_says_what_is_missing(folder, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    (folder / "pets.parquet").write_bytes(b"PAR1")
-    (folder / "data.toml").write_text(DATA.replace("mine.py:spirals", "pets.parquet").replace("count = 40", ""))
-    found = said(capsys, "run", folder / "data.toml")[1]
-    assert "pyarrow, which is not installed; pip install 'zerosim[parquet]'" in found
 
 EVERYTHING = """
 world.ranks = 2

@@ -181,7 +181,7 @@ TWELVE = bytes(12)
     (bomb, "its arrays have 2,147,483,"), (large, "this file has 1,073,741,825 bytes; an .npz may have 1,073,741,824"),
     (long_directory, "this is not an .npz file"),
     (lambda path: None, "no such file or directory; it must be"),
-    (lambda path: path.mkdir(), "a folder of images has a folder for each class"),
+    (lambda path: path.mkdir(), "is a directory; it must be"),
     (lambda path: path.write_bytes(b""), "this is not an .npz file"),
     (lambda path: path.write_text("x,y\n1,2"), "this is not an .npz file"),
     (lambda path: path.write_bytes(b"\x93NUMPY\x01\0"), "this is not an .npz file"),

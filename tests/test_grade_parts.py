@@ -46,7 +46,7 @@ def test_examples_hold(name):
     ("gated", 'linear(x, w["weight"], w["bias"])', 'linear(x, w["weight"])', "does not read the parameter 'bias'"),
     ("gated", "swish(linear(", "swish([] + linear(", "layer blocks.0: line 23"),
     ("gated", "sigma * (1.0 + x * (1.0 - sigma))", "sigma",
-     "layer blocks.0: the gradient of its parameter 'gate' along a random direction is"),
+     "layer blocks.1: the gradient of its parameter 'gate' along a random direction is"),
     ("gated", "np.divide(x, 1.0 + np.exp(-x), out=out)", "out[...] = np.where(x < 9, x, x)",
      "np.where is not for extents"),
     ("compressed", "            gradient = replica.reduce_scatter(unit, gradient)\n", "",

@@ -1,4 +1,4 @@
-"""Samples as rows of features: the shipped digits, or a user's function, file or folder."""
+"""Samples as rows of features: the shipped digits, or a user's function or file."""
 
 import importlib.resources
 from pathlib import Path
@@ -8,20 +8,16 @@ import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.data.dataset import DataFault, Dataset, regular_file
-from zerosim.data.images import image_arrays
 from zerosim.data.npz import read_arrays
-from zerosim.data.tables import csv_arrays, parquet_arrays
-from zerosim.errors import UsageError
-from zerosim.files import is_folder
+from zerosim.data.tables import csv_arrays
 from zerosim.parts import Named
 from zerosim.parts.users_code import error_line
 
-READERS = {".csv": csv_arrays, ".parquet": parquet_arrays}
-ALLOWED = '"digits", the path of an .npz, .csv or .parquet file or of a folder of images, or FILE.py:NAME'
+ALLOWED = '"digits", the path of an .npz or .csv file, or FILE.py:NAME'
 
 
 def rows_of_features(settings: Any, fault: DataFault, folder: Path) -> Dataset:
-    """The data set `settings.source`: the digits, a user's function, or a file or folder of images in `folder`.
+    """The data set `settings.source`: the digits, a user's function, or a file in `folder`.
 
     Samples of any shape are flattened.
 
@@ -33,17 +29,10 @@ def rows_of_features(settings: Any, fault: DataFault, folder: Path) -> Dataset:
             return dataset(scaled(arrays_of(stream, fault)), fault)
     if isinstance(source, Named):
         return dataset(given(source, dict(settings.own), fault), fault)
-    try:
-        images = image_arrays(folder / source, fault) if is_folder(folder / source) else None
-    except UsageError as error:
-        raise fault(str(error)) from None
-    if images is not None:
-        return dataset(with_test(images, settings.test_every), fault)
     with regular_file(folder, source, ALLOWED, fault) as stream:
-        read = READERS.get(Path(source).suffix.lower())
-        if read is None:
-            return dataset(arrays_of(stream, fault), fault)
-        return dataset(with_test(read(stream, settings.target, fault), settings.test_every), fault)
+        if Path(source).suffix.lower() == ".csv":
+            return dataset(with_test(csv_arrays(stream, settings.target, fault), settings.test_every), fault)
+        return dataset(arrays_of(stream, fault), fault)
 
 
 def with_test(arrays: dict[str, Array], every: int) -> dict[str, Array]:

@@ -12,7 +12,7 @@ import os
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import IO
 
 import numpy as np
@@ -85,19 +85,14 @@ def has_small_directory(stream: IO[bytes], size: int) -> bool:
 
 
 def member_array(archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo, fault: DataFault) -> Array:
-    """One array of the archive."""
+    """One array of the archive, with the shape and dtype of its header, which is checked before it is read.
+
+    A damaged member raises one of `BROKEN`, or `fault`'s error.
+    """
     if member.compress_type not in METHODS:
         raise fault(f"{name} is compressed by method {member.compress_type}; np.savez_compressed writes a supported "
                     f"one")
-    return read_npy(lambda: archive.open(member), name, member.file_size, fault)
-
-
-def read_npy(opened: Callable[[], IO[bytes]], name: str, size: int, fault: DataFault) -> Array:
-    """The array in a .npy of `size` bytes, with the shape and dtype of its header, which is checked before it is read.
-
-    A damaged file raises one of `BROKEN`, or `fault`'s error.
-    """
-    with opened() as file:
+    with archive.open(member) as file:
         version = np.lib.format.read_magic(file)
         if version not in HEADERS:
             raise fault(f"{name} is an array of version {version}; np.savez writes a supported one")
@@ -105,9 +100,9 @@ def read_npy(opened: Callable[[], IO[bytes]], name: str, size: int, fault: DataF
         if any(type(length) is not int or length < 0 for length in shape):
             raise fault(f"{name} has shape {shape}, which is not a valid shape")
         due = file.tell() + math.prod(shape) * dtype.itemsize
-    if not dtype.hasobject and due != size:
-        raise fault(f"{name} should have {due:,} bytes by its header, and has {size:,}")
-    with opened() as file:
+    if not dtype.hasobject and due != member.file_size:
+        raise fault(f"{name} should have {due:,} bytes by its header, and has {member.file_size:,}")
+    with archive.open(member) as file:
         found: Array = np.lib.format.read_array(file, allow_pickle=False)
         file.read()
     return found

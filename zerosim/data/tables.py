@@ -1,4 +1,4 @@
-"""Samples from the rows of a table: a CSV file, or a Parquet file if pyarrow is installed.
+"""Samples from the rows of a table: a CSV file.
 
 One column, the last unless a scenario names another, is y: whole numbers or words are labels, other numbers values.
 All other columns are x. Nothing in a table is executed, and its size is bounded.
@@ -7,8 +7,7 @@ All other columns are x. Nothing in a table is executed, and its size is bounded
 import csv
 import io
 from collections.abc import Sequence
-from importlib import import_module
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
@@ -17,10 +16,6 @@ from zerosim.data.dataset import DataFault
 
 MOST_BYTES = 1 << 30
 MOST_CELLS = 10**8
-MOST_WORDS = 10**7
-"""The most cells of a Parquet file that are read as words, of which each is an object: repeated ones take no space."""
-NUMBERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "halffloat", "float", "double")
-"""Arrow's names of the types of numbers."""
 
 
 def csv_arrays(stream: IO[bytes], target: str, fault: DataFault) -> dict[str, Array]:
@@ -48,33 +43,8 @@ def csv_arrays(stream: IO[bytes], target: str, fault: DataFault) -> dict[str, Ar
     return split_off(head, list(zip(*body, strict=True)), target, fault)
 
 
-def parquet_arrays(stream: IO[bytes], target: str, fault: DataFault) -> dict[str, Array]:
-    """x and y of a Parquet file, read by pyarrow, which is optional."""
-    try:
-        parquet: Any = import_module("pyarrow.parquet")
-    except ImportError:
-        raise fault(
-            "Parquet is read by pyarrow, which is not installed; pip install 'zerosim[parquet]', or save as .csv"
-        ) from None
-    try:
-        opened = parquet.ParquetFile(stream)
-        cells = opened.metadata.num_rows * opened.metadata.num_columns
-        table = opened.read() if cells <= MOST_CELLS else None
-    except Exception as error:
-        raise fault(f"this Parquet file cannot be read: {' '.join(str(error).split())[:200]}") from None
-    if table is None or table.num_columns < 2:
-        raise fault(f"a table has two columns or more, and at most {MOST_CELLS:,} cells")
-    are_words = [str(each.type) not in NUMBERS or bool(each.null_count) for each in table.columns]
-    if sum(are_words) * table.num_rows > MOST_WORDS:
-        raise fault(f"a Parquet file has at most {MOST_WORDS:,} cells in columns of words or with missing values; give "
-                    "fewer rows")
-    columns = [["" if cell is None else str(cell) for cell in each.to_pylist()] if words else each.to_numpy()
-               for each, words in zip(table.columns, are_words, strict=True)]
-    return split_off(table.column_names, columns, target, fault)
-
-
 def split_off(
-    names: Sequence[str], columns: Sequence[Sequence[str] | Array], target: str, fault: DataFault
+    names: Sequence[str], columns: Sequence[Sequence[str]], target: str, fault: DataFault
 ) -> dict[str, Array]:
     """The column `target`, or the last one, as y, and the others as x."""
     if target and list(names).count(target) > 1:
@@ -87,10 +57,8 @@ def split_off(
     return {"x": np.stack(x, axis=1), "y": answers(columns[at])}
 
 
-def numbers(name: str, column: Sequence[str] | Array, fault: DataFault) -> Array:
+def numbers(name: str, column: Sequence[str], fault: DataFault) -> Array:
     """A column of numbers as float64."""
-    if isinstance(column, np.ndarray):
-        return column.astype(np.float64)
     found = np.empty(len(column))
     for row, cell in enumerate(column):
         try:
@@ -103,14 +71,12 @@ def numbers(name: str, column: Sequence[str] | Array, fault: DataFault) -> Array
     return found
 
 
-def answers(column: Sequence[str] | Array) -> Array:
+def answers(column: Sequence[str]) -> Array:
     """Numbers unchanged; words as the indices of the sorted different words.
 
     >>> answers(["b", "a", "b"]).tolist(), answers(["1.5", "2"]).tolist(), answers(["1", "0"]).tolist()
     ([1, 0, 1], [1.5, 2.0], [1, 0])
     """
-    if isinstance(column, np.ndarray):
-        return column
     try:
         return np.array([int(each) for each in column])
     except ValueError:

@@ -10,22 +10,20 @@ Each part except a stage, which is compared separately, is also trained with by 
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from zerosim.allocation import Array, allocate
-from zerosim.autograd.graph import Graph, GraphPlan
-from zerosim.autograd.player import Contribution, Player, Precise
+from zerosim.autograd.tape_collectives import ALONE
 from zerosim.collectives import Algorithm
 from zerosim.collectives.own import SERVING, as_collective
 from zerosim.data import load_dataset
 from zerosim.errors import UsageError, ZerosimError
 from zerosim.models.own import as_model
-from zerosim.models.units import Layer, ModelKind, Task
+from zerosim.models.units import Model, ModelKind, Task
 from zerosim.optim.optimizers import Optimizer
 from zerosim.optim.own import declared, wrong
 from zerosim.parts import Named
@@ -42,7 +40,7 @@ from zerosim.teach.grading.stages import StageTrial, fault_in, trials_of
 from zerosim.teach.proofs.subject import Subject, collective_in
 from zerosim.training.config import configured
 from zerosim.training.experiment import prepare
-from zerosim.training.one_function import differences
+from zerosim.training.one_function import computed, differences, some_batch, some_weights
 from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
 
@@ -189,7 +187,7 @@ def model_claims(name: str, kind: ModelKind) -> list[Claim]:
 
     def slopes() -> str | None:
         groups = [[number] for number in range(kind.layer_count(settings))]
-        return wrong_slope(kind.for_task(settings, task, groups, ()).layers, task)
+        return wrong_slope(kind.for_task(settings, task, groups, ()))
 
     return [
         Claim("its layers fit together and read all of their parameters", partial(named_error, name, read), first=True),
@@ -277,80 +275,29 @@ KINDS: dict[str, tuple[Callable[[str, Any], list[Claim]], Callable[[str, Any], A
 SAMPLES = 4
 STEP = 1e-6
 TOLERANCE = 1e-5
-"""The greatest error relative to the sum of the terms in the slope."""
+"""The greatest error relative to the sum of the terms in the slope; `NOISE` is that of a difference of losses."""
+NOISE = 1e-8
 
 
-def wrong_slope(layers: Sequence[Layer], task: Task) -> str | None:
-    """The first layer whose gradient differs from central differences; None if all agree."""
-    random = np.random.default_rng(19)
-    weights = {layer.prefix + each.name: noisy_initial(random, each) for layer in layers for each in layer.parameters}
-    shape = (SAMPLES, task.inputs)
-    x: Array = random.integers(task.outputs, size=shape) if task.tokens else random.standard_normal(shape)
-    for number, layer in enumerate(layers):
-        of_input = number > 0 or not task.tokens
-        y = forward(layer, weights, x)
-        upstream = random.standard_normal(y.shape)
-        for name, gradient in backward(layer, weights, x, upstream, of_input=of_input).items():
-            direction = random.standard_normal(gradient.shape)
-            due = slope(layer, weights, x, upstream, name, direction)
-            told, size = float(np.sum(gradient * direction)), float(np.abs(gradient * direction).sum())
-            if not abs(told - due) <= TOLERANCE * max(1.0, size):
-                what = f"its parameter {name!r}" if name else "its input"
-                return (f"layer {layer.name}: the gradient of {what} along a random direction is {told:.6g} by "
-                        f"backward and {due:.6g} by finite differences; zerosim check FILE tries single operations")
-        x = y
+def wrong_slope(model: Model) -> str | None:
+    """The last parameter whose gradient differs from central differences of the loss; None if all agree.
+
+    A wrong gradient of a layer's input also makes those of all earlier parameters wrong.
+    """
+    random, batch = np.random.default_rng(19), some_batch(model, SAMPLES)
+    weights = {unit: some_weights(unit, number) for number, unit in enumerate(model.units)}
+    (_, gradients), = computed(model, weights, ALONE, batch)
+    for unit, place in ((each, place) for each in reversed(model.units) for place in reversed(each.places)):
+        weight, gradient = unit.views(weights[unit])[place.name], gradients[place.name]
+        direction, before, losses = random.standard_normal(weight.shape), weight.copy(), []
+        for step in (STEP, -STEP):
+            weight[...] = before + step * direction
+            losses += [loss for loss, _ in computed(model, weights, ALONE, batch)]
+        weight[...] = before
+        due = (losses[0] - losses[1]) / (2 * STEP)
+        told, size = float(np.sum(gradient * direction)), float(np.abs(gradient * direction).sum())
+        if not abs(told - due) <= TOLERANCE * size + NOISE:
+            return (f"layer {place.prefix.rstrip('.')}: the gradient of its parameter {place.parameter.name!r} along a "
+                    f"random direction is {told:.6g} by backward and {due:.6g} by finite differences; zerosim check "
+                    "FILE tries single operations")
     return None
-
-
-def noisy_initial(random: np.random.Generator, parameter: Any) -> Array:
-    """Initial values plus small noise, so that no two are equal."""
-    flat = np.zeros(parameter.count, np.float32)
-    parameter.initial(random, flat)
-    moved: Array = (flat + 0.1 * random.standard_normal(flat.shape)).reshape(parameter.shape)
-    return moved
-
-
-def player_of(
-    layer: Layer, weights: Mapping[str, Array], x: Array, *, of_input: bool
-) -> tuple[Player, dict[str, Array]]:
-    """A player of the layer, and its parameters by the names in its code."""
-    names = {name: name for name in layer.borrows} | {each.name: layer.prefix + each.name for each in layer.parameters}
-    graph, own = Graph(x.shape), {name: weights[full] for name, full in names.items()}
-    variables = {name: graph.parameter(name, array.shape) for name, array in own.items()}
-    graph.output = layer.compute(variables, graph.input)
-    plan = GraphPlan(graph, of_parameters=True, of_input=of_input)
-    return Player(plan, own, Precise(allocate, layer.name), lambda _: uniform), own
-
-
-def forward(layer: Layer, weights: Mapping[str, Array], x: Array) -> Array:
-    """The layer's output."""
-    return player_of(layer, weights, x, of_input=False)[0].forward(x.copy())[0]
-
-
-def backward(
-    layer: Layer, weights: Mapping[str, Array], x: Array, upstream: Array, *, of_input: bool
-) -> dict[str, Array]:
-    """The gradients of the parameters by name and, if requested, that of the input under ""."""
-    player, own = player_of(layer, weights, x, of_input=of_input)
-    _, kept = player.forward(x.copy())
-    contribution = Contribution(np.empty(0), {name: np.empty_like(array) for name, array in own.items()})
-    of_x = player.backward(kept, upstream.copy(), contribution)
-    contribution.finished()
-    return {**contribution.views, **({"": of_x[0]} if of_input else {})}
-
-
-def uniform(array: Array) -> None:
-    """Fill with the random numbers of dropout, which are always the same."""
-    array[...] = np.random.default_rng(19).random(array.shape)
-
-
-def slope(
-    layer: Layer, weights: Mapping[str, Array], x: Array, upstream: Array, name: str, direction: Array
-) -> float:
-    """The slope of Σ upstream · y along a direction of a parameter or of the input, by central differences."""
-    full, found = name if name in layer.borrows else layer.prefix + name, []
-    for step in (STEP * direction, -STEP * direction):
-        moved = {**weights, full: weights[full] + step} if name else weights
-        y = forward(layer, moved, x if name else x + step)
-        found.append(float(np.sum(upstream * y)))
-    return (found[0] - found[1]) / (2 * STEP)
