@@ -56,9 +56,10 @@ class World:
                 dist.fsdp.fully_shard(each, **options)
         return dist.fsdp.fully_shard(module, **options) if root else module
 
-    def fsdp1(self, **options):
+    def fsdp1(self, module=None, strategy="FULL_SHARD", original=False, **options):
         return dist.fsdp.FullyShardedDataParallel(
-            self.net(), use_orig_params=True, device_id=torch.device("cpu"), **options)
+            module or self.net(), use_orig_params=original, device_id=torch.device("cpu"),
+            sharding_strategy=dist.fsdp.ShardingStrategy[strategy], **options)
 
     def adam(self, model, lr=1e-2):
         return torch.optim.AdamW(model.parameters(), lr)
@@ -141,10 +142,27 @@ def group_of_one(w):
     w.train(w.ddp(process_group=groups[w.rank]))
 
 
-@case("own gradient only")
+@case("own gradient only", parameter="0.weight")
 def fsdp1_with_shards_of_one_rank(w):
     mesh = dist.init_device_mesh("cpu", (w.size, 1), mesh_dim_names=("replicate", "shard"))
-    w.train(w.fsdp1(device_mesh=mesh, sharding_strategy=dist.fsdp.ShardingStrategy.HYBRID_SHARD))
+    w.train(w.fsdp1(device_mesh=mesh, strategy="HYBRID_SHARD"))
+
+
+@case("other initial weights", parameter="0.weight", rank=1)
+def fsdp1_other_seeds(w):
+    torch.manual_seed(w.rank)
+    w.train(w.fsdp1())
+
+
+@case("divided twice")
+def fsdp1_divided_again(w):
+    w.train(w.fsdp1(original=True), micro=3, between=lambda model, *_: [
+        p.grad.div_(w.size) for p in model.parameters() if p.grad is not None])
+
+
+@case("no order of addition explains it", parameter="2.weight", rank=1)
+def fsdp1_one_element(w):
+    w.train(w.fsdp1(), between=lambda model, *_: model._flat_param.grad[-10].add_(w.rank == 1))
 
 
 @case("clipping by the local norm")
@@ -1023,8 +1041,24 @@ def sampled(w):
 
 
 @case()
-def whole_wrapped_by_fsdp1(w):
-    w.train(w.fsdp1())
+def fsdp1_of_each_strategy(w):
+    for strategy in ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"):
+        for original in (False, True):
+            w.train(w.fsdp1(strategy=strategy, original=original), micro=2, quiet=quiet_until(1))
+
+
+@case()
+def fsdp1_wrapped_by_layers_clipped_in_bfloat16(w):
+    wrap, policy = dist.fsdp.wrap.ModuleWrapPolicy({nn.Linear}), dist.fsdp.MixedPrecision(torch.bfloat16, torch.float32)
+    for module in (w.net(), Tied()):
+        w.train(w.fsdp1(module, mixed_precision=policy, auto_wrap_policy=wrap),
+                between=lambda model, *_: model.clip_grad_norm_(0.01))
+
+
+@case(least=4)
+def fsdp1_hybrid(w):
+    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    w.train(w.fsdp1(device_mesh=mesh, strategy="HYBRID_SHARD", original=True))
 
 
 @case()

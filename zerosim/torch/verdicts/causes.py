@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from zerosim.torch.verdicts.flat import part_of
 from zerosim.torch.verdicts.gradients import MeanGradient
 from zerosim.torch.verdicts.rounding import ulps
 from zerosim.torch.verdicts.trainers import TrainerFacts
@@ -37,7 +38,7 @@ class WrongGradient:
     """Whether the script has changed the gradient between backward and the update, on all ranks."""
 
     def part(self, rank: int, value: Any) -> Any:
-        return value[self.where[rank]]
+        return part_of(value, self.where[rank])
 
     def is_found(self, value: Any, rank: int, scale: float = 1.0) -> bool:
         """Whether rank `rank` found `value`, which is at most about `scale` times as large as the mean's terms."""

@@ -48,14 +48,17 @@ def norms(followed: Followed, named: dict[str, Any], means: dict[str, MeanGradie
             continue
         due = torch.stack([torch.linalg.vector_norm(means[name].mean, clip.order) for name in names])
         own = torch.stack([torch.linalg.vector_norm(clip.before[id(named[name])].double(), clip.order)
-                           for name in names])
+                           for name in names if clip.before[id(named[name])] is not None] or [torch.zeros(1)])
         slack = torch.stack([torch.linalg.vector_norm(means[name].bound(named[name].dtype), clip.order)
                              for name in names])
         norm = clip.norm.full_tensor() if hasattr(clip.norm, "full_tensor") else clip.norm
         coefficient = (clip.most / (norm + 1e-6)).clamp(max=1.0) if clip.most < float("inf") else torch.ones(())
         off = ""
         for name in names if number == len(followed.clips) - 1 and clip.unscaled == followed.unscaled else ():
-            now, before = local(named[name].grad).detach(), clip.before[id(named[name])]
+            before = clip.before[id(named[name])]
+            if before is None:
+                continue
+            now = local(named[name].grad).detach()
             after = before.double() * coefficient.double()
             near = gamma((4, before.dtype)) * after.abs() + torch.finfo(before.dtype).tiny
             if not off and ((now.double() - after).abs() > near).any():
@@ -64,17 +67,6 @@ def norms(followed: Followed, named: dict[str, Any], means: dict[str, MeanGradie
         found[number] = ClipNorms(float(norm), all_own, all_due, all_slack,
                                   sum(means[name].brought[0].numel() for name in names), norm.dtype, off)
     return found
-
-
-def judge_told(book: Book, ranks: CheckRanks, followed: Followed, step: int) -> None:
-    """Judge clippings of shards whose gradients are not known: all ranks must be told the same norm."""
-    of_all = ranks.everyone([(float(clip.norm), clip.line) for clip in followed.clips if clip.norm is not None])
-    for rank, told in enumerate(of_all):
-        for (norm, line), (first, _) in zip(told, of_all[0], strict=False):
-            if norm != first:
-                book.find("clipping", step, rank, "clipping by the local norm",
-                          f"clip_grad_norm_ returned {norm:.6g}, and {first:.6g} on rank 0: it sees the shards of this "
-                          "rank; FSDP1 has a method of its own, model.clip_grad_norm_", line=line)
 
 
 def judge(book: Book, ranks: CheckRanks, followed: Followed, mine: dict[int, ClipNorms], peers: list[int], step: int,

@@ -10,6 +10,7 @@ import torch
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from zerosim.torch.verdicts.flat import PARTS, is_whole, part_of, whole_shape
 from zerosim.torch.verdicts.ranks import CheckRanks
 from zerosim.torch.verdicts.reference import ForwardCall, FullModel, local, plain_bytes, tensors_in
 from zerosim.torch.verdicts.rounding import gamma, tiny
@@ -69,10 +70,10 @@ def replayed(reference: FullModel, calls: list[ForwardCall], cleared: dict[str, 
             torch.autograd.backward(ends, gradients)
             for hook in hooks:
                 hook.remove()
-            for name, each in reference.parameters.items():
-                if each.grad is not None and number >= cleared.get(name, 0):
-                    gradient = each.grad.to(reference.accumulated.get(name, each.grad.dtype))
-                    add(share, name, gradient, name in keep)
+            for name, gradient in reference.gradients().items():
+                if number >= cleared.get(name, 0):
+                    add(share, name, gradient.to(reference.accumulated.get(name, gradient.dtype)), name in keep)
+            for each in reference.parameters.values():
                 each.grad = None
     return share
 
@@ -110,9 +111,10 @@ class MeanGradient:
             total += each
         return total * (self.factor / len(self.brought))
 
-    def at(self, where: tuple[slice, ...]) -> "MeanGradient":
+    def at(self, where: Any) -> "MeanGradient":
         """A part of the parameter."""
-        return replace(self, brought=[each[where] for each in self.brought], sizes=[each[where] for each in self.sizes])
+        return replace(self, brought=[part_of(each, where) for each in self.brought],
+                       sizes=[part_of(each, where) for each in self.sizes])
 
     @property
     def size(self) -> Any:
@@ -135,22 +137,24 @@ class MeanGradient:
         return outside & (found.isfinite() | due.isfinite()) if bool(outside.any()) else outside
 
 
-def due_of(ranks: CheckRanks, peers: list[int], share: Share, most: int, name: str, like: Any, dtypes: tuple[Any, Any],
-           factor: float) -> MeanGradient:
+def due_of(ranks: CheckRanks, peers: list[int], share: Share, most: int, name: str, shape: tuple[int, ...],
+           dtypes: tuple[Any, Any], factor: float) -> MeanGradient:
     """All ranks' shares of a parameter; a rank without a gradient brings zeros.
 
     `dtypes` are those of a rank's sum and of the reduction, `most` is the largest number of backwards of a rank.
     """
     own, reduced = dtypes
-    nothing = torch.zeros(like.shape, dtype=own)
+    nothing = torch.zeros(shape, dtype=own)
     brought = ranks.tensors(share.totals.get(name, nothing).to(own))
     sizes = brought if most < 2 else ranks.tensors(share.sizes.get(name, nothing).to(own))
     return MeanGradient([brought[rank] for rank in peers], [sizes[rank] for rank in peers],
                         max(most, 1) * (len(peers) + 5) + 4, reduced, factor)
 
 
-def place(tensor: Any) -> tuple[slice, ...]:
+def place(tensor: Any) -> Any:
     """Where this rank's part of a sharded tensor stands in the whole one; raises `NotJudged` for other layouts."""
+    if tensor in PARTS:
+        return PARTS[tensor].where
     if not isinstance(tensor, DTensor):
         return tuple(slice(0, size) for size in tensor.shape)
     if any(type(each) not in (Shard, Replicate) for each in tensor.placements):
@@ -161,11 +165,11 @@ def place(tensor: Any) -> tuple[slice, ...]:
 
 def wholes(ranks: CheckRanks, tensors: dict[str, Any]) -> dict[str, Any]:
     """The full tensors, put together from the parts of all ranks; those that are whole already are left out."""
-    sharded = {name: each for name, each in tensors.items() if isinstance(each, DTensor)}
-    found = {name: torch.empty(each.shape, dtype=each.dtype) for name, each in sharded.items()}
+    sharded = {name: each for name, each in tensors.items() if not is_whole(each)}
+    found = {name: torch.empty(whole_shape(each), dtype=each.dtype) for name, each in sharded.items()}
     parts = {name: (place(each), plain_bytes(local(each))) for name, each in sharded.items() if local(each).numel()}
     for of_rank in ranks.everyone(parts) if sharded else ():
         for name, (where, data) in of_rank.items():
-            part = found[name][where]
+            part = part_of(found[name], where)
             part.copy_(torch.from_numpy(data).view(part.dtype).reshape(part.shape))
     return {name: each.to(tensors[name].device) for name, each in found.items()}

@@ -14,6 +14,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import _functional_collectives
 from torch.distributed.algorithms.join import Join
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp._flat_param import FlatParamHandle
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils import clip_grad
@@ -23,7 +25,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 from zerosim.torch.places import PACKAGES, of_a_library
 from zerosim.torch.verdicts.findings import script_line
-from zerosim.torch.verdicts.reference import WRAPPERS, local
+from zerosim.torch.verdicts.flat import pieces_of
+from zerosim.torch.verdicts.reference import WRAPPERS, digest, local
 from zerosim.torch.verdicts.session import Clip, Session, parameters_of
 
 Original = Callable[..., Any]
@@ -82,6 +85,8 @@ def listening(session: Session, on_step: Original, on_stepped: Original, on_skip
             *((owner, name, communicate) for owner in (dist, _functional_collectives) for name in COMMUNICATION
               if name in vars(owner) and (owner, name) != (dist, "all_reduce")),
             (FSDPParamGroup, "__init__", shard),
+            (FlatParamHandle, "shard", shard_flat),
+            (FullyShardedDataParallel, "clip_grad_norm_", clip_shards),
         ]
         for owner, name, wrapper in wrappers:
             stack.enter_context(replaced(owner, name, partial(wrapper, session)))
@@ -190,13 +195,21 @@ def clipping(session: Session, parameters: Any, clip: Clip) -> list[Any]:
     """The parameters as a list; their gradients before clipping are kept."""
     chosen = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
     if session.active:
-        clip.before = {id(each): local(each.grad).detach().clone() for each in chosen if each.grad is not None}
+        clip.before = {id(each): None if each.grad is None else local(each.grad).detach().clone() for each in chosen}
         concerned = [each for each in session.optimizers
                      if any(id(p) in clip.before for p in parameters_of(each.optimizer))]
         clip.unscaled = min((each.unscaled for each in concerned), default=1.0)
         for each in concerned:
             each.clips.append(clip)
     return chosen
+
+
+def clip_shards(session: Session, run: Original, model: Any, max_norm: float, norm_type: float = 2.0) -> Any:
+    """FSDP1's own clipping, by the norm of all shards."""
+    clip = Clip({}, float(max_norm), float(norm_type), script_line(), None)
+    clipping(session, model.parameters(), clip)
+    clip.norm = run(model, max_norm, norm_type)
+    return clip.norm
 
 
 def join(session: Session, run: Original, *args: Any) -> Any:
@@ -296,3 +309,12 @@ def shard(session: Session, run: Original, group: Any, params: Any, modules: Any
     before = [each for module in modules for each in session.sharding(module)]
     run(group, params, modules, *args, **kwargs)
     session.sharded(before)
+
+
+def shard_flat(session: Session, run: Original, handle: Any) -> None:
+    """Note the weights in a flat parameter before FSDP1 cuts it."""
+    whole = [(piece, digest([handle.flat_param[piece.where]])) for piece in pieces_of(handle)]
+    run(handle)
+    session.wrapping_line, left = script_line(), digest([handle.flat_param])
+    for piece, found in whole if handle.uses_sharded_strategy else ():
+        session.shards[id(piece.module), piece.name] = found, left, lambda: handle.flat_param

@@ -13,9 +13,11 @@ from zerosim.torch.verdicts import clipping, inputs, waste
 from zerosim.torch.verdicts.causes import WrongGradient, cause_of
 from zerosim.torch.verdicts.declared import DeclaredSum, declared
 from zerosim.torch.verdicts.findings import NOT_JUDGED, SAME_BITS, WITHIN
+from zerosim.torch.verdicts.flat import is_whole, whole_shape
 from zerosim.torch.verdicts.gradients import MeanGradient, NotJudged, Share, due_of, place, replayed, wholes
 from zerosim.torch.verdicts.ranks import CheckRanks
 from zerosim.torch.verdicts.reference import FullModel, digest, local
+from zerosim.torch.verdicts.rounding import unit_roundoff
 from zerosim.torch.verdicts.session import Followed, Session, Tracked, has_gradient, parameters_of
 from zerosim.torch.verdicts.settings import Facts, Settings
 from zerosim.torch.verdicts.trainers import TrainerFacts, deepspeed_gradients, deepspeed_weights, trainer_of
@@ -47,7 +49,10 @@ class Round:
         """This rank's part of a gradient, before clipping; None if there is none."""
         if self.averaged is not None:
             return self.averaged[name]
-        return clipping.unclipped(self.followed, self.named[name])
+        found = clipping.unclipped(self.followed, self.named[name])
+        if found is None and not local(self.named[name]).numel():
+            return torch.zeros_like(self.named[name].detach())
+        return found
 
     @property
     def named(self) -> dict[str, Any]:
@@ -92,8 +97,6 @@ class Judge:
         """Judge one model. Raises `NotJudged` on all ranks for the same reason."""
         trainer, step = trainer_of(model.root, list(range(self.ranks.size))), followed.updates + 1
         shares = any(self.ranks.everyone(trainer.shares or self.session.communicates))
-        if trainer.name == "FSDP1":
-            clipping.judge_told(self.session.book, self.ranks, followed, step)
         of_all: list[Facts] = self.ranks.everyone(self.facts(model, followed, trainer))
         if shares and trainer.name == "DDP":
             # Its replicas are alike, whatever a forward communicates.
@@ -133,9 +136,9 @@ class Judge:
             (call.backward_line, call.version) == (each.call.backward_line, each.call.version) for call in last)]
         emptied = [each.line for each in drops if each.call in last and not any(map(has_gradient, own))]
         return Facts(
-            {name: tuple(each.shape) for name, each in named.items()},
+            {name: whole_shape(each) for name, each in named.items()},
             [inputs.given(call, draws) for call in model.calls if call.backward],
-            {name: digest([each]) for name, each in named.items() if local(each) is each},
+            {name: digest([each]) for name, each in named.items() if is_whole(each)},
             {name: each.requires_grad for name, each in named.items()},
             {name: each.grad is not None for name, each in named.items() if id(each) in ids},
             [{key: value for key, value in group.items() if isinstance(value, float | int | str | bool | tuple)}
@@ -145,7 +148,7 @@ class Judge:
             [(each.call.backward, each.line) for each in drops], (emptied or [""])[0], self.session.untied(model),
             model.strange,
             "" if trainer.name != "no trainer" else digest(
-                each.grad for each in named.values() if each.grad is not None and local(each) is each),
+                each.grad for each in named.values() if each.grad is not None and is_whole(each)),
             self.buffers(model, followed), list(self.session.sampled),
             max(followed.scheduled.values(), default=0), followed.unscaled != 1 or self.session.scale == 1,
             followed.line)
@@ -161,7 +164,7 @@ class Judge:
     def replay(self, now: Round) -> None:
         """Compute this rank's calls again with full weights, and judge the forwards."""
         model, named = now.model, now.named
-        whole = wholes(self.ranks, {name: each.detach() for name, each in named.items()})
+        whole = wholes(self.ranks, named)
         full = {name: whole.get(name, each.detach()) for name, each in named.items()}
         if now.trainer.name == "DeepSpeed":
             full, now.averaged = deepspeed_weights(named), deepspeed_gradients(named)
@@ -225,7 +228,7 @@ class Judge:
             if found is None and not bool(due.size.any()):
                 continue
             means[name] = due
-            part = torch.zeros_like(due.brought[0][where]) if found is None else found.cpu()
+            part = torch.zeros_like(due.at(where).brought[0]) if found is None else found.cpu()
             exact = order.expected(name, due.brought, named[name]) if order is not None else None
             promised = promised and exact is not None
             elements += part.numel()
@@ -243,7 +246,7 @@ class Judge:
         waste.observe(self.session.book, now.model, len(now.peers), now.followed.line)
         self.predictions.append((now, predicted(now.followed.optimizer, named)))
 
-    def where(self, now: Round, name: str) -> tuple[slice, ...]:
+    def where(self, now: Round, name: str) -> Any:
         """The part of a parameter whose gradient this rank has."""
         return () if now.averaged is not None else place(now.named[name])
 
@@ -251,8 +254,8 @@ class Judge:
         reference = now.model.reference
         assert reference is not None
         own = reference.summed(name)
-        return due_of(self.ranks, now.peers, share, now.most, name, reference.parameters[name],
-                      (own, now.trainer.reduced or own), now.unscaled)
+        return due_of(self.ranks, now.peers, share, now.most, name, whole_shape(now.named[name]),
+                      (own, max(own, now.trainer.reduced or own, key=unit_roundoff)), now.unscaled)
 
     def verdict(self, now: Round, order: DeclaredSum | None, outside: dict[str, int], unequal: dict[str, int],
                 elements: int) -> None:
@@ -296,10 +299,14 @@ class Judge:
         if not cause:
             book.judge("gradient", NOT_JUDGED, text)
             return
+        where, found = evidence.where[now.peers[index]], evidence.found[now.peers[index]]
+        if found is not None:
+            first = int(due.at(where).apart(found).reshape(-1).int().argmax())
+            name = reference.parameter_at(name, first + (where.start if isinstance(where, slice) else 0))
         others = "" if len(wrong) == 1 else f"; {len(wrong)} of {len(now.named)} parameters are concerned"
         calls = now.told[index].calls
         book.find("gradient", now.step, now.peers[index], cause, f"the gradient of {name}: {text}{others}", name,
-                          counts[index][name], calls[-1].backward_line if calls else now.followed.line)
+                          counts[index][wrong[0]], calls[-1].backward_line if calls else now.followed.line)
 
     def after(self, followed: Followed) -> None:
         """Judge the update, and that replicas are still alike."""
@@ -307,7 +314,7 @@ class Judge:
         for now, prediction in self.predictions:
             named, peers = now.named, now.peers
             digests = {name: digest([each]) for name, each in named.items()}
-            kept = {name: digests[name] for name, each in named.items() if local(each) is each}
+            kept = {name: digests[name] for name, each in named.items() if is_whole(each)}
             of_all = self.ranks.everyone((kept, prediction.verdict(digests)))
             told = [of_all[rank] for rank in peers]
             name, index = next(((name, index) for index, each in enumerate(told) for name in kept

@@ -20,6 +20,8 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from zerosim.torch.verdicts.flat import FLAT_PARAM, handle_of, is_whole, pieces_of, restored, whole_shape
+
 TRANSPARENT = ("module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module")
 """The names under which wrappers keep the module that they wrap."""
 WRAPPERS = ("DistributedDataParallel", "OptimizedModule", "FullyShardedDataParallel", "DeepSpeedEngine",
@@ -57,8 +59,11 @@ def prefixes_of(root: Any) -> tuple[str, ...]:
     return tuple(sorted(found, key=len, reverse=True))
 
 
-def unwrapped(module: Any, memo: dict[int, Any], full: dict[int, Any]) -> Any:
-    """A copy of `module` without wrappers; `full` has the full tensor of each sharded parameter by its identity."""
+def unwrapped(module: Any, memo: dict[int, Any], full: dict[int, Any], flat: dict[int, dict[str, Any]]) -> Any:
+    """A copy of `module` without wrappers; `full` has the full tensor of each sharded parameter by its identity.
+
+    `flat` has the parameters that stand in flat ones, by their module's identity and their name.
+    """
     module = inner(module)
     if id(module) in memo:
         return memo[id(module)]
@@ -71,15 +76,16 @@ def unwrapped(module: Any, memo: dict[int, Any], full: dict[int, Any]) -> Any:
         hooks = own.get(key) or {}
         vars(made)[key] = OrderedDict((number, hook) for number, hook in hooks.items() if not of_trainer(hook))
     vars(made)["_parameters"] = {
-        name: None if each is None else parameter(each, memo, full) for name, each in module._parameters.items()}
+        name: None if each is None else parameter(each, memo, full) for name, each in module._parameters.items()
+        if name != FLAT_PARAM} | flat.get(id(module), {})
     vars(made)["_buffers"] = {name: None if each is None else copied(each, memo)
                               for name, each in module._buffers.items()}
-    vars(made)["_modules"] = {name: None if each is None else unwrapped(each, memo, full)
+    vars(made)["_modules"] = {name: None if each is None else unwrapped(each, memo, full, flat)
                               for name, each in module._modules.items()}
     for key, value in own.items():
         if key == "_compiled_call_impl":
             vars(made)[key] = None
-        elif key not in vars(made):
+        elif key not in vars(made) and key not in (FLAT_PARAM, *flat.get(id(module), ())):
             vars(made)[key] = copied(value, memo)
     return made
 
@@ -93,7 +99,7 @@ def parameter(each: Any, memo: dict[int, Any], full: dict[int, Any]) -> Any:
     if id(each) not in memo:
         value = full[id(each)] if id(each) in full else each.detach().clone()
         made = memo[id(each)] = nn.Parameter(value, requires_grad=each.requires_grad)
-        for hook in (each._backward_hooks or {}).values() if local(each) is each else ():
+        for hook in (each._backward_hooks or {}).values() if is_whole(each) else ():
             if not of_trainer(hook):
                 made.register_hook(hook)
     return memo[id(each)]
@@ -203,7 +209,7 @@ class FullModel:
 
     def __init__(self, root: Any, full: dict[int, Any]) -> None:
         self.prefixes = prefixes_of(root)
-        self.module = unwrapped(root, {}, full)
+        self.module = unwrapped(root, {}, full, restored(root, full))
         self.modules = dict(self.module.named_modules(remove_duplicate=False))
         self.names = [name for name, _ in self.module.named_parameters()]
         self.parameters = dict(self.module.named_parameters())
@@ -211,9 +217,30 @@ class FullModel:
         self.narrow: dict[str, Any] = {}
         self.accumulated: dict[str, Any] = {}
         """The dtype in which micro-batches are added, where it is not that of the gradient."""
+        self.pieces: dict[str, tuple[str, slice, int]] = {}
+        """The flat parameter of each of its parameters, its place in it, and the length of the flat one."""
         for path, module in root.named_modules():
             if isinstance(module, FSDPModule):
                 self._follow(plain_name(path, self.prefixes), module)
+            elif handle_of(module) is not None:
+                self._follow_flat(plain_name(path + ".", self.prefixes).rstrip("."), module, root)
+
+    def _follow_flat(self, path: str, module: Any, root: Any) -> None:
+        """Cast parameters and inputs as FSDP1 does for this module, and note where its parameters stand."""
+        handle, policy = module._handle, module.mixed_precision
+        paths = {id(inner(each)): plain_name(name + ".", self.prefixes) for name, each in root.named_modules()}
+        for piece in pieces_of(handle):
+            name = paths[id(piece.module)].lstrip(".") + piece.name
+            if handle._fwd_bwd_param_dtype != self.parameters[name].dtype:
+                self.narrow[name] = handle._fwd_bwd_param_dtype
+            if handle.flat_param._params is None:
+                flat = f"{path}.{FLAT_PARAM}".lstrip(".")
+                self.pieces[name] = flat, piece.where, whole_shape(handle.flat_param)[0]
+                self.accumulated[flat] = handle._fwd_bwd_param_dtype
+        if policy.param_dtype is not None and (
+                policy.cast_root_forward_inputs if module._is_root else policy.cast_forward_inputs):
+            self.modules[path].register_forward_pre_hook(lambda _, args, kwargs: (
+                cast(args, policy.param_dtype), cast(kwargs, policy.param_dtype)), with_kwargs=True)
 
     def _follow(self, path: str, module: Any) -> None:
         """Cast parameters, inputs and outputs as FSDP2 does for this module."""
@@ -233,15 +260,35 @@ class FullModel:
         if policy.output_dtype is not None:
             made.register_forward_hook(lambda _, args, output: cast(output, policy.output_dtype))
 
+    def parameter_at(self, name: str, index: int) -> str:
+        """The parameter of the model to which an element of the script's parameter `name` belongs."""
+        return next((own for own, (flat, where, _) in self.pieces.items()
+                     if flat == name and where.start <= index < where.stop), name)
+
     def load(self, weights: dict[str, Any]) -> None:
         """Take the full weights of the script by name."""
         with torch.no_grad():
             for name, each in self.parameters.items():
-                each.copy_(weights[name])
+                if name in self.pieces:
+                    flat, where, _ = self.pieces[name]
+                    each.copy_(weights[flat][where].view_as(each))
+                else:
+                    each.copy_(weights[name])
+
+    def gradients(self) -> dict[str, Any]:
+        """The gradients by the names of the script's parameters; those in a flat one as one vector."""
+        found: dict[str, Any] = {}
+        for name, each in self.parameters.items():
+            if name not in self.pieces and each.grad is not None:
+                found[name] = each.grad
+            elif each.grad is not None:
+                flat, where, length = self.pieces[name]
+                found.setdefault(flat, each.grad.new_zeros(length))[where] = each.grad.reshape(-1)
+        return found
 
     def summed(self, name: str) -> Any:
         """The dtype of the sum of a rank's micro-batches."""
-        return self.accumulated.get(name, self.narrow.get(name, self.parameters[name].dtype))
+        return self.accumulated.get(name) or self.narrow.get(name) or self.parameters[name].dtype
 
     @contextmanager
     def computing(self) -> Iterator[None]:

@@ -7,12 +7,14 @@ A session only records, in memory of this rank. Nothing is compared, and no rank
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from zerosim.torch.verdicts.findings import Book, script_line
+from zerosim.torch.verdicts.flat import handle_of, handles, is_whole, pieces_of, register
 from zerosim.torch.verdicts.reference import (
     WRAPPERS,
     Chances,
@@ -67,6 +69,7 @@ class Tracked:
                       for path, module in reversed(list(self.root.named_modules()))}
         self.paths[id(inner(self.root))] = ""
         self.sharded = bool(units(self.root))
+        register(self.root)
 
     def parameters(self) -> dict[str, Any]:
         """The parameters by their names without wrappers; a tied one has its first name."""
@@ -77,6 +80,9 @@ class Tracked:
                 name = f"{self.paths[id(info.module)]}.{info.param_name}".lstrip(".")
                 if name in found:
                     found[name] = each.sharded_param
+        for handle in handles(self.root):
+            for piece, each in zip(pieces_of(handle), handle.flat_param._params or (), strict=False):
+                found[f"{self.paths[id(piece.module)]}.{piece.name}".lstrip(".")] = each
         return found
 
     def plain(self, name: str) -> str:
@@ -172,7 +178,8 @@ class Session:
         """Whether the present backward began with a product or a quotient of the loss."""
         self.wrapping_line = ""
         self.norm_type = 2.0
-        self.shards: dict[tuple[int, str], tuple[str, str]] = {}
+        self.shards: dict[tuple[int, str], tuple[str, str, Callable[[], Any]]] = {}
+        """For each sharded parameter its digest before, that of its shard, and what returns the shard now."""
         self.ties: list[tuple[Any, str, Any, str]] = []
 
     @property
@@ -237,6 +244,7 @@ class Session:
             known |= {id(p) for other in self.optimizers for p in parameters_of(other.optimizer)}
             known |= {id(each._unsharded_param) for other in self.models for group in units(other.root)
                       for each in group.fsdp_params if hasattr(each, "_unsharded_param")}
+            known |= {id(handle.flat_param) for other in self.models for handle in handles(other.root)}
             model.strange = [tuple(each.shape) for each in parameters_among(nodes_below(leaves, set()))
                              if id(each) not in known]
         for number, each in enumerate(leaves):
@@ -321,7 +329,7 @@ class Session:
         for model in self.models if self.active else ():
             path = model.paths.get(id(module)) if model.sharded else None
             for name, each in module._parameters.items() if path is not None else ():
-                if each is not None and local(each) is each:
+                if each is not None and is_whole(each):
                     model.used[f"{path}.{name}".lstrip(".")] = digest([each]), script_line()
 
     def wrapping(self, module: Any) -> None:
@@ -342,17 +350,13 @@ class Session:
     def sharded(self, before: list[tuple[Any, str, str]]) -> None:
         for owner, name, whole in before:
             if hasattr(owner._parameters[name], "to_local"):
-                self.shards[id(owner), name] = whole, digest([owner._parameters[name]])
+                shard = partial(owner._parameters.get, name)
+                self.shards[id(owner), name] = whole, digest([shard()]), shard
 
     def shards_of(self, model: Tracked) -> dict[str, tuple[str, bool]]:
         """For each sharded parameter the digest before sharding, and whether its shard is still the same."""
-        found = {}
-        for path, owner in model.root.named_modules():
-            for name, each in owner._parameters.items():
-                if (id(owner), name) in self.shards:
-                    whole, part = self.shards[id(owner), name]
-                    found[model.plain(f"{path}.{name}".lstrip("."))] = whole, digest([each]) == part
-        return found
+        return {f"{model.paths[owner]}.{name}".lstrip("."): (whole, digest([shard()]) == part)
+                for (owner, name), (whole, part, shard) in self.shards.items() if owner in model.paths}
 
     def untied(self, model: Tracked) -> list[str]:
         """Two names of a weight that was tied when it was wrapped, and is not any more; empty if there is none."""
@@ -409,4 +413,6 @@ def synchronizes(root: Any) -> bool:
     for module in root.modules():
         if isinstance(module, nn.parallel.DistributedDataParallel):
             return bool(module.require_backward_grad_sync)
+        if handle_of(module) is not None:
+            return bool(module._sync_gradients)
     return all(group.reduce_grads for group in units(root))

@@ -66,8 +66,7 @@ class Settings:
             return True
         self.hyperparameters(book, told, peers, step)
         self.cleared(book, told, peers, step)
-        if trainer.name != "FSDP1":  # its forward uses flat parameters
-            self.once(book, told, peers, step)
+        self.once(book, told, peers, step)
         return False
 
     def once(self, book: Book, told: list[Facts], peers: list[int], step: int) -> None:
@@ -116,7 +115,7 @@ class Settings:
             if apart and step == first and all(each.shards[name][1] for each in told):
                 book.find("initial weights", step, apart[0], "other initial weights",
                     f"{name} was initialised with other values than on rank {peers[0]}, and sharding does not "
-                    f"broadcast: the model is a patchwork of {len(peers)} initialisations", name, size[name],
+                    f"broadcast: the model is a patchwork of {len(peers)} initialisations", name, size.get(name, 0),
                     told[0].wrapping_line)
                 return False
         book.judge(what, SAME_BITS, "all ranks hold the same bits" if told[0].weights else "sharded from equal ones")

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import ShardingStrategy
 from torch.distributed.tensor import DTensor
 
+from zerosim.torch.verdicts.flat import handles
+from zerosim.torch.verdicts.rounding import unit_roundoff
 from zerosim.torch.verdicts.session import units
 
 NARROWING = {"fp16_compress_hook": torch.float16, "bf16_compress_hook": torch.bfloat16}
@@ -46,9 +47,7 @@ def trainer_of(root: Any, world: list[int]) -> TrainerFacts:
                 obstacle = "this DeepSpeed tells gradients in bfloat16 before they are reduced; 0.19.8 is judged"
             return TrainerFacts("DeepSpeed", world, obstacle=obstacle)
         if type(module).__name__ == "FullyShardedDataParallel":
-            whole = module.sharding_strategy is ShardingStrategy.NO_SHARD and module._use_orig_params
-            return TrainerFacts("FSDP1", ranks_of(module.process_group),
-                                obstacle="" if whole else "FSDP1 keeps flat parameters")
+            return of_fsdp1(root, module, world)
         if isinstance(module, nn.parallel.DistributedDataParallel):
             return of_ddp(module)
         if hasattr(module, "set_requires_gradient_sync"):
@@ -95,6 +94,17 @@ def of_ddp(module: Any) -> TrainerFacts:
         found.obstacle = f"the communication hook {found.hook} may be lossy"
     if module.mixed_precision is not None:
         found.obstacle = "DDP's own mixed precision"
+    return found
+
+
+def of_fsdp1(root: Any, first: Any, world: list[int]) -> TrainerFacts:
+    found = TrainerFacts("FSDP1", ranks_of(first.process_group))
+    if "HYBRID" in first.sharding_strategy.name:
+        found.group = world if first._device_mesh is None else sorted(first._device_mesh.mesh.flatten().tolist())
+    reduced = [handle._reduce_dtype for handle in handles(root)]
+    found.reduced = max(reduced, key=unit_roundoff) if reduced else None
+    if first._comm_hook is not None:
+        found.obstacle = "a communication hook of FSDP1"
     return found
 
 
