@@ -31,7 +31,7 @@ class FlatPiece(NamedTuple):
 
 
 def handle_of(module: Any) -> Any:
-    """What FSDP1 knows of the flat parameter of one module; None if it has none."""
+    """The FSDP1 handle of the flat parameter of one module; None if it has none."""
     return getattr(module, "_handle", None) if type(module).__name__ == "FullyShardedDataParallel" else None
 
 
