@@ -24,9 +24,9 @@ OF_PYTORCH = {
     "_get_fsdp_state", "_fsdp_param_groups", "_fully_shard", "_mp_policy", "_param_fqn", "_reduce_dtype",
     "_all_reduce_hook", "_comm_hooks", "_buffers", "_modules", "_parameters", "_pytree", "_version",
     "_module_info", "_sequence_nr", "_BatchNorm", "_backward_hooks", "_unsharded_param", "_C",
-    "_to_dlpack_versioned", "_handle", "_params", "_shapes", "_param_infos", "_shared_param_infos", "_shard_param_infos",
-    "_numels_with_padding", "_is_padding_mask", "_sharded_size", "_fwd_bwd_param_dtype", "_is_root", "_sync_gradients",
-    "_comm_hook", "_device_mesh",
+    "_to_dlpack_versioned", "_handle", "_params", "_shapes", "_param_infos", "_shared_param_infos",
+    "_shard_param_infos", "_numels_with_padding", "_is_padding_mask", "_sharded_size", "_fwd_bwd_param_dtype",
+    "_is_root", "_sync_gradients", "_comm_hook", "_device_mesh",
 }
 """What PyTorch's extensions and its own tests use, and has no other name."""
 
