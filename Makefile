@@ -3,7 +3,7 @@
 # make check    for every save: ruff, mypy, and the tests that need no MPI, no browser and little time
 # make whole    the rest of these tables, the tests that take longest, all examples of the properties, and the shipped
 #               scenarios with their own models; CI runs both
-# make oracles  ask PyTorch again for the answers that the suite has recorded, and Perfetto whether it reads our traces, in
+# make oracles  ask PyTorch and Megatron-Core again for the answers that the suite has recorded, and Perfetto whether it reads our traces, in
 #               environments of their own
 # make torch    train one model by our stages, by PyTorch and by DeepSpeed over the same collectives, and write the table of
 #               sent and kept bytes
@@ -49,10 +49,11 @@ whole: .venv/test
 	WHOLE=1 $(BIN)/python -m pytest --numprocesses 2 -m hypothesis
 	WHOLE=1 $(BIN)/python -m pytest --numprocesses 2 tests/test_scenarios.py tests/test_lessons.py tests/test_outside_answers.py tests/test_mpi_run.py
 
-oracles: .venv/test .venv-torch/torch .venv-perfetto/perfetto
+oracles: .venv/test .venv-torch/megatron .venv-perfetto/perfetto
 	$(BIN)/python -m tests.oracles.our_functions build/weights
 	.venv-torch/bin/python -m tests.oracles.torch_answers build/torch_answers build/weights
-	TORCH_ANSWERS=build/torch_answers $(BIN)/python -m pytest tests/test_torch_functions.py tests/test_torch_updates.py tests/test_autocast_oracle.py
+	.venv-torch/bin/python -W ignore -m tests.oracles.torch_splits build/torch_answers
+	TORCH_ANSWERS=build/torch_answers $(BIN)/python -m pytest tests/test_torch_functions.py tests/test_torch_updates.py tests/test_autocast_oracle.py tests/test_splits_oracle.py
 	.venv-torch/bin/python -m pytest tests/torch tests/test_layout.py
 	PERFETTO=.venv-perfetto $(BIN)/python -m pytest tests/test_perfetto_oracle.py
 
@@ -127,6 +128,10 @@ clean:
 
 .venv-torch/deepspeed: .venv-torch/torch
 	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu .venv-torch/bin/python -m pip install --quiet --no-compile --no-build-isolation deepspeed==0.19.8
+	touch $@
+
+.venv-torch/megatron: .venv-torch/torch
+	.venv-torch/bin/python -m pip install --quiet megatron-core==0.16.1
 	touch $@
 
 .venv-perfetto/perfetto:

@@ -20,6 +20,7 @@ from zerosim.autograd.tape import Tape
 from zerosim.cli import main as command
 from zerosim.models.mlp import mlp
 from zerosim.models.transformer import TransformerShape, transformer
+from zerosim.models.units import IN_ONE_PIECE
 
 NUMPY = {"float64": np.float64, "float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 BY_NAME = {name.partition(".")[2]: operation for name, operation in OPERATIONS.items()}
@@ -56,12 +57,12 @@ def of_loss(case, dtype):
     return {"loss": loss, "outputs": upstream.astype(dtype)}
 
 
-def model_of(case):
+def model_of(case, parallel=IN_ONE_PIECE):
     if isinstance(case, functions.Perceptron):
         inputs, *hidden, outputs = case.widths
-        return mlp(inputs, hidden, outputs, case.activation, case.loss)
+        return mlp(inputs, hidden, outputs, case.activation, case.loss, parallel=parallel)
     fields = {name: value for name, value in vars(case).items() if name not in ("samples", "uncounted")}
-    return transformer(TransformerShape(**fields))
+    return transformer(TransformerShape(**fields, parallel=parallel))
 
 
 def weights_of(case, unit, dtype):

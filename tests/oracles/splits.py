@@ -1,0 +1,58 @@
+"""Models that two ranks split, as zerosim, PyTorch's DTensor and Megatron-Core are asked: loss and joined gradients.
+
+An answer is in float64, of at most `functions.KEPT` numbers an array. Nothing here knows zerosim or PyTorch.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tests.oracles import functions
+
+FILE = "torch_splits.npz"
+RANKS = 2
+
+
+@dataclass(frozen=True)
+class Split:
+    """A model, and whether each rank has a piece of the sequence between the cut products."""
+
+    by: str
+    model: functions.Perceptron | functions.Language
+    sequence: bool = False
+
+    @property
+    def name(self):
+        return f"{self.by} {self.model.name}{' sequence' * self.sequence}"
+
+
+PERCEPTRON = functions.Perceptron((6, 8, 5, 12, 3), "gelu", "cross_entropy")
+LLAMA = functions.Language("llama", 2, 16, 4, 2, 12, 10, 6, tied_embeddings=False, uncounted=1)
+SPLITS = [
+    Split("DTensor", PERCEPTRON), Split("DTensor", LLAMA), Split("DTensor", LLAMA, sequence=True),
+    Split("Megatron", PERCEPTRON), Split("Megatron", LLAMA), Split("Megatron", LLAMA, sequence=True),
+]
+
+
+def in_numbers(split, answers):
+    """{"name|array": numbers} of one split."""
+    return {f"{split.name}|{name}": functions.told(f"{split.model.name} {name}", array)
+            for name, array in answers.items()}
+
+
+def write(folder, found):
+    lengths = np.array([len(each) for each in found.values()])
+    np.savez_compressed(folder / FILE, names=np.array([*found]), lengths=lengths,
+                        numbers=np.concatenate([*found.values()]))
+
+
+def read(folder=functions.ANSWERS):
+    with np.load(folder / FILE) as file:
+        return dict(zip(file["names"].tolist(), functions.parted(file["numbers"], file["lengths"]), strict=True))
+
+
+def disagreements(found, due):
+    """What is further from PyTorch's answers than `functions.FORMULA` relative to the numbers of the array."""
+    assert found.keys() <= due.keys()
+    return [f"{name}: {error:.3g}" for name, numbers in found.items() if not (
+        error := functions.distance(numbers, due[name]) / functions.size(due[name])) <= functions.FORMULA]
