@@ -1,5 +1,6 @@
 """The backend of torch.distributed under real MPI; these tests run where PyTorch is installed."""
 
+import re
 import sys
 
 import pytest
@@ -70,14 +71,14 @@ def test_a_rank_that_fails_ends_all(way, code, said):
 
 @pytest.mark.mpi
 @pytest.mark.parametrize(("fault", "code", "said"), [
-    ("kind=kill,rank=1,step=3", 9, "no rank can go on: rank 1 has died in step 3"),
+    ("kind=kill,rank=1,step=3", 9, r"can go on(: rank 1 has died in step 3| in step 3: rank 1 has died); rank 0"),
     ("kind=drop,rank=1,step=2,collective=reduce_scatter", 3, "both sides must name the same length"),
     ("kind=delay,rank=1,step=9,seconds=1", 1, "zerosim: a fault was not injected"),
 ])
 def test_faults_are_injected_into_a_script(fault, code, said):
     outcome = zerosim_torch(2, "--fault", fault, "tests/torch/training.py", "fsdp2")
     assert outcome.returncode == code, outcome.stderr
-    assert said in outcome.stderr
+    assert re.search(said, outcome.stderr)
 
 
 @pytest.mark.mpi
