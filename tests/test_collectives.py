@@ -288,14 +288,6 @@ def test_out_may_overlap_the_input():
 # Operations whose operands may not be swapped.
 
 
-def test_the_ring_would_multiply_them_wrongly():
-    def program(comm):
-        return collectives.all_reduce(comm, mpi_suites.matrices(comm.rank, 7), mpi_suites.multiply).tolist()
-
-    expected = functools.reduce(mpi_suites.multiply, [mpi_suites.matrices(rank, 7) for rank in range(3)])
-    assert spawn(program, 3)[0] != expected.tolist()
-
-
 def test_commutative_false_needs_no_name_of_an_algorithm():
     def program(comm):
         x = mpi_suites.matrices(comm.rank, 7)
@@ -325,23 +317,6 @@ def test_who_does_not_say_what_to_reduce_by_adds(name):
 
 
 # The table, and what is refused.
-
-
-def test_which_algorithms_add_in_rank_order():
-    assert {name for name, row in ALGORITHMS.items() if not row.ordered and row.order} == {
-        "ring.all_reduce", "ring.reduce_scatter", "halving.reduce_scatter",
-        "two_level.all_reduce", "two_level.reduce_scatter"}
-    assert {name for name, row in ALGORITHMS.items() if row.ordered} == {
-        f"{name}.{collective}" for collective, names in {
-            "all_reduce": ("rabenseifner", "doubling", "direct", "naive"),
-            "reduce_scatter": ("rabenseifner", "direct", "naive", "two_hop"),
-            "reduce": ("tree", "naive"),
-        }.items() for name in names}
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_rank_alone_takes_no_step(name):
-    assert ALGORITHMS[name].steps(1) == 0
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -222,8 +222,3 @@ def test_the_stream_of_samples_is_one_permutation_after_another(samples, count, 
         drawn = np.random.default_rng([seed, epoch]).permutation(samples)
         part = stream[start : start + samples]
         assert np.array_equal(part, drawn[: len(part)])
-
-
-def test_epochs_and_seeds_give_different_orders():
-    orders = {tuple(sample_order(20, step, 20, seed)) for step in range(3) for seed in range(3)}
-    assert len(orders) == 9

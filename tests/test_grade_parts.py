@@ -38,12 +38,8 @@ def test_examples_hold(name):
 
 
 @pytest.mark.parametrize(("name", "old", "new", "words"), [
-    ("lion", "    momentum *= beta2", "    momentum = momentum * beta2", "the slot momentum does not change"),
     ("lion", "    momentum *= beta2", "    momentum *= beta2 * np.mean(g)", "a formula works element by element"),
-    ("lion", "    a += b\n", "    a += c\n", "line 11, a += c: NameError: name 'c' is not defined"),
     ("lion", "    np.sign(a, out=a)", "    a += 0.1 * len(g)", "✗ 0/2 its formula works element by element,"),
-    ("gated", 'linear(x, w["up"])', "x", "layer blocks.0: an operation on two arrays"),
-    ("gated", 'linear(x, w["weight"], w["bias"])', 'linear(x, w["weight"])', "does not read the parameter 'bias'"),
     ("gated", "swish(linear(", "swish([] + linear(", "layer blocks.0: line 23"),
     ("gated", "sigma * (1.0 + x * (1.0 - sigma))", "sigma",
      "layer blocks.1: the gradient of its parameter 'gate' along a random direction is"),
@@ -51,10 +47,6 @@ def test_examples_hold(name):
      "np.where is not for extents"),
     ("compressed", "            gradient = replica.reduce_scatter(unit, gradient)\n", "",
      "is that of rank 0 alone: the other ranks' gradients are missing"),
-    ("compressed", "replica.reduce_scatter(unit, gradient)", "replica.reduce_scatter(unit, 2 * gradient)", "2 times"),
-    ("compressed", ", replica.unreduced)", ")", "gets the gradient of that part alone"),
-    ("compressed", "            gradient = replica.at_boundary(part, unit, gradient)\n", "", "to replica.at_boundary("),
-    ("compressed", "replica.publish(unit, weights[unit])", "pass", "publish"),
     ("compressed", "replica.keep_shard(unit, gradient)", "replica.keep(unit, gradient)", "bytes of gradients, not"),
     ("halving_reduce_scatter", "reduce=np.add)", "reduce=lambda arrived, kept: arrived)",
      "is overwritten on its own rank before it is added"),
@@ -66,7 +58,6 @@ def test_examples_hold(name):
     ("halving_reduce_scatter", ", powers_of_two=True)", ")", "or declare it: @collective(powers_of_two=True)"),
     ("halving_reduce_scatter", "@collective(order=halves_first, powers_of_two=True)\n", "",
      "does not declare its order of addition"),
-    ("spirals", "np.random.default_rng(0)", "np.random.default_rng()", "its x changes from call to call"),
     ("spirals", '{"x": x[10:]', '{"x": x[10:].tolist()', "its x is a list"),
 ])
 def test_a_fault_is_named(name, old, new, words, tmp_path, capsys):

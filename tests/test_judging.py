@@ -9,8 +9,7 @@ import pytest
 
 from tests.test_formulas import config
 from tests.training import labelled, scenario
-from zerosim.allocation import MODEL_STATES, allocate
-from zerosim.figures.resting import resting_bytes
+from zerosim.allocation import allocate
 from zerosim.figures.shapes import expected
 from zerosim.figures.traffic import message_copies
 from zerosim.instruments.observed import Observed
@@ -23,15 +22,12 @@ from zerosim.stages.replica import Replica
 from zerosim.training import build
 from zerosim.training.comparison import Evidence, first_of
 from zerosim.training.experiment import prepare
-from zerosim.training.measurement import MemoryCounts, MemoryFigures, TrafficCounts
 from zerosim.training.program import Run, Silent, measure
 from zerosim.verdict.diagnosis import element, hexadecimal, locate, orders_of_addition, ulps_apart
 from zerosim.verdict.judge import judged_memory, what_it_needs
 from zerosim.verdict.judged_run import run_locally
-from zerosim.verdict.outcome import RankMemory, RankTraffic, failed_checks
 from zerosim.worlds.local import LocalWorld, spawn
 
-WORK = ("forward", "backward", "recomputation")
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
 
 
@@ -67,101 +63,6 @@ def test_a_row_of_which_nothing_is_said_has_no_claims_but_the_reference():
 # A rank's figures.
 
 
-def memory(due=None, overweight=(), lingering=(), **changes):
-    counts = {"rank": 1, "resting_bytes": dict.fromkeys(MODEL_STATES, 0) | {"parameters": 4},
-              "peak_bytes": dict.fromkeys(KINDS, 10)}
-    measured = MemoryFigures(**{
-        **counts, "owners": {}, "at_rest": {}, "held_as_began": {}, "alive_bytes": 0, "resident_bytes": 0, "curve": [],
-        "copies_messages": False, **changes,
-    })
-    return RankMemory(measured, MemoryCounts(**counts | (due or {})), 0, {"gradients": 9}, [*overweight], [*lingering])
-
-
-def row(steps=0, **found):
-    """As much of a trained row as its checks look at."""
-    scaled = SimpleNamespace(dynamic=True)
-    config = SimpleNamespace(steps=steps, steps_here=steps, scaling=lambda: scaled)
-    measured = SimpleNamespace(disagreement=None, updates=0, operations=[], missed_faults=[])
-    due = {"equal": True, "compared_with": "one process", "traffic": [], "memory": [],
-           "formula_operations": dict.fromkeys(WORK, 0)}
-    return SimpleNamespace(config=config, measured=measured, **due | found)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_may_reach_its_bound_and_no_byte_more(kind):
-    assert memory().peaks
-    assert memory(peak_bytes=dict.fromkeys(KINDS, 9)).peaks
-    above = memory(peak_bytes=dict.fromkeys(KINDS, 10) | {kind: 11})
-    assert not above.peaks
-    below = memory()
-    stage = row(steps=1, memory=[below, above])
-    assert [*failed_checks(stage)] == [
-        f"more memory than allowed is in use at the peak: rank 1 holds 11 B of {kind}; 10 are enough"]
-    stage.config.steps_here = 0
-    assert [*failed_checks(stage)] == []
-
-
-def test_what_lingers_is_told_where_peaks_are_right():
-    found = memory(lingering=["5 B of activations as an update begins; expected 4"])
-    assert not found.peaks
-    assert found.mismeasured == (
-        "memory is held too long: rank 1 holds 5 B of activations as an update begins; expected 4")
-
-
-def test_of_a_kind_that_is_known_to_the_byte_too_little_fails():
-    below = memory(peak_bytes=dict.fromkeys(KINDS, 9) | {"gradients": 8})
-    assert below.mismeasured == (
-        "less memory than required is in use at the peak: rank 1 holds 8 B of gradients, where 9 are used")
-
-
-@pytest.mark.parametrize(("changes", "rests"), [
-    ({}, True), ({"due": {"resting_bytes": dict.fromkeys(MODEL_STATES, 0) | {"parameters": 5}}}, False),
-    ({"due": {"resting_bytes": dict.fromkeys(MODEL_STATES, 0) | {"parameters": 3}}}, False),
-    ({"overweight": ["1 B"]}, False),
-])
-def test_what_rests_is_the_formulas_and_nothing_beside_it(changes, rests):
-    assert memory(**changes).rests is rests
-
-
-@pytest.mark.parametrize(("offloaded", "due", "words"), [
-    (7, 7, None), (0, 0, None), (8, 7, "had 8 B in its file; expected 7"),
-    (0, 7, "had 0 B in its file; expected 7"),
-])
-def test_what_is_offloaded_is_the_formulas(offloaded, due, words):
-    found = memory({"offloaded_bytes": due}, offloaded_bytes=offloaded).mismeasured
-    assert found is None if words is None else words in found
-
-
-@pytest.mark.parametrize("what", WORK)
-def test_operations_are_the_models_on_every_rank(what):
-    due = dict.fromkeys(WORK, 5)
-    stage = row(formula_operations=due)
-    stage.measured.operations = [due, due]
-    assert [*failed_checks(stage)] == []
-    stage.measured.operations = [due, due | {what: 6}]
-    assert [*failed_checks(stage)] == [
-        f"floating-point operations of {what} are not the model's: 6 of rank 1; expected 5"]
-
-
-FIGURES = {"sent_bytes": 8, "received_bytes": 6, "messages": 2}
-
-
-@pytest.mark.parametrize(("changes", "what"), [
-    ({}, None),
-    ({"sent_bytes": 9}, "bytes sent are not the formula's: 9 of rank 1; expected 8"),
-    ({"received_bytes": 5}, "bytes received are not the formula's: 5 of rank 1; expected 6"),
-    ({"messages": 1}, "messages are not the formula's: 1 of rank 1; expected 2"),
-    ({"by_collective": {"a": {"calls": 2}}}, "calls of a are not the formula's: 2 of rank 1; expected 1"),
-    ({"by_collective": {}}, "calls of a are not the formula's: 0 of rank 1; expected 1"),
-    ({"by_collective": {"a": {"calls": 1}, "b": {"calls": 1}}},
-     "calls of b are not the formula's: 1 of rank 1; expected 0"),
-])
-def test_every_count_is_held_to_the_formula(changes, what):
-    due = TrafficCounts(rank=1, **FIGURES, by_collective={"a": {"calls": 1}})
-    seen = RankTraffic(replace(due, **changes), due)
-    assert (seen.fault, seen.holds) == (what, what is None)
-
-
 def left(owners):
     figures = SimpleNamespace(
         rank=0, owners={kind: owners.get(kind, {}) for kind in KINDS}, peak_bytes={}, alive_bytes=0, resident_bytes=0,
@@ -171,23 +72,6 @@ def left(owners):
     copies = message_copies(config("ddp")) if figures.copies_messages else 0
     judged = judged_memory(config("ddp"), figures, expected(config("ddp")), copies)
     return [*judged.overweight, *judged.lingering]
-
-
-def test_a_kind_that_is_not_the_same_after_every_step_is_named():
-    resting = resting_bytes(config("ddp"))
-    assert left({"at rest": {"gradients": (resting.gradients,) * 2, "activations": (0, 0), "buffers": (0, 0)}}) == []
-    for kind, (least, most) in {"gradients": (resting.gradients - 1, resting.gradients), "activations": (0, 1),
-                                "optimizer": (resting.optimizer, resting.optimizer + 1), "buffers": (0, 1)}.items():
-        assert left({"at rest": {kind: (least, most)}}) == [f"from {least:,} to {most:,} B of {kind} between steps"]
-
-
-def test_a_byte_too_much_as_something_begins_is_named():
-    due = {"update": {"parameters": 300, "gradients": 300, "activations": 48}, "reduce_scatter": {"parameters": 300}}
-    assert left({"as began": due}) == []
-    for name, words in (("reduce_scatter", "a reduce-scatter"), ("update", "an update")):
-        for kind, most in due[name].items():
-            assert left({"as began": {name: {kind: most + 1}}}) == [
-                f"{most + 1} B of {kind} as {words} begins; expected {most}"]
 
 
 def test_a_byte_too_much_is_named_with_its_unit():

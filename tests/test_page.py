@@ -16,7 +16,6 @@ from tests.pages import HOSTILE, added_otherwise, outcome, page_of, refused
 from tests.training import scenario
 from zerosim.cli import main
 from zerosim.errors import ZerosimError
-from zerosim.files import write_text
 from zerosim.scenario import load, resolved
 from zerosim.scenario.sections import Variant
 from zerosim.show import run_document
@@ -350,27 +349,6 @@ def test_without_the_extra_nothing_runs(monkeypatch, capsys, tmp_path):
     assert refused(capsys, "run", SCENARIO, *SMALL, "--report", str(tmp_path / "a.html")) == (
         "zerosim: pictures need vl-convert, which is not installed: pip install 'vl-convert-python>=1.9', or zerosim "
         "with its extra [report]")
-
-
-def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):
-    file, link = tmp_path / "a.html", tmp_path / "link.html"
-    file.write_text("old")
-    link.symlink_to(file)
-
-    def fails(source, target):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(os, "replace", fails)
-        with pytest.raises(ZerosimError, match="cannot write"):
-            write_text(str(file), "new")
-    assert file.read_text() == "old"
-    write_text(str(link), "new")
-    assert link.is_symlink()
-    assert file.read_text() == "new"
-    assert sorted(os.listdir(tmp_path)) == ["a.html", "link.html"]
-    write_text(os.devnull, "gone")
-    assert not os.path.isfile(os.devnull)
 
 
 def test_every_file_of_the_package_is_installed():
