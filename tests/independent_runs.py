@@ -2,25 +2,18 @@
 
 import json
 import tempfile
+from dataclasses import fields
 from hashlib import sha256
 from pathlib import Path
 
 from safetensors.numpy import load_file
 
 from zerosim.cli import main
+from zerosim.scenario import Scenario
 
 STAGES = ("ddp", "zero1", "zero2", "zero3")
-SECTIONS = {
-    "world": "ranks",
-    "data": "source",
-    "model": "kind hidden activation frozen architecture layers width heads key_value_heads inner vocabulary sequence "
-    "tied_embeddings dropout",
-    "train": "steps micro_batch micro_batches optimizer learning_rate betas epsilon momentum weight_decay decay_biases "
-    "schedule warmup_steps clip_norm precision loss_scale seed",
-    "parallel": "order units accumulation accumulate_dtype param_dtype autocast "
-    "reduce_dtype output_dtype publish recompute overlap bucket_mb",
-}
-SECTION_OF = {key: section for section, keys in SECTIONS.items() for key in keys.split()}
+SECTION_OF = {key.name: section for section in ("world", "data", "model", "train", "parallel")
+              for key in fields(getattr(Scenario(), section))}
 
 
 def alike(keys):

@@ -1,14 +1,9 @@
 """What is read of a scenario is bounded, and the reading takes time in proportion."""
 
-import re
 import time
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tests.small import examples
-from tests.test_scenario import COMPLETE
 from zerosim.errors import ScenarioError
 from zerosim.scenario import load
 from zerosim.scenario import positions as reading
@@ -134,65 +129,3 @@ def test_where_things_stand_is_found_by_looking_at_each_character_once(monkeypat
 def test_many_overrides_are_applied_in_time_proportional_to_what_they_replace(complaint):
     text = "".join(f"a{i} = 1\n" for i in range(20_000))
     assert complaint(text, *(f"b{i}=1" for i in range(2_000))).startswith("a.toml:1:1: unknown key 'a0'")
-
-
-COLLECTIVE = """
-kind = "collective"
-[world]
-ranks = 3
-sends = "buffered"
-[values]
-lengths = [5, 3]
-dtype = "int32"
-given = [[1, 2], [3, 4], [5, 6]]
-[[program]]
-name = "first"
-calls = ["all_reduce", "ring.all_gather"]
-bucket = "each"
-[expect]
-same_results = true
-results = [[9, 12], [9, 12], [9, 12]]
-"""
-FRAGMENTS = st.sampled_from([
-    "[", "]", "{", "}", "[[", "]]", "=", ".", ",", "#", "\n", "\r\n", "\r", " ", "\t", "\0", '"', "'", '"""', "'''",
-    "\\", "a", "a.", "é", "\u2028", "\ufeff", "-", "_", "0", "9", "1e400", "0x", "nan", "-inf", "true", "1979-05-27",
-    "07:32:00", "1979-02-30T25:00:00Z",
-    "\\u0000", "\\ud800", "[train]\n", "[[variant]]\n", "steps = 1\n", "[program]\n",
-    "a={", "[1,",
-])
-REPEATS = st.sampled_from([1, 1, 1, 2, 9, 5_000])
-
-
-@st.composite
-def mutated(draw, texts):
-    """A text from which pieces are cut, and into which others are set, now and then very often."""
-    text = draw(texts)
-    for _ in range(draw(st.integers(1, 4))):
-        start = draw(st.integers(0, len(text)))
-        stop = start + draw(st.sampled_from([0, 0, 1, 2, 10, 100]))
-        piece = draw(FRAGMENTS | st.just(text[start:stop])) * draw(REPEATS)
-        text = text[:start] + piece + text[stop:]
-    return text
-
-
-OVERRIDES = st.sampled_from([
-    "train.steps=1", "parallel.units=[[0, 1], [2]]", 'title = "a.b"', "program=[{calls=['all_reduce']}]",
-    "values.given=[]", "a.'b'.c={d=1}", "variant=[{units=[[0]]}]", "train.loss_scale=1",
-])
-
-
-def refusal(path, overrides):
-    try:
-        load(path, overrides)
-    except ScenarioError as error:
-        return str(error)
-    return None
-
-
-@settings(max_examples=examples(200))
-@given(mutated(st.sampled_from([COMPLETE, COLLECTIVE, ""])), st.lists(mutated(OVERRIDES), max_size=2))
-def test_a_mutated_scenario_is_read_or_refused_in_one_line(tmp_path_factory, text, overrides):
-    path = tmp_path_factory.getbasetemp() / "mutated.toml"
-    path.write_bytes(text.encode())
-    said = refusal(path, overrides)
-    assert said is None or re.fullmatch(rf"({re.escape(str(path))}|--set):\d+:\d+: [^\n]{{1,500}}", said)

@@ -3,7 +3,6 @@
 import ctypes
 import mmap
 import os
-import threading
 import time
 from types import SimpleNamespace
 
@@ -186,17 +185,6 @@ def test_no_message_overtakes_one_that_waits():
     assert into.tobytes() == numbers(3, 2).tobytes()
 
 
-def test_a_reduction_that_raises_leaves_the_next_message_whole():
-    box = WeakMemory()
-    for count in (5, 3000, 5):
-        box.outbox.post(np.zeros(count), TAG, Copies())
-    for count in (5, 3000):
-        with pytest.raises(TypeError):
-            box.receive(np.zeros(count), np.bitwise_and)
-        box.counters()
-    box.receive(np.ones(5))
-
-
 def test_pieces_are_reduced_as_one_message_would_be():
     """Bits of NaNs and signed zeros included, whatever the place in a ring."""
     box, chance = WeakMemory(), np.random.default_rng(3)
@@ -284,23 +272,6 @@ def test_a_thread_moves_on_what_waits_and_ceases():
     mover.begin()
     mover._thread.join(60)
     assert not mover._thread.is_alive()
-
-
-def test_a_bell_wakes_who_sleeps_and_nobody_else():
-    bell, woken = Bell(np.zeros(LINE, np.uint8), lambda: None), threading.Event()
-
-    def sleeper():
-        for _ in range(1000):
-            bell.announce()
-            bell.sleep(0)
-        woken.set()
-
-    thread = threading.Thread(target=sleeper)
-    thread.start()
-    while not woken.is_set():
-        bell.ring()
-    thread.join()
-    assert bell._note[0] == 0
 
 
 def test_without_futex_a_sleeper_looks_again_soon(monkeypatch):

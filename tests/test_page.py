@@ -355,8 +355,7 @@ def test_every_file_of_the_package_is_installed():
     config = configparser.ConfigParser()
     config.read(PACKAGE.parent / "setup.cfg")
     patterns = {room: re.split(r"[,\s]+", found) for room, found in config["options.package_data"].items()}
-    others = {path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")
-              and path.relative_to(PACKAGE).parts[:2] not in (("course", "docs"), ("course", "scenarios"))}
+    others = {path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
 
     def taken(rooms):
         return {path for room in rooms for pattern in patterns[room] if pattern
