@@ -64,7 +64,7 @@ def test_weights_in_full_are_whole_however_long_a_parameter_is(saved, tmp_path, 
     monkeypatch.setattr(full, "BLOCK_BYTES", 4 * BLOCK)
     units, folder = saved
     full.write_full(folder, read_manifest(folder), tmp_path / "w")
-    found, whole = load_file(tmp_path / "w"), Resharded(folder, read_manifest(folder), units)
+    found, whole = load_file(tmp_path / "w"), Resharded(folder, read_manifest(folder))
     for unit in units:
         flat = np.empty(unit.count, np.float32)
         whole.fill(unit, "weights", shard(unit.count, 1, 0), flat)
@@ -75,7 +75,7 @@ def test_weights_in_full_are_whole_however_long_a_parameter_is(saved, tmp_path, 
 
 def test_other_units_of_the_same_layers_are_filled_with_their_layers_and_with_zeros_behind_them(saved):
     units, folder = saved
-    whole = Resharded(folder, read_manifest(folder), units)
+    whole = Resharded(folder, read_manifest(folder))
     apart = []
     for unit in units:
         apart.append(np.empty(unit.count, np.float32))

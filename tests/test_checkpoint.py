@@ -225,8 +225,8 @@ def test_what_is_not_brought_back_is_missed(tmp_path, monkeypatch, forget):
     go(built, labelled(), save=tmp_path / "a", steps=2)
     honest = Restoring.restore
 
-    def restore(self, config, replica):
-        losses = honest(self, config, replica)
+    def restore(self, config, replica, place):
+        losses = honest(self, config, replica, place)
         forget(replica.state)
         return losses
 

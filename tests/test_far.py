@@ -420,8 +420,8 @@ def test_state_lost_at_resume_is_seen(tmp_path, monkeypatch):
     go(built, labelled(), save=tmp_path / "a", steps=2)
     honest = Restoring.restore
 
-    def forgetful(self, config, replica):
-        losses = honest(self, config, replica)
+    def forgetful(self, config, replica, place):
+        losses = honest(self, config, replica, place)
         for slots in replica.state.optimizer.values():
             slots["variance"][:] = 0
         return losses

@@ -296,8 +296,8 @@ def test_a_residual_that_is_lost_at_resume_is_missed(tmp_path, monkeypatch):
     go(training(), labelled(), save=tmp_path / "a", steps=2)
     honest = Restoring.restore
 
-    def restore(self, config, replica):
-        losses = honest(self, config, replica)
+    def restore(self, config, replica, place):
+        losses = honest(self, config, replica, place)
         for residual in replica.state.residuals.now.values():
             residual[:] = 0
         return losses

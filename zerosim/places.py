@@ -15,6 +15,7 @@ import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.errors import UsageError
+from zerosim.models.parameters import Coordinates
 from zerosim.models.units import Unit
 from zerosim.numerics.orders import ring
 from zerosim.sharding import Directions, bounds
@@ -42,6 +43,12 @@ def joined(whole: Unit, piece: Unit, flats: Sequence[Array], directions: Directi
         for each, mine in zip(piece.places, piece.views(flat).values(), strict=True):
             each.parameter.join(views[each.name], mine, directions.coordinates(place))
     return found
+
+
+def cut(whole: Unit, piece: Unit, flat: Array, coordinates: Coordinates) -> Array:
+    """The piece of a place, from a unit of the model in one piece."""
+    views = whole.views(flat)
+    return np.concatenate([each.parameter.piece(views[each.name], coordinates).reshape(-1) for each in piece.places])
 
 
 class Rendezvous:

@@ -306,6 +306,11 @@ class Layout:
         """The position in the unit of the buffer's first element."""
         return self.first * chunk_length(self.count, self.size)
 
+    @property
+    def stop(self) -> int:
+        """The position in the unit after the buffer's last element, without padding."""
+        return max(min(self.start + self.length, self.count), self.start)
+
     def part(self, buffer: Any, other: "Layout") -> Any:
         """The elements of `buffer` that lie in `other`, a view.
 

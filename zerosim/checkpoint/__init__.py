@@ -2,8 +2,10 @@
 
 - Every rank writes its chunk, in every stage. Each byte is written once, by all ranks at the same time, and the files
   of all stages look alike. If copies of a replicated state differ between ranks, the verdict finds it after every step.
-- One mapping serves ranks, stages and units. An element is identified by its layer and its place in it; layouts map it
-  to files. No rank needs more memory than its own state and a block of 1 MiB.
+- One mapping serves ranks, directions, stages and units. An element is identified by its parameter and its place in the
+  whole of it; cuts and layouts map it to files. A rank needs the memory of its own state, and a block of 1 MiB for each
+  file that it reads.
+- What all places have is written once, by the first place, since it is the same on all.
 - Digests cover blocks, not files. With a digest of a whole file a rank would have to read all of it to trust a tenth.
 - The reference trains from the start and does not read the checkpoint. A slot that was saved as zeros would otherwise
   be zeros on both sides.

@@ -1,11 +1,12 @@
 """The weights of a checkpoint as one safetensors file for other programs: whole parameters, under their usual names."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from zerosim.checkpoint.manifest import Manifest, ParameterRecord
+from zerosim.checkpoint.manifest import Manifest
 from zerosim.checkpoint.reshard import Resharded
 from zerosim.checkpoint.shards import BLOCK_BYTES, DTYPES, head_of
 from zerosim.errors import CheckpointError, ZerosimError
@@ -28,19 +29,15 @@ def write_full(folder: Path, manifest: Manifest, path: Path) -> None:
 def blocks_of_weights(folder: Path, manifest: Manifest) -> Iterator[bytes]:
     """A header, then each parameter in model order."""
     saved, kind = Resharded(folder, manifest), dtype_of(manifest, folder)
-    parameters = in_model_order(manifest)
+    parameters = [each for unit in manifest.units for each in unit.parameters]    # in the order of first layers
     block = np.empty(BLOCK_BYTES // kind.itemsize, kind)
-    yield head_of((each.name, kind, each.shape) for _, each in parameters)
-    for unit, each in parameters:
-        for start in range(0, each.count, len(block)):
-            out = block[: each.count - start]
-            saved.copy(unit, WEIGHTS, each.start + start, out)
+    yield head_of((each.name, kind, each.whole_shape) for each in parameters)
+    for each in parameters:
+        count = math.prod(each.whole_shape)
+        for start in range(0, count, len(block)):
+            out = block[: count - start]
+            saved.copy(each.name, WEIGHTS, start, out)
             yield little_endian(out).tobytes()
-
-
-def in_model_order(manifest: Manifest) -> list[tuple[int, ParameterRecord]]:
-    """Each parameter with the number of its unit, in the order of units, which is that of their first layers."""
-    return [(number, each) for number, unit in enumerate(manifest.units) for each in unit.parameters]
 
 
 def dtype_of(manifest: Manifest, folder: Path) -> np.dtype[np.generic]:

@@ -10,7 +10,7 @@ from zerosim.checkpoint import folders
 from zerosim.checkpoint.resuming import Restoring, find, resumed
 from zerosim.checkpoint.saving import Saving
 from zerosim.comm import Communicator
-from zerosim.errors import CheckpointError, UsageError
+from zerosim.errors import CheckpointError
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Replica
 from zerosim.training.config import Config
@@ -32,8 +32,8 @@ class Keeper:
         if self.saving is not None:
             self.saving.prepare()
 
-    def restore(self, config: Config, replica: Replica) -> list[Array]:
-        return self.restoring.restore(config, replica)
+    def restore(self, config: Config, replica: Replica, place: int) -> list[Array]:
+        return self.restoring.restore(config, replica, place)
 
     def save(self, comm: Communicator, config: Config, replica: Replica, losses: Sequence[Array]) -> None:
         if self.saving is not None and self.saving.is_due(replica.state.step, config.steps):
@@ -53,10 +53,6 @@ def keeper(
     names = folder_names(experiment)
     restoring = Restoring({})
     if resume is not None:
-        for config in experiment.rows:
-            if config.directions.places > 1:
-                raise UsageError(f"--resume: in {config.name} ranks share a micro-batch, and a checkpoint has the "
-                                 "state of one of them only; leave --resume out")
         experiment, restoring = resumed(
             experiment, find(Path(resume), names), accept_python=accept_python)
     asked = scenario.checkpoint

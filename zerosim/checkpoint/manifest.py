@@ -9,16 +9,18 @@ Reading any file takes bounded memory, executes nothing, and returns a manifest 
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zerosim.autograd.tape_collectives import Direction
 from zerosim.checkpoint.folders import MANIFEST
 from zerosim.checkpoint.shards import Stored, StoredFile
 from zerosim.errors import CheckpointError
 from zerosim.files import open_regular
-from zerosim.sharding import Layout
+from zerosim.models.parameters import Cut, Pieced
+from zerosim.sharding import Directions, Layout
 
 SCHEMA = "zerosim.checkpoint/1"
 MOST_BYTES = 1 << 25
@@ -41,7 +43,8 @@ class LegRecord:
 
 @dataclass(frozen=True)
 class PieceRecord:
-    """The contents of an array of a file: the elements of `what` of a unit that lie in `layout`, without padding."""
+    """The contents of an array of a file: the elements of `what` of a unit that lie in `layout`, without padding, and
+    without those for which a different place answers."""
 
     unit: int
     what: str
@@ -68,17 +71,13 @@ class UnitRecord:
 
 
 @dataclass(frozen=True)
-class ParameterRecord:
-    """The place of a parameter in its unit, and its name in other programs."""
+class ParameterRecord(Pieced):
+    """The place of a parameter's piece in its unit, and the parameter's name in other programs."""
 
     name: str
     shape: tuple[int, ...]
     start: int
-
-    @property
-    def count(self) -> int:
-        """The number of its elements."""
-        return math.prod(self.shape)
+    cut: Cut | None = None
 
 
 @dataclass(frozen=True)
@@ -108,6 +107,20 @@ class Manifest:
         return len(self.shards)
 
     @property
+    def directions(self) -> Directions:
+        """The ranks that shared a micro-batch when it was saved."""
+        return Directions.named(self.legs[-1].parallel)
+
+    def held(self, rank: int, piece: PieceRecord) -> Iterator[tuple[ParameterRecord, int, int]]:
+        """The contents of an array in the file of `rank`: parameters, and which elements of that place's piece of each.
+        """
+        layout, coordinates = piece.layout, self.directions.coordinates(self.directions.place(rank))
+        for each in self.units[piece.unit].parameters:
+            low, high = (min(max(end - each.start, 0), each.count) for end in (layout.start, layout.stop))
+            if low < high and each.answers(coordinates):
+                yield each, low, high
+
+    @property
     def stage(self) -> str:
         """The key of the stage that saved the checkpoint."""
         return str(self.legs[-1].parallel["stages"][0])
@@ -127,7 +140,7 @@ def encoded(manifest: Manifest) -> bytes:
         "good_steps": manifest.good_steps,
         "samples": manifest.samples,
         "legs": [vars(leg) for leg in manifest.legs],
-        "units": [vars(unit) | {"parameters": [vars(each) for each in unit.parameters]} for unit in manifest.units],
+        "units": [vars(unit) | {"parameters": [*map(parameter_document, unit.parameters)]} for unit in manifest.units],
         "shards": [shard_document(shard) for shard in manifest.shards],
     }
     text = canonical(document)
@@ -137,6 +150,13 @@ def encoded(manifest: Manifest) -> bytes:
 def canonical(document: Any) -> bytes:
     """Canonical JSON: equal documents give equal bytes."""
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+
+def parameter_document(parameter: ParameterRecord) -> dict[str, Any]:
+    """A parameter; `cut` is left out if every place has all of it."""
+    document, cut = {**vars(parameter)}, parameter.cut
+    del document["cut"]
+    return document if cut is None else document | {"cut": vars(cut) | {"direction": vars(cut.direction)}}
 
 
 def shard_document(shard: Shard) -> dict[str, Any]:
@@ -206,13 +226,20 @@ def decoded(document: Mapping[str, Any]) -> Manifest:
         raise ValueError("legs")
     for leg in manifest.legs:
         a(str, leg.parallel["stages"][0])
+    if min(map(count, manifest.directions.sizes.values())) < 1 or manifest.ranks % manifest.directions.places:
+        raise ValueError("directions")
+    for rank, shard in enumerate(manifest.shards):
+        for name, piece in shard.pieces.items():
+            held = sum(high - low for _, low, high in manifest.held(rank, piece))
+            if piece.layout.count != manifest.units[piece.unit].count or shard.file.arrays[name].length != held:
+                raise ValueError("layout")
     return manifest
 
 
 def decoded_unit(document: Mapping[str, Any]) -> UnitRecord:
     """A unit whose parameters follow each other without gaps."""
     parameters = tuple(
-        ParameterRecord(a(str, each["name"]), many(count, each["shape"]), count(each["start"]))
+        ParameterRecord(a(str, each["name"]), many(count, each["shape"]), count(each["start"]), decoded_cut(each))
         for each in a(list, document["parameters"])
     )
     at = 0
@@ -226,6 +253,19 @@ def decoded_unit(document: Mapping[str, Any]) -> UnitRecord:
         raise ValueError("layers")
     return UnitRecord(
         a(str, document["name"]), many(count, document["layers"]), at, a(bool, document["frozen"]), parameters)
+
+
+def decoded_cut(parameter: Mapping[str, Any]) -> Cut | None:
+    """The cut of a parameter, into equal pieces."""
+    if "cut" not in parameter:
+        return None
+    document = parameter["cut"]
+    cut = Cut(Direction(a(str, document["direction"]["name"]), count(document["direction"]["size"])),
+              count(document["axis"]), count(document["blocks"]))
+    Directions().stride(cut.direction.name)
+    if not cut.direction.size or not cut.blocks or parameter["shape"][cut.axis] % cut.blocks:
+        raise ValueError("cut")
+    return cut
 
 
 def decoded_shard(document: Mapping[str, Any]) -> Shard:
@@ -242,8 +282,6 @@ def decoded_shard(document: Mapping[str, Any]) -> Shard:
         if "unit" in array:
             layout = Layout(*(count(array["layout"][each]) for each in ("count", "size", "first", "last")))
             if not layout.first < layout.last <= layout.size or len(key) > 4096:
-                raise ValueError("layout")
-            if arrays[key].length != max(min(layout.length, layout.count - layout.start), 0):
                 raise ValueError("layout")
             pieces[key] = PieceRecord(count(array["unit"]), a(str, array["what"]), layout)
     return Shard(StoredFile(name, count(document["bytes"]), a(str, document["header_sha256"]), arrays), pieces)

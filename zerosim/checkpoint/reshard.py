@@ -1,47 +1,66 @@
-"""A saved state in any other layout: other ranks, another stage, other units of the same layers.
+"""A saved state in any other layout: other ranks and directions, another stage, other units of the same layers.
 
-Layouts alone determine where an element lies. A rank reads the elements that its own layouts name, and only the blocks
-of a file that contain them.
+An element is identified by its parameter and its place in the whole of it. Layouts and cuts determine where it lies. A
+rank reads the elements of its own layouts, and only the blocks of a file that contain them.
 """
 
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from zerosim.allocation import Array
 from zerosim.checkpoint.manifest import Manifest
 from zerosim.checkpoint.shards import ShardReader
 from zerosim.errors import CheckpointError
+from zerosim.models.parameters import ORIGIN, Coordinates
 from zerosim.models.units import Unit
 from zerosim.sharding import Layout
 
 
-class Resharded:
-    """The checkpoint in `folder`; `units` are those of the saved model, for access by layers."""
+class Stretch(NamedTuple):
+    """Elements `start` … `stop` − 1 of a place's piece of a parameter, from `at` on in an array of a rank's file."""
 
-    def __init__(self, folder: Path, manifest: Manifest, units: Sequence[Unit] = ()) -> None:
-        self.folder, self.manifest, self.units = folder, manifest, units
+    rank: int
+    array: str
+    at: int
+    start: int
+    stop: int
+
+
+class Resharded:
+    """The checkpoint in `folder`."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.folder, self.manifest = folder, manifest
+        self._parameters = {each.name: each for unit in manifest.units for each in unit.parameters}
         self._readers: dict[int, ShardReader] = {}
 
     @cached_property
-    def _pieces(self) -> dict[tuple[int, str], list[tuple[int, str, Layout]]]:
-        """The rank, the array's name and its layout, by a unit's number and the kind of state."""
-        found: dict[tuple[int, str], list[tuple[int, str, Layout]]] = {}
+    def _stretches(self) -> dict[tuple[str, str, int], list[Stretch]]:
+        """The stretches of each parameter's piece, by its name, the kind of state, and the place."""
+        found: dict[tuple[str, str, int], list[Stretch]] = {}
         for rank, shard in enumerate(self.manifest.shards):
-            for name, piece in shard.pieces.items():
-                found.setdefault((piece.unit, piece.what), []).append((rank, name, piece.layout))
+            place = self.manifest.directions.place(rank)
+            for array, piece in shard.pieces.items():
+                at = 0
+                for each, start, stop in self.manifest.held(rank, piece):
+                    found.setdefault((each.name, piece.what, place), []).append(Stretch(rank, array, at, start, stop))
+                    at += stop - start
         return found
 
-    def fill(self, unit: Unit, what: str, layout: Layout, out: Array) -> None:
-        """Fill `out` with the elements of `what` of `unit` that lie in `layout`; padding is zero."""
+    def fill(self, unit: Unit, what: str, layout: Layout, out: Array, coordinates: Coordinates = ORIGIN) -> None:
+        """Fill `out` with the elements of `what` of a place's `unit` that lie in `layout`; padding is zero."""
         out[:] = 0
-        for layer in unit.numbers:
-            start, stop = unit.bounds(layer)
-            number, saved = next((n, each) for n, each in enumerate(self.units) if layer in each.numbers)
-            low, high = max(start, layout.start), min(stop, layout.start + layout.length)
-            if low < high:
-                shift = saved.bounds(layer)[0] - start
-                self.copy(number, what, low + shift, out[low - layout.start : high - layout.start])
+        for each in unit.places:
+            saved = self._parameters.get(each.name)
+            if saved is None or saved.whole_shape != each.parameter.whole_shape:
+                found = "lacks" if saved is None else f"has shape {list(saved.whole_shape)} of"
+                raise CheckpointError(f"{self.folder} {found} {each.name}, which has shape "
+                                      f"{list(each.parameter.whole_shape)} here; resume it with its own model")
+            low, high = max(each.start, layout.start), min(each.stop, layout.stop)
+            for start, length in each.parameter.in_whole(low - each.start, high - each.start, coordinates):
+                self.copy(each.name, what, start, out[low - layout.start :][:length])
+                low += length
 
     def fill_losses(self, name: str, out: Array) -> None:
         """Fill `out` with the array of that name, which is in the file of rank 0."""
@@ -50,16 +69,21 @@ class Resharded:
             raise self._lacks(name)
         self._reader(0).read(name, 0, out)
 
-    def copy(self, number: int, what: str, start: int, out: Array) -> None:
-        """Copy the elements of a saved unit from `start` on, from the files of all ranks that have some."""
-        copied = 0
-        for rank, name, layout in self._pieces.get((number, what), ()):
-            low, high = max(start, layout.start), min(start + len(out), layout.start + layout.length, layout.count)
-            if low < high:
-                self._reader(rank).read(name, low - layout.start, out[low - start : high - start])
-                copied += high - low
-        if copied != len(out):
-            raise self._lacks(f"{what} of {self.manifest.units[number].name}")
+    def copy(self, parameter: str, what: str, start: int, out: Array) -> None:
+        """Copy the elements of a whole parameter from `start` on, from the files of all ranks that have some."""
+        cut, copied = self._parameters[parameter].cut, 0
+        stride = 0 if cut is None else self.manifest.directions.stride(cut.direction.name)
+        for number, first, length in self._parameters[parameter].in_pieces(start, start + len(out)):
+            for each in self._stretches.get((parameter, what, number * stride), ()):
+                low, high = max(first, each.start), min(first + length, each.stop)
+                if low < high:
+                    into = out[low - first :][: high - low]
+                    self._reader(each.rank).read(each.array, each.at + low - each.start, into)
+                    copied += high - low
+            out = out[length:]
+            copied -= length
+        if copied:
+            raise self._lacks(f"{what} of {parameter}")
 
     def _reader(self, rank: int) -> ShardReader:
         if rank not in self._readers:

@@ -40,15 +40,17 @@ class Restoring:
 
     manifests: Mapping[str, Manifest]
 
-    def restore(self, config: Config, replica: Replica) -> list[Array]:
-        """Load into `replica` the part of the saved state in its layouts, and no more; returns the losses of all steps
-        so far.
+    def restore(self, config: Config, replica: Replica, place: int) -> list[Array]:
+        """Load into the `replica` of a place the part of the saved state in its layouts, and no more.
+
+        Returns the losses of all steps so far.
 
         Raises `CheckpointError` for files that differ from their manifest.
         """
         assert config.resumed is not None
         manifest = self.manifests[config.resumed.folder]
-        saved = Resharded(Path(config.resumed.folder), manifest, config.resumed.last.model.units)
+        saved = Resharded(Path(config.resumed.folder), manifest)
+        coordinates = config.directions.coordinates(place)
         state, precision = replica.state, config.precision
         state.step, state.updates = manifest.step, manifest.updates
         state.scaling.loss_scale, state.scaling.good_steps = manifest.loss_scale, manifest.good_steps
@@ -56,14 +58,14 @@ class Restoring:
             layout = state.layouts.of(unit, "parameters")
             state.weights[unit] = replica.storage.room("parameters")(
                 layout.length, precision.weights, kind="parameters", owner=unit.name)
-            saved.fill(unit, WEIGHTS, layout, state.weights[unit])
+            saved.fill(unit, WEIGHTS, layout, state.weights[unit], coordinates)
             if not unit.frozen:
                 layout = state.layouts.of(unit, "optimizer")
                 state.optimizer[unit] = {}
                 room = replica.storage.room("optimizer")
                 for slot in replica.rule.slots:
                     buffer = room(layout.length, precision.state, kind="optimizer", owner=unit.name)
-                    saved.fill(unit, slot, layout, buffer)
+                    saved.fill(unit, slot, layout, buffer, coordinates)
                     state.optimizer[unit][slot] = buffer
                 state.residuals.begin(unit, state.layouts.full(unit).length, replica.allocate)
                 if config.resumed.last.row.parallel.error_feedback:

@@ -81,7 +81,7 @@ class Saving:
         settle(comm, problem, beside)
         shard, problem = None, None
         try:
-            shard = write_shard(beside, comm.rank, replica, losses)
+            shard = write_shard(beside, comm.rank, config, replica, losses)
         except OSError as error:
             problem = cannot(folder, beside / file_name(comm.rank), error, rank=comm.rank)
         written = gather_objects(comm, shard)
@@ -110,7 +110,7 @@ class Saving:
             samples=state.step * config.samples,
             legs=tuple(
                 LegRecord(
-                    min(leg.until, state.step), leg.config.ranks, leg.config.steps, plain(leg.config.row.parallel),
+                    min(leg.until, state.step), leg.config.all_ranks, leg.config.steps, plain(leg.config.row.parallel),
                     leg.config.row.ranks_per_host)
                 for leg in config.legs
             ),
@@ -120,7 +120,9 @@ class Saving:
 
 
 def unit_record(unit: Unit) -> UnitRecord:
-    parameters = tuple(ParameterRecord(place.name, place.shape, place.start) for place in unit.places)
+    cuts = [None if (cut := place.parameter.cut) is None or cut.direction.alone else cut for place in unit.places]
+    parameters = tuple(ParameterRecord(place.name, place.shape, place.start, cut)
+                       for place, cut in zip(unit.places, cuts, strict=True))
     return UnitRecord(unit.name, unit.numbers, unit.count, unit.frozen, parameters)
 
 
@@ -160,20 +162,24 @@ def file_name(rank: int) -> str:
     return f"rank-{rank}.safetensors"
 
 
-def write_shard(folder: Path, rank: int, replica: Replica, losses: Sequence[Array]) -> Shard:
-    """Write this rank's unique chunk of every state, and the rank's own residuals; raises `OSError`."""
+def write_shard(folder: Path, rank: int, config: Config, replica: Replica, losses: Sequence[Array]) -> Shard:
+    """Write this rank's unique chunk of every state, as far as its place answers for it, and the rank's own residuals;
+    raises `OSError`."""
+    coordinates = config.directions.coordinates(config.directions.place(rank))
     arrays: dict[str, Array] = {}
     pieces: dict[str, PieceRecord] = {}
     for number, unit in enumerate(replica.units):
         mine = shard(unit.count, replica.mesh.size, replica.mesh.alone)
+        answered = [(start - mine.start, stop - mine.start)
+                    for start, stop in unit.answered(mine.start, mine.stop, coordinates)]
         for what, buffer, layout in states(replica, unit):
             name = f"{what}.{unit.name}"
-            arrays[name] = unpadded(layout.part(buffer, mine), mine)
+            arrays[name] = stretches(layout.part(buffer, mine), answered)
             pieces[name] = PieceRecord(number, what, mine)
         whole = replica.state.layouts.full(unit)
         for what, residual in replica.state.residuals_of(unit).items():
             name = f"{what}.{unit.name}"
-            arrays[name], pieces[name] = unpadded(residual, whole), PieceRecord(number, what, whole)
+            arrays[name], pieces[name] = residual[: unit.count], PieceRecord(number, what, whole)
     if rank == 0:
         arrays[LOSSES] = np.concatenate(losses)
     return Shard(shards.write(folder / file_name(rank), arrays), pieces)
@@ -187,9 +193,10 @@ def states(replica: Replica, unit: Unit) -> list[tuple[str, Array, Layout]]:
     return [(WEIGHTS, state.weights[unit], state.layouts.of(unit, "parameters")), *slots]
 
 
-def unpadded(values: Array, layout: Layout) -> Array:
-    """`values` without the padding behind a unit's last element."""
-    return values[: max(layout.count - layout.start, 0)]
+def stretches(values: Array, bounds: Sequence[tuple[int, int]]) -> Array:
+    """The elements of `values` within `bounds`, one stretch after the other; a view, if there is one only."""
+    found = [values[start:stop] for start, stop in bounds]
+    return found[0] if len(found) == 1 else np.concatenate([*found, values[:0]])
 
 
 def publish(beside: Path, manifest: Manifest, keep: int) -> list[Path]:

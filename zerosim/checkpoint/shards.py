@@ -107,6 +107,8 @@ class ShardReader:
 
     def __init__(self, folder: Path, file: StoredFile) -> None:
         self.path, self.file = folder / file.name, file
+        self._last: tuple[tuple[str, int], Array] | None = None
+        """The block that was read last: runs of a cut parameter are short, and many lie in one block."""
         self._check_head()
         try:
             self._opened: Any = safe_open(self.path, "np")
@@ -156,11 +158,15 @@ class ShardReader:
             raise self._damaged(f"its array {name!r} is {kind} {shape}, not {stored.dtype} [{stored.length}]")
         length = stored.block_length
         for number in range(start // length, -(-stop // length)):
+            if self._last is not None and self._last[0] == (name, number):
+                yield number * length, self._last[1]
+                continue
             values = found[number * length : min((number + 1) * length, stored.length)]
             if hashlib.sha256(little_endian(values)).hexdigest() != stored.blocks[number]:
                 last = min((number + 1) * length, stored.length) - 1
                 raise self._damaged(f"elements {number * length} to {last} of {name!r} were changed after they were "
                                     f"written")
+            self._last = (name, number), values
             yield number * length, values
 
     def _damaged(self, what: str) -> CheckpointError:

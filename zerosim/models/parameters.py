@@ -7,7 +7,7 @@ of the mesh, the whole is cut.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,8 +48,75 @@ class Cut:
         return found
 
 
+class Pieced:
+    """A tensor of which each place has a piece of `shape`, by the `cut`; or all of it, without one.
+
+    In C order a cut deals out runs of neighbouring elements of the whole to the ranks of its direction, in turn.
+    """
+
+    shape: tuple[int, ...]
+    cut: Cut | None
+
+    @property
+    def count(self) -> int:
+        """The number of elements of a piece."""
+        return math.prod(self.shape)
+
+    @property
+    def whole_shape(self) -> tuple[int, ...]:
+        """The shape of the whole parameter.
+
+        >>> Parameter("weight", (3, 2), normal(0.02), cut=Cut(Direction("tensor", 4), axis=0)).whole_shape
+        (12, 2)
+        """
+        if self.cut is None:
+            return self.shape
+        axis, size = self.cut.axis, self.cut.direction.size
+        return (*self.shape[:axis], self.shape[axis] * size, *self.shape[axis + 1 :])
+
+    def answers(self, coordinates: Coordinates) -> bool:
+        """Whether a place answers for its piece, where each element of the whole is counted once."""
+        cut_over = None if self.cut is None else self.cut.direction.name
+        return not any(number for name, number in coordinates.items() if name != cut_over)
+
+    @property
+    def _dealt(self) -> tuple[int, int]:
+        """The elements of a run, and the number of ranks to which runs are dealt out."""
+        if self.cut is None:
+            return self.count, 1
+        return math.prod(self.shape[self.cut.axis :]) // self.cut.blocks, self.cut.direction.size
+
+    def in_whole(self, start: int, stop: int, coordinates: Coordinates) -> Iterator[tuple[int, int]]:
+        """Elements `start` … `stop` − 1 of a place's piece as stretches of the whole: its first element and length.
+
+        >>> weight = Parameter("weight", (3, 2), normal(0.02), cut=Cut(Direction("tensor", 4), axis=1))
+        >>> list(weight.in_whole(1, 6, {"tensor": 1}))
+        [(3, 1), (10, 2), (18, 2)]
+        """
+        (run, ranks), rank = self._dealt, 0 if self.cut is None else coordinates.get(self.cut.direction.name, 0)
+        while start < stop:
+            number, within = divmod(start, run)
+            length = min(run - within, stop - start)
+            yield (number * ranks + rank) * run + within, length
+            start += length
+
+    def in_pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Elements `start` … `stop` − 1 of the whole as stretches of pieces: whose, the first element, and the length.
+
+        >>> weight = Parameter("weight", (3, 2), normal(0.02), cut=Cut(Direction("tensor", 4), axis=1))
+        >>> list(weight.in_pieces(7, 11))
+        [(3, 1, 1), (0, 2, 2), (1, 2, 1)]
+        """
+        run, ranks = self._dealt
+        while start < stop:
+            number, within = divmod(start, run)
+            length = min(run - within, stop - start)
+            yield number % ranks, number // ranks * run + within, length
+            start += length
+
+
 @dataclass(frozen=True, eq=False)
-class Parameter:
+class Parameter(Pieced):
     """One tensor of a layer, with its name in the layer's function.
 
     >>> Parameter("weight", (3, 2), normal(0.02)).count
@@ -65,31 +132,9 @@ class Parameter:
     cut: Cut | None = None
     """The cut of the whole parameter, of which `shape` is the shape of one piece; None if every place has all of it."""
 
-    @property
-    def count(self) -> int:
-        """The number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def whole_shape(self) -> tuple[int, ...]:
-        """The shape of the whole parameter.
-
-        >>> Parameter("weight", (3, 2), normal(0.02), cut=Cut(Direction("tensor", 4), axis=0)).whole_shape
-        (12, 2)
-        """
-        if self.cut is None:
-            return self.shape
-        axis, size = self.cut.axis, self.cut.direction.size
-        return (*self.shape[:axis], self.shape[axis] * size, *self.shape[axis + 1 :])
-
     def piece(self, whole: Array, coordinates: Coordinates) -> Array:
         """The piece of a place, from the whole parameter."""
         return whole if self.cut is None else self.cut.seen(whole, coordinates).reshape(self.shape)
-
-    def answers(self, coordinates: Coordinates) -> bool:
-        """Whether a place answers for its piece, where each element of the whole is counted once."""
-        cut_over = None if self.cut is None else self.cut.direction.name
-        return not any(number for name, number in coordinates.items() if name != cut_over)
 
     def join(self, whole: Array, piece: Array, coordinates: Coordinates) -> None:
         """Write the piece of a place into the whole parameter."""

@@ -103,9 +103,11 @@ def of_directions(parallel: Parallel, scenario: Sections) -> Conflicts:
             yield Conflict(f"parallel.{key} {does}, and {needs} is 1; set {needs}, or leave it out",
                            f"parallel.{key}", f"parallel.{needs}")
     for refused, key, why in (
-        (scenario.checkpoint.folder, "checkpoint.folder", "a checkpoint has the state of one place only"),
         (scenario.check.same_bits_on, "check.same_bits_on", "it counts ranks of one direction"),
         (parallel.order in ON_HOSTS, "parallel.order", "hosts have ranks of several directions"),
+        *((getattr(parallel, f"quantized_{what}") != "none", f"parallel.quantized_{what}",
+           "a block is rounded by its largest element, and has what all places have beside their own pieces, so that "
+           "copies would drift apart") for what in ("weights", "gradients")),
     ):
         if refused and asked:
             yield Conflict(f"{key} does not go with parallel.{asked[0]}: {why}; remove one of them",

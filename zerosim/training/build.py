@@ -1,6 +1,6 @@
 """Constructors for a row: the replica of one rank, and the reference, which trains in one process."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,13 +14,14 @@ from zerosim.autograd.tape_collectives import ALONE, TapeGroups, over
 from zerosim.collectives import ring, tree
 from zerosim.collectives.narrow import OnNarrowWires, WithErrorFeedback
 from zerosim.comm import Communicator
+from zerosim.data import Dataset
 from zerosim.instruments.observed import Observed, observed
 from zerosim.instruments.trace import WAIT
 from zerosim.models.units import Unit
 from zerosim.numerics import draws
 from zerosim.optim.update import WeightUpdates
-from zerosim.places import side_by_side
-from zerosim.reference import Arithmetic, Reference, Snapshot
+from zerosim.places import cut, joined, side_by_side
+from zerosim.reference import Arithmetic, Reference, Snapshot, regrouped
 from zerosim.stages.accumulating import ACCUMULATION
 from zerosim.stages.adding import add_replicas, widening
 from zerosim.stages.beside import Beside
@@ -41,7 +42,7 @@ from zerosim.stages.replica import Collectives, Gathering, GradientReduction, In
 from zerosim.stages.state import Layouts, TrainingState
 from zerosim.stages.storage import DelayedUpdates, FarMemory, FarUpdates, LateUpdates, Shards, Storage
 from zerosim.training.batches import Batches
-from zerosim.training.config import Config
+from zerosim.training.config import Config, Leg
 from zerosim.training.tiers import far_memory, shelf
 
 
@@ -247,20 +248,49 @@ def alone(batches: Batches) -> Iterator[tuple[Config, tuple[Snapshot, ...]]]:
 
     At the boundary of two legs there are two snapshots of the same step, in the units and chunks of each leg.
     """
-    directions = batches.config.directions
-    if directions.places == 1:
-        for leg, snapshot in place_alone(batches, 0, ALONE):
-            yield leg, (snapshot,)
-        return
-    for found in side_by_side(directions, partial(place_alone, batches)):
-        yield found[0][0], tuple(snapshot for _, snapshot in found)
-
-
-def place_alone(batches: Batches, place: int, groups: TapeGroups) -> Iterator[tuple[Config, Snapshot]]:
-    """The snapshots of one place."""
-    last: Snapshot | None = None
+    after: Sequence[Snapshot] = ()
+    was = batches.config
     for leg in batches.config.legs:
-        stretch = Batches(leg.config, batches.dataset).all_ranks(last.step if last else 0, leg.until)
-        for snapshot in reference(leg.config, place, groups).train(stretch, last):
-            yield leg.config, snapshot
-        last = snapshot
+        begun = recut(after, was, leg.config)
+        was = leg.config
+        for after in snapshots_of(leg, batches.dataset, begun):
+            yield was, after
+
+
+def snapshots_of(leg: Leg, dataset: Dataset, begun: Sequence[Snapshot]) -> Iterator[tuple[Snapshot, ...]]:
+    """The snapshots of all places in one leg, after those in `begun`, or from the start if there are none."""
+    config = leg.config
+
+    def of_place(place: int, groups: TapeGroups) -> Iterator[Snapshot]:
+        batches = Batches(config, dataset).all_ranks(begun[place].step if begun else 0, leg.until)
+        return reference(config, place, groups).train(batches, begun[place] if begun else None)
+
+    if config.directions.places == 1:
+        return ((each,) for each in of_place(0, ALONE))
+    return side_by_side(config.directions, of_place)
+
+
+def recut(found: Sequence[Snapshot], was: Config, now: Config) -> Sequence[Snapshot]:
+    """The snapshots of the places of `now`, from those of `was`: joined, and cut again."""
+    if was.directions == now.directions or not found:
+        return found
+    weights = recut_units([each.weights for each in found], was, now)
+    states = {slot: recut_units([{unit: each[slot] for unit, each in one.optimizer.items()} for one in found], was, now)
+              for slot in now.rule.slots}
+    return [
+        replace(found[0], weights=weights[place], gradients={}, optimizer={
+            unit: {slot: each[place][unit] for slot, each in states.items()}
+            for unit in now.model.units if not unit.frozen})
+        for place in range(now.directions.places)
+    ]
+
+
+def recut_units(flats: Sequence[Mapping[Unit, Array]], was: Config, now: Config) -> list[dict[Unit, Array]]:
+    """The units of every place of `now`, from the `flats` of every place of `was`."""
+    whole = {unit: joined(unit, piece, [flat[piece] for flat in flats], was.directions)
+             for unit, piece in zip(was.in_one_piece.units, was.model.units, strict=True) if piece in flats[0]}
+    kept = {number for unit in whole for number in unit.numbers}
+    pairs = [pair for pair in zip(now.in_one_piece.units, now.model.units, strict=True) if {*pair[0].numbers} <= kept]
+    again = regrouped([unit for unit, _ in pairs], whole)
+    return [{piece: cut(unit, piece, again[unit], now.directions.coordinates(place)) for unit, piece in pairs}
+            for place in range(now.directions.places)]

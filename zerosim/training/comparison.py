@@ -75,9 +75,9 @@ class Evidence:
 
 
 def fingerprints(config: Config, leg: Config, snapshots: Sequence[Snapshot]) -> list[Fingerprint]:
-    """The fingerprint of every place; of an earlier leg only the loss is compared."""
+    """The fingerprint of every place; of an earlier leg only the loss is compared, which all its places have alike."""
     if leg is not config:
-        return [of_an_earlier_leg(each) for each in snapshots]
+        return [of_an_earlier_leg(snapshots[0])] * config.directions.places
     sha256 = whole_sha256(config, snapshots) if snapshots[0].step == config.steps else None
     return [fingerprint(config.model.units, each, config.ranks, sha256) for each in snapshots]
 

@@ -20,7 +20,7 @@ from zerosim.autograd.player import perform
 from zerosim.autograd.tape import Tape
 from zerosim.autograd.tape_collectives import ALONE, TapeGroups, over
 from zerosim.models.units import Model, Unit
-from zerosim.places import joined, side_by_side
+from zerosim.places import cut, joined, side_by_side
 from zerosim.reference import backpropagate
 from zerosim.training.config import Config
 
@@ -75,8 +75,9 @@ def differences(config: Config) -> list[Difference]:
     (due_loss, due), = computed(config.in_one_piece, whole, ALONE, batch)
 
     def of_place(place: int, groups: TapeGroups) -> Iterator[tuple[float, Gradients]]:
-        pieces = {unit: cut(config, place, unit, flat)
-                  for unit, flat in zip(config.model.units, whole.values(), strict=True)}
+        coordinates = config.directions.coordinates(place)
+        pieces = {unit: cut(of_whole, unit, flat, coordinates)
+                  for unit, (of_whole, flat) in zip(config.model.units, whole.items(), strict=True)}
         return computed(config.model, pieces, groups, batch)
 
     (found,) = side_by_side(config.directions, of_place)
@@ -127,13 +128,6 @@ def some_weights(unit: Unit, number: int) -> Array:
     weights = unit.initial(0).astype(np.float64)
     weights += np.random.default_rng([1, number]).normal(0.0, SPREAD / unit.count**0.25, unit.count)
     return weights
-
-
-def cut(config: Config, place: int, unit: Unit, whole: Array) -> Array:
-    """The piece of a place, from a unit of the model in one piece."""
-    number = config.model.units.index(unit)
-    views, coordinates = config.in_one_piece.units[number].views(whole), config.directions.coordinates(place)
-    return np.concatenate([each.parameter.piece(views[each.name], coordinates).reshape(-1) for each in unit.places])
 
 
 def computed(

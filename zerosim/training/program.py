@@ -72,8 +72,9 @@ class Silent:
 class Keeping(Protocol):
     """Saves and restores training states."""
 
-    def restore(self, config: Config, replica: Replica) -> list[Array]:
-        """Restore the state from which the row resumes into `replica`; return the losses of earlier steps."""
+    def restore(self, config: Config, replica: Replica, place: int) -> list[Array]:
+        """Restore the state from which the row resumes into the replica of a place; return the losses of earlier steps.
+        """
 
     def save(self, comm: Communicator, config: Config, replica: Replica, losses: Sequence[Array]) -> None:
         """Save, if it is due; all ranks call it after every step."""
@@ -240,13 +241,13 @@ def begun(comm: Communicator, run: Run, mine: Replica, config: Config, ledger: L
     Where memory is limited, what a step needs is allocated here once: within one, other ranks would already wait.
     """
     losses: list[Array] = []
-    room = None
+    room, place = None, config.directions.place(comm.rank)
     try:
         if config.resumed is None:
-            mine.begin(initial_weights(config, config.directions.place(comm.rank)))
+            mine.begin(initial_weights(config, place))
         else:
             assert run.keeping is not None
-            losses = run.keeping.restore(config, mine)
+            losses = run.keeping.restore(config, mine, place)
         if run.room_bytes is not None:
             room = np.empty(run.room_bytes(config, ledger.total), np.uint8)
         short = False
