@@ -5,7 +5,7 @@
 - One mapping serves ranks, directions, stages and units. An element is identified by its parameter and its place in the
   whole of it; cuts and layouts map it to files. A rank needs the memory of its own state, and a block of 1 MiB for each
   file that it reads.
-- What all places have is written once, by the first place, since it is the same on all.
+- The first place writes the parameters that all places have, since copies are the same bytes.
 - Digests cover blocks, not files. With a digest of a whole file a rank would have to read all of it to trust a tenth.
 - The reference trains from the start and does not read the checkpoint. A slot that was saved as zeros would otherwise
   be zeros on both sides.

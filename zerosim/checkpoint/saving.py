@@ -3,7 +3,7 @@
 Measured on two cores: a checkpoint of 35 MB by two ranks took 28 ms, writing and flushing two new files of as many
 bytes 22 ms (ratio 1.28, 1.12 to 1.47 over 30 rounds). The difference is SHA-256, 13 ms of each core while the disk
 writes, and three more flushes. In a run that saves nothing, a step with the question whether to save took
-0.99 of one without it. `zerosim bench checkpoint` repeats this.
+0.99 of one without it.
 """
 
 import errno
