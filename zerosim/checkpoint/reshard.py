@@ -17,7 +17,7 @@ from zerosim.models.units import Unit
 from zerosim.sharding import Layout
 
 
-class Stretch(NamedTuple):
+class SavedStretch(NamedTuple):
     """Elements `start` … `stop` − 1 of a place's piece of a parameter, from `at` on in an array of a rank's file."""
 
     rank: int
@@ -36,15 +36,15 @@ class Resharded:
         self._readers: dict[int, ShardReader] = {}
 
     @cached_property
-    def _stretches(self) -> dict[tuple[str, str, int], list[Stretch]]:
+    def _stretches(self) -> dict[tuple[str, str, int], list[SavedStretch]]:
         """The stretches of each parameter's piece, by its name, the kind of state, and the place."""
-        found: dict[tuple[str, str, int], list[Stretch]] = {}
+        found: dict[tuple[str, str, int], list[SavedStretch]] = {}
         for rank, shard in enumerate(self.manifest.shards):
             place = self.manifest.directions.place(rank)
             for array, piece in shard.pieces.items():
                 at = 0
                 for each, start, stop in self.manifest.held(rank, piece):
-                    found.setdefault((each.name, piece.what, place), []).append(Stretch(rank, array, at, start, stop))
+                    found.setdefault((each.name, piece.what, place), []).append(SavedStretch(rank, array, at, start, stop))
                     at += stop - start
         return found
 
