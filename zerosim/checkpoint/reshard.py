@@ -44,7 +44,8 @@ class Resharded:
             for array, piece in shard.pieces.items():
                 at = 0
                 for each, start, stop in self.manifest.held(rank, piece):
-                    found.setdefault((each.name, piece.what, place), []).append(SavedStretch(rank, array, at, start, stop))
+                    stretch = SavedStretch(rank, array, at, start, stop)
+                    found.setdefault((each.name, piece.what, place), []).append(stretch)
                     at += stop - start
         return found
 
