@@ -3,8 +3,8 @@
 # make check    for every save: ruff, mypy, and the tests that need no MPI, no browser and little time
 # make whole    the rest of these tables, the tests that take longest, all examples of the properties, and the shipped
 #               scenarios with their own models; CI runs both
-# make oracles  ask PyTorch and Megatron-Core again for the answers that the suite has recorded, and Perfetto whether it reads our traces, in
-#               environments of their own
+# make oracles  ask PyTorch and Megatron-Core again for the answers that the suite has recorded, and Perfetto whether it reads
+#               our traces, in environments of their own
 # make torch    train one model by our stages, by PyTorch and by DeepSpeed over the same collectives, and write the table of
 #               sent and kept bytes
 # make bench-torch  time a step of each stage beside PyTorch's trainer over gloo, PyTorch over zerosim beside gloo, and
