@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from tests import independent
+from tests import independent, independent_tensor
 from tests.independent_runs import alike, differences, run
 
 # Every value of every key that decides bits, or should not
@@ -330,3 +330,31 @@ def test_a_fault_makes_the_two_differ(fault, monkeypatch):
     else:
         monkeypatch.setattr(independent, attribute, wrong)
     assert differences(*outcome_of_case(name), opinion(keys, alike(keys)[0][0])) != []
+
+
+TENSOR = {
+    "two": {"tensor_ranks": 2, "ranks": 4, "hidden": [8, 5, 6]},
+    "four, odd": {"tensor_ranks": 4, "ranks": 4, "hidden": [8, 6], "activation": "gelu", "optimizer": "adamw"},
+    "bf16": {"tensor_ranks": 2, "ranks": 6, "hidden": [6, 7], "precision": "bf16", "micro_batches": 6, "order": "rank"},
+}
+
+
+def of_tensor_ranks(name):
+    keys = BASE | TENSOR[name]
+    rows, file = outcome(keys, ["ddp", "zero3"])
+    keys["ranks"] //= keys["tensor_ranks"]
+    x, y = data(keys.pop("data"))
+    with threadpool_limits(1):
+        tensor = keys.pop("tensor_ranks")
+        return differences(rows, file, independent_tensor.train(x, y, tensor, **keys))
+
+
+@pytest.mark.parametrize("name", TENSOR)
+def test_an_independent_trainer_of_split_layers_has_the_same_bits(name):
+    assert of_tensor_ranks(name) == []
+
+
+@pytest.mark.parametrize("wrong", [lambda parts: parts[0], lambda parts: sum(parts[1:], parts[0])])
+def test_a_forgotten_sum_or_a_wrong_order_makes_the_two_differ(wrong, monkeypatch):
+    monkeypatch.setattr(independent_tensor, "summed", wrong)
+    assert of_tensor_ranks("four, odd") != []
