@@ -25,13 +25,14 @@
 # make docs     the documentation as a site in build/site, which needs no network; its links are checked
 # make mutants  change one line at a time and see which test notices: SEED=1 COUNT=800 for others, and more; before that
 #               plant the faults of tests/mutants/by_hand.jsonl, each of which a test must notice
+# make dist     a wheel in build/dist, tried in fresh environments with MPI and without
 # make clean    remove everything that the other targets made
 
 PYTHON ?= python3
 BIN := .venv/bin
 PROGRESS := $(shell test -t 2 && echo live || echo auto)
 
-.PHONY: run check test whole oracles torch bench-torch bugs browser hosts simgrid pictures records fuzz lint docs mutants clean
+.PHONY: run check test whole oracles torch bench-torch bugs browser hosts simgrid pictures records fuzz lint docs mutants dist clean
 
 run: .venv/run
 	$(BIN)/mpirun -n 4 $(BIN)/zerosim run scenarios/compare.toml --progress $(PROGRESS)
@@ -104,6 +105,11 @@ docs: .venv/test .venv-docs/mkdocs
 mutants: .venv/test
 	$(BIN)/python -m tests.mutants.by_hand
 	$(BIN)/python -m tests.mutants --seed $(or $(SEED),0) --count $(or $(COUNT),400) --note build
+
+dist: .venv/test
+	rm -rf build/dist build/lib
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir build/dist .
+	$(BIN)/python -m tests.dist build/dist/zerosim-*.whl
 
 clean:
 	rm -rf .venv .venv-torch .venv-bugs-* .venv-perfetto .venv-browser .venv-docs build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache

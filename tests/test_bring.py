@@ -1,5 +1,6 @@
 """A user's parts, named in a scenario: run in both worlds, planned, saved, resumed; faults in them are named."""
 
+import io
 import json
 import re
 from dataclasses import replace
@@ -13,6 +14,7 @@ from zerosim.autograd.differences import operation_fault
 from zerosim.autograd.operations.elementwise import multiply
 from zerosim.cli import main
 from zerosim.collectives.own import as_collective, collective
+from zerosim.data.tables import csv_arrays
 from zerosim.scenario import load
 
 MINE = (Path(__file__).parent / "brought" / "mine.py").read_text()
@@ -370,6 +372,19 @@ def test_a_csv_is_read_by_its_columns(folder, capsys):
     assert "column 'width', row 32 is empty; fill it or delete the row" in said(capsys, "run", folder / "data.toml")[1]
     found = refused(capsys, "run", folder / "data.toml", "--set", "data.target=size")
     assert "there is no column 'size'; there are height, width, kind" in found
+
+
+@pytest.mark.parametrize(("table", "words"), [
+    ("a;y\n1;2\n", "the first row has ';': separate cells by commas"),
+    ("1,2\n3,4\n", "the first row is '1,2'; put a row with the names of the columns before it"),
+    ('a,y\n"1,5",2\n', "column 'a', row 2 is '1,5'; write a point before decimals: 1.5"),
+    ("a,y\n1,2\nNA,2\n", "column 'a', row 3 is missing ('NA'); fill it or delete the row"),
+    ("a,y\nred,2\n", "replace a column of categories by one of 0 and 1 for each category"),
+    ("a,y\n1,2,3\n", "row 2 has 3 cells, and the first row 2"),
+])
+def test_a_table_that_cannot_be_read_says_how_to_mend_it(table, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        csv_arrays(io.BytesIO(table.encode()), "", ValueError)
 
 
 EVERYTHING = """

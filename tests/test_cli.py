@@ -156,11 +156,15 @@ def test_what_cannot_be_read_is_told_in_a_line(line, said, capsys):
     assert said in told
 
 
-def test_no_command_at_all_lists_them(capsys):
+def test_no_command_at_all_says_what_to_do_next(capsys):
     with pytest.raises(SystemExit) as stop:
         main([])
     assert stop.value.code == 2
-    assert set(re.findall(r"^    (\w+)", capsys.readouterr().err, re.MULTILINE)) >= set(COMMANDS)
+    said = capsys.readouterr().err
+    assert re.findall(r"^zerosim (\S+)", said, re.MULTILINE) == ["run", "torch", "plan", "--help"]
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert set(re.findall(r"^    (\w+)", capsys.readouterr().out, re.MULTILINE)) >= set(COMMANDS)
 
 
 def test_a_failed_check_exits_with_1(small, capsys):
@@ -213,7 +217,7 @@ COMMANDS_THAT_WRITE = {
     "prove": ["prove", "ring.all_reduce"],
     "memory": ["memory", "--parameters", "7B", "--ranks", "4"],
     "grade": ["grade", "{small}"],
-    "bench": ["bench", "worlds"],
+    "bench": ["bench", "step"],
 }
 
 

@@ -47,6 +47,14 @@ COMMANDS = {
 }
 """The module and the purpose of each command. Only the module of the called command is imported."""
 
+NEXT = """\
+zerosim run compare                             train by DDP and ZeRO Stages I, II and III, and compare every bit
+zerosim torch --check train.py                  is this PyTorch training right? Needs the extra torch
+zerosim plan --model config.json --ranks 8,16   which stage fits, on how many devices, and how fast
+zerosim --help                                  all commands
+"""
+"""The next commands of a user, printed if none is given."""
+
 PARALLEL = ("run", "torch", "bench")
 """The commands that all ranks run; rank 0 alone runs the others."""
 
@@ -106,7 +114,7 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
             importlib.import_module(module).add_arguments(command)
     try:
         if not given:
-            top.exit(2, top.format_help())
+            top.exit(2, NEXT)
         parsed, unknown = top.parse_known_args(without_spaces(given))
         if unknown and given[0] not in COMMANDS:
             top.error(f"found {given[0]!r} before the command; give the command first, and then its flags")

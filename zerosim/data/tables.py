@@ -16,6 +16,8 @@ from zerosim.data.dataset import DataFault
 
 MOST_BYTES = 1 << 30
 MOST_CELLS = 10**8
+MISSING = ("na", "n/a", "null", "none", "?", "-")
+"""Words for a missing value, in small letters."""
 
 
 def csv_arrays(stream: IO[bytes], target: str, fault: DataFault) -> dict[str, Array]:
@@ -36,7 +38,11 @@ def csv_arrays(stream: IO[bytes], target: str, fault: DataFault) -> dict[str, Ar
         raise fault(f"this is not a CSV in UTF-8: {error}") from None
     head, body = (rows[0], [row for row in rows[1:] if row]) if rows else ([], [])
     if len(head) < 2 or not body:
-        raise fault("a CSV has a first row with the names of two columns or more, and a row for each sample")
+        separator = next((each for each in ";\t|" if head and each in head[0]), "")
+        mend = f"; the first row has {separator!r}: separate cells by commas" if separator else ""
+        raise fault(f"a CSV has a first row with the names of two columns or more, and a row for each sample{mend}")
+    if all(map(is_number, head)):
+        raise fault(f"the first row is {','.join(head)[:40]!r}; put a row with the names of the columns before it")
     for number, row in enumerate(body, start=2):
         if len(row) != len(head):
             raise fault(f"row {number} has {len(row)} cells, and the first row {len(head)}; they must agree")
@@ -64,11 +70,33 @@ def numbers(name: str, column: Sequence[str], fault: DataFault) -> Array:
         try:
             found[row] = float(cell)
         except ValueError:
-            what = "is empty; fill it or delete the row" if not cell.strip() else (
-                f"is {cell[:40]!r}; give a number: only the target may hold words, so replace a column of categories "
-                f"by one of 0 and 1 for each category")
-            raise fault(f"column {name!r}, row {row + 2} {what}") from None
+            raise fault(f"column {name!r}, row {row + 2} {no_number(cell)}") from None
     return found
+
+
+def no_number(cell: str) -> str:
+    """The reason why a cell is no number, and the remedy.
+
+    >>> no_number("N/A"), no_number("1,5")
+    ("is missing ('N/A'); fill it or delete the row", "is '1,5'; write a point before decimals: 1.5")
+    """
+    if not cell.strip():
+        return "is empty; fill it or delete the row"
+    if cell.strip().lower() in MISSING:
+        return f"is missing ({cell!r}); fill it or delete the row"
+    if is_number(pointed := cell.replace(",", ".", 1)):
+        return f"is {cell[:40]!r}; write a point before decimals: {pointed.strip()[:40]}"
+    return (f"is {cell[:40]!r}; give a number: only the target may hold words, so replace a column of categories by "
+            "one of 0 and 1 for each category")
+
+
+def is_number(cell: str) -> bool:
+    """Whether a cell can be read as a number."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def answers(column: Sequence[str]) -> Array:

@@ -1,0 +1,60 @@
+"""The wheel of `make dist`, installed in fresh environments, one without MPI and one with MPICH.
+
+    python -m tests.dist WHEEL
+
+Each environment has nothing but the wheel and what it requires. In an empty folder it runs a scenario, under `mpirun`
+too if it has one, and every cell of the notebooks that need no more than the wheel.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.notebooks import NOTEBOOKS, read
+
+NEEDS_REPORT = {"2_the_stages.ipynb"}
+SHORT = ["--set", "train.steps=2", "--set", "check.test_accuracy=0", "--progress", "none"]
+
+
+def script(notebook):
+    """The code cells of a notebook as one program."""
+    cells = [each for each in read(notebook)["cells"] if each["cell_type"] == "code"]
+    return "\n\n".join("".join(each["source"]) for each in cells)
+
+
+def commands(place, mpi):
+    """What must end with exit code 0 in an environment at `place`."""
+    yield [place / "zerosim", "run", "compare", *SHORT]
+    if mpi:
+        yield [place / "mpirun", "-n", "2", place / "zerosim", "run", "ddp", *SHORT]
+    for notebook in NOTEBOOKS:
+        if notebook.name not in NEEDS_REPORT:
+            yield [place / "python", "-c", script(notebook)]
+
+
+def faults(wheel, extras):
+    """In words, what fails in a fresh environment with the wheel and these extras."""
+    with TemporaryDirectory() as folder:
+        place, empty = Path(folder, "fresh", "bin"), Path(folder, "empty")
+        empty.mkdir()
+        venv.create(place.parent, with_pip=True)
+        clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+        install = [place / "pip", "install", "--quiet", f"{wheel}{extras}"]
+        for command in (install, *commands(place, "mpich" in extras)):
+            ended = subprocess.run(
+                command, cwd=empty, env=clean, check=False, capture_output=True, text=True, timeout=300)
+            if ended.returncode:
+                words = " ".join(map(str, command))
+                yield f"{extras or 'no extras'}: {words[:200]}: {ended.returncode}\n{ended.stdout}{ended.stderr}"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("wheel", type=Path)
+    wheel = parser.parse_args().wheel.resolve()
+    found = [*faults(wheel, ""), *faults(wheel, "[mpich]")]
+    sys.exit("\n".join(found) or None)
