@@ -32,12 +32,14 @@ SERVING["all_gather"][AUTO_ALL_GATHER.name] = AUTO_ALL_GATHER
 
 
 def collective(
-    *, order: str | AddingOrder | None = None, powers_of_two: bool = False
+    *, order: str | AddingOrder | None = None, powers_of_two: bool = False,
+    chunks_sent: Callable[[int], float] | None = None,
 ) -> Callable[[Callable[..., None]], Algorithm]:
     """A decorator that makes a function an `Algorithm` with this order, for any number of ranks or for powers of two.
 
     `order` is ring, rank, near_tree, folded_tree or far_tree, or a function `order(contributions, chunk)` that adds the
-    ranks' contributions to a chunk with `+`.
+    ranks' contributions to a chunk with `+`. `chunks_sent(ranks)`, if given, is the mean number of chunks that a rank
+    sends, which a proof compares with the messages.
 
     >>> @collective(order="rank")
     ... def my_reduce_scatter(comm, chunks): ...
@@ -48,15 +50,16 @@ def collective(
         raise UsageError(f"order {order!r} is unknown; use one of {', '.join(NAMED_ORDERS)}, or a function "
                          f"order(contributions, chunk)")
     adds = NAMED_ORDERS[order] if isinstance(order, str) else order
-    return lambda function: declared(function.__name__, "", function, adds, powers_of_two)
+    return lambda function: declared(function.__name__, "", function, adds, powers_of_two, chunks_sent)
 
 
 def declared(
-    name: str, kind: str, function: Callable[..., None], order: AddingOrder | None, powers_of_two: bool
+    name: str, kind: str, function: Callable[..., None], order: AddingOrder | None = None, powers_of_two: bool = False,
+    chunks_sent: Callable[[int], float] | None = None,
 ) -> Algorithm:
     return Algorithm(
         name, kind, function, "yours", steps=unrecorded, steps_formula="as recorded", volume=unrecorded,
-        source="yours", order=order, needs_power_of_two=powers_of_two, users=True)
+        source="yours", order=order, needs_power_of_two=powers_of_two, users=True, chunks_sent=chunks_sent)
 
 
 def unrecorded(*_: Any) -> NoReturn:
@@ -70,7 +73,7 @@ def as_collective(kind: str) -> Callable[[str, Any], Algorithm]:
     def made(name: str, found: Any) -> Algorithm:
         if not isinstance(found, Algorithm) and not inspect.isfunction(found):
             raise UsageError(f"{name} is a {type(found).__name__}; give a function of a communicator and chunks")
-        algorithm = found if isinstance(found, Algorithm) else declared(name, kind, found, None, False)
+        algorithm = found if isinstance(found, Algorithm) else declared(name, kind, found)
         check_parameters(name, kind, algorithm.function)
         if COLLECTIVE_KINDS[kind].reducing and algorithm.order is None:
             raise UsageError(f"{name} does not declare its order of addition; write @collective(order=\"ring\") above "

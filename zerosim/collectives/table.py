@@ -77,6 +77,8 @@ class Algorithm(Declared):
     """Whether it reads its rank's input in any other way than to send it or to reduce an arrived message with it."""
     users: bool = False
     """Whether it is a user's: its messages are then recorded, and its order is proved up to a + b = b + a."""
+    chunks_sent: Callable[[int], float] | None = None
+    """The mean chunks that a rank sends, by the number of ranks, if a user declares it."""
     per_host: int = 0
     """The number of neighbouring ranks on each host, if the algorithm depends on it; else 0."""
 

@@ -31,7 +31,7 @@ def both_ways(comm, chunks, behind, reduce=None):
         for half, turn in enumerate((1, -1))])
 
 
-@collective(order=both_rings)
+@collective(order=both_rings, chunks_sent=lambda ranks: ranks - 1)
 def reduce_scatter(comm, chunks):
     for step in range(comm.size - 1):
         both_ways(comm, chunks, step + 1, np.add)

@@ -48,6 +48,8 @@ def show_verdict(console: Console, proof: Proof) -> None:
     if proof.holds:
         words = ", ".join(proved_properties(proof))
         console.print(f"[green]proved[/] on {ranks}: {words}", soft_wrap=not console.is_terminal)
+        if proof.sent is not None:
+            console.print(f"sends {proof.sent}", soft_wrap=not console.is_terminal)
         if odd := remark(proof):
             console.print(f"[yellow]but[/] {escape(odd)}", soft_wrap=not console.is_terminal)
         return
@@ -91,6 +93,7 @@ def document(subject: Subject, proofs: Sequence[Proof]) -> dict[str, Any]:
                 "ranks": proof.size,
                 "holds": proof.holds,
                 "order": proof.order,
+                "sent": proof.sent and proof.sent._asdict(),
                 "held": [[str(symbol) for symbol in held] for held in proof.held],
                 "faults": [vars(fault) for fault in proof.faults],
                 "cause": found and found.cause,

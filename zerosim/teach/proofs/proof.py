@@ -25,6 +25,7 @@ from zerosim.parts.users_code import error_line
 from zerosim.payloads.terms import Symbol, Term, blanks, commuted, leaves, symbols
 from zerosim.teach.proofs.case import Case, Place, chunks_by_element, expected_terms
 from zerosim.teach.proofs.hints import raised
+from zerosim.teach.proofs.sent import SentChunks, sent_in
 from zerosim.teach.proofs.subject import Subject
 from zerosim.worlds.local import Sends, StillRunning
 
@@ -65,6 +66,8 @@ class Proof:
     lengths: list[int] = field(default_factory=list)
     order: str | None = None
     """The name of the order of addition found: the declared one, or a known one."""
+    sent: SentChunks | None = None
+    """What the first run with one element in each chunk sends."""
     case: Case | None = None
     """The run that fails or, if none does, the first."""
 
@@ -125,6 +128,8 @@ def examine(proof: Proof, count: int, root: int, sends: Sends) -> None:
         return
     if not proof.held and count == size:
         proof.held = [list(result) for result in recording.results]
+        proof.sent = sent_in(recording, subject.kind, root)
+        check_sent(proof, proof.sent)
     if subject.kind.reducing and sends == "buffered" and count:
         check_order(proof, recording.results, count, root)
     if proof.faults:
@@ -226,6 +231,13 @@ def last_change(recording: Recording, rank: int, element: int) -> tuple[int | No
             sources = [m.source for m in recording.messages if m.to == rank and m.round == round_]
             return round_, f"since round {round_}, with a message from rank {sources[-1]}"
     return None, "and no message changed it"
+
+
+def check_sent(proof: Proof, sent: SentChunks) -> None:
+    """Check that a user's collective sends as many chunks as it declares, if it does."""
+    row = proof.subject.declared
+    if row is not None and row.chunks_sent is not None and (fault := sent.differs_from(row.chunks_sent(sent.ranks))):
+        proof.faults.append(ProofFault(fault))
 
 
 def check_order(proof: Proof, results: Sequence[Sequence[Symbol]], count: int, root: int) -> None:
