@@ -292,14 +292,14 @@ def check_a_function_must_return_what_fits(comm):
 
 
 def check_exchanges_at_once(comm):
-    """Both neighbours, twice, with messages of several lengths; memory that is sent may be received into."""
+    """Both neighbours, twice, with messages of several lengths; what is sent is what was there at the call."""
     for count in (0, 1, 5, 50_000):
         mine = np.full(count, comm.rank + 1.0)
         beside = mine.copy(), np.full(count, 100.0)
         comm.exchange_all([
             Exchange(beside[0], right(comm), beside[0], left(comm)),
-            Exchange(mine, left(comm), beside[1], right(comm), np.add),
             Exchange(mine * 10, right(comm), mine, left(comm), np.subtract),
+            Exchange(mine, left(comm), beside[1], right(comm), np.add),
         ])
         same(beside[0], np.full(count, left(comm) + 1.0))
         same(beside[1], np.full(count, right(comm) + 101.0))

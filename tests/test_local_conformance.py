@@ -8,7 +8,7 @@ import pytest
 
 from tests.conformance import CHECKS, a_second_thread_is_refused, face_of
 from zerosim.collectives import all_reduce
-from zerosim.comm import among, check_rank
+from zerosim.comm import SendsFirst, among, check_rank
 from zerosim.errors import CollectiveError, Deadlock, ZerosimError
 from zerosim.worlds.delivery import check_into, check_match, check_payload, deliver
 from zerosim.worlds.local import LocalWorld, spawn
@@ -126,7 +126,7 @@ def test_a_world_with_another_face_is_seen(broken):
         face_of(broken(3))
 
 
-class Mailbox:
+class Mailbox(SendsFirst):
     """A correct communicator over another, with a step to override for every way of being wrong.
 
     Messages lie in `mail`, which all ranks share; what really travels is an empty token for each.
@@ -135,10 +135,6 @@ class Mailbox:
     def __init__(self, comm, mail):
         self.comm, self.mail = comm, mail
         self.rank, self.size = comm.rank, comm.size
-
-    def exchange(self, outgoing, *, to, into, source, reduce=None):
-        self.send(outgoing, to=to)
-        self.recv(into=into, source=source, reduce=reduce)
 
     def send(self, outgoing, *, to):
         check_rank(to, self.size, "to")
@@ -237,6 +233,12 @@ class ReceivesFromTheLeft(Mailbox):
                          reduce=reduce)
 
 
+class DoesOneExchangeAfterAnother(Mailbox):
+    def exchange_all(self, exchanges):
+        for each in exchanges:
+            super().exchange_all([each])
+
+
 class NeverSendsToItself(Mailbox):
     def send(self, outgoing, *, to):
         if to != self.rank:
@@ -289,6 +291,7 @@ PLANTED = {
     FlattensInMemoryOrder: "check_noncontiguous_views",
     LosesTheSignOfZero: "check_bits_survive",
     LosesLongIntegers: "check_dtypes",
+    DoesOneExchangeAfterAnother: "check_exchanges_at_once",
     ReceivesFromTheLeft: "check_exchange_from_elsewhere",
     NeverSendsToItself: "check_message_to_self",
     TakesAnyLength: "check_wrong_length_is_refused",

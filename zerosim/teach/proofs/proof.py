@@ -67,7 +67,7 @@ class Proof:
     order: str | None = None
     """The name of the order of addition found: the declared one, or a known one."""
     sent: SentChunks | None = None
-    """What the first run with one element in each chunk sends."""
+    """The messages of the first run with one element in each chunk."""
     case: Case | None = None
     """The run that fails or, if none does, the first."""
 

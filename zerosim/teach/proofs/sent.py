@@ -1,4 +1,4 @@
-"""What a collective sends, beside the least that any algorithm for it can send.
+"""The chunks that a collective sends, beside the least that any algorithm for it can send.
 
     chunks    the elements of all messages of all ranks, in a run whose chunks have one element each
     least     the contributions to an element meet at some rank, and the sum reaches its holders from there: every other
@@ -46,7 +46,7 @@ class SentChunks(NamedTuple):
 
 
 def sent_in(recording: Recording, kind: CollectiveKind, root: int) -> SentChunks:
-    """What a run with one element in each chunk has sent.
+    """The messages and chunks of a run with one element in each chunk.
 
     >>> from zerosim.teach.proofs.proof import run
     >>> from zerosim.teach.proofs.subject import named_subject
