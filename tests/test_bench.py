@@ -2,7 +2,6 @@
 
 import json
 import tomllib
-from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -10,14 +9,12 @@ from rich.console import Console
 
 from tests.mpi.launch import mpirun
 from tests.pages import refused
-from zerosim.cli import main
 from zerosim.collectives.table import ALGORITHMS
 from zerosim.commands.benches import timings as bench
 from zerosim.commands.benches.cluster import measured_toml
-from zerosim.commands.benches.collectives import COLLECTIVES, GLOO, OWN, fit, measured_switches, time_collectives
-from zerosim.commands.benches.pictures import bandwidth_picture
+from zerosim.commands.benches.collectives import COLLECTIVES, OWN, fit, measured_switches, time_collectives
 from zerosim.commands.benches.samples import Sample, on_rank_0, overhead
-from zerosim.commands.benches.tables import SUBJECTS, show_collectives, show_samples
+from zerosim.commands.benches.tables import show_collectives, show_samples
 from zerosim.commands.benches.timings import RANKS, Workload, time_ledgers, time_steps
 from zerosim.scenario import ModelKeys
 from zerosim.stages import STAGES
@@ -53,22 +50,19 @@ def test_every_stage_is_timed_in_every_round(what, measure, workload, words):
     assert all(title in printed for title in [words, *(row.title for row in STAGES.values())])
 
 
-LIBRARIES = (OWN, GLOO)
-
-
 def nothing_done(x, out):
     """Stands for a library's collective."""
 
 
 def test_every_algorithm_of_a_collective_is_timed_at_every_size():
     sizes = (256, 1024)
-    libraries = dict.fromkeys(LIBRARIES, dict.fromkeys(COLLECTIVES, nothing_done))
-    found, *others = spawn(lambda comm: on_rank_0(comm, time_collectives, libraries, 2, sizes), ranks=3)
+    library = dict.fromkeys(COLLECTIVES, nothing_done)
+    found, *others = spawn(lambda comm: on_rank_0(comm, time_collectives, library, 2, sizes), ranks=3)
     assert others == [None, None]
     rows = [row for row in ALGORITHMS.values() if row.collective in COLLECTIVES and row.serves(3) and not row.per_host]
     assert {len(rounds) for each in found for rounds in each.rounds.values()} == {2}
     found = rows_of(found)
-    assert {(each["collective"], each["algorithm"]) for each in found if each["algorithm"] not in LIBRARIES} == {
+    assert {(each["collective"], each["algorithm"]) for each in found if each["algorithm"] != OWN} == {
         (row.collective, row.name) for row in rows}
     for figures in found:
         assert figures["bytes"] in (252, 1020)
@@ -78,9 +72,6 @@ def test_every_algorithm_of_a_collective_is_timed_at_every_size():
     said = shown(show_collectives, found, "a library", measured_switches(found), fit(found))
     assert all(f"{collective} on 3 ranks" in said for collective in COLLECTIVES)
     assert "switch_at({\"all_reduce\": " in " ".join(said.split())
-    lines = bandwidth_picture(found, "a library")["data"]["values"]
-    assert len(lines) == len(found)
-    assert {"a library", "gloo", "ring"} <= {line["algorithm"] for line in lines}
     read = tomllib.loads(measured_toml(fit(found), measured_switches(found)))["cluster"]
     assert 1e3 * read["short_gather_kb"] in (0, *sizes)
     assert read["inside"]["latency_us"] > 0
@@ -127,17 +118,6 @@ def test_a_ratio_is_taken_within_its_round():
     }
 
 
-def test_figures_are_written_as_json(monkeypatch, tmp_path):
-    figures = {"algorithm": "ring", "format": "int8", "ranks": 2, "hops": 1, "error": 0.5}
-    measured = [Sample({**figures, "algorithm": name}) for name in ("ring", "two_hop")]
-    monkeypatch.setitem(SUBJECTS, "wires", replace(SUBJECTS["wires"], measure=lambda: measured))
-    monkeypatch.setattr("zerosim.commands.bench.launched", lambda: None)
-    assert main(["bench", "wires", "--json", str(tmp_path / "out.json")]) == 0
-    assert json.loads((tmp_path / "out.json").read_text()) == {
-        "schema": "zerosim.bench/1", "wires": [{**figures, "algorithm": name} for name in ("ring", "two_hop")],
-    }
-
-
 WHAT = {"step": [None], "ledger": ["counted", "traced", "calls of the trace", "with checksums"]}
 
 
@@ -155,13 +135,6 @@ def test_the_command_measures_on_real_processes(what, model, tmp_path):
     assert rows == [(stage, each) for stage in STAGES for each in WHAT[what]]
 
 
-@pytest.mark.mpi
-def test_what_one_process_measures_is_not_measured_under_mpirun():
-    done = mpirun(2, ["-m", "zerosim", "bench", "wires"])
-    assert done.returncode == 2
-    assert "run it without mpirun" in done.stderr
-
-
 def test_the_switch_is_where_the_short_algorithm_first_falls_behind():
     seconds = {"doubling": (1.0, 3.0, 1.0), "ring": (2.0, 2.0, 2.0)}
     found = [{"collective": "all_gather", "algorithm": name, "bytes": 1 << 10 + power, "seconds": each}
@@ -172,7 +145,6 @@ def test_the_switch_is_where_the_short_algorithm_first_falls_behind():
 @pytest.mark.parametrize(("flags", "words"), [
     (["step", "--runs", "some.csv"], "bench step compares no runs; --runs is for bench published"),
     (["step", "--toml", "x.toml"], "bench step measures no cluster; remove --toml, or use bench cluster or bench "),
-    (["step", "--svg", "x.svg"], "bench step draws nothing; --svg is for bench collectives and bench wires"),
     (["published", "--runs", "none.csv"], "none.csv: no file of published runs: No such file"),
 ])
 def test_flags_of_other_subjects_are_refused(flags, words, capsys):

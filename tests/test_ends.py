@@ -117,7 +117,7 @@ import os, sys
 from zerosim.cli import main
 commands = [["show", "--list"], ["prove", "ring.all_gather"], ["memory", "--table", "figure1"], ["run", "no"],
             ["plan", "no"], ["grade", "no"], ["report", "no", "--html", "x"], ["checkpoint", "show", "no"],
-            ["bench", "worlds"]]
+            ["bench", "published"]]
 codes = []
 for command in commands:
     sys.stdout = None

@@ -86,10 +86,3 @@ def test_the_bench_sets_stages_and_trainers_beside_gloo_and_all_reduce_beside_th
     assert others[:16] == [f"{trainer} over gloo" for trainer in trainers] * 4
     beside = ["gloo", "gloo", "gloo", "the ring", "gloo", "the ring", *["an unchecked one"] * 4, "the ring"]
     assert others[16:] == beside
-
-
-@pytest.mark.mpi
-def test_gloo_computes_what_the_bench_of_collectives_compares():
-    outcome = mpirun(3, ["-m", "tests.torch.gloo_column"])
-    assert outcome.returncode == 0, outcome.stderr
-    assert outcome.stdout.count("equal to MPI's, and timed") == 1

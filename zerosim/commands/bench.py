@@ -6,15 +6,13 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
 from zerosim.commands.arguments import whole_number
 from zerosim.commands.benches.cluster import cluster_toml, measure_cluster, measured_toml
-from zerosim.commands.benches.collectives import GLOO, OWN, Own, fit, measured_switches, time_collectives
+from zerosim.commands.benches.collectives import fit, measured_switches, time_collectives
 from zerosim.commands.benches.outside import OUTSIDE
-from zerosim.commands.benches.pictures import bandwidth_picture, wire_picture
 from zerosim.commands.benches.published import MPT, compare, lines_of
 from zerosim.commands.benches.samples import Sample, on_rank_0
 from zerosim.commands.benches.tables import SUBJECTS, show_collectives, show_published, show_samples
@@ -23,11 +21,9 @@ from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import LaunchError, UsageError
 from zerosim.files import write_text
 from zerosim.show.grid import show_words
-from zerosim.show.page.vega import svg
 from zerosim.show.run_document import sharing
 from zerosim.worlds.launcher import launched
 from zerosim.worlds.mpi import MpiWorld, connect
-from zerosim.worlds.mpi_communicator import MpiCommunicator
 from zerosim.worlds.mpi_start import own_launcher
 
 PUBLISHED = {"runs": MPT, "elsewhere": OUTSIDE}
@@ -35,7 +31,6 @@ PUBLISHED = {"runs": MPT, "elsewhere": OUTSIDE}
 ONLY_FOR = {
     "toml": (("cluster", "collectives"), "measures no cluster; remove --toml, or use bench cluster or bench "
                                          "collectives"),
-    "svg": (("collectives", "wires"), "draws nothing; --svg is for bench collectives and bench wires"),
     "runs": (("published",), "compares no runs; --runs is for bench published"),
 }
 """The subjects of a flag, and what is wrong with all others."""
@@ -57,13 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--toml", metavar="FILE",
         help="for cluster: write this machine as a [cluster] table, for zerosim plan --cluster FILE; for "
              "collectives: write only its links and the switch of all-gathers")
-    parser.add_argument(
-        "--svg", metavar="FILE", help="for collectives: draw bandwidth over the length of a vector; for wires: draw "
-                                      "the error over hops")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Measure: worlds and plans in this process, all else on 2 ranks, which are started if there is no launcher."""
+    """Measure on 2 ranks, which are started if there is no launcher; published runs are planned in this process."""
     check_writable(arguments)
     subject, workload = SUBJECTS[arguments.what], WORKLOADS[arguments.model]
     for flag, (subjects, wrong) in ONLY_FOR.items():
@@ -71,10 +63,6 @@ def main(arguments: argparse.Namespace) -> int:
             raise UsageError(f"bench {arguments.what} {wrong}")
     if subject.measure is None:
         return report_published(arguments)
-    if subject.alone:
-        if launched() is not None:
-            raise UsageError(f"bench {arguments.what} measures one process; run it without mpirun")
-        return report(arguments, subject.measure())
     if launched() is None:
         start_ranks(arguments.what)
     if arguments.what == "collectives":
@@ -111,13 +99,11 @@ def start_ranks(what: str) -> NoReturn:
 def report(
     arguments: argparse.Namespace, measured: Sequence[Sample] | None, workload: Workload | None = None, **more: Any
 ) -> int:
-    """Show, draw and write the samples of rank 0; `more` is written beside them."""
+    """Show and write the samples of rank 0; `more` is written beside them."""
     if measured is not None:
         warn_of_sharing(arguments)
         rows = [each.document() for each in measured]
         show_samples(standard_output(arguments), arguments.what, rows, workload)
-        if arguments.svg:
-            write_text(arguments.svg, svg(wire_picture(rows)))
         write_document(arguments, **more, **{SUBJECTS[arguments.what].key: rows})
     return 0
 
@@ -129,10 +115,9 @@ def write_document(arguments: argparse.Namespace, **found: Any) -> None:
 
 def warn_of_sharing(arguments: argparse.Namespace) -> None:
     """Print a warning if there are more ranks than cores."""
-    if not SUBJECTS[arguments.what].alone:
-        comm = connect()
-        if words := sharing(comm.size, comm.machine.shared_cores):
-            show_words(standard_output(arguments), words)
+    comm = connect()
+    if words := sharing(comm.size, comm.machine.shared_cores):
+        show_words(standard_output(arguments), words)
 
 
 def report_cluster(arguments: argparse.Namespace) -> int:
@@ -149,7 +134,7 @@ def report_cluster(arguments: argparse.Namespace) -> int:
 def report_collectives(arguments: argparse.Namespace) -> int:
     """Measure collectives; show and write the results of rank 0."""
     comm = connect()
-    found = on_rank_0(comm, time_collectives, libraries(comm), arguments.rounds)
+    found = on_rank_0(comm, time_collectives, comm.own_collectives(), arguments.rounds)
     if found is not None:
         warn_of_sharing(arguments)
         rows = [each.document() for each in found]
@@ -158,19 +143,7 @@ def report_collectives(arguments: argparse.Namespace) -> int:
         write_document(arguments, library=comm.library, switches=switches, fit=line, collectives=rows)
         if arguments.toml:
             write_text(arguments.toml, measured_toml(line, switches))
-        if arguments.svg:
-            write_text(arguments.svg, svg(bandwidth_picture(rows, comm.library)))
     return 0
-
-
-def libraries(comm: MpiCommunicator) -> dict[str, Own]:
-    """The collectives of other libraries: MPI's own, and gloo's where PyTorch is installed."""
-    found: dict[str, Own] = {OWN: comm.own_collectives()}
-    if find_spec("torch") is not None:
-        from zerosim.torch.gloo import gloo_collectives  # noqa: PLC0415 - imports torch
-
-        found[GLOO] = gloo_collectives()
-    return found
 
 
 def report_published(arguments: argparse.Namespace) -> int:

@@ -38,9 +38,8 @@ SHARES: dict[str, Callable[[int], float]] = {
     "reduce_scatter": lambda ranks: (ranks - 1) / ranks, "broadcast": lambda ranks: 1.0,
 }
 OWN = "MPI's own"
-GLOO = "gloo"
 Own = Mapping[str, Callable[[Array, Array], object]]
-"""A library's own collectives, from one array to another."""
+"""The MPI library's own collectives, from one array to another."""
 
 
 def sample(
@@ -59,25 +58,22 @@ def sample(
 
 
 def time_collectives(
-    comm: Communicator, others: Mapping[str, Own], rounds: int, sizes: Sequence[int] = SIZES
+    comm: Communicator, own: Own, rounds: int, sizes: Sequence[int] = SIZES
 ) -> list[Sample]:
-    """The times of every algorithm that supports these ranks, and of `others`, at every size.
-
-    `others` has MPI's own collectives, and PyTorch's gloo where it is installed.
-    """
+    """The times of every algorithm that supports these ranks, and of the library's `own`, at every size."""
     return [
         timed for collective in COLLECTIVES for size in sizes
-        for timed in time_one(comm, collective, size - size % (4 * comm.size), others, rounds)
+        for timed in time_one(comm, collective, size - size % (4 * comm.size), own, rounds)
     ]
 
 
 def time_one(
-    comm: Communicator, collective: str, vector_bytes: int, others: Mapping[str, Own], rounds: int
+    comm: Communicator, collective: str, vector_bytes: int, own: Own, rounds: int
 ) -> list[Sample]:
     """The times of all algorithms of a collective at one size."""
     names = [row.name for row in ALGORITHMS.values()
              if row.collective == collective and row.serves(comm.size) and not row.per_host]
-    tasks = calls(comm, collective, vector_bytes // 4, others, names)
+    tasks = calls(comm, collective, vector_bytes // 4, own, names)
     samples: dict[str, list[float]] = {name: [] for name in tasks}
     counts: dict[str, int] = {}
     for number in range(-1, rounds):
@@ -93,17 +89,16 @@ def time_one(
 
 
 def calls(
-    comm: Communicator, collective: str, count: int, others: Mapping[str, Own], names: Sequence[str]
+    comm: Communicator, collective: str, count: int, own: Own, names: Sequence[str]
 ) -> dict[str, Callable[[], object]]:
-    """The calls to time: other libraries' own, and each algorithm on whole arrays, into existing memory."""
+    """The calls to time: the library's own, and each algorithm on whole arrays, into existing memory."""
     whole, other = np.ones(count, np.float32), np.ones(count, np.float32)
     shard = np.ones(count // comm.size, np.float32)
     x, out = {
         "all_gather": (shard, other), "reduce_scatter": (whole, shard), "broadcast": (whole, whole),
     }.get(collective, (whole, other))
     function, more = COLLECTIVES[collective], {"reduce": np.maximum} if "reduce" in collective else {}
-    found: dict[str, Callable[[], object]] = {
-        name: partial(library[collective], x, out) for name, library in others.items()}
+    found: dict[str, Callable[[], object]] = {OWN: partial(own[collective], x, out)}
     for name in names:
         found[name] = partial(function, comm, x, algorithm=name, out=out, **more)
     return found

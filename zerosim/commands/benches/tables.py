@@ -8,11 +8,9 @@ from rich.console import Console
 
 from zerosim.commands.benches.cluster import measure_cluster
 from zerosim.commands.benches.collectives import OWN, time_collectives
-from zerosim.commands.benches.pictures import NAMES, answer
 from zerosim.commands.benches.published import ComparedFigure, errors, grouped
 from zerosim.commands.benches.samples import SampleRow
 from zerosim.commands.benches.timings import RANKS, Workload, time_ledgers, time_steps
-from zerosim.commands.benches.wires import measure_sums
 from zerosim.show.grid import Column, show_grid, show_words
 from zerosim.stages import STAGES
 
@@ -46,14 +44,13 @@ class BenchSubject:
 
     words: str
     measure: Callable[..., Any] | None = None
-    """The samples, on 2 ranks with a model; a subject that is `alone` is measured in this process."""
+    """The samples, on 2 ranks with a model."""
     columns: Columns | None = None
     key: str = "stages"
     """The key of the samples in JSON."""
     above: str = ""
     """The line above the table, if there is a model."""
     below: str = ""
-    alone: bool = False
 
 
 RATIOS: Columns = {
@@ -83,9 +80,6 @@ SUBJECTS = {
     "collectives": BenchSubject(
         "every algorithm of four collectives, 1 KiB to 64 MiB, and MPI's own, on any number of ranks",
         time_collectives),
-    "wires": BenchSubject(
-        "the relative error of quantised sums on 2 to 32 ranks, in a ring and in two hops", measure_sums, key="wires",
-        alone=True),
     "published": BenchSubject("the errors of plans of published runs; measures nothing here"),
 }
 UNITS = {
@@ -107,13 +101,11 @@ def trained(workload: Workload) -> str:
 def show_samples(console: Console, what: str, rows: Sequence[SampleRow], workload: Workload | None = None) -> None:
     """Print the samples of a subject of `zerosim bench`: a row for each, and the workload above."""
     subject = SUBJECTS[what]
+    assert subject.columns is not None
     if workload is not None:
         alone = 1e3 * rows[0].get("alone_seconds", 0.0)
         console.print(subject.above.format(trained=trained(workload), alone=alone, ranks=RANKS, half=alone / RANKS))
-    if subject.columns is None:
-        show_wires(console, rows)
-    else:
-        show_table(console, rows, subject.columns)
+    show_table(console, rows, subject.columns)
     if subject.below:
         console.print(subject.below, style="dim")
 
@@ -150,16 +142,6 @@ def side_by_side(rows: Sequence[SampleRow], line: Sequence[str], column: str) ->
     for row in rows:
         found.setdefault(tuple(row[key] for key in line), {})[row[column]] = row
     return list(found.values())
-
-
-def show_wires(console: Console, rows: Sequence[SampleRow]) -> None:
-    """Print the result in words, then a row for each format and sum, a column for each number of ranks."""
-    show_words(console, answer(rows))
-    lines = side_by_side(rows, ("format", "algorithm"), "ranks")
-    show_table(console, lines, {
-        "relative error": lambda line: ", ".join(
-            next((row["format"], NAMES[row["algorithm"]]) for row in line.values())),
-        **{f"{ranks} ranks": cell_of(ranks, lambda row: f"{row['error']:.2%}") for ranks in lines[0]}})
 
 
 def cell_of(key: Any, cell: Callable[[SampleRow], str]) -> Callable[[Mapping[Any, SampleRow]], str]:
