@@ -236,7 +236,7 @@ def test_a_file_that_exits_cannot_be_imported(tmp_path, capsys):
 
 @pytest.mark.parametrize(("arguments", "said"), [
     (["ring.all_reduc"], "did you mean 'ring.all_reduce'?"),
-    ([f"{Path(__file__)}:double_cuont"], "did you mean 'double_count'?"),
+    ([f"{Path(__file__)}:lost_chukn"], "did you mean 'lost_chunk'?"),
     (["ring.all_reduce", "--as", "all_gather"], "is an algorithm of all_reduce, not of all_gather"),
     (["halving.reduce_scatter", "--ranks", "3,5"], "serves a power of two of ranks, not 3, 5"),
 ])
