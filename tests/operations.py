@@ -315,13 +315,13 @@ KITS = {
 
 
 def in_the_package():
-    """Every operation that a module of the package defines, by module and name."""
+    """Every operation of one rank that a module of the package defines, by module and name."""
     found = {}
     for info in pkgutil.iter_modules(package.__path__):
         module = importlib.import_module(f"{package.__name__}.{info.name}")
         found |= {
             f"{info.name}.{name}": value for name, value in vars(module).items()
-            if isinstance(value, Operation) and value.forward.__module__ == module.__name__
+            if isinstance(value, Operation) and not value.sends and value.forward.__module__ == module.__name__
         }
     return found
 
