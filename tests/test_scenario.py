@@ -49,7 +49,8 @@ def test_every_key_can_be_set_and_is_reported(loaded):
     changed = {
         "source", "prefetch", "hidden", "activation", "own", "secondary_ranks", "param_dtype", "autocast",
         "quantized_weights", "quantized_gradients", "error_feedback", "delayed_update", "tensor_ranks", "context_ranks",
-        "expert_ranks", "sequence_parallel", "vocabulary_parallel", "context_by"}
+        "expert_ranks", "sequence_parallel", "vocabulary_parallel", "context_by",
+        "experts", "capacity_factor"}
     for section in fields(Scenario):
         if is_dataclass(getattr(default, section.name)) and section.name != "origin":
             for key in fields(getattr(default, section.name)):
@@ -431,10 +432,13 @@ def test_a_variant_may_say_what_its_stage_does_anyway(loaded, text):
     ("kind = 'transformer'\nhidden = [3]", "a.toml:3:1: model.hidden is for model.kind mlp, and this is "
      "transformer; leave it out, or set model.kind to mlp"),
     ("kind = 'transformer'\nactivation = 'tanh'", "a.toml:3:1: model.activation is for model.kind mlp"),
-    *((f"{key} = {value}", f"a.toml:2:1: model.{key} is for model.kind transformer, and this is mlp")
-      for key, value in {
-          "architecture": "'llama'", "layers": 3, "width": 8, "heads": 2, "key_value_heads": 1, "inner": 5,
-          "vocabulary": 9, "sequence": 4, "tied_embeddings": "true", "dropout": 0.1}.items()),
+    *((f"{key} = {value}", f"a.toml:2:1: model.{key} is for model.kind {kinds}, and this is mlp")
+      for kinds, keys in {
+          "transformer": {"architecture": "'llama'", "key_value_heads": 1, "tied_embeddings": "true", "dropout": 0.1},
+          "mixture or transformer": {
+              "layers": 3, "width": 8, "heads": 2, "inner": 5, "vocabulary": 9, "sequence": 4},
+          "mixture": {"experts": 2, "capacity_factor": 2},
+      }.items() for key, value in keys.items()),
 ])
 def test_a_key_of_the_other_kind_of_model_is_refused(complaint, text, expected):
     assert expected in complaint("[model]\n" + text)

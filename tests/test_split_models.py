@@ -291,8 +291,12 @@ def test_models_of_ones_own_are_split_over_every_direction(direction, tmp_path, 
     path.write_text(MLP.replace("hidden = [8, 6, 8]", 'kind = "turned.py:net"'))
     split = ["run", str(path), "--set", f"parallel.{direction}_ranks=2", "--set"]
     assert main([*split, 'parallel.stages=["ddp", "zero3"]']) == 0
+    assert main([*split, f"parallel.{direction}_ranks=4", "--set", 'parallel.stages=["zero2"]']) == 0
     assert main([*split, "model.forget=true"]) == 2
     assert "a.inner: place 1 and place 0 have different gradients" in capsys.readouterr().err
+    assert main([*split, "parallel.tensor_ranks=2"]) == 2
+    assert "has no operation and no cut over tensor ranks, which would repeat the same work; remove" in (
+        capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(("written", "message"), [

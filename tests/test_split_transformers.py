@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.test_split_models import EVEN, GPT, LLAMA, outcome, read
-from zerosim.autograd.operations import ring_attention
+from zerosim.autograd import ring_attention
 from zerosim.autograd.operations.shapes import reshape
 from zerosim.autograd.tape_collectives import copy_to, own_rows
 from zerosim.data import load_dataset
@@ -74,15 +74,15 @@ def untransposed(x, context):
     return reshape(x, shape=(x.shape[0], x.shape[1] // context.size, x.shape[2] * context.size))
 
 
-def copied_twice(w, parallel):
-    return {name: copy_to(copy_to(each, group=parallel.context), group=parallel.context) for name, each in w.items()}
+def copied_twice(w, group):
+    return {name: copy_to(copy_to(each, group=group), group=group) for name, each in w.items()}
 
 
 @pytest.mark.parametrize(("module", "name", "wrong", "changes", "said"), [
     (ring_attention, "hidden", hidden_too_late, ["parallel.context_ranks=2"], "loss: "),
     (tensor_parallel, "own_rows", replace(own_rows, forward=rows_of_the_next), VOCABULARY, "loss: "),
     (context_parallel, "to_sequence", untransposed, ["parallel.context_ranks=2", ALL_TO_ALL], "loss: "),
-    (transformer, "on_pieces", lambda w, parallel: w, ["parallel.context_ranks=2"],
+    (transformer, "on_pieces", lambda w, group: w, ["parallel.context_ranks=2"],
      "h.0.ln_1.weight: place 1 and place 0 have different gradients"),
     (transformer, "on_pieces", copied_twice, ["parallel.context_ranks=2"],
      "h.0.ln_1.weight: 2 times the gradient of the model in one piece: 2 ranks add what each has whole"),

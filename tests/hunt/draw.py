@@ -139,6 +139,8 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (ModelKeys, "inner"): one_of(0, 1, 3, 8, 17),
     (ModelKeys, "vocabulary"): one_of(0, 0, 2, 3, 5, 10, 13, 40),
     (ModelKeys, "sequence"): one_of(1, 2, 3, 4, 5, 7, 8, 15),
+    (ModelKeys, "experts"): one_of(1, 2, 3, 5),
+    (ModelKeys, "capacity_factor"): one_of(0.1, 1, 1.25, 8.0),
     (ModelKeys, "dropout"): one_of(0, 0.0, 0.1, 0.5, 0.99, 1e-9),
     (ModelKeys, "weights"): one_of(""),
     (Train, "steps"): one_of(0, 1, 1, 2, 2, 3, 4, 5, 7),
@@ -231,7 +233,7 @@ def training(number: int, chance: Random, *, mpi: bool) -> Drawn:
     if chance.random() < SAID:
         parallel["stages"] = chance.sample(STAGE_KEYS, chance.randint(1, len(STAGE_KEYS)))
     variants = draw_variants(chance)
-    layers, tied = layers_of(model), language and model.get("tied_embeddings", False)
+    layers, tied = layers_of(model), model.get("tied_embeddings", False)
     for row in (parallel, *variants):
         if chance.random() < SAID:
             row["units"] = units(layers, tied, chance)
@@ -299,7 +301,8 @@ def transformer(chance: Random) -> Document:
         size *= 2
     heads = key_value_heads * shared
     said = {
-        "kind": "transformer", "architecture": family, "layers": chance.choice((1, 1, 2, 2, 3)), "width": heads * size,
+        "kind": "mixture" if family == "gpt2" and chance.random() < 0.2 else "transformer", "architecture": family,
+        "layers": chance.choice((1, 1, 2, 2, 3)), "width": heads * size,
         "heads": heads, "sequence": chance.choice((1, 2, 3, 4, 5, 7, 8, 15)),
     }
     if shared > 1 or chance.random() < 0.5:
@@ -313,14 +316,14 @@ def layers_of(model: Document) -> int:
     >>> layers_of({}), layers_of({"kind": "transformer", "layers": 3, "hidden": []})
     (3, 5)
     """
-    if model.get("kind") == "transformer":
+    if model.get("kind", "mlp") != "mlp":
         return model["layers"] + 2
     return len(model.get("hidden", (64, 64))) + 1
 
 
 def small(model: Document) -> bool:
     """Whether a model may travel in messages of a few bytes without keeping anybody waiting."""
-    if model.get("kind") == "transformer":
+    if model.get("kind", "mlp") != "mlp":
         return bool(model["width"] <= 8)
     return max(model.get("hidden", (64,)), default=0) <= 8
 

@@ -12,15 +12,15 @@ Ulysses" (2023), section 3.
 
 from zerosim.autograd.graph import Variable, Weights
 from zerosim.autograd.operations.attention import causal_attention, causal_self_attention
-from zerosim.autograd.operations.ring_attention import ring_attention, ring_self_attention
 from zerosim.autograd.operations.shapes import reshape, transpose
+from zerosim.autograd.ring_attention import ring_attention, ring_self_attention
 from zerosim.autograd.tape_collectives import Direction, all_to_all, copy_to
 from zerosim.models.units import ModelParallel
 
 
-def on_pieces(w: Weights, parallel: ModelParallel) -> Weights:
-    """Weights for use on pieces of sequences: their gradients are sums over the context ranks."""
-    return {name: copy_to(each, group=parallel.context) for name, each in w.items()}
+def on_pieces(w: Weights, group: Direction) -> Weights:
+    """Weights that all ranks of a group have and use on different pieces: their gradients are sums over these ranks."""
+    return {name: copy_to(each, group=group) for name, each in w.items()}
 
 
 def self_attention(qkv: Variable, heads: int, parallel: ModelParallel) -> Variable:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from zerosim.autograd.graph import Graph, Variable
+from zerosim.autograd.tape_collectives import Direction
 from zerosim.errors import UsageError, ZerosimError
 from zerosim.models.parameters import Cut, Parameter
 from zerosim.models.units import Layer, Model, ModelKind, Task, grouped
@@ -21,7 +22,7 @@ Layers = Callable[..., Sequence[Layer]]
 
 TOKEN_KEYS = ("vocabulary", "sequence")
 SAMPLES = 2
-"""The number of samples of the input on which a model is checked."""
+"""The samples of the input on which a model is checked, for each of the ranks that share a micro-batch."""
 
 
 def model(*, tokens: bool = False) -> Callable[[Layers], ModelKind]:
@@ -128,7 +129,8 @@ class Noted(Mapping[str, Variable]):
 
 def read(name: str, layers: Layers, found: Sequence[Layer], task: Task) -> None:
     """Run each layer's code on shapes. Raises `ZerosimError` with the name of the layer for a mismatch."""
-    graph = Graph((SAMPLES, task.inputs))
+    samples, used = SAMPLES * task.parallel.places, {"sequence_parallel", "vocabulary_parallel"}
+    graph = Graph((samples, task.inputs))
     parameters = {layer.prefix + each.name: graph.parameter(layer.prefix + each.name, each.shape)
                   for layer in found for each in layer.parameters}
     for number, layer in enumerate(found):
@@ -148,7 +150,13 @@ def read(name: str, layers: Layers, found: Sequence[Layer], task: Task) -> None:
             raise UsageError(f"{name}, layer {layer.name}: its code does not read the parameter "
                                f"{sorted(weights.unread)[0]!r}; use it or remove its declaration")
         graph.output = output
-    due = (SAMPLES, task.inputs, task.outputs) if task.tokens else (SAMPLES, task.outputs)
+    cuts = (each.cut.direction for layer in found for each in layer.parameters if each.cut)
+    named = (value for each in graph.instructions for value in each.settings.values() if isinstance(value, Direction))
+    used |= {f"{direction.name}_ranks" for direction in (*cuts, *named)}
+    if unused := task.parallel.unused(*used):
+        raise UsageError(f"{name} has no operation and no cut over {unused.replace('_', ' ')}, which would repeat the "
+                         f"same work; remove parallel.{unused}, or split the model")
+    due = (samples, task.inputs, task.outputs) if task.tokens else (samples, task.outputs)
     if graph.output.shape != due:
-        raise UsageError(f"{name}: for an input of {SAMPLES} × {task.inputs} the last layer gives shape "
+        raise UsageError(f"{name}: for an input of {samples} × {task.inputs} the last layer gives shape "
                            f"{graph.output.shape}; expected {due}: task.outputs = {task.outputs}")

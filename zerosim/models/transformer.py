@@ -75,18 +75,21 @@ def gpt2_projection(w: Weights, x: Variable, name: str, s: TransformerShape) -> 
     return add_bias(row_output(affine(x, weight), s.parallel), of_pieces(bias, s.parallel))
 
 
-def gpt2_block(w: Weights, x: Variable, s: TransformerShape) -> Variable:
-    w = on_pieces(w, s.parallel)
+def gpt2_attention(w: Weights, x: Variable, s: TransformerShape) -> Variable:
     h = affine(gpt2_norm(w, x, "ln_1", s), w["attn.c_attn.weight"], w["attn.c_attn.bias"])
     h = self_attention(h, s.parallel.tensor.of(s.heads), s.parallel)
-    x = x + gpt2_projection(w, h, "attn.c_proj", s)
+    return x + gpt2_projection(w, h, "attn.c_proj", s)
 
+
+def gpt2_block(w: Weights, x: Variable, s: TransformerShape) -> Variable:
+    w = on_pieces(w, s.parallel.context)
+    x = gpt2_attention(w, x, s)
     h = gelu(affine(gpt2_norm(w, x, "ln_2", s), w["mlp.c_fc.weight"], w["mlp.c_fc.bias"]))
     return x + gpt2_projection(w, h, "mlp.c_proj", s)
 
 
 def gpt2_head(w: Weights, x: Variable, s: TransformerShape) -> Variable:
-    w = on_pieces(w, s.parallel)
+    w = on_pieces(w, s.parallel.context)
     x = head_input(x, layer_norm, (w["ln_f.weight"], w["ln_f.bias"]), s.parallel)
     return linear(x, w["wte.weight" if s.tied_embeddings else "lm_head.weight"])
 
@@ -100,7 +103,7 @@ def llama_norm(w: Weights, x: Variable, name: str, s: TransformerShape) -> Varia
 
 
 def llama_block(w: Weights, x: Variable, s: TransformerShape) -> Variable:
-    w, tensor = on_pieces(w, s.parallel), s.parallel.tensor
+    w, tensor = on_pieces(w, s.parallel.context), s.parallel.tensor
     h = llama_norm(w, x, "input_layernorm.weight", s)
     q, k, v = (linear(h, w[f"self_attn.{each}_proj.weight"]) for each in "qkv")
     q, k = (rotary(each, size=s.head_size, base=10000.0, group=s.parallel.context) for each in (q, k))
@@ -113,7 +116,7 @@ def llama_block(w: Weights, x: Variable, s: TransformerShape) -> Variable:
 
 
 def llama_head(w: Weights, x: Variable, s: TransformerShape) -> Variable:
-    w = on_pieces(w, s.parallel)
+    w = on_pieces(w, s.parallel.context)
     x = head_input(x, rms_norm, (w["model.norm.weight"],), s.parallel)
     return linear(x, w["model.embed_tokens.weight" if s.tied_embeddings else "lm_head.weight"])
 

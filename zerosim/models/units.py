@@ -304,6 +304,11 @@ class ModelParallel:
     context_by: str = "ring"
     """The attention over pieces of sequences, `ring` or `all_to_all`."""
 
+    @property
+    def places(self) -> int:
+        """The number of ranks that share a micro-batch."""
+        return self.tensor.size * self.context.size * self.expert.size
+
     def unused(self, *used: str) -> str:
         """The first key of [parallel] that splits a model and is set, but not among `used`; empty if there is none."""
         found = [f"{each.name}_ranks" for each in (self.tensor, self.context, self.expert) if not each.alone]

@@ -67,7 +67,7 @@ def between_kinds(model: ModelKeys) -> Conflicts:
     default = ModelKeys()
     for key in model.others_keys:
         if getattr(model, key) != getattr(default, key):
-            other = next(name for name, each in MODELS.items() if key in each.own_keys)
+            other = " or ".join(name for name, each in MODELS.items() if key in each.own_keys)
             yield Conflict(
                 f"model.{key} is for model.kind {other}, and this is {model.kind}; leave it out, or set model.kind to "
                 f"{other}", f"model.{key}", at_key=True)

@@ -116,6 +116,8 @@ class ModelKeys(Section):
     sequence: int = key(0, Integer(0, LARGEST_SIZE))
     tied_embeddings: bool = key(False, Switch())
     dropout: float = key(0.0, Number(0, 1))
+    experts: int = key(4, Integer(1, 10_000))
+    capacity_factor: float = key(1.25, Number())
     frozen: tuple[int, ...] = key((), ArrayRule(Integer()))
     weights: str = key("", TextRule())
     own: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
@@ -125,7 +127,7 @@ class ModelKeys(Section):
         """The keys of other kinds of models, which this kind does not read.
 
         >>> ModelKeys("transformer").others_keys
-        ('hidden', 'activation')
+        ('experts', 'capacity_factor', 'hidden', 'activation')
         """
         mine = MODELS[self.kind].own_keys
         return tuple(key for other in MODELS.values() for key in other.own_keys if key not in mine)

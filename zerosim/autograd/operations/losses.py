@@ -15,13 +15,13 @@ from zerosim.autograd.tape_collectives import Direction, TapeGroup, laid_out
 UNCOUNTED = -1
 """The target of a position in a sequence that the loss does not count."""
 
-VOCABULARY, SEQUENCE = Direction("tensor"), Direction("context")
-"""The groups of whole vocabularies and of whole sequences."""
+VOCABULARY, SEQUENCE, BATCH = Direction("tensor"), Direction("context"), Direction("expert")
+"""The groups of whole vocabularies, of whole sequences, and of whole micro-batches."""
 
 
 def cross_entropy(
     outputs: Array, classes: Array, samples: int, *, empty: Empty, vocabulary: TapeGroup = VOCABULARY,
-    sequence: TapeGroup = SEQUENCE,
+    sequence: TapeGroup = SEQUENCE, batch: TapeGroup = BATCH,
 ) -> tuple[Array, Array]:
     """Σ (log Σⱼ exp yⱼ − y[class]) / n and ∂L/∂y = (softmax y − onehot class) / n.
 
@@ -30,8 +30,9 @@ def cross_entropy(
     batch, and n is that times the counted rows of a sample, so the mean is the sum over all micro-batches.
 
     Each rank of `vocabulary` has its piece of y's last dimension, each rank of `sequence` its piece of the sequence,
-    and all have the whole `classes`; the loss is that of all. Shoeybi et al., "Megatron-LM" (2019), section 3: instead
-    of outputs, numbers for each row are sent. Here they are three in one all-gather: maximum, sum, and y[class].
+    each rank of `batch` its piece of the samples, and all have the whole `classes`; the loss is that of all. Shoeybi
+    et al., "Megatron-LM" (2019), section 3: instead of outputs, numbers for each row are sent. Here they are three in
+    one all-gather: maximum, sum, and y[class].
 
     >>> cross_entropy(np.zeros((1, 4)), np.array([2]), 1, empty=np.empty)
     (array([1.38629436]), array([[ 0.25,  0.25, -0.75,  0.25]]))
@@ -41,7 +42,10 @@ def cross_entropy(
     """
     rows, width = outputs.reshape(-1, outputs.shape[-1]), outputs.shape[-1]
     count = samples * (int((classes != UNCOUNTED).sum()) // len(classes))
-    labels = classes.ravel() if sequence.size == 1 else laid_out(classes, sequence.size, 1)[sequence.place].ravel()
+    pieces = [(axis, group) for axis, group in enumerate((batch, sequence)) if group.size > 1]
+    for axis, group in pieces:
+        classes = laid_out(classes, group.size, axis)[group.place]
+    labels = classes.ravel()
     counted, labels = labels != UNCOUNTED, labels - vocabulary.place * width
     here = (labels >= 0) & (labels < width)
     upstream = empty(outputs.shape, outputs.dtype)
@@ -60,8 +64,8 @@ def cross_entropy(
     flat *= 1.0 / count
     flat[~counted] = 0.0
     loss = loss * (1.0 / count)
-    if sequence.size > 1:
-        sequence.all_reduce(loss)
+    for _, group in pieces:
+        group.all_reduce(loss)
     return loss, upstream
 
 

@@ -139,8 +139,13 @@ def scatter_rows_shape(x: Shape, indices: Shape, *, count: int) -> Shape:
     return (count, x[1])
 
 
-def queue_slots_forward(choices: Array, *, out: Array, empty: Empty, queues: int, capacity: int) -> None:
+def queue_slots_forward(
+    choices: Array, *, out: Array, empty: Empty, queues: int, capacity: int, sequences: int = 1
+) -> None:
     """y = queue · capacity + place in it, −1 where the queue is full: choices (n, k) of `queues`, y (n, k).
+
+    With `sequences`, the rows are so many equal runs, each with queues of its own, one after the other in a queue: y is
+    (queue · sequences + run) · capacity + place.
 
     Places are given to first choices, first row to last, then to second choices, and so on. Lepikhin et al., "GShard"
     (2020), algorithm 1; Fedus, Zoph and Shazeer, "Switch transformers" (2021), section 2.2.
@@ -150,19 +155,23 @@ def queue_slots_forward(choices: Array, *, out: Array, empty: Empty, queues: int
     >>> y.tolist()
     [[0, 3], [1, -1], [2, -1]]
     """
-    by_choice, slots = choices.T, out.T
-    slots[...] = -1
-    for queue in range(queues):
-        mine = by_choice == queue
-        place = np.cumsum(mine).reshape(mine.shape)
-        np.copyto(slots, place + (queue * capacity - 1), where=mine & (place <= capacity))
+    out[...] = -1
+    length = len(choices) // sequences
+    for run in range(sequences):
+        rows = slice(run * length, (run + 1) * length)
+        by_choice, slots = choices[rows].T, out[rows].T
+        for queue in range(queues):
+            mine = by_choice == queue
+            place = np.cumsum(mine).reshape(mine.shape)
+            before = (queue * sequences + run) * capacity - 1
+            np.copyto(slots, place + before, where=mine & (place <= capacity))
 
 
-def queue_slots_shape(choices: Shape, *, queues: int, capacity: int) -> Shape:
+def queue_slots_shape(choices: Shape, *, queues: int, capacity: int, sequences: int = 1) -> Shape:
     """The shape of the choices. Raises `ZerosimError` unless these are (n, k), and queues and capacity at least 1."""
-    if len(choices) != 2 or queues < 1 or capacity < 1:
-        raise refuse("queue_slots", f"choices (n, k), queues and capacity of at least 1, not {queues}, {capacity},",
-                     choices)
+    if len(choices) != 2 or min(queues, capacity, sequences) < 1 or choices[0] % sequences:
+        raise refuse("queue_slots", f"choices (n, k), queues and capacity of at least 1, not {queues}, {capacity}, and "
+                     f"n a multiple of {sequences} sequences,", choices)
     return choices
 
 

@@ -1,0 +1,154 @@
+"""The mixture of experts: its routing by plain loops, its bits over expert ranks, and wrong splits that are named."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.mpi.launch import mpirun
+from tests.test_split_models import outcome, read
+from zerosim.autograd.operation import Operation
+from zerosim.autograd.operations.routing import queue_slots_forward
+from zerosim.autograd.operations.shapes import reshape, same_shape
+from zerosim.autograd.tape import Tape
+from zerosim.autograd.tape_collectives import Direction, copy_to
+from zerosim.data import load_dataset
+from zerosim.errors import ScenarioError
+from zerosim.models import mixture
+from zerosim.models.transformer import TransformerShape
+from zerosim.models.units import Layer, grouped
+from zerosim.training.experiment import prepare
+from zerosim.training.one_function import differences
+
+MIXTURE = """
+[world]
+ranks = 4
+[data]
+source = "text"
+[model]
+kind = "mixture"
+width = 16
+inner = 8
+sequence = 8
+[train]
+steps = 2
+micro_batch = 4
+"""
+
+
+@given(st.integers(0, 2**32), st.integers(1, 3), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3))
+def test_each_sequence_has_queues_of_its_own(seed, sequences, queues, capacity, length):
+    choices = np.random.default_rng(seed).integers(queues, size=(sequences * length, 2))
+    together, alone = np.empty_like(choices), np.empty((length, 2), int)
+    queue_slots_forward(choices, out=together, empty=np.empty, queues=queues, capacity=capacity, sequences=sequences)
+    for run in range(sequences):
+        mine = slice(run * length, (run + 1) * length)
+        queue_slots_forward(choices[mine], out=alone, empty=np.empty, queues=queues, capacity=capacity)
+        queue, place = np.divmod(alone, capacity)
+        due = (queue * sequences + run) * capacity + place
+        assert np.array_equal(together[mine], np.where(alone < 0, -1, due))
+
+
+def by_loops(x, router, inner, outer, capacity):
+    y = np.zeros_like(x)
+    for sequence, rows in enumerate(x):
+        taken = [0] * len(router)
+        for token, row in enumerate(rows):
+            chances = np.exp(router @ row) / np.exp(router @ row).sum()
+            e = int(chances.argmax())
+            taken[e] += 1
+            if taken[e] <= capacity:
+                h = row @ inner[e]
+                h = 0.5 * h * (1.0 + np.tanh(np.sqrt(2.0 / np.pi) * (h + 0.044715 * h**3)))
+                y[sequence, token] = chances[e] * (h @ outer[e])
+    return y
+
+
+def test_a_token_is_served_by_its_expert_while_that_has_room():
+    shape = TransformerShape("gpt2", 1, 6, 1, 1, 5, 9, 7, tied_embeddings=False)
+    m = mixture.MixtureShape(shape, experts=3, capacity_factor=1.0, expert=Direction("expert"))
+    own = mixture.layers_of(m)[1].parameters[-3:]
+    (unit,) = grouped([Layer("a", "", own, lambda w, x: mixture.routed(w, x, m))], None, ())
+    random = np.random.default_rng(0)
+    flat, x = random.standard_normal(unit.count), random.standard_normal((2, 7, 6))
+    (y,) = Tape().forward(unit, flat, [x])
+    due = by_loops(x, *unit.views(flat).values(), capacity=3)
+    np.testing.assert_allclose(y, due, rtol=1e-12, atol=1e-14)
+    assert (due == 0).all(axis=2).any()
+
+
+@pytest.mark.parametrize("changes", [
+    ["parallel.expert_ranks=2", 'parallel.stages=["ddp"]'],
+    ["parallel.expert_ranks=4", 'parallel.stages=["zero3"]', "train.precision=bf16", "parallel.recompute=true"],
+    ["parallel.expert_ranks=2", 'parallel.stages=["zero2"]', "parallel.autocast=bf16", "train.clip_norm=0.01"],
+    ["parallel.expert_ranks=2", 'parallel.stages=["zero1", "zero3"]', "model.capacity_factor=0.5"],
+])
+def test_a_split_mixture_has_the_bits_of_one_process_and_the_figures_due(changes, tmp_path):
+    assert outcome(MIXTURE, tmp_path, *changes).failures == []
+
+
+@pytest.mark.mpi
+def test_a_split_mixture_under_mpirun(tmp_path):
+    path = tmp_path / "scenario.toml"
+    path.write_text(MIXTURE)
+    said = mpirun(4, ["-m", "zerosim", "run", str(path), "--set", "parallel.expert_ranks=2", "--progress", "none",
+                      "--set", 'parallel.stages=["zero2"]', "--set", "world.transport=mpi"])
+    assert (said.returncode, said.stdout.count("every bit equal to one process")) == (0, 1)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_an_all_to_all_sends_all_but_its_own_part_of_the_queues(ranks, tmp_path):
+    (row,) = outcome(MIXTURE, tmp_path, f"parallel.expert_ranks={ranks}", 'parallel.stages=["ddp"]').trained
+    steps, blocks, micro_batches, samples, experts, capacity, width = 2, 2, ranks, 4, 4, 3, 16
+    found, passes = row.measured.traffic[1].by_collective["expert_all_to_all"], steps * blocks * micro_batches
+    queues = experts * capacity * samples // ranks * width * 4
+    assert found["calls"] == 4 * passes
+    assert found["sent_bytes"] == 4 * passes * queues * (ranks - 1) // ranks
+
+
+doubled = Operation(
+    lambda x, *, out, empty: x, None, same_shape, {}, passed={"x": lambda upstream, x: upstream * 2.0}, views=True)
+
+
+def twice(w, m, shared=mixture.shared):
+    faulty = () if m.expert.alone else mixture.EXPERTS
+    return {name: doubled(each) if name in faulty else each for name, each in shared(w, m).items()}
+
+
+def experts_as_if_alike(w, m):
+    return {name: copy_to(each, group=m.expert) for name, each in w.items()}
+
+
+def untransposed(queues, m):
+    mine = m.expert.of(m.experts)
+    arrived = mixture.all_to_all(queues, group=m.expert)
+    return reshape(arrived, shape=(mine, queues.shape[0] // mine, queues.shape[1]))
+
+
+@pytest.mark.parametrize(("name", "wrong", "said"), [
+    ("shared", twice, "h.0.inner: 2 times the gradient of the model in one piece"),
+    ("shared", experts_as_if_alike, "h.0.inner: "),
+    ("shared", lambda w, m: w, "h.0.ln_1.weight: place 1 and place 0 have different gradients"),
+    ("to_experts", untransposed, "loss: "),
+])
+def test_a_wrong_split_is_named(name, wrong, said, tmp_path, monkeypatch):
+    scenario = read(MIXTURE, tmp_path, "parallel.expert_ranks=2")
+
+    def found():
+        return [str(each) for each in differences(prepare(scenario, load_dataset(scenario)).rows[0])]
+
+    assert found() == []
+    monkeypatch.setattr(mixture, name, wrong)
+    assert found()[0].startswith(said)
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    (["parallel.context_ranks=2"], "a mixture is split over expert ranks; remove parallel.context_ranks"),
+    (["parallel.expert_ranks=2", "model.experts=3"], "2 expert ranks must divide experts = 3"),
+    (["model.capacity_factor=0"], "a capacity of 0 takes no token; set it above 0"),
+    (["model.heads=3"], "3 heads must divide a width of 16"),
+    (["model.hidden=[4]"], "model.hidden is for model.kind mlp, and this is mixture"),
+])
+def test_keys_that_do_not_go_with_a_mixture_are_refused(changes, message, tmp_path):
+    with pytest.raises(ScenarioError, match=message):
+        outcome(MIXTURE, tmp_path, *changes)

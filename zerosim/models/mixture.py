@@ -1,0 +1,187 @@
+"""A mixture of experts: GPT-2's blocks, in which each token is sent to one of several perceptrons.
+
+    tokens -> embedding -> block -> … -> block -> head
+
+    e         the expert with the largest chance, p = softmax(R norm(x))
+    y         x + pₑ gelu(norm(x) Uₑ) Vₑ
+    capacity  the tokens of one sequence that an expert takes: `capacity_factor` times an even share, rounded up
+
+Each sequence has queues of its own, so what it computes does not depend on its neighbours, on the micro-batch or on the
+number of ranks, and every shape is known beforehand. A token that finds its queue full keeps x. Nothing balances the
+load: the sources add a term to the loss for that, and a model has one loss here.
+
+With `expert_ranks` each of them has a share of the samples and a share of the experts. All other weights are alike, and
+their gradients are sums over these ranks. Two all-to-alls a block carry the queues to the experts and back, and two
+more the gradients.
+
+Sources: Lepikhin et al., "GShard" (2020), algorithm 1; Fedus, Zoph and Shazeer, "Switch transformers" (2021),
+section 2.
+"""
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from zerosim.autograd.graph import Variable, Weights
+from zerosim.autograd.operations.attention import softmax
+from zerosim.autograd.operations.elementwise import gelu
+from zerosim.autograd.operations.linear import linear, matmul
+from zerosim.autograd.operations.normalization import layer_norm
+from zerosim.autograd.operations.routing import gather_rows, queue_slots, scatter_rows, top_k
+from zerosim.autograd.operations.shapes import reshape, transpose
+from zerosim.autograd.tape_collectives import Direction, all_to_all, scatter_to
+from zerosim.errors import ZerosimError
+from zerosim.models.context_parallel import on_pieces
+from zerosim.models.parameters import Cut, Parameter, normal
+from zerosim.models.transformer import (
+    TransformerShape,
+    gpt2,
+    gpt2_attention,
+    gpt2_embedding,
+    gpt2_head,
+    shape_of,
+)
+from zerosim.models.transformer import problem as problem_of_shape
+from zerosim.models.units import IN_ONE_PIECE, Layer, Model, ModelKind, ModelParallel, Task, grouped
+
+SAMPLES = 0
+"""The dimension of samples in (samples, sequence, width)."""
+EXPERTS = ("inner", "outer")
+"""The weights of the experts, of which each rank has those of its own."""
+
+
+@dataclass(frozen=True)
+class MixtureShape:
+    """The sizes of a mixture: of its transformer, whose `inner` is the width within an expert, and of its experts."""
+
+    transformer: TransformerShape
+    experts: int
+    capacity_factor: float
+    expert: Direction
+
+    def capacity(self, tokens: int) -> int:
+        """The tokens of one sequence of so many that an expert takes."""
+        return math.ceil(self.capacity_factor * tokens / self.experts)
+
+
+def shared(w: Weights, m: MixtureShape) -> Weights:
+    """The weights of a layer, for use on a share of the samples: gradients of all but experts are sums over the ranks.
+    """
+    whole = on_pieces({name: each for name, each in w.items() if name not in EXPERTS}, m.expert)
+    return {**w, **whole}
+
+
+def mixture_embedding(w: Weights, tokens: Variable, m: MixtureShape) -> Variable:
+    return scatter_to(gpt2_embedding(w, tokens, m.transformer), group=m.expert, axis=SAMPLES)
+
+
+def mixture_block(w: Weights, x: Variable, m: MixtureShape) -> Variable:
+    w = shared(w, m)
+    x = gpt2_attention(w, x, m.transformer)
+    return x + routed(w, layer_norm(x, w["ln_2.weight"], w["ln_2.bias"]), m)
+
+
+def mixture_head(w: Weights, x: Variable, m: MixtureShape) -> Variable:
+    return gpt2_head(shared(w, m), x, m.transformer)
+
+
+def routed(w: Weights, x: Variable, m: MixtureShape) -> Variable:
+    """pₑ gelu(x Uₑ) Vₑ of each token; 0 for those that find their queue full."""
+    samples, tokens, d = x.shape
+    rows, capacity = reshape(x, shape=(samples * tokens, d)), m.capacity(tokens)
+    chances, chosen = top_k(softmax(linear(rows, w["router.weight"])), 1)
+    slots = queue_slots(chosen, queues=m.experts, capacity=capacity, sequences=samples)
+    queues = to_experts(scatter_rows(rows, slots, count=m.experts * samples * capacity), m)
+    served = from_experts(matmul(gelu(matmul(queues, w["inner"])), w["outer"]), m)
+    weighed = matmul(reshape(chances, shape=(samples * tokens, 1, 1)), gather_rows(served, slots))
+    return reshape(weighed, shape=(samples, tokens, d))
+
+
+def to_experts(queues: Variable, m: MixtureShape) -> Variable:
+    """The queues of this rank's experts, those of all ranks side by side, from this rank's queues of all experts."""
+    ranks, mine, d = m.expert.size, m.expert.of(m.experts), queues.shape[1]
+    length = queues.shape[0] // m.experts
+    arrived = reshape(all_to_all(queues, group=m.expert), shape=(ranks, mine, length, d))
+    return reshape(transpose(arrived, axes=(1, 0, 2, 3)), shape=(mine, ranks * length, d))
+
+
+def from_experts(served: Variable, m: MixtureShape) -> Variable:
+    """This rank's queues of all experts, from the queues of this rank's experts."""
+    ranks, (mine, length, d) = m.expert.size, served.shape
+    sent = reshape(served, shape=(mine, ranks, length // ranks, d))
+    sent = reshape(transpose(sent, axes=(1, 0, 2, 3)), shape=(mine * length, d))
+    return all_to_all(sent, group=m.expert)
+
+
+def layers_of(m: MixtureShape) -> list[Layer]:
+    """The layers of GPT-2, with experts where it has perceptrons."""
+    embedding, *blocks, head = gpt2(m.transformer)
+    d, inner, mine, cut = m.transformer.width, m.transformer.inner, m.expert.of(m.experts), Cut(m.expert, 0)
+    parameters = (
+        *(each for each in blocks[0].parameters if not each.name.startswith("mlp.")),
+        Parameter("router.weight", (m.experts, d), normal(0.02)),
+        Parameter("inner", (mine, d, inner), normal(0.02), cut=cut),
+        Parameter("outer", (mine, inner, d), normal(0.02 / math.sqrt(2 * len(blocks))), cut=cut),
+    )
+    block = partial(mixture_block, m=m)
+    return [
+        replace(embedding, compute=partial(mixture_embedding, m=m)),
+        *(replace(each, parameters=parameters, compute=block) for each in blocks),
+        replace(head, compute=partial(mixture_head, m=m)),
+    ]
+
+
+def mixture(m: MixtureShape, groups: Sequence[Sequence[int]] | None = None, frozen: Collection[int] = ()) -> Model:
+    """A mixture of experts; its layers are the embedding (0), the blocks and the head, each a unit.
+
+    Raises `ZerosimError` for sizes that do not go together.
+
+    >>> shape = TransformerShape("gpt2", 2, 64, 4, 4, 256, 65, 32, tied_embeddings=False)
+    >>> mixture(MixtureShape(shape, experts=8, capacity_factor=1.25, expert=Direction("expert"))).count
+    569600
+    """
+    s = m.transformer
+    parallel, units = ModelParallel(expert=m.expert), grouped(layers_of(m), groups, frozen)
+    task = Task(s.sequence, s.vocabulary, "cross_entropy", tokens=True, parallel=parallel)
+    words = f"mixture of {m.experts} experts, {s.layers} blocks, width {s.width}, {s.heads} heads"
+    return Model(units, task, words, {"batch": m.expert})
+
+
+def mixture_shape(settings: Any, task: Task) -> MixtureShape:
+    """The sizes in a scenario's [model], for a task."""
+    whole = replace(task, parallel=IN_ONE_PIECE)
+    return MixtureShape(
+        shape_of(settings, whole), settings.experts, settings.capacity_factor, task.parallel.expert)
+
+
+def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Model:
+    """A mixture with a scenario's `settings`; vocabulary and sequence are by default those of the data."""
+    wrong = problem(settings, task)
+    if wrong is not None:
+        raise ZerosimError(wrong[1])
+    return mixture(mixture_shape(settings, task), groups, frozen)
+
+
+def problem(settings: Any, task: Task) -> tuple[str, str] | None:
+    """The key of a size that contradicts the others, and the reason; None if all agree."""
+    m = mixture_shape(settings, task)
+    if unused := task.parallel.unused("expert_ranks"):
+        return "kind", f"a mixture is split over expert ranks; remove parallel.{unused}"
+    if m.experts % m.expert.size:
+        return "experts", f"{m.expert.size} expert ranks must divide experts = {m.experts}"
+    if not m.capacity_factor:
+        return "capacity_factor", "an expert with a capacity of 0 takes no token; set it above 0"
+    return problem_of_shape(m.transformer)
+
+
+KIND = ModelKind(
+    "mixture",
+    own_keys=("layers", "width", "heads", "inner", "vocabulary", "sequence", "experts", "capacity_factor"),
+    for_task=for_task,
+    layer_count=lambda settings: settings.layers + 2,
+    reads_tokens=True,
+    problem=problem,
+    attention=lambda settings: int(settings.layers * settings.width),
+)
