@@ -17,6 +17,7 @@ from torch import nn
 from torch.distributed.algorithms.join import Join
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import Partial, Replicate, Shard, parallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
@@ -160,9 +161,9 @@ def fsdp1_divided_again(w):
         p.grad.div_(w.size) for p in model.parameters() if p.grad is not None])
 
 
-@case("no order of addition explains it", parameter="2.weight", rank=1)
+@case("no order of addition explains it", parameter="2.weight")
 def fsdp1_one_element(w):
-    w.train(w.fsdp1(), between=lambda model, *_: model._flat_param.grad[-10].add_(w.rank == 1))
+    w.train(w.fsdp1(), between=lambda model, *_: model._flat_param.grad[-10].add_(w.rank == w.size - 1))
 
 
 @case("clipping by the local norm")
@@ -1061,14 +1062,125 @@ def fsdp1_hybrid(w):
     w.train(w.fsdp1(device_mesh=mesh, strategy="HYBRID_SHARD", original=True))
 
 
-@case()
-def tensor_parallel(w):
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+class Attending(nn.Module):
+    """One block of a transformer; `heads` are those of a rank."""
 
-    mesh = dist.init_device_mesh("cpu", (w.size,))
-    w.generator.manual_seed(0)
-    net = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 4))
-    w.train(parallelize_module(net, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()}))
+    def __init__(self, heads):
+        super().__init__()
+        self.heads = heads
+        self.embedding, self.norm, self.last = nn.Embedding(8, 24), nn.LayerNorm(24), nn.LayerNorm(24)
+        self.q, self.k, self.v, self.o = (nn.Linear(24, 24, bias=False) for _ in range(4))
+        self.up, self.down, self.out = nn.Linear(24, 48), nn.Linear(48, 24), nn.Linear(24, 4)
+
+    def forward(self, x):
+        x = self.embedding((x * 2).round().long() % 8)
+        h = self.norm(x)
+        q, k, v = (each(h).unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in (self.q, self.k, self.v))
+        h = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.o(h.transpose(1, 2).flatten(2))
+        x = x + self.down(nn.functional.gelu(self.up(self.last(x))))
+        return self.out(x).mean(1)
+
+
+def in_columns_and_rows(*columns, **others):
+    """A plan of tensor parallelism: these modules by columns, the others as they say."""
+    return {name: parallel.ColwiseParallel() for name in columns} | others
+
+
+def tensor_parallel(w, plan, net=None, data=1, seed=None):
+    """The model on the ranks of each row of a mesh; `data` rows have their own samples."""
+    mesh = dist.init_device_mesh("cpu", (data, w.size // data), mesh_dim_names=("data", "tensor"))
+    w.generator.manual_seed(mesh.get_local_rank("data") if seed is None else seed)
+    net = net or nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 4))
+    net = parallel.parallelize_module(net, mesh["tensor"], plan)
+    if data > 1:
+        for each in [*net.children(), net]:
+            dist.fsdp.fully_shard(each, mesh=mesh["data"])
+    return net
+
+
+PAIR = in_columns_and_rows("0", **{"2": parallel.RowwiseParallel()})
+ATTENTION = in_columns_and_rows("q", "k", "v", "up", o=parallel.RowwiseParallel(), down=parallel.RowwiseParallel(),
+                                embedding=parallel.RowwiseParallel(input_layouts=Replicate()))
+IN_SEQUENCE = ATTENTION | {
+    "embedding": parallel.RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+    "norm": parallel.SequenceParallel(use_local_output=True), "last": parallel.SequenceParallel(use_local_output=True),
+    **{name: parallel.ColwiseParallel(input_layouts=Shard(1)) for name in ("q", "k", "v", "up")},
+    **{name: parallel.RowwiseParallel(output_layouts=Shard(1)) for name in ("o", "down")},
+    "out": parallel.ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())}
+
+
+@case()
+def tensor_parallel_clipped(w):
+    w.train(tensor_parallel(w, PAIR), micro=2,
+            between=lambda model, *_: nn.utils.clip_grad_norm_(model.parameters(), 0.01))
+
+
+@case(most=3)
+def tensor_parallel_attention(w):
+    w.train(tensor_parallel(w, ATTENTION, Attending(12 // w.size)))
+
+
+@case(most=3)
+def sequence_parallel(w):
+    w.train(tensor_parallel(w, IN_SEQUENCE, Attending(12 // w.size)), micro=2)
+
+
+@case(least=4)
+def tensor_parallel_and_fsdp(w):
+    for plan, net in ((PAIR, None), (ATTENTION, Attending(6)), (IN_SEQUENCE, Attending(6))):
+        w.train(tensor_parallel(w, plan, net, data=2), micro=2, between=lambda model, *_: plan is PAIR and (
+            nn.utils.clip_grad_norm_(model.parameters(), 0.01)))
+
+
+@case()
+def tensor_parallel_gathered(w):
+    plan = in_columns_and_rows(**{each: parallel.ColwiseParallel(output_layouts=Replicate()) for each in ("0", "2")})
+    w.train(tensor_parallel(w, plan))
+
+
+@case("different samples in a tensor-parallel group", rank=1)
+def tensor_parallel_on_different_samples(w):
+    model = tensor_parallel(w, PAIR)
+    w.generator.manual_seed(w.rank)
+    w.train(model)
+
+
+@case("the same samples", rank=2, least=4)
+def tensor_parallel_rows_on_the_same_samples(w):
+    w.train(tensor_parallel(w, PAIR, data=2, seed=0))
+
+
+@case("another model in parts")
+def tensor_parallel_without_the_reduction(w):
+    w.train(tensor_parallel(w, PAIR | {"2": parallel.RowwiseParallel(output_layouts=Partial())}))
+
+
+@case("own part only", parameter="norm.weight", most=3)
+def norm_outside_the_plan(w):
+    w.train(tensor_parallel(w, {name: each for name, each in IN_SEQUENCE.items() if name != "norm"},
+                            Attending(12 // w.size)))
+
+
+@case("clipping by the local norm")
+def tensor_parallel_clipped_by_shard(w):
+    def between(model, *_):
+        nn.utils.clip_grads_with_norm_(model.parameters(), 0.01, torch.stack(
+            [p.grad.to_local().norm() if hasattr(p.grad, "to_local") else p.grad.norm()
+             for p in model.parameters()]).norm())
+
+    w.train(tensor_parallel(w, PAIR), between=between)
+
+
+@case("N times the mean")
+def tensor_parallel_summed_again(w):
+    w.train(tensor_parallel(w, PAIR), between=lambda model, *_: [
+        p.grad.mul_(w.size) for p in model.parameters()])
+
+
+@case("no order of addition explains it", parameter="0.weight", rank=1)
+def tensor_parallel_one_element(w):
+    w.train(tensor_parallel(w, PAIR), between=lambda model, *_: model[0].weight.grad.to_local()[0, 0].add_(w.rank == 1))
 
 
 @case()

@@ -34,6 +34,8 @@ class WrongGradient:
     """Whether a forward computed again gave different bits, so that gradients are close, not equal."""
     unscaled: bool
     """Whether a GradScaler has taken its factor out."""
+    rows: dict[int, list[int]]
+    """The ranks of tensor parallelism that share each rank's samples."""
     changed: bool
     """Whether the script has changed the gradient between backward and the update, on all ranks."""
 
@@ -161,6 +163,19 @@ def multiple(at: WrongGradient, rank: int) -> Explanation | None:
     return None
 
 
+def part_only(at: WrongGradient, rank: int) -> Explanation | None:
+    """The part of one rank of tensor parallelism, where the gradient is the sum over their parts."""
+    row = at.rows[rank]
+    parts = [at.found[other] for other in row if at.where[other] == at.where[rank] and at.found[other] is not None]
+    if len(row) < 2 or len(parts) < len(row):
+        return None
+    mean = at.part(rank, at.due.mean)
+    if torch.dist(sum(each.double() for each in parts), mean) < 1e-4 * mean.norm():
+        return "own part only", (f"it is the part of this rank; the gradient is the sum over the tensor-parallel ranks "
+                                 f"{', '.join(map(str, row))} (a module of parts that the plan leaves out?)")
+    return None
+
+
 def rank_missing(at: WrongGradient, rank: int) -> Explanation | None:
     """The sum without one rank, over all or over the others."""
     if len(at.peers) < 3:
@@ -235,7 +250,7 @@ def some_elements(at: WrongGradient, rank: int) -> Explanation:
 
 
 HYPOTHESES: tuple[Hypothesis, ...] = (
-    nothing, own_only, last_only, some_only_reduced, multiple, rank_missing, group_mean, weighted)
+    nothing, own_only, part_only, last_only, some_only_reduced, multiple, rank_missing, group_mean, weighted)
 
 
 def cause_of(at: WrongGradient, rank: int) -> Explanation:
@@ -247,7 +262,9 @@ def cause_of(at: WrongGradient, rank: int) -> Explanation:
         if explanation is not None:
             unsure = choice(at, explanation[0])
             return ("", unsure) if unsure else explanation
-    unsure = "" if not at.inexact else "forwards computed again give different bits (compiled or not deterministic)"
+    unsure = ""
+    if at.inexact and len(at.rows[rank]) == 1:
+        unsure = "forwards computed again give different bits (compiled or not deterministic)"
     ratio = None if near else at.ratio(rank)
     if at.changed and at.trainer.name != "no trainer":
         unsure = unsure or "the script changes its gradients between backward and optimizer.step()"

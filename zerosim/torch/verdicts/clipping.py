@@ -8,7 +8,7 @@ import torch
 from zerosim.torch.verdicts.findings import NOT_JUDGED, WITHIN, Book
 from zerosim.torch.verdicts.gradients import MeanGradient
 from zerosim.torch.verdicts.ranks import CheckRanks
-from zerosim.torch.verdicts.reference import local
+from zerosim.torch.verdicts.reference import local_gradient
 from zerosim.torch.verdicts.rounding import gamma
 from zerosim.torch.verdicts.session import Followed
 
@@ -21,7 +21,7 @@ def unclipped(followed: Followed, parameter: Any) -> Any:
     for clip in () if followed.reduced_clipped else followed.clips:
         if id(parameter) in clip.before:
             return clip.before[id(parameter)]
-    return None if parameter.grad is None else local(parameter.grad).detach()
+    return local_gradient(parameter)
 
 
 @dataclass
@@ -58,7 +58,7 @@ def norms(followed: Followed, named: dict[str, Any], means: dict[str, MeanGradie
             before = clip.before[id(named[name])]
             if before is None:
                 continue
-            now = local(named[name].grad).detach()
+            now = local_gradient(named[name])
             after = before.double() * coefficient.double()
             near = gamma((4, before.dtype)) * after.abs() + torch.finfo(before.dtype).tiny
             if not off and ((now.double() - after).abs() > near).any():

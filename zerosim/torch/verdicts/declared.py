@@ -18,7 +18,8 @@ from zerosim.allocation import Array
 from zerosim.torch.adding import all_reduced, over_mesh
 from zerosim.torch.arrays import flat
 from zerosim.torch.verdicts.gradients import place
-from zerosim.torch.verdicts.session import Tracked, units
+from zerosim.torch.verdicts.session import Tracked
+from zerosim.torch.verdicts.split import units
 from zerosim.torch.verdicts.trainers import TrainerFacts
 
 Offsets = dict[str, tuple[int, int]]

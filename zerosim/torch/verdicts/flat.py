@@ -77,7 +77,9 @@ def restored(root: Any, full: dict[int, Any]) -> dict[int, dict[str, Any]]:
 
 def is_whole(tensor: Any) -> bool:
     """Whether a rank keeps all of a parameter."""
-    return not isinstance(tensor, DTensor) and tensor not in PARTS
+    if isinstance(tensor, DTensor):
+        return all(each.is_replicate() for each in tensor.placements)
+    return tensor not in PARTS
 
 
 def whole_shape(tensor: Any) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from zerosim.torch.verdicts.flat import PARTS, is_whole, part_of, whole_shape
@@ -31,6 +31,10 @@ class Share:
     backwards: int = 0
     exact: bool = True
     """Whether every forward gave the same bits as the script's."""
+    far: bool = False
+    """Whether outputs of the same shapes had values that are no rounding of them."""
+    near: bool = True
+    """Whether all outputs were equal, but for rounding."""
     why: str = ""
     ready: list[str] = field(default_factory=list)
     """The parameters in the order in which the first backward completed their gradients."""
@@ -54,12 +58,13 @@ def replayed(reference: FullModel, calls: list[ForwardCall], cleared: dict[str, 
                      for name, each in reference.parameters.items() if share.backwards == 1 and each.requires_grad]
             ends, gradients = [], []
             for call in of_this:
-                due = [each for each in tensors_in(reference.forward(call)) if each.requires_grad]
-                same = len(due) == len(call.outputs) and all(
-                    one.shape == other.shape and torch.equal(one.nan_to_num(), other.detach().nan_to_num())
-                    for one, other in zip(call.outputs, due, strict=True))
-                if not same:
+                due = computed_again(reference, call)
+                if not alike(call.outputs, due):
                     share.exact = False
+                    comparable = [one.shape for one in call.outputs] == [one.shape for one in due]
+                    far = comparable and any(torch.dist(one, other.detach()) > FAR * other.detach().norm()
+                                             for one, other in zip(call.outputs, due, strict=True))
+                    share.far, share.near = share.far or far, share.near and comparable and not far
                     share.why = share.why or f"the forward of {call.line} has different bits when computed again"
                 for index, gradient in call.gradients.items():
                     if index < len(due):
@@ -76,6 +81,34 @@ def replayed(reference: FullModel, calls: list[ForwardCall], cleared: dict[str, 
             for each in reference.parameters.values():
                 each.grad = None
     return share
+
+
+FAR = 0.05
+"""The relative distance from which outputs, or gradients of parts, are not called rounded."""
+
+
+def alike(outputs: list[Any], due: list[Any]) -> bool:
+    return len(due) == len(outputs) and all(
+        one.shape == other.shape and torch.equal(one.nan_to_num(), other.detach().nan_to_num())
+        for one, other in zip(outputs, due, strict=True))
+
+
+def computed_again(reference: FullModel, call: ForwardCall) -> list[Any]:
+    """The outputs of a call. A split model is tried with the heads of one rank, as recorded, and with all of them."""
+    found, failed = None, None
+    for whole in (False, True) if reference.cut else (False,):
+        reference.whole_heads = whole
+        try:
+            due = [each for each in tensors_in(reference.forward(call)) if each.requires_grad]
+        except RuntimeError as error:
+            failed = error
+            continue
+        if alike(call.outputs, due):
+            return due
+        found = found or due
+    if found is None and failed is not None:
+        raise failed
+    return found or []
 
 
 def add(share: Share, name: str, gradient: Any, keep: bool) -> None:
@@ -157,9 +190,9 @@ def place(tensor: Any) -> Any:
         return PARTS[tensor].where
     if not isinstance(tensor, DTensor):
         return tuple(slice(0, size) for size in tensor.shape)
-    if any(type(each) not in (Shard, Replicate) for each in tensor.placements):
-        raise NotJudged(f"a layout of {', '.join(map(str, tensor.placements))}")
     shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    if any(each.is_partial() for each in tensor.placements) or tuple(shape) != tuple(local(tensor).shape):
+        raise NotJudged(f"a layout of {', '.join(map(str, tensor.placements))}")
     return tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))
 
 

@@ -26,7 +26,7 @@ from torch.utils.data.distributed import DistributedSampler
 from zerosim.torch.places import PACKAGES, of_a_library
 from zerosim.torch.verdicts.findings import script_line
 from zerosim.torch.verdicts.flat import pieces_of
-from zerosim.torch.verdicts.reference import WRAPPERS, digest, local
+from zerosim.torch.verdicts.reference import WRAPPERS, digest, local_gradient
 from zerosim.torch.verdicts.session import Clip, Session, parameters_of
 
 Original = Callable[..., Any]
@@ -35,8 +35,9 @@ COMMUNICATION = (
     "all_to_all_single", "reduce_scatter_tensor", "reduce_scatter_single", "reduce_scatter", "broadcast", "send",
     "recv", "batch_isend_irecv")
 TRAINERS = tuple(f"{PACKAGES}{each}" for each in (
-    "torch/distributed/fsdp", "torch/nn/parallel", "torch/distributed/utils", "deepspeed", "accelerate"))
-"""Files of trainers, which communicate while a forward runs."""
+    "torch/distributed/fsdp", "torch/nn/parallel", "torch/distributed/utils", "torch/distributed/tensor/_",
+    "torch/distributed/tensor/p", "deepspeed", "accelerate"))
+"""Files of trainers and of tensor parallelism, which communicate while a forward runs."""
 BETWEEN = ("c10d_logger.py", "distributed_c10d.py", "contextlib.py", "_contextlib.py", "verdicts/hooks.py")
 """Files that forward calls."""
 
@@ -195,7 +196,7 @@ def clipping(session: Session, parameters: Any, clip: Clip) -> list[Any]:
     """The parameters as a list; their gradients before clipping are kept."""
     chosen = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
     if session.active:
-        clip.before = {id(each): None if each.grad is None else local(each.grad).detach().clone() for each in chosen}
+        clip.before = {id(each): None if each.grad is None else local_gradient(each).clone() for each in chosen}
         concerned = [each for each in session.optimizers
                      if any(id(p) in clip.before for p in parameters_of(each.optimizer))]
         clip.unscaled = min((each.unscaled for each in concerned), default=1.0)

@@ -38,11 +38,12 @@ def judge_samplers(book: Book, of_all: list[list[dict[str, Any]]], peers: list[i
                          "ranks: a part of the samples is never drawn", line=first["line"])
 
 
-def judge(book: Book, of_all: list[list[Given]], peers: list[int], step: int,
-          repeated: str) -> None:
+def judge(book: Book, of_all: list[list[Given]], peers: list[int], step: int, repeated: str,
+          rows: list[list[int]]) -> bool:
     """Compare the micro-batches of all ranks; `of_all[k]` are those of rank `peers[k]`.
 
-    `repeated` is the line where a sampler began an epoch for the second time.
+    `repeated` is the line where a sampler began an epoch for the second time. The ranks in `rows[k]` must have the
+    samples of rank `peers[k]`; false if they do not.
     """
     if repeated:
         book.find("inputs", step, peers[0], "the same samples every epoch",
@@ -55,18 +56,27 @@ def judge(book: Book, of_all: list[list[Given]], peers: list[int], step: int,
                           f"ranks {peers} have {counts} micro-batches",
                   line=of_all[few][-1].line if of_all[few] else "")
     for number, row in enumerate(zip(*of_all, strict=False), 1):
-        digests = [each.digest for each in row]
-        if len(peers) > 1 and row[0].chances and all(each.chances == row[0].chances for each in row):
+        for rank, each, due in zip(peers, row, rows, strict=True):
+            if each.digest != row[peers.index(due[0])].digest:
+                book.find("inputs", step, rank, "different samples in a tensor-parallel group",
+                          f"ranks {', '.join(map(str, due))} hold parts of the same layers and were given different "
+                          f"batches (micro-batch {number}): the sampler and the seed must depend on the data-parallel "
+                          "rank only", line=each.line)
+                return False
+        heads = [index for index, due in enumerate(rows) if peers[index] == due[0]]
+        digests = [each.digest for index, each in enumerate(row) if index in heads]
+        if len(heads) > 1 and row[0].chances and all(row[index].chances == row[0].chances for index in heads):
             book.observe("dropout", "Dropout drops the same elements on all ranks: their seeds are equal",
                          line=row[0].line)
         same = [index for index, each in enumerate(digests) if each and digests.count(each) > 1]
         if same:
-            among = [peers[index] for index in same if digests[index] == digests[same[0]]]
+            among = [peers[heads[index]] for index in same if digests[index] == digests[same[0]]]
             book.find("inputs", step, among[1], "the same samples",
                 f"ranks {', '.join(map(str, among))} were given the same batch (micro-batch {number}): is there a "
-                "DistributedSampler, or a seed that depends on the rank?", line=row[same[1]].line)
-            return
+                "DistributedSampler, or a seed that depends on the rank?", line=row[heads[same[1]]].line)
+            return True
     if any(each.digest for calls in of_all for each in calls):
         book.judge("inputs", SAME_BITS, "all batches of all ranks differ")
     else:
         book.judge("inputs", NOT_JUDGED, "the models have no tensors of data as inputs")
+    return True

@@ -14,7 +14,16 @@ from zerosim.torch.verdicts.causes import WrongGradient, cause_of
 from zerosim.torch.verdicts.declared import DeclaredSum, declared
 from zerosim.torch.verdicts.findings import NOT_JUDGED, SAME_BITS, WITHIN
 from zerosim.torch.verdicts.flat import is_whole, whole_shape
-from zerosim.torch.verdicts.gradients import MeanGradient, NotJudged, Share, due_of, place, replayed, wholes
+from zerosim.torch.verdicts.gradients import (
+    FAR,
+    MeanGradient,
+    NotJudged,
+    Share,
+    due_of,
+    place,
+    replayed,
+    wholes,
+)
 from zerosim.torch.verdicts.ranks import CheckRanks
 from zerosim.torch.verdicts.reference import FullModel, digest, local
 from zerosim.torch.verdicts.rounding import unit_roundoff
@@ -96,7 +105,7 @@ class Judge:
     def model(self, model: Tracked, followed: Followed) -> None:
         """Judge one model. Raises `NotJudged` on all ranks for the same reason."""
         trainer, step = trainer_of(model.root, list(range(self.ranks.size))), followed.updates + 1
-        shares = any(self.ranks.everyone(trainer.shares or self.session.communicates))
+        shares = any(self.ranks.everyone(self.session.communicates))
         of_all: list[Facts] = self.ranks.everyone(self.facts(model, followed, trainer))
         if shares and trainer.name == "DDP":
             # Its replicas are alike, whatever a forward communicates.
@@ -113,9 +122,12 @@ class Judge:
         if any(each != peers for each in self.ranks.everyone(peers)):
             raise NotJudged("groups of ranks train models of their own")
         now = Round(model, followed, trainer, step, peers, [of_all[rank] for rank in peers])
-        inputs.judge(self.session.book, [each.calls for each in now.told], peers, step, self.session.repeated)
+        if not inputs.judge(self.session.book, [each.calls for each in now.told], peers, step, self.session.repeated,
+                            [each.row for each in now.told]):
+            raise NotJudged("the ranks of a tensor-parallel group have different samples")
         first = self.session.first if model.reference is None else 0
-        inputs.judge_samplers(self.session.book, [each.samplers for each in now.told], peers, step)
+        heads = [rank for rank, each in zip(peers, now.told, strict=True) if rank == each.row[0]]
+        inputs.judge_samplers(self.session.book, [of_all[rank].samplers for rank in heads], heads, step)
         independent = self.settings.judge(self.session.book, now.told, peers, trainer, step, first)
         obstacles = [trainer.obstacle, *(reason for each in now.told for reason in each.obstacles)]
         if any(obstacles):
@@ -151,7 +163,7 @@ class Judge:
                 each.grad for each in named.values() if each.grad is not None and is_whole(each)),
             self.buffers(model, followed), list(self.session.sampled),
             max(followed.scheduled.values(), default=0), followed.unscaled != 1 or self.session.scale == 1,
-            followed.line)
+            followed.line, trainer.row or [self.ranks.rank])
 
     def buffers(self, model: Tracked, followed: Followed) -> dict[str, str]:
         """The digests of the buffers before the first forward of all, without statistics of batches."""
@@ -165,7 +177,7 @@ class Judge:
         """Compute this rank's calls again with full weights, and judge the forwards."""
         model, named = now.model, now.named
         whole = wholes(self.ranks, named)
-        full = {name: whole.get(name, each.detach()) for name, each in named.items()}
+        full = {name: whole.get(name, local(each).detach()) for name, each in named.items()}
         if now.trainer.name == "DeepSpeed":
             full, now.averaged = deepspeed_weights(named), deepspeed_gradients(named)
         failed, stale = "", None
@@ -179,6 +191,7 @@ class Judge:
             text = (str(error) or "without a message").splitlines()[0]
             failed = f"the model cannot be computed again: {type(error).__name__}: {text}"
         of_all = self.ranks.everyone((failed, now.share.why, stale, now.share.backwards))
+        self.in_parts(now)
         told = [of_all[rank] for rank in now.peers]
         now.most, now.problems = max(each[3] for each in told), [each[1] for each in told if each[1]]
         for rank, (_, _, found, _) in zip(now.peers, told, strict=True):
@@ -194,6 +207,20 @@ class Judge:
                                     now.problems[0] if now.problems else same)
         if any(each[0] for each in told) or now.most == 0:
             raise NotJudged(next((each[0] for each in told if each[0]), "no backward was seen since the last update"))
+
+    def in_parts(self, now: Round) -> None:
+        """Judge the outputs of tensor-parallel ranks: alike on all of them, and those of the whole model."""
+        outputs = digest(each for call in now.model.calls for each in call.outputs)
+        of_all = self.ranks.everyone((now.share.far and bool(now.trainer.row), outputs, now.share.near))
+        for rank, each in zip(now.peers, now.told, strict=True):
+            if of_all[rank][0] and of_all[rank][1] != of_all[each.row[0]][1] and not each.calls[0].chances:
+                self.session.book.find("weights of the forward", now.step, rank, "another model in parts",
+                    f"the outputs differ on the tensor-parallel ranks {', '.join(map(str, each.row))}, and are not "
+                    "those of the whole model: parts were not added, or the plan leaves out a module",
+                    line=each.calls[0].line)
+                raise NotJudged("the ranks compute another model in parts")
+        if now.trainer.row and not all(of_all[rank][2] for rank in now.peers):
+            raise NotJudged("the whole model has different outputs: its parts draw random numbers, or keep outputs")
 
     def stale(self, model: Tracked) -> tuple[str, str, str] | None:
         """The first parameter whose gathered values were not those of its shards: the cause, its name and the line."""
@@ -219,6 +246,7 @@ class Judge:
         order = declared(now.model, now.trainer, now.unscaled, now.most, ready) if (
             self.ours and not now.problems and now.peers == now.trainer.group) else None
         outside: dict[str, int] = {}
+        distances: dict[str, float] = {}
         unequal: dict[str, int] = {}
         means: dict[str, MeanGradient] = {}
         promised, elements = order is not None, 0
@@ -237,14 +265,29 @@ class Judge:
             count = int(due.at(where).apart(part).sum())
             if count:
                 outside[name] = count
+                distances[name] = float((part.double() - due.at(where).mean).square().mean().sqrt())
             elif exact is not None:
                 unequal[name] = int((part != exact.to(part.dtype)).sum())
+        self.rounded(now, outside, distances, means)
         self.verdict(now, order if promised else None, outside, unequal, elements)
         clips = clipping.norms(now.followed, named, means)
         clipping.judge(self.session.book, self.ranks, now.followed, clips, now.peers, now.step, self.session.scale,
                        any(what == "gradient" for what, _ in self.session.book.findings))
-        waste.observe(self.session.book, now.model, len(now.peers), now.followed.line)
+        if not now.trainer.row:
+            waste.observe(self.session.book, now.model, len(now.peers), now.followed.line)
         self.predictions.append((now, predicted(now.followed.optimizer, named)))
+
+    def rounded(self, now: Round, outside: dict[str, int], distances: dict[str, float],
+                means: dict[str, MeanGradient]) -> None:
+        """Drop from `outside` what the products of split layers can have rounded, which the bound does not cover."""
+        sizes = {name: float(each.mean.square().mean().sqrt()) for name, each in means.items() if now.trainer.row}
+        largest = max(sizes.values(), default=0.0)
+        small = {name for name in outside if name in sizes and distances[name] <= max(
+            min(FAR, 4096 * unit_roundoff(means[name].dtype)) * sizes[name], 1e-5 * largest)}
+        for found in self.ranks.everyone({name: outside.pop(name) for name in small}):
+            if found:
+                self.session.book.judge("gradient", NOT_JUDGED,
+                    f"{sum(found.values())} elements are rounded in products of split layers, beyond the bound")
 
     def where(self, now: Round, name: str) -> Any:
         """The part of a parameter whose gradient this rank has."""
@@ -293,6 +336,7 @@ class Judge:
             name, due, {rank: of_all[rank][0] for rank in now.peers}, {rank: of_all[rank][1] for rank in now.peers},
             {rank: of_all[rank][2] for rank in now.peers}, now.peers, now.most, now.trainer, self.session.scale,
             self.session.scalars_reduced, bool(now.problems), now.told[0].unscaled,
+            {rank: each.row for rank, each in zip(now.peers, now.told, strict=True)},
             all(of_all[rank][3] for rank in now.peers))
         index = next(index for index, each in enumerate(counts) if name in each)
         cause, text = cause_of(evidence, now.peers[index])

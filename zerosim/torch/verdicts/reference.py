@@ -21,6 +21,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from zerosim.torch.verdicts.flat import FLAT_PARAM, handle_of, is_whole, pieces_of, restored, whole_shape
+from zerosim.torch.verdicts.split import compute_in_parts, cut_by_tensor, groups_of
 
 TRANSPARENT = ("module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module")
 """The names under which wrappers keep the module that they wrap."""
@@ -194,12 +195,6 @@ class ForwardCall:
     """Whether the loss was multiplied or divided before backward."""
 
 
-def groups_of(module: Any) -> list[Any]:
-    """FSDP2's groups of the parameters of one module; earlier versions of PyTorch have at most one."""
-    state = module._get_fsdp_state()
-    return list(getattr(state, "_fsdp_param_groups", None) or filter(None, [getattr(state, "_fsdp_param_group", None)]))
-
-
 def attributes_of(module: Any) -> dict[str, Any]:
     return {key: value for key, value in vars(module).items() if isinstance(value, SIMPLE) and key[:1] != "_"}
 
@@ -217,13 +212,24 @@ class FullModel:
         self.narrow: dict[str, Any] = {}
         self.accumulated: dict[str, Any] = {}
         """The dtype in which micro-batches are added, where it is not that of the gradient."""
+        self.cut: dict[str, int] = {}
+        """The modules with layers that tensor parallelism has cut, and into how many parts."""
+        self.whole_heads = False
+        """Whether such a module has as many heads as all ranks together, not as the script has told this one."""
         self.pieces: dict[str, tuple[str, slice, int]] = {}
         """The flat parameter of each of its parameters, its place in it, and the length of the flat one."""
+        paths = {id(module): plain_name(path + ".", self.prefixes).rstrip(".") for path, module in root.named_modules()}
         for path, module in root.named_modules():
             if isinstance(module, FSDPModule):
                 self._follow(plain_name(path, self.prefixes), module)
             elif handle_of(module) is not None:
                 self._follow_flat(plain_name(path + ".", self.prefixes).rstrip("."), module, root)
+
+        for module, name, each in cut_by_tensor(root):
+            made = self.modules[paths[id(module)]]
+            if name == "weight" and not isinstance(made, nn.Embedding):
+                compute_in_parts(made, each)
+                self.cut[paths[id(module)].rpartition(".")[0]] = each.device_mesh.size(-1)
 
     def _follow_flat(self, path: str, module: Any, root: Any) -> None:
         """Cast parameters and inputs as FSDP1 does for this module, and note where its parameters stand."""
@@ -307,7 +313,10 @@ class FullModel:
         """The outputs of a recorded call, computed again."""
         module = self.modules[call.path]
         for path, found in call.attributes.items():
-            self.modules[path].__dict__.update(found)
+            parts = self.cut.get(path, 1) if self.whole_heads else 1
+            self.modules[path].__dict__.update({
+                key: value * parts if type(value) is int and "head" in key and "dim" not in key else value
+                for key, value in found.items()})
         with torch.no_grad():
             for name, buffer in self.module.named_buffers():
                 if name in call.buffers:
@@ -345,6 +354,14 @@ def autocast_now() -> tuple[tuple[str, bool, Any], ...]:
 def local(tensor: Any) -> Any:
     """This rank's part of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def local_gradient(parameter: Any) -> Any:
+    """This rank's part of a gradient, in the layout of its parameter; None if there is none."""
+    found = parameter.grad
+    if isinstance(found, DTensor) and found.placements != parameter.placements:
+        found = found.redistribute(placements=parameter.placements)
+    return None if found is None else local(found).detach()
 
 
 def plain_bytes(tensor: Any) -> Any:

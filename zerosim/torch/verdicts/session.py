@@ -23,7 +23,6 @@ from zerosim.torch.verdicts.reference import (
     attributes_of,
     autocast_now,
     digest,
-    groups_of,
     inner,
     kept,
     local,
@@ -33,6 +32,7 @@ from zerosim.torch.verdicts.reference import (
     prefixes_of,
     tensors_in,
 )
+from zerosim.torch.verdicts.split import units
 
 
 @dataclass
@@ -388,12 +388,6 @@ class Session:
         self.scalars_reduced, self.scale = 0, 1.0
         self.sampled.clear()
         self.edges.clear()
-
-
-def units(root: Any) -> list[Any]:
-    """FSDP2's groups of parameters in `root`."""
-    return [group for module in root.modules() if hasattr(module, "_get_fsdp_state")
-            for group in groups_of(module)]
 
 
 def parameters_of(optimizer: Any) -> list[Any]:

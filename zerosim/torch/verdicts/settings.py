@@ -44,7 +44,8 @@ class Facts:
     unscaled: bool
     """Whether the gradients are free of a GradScaler's factor."""
     line: str
-
+    row: list[int]
+    """The ranks that share this one's samples, with it."""
 
     @property
     def before_training(self) -> tuple[dict[str, str], dict[str, str]]:

@@ -1,17 +1,16 @@
 """Which trainer a model has, which ranks share its gradients, and what of it is not modelled."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from zerosim.torch.verdicts.flat import handles
 from zerosim.torch.verdicts.rounding import unit_roundoff
-from zerosim.torch.verdicts.session import units
+from zerosim.torch.verdicts.split import cut_by_tensor, row_of, units
 
 NARROWING = {"fp16_compress_hook": torch.float16, "bf16_compress_hook": torch.bfloat16}
 """DDP's hooks that reduce in a different dtype, and add as usual."""
@@ -32,12 +31,22 @@ class TrainerFacts:
     """FSDP2's gradient divide factor, if the script has set one."""
     obstacle: str = ""
     """Why the gradients of this trainer are not judged."""
-    shares: bool = False
-    """Whether ranks may have the same samples, or parts of one model: nothing is compared between them then."""
+    row: list[int] = field(default_factory=list)
+    """The ranks of tensor parallelism that hold parts of the same layers, and share samples, with this one."""
 
 
 def trainer_of(root: Any, world: list[int]) -> TrainerFacts:
-    """The trainer of the outermost wrapper in `root`."""
+    """The trainer of the outermost wrapper in `root`, and its tensor parallelism."""
+    found, rows = wrapper_of(root, world), [row_of(each) for *_, each in cut_by_tensor(root)]
+    if rows:
+        found.group, found.row = world, rows[0]
+        found.name = "tensor parallelism" if found.name == "no trainer" else f"{found.name} with tensor parallelism"
+    if any(row != found.row for row in rows):
+        found.obstacle = "tensor parallelism on several meshes"
+    return found
+
+
+def wrapper_of(root: Any, world: list[int]) -> TrainerFacts:
     for module in root.modules():
         if type(module).__name__ == "DeepSpeedEngine":
             obstacle = "DeepSpeed's fp16" if module.fp16_enabled() else ""
@@ -52,8 +61,6 @@ def trainer_of(root: Any, world: list[int]) -> TrainerFacts:
             return of_ddp(module)
         if hasattr(module, "set_requires_gradient_sync"):
             return of_fsdp2(root, module, world)
-    if any(isinstance(each, DTensor) for each in root.parameters()):
-        return TrainerFacts("DTensor", world, obstacle="tensor parallelism: its ranks share samples", shares=True)
     return TrainerFacts("no trainer", world)
 
 
@@ -120,6 +127,4 @@ def of_fsdp2(root: Any, first: Any, world: list[int]) -> TrainerFacts:
     for group in groups:
         if group._all_reduce_hook is not None:
             found.obstacle = "an all-reduce hook of FSDP2"
-        if any(each.is_dtensor for each in group.fsdp_params):
-            found.obstacle, found.shares = "tensor parallelism beneath FSDP2", True
     return found

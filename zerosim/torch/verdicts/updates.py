@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from zerosim.torch.verdicts.findings import NOT_JUDGED, SAME_BITS
-from zerosim.torch.verdicts.reference import digest, local
+from zerosim.torch.verdicts.reference import digest, local, local_gradient
 
 
 @dataclass
@@ -49,7 +49,7 @@ def predicted(optimizer: Any, named: dict[str, Any]) -> Prediction:
 def one_update(optimizer: Any, group: dict[str, Any], parameter: Any) -> Any:
     """This rank's part of `parameter` after a step of the same class with the same settings and state."""
     made = torch.nn.Parameter(local(parameter).detach().clone(), requires_grad=parameter.requires_grad)
-    made.grad = local(parameter.grad).detach().clone()
+    made.grad = local_gradient(parameter).clone()
     alone = object.__new__(type(optimizer))
     vars(alone).update({key: value for key, value in vars(optimizer).items() if key not in ("step", "state")})
     for key in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):

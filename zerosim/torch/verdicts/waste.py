@@ -5,7 +5,8 @@ from typing import Any
 from torch import nn
 
 from zerosim.torch.verdicts.findings import Book
-from zerosim.torch.verdicts.session import Tracked, units
+from zerosim.torch.verdicts.session import Tracked
+from zerosim.torch.verdicts.split import units
 
 
 def observe(book: Book, model: Tracked, ranks: int, line: str) -> None:
