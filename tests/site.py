@@ -1,6 +1,6 @@
 """The pages of the documentation's site, gathered for mkdocs, and a check that the built site needs no network.
 
-    python -m tests.site build/docs            documents, a page of commands from the parser, a page of the API
+    python -m tests.site build/docs            documents, and pages of commands, of the API and of operations
     python -m tests.site --check build/site    exit code 1 if a page loads anything from elsewhere
 
 Documents keep their places relative to each other, so links work as in the repository. A file that a document links to
@@ -16,6 +16,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import zerosim as zs
 from tests.style import helps
 
 ROOT = Path(__file__).parents[1]
@@ -38,6 +39,11 @@ def commands():
 def api():
     """The page of the API: names, types and docstrings of the public modules."""
     return "# API\n\n" + "\n".join(f"::: {module}\n" for module in MODULES)
+
+
+def operations():
+    """The page of the operations of models: what `zerosim check` prints before it checks them."""
+    return f"# The operations of models\n\n```\n{zs.operations()}\n```\n"
 
 
 def gathered(page, folder):
@@ -63,6 +69,7 @@ def gather(folder):
         place.write_text(gathered(page, folder))
     (folder / "cli.md").write_text(commands())
     (folder / "api.md").write_text(api())
+    (folder / "operations.md").write_text(operations())
     shutil.copyfile(ROOT / "tests/site_worker.js", folder / "iframe-worker.js")
 
 
