@@ -10,7 +10,11 @@ import pytest
 
 from tests.mpi.launch import mpirun
 from zerosim.cli import main
+from zerosim.optim.optimizers import OPTIMIZERS
+from zerosim.optim.own import optimizer, wrong
+from zerosim.stages.publishing import OfMatrices
 from zerosim.stages.replica import Replica
+from zerosim.training import build
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = sorted(path.parent for path in ROOT.glob("scenarios/examples/*/scenario.toml"))
@@ -116,3 +120,56 @@ def test_the_page_names_verbs_that_there_are():
     stages = "".join(path.read_text() for path in ROOT.glob("zerosim/stages/zero*.py"))
     used = set(re.findall(r"replica\.(\w+)", stages))
     assert used - verbs == {"loss_name", "tape", "unreduced", "forward_after"}
+
+
+MUON = str(ROOT / "scenarios" / "examples" / "muon" / "scenario.toml")
+
+
+def run_muon(*changes):
+    return main(["run", MUON, "--progress", "none", "--set", "train.steps=2", "--set", "check.volumes=[]", *(
+        word for each in changes for word in ("--set", each))])
+
+
+@pytest.mark.parametrize("changes", [
+    ["parallel.shard_ranks=2", "train.precision=fp64"], ["parallel.units=model", "train.clip_norm=0.1"]])
+def test_an_optimizer_of_whole_matrices_has_the_bits_of_one_process(changes):
+    assert run_muon(*changes) == 0
+
+
+def test_an_optimizer_that_rewrites_parts_of_matrices_is_noticed(monkeypatch, capsys):
+    class OfParts(OfMatrices):
+        def update(self, replica, unit, weights):
+            super().update(Replace(replica, all_gather=lambda *_: None), unit, weights)
+
+    monkeypatch.setattr(build, "OfMatrices", OfParts)
+    assert run_muon() == 1
+    assert "Stage III" in capsys.readouterr().out
+
+
+class Replace:
+    """A replica with another method."""
+
+    def __init__(self, replica, **methods):
+        self._replica = replica
+        vars(self).update(methods)
+
+    def __getattr__(self, name):
+        return getattr(self._replica, name)
+
+
+@pytest.mark.parametrize(("change", "why"), [
+    ("train.precision=bf16", "weights that have no master copy; set it to \"fp32\" or \"fp64\""),
+    ("parallel.publish=updates", "it sends its differences itself"), ("parallel.tensor_ranks=2", "a piece of a matrix"),
+    ("parallel.offload_optimizer=host", "it rewrites them on the device; set it to \"none\"")])
+def test_keys_that_an_optimizer_of_whole_matrices_does_not_go_with(change, why, capsys):
+    assert run_muon(change) == 2
+    assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("of_matrix", "why"), [
+    (lambda difference, *, h: difference / 2, "of_matrix leaves a difference unchanged"),
+    (lambda difference, *, h: difference @ difference, "ValueError: "),
+])
+def test_a_wrong_function_of_matrices_is_named(of_matrix, why):
+    formula = OPTIMIZERS["sgd"].formula
+    assert why in wrong(optimizer(of_matrix=of_matrix)(formula))

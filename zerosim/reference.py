@@ -208,11 +208,12 @@ class Reference:
         *, step: int, count: int, factor: float,
     ) -> None:
         """One optimizer step of a whole unit, in place."""
-        if not self.arithmetic.publishes_updates:
+        if not self.arithmetic.publishes_updates and self.rule.optimizer.of_matrix is None:
             self.rule.update(unit, 0, weights, gradient, state, step=step, count=count, factor=factor)
             return
         updates = np.empty_like(weights)
         self.rule.differences(unit, 0, weights, gradient, state, step=step, count=count, factor=factor, out=updates)
+        self.rule.of_matrices(unit, updates, step=step)
         self.rule.apply(unit, 0, weights, updates, step=step)
 
     def gradients(

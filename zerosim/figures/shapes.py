@@ -41,7 +41,7 @@ from zerosim.stages.norms import SquareSums
 from zerosim.stages.own import SHIPPED
 from zerosim.stages.replica import Batch, Replica
 from zerosim.stages.storage import FarMemory
-from zerosim.training.build import gathering, reduce_scatter, replica, storage_of
+from zerosim.training.build import gathering, publishing, reduce_scatter, replica, storage_of
 from zerosim.training.config import Config
 
 
@@ -169,6 +169,7 @@ class StepsOnShapes:
         reducing = config.gradients_wire and SilentWire(config.gradients_wire)
         return replace(
             built, norms=norms, storage=storage, shards=shards, rule=rule,
+            publishing=publishing(config, NoNumbers(config.rule)),
             gathering=gathering(config, beside, config.weights_wire and SilentWire(config.weights_wire)),
             overlap=beside if config.row.parallel.overlap else None,
             collectives=replace(built.collectives, reduce_scatter=reduce_scatter(
@@ -331,7 +332,7 @@ class NoNumbers:
     def update(self, *_: Any, **__: Any) -> None:
         """Nothing to write."""
 
-    differences = apply = delay = update
+    differences = apply = delay = of_matrices = update
 
 
 class Lingering(Beside):

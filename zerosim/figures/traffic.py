@@ -102,8 +102,8 @@ class DueCall:
 
 def calls(config: Config, rank: int, updates: int) -> Iterator[DueCall]:
     """The collectives that `rank` must call in a run's steps; `updates` of them were not skipped."""
-    stage, steps, mesh, weights = (
-        config.stage, config.steps_here, config.mesh_of(rank), config.computing.weights.itemsize)
+    stage, steps, mesh, weights, of_matrices = (
+        config.stage, config.steps_here, config.mesh_of(rank), config.computing.weights.itemsize, config.of_matrices)
     trained = [unit for unit in config.model.units if not unit.frozen]
     reductions, passes, addition = steps * config.reductions, steps * config.passes, config.addition
     overlap, prefetch = config.row.parallel.overlap, config.row.parallel.prefetch
@@ -129,6 +129,8 @@ def calls(config: Config, rank: int, updates: int) -> Iterator[DueCall]:
             for half in (add, ring.all_gather):
                 yield DueCall("all_reduce", [(half, config.wire.itemsize)], mesh.copies,
                            chunk_length(unit.count, config.ranks), reductions, aside=overlap)
+    yield from (DueCall("all_gather", [(gather, weights)], mesh.neighbours, length, updates)
+                for length in over(trained if of_matrices and stage.shares_updates else []))
     if stage.publishes:
         named, by_owners = config.serving("broadcast"), config.row.parallel.publish == "broadcasts"
         name, publish = ("broadcast", named.carry_out if named else tree.broadcast) if by_owners else (

@@ -64,6 +64,8 @@ class Optimizer(Declared):
     decoupled: bool = False
     usual_weight_decay: float = 0.0
     """The default weight decay."""
+    of_matrix: Callable[..., None] | None = None
+    """`of_matrix(difference, *, h)` rewrites the difference of a whole matrix in place, before it is subtracted."""
     keys: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """The formula's own hyperparameters, which [train] may set, with their defaults."""
 

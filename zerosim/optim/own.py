@@ -25,8 +25,12 @@ COUNT, CUT = 37, 10
 """The number of elements of the trial, and the index at which they are split."""
 
 
-def optimizer(*, decoupled: bool = False, weight_decay: float = 0.0) -> Callable[[Callable[..., None]], Optimizer]:
+def optimizer(
+    *, decoupled: bool = False, weight_decay: float = 0.0, of_matrix: Callable[..., None] | None = None
+) -> Callable[[Callable[..., None]], Optimizer]:
     """A decorator: the formula as an optimizer, with decoupled weight decay or another default weight decay.
+
+    `of_matrix(difference, *, h)` rewrites in place what the formula would subtract from a whole matrix.
 
     >>> @optimizer(decoupled=True)
     ... def signs(g, *, t, h, a, b, power=1.0):
@@ -35,7 +39,8 @@ def optimizer(*, decoupled: bool = False, weight_decay: float = 0.0) -> Callable
     (True, (), {'power': 1.0})
     """
     return lambda formula: replace(
-        declared(formula.__name__, formula), decoupled=decoupled, usual_weight_decay=weight_decay)
+        declared(formula.__name__, formula), decoupled=decoupled, usual_weight_decay=weight_decay,
+        of_matrix=of_matrix)
 
 
 def declared(name: str, formula: Callable[..., None]) -> Optimizer:
@@ -89,7 +94,23 @@ def wrong(made: Optimizer) -> str | None:
                 index = int(np.flatnonzero(one != other)[0])
                 return (f"{what} of element {index} is {one[index]:.6g} in a vector of {COUNT} elements and "
                         f"{other[index]:.6g} in a part of it: a formula works element by element, so that shards and "
-                        "whole units come out the same; leave out sums, means and norms over g and slots")
+                        "whole units come out the same; leave out sums, means and norms over g and slots, or give "
+                        "@optimizer an of_matrix")
+    return None if made.of_matrix is None else wrong_of_matrix(made.of_matrix)
+
+
+def wrong_of_matrix(of_matrix: Callable[..., None]) -> str | None:
+    """The error of a function of whole matrices, in a sentence; None if it has none."""
+    for shape in ((3, 5), (5, 3)):
+        matrix = np.random.default_rng(19).standard_normal(shape).astype(np.float32)
+        before = matrix.copy()
+        try:
+            of_matrix(matrix, h=Hyperparameters())
+        except Exception as error:
+            return error_line(error, of_matrix)
+        if not np.isfinite(matrix).all() or np.array_equal(matrix, before):
+            return ("of_matrix leaves a difference unchanged or not finite: write what is to be subtracted into it, as "
+                    "in difference[...] = …")
     return None
 
 

@@ -129,6 +129,13 @@ class UpdateRule:
                     apply(updated[stretch][piece], exact, self.optimizer.decay(h))
                 out[stretch][piece] = exact
 
+    def of_matrices(self, unit: Unit, differences: Array, *, step: int) -> None:
+        """Rewrite the differences of a whole unit's matrices, if the optimizer has a function of them."""
+        h = replace(self.hyperparameters, learning_rate=self.schedule.learning_rate(step))
+        for place in unit.places:
+            if self.optimizer.of_matrix is not None and len(place.shape) == 2:
+                self.optimizer.of_matrix(differences[place.start : place.stop].reshape(place.shape), h=h)
+
     def delay(self, kept: Array, gradient: Array, factor: float) -> None:
         """Keep a gradient for the next step; see `delay`."""
         delay(kept, gradient, factor)

@@ -36,7 +36,7 @@ from zerosim.plan.timed import HostMemory, OnTheClock, Skipping, Timed, TimedQue
 from zerosim.sharding import padded
 from zerosim.stages.replica import Replica
 from zerosim.stages.storage import FarMemory
-from zerosim.training.build import gathering, reduce_scatter, replica, storage_of
+from zerosim.training.build import gathering, publishing, reduce_scatter, replica, storage_of
 from zerosim.training.config import Config
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.lockstep import LockstepWorld
@@ -174,6 +174,7 @@ def on_shapes(
         built,
         accumulation=skipping,
         norms=NoSums(),
+        publishing=publishing(config, timed),
         collectives=replace(built.collectives, reduce_scatter=reduce_scatter(
             config, comm, allocate, built.state.residuals, silent_wire)),
         gathering=gathering(config, beside, wire),

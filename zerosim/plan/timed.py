@@ -164,6 +164,10 @@ class Timed:
     def apply(self, unit: Unit, start: int, weights: Any, differences: Any, **_: Any) -> None:
         self._take(weights, differences, {}, [])
 
+    def of_matrices(self, unit: Unit, differences: Any, *, step: int) -> None:
+        """Take the time to read and write the differences; a user's products of matrices take longer."""
+        self.clock.compute("update", self.costs.update_ns(2 * differences.nbytes, on_host=self.on_host))
+
     def delay(self, kept: Any, gradient: Any, factor: float) -> None:
         self.clock.compute("update", self.costs.update_ns(kept.nbytes + gradient.nbytes, on_host=self.on_host))
 

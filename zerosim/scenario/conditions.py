@@ -9,7 +9,9 @@ from collections.abc import Iterator, Sequence
 from zerosim.collectives.own import SERVING
 from zerosim.errors import UsageError
 from zerosim.models import MODELS
+from zerosim.optim.optimizers import OPTIMIZERS
 from zerosim.scenario.ignored import ignored_by_stage
+from zerosim.scenario.matrices import of_matrices
 from zerosim.scenario.origin import Conflict
 from zerosim.scenario.positions import shortened
 from zerosim.scenario.sections import MEGABYTE, ROW_BY_ROW, ModelKeys, Parallel, Sections, Train
@@ -57,6 +59,8 @@ def conflicts(scenario: Sections, rows: Sequence[str], *, changed: bool) -> Conf
         yield from of_layers(parallel, model, layers)
         yield from of_buckets(parallel, ranks)
         yield from of_offloading(parallel, train)
+        if OPTIMIZERS[train.optimizer].of_matrix is not None:
+            yield from of_matrices(parallel, train)
         yield from of_algorithms(parallel, group, ranks // max(group, 1))
     yield from of_rows(scenario, rows, changed=changed)
     yield from of_faults(scenario)

@@ -6,7 +6,11 @@
 
 With 16-bit weights the third is a different computation: updates are rounded to 16 bits and subtracted from 16-bit
 weights, while the others round the float32 master copy again.
+
+An optimizer of whole matrices needs the differences of a whole unit: the ranks all-gather them too, one P more.
 """
+
+from typing import Protocol
 
 from zerosim.allocation import Array
 from zerosim.models.units import Unit
@@ -53,6 +57,29 @@ class Updates:
         assert updates is not None
         assert not isinstance(updates, Pending)
         replica.rule.apply(unit, 0, full, updates, step=replica.state.step)
+
+
+class RewritesMatrices(Protocol):
+    """An update rule with a function of whole matrices."""
+
+    def of_matrices(self, unit: Unit, differences: Array, *, step: int) -> None: ...
+
+
+class OfMatrices(GatheredWeights):
+    """All-gathers the differences of a unit, rewrites those of its matrices, and applies this rank's part."""
+
+    def __init__(self, rule: RewritesMatrices) -> None:
+        self._rule = rule
+
+    def update(self, replica: Replica, unit: Unit, weights: Array) -> None:
+        layouts, whole = replica.state.layouts, replica.full(unit, "buffers")
+        layout = layouts.of(unit, "optimizer")
+        mine = layouts.full(unit).part(whole, layout)
+        replica.optimizer_differences(unit, weights, out=mine)
+        if layout.length < len(whole):
+            replica.all_gather(unit, whole)
+        self._rule.of_matrices(unit, whole, step=replica.state.step)
+        replica.rule.apply(unit, layout.start, weights, mine, step=replica.state.step)
 
 
 PUBLISHING: dict[str, type[Publishing]] = {"weights": GatheredWeights, "updates": Updates, "broadcasts": Broadcasts}

@@ -37,8 +37,8 @@ from zerosim.stages.gathering import (
     WireFormat,
 )
 from zerosim.stages.norms import SquareSums
-from zerosim.stages.publishing import PUBLISHING
-from zerosim.stages.replica import Collectives, Gathering, GradientReduction, Initial, Replica
+from zerosim.stages.publishing import PUBLISHING, OfMatrices, RewritesMatrices
+from zerosim.stages.replica import Collectives, Gathering, GradientReduction, Initial, Publishing, Replica
 from zerosim.stages.state import Layouts, TrainingState
 from zerosim.stages.storage import DelayedUpdates, FarMemory, FarUpdates, LateUpdates, Shards, Storage
 from zerosim.training.batches import Batches
@@ -113,7 +113,7 @@ def replica(
             gather_norms=for_owners(buckets.chunked, comm.named("gather_norms", ring.all_gather)),
             broadcast=for_owners(buckets.broadcast, comm.named("broadcast", broadcast(config))),
         ),
-        publishing=PUBLISHING[config.row.parallel.publish if config.stage.publishes else "weights"](),
+        publishing=publishing(config, config.rule),
         gathering=gathering(config, beside),
         overlap=beside if config.row.parallel.overlap else None,
         allocate=allocate,
@@ -122,6 +122,13 @@ def replica(
         state=state,
         param_dtype=config.computing.weights,
     )
+
+
+def publishing(config: Config, rule: RewritesMatrices) -> Publishing:
+    """The way of updated weights to the ranks that do not own them."""
+    if config.of_matrices:
+        return OfMatrices(rule)
+    return PUBLISHING[config.row.parallel.publish if config.stage.publishes else "weights"]()
 
 
 def storage_of(

@@ -287,6 +287,11 @@ class Config:
         published = self.row.parallel.publish == "updates" and self.stage.publishes
         return published and self.precision.mixed
 
+    @property
+    def of_matrices(self) -> bool:
+        """Whether the optimizer needs whole matrices."""
+        return OPTIMIZERS[self.row.train.optimizer].of_matrix is not None
+
     @cached_property
     def rule(self) -> UpdateRule:
         """The optimizer step, for any stretch of a unit."""
