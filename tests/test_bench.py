@@ -1,6 +1,7 @@
 """Benchmarks measure what they say, on a model so small that nobody waits; only a planted pause is a time."""
 
 import json
+import re
 import tomllib
 from io import StringIO
 
@@ -9,15 +10,19 @@ from rich.console import Console
 
 from tests.mpi.launch import mpirun
 from tests.pages import refused
+from zerosim.cli import parse
 from zerosim.collectives.table import ALGORITHMS
+from zerosim.commands.bench import users_collective
 from zerosim.commands.benches import timings as bench
 from zerosim.commands.benches.cluster import measured_toml
 from zerosim.commands.benches.collectives import COLLECTIVES, OWN, fit, measured_switches, time_collectives
 from zerosim.commands.benches.samples import Sample, on_rank_0, overhead
 from zerosim.commands.benches.tables import show_collectives, show_samples
 from zerosim.commands.benches.timings import RANKS, Workload, time_ledgers, time_steps
+from zerosim.errors import UsageError
 from zerosim.scenario import ModelKeys
 from zerosim.stages import STAGES
+from zerosim.teach.proofs.subject import named_subject
 from zerosim.worlds.local import spawn
 
 MLP = Workload(ModelKeys(hidden=(4,)), batch=4, inputs=5, outputs=3)
@@ -75,6 +80,44 @@ def test_every_algorithm_of_a_collective_is_timed_at_every_size():
     read = tomllib.loads(measured_toml(fit(found), measured_switches(found)))["cluster"]
     assert 1e3 * read["short_gather_kb"] in (0, *sizes)
     assert read["inside"]["latency_us"] > 0
+
+
+RING = """
+from zerosim.collectives import ring
+
+def my_all_gather(comm, chunks):
+    ring.all_gather(comm, chunks)
+
+def my_all_to_all(comm, outgoing, incoming):
+    pass
+
+def wrong_all_gather(comm, chunks):
+    pass
+"""
+
+
+def test_a_function_of_ones_own_is_timed_beside_the_algorithms_of_its_collective(tmp_path):
+    (tmp_path / "mine.py").write_text(RING)
+    users = named_subject(f"{tmp_path}/mine.py:my_all_gather")
+    library = dict.fromkeys(COLLECTIVES, nothing_done)
+    found, *_ = spawn(lambda comm: on_rank_0(comm, time_collectives, library, 1, (256,), users), ranks=2)
+    shipped = {row.name for row in ALGORITHMS.values() if row.collective == "all_gather" and not row.per_host}
+    assert {each.names["algorithm"] for each in found} == {OWN, *shipped, "my_all_gather"}
+    said = shown(show_collectives, rows_of(found), "a library", {}, None)
+    assert "my_all_gather" in said
+    assert "Fitted" not in said
+
+
+@pytest.mark.parametrize(("words", "wrong"), [
+    (["collectives", "mine.py:my_all_to_all"], "my_all_to_all is an all_to_all; times are taken of all_reduce, "),
+    (["collectives", "mine.py:wrong_all_gather"], "wrong_all_gather is not proved on 2 ranks: rank 0, chunk 1: g1 is"),
+    (["collectives", "mine.py:my_all_gather", "--toml", "x.toml"], "--toml needs the times of all collectives"),
+])
+def test_what_cannot_be_timed_is_refused(words, wrong, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(RING)
+    with pytest.raises(UsageError, match=re.escape(wrong)):
+        users_collective(parse(["bench", *words]), 2)
 
 
 def test_the_ledger_is_there_in_one_step_and_not_in_the_other():
@@ -143,6 +186,7 @@ def test_the_switch_is_where_the_short_algorithm_first_falls_behind():
 
 
 @pytest.mark.parametrize(("flags", "words"), [
+    (["step", "mine.py:f"], "bench step times no function; FILE.py:FUNCTION is for bench collectives"),
     (["step", "--runs", "some.csv"], "bench step compares no runs; --runs is for bench published"),
     (["step", "--toml", "x.toml"], "bench step measures no cluster; remove --toml, or use bench cluster or bench "),
     (["published", "--runs", "none.csv"], "none.csv: no file of published runs: No such file"),

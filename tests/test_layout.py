@@ -56,7 +56,7 @@ MAY_IMPORT = {
                       "parts", "payloads", "scenario", "show", "stages", "training", "worlds"},
     "torch": GROUND | {"collectives", "instruments", "scenario", "show", "worlds"},
     "commands.benches": GROUND | {"collectives", "data", "figures", "instruments", "models", "optim", "plan",
-                                  "scenario", "show", "stages", "training", "worlds"},
+                                  "scenario", "show", "stages", "teach.proofs", "training", "worlds"},
     "teach.grading": GROUND | {"autograd", "collectives", "data", "instruments", "models", "numerics", "optim",
                                "parts", "payloads", "plan", "scenario", "show", "stages", "teach.proofs", "testing",
                                "training", "verdict", "worlds"},

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from zerosim.commands.arguments import whole_number
 from zerosim.commands.benches.cluster import cluster_toml, measure_cluster, measured_toml
-from zerosim.commands.benches.collectives import fit, measured_switches, time_collectives
+from zerosim.commands.benches.collectives import COLLECTIVES, SIZES, fit, measured_switches, time_collectives
 from zerosim.commands.benches.outside import OUTSIDE
 from zerosim.commands.benches.published import MPT, compare, lines_of
 from zerosim.commands.benches.samples import Sample, on_rank_0
@@ -22,6 +22,8 @@ from zerosim.errors import LaunchError, UsageError
 from zerosim.files import write_text
 from zerosim.show.grid import show_words
 from zerosim.show.run_document import sharing
+from zerosim.teach.proofs.proof import prove
+from zerosim.teach.proofs.subject import Subject, named_subject
 from zerosim.worlds.launcher import launched
 from zerosim.worlds.mpi import MpiWorld, connect
 from zerosim.worlds.mpi_start import own_launcher
@@ -31,6 +33,7 @@ PUBLISHED = {"runs": MPT, "elsewhere": OUTSIDE}
 ONLY_FOR = {
     "toml": (("cluster", "collectives"), "measures no cluster; remove --toml, or use bench cluster or bench "
                                          "collectives"),
+    "function": (("collectives",), "times no function; FILE.py:FUNCTION is for bench collectives"),
     "runs": (("published",), "compares no runs; --runs is for bench published"),
 }
 """The subjects of a flag, and what is wrong with all others."""
@@ -40,6 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim bench`."""
     parser.add_argument(
         "what", choices=SUBJECTS, help="; ".join(f"{name}: {each.words}" for name, each in SUBJECTS.items()))
+    parser.add_argument(
+        "function", nargs="?", metavar="FILE.py:FUNCTION",
+        help="for collectives: time this function too, beside the shipped algorithms of its collective")
+    parser.add_argument("--as", dest="collective", choices=COLLECTIVES, help="the collective that FUNCTION implements")
     parser.add_argument(
         "--rounds", type=whole_number(1, 1000), default=15, metavar="N",
         help="measured rounds, after 2 rounds of warm-up; default 15")
@@ -134,16 +141,33 @@ def report_cluster(arguments: argparse.Namespace) -> int:
 def report_collectives(arguments: argparse.Namespace) -> int:
     """Measure collectives; show and write the results of rank 0."""
     comm = connect()
-    found = on_rank_0(comm, time_collectives, comm.own_collectives(), arguments.rounds)
+    users = users_collective(arguments, comm.size)
+    found = on_rank_0(comm, time_collectives, comm.own_collectives(), arguments.rounds, SIZES, users)
     if found is not None:
         warn_of_sharing(arguments)
         rows = [each.document() for each in found]
-        switches, line = measured_switches(rows), fit(rows)
+        switches, line = ({}, None) if users else (measured_switches(rows), fit(rows))
         show_collectives(standard_output(arguments), rows, comm.library, switches, line)
         write_document(arguments, library=comm.library, switches=switches, fit=line, collectives=rows)
-        if arguments.toml:
+        if arguments.toml and line is not None:
             write_text(arguments.toml, measured_toml(line, switches))
     return 0
+
+
+def users_collective(arguments: argparse.Namespace, ranks: int) -> Subject | None:
+    """The user's function, proved on these ranks; raises `UsageError` if it is not right or its kind is not timed."""
+    if arguments.function is None:
+        return None
+    if arguments.toml:
+        raise UsageError("--toml needs the times of all collectives; remove FILE.py:FUNCTION")
+    found = named_subject(arguments.function, arguments.collective)
+    if found.collective not in COLLECTIVES:
+        raise UsageError(f"{found.name} is an {found.collective}; times are taken of {', '.join(COLLECTIVES)}")
+    if not found.serves(ranks):
+        raise UsageError(f"{found.name} serves a power of two of ranks, not {ranks}; start as many")
+    if not (proof := prove(found, ranks)).holds:
+        raise UsageError(f"{found.name} is not proved on {ranks} ranks: {proof.faults[0].what}; zerosim prove says why")
+    return found
 
 
 def report_published(arguments: argparse.Namespace) -> int:

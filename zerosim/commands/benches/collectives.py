@@ -23,6 +23,7 @@ from zerosim.collectives.choosing import LONG, SHORT, choose
 from zerosim.collectives.table import ALGORITHMS
 from zerosim.comm import Communicator
 from zerosim.commands.benches.samples import Sample, SampleRow
+from zerosim.teach.proofs.subject import Subject
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
 SIZES = tuple(1 << power for power in range(10, 27, 2))
@@ -58,22 +59,28 @@ def sample(
 
 
 def time_collectives(
-    comm: Communicator, own: Own, rounds: int, sizes: Sequence[int] = SIZES
+    comm: Communicator, own: Own, rounds: int, sizes: Sequence[int] = SIZES, users: Subject | None = None
 ) -> list[Sample]:
-    """The times of every algorithm that supports these ranks, and of the library's `own`, at every size."""
+    """The times of every algorithm that supports these ranks, and of the library's `own`, at every size.
+
+    With a user's function, only its kind of collective is timed.
+    """
     return [
-        timed for collective in COLLECTIVES for size in sizes
-        for timed in time_one(comm, collective, size - size % (4 * comm.size), own, rounds)
+        timed for collective in (COLLECTIVES if users is None else [users.collective]) for size in sizes
+        for timed in time_one(comm, collective, size - size % (4 * comm.size), own, rounds, users)
     ]
 
 
 def time_one(
-    comm: Communicator, collective: str, vector_bytes: int, own: Own, rounds: int
+    comm: Communicator, collective: str, vector_bytes: int, own: Own, rounds: int, users: Subject | None
 ) -> list[Sample]:
     """The times of all algorithms of a collective at one size."""
     names = [row.name for row in ALGORITHMS.values()
              if row.collective == collective and row.serves(comm.size) and not row.per_host]
     tasks = calls(comm, collective, vector_bytes // 4, own, names)
+    if users is not None:
+        reduction = [np.maximum] if users.takes_reduction else []
+        tasks[users.name] = partial(users, comm, np.ones(vector_bytes // 4, np.float32), 0, *reduction)
     samples: dict[str, list[float]] = {name: [] for name in tasks}
     counts: dict[str, int] = {}
     for number in range(-1, rounds):

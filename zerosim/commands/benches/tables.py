@@ -150,7 +150,8 @@ def cell_of(key: Any, cell: Callable[[SampleRow], str]) -> Callable[[Mapping[Any
 
 
 def show_collectives(
-    console: Console, rows: Sequence[SampleRow], library: str, switches: Mapping[str, int], line: Mapping[str, float]
+    console: Console, rows: Sequence[SampleRow], library: str, switches: Mapping[str, int],
+    line: Mapping[str, float] | None,
 ) -> None:
     """Print a table for each collective: a row for each size, a column for each algorithm, against the library's own
     call."""
@@ -168,8 +169,9 @@ def show_collectives(
     for collective, most_bytes in switches.items():
         console.print(f"{collective}: the algorithm for short vectors is faster up to {most_bytes:,} bytes; "
                       f"switch_at({{\"{collective}\": {most_bytes}}}) lets \"auto\" change there")
-    console.print(f"Fitted to the ring: a message takes {1e6 * line['message_seconds']:.1f} µs and "
-                  f"{1e9 * line['byte_seconds']:.3f} ns for each byte")
+    if line is not None:
+        console.print(f"Fitted to the ring: a message takes {1e6 * line['message_seconds']:.1f} µs and "
+                      f"{1e9 * line['byte_seconds']:.3f} ns for each byte")
 
 
 def chosen(at: Mapping[str, SampleRow]) -> SampleRow:
