@@ -24,7 +24,7 @@ SEED = 50_040
 SEED_UNDER_MPI = 60_000
 CLAIMED = {
     "check.same_weights", "check.volumes", "check.messages", "check.largest_messages",
-    "check.between_bytes", "check.kept_bytes",
+    "check.between_bytes", "check.kept_bytes", "check.collectives", "check.collective_bytes",
     "check.activations", "check.beyond_peak", "check.beyond_peak_laid_out", "check.test_accuracy", "check.test_loss",
     "expect.same_results", "expect.ranks_agree", "expect.same_bytes_sent", "expect.same_messages",
 }

@@ -42,6 +42,7 @@ NUMBERS = {
     "largest_messages": "sends {:,} bytes in its largest message, not {:,}",
     "between_bytes": "sends {:,} bytes between hosts in a step, not {:,}",
     "kept_bytes": "keeps {:,} bytes between steps, not {:,}",
+    "collective_bytes": "sends {:,} bytes a step by check.collectives, not {:,}",
     "activations": "holds {:,} bytes of activations at the peak, not {:,}",
     "beyond_peak": "needs {:,} bytes beyond the peak by first_fit, not {:,}",
     "beyond_peak_laid_out": "needs {:,} bytes beyond the peak by first_fit_laid_out, not {:,}",

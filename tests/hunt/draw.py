@@ -181,7 +181,8 @@ UNSAID: dict[type[Any], str] = {
     Variant: "units shard_ranks replicas secondary_ranks recompute reduce_scatter all_gather broadcast "
              "tensor_ranks context_ranks expert_ranks sequence_parallel vocabulary_parallel context_by",
     Check: "test_accuracy test_loss same_bits_on fits mfu same_weights volumes "
-           "messages largest_messages activations between_bytes kept_bytes beyond_peak beyond_peak_laid_out",
+           "messages largest_messages activations between_bytes kept_bytes collectives collective_bytes beyond_peak "
+           "beyond_peak_laid_out",
     Fault: "rank step message seconds",
     CollectiveWorld: "ranks sends",
     Values: "lengths given",

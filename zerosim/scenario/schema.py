@@ -47,6 +47,10 @@ class Claims:
     """The bytes that leave hosts in a step, over all ranks."""
     kept_bytes: int | None = None
     """The bytes of model states that a rank keeps between steps."""
+    collectives: tuple[str, ...] = ()
+    """The collectives of `collective_bytes`; all, if there are none."""
+    collective_bytes: int | None = None
+    """The bytes that these send in a step, on the rank that sends the most."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +165,7 @@ class Scenario(Sections):
             test_accuracy=self.check.test_accuracy,
             test_loss=self.check.test_loss if isinstance(self.check.test_loss, float) else 0.0,
             reference=self.check.reference,
+            collectives=self.check.collectives,
         )
         return Row(
             name, stage, self.world.ranks // parallel.directions.places, parallel.directions, self.world.ranks_per_host,

@@ -62,7 +62,7 @@ LARGEST_SIZE = 10**6
 """The largest dimension of a model: byte counts of its products then fit in 64 bits, so a plan can report a misfit."""
 BY_OPTIMIZER: Any = None
 ROW_BY_ROW = ("volumes", "messages", "largest_messages", "activations", "beyond_peak", "beyond_peak_laid_out",
-              "between_bytes", "kept_bytes")
+              "between_bytes", "kept_bytes", "collective_bytes")
 """The keys of [check] with a number for each row."""
 
 
@@ -308,6 +308,8 @@ class Check:
     activations: tuple[int, ...] = key((), ArrayRule(Integer()))
     between_bytes: tuple[int, ...] = key((), ArrayRule(Integer()))
     kept_bytes: tuple[int, ...] = key((), ArrayRule(Integer()))
+    collectives: tuple[str, ...] = key((), ArrayRule(TextRule(), distinct=True))
+    collective_bytes: tuple[int, ...] = key((), ArrayRule(Integer()))
     fragmentation: bool = key(False, Switch())
     beyond_peak: tuple[int, ...] = key((), ArrayRule(Integer()))
     beyond_peak_laid_out: tuple[int, ...] = key((), ArrayRule(Integer()))

@@ -3,7 +3,7 @@
 Outcomes know no terminal and no picture. Reports read outcomes; the page reads only the JSON document.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TypeVar
@@ -305,6 +305,9 @@ def broken_claims(stage: TrainedRow) -> Iterator[str]:
          "sends {:,.10g} bytes between hosts in a step, not {:,}"),
         (claims.kept_bytes, max((sum(rank.figures.resting_bytes.values()) for rank in stage.memory), default=0),
          "keeps {:,} bytes between steps, not {:,}"),
+        (claims.collective_bytes,
+         Fraction(max((sent_by(claims.collectives, rank) for rank in stage.traffic), default=0), max(steps, 1)),
+         "sends {:,.10g} bytes a step by check.collectives, not {:,}"),
         (claims.largest_message, max((rank.counts.largest_message_bytes for rank in stage.traffic), default=0),
          "sends {:,} bytes in its largest message, not {:,}"),
     ]
@@ -312,6 +315,12 @@ def broken_claims(stage: TrainedRow) -> Iterator[str]:
             (claims.messages, stage.messages_in_a_step, "sends {:g} messages a step, not {}"), *of_steps):
         if claimed is not None and found != claimed:
             yield words.format(float(found) if isinstance(found, Fraction) else found or 0, claimed)
+
+
+def sent_by(collectives: Collection[str], rank: RankTraffic) -> int:
+    """The bytes that a rank has sent by some collectives, or by all if none are named."""
+    return sum(each["sent_bytes"] for name, each in rank.counts.by_collective.items()
+               if name in collectives or not collectives)
 
 
 def percent(share: float) -> str:
