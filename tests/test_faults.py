@@ -128,7 +128,7 @@ BASE = "world.ranks = 2\n[train]\nmicro_batches = 4\nsteps = 3\n[[fault]]\n"
     ("message = 2", "6:11: fault[0].message counts the messages of a collective; add collective"),
     ('seconds = 1', "6:11: fault[0].seconds is for delay and slow; remove it from a kill"),
     ('kind = "slow"\nbit = 1', "7:7: fault[0].bit is for flip; remove it from a slow"),
-    ('collective = "gossip"', "fault[0].collective must be reduce_scatter, all_gather, gather_norms or broadcast"),
+    ('collective = "gossip"', "fault[0].collective must be reduce_scatter, all_gather, gather_norms, broadcast, "),
     ("rank = 2", "6:8: fault[0].rank is 2, but the last rank is 1; give an existing rank"),
 ])
 def test_a_fault_that_cannot_be_is_refused(lines, expected, tmp_path, capsys):

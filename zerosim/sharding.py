@@ -241,6 +241,15 @@ class Directions:
     def places(self) -> int:
         return self.tensor * self.context * self.expert
 
+    @property
+    def words(self) -> str:
+        """The directions of several ranks in a word, as in Megatron-LM: the initial and p.
+
+        >>> Directions(tensor=2, expert=4).words, Directions().words
+        ('tp2 × ep4', '')
+        """
+        return " × ".join(f"{name[0]}p{size}" for name, size in self.sizes.items() if size > 1)
+
     def place(self, rank: int) -> int:
         """The place of a rank."""
         return rank % self.places

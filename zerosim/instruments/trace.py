@@ -273,6 +273,8 @@ class Tracer:
             self._note(WAITING if what == WAIT else COMPUTATION, what, unit, began_ns)
 
     def began(self, name: str, owner: str) -> None:
+        if self._open.computations and not self._open.collectives:    # a model's own collective interrupts its pass
+            self._note(COMPUTATION, *self._open.computations[0])
         self._open.collectives.append((name, owner, time.monotonic_ns()))
 
     def ended(self, name: str, owner: str) -> None:
@@ -280,6 +282,8 @@ class Tracer:
         if not self._open.collectives:
             self._note(COLLECTIVES, what, unit, began_ns, self._open.sent_bytes)
             self._open.sent_bytes = 0
+            if self._open.computations:
+                self._open.computations[0] = (*self._open.computations[0][:2], time.monotonic_ns())
 
     def moving(self, name: str, owner: str) -> None:
         self._open.moving_ns = time.monotonic_ns()

@@ -40,11 +40,11 @@ def conflicts(scenario: Sections, rows: Sequence[str], *, changed: bool) -> Conf
     except UsageError as error:
         yield Conflict(f"model.kind: {error}", "model.kind")
         return
-    sections = [scenario.parallel, *(variant.applied(scenario.parallel) for variant in scenario.variant)]
+    sections = [variant.applied(scenario.parallel) for variant in scenario.variant] or [scenario.parallel]
     data_ranks = [scenario.world.ranks // parallel.directions.places for parallel in sections]
     groups = [parallel.group_of(ranks) for parallel, ranks in zip(sections, data_ranks, strict=True)]
     yield from within_variants(scenario)
-    for parallel in sections[1:] or sections:
+    for parallel in sections:
         yield from of_directions(parallel, scenario)
         yield from of_micro_batches(parallel, scenario)
     yield from of_ranks(scenario)
@@ -121,18 +121,17 @@ def of_directions(parallel: Parallel, scenario: Sections) -> Conflicts:
 def of_micro_batches(parallel: Parallel, scenario: Sections) -> Conflicts:
     """Numbers of micro-batches that the ranks of a row cannot share, or add in a tree."""
     places, micro_batches = parallel.directions.places, scenario.train.micro_batches
-    ranks = scenario.world.ranks // places
+    ranks, shared = scenario.world.ranks // places, f" / {places} that share each" if places > 1 else ""
     if micro_batches % ranks:
         below = micro_batches // ranks * ranks
         nearest = f"{below} or {below + ranks}" if below else f"{ranks}"
-        shared = f" / {places} that share each" if places > 1 else ""
         yield Conflict(
             f"train.micro_batches must be a multiple of world.ranks{shared} = {ranks}, found {micro_batches}; set it "
             f"to {nearest}, or world.ranks to a divisor of {micro_batches}", "train.micro_batches", "world.ranks")
     numbers = (ranks, micro_batches, *scenario.check.same_bits_on)
     if parallel.order == "tree" and any(number.bit_count() != 1 for number in numbers):
         yield Conflict(
-            "parallel.order tree needs powers of two for world.ranks and train.micro_batches, found "
+            f"parallel.order tree needs powers of two for world.ranks{shared} and train.micro_batches, found "
             f"{ranks} and {micro_batches}; set them so, or parallel.order to exact",
             "parallel.order", "world.ranks", "train.micro_batches")
 
@@ -172,14 +171,15 @@ def of_groups(parallel: Parallel, scenario: Sections, ranks: int, *, grouped: bo
             if group and number % group:
                 divisors = ", ".join(str(each) for each in range(1, min(number, 64) + 1) if number % each == 0)
                 yield Conflict(
-                    f"parallel.{key} = {group} does not divide {number} ranks; give a divisor ({divisors}), or 0 "
-                    f"{instead}", f"parallel.{key}", "world.ranks")
-    product = parallel.shard_ranks * parallel.replicas
+                    f"parallel.{key} = {group} does not divide {ranks_in_words(number, parallel)}; give a divisor "
+                    f"({divisors}), or 0 {instead}", f"parallel.{key}", "world.ranks")
+    product, places = parallel.shard_ranks * parallel.replicas, parallel.directions.places
+    shared = f" / {places} that share a micro-batch" if places > 1 else ""
     for number in numbers:
         if product not in (0, number):
             yield Conflict(
                 f"parallel.shard_ranks = {parallel.shard_ranks} times replicas = {parallel.replicas} is {product}, "
-                f"but world.ranks is {number}; remove one of them",
+                f"but world.ranks{shared} is {number}; remove one of them",
                 "parallel.shard_ranks", "parallel.replicas", "world.ranks")
     key = "shard_ranks" if parallel.shard_ranks else "replicas"
     group = f"{key} = {getattr(parallel, key)}"
@@ -191,6 +191,11 @@ def of_groups(parallel: Parallel, scenario: Sections, ranks: int, *, grouped: bo
         yield Conflict(
             f"parallel.{group} makes several groups, but order {parallel.order} adds all ranks at once; set order to "
             f"ring, rank or tree, or {key} to 0", f"parallel.{key}", "parallel.order")
+
+
+def ranks_in_words(ranks: int, parallel: Parallel) -> str:
+    """A number of ranks, among which those that share a micro-batch count once."""
+    return f"{ranks} {'data ' * (parallel.directions.places > 1)}ranks"
 
 
 def of_second_copy(parallel: Parallel, per_host: int) -> Conflicts:
@@ -323,8 +328,8 @@ def of_buckets(parallel: Parallel, ranks: int) -> Conflicts:
     least = ranks * WIDEST_BYTES
     if parallel.bucket_mb and parallel.bucket_bytes < least:
         yield Conflict(
-            f"parallel.bucket_mb must be 0, or hold an element for each of {ranks} ranks, {least} bytes = "
-            f"{least / MEGABYTE:g}, found {parallel.bucket_mb:g}", "parallel.bucket_mb", "world.ranks")
+            f"parallel.bucket_mb must be 0, or hold an element for each of {ranks_in_words(ranks, parallel)}, {least} "
+            f"bytes = {least / MEGABYTE:g}, found {parallel.bucket_mb:g}", "parallel.bucket_mb", "world.ranks")
 
 
 def of_offloading(parallel: Parallel, train: Train) -> Conflicts:
@@ -369,8 +374,8 @@ def of_algorithms(parallel: Parallel, group: int, replicas: int) -> Conflicts:
         for count in (group, replicas) if kind == "reduce_scatter" else (group,):
             if not algorithm.serves(count):
                 yield Conflict(
-                    f"parallel.{kind} {name} serves {algorithm.limit}, not {count}; use a different algorithm or a "
-                    f"different number of ranks", f"parallel.{kind}", "world.ranks")
+                    f"parallel.{kind} {name} serves {algorithm.limit}, not {ranks_in_words(count, parallel)}; use a "
+                    f"different algorithm or a different number of them", f"parallel.{kind}", "world.ranks")
         joins = algorithm.users or any(
             len(message) > 1 for rank in range(ENOUGH_TO_JOIN)
             for message in algorithm.volume(rank, ENOUGH_TO_JOIN, 0))

@@ -7,11 +7,15 @@ strikes. A run with `--resume` counts as at least one restart.
 from dataclasses import dataclass
 
 from zerosim.scenario.rules import Choice, Integer, Number, key
+from zerosim.sharding import Directions
 
 FAULT_KINDS = ("kill", "stop", "delay", "slow", "drop", "duplicate", "flip")
 OF_MESSAGES = ("drop", "duplicate")
 LASTING = ("delay", "slow")
-FAULTY_COLLECTIVES = ("reduce_scatter", "all_gather", "gather_norms", "broadcast")
+OF_STAGES = ("reduce_scatter", "all_gather", "gather_norms", "broadcast")
+OF_MODELS = tuple(f"{direction}_{kind}" for direction in Directions().sizes
+                  for kind in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "shift"))
+FAULTY_COLLECTIVES = OF_STAGES + OF_MODELS
 DELAY_SECONDS = 1.0
 SLOW_SECONDS = 0.01
 
@@ -45,7 +49,7 @@ class Fault:
     def problem(self) -> tuple[str, str] | None:
         """The key that does not fit the kind, and the reason in words; None if all fit."""
         if self.kind in OF_MESSAGES and self.collective is None:
-            return "kind", f"kind {self.kind} needs a collective; give one of {', '.join(FAULTY_COLLECTIVES)}"
+            return "kind", f"kind {self.kind} needs a collective; give one of {', '.join(OF_STAGES)}, or a model's"
         if self.message > 1 and (self.collective is None or self.kind == "slow"):
             return "message", (
                 "message counts the messages of a collective; add collective, or remove message; a slow fault takes "

@@ -27,12 +27,12 @@ BY_NAME = {
 
 
 def activity(what: str) -> str:
-    """The activity of a span by its name; `other` for a user's own names.
+    """The activity of a span by its name, which may begin with a direction; `other` for a user's own names.
 
-    >>> activity("loss"), activity("broadcast"), activity("compress")
-    ('forward', 'gather', 'other')
+    >>> activity("loss"), activity("broadcast"), activity("tensor_all_reduce"), activity("compress")
+    ('forward', 'gather', 'reduce', 'other')
     """
-    return BY_NAME.get(what, "other")
+    return BY_NAME.get(what) or BY_NAME.get(what.partition("_")[2], "other")
 
 
 def legend_words(spans: Iterable[Mapping[str, Any]]) -> dict[str, str]:

@@ -104,6 +104,9 @@ def far(tier: str, meaning: str) -> Figure:
 
 FIGURES = (
     Figure(
+        "layout", "layout", "ranks that share a micro-batch (tp: tensor, cp: context, …), the stage, its ranks",
+        lambda row: row.found.get("layout", ""), frozenset({TERMINAL, PAGE}), if_any=True),
+    Figure(
         "kept_bytes", "each rank\nkeeps", "model states that a rank keeps on the device between steps",
         lambda row: sum(row.fullest["resting_bytes"].get(kind, 0) for kind in MEMORY_KINDS[:3]), frozenset({TERMINAL}),
         wrong=kept_is_wrong),

@@ -159,7 +159,7 @@ def column(run: RunDocument, figure: Figure, room: int) -> Column:
     """The column of a figure; rows that did not fit have none. With room, bars stand beside it."""
     unit = unit_of(run.rows)
     cells = [Text(cell, style="bold red" if cell.startswith(WRONG) else "") for cell in figure.marked(run.rows, unit)]
-    left = iter(with_bars(cells, bars(run.rows, figure, room), room))
+    left = iter(with_bars(cells, bars(run.rows, figure, room), room) if room else cells)
     return Column(figure.title(unit), [next(left) if row.is_trained else Text() for row in run.all_rows], room > 0)
 
 
@@ -173,9 +173,7 @@ def bars(rows: Sequence[RowDocument], figure: Figure, room: int) -> list[Text]:
 
 
 def with_bars(figures: Sequence[Text], bars: Sequence[Text], room: int) -> list[Text]:
-    """Each figure, flush right, with its bar if there is room."""
-    if not room:
-        return list(figures)
+    """Each figure, flush right, with its bar."""
     width, cells = max(map(len, figures)), []
     for figure, beside in zip(figures, bars, strict=True):
         cell = Text.assemble(" " * (width - len(figure)), figure, " ", beside)

@@ -66,6 +66,13 @@ class Config:
         return self.row.directions
 
     @property
+    def layout(self) -> str:
+        """The directions, the stage and its ranks, such as `tp2 × Stage I on 2`; empty if no ranks share a micro-batch.
+        """
+        words = self.directions.words
+        return f"{words} × {self.stage.title} on {self.ranks}" if words else ""
+
+    @property
     def all_ranks(self) -> int:
         """The ranks of all places; `ranks` counts those of one."""
         return self.ranks * self.directions.places

@@ -17,8 +17,9 @@ import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.autograd.player import perform
-from zerosim.autograd.tape import Tape
+from zerosim.autograd.tape import Draw, Tape
 from zerosim.autograd.tape_collectives import ALONE, TapeGroups, over
+from zerosim.errors import UsageError
 from zerosim.models.units import Model, Unit
 from zerosim.places import cut, joined, side_by_side
 from zerosim.reference import backpropagate
@@ -72,7 +73,7 @@ def differences(config: Config) -> list[Difference]:
     """
     batch = some_batch(config.model, 4 * config.directions.places)
     whole = {unit: some_weights(unit, number) for number, unit in enumerate(config.in_one_piece.units)}
-    (due_loss, due), = computed(config.in_one_piece, whole, ALONE, batch)
+    (due_loss, due), = computed(config.in_one_piece, whole, ALONE, batch, refuse_draws)
 
     def of_place(place: int, groups: TapeGroups) -> Iterator[tuple[float, Gradients]]:
         coordinates = config.directions.coordinates(place)
@@ -84,6 +85,12 @@ def differences(config: Config) -> list[Difference]:
     wrong = [Difference("loss", loss / due_loss, (), "value") for loss, _ in found
              if not abs(loss - due_loss) <= TOLERANCE * abs(due_loss)]
     return [*wrong[:1], *compared(config, [gradients for _, gradients in found], due)]
+
+
+def refuse_draws(*_: object) -> None:
+    """Refuse an operation that draws: places would draw the same numbers for different pieces."""
+    raise UsageError("dropout is drawn for whole arrays, and ranks that share a micro-batch have pieces of them; leave "
+                     "it out, or run the model in one piece")
 
 
 def compared(config: Config, found: Sequence[Gradients], due: Gradients) -> Iterator[Difference]:
@@ -131,10 +138,11 @@ def some_weights(unit: Unit, number: int) -> Array:
 
 
 def computed(
-    model: Model, weights: Mapping[Unit, Array], groups: TapeGroups, batch: tuple[Array, Array]
+    model: Model, weights: Mapping[Unit, Array], groups: TapeGroups, batch: tuple[Array, Array],
+    draw: Draw | None = None,
 ) -> Iterator[tuple[float, Gradients]]:
     """The loss and the gradients of one place, once."""
-    tape = Tape(perform=over(groups, perform), loss_over=model.loss_over)
+    tape = Tape(perform=over(groups, perform), draw=draw, loss_over=model.loss_over)
     loss, gradients = backpropagate(model, tape, weights, *batch, len(batch[0]))
     yield float(loss[0]), {
         name: view for unit, flat in gradients.items() if not unit.frozen for name, view in unit.views(flat).items()}

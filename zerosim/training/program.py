@@ -195,6 +195,7 @@ def train(
         compared=checker is not None,
         evidence=evidence,
         disagreement=disagreeing,
+        layout=config.layout,
         holdings_sha256=held.sha256 if held else None,
         losses=steps.losses,
         weights_sha256=final.weights_sha256,

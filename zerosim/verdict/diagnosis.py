@@ -1,6 +1,6 @@
 """The first differing bytes, and the orders in which they were added: found by running the reference again."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.comm import Communicator
+from zerosim.models.parameters import ORIGIN, Coordinates
 from zerosim.models.units import Unit
 from zerosim.payloads.terms import Symbol, symbols
 from zerosim.reference import Snapshot
@@ -57,7 +58,7 @@ def replay(batches: Batches, evidence: Evidence | None) -> Iterator[int | Diverg
     for leg, snapshots in alone(batches):
         snapshot = snapshots[config.directions.place(evidence.rank) if leg is config else 0]
         if snapshot.step == evidence.step and (leg is config or evidence.what == "loss"):
-            yield locate(config.model.units, evidence, snapshot, config.ranks)
+            yield locate(config, evidence, snapshot)
             return
         yield snapshot.step
 
@@ -72,8 +73,10 @@ def orders_of_addition(config: Config, chunk: int) -> dict[str, str]:
     return {"ours": str(ours[chunk]), "reference": str(declared[chunk])}
 
 
-def locate(units: Sequence[Unit], evidence: Evidence, snapshot: Snapshot, chunks: int) -> Divergence:
-    """The first element in which `evidence` differs from the reference's snapshot of the same step."""
+def locate(config: Config, evidence: Evidence, snapshot: Snapshot) -> Divergence:
+    """The first element in which `evidence` differs from the reference's snapshot of the same step on that place."""
+    units, chunks = config.model.units, config.ranks
+    coordinates = config.directions.coordinates(config.directions.place(evidence.rank))
     if evidence.unit is None:
         ours, expected, start = evidence.values, snapshot.loss, 0
     else:
@@ -86,7 +89,7 @@ def locate(units: Sequence[Unit], evidence: Evidence, snapshot: Snapshot, chunks
     layer, parameter, index = (
         (None, "loss", ())
         if evidence.unit is None
-        else element(units[evidence.unit], start + first)
+        else element(units[evidence.unit], start + first, coordinates)
     )
     name = parameter if evidence.unit is None or layer is None else full_name(units[evidence.unit], layer, parameter)
     return Divergence(
@@ -107,11 +110,13 @@ def locate(units: Sequence[Unit], evidence: Evidence, snapshot: Snapshot, chunks
     )
 
 
-def element(unit: Unit, offset: int) -> tuple[int, str, tuple[int, ...]]:
-    """Layer number, parameter name and index of an element of a unit's flat buffer, or of its padding."""
+def element(unit: Unit, offset: int, coordinates: Coordinates = ORIGIN) -> tuple[int, str, tuple[int, ...]]:
+    """Layer number, parameter name and index in the whole of an element of a place's flat buffer, or of its padding."""
     for place in unit.places:
         if place.start <= offset < place.stop:
-            index = np.unravel_index(offset - place.start, place.shape)
+            at = offset - place.start
+            ((at, _),) = place.parameter.in_whole(at, at + 1, coordinates)
+            index = np.unravel_index(at, place.parameter.whole_shape)
             return place.layer, place.parameter.name, tuple(int(i) for i in index)
     return unit.numbers[-1], "padding", (offset - unit.count,)
 
