@@ -70,11 +70,16 @@ def test_a_fault_strikes_in_a_collective_of_the_model(tmp_path, capsys):
 
 
 DROPS = """
-from zerosim.extend import Layer, Parameter, dropout, linear, uniform
+from zerosim.extend import Cut, Layer, Parameter, copy_to, dropout, linear, reduce_from, uniform
 
 def net(task):
-    parameters = Parameter("weight", (task.outputs, task.inputs), uniform(0.1)),
-    return [Layer("a", "a.", parameters, lambda w, x: linear(dropout(x, probability=0.5), w["weight"]))]
+    tensor, begins = task.parallel.tensor, uniform(0.1)
+    parameters = (Parameter("up", (tensor.of(8), task.inputs), begins, cut=Cut(tensor, 0)),
+                  Parameter("down", (task.outputs, tensor.of(8)), begins, cut=Cut(tensor, 1)))
+    def layer(w, x):
+        piece = dropout(linear(copy_to(x, group=tensor), w["up"]), probability=0.5)
+        return reduce_from(linear(piece, w["down"]), group=tensor)
+    return [Layer("a", "a.", parameters, layer)]
 """
 
 

@@ -14,7 +14,8 @@ from typing import Any
 from zerosim.instruments.memory import MEMORY_KINDS
 from zerosim.show.run_document import RowDocument, RunDocument, unit_of
 from zerosim.training.measurement import Measurement
-from zerosim.words import FAR, KEPT, TESTS, ByteUnit, in_one_unit, in_unit, spread, tested
+from zerosim.words import FAR, KEPT, TESTS, ByteUnit, in_one_unit, in_unit, spread
+from zerosim.words import tested as in_words
 
 TERMINAL, VERBOSE, PAGE = "terminal", "verbose", "page"
 """The tables."""
@@ -155,7 +156,7 @@ def facts(run: RunDocument) -> dict[str, list[str]]:
             found[f"error of {what} as codes"] = [as_codes(error) for error in errors]
     measure = run.document.get("test_measure")
     if measure is not None and all(row["test"] is not None for row in rows):
-        found[TESTS[measure]] = [tested(measure, float(row["test"])) for row in rows]
+        found[TESTS[measure]] = [in_words(measure, float(row["test"])) for row in rows]
     for key, heading in MEASURED.items():
         if any(row.get(key) for row in rows):
             found[heading] = [json.dumps(row.get(key), ensure_ascii=False) for row in rows]
