@@ -1,67 +1,27 @@
 """Published figures of other trainers against plans: throughput and peak memory, source by source.
 
 Each line of the file is one figure of one run. Sizes, sharding and precision have columns; `notes` has the rest, which
-`scenario_of` finds by the words of `SOFTWARE`, `BETWEEN` and `DEVICES`.
+`scenario_of` finds by the words in `runs/outside.toml`.
 """
 
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from zerosim.commands.benches.published import PublishedFigure, RunLine, RunTable
+from zerosim.commands.benches.published import PublishedFigure, RunLine, RunTable, shipped
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.scenario.machine import ClusterKeys, DeviceFigures
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import ModelKeys, Parallel, Train, WorldKeys
 
 GIB = 2**30
-FITTED = {
-    "memory": {"torchtitan", "torchao H100", "torchao nocompile"}, "throughput": {"torchtitan", "ml-engineering"},
-}
-"""Sources to which a number is fitted: the reserve, and the effect of a power limit or the rate of a host."""
-LEFT_OUT: dict[str, dict[str, Any]] = {
-    "torchtitan": {"device": "h100_80gb", "reserve": 0.17, "figures": DeviceFigures(
-        memory=100.9e9, memory_bandwidth=2410e9)},
-    "torchao H100": {"reserve": 0.10},
-    "torchao nocompile": {"reserve": 0.10},
-}
-"""The keys of [cluster] without fitting to a source: an H100 with an unknown power limit, and the reserve as the
-average of the other sources' peaks. Without the rate of the host, which is fitted to ml-engineering, its offloaded
-runs would have no plan.
-"""
+READ_AS: Mapping[str, Mapping[str, Any]] = tomllib.loads(shipped("outside.toml").read_text("utf-8"))
+"""The meanings of words in notes, and what is known of whole sources."""
 LONG = 32768
 """Sequences of at least this number of tokens count as long."""
 SMALL = 4096
 """Micro-batches of at most this number of tokens count as small."""
-SOFTWARE = {
-    "no Liger": "eager", "thunder": "compiled", "compile": "compiled", "Liger": "fused", "fused": "fused",
-    "C/CUDA": "fused", "eager": "eager",
-}
-"""The software of a run, by the first of these words in its notes."""
-UNNAMED = {"Megatron-Bridge": "fused", "FlagPerf Paddle": "fused", "MaxText": "compiled"}
-"""The software of sources whose notes do not name it; others are planned as PyTorch without a compiler."""
-COMPILED_LOSS = {"torchao B200": "compiled", "trainy H200": "compiled"}
-"""Sources with figures from after torchtitan began to compile the loss (pull request 1033, April 2025)."""
-UNDER_AUTOCAST = {"dlrover atorch"}
-"""Sources that train under `torch.autocast` with FSDP's shards in float32: atorch's `amp_native`."""
-BETWEEN = {
-    "infiniband_8x100": "infiniband_8x100", "infiniband_4x100": "infiniband_4x100", "4x100 Gb": "infiniband_4x100",
-    "800 Gb/s": "infiniband_8x100",
-}
-DEVICES = {"H100 96GB": "h100_96gb"}
-DEVICE_OF = {"torchao H100": "h100_96gb", "torchao nocompile": "h100_96gb"}
-"""Devices of sources whose notes do not specify the H100. torchao's log has 47.79 GiB as 50.30% of a device's memory
-(pytorch/ao, pull request 1802), which is the H100 of 96 GB; its tables without a compiler are by the same author, two
-months earlier.
-"""
-SCALES = {"rowwise": "fp8_rowwise", "row-wise": "fp8_rowwise"}
-"""The scaling of 8-bit products, by these words in the notes; others have one scale per array."""
-STAGES = {
-    "FULL_SHARD": "zero3", "HYBRID_SHARD": "zero3", "ZERO3 DeepSpeed": "zero3", "ZERO2": "zero2", "ZERO1": "zero1",
-    "DDP": "ddp", "none": "ddp",
-}
-ON_HOST = {"optimizer offloaded": "host", "parameters offloaded": "host"}
-"""The place of the optimizer, by these words in the notes. FSDP offloads it together with parameters."""
 COLUMNS = (
     "source", "model", "layers", "width", "heads", "kv_heads", "inner", "vocabulary", "sequence", "devices", "device",
     "devices_per_host", "sharding", "micro_batch", "accumulation", "precision", "recompute", "measured_kind",
@@ -87,21 +47,24 @@ MEASURED_BY: dict[str, Callable[[PlannedRow], float]] = {
 def outside_figure(line: RunLine, name: str) -> PublishedFigure:
     """The figure of a line."""
     scenario, kind, notes = scenario_of(line), line["measured_kind"], line.get("notes") or ""
-    software, planned_as, what = named_in(notes, SOFTWARE), VALUES[kind], "throughput"
+    software, planned_as, what = named_in(notes, READ_AS["software"]), VALUES[kind], "throughput"
     if kind == "peak_memory_gib":
         what = "memory"
         planned_as = next((value for word, value in MEASURED_BY.items() if word in notes), planned_as)
-    without = replace(scenario.cluster, **LEFT_OUT.get(line["source"], {}))
+    without = dict(READ_AS["left_out"].get(line["source"], {}))
+    if "figures" in without:
+        without["figures"] = DeviceFigures(**without["figures"])
     return PublishedFigure(
         line["source"], name, kind, float(line["measured_value"]), scenario, planned_as,
-        groups_of(what, line["source"], software, scenario), software, replace(scenario, cluster=without))
+        groups_of(what, line["source"], software, scenario), software,
+        replace(scenario, cluster=replace(scenario.cluster, **without)))
 
 
 def groups_of(what: str, source: str, software: str, scenario: Scenario) -> list[str]:
     """The groups of a figure: its source, its software, its device, and features of its run."""
     found = {
         f"{what}, all": True,
-        f"{what}, of {source}{' (fitted)' * (source in FITTED[what])}": True,
+        f"{what}, of {source}{' (fitted)' * (source in READ_AS['fitted'][what])}": True,
         f"{what}, software named": bool(software),
         f"{what}, {software or 'software not named'}": True,
         f"{what}, {scenario.cluster.device}": True,
@@ -115,7 +78,7 @@ def groups_of(what: str, source: str, software: str, scenario: Scenario) -> list
 def named_in(notes: str, words: Mapping[str, str]) -> str:
     """The meaning of the first of these words in the notes; empty if none is there.
 
-    >>> named_in("Liger's fused CE; eager", SOFTWARE)
+    >>> named_in("Liger's fused CE; eager", READ_AS["software"])
     'fused'
     """
     return next((meant for word, meant in words.items() if word in notes), "")
@@ -123,11 +86,12 @@ def named_in(notes: str, words: Mapping[str, str]) -> str:
 
 def scenario_of(line: RunLine) -> Scenario:
     """The scenario of a line's run. Raises `ValueError` for a malformed number."""
-    devices, notes, stage = int(line["devices"]), line.get("notes") or "", STAGES[line["sharding"]]
+    devices, notes, source = int(line["devices"]), line.get("notes") or "", line["source"]
+    stage = READ_AS["sharding"][line["sharding"]]
     selected = line["recompute"] == "op"
-    autocast = line["source"] in UNDER_AUTOCAST
+    autocast = source in READ_AS["autocast_of"]
     in_fsdp = stage == "zero3" and "reduce " in notes
-    compiled_loss = COMPILED_LOSS.get(line["source"], "")
+    compiled_loss = READ_AS["loss_of"].get(source, "")
     per_host = min(int(line["devices_per_host"]), devices)
     return Scenario(
         world=WorldKeys(devices),
@@ -145,14 +109,14 @@ def scenario_of(line: RunLine) -> Scenario:
             accumulation="micro_batch" if stage in ("zero2", "zero3") else "boundary",
             reduce_dtype="fp32" if "reduce fp32" in notes else "weights",
             param_dtype="bf16" if in_fsdp else "weights", autocast=line["precision"] if autocast else "none",
-            offload_optimizer=named_in(notes, ON_HOST) or "none",
+            offload_optimizer=named_in(notes, READ_AS["offload_optimizer"]) or "none",
         ),
         cluster=ClusterKeys(
-            software=named_in(notes, SOFTWARE) or UNNAMED.get(line["source"], "eager"),
+            software=named_in(notes, READ_AS["software"]) or READ_AS["software_of"].get(source, "eager"),
             loss="chunked" if "tiled" in notes else compiled_loss,
-            device=named_in(notes, DEVICES) or DEVICE_OF.get(line["source"], line["device"]), devices_per_host=per_host,
-            between=named_in(notes, BETWEEN), kernels="fused",
-            products="weights" if line["precision"] != "fp8" else named_in(notes, SCALES) or "fp8",
+            device=named_in(notes, READ_AS["device"]) or READ_AS["device_of"].get(source, line["device"]),
+            devices_per_host=per_host, between=named_in(notes, READ_AS["between"]), kernels="fused",
+            products="weights" if line["precision"] != "fp8" else named_in(notes, READ_AS["products"]) or "fp8",
         ),
     )
 
@@ -198,4 +162,5 @@ def recomputed(text: str, layers: int) -> bool | tuple[int, ...]:
     return tuple(block for block in blocks if (block - 1) % int(of) < int(again))
 
 
-OUTSIDE = RunTable("outside.csv", COLUMNS, {"sharding": STAGES, "measured_kind": VALUES}, outside_figure, 0.15)
+OUTSIDE = RunTable(
+    "outside.csv", COLUMNS, {"sharding": READ_AS["sharding"], "measured_kind": VALUES}, outside_figure, 0.15)

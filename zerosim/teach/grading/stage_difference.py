@@ -50,7 +50,7 @@ class CallDifference:
 
     def sentence(self) -> str:
         """The difference and the advice; an `Observation` if the words are one."""
-        advice = ADVICE.get((self.kind, self.subject), "")
+        advice = ADVICE.get(self.kind, {}).get(self.subject, "")
         said = f"rank {self.rank}{self.words}{f': {advice}' * bool(advice)}"
         return Observation(said) if isinstance(self.words, Observation) else said
 

@@ -18,7 +18,7 @@ from zerosim.show.table import divergence
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.own import like
 from zerosim.teach.grading.exercises import Claim
-from zerosim.teach.grading.stage_advice import KEPT_TOO_MUCH, LET_GO, held_too_long, sent_in
+from zerosim.teach.grading.stage_advice import ADVICE, held_too_long, sent_in
 from zerosim.teach.grading.stage_difference import stage_difference, superfluous_collective
 from zerosim.teach.grading.trained import (
     EVEN,
@@ -155,7 +155,7 @@ class StageTrial:
                     if kept[kind] != wanted[kind]:
                         return self.with_cause(
                             f"{tiny}: after step {step}, between steps rank {rank} keeps {kept[kind]} bytes of {kind}, "
-                            f"not {wanted[kind]}", KEPT_TOO_MUCH[kind], tiny)
+                            f"not {wanted[kind]}", ADVICE["kept"][kind], tiny)
             return None
 
         return self.first_of_ranks(complaint)
@@ -179,7 +179,7 @@ class StageTrial:
                 if held > enough:
                     return self.with_cause(
                         f"{tiny}: in the backward of {unit} rank {rank} holds {held} bytes of weights; "
-                        f"{enough} are enough", LET_GO, tiny)
+                        f"{enough} are enough", ADVICE["held"]["weights in backward"], tiny)
             return None
 
         return self.first_of_ranks(complaint)

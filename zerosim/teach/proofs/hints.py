@@ -6,7 +6,10 @@ A loop is explained by its condition and the values of its variables.
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from typing import Any
 
 from zerosim.parts.loading import read_python
 from zerosim.payloads.terms import LIKE
@@ -14,67 +17,17 @@ from zerosim.teach.proofs.case import Observation
 from zerosim.worlds.local import StillRunning
 from zerosim.worlds.running import CodePlace, places_of
 
-NAMED = ("only the sent array is positional: comm.exchange(outgoing, to=…, into=…, source=…, reduce=…), "
-         "comm.send(outgoing, to=…), comm.recv(into=…, source=…, reduce=…)")
-WHOLE = "a rank, a chunk and a length are integers: / makes a float of them, // does not"
-CUT = ("chunks have ceil(count / size) elements, and the last may have fewer or none: take the length of chunks[c] "
-       "itself, or cut with zerosim.sharding.split")
-AROUND = ("a partner's number is outside 0 … comm.size − 1: on a ring take it modulo comm.size, as right(comm) does; "
-          "in a tree skip the exchange if there is no partner; in groups check the group's number and the number "
-          "within the group")
-ASKED = ("a communicator has only rank, size, exchange, send and recv: MPI's Get_rank() is comm.rank, its "
-         "Sendrecv comm.exchange, its Send and Recv comm.send and comm.recv; write an all-reduce with these")
-
-HINTS: tuple[tuple[str, str], ...] = (
-    (r"(exchange|send|recv)\(\) (takes|missing|got an unexpected|got some positional)", NAMED),
-    (r"'(Observed|\w*Communicator)' object has no attribute", ASKED),
-    (r"'int' object is not callable", "comm.rank and comm.size are numbers: write them without parentheses"),
-    (r"'int' object has no attribute '(rank|size)'", "left and right take comm itself: right(comm)"),
-    (r"'(Observed|\w*Communicator)' object is not subscriptable", "comm is no list: the vector is the next parameter"),
-    (r"(left|right)\(\) missing 1 required", "left and right take the communicator: right(comm), left(comm)"),
-    (r"'int' object is not iterable", "a loop over a number needs range: for step in range(comm.size - 1)"),
-    (r"add\(\) takes from 2 to 3 positional arguments but 0 were given",
-     "pass the function itself, reduce=reduce or np.add; parentheses call it at once"),
-    (r"name '(left|right)' is not defined", "from zerosim.comm import left, right"),
-    (r"name 'np' is not defined", "import numpy as np"),
-    (r"=-?\d+ is not a rank", AROUND),
-    (r"=-?\d+\.\d* is not a rank", WHOLE),
-    (r"=None is not a rank", "a rank that has no partner in a round sends nothing: skip the call there"),
-    (r"(slice indices|list indices|indices|index) must be integers", WHOLE),
-    (r"'(numpy\.)?float(64)?' object cannot be interpreted as an integer", WHOLE),
+TABLE: Mapping[str, Any] = tomllib.loads(
+    resources.files("zerosim.teach.proofs").joinpath("hints.toml").read_text("utf-8"))
+CUT: str = TABLE["cause"]["cut"]
+HINTS = (
     (r"(Cannot cast ufunc|cast.*from dtype\('O'\))", LIKE),
-    (r"(could not broadcast|operands could not be broadcast|non-broadcastable|cannot reshape|equal division)", CUT),
-    (r"^matmul:", "the input has another width than the unit: pass each unit the result of the one before it, and the "
-                  "first one part.inputs"),
-    (r"truth value of an array",
-     "an array was given where a list of arrays is expected (forward and backward take one for each micro-batch, as "
-     "part.inputs is), or two arrays are compared: np.array_equal does that"),
-    (r"cannot access local variable", "it has no value there: was it deleted before, or set only on another path?"),
-    (r"'generator' object is not subscriptable", "loop over it: for part in replica.parts(batch)"),
-    (r"zero-size array", "a chunk may be empty: " + CUT),
-    (r"too many values to unpack|not enough values to unpack", "there are comm.size chunks, on one rank a single one"),
-    (r"(modulo by zero|division by zero|modulo or division by zero)",
-     "on one rank comm.size − 1 is 0: count ranks and chunks modulo comm.size"),
-    (r"math domain error|log2", "on one rank there may be nothing to do: let the loop run no rounds"),
-    (r"maximum recursion depth", "it calls itself without end: does its name hide another function?"),
-    (r"assignment destination is read-only", "write into a copy: x = x.copy()"),
-    (r"(string|str)' object is not callable", "reduce= is a function of two arrays, such as np.add"),
-    (r"sum\(\) (got|takes)|'Term' object cannot be interpreted as an integer|_sum_dispatcher",
-     "reduce= adds two arrays: np.add; np.sum adds up one"),
-    (r"'(tuple|generator|range)' object does not support item assignment", "make a list of it"),
-    (r"is of type (Chunks|list|tuple); a message is", "send one chunk, chunks[c], or several at once, chunks[a:b]"),
-    (r"is of type (\w+); a message is a NumPy array", "wrap a single number: np.array([value])"),
-    (r"operand type\(s\) for .*: '(NoneType|builtin_function_or_method|function|method)'",
-     "a function that works in place returns None: use the array that it wrote to"),
-    (r"'NoneType' object (has no attribute|is not subscriptable|is not iterable)",
-     "a function that works in place returns None: use the array that it wrote to"),
+    *((each["pattern"], each.get("says", "") + TABLE["cause"].get(each.get("cause"), "")) for each in TABLE["hint"]),
 )
 """Patterns of exceptions' messages, and the cause of each."""
-
-
 TOO_MUCH = ("it needs more than the 4 GB that a function may use here: vectors have a few dozen elements, so look for "
             "a list or an array that grows in a loop, or for a wrong length")
-UNCERTAIN = (CUT, AROUND, WHOLE)
+UNCERTAIN = tuple(TABLE["cause"][name] for name in ("cut", "around", "whole"))
 """The hints that are often right, and not always."""
 
 
