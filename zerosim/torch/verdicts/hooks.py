@@ -38,6 +38,10 @@ TRAINERS = tuple(f"{PACKAGES}{each}" for each in (
     "torch/distributed/fsdp", "torch/nn/parallel", "torch/distributed/utils", "torch/distributed/tensor/_",
     "torch/distributed/tensor/p", "deepspeed", "accelerate"))
 """Files of trainers and of tensor parallelism, which communicate while a forward runs."""
+PARALLEL = {"torch/distributed/pipelining": "a pipeline: its ranks hold stages of one model",
+            "torch/distributed/tensor/experimental": "context parallelism: its ranks hold parts of one sample"}
+WITHIN_FORWARD = "ranks communicate within the forward: they may share samples, or hold parts of one model"
+"""Reasons for which a model that communicates is not judged, by the files that do."""
 BETWEEN = ("c10d_logger.py", "distributed_c10d.py", "contextlib.py", "_contextlib.py", "verdicts/hooks.py")
 """Files that forward calls."""
 
@@ -282,9 +286,9 @@ def sample(session: Session, run: Original, sampler: Any) -> Any:
 
 def communicate(session: Session, run: Original, *args: Any, **kwargs: Any) -> Any:
     """Note communication within a forward, and any message: its ranks may hold parts of one model."""
-    messages = run.__name__ in ("send", "recv", "batch_isend_irecv")
-    if session.active and (session.depth or messages) and not callers(2).startswith(TRAINERS):
-        session.communicates = True
+    messages, file = run.__name__ in ("send", "recv", "batch_isend_irecv"), callers(2)
+    if session.active and (session.depth or messages) and not file.startswith(TRAINERS):
+        session.communicates = next((why for part, why in PARALLEL.items() if part in file), WITHIN_FORWARD)
     return run(*args, **kwargs)
 
 

@@ -105,14 +105,14 @@ class Judge:
     def model(self, model: Tracked, followed: Followed) -> None:
         """Judge one model. Raises `NotJudged` on all ranks for the same reason."""
         trainer, step = trainer_of(model.root, list(range(self.ranks.size))), followed.updates + 1
-        shares = any(self.ranks.everyone(self.session.communicates))
+        shares = next(filter(None, self.ranks.everyone(self.session.communicates)), "")
         of_all: list[Facts] = self.ranks.everyone(self.facts(model, followed, trainer))
         if shares and trainer.name == "DDP":
             # Its replicas are alike, whatever a forward communicates.
             told = [of_all[rank] for rank in trainer.group]
             self.settings.weights(self.session.book, told, trainer.group, trainer, step, self.session.first)
         if shares:
-            raise NotJudged(trainer.obstacle or "ranks communicate within the forward, and may share samples")
+            raise NotJudged(trainer.obstacle or shares)
         if any(each.names != of_all[0].names for each in of_all):
             raise NotJudged("the ranks have different parameters")
         group = trainer.group if self.ranks.rank in trainer.group else [self.ranks.rank]

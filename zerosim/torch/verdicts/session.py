@@ -152,8 +152,8 @@ class Session:
         self.backwards = 0
         self.depth = 0
         self.scalars_reduced = 0
-        self.communicates = False
-        """Whether the script's own forwards have called a collective, or sent a message."""
+        self.communicates = ""
+        """How the script's own forwards have called a collective, or sent a message."""
         self.scale = 1.0
         self.on_step: Callable[..., None] = lambda optimizer, *_: None
         self.on_stepped: Callable[[Any], None] = lambda optimizer: None
