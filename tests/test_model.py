@@ -37,12 +37,16 @@ def test_units_are_themselves_and_nothing_else():
     assert len({unit, twin, unit}) == 2
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ((2, [], 1, "rely", "cross_entropy"), "activation 'rely' is not known; use one of relu, tanh"),
-    ((2, [], 1, "relu", "hinge"), "loss 'hinge' is not known; use one of cross_entropy, mean"),
-    ((2, [3, 0], 1, "relu", "cross_entropy"), r"widths are \[2, 3, 0, 1\]; give every layer"),
+@pytest.mark.parametrize(("arguments", "keys", "message"), [
+    ((2, [], 1, "rely", "cross_entropy"), {}, "activation 'rely' is not known; use one of relu, tanh"),
+    ((2, [], 1, "relu", "hinge"), {}, "loss 'hinge' is not known; use one of cross_entropy, mean"),
+    ((2, [3, 0], 1, "relu", "cross_entropy"), {}, r"widths are \[2, 3, 0, 1\]; give every layer"),
+    *(((2, [2, 2], 2, "relu", "cross_entropy"), {"groups": groups}, "must name the layers 0 to 2, each once$")
+      for groups in ([[0], [2]], [[0, 1]], [[0, 1], [1, 2]], [[0], [], [1, 2]], [[0], [1, 1, 2]])),
+    ((2, [2, 2], 2, "relu", "cross_entropy"), {"groups": [[0, 1], [2]], "frozen": [1]},
+     r"the unit of layers \[0, 1\] is partly frozen"),
 ])
-def test_a_model_that_cannot_be_is_refused_in_one_line(arguments, message):
+def test_a_model_that_cannot_be_is_refused_in_one_line(arguments, keys, message):
     with pytest.raises(ZerosimError, match=message) as raised:
-        mlp(*arguments)
+        mlp(*arguments, **keys)
     assert "\n" not in str(raised.value)
