@@ -5,8 +5,10 @@ nothing in it is executed.
 """
 
 import json
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 from typing import Any
 
 from zerosim.errors import UsageError
@@ -37,16 +39,9 @@ def document(path: str, flag: str) -> Document:
     return found
 
 
-ARCHITECTURES = {"gpt2": "gpt2", "llama": "llama", "mistral": "llama"}
-"""Hugging Face's `model_type`, and zerosim's architecture with the same parameters."""
-
-SIZES = {
-    "layers": ("num_hidden_layers", "n_layer"), "width": ("hidden_size", "n_embd"),
-    "heads": ("num_attention_heads", "n_head"), "key_value_heads": ("num_key_value_heads",),
-    "inner": ("intermediate_size", "n_inner"), "vocabulary": ("vocab_size",),
-    "sequence": ("max_position_embeddings", "n_positions"),
-}
-"""For each key of [model], its names in Hugging Face's configurations."""
+TABLES: Mapping[str, Mapping[str, Any]] = tomllib.loads(
+    resources.files("zerosim.plan").joinpath("foreign.toml").read_text("utf-8"))
+"""The names and keys of each project."""
 
 
 def hugging_face(path: str) -> ForeignKeys:
@@ -54,13 +49,13 @@ def hugging_face(path: str) -> ForeignKeys:
 
     Raises `UsageError` for a type of model that zerosim does not have, and for a missing size.
     """
-    found = document(path, "--model")
+    found, architectures = document(path, "--model"), TABLES["hugging_face"]["architectures"]
     kind = str(found.get("model_type", "none"))
-    if kind not in ARCHITECTURES:
-        raise UsageError(f"--model: {path} has model_type {kind!r}; zerosim has {', '.join(ARCHITECTURES)}. Write "
+    if kind not in architectures:
+        raise UsageError(f"--model: {path} has model_type {kind!r}; zerosim has {', '.join(architectures)}. Write "
                          f"other models in Python (docs/extend.md)")
-    read = ForeignKeys({"model.kind": "transformer", "model.architecture": ARCHITECTURES[kind]})
-    for key, names in SIZES.items():
+    read = ForeignKeys({"model.kind": "transformer", "model.architecture": architectures[kind]})
+    for key, names in TABLES["hugging_face"]["sizes"].items():
         value = next((found[name] for name in names if found.get(name) is not None), None)
         if value is None and key in ("key_value_heads", "inner"):
             value = 0
@@ -78,12 +73,12 @@ def hugging_face(path: str) -> ForeignKeys:
 
 def deepspeed(path: str, ranks: int) -> ForeignKeys:
     """The [train], [parallel] and [cluster] of a DeepSpeed configuration, on `ranks` ranks."""
-    found = document(path, "--ds-config")
+    found, table = document(path, "--ds-config"), TABLES["deepspeed"]
     read, zero = ForeignKeys(), section(found, "zero_optimization")
     stage = zero.get("stage", 0)
-    if stage not in STAGES_BY_NUMBER:
+    if stage not in (0, 1, 2, 3):
         raise UsageError(f"--ds-config: {path} has zero_optimization.stage {stage!r}; give 0, 1, 2 or 3")
-    read.keys["parallel.stages"] = [STAGES_BY_NUMBER[stage]]
+    read.keys["parallel.stages"] = [table["stages"][int(stage)]]
     take(read, found, "train_micro_batch_size_per_gpu", "train.micro_batch", count)
     take(read, found, "gradient_accumulation_steps", "train.micro_batches", lambda value: count(value) * ranks)
     take(read, found, "gradient_clipping", "train.clip_norm", float)
@@ -97,34 +92,16 @@ def deepspeed(path: str, ranks: int) -> ForeignKeys:
         read.keys["parallel.prefetch"] = True
     if stage == 3 and zero.get("zero_quantized_weights"):
         read.keys["parallel.quantized_weights"] = "int8"
-    for name, key in OFFLOADED.items():
+    for name, key in table["offloaded"].items():
         place = section(zero, name).get("device", "none")
-        if place in TIERS_OF_DEEPSPEED and (stage == 3 or name == "offload_optimizer"):
-            read.keys[key] = TIERS_OF_DEEPSPEED[place]
+        if place in table["tiers"] and (stage == 3 or name == "offload_optimizer"):
+            read.keys[key] = table["tiers"][place]
         elif place != "none":
             read.unread.append(f"zero_optimization.{name}")
-    read.unread += [f"zero_optimization.{name}" for name in zero if name not in READ_OF_ZERO and zero[name]]
+    read.unread += [f"zero_optimization.{name}" for name in zero if name not in table["read_of_zero"] and zero[name]]
     optimizer_of(section(found, "optimizer"), read)
-    read.unread += [name for name in found if name not in READ_OF_DEEPSPEED]
+    read.unread += [name for name in found if name not in table["read"]]
     return read
-
-
-STAGES_BY_NUMBER = {0: "ddp", 1: "zero1", 2: "zero2", 3: "zero3"}
-
-OFFLOADED = {"offload_optimizer": "parallel.offload_optimizer", "offload_param": "parallel.offload_parameters"}
-TIERS_OF_DEEPSPEED = {"cpu": "host", "nvme": "disk"}
-
-READ_OF_ZERO = {
-    "stage", "overlap_comm", "zero_hpz_partition_size", "mics_shard_size", "stage3_prefetch_bucket_size",
-    "zero_quantized_weights", "offload_optimizer", "offload_param", "contiguous_gradients", "reduce_scatter",
-    "stage3_gather_16bit_weights_on_model_save", "round_robin_gradients", "sub_group_size"}
-"""Keys of zero_optimization that are read or have no effect on a plan."""
-
-OPTIMIZERS = {"adam": "adam", "adamw": "adamw", "sgd": "sgd", "torchadam": "adam"}
-
-READ_OF_DEEPSPEED = {
-    "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size", "gradient_clipping", "fp16",
-    "bf16", "zero_optimization", "optimizer", "steps_per_print", "wall_clock_breakdown", "scheduler"}
 
 
 def optimizer_of(value: Document, read: ForeignKeys) -> None:
@@ -133,11 +110,11 @@ def optimizer_of(value: Document, read: ForeignKeys) -> None:
     if kind == "auto":
         return
     params = section(value, "params")
-    if kind not in OPTIMIZERS:
+    if kind not in TABLES["deepspeed"]["optimizers"]:
         read.unread.append(f"optimizer.type = {value['type']}")
         return
     decoupled = kind == "adam" and params.get("adam_w_mode", True)
-    read.keys["train.optimizer"] = "adamw" if decoupled else OPTIMIZERS[kind]
+    read.keys["train.optimizer"] = "adamw" if decoupled else TABLES["deepspeed"]["optimizers"][kind]
 
 
 def fsdp(path: str, ranks: int, per_host: int) -> ForeignKeys:
@@ -145,9 +122,10 @@ def fsdp(path: str, ranks: int, per_host: int) -> ForeignKeys:
     found = {name.removeprefix("fsdp_"): value for name, value in document(path, "--fsdp-config").items()}
     found = {**section(found, "config"), **found}
     read, strategy = ForeignKeys(), str(found.get("sharding_strategy", "FULL_SHARD")).upper()
-    if strategy not in STRATEGIES:
-        raise UsageError(f"--fsdp-config: {path} has sharding_strategy {strategy}; give {', '.join(STRATEGIES)}")
-    stage, reshard, hybrid = STRATEGIES[strategy]
+    strategies = TABLES["fsdp"]["strategies"]
+    if strategy not in strategies:
+        raise UsageError(f"--fsdp-config: {path} has sharding_strategy {strategy}; give {', '.join(strategies)}")
+    stage, reshard, hybrid = strategies[strategy]
     read.keys["parallel.stages"] = [stage]
     if stage == "zero3":
         read.keys["parallel.reshard_after_forward"] = bool(found.get("reshard_after_forward", reshard))
@@ -158,24 +136,9 @@ def fsdp(path: str, ranks: int, per_host: int) -> ForeignKeys:
         read.keys["parallel.shard_ranks"] = per_host
     take(read, found, "activation_checkpointing", "parallel.recompute", bool)
     if found.get("offload_params") and stage == "zero3":
-        read.keys |= dict.fromkeys(OFFLOADED.values(), "host")
-    read.unread += [name for name, value in found.items() if name not in READ_OF_FSDP and value]
+        read.keys |= dict.fromkeys(TABLES["deepspeed"]["offloaded"].values(), "host")
+    read.unread += [name for name, value in found.items() if name not in TABLES["fsdp"]["read"] and value]
     return read
-
-
-READ_OF_FSDP = {
-    "config", "sharding_strategy", "reshard_after_forward", "backward_prefetch", "activation_checkpointing", "version",
-    "auto_wrap_policy", "transformer_layer_cls_to_wrap", "state_dict_type", "sync_module_states", "use_orig_params",
-    "cpu_ram_efficient_loading", "limit_all_gathers", "offload_params"}
-"""Keys of FSDP that are read or have no effect on a plan."""
-
-
-STRATEGIES = {
-    "FULL_SHARD": ("zero3", True, False), "SHARD_GRAD_OP": ("zero3", False, False), "NO_SHARD": ("ddp", False, False),
-    "HYBRID_SHARD": ("zero3", True, True), "HYBRID_SHARD_ZERO2": ("zero3", False, True),
-    "_HYBRID_SHARD_ZERO2": ("zero3", False, True),
-}
-"""FSDP's strategies: the stage, whether weights are freed after forward, whether each host has a whole copy."""
 
 
 def section(found: Document, name: str) -> Document:

@@ -13,7 +13,7 @@ from zerosim.instruments.trace import Curve
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.planning import Plan
 from zerosim.plan.table import columns as columns_of
-from zerosim.plan.table import flat, legend, machine, names_of, not_judged, sentence, show_plan, unit_of_data
+from zerosim.plan.table import flat, legend, machine, names_of, not_judged, sentence, show_plan
 from zerosim.scenario import resolved
 from zerosim.show.document import plain, trace_document
 from zerosim.show.grid import Column, show_grid
@@ -58,16 +58,10 @@ def plan_page(plan: Plan, command: str) -> str:
     names, rows = names_of(plan.rows), drawn_rows(plan)
     device_bytes = int(plan.rows[0].cluster.device.memory)
     drawings = Drawings(rows, device_bytes)
-    several = len({row.config.ranks for row in plan.rows}) > 1
-    content = [head(plan), table(plan, names), scaling(plan) if several else joined(), sections.step(rows, drawings),
-               origin(plan, command)]
+    content = [head(plan), table(plan, names), sections.step(rows, drawings), origin(plan, command)]
     specs = drawings.for_a_page() | {"peaks": pictures.peaks(rows, device_bytes)}
     values = drawings.values | {"peaks": pictures.peak_values(rows)}
-    if several:
-        curve = [{"row": row.name, "ranks": row.config.ranks, "speed": row.tokens_per_second} for row in plan.rows]
-        specs |= {"scaling": pictures.scaling(curve)}
-        values |= {"scaling": curve}
-    used = {"timeline", "memory", "kept", "peaks", "scaling"}
+    used = {"timeline", "memory", "kept", "peaks"}
     data = {
         "specs": {name: vega.compiled(spec) for name, spec in specs.items() if name in used},
         "values": {name: columns(each) for name, each in values.items()},
@@ -167,14 +161,6 @@ def between_hosts(rows: Sequence[PlannedRow]) -> list[Column]:
     unit = common_unit(max(counts))
     cells = [in_unit(count, unit) for count in counts]
     return [Column(f"leaves a host, {unit.name}", cells)] if any(counts) else []
-
-
-def scaling(plan: Plan) -> Markup:
-    """The speed of a device by the number of ranks."""
-    what = unit_of_data(plan.rows[0])
-    return section("scaling", "On more ranks", sections.picture(
-        "scaling", f"{what} a second on each device, by the number of ranks", {"scaling": "scaling"},
-        {"row": "row", "ranks": "ranks", "speed": f"{what} a second and device"}))
 
 
 def origin(plan: Plan, command: str) -> Markup:

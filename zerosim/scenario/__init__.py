@@ -7,16 +7,6 @@ from zerosim.scenario.schema import Scenario, resolved
 from zerosim.scenario.sections import Check, Data, ModelKeys, Parallel, Train, WorldKeys
 
 __all__ = [
-    "load",
-    "resolved",
-    "Scenario",
-    "Source",
-    "CollectiveScenario",
-    "WorldKeys",
-    "Data",
-    "ModelKeys",
-    "Train",
-    "Parallel",
-    "Check",
-    "Origin",
+    "load", "resolved", "Scenario", "Source", "CollectiveScenario", "WorldKeys", "Data", "ModelKeys", "Train",
+    "Parallel", "Check", "Origin",
 ]

@@ -317,20 +317,6 @@ def with_device(specs: dict[str, Spec], device_bytes: int) -> dict[str, Spec]:
             for name, spec in specs.items()}
 
 
-def scaling(values: PictureValues) -> Spec:
-    """The speed of a device by the number of ranks, a line for each row; data `scaling`."""
-    names = list(dict.fromkeys(value["row"] for value in values))
-    x = {"field": "ranks", "type": "quantitative", "scale": {"type": "log", "base": 2, "nice": False},
-         "axis": {"title": "ranks", "format": ",d", "values": sorted({value["ranks"] for value in values}),
-                  "grid": False}}
-    y = {"field": "speed", "type": "quantitative", "scale": {"zero": True},
-         "axis": {"title": "a second on each device", "format": "~s", "tickCount": 5}}
-    return chart(
-        "scaling", 240, mark={"type": "line", "strokeWidth": 2, "point": {"size": 40}},
-        encoding={"x": x, "y": y, **distinguished(names), "tooltip": [
-            {"field": "row"}, {"field": "ranks", "format": ","}, {"field": "speed", "format": ",.4~g"}]})
-
-
 def above(upper: Spec, lower: Spec, title: str) -> Spec:
     """Two pictures with their data as one, with one visible time."""
     whole = {"$schema", "config", "background", "datasets", "params"}
