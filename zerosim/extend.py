@@ -24,6 +24,7 @@ from zerosim.autograd.operations.routing import (
 )
 from zerosim.autograd.operations.shapes import refuse, reshape, transpose
 from zerosim.autograd.operations.table import OPERATIONS
+from zerosim.autograd.ring_attention import ring_attention, ring_self_attention
 from zerosim.autograd.tape_collectives import (
     Direction,
     TapeCollective,
@@ -31,6 +32,7 @@ from zerosim.autograd.tape_collectives import (
     copy_to,
     gather_from,
     join_from,
+    own_rows,
     reduce_from,
     scatter_sum_to,
     scatter_to,
@@ -49,8 +51,9 @@ __all__ = [
     "OPERATIONS", "Batch", "Communicator", "Cut", "Direction", "Empty", "Exchange", "Layer", "Operation",
     "Parameter", "Replica", "Shape", "TapeCollective", "Task", "Variable", "Weights", "add", "add_bias", "affine",
     "all_to_all", "causal_attention", "causal_self_attention", "collective", "constant", "copy_to", "dropout",
-    "embedding", "gather_from", "gather_rows", "gelu", "join_from", "layer_norm", "left", "linear", "matmul", "model",
-    "multiply", "normal", "one_hot", "optimizer", "positions", "queue_slots", "reduce_from", "refuse", "relu",
-    "reshape", "right", "rms_norm", "rotary", "scale", "scatter_rows", "scatter_sum_to", "scatter_to", "shift",
-    "sigmoid", "silu", "softmax", "stage", "take_along", "tanh", "top_indices", "top_k", "transpose", "uniform",
+    "embedding", "gather_from", "gather_rows", "gelu", "join_from", "layer_norm", "left", "linear", "matmul",
+    "model", "multiply", "normal", "one_hot", "optimizer", "own_rows", "positions", "queue_slots", "reduce_from",
+    "refuse", "relu", "reshape", "right", "ring_attention", "ring_self_attention", "rms_norm", "rotary", "scale",
+    "scatter_rows", "scatter_sum_to", "scatter_to", "shift", "sigmoid", "silu", "softmax", "stage", "take_along",
+    "tanh", "top_indices", "top_k", "transpose", "uniform",
 ]
