@@ -62,6 +62,25 @@ def allowed(rule: Rule) -> str:
     return str(rule)
 
 
+SHORTER = (
+    (r"an integer of at least (\S+) and at most (\S+)", r"\1 … \2"), (r"an integer of at least (\S+)", r"integer ≥ \1"),
+    (r"a finite number of at least (\S+) and below (\S+)", r"\1 ≤ number < \2"),
+    (r"a finite number of at least (\S+)", r"number ≥ \1"), ("a finite number", "number"), ("an array", "array"),
+    (", each", " of"), ("a string in quotes", "string"), ("a name in quotes, or a table with", "name, or table of"),
+    ("a table with", "table of"), ("true or false", "`true`, `false`"))
+"""What errors say in words, as columns have it."""
+
+
+def in_columns(words):
+    """
+    >>> in_columns("an array, each an integer of at least 0"), in_columns("an integer of at least 1 and at most 64")
+    ('array of integer ≥ 0', '1 … 64')
+    """
+    for long, short in SHORTER:
+        words = re.sub(long, short, words)
+    return words
+
+
 def default(field, rule):
     if isinstance(rule, SectionRule) or field.default is None:
         return "not set"
@@ -78,7 +97,7 @@ def table(section, keys, meanings):
     """The rows of one table; those of a variant that repeat keys of [parallel] are one."""
     same = [name for name in keys if section == "variant" and name in rules(Parallel)]
     rows = [
-        f"| `{key}` | {default(field, rule)} | {allowed(rule)} | {meanings.get(key, '')} |\n"
+        f"| `{key}` | {default(field, rule)} | {in_columns(allowed(rule))} | {meanings.get(key, '')} |\n"
         for name, (field, rule) in keys.items() if name not in same
         for key in [f"{section}.{name}".lstrip(".")]
     ]
