@@ -158,151 +158,67 @@ def levels(per_host: int) -> list[Algorithm]:
     return [*on_hosts(per_host), in_two_hops(per_host)]
 
 
+STEPS: dict[str, Callable[[int], int]] = {
+    "2 ⌊log₂ N⌋ + fold": lambda size: steps.folding(2, size),
+    "2 (N − 1)": lambda size: 2 * (size - 1),
+    "⌊log₂ N⌋ + fold": lambda size: steps.folding(1, size),
+    "3N − 4": lambda size: max(0, 3 * size - 4),
+    "⌈log₂ N⌉": steps.log2,
+    "N − 1": lambda size: size - 1,
+    "2N − 3": lambda size: max(0, 2 * size - 3),
+}
+"""The number of steps by its formula in print, for two ranks and more."""
+
+
+def row(
+    function: Callable[..., None], title: str, formula: str, sent: Volume, source: str, **more: Any
+) -> Algorithm:
+    """An algorithm named after its module, whose number of steps is that of its printed formula."""
+    name, collective = function.__module__.rpartition(".")[2], function.__name__
+    return Algorithm(name, collective, function, title, STEPS[formula], formula, sent, source, **more)
+
+
 _ROWS = [
-    Algorithm(
-        "rabenseifner", "all_reduce", rabenseifner.all_reduce,
-        "Rabenseifner: halve, near partner first, and double back",
-        steps=lambda size: steps.folding(2, size), steps_formula="2 ⌊log₂ N⌋ + fold",
-        volume=volume.folded_halves,
-        order=orders.folded_tree, ordered=True, source=RABENSEIFNER,
-    ),
-    Algorithm(
-        "ring", "all_reduce", ring.all_reduce,
-        "ring: reduce-scatter, then all-gather",
-        steps=lambda size: 2 * (size - 1), steps_formula="2 (N − 1)",
-        volume=volume.one_after_the_other(volume.all_but_own, volume.all_but_next),
-        order=orders.ring, source=PATARASUK,
-    ),
-    Algorithm(
-        "doubling", "all_reduce", doubling.all_reduce,
-        "recursive doubling of whole vectors, near partner first",
-        steps=lambda size: steps.folding(1, size), steps_formula="⌊log₂ N⌋ + fold",
-        volume=volume.folded_whole,
-        order=orders.folded_tree, ordered=True, source=THAKUR,
-    ),
-    Algorithm(
-        "direct", "all_reduce", direct.all_reduce,
-        "direct: reduce-scatter in rank order, then all-gather",
-        steps=lambda size: max(0, 3 * size - 4), steps_formula="3N − 4",
-        volume=volume.one_after_the_other(volume.all_but_own, volume.own_to_all),
-        order=orders.rank_order, ordered=True, reads_vector=True, source=THAKUR,
-    ),
-    Algorithm(
-        "naive", "all_reduce", naive.all_reduce,
-        "rank 0 reduces all vectors and sends the result to all",
-        steps=lambda size: 2 * (size - 1), steps_formula="2 (N − 1)",
-        volume=volume.one_after_the_other(volume.whole_to_root, volume.whole_from_root),
-        order=orders.rank_order, ordered=True, source=MPI_STANDARD,
-    ),
-    Algorithm(
-        "halving", "reduce_scatter", halving.reduce_scatter,
-        "recursive halving, far partner first",
-        steps=steps.log2, steps_formula="⌈log₂ N⌉", volume=volume.far_halves,
-        order=orders.far_tree, needs_power_of_two=True, source=THAKUR,
-    ),
-    Algorithm(
-        "ring", "reduce_scatter", ring.reduce_scatter,
-        "ring: once around, the owner adds last",
-        steps=lambda size: size - 1, steps_formula="N − 1", volume=volume.all_but_own,
-        order=orders.ring, source=PATARASUK,
-    ),
-    Algorithm(
-        "rabenseifner", "reduce_scatter", rabenseifner.reduce_scatter,
-        "halving by every second chunk, near partner first",
-        steps=lambda size: size - 1, steps_formula="N − 1", volume=volume.all_but_own,
-        order=orders.near_tree, ordered=True, needs_power_of_two=True, source=RABENSEIFNER,
-    ),
-    Algorithm(
-        "direct", "reduce_scatter", direct.reduce_scatter,
-        "direct: all pairs, in rank order",
-        steps=lambda size: max(0, 2 * size - 3), steps_formula="2N − 3", volume=volume.all_but_own,
-        order=orders.rank_order, ordered=True, reads_vector=True, source=THAKUR,
-    ),
-    Algorithm(
-        "naive", "reduce_scatter", naive.reduce_scatter,
-        "rank 0 reduces all vectors and sends each rank its chunk",
-        steps=lambda size: 2 * (size - 1), steps_formula="2 (N − 1)",
-        volume=volume.one_after_the_other(volume.whole_to_root, volume.chunks_from_root),
-        order=orders.rank_order, ordered=True, source=MPI_STANDARD,
-    ),
-    Algorithm(
-        "doubling", "all_gather", doubling.all_gather,
-        "recursive doubling, near partner first",
-        steps=steps.log2, steps_formula="⌈log₂ N⌉",
-        volume=volume.doubled_runs, needs_power_of_two=True, source=THAKUR,
-    ),
-    Algorithm(
-        "bruck", "all_gather", bruck.all_gather,
-        "Bruck: doubling around a circle",
-        steps=steps.log2, steps_formula="⌈log₂ N⌉", volume=volume.rotated_runs, source=BRUCK,
-    ),
-    Algorithm(
-        "ring", "all_gather", ring.all_gather,
-        "ring: once around",
-        steps=lambda size: size - 1, steps_formula="N − 1",
-        volume=volume.all_but_next, source=PATARASUK,
-    ),
-    Algorithm(
-        "direct", "all_gather", direct.all_gather,
-        "direct: all pairs",
-        steps=lambda size: size - 1, steps_formula="N − 1", volume=volume.own_to_all, source=THAKUR,
-    ),
-    Algorithm(
-        "tree", "broadcast", tree.broadcast,
-        "binomial tree, from the root",
-        steps=steps.log2, steps_formula="⌈log₂ N⌉", volume=volume.whole_down_the_tree, source=JOHNSSON,
-    ),
-    Algorithm(
-        "naive", "broadcast", naive.broadcast,
-        "the root sends to everyone",
-        steps=lambda size: size - 1, steps_formula="N − 1",
-        volume=volume.whole_from_root, source=MPI_STANDARD,
-    ),
-    Algorithm(
-        "tree", "reduce", tree.reduce,
-        "binomial tree, to the root",
-        steps=steps.log2, steps_formula="⌈log₂ N⌉", volume=volume.whole_up_the_tree,
-        order=orders.near_tree, ordered=True, source=JOHNSSON,
-    ),
-    Algorithm(
-        "naive", "reduce", naive.reduce,
-        "the root receives from everyone, in rank order",
-        steps=lambda size: size - 1, steps_formula="N − 1", volume=volume.whole_to_root,
-        order=orders.rank_order, ordered=True, reads_vector=True, source=MPI_STANDARD,
-    ),
-    Algorithm(
-        "tree", "scatter", tree.scatter,
-        "binomial tree, from the root",
-        steps=steps.log2, steps_formula="⌈log₂ N⌉", volume=volume.halves_down_the_tree, source=JOHNSSON,
-    ),
-    Algorithm(
-        "naive", "scatter", naive.scatter,
-        "the root sends each rank its chunk",
-        steps=lambda size: size - 1, steps_formula="N − 1",
-        volume=volume.chunks_from_root, source=MPI_STANDARD,
-    ),
-    Algorithm(
-        "tree", "gather", tree.gather,
-        "binomial tree, to the root",
-        steps=steps.log2, steps_formula="⌈log₂ N⌉", volume=volume.halves_up_the_tree, source=JOHNSSON,
-    ),
-    Algorithm(
-        "naive", "gather", naive.gather,
-        "the root receives each rank's chunk",
-        steps=lambda size: size - 1, steps_formula="N − 1",
-        volume=volume.own_to_root, source=MPI_STANDARD,
-    ),
-    Algorithm(
-        "direct", "all_to_all", direct.all_to_all,
-        "direct: all pairs",
-        steps=lambda size: size - 1, steps_formula="N − 1",
-        volume=volume.all_but_own, source=THAKUR,
-    ),
-    Algorithm(
-        "dissemination", "barrier", dissemination.barrier,
-        "dissemination: hear of twice as many in every step",
-        steps=steps.log2, steps_formula="⌈log₂ N⌉", volume=volume.empty, source=HENSGEN,
-    ),
+    row(rabenseifner.all_reduce, "Rabenseifner: halve, near partner first, and double back", "2 ⌊log₂ N⌋ + fold",
+        volume.folded_halves, RABENSEIFNER, order=orders.folded_tree, ordered=True),
+    row(ring.all_reduce, "ring: reduce-scatter, then all-gather", "2 (N − 1)",
+        volume.one_after_the_other(volume.all_but_own, volume.all_but_next), PATARASUK, order=orders.ring),
+    row(doubling.all_reduce, "recursive doubling of whole vectors, near partner first", "⌊log₂ N⌋ + fold",
+        volume.folded_whole, THAKUR, order=orders.folded_tree, ordered=True),
+    row(direct.all_reduce, "direct: reduce-scatter in rank order, then all-gather", "3N − 4",
+        volume.one_after_the_other(volume.all_but_own, volume.own_to_all), THAKUR, order=orders.rank_order,
+        ordered=True, reads_vector=True),
+    row(naive.all_reduce, "rank 0 reduces all vectors and sends the result to all", "2 (N − 1)",
+        volume.one_after_the_other(volume.whole_to_root, volume.whole_from_root), MPI_STANDARD, order=orders.rank_order,
+        ordered=True),
+    row(halving.reduce_scatter, "recursive halving, far partner first", "⌈log₂ N⌉", volume.far_halves, THAKUR,
+        order=orders.far_tree, needs_power_of_two=True),
+    row(ring.reduce_scatter, "ring: once around, the owner adds last", "N − 1", volume.all_but_own, PATARASUK,
+        order=orders.ring),
+    row(rabenseifner.reduce_scatter, "halving by every second chunk, near partner first", "N − 1", volume.all_but_own,
+        RABENSEIFNER, order=orders.near_tree, ordered=True, needs_power_of_two=True),
+    row(direct.reduce_scatter, "direct: all pairs, in rank order", "2N − 3", volume.all_but_own, THAKUR,
+        order=orders.rank_order, ordered=True, reads_vector=True),
+    row(naive.reduce_scatter, "rank 0 reduces all vectors and sends each rank its chunk", "2 (N − 1)",
+        volume.one_after_the_other(volume.whole_to_root, volume.chunks_from_root), MPI_STANDARD,
+        order=orders.rank_order, ordered=True),
+    row(doubling.all_gather, "recursive doubling, near partner first", "⌈log₂ N⌉", volume.doubled_runs, THAKUR,
+        needs_power_of_two=True),
+    row(bruck.all_gather, "Bruck: doubling around a circle", "⌈log₂ N⌉", volume.rotated_runs, BRUCK),
+    row(ring.all_gather, "ring: once around", "N − 1", volume.all_but_next, PATARASUK),
+    row(direct.all_gather, "direct: all pairs", "N − 1", volume.own_to_all, THAKUR),
+    row(tree.broadcast, "binomial tree, from the root", "⌈log₂ N⌉", volume.whole_down_the_tree, JOHNSSON),
+    row(naive.broadcast, "the root sends to everyone", "N − 1", volume.whole_from_root, MPI_STANDARD),
+    row(tree.reduce, "binomial tree, to the root", "⌈log₂ N⌉", volume.whole_up_the_tree, JOHNSSON,
+        order=orders.near_tree, ordered=True),
+    row(naive.reduce, "the root receives from everyone, in rank order", "N − 1", volume.whole_to_root, MPI_STANDARD,
+        order=orders.rank_order, ordered=True, reads_vector=True),
+    row(tree.scatter, "binomial tree, from the root", "⌈log₂ N⌉", volume.halves_down_the_tree, JOHNSSON),
+    row(naive.scatter, "the root sends each rank its chunk", "N − 1", volume.chunks_from_root, MPI_STANDARD),
+    row(tree.gather, "binomial tree, to the root", "⌈log₂ N⌉", volume.halves_up_the_tree, JOHNSSON),
+    row(naive.gather, "the root receives each rank's chunk", "N − 1", volume.own_to_root, MPI_STANDARD),
+    row(direct.all_to_all, "direct: all pairs", "N − 1", volume.all_but_own, THAKUR),
+    row(dissemination.barrier, "dissemination: hear of twice as many in every step", "⌈log₂ N⌉", volume.empty, HENSGEN),
 ]
 PER_HOST = 2
 """The default number of ranks on a host."""
