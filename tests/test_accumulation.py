@@ -108,37 +108,6 @@ def test_the_last_backward_of_a_micro_batch_prefetches_for_the_next_one(monkeypa
     assert asked[-len(one_step):] == one_step
 
 
-def digests(**keys):
-    found = [stage.measured for stage in outcome_of(stages=ALL, **keys).trained]
-    return [(each.weights_sha256, each.optimizer_sha256) for each in found]
-
-
-@pytest.mark.parametrize("order", ["ring", "rank", "tree", "exact"])
-def test_layered_has_the_bits_of_the_boundary(order):
-    keys = {"order": order, "ranks": 2, "micro_batches": 8, "precision": "bf16", "learning_rate": 0.3}
-    assert digests(accumulation="layered", **keys) == digests(accumulation="boundary", **keys)
-
-
-def test_reduced_every_time_has_other_bits_and_only_where_a_stage_does_so():
-    once, each = (digests(accumulation=how, micro_batches=9, learning_rate=0.3) for how in ("boundary", "micro_batch"))
-    assert [mine == other for mine, other in zip(once, each, strict=True)] == [True, True, False, False]
-
-
-@pytest.mark.parametrize("stage", ALL)
-def test_one_micro_batch_a_rank_is_the_same_whatever_is_said(stage):
-    """Bits, bytes and peaks."""
-    found = [
-        outcome_of(stages=(stage,), micro_batches=3, accumulation=how, prefetch=stage == "zero3").trained[0]
-        for how in ("boundary", "micro_batch", "layered")
-    ]
-    figures = [
-        (each.measured.weights_sha256, [rank.counts.sent_bytes for rank in each.traffic],
-         [rank.figures.peak_bytes for rank in each.memory])
-        for each in found
-    ]
-    assert figures[0] == figures[1] == figures[2]
-
-
 # What must be caught.
 
 

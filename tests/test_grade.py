@@ -27,8 +27,6 @@ from zerosim.teach.grading.confirmed import grade_separately
 from zerosim.teach.grading.examination import grade
 from zerosim.teach.grading.exercises import (
     EXERCISES,
-    Grade,
-    Item,
     busy_line,
     exercises_in,
     still_busy,
@@ -387,34 +385,6 @@ def until(done):
     while not done():
         assert time.monotonic() < deadline
         time.sleep(0.02)
-
-
-def test_a_course_is_graded_in_one_go(tmp_path, monkeypatch, capsys):
-    for learner, text in {"ada": "broadcast = all_gather = 1", "bob": "broadcast = 1", "eve": "broadcast = 1"}.items():
-        (tmp_path / learner).mkdir()
-        (tmp_path / learner / "mine.py").write_text(text)
-        (tmp_path / learner / "notes.py").write_text("x = 1\n")
-
-    def stand_in(file, name, learner):
-        if "bob" in file:
-            raise ScenarioError("cannot be imported: no module nowhere", file=file)
-        if "eve" in file:
-            return Grade(name, "not yet written")
-        return Grade(name, "holds", [Item("it holds", 11, "holds")])
-
-    monkeypatch.setattr(command, "grade_separately", stand_in)
-    assert run_command(str(tmp_path), "--csv", str(tmp_path / "points.csv"), "--json", str(tmp_path / "a.json")) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[-4].split() == ["22", "of", "22", str(tmp_path / "ada")]
-    assert "cannot be imported" in lines[-3]
-    assert lines[-1].split() == ["22", "of", "66", "in", "all"]
-    head, ada, bob, eve = (line.split(",") for line in (tmp_path / "points.csv").read_text().splitlines())
-    assert head == ["file", "all_gather", "broadcast", "total", "of", "trouble", "uses zerosim's own"]
-    assert ada[1:] == ["11", "11", "22", "22", "", ""]
-    assert bob[1:5] == ["", "", "0", "22"]
-    assert "nowhere" in bob[5]
-    assert eve[1:] == ["", "0", "0", "22", "", ""]
-    assert [each["earned"] for each in json.loads((tmp_path / "a.json").read_text())["files"]] == [22, 0, 0]
 
 
 def test_a_folder_without_exercises_is_refused(tmp_path):

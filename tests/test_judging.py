@@ -1,6 +1,5 @@
 """What measuring and judging rest on, one piece at a time: figures by hand, without a run wherever none is needed."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -14,19 +13,16 @@ from zerosim.figures.shapes import expected
 from zerosim.figures.traffic import message_copies
 from zerosim.instruments.observed import Observed
 from zerosim.numerics.orders import ORDERS
-from zerosim.scenario import Check
-from zerosim.scenario.schema import Claims
 from zerosim.stages import STAGES
 from zerosim.stages.gathering import Prefetched
 from zerosim.stages.replica import Replica
 from zerosim.training import build
 from zerosim.training.comparison import Evidence, first_of
 from zerosim.training.experiment import prepare
-from zerosim.training.program import Run, Silent, measure
-from zerosim.verdict.diagnosis import element, hexadecimal, locate, orders_of_addition, ulps_apart
+from zerosim.training.program import Silent
+from zerosim.verdict.diagnosis import hexadecimal, orders_of_addition, ulps_apart
 from zerosim.verdict.judge import judged_memory, what_it_needs
 from zerosim.verdict.judged_run import run_locally
-from zerosim.worlds.local import LocalWorld, spawn
 
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
 
@@ -44,20 +40,6 @@ def test_what_is_true_of_each_stage():
         "zero2": (("optimizer", "gradients"), False, True, True, True),
         "zero3": (("optimizer", "gradients", "parameters"), True, False, True, True),
     }
-
-
-def test_a_row_of_which_nothing_is_said_has_no_claims_but_the_reference():
-    assert Claims() == Claims(
-        volume=None, messages=None, largest_message=None, activations=None, beyond_peak=None,
-        beyond_peak_laid_out=None, fragmentation=False, does_not_fit=False, test_accuracy=0.0, test_loss=0.0,
-        reference=True)
-    said = replace(scenario(stages=("ddp", "zero3")), check=Check(
-        volumes=(2, 3), messages=(4, 5), largest_messages=(6, 7), activations=(8, 9), beyond_peak=(10, 11),
-        beyond_peak_laid_out=(12, 13), does_not_fit=("zero3",),
-        test_accuracy=0.5, test_loss=1.5, reference=False))
-    assert [row.claims for row in said.rows] == [
-        Claims(2, 4, 6, 8, 10, 12, True, False, 0.5, 1.5, False),
-        Claims(3, 5, 7, 9, 11, 13, True, True, 0.5, 1.5, False)]
 
 
 # A rank's figures.
@@ -131,28 +113,6 @@ def test_bits_in_hexadecimal():
     assert shown == ["0x3f800000", "0x00000000", "0xc000", "0x0001", "0x3f80"]
 
 
-def test_an_element_and_the_padding_behind_it():
-    unit = config("ddp", {"units": "model"}).model.units[0]
-    assert [element(unit, at) for at in (0, 13, 29, 30, 34, 35, 73, 74, 75)] == [
-        (0, "weight", (0, 0)), (0, "weight", (2, 1)), (0, "weight", (4, 5)), (0, "bias", (0,)), (0, "bias", (4,)),
-        (1, "weight", (0, 0)), (2, "bias", (2,)), (2, "padding", (0,)), (2, "padding", (1,)),
-    ]
-
-
-def test_a_difference_is_located_in_its_chunk():
-    units = config("ddp").model.units
-    weights = {unit: np.arange(unit.count, dtype=F32) for unit in units}
-    snapshot = SimpleNamespace(loss=np.ones(1, F32), weights=weights, optimizer={}, gradients={}, residuals={})
-    values = np.arange(8, 16, dtype=F32)
-    values[[2, 5]] = [11, np.nan]
-    found = locate(units, evidence(step=3, unit=1, chunk=1, rank=2, values=values), snapshot, 3)
-    assert (found.layer, found.parameter, found.index, found.ours, found.reference) == (1, "weight", (2, 0), 11, 10)
-    assert (found.step, found.rank, found.chunk, found.differing_elements, found.state) == (3, 2, 1, 2, None)
-    assert (found.ours_bits, found.reference_bits, found.ulps) == ("0x41300000", "0x41200000", 1 << 20)
-    loss = locate(units, evidence(unit=None, what="loss", values=np.full(1, 2, F32)), snapshot, 3)
-    assert (loss.layer, loss.parameter, loss.index, loss.reference, loss.state) == (None, "loss", (), 1, None)
-
-
 def test_orders_of_addition_in_words_and_in_symbols():
     words = ORDERS["exact"].words
     assert orders_of_addition(config("ddp", {"order": "exact"}), 0) == {"ours": words, "reference": words}
@@ -191,21 +151,3 @@ def test_the_second_channel_carries_what_is_prefetched_and_what_is_reduced_besid
         assert isinstance(mine.gathering, Prefetched) is gathers
         assert [beside._comm for beside in (getattr(mine.gathering, "_beside", None), mine.overlap) if beside] == (
             [channel] * (gathers + reduces))
-
-
-def test_measurements_are_rank_0s_alone_and_the_curve_is_the_last_steps():
-    experiment = prepare(scenario(ranks=2, stages=("ddp",), steps=2), labelled())
-    world = LocalWorld(2)
-    (first,), (second,) = spawn(lambda comm: list(measure(comm, Run(world, experiment, Silent()))), 2)
-    assert second is None
-    assert first.compared
-    assert first.evidence is None
-    assert [len(first.losses), len(first.traffic), len(first.memory), first.updates] == [2, 2, 2, 2]
-    for rank, figures in enumerate(first.memory):
-        assert figures.rank == rank
-        assert figures.curve[0][0] == 0
-        times = [at for at, _ in figures.curve]
-        assert times == sorted(times)
-        assert figures.curve[-1][1].get("activations", 0) == 0
-        assert max(now.get("activations", 0) for _, now in figures.curve) == figures.peak_bytes["activations"]
-        assert sum(figures.curve[-1][1].values()) == figures.alive_bytes

@@ -9,7 +9,6 @@ import pytest
 
 from zerosim.cli import main
 from zerosim.errors import Runaway
-from zerosim.instruments.record import most_messages
 from zerosim.parts.loading import load_file
 from zerosim.payloads.terms import MOST_CONTRIBUTIONS, Sum, Term, leaves
 from zerosim.teach.grading import recorded, separate_ranks, trained
@@ -31,7 +30,6 @@ def my_all_gather(comm, chunks):
         outgoing, incoming = (comm.rank - step) % comm.size, (comm.rank - step - 1) % comm.size
         {body}
 """
-EXCHANGE = "comm.exchange(chunks[outgoing], to=right(comm), into=chunks[incoming], source=left(comm))"
 STEP = """\
 def zero1_step(replica, batch):
     number = 0
@@ -49,15 +47,6 @@ def here(tmp_path, monkeypatch):
 def soon(monkeypatch):
     """Whatever does not end is looked at soon; what it is told does not depend on when."""
     monkeypatch.setattr(local, "TURN_SECONDS", 0.2)
-
-
-@pytest.mark.parametrize("command", ["prove", "show"])
-def test_a_loop_of_messages_is_told_with_its_line(command, capsys):
-    write("mine.py", GATHER.format(body=EXCHANGE))
-    assert main([command, "mine.py:my_all_gather", "--ranks", "3"]) == 1
-    printed = capsys.readouterr().out
-    assert f"has sent {most_messages(3):,} messages, and goes on, in line 8" in printed
-    assert "the loop of line 6, while step < comm.size - 1, does not end: step is 0, and nothing within it" in printed
 
 
 @pytest.mark.parametrize("command", ["prove", "show"])

@@ -206,11 +206,9 @@ def test_a_function_that_says_nothing_of_itself_is_asked():
 
 
 ENDLESS = """\
-import sys, time
+import time
 def my_all_reduce(comm, x):
     time.sleep(60)
-def leaving_all_reduce(comm, x):
-    sys.exit()
 """
 
 
@@ -220,18 +218,6 @@ def test_a_function_that_never_ends_is_told_of(command, tmp_path, monkeypatch, c
     (tmp_path / "endless.py").write_text(ENDLESS)
     assert cli.main([command, f"{tmp_path}/endless.py:my_all_reduce"]) == 1
     assert "still ran after 0.1 s" in capsys.readouterr().out
-
-
-def test_a_function_that_exits_is_not_proved(tmp_path, capsys):
-    (tmp_path / "leaving.py").write_text(ENDLESS)
-    assert cli.main(["prove", f"{tmp_path}/leaving.py:leaving_all_reduce"]) == 1
-    assert "called sys.exit(None)" in capsys.readouterr().out
-
-
-def test_a_file_that_exits_cannot_be_imported(tmp_path, capsys):
-    (tmp_path / "leaving.py").write_text("raise SystemExit(0)\n")
-    assert cli.main(["prove", f"{tmp_path}/leaving.py:my_all_reduce"]) == 2
-    assert "cannot be imported: SystemExit" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("arguments", "said"), [

@@ -99,18 +99,6 @@ def test_waiting_for_what_goes_on_beside_the_step_is_told_apart(outcome):
         *(f"layers.{index}" for index in (0, 1, 2, 2, 1, 2, 0, 1, 0))]          # from 2 on also reduced
 
 
-def test_updates_that_are_published_are_applied_as_computation(outcome):
-    spans = outcome.trained[2].measured.trace.steps[0].spans
-    after = [span.what for span in spans if span.unit == "layers.0" and span.lane in (COMPUTATION, COLLECTIVES)][-3:]
-    assert after == ["update", "all_gather", "update"]
-
-
-def test_only_the_steps_asked_for_are_noted():
-    found = traced(range(2, 3))
-    assert {step.step for row in found.trained for step in row.measured.trace.steps} == {2}
-    assert {row.measured.trace for row in traced(range(0)).trained} == {None}
-
-
 def test_no_trace_is_in_the_document_unless_one_was_asked_for(outcome):
     assert [row["trace"] for row in document(traced(range(0)), {})["rows"]] == [None] * len(ROWS)
     assert all(row["trace"]["steps"] for row in document(outcome, {})["rows"])

@@ -92,17 +92,6 @@ def test_takes_the_declared_steps(per_host):
             assert steps_taken(row, size) == row.steps(size), (row.collective, size)
 
 
-@pytest.mark.parametrize(("size", "per_host"), [(4, 2), (6, 2), (6, 3), (8, 4), (12, 3)])
-def test_each_rank_sends_its_share_between_hosts_and_one_ring_p_times_as_much(size, per_host):
-    hosts, count = size // per_host, 6 * size
-    for row in on_hosts(per_host):
-        if row.collective in ("reduce_scatter", "all_gather"):
-            assert {seen.between_bytes for seen in sent(row, size, count, per_host)} == {count * (hosts - 1) // size}
-    (flat,) = [row for row in on_hosts(size) if row.collective == "all_gather"]
-    leaving = [seen.between_bytes for seen in sent(flat, size, count, per_host)]
-    assert sorted(leaving) == [0] * (size - hosts) + [count * (size - 1) // size] * hosts
-
-
 def test_its_functions_are_those_of_their_row():
     assert algorithm_of(ring.all_gather).name == "ring"
     for per_host in HOSTS:
@@ -230,8 +219,6 @@ def test_hosts_that_make_no_sense_are_refused(keys, words):
 
 
 # Plans.
-
-
 
 
 @pytest.mark.parametrize("collectives", ["written", "pipelined"])
