@@ -114,3 +114,9 @@ def fsdp_step(replica, batch):
             upstream, gradient = tape.backward(unit, weights[unit], upstream)
             replica.keep_shard(unit, replica.reduce_scatter(unit, gradient))
     return updated_shards(replica, loss)
+
+
+def split_pair(all_reduce, x, up, down, upstream):
+    inner = np.maximum(x @ up.T, 0.0)
+    of_inner = (upstream @ down) * (inner > 0.0)
+    return all_reduce(inner @ down.T), all_reduce(of_inner @ up), of_inner.T @ x, upstream.T @ inner

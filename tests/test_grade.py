@@ -426,3 +426,13 @@ def reduce(comm, vector, root, reduce=None):
 ''')
     assert (unwritten(file, "all_gather"), unwritten(file, "reduce"), unwritten(file, "gone")) == (4, None, None)
     assert grade_separately(file, "reduce").state == "not yet written"
+
+
+@pytest.mark.parametrize(("result", "said"), [
+    ((1, 2, 3), "split_pair must return four arrays: y, ∂L/∂x, ∂L/∂up, ∂L/∂down"),
+    (4 * (np.zeros((3, 5)),), "∂L/∂x has shape (3, 5); it must have (3, 4)")])
+def test_results_of_split_pair_that_are_not_its_arrays_are_named(result, said):
+    def split_pair(all_reduce, x, up, down, upstream):
+        return result
+
+    assert said in grade(split_pair, "split_pair", CLAIMS["split_pair"], __file__).complaint

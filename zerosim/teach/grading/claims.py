@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from zerosim.collectives import ALGORITHMS
 from zerosim.teach.grading.exercises import EXERCISES, Claim, ClaimsOf
+from zerosim.teach.grading.pairs import pair_claims
 from zerosim.teach.grading.proved import added_in, everything_arrives, rounds_at_most, sent_as
 from zerosim.teach.grading.stages import StageTrial, bits_claims
 from zerosim.teach.grading.variants import (
@@ -111,6 +112,7 @@ CLAIMS: dict[str, ClaimsOf] = {
     "zero2_each_part_step": parts_claims,
     "zero3_kept_step": kept_claims,
     "fsdp_step": fsdp_claims,
+    "split_pair": pair_claims,
 }
 
 STAGE_TRIALS: dict[str, Callable[[LearnersStep], StageTrial]] = {

@@ -9,7 +9,7 @@ bytes that a rank keeps and holds are its own report. Values that ranks exchange
 not detected.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from zerosim.teach.grading.exercises import (
     still_busy,
     unwritten,
 )
+from zerosim.teach.grading.pairs import OnVectors
 from zerosim.teach.grading.proved import RANKS
 from zerosim.teach.grading.separate_ranks import SeparateRanks
 from zerosim.teach.grading.variants import from_the_right
@@ -97,7 +98,7 @@ def stand_in(comm: Any, chunks: Any, root: int = 0, reduce: Any = None) -> None:
     """A function instead of the submission's, for reading claims."""
 
 
-def claims_of(name: str, function: Callable[..., Any]) -> list[Claim]:
+def claims_of(name: str, function: Any) -> list[Claim]:
     """The claims about an exercise, except laws."""
     return [claim for claim in CLAIMS[name](function) if not (claim.law or claim.needs)]
 
@@ -110,10 +111,12 @@ def separate_ranks(file: str, name: str, most: int, learner: Learner = MARKER) -
     return SeparateRanks(file, name, most, learner, order)
 
 
-def function_of(name: str, ranks: SeparateRanks) -> Callable[..., Any]:
+def function_of(name: str, ranks: SeparateRanks) -> Any:
     """An exercise's function on separate ranks, with the calling convention of the exercise."""
     if name in STAGE_TRIALS:
         return ranks.step()
+    if name == "split_pair":
+        return OnVectors(ranks.collective())
     rooted = name in COLLECTIVE_KINDS and COLLECTIVE_KINDS[name].rooted
     return ranks.collective(rooted=rooted, per_host=name == "all_reduce_two_level")
 
