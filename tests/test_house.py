@@ -26,7 +26,7 @@ OF_PYTORCH = {
     "_module_info", "_sequence_nr", "_BatchNorm", "_backward_hooks", "_unsharded_param", "_C",
     "_to_dlpack_versioned", "_handle", "_params", "_shapes", "_param_infos", "_shared_param_infos",
     "_shard_param_infos", "_numels_with_padding", "_is_padding_mask", "_sharded_size", "_fwd_bwd_param_dtype",
-    "_is_root", "_sync_gradients", "_comm_hook", "_device_mesh",
+    "_is_root", "_sync_gradients", "_comm_hook", "_device_mesh", "_compiled_call_impl",
 }
 """What PyTorch's extensions and its own tests use, and has no other name."""
 

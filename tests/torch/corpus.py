@@ -998,6 +998,30 @@ def clamped_and_cleared_by_hand(w):
 
 
 @case()
+def fsdp_compiled_layers(w):
+    layers = [nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 6), nn.GELU(), nn.Dropout(0.1)) for _ in range(2)]
+    for each in layers:
+        each.compile(backend="aot_eager")
+    w.train(w.fsdp(nn.Sequential(*layers, nn.Linear(6, 4)),
+                   mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32)))
+
+
+@case()
+def fsdp1_checkpointed(w):
+    checkpoints = torch.distributed.algorithms._checkpoint.checkpoint_wrapper
+    model = w.fsdp1(auto_wrap_policy=dist.fsdp.wrap.ModuleWrapPolicy({nn.Linear}))
+    checkpoints.apply_activation_checkpointing(model, check_fn=lambda module: isinstance(module, nn.Linear))
+    w.train(model)
+
+
+@case()
+def tensor_parallel_loss(w):
+    net = tensor_parallel(w, {"0": parallel.ColwiseParallel(use_local_output=False)}, nn.Sequential(nn.Linear(6, 4)))
+    with parallel.loss_parallel():
+        w.train(net)
+
+
+@case()
 def recurrent(w):
     class Recurrent(nn.Module):
         def __init__(self):
@@ -1173,6 +1197,12 @@ def tensor_parallel_clipped_by_shard(w):
              for p in model.parameters()]).norm())
 
     w.train(tensor_parallel(w, PAIR), between=between)
+
+
+@case("divided twice")
+def tensor_parallel_divided(w):
+    w.train(tensor_parallel(w, PAIR), micro=3, between=lambda model, *_: [
+        p.grad.div_(w.size) for p in model.parameters()])
 
 
 @case("N times the mean")

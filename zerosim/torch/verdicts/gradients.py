@@ -58,16 +58,20 @@ def replayed(reference: FullModel, calls: list[ForwardCall], cleared: dict[str, 
                      for name, each in reference.parameters.items() if share.backwards == 1 and each.requires_grad]
             ends, gradients = [], []
             for call in of_this:
-                due = computed_again(reference, call)
-                if not alike(call.outputs, due):
+                outputs = [whole_value(each) for each in call.outputs]
+                due = computed_again(reference, call, outputs)
+                if reference.compiled:
+                    share.why = "a compiled model computes gradients of different bits"
+                if not alike(outputs, due):
                     share.exact = False
-                    comparable = [one.shape for one in call.outputs] == [one.shape for one in due]
+                    comparable = [one.shape for one in outputs] == [one.shape for one in due]
                     far = comparable and any(torch.dist(one, other.detach()) > FAR * other.detach().norm()
-                                             for one, other in zip(call.outputs, due, strict=True))
+                                             for one, other in zip(outputs, due, strict=True))
                     share.far, share.near = share.far or far, share.near and comparable and not far
                     share.why = share.why or f"the forward of {call.line} has different bits when computed again"
-                for index, gradient in call.gradients.items():
+                for index, part in call.gradients.items():
                     if index < len(due):
+                        gradient = whole_value(part)
                         ends.append(due[index])
                         gradients.append(gradient)
                         # The gradient of an output included those that came through other outputs.
@@ -87,13 +91,17 @@ FAR = 0.05
 """The relative distance from which outputs, or gradients of parts, are not called rounded."""
 
 
+def whole_value(tensor: Any) -> Any:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
 def alike(outputs: list[Any], due: list[Any]) -> bool:
     return len(due) == len(outputs) and all(
         one.shape == other.shape and torch.equal(one.nan_to_num(), other.detach().nan_to_num())
         for one, other in zip(outputs, due, strict=True))
 
 
-def computed_again(reference: FullModel, call: ForwardCall) -> list[Any]:
+def computed_again(reference: FullModel, call: ForwardCall, outputs: list[Any]) -> list[Any]:
     """The outputs of a call. A split model is tried with the heads of one rank, as recorded, and with all of them."""
     found, failed = None, None
     for whole in (False, True) if reference.cut else (False,):
@@ -103,7 +111,7 @@ def computed_again(reference: FullModel, call: ForwardCall) -> list[Any]:
         except RuntimeError as error:
             failed = error
             continue
-        if alike(call.outputs, due):
+        if alike(outputs, due):
             return due
         found = found or due
     if found is None and failed is not None:

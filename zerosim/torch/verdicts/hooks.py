@@ -95,7 +95,8 @@ def listening(session: Session, on_step: Original, on_stepped: Original, on_skip
         ]
         for owner, name, wrapper in wrappers:
             stack.enter_context(replaced(owner, name, partial(wrapper, session)))
-        stack.callback(register_module_forward_hook(lambda module, *_: session.used(module)).remove)
+        stack.callback(register_module_forward_hook(
+            lambda module, *_: None if torch.compiler.is_compiling() else session.used(module)).remove)
         depth = [0]
 
         def before(optimizer: Any, args: Any, kwargs: Any) -> Any:
@@ -161,7 +162,8 @@ def backward(session: Session, run: Original, tensors: Any, *args: Any, **kwargs
 
 def differentiate(session: Session, run: Original, *args: Any, **kwargs: Any) -> Any:
     """`torch.autograd.grad` passes the hooks of outputs, but fills no gradient: such a step is not judged."""
-    if session.active:
+    compiling = any(part in callers(2) for part in ("torch/_functorch", "torch/fx"))
+    if session.active and not compiling:
         for model in session.models:
             model.obstacles.append("torch.autograd.grad in the step")
     return run(*args, **kwargs)

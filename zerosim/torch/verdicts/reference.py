@@ -212,6 +212,8 @@ class FullModel:
         self.narrow: dict[str, Any] = {}
         self.accumulated: dict[str, Any] = {}
         """The dtype in which micro-batches are added, where it is not that of the gradient."""
+        self.compiled = any(type(each).__name__ == "OptimizedModule" or each._compiled_call_impl is not None
+                            for each in root.modules())
         self.cut: dict[str, int] = {}
         """The modules with layers that tensor parallelism has cut, and into how many parts."""
         self.whole_heads = False
@@ -240,7 +242,8 @@ class FullModel:
             if handle._fwd_bwd_param_dtype != self.parameters[name].dtype:
                 self.narrow[name] = handle._fwd_bwd_param_dtype
             if handle.flat_param._params is None:
-                flat = f"{path}.{FLAT_PARAM}".lstrip(".")
+                flat = next(plain_name(key, self.prefixes) for key, each in root.named_parameters()
+                            if each is handle.flat_param)
                 self.pieces[name] = flat, piece.where, whole_shape(handle.flat_param)[0]
                 self.accumulated[flat] = handle._fwd_bwd_param_dtype
         if policy.param_dtype is not None and (
