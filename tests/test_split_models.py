@@ -44,6 +44,8 @@ sequence = 8
 steps = 2
 micro_batch = 2
 """
+SORT = GPT.replace('"text"', '"sort"').replace("sequence = 8", "sequence = 15")
+"""The loss counts the last 8 of 15 positions: none of the first of three context ranks."""
 LLAMA = 'model.architecture="llama"', "model.key_value_heads=2", "model.inner=44"
 EVEN = ("model.vocabulary=68",)
 SPLIT = f"{Path(__file__).parent / 'brought' / 'split.py'}:net"
@@ -121,7 +123,7 @@ def farthest(text, changes, tmp_path):
     (MLP, []), (GPT, []), (GPT, ["parallel.context_ranks=2", "parallel.vocabulary_parallel=true", *EVEN]),
     (GPT, ["parallel.sequence_parallel=true", "parallel.context_ranks=2", 'parallel.context_by="all_to_all"',
            "model.architecture=llama", "model.inner=44"]),
-    (GPT, ["parallel.sequence_parallel=true", *LLAMA])])
+    (GPT, ["parallel.sequence_parallel=true", *LLAMA]), (SORT, ["parallel.context_ranks=3", "world.ranks=6"])])
 def test_in_float64_it_trains_to_the_weights_of_the_model_in_one_piece(text, changes, tmp_path):
     assert farthest(text, changes, tmp_path) < 1e-9
 
