@@ -26,6 +26,11 @@ def script(notebook):
     return "\n\n".join("".join(each["source"]) for each in cells)
 
 
+def installed(place, what):
+    """The command that installs a wheel with extras."""
+    return [place / "pip", "install", "--quiet", what]
+
+
 def commands(place, mpi):
     """What must end with exit code 0 in an environment at `place`."""
     yield [place / "zerosim", "run", "compare", *SHORT]
@@ -37,19 +42,19 @@ def commands(place, mpi):
 
 
 def faults(wheel, extras):
-    """In words, what fails in a fresh environment with the wheel and these extras."""
+    """In words, the first command that fails in a fresh environment with the wheel and these extras."""
     with TemporaryDirectory() as folder:
         place, empty = Path(folder, "fresh", "bin"), Path(folder, "empty")
         empty.mkdir()
         venv.create(place.parent, with_pip=True)
         clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-        install = [place / "pip", "install", "--quiet", f"{wheel}{extras}"]
-        for command in (install, *commands(place, "mpich" in extras)):
+        for command in (installed(place, f"{wheel}{extras}"), *commands(place, "mpich" in extras)):
             ended = subprocess.run(
                 command, cwd=empty, env=clean, check=False, capture_output=True, text=True, timeout=300)
             if ended.returncode:
                 words = " ".join(map(str, command))
                 yield f"{extras or 'no extras'}: {words[:200]}: {ended.returncode}\n{ended.stdout}{ended.stderr}"
+                break
 
 
 if __name__ == "__main__":
