@@ -160,7 +160,7 @@ def fsdp1_other_seeds(w):
 
 @case("divided twice")
 def fsdp1_divided_again(w):
-    w.train(w.fsdp1(original=True), micro=3, between=lambda model, *_: [
+    w.train(w.fsdp1(original=True), between=lambda model, *_: [
         p.grad.div_(w.size) for p in model.parameters() if p.grad is not None])
 
 
@@ -1014,7 +1014,7 @@ def fsdp1_checkpointed(w):
     w.train(model)
 
 
-@case()
+@case(most=2)
 def tensor_parallel_loss(w):
     net = tensor_parallel(w, {"0": parallel.ColwiseParallel(use_local_output=False)}, nn.Sequential(nn.Linear(6, 4)))
     with parallel.loss_parallel():
@@ -1201,7 +1201,7 @@ def tensor_parallel_clipped_by_shard(w):
 
 @case("divided twice")
 def tensor_parallel_divided(w):
-    w.train(tensor_parallel(w, PAIR), micro=3, between=lambda model, *_: [
+    w.train(tensor_parallel(w, PAIR), between=lambda model, *_: [
         p.grad.div_(w.size) for p in model.parameters()])
 
 

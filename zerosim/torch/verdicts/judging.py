@@ -22,6 +22,7 @@ from zerosim.torch.verdicts.gradients import (
     due_of,
     place,
     replayed,
+    rounding_of,
     wholes,
 )
 from zerosim.torch.verdicts.ranks import CheckRanks
@@ -283,7 +284,7 @@ class Judge:
         sizes = {name: float(each.mean.square().mean().sqrt()) for name, each in means.items() if now.trainer.row}
         largest = max(sizes.values(), default=0.0)
         small = {name for name in outside if name in sizes and distances[name] <= max(
-            min(FAR, 4096 * unit_roundoff(means[name].dtype)) * sizes[name], 1e-5 * largest)}
+            min(FAR, rounding_of(means[name].dtype)) * sizes[name], 1e-5 * largest)}
         for found in self.ranks.everyone({name: outside.pop(name) for name in small}):
             if found:
                 self.session.book.judge("gradient", NOT_JUDGED,
