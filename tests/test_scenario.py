@@ -49,6 +49,7 @@ def test_every_key_can_be_set_and_is_reported(loaded):
     changed = {
         "source", "prefetch", "hidden", "activation", "own", "secondary_ranks", "param_dtype", "autocast",
         "quantized_weights", "quantized_gradients", "error_feedback", "delayed_update", "tensor_ranks", "context_ranks",
+        "partition_activations",
         "expert_ranks", "sequence_parallel", "vocabulary_parallel", "context_by",
         "experts", "capacity_factor"}
     for section in fields(Scenario):
@@ -75,7 +76,8 @@ def test_every_key_can_be_set_and_is_reported(loaded):
          "vocabulary_parallel": False, "context_by": "ring",
          "gradients": "reduce_scatter", "publish": "broadcasts",
          "reshard_after_forward": True, "prefetch": False, "overlap": False, "recompute": False,
-         "recompute_keeps": "", "offload_activations": False, "offload_optimizer": "none", "offload_parameters": "none",
+         "recompute_keeps": "", "offload_activations": False, "partition_activations": False,
+         "offload_optimizer": "none", "offload_parameters": "none",
          "delayed_update": False,
          "bucket_mb": 0.0},
     ]

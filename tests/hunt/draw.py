@@ -10,6 +10,7 @@ import json
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -177,9 +178,11 @@ UNSAID: dict[type[Any], str] = {
     ModelKeys: "kind layers width heads key_value_heads frozen",
     Train: "micro_batches",
     Parallel: "stages units shard_ranks replicas secondary_ranks recompute reduce_scatter all_gather broadcast "
-              "tensor_ranks context_ranks expert_ranks sequence_parallel vocabulary_parallel context_by",
+              "tensor_ranks context_ranks expert_ranks sequence_parallel vocabulary_parallel context_by "
+              "partition_activations",
     Variant: "units shard_ranks replicas secondary_ranks recompute reduce_scatter all_gather broadcast "
-             "tensor_ranks context_ranks expert_ranks sequence_parallel vocabulary_parallel context_by",
+             "tensor_ranks context_ranks expert_ranks sequence_parallel vocabulary_parallel context_by "
+             "partition_activations",
     Check: "test_accuracy test_loss same_bits_on fits mfu same_weights volumes "
            "messages largest_messages activations between_bytes kept_bytes collectives collective_bytes beyond_peak "
            "beyond_peak_laid_out",
@@ -265,6 +268,7 @@ def training(number: int, chance: Random, *, mpi: bool) -> Drawn:
     document["fault"] = faults(ranks, train["steps"], chance)
     document["check"] = keys(Check, chance)
     draw_other_ranks(document, chance)
+    split_over_ranks(document, UNDER_MPI if mpi else IN_ONE_PROCESS, Random(f"{number} {mpi} split"))
     said = {key: value for key, value in document.items() if value not in ({}, [])}
     return Drawn(number, said, arrays, flags(chance), text, table)
 
@@ -490,6 +494,56 @@ def groups_of(ranks: int, parallel: Document, chance: Random) -> Document:
         said, silent = chance.sample(("shard_ranks", "replicas"), 2)
         return {said: chance.choice(divisors), silent: 0, "secondary_ranks": 0}
     return {}
+
+
+DIRECTIONS = {"mlp": ("tensor",), "transformer": ("tensor", "context"), "mixture": ("expert",)}
+"""The directions over which each kind of model is split."""
+
+
+def split_over_ranks(document: Document, numbers: Iterable[int], chance: Random) -> None:
+    """Let more ranks share each micro-batch, in one scenario of three, with sizes that they divide.
+
+    The ranks drawn so far become the data ranks of every row.
+    """
+    world, model, parallel = document["world"], document["model"], document["parallel"]
+    kind = model.get("kind", "mlp")
+    said: Document = {f"{name}_ranks": chance.choice((1, 2, 2, 3, 4)) for name in DIRECTIONS[kind]}
+    places = prod(said.values())
+    if chance.random() < 2 / 3 or places == 1 or world["ranks"] * places not in numbers:
+        return
+    if parallel.get("order") in ("two_level", "two_hop"):
+        return
+    world["ranks"] *= places
+    document["check"].pop("same_bits_on", None)
+    grow(model, kind, places)
+    if kind == "mixture":
+        train = document["train"]
+        train["micro_batch"] = places * min(train.get("micro_batch", 1), 4)
+    said["sequence_parallel"] = kind == "transformer" and said["tensor_ranks"] > 1 and chance.random() < 0.5
+    if said.get("context_ranks", 1) > 1:
+        said["context_by"] = chance.choice(("ring", "all_to_all"))
+    whole = {"quantized_weights": "none", "quantized_gradients": "none", "error_feedback": False}
+    parallel |= whole | said
+    divides = kind == "transformer" and said["tensor_ranks"] > 1 and not said["sequence_parallel"]
+    for row in document["variant"]:
+        row.update({key: value for key, value in whole.items() if key in row} | chance.choice(({}, said)))
+    for row in (parallel, *document["variant"]) if divides else ():
+        again = row.get("recompute", parallel.get("recompute"))
+        row["partition_activations"] = bool(again) and chance.random() < 0.5
+
+
+def grow(model: Document, kind: str, places: int) -> None:
+    """Make the sizes of a model multiples of the places over which it is split."""
+    if kind == "mlp":
+        model["hidden"] = [width * places for width in model.get("hidden", (8, 8))]
+        return
+    model["dropout"] = 0.0
+    if kind == "mixture":
+        model["experts"] = places * model.get("experts", 2)
+        return
+    grown = {key: model[key] * places for key in ("width", "heads", "key_value_heads") if key in model}
+    sequence = places * max(1, min(model["sequence"], 14 // places))
+    model |= grown | {"sequence": sequence, "inner": places * (model.get("inner") or 3)}
 
 
 GROUPS = ("shard_ranks", "replicas", "secondary_ranks")

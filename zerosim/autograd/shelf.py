@@ -14,6 +14,8 @@ import numpy as np
 
 from zerosim.allocation import Allocator, Array
 from zerosim.autograd.operation import Shape
+from zerosim.autograd.tape_collectives import TapeGroup
+from zerosim.sharding import chunk_length, split
 
 
 class Shelf(Protocol):
@@ -135,3 +137,59 @@ class Offloaded:
     def close(self) -> None:
         self._coming.clear()
         self._store.close()
+
+
+class Partitioned:
+    """Keeps this rank's piece of each array on another shelf, and all-gathers it for use: P_a.
+
+    All ranks of the group have put the same arrays. Their pieces are equally long, the last ones padded. Source:
+    Rajbhandari et al., "ZeRO" (2020), section 6.1.
+
+    >>> from zerosim.allocation import allocate
+    >>> from zerosim.autograd.tape_collectives import Direction
+    >>> shelf = Partitioned(InMemory(), Direction("tensor"), allocate)
+    >>> shelf.put(0, "layers.1", [np.ones((2, 2))])
+    >>> shelf.take(0)
+    [array([[1., 1.],
+           [1., 1.]])]
+    """
+
+    def __init__(self, shelf: Shelf, group: TapeGroup, allocate: Allocator) -> None:
+        self._shelf, self._group, self._allocate = shelf, group, allocate
+        self._wholes: dict[int, list[tuple[Shape, str]]] = {}
+
+    @property
+    def most_bytes(self) -> int:
+        return self._shelf.most_bytes
+
+    def put(self, segment: int, owner: str, arrays: Sequence[Array]) -> None:
+        self._wholes[segment] = [(array.shape, owner) for array in arrays]
+        self._shelf.put(segment, owner, [self._piece(owner, array.reshape(-1)) for array in arrays])
+
+    def _piece(self, owner: str, flat: Array) -> Array:
+        length = chunk_length(len(flat), self._group.size)
+        piece, mine = self._allocate(length, flat.dtype, kind="activations", owner=owner), self._mine(flat)
+        piece[: len(mine)] = mine
+        piece[len(mine) :] = 0
+        return piece
+
+    def _mine(self, flat: Array) -> Array:
+        found: Array = split(flat, self._group.size)[self._group.place]
+        return found
+
+    def begin(self, segment: int) -> None:
+        self._shelf.begin(segment)
+
+    def take(self, segment: int) -> Sequence[Array]:
+        pieces = self._shelf.take(segment)
+        return [self._whole(*each, piece) for each, piece in zip(self._wholes.pop(segment), pieces, strict=True)]
+
+    def _whole(self, shape: Shape, owner: str, piece: Array) -> Array:
+        whole = self._allocate(shape, piece.dtype, kind="activations", owner=owner)
+        mine = self._mine(whole.reshape(-1))
+        mine[...] = piece[: len(mine)]
+        self._group.all_gather(whole.reshape(-1))
+        return whole
+
+    def close(self) -> None:
+        self._shelf.close()

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from zerosim.allocation import Allocator, Kind, Tier
 from zerosim.autograd.graph import Step
 from zerosim.autograd.player import perform
-from zerosim.autograd.shelf import Offloaded
+from zerosim.autograd.shelf import InMemory, Offloaded, Partitioned, Shelf
 from zerosim.autograd.tape_collectives import Direction, over
 from zerosim.collectives.narrow import OnNarrowWires
 from zerosim.figures.flows import LoneRank
@@ -162,8 +162,10 @@ class StepsOnShapes:
         segments = SeenSegments(self.ledger.pass_by, carry_out=self.calls.carry_out, charge=self.calls.charge)
         built = replica(
             config, comm, beside.allocate, perform=self.calls.perform, players=segments.player, tiers=tiers)
-        if config.row.parallel.offload_activations:
-            built.tape.shelf = Offloaded(Nowhere(), beside.allocate)
+        kept: Shelf = Offloaded(Nowhere(), beside.allocate) if config.row.parallel.offload_activations else InMemory()
+        if config.row.parallel.partition_activations:
+            kept = Partitioned(kept, self.calls.beside("tensor"), beside.allocate)
+        built.tape.shelf = kept
         storage, shards, rule = storage_of(
             config, beside.allocate, tiers, built.state, NoNumbers(config.rule), comm.instruments)
         reducing = config.gradients_wire and SilentWire(config.gradients_wire)
@@ -183,8 +185,13 @@ class TapeCalls:
         self.total = Counter[TapeCall]()
         self._made: list[TapeCall] = []
         self._of = dict[tuple[Step, Callable[..., Any]], list[TapeCall]]()
-        self.groups = {name: CountedGroup(name, size, self._made) for name, size in directions.sizes.items()}
+        self._sizes = directions.sizes
+        self.groups = {name: CountedGroup(name, size, note=self._made.append) for name, size in self._sizes.items()}
         self._carried_out = over(self.groups, without_draws)
+
+    def beside(self, name: str) -> "CountedGroup":
+        """A group whose calls are no operation's, and are counted at once."""
+        return CountedGroup(name, self._sizes[name], note=lambda call: self.total.update([call]))
 
     def count(self, work: Callable[[], object]) -> None:
         """Count the calls of work beside the tape."""
@@ -211,14 +218,14 @@ class TapeCalls:
         return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CountedGroup(Direction):
     """A group on shapes: its collectives are noted and send nothing."""
 
-    made: list[TapeCall] = field(default_factory=list)
+    note: Callable[[TapeCall], object]
 
     def _note(self, collective: str, flat: Any, *args: int) -> None:
-        self.made.append(TapeCall(self.name, collective, len(flat), flat.dtype.itemsize, args))
+        self.note(TapeCall(self.name, collective, len(flat), flat.dtype.itemsize, args))
 
     def all_reduce(self, flat: Any, /) -> None:
         self._note("all_reduce", flat)

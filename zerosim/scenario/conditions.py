@@ -101,6 +101,7 @@ def of_directions(parallel: Parallel, scenario: Sections) -> Conflicts:
          "gives each tensor rank a piece of the sequence"),
         ("vocabulary_parallel", parallel.vocabulary_parallel, "tensor_ranks",
          "gives each tensor rank a piece of the vocabulary"),
+        ("partition_activations", parallel.partition_activations, "tensor_ranks", "divides inputs by tensor ranks"),
         ("context_by", parallel.context_by != "ring", "context_ranks", "is how context ranks compute attention"),
     ):
         if set_ and getattr(parallel, needs) == 1:
@@ -334,10 +335,10 @@ def of_buckets(parallel: Parallel, ranks: int) -> Conflicts:
 
 def of_offloading(parallel: Parallel, train: Train) -> Conflicts:
     """Keys for recomputed units without any, and an update that the host cannot compute one step late."""
-    if parallel.offload_activations and not parallel.recompute:
-        yield Conflict(
-            "parallel.offload_activations offloads the inputs of recomputed units; set parallel.recompute to true or "
-            "to layers too, or remove it", "parallel.offload_activations", "parallel.recompute")
+    for key, does in (("offload_activations", "offloads"), ("partition_activations", "divides")):
+        if getattr(parallel, key) and not parallel.recompute:
+            yield Conflict(f"parallel.{key} {does} the inputs of recomputed units; set parallel.recompute to true or "
+                           "to layers too, or remove it", f"parallel.{key}", "parallel.recompute")
     if parallel.recompute_keeps and not parallel.recompute:
         yield Conflict(
             "parallel.recompute_keeps is for recomputed units; set parallel.recompute to true or to layers as well, or "

@@ -229,6 +229,7 @@ class Parallel(Section):
         f"true, false or {ArrayRule(Integer(), distinct=True)}", (True, False), ArrayRule(Integer(), distinct=True)))
     recompute_keeps: str = key("", Choice(("", *SELECTIONS)))
     offload_activations: bool = key(False, Switch())
+    partition_activations: bool = key(False, Switch())
     offload_optimizer: str = key("none", Choice(FAR))
     offload_parameters: str = key("none", Choice(FAR))
     delayed_update: bool = key(False, Switch())

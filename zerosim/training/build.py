@@ -91,7 +91,8 @@ def replica(
         model=config.model,
         tape=observed(
             Tape(
-                allocate, accumulate, config.model.lowest_trained, draw, config.recomputed, shelf(config, allocate),
+                allocate, accumulate, config.model.lowest_trained, draw, config.recomputed,
+                shelf(config, allocate, groups),
                 over(groups, perform), players, config.outputs, config.row.parallel.recompute_keeps,
                 config.policy, config.model.loss_over,
             ),

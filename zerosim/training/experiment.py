@@ -6,11 +6,13 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from zerosim.autograd.operation import Shape
+from zerosim.autograd.tape_collectives import Direction
 from zerosim.data import Dataset, bigram_loss
 from zerosim.data.weights import WeightsFile, weights_file
 from zerosim.errors import OffloadError, ScenarioError
-from zerosim.models import MODELS
-from zerosim.models.units import Task
+from zerosim.models import MODELS, build
+from zerosim.models.units import Model, Task, Unit
 from zerosim.numerics.digests import little_endian
 from zerosim.numerics.precisions import Precision
 from zerosim.scenario import Scenario
@@ -58,6 +60,7 @@ def prepare(scenario: Scenario, dataset: Dataset) -> Experiment:
         ]
     initial = first_weights(scenario, configs[0])
     rows = tuple(replace(config, initial=initial) for config in configs)
+    check_inputs(scenario, rows)
     check_folder(scenario, rows)
     return Experiment(scenario, dataset, rows)
 
@@ -78,6 +81,31 @@ def check_folder(scenario: Scenario, rows: Sequence[Config]) -> None:
                 raise scenario.origin.error(
                     str(error), OFFLOAD_FOLDER, ("parallel", "offload_activations"), ("parallel", "offload_optimizer"),
                     ("parallel", "offload_parameters")) from None
+
+
+def check_inputs(scenario: Scenario, rows: Sequence[Config]) -> None:
+    """Refuse to divide inputs of recomputed units of which each tensor rank has a piece already."""
+    for config in rows:
+        if not config.row.parallel.partition_activations:
+            continue
+        alone = replace(config.model.task.parallel, tensor=Direction("tensor"), sequence=False, vocabulary=False)
+        whole = build(config.row.model, replace(config.model.task, parallel=alone), config.row.layers)
+        samples = config.directions.places
+        pairs = zip(input_shapes(whole, samples), input_shapes(config.model, samples), strict=True)
+        for (_, due), (unit, found) in pairs:
+            if unit in config.recomputed and found != due:
+                raise scenario.origin.error(
+                    f"parallel.partition_activations divides what all tensor ranks have, and each has a piece of the "
+                    f"input of {unit.name}; leave it out of recompute, or remove sequence_parallel, if it is set",
+                    ("parallel", "partition_activations"), ("parallel", "recompute"))
+
+
+def input_shapes(model: Model, samples: int) -> Iterator[tuple[Unit, Shape]]:
+    """Each segment's unit, and the shape of the segment's input for this number of samples."""
+    shape: Shape = (samples, model.task.inputs)
+    for unit, segment in model.segments:
+        yield unit, shape
+        shape = segment.graph(shape).output.shape
 
 
 def check_data(scenario: Scenario, task: Task, measure: str | None) -> None:

@@ -28,7 +28,8 @@ import numpy as np
 import numpy.typing as npt
 
 from zerosim.allocation import Allocator, Array, Kind, Tier
-from zerosim.autograd.shelf import InMemory, Offloaded, Shelf
+from zerosim.autograd.shelf import InMemory, Offloaded, Partitioned, Shelf
+from zerosim.autograd.tape_collectives import Direction, TapeGroups
 from zerosim.errors import OffloadError
 from zerosim.instruments.observed import callbacks
 from zerosim.stages.storage import FarMemory
@@ -313,7 +314,11 @@ def far_memory(
     return FarMemory(rooms, CopyThread(file, instruments))
 
 
-def shelf(config: Config, allocate: Allocator) -> Shelf:
+def shelf(config: Config, allocate: Allocator, groups: TapeGroups) -> Shelf:
     """The place where the row's tape keeps the inputs of recomputed units."""
     parallel = config.row.parallel
-    return Offloaded(OffloadFile(parallel.offload_folder), allocate) if parallel.offload_activations else InMemory()
+    offloaded = parallel.offload_activations
+    kept = Offloaded(OffloadFile(parallel.offload_folder), allocate) if offloaded else InMemory()
+    if not parallel.partition_activations:
+        return kept
+    return Partitioned(kept, groups.get("tensor", Direction("tensor")), allocate)
