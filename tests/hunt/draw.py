@@ -441,7 +441,7 @@ def serves(kind: str, name: str, row: Document, ranks: int) -> bool:
         "all_gather": row.get("quantized_weights", "none") != "none" or row.get("secondary_ranks"),
         "broadcast": False,
     }
-    if not algorithm.serves(group) or asked[kind]:
+    if asked[kind] or not all(algorithm.serves(count) for count in (group, ranks // group)):
         return False
     joins = any(len(message) > 1 for rank in range(8) for message in algorithm.volume(rank, 8, 0))
     return not (joins and row.get("bucket_mb") and kind != "broadcast")
