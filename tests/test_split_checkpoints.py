@@ -62,6 +62,19 @@ def test_saved_by_two_places_it_resumes_on_one_two_or_four(text, model, others, 
         assert found.failures == []
 
 
+MIXTURE = GPT.replace('"transformer"', '"mixture"')
+
+
+@pytest.mark.parametrize(("text", "saved", "resumed"), [
+    (GPT, ["parallel.tensor_ranks=2"], ["parallel.context_ranks=2", "parallel.tensor_ranks=2"]),
+    (MIXTURE, ["parallel.expert_ranks=2"], []),
+])
+def test_every_direction_is_left_for_another(text, saved, resumed, tmp_path):
+    base = ["world.ranks=4", "train.micro_batches=4", by("zero3")]
+    trained(tmp_path, text, [*base, *saved], save=tmp_path / "a", steps=1)
+    assert trained(tmp_path, text, [*base, *resumed], resume=tmp_path / "a").failures == []
+
+
 @settings(max_examples=examples(6))
 @given(st.data())
 def test_from_any_layout_to_any_and_on(tmp_path_factory, data):
