@@ -61,7 +61,7 @@ def checker(held, *, sums_everywhere=True, losses=()):
                for step, loss in enumerate([0.0, *losses])]
     mesh = held.layouts.mesh
     replica = SimpleNamespace(state=held, units=[UNIT], mesh=mesh, comm=SimpleNamespace(rank=mesh.rank))
-    return Checker(replica, mesh.rank, history, sums_everywhere)
+    return Checker(replica, mesh.rank, history, [UNIT], sums_everywhere)
 
 
 def test_where_all_ranks_have_all_sums_every_chunk_is_compared():
@@ -131,7 +131,7 @@ def test_ranks_that_hold_the_same_chunk_otherwise_disagree():
         if comm.rank == differing:
             held.weights[UNIT] = np.arange(8.0)[::-1].copy()
         mine = SimpleNamespace(state=held, units=[UNIT], mesh=held.layouts.mesh, comm=comm)
-        return holdings(comm, 0, mine, sums_everywhere=True)
+        return holdings(comm, 0, mine, [UNIT], sums_everywhere=True)
 
     agreed, _ = spawn(lambda comm: program(comm, None), 2)
     assert agreed.disagreement is None

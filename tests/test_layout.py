@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "instruments": GROUND | {"scenario", "worlds"},
     "teach.proofs": GROUND | {"collectives", "instruments", "numerics", "parts", "payloads", "scenario", "worlds"},
     "training": GROUND | {"autograd", "collectives", "data", "instruments", "models", "numerics", "optim",
-                          "places", "reference", "scenario", "stages", "worlds"},
+                          "payloads", "places", "reference", "scenario", "stages", "worlds"},
     "testing": GROUND | {"collectives", "instruments", "numerics", "payloads", "teach.proofs", "worlds"},
     "checkpoint": GROUND | {"autograd", "models", "numerics", "parts", "scenario", "stages", "training", "worlds"},
     "figures": GROUND | {"autograd", "collectives", "instruments", "models", "numerics", "optim", "payloads",

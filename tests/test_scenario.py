@@ -50,7 +50,8 @@ def test_every_key_can_be_set_and_is_reported(loaded):
         "source", "prefetch", "hidden", "activation", "own", "secondary_ranks", "param_dtype", "autocast",
         "quantized_weights", "quantized_gradients", "error_feedback", "delayed_update", "tensor_ranks", "context_ranks",
         "partition_activations",
-        "expert_ranks", "sequence_parallel", "vocabulary_parallel", "context_by",
+        "expert_ranks", "pipeline_ranks", "model_chunks", "pipeline_layers", "sequence_parallel", "vocabulary_parallel",
+        "context_by",
         "experts", "capacity_factor"}
     for section in fields(Scenario):
         if is_dataclass(getattr(default, section.name)) and section.name != "origin":
@@ -72,7 +73,8 @@ def test_every_key_can_be_set_and_is_reported(loaded):
          "quantized_gradients": "none", "quantized_block": 1, "error_feedback": False,
          "reduce_scatter": "direct", "all_gather": "direct", "broadcast": "naive"},
         {"name": "second", "stage": "zero1", "shard_ranks": 1, "replicas": 2, "secondary_ranks": 0,
-         "tensor_ranks": 1, "context_ranks": 1, "expert_ranks": 1, "sequence_parallel": False,
+         "tensor_ranks": 1, "context_ranks": 1, "expert_ranks": 1, "pipeline_ranks": 1,
+         "schedule": "gpipe", "model_chunks": 1, "pipeline_layers": [], "sequence_parallel": False,
          "vocabulary_parallel": False, "context_by": "ring",
          "gradients": "reduce_scatter", "publish": "broadcasts",
          "reshard_after_forward": True, "prefetch": False, "overlap": False, "recompute": False,

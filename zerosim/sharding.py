@@ -4,7 +4,7 @@
     chunk c        elements c·L up to (c + 1)·L, clipped to count: the last chunks may be shorter, or empty
     padded         L · size: with padding all chunks are equal
     mesh           which ranks a vector is cut over, and which hold copies of the same chunk
-    directions     which ranks share a micro-batch, and on which place each of them is
+    directions     which ranks share a micro-batch, or the layers of a model, and on which place each of them is
 
 Every figure and every order of addition in zerosim refers to this one map from element to chunk.
 
@@ -209,37 +209,48 @@ class Mesh:
 
 @dataclass(frozen=True)
 class Directions:
-    """The ranks that share a micro-batch, by the direction of the mesh in which they do; `places` of them in all.
+    """The ranks that train one copy of the model, by direction of the mesh; a place is a rank's number among them.
 
-    As in Megatron-LM, the tensor ranks are nearest, then context and expert ranks; the data ranks, which have different
-    micro-batches, are farthest. A place is a rank's number among those that share its micro-batch.
+    As in Megatron-LM, the tensor ranks are nearest, then context and expert ranks, which share a micro-batch and its
+    tensors; then the `data` ranks, which have different micro-batches; the ranks of a pipeline, each with some of the
+    layers, are farthest.
 
-    >>> directions = Directions(tensor=2, expert=2)
+    >>> directions = Directions(tensor=2, expert=2, data=2)
     >>> directions.places, directions.place(7), directions.data_rank(7), directions.group("expert", 3)
     (4, 3, 1, [1, 3])
+    >>> directions = Directions(tensor=2, pipeline=2, data=2)
+    >>> [directions.rank(place, data_rank=0) for place in range(4)], directions.place(7), directions.data_rank(7)
+    ([0, 1, 4, 5], 3, 1)
     """
 
     tensor: int = 1
     context: int = 1
     expert: int = 1
+    pipeline: int = 1
+    data: int = 1
 
     @classmethod
     def named(cls, keys: Mapping[str, Any]) -> "Directions":
-        """The directions that keys such as `tensor_ranks` give; 1 rank in those that they lack.
+        """The directions that keys such as `tensor_ranks` give; 1 rank in those that they lack, and one data rank.
 
         >>> Directions.named({"tensor_ranks": 2, "stages": ["ddp"]})
-        Directions(tensor=2, context=1, expert=1)
+        Directions(tensor=2, context=1, expert=1, pipeline=1, data=1)
         """
-        return cls(**{name: keys.get(f"{name}_ranks", 1) for name in cls().sizes})
+        return cls(**{name: keys.get(f"{name}_ranks", 1) for name in (*cls().sizes, "pipeline")})
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The number of ranks in each direction, the nearest first."""
+        """The number of ranks in each direction of a model's code, the nearest first."""
         return {"tensor": self.tensor, "context": self.context, "expert": self.expert}
 
     @property
+    def side_by_side(self) -> int:
+        """The number of places that have the same layers."""
+        return prod(self.sizes.values())
+
+    @property
     def places(self) -> int:
-        return self.tensor * self.context * self.expert
+        return self.side_by_side * self.pipeline
 
     @property
     def words(self) -> str:
@@ -252,11 +263,20 @@ class Directions:
 
     def place(self, rank: int) -> int:
         """The place of a rank."""
-        return rank % self.places
+        number = rank // (self.side_by_side * self.data) % self.pipeline
+        return rank % self.side_by_side + number * self.side_by_side
 
     def data_rank(self, rank: int) -> int:
         """The number of a rank among those of its place, which have different micro-batches."""
-        return rank // self.places
+        return rank // self.side_by_side % self.data
+
+    def rank(self, place: int, data_rank: int = 0) -> int:
+        """The rank of a place with this number among those of the place."""
+        return place % self.side_by_side + self.side_by_side * (data_rank + self.data * self.pipeline_rank(place))
+
+    def pipeline_rank(self, place: int) -> int:
+        """The number of a place in the pipeline."""
+        return place // self.side_by_side
 
     def stride(self, name: str) -> int:
         """The distance between neighbours of a direction."""
@@ -268,25 +288,29 @@ class Directions:
         return place // self.stride(name) % self.sizes[name]
 
     def coordinates(self, place: int) -> dict[str, int]:
-        """The number of a place in each direction."""
+        """The number of a place in each direction of a model's code."""
         return {name: self.coordinate(name, place) for name in self.sizes}
 
     def group(self, name: str, place: int) -> list[int]:
         """The places that share a direction with `place`, in order."""
+        if name == "pipeline":
+            return [*range(place % self.side_by_side, self.places, self.side_by_side)]
         first = place - self.coordinate(name, place) * self.stride(name)
         return [first + number * self.stride(name) for number in range(self.sizes[name])]
 
     def along(self, comm: Communicator, name: str) -> Communicator:
         """The communicator of this rank's group in a direction."""
-        stride, number = self.stride(name), self.coordinate(name, comm.rank)
-        return Strided(comm, number, self.sizes[name], first=comm.rank - number * stride, stride=stride)
+        place, data_rank = self.place(comm.rank), self.data_rank(comm.rank)
+        ranks = [self.rank(each, data_rank) for each in self.group(name, place)]
+        stride = ranks[1] - ranks[0] if len(ranks) > 1 else 1
+        return Strided(comm, ranks.index(comm.rank), len(ranks), first=ranks[0], stride=stride)
 
-    def data(self, comm: Communicator) -> Communicator:
+    def data_ranks(self, comm: Communicator) -> Communicator:
         """The communicator of the ranks on this rank's place."""
         if self.places == 1:
             return comm
-        return Strided(comm, self.data_rank(comm.rank), comm.size // self.places, first=self.place(comm.rank),
-                       stride=self.places)
+        first = self.rank(self.place(comm.rank))
+        return Strided(comm, self.data_rank(comm.rank), self.data, first=first, stride=self.side_by_side)
 
 
 @dataclass(frozen=True)

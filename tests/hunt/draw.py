@@ -179,10 +179,10 @@ UNSAID: dict[type[Any], str] = {
     Train: "micro_batches",
     Parallel: "stages units shard_ranks replicas secondary_ranks recompute reduce_scatter all_gather broadcast "
               "tensor_ranks context_ranks expert_ranks sequence_parallel vocabulary_parallel context_by "
-              "partition_activations",
+              "partition_activations pipeline_ranks schedule model_chunks pipeline_layers",
     Variant: "units shard_ranks replicas secondary_ranks recompute reduce_scatter all_gather broadcast "
              "tensor_ranks context_ranks expert_ranks sequence_parallel vocabulary_parallel context_by "
-             "partition_activations",
+             "partition_activations pipeline_ranks schedule model_chunks pipeline_layers",
     Check: "test_accuracy test_loss same_bits_on fits mfu same_weights volumes "
            "messages largest_messages activations between_bytes kept_bytes collectives collective_bytes beyond_peak "
            "beyond_peak_laid_out",

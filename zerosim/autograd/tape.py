@@ -23,6 +23,7 @@ head, whose forward is then repeated for nothing: one rule was preferred to an e
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping, MutableMapping, Sequence
+from copy import copy
 from functools import partial
 from typing import Any, Protocol
 
@@ -154,7 +155,11 @@ class Tape:
         self._policy = policy
         self._loss_over = loss_over
         self._selections: dict[GraphPlan, SelectedPlan] = {}
-        self.shelf = shelf or InMemory()
+        self._begin(shelf or InMemory())
+
+    def _begin(self, shelf: Shelf) -> None:
+        """Keep nothing yet."""
+        self.shelf = shelf
         self._given = InMemory()
         self._begun = Counter[TapeUnit]()
         self._open = 0
@@ -162,6 +167,14 @@ class Tape:
         self._kept: defaultdict[TapeUnit, list[tuple[TapeSegment, list[Kept]]]] = defaultdict(list)
         self._inputs: defaultdict[TapeUnit, list[tuple[TapeSegment, Shelf, list[Kept]]]] = defaultdict(list)
         self._contributions: dict[TapeUnit, list[Contribution]] = {}
+
+    def another(self, micro_batch: int) -> "Tape":
+        """A tape with these settings for one micro-batch, which runs between forward and backward of others; operations
+        count together."""
+        found = copy(self)
+        found._begin(InMemory())
+        found.first_micro_batch = micro_batch
+        return found
 
     def forward(self, unit: TapeUnit, weights: Array, activations: Sequence[Array]) -> list[Array]:
         """The unit's outputs, one array for each micro-batch, samples first.

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from zerosim.allocation import Allocator, Kind, Tier
 from zerosim.autograd.graph import Step
@@ -33,7 +32,7 @@ from zerosim.figures.segments import SeenSegments
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.optim.update import UpdateRule
-from zerosim.payloads.extents import Extent
+from zerosim.payloads.extents import Extent, extent
 from zerosim.sharding import Directions, padded
 from zerosim.stages.beside import Beside, Pending, Work
 from zerosim.stages.gathering import WireFormat
@@ -41,7 +40,7 @@ from zerosim.stages.norms import SquareSums
 from zerosim.stages.own import SHIPPED
 from zerosim.stages.replica import Batch, Replica
 from zerosim.stages.storage import FarMemory
-from zerosim.training.build import gathering, publishing, reduce_scatter, replica, storage_of
+from zerosim.training.build import gathering, publishing, reduce_scatter, replica, stepping, storage_of
 from zerosim.training.config import Config
 
 
@@ -135,15 +134,17 @@ class StepsOnShapes:
         self.moved: list[Counter[str]] = []
         self.calls = TapeCalls(config.directions)
         self._queue = CountingQueue()
-        self.replica = self._replica(config, NoSums(np.inf if skipped else 0.0, self.calls))
+        self.replica = self._replica(config, NoSums(np.inf if skipped else 0.0, self.calls, config.whole))
+        shipped = SHIPPED[frozenset(config.stage.sharded)]
+        run = stepping(config, shipped, Observed(LoneRank(0, 1)), self.replica, Unconnected(config), [])
         self.replica.begin(lambda unit: extent(
             padded(unit.count, config.ranks), np.float32, kind="parameters", owner=unit.name))
         self.replica.state.updates = config.done
         for ledger in (self.ledger, self.aside, *self.far.values()):
             ledger.begin_peak()
         self._queue.moved = Counter()
-        for step in range(1, steps + 1):
-            SHIPPED[frozenset(config.stage.sharded)].step(self.replica, whole_batch(config, step))
+        for number in range(1, steps + 1):
+            run(whole_batch(config, number))
             self.replica.storage.settle()
             self.moved.append(self._queue.moved)
             self._queue.moved = Counter()
@@ -187,6 +188,7 @@ class TapeCalls:
         self._of = dict[tuple[Step, Callable[..., Any]], list[TapeCall]]()
         self._sizes = directions.sizes
         self.groups = {name: CountedGroup(name, size, note=self._made.append) for name, size in self._sizes.items()}
+        self.pipeline = {"pipeline": CountedGroup("pipeline", directions.pipeline, note=self._made.append)}
         self._carried_out = over(self.groups, without_draws)
 
     def beside(self, name: str) -> "CountedGroup":
@@ -243,6 +245,19 @@ class CountedGroup(Direction):
         self._note("shift", flat, by)
 
 
+class Unconnected:
+    """A rank of a pipeline whose neighbours send and receive nothing."""
+
+    def __init__(self, config: Config) -> None:
+        ranks = config.whole.of_pipeline if config.whole else (config,)
+        self.place, self.size = ranks.index(config), len(ranks)
+
+    def send_activation(self, array: Any) -> None:
+        """Does nothing."""
+
+    recv_activation = send_gradient = recv_gradient = send_activation
+
+
 def whole_batch(config: Config, step: int = 1) -> Batch:
     """The micro-batches of a rank on shapes; tokens and labels are small enough to be real arrays."""
     samples, task = config.row.train.micro_batch, config.model.task
@@ -253,11 +268,6 @@ def whole_batch(config: Config, step: int = 1) -> Batch:
     elif task.loss == "mean_squared_error":
         targets = Extent((samples, task.outputs), np.float32)
     return Batch(step, [inputs] * config.block, [targets] * config.block, config.samples, 0)
-
-
-def extent(shape: int | tuple[int, ...], dtype: npt.DTypeLike, *, kind: Kind, owner: str) -> Any:
-    """An `Extent`: called like `allocate`, without memory."""
-    return Extent(shape, dtype)
 
 
 def nothing_drawn(*_: Any) -> None:
@@ -302,10 +312,11 @@ class Uncalled(Observed):
 class NoSums(SquareSums):
     """The norm of gradients without numbers, an infinite one to skip a step; square sums are still all-gathered."""
 
-    def __init__(self, norm: float = 0.0, calls: "TapeCalls | None" = None) -> None:
+    def __init__(self, norm: float = 0.0, calls: "TapeCalls | None" = None, whole: Config | None = None) -> None:
         self._norm = norm
         self._calls = calls or TapeCalls(Directions())
-        super().__init__(self._calls.groups)
+        units = whole.model.units if whole else ()
+        super().__init__(self._calls.groups, self._calls.pipeline, [unit for unit in units if not unit.frozen])
 
     def of_gradients(self, replica: Replica) -> Iterator[float]:
         self._calls.count(lambda: list(super(NoSums, self).of_gradients(replica)))

@@ -7,7 +7,7 @@ them: exponents twice, then integers. With buckets each of these becomes several
 paper, section 7, has the multiples of P: 2 for DDP and Stages I and II, 3 for Stage III.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -156,31 +156,53 @@ def due(config: Config, rank: int, updates: int, hosts: Sequence[int] = ()) -> d
     `hosts` has the number of each rank's host; without it no bytes count as leaving a host.
     """
     found: dict[str, Due] = {}
-    directions, place = config.directions, config.directions.place(rank)
-    mine = directions.data_rank(rank)
-    for call in calls(config, mine, updates):
-        due_here = call.due(config, mine, hosts[place :: directions.places])
-        found[call.name] = found.get(call.name, Due()) + due_here
-    for name, each in on_the_tape(config, rank, updates, hosts):
+    here, directions = config.of_rank(rank), config.directions
+    place, mine = directions.place(rank), directions.data_rank(rank)
+    hosts_here = [hosts[directions.rank(place, each)] for each in range(directions.data)] if hosts else ()
+    tape_calls = expected(here, updates).tape_calls
+    for call in calls(here, mine, updates):
+        found[call.name] = found.get(call.name, Due()) + call.due(here, mine, hosts_here)
+    for name, each in (*on_the_tape(here, rank, tape_calls, hosts), *at_cuts(here, rank, hosts)):
         found[name] = found.get(name, Due()) + each
     return {name: each for name, each in found.items() if each.calls}
 
 
-def on_the_tape(config: Config, rank: int, updates: int, hosts: Sequence[int]) -> Iterator[tuple[str, Due]]:
+def on_the_tape(
+    config: Config, rank: int, tape_calls: Mapping[TapeCall, int], hosts: Sequence[int]
+) -> Iterator[tuple[str, Due]]:
     """The traffic of each call of a collective on the tape, with the collective's name: those of the model's graph."""
     directions, place = config.directions, config.directions.place(rank)
-    for call, times in expected(config, updates).tape_calls.items():
+    for call, times in tape_calls.items():
         places, sent = directions.group(call.direction, place), tape_flow(call, directions, place)
-        away = sum(count for to, count in sent.to.items() if hosts and hosts[rank - place + places[to]] != hosts[rank])
+        away = sum(count for to, count in sent.to.items()
+                   if hosts and hosts[directions.rank(places[to], directions.data_rank(rank))] != hosts[rank])
         yield f"{call.direction}_{call.collective}", Due(
             1, sum(sent.to.values()), sent.received_bytes, sum(sent.messages.values()), away,
             max(sent.messages, default=0)).times(times)
 
 
+def at_cuts(config: Config, rank: int, hosts: Sequence[int]) -> Iterator[tuple[str, Due]]:
+    """The traffic at the ends of each chunk of a rank of a pipeline, b s h at each cut: every micro-batch sends on the
+    activation and sends back its gradient."""
+    directions, times = config.directions, config.steps_here * config.block
+    for chunk in config.chunks:
+        places, place = directions.group("pipeline", directions.place(rank)), directions.place(rank)
+        for cut, ends, by, sent, received in (
+            (chunk.given, chunk.first, -1, "send_gradient", "recv_activation"),
+            (chunk.output, chunk.last, 1, "send_activation", "recv_gradient"),
+        ):
+            if not ends:
+                other = directions.rank(places[(places.index(place) + by) % len(places)], directions.data_rank(rank))
+                away = cut.nbytes if hosts and hosts[other] != hosts[rank] else 0
+                yield sent, Due(1, cut.nbytes, 0, 1, away, cut.nbytes).times(times)
+                yield received, Due(1, 0, cut.nbytes).times(times)
+
+
 @lru_cache(maxsize=4096)
 def tape_flow(call: TapeCall, directions: Directions, place: int) -> Flow:
     """The messages of the ranks of a place in a call of a collective on the tape."""
-    comm = LoneRank(directions.coordinate(call.direction, place), directions.sizes[call.direction])
+    places = directions.group(call.direction, place)
+    comm = LoneRank(places.index(place), len(places))
     group = GroupOfRanks(call.direction, Observed(comm))
     getattr(group, call.collective)(Extent(call.elements, f"u{call.itemsize}"), *call.args)
     return Flow(dict(comm.to), dict(comm.messages), comm.received_bytes)
@@ -234,8 +256,8 @@ def volume(config: Config) -> float:
 
 def most_messages(config: Config) -> int:
     """The messages in a step that is not skipped, of the rank that sends the most."""
-    config = replace(config, resumed=None)
-    steps, ranks = config.steps, config.ranks
+    config = replace(config, resumed=None) if config.resumed else config
+    steps, ranks = config.steps, config.all_ranks
     if steps == 0:
         return 0
     return max(sum(each.messages for each in due(config, rank, steps).values()) for rank in range(ranks)) // steps
@@ -246,7 +268,8 @@ def message_copies(config: Config) -> int:
 
     A collective ends on a rank only when all others have begun it, and so have received all messages of the previous
     one: at most the messages of two collectives are in flight, and one is arriving. The broadcasts of all buckets from
-    each rank count as one. Collectives on the tape have other ranks, so their messages may be in flight as well.
+    each rank count as one. Collectives on the tape have other ranks, so their messages may be in flight as well; of a
+    pipeline, those of all micro-batches may be.
     """
     if config.all_ranks == 1:
         return 0
@@ -256,6 +279,7 @@ def message_copies(config: Config) -> int:
             sent = [sum(sum(part.messages.values()) for part in parts) for parts in call.flows(config, rank)]
             most = max(most, sum(sent) if call.rooted else max(sent))
     most += max((sum(sent.messages.values()) for sent in tape_flows(config)), default=0)
+    most += 2 * config.block * sum(len(each.chunks) for each in config.of_pipeline)
     return sum(length + length // 4 + 1 for channel in channels for length in channel) * (2 * most + 1)
 
 
@@ -270,10 +294,12 @@ def message_lengths(config: Config) -> tuple[set[int], set[int]]:
             (beside if call.aside else own).update(
                 sent for parts in call.flows(config, rank) for part in parts for sent in part.messages)
     own.update(length for sent in tape_flows(config) for length in sent.messages)
+    own.update(chunk.output.nbytes for each in config.of_pipeline for chunk in each.chunks)
     return own, beside
 
 
 def tape_flows(config: Config) -> Iterator[Flow]:
     """The messages of each call of a collective on the tape, on every place."""
-    for place in range(config.directions.places):
-        yield from (tape_flow(call, config.directions, place) for call in expected(config).tape_calls)
+    for rank in range(config.all_ranks):
+        place, calls = config.directions.place(rank), expected(config.of_rank(rank)).tape_calls
+        yield from (tape_flow(call, config.directions, place) for call in calls)

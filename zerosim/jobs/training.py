@@ -26,6 +26,7 @@ from zerosim.teach.proofs.proof import prove
 from zerosim.teach.proofs.subject import Subject
 from zerosim.training.experiment import Experiment, prepare
 from zerosim.training.one_function import differences
+from zerosim.training.one_schedule import differences_of_schedule
 from zerosim.training.program import Progress
 from zerosim.verdict.judged_run import run_on
 from zerosim.verdict.outcome import Outcome
@@ -122,6 +123,9 @@ def training_job(scenario: Scenario, request: Request) -> TrainingJob:
     """The scenario ready to run, with its data loaded and its checkpoint found."""
     if request.every is not None and not scenario.checkpoint.folder:
         raise UsageError("--every needs a folder for checkpoints; add --checkpoint DIR")
+    if request.resume is not None and any(row.directions.pipeline > 1 for row in scenario.rows):
+        raise UsageError("--resume does not go with parallel.pipeline_ranks: a rank would need the layers of another; "
+                         "resume without a pipeline")
     experiment, keeping = keeper(
         prepare(scenario, load_dataset(scenario)), request.resume, accept_python=request.accept_python)
     first, begun_before = launched_rank() <= 0, restarts(resumes=request.resume is not None)
@@ -144,9 +148,12 @@ def refuse_wrong_stages(scenario: Scenario) -> None:
 
 def refuse_split_otherwise(experiment: Experiment) -> None:
     """Compare each split model with the model in one piece; raises `ScenarioError` with the first differences."""
-    for config in {each.model.task.parallel: each for each in experiment.rows if each.directions.places > 1}.values():
+    rows = {(each.model.task.parallel, each.row.parallel.pipelining): each
+            for each in experiment.rows if each.directions.places > 1}
+    for config in rows.values():
         with experiment.scenario.origin.blaming(("model", "kind")):
-            found = differences(config)
+            found = [*(differences(config) if config.directions.side_by_side > 1 else ()),
+                     *(differences_of_schedule(config) if config.directions.pipeline > 1 else ())]
         if found:
             more = f" (and {len(found) - MOST_SHOWN} more)" if len(found) > MOST_SHOWN else ""
             shown = "; ".join(map(str, found[:MOST_SHOWN]))

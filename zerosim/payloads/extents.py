@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zerosim.allocation import Kind
 from zerosim.errors import CollectiveError, Unlike
 
 Shape = tuple[int, ...]
@@ -140,6 +141,11 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __repr__(self) -> str:
         return f"Extent({self.shape[0] if self.ndim == 1 else self.shape}, {self.dtype})"
+
+
+def extent(shape: int | tuple[int, ...], dtype: npt.DTypeLike, *, kind: Kind, owner: str) -> Any:
+    """An `Extent`: called like `allocate`, without memory."""
+    return Extent(shape, dtype)
 
 
 def stretch(index: slice, length: int) -> int:

@@ -24,10 +24,11 @@ from zerosim.collectives.narrow import OnNarrowWires
 from zerosim.comm import Communicator
 from zerosim.errors import Unlike, ZerosimError
 from zerosim.figures.segments import SeenSegments, Uncounted
-from zerosim.figures.shapes import NoSums, SilentWire, extent, undrawn, whole_batch
+from zerosim.figures.shapes import NoSums, SilentWire, undrawn, whole_batch
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator, observed
 from zerosim.instruments.trace import WAIT, Curve, RankStep
+from zerosim.payloads.extents import extent
 from zerosim.plan.calls import NotedExtent, NumpyCall, silent
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster

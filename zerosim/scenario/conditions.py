@@ -13,6 +13,7 @@ from zerosim.optim.optimizers import OPTIMIZERS
 from zerosim.scenario.ignored import ignored_by_stage
 from zerosim.scenario.matrices import of_matrices
 from zerosim.scenario.origin import Conflict
+from zerosim.scenario.pipelined import KEYS_OF_DIRECTIONS, of_pipeline
 from zerosim.scenario.positions import shortened
 from zerosim.scenario.sections import MEGABYTE, ROW_BY_ROW, ModelKeys, Parallel, Sections, Train
 
@@ -46,6 +47,8 @@ def conflicts(scenario: Sections, rows: Sequence[str], *, changed: bool) -> Conf
     yield from within_variants(scenario)
     for parallel in sections:
         yield from of_directions(parallel, scenario)
+        many = parallel.pipeline_ranks > 1 or parallel.model_chunks > 1 or parallel.pipeline_layers
+        yield from of_pipeline(parallel, scenario) if many else ()
         yield from of_micro_batches(parallel, scenario)
     yield from of_ranks(scenario)
     for parallel, ranks, group in zip(sections, data_ranks, groups, strict=True):
@@ -88,9 +91,9 @@ def within_variants(scenario: Sections) -> Conflicts:
 
 
 def of_directions(parallel: Parallel, scenario: Sections) -> Conflicts:
-    """Ranks that share a micro-batch and do not divide all ranks, or need what they cannot have."""
+    """Ranks that train one copy of the model and do not divide all ranks, or need what they cannot have."""
     ranks, places = scenario.world.ranks, parallel.directions.places
-    asked = [key for key in ("tensor_ranks", "context_ranks", "expert_ranks") if getattr(parallel, key) > 1]
+    asked = [key for key in KEYS_OF_DIRECTIONS if getattr(parallel, key) > 1]
     if ranks % places:
         product = " times ".join(f"{key} = {getattr(parallel, key)}" for key in asked)
         yield Conflict(
@@ -111,12 +114,10 @@ def of_directions(parallel: Parallel, scenario: Sections) -> Conflicts:
         (scenario.check.same_bits_on, "check.same_bits_on", "it counts ranks of one direction"),
         (parallel.order in ON_HOSTS, "parallel.order", "hosts have ranks of several directions"),
         *((getattr(parallel, f"quantized_{what}") != "none", f"parallel.quantized_{what}",
-           "a block is rounded by its largest element, and has what all places have beside their own pieces, so that "
-           "copies would drift apart") for what in ("weights", "gradients")),
+           "places would round copies apart") for what in ("weights", "gradients") if asked != ["pipeline_ranks"]),
     ):
-        if refused and asked:
-            yield Conflict(f"{key} does not go with parallel.{asked[0]}: {why}; remove one of them",
-                           key, f"parallel.{asked[0]}")
+        for other in asked[:1] if refused else ():
+            yield Conflict(f"{key} does not go with parallel.{other}: {why}; remove one", key, f"parallel.{other}")
 
 
 def of_micro_batches(parallel: Parallel, scenario: Sections) -> Conflicts:
@@ -283,9 +284,8 @@ def of_steps(parallel: Parallel, train: Train) -> Conflicts:
             "parallel.prefetch gathers weights ahead of each use, reshard_after_forward = false only once; choose one "
             "of them", "parallel.prefetch", "parallel.reshard_after_forward")
     if train.warmup_steps > train.steps:
-        yield Conflict(
-            f"train.warmup_steps must be at most train.steps = {train.steps}, found {train.warmup_steps}",
-            "train.warmup_steps", "train.steps")
+        yield Conflict(f"train.warmup_steps must be at most train.steps = {train.steps}, found {train.warmup_steps}",
+                       "train.warmup_steps", "train.steps")
 
 
 def of_layers(parallel: Parallel, model: ModelKeys, layers: int) -> Conflicts:

@@ -64,7 +64,7 @@ class Row:
     ranks: int
     """The number of ranks with micro-batches of their own."""
     directions: Directions
-    """The ranks that share each of these micro-batches."""
+    """The ranks that train one copy of the model."""
     ranks_per_host: int
     """The number of ranks on a host; 0: that of the real hosts."""
     short_gather_bytes: int

@@ -49,6 +49,7 @@ from zerosim.sharding import Directions
 from zerosim.stages import STAGES
 from zerosim.stages.own import as_stage
 from zerosim.stages.publishing import PUBLISHING
+from zerosim.stages.schedules import SCHEDULES
 
 QUANTIZED = ("none", *CODES)
 FAR = ("none", "host", "disk")
@@ -204,6 +205,10 @@ class Parallel(Section):
     tensor_ranks: int = key(1, Integer(1, MOST_RANKS))
     context_ranks: int = key(1, Integer(1, MOST_RANKS))
     expert_ranks: int = key(1, Integer(1, MOST_RANKS))
+    pipeline_ranks: int = key(1, Integer(1, MOST_RANKS))
+    schedule: str = key("1f1b", Choice(tuple(SCHEDULES)))
+    model_chunks: int = key(1, Integer(1, MOST_LAYERS))
+    pipeline_layers: tuple[int, ...] = key((), ArrayRule(Integer(1), at_most=MOST_LAYERS))
     sequence_parallel: bool = key(False, Switch())
     vocabulary_parallel: bool = key(False, Switch())
     context_by: str = key("ring", Choice(("ring", "all_to_all")))
@@ -242,8 +247,18 @@ class Parallel(Section):
 
     @property
     def directions(self) -> Directions:
-        """The ranks that share a micro-batch."""
+        """The ranks that train one copy of the model."""
         return Directions.named(vars(self))
+
+    @property
+    def pipelining(self) -> tuple[object, ...]:
+        """The keys of a pipeline."""
+        return self.pipeline_ranks, self.schedule, self.model_chunks, self.pipeline_layers
+
+    @property
+    def pieces(self) -> int:
+        """The number of pieces of the model in a pipeline."""
+        return self.pipeline_ranks * self.model_chunks
 
     def group_of(self, ranks: int) -> int:
         """The ranks among `ranks` that share one copy of the sharded states.

@@ -11,6 +11,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
+from zerosim.figures.pipelines import bubble, held
 from zerosim.instruments.memory import MEMORY_KINDS
 from zerosim.show.run_document import RowDocument, RunDocument, unit_of
 from zerosim.training.measurement import Measurement
@@ -160,11 +161,21 @@ def facts(run: RunDocument) -> dict[str, list[str]]:
     for key, heading in MEASURED.items():
         if any(row.get(key) for row in rows):
             found[heading] = [json.dumps(row.get(key), ensure_ascii=False) for row in rows]
+    if any(row.get("passes") for row in rows):
+        words = [*map(scheduled, run.rows)]
+        found["bubble"] = [idle for idle, _ in words]
+        found["micro-batches that the ranks of a pipeline hold"] = [most for _, most in words]
     if any(each["recomputation"] for row in rows for each in row.get("operations", [])):
         found["floating-point operations"] = [f"×{recomputed(row['operations']):.3g}" for row in rows]
     if all(row["weights_sha256"] for row in rows):
         found["weights SHA-256"] = [row["weights_sha256"] for row in rows]
     return found
+
+
+def scheduled(row: RowDocument) -> tuple[str, str]:
+    """The bubble of a row's first pipeline, and the activations that its ranks hold at most, in words."""
+    most = ", ".join(str(held(each)) for each in row.passes)
+    return (f"{float(bubble(row.passes)):.3g} of the time", most) if row.passes else ("none", "–")
 
 
 def as_codes(error: Mapping[str, float | None] | None) -> str:

@@ -20,6 +20,7 @@ from zerosim.show.document import SCHEMA, rank_memory, read_trace
 from zerosim.show.page.markup import printable
 from zerosim.show.trace_events import message_ends
 from zerosim.stages import STAGES
+from zerosim.stages.pipeline import Slot
 from zerosim.verdict.outcome import DoesNotFit, RankMemory
 from zerosim.words import FAR, KEPT, ByteUnit, common_unit, plural
 
@@ -57,6 +58,12 @@ class RowDocument:
     def name(self) -> str:
         name = printable(str(self.found["name"]))
         return f"{self.of}: {name}" if self.of else name
+
+    @property
+    def passes(self) -> list[list[Slot]]:
+        """The passes of each rank of its first pipeline in the last step; none without one."""
+        pipelines = self.found.get("passes") or [[]]
+        return [[Slot(*each) for each in of_rank] for of_rank in pipelines[0]]
 
     @property
     def heading(self) -> str:

@@ -23,7 +23,7 @@ from zerosim.show.columns import TERMINAL, VERBOSE, WRONG, Figure, facts, shown_
 from zerosim.show.grid import Column, longest, show_grid, show_words, width_of
 from zerosim.show.legend import STATE_BARS, bar, show_legend, stacked
 from zerosim.show.run_document import RowDocument, RunDocument, element_name, unit_of
-from zerosim.show.timeline import show_timeline, show_times
+from zerosim.show.timeline import show_schedules, show_timeline, show_times
 from zerosim.stages import STAGES
 from zerosim.verdict.diagnosis import Divergence
 from zerosim.words import (
@@ -84,6 +84,7 @@ def show_run(
             show_words(console, words, style="yellow")
         if timeline:
             show_timeline(console, run)
+            show_schedules(console, run)
         show_times(console, run)
         if verbose:
             show_details(console, run)

@@ -24,6 +24,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
+from zerosim.figures.pipelines import pass_lines
 from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, IN, OFFLOAD, OUT, WAITING, RankStep, Span, Trace
 from zerosim.show.grid import Column, show_grid, show_words
 from zerosim.show.run_document import RunDocument
@@ -114,6 +115,16 @@ def show_timeline(console: Console, run: RunDocument) -> None:
             show_words(console, folded(trace), style="dim")
     console.print()
     show_legend(console, drawn, scale, run.about_times)
+
+
+def show_schedules(console: Console, run: RunDocument) -> None:
+    """Show the passes of each row's first pipeline, if every pass takes one unit of time and messages take none."""
+    for row in run.rows:
+        if row.passes:
+            console.print()
+            show_words(console, f"{row.name}: micro-batches forward and (backward), in turn", style="bold")
+            for rank, line in enumerate(pass_lines(row.passes)):
+                console.print(Text(f"{f'rank {rank}':>{LABEL - 1}} {line}"), soft_wrap=True)
 
 
 def typical_step(trace: Trace) -> Trace:

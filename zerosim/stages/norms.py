@@ -2,15 +2,17 @@
 
 Sums are added unit by unit, and within a unit chunk by chunk, in the same order on every rank, so the norm does not
 depend on the sharding. Where ranks share a micro-batch, each counts its pieces of cut parameters, and the first of them
-what all have; the chunks' sums are added over them.
+what all have; the chunks' sums are added over them. Ranks of a pipeline have 0 for the units of others, which changes
+no bit of the sum.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from zerosim.autograd.tape_collectives import ALONE, TapeGroups, added_over, coordinates_in
+from zerosim.models.units import Unit
 from zerosim.optim.scaling import counted_square_sum
 from zerosim.stages.replica import Replica
 
@@ -18,16 +20,24 @@ from zerosim.stages.replica import Replica
 class SquareSums:
     """A rank with all gradients computes all sums; otherwise each computes its chunks', and all-gathers them.
 
-    `groups` are those of the ranks that share a micro-batch.
+    `groups` are those of the ranks that share a micro-batch; `pipeline` is that of the ranks which together have all
+    units, `trained`.
     """
 
-    def __init__(self, groups: TapeGroups = ALONE) -> None:
-        self._groups = groups
+    def __init__(
+        self, groups: TapeGroups = ALONE, pipeline: TapeGroups = ALONE, trained: Sequence[Unit] = ()
+    ) -> None:
+        self._groups = {**groups, **pipeline}
         self._coordinates = coordinates_in(groups)
+        self._trained = trained
 
     def of_gradients(self, replica: Replica) -> Iterable[float]:
         sharded = "optimizer" in replica.state.layouts.sharded
-        return added_over(self._groups, self._gathered(replica) if sharded else self._own(replica))
+        sums = iter(self._gathered(replica) if sharded else self._own(replica))
+        mine, chunks = set(replica.trained), range(replica.mesh.size)
+        return added_over(
+            self._groups,
+            [next(sums) if unit in mine else 0.0 for unit in self._trained or replica.trained for _ in chunks])
 
     def of_chunk(self, replica: Replica, chunk: int) -> list[float]:
         """The square sums of one chunk of each trained unit."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from zerosim.allocation import Allocator, Array
 from zerosim.autograd.player import Perform, Player, Players, perform
-from zerosim.autograd.tape import Tape
+from zerosim.autograd.tape import Tape, Total
 from zerosim.autograd.tape_collectives import ALONE, TapeGroups, over
 from zerosim.collectives import ring, tree
 from zerosim.collectives.narrow import OnNarrowWires, WithErrorFeedback
@@ -22,6 +22,7 @@ from zerosim.numerics import draws
 from zerosim.optim.update import WeightUpdates
 from zerosim.places import cut, joined, side_by_side
 from zerosim.reference import Arithmetic, Reference, Snapshot, regrouped
+from zerosim.stages import Stage
 from zerosim.stages.accumulating import ACCUMULATION
 from zerosim.stages.adding import add_replicas, widening
 from zerosim.stages.beside import Beside
@@ -37,8 +38,10 @@ from zerosim.stages.gathering import (
     WireFormat,
 )
 from zerosim.stages.norms import SquareSums
+from zerosim.stages.pipeline import Neighbours, Pipeline, Slot
 from zerosim.stages.publishing import PUBLISHING, OfMatrices, RewritesMatrices
-from zerosim.stages.replica import Collectives, Gathering, GradientReduction, Initial, Publishing, Replica
+from zerosim.stages.replica import Batch, Collectives, Gathering, GradientReduction, Initial, Publishing, Replica
+from zerosim.stages.schedules import SCHEDULES
 from zerosim.stages.state import Layouts, TrainingState
 from zerosim.stages.storage import DelayedUpdates, FarMemory, FarUpdates, LateUpdates, Shards, Storage
 from zerosim.training.batches import Batches
@@ -66,13 +69,13 @@ def initial_weights(config: Config, place: int = 0) -> Initial:
 def replica(
     config: Config, comm: Observed, allocate: Allocator, second_channel: Communicator | None = None,
     perform: Perform = perform, players: Players = Player, tiers: FarMemory | None = None,
-    groups: TapeGroups = ALONE,
+    groups: TapeGroups = ALONE, pipeline: TapeGroups = ALONE,
 ) -> Replica:
     """One rank's replica, without states yet; the instruments of `comm` observe its collectives and computations.
 
     Prefetches and overlapped reductions use `second_channel`, if there is one. `perform` runs the operations of the
     tape, and `players` runs its segments. `tiers` has the memory beside the device's. The tape's collectives run over
-    `groups`.
+    `groups`, and the norm is added over `pipeline` too.
     """
     beside = observed(Beside(comm, second_channel), comm.instruments, wait=WAIT)
     addition = config.addition
@@ -84,21 +87,17 @@ def replica(
     def draw(out: Array, micro_batch: int, layer: int, operation: int) -> None:
         draws.uniform(config.row.train.seed, state.step, out, micro_batch, layer, operation)
 
-    buckets = config.buckets
+    buckets, every_unit = config.buckets, (config.whole or config).model.units
     storage, shards, rule = storage_of(config, allocate, tiers, state, config.rule, comm.instruments)
     return Replica(
         comm=comm,
         model=config.model,
-        tape=observed(
-            Tape(
-                allocate, accumulate, config.model.lowest_trained, draw, config.recomputed,
-                shelf(config, allocate, groups),
-                over(groups, perform), players, config.outputs, config.row.parallel.recompute_keeps,
-                config.policy, config.model.loss_over,
-            ),
-            comm.instruments, forward="forward", loss="loss", backward="backward",
-            recompute=lambda unit: "recompute" if unit in config.recomputed else "",
-        ),
+        tape=watched(config, comm, Tape(
+            allocate, accumulate, config.in_one_piece.lowest_trained, draw, config.recomputed,
+            shelf(config, allocate, groups), over(groups, perform), players,
+            config.outputs, config.row.parallel.recompute_keeps, config.policy,
+            config.model.loss_over,
+        )),
         rule=rule,
         reduction=GradientReduction(
             wire=config.wire,
@@ -106,7 +105,7 @@ def replica(
             to_all=config.row.parallel.gradients == "all_reduce",
         ),
         accumulation=ACCUMULATION[config.accumulation](),
-        norms=SquareSums(groups),
+        norms=SquareSums(groups, pipeline, [unit for unit in every_unit if not unit.frozen]),
         collectives=Collectives(
             reduce_scatter=reduce_scatter(config, comm, allocate, residuals),
             add_replicas=replicas_added(config, comm),
@@ -130,6 +129,28 @@ def publishing(config: Config, rule: RewritesMatrices) -> Publishing:
     if config.of_matrices:
         return OfMatrices(rule)
     return PUBLISHING[config.row.parallel.publish if config.stage.publishes else "weights"]()
+
+
+def watched(config: Config, comm: Observed, tape: Tape) -> Tape:
+    """A tape whose passes the instruments of `comm` observe."""
+    return observed(
+        tape, comm.instruments, forward="forward", loss="loss", backward="backward",
+        recompute=lambda unit: "recompute" if unit in config.recomputed else "")
+
+
+def stepping(
+    config: Config, stage: Stage, comm: Observed, mine: Replica, neighbours: Neighbours, passes: list[Slot]
+) -> Callable[[Batch], Total]:
+    """The step of a replica: that of its stage or, on a rank of a pipeline, of its schedule, which leaves its passes in
+    `passes`."""
+    if not config.chunks:
+        return partial(stage.step, mine)
+
+    def tapes(micro_batch: int) -> Tape:
+        return watched(config, comm, mine.tape.another(micro_batch))
+
+    return partial(SCHEDULES[config.row.parallel.schedule], Pipeline(
+        mine, neighbours, config.chunks, tapes, passes))
 
 
 def storage_of(
@@ -252,7 +273,8 @@ def reference(config: Config, place: int = 0, groups: TapeGroups = ALONE) -> Ref
 
 
 def alone(batches: Batches) -> Iterator[tuple[Config, tuple[Snapshot, ...]]]:
-    """The snapshots of all places before the first step and after each step, with the config of their leg.
+    """The snapshots of the places with different tensors, before the first step and after each step, with the config of
+    their leg. Each has all units: in one process a pipeline makes no difference.
 
     At the boundary of two legs there are two snapshots of the same step, in the units and chunks of each leg.
     """
@@ -273,14 +295,15 @@ def snapshots_of(leg: Leg, dataset: Dataset, begun: Sequence[Snapshot]) -> Itera
         batches = Batches(config, dataset).all_ranks(begun[place].step if begun else 0, leg.until)
         return reference(config, place, groups).train(batches, begun[place] if begun else None)
 
-    if config.directions.places == 1:
+    directions = replace(config.directions, pipeline=1)
+    if directions.places == 1:
         return ((each,) for each in of_place(0, ALONE))
-    return side_by_side(config.directions, of_place)
+    return side_by_side(directions, of_place)
 
 
 def recut(found: Sequence[Snapshot], was: Config, now: Config) -> Sequence[Snapshot]:
     """The snapshots of the places of `now`, from those of `was`: joined, and cut again."""
-    if was.directions == now.directions or not found:
+    if was.directions.sizes == now.directions.sizes or not found:
         return found
     weights = recut_units([each.weights for each in found], was, now)
     states = {slot: recut_units([{unit: each[slot] for unit, each in one.optimizer.items()} for one in found], was, now)
@@ -289,7 +312,7 @@ def recut(found: Sequence[Snapshot], was: Config, now: Config) -> Sequence[Snaps
         replace(found[0], weights=weights[place], gradients={}, optimizer={
             unit: {slot: each[place][unit] for slot, each in states.items()}
             for unit in now.model.units if not unit.frozen})
-        for place in range(now.directions.places)
+        for place in range(now.directions.side_by_side)
     ]
 
 
@@ -301,4 +324,4 @@ def recut_units(flats: Sequence[Mapping[Unit, Array]], was: Config, now: Config)
     pairs = [pair for pair in zip(now.in_one_piece.units, now.model.units, strict=True) if {*pair[0].numbers} <= kept]
     again = regrouped([unit for unit, _ in pairs], whole)
     return [{piece: cut(unit, piece, again[unit], now.directions.coordinates(place)) for unit, piece in pairs}
-            for place in range(now.directions.places)]
+            for place in range(now.directions.side_by_side)]

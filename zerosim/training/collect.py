@@ -3,10 +3,11 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from zerosim.allocation import Array
+from zerosim.allocation import Array, Kind
 from zerosim.autograd.tape import Policy, Tape, as_written
 from zerosim.comm import Communicator
 from zerosim.data import Dataset
@@ -33,25 +34,26 @@ class Final:
 def collected(comm: Communicator, batches: Batches, replica: Replica, *, keep_weights: bool) -> Final:
     """Collect the model on rank 0, one unit at a time; digest it, test it and, with `keep_weights`, keep it."""
     config, state = batches.config, replica.state
-    group = replica.mesh.within(config.directions.data(comm))
+    group = replica.mesh.within(config.directions.data_ranks(comm))
     weights_digest, optimizer_digest = hashlib.sha256(), hashlib.sha256()
     kept, used = dict[Unit, Array](), dict[Unit, Array]()
     outputs = batches.test_inputs() if comm.rank == 0 else []
     speaks = bool(outputs) and batches.dataset.kind == "tokens" and config.steps > 0
     tape = Tape(lowest=len(config.model.layers), policy=config.policy)
     for (unit, segment), (piece, _) in zip(config.in_one_piece.segments, config.model.segments, strict=True):
-        def gathered(buffer: Array, layout: Layout, unit: Unit = unit, piece: Unit = piece) -> Array:
-            return of_all_places(comm, config, unit, piece, whole(group, piece, buffer, layout))
+        def gathered(kept: Array | None, kind: Kind, dtype: Any, unit: Unit = unit, piece: Unit = piece) -> Array:
+            flat = np.empty(0, dtype) if kept is None else whole(group, piece, kept, state.layouts.of(piece, kind))
+            return of_all_places(comm, config, unit, piece, flat)
 
-        weights = gathered(state.weights[piece], state.layouts.of(piece, "parameters"))
+        weights = gathered(state.weights.get(piece), "parameters", config.precision.weights)
         computed_with = weights.astype(config.computing.weights, copy=False)
         outputs = tape.forward(unit, computed_with, outputs)
         if speaks:
             used[unit] = computed_with.copy()
         if keep_weights:
             kept[unit] = weights.copy()
-        layout = state.layouts.of(piece, "optimizer")
-        slots = [gathered(buffer, layout) for buffer in state.optimizer.get(piece, {}).values()]
+        mine, names = state.optimizer.get(piece, {}), () if piece.frozen else config.rule.slots
+        slots = [gathered(mine.get(name), "optimizer", config.precision.state) for name in names]
         for start, stop in map(unit.bounds, segment.numbers):
             weights_digest.update(little_endian(weights[start:stop]))
             for slot in slots:
@@ -66,17 +68,22 @@ def collected(comm: Communicator, batches: Batches, replica: Replica, *, keep_we
 
 
 def of_all_places(comm: Communicator, config: Config, unit: Unit, piece: Unit, flat: Array) -> Array:
-    """The unit of the model in one piece on rank 0; the first rank of every place passes its piece."""
-    places = config.directions.places
-    if places == 1 or comm.rank >= places:
+    """The unit of the model in one piece on rank 0; the first rank of every place that has it passes its piece."""
+    directions = config.directions
+    if directions.places == 1:
         return flat
+    has = next(number for number, each in enumerate(config.of_pipeline) if piece in each.model.units)
+    first = has * directions.side_by_side
+    ranks = [directions.rank(place) for place in range(first, first + directions.side_by_side)]
     if comm.rank:
-        comm.send(flat, to=0)
+        if comm.rank in ranks:
+            comm.send(flat, to=0)
         return flat
-    others = [np.empty(piece.count, flat.dtype) for _ in range(1, places)]
-    for place, other in enumerate(others, start=1):
-        comm.recv(into=other, source=place)
-    return joined(unit, piece, [flat, *others], config.directions)
+    pieces = [np.empty(piece.count, flat.dtype) if rank else flat for rank in ranks]
+    for rank, into in zip(ranks, pieces, strict=True):
+        if rank:
+            comm.recv(into=into, source=rank)
+    return joined(unit, piece, pieces, directions)
 
 
 def whole(comm: Communicator, unit: Unit, buffer: Array, layout: Layout) -> Array:

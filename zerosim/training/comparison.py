@@ -164,12 +164,14 @@ def published(comm: Communicator, snapshots: Iterable[Any] | None) -> Iterator[A
 class Checker:
     """The comparison of one rank's replica with the published fingerprints, step by step.
 
-    `sums_everywhere` states whether every chunk of a full buffer of gradients is a sum, not only this rank's own.
+    `units` are those of the fingerprints; a rank of a pipeline has some of them. `sums_everywhere` states whether
+    every chunk of a full buffer of gradients is a sum, not only this rank's own.
     """
 
     replica: Replica
     rank: int
     history: Sequence[Fingerprint]
+    units: Sequence[Unit]
     sums_everywhere: bool
     evidence: Evidence | None = field(default=None, init=False)
     misfit: str | None = field(default=None, init=False)
@@ -196,8 +198,8 @@ class Checker:
         for name, found in counts(state.updates, state.scaling).items():
             if found != expected.counts[name]:
                 yield (f"after step {step} rank {rank} has {name} {found:g}, one process has {expected.counts[name]:g}")
-        for unit, chunks in zip(self.replica.units, expected.chunks, strict=True):
-            held = kept_of(state, unit)
+        for number, unit in numbered(self.replica, self.units):
+            held, chunks = kept_of(state, unit), expected.chunks[number]
             others = {residual_of(other) for other in range(self.replica.mesh.size) if other != self.replica.comm.rank}
             due = set(chunks) - others - ({GRADIENT, ACCUMULATED} if rests else set())
             for what in sorted(held ^ due):
@@ -207,16 +209,24 @@ class Checker:
         expected, rank = self.history[step], self.rank
         if loss is not None and loss.tobytes() != expected.loss:
             yield Evidence(step, None, 0, rank, "loss", loss.copy())
-        for number, what, chunk, values in held_chunks(self.replica, self.sums_everywhere):
+        for number, what, chunk, values in held_chunks(self.replica, self.units, self.sums_everywhere):
             due = expected.chunks[number]
             if what in due and digest(values) != due[what][chunk]:
                 yield Evidence(step, number, chunk, rank, what, values.copy())
 
 
-def held_chunks(replica: Replica, sums_everywhere: bool) -> Iterator[tuple[int, str, int, Array]]:
-    """All chunks that a rank holds: the unit's number, the kind, the chunk's number, and its elements with padding."""
+def numbered(replica: Replica, units: Sequence[Unit]) -> Iterator[tuple[int, Unit]]:
+    """The units of a rank, each with its number among all `units`."""
+    return ((number, unit) for number, unit in enumerate(units) if unit in replica.units)
+
+
+def held_chunks(
+    replica: Replica, units: Sequence[Unit], sums_everywhere: bool
+) -> Iterator[tuple[int, str, int, Array]]:
+    """All chunks that a rank holds: the unit's number among all `units`, the kind, the chunk's number, and its elements
+    with padding."""
     state = replica.state
-    for number, unit in enumerate(replica.units):
+    for number, unit in numbered(replica, units):
         for chunk, values in state.layouts.of(unit, "parameters").chunks(state.weights[unit]):
             yield number, WEIGHTS, chunk, values
         for slot, buffer in state.optimizer.get(unit, {}).items():
@@ -257,11 +267,16 @@ class Holdings:
     disagreement: str | None
 
 
-def holdings(comm: Communicator, place: int, replica: Replica, sums_everywhere: bool) -> Holdings | None:
-    """The holdings of all ranks, on rank 0; they do not depend on how a stage shards them."""
+def holdings(
+    comm: Communicator, place: int, replica: Replica, units: Sequence[Unit], sums_everywhere: bool
+) -> Holdings | None:
+    """The holdings of all ranks, on rank 0; they do not depend on how a stage shards them, or a pipeline cuts `units`.
+
+    Ranks with the same `place` hold pieces of the same tensors.
+    """
     held = {
         (place, number, what, chunk): digest(values)
-        for number, what, chunk, values in held_chunks(replica, sums_everywhere)
+        for number, what, chunk, values in held_chunks(replica, units, sums_everywhere)
     }
     gathered = gather_objects(comm, held)
     if gathered is None:
@@ -273,7 +288,7 @@ def holdings(comm: Communicator, place: int, replica: Replica, sums_everywhere: 
             other, expected = first.setdefault(key, (rank, found))
             if found != expected:
                 _, number, what, chunk = key
-                unit = replica.units[number].name
+                unit = units[number].name
                 differing.append(f"ranks {other} and {rank} hold different {what} in chunk {chunk} of {unit}")
     everything = repr(sorted((key, found) for key, (_, found) in first.items()))
     return Holdings(hashlib.sha256(everything.encode()).hexdigest(), next(iter(differing), None))

@@ -31,9 +31,9 @@ from zerosim.scenario.schema import Row
 from zerosim.sharding import Directions, Mesh
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.adding import ADDITIONS, Addition
+from zerosim.stages.pipeline import Chunk
 from zerosim.training.buckets import Buckets
-
-"""The tier of each value of an offload key."""
+from zerosim.training.model_chunks import chunks_of, with_units_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +46,10 @@ class Config:
     """The checkpoint from which this run resumes; None for a run from the start."""
     initial: WeightsFile | None = None
     """The file of the first weights; None if they are drawn."""
+    chunks: tuple[Chunk, ...] = ()
+    """The model chunks of one rank of a pipeline, whose units are those of `model`."""
+    whole: "Config | None" = None
+    """The config of all ranks of the pipeline, if this is that of one."""
 
     @property
     def name(self) -> str:
@@ -62,8 +66,26 @@ class Config:
 
     @property
     def directions(self) -> Directions:
-        """The ranks that share a micro-batch."""
-        return self.row.directions
+        """The ranks that train one copy of the model, and the number of copies."""
+        return replace(self.row.directions, data=self.ranks)
+
+    def of_rank(self, rank: int) -> "Config":
+        """The config of a rank, whose model has the units of its rank of the pipeline."""
+        configs, directions = self.of_pipeline, self.directions
+        assert rank < self.all_ranks
+        return configs[directions.pipeline_rank(directions.place(rank))]
+
+    @cached_property
+    def of_pipeline(self) -> "tuple[Config, ...]":
+        """The config of each rank of the pipeline; without one, this config."""
+        size, parallel = self.directions.pipeline, self.row.parallel
+        if size == 1:
+            return (self,)
+        chunks = chunks_of(
+            self.model, parallel.pieces, parallel.pipeline_layers, self.row.train.micro_batch, self.computing.weights,
+            self.policy)
+        return tuple(replace(self, model=with_units_of(self.model, mine), chunks=tuple(mine), whole=self)
+                     for mine in (chunks[rank::size] for rank in range(size)))
 
     @property
     def layout(self) -> str:
@@ -224,8 +246,7 @@ class Config:
     def recomputed(self) -> frozenset[Unit]:
         """The units that keep only their input for backward, and run forward again."""
         chosen = self.row.parallel.recompute
-        numbers = set(range(len(self.model.layers)) if chosen is True else chosen or ())
-        return frozenset(unit for unit in self.model.units if set(unit.numbers) & numbers)
+        return frozenset(unit for unit in self.model.units if chosen is True or {*unit.numbers} & {*(chosen or ())})
 
     @property
     def accumulates_in_float32(self) -> bool:

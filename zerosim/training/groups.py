@@ -46,6 +46,31 @@ def shift(comm: Communicator, flat: Array, by: int) -> None:
     comm.exchange(flat, to=(comm.rank + by) % comm.size, into=flat, source=(comm.rank - by) % comm.size)
 
 
+class RanksOfPipeline(GroupOfRanks):
+    """A rank's neighbours in a pipeline."""
+
+    def __init__(self, comm: Observed) -> None:
+        super().__init__("pipeline", comm)
+
+    def send_activation(self, array: Array) -> None:
+        self._send("send_activation", array, 1)
+
+    def recv_activation(self, into: Array) -> None:
+        self._recv("recv_activation", into, -1)
+
+    def send_gradient(self, array: Array) -> None:
+        self._send("send_gradient", array, -1)
+
+    def recv_gradient(self, into: Array) -> None:
+        self._recv("recv_gradient", into, 1)
+
+    def _send(self, name: str, array: Array, by: int) -> None:
+        self._comm.named(name, self._comm.send)("pipeline", array.reshape(-1), to=(self.place + by) % self.size)
+
+    def _recv(self, name: str, into: Array, by: int) -> None:
+        self._comm.named(name, self._comm.recv)("pipeline", into=into.reshape(-1), source=(self.place + by) % self.size)
+
+
 def groups_of(comm: Observed, directions: Directions) -> dict[str, GroupOfRanks]:
     """The groups of a rank of `comm`, by direction."""
     return {name: GroupOfRanks(name, comm.around(directions.along(comm, name))) for name in directions.sizes}

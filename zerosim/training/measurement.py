@@ -8,6 +8,7 @@ from zerosim.instruments.lifetimes import Lifetime
 from zerosim.instruments.trace import Trace
 from zerosim.instruments.traffic import Traffic
 from zerosim.models.units import Unit
+from zerosim.stages.pipeline import Slot
 from zerosim.training.comparison import Evidence
 from zerosim.training.config import Config
 
@@ -39,6 +40,12 @@ def traffic_counts(rank: int, traffic: Traffic) -> TrafficCounts:
         inside_bytes=traffic.sent_bytes - traffic.between_bytes,
         between_bytes=traffic.between_bytes,
     )
+
+
+def by_pipeline(passes: list[list[Slot]], ranks: int) -> list[list[list[Slot]]]:
+    """The passes of the ranks of each pipeline; nothing without one."""
+    stride = len(passes) // ranks
+    return [passes[first::stride] for first in range(stride)] if ranks > 1 else []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +125,8 @@ class Measurement:
     """The quantisation errors of `weights` and `gradients` in the last step."""
     operations: list[dict[str, int]] = figure(default_factory=list)
     """Floating-point operations of matrix products in all steps, by rank: forward, backward, recomputation."""
+    passes: list[list[list[Slot]]] = figure(default_factory=list)
+    """The forward and backward passes of each rank of each pipeline in the last step, in order; empty without one."""
     hosts: list[int] = figure(default_factory=list)
     """The number of each rank's host."""
     traffic: list[TrafficCounts] = field(default_factory=list)

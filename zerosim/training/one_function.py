@@ -11,7 +11,7 @@ the conditioning of every operation.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -43,20 +43,22 @@ class Difference:
     name: str
     ratio: float
     """The median ratio of its elements to those of the model in one piece."""
-    places: tuple[int, ...]
+    places: tuple[int, ...] = ()
     """The places that differ from place 0 in what all should have; empty if none do."""
     what: str = "gradient"
+    why: str = ""
+    """The cause, if it is known, after a colon."""
 
     def __str__(self) -> str:
         if self.places:
             which = ", ".join(map(str, self.places))
             return (f"{self.name}: place {which} and place 0 have different gradients of a parameter that all have, "
                     "each a part of the sum: let the parameter, or the input of the next cut product, pass copy_to")
-        near = abs(self.ratio - 1.0) < NEAR or not np.isfinite(self.ratio)
-        added = round(self.ratio) if not near and self.ratio > 1.5 and abs(self.ratio % 1.0) < NEAR else 0
+        equal = abs(self.ratio - 1.0) < NEAR or not np.isfinite(self.ratio)
+        added = round(self.ratio) if not equal and self.ratio > 1.5 and abs(self.ratio % 1.0) < NEAR else 0
         why = f": {added} ranks add what each has whole; use join_from, or one copy_to less" if added else ""
-        times = "not" if near else f"{self.ratio:.3g} times"
-        return f"{self.name}: {times} the {self.what} of the model in one piece{why}"
+        times = "not" if equal else f"{self.ratio:.3g} times"
+        return f"{self.name}: {times} the {self.what} of the model in one piece{self.why or why}"
 
 
 def differences(config: Config) -> list[Difference]:
@@ -81,9 +83,8 @@ def differences(config: Config) -> list[Difference]:
                   for unit, (of_whole, flat) in zip(config.model.units, whole.items(), strict=True)}
         return computed(config.model, pieces, groups, batch)
 
-    (found,) = side_by_side(config.directions, of_place)
-    wrong = [Difference("loss", loss / due_loss, (), "value") for loss, _ in found
-             if not abs(loss - due_loss) <= TOLERANCE * abs(due_loss)]
+    (found,) = side_by_side(replace(config.directions, pipeline=1), of_place)
+    wrong = [Difference("loss", loss / due_loss, what="value") for loss, _ in found if not near(loss, due_loss)]
     return [*wrong[:1], *compared(config, [gradients for _, gradients in found], due)]
 
 
@@ -91,6 +92,11 @@ def refuse_draws(*_: object) -> None:
     """Refuse an operation that draws: places would draw the same numbers for different pieces."""
     raise UsageError("dropout is drawn for whole arrays, and ranks that share a micro-batch have pieces of them; leave "
                      "it out, or run the model in one piece")
+
+
+def near(found: float, due: float) -> bool:
+    """Whether two numbers are equal but for rounding."""
+    return abs(found - due) <= TOLERANCE * abs(due)
 
 
 def compared(config: Config, found: Sequence[Gradients], due: Gradients) -> Iterator[Difference]:
@@ -139,10 +145,11 @@ def some_weights(unit: Unit, number: int) -> Array:
 
 def computed(
     model: Model, weights: Mapping[Unit, Array], groups: TapeGroups, batch: tuple[Array, Array],
-    draw: Draw | None = None,
+    draw: Draw | None = None, samples: int = 0,
 ) -> Iterator[tuple[float, Gradients]]:
-    """The loss and the gradients of one place, once."""
+    """The loss and the gradients of one place, once; `samples` are those of all micro-batches, by default the batch's.
+    """
     tape = Tape(perform=over(groups, perform), draw=draw, loss_over=model.loss_over)
-    loss, gradients = backpropagate(model, tape, weights, *batch, len(batch[0]))
+    loss, gradients = backpropagate(model, tape, weights, *batch, samples or len(batch[0]))
     yield float(loss[0]), {
         name: view for unit, flat in gradients.items() if not unit.frozen for name, view in unit.views(flat).items()}

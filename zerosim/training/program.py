@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from zerosim.allocation import MODEL_STATES, Array
-from zerosim.collectives import ring
+from zerosim.collectives import ring, tree
 from zerosim.comm import Communicator, among
 from zerosim.instruments.clocks import brought_together
 from zerosim.instruments.faults import Faults
@@ -30,9 +30,10 @@ from zerosim.instruments.trace import RankStep
 from zerosim.numerics.not_a_number import with_one_nan
 from zerosim.sharding import split
 from zerosim.stages.adding import add_replicas
+from zerosim.stages.pipeline import Slot
 from zerosim.stages.replica import Batch, Replica
 from zerosim.training.batches import Batches
-from zerosim.training.build import alone, initial_weights, replica
+from zerosim.training.build import alone, initial_weights, replica, stepping
 from zerosim.training.collect import collected
 from zerosim.training.comparison import (
     Checker,
@@ -45,8 +46,8 @@ from zerosim.training.comparison import (
 )
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
-from zerosim.training.groups import groups_of
-from zerosim.training.measurement import Measurement, MemoryFigures, traffic_counts
+from zerosim.training.groups import RanksOfPipeline, groups_of
+from zerosim.training.measurement import Measurement, MemoryFigures, by_pipeline, traffic_counts
 from zerosim.training.observers import Observers, observers
 from zerosim.worlds.checked import Checked
 from zerosim.worlds.objects import gather_objects
@@ -142,7 +143,7 @@ def train_alone(comm: Communicator, run: Run, config: Config) -> list[Fingerprin
     locator = Locator("one process")
     run.progress.begin("one process", config.steps)
     for places in published(comm, found_alone if comm.rank == 0 else None):
-        found = places[place]
+        found = places[place % len(places)]
         history[found.step :] = [found]
         locator.begin(found.step + 1)
         if found.step:
@@ -161,27 +162,35 @@ def train(
     seen = observers(
         config.name, comm.rank, hosts, faults, lifetimes=config.row.claims.fragmentation, traced=bool(run.traced))
     comm = carrier(comm, run, faults)
-    place, observed = config.directions.place(comm.rank), seen.observed(comm)
+    directions, observed, units = config.directions, seen.observed(comm), config.model.units
+    place, neighbours = directions.place(comm.rank), RanksOfPipeline(
+        observed.around(directions.along(observed, "pipeline")))
     second = None if run.second_channel is None else seen.observed(carrier(run.second_channel, run, faults))
-    tiers = seen.tiers(config.row.parallel.offload_folder)
+    tiers, here = seen.tiers(config.row.parallel.offload_folder), config.of_rank(comm.rank)
     mine = replica(
-        config, observed.around(config.directions.data(observed)), seen.allocator(),
-        second and config.directions.data(second), tiers=tiers, groups=groups_of(observed, config.directions))
+        here, observed.around(directions.data_ranks(observed)), seen.allocator(),
+        second and directions.data_ranks(second), tiers=tiers, groups=groups_of(observed, directions),
+        pipeline={"pipeline": neighbours})
     with closing(mine.tape.shelf), closing(mine.storage):
-        earlier = begun(comm, run, mine, config, seen.ledger)
+        earlier = begun(comm, run, mine, here, seen.ledger)
         if earlier is None:
             return Measurement(config, fits=False) if comm.rank == 0 else None
         updates_before = mine.state.updates
-        checker = None if history is None else Checker(mine, comm.rank, history, config.sums_everywhere)
-        steps = Steps(comm, run, config, title, mine, seen, checker, earlier)
+        checker = None if history is None else Checker(
+            mine, comm.rank, history, units, config.sums_everywhere)
+        passes = list[Slot]()
+        step = stepping(here, config.stage, observed, mine, neighbours, passes)
+        steps = Steps(comm, run, config, title, mine, step, seen, checker, earlier)
         try:
             memory = steps.run_all()
         except MemoryError as error:
             raise MemoryError(f"{title} did not fit, in step {len(steps.losses) + 1}: {error}") from error
-    held = None if checker else holdings(comm, place, mine, config.sums_everywhere)
+    held = None if checker else holdings(
+        comm, place % directions.side_by_side, mine, units, config.sums_everywhere)
     misfits = gather_objects(comm, checker.misfit if checker else None) or []
     evidence = first_of(gather_objects(comm, checker.evidence if checker else None))
-    measured = gather_objects(comm, (traffic_counts(comm.rank, seen.traffic), memory, operations(mine), faults.missed))
+    measured = gather_objects(
+        comm, (traffic_counts(comm.rank, seen.traffic), memory, operations(mine), passes, faults.missed))
     trace = brought_together(comm, steps.traced) if seen.tracer else None
     final = collected(comm, run.batches(config), mine, keep_weights=run.keep_weights)
     if measured is None:
@@ -203,7 +212,8 @@ def train(
         test=final.test,
         sample=final.sample,
         wire_errors={what: vars(error) for what, error in (history[-1].wire_errors if history else {}).items()},
-        operations=[found for _, _, found, _ in measured],
+        operations=[found for _, _, found, *_ in measured],
+        passes=by_pipeline([found for *_, found, _ in measured], directions.pipeline),
         hosts=hosts,
         traffic=[traffic for traffic, *_ in measured],
         memory=[memory for _, memory, *_ in measured],
@@ -279,6 +289,8 @@ class Steps:
     config: Config
     title: str
     replica: Replica
+    step: Callable[[Batch], Any]
+    """Trains one step; this rank's part of the loss, None if it computes none."""
     observers: Observers
     checker: Checker | None
     losses: list[Array]
@@ -342,7 +354,7 @@ class Steps:
             self.observers.lifetimes.begin()
         self.observers.faults.begin(batch.step)
         started = time.perf_counter()
-        partial_loss = self.config.stage.step(self.replica, batch)
+        partial_loss = self.step(batch)
         self.replica.storage.settle()
         self.seconds["train"] += time.perf_counter() - started
         if tracer:
@@ -357,8 +369,15 @@ class Steps:
             self.at_rest[kind] = min(least, now), max(most, now)
 
     def total(self, partial_loss: Any) -> Array:
+        """The loss of the global batch, on every rank; the last of a pipeline compute it."""
+        pipeline = self.config.directions.along(self.comm, "pipeline")
+        loss = np.empty(1, self.config.precision.state) if partial_loss is None else self.added(partial_loss)
+        tree.broadcast(pipeline, loss, pipeline.size - 1)
+        return loss
+
+    def added(self, partial_loss: Any) -> Array:
         """The loss of the global batch, added in the declared order; all NaNs have the same bits."""
-        comm = self.config.directions.data(self.comm)
+        comm = self.config.directions.data_ranks(self.comm)
         addition, within = self.config.addition, self.replica.mesh.within(comm)
         loss = addition.reduce_scatter(within, partial_loss, as_it_is)
         if addition.collective is not None:

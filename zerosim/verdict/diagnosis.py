@@ -56,7 +56,7 @@ def replay(batches: Batches, evidence: Evidence | None) -> Iterator[int | Diverg
         return
     config = batches.config
     for leg, snapshots in alone(batches):
-        snapshot = snapshots[config.directions.place(evidence.rank) if leg is config else 0]
+        snapshot = snapshots[config.directions.place(evidence.rank) % len(snapshots) if leg is config else 0]
         if snapshot.step == evidence.step and (leg is config or evidence.what == "loss"):
             yield locate(config, evidence, snapshot)
             return

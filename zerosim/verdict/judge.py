@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from zerosim.allocation import MODEL_STATES, Kind, Tier
 from zerosim.figures.addresses import fragmentation
+from zerosim.figures.pipelines import faults
 from zerosim.figures.resting import Resting, far_resting, needed_as_began, resting_bytes, unit_bytes
 from zerosim.figures.shapes import ExpectedMemory, expected
 from zerosim.figures.traffic import message_copies, most_messages, traffic_due, volume
@@ -20,7 +21,6 @@ def judged(measured: Measurement, divergence: Divergence | None) -> TrainedRow:
     """The outcome of a trained row; `divergence` is the place of its first evidence."""
     config = measured.config
     updates = measured.updates_here
-    memory = expected(config, updates)
     traffic = [RankTraffic(counts, traffic_due(config, counts.rank, updates, measured.hosts))
                for counts in measured.traffic]
     sent, messages = volume(config), most_messages(config)
@@ -31,9 +31,12 @@ def judged(measured: Measurement, divergence: Divergence | None) -> TrainedRow:
         compared_with="one process" if measured.compared else None,
         first_divergence=divergence,
         order=None if divergence is None else orders_of_addition(config, divergence.chunk),
-        formula_operations=dict(memory.operations),
+        formula_operations={what: sum(expected(each, updates).operations[what] for each in config.of_pipeline)
+                            for what in expected(config.of_pipeline[0], updates).operations},
         traffic=traffic,
-        memory=[judged_memory(config, figures, memory, copies) for figures in measured.memory],
+        memory=[judged_memory(here, figures, expected(here, updates), copies) for figures in measured.memory
+                for here in [config.of_rank(figures.rank)]],
+        schedule_fault=next(faults(config, measured.passes), None) if measured.passes else None,
         volume=sent,
         most_messages=messages,
         fragmentation=fragmentation(measured.lifetimes) if measured.lifetimes else None,

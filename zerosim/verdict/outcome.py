@@ -151,13 +151,16 @@ class TrainedRow:
     order: dict[str, str] | None
     """The order in which the collective adds the chunk that diverged, and the declared one."""
     formula_operations: dict[str, int]
-    """The floating-point operations of matrix products that each rank must do in all steps, by pass."""
+    """The floating-point operations of matrix products that each rank must do in all steps, by pass; over a pipeline,
+    its ranks together."""
     traffic: list[RankTraffic]
     memory: list[RankMemory]
     volume: float
     """The bytes sent per rank and step by formula, in units of P (N − 1)/N."""
     most_messages: int
     """The messages by formula in a step that is not skipped, of the rank that sends the most."""
+    schedule_fault: str | None = None
+    """The first difference between the passes of a pipeline's ranks and the formulas, in words."""
     fragmentation: Fragmentation | None = None
     """The fragmentation of rank 0's memory in the last step, if the scenario requests it."""
 
@@ -275,6 +278,7 @@ def failed_checks(stage: TrainedRow) -> Iterator[str]:
         if not all(rank.rests for rank in stage.memory):
             yield f"bytes kept are not the formula's{who(stage)}"
         yield from first_fault(rank.mismeasured for rank in stage.memory)
+        yield from first_fault([stage.schedule_fault])
     if stage.measured.missed_faults:
         yield f"a fault was not injected: {'; '.join(stage.measured.missed_faults)}"
 
@@ -352,9 +356,11 @@ def who(stage: TrainedRow) -> str:
 
 def miscalculated(stage: TrainedRow) -> Iterator[str]:
     """The ranks whose matrix products differ from the model's operations, in words."""
-    due = stage.formula_operations
-    for rank, found in enumerate(stage.measured.operations):
+    due, every = stage.formula_operations, stage.measured.operations
+    stride = len(every) // stage.config.directions.pipeline
+    for rank in range(stride):
+        found = {what: sum(each.get(what, 0) for each in every[rank::stride]) for what in due}
         if found != due:
-            what = next((each for each in due if found.get(each, 0) != due[each]), "forward")
-            yield (f"floating-point operations of {what} are not the model's: {found.get(what, 0):,} of rank {rank}; "
+            what = next(each for each in due if found[each] != due[each])
+            yield (f"floating-point operations of {what} are not the model's: {found[what]:,} of rank {rank}; "
                    f"expected {due[what]:,}")

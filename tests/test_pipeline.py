@@ -1,0 +1,253 @@
+"""Pipelines: the bits of one process, the formulas, one function; what schedules hold, wait for and send."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.mpi.launch import mpirun
+from tests.test_split_models import GPT, LLAMA, MLP, outcome, read
+from zerosim.data import load_dataset
+from zerosim.errors import ScenarioError, ZerosimError
+from zerosim.figures.pipelines import bubble, bubble_due, held, held_due, pass_lines
+from zerosim.stages import one_f_one_b
+from zerosim.stages.pipeline import Slot
+from zerosim.stages.schedules import SCHEDULES
+from zerosim.training import build, config
+from zerosim.training.experiment import prepare
+from zerosim.training.model_chunks import chunks_of
+from zerosim.training.one_schedule import differences_of_schedule
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally
+
+BESIDE = """
+[parallel]
+pipeline_ranks = 2
+[[variant]]
+stage = "zero2"
+[[variant]]
+stage = "ddp"
+schedule = "gpipe"
+tensor_ranks = 2
+[[variant]]
+stage = "zero1"
+schedule = "interleaved_1f1b"
+model_chunks = 2
+"""
+STAGES = 'parallel.stages=["ddp", "zero1", "zero2"]'
+INTERLEAVED = 'parallel.schedule="interleaved_1f1b"', "parallel.model_chunks=2"
+
+
+@pytest.mark.parametrize(("text", "changes"), [
+    (MLP, ["parallel.pipeline_ranks=2", 'parallel.schedule="gpipe"', "parallel.pipeline_layers=[1, 3]"]),
+    (MLP, ["parallel.pipeline_ranks=2", "parallel.tensor_ranks=2", "train.clip_norm=0.01"]),
+    (MLP, ["parallel.pipeline_ranks=2", *INTERLEAVED, "parallel.recompute=true"]),
+    (GPT, ["parallel.pipeline_ranks=2", "parallel.tensor_ranks=2", "parallel.sequence_parallel=true", *LLAMA]),
+    (GPT, ["parallel.pipeline_ranks=2", *INTERLEAVED, "parallel.autocast=bf16", "model.dropout=0.1"]),
+    (MLP, ["parallel.pipeline_ranks=4", "train.precision=fp16", "parallel.overlap=true"]),
+])
+def test_a_pipeline_has_the_bits_of_one_process_and_the_figures_due(text, changes, tmp_path):
+    assert outcome(text, tmp_path, STAGES, *changes).failures == []
+
+
+@settings(max_examples=4)
+@given(st.data())
+def test_any_composition_has_the_bits_of_one_process_and_the_figures_due(tmp_path_factory, data):
+    def draw(*values):
+        return data.draw(st.sampled_from(values))
+
+    text, schedule = draw(MLP, MLP, MLP, GPT), draw("gpipe", "1f1b", "interleaved_1f1b")
+    chunks = 2 if schedule == "interleaved_1f1b" else 1
+    pipeline, tensor, ranks = (2 if chunks == 2 else draw(2, 3)), draw(1, 2), draw(1, 2)
+    drawn = {
+        "parallel.pipeline_ranks": pipeline, "parallel.tensor_ranks": tensor, "parallel.schedule": schedule,
+        "parallel.model_chunks": chunks,
+        "world.ranks": pipeline * tensor * ranks,
+        "train.micro_batches": ranks * (2 * pipeline if chunks == 2 else draw(1, 3, 4)),
+        "parallel.stages": [draw("ddp", "zero1", "zero2")], "parallel.order": draw("ring", "rank", "exact"),
+        "train.precision": draw("fp32", "bf16", "fp16", "fp64"), "train.clip_norm": draw(0.0, 0.01),
+        "parallel.overlap": draw(True, False), "parallel.recompute": draw(True, False),
+        "parallel.offload_optimizer": draw("none", "host"),
+    }
+    if drawn["parallel.order"] != "exact":
+        drawn["parallel.accumulation"] = draw("boundary", "micro_batch")
+    changes = [f"{key}={json.dumps(value)}" for key, value in drawn.items()]
+    assert outcome(text, tmp_path_factory.mktemp("pipeline"), *changes).failures == []
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("ranks", [4, pytest.param(8, marks=pytest.mark.long)])
+def test_pipelines_under_mpirun(ranks, tmp_path):
+    """Beside data ranks, and beside tensor ranks; with copies of messages, whose bytes are bounded."""
+    path = tmp_path / "scenario.toml"
+    path.write_text(MLP.replace("ranks = 4", f"ranks = {ranks}\ntransport = \"mpi\"") + BESIDE)
+    said = mpirun(ranks, ["-m", "zerosim", "run", str(path), "--set", "train.micro_batches=8", "--progress", "none"])
+    assert (said.returncode, said.stdout.count("every bit equal to one process")) == (0, 1)
+
+
+class Noted:
+    """A rank of a pipeline that notes its passes and messages, and computes nothing."""
+
+    def __init__(self, place, ranks, micro_batches, chunks):
+        self.neighbours, self.chunks = SimpleNamespace(place=place, size=ranks), range(chunks)
+        self.after, self.passes, self.messages = ranks - 1 - place, [], {}
+        self.parts = [SimpleNamespace(first=number) for number in range(micro_batches)]
+
+    def begin(self, batch):
+        return self.parts
+
+    def update(self):
+        assert len(self.passes) == 2 * len(self.parts) * len(self.chunks)
+
+    def forward(self, part, given, chunk=0):
+        self.passes.append(Slot("F", part.first, chunk))
+
+    def backward(self, part, given, chunk=0):
+        self.passes.append(Slot("B", part.first, chunk))
+
+    def note(self, what, by, part, chunk):
+        """A message of or to the piece before or after, by its receiver or sender, and the cut that it passes."""
+        ranks, place = self.neighbours.size, self.neighbours.place
+        piece = chunk * ranks + place
+        if 0 <= piece + by < ranks * len(self.chunks):
+            self.messages.setdefault((place + by) % ranks, []).append((what, part.first, max(piece, piece + by)))
+
+    def receive_activation(self, part, chunk=0):
+        self.note("came", -1, part, chunk)
+
+    def receive_gradient(self, part, chunk=0):
+        self.note("came", 1, part, chunk)
+
+    def send_activation(self, part, given, chunk=0):
+        self.note("sent", 1, part, chunk)
+
+    def send_gradient(self, part, given, chunk=0):
+        self.note("sent", -1, part, chunk)
+
+
+def noted(schedule, ranks, micro_batches, chunks):
+    found = [Noted(place, ranks, micro_batches, chunks) for place in range(ranks)]
+    for each in found:
+        SCHEDULES[schedule](each, None)
+    return found
+
+
+SHAPES = [(schedule, ranks, micro_batches, chunks)
+          for schedule, many in (("gpipe", [1]), ("1f1b", [1]), ("interleaved_1f1b", [2, 3])) for chunks in many
+          for ranks in (2, 3, 4, 8) for micro_batches in ((1, 2, 3, 4, 9) if chunks == 1 else (ranks, 3 * ranks))]
+
+
+def test_each_schedule_waits_and_holds_as_its_formula_says():
+    for schedule, ranks, micro_batches, chunks in SHAPES:
+        passes = [each.passes for each in noted(schedule, ranks, micro_batches, chunks)]
+        assert bubble(passes) == bubble_due(ranks, micro_batches, chunks)
+        assert [*map(held, passes)] == [
+            held_due(schedule, rank, ranks, micro_batches, chunks) for rank in range(ranks)]
+
+
+def test_messages_between_two_ranks_are_received_in_the_order_in_which_they_are_sent():
+    """Activations and gradients too, where two ranks have several chunks: there are no tags."""
+    for shape in SHAPES:
+        found = noted(*shape)
+        for rank, mine in enumerate(found):
+            for other, messages in mine.messages.items():
+                sent = [each for what, *each in messages if what == "sent"]
+                assert sent == [each for what, *each in found[other].messages[rank] if what == "came"]
+
+
+def test_a_schedule_is_drawn_in_lockstep():
+    assert pass_lines([each.passes for each in noted("1f1b", 2, 3, 1)]) == [
+        " 0   1   .  (0)  2  (1)  .  (2)",
+        " .   0  (0)  1  (1)  2  (2)  ."]
+
+
+def test_a_schedule_that_holds_more_than_its_formula_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.setitem(build.SCHEDULES, "1f1b", SCHEDULES["gpipe"])
+    assert outcome(MLP, tmp_path, "world.ranks=2", "parallel.pipeline_ranks=2", 'parallel.stages=["ddp"]').failures == [
+        ("DDP", "activations held are not the formula's: rank 0 holds those of 4 micro-batches; expected 2")]
+
+
+def test_passes_that_wait_for_each_other_are_refused():
+    with pytest.raises(ZerosimError, match="wait for each other"):
+        bubble([[Slot("B", 0, 0), Slot("F", 0, 0)], [Slot("F", 0, 0), Slot("B", 0, 0)]])
+
+
+def without_flush(pipeline, batch):
+    """1F1B that updates before the backward of the last micro-batch."""
+    parts = pipeline.begin(batch)
+    for part in parts:
+        one_f_one_b.run_forward(pipeline, part)
+    for part in parts[:-1]:
+        gradient_of = part if part is not parts[-2] else replace(part, last=True)
+        one_f_one_b.run_backward(pipeline, gradient_of)
+    return pipeline.update()
+
+
+def of_the_wrong_micro_batch(pipeline, batch):
+    """GPipe that labels the activation that it sends with the micro-batch before."""
+    parts = pipeline.begin(batch)
+    for part in parts:
+        given = pipeline.receive_activation(part)
+        pipeline.send_activation(part, pipeline.forward(part, given))
+    for part, wrong in zip(parts, [parts[1], parts[0], *parts[2:]], strict=True):
+        upstream = pipeline.receive_gradient(part)
+        pipeline.send_gradient(part, pipeline.backward(wrong, upstream))
+    return pipeline.update()
+
+
+def judged(tmp_path, *changes):
+    """The differences that are found before a run, and the failures of the run."""
+    scenario = read(MLP, tmp_path, 'parallel.stages=["ddp"]', *changes)
+    experiment = prepare(scenario, load_dataset(scenario))
+    found = [str(each) for each in differences_of_schedule(experiment.rows[0])]
+    return found, run_locally(experiment, Silent()).failures
+
+
+@pytest.mark.parametrize(("schedule", "wrong", "said"), [
+    ("1f1b", without_flush, "times the gradient of the model in one piece: it lacks micro-batch 3 of 4"),
+    ("gpipe", of_the_wrong_micro_batch, "the gradient of the model in one piece"),
+])
+def test_a_wrong_schedule_is_found_before_the_run_and_by_its_bits(schedule, wrong, said, tmp_path, monkeypatch):
+    monkeypatch.setitem(build.SCHEDULES, schedule, wrong)
+    found, failures = judged(
+        tmp_path, "world.ranks=2", "parallel.pipeline_ranks=2", f'parallel.schedule="{schedule}"')
+    assert any(said in each for each in found)
+    assert failures
+
+
+def test_a_wrong_order_of_pieces_is_found_before_the_run_and_by_its_bits(tmp_path, monkeypatch):
+    def swapped(*args):
+        first, second, third, last = chunks_of(*args)
+        return [first, replace(second, units=third.units), replace(third, units=second.units), last]
+
+    monkeypatch.setattr(config, "chunks_of", swapped)
+    found, failures = judged(tmp_path, "model.hidden=[8, 8, 8]", "parallel.pipeline_ranks=4")
+    assert "loss: " in found[0]
+    assert failures
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    (['parallel.stages=["zero3"]'], "Stage III would gather a rank's weights twice for every micro-batch"),
+    (["parallel.pipeline_layers=[1, 1]"], "must give each of 2 pieces its number of layers, 4 in all"),
+    (["parallel.pipeline_layers=[2, 2]", "parallel.units=[[0], [1, 2], [3]]"], "and cut no unit"),
+    (["parallel.pipeline_ranks=8", "world.ranks=8", "train.micro_batches=8"], "8 pieces need a unit of layers each"),
+    (["parallel.model_chunks=2"], "set parallel.schedule to interleaved_1f1b"),
+    (['parallel.schedule="interleaved_1f1b"'], "set parallel.model_chunks"),
+    ([*INTERLEAVED, "train.micro_batches=6"], "micro-batches on each rank, found 3; change train.micro_batches"),
+    (["parallel.accumulation=layered"], "choose boundary or micro_batch"),
+    (["model.frozen=[0]"], "train all layers"),
+    (["parallel.pipeline_ranks=1", "parallel.pipeline_layers=[4]"], "and pipeline_ranks is 1"),
+    (["checkpoint.folder=saved"], "a checkpoint has the layers of one rank only"),
+])
+def test_what_a_pipeline_cannot_have_is_one_line(changes, said, tmp_path):
+    with pytest.raises(ScenarioError, match=said) as found:
+        read(MLP, tmp_path, "parallel.pipeline_ranks=2", STAGES, *changes)
+    assert "\n" not in str(found.value)
+
+
+def test_tied_embeddings_across_the_ends_are_refused(tmp_path):
+    with pytest.raises(ScenarioError, match=r"set model\.tied_embeddings to false"):
+        read(GPT, tmp_path, "parallel.pipeline_ranks=2", "model.tied_embeddings=true", STAGES)

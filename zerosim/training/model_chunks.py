@@ -1,0 +1,39 @@
+"""The model chunks of the ranks of a pipeline, and the arrays that pass between them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from zerosim.autograd.tape import Policy, Tape
+from zerosim.models.units import Model
+from zerosim.payloads.extents import Extent, extent
+from zerosim.stages.pipeline import Chunk, pieces
+
+
+def chunks_of(
+    model: Model, count: int, layers: Sequence[int], micro_batch: int, dtype: np.dtype[Any], policy: Policy
+) -> list[Chunk]:
+    """The pieces of a model in the order of its layers, for micro-batches of so many samples and weights of `dtype`.
+
+    >>> from zerosim.autograd.tape import as_written
+    >>> from zerosim.models.mlp import mlp
+    >>> model = mlp(4, [8, 6], 2, "relu", "cross_entropy")
+    >>> [each.output for each in chunks_of(model, 2, [1, 2], 16, np.dtype(np.float32), as_written)]
+    [Extent((16, 8), float32), Extent((16, 2), float32)]
+    """
+    units, task = model.units, model.task
+    shape, tape = (micro_batch, task.inputs), Tape(extent, lowest=len(model.layers), policy=policy)
+    ends: list[Any] = [np.zeros(shape, np.int64) if task.tokens else Extent(shape, dtype)]
+    for unit in units:
+        weights: Any = Extent(unit.count, dtype)
+        ends += tape.forward(unit, weights, ends[-1:])
+    cuts = pieces([unit.numbers for unit in units], count, layers)
+    return [Chunk([units[number] for number in cut], ends[cut.start], ends[cut.stop], cut.start == 0, cut is cuts[-1])
+            for cut in cuts]
+
+
+def with_units_of(model: Model, chunks: Sequence[Chunk]) -> Model:
+    """The model with the units of these chunks alone."""
+    return replace(model, units=tuple(unit for chunk in chunks for unit in chunk.units))

@@ -1,0 +1,115 @@
+"""One function, over a pipeline: a schedule computes what the model in one piece computes from the same micro-batches.
+
+Before a run, the code of the schedule trains one step in float64, on all ranks of one copy of the model, in the local
+world. The loss, every joined gradient, and the square of their norm must be those of the model in one piece.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from zerosim.allocation import Array, allocate
+from zerosim.autograd.tape_collectives import ALONE
+from zerosim.comm import Communicator
+from zerosim.instruments.observed import Observed
+from zerosim.models import build
+from zerosim.models.units import Unit
+from zerosim.places import cut
+from zerosim.scenario.sections import Parallel
+from zerosim.stages.replica import Batch
+from zerosim.training.build import replica, stepping
+from zerosim.training.config import Config
+from zerosim.training.groups import RanksOfPipeline, groups_of
+from zerosim.training.one_function import (
+    TOLERANCE,
+    Difference,
+    Gradients,
+    compared,
+    computed,
+    near,
+    some_batch,
+    some_weights,
+)
+from zerosim.worlds.local import spawn
+
+Found = tuple[float | None, float, Gradients]
+"""A rank's loss, if it computes one, the square of the norm, and its gradients."""
+A_FEW = 2
+"""The samples of a micro-batch."""
+
+
+def differences_of_schedule(config: Config) -> Iterator[Difference]:
+    """The differences between a step of a row's schedule and the model in one piece.
+
+    >>> from zerosim.models.units import Task
+    >>> from zerosim.scenario.schema import Scenario
+    >>> from zerosim.training.config import configured
+    >>> row, *_ = Scenario(parallel=Parallel(stages=("ddp",), pipeline_ranks=2)).rows
+    >>> list(differences_of_schedule(configured(row, Task(64, 10, "cross_entropy"))))
+    []
+    """
+    small = in_float64(config)
+    count, units = small.block, small.in_one_piece.units
+    x, y = some_batch(small.model, A_FEW * count)
+    batch = Batch(1, np.split(x, count), np.split(y, count), len(x), first=0)
+    whole = {unit: some_weights(unit, number) for number, unit in enumerate(units)}
+    parts = [next(computed(small.in_one_piece, whole, ALONE, (each, due), samples=len(x)))
+             for each, due in zip(batch.inputs, batch.targets, strict=True)]
+    due_loss = sum(loss for loss, _ in parts)
+    due = {name: np.sum([each[name] for _, each in parts], axis=0) for name in parts[0][1]}
+    found: list[Found] = spawn(lambda comm: step_of_rank(comm, small, whole, batch), ranks=small.all_ranks)
+    for loss, _, _ in found:
+        if loss is not None and not near(loss, due_loss):
+            yield Difference("loss", loss / due_loss, what="value")
+    side, due_square = small.directions.side_by_side, sum(float((each**2).sum()) for each in due.values())
+    joined: list[Gradients] = [{} for _ in range(side)]
+    for rank, (_, _, gradients) in enumerate(found):
+        joined[rank % side] |= gradients
+    for each in compared(small, joined, due):
+        yield replace(each, why=missing(each.name, joined[0], [gradients for _, gradients in parts]))
+    for _, square, _ in found[:1]:
+        if not near(square, due_square):
+            yield Difference("norm", float(np.sqrt(square / due_square)), what="norm of all gradients")
+
+
+def in_float64(config: Config) -> Config:
+    """A row with the same pieces of the model: one data rank, DDP, float64, and two micro-batches for each rank of the
+    pipeline."""
+    row, asked = config.row, config.row.parallel
+    keys = ("tensor_ranks", "context_ranks", "expert_ranks", "pipeline_ranks", "sequence_parallel", "schedule",
+            "model_chunks", "pipeline_layers", "units")
+    parallel = Parallel(stages=("ddp",), **{key: getattr(asked, key) for key in keys})
+    train = replace(row.train, precision="fp64", micro_batches=2 * asked.pipeline_ranks, micro_batch=A_FEW, steps=1)
+    model = replace(row.model, dropout=0.0)
+    row = replace(row, ranks=1, stage="ddp", parallel=parallel, train=train, model=model)
+    return Config(row, build(model, config.model.task, row.layers))
+
+
+def step_of_rank(comm: Communicator, config: Config, whole: dict[Unit, Array], batch: Batch) -> Found:
+    """One step of the schedule on a rank."""
+    observed, directions = Observed(comm), config.directions
+    here = config.of_rank(comm.rank)
+    neighbours = RanksOfPipeline(observed.around(directions.along(observed, "pipeline")))
+    mine = replica(here, observed.around(directions.data_ranks(observed)), allocate,
+                   groups=groups_of(observed, directions), pipeline={"pipeline": neighbours})
+    pairs = dict(zip(config.model.units, whole.items(), strict=True))
+
+    def initial(unit: Unit) -> Array:
+        of_model, flat = pairs[unit]
+        return cut(of_model, unit, flat, directions.coordinates(directions.place(comm.rank)))
+
+    mine.begin(initial)
+    loss = stepping(here, here.stage, observed, mine, neighbours, [])(batch)
+    square = sum(mine.norms.of_gradients(mine))
+    return None if loss is None else float(loss[0]), square, {
+        name: view for unit in mine.units for name, view in unit.views(mine.state.gradients[unit]).items()}
+
+
+def missing(name: str, found: Gradients, parts: list[Gradients]) -> str:
+    """The micro-batch whose gradient a parameter lacks, in words; empty if that is not what differs."""
+    due, mine = np.sum([each[name] for each in parts], axis=0), found[name]
+    for number, each in enumerate(parts):
+        if mine.shape == each[name].shape and np.abs(due - each[name] - mine).max() <= TOLERANCE * np.abs(due).max():
+            return f": it lacks micro-batch {number} of {len(parts)}; run its backward too, before the update"
+    return ""
