@@ -9,7 +9,7 @@
 
 The measured bubble is the idle share of all ranks if every pass takes one unit of time and messages take none: the
 recorded passes of each rank, in their order, begin as soon as what they need has been computed. A backward pass takes
-longer than a forward pass, but that changes no schedule's share.
+longer than a forward pass; in the source's formulas that cancels, as bubble and work are multiples of their sum.
 
 Source: Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM" (2021),
 sections 2.2.1 and 2.2.2.
