@@ -12,8 +12,9 @@ from zerosim.cli import main
 from zerosim.scenario import Scenario
 
 STAGES = ("ddp", "zero1", "zero2", "zero3")
-SECTION_OF = {key.name: section for section in ("world", "data", "model", "train", "parallel")
+SECTION_OF = {key.name: section for section in ("world", "data", "model", "parallel", "train")
               for key in fields(getattr(Scenario(), section))}
+"""Of `schedule`, which two sections have, that of the learning rate."""
 
 
 def alike(keys):

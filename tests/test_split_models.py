@@ -332,7 +332,7 @@ def net(task):
     (["parallel.sequence_parallel=true"], "tensor_ranks is 1; set tensor_ranks"),
     (["parallel.tensor_ranks=2", "check.same_bits_on=[2]"], "it counts ranks of one direction"),
     (["parallel.tensor_ranks=2", "train.micro_batches=3"], "of world.ranks / 2 that share each = 2, found 3"),
-    (["parallel.tensor_ranks=2", "parallel.quantized_weights=int8"], "quantized_weights does not go with .* drift"),
+    (["parallel.tensor_ranks=2", "parallel.quantized_weights=int8"], "quantized_weights .* round copies apart"),
     (["parallel.tensor_ranks=4", "model.hidden=[6]"], "model.hidden: 4 tensor ranks must divide the width 6"),
 ])
 def test_keys_that_do_not_go_with_shared_micro_batches_are_refused(changes, message, tmp_path):

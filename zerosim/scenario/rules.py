@@ -350,9 +350,23 @@ def unknown(
 ) -> Exception:
     """The error for a key that is not `allowed`; `homes` are keys of that name in subsections."""
     near = homes[0] if homes else nearest(name, allowed)
-    mend = f"did you mean {near!r}?" if near else f"allowed are {', '.join(allowed)}"
+    mend = f"did you mean {near!r}?" if near else in_words(list(allowed))
     table = f" in [{dotted(path)}]" if path else ""
     return origin.error(f"unknown key {shortened(name)!r}{table}; {mend}", (*path, name), at="key")
+
+
+MOST_NAMED = 24
+"""The most keys that an error lists."""
+
+
+def in_words(allowed: Sequence[str]) -> str:
+    """
+    >>> in_words(["ranks", "kind"]), in_words(list("abcdefghijklmnopqrstuvwxyz"))
+    ('allowed are ranks, kind', 'allowed are the 26 keys in docs/scenario.md, such as a, b, c, d')
+    """
+    if len(allowed) > MOST_NAMED:
+        return f"allowed are the {len(allowed)} keys in docs/scenario.md, such as {', '.join(allowed[:4])}"
+    return f"allowed are {', '.join(allowed)}"
 
 
 def rule_for(default: Any) -> Rule:
