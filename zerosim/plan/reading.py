@@ -172,8 +172,8 @@ def training(path: Source, overrides: Sequence[str], *, python: bool) -> Scenari
         raise UsageError(f"{path} is a scenario of collectives, which cannot be planned; give a training scenario")
     for row in found.rows:
         if row.directions.places > 1:
-            raise UsageError(f"{path}: a plan has no time for messages between ranks that share a micro-batch; leave "
-                             "tensor_ranks, context_ranks and expert_ranks out, or run the scenario")
+            raise UsageError(f"{path}: a plan has no time for messages between ranks that share one copy of the model; "
+                             "leave out tensor_ranks, context_ranks, expert_ranks and pipeline_ranks, or run it")
     return found
 
 
