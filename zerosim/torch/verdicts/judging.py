@@ -61,7 +61,7 @@ class Round:
             return self.averaged[name]
         found = clipping.unclipped(self.followed, self.named[name])
         if found is None and not local(self.named[name]).numel():
-            return torch.zeros_like(self.named[name].detach())
+            return torch.zeros_like(local(self.named[name]).detach())
         return found
 
     @property
