@@ -256,10 +256,11 @@ class Directions:
     def words(self) -> str:
         """The directions of several ranks in a word, as in Megatron-LM: the initial and p.
 
-        >>> Directions(tensor=2, expert=4).words, Directions().words
-        ('tp2 × ep4', '')
+        >>> Directions(tensor=2, expert=4).words, Directions(tensor=2, pipeline=2).words, Directions().words
+        ('tp2 × ep4', 'tp2 × pp2', '')
         """
-        return " × ".join(f"{name[0]}p{size}" for name, size in self.sizes.items() if size > 1)
+        sizes = {**self.sizes, "pipeline": self.pipeline}
+        return " × ".join(f"{name[0]}p{size}" for name, size in sizes.items() if size > 1)
 
     def place(self, rank: int) -> int:
         """The place of a rank."""

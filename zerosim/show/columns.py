@@ -106,7 +106,8 @@ def far(tier: str, meaning: str) -> Figure:
 
 FIGURES = (
     Figure(
-        "layout", "layout", "ranks that share a micro-batch (tp: tensor, cp: context, …), the stage, its ranks",
+        "layout", "layout",
+        "ranks of one copy of the model (tp: tensor, cp: context, ep: expert, pp: pipeline), the stage, its ranks",
         lambda row: row.found.get("layout", ""), frozenset({TERMINAL, PAGE}), if_any=True),
     Figure(
         "kept_bytes", "each rank\nkeeps", "model states that a rank keeps on the device between steps",

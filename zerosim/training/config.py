@@ -89,8 +89,7 @@ class Config:
 
     @property
     def layout(self) -> str:
-        """The directions, the stage and its ranks, such as `tp2 × Stage I on 2`; empty if no ranks share a micro-batch.
-        """
+        """The directions, the stage and its ranks, such as `tp2 × Stage I on 2`; empty if ranks have whole models."""
         words = self.directions.words
         return f"{words} × {self.stage.title} on {self.ranks}" if words else ""
 
