@@ -133,7 +133,19 @@ def left(comm: Communicator) -> int:
     return (comm.rank - 1) % comm.size
 
 
-class SendsFirst(ABC):
+class ExchangesTogether(ABC):
+    """A communicator for which one exchange is several at once, of which there is one."""
+
+    @abstractmethod
+    def exchange_all(self, exchanges: Sequence[Exchange]) -> None: ...
+
+    def exchange(
+        self, outgoing: Payload, *, to: int, into: Payload, source: int, reduce: Reduction | None = None
+    ) -> None:
+        self.exchange_all([Exchange(outgoing, to, into, source, reduce)])
+
+
+class SendsFirst(ExchangesTogether):
     """A communicator whose exchanges are sends and then receives, because none of its sends waits."""
 
     @abstractmethod
@@ -141,11 +153,6 @@ class SendsFirst(ABC):
 
     @abstractmethod
     def recv(self, *, into: Payload, source: int, reduce: Reduction | None = None) -> None: ...
-
-    def exchange(
-        self, outgoing: Payload, *, to: int, into: Payload, source: int, reduce: Reduction | None = None
-    ) -> None:
-        self.exchange_all([Exchange(outgoing, to, into, source, reduce)])
 
     def exchange_all(self, exchanges: Sequence[Exchange]) -> None:
         for each in exchanges:

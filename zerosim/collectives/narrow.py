@@ -28,7 +28,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from zerosim.allocation import Allocator, Array
-from zerosim.comm import Communicator, Exchange, Payload, Reduction
+from zerosim.comm import Communicator, Exchange, ExchangesTogether, Payload, Reduction
 from zerosim.sharding import memory_of, split
 
 
@@ -40,7 +40,7 @@ class Narrow(Protocol):
     def decode(self, coded: Any, out: Any) -> None: ...
 
 
-class Narrowed:
+class Narrowed(ExchangesTogether):
     """A communicator over `comm` whose messages are encoded.
 
     >>> from zerosim.allocation import allocate
@@ -61,11 +61,6 @@ class Narrowed:
         self._comm = comm
         self._wire = wire
         self._allocate = allocate
-
-    def exchange(
-        self, outgoing: Payload, *, to: int, into: Payload, source: int, reduce: Reduction | None = None
-    ) -> None:
-        self.exchange_all([Exchange(outgoing, to, into, source, reduce)])
 
     def exchange_all(self, exchanges: Sequence[Exchange]) -> None:
         coming = self._exchanged(exchanges)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from threading import get_ident
 from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 
-from zerosim.comm import Communicator, Exchange, Payload, Reduction, check_rank
+from zerosim.comm import Communicator, Exchange, ExchangesTogether, Payload, Reduction, check_rank
 from zerosim.errors import CollectiveError, Deadlock
 from zerosim.worlds.delivery import check_into, check_match, check_payload, deliver
 from zerosim.worlds.here import HERE, Location, explained
@@ -309,7 +309,7 @@ class _World:
                 )
 
 
-class LocalCommunicator(OneThread):
+class LocalCommunicator(OneThread, ExchangesTogether):
     """One rank of a local world."""
 
     def __init__(self, world: _World, rank: int) -> None:
@@ -321,11 +321,6 @@ class LocalCommunicator(OneThread):
     def came_ns(self) -> int:
         """The time at which this rank last resumed after a wait, by the monotonic clock."""
         return self._world.woke_ns[self.rank]
-
-    def exchange(
-        self, outgoing: Payload, *, to: int, into: Payload, source: int, reduce: Reduction | None = None
-    ) -> None:
-        self.exchange_all([Exchange(outgoing, to, into, source, reduce)])
 
     def exchange_all(self, exchanges: Sequence[Exchange]) -> None:
         for each in exchanges:

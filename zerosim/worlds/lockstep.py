@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zerosim.allocation import Array
-from zerosim.comm import Communicator, Exchange, Payload, Reduction
+from zerosim.comm import Communicator, Exchange, ExchangesTogether, Payload, Reduction
 from zerosim.errors import CollectiveError, Unlike
 from zerosim.sharding import bounds
 from zerosim.worlds.world import OneProcess, Result, counted
@@ -125,7 +125,7 @@ class SilentNetwork:
         """Record nothing."""
 
 
-class LockstepCommunicator:
+class LockstepCommunicator(ExchangesTogether):
     """All ranks of a lockstep world."""
 
     def __init__(self, size: int, network: Network) -> None:
@@ -133,11 +133,6 @@ class LockstepCommunicator:
         self.size = size
         self._network = network
         self._pairs: dict[tuple[bytes, bytes], tuple[Array, Array]] = {}
-
-    def exchange(
-        self, outgoing: Payload, *, to: Any, into: Payload, source: Any, reduce: Reduction | None = None
-    ) -> None:
-        self.exchange_all([Exchange(outgoing, to, into, source, reduce)])
 
     def exchange_all(self, exchanges: Sequence[Exchange]) -> None:
         self._network.exchange([self._messages(each) for each in exchanges])
