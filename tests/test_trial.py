@@ -99,7 +99,7 @@ def test_a_rank_that_is_hung_up_or_quits_ends_all_and_leaves_nothing(sent, code,
     done = mpirun(2, ["-c", program], timeout=60)
     assert done.returncode == code or (sent == "SIGQUIT" and done.returncode in (signal.SIGQUIT, 11, 131))
     assert said in done.stderr
-    mapped = {line.split()[0] for line in done.stdout.splitlines() if line}
+    mapped = {words[0] for words in map(str.split, done.stdout.splitlines()) if words}
     assert not mapped & (set(os.listdir("/dev/shm")) - before)
 
 
