@@ -102,8 +102,8 @@ def table(section, keys, meanings):
         for key in [f"{section}.{name}".lstrip(".")]
     ]
     if same:
-        names = ", ".join([f"`{section}.{same[0]}`", *(f"`.{name}`" for name in same[1:])])
-        rows.append(f"| {names} | not set | as in `[parallel]` | The same key of `[parallel]`, for this row. |\n")
+        other = ", ".join(f"`{name}`" for name in rules(Parallel) if name not in same)
+        rows.append(f"| all keys of `[parallel]` but {other} | not set | the same | The same, for this row. |\n")
     return HEAD + "".join(rows)
 
 

@@ -85,14 +85,14 @@ def judged(outcome):
 
 def page(recorded):
     """The page, from the table and what was recorded."""
-    rows = []
+    rows, concerned = [], re.compile(r"; \d+ of \d+ parameters are concerned")
     for bug in TABLE["bug"]:
         wrong, right = (recorded[bug["name"]][side] for side in SIDES)
         printed = [" ".join(line.rpartition(" ")[2] for line in each["printed"]) for each in (wrong, right)]
         at = [each["with"].split()[0].replace("==", " ") if each["with"] else "torch 2.13.0" for each in (wrong, right)]
         mended = f"{at[1] if at[1] != at[0] else 'script'}: {printed[1]}{'' if judged(right) else ', not judged'}"
         threads = ", ".join(map(link, bug["threads"]))
-        rows.append(f"| {threads}: {bug['title']} | {at[0]} | {printed[0]} | {says(wrong)} | {mended} |")
+        rows.append(f"| {threads}: {bug['title']} | {at[0]} | {printed[0]} | {concerned.sub('', says(wrong))} | {mended} |")
     others = [f"- {', '.join(map(link, each['threads']))}: {each['why']}" for each in TABLE["other"]]
     return TABLE["page"].format(table="\n".join(rows), others="\n".join(others),
                                 unreported="\n".join(recorded["unreported"]["wrong"]["printed"]), count=len(rows))
