@@ -92,7 +92,8 @@ def page(recorded):
         at = [each["with"].split()[0].replace("==", " ") if each["with"] else "torch 2.13.0" for each in (wrong, right)]
         mended = f"{at[1] if at[1] != at[0] else 'script'}: {printed[1]}{'' if judged(right) else ', not judged'}"
         threads = ", ".join(map(link, bug["threads"]))
-        rows.append(f"| {threads}: {bug['title']} | {at[0]} | {printed[0]} | {concerned.sub('', says(wrong))} | {mended} |")
+        found = concerned.sub("", says(wrong))
+        rows.append(f"| {threads}: {bug['title']} | {at[0]} | {printed[0]} | {found} | {mended} |")
     others = [f"- {', '.join(map(link, each['threads']))}: {each['why']}" for each in TABLE["other"]]
     return TABLE["page"].format(table="\n".join(rows), others="\n".join(others),
                                 unreported="\n".join(recorded["unreported"]["wrong"]["printed"]), count=len(rows))
