@@ -240,7 +240,6 @@ def test_a_wrong_order_of_pieces_is_found_before_the_run_and_by_its_bits(tmp_pat
     (["parallel.accumulation=layered"], "choose boundary or micro_batch"),
     (["model.frozen=[0]"], "train all layers"),
     (["parallel.pipeline_ranks=1", "parallel.pipeline_layers=[4]"], "and pipeline_ranks is 1"),
-    (["checkpoint.folder=saved"], "a checkpoint has the layers of one rank only"),
 ])
 def test_what_a_pipeline_cannot_have_is_one_line(changes, said, tmp_path):
     with pytest.raises(ScenarioError, match=said) as found:

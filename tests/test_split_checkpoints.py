@@ -34,6 +34,12 @@ def layout(data, tensor, *more):
     return [f"world.ranks={data * tensor}", f"parallel.tensor_ranks={tensor}", "train.micro_batches=4", *more]
 
 
+def over(data, pipeline, tensor, *more):
+    """Changes of a scenario: data ranks times ranks of a pipeline times tensor ranks."""
+    return [f"world.ranks={data * pipeline * tensor}", f"parallel.pipeline_ranks={pipeline}",
+            f"parallel.tensor_ranks={tensor}", "train.micro_batches=8", *more]
+
+
 def by(stage):
     return f'parallel.stages=["{stage}"]'
 
@@ -60,6 +66,27 @@ def test_saved_by_two_places_it_resumes_on_one_two_or_four(text, model, others, 
     for data, tensor, *more in others:
         found = trained(tmp_path, text, layout(data, tensor, by("zero2"), *model, *more), resume=tmp_path / "a")
         assert found.failures == []
+
+
+IN_CHUNKS = ['parallel.schedule="interleaved_1f1b"', "parallel.model_chunks=2"]
+
+
+@pytest.mark.parametrize(("text", "saved", "model", "others"), [
+    (MLP, (2, 2, 2, by("zero2")), ["train.clip_norm=0.01", "train.precision=fp16"],
+     [(4, 1, 2, by("zero3")), (1, 4, 1, by("zero1")), (2, 2, 1, by("ddp"), *IN_CHUNKS), (1, 1, 1, by("ddp"))]),
+    (GPT, (1, 1, 2, by("zero3")), ["parallel.autocast=bf16"], [(2, 2, 1, by("zero1"), "parallel.units=\"layer\"")]),
+])
+def test_saved_by_a_pipeline_it_resumes_in_any_layout(text, saved, model, others, tmp_path):
+    *sizes, stage = saved
+    began = over(*sizes, stage, *model)
+    trained(tmp_path, text, began, save=tmp_path / "a", steps=1)
+    folder = only(tmp_path / "a")
+    write_full(folder, read_manifest(folder), tmp_path / "w")
+    assert encoded(read_manifest(folder)) == (folder / folders.MANIFEST).read_bytes()
+    same = trained(tmp_path, text, began, resume=tmp_path / "a")
+    assert (same.failures, bits(same)) == ([], bits(trained(tmp_path, text, began)))
+    for each in others:
+        assert trained(tmp_path, text, over(*each, *model), resume=tmp_path / "a").failures == []
 
 
 MIXTURE = GPT.replace('"transformer"', '"mixture"')

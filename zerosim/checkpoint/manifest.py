@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +108,9 @@ class Manifest:
 
     @property
     def directions(self) -> Directions:
-        """The ranks that shared a micro-batch when it was saved."""
-        return Directions.named(self.legs[-1].parallel)
+        """The ranks that trained one copy of the model when it was saved, and the number of copies."""
+        found = Directions.named(self.legs[-1].parallel)
+        return replace(found, data=self.ranks // found.places)
 
     def held(self, rank: int, piece: PieceRecord) -> Iterator[tuple[ParameterRecord, int, int]]:
         """The contents of an array in the file of `rank`: parameters, and which elements of that place's piece of each.
@@ -226,7 +227,8 @@ def decoded(document: Mapping[str, Any]) -> Manifest:
         raise ValueError("legs")
     for leg in manifest.legs:
         a(str, leg.parallel["stages"][0])
-    if min(map(count, manifest.directions.sizes.values())) < 1 or manifest.ranks % manifest.directions.places:
+    directions = Directions.named(manifest.legs[-1].parallel)
+    if min(map(count, (*directions.sizes.values(), directions.pipeline))) < 1 or manifest.ranks % directions.places:
         raise ValueError("directions")
     for rank, shard in enumerate(manifest.shards):
         for name, piece in shard.pieces.items():

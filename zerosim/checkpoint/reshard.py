@@ -37,10 +37,11 @@ class Resharded:
 
     @cached_property
     def _stretches(self) -> dict[tuple[str, str, int], list[SavedStretch]]:
-        """The stretches of each parameter's piece, by its name, the kind of state, and the place."""
+        """The stretches of each parameter's piece, by its name, the kind of state, and the place among
+        those that have its layer."""
         found: dict[tuple[str, str, int], list[SavedStretch]] = {}
         for rank, shard in enumerate(self.manifest.shards):
-            place = self.manifest.directions.place(rank)
+            place = self.manifest.directions.place(rank) % self.manifest.directions.side_by_side
             for array, piece in shard.pieces.items():
                 at = 0
                 for each, start, stop in self.manifest.held(rank, piece):

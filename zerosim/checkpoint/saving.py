@@ -35,7 +35,7 @@ from zerosim.models.units import Unit
 from zerosim.scenario.schema import Scenario, plain, resolved
 from zerosim.sharding import Layout, shard
 from zerosim.stages.replica import Replica
-from zerosim.training.comparison import WEIGHTS
+from zerosim.training.comparison import WEIGHTS, numbered
 from zerosim.training.config import Config
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
@@ -114,7 +114,7 @@ class Saving:
                     leg.config.row.ranks_per_host)
                 for leg in config.legs
             ),
-            units=tuple(unit_record(unit) for unit in replica.units),
+            units=tuple(map(unit_record, config.model.units)),
             shards=tuple(written),
         )
 
@@ -168,7 +168,7 @@ def write_shard(folder: Path, rank: int, config: Config, replica: Replica, losse
     coordinates = config.directions.coordinates(config.directions.place(rank))
     arrays: dict[str, Array] = {}
     pieces: dict[str, PieceRecord] = {}
-    for number, unit in enumerate(replica.units):
+    for number, unit in numbered(replica, config.model.units):
         mine = shard(unit.count, replica.mesh.size, replica.mesh.alone)
         answered = [(start - mine.start, stop - mine.start)
                     for start, stop in unit.answered(mine.start, mine.stop, coordinates)]

@@ -123,9 +123,6 @@ def training_job(scenario: Scenario, request: Request) -> TrainingJob:
     """The scenario ready to run, with its data loaded and its checkpoint found."""
     if request.every is not None and not scenario.checkpoint.folder:
         raise UsageError("--every needs a folder for checkpoints; add --checkpoint DIR")
-    if request.resume is not None and any(row.directions.pipeline > 1 for row in scenario.rows):
-        raise UsageError("--resume does not go with parallel.pipeline_ranks: a rank would need the layers of another; "
-                         "resume without a pipeline")
     experiment, keeping = keeper(
         prepare(scenario, load_dataset(scenario)), request.resume, accept_python=request.accept_python)
     first, begun_before = launched_rank() <= 0, restarts(resumes=request.resume is not None)

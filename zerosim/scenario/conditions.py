@@ -10,10 +10,10 @@ from zerosim.collectives.own import SERVING
 from zerosim.errors import UsageError
 from zerosim.models import MODELS
 from zerosim.optim.optimizers import OPTIMIZERS
+from zerosim.scenario.directions import KEYS_OF_DIRECTIONS, ON_HOSTS, of_directions
 from zerosim.scenario.ignored import ignored_by_stage
 from zerosim.scenario.matrices import of_matrices
 from zerosim.scenario.origin import Conflict
-from zerosim.scenario.pipelined import KEYS_OF_DIRECTIONS, of_pipeline
 from zerosim.scenario.positions import shortened
 from zerosim.scenario.sections import MEGABYTE, ROW_BY_ROW, ModelKeys, Parallel, Sections, Train
 
@@ -22,7 +22,6 @@ WIDEST_BYTES = 8
 ENOUGH_TO_JOIN = 8
 """The number of ranks on which an algorithm sends neighbouring chunks in one message, if it ever does."""
 ALL_AT_ONCE = ("exact", "two_level", "two_hop")
-ON_HOSTS = ("two_level", "two_hop")
 """The orders without groups of ranks, or with groups of their own."""
 NARROWER = {
     "accumulate_dtype": "weights", "reduce_dtype": "weights", "output_dtype": "weights",
@@ -46,9 +45,8 @@ def conflicts(scenario: Sections, rows: Sequence[str], *, changed: bool) -> Conf
     groups = [parallel.group_of(ranks) for parallel, ranks in zip(sections, data_ranks, strict=True)]
     yield from within_variants(scenario)
     for parallel in sections:
-        yield from of_directions(parallel, scenario)
-        many = parallel.pipeline_ranks > 1 or parallel.model_chunks > 1 or parallel.pipeline_layers
-        yield from of_pipeline(parallel, scenario) if many else ()
+        split = any(getattr(parallel, key) != getattr(Parallel(), key) for key in KEYS_OF_DIRECTIONS)
+        yield from of_directions(parallel, scenario) if split else ()
         yield from of_micro_batches(parallel, scenario)
     yield from of_ranks(scenario)
     for parallel, ranks, group in zip(sections, data_ranks, groups, strict=True):
@@ -88,36 +86,6 @@ def within_variants(scenario: Sections) -> Conflicts:
                 f"variant[{index}].{key} = {json.dumps(getattr(variant, key))} does nothing in stage {variant.stage}: "
                 f"{why}; leave it out, or name another stage", f"variant.{index}.{key}", f"variant.{index}",
                 at_key=True)
-
-
-def of_directions(parallel: Parallel, scenario: Sections) -> Conflicts:
-    """Ranks that train one copy of the model and do not divide all ranks, or need what they cannot have."""
-    ranks, places = scenario.world.ranks, parallel.directions.places
-    asked = [key for key in KEYS_OF_DIRECTIONS if getattr(parallel, key) > 1]
-    if ranks % places:
-        product = " times ".join(f"{key} = {getattr(parallel, key)}" for key in asked)
-        yield Conflict(
-            f"parallel.{product} does not divide world.ranks = {ranks}; set world.ranks to a multiple of {places}",
-            *(f"parallel.{key}" for key in asked), "world.ranks")
-    for key, set_, needs, does in (
-        ("sequence_parallel", parallel.sequence_parallel, "tensor_ranks",
-         "gives each tensor rank a piece of the sequence"),
-        ("vocabulary_parallel", parallel.vocabulary_parallel, "tensor_ranks",
-         "gives each tensor rank a piece of the vocabulary"),
-        ("partition_activations", parallel.partition_activations, "tensor_ranks", "divides inputs by tensor ranks"),
-        ("context_by", parallel.context_by != "ring", "context_ranks", "is how context ranks compute attention"),
-    ):
-        if set_ and getattr(parallel, needs) == 1:
-            yield Conflict(f"parallel.{key} {does}, and {needs} is 1; set {needs}, or leave it out",
-                           f"parallel.{key}", f"parallel.{needs}")
-    for refused, key, why in (
-        (scenario.check.same_bits_on, "check.same_bits_on", "it counts ranks of one direction"),
-        (parallel.order in ON_HOSTS, "parallel.order", "hosts have ranks of several directions"),
-        *((getattr(parallel, f"quantized_{what}") != "none", f"parallel.quantized_{what}",
-           "places would round copies apart") for what in ("weights", "gradients") if asked != ["pipeline_ranks"]),
-    ):
-        for other in asked[:1] if refused else ():
-            yield Conflict(f"{key} does not go with parallel.{other}: {why}; remove one", key, f"parallel.{other}")
 
 
 def of_micro_batches(parallel: Parallel, scenario: Sections) -> Conflicts:

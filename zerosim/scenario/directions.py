@@ -1,4 +1,4 @@
-"""The conditions that the keys of a pipeline must satisfy together."""
+"""The conditions that the keys of directions must satisfy together: ranks that train one copy of the model."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,43 @@ from zerosim.scenario.origin import Conflict
 from zerosim.scenario.sections import Parallel, Sections
 from zerosim.stages.pipeline import pieces
 
-KEYS_OF_DIRECTIONS = ("tensor_ranks", "context_ranks", "expert_ranks", "pipeline_ranks")
+NUMBERS_OF_RANKS = ("tensor_ranks", "context_ranks", "expert_ranks", "pipeline_ranks")
+KEYS_OF_DIRECTIONS = (
+    *NUMBERS_OF_RANKS, "sequence_parallel", "vocabulary_parallel", "partition_activations", "context_by",
+    "model_chunks", "pipeline_layers")
+ON_HOSTS = ("two_level", "two_hop")
+"""The orders that add within hosts first."""
+
+
+def of_directions(parallel: Parallel, scenario: Sections) -> Iterator[Conflict]:
+    """Ranks that train one copy of the model and do not divide all ranks, or need what they cannot have."""
+    ranks, places = scenario.world.ranks, parallel.directions.places
+    asked = [key for key in NUMBERS_OF_RANKS if getattr(parallel, key) > 1]
+    if ranks % places:
+        product = " times ".join(f"{key} = {getattr(parallel, key)}" for key in asked)
+        yield Conflict(
+            f"parallel.{product} does not divide world.ranks = {ranks}; set world.ranks to a multiple of {places}",
+            *(f"parallel.{key}" for key in asked), "world.ranks")
+    for key, set_, needs, does in (
+        ("sequence_parallel", parallel.sequence_parallel, "tensor_ranks",
+         "gives each tensor rank a piece of the sequence"),
+        ("vocabulary_parallel", parallel.vocabulary_parallel, "tensor_ranks",
+         "gives each tensor rank a piece of the vocabulary"),
+        ("partition_activations", parallel.partition_activations, "tensor_ranks", "divides inputs by tensor ranks"),
+        ("context_by", parallel.context_by != "ring", "context_ranks", "is how context ranks compute attention"),
+    ):
+        if set_ and getattr(parallel, needs) == 1:
+            yield Conflict(f"parallel.{key} {does}, and {needs} is 1; set {needs}, or leave it out",
+                           f"parallel.{key}", f"parallel.{needs}")
+    for refused, key, why in (
+        (scenario.check.same_bits_on, "check.same_bits_on", "it counts ranks of one direction"),
+        (parallel.order in ON_HOSTS, "parallel.order", "hosts have ranks of several directions"),
+        *((getattr(parallel, f"quantized_{what}") != "none", f"parallel.quantized_{what}",
+           "places would round copies apart") for what in ("weights", "gradients") if asked != ["pipeline_ranks"]),
+    ):
+        for other in asked[:1] if refused else ():
+            yield Conflict(f"{key} does not go with parallel.{other}: {why}; remove one", key, f"parallel.{other}")
+    yield from of_pipeline(parallel, scenario)
 
 
 def of_pipeline(parallel: Parallel, scenario: Sections) -> Iterator[Conflict]:
@@ -33,7 +69,6 @@ def of_pipeline(parallel: Parallel, scenario: Sections) -> Iterator[Conflict]:
          "inputs of several micro-batches are in use at once; leave it out"),
         (parallel.partition_activations, "parallel.partition_activations",
          "inputs of several micro-batches are in use at once; leave it out"),
-        (scenario.checkpoint.folder, "checkpoint.folder", "a checkpoint has the layers of one rank only; leave it out"),
         (model.frozen, "model.frozen", "no gradient would reach the ranks of frozen layers; train all layers"),
         (parallel.model_chunks > 1 and not interleaved, "parallel.model_chunks",
          "gpipe and 1f1b have one chunk a rank; set parallel.schedule to interleaved_1f1b"),
