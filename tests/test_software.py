@@ -36,6 +36,12 @@ def test_a_whole_loss_has_up_to_eight_bytes_more_of_each_score_and_a_chunked_one
     assert usual.peak_bytes - chunked.peak_bytes >= 2 * SCORES
 
 
+def test_a_kernel_of_gate_and_product_keeps_no_activated_gate():
+    usual, fused = (row(software=name, loss="chunked", reserve=0.0) for name in ("", "fused"))
+    activated = 2 * 2048 * 14336                         # bytes of a block, of which there are two
+    assert usual.found.peak["activations"] - fused.found.peak["activations"] >= 2 * activated
+
+
 def test_an_allocators_reserve_is_a_share_of_the_peak_and_no_more_than_the_device_has():
     assert row().reserved_bytes == row().peak_bytes
     found = row(reserve=0.5)

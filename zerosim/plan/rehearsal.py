@@ -33,6 +33,7 @@ from zerosim.plan.calls import NotedExtent, NumpyCall, silent
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.costs import Costs, of_rank
+from zerosim.plan.fusion import Fused
 from zerosim.plan.timed import HostMemory, OnTheClock, Skipping, Timed, TimedQueue, TimedWire, UpdateRoom
 from zerosim.sharding import padded
 from zerosim.stages.replica import Replica
@@ -159,7 +160,9 @@ def on_shapes(
     tiers = FarMemory(
         {"host": ObservedAllocator(extent, far["host"]), "disk": ObservedAllocator(extent, far["disk"])},
         TimedQueue(comm.clock, cluster, lambda: comm.begun))
-    built = replica(config, comm, allocate, perform=performer.perform, players=players, tiers=tiers)
+    policy = Fused(config.policy) if cluster.software.swiglu else None
+    built = replica(
+        config, comm, allocate, perform=performer.perform, players=players, tiers=tiers, policy=policy)
     if config.row.parallel.offload_activations:
         built.tape.shelf = Offloaded(HostMemory(comm.clock, comm.costs.cluster.host_memory), allocate)
     beside = observed(OnTheClock(comm, comm.clock), comm.instruments, wait=WAIT)

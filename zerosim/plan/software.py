@@ -8,6 +8,7 @@
     update_bytes  bytes per parameter that an optimizer step allocates beside its operands, for all parameters at once
     attention     the generation of its attention kernels
     keeps         16-bit numbers that an operation keeps for backward, per output
+    swiglu        whether one kernel activates a gate and multiplies with it, see `fusion`
     loss          `whole`: all scores of the vocabulary are widened at once; `compiled`: one kernel forward and one
                   backward keep the widened scores in registers; `chunked`: scores are computed in chunks
     reserve       the memory that the allocator holds beyond live arrays at the peak, as a share of them
@@ -40,6 +41,7 @@ class Software:
     update_bytes: float = 0.0
     attention: str = ""
     keeps: dict[str, float] = field(default_factory=dict)
+    swiglu: bool = False
     loss: str = ""
     reserve: float = 0.0
 

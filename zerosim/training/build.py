@@ -9,7 +9,7 @@ import numpy as np
 
 from zerosim.allocation import Allocator, Array
 from zerosim.autograd.player import Perform, Player, Players, perform
-from zerosim.autograd.tape import Tape, Total
+from zerosim.autograd.tape import Policy, Tape, Total
 from zerosim.autograd.tape_collectives import ALONE, TapeGroups, over
 from zerosim.collectives import ring, tree
 from zerosim.collectives.narrow import OnNarrowWires, WithErrorFeedback
@@ -69,13 +69,13 @@ def initial_weights(config: Config, place: int = 0) -> Initial:
 def replica(
     config: Config, comm: Observed, allocate: Allocator, second_channel: Communicator | None = None,
     perform: Perform = perform, players: Players = Player, tiers: FarMemory | None = None,
-    groups: TapeGroups = ALONE, pipeline: TapeGroups = ALONE,
+    groups: TapeGroups = ALONE, pipeline: TapeGroups = ALONE, policy: Policy | None = None,
 ) -> Replica:
     """One rank's replica, without states yet; the instruments of `comm` observe its collectives and computations.
 
     Prefetches and overlapped reductions use `second_channel`, if there is one. `perform` runs the operations of the
     tape, and `players` runs its segments. `tiers` has the memory beside the device's. The tape's collectives run over
-    `groups`, and the norm is added over `pipeline` too.
+    `groups`, and the norm is added over `pipeline` too. `policy` replaces the configured policy of the tape.
     """
     beside = observed(Beside(comm, second_channel), comm.instruments, wait=WAIT)
     addition = config.addition
@@ -95,7 +95,7 @@ def replica(
         tape=watched(config, comm, Tape(
             allocate, accumulate, config.in_one_piece.lowest_trained, draw, config.recomputed,
             shelf(config, allocate, groups), over(groups, perform), players,
-            config.outputs, config.row.parallel.recompute_keeps, config.policy,
+            config.outputs, config.row.parallel.recompute_keeps, policy or config.policy,
             config.model.loss_over,
         )),
         rule=rule,
