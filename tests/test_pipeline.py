@@ -15,9 +15,11 @@ from zerosim.errors import ScenarioError, ZerosimError
 from zerosim.figures.pipelines import bubble, bubble_due, held, held_due, pass_lines
 from zerosim.stages import one_f_one_b
 from zerosim.stages.pipeline import Slot
+from zerosim.stages.replica import Replica
 from zerosim.stages.schedules import SCHEDULES
 from zerosim.training import build, config
 from zerosim.training.experiment import prepare
+from zerosim.training.groups import RanksOfPipeline
 from zerosim.training.model_chunks import chunks_of
 from zerosim.training.one_schedule import differences_of_schedule
 from zerosim.training.program import Silent
@@ -38,6 +40,7 @@ schedule = "interleaved_1f1b"
 model_chunks = 2
 """
 STAGES = 'parallel.stages=["ddp", "zero1", "zero2"]'
+TIED = "model.tied_embeddings=true"
 INTERLEAVED = 'parallel.schedule="interleaved_1f1b"', "parallel.model_chunks=2"
 
 
@@ -48,6 +51,11 @@ INTERLEAVED = 'parallel.schedule="interleaved_1f1b"', "parallel.model_chunks=2"
     (GPT, ["parallel.pipeline_ranks=2", "parallel.tensor_ranks=2", "parallel.sequence_parallel=true", *LLAMA]),
     (GPT, ["parallel.pipeline_ranks=2", *INTERLEAVED, "parallel.autocast=bf16", "model.dropout=0.1"]),
     (MLP, ["parallel.pipeline_ranks=4", "train.precision=fp16", "parallel.overlap=true"]),
+    (GPT, ["parallel.pipeline_ranks=2", TIED, "train.precision=fp16", "train.clip_norm=0.01", "parallel.overlap=true"]),
+    (GPT, ["parallel.pipeline_ranks=2", TIED, "parallel.tensor_ranks=2", *INTERLEAVED, "parallel.recompute=true"]),
+    (GPT, ["parallel.pipeline_ranks=2", TIED, "world.ranks=8", "parallel.shard_ranks=2", "parallel.order=rank",
+           "train.micro_batches=8", "parallel.accumulation=micro_batch", "parallel.accumulate_dtype=fp32",
+           "train.precision=bf16"]),
 ])
 def test_a_pipeline_has_the_bits_of_one_process_and_the_figures_due(text, changes, tmp_path):
     assert outcome(text, tmp_path, STAGES, *changes).failures == []
@@ -72,6 +80,8 @@ def test_any_composition_has_the_bits_of_one_process_and_the_figures_due(tmp_pat
         "parallel.overlap": draw(True, False), "parallel.recompute": draw(True, False),
         "parallel.offload_optimizer": draw("none", "host"),
     }
+    if text is GPT:
+        drawn["model.tied_embeddings"] = draw(True, False)
     if drawn["parallel.order"] != "exact":
         drawn["parallel.accumulation"] = draw("boundary", "micro_batch")
     changes = [f"{key}={json.dumps(value)}" for key, value in drawn.items()]
@@ -198,9 +208,9 @@ def of_the_wrong_micro_batch(pipeline, batch):
     return pipeline.update()
 
 
-def judged(tmp_path, *changes):
+def judged(tmp_path, *changes, text=MLP):
     """The differences that are found before a run, and the failures of the run."""
-    scenario = read(MLP, tmp_path, 'parallel.stages=["ddp"]', *changes)
+    scenario = read(text, tmp_path, 'parallel.stages=["ddp"]', *changes)
     experiment = prepare(scenario, load_dataset(scenario))
     found = [str(each) for each in differences_of_schedule(experiment.rows[0])]
     return found, run_locally(experiment, Silent()).failures
@@ -236,6 +246,7 @@ def test_a_wrong_order_of_pieces_is_found_before_the_run_and_by_its_bits(tmp_pat
     (["parallel.pipeline_ranks=8", "world.ranks=8", "train.micro_batches=8"], "8 pieces need a unit of layers each"),
     (["parallel.model_chunks=2"], "set parallel.schedule to interleaved_1f1b"),
     (['parallel.schedule="interleaved_1f1b"'], "set parallel.model_chunks"),
+    (['parallel.units=[[0, 3], [1], [2]]', 'parallel.quantized_gradients="int8"'], "would lose two parts"),
     ([*INTERLEAVED, "train.micro_batches=6"], "micro-batches on each rank, found 3; change train.micro_batches"),
     (["parallel.accumulation=layered"], "choose boundary or micro_batch"),
     (["model.frozen=[0]"], "train all layers"),
@@ -247,6 +258,25 @@ def test_what_a_pipeline_cannot_have_is_one_line(changes, said, tmp_path):
     assert "\n" not in str(found.value)
 
 
-def test_tied_embeddings_across_the_ends_are_refused(tmp_path):
-    with pytest.raises(ScenarioError, match=r"set model\.tied_embeddings to false"):
-        read(GPT, tmp_path, "parallel.pipeline_ranks=2", "model.tied_embeddings=true", STAGES)
+def at_the_first_end_only(honest):
+    def added(self, *args):
+        honest(self, *args)
+        add, last = self.add_over_ends, self.place == self.size - 1
+        self.add_over_ends = lambda flat: add(flat.copy() if last else flat)
+    return added
+
+
+FORGOTTEN = "wte.weight: not the gradient of the model in one piece: the first and the last rank"
+FAULTS_AT_ENDS = {
+    "no addition": (Replica, "sums", lambda honest: lambda self, unit: [], FORGOTTEN),
+    "on the first rank only": (RanksOfPipeline, "__init__", at_the_first_end_only, FORGOTTEN),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS_AT_ENDS)
+def test_a_fault_at_the_ends_of_tied_embeddings_is_named_before_the_run_and_by_its_bits(fault, tmp_path, monkeypatch):
+    owner, name, planted, said = FAULTS_AT_ENDS[fault]
+    monkeypatch.setattr(owner, name, planted(getattr(owner, name)))
+    found, failures = judged(tmp_path, "parallel.pipeline_ranks=2", TIED, "train.clip_norm=0.01", text=GPT)
+    assert said in found[0]
+    assert failures

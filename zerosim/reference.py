@@ -17,7 +17,8 @@ missing on both sides. The cost is the time of the earlier steps.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
+from operator import add
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +68,11 @@ class Gradient:
     unquantised: Array | None = None
     """The sum without quantised messages; used for `wire_errors` only."""
 
+    def __add__(self, other: "Gradient") -> "Gradient":
+        """The sum of a unit's gradients at the two ends of a pipeline."""
+        wide = None if self.accumulated is None or other.accumulated is None else self.accumulated + other.accumulated
+        return Gradient(self.narrow + other.narrow, wide)
+
     @property
     def used(self) -> Array:
         """The gradient that the optimizer reads."""
@@ -115,6 +121,8 @@ class Reference:
     arithmetic: Arithmetic
     groups: TapeGroups = field(default_factory=dict)
     """The groups of the place that it trains, if ranks share micro-batches; see `places`."""
+    ends: Sequence[Unit] = ()
+    """The units that run; a unit's two ends, if it is on two ranks of a pipeline, where it has two sums."""
 
     @property
     def trained(self) -> list[Unit]:
@@ -226,19 +234,23 @@ class Reference:
         """
         samples = sum(len(inputs) for inputs, _ in micro_batches)
         losses: list[Array] = []
-        contributions: dict[Unit, list[Array]] = {unit: [] for unit in self.trained}
-        computed_with = {unit: self.computed_with(flat) for unit, flat in weights.items()}
+        passed = replace(self.model, units=tuple(self.ends or self.model.units))
+        contributions: dict[Unit, list[Array]] = {unit: [] for unit in passed.units if not unit.frozen}
+        flats = {unit.numbers: self.computed_with(flat) for unit, flat in weights.items()}
+        computed_with = {unit: flats[unit.numbers] for unit in passed.units}
         for number, (inputs, targets) in enumerate(micro_batches):
             tape = Tape(
                 lowest=self.model.lowest_trained, draw=partial(self.draw, step), output_dtype=self.arithmetic.output,
                 policy=self.arithmetic.policy, perform=over(self.groups, perform), loss_over=self.model.loss_over)
             tape.loss_scale, tape.first_micro_batch = loss_scale, number
-            loss, found = backpropagate(self.model, tape, computed_with, inputs, targets, samples)
+            loss, found = backpropagate(passed, tape, computed_with, inputs, targets, samples)
             losses.append(loss)
-            for unit in self.trained:
-                contributions[unit].append(found[unit])
+            for unit, each in contributions.items():
+                each.append(found[unit])
         return self.order.total(losses, self.mesh), {
-            unit: self.gradient(each, residuals.get(unit, ())) for unit, each in contributions.items()
+            unit: reduce(add, (self.gradient(each, residuals.get(unit, ()))
+                               for end, each in contributions.items() if end.numbers == unit.numbers))
+            for unit in self.trained
         }
 
     def computed_with(self, flat: Array) -> Array:

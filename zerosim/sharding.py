@@ -293,9 +293,15 @@ class Directions:
         return {name: self.coordinate(name, place) for name in self.sizes}
 
     def group(self, name: str, place: int) -> list[int]:
-        """The places that share a direction with `place`, in order."""
-        if name == "pipeline":
-            return [*range(place % self.side_by_side, self.places, self.side_by_side)]
+        """The places that share a direction with `place`, in order; `ends` are the first and the last of a pipeline.
+
+        >>> [Directions(pipeline=4).group("ends", place) for place in (0, 1, 3)]
+        [[0, 3], [1], [0, 3]]
+        """
+        if name in ("pipeline", "ends"):
+            found = [*range(place % self.side_by_side, self.places, self.side_by_side)]
+            ends = found[:: max(len(found) - 1, 1)]
+            return found if name == "pipeline" else ends if place in ends else [place]
         first = place - self.coordinate(name, place) * self.stride(name)
         return [first + number * self.stride(name) for number in range(self.sizes[name])]
 

@@ -136,7 +136,8 @@ class StepsOnShapes:
         self._queue = CountingQueue()
         self.replica = self._replica(config, NoSums(np.inf if skipped else 0.0, self.calls, config.whole))
         shipped = SHIPPED[frozenset(config.stage.sharded)]
-        run = stepping(config, shipped, Observed(LoneRank(0, 1)), self.replica, Unconnected(config), [])
+        neighbours = Unconnected(config, self.calls.beside("ends", 2))
+        run = stepping(config, shipped, Observed(LoneRank(0, 1)), self.replica, neighbours, [])
         self.replica.begin(lambda unit: extent(
             padded(unit.count, config.ranks), np.float32, kind="parameters", owner=unit.name))
         self.replica.state.updates = config.done
@@ -165,7 +166,7 @@ class StepsOnShapes:
             config, comm, beside.allocate, perform=self.calls.perform, players=segments.player, tiers=tiers)
         kept: Shelf = Offloaded(Nowhere(), beside.allocate) if config.row.parallel.offload_activations else InMemory()
         if config.row.parallel.partition_activations:
-            kept = Partitioned(kept, self.calls.beside("tensor"), beside.allocate)
+            kept = Partitioned(kept, self.calls.beside("tensor", config.directions.tensor), beside.allocate)
         built.tape.shelf = kept
         storage, shards, rule = storage_of(
             config, beside.allocate, tiers, built.state, NoNumbers(config.rule), comm.instruments)
@@ -191,9 +192,9 @@ class TapeCalls:
         self.pipeline = {"pipeline": CountedGroup("pipeline", directions.pipeline, note=self._made.append)}
         self._carried_out = over(self.groups, without_draws)
 
-    def beside(self, name: str) -> "CountedGroup":
+    def beside(self, name: str, size: int) -> "CountedGroup":
         """A group whose calls are no operation's, and are counted at once."""
-        return CountedGroup(name, self._sizes[name], note=lambda call: self.total.update([call]))
+        return CountedGroup(name, size, note=lambda call: self.total.update([call]))
 
     def count(self, work: Callable[[], object]) -> None:
         """Count the calls of work beside the tape."""
@@ -248,7 +249,8 @@ class CountedGroup(Direction):
 class Unconnected:
     """A rank of a pipeline whose neighbours send and receive nothing."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, ends: CountedGroup) -> None:
+        self.add_over_ends = ends.all_reduce
         ranks = config.whole.of_pipeline if config.whole else (config,)
         self.place, self.size = ranks.index(config), len(ranks)
 

@@ -172,6 +172,8 @@ class Unit:
     """Whether its weights are not trained; it then has no gradient and no optimizer state."""
     computations: Computations = field(default_factory=dict)
     """The computations of the model so far, which equal segments share."""
+    end: int | None = None
+    """The number of the one segment that a rank of a pipeline runs."""
 
     @cached_property
     def places(self) -> tuple[ParameterPlace, ...]:
@@ -190,9 +192,9 @@ class Unit:
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
-        """The segments in the order of forward."""
-        runs = groupby(enumerate(self.numbers), key=lambda each: each[1] - each[0])
-        return tuple(self._segment([index for index, _ in run]) for _, run in runs)
+        """The segments that are run here, in the order of forward."""
+        found = tuple(self._segment([self.numbers.index(number) for number in run]) for run in runs_of(self.numbers))
+        return found if self.end is None else found[self.end :][:1]
 
     def _segment(self, indices: Sequence[int]) -> Segment:
         layers = tuple(self.layers[index] for index in indices)
@@ -222,7 +224,7 @@ class Unit:
     @cached_property
     def name(self) -> str:
         """The name: `layers.0`, `layers.0-1` for neighbours, or `embedding+head`."""
-        names = [[layer.name for layer in segment.layers] for segment in self.segments]
+        names = [[self.layers[self.numbers.index(number)].name for number in run] for run in runs_of(self.numbers)]
         return "+".join(each[0] if len(each) == 1 else f"{each[0]}-{each[-1].split('.')[-1]}" for each in names)
 
     def views(self, flat: Array) -> dict[str, Array]:
@@ -230,7 +232,6 @@ class Unit:
 
         >>> from zerosim.models.mlp import mlp
         >>> unit = mlp(2, [], 1, "relu", "cross_entropy").units[0]
-        >>> import numpy as np
         >>> unit.views(np.arange(4.0))
         {'layers.0.weight': array([[0., 1.]]), 'layers.0.bias': array([2.])}
         """
@@ -387,6 +388,15 @@ class Model:
     def places(self) -> tuple[ParameterPlace, ...]:
         """The places of all parameters, in model order."""
         return tuple(sorted((place for unit in self.units for place in unit.places), key=lambda each: each.layer))
+
+
+def runs_of(numbers: Sequence[int]) -> list[list[int]]:
+    """The runs of neighbours among a unit's layers.
+
+    >>> runs_of([0, 1, 5])
+    [[0, 1], [5]]
+    """
+    return [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda each: each[1] - each[0])]
 
 
 def grouped(

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from zerosim.errors import UsageError
+from zerosim.models.units import runs_of
 from zerosim.parts import is_python
 from zerosim.scenario.origin import Conflict
 from zerosim.scenario.sections import Parallel, Sections
@@ -69,6 +70,8 @@ def of_pipeline(parallel: Parallel, scenario: Sections) -> Iterator[Conflict]:
          "inputs of several micro-batches are in use at once; leave it out"),
         (parallel.partition_activations, "parallel.partition_activations",
          "inputs of several micro-batches are in use at once; leave it out"),
+        (parallel.quantized_gradients != "none" and any(runs_of(each)[1:] for each in model.units_of(parallel.units)),
+         "parallel.quantized_gradients", "embeddings that both ends share would lose two parts; untie them"),
         (model.frozen, "model.frozen", "no gradient would reach the ranks of frozen layers; train all layers"),
         (parallel.model_chunks > 1 and not interleaved, "parallel.model_chunks",
          "gpipe and 1f1b have one chunk a rank; set parallel.schedule to interleaved_1f1b"),

@@ -3,7 +3,7 @@
 Sums are added unit by unit, and within a unit chunk by chunk, in the same order on every rank, so the norm does not
 depend on the sharding. Where ranks share a micro-batch, each counts its pieces of cut parameters, and the first of them
 what all have; the chunks' sums are added over them. Ranks of a pipeline have 0 for the units of others, which changes
-no bit of the sum.
+no bit of the sum; of a unit that two of them have, the first counts it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,10 +34,11 @@ class SquareSums:
     def of_gradients(self, replica: Replica) -> Iterable[float]:
         sharded = "optimizer" in replica.state.layouts.sharded
         sums = iter(self._gathered(replica) if sharded else self._own(replica))
-        mine, chunks = set(replica.trained), range(replica.mesh.size)
-        return added_over(
-            self._groups,
-            [next(sums) if unit in mine else 0.0 for unit in self._trained or replica.trained for _ in chunks])
+        chunks, nothing = range(replica.mesh.size), [0.0] * replica.mesh.size
+        mine = {unit.numbers: ([next(sums) for _ in chunks], unit.end) for unit in replica.trained}
+        counted = {numbers: found for numbers, (found, end) in mine.items() if not end}
+        return added_over(self._groups, [
+            each for unit in self._trained or replica.trained for each in counted.get(unit.numbers, nothing)])
 
     def of_chunk(self, replica: Replica, chunk: int) -> list[float]:
         """The square sums of one chunk of each trained unit."""

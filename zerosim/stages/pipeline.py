@@ -5,9 +5,10 @@
     gradient     ∂L/∂input of a piece, which is sent to the rank of the piece before
 
 The schedules (`gpipe`, `one_f_one_b`, `interleaved`) say which micro-batch runs when; all run backward in the order of
-micro-batches, so gradients add up left to right, as without a pipeline. A send never waits, so no schedule has to pair
-sends with receives. With two ranks and several chunks, activations and gradients go the same way, without tags: both
-sides have them in the same order (`tests/test_pipeline.py`).
+micro-batches, so gradients add up left to right, as without a pipeline. Tied embeddings have a gradient on the first
+and on the last rank; the two are added once a step, after the sums over the data ranks. A send never waits, so no
+schedule has to pair sends with receives. With two ranks and several chunks, activations and gradients go the same way,
+without tags: both sides have them in the same order (`tests/test_pipeline.py`).
 
 Each micro-batch has a tape of its own from its first forward to its last backward. The data direction is that of DDP or
 of ZeRO Stage I or II, in the verbs of `replica`; their code is that of the stages, for one unit. Stage III would gather
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 from zerosim.allocation import Array, Kind
 from zerosim.autograd.tape import Tape, Total
 from zerosim.errors import UsageError
-from zerosim.models.units import Unit
+from zerosim.models.units import Unit, runs_of
 from zerosim.stages.replica import Batch, Replica
 
 
@@ -37,6 +38,7 @@ class Neighbours(Protocol):
     def recv_activation(self, into: Array, /) -> None: ...
     def send_gradient(self, array: Array, /) -> None: ...
     def recv_gradient(self, into: Array, /) -> None: ...
+    def add_over_ends(self, array: Array, /) -> None: ...
 
 
 class Slot(NamedTuple):
@@ -59,25 +61,28 @@ class Chunk:
 
 
 def pieces(units: Sequence[Sequence[int]], count: int, layers: Sequence[int] = ()) -> list[range]:
-    """The numbers of the units in each of `count` pieces: as equal as can be, or with so many layers each.
+    """The numbers of the runs of neighbouring layers of units in each of `count` pieces: as equal as can be, or with so
+    many layers each.
 
-    `units` has the numbers of each unit's layers. Raises `UsageError` for pieces without a unit, for numbers of layers
-    that do not add up or cut a unit, and for a unit whose layers are no neighbours.
+    `units` has the numbers of each unit's layers; one may have the first layers and the last. Raises `UsageError` for
+    pieces without a run, for numbers of layers that do not add up or cut a run, and for other units of several runs.
 
     >>> pieces([[0], [1], [2, 3], [4]], 2), pieces([[0], [1], [2, 3], [4]], 2, layers=[1, 4])
     ([range(0, 2), range(2, 4)], [range(0, 1), range(1, 4)])
     """
-    apart = next((each for each in units if max(each) - min(each) >= len(each)), None)
-    if apart:
-        raise UsageError(f"layers {list(apart)} share a unit, and would be on different ranks; set "
-                         "model.tied_embeddings to false, or let parallel.units name neighbours")
+    runs = sorted(run for unit in units for run in runs_of(sorted(unit)))
+    for unit in units:
+        ends = runs_of(sorted(unit))
+        if ends[1:] and ends != [runs[0], runs[-1]]:
+            raise UsageError(f"layers {list(unit)} share a unit, and would be on different ranks; let parallel.units "
+                             "name neighbours, or the first layers and the last")
     if not layers:
-        if count > len(units):
-            raise UsageError(f"{count} pieces need a unit of layers each, and the model has {len(units)}; use fewer "
+        if count > len(runs):
+            raise UsageError(f"{count} pieces need a unit of layers each, and the model has {len(runs)}; use fewer "
                              "ranks or chunks, or more layers")
-        stops = list(accumulate(len(units) // count + (number < len(units) % count) for number in range(count)))
+        stops = list(accumulate(len(runs) // count + (number < len(runs) % count) for number in range(count)))
     else:
-        after = {last: number for number, last in enumerate(accumulate(map(len, units)), start=1)}
+        after = {last: number for number, last in enumerate(accumulate(map(len, runs)), start=1)}
         wanted = list(accumulate(layers))
         if len(layers) != count or wanted[-1] != max(after) or not set(wanted) <= set(after):
             raise UsageError(f"{list(layers)} must give each of {count} pieces its number of layers, {max(after)} in "
@@ -172,7 +177,14 @@ class Pipeline:
             self.neighbours.send_gradient(upstream[0])
 
     def update(self) -> Total:
-        """Update all weights; this rank's part of the loss, None if it does not have the last piece."""
+        """Update all weights; this rank's part of the loss, None if it does not have the last piece.
+
+        Before that, add the gradient of a unit that the first and the last rank share: embeddings, and tied to them the
+        outputs.
+        """
+        for unit in self.replica.units:
+            for gradient in () if unit.end is None else self.replica.sums(unit):
+                self.neighbours.add_over_ends(gradient)
         self.replica.unscale_and_clip()
         for unit in self.replica.units:
             of_stage(self.replica).update(self.replica, unit)

@@ -385,6 +385,12 @@ class Replica:
         """The gradients that the optimizer reads, in the layouts of `state.gradient_layouts`."""
         return self.state.accumulated if self.reduction.accumulates_in_float32 else self.state.gradients
 
+    def sums(self, unit: Unit) -> list[Array]:
+        """This rank's part of the sums of a unit's gradient, views."""
+        kept, wanted = self.state.gradient_layouts[unit], self.state.layouts.of(unit, "optimizer")
+        return [each if self.reduction.to_all else kept.part(each, wanted)
+                for each in self.state.gradients_of(unit).values()]
+
     def _gradient_to_apply(self, unit: Unit) -> Array:
         layout = self.state.gradient_layouts[unit]
         part: Array = layout.part(self.reduced_gradients[unit], self.state.layouts.of(unit, "optimizer"))

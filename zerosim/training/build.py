@@ -249,6 +249,7 @@ def reference(config: Config, place: int = 0, groups: TapeGroups = ALONE) -> Ref
     return Reference(
         model=config.model,
         groups=groups,
+        ends=[unit for each in config.of_pipeline for unit in each.model.units],
         initial=initial_weights(config, place),
         rule=config.rule,
         scaling=config.scaling,

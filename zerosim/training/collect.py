@@ -37,6 +37,7 @@ def collected(comm: Communicator, batches: Batches, replica: Replica, *, keep_we
     group = replica.mesh.within(config.directions.data_ranks(comm))
     weights_digest, optimizer_digest = hashlib.sha256(), hashlib.sha256()
     kept, used = dict[Unit, Array](), dict[Unit, Array]()
+    units = {unit.numbers: unit for unit in replica.units}
     outputs = batches.test_inputs() if comm.rank == 0 else []
     speaks = bool(outputs) and batches.dataset.kind == "tokens" and config.steps > 0
     tape = Tape(lowest=len(config.model.layers), policy=config.policy)
@@ -45,14 +46,15 @@ def collected(comm: Communicator, batches: Batches, replica: Replica, *, keep_we
             flat = np.empty(0, dtype) if kept is None else whole(group, piece, kept, state.layouts.of(piece, kind))
             return of_all_places(comm, config, unit, piece, flat)
 
-        weights = gathered(state.weights.get(piece), "parameters", config.precision.weights)
+        here = units.get(piece.numbers, piece)
+        weights = gathered(state.weights.get(here), "parameters", config.precision.weights)
         computed_with = weights.astype(config.computing.weights, copy=False)
         outputs = tape.forward(unit, computed_with, outputs)
         if speaks:
             used[unit] = computed_with.copy()
         if keep_weights:
             kept[unit] = weights.copy()
-        mine, names = state.optimizer.get(piece, {}), () if piece.frozen else config.rule.slots
+        mine, names = state.optimizer.get(here, {}), () if piece.frozen else config.rule.slots
         slots = [gathered(mine.get(name), "optimizer", config.precision.state) for name in names]
         for start, stop in map(unit.bounds, segment.numbers):
             weights_digest.update(little_endian(weights[start:stop]))
@@ -72,7 +74,8 @@ def of_all_places(comm: Communicator, config: Config, unit: Unit, piece: Unit, f
     directions = config.directions
     if directions.places == 1:
         return flat
-    has = next(number for number, each in enumerate(config.of_pipeline) if piece in each.model.units)
+    has = next(number for number, each in enumerate(config.of_pipeline)
+               if any(unit.numbers == piece.numbers for unit in each.model.units))
     first = has * directions.side_by_side
     ranks = [directions.rank(place) for place in range(first, first + directions.side_by_side)]
     if comm.rank:

@@ -217,7 +217,8 @@ class Checker:
 
 def numbered(replica: Replica, units: Sequence[Unit]) -> Iterator[tuple[int, Unit]]:
     """The units of a rank, each with its number among all `units`."""
-    return ((number, unit) for number, unit in enumerate(units) if unit in replica.units)
+    mine = {unit.numbers: unit for unit in replica.units}
+    return ((number, mine[each.numbers]) for number, each in enumerate(units) if each.numbers in mine)
 
 
 def held_chunks(

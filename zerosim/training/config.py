@@ -358,7 +358,8 @@ class Config:
         train = self.row.train
         shaped = train.steps if train.schedule != "constant" else 0
         hosts = self.row.ranks_per_host if self.order.on_hosts else 0
-        return self.mesh, self.model.task.parallel, self.row.parallel.order, hosts, shaped, self.arithmetic
+        ends = any(unit.end for each in self.of_pipeline for unit in each.model.units)
+        return self.mesh, self.model.task.parallel, self.row.parallel.order, hosts, shaped, ends, self.arithmetic
 
     @property
     def course(self) -> tuple[object, ...]:

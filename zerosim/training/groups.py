@@ -47,10 +47,11 @@ def shift(comm: Communicator, flat: Array, by: int) -> None:
 
 
 class RanksOfPipeline(GroupOfRanks):
-    """A rank's neighbours in a pipeline."""
+    """A rank's neighbours in a pipeline, and the rank at the other end."""
 
-    def __init__(self, comm: Observed) -> None:
-        super().__init__("pipeline", comm)
+    def __init__(self, comm: Observed, directions: Directions) -> None:
+        super().__init__("pipeline", comm.around(directions.along(comm, "pipeline")))
+        self.add_over_ends = GroupOfRanks("ends", comm.around(directions.along(comm, "ends"))).all_reduce
 
     def send_activation(self, array: Array) -> None:
         self._send("send_activation", array, 1)

@@ -23,17 +23,20 @@ def chunks_of(
     >>> [each.output for each in chunks_of(model, 2, [1, 2], 16, np.dtype(np.float32), as_written)]
     [Extent((16, 8), float32), Extent((16, 2), float32)]
     """
-    units, task = model.units, model.task
+    task, units = model.task, [
+        unit if len(unit.segments) == 1 else replace(unit, end=unit.segments.index(segment))
+        for unit, segment in model.segments]
     shape, tape = (micro_batch, task.inputs), Tape(extent, lowest=len(model.layers), policy=policy)
     ends: list[Any] = [np.zeros(shape, np.int64) if task.tokens else Extent(shape, dtype)]
     for unit in units:
         weights: Any = Extent(unit.count, dtype)
         ends += tape.forward(unit, weights, ends[-1:])
-    cuts = pieces([unit.numbers for unit in units], count, layers)
+    cuts = pieces([unit.numbers for unit in model.units], count, layers)
     return [Chunk([units[number] for number in cut], ends[cut.start], ends[cut.stop], cut.start == 0, cut is cuts[-1])
             for cut in cuts]
 
 
 def with_units_of(model: Model, chunks: Sequence[Chunk]) -> Model:
-    """The model with the units of these chunks alone."""
-    return replace(model, units=tuple(unit for chunk in chunks for unit in chunk.units))
+    """The model with the units of these chunks alone, in its order."""
+    found = sorted((unit for chunk in chunks for unit in chunk.units), key=lambda unit: unit.numbers)
+    return replace(model, units=tuple(found))

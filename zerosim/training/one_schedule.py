@@ -35,6 +35,7 @@ from zerosim.worlds.local import spawn
 
 Found = tuple[float | None, float, Gradients]
 """A rank's loss, if it computes one, the square of the norm, and its gradients."""
+NOT_ADDED = ": the first and the last rank of the pipeline have different sums; add them over both before the update"
 A_FEW = 2
 """The samples of a micro-batch."""
 
@@ -65,9 +66,13 @@ def differences_of_schedule(config: Config) -> Iterator[Difference]:
     side, due_square = small.directions.side_by_side, sum(float((each**2).sum()) for each in due.values())
     joined: list[Gradients] = [{} for _ in range(side)]
     for rank, (_, _, gradients) in enumerate(found):
-        joined[rank % side] |= gradients
+        joined[rank % side] = gradients | joined[rank % side]
+    apart = {name for rank, (_, _, gradients) in enumerate(found) for name, each in gradients.items()
+             if each.tobytes() != joined[rank % side][name].tobytes()}
+    yield from (Difference(name, float("nan"), why=NOT_ADDED) for name in due if name in apart)
     for each in compared(small, joined, due):
-        yield replace(each, why=missing(each.name, joined[0], [gradients for _, gradients in parts]))
+        if each.name not in apart:
+            yield replace(each, why=missing(each.name, joined[0], [gradients for _, gradients in parts]))
     for _, square, _ in found[:1]:
         if not near(square, due_square):
             yield Difference("norm", float(np.sqrt(square / due_square)), what="norm of all gradients")
@@ -90,13 +95,13 @@ def step_of_rank(comm: Communicator, config: Config, whole: dict[Unit, Array], b
     """One step of the schedule on a rank."""
     observed, directions = Observed(comm), config.directions
     here = config.of_rank(comm.rank)
-    neighbours = RanksOfPipeline(observed.around(directions.along(observed, "pipeline")))
+    neighbours = RanksOfPipeline(observed, directions)
     mine = replica(here, observed.around(directions.data_ranks(observed)), allocate,
                    groups=groups_of(observed, directions), pipeline={"pipeline": neighbours})
-    pairs = dict(zip(config.model.units, whole.items(), strict=True))
+    pairs = {of_model.numbers: (of_model, flat) for of_model, flat in whole.items()}
 
     def initial(unit: Unit) -> Array:
-        of_model, flat = pairs[unit]
+        of_model, flat = pairs[unit.numbers]
         return cut(of_model, unit, flat, directions.coordinates(directions.place(comm.rank)))
 
     mine.begin(initial)

@@ -163,8 +163,7 @@ def train(
         config.name, comm.rank, hosts, faults, lifetimes=config.row.claims.fragmentation, traced=bool(run.traced))
     comm = carrier(comm, run, faults)
     directions, observed, units = config.directions, seen.observed(comm), config.model.units
-    place, neighbours = directions.place(comm.rank), RanksOfPipeline(
-        observed.around(directions.along(observed, "pipeline")))
+    place, neighbours = directions.place(comm.rank), RanksOfPipeline(observed, directions)
     second = None if run.second_channel is None else seen.observed(carrier(run.second_channel, run, faults))
     tiers, here = seen.tiers(config.row.parallel.offload_folder), config.of_rank(comm.rank)
     mine = replica(
