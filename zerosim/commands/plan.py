@@ -19,6 +19,7 @@ from zerosim.plan.foreign import ForeignKeys
 from zerosim.plan.page import drawn_rows, plan_page
 from zerosim.plan.questions import Question
 from zerosim.plan.reading import OWN_MODEL, cluster_in, read_plan, scenario_of
+from zerosim.plan.search import USUAL_MOST, read_search
 from zerosim.plan.table import csv_of, show_plan
 from zerosim.scenario import Source
 from zerosim.scenario.schema import python_run
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "scenario", nargs="?", help="a scenario with a [cluster] table; with --model, by default 8 H100")
     parser.add_argument(
-        "--ranks", default="", metavar="N,N",
+        "--ranks", "--devices", default="", metavar="N,N",
         help="numbers of ranks to plan for, each with the scenario's micro-batches per rank; default: the scenario's "
              "ranks")
     parser.add_argument(
@@ -52,6 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--days", type=float, metavar="D", help="with --tokens: find the fewest and the cheapest devices that finish "
                                                 "in so many days; without --ranks, try more and more devices")
+    parser.add_argument(
+        "--search", nargs="?", const=str(USUAL_MOST), metavar="N",
+        help=f"find the N fastest layouts that fit, by default {USUAL_MOST}, or all: stage, groups, micro-batch and "
+             "recomputation, and the keys of --sweep")
     parser.add_argument("--model", metavar="FILE", help="take [model] from a Hugging Face config.json")
     sharding = parser.add_mutually_exclusive_group()
     sharding.add_argument("--ds-config", metavar="FILE", help="take stage, batch and precision from a DeepSpeed JSON "
@@ -72,18 +77,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Show the plan; 0 if every claim held, 1 if one did not."""
     scenario = source(arguments)
-    read = {"the scenario": arguments.scenario or arguments.model}
+    inputs = {"the scenario": arguments.scenario or arguments.model}
     if arguments.cluster is not None:
-        read["the cluster"] = arguments.cluster
-    check_writable(arguments, read)
-    check_outputs({f"--picture {name}={path}": path for name, path in arguments.picture}, read)
+        inputs["the cluster"] = arguments.cluster
+    check_writable(arguments, inputs)
+    check_outputs({f"--picture {name}={path}": path for name, path in arguments.picture}, inputs)
     if arguments.report or arguments.picture:
         converter()
     machine = {} if arguments.cluster is None else cluster_in(arguments.cluster)
     others = foreign_keys(arguments, scenario, machine | overrides(arguments.overrides))
     changes = machine | others.keys | overrides(arguments.overrides)
     console = standard_output(arguments)
-    found = read_plan(
+    read = read_plan if arguments.search is None else partial(read_search, most=arguments.search)
+    found = read(
         scenario, ranks(arguments.ranks), changes, swept(arguments.sweep), question=asked(arguments),
         python=not arguments.no_python, say=partial(show_words, console))
     check_writable(arguments, files_of_training(found.scenario))

@@ -66,10 +66,12 @@ class PlannedRow:
     scenario: Scenario
     """A scenario with this row only."""
     swept: tuple[str, ...] = ()
+    layout: str = ""
+    """The row in words, if a search found it."""
 
     @property
     def name(self) -> str:
-        return ", ".join([self.config.name, *self.swept])
+        return self.layout or ", ".join([self.config.name, *self.swept])
 
     @property
     def peak_bytes(self) -> int:

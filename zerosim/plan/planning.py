@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from zerosim.models import MODELS
 from zerosim.models.units import Task
 from zerosim.plan.advice import advice
-from zerosim.plan.cluster import cluster_of
+from zerosim.plan.cluster import Cluster, cluster_of
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.questions import Answer, Answers, Question
 from zerosim.plan.rehearsal import rehearse
@@ -51,6 +51,8 @@ class Plan:
     question: Question | None = None
     advice: str = ""
     """If no row fits, the changes that make the nearest one fit."""
+    search: str = ""
+    """The numbers of layouts that a search planned, and that it left out for each reason."""
 
     @property
     def answers(self) -> Answers | None:
@@ -126,7 +128,7 @@ class Plan:
             "rows": [row.document() for row in self.rows],
             "advice": self.advice,
             "answers": None if self.answers is None else self.answers.document(),
-        }
+        } | ({"search": self.search} if self.search else {})
 
 
 MOST_TOGETHER = 1_000
@@ -166,6 +168,27 @@ def advised(rows: Sequence[PlannedRow], task_of: TaskOf) -> str:
 
 def planned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> list[PlannedRow]:
     """The rows of one scenario."""
+    return [row.planned() for row in unplanned(scenario, swept, task_of)]
+
+
+@dataclass(frozen=True)
+class Unplanned:
+    """A row before it is planned."""
+
+    config: Config
+    cluster: Cluster
+    alone: Scenario
+    """A scenario with this row only."""
+    swept: tuple[str, ...]
+    layout: str = ""
+
+    def planned(self) -> PlannedRow:
+        found = rehearse(self.config, self.cluster)
+        return PlannedRow(self.config, self.cluster, found, self.alone, self.swept, self.layout)
+
+
+def unplanned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> list[Unplanned]:
+    """The rows of one scenario, before they are planned. Raises `ScenarioError` for numbers that do not go together."""
     cluster = cluster_of(scenario.cluster, scenario.origin, scenario.world.ranks)
     if scenario.parallel.order == "exact":
         raise scenario.origin.error(
@@ -181,7 +204,7 @@ def planned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> list
         refuse_what_never_ends(config, scenario.origin)
         alone = dataclasses.replace(scenario, variant=(), check=Check(), parallel=dataclasses.replace(
             row.parallel, stages=(row.stage,)))
-        found.append(PlannedRow(config, cluster, rehearse(config, cluster), alone, swept))
+        found.append(Unplanned(config, cluster, alone, swept))
     return found
 
 

@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import inf
+from math import inf, prod
 from operator import index
 from typing import Any, SupportsIndex
 
@@ -55,17 +55,14 @@ def read_plan(
     """
     counts = numbers_of_ranks(ranks)
     fixed = [f"{key}={written(value)}" for key, value in overrides.items()]
-    keys = [[f"{key}={written(value)}" for value in listed(key, values)] for key, values in sweep.items()]
     scenario = training(path, fixed, python=python)
     if counts and counts != [scenario.world.ranks] and (scenario.title or scenario.caption):
         caption = changed_caption(scenario.caption, {"world.ranks": ", ".join(map(str, counts))})
         scenario = replace(scenario, caption=caption)
-    combinations = [names for names in itertools.product(*keys) if names]
-    if max(len(combinations), 1) * max(len(counts), 1) * len(scenario.rows) > MOST_ROWS:
-        raise UsageError(f"that makes more than {MOST_ROWS} rows; sweep less, or over fewer ranks at a time")
-    scenarios = [(names, one_of_a_sweep(path, fixed, names, python=python)) for names in combinations]
+    scenarios = scenarios_of(path, fixed, sweep, MOST_ROWS // (max(len(counts), 1) * len(scenario.rows)), python=python)
     if question is not None and question.days < inf and not counts:
-        return searched(scenario, scenarios, question)
+        return searched(lambda count: replace(plan(scenario, scenarios, [count], task_of), question=question),
+                        scenario.cluster.devices_per_host)
     seconds = sum(
         expected_seconds(each, count) for _, each in scenarios or [((), scenario)]
         for count in counts or [each.world.ranks])
@@ -84,22 +81,33 @@ def scenario_of(path: Source, overrides: Mapping[str, Any], *, python: bool = Tr
     return training(path, [f"{key}={written(value)}" for key, value in overrides.items()], python=python)
 
 
-def searched(scenario: Scenario, swept: Sequence[Swept], question: Question) -> Plan:
-    """A plan on numbers of devices that double, up to the first on which a row fits and is in time.
+def searched(on: Callable[[int], Plan], first: int) -> Plan:
+    """A plan on numbers of devices that double from `first`, up to the first on which a row fits and is in time.
 
     It has the fastest row that fits on each number of devices; on the last number all rows that fit, or all rows if
-    none fits.
+    none fits. `on` plans one number of devices.
     """
     fastest: list[PlannedRow] = []
-    count = scenario.cluster.devices_per_host
+    count = first
     while True:
-        found = replace(plan(scenario, swept, [count], task_of), question=question)
+        found = on(count)
         in_time = found.answers is not None and found.answers.fewest is not None
         if in_time or 2 * count > MOST_SEARCHED:
             last = [row for row in found.rows if row.fits] or found.rows
             return replace(found, rows=(*fastest, *last))
         fastest += [found.best] if found.best is not None else []
         count *= 2
+
+
+def scenarios_of(
+    path: Source, fixed: Sequence[str], sweep: Mapping[str, Sequence[Any]], most: int, *, python: bool
+) -> list[Swept]:
+    """The scenario with each combination of the values in `sweep`; none without a sweep. At most `most`."""
+    keys = [[f"{key}={written(value)}" for value in listed(key, values)] for key, values in sweep.items()]
+    if prod(map(len, keys)) > most:
+        raise UsageError(f"that makes more than {MOST_ROWS} rows; sweep less, or over fewer ranks at a time")
+    combinations = [names for names in itertools.product(*keys) if names]
+    return [(names, one_of_a_sweep(path, fixed, names, python=python)) for names in combinations]
 
 
 def listed(key: str, values: Any) -> list[Any]:

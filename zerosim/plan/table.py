@@ -20,7 +20,6 @@ from zerosim.words import FAR, common_unit, duration, ignored_in_words, in_unit,
 def show_plan(console: Console, plan: Plan) -> None:
     """Show a plan: the table, then sentences."""
     first = plan.rows[0]
-    several = len({row.config.ranks for row in plan.rows}) > 1
     show_words(console, machine(plan.rows), style="dim")
     show_words(console, f"{first.config.model.words}, {first.config.model.count:,} parameters, "
                         f"{first.config.row.train.precision}, {first.config.row.train.optimizer}", style="dim")
@@ -34,11 +33,7 @@ def show_plan(console: Console, plan: Plan) -> None:
         if row.uneven is not None:
             show_words(console, f"{name}: uneven ranks make a step {duration(row.uneven.p50)} at the median, and "
                                 f"{duration(row.uneven.p95)} or less in 95% of steps")
-    for ignored in ignored_in_words((name, row.config.ignored) for name, row in zip(names, plan.rows, strict=True)):
-        show_words(console, ignored, style="yellow")
-    if several:
-        show_scaling(console, plan.rows)
-    show_sweep(console, plan, unit_of_data(first))
+    show_others(console, plan, names)
     if plan.best is None or len(plan.rows) > 1:
         show_words(console, sentence(plan), style="bold")
     if plan.answers is not None:
@@ -50,6 +45,18 @@ def show_plan(console: Console, plan: Plan) -> None:
     if plan.passed and any(claim.broken is not None for claim in plan.claims):
         ranks = plural(plan.scenario.world.ranks, "rank")
         show_words(console, f"PASSED: all claims hold on {ranks}", style="bold")
+
+
+def show_others(console: Console, plan: Plan, names: Sequence[str]) -> None:
+    """Show the layouts that a search left out; without one ignored keys, the speed on several ranks, and the sweep."""
+    if plan.search:
+        show_words(console, plan.search)
+        return
+    for ignored in ignored_in_words((name, row.config.ignored) for name, row in zip(names, plan.rows, strict=True)):
+        show_words(console, ignored, style="yellow")
+    if len({row.config.ranks for row in plan.rows}) > 1:
+        show_scaling(console, plan.rows)
+    show_sweep(console, plan, unit_of_data(plan.rows[0]))
 
 
 def show_answers(console: Console, answers: Answers, names: Sequence[str]) -> None:
@@ -110,7 +117,7 @@ def not_judged(plan: Plan) -> list[str]:
 
 def names_of(rows: Sequence[PlannedRow]) -> list[str]:
     """The names of rows, with their ranks where these differ."""
-    several = len({row.config.ranks for row in rows}) > 1
+    several = len({row.config.ranks for row in rows}) > 1 and not any(row.layout for row in rows)
     return [f"{row.name} on {row.config.ranks:,}" if several else row.name for row in rows]
 
 

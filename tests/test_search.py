@@ -1,0 +1,121 @@
+"""The fastest layouts of a search, against all layouts planned one by one."""
+
+import json
+import re
+
+import pytest
+
+import zerosim as zs
+from tests.pages import refused
+from zerosim.cli import main
+from zerosim.plan.reading import scenario_of, written
+from zerosim.plan.search import Bounds, fastest, layouts_of, space
+
+SMALL = {"model.layers": 1, "model.sequence": 2048, "world.ranks": 16, "train.micro_batches": 32,
+         "check.mfu": [], "check.fits": [], "check.does_not_fit": [],
+         "cluster.between": {"latency_us": 5, "gigabytes_per_second": 20}}
+CASES = [
+    {"cluster.figures": {"memory": 25e9}, "model.sequence": 4096, "train.micro_batches": 64,
+     "cluster.between": {"latency_us": 5, "gigabytes_per_second": 200}},
+    {"cluster.figures": {"memory": 15.5e9}, "parallel.overlap": False, "train.micro_batches": 16,
+     "cluster.jitter": 0.05},
+    {"cluster.figures": {"memory": 17.5e9}, "parallel.param_dtype": "bf16", "train.precision": "fp32",
+     "parallel.accumulation": "micro_batch", "train.clip_norm": 1.0, "parallel.stages": ["zero3"]},
+    {"cluster.figures": {"memory": 9e9}, "cluster.software": "eager", "parallel.offload_activations": True,
+     "parallel.recompute": True, "parallel.offload_optimizer": "host", "parallel.shard_ranks": 0},
+    {"cluster.figures": {"memory": 18e9}, "parallel.quantized_gradients": "int8", "parallel.quantized_weights": "int8",
+     "parallel.shard_ranks": 0, "parallel.secondary_ranks": 0},
+]
+
+
+def layouts(changes):
+    scenario = scenario_of("llama3_8b", SMALL | changes)
+    return layouts_of(scenario, {key: found for key, found in space(scenario).items() if key not in changes})
+
+
+@pytest.fixture(scope="module", params=range(len(CASES)))
+def exhaustive(request):
+    """The layouts of a case, and the row of each."""
+    found = layouts(CASES[request.param])
+    return found, [each.planned() for each in found]
+
+
+def seconds(rows):
+    return [row.step_seconds for row in sorted(rows, key=lambda row: row.mean_seconds) if row.fits]
+
+
+def test_no_layout_is_below_its_bounds(exhaustive):
+    bounds, (found, rows) = Bounds(), exhaustive
+    assert len({row.name for row in rows}) == len(rows) > 9
+    for each, row in zip(found, rows, strict=True):
+        assert bounds.least_bytes(each) <= row.peak_bytes, row.name
+        assert bounds.least_seconds(each) <= row.mean_seconds, row.name
+        assert row.communication_seconds <= row.step_seconds, row.name
+        bounds.note(row)
+    for each, row in zip(found, rows, strict=True):
+        assert bounds.least_by_relatives(each) <= row.mean_seconds, row.name
+
+
+@pytest.mark.parametrize("most", [1, 5, 10**6])
+def test_the_fastest_layouts_are_those_of_an_exhaustive_search(exhaustive, most):
+    found, rows = exhaustive
+    searched = fastest(found, most)
+    assert [row.step_seconds for row in searched.rows] == seconds(rows)[:most] != []
+    assert searched.planned + searched.too_large + searched.slower == searched.layouts == len(rows)
+    assert searched.planned < len(rows) or not searched.slower + searched.too_large
+
+
+@pytest.mark.parametrize("planted", ["least_seconds", "least_bytes"])
+def test_a_bound_that_is_too_high_loses_a_layout(planted, monkeypatch):
+    found = layouts(CASES[0] | {"parallel.secondary_ranks": 0, "parallel.shard_ranks": 0})
+    right, proved = [row.layout for row in fastest(found, 1).rows], getattr(Bounds, planted)
+    assert fastest(found, 1).slower > 0
+    monkeypatch.setattr(Bounds, planted, lambda self, row: 1.7 * proved(self, row))
+    assert [row.layout for row in fastest(found, 1).rows] != right
+
+
+def test_a_search_at_the_prompt_and_on_the_command_line_is_the_same(capsys):
+    changes = SMALL | CASES[0] | {"parallel.stages": ["zero2"]}
+    found = zs.plan("llama3_8b", set=changes, search=3)
+    words = [word for key, value in changes.items() for word in ("--set", f"{key}={written(value)}")]
+    assert main(["plan", "llama3_8b", *words, "--search", "3", "--json", "-"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["rows"] == found.subject.document()["rows"]
+    assert "parallel.stages" not in document["rows"][0]["swept"]
+    again = zs.plan("llama3_8b", set=changes | document["rows"][0]["swept"] | {
+        "train.micro_batches": 64 // int(document["rows"][0]["swept"]["train.micro_batch"])}).subject.rows[0]
+    assert again.step_seconds == document["rows"][0]["step_seconds"]
+    assert main(["plan", "llama3_8b", *words, "--search", "--devices", "16,32"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search("layouts: .* by proved bounds .* fastest: Stage II on ", said)
+
+
+def test_devices_double_until_the_fastest_layout_is_in_time():
+    changes = SMALL | {"parallel.shard_ranks": 0, "parallel.secondary_ranks": 0, "parallel.recompute": True}
+    found = zs.plan("llama3_8b", set=changes, search=1, tokens="2T", days=30).subject
+    fewest = found.answers.fewest
+    before = zs.plan("llama3_8b", fewest.devices // 2, set=changes, search=1, tokens="2T", days=30).subject
+    assert fewest.devices > 8
+    assert before.answers.fewest is None
+
+
+def test_what_nothing_fits_is_advised():
+    found = zs.plan("llama3_8b", set=SMALL | {"cluster.figures": {"memory": 6e9}}, search=2).subject
+    assert (found.best, len(found.rows)) == (None, 1)
+    assert "it would fit with" in found.advice
+
+
+@pytest.mark.parametrize(("words", "line"), [
+    (["--search", "none"], "search: found 'none'; give a number of layouts from 1, or all"),
+    (["--search", "0"], "search: found '0'"),
+    (["--search", "--sweep", "train.micro_batch=3"], "micro-batches of 3 do not make a batch of 64"),
+    (["--search", "--sweep", "train.micro_batch=two"], "micro_batch"),
+    (["--search", "--sweep", "parallel.stagse=zero1"], "stagse"),
+])
+def test_a_search_that_cannot_be_is_one_line(words, line, capsys):
+    assert line in refused(capsys, "plan", "llama3_8b", *words)
+
+
+def test_a_scenario_with_rows_of_its_own_is_not_searched(tmp_path, capsys):
+    (tmp_path / "rows.toml").write_text('[[variant]]\nstage = "zero1"\n')
+    assert "[[variant]]; use one without" in refused(capsys, "plan", str(tmp_path / "rows.toml"), "--search")
