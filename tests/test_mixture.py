@@ -126,9 +126,9 @@ def untransposed(queues, m):
 
 
 @pytest.mark.parametrize(("name", "wrong", "said"), [
-    ("shared", twice, "h.0.inner: 2 times the gradient of the model in one piece"),
-    ("shared", experts_as_if_alike, "h.0.inner: "),
-    ("shared", lambda w, m: w, "h.0.ln_1.weight: place 1 and place 0 have different gradients"),
+    ("shared", twice, "h.1.outer: 2 times the gradient of the model in one piece"),
+    ("shared", experts_as_if_alike, "h.1.outer: "),
+    ("shared", lambda w, m: w, "lm_head.weight: place 1 and place 0 have different gradients"),
     ("to_experts", untransposed, "loss: "),
 ])
 def test_a_wrong_split_is_named(name, wrong, said, tmp_path, monkeypatch):

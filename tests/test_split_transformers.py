@@ -79,13 +79,14 @@ def copied_twice(w, group):
 
 
 @pytest.mark.parametrize(("module", "name", "wrong", "changes", "said"), [
-    (ring_attention, "hidden", hidden_too_late, ["parallel.context_ranks=2"], "loss: "),
+    (ring_attention, "hidden", hidden_too_late, ["parallel.context_ranks=2"],
+     "loss: not the value of the model in one piece: first in the outputs of h.0 on place 0"),
     (tensor_parallel, "own_rows", replace(own_rows, forward=rows_of_the_next), VOCABULARY, "loss: "),
     (context_parallel, "to_sequence", untransposed, ["parallel.context_ranks=2", ALL_TO_ALL], "loss: "),
     (transformer, "on_pieces", lambda w, group: w, ["parallel.context_ranks=2"],
-     "h.0.ln_1.weight: place 1 and place 0 have different gradients"),
+     "lm_head.weight: place 1 and place 0 have different gradients"),
     (transformer, "on_pieces", copied_twice, ["parallel.context_ranks=2"],
-     "h.0.ln_1.weight: 2 times the gradient of the model in one piece: 2 ranks add what each has whole"),
+     "lm_head.weight: 2 times the gradient of the model in one piece: 2 ranks add what each has whole"),
 ])
 def test_a_wrong_split_is_named(module, name, wrong, changes, said, tmp_path, monkeypatch):
     scenario = read(GPT, tmp_path, *changes)

@@ -31,10 +31,10 @@ def ours(split):
         return computed(model, pieces, groups, (x.astype(np.float64) if x.dtype.kind == "f" else x, targets))
 
     (found,) = side_by_side(DIRECTIONS, of_place)
-    answers = {"loss": np.array(found[0][0])} | {name: np.empty(array.shape) for name, array in full.items()}
-    for place, (_, gradients) in enumerate(found):
+    answers = {"loss": found[0].loss} | {name: np.empty(array.shape) for name, array in full.items()}
+    for place, computed_there in enumerate(found):
         for each in model.places:
-            each.parameter.join(answers[each.name], gradients[each.name], DIRECTIONS.coordinates(place))
+            each.parameter.join(answers[each.name], computed_there.gradients[each.name], DIRECTIONS.coordinates(place))
     return splits.in_numbers(split, answers)
 
 

@@ -168,7 +168,7 @@ def net(task, *, forget="FORGET"):
 
 @pytest.mark.parametrize(("size", "everywhere", "forget", "faults"), [
     (3, True, "", [None, None]),
-    (3, False, "copy_to", ["⟨C x, y⟩ = ", "over two tensor ranks: first.weight: place 1 and place 0 have different"]),
+    (3, False, "copy_to", ["⟨C x, y⟩ = ", "over two tensor ranks: first.bias: place 1 and place 0 have different"]),
     (1, True, "", ["over one rank the law says nothing; give Direction('tensor', 2) in EXAMPLES", None]),
 ])
 def test_parts_of_ones_own_with_a_direction_are_checked(size, everywhere, forget, faults, tmp_path):

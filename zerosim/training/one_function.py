@@ -5,31 +5,39 @@ to add a gradient over its group trains wrongly with every bit equal. So, before
 a few samples: the loss of every place, and every gradient, joined. A gradient that all places have must be the same
 bytes on all.
 
-Float64 rounds at 1e-16, and each number here is the result of some thousands of additions; a forgotten or repeated sum
-changes a gradient by a good part of itself. `TOLERANCE` lies between, and is chosen, not proved: a proved bound needs
-the conditioning of every operation.
+Two right computations differ by their rounding errors only, whatever the order of their sums. Both run on arrays that
+carry a proved bound of these errors (`payloads.bounded`), so each number may differ by the sum of its two bounds: about
+1e-11 of a gradient in a transformer of two blocks, where a forgotten or repeated sum changes a good part. Bounds are
+those of the worst case and grow with each layer, and cost eight times the time. So `TOLERANCE` of the largest gradient,
+which is chosen, limits them; and it serves alone for models of more than `PROVED` parameters, and for those that call a
+function of NumPy without a rule.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
-from zerosim.allocation import Array
+from zerosim.allocation import Array, allocate
 from zerosim.autograd.player import perform
-from zerosim.autograd.tape import Draw, Tape
+from zerosim.autograd.tape import Draw, Tape, TapeUnit
 from zerosim.autograd.tape_collectives import ALONE, TapeGroups, over
 from zerosim.errors import UsageError
 from zerosim.models.units import Model, Unit
+from zerosim.payloads.bounded import Bounded, NotBounded, allocate_bounded, bound, bounded, plain
 from zerosim.places import cut, joined, side_by_side
 from zerosim.reference import backpropagate
 from zerosim.training.config import Config
 
 TOLERANCE = 1e-9
-"""The allowed difference, relative to the largest element of all gradients: some are 0 but for rounding."""
-SPREAD = 0.3
-"""The deviation of the random numbers that are added to initial weights, so that none are equal."""
-NEAR = 1e-3
+"""The largest allowed difference, relative to the largest element of all gradients."""
+PROVED = 2**16
+"""The parameters of the largest model whose differences are bounded number by number."""
+SPREAD, EMBEDDED = 0.1, 3.0
+"""The deviations of the random numbers that are added to initial weights, so that none are equal, and to embeddings:
+norms then divide by about 1, so rounding errors do not grow in them."""
+NEAR = 5e-3
 """Median ratios this near to 1 are not said."""
 
 Gradients = dict[str, Array]
@@ -55,15 +63,16 @@ class Difference:
             return (f"{self.name}: place {which} and place 0 have different gradients of a parameter that all have, "
                     "each a part of the sum: let the parameter, or the input of the next cut product, pass copy_to")
         equal = abs(self.ratio - 1.0) < NEAR or not np.isfinite(self.ratio)
-        added = round(self.ratio) if not equal and self.ratio > 1.5 and abs(self.ratio % 1.0) < NEAR else 0
+        times_whole = self.ratio > 1.5 and abs(self.ratio - round(self.ratio)) < NEAR
+        added = round(self.ratio) if times_whole else 0
         why = f": {added} ranks add what each has whole; use join_from, or one copy_to less" if added else ""
         times = "not" if equal else f"{self.ratio:.3g} times"
         return f"{self.name}: {times} the {self.what} of the model in one piece{self.why or why}"
 
 
 def differences(config: Config) -> list[Difference]:
-    """The differences between a row's split model and the model in one piece, in model order; none if it is one
-    function.
+    """The differences between a row's split model and the model in one piece, none if it is one function: the
+    loss, then parameters, last first.
 
     >>> from zerosim.models.units import Task
     >>> from zerosim.scenario.schema import Scenario
@@ -73,19 +82,10 @@ def differences(config: Config) -> list[Difference]:
     >>> differences(configured(row, Task(64, 10, "cross_entropy")))
     []
     """
-    batch = some_batch(config.model, 4 * config.directions.places)
-    whole = {unit: some_weights(unit, number) for number, unit in enumerate(config.in_one_piece.units)}
-    (due_loss, due), = computed(config.in_one_piece, whole, ALONE, batch, refuse_draws)
-
-    def of_place(place: int, groups: TapeGroups) -> Iterator[tuple[float, Gradients]]:
-        coordinates = config.directions.coordinates(place)
-        pieces = {unit: cut(of_whole, unit, flat, coordinates)
-                  for unit, (of_whole, flat) in zip(config.model.units, whole.items(), strict=True)}
-        return computed(config.model, pieces, groups, batch)
-
-    (found,) = side_by_side(replace(config.directions, pipeline=1), of_place)
-    wrong = [Difference("loss", loss / due_loss, what="value") for loss, _ in found if not near(loss, due_loss)]
-    return [*wrong[:1], *compared(config, [gradients for _, gradients in found], due)]
+    due, found = in_both(config, some_batch(config.model, max(4, 2 * config.directions.places)))
+    wrong = [Difference("loss", float(each.loss[0] / due.loss[0]), what="value", why=departure(config, found, due))
+             for each in found if not near(each.loss, due.loss)]
+    return [*wrong[:1], *compared(config, [each.gradients for each in found], due.gradients)]
 
 
 def refuse_draws(*_: object) -> None:
@@ -94,29 +94,80 @@ def refuse_draws(*_: object) -> None:
                      "it out, or run the model in one piece")
 
 
-def near(found: float, due: float) -> bool:
-    """Whether two numbers are equal but for rounding."""
-    return abs(found - due) <= TOLERANCE * abs(due)
+def in_both(config: Config, batch: tuple[Array, Array], samples: int = 0) -> tuple["Computed", tuple["Computed", ...]]:
+    """The results of the model in one piece, and of each place of the split one, for a batch and `some_weights`; they
+    carry bounds if each function has one."""
+    whole = some_weights(config.in_one_piece)
+
+    def both(proved: bool) -> tuple[Computed, tuple[Computed, ...]]:
+        def of_place(place: int, groups: TapeGroups) -> Iterator[Computed]:
+            coordinates = config.directions.coordinates(place)
+            pieces = {unit: cut(of_whole, unit, flat, coordinates)
+                      for unit, (of_whole, flat) in zip(config.model.units, whole.items(), strict=True)}
+            return computed(config.model, pieces, groups, batch, samples=samples, proved=proved)
+
+        due = next(computed(config.in_one_piece, whole, ALONE, batch, refuse_draws, samples, proved))
+        return due, next(side_by_side(replace(config.directions, pipeline=1), of_place))
+
+    try:
+        return both(config.in_one_piece.count <= PROVED)
+    except NotBounded:
+        return both(proved=False)
 
 
-def compared(config: Config, found: Sequence[Gradients], due: Gradients) -> Iterator[Difference]:
-    """The parameters whose gradients differ from those of the model in one piece."""
-    allowed = TOLERANCE * max(np.abs(each).max() for each in due.values()) if due else 0.0
-    for whole, unit in zip(config.in_one_piece.units, config.model.units, strict=True):
+def error(array: Array) -> Array:
+    """The proved bound of the error of each number; infinite, or NaN, if there is none."""
+    return bound(array) if isinstance(array, Bounded) else np.full(array.shape, np.inf)
+
+
+def near(found: Array, due: Array) -> bool:
+    """Whether numbers are equal but for rounding."""
+    allowed = np.fmin(error(found) + error(due), TOLERANCE * np.abs(plain(due)).max(initial=0.0))
+    return bool((np.abs(plain(found) - plain(due)) <= allowed).all())
+
+
+def compared(
+    config: Config, found: Sequence[Gradients], due: Gradients, of_same: Sequence[Gradients] = ()
+) -> Iterator[Difference]:
+    """The parameters whose gradients differ from those of the model in one piece, last first: in backward a fault
+    reaches all parameters before it.
+
+    `of_same` carry the bounds of `found`, if it has none.
+    """
+    most = TOLERANCE * max((np.abs(plain(each)).max() for each in due.values()), default=0.0)
+    for whole, unit in reversed([*zip(config.in_one_piece.units, config.model.units, strict=True)]):
         if unit.frozen:
             continue
-        flat = joined(whole, unit, [flattened(unit, each) for each in found], config.directions)
-        for place, each in zip(unit.places, whole.views(flat).values(), strict=True):
+        numbers, errors = (
+            whole.views(joined(whole, unit, [flattened(unit, each, of) for each in places], config.directions))
+            for of, places in ((plain, found), (error, of_same or found)))
+        for place in reversed(unit.places):
             name = place.name
+            each, exact = numbers[name], plain(due[name])
             apart = () if place.parameter.cut else tuple(
                 number for number, other in enumerate(found) if other[name].tobytes() != found[0][name].tobytes())
-            if apart or not np.abs(each - due[name]).max() <= allowed:
-                yield Difference(name, ratio(each, due[name]), apart)
+            allowed = np.fmin(errors[name] + error(due[name]), most)
+            if apart or not (np.abs(each - exact) <= allowed).all():
+                yield Difference(name, ratio(each, exact), apart)
 
 
-def flattened(unit: Unit, gradients: Gradients) -> Array:
-    """The gradients of a unit's parameters in one array."""
-    return np.concatenate([gradients[place.name].reshape(-1) for place in unit.places])
+def departure(config: Config, found: Sequence["Computed"], due: "Computed") -> str:
+    """The first layer whose outputs are neither those of the model in one piece nor a piece of them, in words."""
+    for number, (_, segment) in enumerate(config.in_one_piece.segments):
+        exact = due.outputs[number]
+        for place, each in enumerate(found):
+            mine = each.outputs[number]
+            starts = [range(0, whole, size) for whole, size in zip(exact.shape, mine.shape, strict=True)]
+            pieces = (tuple(slice(first, first + size) for first, size in zip(start, mine.shape, strict=True))
+                      for start in product(*starts))
+            if not any(near(mine, exact[piece]) for piece in pieces):
+                return f": first in the outputs of {segment.layers[-1].name} on place {place}"
+    return ""
+
+
+def flattened(unit: Unit, gradients: Gradients, of: Callable[[Array], Array]) -> Array:
+    """The gradients of a unit's parameters, or their bounds, in one array."""
+    return np.concatenate([of(gradients[place.name]).reshape(-1) for place in unit.places])
 
 
 def ratio(found: Array, due: Array) -> float:
@@ -125,9 +176,9 @@ def ratio(found: Array, due: Array) -> float:
     return float(np.median(found[counted] / due[counted])) if counted.any() else float("nan")
 
 
-def some_batch(model: Model, samples: int) -> tuple[Array, Array]:
+def some_batch(model: Model, samples: int, seed: int = 0) -> tuple[Array, Array]:
     """Random inputs and targets of a task."""
-    random, task = np.random.default_rng(0), model.task
+    random, task = np.random.default_rng(seed), model.task
     if task.tokens:
         x, y = random.integers(0, task.outputs, (2, samples, task.inputs))
         return x, y
@@ -136,20 +187,49 @@ def some_batch(model: Model, samples: int) -> tuple[Array, Array]:
     return x, random.integers(0, task.outputs, samples) if classes else random.standard_normal((samples, task.outputs))
 
 
-def some_weights(unit: Unit, number: int) -> Array:
+def some_weights(model: Model) -> dict[Unit, Array]:
     """Weights near the initial ones, in float64."""
-    weights = unit.initial(0).astype(np.float64)
-    weights += np.random.default_rng([1, number]).normal(0.0, SPREAD / unit.count**0.25, unit.count)
-    return weights
+    found = {}
+    for number, unit in enumerate(model.units):
+        spread = EMBEDDED if model.task.tokens and not number else SPREAD / unit.count**0.25
+        found[unit] = unit.initial(0) + np.random.default_rng([1, number]).normal(0.0, spread, unit.count)
+    return found
+
+
+@dataclass(frozen=True)
+class Computed:
+    """The results of one place: the loss, of one element, its gradients, and the outputs of each segment."""
+
+    loss: Array
+    gradients: Gradients
+    outputs: list[Array]
+
+
+class Noting(Tape):
+    """A tape that keeps copies of all outputs."""
+
+    outputs: list[Array]
+
+    def forward(self, unit: TapeUnit, weights: Array, activations: Sequence[Array]) -> list[Array]:
+        """The outputs of the unit's next segment."""
+        found = super().forward(unit, weights, activations)
+        self.outputs.extend(each.copy() for each in found)
+        return found
 
 
 def computed(
     model: Model, weights: Mapping[Unit, Array], groups: TapeGroups, batch: tuple[Array, Array],
-    draw: Draw | None = None, samples: int = 0,
-) -> Iterator[tuple[float, Gradients]]:
-    """The loss and the gradients of one place, once; `samples` are those of all micro-batches, by default the batch's.
+    draw: Draw | None = None, samples: int = 0, proved: bool = False,
+) -> Iterator[Computed]:
+    """The results of one place for a batch, once; `samples` are those of all micro-batches, by default the batch's.
+
+    With `proved` all arrays carry bounds; raises `NotBounded` for a function of which none is known.
     """
-    tape = Tape(perform=over(groups, perform), draw=draw, loss_over=model.loss_over)
-    loss, gradients = backpropagate(model, tape, weights, *batch, samples or len(batch[0]))
-    yield float(loss[0]), {
-        name: view for unit, flat in gradients.items() if not unit.frozen for name, view in unit.views(flat).items()}
+    tape = Noting(allocate_bounded if proved else allocate, perform=over(groups, perform), draw=draw,
+                  loss_over=model.loss_over)
+    tape.outputs = []
+    given = {unit: bounded(flat) for unit, flat in weights.items()} if proved else weights
+    loss, found = backpropagate(model, tape, given, *batch, samples or len(batch[0]))
+    gradients = {
+        name: view for unit, flat in found.items() if not unit.frozen for name, view in unit.views(flat).items()}
+    yield Computed(loss, gradients, tape.outputs)

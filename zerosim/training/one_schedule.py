@@ -6,15 +6,16 @@ world. The loss, every joined gradient, and the square of their norm must be tho
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 
 from zerosim.allocation import Array, allocate
-from zerosim.autograd.tape_collectives import ALONE
 from zerosim.comm import Communicator
 from zerosim.instruments.observed import Observed
 from zerosim.models import build
 from zerosim.models.units import Unit
+from zerosim.payloads.bounded import Bounded, bound, bounded, plain
 from zerosim.places import cut
 from zerosim.scenario.sections import Parallel
 from zerosim.stages.replica import Batch
@@ -22,18 +23,18 @@ from zerosim.training.build import replica, stepping
 from zerosim.training.config import Config
 from zerosim.training.groups import RanksOfPipeline, groups_of
 from zerosim.training.one_function import (
-    TOLERANCE,
+    Computed,
     Difference,
     Gradients,
     compared,
-    computed,
+    in_both,
     near,
     some_batch,
     some_weights,
 )
 from zerosim.worlds.local import spawn
 
-Found = tuple[float | None, float, Gradients]
+Found = tuple[Array | None, float, Gradients]
 """A rank's loss, if it computes one, the square of the norm, and its gradients."""
 NOT_ADDED = ": the first and the last rank of the pipeline have different sums; add them over both before the update"
 A_FEW = 2
@@ -51,31 +52,41 @@ def differences_of_schedule(config: Config) -> Iterator[Difference]:
     []
     """
     small = in_float64(config)
-    count, units = small.block, small.in_one_piece.units
+    count = small.block
     x, y = some_batch(small.model, A_FEW * count)
     batch = Batch(1, np.split(x, count), np.split(y, count), len(x), first=0)
-    whole = {unit: some_weights(unit, number) for number, unit in enumerate(units)}
-    parts = [next(computed(small.in_one_piece, whole, ALONE, (each, due), samples=len(x)))
-             for each, due in zip(batch.inputs, batch.targets, strict=True)]
-    due_loss = sum(loss for loss, _ in parts)
-    due = {name: np.sum([each[name] for _, each in parts], axis=0) for name in parts[0][1]}
+    parts = [in_both(small, pair, len(x)) for pair in zip(batch.inputs, batch.targets, strict=True)]
+    due, *same = (reduce(plus, each) for each in zip(*((part, *places) for part, places in parts), strict=True))
+    whole = some_weights(small.in_one_piece)
     found: list[Found] = spawn(lambda comm: step_of_rank(comm, small, whole, batch), ranks=small.all_ranks)
     for loss, _, _ in found:
-        if loss is not None and not near(loss, due_loss):
-            yield Difference("loss", loss / due_loss, what="value")
-    side, due_square = small.directions.side_by_side, sum(float((each**2).sum()) for each in due.values())
+        if loss is not None and not near(with_errors(loss, same[0].loss), due.loss):
+            yield Difference("loss", float(loss[0] / due.loss[0]), what="value")
+    side = small.directions.side_by_side
     joined: list[Gradients] = [{} for _ in range(side)]
     for rank, (_, _, gradients) in enumerate(found):
         joined[rank % side] = gradients | joined[rank % side]
     apart = {name for rank, (_, _, gradients) in enumerate(found) for name, each in gradients.items()
              if each.tobytes() != joined[rank % side][name].tobytes()}
-    yield from (Difference(name, float("nan"), why=NOT_ADDED) for name in due if name in apart)
-    for each in compared(small, joined, due):
+    yield from (Difference(name, float("nan"), why=NOT_ADDED) for name in due.gradients if name in apart)
+    for each in compared(small, joined, due.gradients, [place.gradients for place in same]):
         if each.name not in apart:
-            yield replace(each, why=missing(each.name, joined[0], [gradients for _, gradients in parts]))
+            yield replace(each, why=missing(each.name, joined[0], [part.gradients for part, _ in parts]))
+    due_square = np.array([sum(float(np.square(plain(each)).sum()) for each in due.gradients.values())])
     for _, square, _ in found[:1]:
-        if not near(square, due_square):
-            yield Difference("norm", float(np.sqrt(square / due_square)), what="norm of all gradients")
+        if not near(np.array([square]), due_square):
+            yield Difference("norm", float(np.sqrt(square / due_square[0])), what="norm of all gradients")
+
+
+def plus(one: Computed, other: Computed) -> Computed:
+    """The sum of what two micro-batches contribute."""
+    return Computed(one.loss + other.loss, {name: each + other.gradients[name] for name, each in one.gradients.items()},
+                    [])
+
+
+def with_errors(found: Array, same: Array) -> Array:
+    """`found`, which the schedule computed without bounds, with those of the same operations."""
+    return bounded(found, bound(same)) if isinstance(same, Bounded) else found
 
 
 def in_float64(config: Config) -> Config:
@@ -107,14 +118,14 @@ def step_of_rank(comm: Communicator, config: Config, whole: dict[Unit, Array], b
     mine.begin(initial)
     loss = stepping(here, here.stage, observed, mine, neighbours, [])(batch)
     square = sum(mine.norms.of_gradients(mine))
-    return None if loss is None else float(loss[0]), square, {
+    return loss, square, {
         name: view for unit in mine.units for name, view in unit.views(mine.state.gradients[unit]).items()}
 
 
 def missing(name: str, found: Gradients, parts: list[Gradients]) -> str:
     """The micro-batch whose gradient a parameter lacks, in words; empty if that is not what differs."""
-    due, mine = np.sum([each[name] for each in parts], axis=0), found[name]
+    due, mine = reduce(np.add, [each[name] for each in parts]), found[name]
     for number, each in enumerate(parts):
-        if mine.shape == each[name].shape and np.abs(due - each[name] - mine).max() <= TOLERANCE * np.abs(due).max():
+        if mine.shape == each[name].shape and near(mine, due - each[name]):
             return f": it lacks micro-batch {number} of {len(parts)}; run its backward too, before the update"
     return ""

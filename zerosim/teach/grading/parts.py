@@ -285,14 +285,14 @@ def wrong_slope(model: Model) -> str | None:
     A wrong gradient of a layer's input also makes those of all earlier parameters wrong.
     """
     random, batch = np.random.default_rng(19), some_batch(model, SAMPLES)
-    weights = {unit: some_weights(unit, number) for number, unit in enumerate(model.units)}
-    (_, gradients), = computed(model, weights, ALONE, batch)
+    weights = some_weights(model)
+    gradients = next(computed(model, weights, ALONE, batch)).gradients
     for unit, place in ((each, place) for each in reversed(model.units) for place in reversed(each.places)):
         weight, gradient = unit.views(weights[unit])[place.name], gradients[place.name]
         direction, before, losses = random.standard_normal(weight.shape), weight.copy(), []
         for step in (STEP, -STEP):
             weight[...] = before + step * direction
-            losses += [loss for loss, _ in computed(model, weights, ALONE, batch)]
+            losses += [float(each.loss[0]) for each in computed(model, weights, ALONE, batch)]
         weight[...] = before
         due = (losses[0] - losses[1]) / (2 * STEP)
         told, size = float(np.sum(gradient * direction)), float(np.abs(gradient * direction).sum())
