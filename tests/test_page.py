@@ -247,6 +247,7 @@ def test_pictures_for_files_have_marks_and_textures(four):
     assert all(svg.count("<path") >= 10 for svg in drawn.values())
     spans = len(RunDocument(four).rows[3].spans)
     assert drawn["step-4"].count("<path") > spans
+    assert all(f">{word}<" in drawn["step-4"] for word in ("forward", "update", "weights", "gradients"))
     assert {name for name in TEXTURES if f'url(#texture-{name})"' in drawn["step-1"]} == {
         "backward", "update", "reduce"}
     used = set(re.findall(r"url\(#(texture-\w+)\)", drawn["step-4"]))

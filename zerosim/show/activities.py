@@ -14,7 +14,30 @@ ACTIVITIES = {
     "forward": "#8ec1ee", "backward": "#2f6fb5", "recompute": "#5a54c4", "update": "#9b59b6",
     "gather": "#1f9e73", "reduce": "#e0662f", "other": "#4fb3b3", "wait": "#9aa3ad",
 }
-"""The colour of each activity; distinguishable without red-green vision, on white and on dark."""
+"""The colour of each activity; distinguishable without red-green vision."""
+
+BAND = (0.145, 0.275)
+"""The luminances whose contrast is at least 3, both to the white and to the dark ground of a page."""
+
+
+def edge(colour: str) -> str:
+    """A colour, made darker or paler until it is in the band: the outline that shows a mark on any ground.
+
+    >>> edge("#8ec1ee"), edge("#6b4f3a"), edge("#1f9e73")
+    ('#6c93b6', '#7b6659', '#1f9e73')
+    """
+    numbers = [int(colour[at:at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in numbers]
+    light = sum(share * each for share, each in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    low, high = BAND
+    if light > high:
+        linear = [each * high / light for each in linear]
+    elif light < low:
+        linear = [each + (1 - each) * (low - light) / (1 - light) for each in linear]
+    else:
+        return colour
+    return "#" + "".join(f"{round(255 * (1.055 * each ** (1 / 2.4) - 0.055)):02x}" for each in linear)
+
 
 WORDS = {"gather": "all-gather, broadcast", "reduce": "reduce-scatter, all-reduce", "wait": "waiting"}
 """The legend's words for an activity, if its name is not enough."""

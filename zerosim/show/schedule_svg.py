@@ -168,7 +168,7 @@ class SchedulePicture:
             box = Box(x, self.top(rank, cell.place), self.cell_width, CELL_HEIGHT)
             empty = cell.text == "·"
             yield '<g class="cell">' + rectangle(
-                box, tone.line if new else "#b0b0b0", "#f4f4f4" if empty else tone.ground, 2 if new else 0.7
+                box, tone.line if new else "#7d7d7d", "#f4f4f4" if empty else tone.ground, 2 if new else 0.7
             )
             if not empty:
                 yield text(x + self.cell_width / 2, box.y + 13, cell.text, "new" if new else "")

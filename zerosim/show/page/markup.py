@@ -66,7 +66,7 @@ def table(
 
 def scrolling(content: Markup) -> Markup:
     """Content that may be wider than the page: it scrolls by itself, by keys too."""
-    return element("div", content, class_="scrolling", tabindex=0)
+    return element("div", content, class_="scrolling", tabindex=0, role="group", aria_label="table")
 
 
 def section(name: str, title: str, *content: str) -> Markup:

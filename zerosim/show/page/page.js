@@ -17,7 +17,7 @@ async function draw(place) {
   const datasets = Object.fromEntries(Object.entries(sources).map(([name, values]) => [name, records(values)]));
   const spec = { ...page.specs[place.dataset.spec] };
   spec.data = spec.data.map((each) => (each.name in datasets ? { ...each, values: datasets[each.name] } : each));
-  const { view } = await vegaEmbed(place, spec, {
+  const { view } = await vegaEmbed(place, { ...spec, description: place.ariaLabel }, {
     mode: "vega", actions: false, renderer: "svg", hover: false, defaultStyle: false, loader: { http: false },
     tooltip: (_, event, item, value) => pointAt(place, event, item, value),
   });

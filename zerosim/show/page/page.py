@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 from zerosim.errors import UsageError
-from zerosim.show.activities import ACTIVITIES, activity, definitions, is_paler
+from zerosim.show.activities import ACTIVITIES, activity, definitions, edge, is_paler
 from zerosim.show.legend import KIND_WORDS
 from zerosim.show.page import origins, pictures, sections, step_pictures, steps, vega
 from zerosim.show.page.drawings import Drawings
@@ -68,8 +68,8 @@ def step_page(found: RecordedStep, first: int = 0) -> str:
     drawn = found.document()
     for event, each in zip(found.events, drawn["moments"], strict=True):
         each |= {"letter": event.letter, "paler": is_paler(event.unit, units),
-                 "colour": ACTIVITIES[activity(event.what)]}
-    kinds = {kind: {"words": words, "colour": colour}
+                 "colour": ACTIVITIES[activity(event.what)], "edge": edge(ACTIVITIES[activity(event.what)])}
+    kinds = {kind: {"words": words, "colour": colour, "edge": edge(colour)}
              for (kind, words), colour in zip(KIND_WORDS.items(), pictures.KIND_COLOURS, strict=True)}
     data = {"step": {**drawn, "first": first, "most": found.most, "kinds": kinds}}
     head = sections.verdict_of(found.title, found.about, [found.verdict], passed=found.fault is None)

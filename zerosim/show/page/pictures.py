@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zerosim.instruments.memory import MEMORY_KINDS
-from zerosim.show.activities import ACTIVITIES
+from zerosim.show.activities import ACTIVITIES, edge
 from zerosim.show.page.vega import Spec
 from zerosim.show.run_document import KIND_NAMES, RowDocument
 from zerosim.words import ByteUnit, three_digits
@@ -30,7 +30,7 @@ VEGA_LITE = "https://vega.github.io/schema/vega-lite/v6.json"
 
 ROW_COLOURS = ("#3b8fd4", "#e39a1b", "#19a37a", "#cf6fae", "#7fb8e8", "#e0662f", "#b9a62a", "#8f83d8", "#4fb3b3",
                 "#b5765a")
-"""The colours of rows in curves, in turn; distinguishable without red-green vision, on white and on dark."""
+"""The colours of rows in curves, in turn; curves have shapes as well."""
 KIND_COLOURS = ("#d9b53b", "#b0305c", "#6b4f3a", "#e6a5c3", "#8c9a4b")
 """The colours of kinds of memory, from the bottom up; none is that of an activity."""
 
@@ -62,6 +62,12 @@ def colour(domain: Sequence[str], colours: Sequence[str], title: str | None) -> 
     return {"type": "nominal", "scale": scale, "title": title}
 
 
+def filled(field: str, domain: Sequence[str], colours: Sequence[str], title: str | None = None, **more: Any) -> Spec:
+    """The colour of a mark by a field, and its outline: the edge of that colour, which can be seen on any ground."""
+    return {"color": {"field": field, **colour(domain, colours, title), "legend": {}, **more},
+            "stroke": {"field": field, **colour(domain, [*map(edge, colours)], title), "legend": None}}
+
+
 def chart(data: str, height: int, **more: Any) -> Spec:
     """The specification of a picture of named data, as wide as its place."""
     return {
@@ -77,7 +83,7 @@ def chart(data: str, height: int, **more: Any) -> Spec:
 
 def distinguished(names: Sequence[str]) -> Spec:
     """The colour and the shape of the curve of each name."""
-    return {"color": {"field": "row", **colour(names, ROW_COLOURS, None)},
+    return {"color": {"field": "row", **colour(names, [*map(edge, ROW_COLOURS)], None)},
             "shape": {"field": "row", "type": "nominal", "scale": {"domain": list(names)}, "title": None}}
 
 
@@ -99,19 +105,17 @@ def window(until: int) -> list[Spec]:
 def memory(until: int, most_bytes: int) -> Spec:
     """The memory of a rank in a step, stacked by kind; data `curve`.
 
-    A kind's outline has its colour, so that a peak narrower than a pixel can be seen on dark and on white.
+    A kind's outline is its edge, so that a peak narrower than a pixel can be seen on dark and on white.
     """
-    kinds = colour(list(KIND_NAMES.values()), KIND_COLOURS, "kind")
     return chart(
         "curve", 130, params=window(until),
-        mark={"type": "area", "interpolate": "step-after", "clip": True, "aria": False, "strokeWidth": 0.8},
+        mark={"type": "area", "interpolate": "step-after", "clip": True, "aria": False, "strokeWidth": 1},
         encoding={
             "x": {"field": "ns", **time_axis("ms since the step began")},
             "y": {"field": "bytes", "type": "quantitative", "stack": "zero",
                   "scale": {"domain": [0, most_bytes], "nice": True},
                   "axis": {"title": None, **BYTES, "tickCount": 4, "minExtent": SIDE, "maxExtent": SIDE}},
-            "color": {"field": "kind", **kinds},
-            "stroke": {"field": "kind", **kinds, "legend": None},
+            **filled("kind", list(KIND_NAMES.values()), KIND_COLOURS, "kind"),
             "order": {"field": "place", "type": "quantitative"},
             "tooltip": [{"field": "kind"}],
         })
@@ -146,7 +150,7 @@ def partners(ranks: int, unit: ByteUnit) -> Spec:
             {"mark": {"type": "rect", "aria": False, "stroke": "#8886", "strokeWidth": 1}, "encoding": {
                 "fill": {"value": ROW_COLOURS[0]},
                 "fillOpacity": {"field": "bytes", "type": "quantitative", "legend": None,
-                                "scale": {"domainMin": 0, "range": [0, 0.75]}},
+                                "scale": {"domainMin": 0, "range": [0, 0.6]}},
             }},
             {"mark": {"type": "text", "aria": False, "fontSize": 10}, "encoding": {
                 "text": {"field": "words"},
@@ -173,13 +177,13 @@ def partner_values(row: RowDocument, unit: ByteUnit) -> PictureValues:
 def bars(title: str, field: str, domain: Sequence[str], colours: Sequence[str], names: Sequence[str]) -> Spec:
     """A bar for each row, in parts by `field`; data `bars`."""
     return chart(
-        "bars", 26 * len(names), mark={"type": "bar", "aria": False, "stroke": "#0008", "strokeWidth": 0.8},
+        "bars", 26 * len(names), mark={"type": "bar", "aria": False, "strokeWidth": 1},
         encoding={
             "y": {"field": "row", "type": "nominal", "sort": list(names),
                   "axis": {"title": None, "labelLimit": 150, "ticks": False, "domain": False}},
             "x": {"field": "bytes", "type": "quantitative",
                   "axis": {"title": title, **BYTES, "tickCount": 8, "labelOverlap": "greedy"}},
-            "color": {"field": field, **colour(domain, colours, None), "legend": {"columns": 3}},
+            **filled(field, domain, colours, legend={"columns": 3}),
             "order": {"field": "place", "type": "quantitative"},
             "tooltip": [{"field": "row"}, {"field": field}, {"field": "bytes", "format": ",.6~g"}],
         })
@@ -325,7 +329,7 @@ def above(upper: Spec, lower: Spec, title: str) -> Spec:
         "params": list(params.values()),
         "datasets": upper["datasets"] | lower["datasets"],
         "vconcat": [{key: each for key, each in spec.items() if key not in whole} for spec in (upper, lower)],
-        "resolve": {"scale": {"color": "independent"}},
+        "resolve": {"scale": {"color": "independent", "stroke": "independent"}},
     }
 
 

@@ -63,7 +63,7 @@
       group.addEventListener("click", () => tell(each, schedule));
       group.appendChild(svg("rect", {
         x: left(each.rank), y: TOP + each.place * row, width: cell, height: row - 5, rx: 4,
-        fill: empty || !words ? "#f4f4f4" : tone(each.place).ground, stroke: fresh ? tone(each.place).line : "#b0b0b0",
+        fill: empty || !words ? "#f4f4f4" : tone(each.place).ground, stroke: fresh ? tone(each.place).line : "#7d7d7d",
         "stroke-width": fresh ? 2.5 : 0.8,
       }));
       if (!words && each.share > 0) {

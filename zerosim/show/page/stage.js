@@ -26,14 +26,14 @@
     const group = svg("g", { class: number === now ? "event now" : number > now ? "event later" : "event" });
     group.addEventListener("click", () => { stop(); show(number); });
     group.appendChild(svg("rect", { x: x(number) + 1, y: y(rank), width: cellWidth - 2, height: STRIP - 4, rx: 3,
-      fill: event.colour, "fill-opacity": event.paler ? 0.5 : 0.85, stroke: event.colour }));
+      fill: event.colour, "fill-opacity": event.paler ? 0.5 : 0.85, stroke: event.edge }));
     group.appendChild(svg("text", { x: x(number) + cellWidth / 2, y: y(rank) + 14, class: event.paler ? "" : "on" }, event.letter));
     let below = y(rank) + STRIP + bars;
     const held = event.ranks[rank].held_bytes;
-    for (const [kind, { colour }] of kinds) {
+    for (const [kind, { colour, edge }] of kinds) {
       const height = (held[kind] ?? 0) * bars / step.most;
       below -= height;
-      group.appendChild(svg("rect", { x: x(number) + 3, y: below, width: cellWidth - 6, height, fill: colour, class: kind }));
+      group.appendChild(svg("rect", { x: x(number) + 3, y: below, width: cellWidth - 6, height, fill: colour, stroke: edge, class: kind }));
     }
     group.appendChild(svg("title", {}, `rank ${rank}, ${event.words}: holds ${kB(total(held))} kB`));
     picture.appendChild(group);

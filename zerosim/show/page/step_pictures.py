@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from zerosim.show.activities import ACTIVITIES, PALER, TEXTURES, WAITING, activity, is_paler
-from zerosim.show.page.pictures import GAP, LANE, PICKED, SIDE, TALL, PictureValues, chart, colour, time_axis, window
+from zerosim.show.activities import ACTIVITIES, PALER, TEXTURES, WAITING, activity, edge, is_paler
+from zerosim.show.page.pictures import GAP, LANE, PICKED, SIDE, TALL, PictureValues, chart, filled, time_axis, window
 from zerosim.show.page.vega import Spec
 from zerosim.show.run_document import NO_UNIT, RowDocument
 
@@ -45,9 +45,9 @@ def timeline(activities: Sequence[str], other: str, ranks: int, lanes: int, unti
         "x": {"field": "begin_ns", **time_axis("ms since the step began")}, "x2": {"field": "end_ns"},
         "y": rank_axis(ranks, tops), "y2": {"field": "bottom"},
     }
-    named = {"legend": {"labelExpr": f"datum.label == 'other' ? {json.dumps(other)} : datum.label"}}
-    hue = {"color": {"field": "activity", **colour(activities, [ACTIVITIES[each] for each in activities], None),
-                     **(named if other != "other" else {})}}
+    named: Spec = {"legend": {"labelExpr": f"datum.label == 'other' ? {json.dumps(other)} : datum.label"}}
+    hue = filled("activity", activities, [ACTIVITIES[each] for each in activities],
+                 **(named if other != "other" else {}))
     return chart(
         "spans", ranks * height + 3,
         params=[*window(until), {"name": "picked", "value": -1}, {"name": "current", "value": -1},
@@ -94,19 +94,19 @@ def span_layers(box: Spec, hue: Spec) -> list[Spec]:
         {
             "name": "collectives",
             "transform": [{"filter": "datum.kind == 'collectives'"}],
-            "mark": RECT | {"fillOpacity": 0.16, "strokeWidth": 0.8},
-            "encoding": box | hue | NUMBERED | {"stroke": hue["color"] | {"legend": None}},
+            "mark": RECT | {"fillOpacity": 0.16, "strokeWidth": 1},
+            "encoding": box | hue | NUMBERED,
         },
         {
             "name": "waits",
             "transform": [{"filter": "datum.waited_ns > 0"}],
-            "mark": RECT | {"fillOpacity": WAITING},
-            "encoding": box | NUMBERED | {"x2": AFTER_WAITING, "color": {"value": ACTIVITIES["wait"]}},
+            "mark": RECT | {"fillOpacity": WAITING, "stroke": edge(ACTIVITIES["wait"]), "strokeWidth": 1},
+            "encoding": box | NUMBERED | {"x2": AFTER_WAITING, "fill": {"value": ACTIVITIES["wait"]}},
         },
         {
             "name": "spans",
             "transform": [{"filter": "datum.kind != 'collectives'"}],
-            "mark": RECT | {"cursor": "pointer"},
+            "mark": RECT | {"cursor": "pointer", "strokeWidth": 1},
             "encoding": box | hue | NUMBERED | {
                 "x": box["x"] | AFTER_WAITING, "fillOpacity": {"condition": shades, "value": 1}},
         },

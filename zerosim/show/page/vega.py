@@ -65,7 +65,8 @@ def pixels(picture: str, scale: float = 2.0) -> bytes:
 
 UNSEEN = re.compile(
     r'<path class="foreground"[^>]*display="none"/>|<text [^>]*(?<=[^-])opacity="0"[^>]*>[^<]*</text>'
-    r'| (?:pointer-events|aria-hidden|aria-roledescription|role|cursor)="[^"]*"')
+    r'| (?:pointer-events|aria-hidden|aria-roledescription|role|cursor)="[^"]*"'
+    r'| (?:(?:fill-|stroke-)?opacity|stroke-width)="1"|<path class="background" d="M0,0h0v0h0Z"/>')
 GEOMETRY = re.compile(r' (?:d|transform|width|height|x2?|y2?)="[^"]*"')
 LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
 CLIP = re.compile(r"\bclip\d+\b")
