@@ -112,7 +112,7 @@ def known(instruction):
 
 def computed(instruction, inputs):
     operation, dtype = instruction.operation, inputs[0].dtype
-    if operation.views:
+    if operation.aliases:
         return operation.forward(*inputs, out=None, empty=nan, **instruction.settings), None
     inputs = [wide(each) for each in inputs]
     y = nan(operation.shape(*(each.shape for each in inputs), **instruction.settings), inputs[0].dtype)

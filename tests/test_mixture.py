@@ -107,7 +107,7 @@ def test_an_all_to_all_sends_all_but_its_own_part_of_the_queues(ranks, tmp_path)
 
 
 doubled = Operation(
-    lambda x, *, out, empty: x, None, same_shape, {}, passed={"x": lambda upstream, x: upstream * 2.0}, views=True)
+    lambda x, *, out, empty: x, None, same_shape, {}, passed={"x": lambda upstream, x: upstream * 2.0}, aliases="x")
 
 
 def twice(w, m, shared=mixture.shared):

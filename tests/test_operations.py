@@ -65,7 +65,7 @@ def check_forward(operation, plain, case, dtype):
     """It writes the formula's answer into `out`, all of it, and nothing else; over its input it has the same bits."""
     arrays = case.arrays(dtype)
     before, shape = bits(arrays), result_shape(operation, case)
-    if operation.views:
+    if operation.aliases:
         y = run_forward(operation, case, arrays.values(), None)
         assert np.shares_memory(y, arrays["x"]), "no view"
     else:
@@ -166,7 +166,7 @@ def check_products(operation, case):
         declared = operation.multiplications(y, *case.shapes.values(), **plain_settings(case))
     with mock.patch.object(np, "matmul", counted):
         arrays = case.arrays()
-        run_forward(operation, case, arrays.values(), None if operation.views else nan(y, "f8"))
+        run_forward(operation, case, arrays.values(), None if operation.aliases else nan(y, "f8"))
         assert sum(made) == declared
         wanted = differentiable(operation, case)
         if wanted:
@@ -386,7 +386,7 @@ def test_whatever_shapes_are_not_refused_can_be_computed(name):
         except ZerosimError:
             return
         y = run_forward(OPERATIONS[name], case, case.arrays().values(), made := nan(shape, "f8"))
-        y = y if OPERATIONS[name].views else made
+        y = y if OPERATIONS[name].aliases else made
         assert y.shape == shape
         assert np.isfinite(y).all()
 

@@ -27,6 +27,7 @@ import numpy as np
 
 from zerosim.autograd.operation import Operation, Shape
 from zerosim.autograd.operations.elementwise import add, multiply, scale
+from zerosim.autograd.operations.shapes import elements
 
 Weights = Mapping[str, "Variable"]
 """A layer's parameters, by their names in its code."""
@@ -131,7 +132,7 @@ class Graph:
         names, found = {each.slot: name for name, each in self.parameters.items()}, Counter[Hashable]()
         for each in self.instructions:
             read = [names[slot] for slot in each.inputs.values() if slot in names]
-            if each.operation.views and read:
+            if each.operation.aliases and read:
                 names[each.output] = read[0]
             if each.operation.multiplications is not None:
                 found.update(dict.fromkeys(read, self.multiplications(each)))
@@ -208,7 +209,8 @@ class GraphPlan:
             in_place=self._in_place(number, instruction),
             input_shapes={name: self.graph.shape(slot) for name, slot in instruction.inputs.items()},
             dtypes={name: self.graph.dtype(slot) for name, slot in named.items()},
-            keeps_saved=bool(self.wanted(instruction)) or instruction.output in self.saving,
+            keeps_saved=instruction.operation.saves and (
+                bool(self.wanted(instruction)) or instruction.output in self.saving),
             forward_operations=self._operations(instruction),
             backward_operations=self._backward_operations(instruction),
             for_backward=number <= self._last_for_backward,
@@ -224,7 +226,7 @@ class GraphPlan:
     def parameter_views(self) -> Mapping[int, Instruction]:
         """The instructions that make views of parameters, by their output."""
         return {each.output: each for each in self.graph.instructions
-                if each.operation.views and self._memory[each.output] in self._parameters}
+                if each.operation.aliases and self._memory[each.output] in self._parameters}
 
     @cached_property
     def _last_for_backward(self) -> int:
@@ -261,7 +263,13 @@ class GraphPlan:
         family = [each for each in self._families[memory] if each in self.kept]
         mine = memory not in {
             self._memory[self.graph.input.slot], self._memory[self.graph.output.slot], *self._parameters}
-        return mine and all(self._first_reader[each] == number for each in family)
+        return mine and not self._given_twice(number, memory) and all(
+            self._first_reader[each] == number for each in family)
+
+    def _given_twice(self, number: int, memory: int) -> bool:
+        """Whether two inputs of an instruction lie in this memory."""
+        inputs = self.graph.instructions[number].inputs.values()
+        return [self._memory[each] for each in inputs].count(memory) > 1
 
     @cached_property
     def _last_use(self) -> dict[int, int]:
@@ -282,8 +290,8 @@ class GraphPlan:
         """The slot that owns the memory of each slot: another one for a view."""
         found = {each.slot: each.slot for each in self.graph.values}
         for each in self.graph.instructions:
-            if each.operation.views:
-                found[each.output] = found[next(iter(each.inputs.values()))]
+            if each.operation.aliases:
+                found[each.output] = found[each.inputs[each.operation.aliases]]
         return found
 
     @cached_property
@@ -303,9 +311,10 @@ class GraphPlan:
         family = self._families[memory]
         foreign = memory in self._parameters or memory == self._memory[self.graph.input.slot]
         lives_on = any(each in self.kept or self._last_use.get(each, number) > number for each in family)
-        twice = list(instruction.inputs.values()).count(slot) > 1
-        same_shape = self.graph.shape(slot) == self.graph.shape(instruction.output)
-        return same_shape and not (foreign or lives_on or twice or self._memory[self.graph.output.slot] == memory)
+        twice = self._given_twice(number, memory)
+        whole = self.graph.shape(slot) == self.graph.shape(instruction.output) and (
+            elements(self.graph.shape(memory)) == elements(self.graph.shape(slot)))
+        return whole and not (foreign or lives_on or twice or self._memory[self.graph.output.slot] == memory)
 
     @cached_property
     def forward_operations(self) -> int:

@@ -11,6 +11,9 @@ Laws, which allow the reuse of memory:
     forward writes `out` and none of its other arguments; `out` may be the input named by `over`
     backward writes the arrays in `into` and those named by `spoils`; the gradient named by `over_upstream` may be
     `upstream` itself
+    from forward to backward it keeps the arrays in `needs` and the one that forward returns, which `empty` has
+    allocated, and no reference to any other; with `aliases`, y is a view instead
+    arrays to write are in C order; those to read may be transposed or sliced, or be one array twice
     every array of numbers has one dtype, of 32 bits or more; scalars are Python floats, which do not change it
 
 Backward is one function for all inputs, not one for each, because the gradients of attention share most of their
@@ -87,10 +90,10 @@ class Operation:
     """The inputs that backward reads and then overwrites."""
     passed: Mapping[str, Callable[..., Array]] = field(default_factory=dict)
     """The inputs whose gradient is `upstream` or a view of it, each with the function that makes the view."""
-    views: bool = False
-    """Whether y is a view of the input; forward then returns it."""
-    in_one_piece: bool = False
-    """Whether it needs its input, and ∂L/∂y, in C order to make views of them; of others a copy is made first."""
+    aliases: str | None = None
+    """The input of which y is a view, which forward returns; None if y is memory of its own."""
+    copies: bool = False
+    """Whether it copies an input, or ∂L/∂y, that is not in C order before it makes a view of it."""
     moves: bool = False
     """Whether forward only copies numbers, so that they need not be widened."""
     sends: bool = False

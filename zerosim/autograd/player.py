@@ -12,10 +12,11 @@ import numpy as np
 
 from zerosim.allocation import Allocator, Array
 from zerosim.autograd.graph import GraphPlan, Instruction, Step
-from zerosim.autograd.operation import Shape
+from zerosim.autograd.operation import Operation, Shape
 from zerosim.autograd.operations.dropout import Draws
 from zerosim.autograd.operations.shapes import contiguous
 from zerosim.autograd.selection import SelectedPlan
+from zerosim.errors import ZerosimError
 
 FLOAT_BYTES = np.dtype(np.float32).itemsize
 
@@ -133,9 +134,9 @@ class Player:
         self._names = {variable.slot: name for name, variable in graph.parameters.items()}
 
     def forward(self, x: Array) -> tuple[Array, Kept]:
-        """The output, and the arrays for backward."""
+        """The output, in C order as it may be sent or stored, and the arrays for backward."""
         values, kept = self._play(self.plan.steps, x, Kept(self.plan))
-        return values[self.plan.graph.output.slot], kept
+        return self.precise.in_one_piece(values[self.plan.graph.output.slot]), kept
 
     def again(self, x: Array, selected: SelectedPlan, given: Kept) -> Kept:
         """The arrays for backward, recomputed from the input and from the results that the first forward kept."""
@@ -151,7 +152,7 @@ class Player:
         for step in steps:
             output = step.instruction.output
             values[output], saved = self._forward(step, values, step.dtype or dtype)
-            if saved is not None and step.keeps_saved:
+            if saved is not None:
                 kept.saved[output] = saved
             for slot in step.done:
                 del values[slot]
@@ -162,32 +163,43 @@ class Player:
         """One operation's output and its saved array, in the precision `dtype`."""
         operation, settings = step.instruction.operation, self._settings(step)
         inputs = [values[slot] for slot in step.instruction.inputs.values()]
-        if operation.views:
-            if operation.in_one_piece:
-                inputs = [self.precise.in_one_piece(each) for each in inputs]
-            view = operation.forward(*inputs, out=None, empty=self.precise.empty, **settings)
-            assert view is not None
-            return view, None
-        if operation.moves or operation.sends:
-            out = self._output(step, inputs, inputs, dtype, np.dtype(np.int64) if operation.indices else dtype)
-            return out, self.perform(
-                step, operation.forward, *inputs, out=out, empty=self.precise.empty, **settings)
-        wide = [self.precise.widened(each) for each in inputs]
-        out = self._output(step, inputs, wide, dtype, wide[0].dtype)
+        if operation.aliases:
+            return self._view(step.instruction, inputs), None
+        as_is = operation.moves or operation.sends
+        wide = inputs if as_is else [self.precise.widened(each) for each in inputs]
+        made_in = np.dtype(np.int64) if operation.indices else dtype if as_is else wide[0].dtype
+        out = self._output(step, inputs, wide, dtype, made_in)
         saved = self.perform(step, operation.forward, *wide, out=out, empty=self.precise.empty, **settings)
-        return self.precise.rounded(out, dtype), None if saved is None else self.precise.rounded(saved, dtype)
+        if not step.keeps_saved:
+            saved = None
+        elif any(same_memory(saved, each) for each in (out, *wide)):
+            raise ZerosimError(f"{operation.name} saves a view of an input or of its output; name that array in needs "
+                               "and save an array of empty, or nothing")
+        if as_is or saved is None:
+            return (out if as_is else self.precise.rounded(out, dtype)), saved
+        return self.precise.rounded(out, dtype), self.precise.rounded(saved, dtype)
+
+    def _view(self, made: Instruction, inputs: Sequence[Array]) -> Array:
+        """The view that an operation declares, of memory in C order if it copies others."""
+        operation = made.operation
+        given = {name: self.precise.in_one_piece(each) if operation.copies else each
+                 for name, each in zip(made.inputs, inputs, strict=True)}
+        view = operation.forward(*given.values(), out=None, empty=self.precise.empty, **made.settings)
+        if view is None or not same_memory(view, given[operation.aliases or ""]):
+            raise ZerosimError(f"{operation.name} {no_view(operation)}")
+        return view
 
     def _output(
         self, step: Step, inputs: Sequence[Array], wide: Sequence[Array], dtype: np.dtype[Any], made_in: np.dtype[Any],
     ) -> Array:
-        """The array that an operation writes: an input that may be overwritten, or the widened copy of it if the
-        output is rounded afterwards, or a new one of dtype `made_in`."""
+        """The array in C order that an operation writes: an input that may be overwritten, or the widened copy of it if
+        the output is rounded afterwards, or a new one of dtype `made_in`."""
         over = step.instruction.operation.over
         if over is not None:
             index = step.instruction.operation.inputs.index(over)
             copied = wide[index] is not inputs[index]
             may_be = dtype != wide[index].dtype if copied else step.in_place
-            if wide[index].shape == step.shape and may_be:
+            if wide[index].shape == step.shape and may_be and contiguous(wide[index]):
                 return wide[index]
         return self.precise.empty(step.shape, made_in)
 
@@ -207,7 +219,7 @@ class Player:
             return []
         if graph.input.slot not in gradients:
             gradients[graph.input.slot] = self._nothing(graph.input.shape, graph.input.dtype or dtype)
-        return [gradients[graph.input.slot]]
+        return [self.precise.in_one_piece(gradients[graph.input.slot])]
 
     def _nothing(self, shape: Shape, dtype: np.dtype[Any]) -> Array:
         """The gradient of an input on which the output does not depend: zeros."""
@@ -222,7 +234,7 @@ class Player:
         for name in step.wanted:
             if name in operation.passed:
                 shape = self.plan.graph.shape(slots[name])
-                if operation.in_one_piece:
+                if operation.copies:
                     upstream = self.precise.in_one_piece(upstream)
                 seen = operation.passed[name](upstream, shape, **step.instruction.settings)
                 self._give(slots[name], seen, upstream.dtype, gradients, contribution, shared=True)
@@ -273,13 +285,7 @@ class Player:
         if slot in self._names:
             return self.parameters[self._names[slot]]
         made = self.plan.parameter_views[slot]
-        (source,) = made.inputs.values()
-        given = self._parameter(source)
-        if made.operation.in_one_piece:
-            given = self.precise.in_one_piece(given)
-        view = made.operation.forward(given, out=None, empty=self.precise.empty, **made.settings)
-        assert view is not None
-        return view
+        return self._view(made, [self._parameter(each) for each in made.inputs.values()])
 
     def _room(
         self, step: Step, name: str, upstream: Array, wide: Array, into: Mapping[str, Array],
@@ -296,7 +302,7 @@ class Player:
             return self.precise.allocate(view.shape, wide.dtype, kind="buffers", owner=self.precise.owner)
         alone = wide is not upstream or not any(same_memory(upstream, other) for other in gradients.values())
         shape = self.plan.graph.shape(slot)
-        if operation.over_upstream == name and alone and shape == wide.shape:
+        if operation.over_upstream == name and alone and shape == wide.shape and contiguous(wide):
             return wide
         chosen = self.plan.graph.dtype(slot)
         return self.precise.to_round(shape, wide.dtype, chosen) if chosen else self.precise.empty(shape, wide.dtype)
@@ -335,6 +341,12 @@ class Player:
         return settings
 
 
+def no_view(operation: Operation) -> str:
+    """The fault of an operation whose output is not the view that it declares."""
+    return (f"returns a copy of its input {operation.aliases} that it declares as a view; write out and leave "
+            f"aliases={operation.aliases!r} out, or declare copies=True")
+
+
 def as_they_are(array: Array) -> Array:
     """The array in its own precision, for operations that send it."""
     return array
@@ -350,7 +362,7 @@ def same_memory(one: Array, other: Array) -> bool:
     return owner(one) is owner(other)
 
 
-def owner(array: Array) -> Array:
-    while array.base is not None:
+def owner(array: Any) -> Any:
+    while getattr(array, "base", None) is not None:
         array = array.base
     return array

@@ -31,7 +31,7 @@ import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.autograd.operation import AnyVariable, Empty, Operation, Shape
-from zerosim.autograd.operations.shapes import contiguous, itself, refuse, same_shape
+from zerosim.autograd.operations.shapes import itself, refuse, same_shape
 from zerosim.errors import ZerosimError
 
 
@@ -146,7 +146,7 @@ def copy_to_forward(x: Array, *, out: Array | None, empty: Empty, group: TapeGro
 
 def copy_to_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, group: TapeGroup) -> None:
     """∂L/∂x = Σ upstream over the group."""
-    summed_to(into["x"], upstream, empty, group)
+    summed_to(into["x"], upstream, group)
 
 
 def reduce_from_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup) -> None:
@@ -157,17 +157,14 @@ def reduce_from_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup)
     >>> y
     array([1., 1.])
     """
-    summed_to(out, x, empty, group)
+    summed_to(out, x, group)
 
 
-def summed_to(out: Array, x: Array, empty: Empty, group: TapeGroup) -> None:
+def summed_to(out: Array, x: Array, group: TapeGroup) -> None:
     """Write the sum of x over the group to `out`, which may be x."""
-    total = out if contiguous(out) else empty(out.shape, out.dtype)
-    if total is not x:
-        total[...] = x
-    group.all_reduce(total.reshape(-1))
-    if total is not out:
-        out[...] = total
+    if out is not x:
+        out[...] = x
+    group.all_reduce(out.reshape(-1))
 
 
 def gather_from_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup, axis: int) -> None:
@@ -321,7 +318,7 @@ def in_blocks(x: Shape, *, group: Direction) -> Shape:
 
 
 copy_to = TapeCollective(
-    copy_to_forward, copy_to_backward, same_shape, {"x": ()}, over_upstream="x", views=True, sends=True,
+    copy_to_forward, copy_to_backward, same_shape, {"x": ()}, over_upstream="x", aliases="x", sends=True,
     alike=("x",))
 reduce_from = TapeCollective(
     reduce_from_forward, None, same_shape, {}, over="x", passed={"x": itself}, moves=True, sends=True,

@@ -27,6 +27,7 @@ from zerosim.autograd.operation import Shape
 from zerosim.autograd.operations.dropout import Draws
 from zerosim.autograd.player import Contribution, Kept, Perform, Player, Precise, owner, perform
 from zerosim.autograd.selection import SelectedPlan
+from zerosim.errors import ZerosimError
 from zerosim.payloads.extents import Extent
 
 Charge = Callable[[Step, Callable[..., Any]], None]
@@ -82,20 +83,18 @@ class Above(NamedTuple):
 
 
 class Part(NamedTuple):
-    """An array in a block; `axes` are those of an `Extent`."""
+    """An array in a block; `strides` are those of an `Extent`."""
 
     block: int
     shape: Shape
     dtype: np.dtype[Any]
-    axes: Shape | None = None
+    strides: Shape | None = None
 
     def seen_in(self, whole: Any) -> Any:
         """This array in its block; a view if it is not all of it."""
-        if whole.shape == self.shape and whole.dtype == self.dtype and self.axes is None:
+        if whole.shape == self.shape and whole.dtype == self.dtype and self.strides is None:
             return whole
-        found = Extent(self.shape, self.dtype, whole)
-        found.axes = self.axes
-        return found
+        return Extent(self.shape, self.dtype, whole, self.strides)
 
 
 @dataclass(frozen=True)
@@ -173,7 +172,7 @@ class SegmentPlayer:
         player = self._player
         if not isinstance(x, Extent):
             return player.forward(x)
-        key = "forward", player.plan, x.shape, x.dtype, x.axes, self._precision
+        key = "forward", player.plan, x.shape, x.dtype, x.strides, self._precision
         segment, blocks = self._segments.segment(key, lambda: forward_seen(self._segments, player, x)), {0: [x]}
         segment.play(self._segments, blocks, player.precise)
         (y,) = (in_blocks(blocks, part) for part in segment.returned)
@@ -223,7 +222,7 @@ def handed_over(kept: Kept, held: list[Any]) -> tuple[dict[int, Part], dict[int,
     def part(array: Any) -> Part:
         number = numbers.setdefault(id(owner(array)), len(numbers))
         blocks.setdefault(number, []).append(array)
-        return Part(number, array.shape, array.dtype, array.axes)
+        return Part(number, array.shape, array.dtype, array.strides)
 
     values = {slot: part(kept.values.pop(slot)) for slot in [*kept.values]}
     saved = {slot: part(kept.saved.pop(slot)) for slot in [*kept.saved]}
@@ -245,9 +244,12 @@ class SegmentRecord:
         """A stand-in for a whole block."""
         found = Extent(shape, dtype)
         self._numbers[id(found)] = self._count
-        weakref.finalize(found, self.events.append, Give(self._count)).atexit = False
+        weakref.finalize(found, self._freed, id(found)).atexit = False
         self._count += 1
         return found
+
+    def _freed(self, block: int) -> None:
+        self.events.append(Give(self._numbers.pop(block)))
 
     def allocate(self, shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
         number, found = self._count, self.given(shape, dtype)
@@ -260,7 +262,10 @@ class SegmentRecord:
         return self._carry_out(step, function, *arrays, **named)
 
     def part(self, array: Any) -> Part:
-        return Part(self._numbers[id(owner(array))], array.shape, array.dtype, array.axes)
+        number = self._numbers.get(id(owner(array)))
+        if number is None:
+            raise undeclared(array.nbytes)
+        return Part(number, array.shape, array.dtype, array.strides)
 
     def parts(self, arrays: Mapping[int, Any]) -> dict[int, Part]:
         return {slot: self.part(array) for slot, array in arrays.items()}
@@ -294,7 +299,14 @@ def summed_up(
             yield event
             most, total = +alive, alive.total()
     yield from [Above(tuple(most.items()), total)] if total else []
-    assert not passing
+    if passing:
+        raise undeclared(sum(count for _, count in passing.values()))
+
+
+def undeclared(count: int) -> ZerosimError:
+    """The error for memory that an operation keeps by itself."""
+    return ZerosimError(f"an operation keeps {count:,} bytes that its declaration leaves out, or that empty did not "
+                        "allocate; zerosim check FILE names it")
 
 
 def watching(segments: SeenSegments, player: Player) -> tuple[SegmentRecord, Player]:
@@ -306,7 +318,7 @@ def watching(segments: SeenSegments, player: Player) -> tuple[SegmentRecord, Pla
 
 def forward_seen(segments: SeenSegments, player: Player, x: Any) -> SeenSegment:
     seen, watched = watching(segments, player)
-    stand_in = Part(0, x.shape, x.dtype, x.axes).seen_in(seen.given(x.shape, x.dtype))
+    stand_in = Part(0, x.shape, x.dtype, x.strides).seen_in(seen.given(x.shape, x.dtype))
     y, kept = watched.forward(stand_in)
     values, saved = seen.parts(kept.values), seen.parts(kept.saved)
     return seen.segment(segments.uncounted, [seen.part(y)], values, saved, frozenset())

@@ -12,11 +12,13 @@ billion parameters without allocating it.
 
 import operator
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import as_strided
 
 from zerosim.allocation import Kind
 from zerosim.errors import CollectiveError, Unlike
@@ -39,16 +41,18 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
     Extent((4, 8), float32)
     """
 
-    __slots__ = ("__weakref__", "axes", "base", "dtype", "shape")
+    __slots__ = ("__weakref__", "base", "dtype", "shape", "strides")
     walked = False
     """Whether loops over pieces run for each piece, although one piece determines the shapes of all."""
 
-    def __init__(self, shape: int | Shape, dtype: npt.DTypeLike, base: "Extent | None" = None) -> None:
+    def __init__(
+        self, shape: int | Shape, dtype: npt.DTypeLike, base: "Extent | None" = None, strides: Shape | None = None
+    ) -> None:
         self.shape = shape if isinstance(shape, tuple) else (operator.index(shape),)
         self.dtype = np.dtype(dtype)
         self.base = base
-        self.axes: Shape | None = None
-        """For a transposed view, the place of each dimension in memory; None for an array in C order."""
+        self.strides = strides
+        """The elements of memory from one index of each dimension to the next; None for an array in C order."""
 
     @property
     def in_one_piece(self) -> bool:
@@ -57,9 +61,11 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
         >>> turned = Extent((2, 3), np.float32).T
         >>> turned.in_one_piece, turned.T.in_one_piece, Extent((1, 3), np.float32).T.in_one_piece
         (False, True, True)
+        >>> turned[:, :1].in_one_piece, turned.T[:1].in_one_piece
+        (True, True)
         """
-        moved = [axis for axis, length in zip(self.axes or (), self.shape, strict=False) if length != 1]
-        return moved == sorted(moved) or not self.size
+        pairs = zip(self.strides or (), in_c_order(self.shape), self.shape, strict=False)
+        return not self.size or all(mine == due for mine, due, length in pairs if length != 1)
 
     @property
     def size(self) -> int:
@@ -84,9 +90,12 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
         return (self[index] for index in range(len(self)))
 
     def __getitem__(self, index: Any) -> "Extent":
-        if self.ndim == 1 and isinstance(index, slice):
+        if self.ndim == 1 and isinstance(index, slice) and self.strides is None and index.step is None:
             return self.viewed((stretch(index, self.shape[0]),))
-        return self.viewed(np.broadcast_to(np.empty((), np.bool_), self.shape)[index].shape)
+        if any(isinstance(each, (np.ndarray, list)) for each in (index if isinstance(index, tuple) else (index,))):
+            return self.viewed(np.broadcast_to(np.empty((), np.bool_), self.shape)[index].shape)
+        seen = as_strided(np.empty((), np.bool_), self.shape, self.strides or in_c_order(self.shape))[index]
+        return self.viewed(seen.shape, seen.strides)
 
     def __setitem__(self, index: Any, other: Any) -> None:
         """Write nothing: lengths are compared when a message arrives."""
@@ -94,9 +103,9 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
     def __float__(self) -> float:
         return 0.0
 
-    def viewed(self, shape: Shape) -> "Extent":
+    def viewed(self, shape: Shape, strides: Shape | None = None) -> "Extent":
         """A view in a different shape."""
-        return Extent(shape, self.dtype, self if self.base is None else self.base)
+        return Extent(shape, self.dtype, self if self.base is None else self.base, strides)
 
     def reshape(self, *shape: Any) -> "Extent":
         wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
@@ -108,9 +117,8 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
 
     def transpose(self, *axes: Any) -> "Extent":
         order = axes[0] if len(axes) == 1 else axes or range(self.ndim)[::-1]
-        found, before = self.viewed(tuple(self.shape[axis] for axis in order)), self.axes or range(self.ndim)
-        found.axes = tuple(before[axis] for axis in order)
-        return found
+        before = self.strides or in_c_order(self.shape)
+        return self.viewed(tuple(self.shape[axis] for axis in order), tuple(before[axis] for axis in order))
 
     def astype(self, dtype: npt.DTypeLike, copy: bool = True) -> "Extent":
         return self if self.dtype == np.dtype(dtype) and not copy else Extent(self.shape, dtype)
@@ -146,6 +154,15 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
 def extent(shape: int | tuple[int, ...], dtype: npt.DTypeLike, *, kind: Kind, owner: str) -> Any:
     """An `Extent`: called like `allocate`, without memory."""
     return Extent(shape, dtype)
+
+
+def in_c_order(shape: Shape) -> Shape:
+    """The strides of an array in C order, in elements.
+
+    >>> in_c_order((2, 3, 4))
+    (12, 4, 1)
+    """
+    return tuple(accumulate(shape[:0:-1], operator.mul, initial=1))[len(shape) == 0 :][::-1]
 
 
 def stretch(index: slice, length: int) -> int:

@@ -50,13 +50,14 @@ class NotedExtent(Extent):
     walked = True
 
     def __init__(
-        self, shape: int | Shape, dtype: npt.DTypeLike, base: Extent | None = None, *, report: Report
+        self, shape: int | Shape, dtype: npt.DTypeLike, base: Extent | None = None, strides: Shape | None = None, *,
+        report: Report,
     ) -> None:
-        super().__init__(shape, dtype, base)
+        super().__init__(shape, dtype, base, strides)
         self.report = report
 
-    def viewed(self, shape: Shape) -> "NotedExtent":
-        return NotedExtent(shape, self.dtype, self if self.base is None else self.base, report=self.report)
+    def viewed(self, shape: Shape, strides: Shape | None = None) -> "NotedExtent":
+        return NotedExtent(shape, self.dtype, self if self.base is None else self.base, strides, report=self.report)
 
     def _reported(self, name: str, inputs: Any, found: Any) -> Any:
         """`found` as a `NotedExtent`, after reporting the call that made it."""

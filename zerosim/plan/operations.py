@@ -79,15 +79,15 @@ def figures(operation: Operation, example: OperationExample) -> OperationFigures
     """
     inputs, settings = given(operation, example)
     plan = GraphPlan(graph_of(operation, inputs, settings), of_parameters=True, of_input=True)
-    kept_bytes, saves = run(plan, inputs)
+    kept_bytes = run(plan, inputs)
     step = plan.steps[-1]
     return OperationFigures(
         name=operation.name, formula=(operation.forward.__doc__ or "").partition("\n")[0],
         inputs={name: each.shape for name, each in inputs.items()}, settings=settings, output=step.shape,
         gradients=step.wanted,
-        keeps=(*(name for name in step.needed if name not in PARAMETERS), *(["saved"] if saves else [])),
+        keeps=(*(name for name in step.needed if name not in PARAMETERS), *(["saved"] if operation.saves else [])),
         kept_bytes=kept_bytes, forward_products=step.forward_operations, backward_products=step.backward_operations,
-        forward_moves=0 if operation.views else moved_bytes(step, "forward", ITEMSIZE),
+        forward_moves=0 if operation.aliases else moved_bytes(step, "forward", ITEMSIZE),
         backward_moves=moved_bytes(step, "backward", ITEMSIZE) if computes(step) else 0,
     )
 
@@ -115,8 +115,8 @@ def graph_of(operation: Operation, inputs: dict[str, Extent], settings: dict[str
     return graph
 
 
-def run(plan: GraphPlan, inputs: dict[str, Extent]) -> tuple[int, bool]:
-    """Run forward and backward; return the bytes kept in between, and whether forward itself saves some of them."""
+def run(plan: GraphPlan, inputs: dict[str, Extent]) -> int:
+    """Run forward and backward; return the bytes kept in between."""
     first, *others = inputs
     parameters: Any = {name: inputs[name] for name in others}
     player = Player(plan, parameters, Precise(extent, ""), lambda _: None)
@@ -125,10 +125,10 @@ def run(plan: GraphPlan, inputs: dict[str, Extent]) -> tuple[int, bool]:
     blocks = {id(owner(each)): owner(each) for each in (*kept.values.values(), *kept.saved.values())}
     views: Any = {name: Extent(inputs[name].shape, inputs[name].dtype) for name in others}
     values = sum(inputs[name].nbytes for name in plan.steps[-1].needed if name in others and name not in PARAMETERS)
-    kept_bytes, saves = values + sum(each.nbytes for each in blocks.values()), bool(kept.saved)
+    kept_bytes: int = values + sum(each.nbytes for each in blocks.values())
     upstream: Any = Extent(y.shape, np.float32)
     player.backward(kept, upstream, Contribution(upstream, views))
-    return kept_bytes, saves
+    return kept_bytes
 
 
 def computes(step: Step) -> bool:

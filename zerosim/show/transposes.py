@@ -121,7 +121,7 @@ def forward_on(operation: Operation, settings: dict[str, Any], due: Shape) -> Ca
     def program(comm: Any, x: Any) -> Any:
         out = np.empty(due, x.dtype)
         found = operation.forward(x, out=out, empty=np.empty, **met(settings, comm))
-        return found if operation.views else out
+        return found if operation.aliases else out
 
     return program
 

@@ -41,8 +41,8 @@ def piecewise(compute: Callable[..., None], *arrays: Array, empty: Empty, work: 
     >>> bool((out == 2.0).all())
     True
     """
-    shape, real = arrays[0].shape, isinstance(arrays[0], np.ndarray)
-    if elements(shape) <= PIECE or (real and not all(each.flags.c_contiguous for each in arrays)):
+    shape = arrays[0].shape
+    if elements(shape) <= PIECE or not all(map(contiguous, arrays)):
         compute(*arrays, *(empty(shape, arrays[0].dtype) for _ in range(work)))
         return
     step, seen = max(1, PIECE // shape[-1]), [rows(each) for each in arrays]
@@ -127,5 +127,5 @@ def transpose_upstream(upstream: Array, x: Shape, *, axes: tuple[int, ...]) -> A
 
 
 reshape = Operation(
-    reshape_forward, None, reshape_shape, {}, passed={"x": reshape_upstream}, views=True, in_one_piece=True)
-transpose = Operation(transpose_forward, None, transpose_shape, {}, passed={"x": transpose_upstream}, views=True)
+    reshape_forward, None, reshape_shape, {}, passed={"x": reshape_upstream}, aliases="x", copies=True)
+transpose = Operation(transpose_forward, None, transpose_shape, {}, passed={"x": transpose_upstream}, aliases="x")
