@@ -19,7 +19,7 @@ from zerosim.autograd.operations.elementwise import gelu, multiply, relu, scale,
 from zerosim.autograd.operations.embedding import embedding
 from zerosim.autograd.operations.linear import linear
 from zerosim.autograd.operations.normalization import rms_norm
-from zerosim.autograd.operations.shapes import transpose
+from zerosim.autograd.operations.shapes import PIECE, piecewise, transpose
 from zerosim.autograd.player import Player, Precise, perform
 
 SHAPE = (2, 4, 4)
@@ -70,14 +70,16 @@ spoiling = Operation(
 
 @pytest.mark.parametrize("view", [lambda x: x, lambda x: transpose(x, axes=(0, 2, 1))], ids=["itself", "a view of it"])
 def test_an_input_that_is_given_twice_is_not_written_over(view):
-    graph = Graph(SHAPE)
-    twice = graph.input + graph.input
-    graph.output = lopsided(twice, view(twice)) + spoiling(twice, view(twice))
-    x = np.arange(32.0).reshape(SHAPE)
-    y, gradients = play(graph, x, {}, np.ones(SHAPE))
-    other = x if view(twice) is twice else x.transpose(0, 2, 1)
-    assert y.tobytes() == (4 * x + 2 * other + 4 * x * x + 2 * other * other).tobytes()
-    assert gradients["input"].tobytes() == (6 + 12 * x).tobytes()
+    for operation, of_x, of_other, slope in (
+            (lopsided, lambda x: 4 * x, lambda x: 2 * x, lambda x: 0 * x + 6),
+            (spoiling, lambda x: 4 * x * x, lambda x: 2 * x * x, lambda x: 12 * x)):
+        graph, x = Graph(SHAPE), np.arange(32.0).reshape(SHAPE)
+        twice = graph.input + graph.input
+        graph.output = operation(twice, view(twice))
+        y, gradients = play(graph, x, {}, np.ones(SHAPE))
+        other = x if view(twice) is twice else x.transpose(0, 2, 1)
+        assert y.tobytes() == (of_x(x) + of_other(other)).tobytes()
+        assert gradients["input"].tobytes() == slope(x).tobytes()
 
 
 def test_a_part_of_a_larger_memory_is_not_written_over():
@@ -124,6 +126,12 @@ def test_arrays_that_are_written_or_handed_on_are_in_c_order():
     y, kept = mine.forward(normals(0, 4, 5))
     (gradient,) = mine.backward(kept, np.ones(y.shape), None)
     assert (orders, y.flags.c_contiguous, gradient.flags.c_contiguous) == ([True] * 4, True, True)
+
+
+def test_pieces_of_an_array_in_another_order_are_not_copied():
+    x, shared = np.ones((4, 3, PIECE)).transpose(1, 0, 2), []
+    piecewise(lambda piece: shared.append(np.shares_memory(piece, x)), x, empty=np.empty)
+    assert set(shared) == {True}
 
 
 class Counting:
@@ -323,7 +331,7 @@ def viewed(folder, keys):
     ("return x", ", saved", "", "odd saves a view of an input or of its output; name that array in needs"),
     ("return out", ", saved", "", "odd saves a view of an input or of its output; name that array in needs"),
     ("return x + 1.0", ", saved", "", "4,096 bytes that its declaration leaves out, or that empty did not allocate"),
-    ("KEPT.append(x)", "", "", "4,096 bytes that its declaration leaves out, or that empty did not allocate; zerosim check"),
+    ("KEPT.append(x)", "", "", "4,096 bytes that its declaration leaves out, or that empty did not allocate"),
     ("return 1.0 * x", "", 'aliases="x"', "odd returns a copy of its input x that it declares as a view"),
 ])
 def test_what_a_run_finds_undeclared_is_said_in_one_line(returns, reads, declares, words, tmp_path):
