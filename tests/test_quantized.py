@@ -15,7 +15,7 @@ from zerosim.cli import main
 from zerosim.collectives import two_level
 from zerosim.figures.shapes import expected
 from zerosim.figures.traffic import due
-from zerosim.numerics.wires import CODES, BlockWire
+from zerosim.numerics.wires import CODES, BlockWire, Format
 from zerosim.plan.rehearsal import rehearse
 from zerosim.stages.adding import ADDITIONS
 from zerosim.training.batches import Batches
@@ -63,10 +63,10 @@ def test_the_master_weights_are_never_quantised(name):
 
 
 def test_a_scale_of_the_wrong_block_is_noticed(monkeypatch):
-    honest = BlockWire.decode
+    honest = Format.decode
 
     def decode(self, coded, out):
-        scales = coded[: 4 * self.blocks(len(out))].view("<f4")
+        scales = coded[: 4 * BlockWire(CODES["int8"], self.block).blocks(len(out))].view("<f4")
         scales[:] = np.roll(scales, 1)
         honest(self, coded, out)
 
@@ -89,7 +89,7 @@ def quantised_by(decode):
             decode(self._wire, coded, out)
 
     return lambda self, *arguments: honest(
-        Quantized(Other(self.wire)) if isinstance(self.wire, BlockWire) else self, *arguments)
+        Quantized(Other(self.wire)) if isinstance(self.wire, Format) else self, *arguments)
 
 
 # Gradients.

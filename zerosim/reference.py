@@ -31,10 +31,10 @@ from zerosim.models.units import Model, Unit
 from zerosim.numerics.not_a_number import with_one_nan
 from zerosim.numerics.orders import Order
 from zerosim.numerics.wire_errors import WireError, wire_error
-from zerosim.numerics.wires import BlockWire
+from zerosim.numerics.wires import Format
 from zerosim.optim.scaling import Scaling, counted_square_sum
 from zerosim.optim.update import DELAYED, MASTER, UpdateRule, delay
-from zerosim.sharding import Mesh, bounds, padded
+from zerosim.sharding import Mesh, bounds, chunk_length, padded
 
 MicroBatches = Sequence[tuple[Array, Array]]
 ResidualsOfRanks = Mapping[Unit, Sequence[Array]]
@@ -95,8 +95,8 @@ class Arithmetic:
     compute: npt.DTypeLike
     policy: Policy
     output: npt.DTypeLike
-    weights_wire: BlockWire | None
-    gradients_wire: BlockWire | None
+    weights_wire: Format | None
+    gradients_wire: Format | None
     error_feedback: bool
     accumulate: npt.DTypeLike
     wire: npt.DTypeLike
@@ -141,7 +141,7 @@ class Reference:
         for step, micro_batches in enumerate(batches, start=start.step + 1):
             scale, before = scaling.loss_scale, copied(residuals)
             loss, gradients = self.gradients(weights, micro_batches, step, scale, residuals)
-            errors = self.wire_errors(weights, gradients)
+            errors = self.wire_errors(weights, gradients, residuals)
             needed = scaling.needs_norm
             factor = scaling.factor(added_over(self.groups, self.square_sums(gradients)) if needed else ())
             if factor is not None:
@@ -258,8 +258,10 @@ class Reference:
         """
         arriving = flat
         if self.arithmetic.weights_wire is not None:
-            shards = bounds(padded(len(flat), self.mesh.size), self.mesh.group)
-            arriving = np.concatenate([self.arithmetic.weights_wire.arriving(flat[slice(*shard)]) for shard in shards])
+            length = padded(len(flat), self.mesh.size)
+            arriving = np.concatenate([
+                self.arithmetic.weights_wire.arriving(flat[start:stop], length // self.mesh.group)
+                for start, stop in bounds(length, self.mesh.group)])
         return arriving.astype(self.arithmetic.compute, copy=False)
 
     def gradient(self, contributions: Sequence[Array], residuals: Sequence[Array]) -> Gradient:
@@ -269,14 +271,17 @@ class Reference:
         block = len(contributions) // self.mesh.size
         parts = [contributions[k::block] for k in range(block)] if self.arithmetic.part_by_part else [contributions]
         coded = self.arithmetic.gradients_wire
-        arrives = None if coded is None else partial(received, coded, residuals)
+        length = chunk_length(len(contributions[0]), self.mesh.size)
+        arrives = None if coded is None else partial(received, coded, residuals, length)
         sums = [self.order.total(part, self.mesh, self.arithmetic.wire, arrives) for part in parts]
         kept_in = self.rule.precision.weights
         wide = added(sums, np.float32) if self.arithmetic.accumulates_in_float32 else None
         whole = [] if coded is None else [self.order.total(part, self.mesh, self.arithmetic.wire) for part in parts]
         return Gradient(added(sums, kept_in), wide, added(whole, kept_in) if whole else None)
 
-    def wire_errors(self, weights: Mapping[Unit, Array], gradients: Mapping[Unit, Gradient]) -> dict[str, WireError]:
+    def wire_errors(
+        self, weights: Mapping[Unit, Array], gradients: Mapping[Unit, Gradient], residuals: ResidualsOfRanks
+    ) -> dict[str, WireError]:
         """The quantisation errors of weights and of gradients, over all units together."""
         found = {}
         if self.arithmetic.weights_wire is not None:
@@ -284,7 +289,7 @@ class Reference:
         pairs = [(each.narrow, each.unquantised) for each in gradients.values() if each.unquantised is not None]
         if pairs:
             arrived, due = zip(*pairs, strict=True)
-            found["gradients"] = wire_error(arrived, due)
+            found["gradients"] = wire_error(arrived, due, [each for mine in residuals.values() for each in mine])
         return found
 
     def square_sums(self, gradients: Mapping[Unit, Gradient]) -> Iterator[float]:
@@ -308,14 +313,18 @@ def backpropagate(
     return loss, gradients
 
 
-def received(wire: BlockWire, residuals: Sequence[Array], start: int, sent: Array, sender: int) -> Array:
+def received(
+    wire: Format, residuals: Sequence[Array], length: int, start: int, sent: Array, sender: int
+) -> Array:
     """The values that other ranks receive of a chunk of one rank, which begins at `start`; updates the rank's residual.
+
+    The chunk is sent with zeros up to `length`.
     """
     if not residuals:
-        return wire.arriving(sent)
+        return wire.arriving(sent, length)
     lost = residuals[sender][start : start + len(sent)]
     due = sent.astype(np.float32) + lost
-    arrived = wire.arriving(due).astype(sent.dtype)
+    arrived = wire.arriving(due, length).astype(sent.dtype)
     missing = due - arrived.astype(np.float32)
     lost[:] = np.where(np.isfinite(missing), missing, np.float32(0))
     return arrived

@@ -22,7 +22,7 @@ error feedback see `stages/feedback.py`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,9 +31,10 @@ from zerosim.allocation import Allocator, Array
 from zerosim.comm import Communicator, Exchange, ExchangesTogether, Payload, Reduction
 from zerosim.sharding import memory_of, split
 
+NO_PADDING = np.zeros(0, np.float32)
 
-class Narrow(Protocol):
-    """A wire format: it encodes numbers in fewer bits."""
+class WireFormat(Protocol):
+    """A wire format: see `numerics.wires`."""
 
     def encoded_bytes(self, count: int) -> int: ...
     def encode(self, x: Any, out: Any) -> None: ...
@@ -42,6 +43,8 @@ class Narrow(Protocol):
 
 class Narrowed(ExchangesTogether):
     """A communicator over `comm` whose messages are encoded.
+
+    `padding`, the zeros behind the last element of a vector, are 0 again after each message: a format need not keep 0.
 
     >>> from zerosim.allocation import allocate
     >>> from zerosim.numerics.wires import wire
@@ -55,12 +58,13 @@ class Narrowed(ExchangesTogether):
     [[0.0, 7.0]]
     """
 
-    def __init__(self, comm: Communicator, wire: Narrow, allocate: Allocator) -> None:
+    def __init__(self, comm: Communicator, wire: WireFormat, allocate: Allocator, padding: Any = NO_PADDING) -> None:
         self.rank = comm.rank
         self.size = comm.size
         self._comm = comm
         self._wire = wire
         self._allocate = allocate
+        self._padding = padding
 
     def exchange_all(self, exchanges: Sequence[Exchange]) -> None:
         coming = self._exchanged(exchanges)
@@ -94,8 +98,9 @@ class Narrowed(ExchangesTogether):
     def _take(self, coded: Array, into: Payload, reduce: Reduction | None) -> None:
         if reduce is None:
             self._wire.decode(coded, into)
-            return
-        into[:] = reduce(self._decoded(coded, into), into)
+        else:
+            into[:] = reduce(self._decoded(coded, into), into)
+        self._padding[:] = 0
 
     def _decoded(self, coded: Array, like: Payload) -> Array:
         arrived = self._allocate(len(like), like.dtype, kind="buffers", owner="codes")
@@ -107,18 +112,25 @@ class FedBack(Narrowed):
     """A communicator that also applies error feedback to the messages with `chunks`; `residual` holds the losses."""
 
     def __init__(
-        self, comm: Communicator, wire: Narrow, allocate: Allocator, chunks: Sequence[Payload], residual: Array
+        self, comm: Communicator, wire: WireFormat, allocate: Allocator, chunks: Sequence[Payload], residual: Array,
+        padding: Any = NO_PADDING,
     ) -> None:
-        super().__init__(comm, wire, allocate)
+        super().__init__(comm, wire, allocate, padding)
         self._chunks = chunks
+        self._unused = residual[len(residual) - len(padding) :]
         self._residuals = split(residual, len(chunks))
 
     def _encoded(self, outgoing: Payload) -> Array:
         residual = self._residual_of(outgoing)
         residual += outgoing
         coded = super()._encoded(residual)
-        residual -= self._decoded(coded, outgoing)
+        lost = getattr(self._wire, "lost", None)
+        if lost is None or outgoing.dtype != residual.dtype:
+            residual -= self._decoded(coded, outgoing)
+        else:
+            lost(residual, coded)
         residual[~np.isfinite(residual)] = 0
+        self._unused[:] = 0
         return coded
 
     def _residual_of(self, outgoing: Payload) -> Array:
@@ -132,14 +144,19 @@ class FedBack(Narrowed):
 
 @dataclass(frozen=True)
 class OnNarrowWires:
-    """A reduce-scatter, over communicators whose messages are encoded."""
+    """A reduce-scatter of vectors of `count` elements and padding, over communicators whose messages are encoded."""
 
     collective: Callable[..., None]
-    wire: Narrow
+    wire: WireFormat
     allocate: Allocator
+    count: int | None = field(default=None, kw_only=True)
 
     def __call__(self, comm: Communicator, chunks: Sequence[Payload]) -> None:
-        self.collective(Narrowed(comm, self.wire, self.allocate), chunks)
+        self.collective(Narrowed(comm, self.wire, self.allocate, self.padding(chunks)), chunks)
+
+    def padding(self, chunks: Any) -> Payload:
+        """The elements behind the last one."""
+        return chunks[:][self.count :] if self.count is not None else NO_PADDING
 
     def encoding_bytes(self, chunk: Payload) -> int:
         """The bytes read and written to encode a chunk: its numbers twice, once for scales and once for codes."""
@@ -160,7 +177,8 @@ class WithErrorFeedback(OnNarrowWires):
     residual: Array
 
     def __call__(self, comm: Communicator, chunks: Sequence[Payload]) -> None:
-        self.collective(FedBack(comm, self.wire, self.allocate, chunks, self.residual), chunks)
+        padding = self.padding(chunks)
+        self.collective(FedBack(comm, self.wire, self.allocate, chunks, self.residual, padding), chunks)
 
     def encoding_bytes(self, chunk: Payload) -> int:
         """The bytes read and written to add the residual, to encode, to decode, and to keep the new loss."""

@@ -13,6 +13,8 @@ from zerosim.collectives import Algorithm
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import UsageError
 from zerosim.models.units import ModelKind
+from zerosim.numerics.own import wrong as wrong_wire
+from zerosim.numerics.wires import Format
 from zerosim.optim.optimizers import Optimizer
 from zerosim.optim.own import wrong
 from zerosim.parts import Named
@@ -50,8 +52,8 @@ def main(arguments: argparse.Namespace) -> int:
     found = {name: tried(*each) for name, each in operations.items()}
     faults = [*((name, fault) for name, (_, fault) in found.items()), *parts]
     if not faults:
-        raise UsageError(f"{arguments.file} declares no operation, optimizer, stage, collective or @model; data "
-                         f"sources are checked when their scenario runs")
+        raise UsageError(f"{arguments.file} declares no operation, optimizer, stage, collective, wire format or "
+                         f"@model; data sources are checked when their scenario runs")
     known = [each for each, _ in found.values() if each is not None]
     if known:
         show_operations(console, known)
@@ -73,6 +75,8 @@ def checks(names: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
     for name, part in names.items():
         if isinstance(part, Optimizer):
             yield name, wrong(part)
+        elif isinstance(part, Format):
+            yield name, wrong_wire(part)
         elif isinstance(part, Stage):
             yield name, fault_of_stage(Named(name, part, ""))
         elif isinstance(part, ModelKind):

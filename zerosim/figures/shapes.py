@@ -26,7 +26,7 @@ from zerosim.autograd.graph import Step
 from zerosim.autograd.player import perform
 from zerosim.autograd.shelf import InMemory, Offloaded, Partitioned, Shelf
 from zerosim.autograd.tape_collectives import Direction, over
-from zerosim.collectives.narrow import OnNarrowWires
+from zerosim.collectives.narrow import OnNarrowWires, WireFormat
 from zerosim.figures.flows import LoneRank
 from zerosim.figures.segments import SeenSegments
 from zerosim.instruments.memory import Ledger
@@ -35,7 +35,6 @@ from zerosim.optim.update import UpdateRule
 from zerosim.payloads.extents import Extent, extent
 from zerosim.sharding import Directions, padded
 from zerosim.stages.beside import Beside, Pending, Work
-from zerosim.stages.gathering import WireFormat
 from zerosim.stages.norms import SquareSums
 from zerosim.stages.own import SHIPPED
 from zerosim.stages.replica import Batch, Replica

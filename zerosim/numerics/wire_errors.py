@@ -3,6 +3,7 @@
     relative     ‖arrived − due‖ / ‖due‖, Euclidean, in float64, over all elements
     ulps         the median distance in float32, in representable numbers
     bits         −log₂ of the relative error: the number of correct bits
+    residual     ‖residuals of all ranks‖ / ‖due‖, with error feedback: what is still to be sent
 """
 
 import math
@@ -21,22 +22,25 @@ class WireError:
     relative: float | None
     ulps: int
     bits: float | None
+    residual: float | None
 
 
-def wire_error(arrived: Sequence[Array], due: Sequence[Array]) -> WireError:
+def wire_error(arrived: Sequence[Array], due: Sequence[Array], residuals: Sequence[Array] = ()) -> WireError:
     """The error of all of `arrived` relative to `due`.
 
     >>> wire_error([np.float32([3.0, 4.5])], [np.float32([3.0, 4.0])])
-    WireError(relative=0.1, ulps=524288, bits=3.321928094887362)
+    WireError(relative=0.1, ulps=524288, bits=3.321928094887362, residual=None)
     """
     found, wanted = (np.concatenate(arrays).astype(np.float64) for arrays in (arrived, due))
     signal = float(np.sqrt(np.square(wanted).sum()))
-    relative = float(np.sqrt(np.square(found - wanted).sum())) / signal if signal else math.nan
+    relative, kept = (norm / signal if signal else math.nan for norm in (
+        float(np.linalg.norm(found - wanted)), float(np.linalg.norm(np.concatenate([*residuals, np.zeros(1)])))))
     apart = np.abs(places(found) - places(wanted))
     return WireError(
         relative if math.isfinite(relative) else None,
         int(np.median(apart)) if len(apart) else 0,
         -math.log2(relative) if relative and math.isfinite(relative) else None,
+        kept if len(residuals) and math.isfinite(kept) else None,
     )
 
 

@@ -1,4 +1,6 @@
-"""Wire formats: quantised forms of 32-bit numbers, each a pair of functions with exactly specified rounding.
+"""Wire formats: encoded forms of 32-bit numbers, each a pair of functions with exactly specified rounding.
+
+`Format` declares a format, shipped or a user's (`own.py`). The shipped ones are codes in blocks:
 
     block    a run of neighbouring elements, from an array's first on; its last block may be shorter. 0: all of them
     scale    one float32 per block: the largest |x| of its finite elements over the largest code, divided in float32
@@ -26,15 +28,20 @@ Sources: Wang et al., "ZeRO++: Extremely efficient collective communication for 
 3.1 (block quantisation); Micikevicius et al., "FP8 formats for deep learning" (2022), table 1.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from zerosim.allocation import Array
-from zerosim.numerics.not_a_number import NOT_A_NUMBER
+from zerosim.numerics.not_a_number import NOT_A_NUMBER, with_one_nan
+from zerosim.parts import Table
+from zerosim.parts.loading import Declared
 
 SCALE = np.dtype("<f4")
 PIECE = 1 << 14
@@ -129,25 +136,13 @@ class BlockWire:
             self.code.write(found.ravel()[: elements.stop - elements.start], codes[stored])
 
     def decode(self, coded: Array, out: Array) -> None:
-        """Fill flat `out` with the decoded values; a narrower dtype rounds them."""
+        """Fill flat `out` with the decoded values."""
         scales, codes = self._parts(coded, len(out))
         for elements, blocks, stored in self._pieces(len(out)):
             count = elements.stop - elements.start
             values = self._in_blocks(self.code.read(codes[stored], count))
             values *= scales[blocks].astype(np.float32)[:, np.newaxis]
-            values[np.isnan(values)] = NOT_A_NUMBER
             out[elements] = values.ravel()[:count]
-
-    def arriving(self, x: Array) -> Array:
-        """The received values of `x`: a copy that was encoded and decoded.
-
-        >>> wire("int8", block=2).arriving(np.float32([0.5, -1, 3e-9, 0])).tolist()
-        [0.5039370059967041, -1.0, 3.000000026176508e-09, 0.0]
-        """
-        coded, out = np.empty(self.encoded_bytes(len(x)), np.uint8), np.empty_like(x)
-        self.encode(x, coded)
-        self.decode(coded, out)
-        return out
 
     def _parts(self, coded: Array, count: int) -> tuple[Array, Array]:
         """The scales and codes of a message: views of bytes that need not be aligned."""
@@ -174,6 +169,70 @@ class BlockWire:
         return values.reshape(-1, block)
 
 
-def wire(name: str, block: int) -> BlockWire:
-    """The format of that name, with blocks of `block` elements."""
-    return BlockWire(CODES[name], block)
+@dataclass(frozen=True)
+class Format(Declared):
+    """A declared format: `function(x, out)` encodes float32 as bytes, `decodes(coded, out)` is its inverse.
+
+    `length(count)` is the number of bytes; `lost(x, coded)`, if there is one, turns x into x minus what was encoded.
+    All of them take `block` by keyword if the format has blocks. `rounding` is the largest change of decoded values,
+    relative to the largest of them, when they are encoded again.
+    """
+
+    name: str
+    function: Callable[..., None] = field(compare=False)
+    decodes: Callable[..., None] = field(compare=False)
+    length: Callable[..., int] = field(compare=False)
+    lost: Callable[..., None] | None = field(default=None, compare=False)
+    rounding: float = 0.0
+    block: int = 0
+
+    def encoded_bytes(self, count: int) -> int:
+        """The number of bytes of `count` encoded elements; none for none."""
+        return int(self.length(count, **self.settings)) if count else 0
+
+    def encode(self, x: Array, out: Array) -> None:
+        """Write flat `x`, float32 or narrower, into `out`: bytes, as many as `encoded_bytes` says."""
+        if len(x):
+            self.function(x.astype(np.float32, copy=False), out, **self.settings)
+
+    def decode(self, coded: Array, out: Array) -> None:
+        """Fill flat `out` with the decoded values; a narrower dtype rounds them."""
+        if len(out):
+            values = out if out.dtype == np.float32 else np.empty(len(out), np.float32)
+            self.decodes(coded, values, **self.settings)
+            out[:] = with_one_nan(values)
+
+    def arriving(self, x: Array, padded_to: int = 0) -> Array:
+        """The received values of `x`: a copy that was encoded, with zeros up to a length, and decoded.
+
+        >>> wire("int8", block=2).arriving(np.float32([0.5, -1, 3e-9, 0])).tolist()
+        [0.5039370059967041, -1.0, 3.000000026176508e-09, 0.0]
+        """
+        out = np.zeros(max(padded_to, len(x)), x.dtype)
+        out[: len(x)] = x
+        coded = np.empty(self.encoded_bytes(len(out)), np.uint8)
+        self.encode(out, coded)
+        self.decode(coded, out)
+        return out[: len(x)]
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The keywords of the functions."""
+        return {"block": self.block} if "block" in inspect.signature(self.function).parameters else {}
+
+
+def in_blocks(name: str, code: CodeFormat) -> Format:
+    """A shipped format as a declaration."""
+    return Format(
+        name, lambda x, out, *, block: BlockWire(code, block).encode(x, out),
+        lambda coded, out, *, block: BlockWire(code, block).decode(coded, out),
+        lambda count, *, block: BlockWire(code, block).encoded_bytes(count), rounding=2.0**-22)
+
+
+FORMATS = Table({name: in_blocks(name, code) for name, code in CODES.items()})
+"""The formats by name; a user's name carries its own."""
+
+
+def wire(name: str, block: int) -> Format:
+    """The format of that name, with blocks of `block` elements if it has blocks."""
+    return replace(FORMATS[name], block=block)

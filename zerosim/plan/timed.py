@@ -11,6 +11,7 @@ import numpy as np
 
 from zerosim.allocation import Allocator, Array
 from zerosim.autograd.player import FLOAT_BYTES
+from zerosim.collectives.narrow import WireFormat
 from zerosim.comm import Communicator
 from zerosim.models.units import Unit
 from zerosim.numerics.precisions import Precision
@@ -20,7 +21,6 @@ from zerosim.plan.cluster import Cluster, Link
 from zerosim.plan.costs import Costs
 from zerosim.plan.software import Software
 from zerosim.stages.beside import Beside, Pending, Work
-from zerosim.stages.gathering import WireFormat
 from zerosim.stages.replica import Accumulation, Batch, Replica
 
 

@@ -7,7 +7,6 @@ a key; every report names the rows without its effect, with the reason.
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
-from zerosim.numerics.wires import CODES
 from zerosim.stages import STAGES, Stage
 
 
@@ -16,6 +15,13 @@ class Ranks:
 
     def __contains__(self, value: object) -> bool:
         return isinstance(value, int) and value > 0
+
+
+class AnyFormat:
+    """All formats but "none", also a user's."""
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, str) and value != "none"
 
 
 def publishes_nothing(stage: Stage) -> str:
@@ -37,7 +43,7 @@ BY_STAGE: tuple[tuple[str, Container[Any], Callable[[Stage], str]], ...] = (
     ("reshard_after_forward", (False,), gathers_nothing),
     ("prefetch", (True,), gathers_nothing),
     ("secondary_ranks", Ranks(), gathers_nothing),
-    ("quantized_weights", tuple(CODES), gathers_nothing),
+    ("quantized_weights", AnyFormat(), gathers_nothing),
     ("offload_parameters", ("host", "disk"), gathers_nothing),
     ("param_dtype", ("fp32", "fp16", "bf16"), gathers_nothing),
 )

@@ -18,8 +18,9 @@ from zerosim.models import MODELS
 from zerosim.models.own import as_model
 from zerosim.models.transformer import PARTS
 from zerosim.numerics.orders import ORDERS
+from zerosim.numerics.own import as_wire
 from zerosim.numerics.precisions import PRECISIONS
-from zerosim.numerics.wires import CODES
+from zerosim.numerics.wires import FORMATS
 from zerosim.optim.optimizers import OPTIMIZERS
 from zerosim.optim.own import as_optimizer
 from zerosim.parts import Table
@@ -51,7 +52,6 @@ from zerosim.stages.own import as_stage
 from zerosim.stages.publishing import PUBLISHING
 from zerosim.stages.schedules import SCHEDULES
 
-QUANTIZED = ("none", *CODES)
 FAR = ("none", "host", "disk")
 STAGE_KEYS = tuple(STAGES)
 WIRES = ("weights", *(name for name in PRECISIONS if name != "fp64"))
@@ -221,8 +221,8 @@ class Parallel(Section):
     reduce_scatter: str = serving("", "reduce_scatter")
     all_gather: str = serving("", "all_gather")
     broadcast: str = serving("", "broadcast")
-    quantized_weights: str = key("none", Choice(QUANTIZED))
-    quantized_gradients: str = key("none", Choice(QUANTIZED))
+    quantized_weights: str = key("none", PartOf(("none", *FORMATS), as_wire))
+    quantized_gradients: str = key("none", PartOf(("none", *FORMATS), as_wire))
     quantized_block: int = key(256, Integer(0, 10**9))
     error_feedback: bool = key(False, Switch())
     gradients: str = key("reduce_scatter", Choice(("reduce_scatter", "all_reduce")))
@@ -271,7 +271,7 @@ class Parallel(Section):
 
 def unset(rule: Rule) -> Any:
     """The field of a key that a row may leave out; without it the row has that of [parallel]."""
-    return key(None, dataclasses.replace(rule, optional=True) if isinstance(rule, PartOf) else rule)
+    return key(None, rule)
 
 
 VariantKeys: Any = dataclasses.make_dataclass("VariantKeys", [

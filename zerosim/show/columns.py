@@ -156,6 +156,8 @@ def facts(run: RunDocument) -> dict[str, list[str]]:
         errors = [row.get("wire_errors", {}).get(what) for row in rows]
         if any(errors):
             found[f"error of {what} as codes"] = [as_codes(error) for error in errors]
+        if any(error and error.get("residual") is not None for error in errors):
+            found[f"residuals of {what}"] = [as_codes(error, "residual") for error in errors]
     measure = run.document.get("test_measure")
     if measure is not None and all(row["test"] is not None for row in rows):
         found[TESTS[measure]] = [in_words(measure, float(row["test"])) for row in rows]
@@ -179,12 +181,12 @@ def scheduled(row: RowDocument) -> tuple[str, str]:
     return (f"{float(bubble(row.passes)):.3g} of the time", most) if row.passes else ("none", "–")
 
 
-def as_codes(error: Mapping[str, float | None] | None) -> str:
+def as_codes(error: Mapping[str, float | None] | None, norm: str = "relative") -> str:
     """
     >>> as_codes({"relative": 0.00781, "ulps": 65536, "bits": 7.0}), as_codes(None)
     ('0.00781', 'none')
     """
-    relative = None if error is None else error["relative"]
+    relative = None if error is None else error.get(norm)
     return "none" if relative is None else f"{float(relative):.3g}"
 
 

@@ -7,11 +7,11 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 
 from zerosim.allocation import Array
+from zerosim.collectives.narrow import WireFormat
 from zerosim.comm import Communicator
 from zerosim.models.units import Model, Unit
 from zerosim.sharding import Mesh, owned, split
@@ -40,14 +40,6 @@ class Filled(Fill):
         within = replica.mesh.within(comm)
         replica.collectives.all_gather(unit.name, within, split(full, within.size))
         return full
-
-
-class WireFormat(Protocol):
-    """A format with fewer bits: see `numerics.wires`."""
-
-    def encoded_bytes(self, count: int) -> int: ...
-    def encode(self, x: Array, out: Array) -> None: ...
-    def decode(self, coded: Array, out: Array) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from zerosim.autograd.player import Perform, Player, Players, perform
 from zerosim.autograd.tape import Policy, Tape, Total
 from zerosim.autograd.tape_collectives import ALONE, TapeGroups, over
 from zerosim.collectives import ring, tree
-from zerosim.collectives.narrow import OnNarrowWires, WithErrorFeedback
+from zerosim.collectives.narrow import OnNarrowWires, WireFormat, WithErrorFeedback
 from zerosim.comm import Communicator
 from zerosim.data import Dataset
 from zerosim.instruments.observed import Observed, observed
@@ -35,7 +35,6 @@ from zerosim.stages.gathering import (
     Quantized,
     SecondCopy,
     WhenUsed,
-    WireFormat,
 )
 from zerosim.stages.norms import SquareSums
 from zerosim.stages.pipeline import Neighbours, Pipeline, Slot
@@ -183,18 +182,21 @@ def reduce_scatter(
         return for_owners(lambda add: buckets.order_free(add, allocate), comm.named(name, addition.reduce_scatter))
     collective = addition.collective if wire is None else OnNarrowWires(addition.collective, wire, allocate)
     named = comm.named(name, collective)
-    if isinstance(collective, OnNarrowWires) and residuals.copies:
-        named = fed_back(config, comm, collective, residuals)
+    if isinstance(collective, OnNarrowWires):
+        named = on_narrow_wires(config, comm, collective, residuals)
     return for_owners(lambda collective: addition.by(buckets.chunked(collective)).reduce_scatter, named)
 
 
-def fed_back(config: Config, comm: Observed, narrow: OnNarrowWires, residuals: Residuals) -> Callable[..., Any]:
-    """A reduce-scatter that adds the residual of its unit to the unit's gradient."""
+def on_narrow_wires(config: Config, comm: Observed, narrow: OnNarrowWires, residuals: Residuals) -> Callable[..., Any]:
+    """A reduce-scatter that knows the padding of its unit and, with error feedback, adds the residual to a gradient."""
     units = {unit.name: unit for unit in config.model.units}
 
     def call(owner: str, *args: Any) -> Any:
-        residual = residuals.now[units[owner]]
-        collective = WithErrorFeedback(narrow.collective, narrow.wire, narrow.allocate, residual)
+        unit = units[owner]
+        collective = replace(narrow, count=unit.count)
+        if residuals.copies:
+            collective = WithErrorFeedback(
+                narrow.collective, narrow.wire, narrow.allocate, residuals.now[unit], count=unit.count)
         return comm.named("reduce_scatter", collective)(owner, *args)
 
     return call

@@ -22,7 +22,7 @@ from zerosim.models import build
 from zerosim.models.units import IN_ONE_PIECE, Model, ModelParallel, Task, Unit
 from zerosim.numerics.orders import ORDERS, Order
 from zerosim.numerics.precisions import FLOAT32, PRECISIONS, Precision
-from zerosim.numerics.wires import BlockWire, wire
+from zerosim.numerics.wires import Format, wire
 from zerosim.optim.optimizers import OPTIMIZERS, Hyperparameters
 from zerosim.optim.scaling import INITIAL_SCALE, Scaling
 from zerosim.optim.update import LearningRate, UpdateRule
@@ -209,12 +209,12 @@ class Config:
         return self.or_computing(self.row.parallel.reduce_dtype)
 
     @property
-    def weights_wire(self) -> BlockWire | None:
+    def weights_wire(self) -> Format | None:
         """The format of gathered weights, if they are quantised."""
         return self.wire_of(self.row.parallel.quantized_weights) if self.stage.gathers else None
 
     @property
-    def gradients_wire(self) -> BlockWire | None:
+    def gradients_wire(self) -> Format | None:
         """The format of sent gradients, if they are quantised."""
         return self.wire_of(self.row.parallel.quantized_gradients)
 
@@ -223,7 +223,7 @@ class Config:
         """The number of residuals per rank: none without error feedback, two if a step may be skipped, else one."""
         return (1 + self.scaling().dynamic) * self.row.parallel.error_feedback
 
-    def wire_of(self, codes: str) -> BlockWire | None:
+    def wire_of(self, codes: str) -> Format | None:
         """The format with these codes in the row's blocks; None for "none"."""
         return None if codes == "none" else wire(codes, self.row.parallel.quantized_block)
 
