@@ -27,7 +27,7 @@ NUMBERS = [
 
 
 def measured(number, folder, monkeypatch):
-    """The rows of a drawn scenario after one step, without those that order exact or a split leaves without a plan."""
+    """The rows of a drawn scenario after one step, without those that order exact leaves without a plan."""
     drawn = draw(number)
     document = {name: value for name, value in drawn.document.items() if name not in ("checkpoint", "fault")}
     train = document.get("train", {}) | {"steps": 1, "warmup_steps": 0}
@@ -36,21 +36,27 @@ def measured(number, folder, monkeypatch):
     monkeypatch.chdir(folder)
     scenario = load(path)
     rows = run_locally(prepare(scenario, load_dataset(scenario)), Silent()).trained
-    return [row for row in rows if row.config.addition.collective is not None and row.config.directions.places == 1]
+    return [row for row in rows if row.config.addition.collective is not None]
 
 
 def compared(row):
-    """A row's figures by its plan, and as they were measured; of every rank what it sends, if no step was skipped."""
-    found, steps = rehearse(row.config, CLUSTER), row.config.steps
-    peaks = row.memory[0].figures.peak_bytes
-    planned = {kind: found.peak[kind] for kind in peaks if kind != "total"} | {"total": found.peak_total}
-    ours = [planned, {what: found.operations[what] * steps for what in row.measured.operations[0]}]
-    theirs = [peaks, row.measured.operations[0]]
-    if row.measured.updates == steps:
-        for rank, traffic in enumerate(row.traffic):
-            sent = {what: count * steps for what, count in found.sent(rank).items()}
+    """The figures of each planned rank by its plan, and as they were measured; what is sent, if no step was skipped.
+
+    A plan has the ranks that are first in tensor, context and expert direction; of equal data ranks it has the peaks.
+    """
+    found, steps, ours, theirs = rehearse(row.config, CLUSTER), row.config.steps, [], []
+    directions = row.config.directions
+    for rank in range(0, row.config.all_ranks, directions.side_by_side):
+        stage = found.stages[directions.pipeline_rank(directions.place(rank))]
+        peaks, operations = row.memory[rank].figures.peak_bytes, row.measured.operations[rank]
+        ours.append({kind: stage.peak[kind] for kind in peaks if kind != "total"} | {"total": stage.peak_total})
+        ours.append({what: stage.operations[what] * steps for what in operations})
+        theirs += [peaks, operations]
+        if row.measured.updates == steps:
+            sent = {what: count * steps for what, count in stage.sent(directions.data_rank(rank)).items()}
             ours.append({"bytes": 0, "messages": 0} | sent)  # nothing is sent if all is frozen
-            theirs.append({"bytes": traffic.counts.sent_bytes, "messages": traffic.counts.messages})
+            counts = row.traffic[rank].counts
+            theirs.append({"bytes": counts.sent_bytes, "messages": counts.messages})
     return ours, theirs
 
 

@@ -87,7 +87,7 @@ def difference(at_once, alone, rank):
 
 def times(found):
     reading = found.clock.reading()
-    return reading.now_ns, reading.exposed_ns, {key: n for key, n in reading.counts.items() if key[0] != "sent"}
+    return reading.now_ns, reading.exposed_ns, {key: n for key, n in reading.counts.items() if not key[0].startswith("sent")}
 
 
 def spans(found, with_bytes):

@@ -15,7 +15,7 @@ work, and the copies themselves (`traffic.message_copies`).
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -24,8 +24,8 @@ import numpy as np
 from zerosim.allocation import Allocator, Kind, Tier
 from zerosim.autograd.graph import Step
 from zerosim.autograd.player import perform
-from zerosim.autograd.shelf import InMemory, Offloaded, Partitioned, Shelf
-from zerosim.autograd.tape_collectives import Direction, over
+from zerosim.autograd.shelf import InMemory, Offloaded, Partitioned, Shelf, Store
+from zerosim.autograd.tape_collectives import Direction, TapeGroup, over
 from zerosim.collectives.narrow import OnNarrowWires, WireFormat
 from zerosim.figures.flows import LoneRank
 from zerosim.figures.segments import SeenSegments
@@ -163,10 +163,7 @@ class StepsOnShapes:
         segments = SeenSegments(self.ledger.pass_by, carry_out=self.calls.carry_out, charge=self.calls.charge)
         built = replica(
             config, comm, beside.allocate, perform=self.calls.perform, players=segments.player, tiers=tiers)
-        kept: Shelf = Offloaded(Nowhere(), beside.allocate) if config.row.parallel.offload_activations else InMemory()
-        if config.row.parallel.partition_activations:
-            kept = Partitioned(kept, self.calls.beside("tensor", config.directions.tensor), beside.allocate)
-        built.tape.shelf = kept
+        built.tape.shelf = shelf_on_shapes(config, Nowhere(), beside.allocate, self.calls)
         storage, shards, rule = storage_of(
             config, beside.allocate, tiers, built.state, NoNumbers(config.rule), comm.instruments)
         reducing = config.gradients_wire and SilentWire(config.gradients_wire)
@@ -179,29 +176,42 @@ class StepsOnShapes:
                 config, comm, beside.allocate, built.state.residuals, reducing)))
 
 
-class TapeCalls:
-    """The calls of collectives on the tape, also those of segments that are replayed."""
+def shelf_on_shapes(config: Config, store: Store, allocate: Allocator, calls: "TapeCalls") -> Shelf:
+    """The place where a tape keeps the inputs of recomputed units; offloaded ones are in `store`."""
+    kept: Shelf = Offloaded(store, allocate) if config.row.parallel.offload_activations else InMemory()
+    if not config.row.parallel.partition_activations:
+        return kept
+    return Partitioned(kept, calls.beside("tensor", config.directions.tensor), allocate)
 
-    def __init__(self, directions: Directions) -> None:
+
+class TapeCalls:
+    """The calls of collectives on the tape, also those of segments that are replayed; `run` runs an operation."""
+
+    def __init__(self, directions: Directions, run: Callable[..., Any] | None = None) -> None:
         self.total = Counter[TapeCall]()
         self._made: list[TapeCall] = []
-        self._of = dict[tuple[Step, Callable[..., Any]], list[TapeCall]]()
+        self._of = dict[tuple[Step | None, Callable[..., Any]], list[TapeCall]]()
         self._sizes = directions.sizes
         self.groups = {name: CountedGroup(name, size, note=self._made.append) for name, size in self._sizes.items()}
-        self.pipeline = {"pipeline": CountedGroup("pipeline", directions.pipeline, note=self._made.append)}
-        self._carried_out = over(self.groups, without_draws)
+        self.pipeline: dict[str, TapeGroup] = {
+            "pipeline": CountedGroup("pipeline", directions.pipeline, note=self._made.append)}
+        self._carried_out = over(self.groups, run or without_draws)
 
     def beside(self, name: str, size: int) -> "CountedGroup":
         """A group whose calls are no operation's, and are counted at once."""
-        return CountedGroup(name, size, note=lambda call: self.total.update([call]))
+        return CountedGroup(name, size, note=lambda call: self.add([call]))
+
+    def add(self, calls: Iterable[TapeCall]) -> None:
+        """Count calls."""
+        self.total.update(calls)
 
     def count(self, work: Callable[[], object]) -> None:
         """Count the calls of work beside the tape."""
         self._made.clear()
         work()
-        self.total.update(self._made)
+        self.add(self._made)
 
-    def carry_out(self, step: Step, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
+    def carry_out(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
         """Run an operation, and remember its calls."""
         self._made.clear()
         found = self._carried_out(step, function, *arrays, **named)
@@ -209,11 +219,11 @@ class TapeCalls:
             self._of[step, function] = [*self._made]
         return found
 
-    def charge(self, step: Step, function: Callable[..., Any]) -> None:
+    def charge(self, step: Step | None, function: Callable[..., Any]) -> None:
         """Count the calls of an operation that has been run before."""
-        self.total.update(self._of.get((step, function), ()))
+        self.add(self._of.get((step, function), ()))
 
-    def perform(self, step: Step, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
+    def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
         """Run an operation, and count its calls."""
         found = self.carry_out(step, function, *arrays, **named)
         self.charge(step, function)

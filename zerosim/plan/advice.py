@@ -6,8 +6,10 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any, NamedTuple
 
+from zerosim.errors import ScenarioError
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.scenario.schema import Scenario
+from zerosim.stages import STAGES
 from zerosim.words import duration, joined
 
 SHORTEST = 256
@@ -23,7 +25,9 @@ class Change(NamedTuple):
 
     @property
     def title(self) -> str:
-        return "Stage III" if self.key == "stages" else f"{self.section}.{self.key} = {json.dumps(self.value)}"
+        if self.key == "stages":
+            return STAGES[self.value[0]].title
+        return f"{self.section}.{self.key} = {json.dumps(self.value)}"
 
     def made(self, scenario: Scenario) -> Scenario:
         changed = replace(getattr(scenario, self.section), **{self.key: self.value})
@@ -48,7 +52,7 @@ def advice(scenario: Scenario, planned: Callable[[Scenario], PlannedRow]) -> str
         host = f"{found.far_bytes('host') / 1e9:,.1f} GB of host memory"
         return f" ({host} for each device, {duration(found.step_seconds)} a step)"
 
-    changes = list(possible(scenario))
+    changes = [change for change in possible(scenario) if allowed(change, scenario)]
     alone: dict[str, Change] = {}
     for change in changes:
         if change.key not in alone and fits([change]):
@@ -62,6 +66,15 @@ def advice(scenario: Scenario, planned: Callable[[Scenario], PlannedRow]) -> str
             found = needed(together, fits)
             return f"it would fit with {joined([each.title for each in found])}{price(found)}"
     return "no supported change makes it fit; use a smaller model or a device with more memory"
+
+
+def allowed(change: Change, scenario: Scenario) -> bool:
+    """Whether the scenario's other keys, such as those of a pipeline, allow a change."""
+    try:
+        change.made(scenario)
+    except ScenarioError:
+        return False
+    return True
 
 
 def needed(together: dict[str, Change], fits: Callable[[Iterable[Change]], bool]) -> list[Change]:
@@ -81,8 +94,9 @@ def possible(scenario: Scenario) -> Iterator[Change]:
         yield Change("cluster", "loss", "chunked")
     if not parallel.recompute:
         yield Change("parallel", "recompute", value=True)
-    if parallel.stages != ("zero3",):
-        yield Change("parallel", "stages", ("zero3",))
+    most_sharded = "zero2" if parallel.pipeline_ranks > 1 else "zero3"
+    if parallel.stages != (most_sharded,):
+        yield Change("parallel", "stages", (most_sharded,))
     yield from (Change("train", "micro_batch", each) for each in halves(train.micro_batch, 1))
     if parallel.offload_optimizer == "none":
         yield Change("parallel", "offload_optimizer", "host")

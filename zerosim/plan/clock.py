@@ -71,6 +71,10 @@ class VirtualClock:
     communicating_ns: Counter[str] = field(default_factory=Counter)
     sent_counts: Counter[str] = field(default_factory=Counter)
     """Bytes and messages."""
+    sent_by: Counter[str] = field(default_factory=Counter)
+    """Bytes by the name of the collective, of rank 0."""
+    idle_ns: int = 0
+    """Waiting for passes of other ranks of a pipeline: the bubble."""
     bound_ns: Counter[str] = field(default_factory=Counter)
     """Computing time by what bounds it: products, attention, memory, offloading."""
     spans: list[Span] = field(default_factory=list)
@@ -123,11 +127,30 @@ class VirtualClock:
         began_ns = max(self.free_ns, others_ns)
         self.stream_ns = began_ns + ns
         self.communicating_ns[what] += ns
+        self.sent_by[what] += sent_bytes
         channel = 2 if self._beside else 1
         self.spans.append(Span(0, COLLECTIVES, channel, what, unit, began_ns, self.stream_ns, sent_bytes))
         if not self._beside:
             self.wait(self.stream_ns)
         return self.stream_ns
+
+    def wait_for(self, what: str, ns: int, sent_bytes: Any, messages: Any) -> None:
+        """A collective on the tape: the step waits for it; the stream, on the links of another direction, goes on."""
+        self.travel(what, "tape", self.now_ns, self.now_ns + ns, sent_bytes, messages)
+        self.wait(self.now_ns + ns)
+
+    def travel(self, what: str, owner: str, began_ns: int, ended_ns: int, sent_bytes: Any, messages: Any) -> None:
+        """Record messages between two times."""
+        self.communicating_ns[what] += ended_ns - began_ns
+        self.sent_by[what] += sent_bytes
+        self.spans.append(Span(0, COLLECTIVES, 1, what, owner, began_ns, ended_ns, sent_bytes))
+        self.send(sent_bytes, messages)
+
+    def wait_for_pass(self, ended_ns: int, arrives_ns: int) -> None:
+        """Wait for the result of another rank's pass, which has ended at `ended_ns`, to arrive."""
+        self.idle_ns += max(ended_ns - self.now_ns, 0)
+        self.now_ns = max(ended_ns, self.now_ns)
+        self.wait(arrives_ns)
 
     def send(self, sent_bytes: Any, messages: Any) -> None:
         """Count sent bytes and messages; both may be vectors with one number per rank."""
@@ -185,7 +208,7 @@ class VirtualClock:
     def _counts(self) -> dict[str, Counter[str]]:
         return {
             "computing": self.computing_ns, "communicating": self.communicating_ns, "sent": self.sent_counts,
-            "bound by": self.bound_ns,
+            "sent by": self.sent_by, "bound by": self.bound_ns,
         }
 
     def repeat(self, times: int, interval: "Interval") -> None:

@@ -99,6 +99,8 @@ class Costs:
 
     def _of_operation(self, step: Step, way: str, operations: int) -> Time:
         operation = step.instruction.operation
+        if self.cluster.fused and operation.sends and operation.multiplications is None:
+            return Time(0, "memory")    # a library's collective copies nothing besides
         key = (operation, way, *step.input_shapes.items(), *step.dtypes.values(), step.wanted, operations)
         if key not in self._operations:
             moving = Time(self.moved_ns(self.kernel_bytes(step, way) + self.cast_bytes(step, way)), "memory")

@@ -101,7 +101,7 @@ class PlannedRow:
         """The step times with uneven ranks; None with even ranks."""
         stragglers = self.cluster.stragglers
         computing = self.compute_seconds + self.update_seconds
-        return uneven_steps(stragglers, self.config.ranks, computing, self.step_seconds) if stragglers.any else None
+        return uneven_steps(stragglers, self.config.all_ranks, computing, self.step_seconds) if stragglers.any else None
 
     @property
     def mean_seconds(self) -> float:
@@ -134,15 +134,15 @@ class PlannedRow:
     def between_bytes_per_host(self) -> int:
         """The bytes that leave the first host per step, by formula."""
         one = dataclasses.replace(self.config.row, train=dataclasses.replace(self.config.row.train, steps=1))
-        config, numbers = dataclasses.replace(self.config, row=one), [*map(self.cluster.host, range(one.ranks))]
+        config = dataclasses.replace(self.config, row=one)
+        numbers = [*map(self.cluster.host, range(config.all_ranks))]
         first = range(numbers.count(0))
         return sum(each.between_bytes for rank in first for each in due(config, rank, 1, numbers).values())
 
     @property
-    def units_of_data(self) -> int:
-        """The tokens of a rank per step; in an mlp, the samples."""
-        samples = self.config.samples // self.config.ranks
-        task = self.config.model.task
+    def units_of_data(self) -> float:
+        """The tokens of a rank per step; in an mlp, the samples. Ranks that share a micro-batch have a share each."""
+        samples, task = self.config.samples / self.config.all_ranks, self.config.model.task
         return samples * task.inputs if task.tokens else samples
 
     @property
@@ -152,7 +152,7 @@ class PlannedRow:
 
     @property
     def mfu(self) -> float:
-        model, shape = self.config.model, self.config.row.model
+        model, shape = self.config.in_one_piece, self.config.row.model
         each = 6 * parameters_met(model, self.config.row.train.micro_batch)
         if model.task.tokens:
             each += 12 * MODELS[shape.kind].attention(shape) * model.task.inputs
@@ -160,9 +160,10 @@ class PlannedRow:
 
     @property
     def hfu(self) -> float:
-        return self._utilisation(sum(self.found.operations.values()))
+        stages = self.found.stages
+        return self._utilisation(sum(stage.operations.total() for stage in stages) / len(stages))
 
-    def _utilisation(self, operations: int) -> float:
+    def _utilisation(self, operations: float) -> float:
         possible = self.cluster.device.flops * self.step_seconds
         return operations / possible if possible else 0.0
 
@@ -174,8 +175,10 @@ class PlannedRow:
             missing, there = self.missing_bytes / 1e9, device.memory / 1e9
             return f"does not fit: {missing:.1f} GB more than the {there:g} GB of a device"
         exposed = self.exposed_seconds / self.step_seconds if self.step_seconds else 0.0
+        if self.found.bubble > max(exposed, SHARE_THAT_BOUNDS):
+            return f"the pipeline: its ranks wait for each other's passes in {self.found.bubble:.0%} of the step"
         if exposed > SHARE_THAT_BOUNDS:
-            link = self.cluster.slowest(self.config.ranks)
+            link = self.cluster.slowest(self.config.all_ranks)
             return f"communication: {exposed:.0%} of the step is exposed, over {link.title}"
         bound, ns = self.found.clock.bound_ns.most_common(1)[0]
         words = {"products": "matrix products", "attention": "attention", "memory": "the bandwidth of memory",
@@ -203,7 +206,8 @@ class PlannedRow:
         return {
             "name": self.name,
             "stage": self.config.row.stage,
-            "ranks": self.config.ranks,
+            "layout": self.config.layout,
+            "ranks": self.config.all_ranks,
             "fits": self.fits,
             "memory": {
                 **{kind: self.found.peak[kind] for kind in MEMORY_KINDS},
@@ -222,6 +226,11 @@ class PlannedRow:
             "hfu": self.hfu,
             "tokens_per_second_per_device": self.tokens_per_second,
             "sent_bytes": self.found.sent(0)["bytes"],
+            "sent_bytes_by_direction": self.found.sent_by_direction,
+            "bubble": self.found.bubble,
+            "pipeline": [
+                {"peak": stage.peak_total, "seconds": stage.clock.now_ns / NS, "idle_seconds": stage.clock.idle_ns / NS}
+                for stage in self.found.stages],
             "between_bytes_per_host": self.between_bytes_per_host,
             "bound": self.bound,
             "swept": dict(each.split("=", 1) for each in self.swept),

@@ -70,12 +70,12 @@ class Plan:
     def fewest(self) -> PlannedRow | None:
         """The fastest of the rows that fit on the fewest devices."""
         return min((row for row in self.rows if row.fits), default=None,
-                   key=lambda row: (row.config.ranks, -row.tokens_per_second))
+                   key=lambda row: (row.config.all_ranks, -row.tokens_per_second))
 
     @property
     def judged(self) -> list[PlannedRow]:
         """The rows that the scenario's claims concern: those on its own number of ranks and without swept keys."""
-        return [row for row in self.rows if row.config.ranks == self.scenario.world.ranks and not row.swept]
+        return [row for row in self.rows if row.config.all_ranks == self.scenario.world.ranks and not row.swept]
 
     @property
     def claims(self) -> list[PlanClaim]:
@@ -124,7 +124,7 @@ class Plan:
             "broken": self.broken,
             "not_judged": [claim.title for claim in self.claims if claim.broken is None],
             "best": None if self.best is None else self.best.name,
-            "fewest_ranks": None if self.fewest is None else self.fewest.config.ranks,
+            "fewest_ranks": None if self.fewest is None else self.fewest.config.all_ranks,
             "rows": [row.document() for row in self.rows],
             "advice": self.advice,
             "answers": None if self.answers is None else self.answers.document(),
@@ -228,11 +228,11 @@ def on_ranks(scenario: Scenario, ranks: int) -> Scenario:
     """The scenario on `ranks` ranks, with the same number of micro-batches per rank."""
     if ranks == scenario.world.ranks:
         return scenario
-    each = scenario.train.micro_batches // scenario.world.ranks
+    micro_batches = scenario.train.micro_batches * ranks // scenario.world.ranks
     return dataclasses.replace(
         scenario,
         world=dataclasses.replace(scenario.world, ranks=ranks),
-        train=dataclasses.replace(scenario.train, micro_batches=each * ranks),
+        train=dataclasses.replace(scenario.train, micro_batches=micro_batches),
         check=dataclasses.replace(scenario.check, same_bits_on=()),
     )
 

@@ -64,7 +64,7 @@ class Answer:
 
     @property
     def devices(self) -> int:
-        return self.row.config.ranks
+        return self.row.config.all_ranks
 
     @property
     def goodput(self) -> float:

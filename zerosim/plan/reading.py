@@ -178,10 +178,6 @@ def training(path: Source, overrides: Sequence[str], *, python: bool) -> Scenari
     found = load(path, overrides, python=python)
     if not isinstance(found, Scenario):
         raise UsageError(f"{path} is a scenario of collectives, which cannot be planned; give a training scenario")
-    for row in found.rows:
-        if row.directions.places > 1:
-            raise UsageError(f"{path}: a plan has no time for messages between ranks that share one copy of the model; "
-                             "leave out tensor_ranks, context_ranks, expert_ranks and pipeline_ranks, or run it")
     return found
 
 

@@ -2,29 +2,28 @@
 
 All ranks run at once in the lockstep world, where a rank is a vector and each result holds for all ranks. If ranks do
 different things, that world raises `Unlike`, and each rank runs separately in the local world: messages are sent, and
-a collective begins when the last rank has reached it. Prices of collectives and operations come from `costs`; the
-memory of an operation is observed once per shape.
+a collective begins when the last rank has reached it. The ranks of a pipeline run side by side in the local world, each
+with its data ranks in lockstep. Prices of collectives and operations come from `costs` and `directions`; the memory of
+an operation is observed once per shape.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
+from functools import partial
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from zerosim.allocation import Allocator, Kind, Tier
-from zerosim.autograd.graph import Step
-from zerosim.autograd.player import Player, perform
-from zerosim.autograd.shelf import Offloaded
+from zerosim.autograd.player import Player
 from zerosim.collectives import dissemination
 from zerosim.collectives.narrow import OnNarrowWires
 from zerosim.comm import Communicator
 from zerosim.errors import Unlike, ZerosimError
+from zerosim.figures.flows import LoneRank
 from zerosim.figures.segments import SeenSegments, Uncounted
-from zerosim.figures.shapes import NoSums, SilentWire, undrawn, whole_batch
+from zerosim.figures.shapes import NoSums, SilentWire, shelf_on_shapes, whole_batch
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator, observed
 from zerosim.instruments.trace import WAIT, Curve, RankStep
@@ -33,12 +32,15 @@ from zerosim.plan.calls import NotedExtent, NumpyCall, silent
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.costs import Costs, of_rank
+from zerosim.plan.directions import DirectionCosts, TimedCalls, TimedNeighbours, direction_of
 from zerosim.plan.fusion import Fused
+from zerosim.plan.performers import CallByCall, Performer, kept_by_fused
 from zerosim.plan.timed import HostMemory, OnTheClock, Skipping, Timed, TimedQueue, TimedWire, UpdateRoom
-from zerosim.sharding import padded
+from zerosim.sharding import Directions, padded
+from zerosim.stages.pipeline import Slot
 from zerosim.stages.replica import Replica
 from zerosim.stages.storage import FarMemory
-from zerosim.training.build import gathering, publishing, reduce_scatter, replica, storage_of
+from zerosim.training.build import gathering, publishing, reduce_scatter, replica, stepping, storage_of
 from zerosim.training.config import Config
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.lockstep import LockstepWorld
@@ -64,11 +66,32 @@ class Rehearsal:
     """Live bytes after each change, by the clock, if requested."""
     far_peak: dict[str, Counter[Kind]] = field(default_factory=dict)
     """The peak of each memory tier beside the device's."""
+    passes: tuple[Slot, ...] = ()
+    stages: "tuple[Rehearsal, ...]" = ()
+    """Each rank of a pipeline; without one, this rank."""
+
+    @property
+    def bubble(self) -> float:
+        """The share of a step in which the ranks of a pipeline wait for each other's passes, the mean over them."""
+        whole = self.clock.now_ns
+        idle = sum(stage.clock.idle_ns + whole - stage.clock.now_ns for stage in self.stages)
+        return idle / (whole * len(self.stages)) if whole else 0.0
 
     @property
     def step(self) -> RankStep:
         """All spans and the memory curve, as a traced step of a run."""
         return replace(self.clock.step, memory=self.curve)
+
+    @property
+    def sent_by_direction(self) -> dict[str, int]:
+        """The most bytes that a rank of the pipeline sends over each direction of the mesh."""
+        found = Counter[str]()
+        for stage in self.stages:
+            mine = Counter[str]()
+            for name, count in stage.clock.sent_by.items():
+                mine[direction_of(name)] += count
+            found |= mine
+        return dict(found)
 
     def sent(self, rank: int) -> dict[str, int]:
         """The bytes and messages that a rank sends."""
@@ -96,19 +119,37 @@ def rehearse(config: Config, cluster: Cluster, *, curve: bool = False) -> Rehear
 
 def rehearsed_at_once(config: Config, cluster: Cluster, *, curve: bool = False) -> Rehearsal:
     """The rehearsal of all ranks as vectors. Raises `Unlike` if ranks do different things."""
-    asked = costs(config, cluster)
-    (found,) = LockstepWorld(config.ranks).run(lambda comm: rehearsed(config, Clocked(comm, asked), curve=curve))
-    return found
+    asked, around = costs(config, cluster), DirectionCosts(config.directions, cluster)
+
+    def of_stage(pipeline: Communicator) -> Rehearsal:
+        here = config.of_pipeline[pipeline.rank]
+        (found,) = LockstepWorld(config.ranks).run(
+            lambda comm: rehearsed(here, Clocked(comm, asked), around, pipeline, curve=curve))
+        return found
+
+    stages = config.directions.pipeline
+    return in_pipeline([of_stage(LoneRank(0, 1))] if stages == 1 else LocalWorld(stages).run(of_stage))
 
 
 def rehearsed_apart(config: Config, cluster: Cluster, *, curve: bool = False) -> list[Rehearsal]:
-    """The rehearsal of each rank separately; messages are sent and counted one by one."""
-    asked, meetings = costs(config, cluster), Meetings()
-    return LocalWorld(config.ranks).run(lambda comm: rehearsed(config, Meeting(comm, asked, meetings), curve=curve))
+    """The rehearsal of each data rank separately; messages are sent and counted one by one."""
+    asked, around = costs(config, cluster), DirectionCosts(config.directions, cluster)
+    grid = Directions(pipeline=config.directions.pipeline, data=config.ranks)
+    meetings = [Meetings() for _ in config.of_pipeline]
+
+    def of_rank(comm: Communicator) -> Rehearsal:
+        pipeline = grid.along(comm, "pipeline")
+        mine = Meeting(grid.data_ranks(comm), asked, meetings[pipeline.rank])
+        return rehearsed(config.of_pipeline[pipeline.rank], mine, around, pipeline, curve=curve)
+
+    found = LocalWorld(config.ranks * grid.pipeline).run(of_rank)
+    return [in_pipeline(found[rank :: config.ranks]) for rank in range(config.ranks)]
 
 
 def costs(config: Config, cluster: Cluster) -> Costs:
-    return Costs(cluster, config.ranks, config.computing.weights.itemsize, all_reduces=not config.stage.sharded)
+    """The prices of operations, and of collectives over the data ranks."""
+    seen = cluster.seen_by(config.directions.side_by_side)
+    return Costs(seen, config.ranks, config.computing.weights.itemsize, all_reduces=not config.stage.sharded)
 
 
 def worst(ranks: Sequence[Rehearsal]) -> Rehearsal:
@@ -121,30 +162,43 @@ def worst(ranks: Sequence[Rehearsal]) -> Rehearsal:
     return replace(slowest, resting=resting, peak=peak, peak_total=max(rank.peak_total for rank in ranks))
 
 
-def rehearsed(config: Config, comm: "Clocked", *, curve: bool) -> Rehearsal:
-    """A step of the ranks that `comm` represents: one rank, or all at once."""
+def in_pipeline(stages: Sequence[Rehearsal]) -> Rehearsal:
+    """The slowest rank of a pipeline, with the memory of the fullest, and all of them in `stages`."""
+    slowest = max(stages, key=lambda stage: stage.clock.now_ns)
+    fullest = max(stages, key=lambda stage: stage.peak_total)
+    return replace(slowest, resting=fullest.resting, peak=fullest.peak, peak_total=fullest.peak_total,
+                   far_peak=fullest.far_peak, stages=tuple(stages))
+
+
+def rehearsed(
+    config: Config, comm: "Clocked", around: DirectionCosts, pipeline: Communicator, *, curve: bool
+) -> Rehearsal:
+    """A step of the ranks that `comm` represents: one data rank, or all at once, of one rank of a pipeline."""
     ledger = Ledger(clock=lambda: comm.clock.now_ns)
     far: dict[Tier, Ledger] = {"host": Ledger(), "disk": Ledger()}
-    mine, skipping, room = on_shapes(config, comm, ledger, far, each_segment=curve)
+    neighbours = TimedNeighbours(pipeline, comm.clock, around)
+    mine, skipping, room = on_shapes(config, comm, around, neighbours, ledger, far, each_segment=curve)
     mine.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
     mine.state.updates = 1      # not the first step: delayed updates already have something to apply
     comm.begun = True
     ledger.begin_peak()
     if curve:
         ledger.begin_curve()
-    config.stage.step(mine, whole_batch(config))
+    passes = list[Slot]()
+    stepping(config, config.stage, comm, mine, neighbours, passes)(whole_batch(config))
     mine.storage.settle()
     room.release()
     skipping.repeat_skipped(mine.tape.operations)
     return Rehearsal(
         resting=Counter(ledger.now), peak=Counter(ledger.peak), peak_total=ledger.peak_total, clock=comm.clock,
         operations=Counter(mine.tape.operations), curve=ledger.curve_so_far(),
-        far_peak={str(tier): Counter(each.peak) for tier, each in far.items()},
+        far_peak={str(tier): Counter(each.peak) for tier, each in far.items()}, passes=tuple(passes),
     )
 
 
 def on_shapes(
-    config: Config, comm: "Clocked", ledger: Ledger, far: Mapping[Tier, Ledger], *, each_segment: bool
+    config: Config, comm: "Clocked", around: DirectionCosts, neighbours: TimedNeighbours, ledger: Ledger,
+    far: Mapping[Tier, Ledger], *, each_segment: bool,
 ) -> tuple[Replica, Skipping, UpdateRoom]:
     """A replica of a row on shapes, with the micro-batches that it skips and the buffers of its updates.
 
@@ -154,7 +208,8 @@ def on_shapes(
     called = cluster.device.calls is not None
     uncounted = uncounted_on(config, cluster)
     allocate = counted_but(uncounted, ObservedAllocator(charged(extent, comm) if called else extent, ledger))
-    performer = (CallByCall if called else Performer)(comm.clock, comm.costs, allocate)
+    calls = TimedCalls(around, neighbours, comm.clock, partial(kept_by_fused, cluster) if cluster.fused else None)
+    performer = (CallByCall if called else Performer)(comm.clock, comm.costs, allocate, calls)
     segments = SeenSegments(ledger.pass_by, uncounted, performer.carry_out, performer.charge)
     players = Player if called or each_segment else segments.player
     tiers = FarMemory(
@@ -163,21 +218,20 @@ def on_shapes(
     policy = Fused(config.policy) if cluster.software.swiglu else None
     built = replica(
         config, comm, allocate, perform=performer.perform, players=players, tiers=tiers, policy=policy)
-    if config.row.parallel.offload_activations:
-        built.tape.shelf = Offloaded(HostMemory(comm.clock, comm.costs.cluster.host_memory), allocate)
+    built.tape.shelf = shelf_on_shapes(config, HostMemory(comm.clock, cluster.host_memory), allocate, calls)
     beside = observed(OnTheClock(comm, comm.clock), comm.instruments, wait=WAIT)
     room = UpdateRoom(built, allocate, cluster.software)
     timed = Timed(config.rule, comm.clock, comm.costs, room, on_host="optimizer" in config.tiers)
     storage, shards, rule = storage_of(config, allocate, tiers, built.state, timed, comm.instruments)
     repeats = config.row.parallel.order != "tree" and "parameters" not in config.tiers
-    alike = comm.alike and not each_segment and repeats
+    alike = comm.alike and not each_segment and repeats and not config.chunks
     wire = config.weights_wire and TimedWire(config.weights_wire, comm.clock, comm.costs)
     silent_wire = config.gradients_wire and SilentWire(config.gradients_wire)
     skipping = Skipping(built.accumulation, comm.clock, alike)
     return replace(
         built,
         accumulation=skipping,
-        norms=NoSums(),
+        norms=NoSums(calls=calls, whole=config.whole),
         publishing=publishing(config, timed),
         collectives=replace(built.collectives, reduce_scatter=reduce_scatter(
             config, comm, allocate, built.state.residuals, silent_wire)),
@@ -291,92 +345,3 @@ class Meeting(Clocked):
             self.clock.communicate(name, price.ns, owner, sent_bytes, self._meetings.began_ns(number))
 
         return call
-
-
-@dataclass(frozen=True, eq=False)
-class Performer:
-    """Run the operations of a tape on shapes: they take time, and fused ones allocate only what they keep."""
-
-    clock: VirtualClock
-    costs: Costs
-    allocate: Allocator
-
-    def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
-        if step is None:
-            self.clock.compute("loss", self.costs.loss_ns(arrays[0].shape))
-            software = self.costs.cluster.software
-            beside = round(arrays[0].size * software.score_bytes)
-            if software.loss == "compiled":
-                named["empty"] = in_registers
-            held = self.allocate(beside, np.uint8, kind="buffers", owner="loss") if beside else None
-            found = function(*arrays, **named)
-            del held
-            return found
-        self.charge(step, function)
-        return self.carry_out(step, function, *arrays, **named)
-
-    def charge(self, step: Step, function: Callable[..., Any]) -> None:
-        """Charge an operation to the clock; recomputation stops, as PyTorch's does, once backward has what it needs."""
-        if self.costs.cluster.fused and self.clock.doing == "recompute" and not step.for_backward:
-            return
-        if function is step.instruction.operation.forward:
-            self.clock.compute("forward", *self.costs.forward(step))
-        else:
-            self.clock.compute("backward", *self.costs.backward(step))
-
-    def carry_out(self, step: Step, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
-        """Run an operation without charging it."""
-        if not self.costs.cluster.fused:
-            return perform(step, function, *arrays, **undrawn(named))
-        kept = self.costs.cluster.software.keeps.get(step.instruction.operation.name, 0.0)
-        return kept_by_fused(step, function, kept, *arrays, **undrawn(named))
-
-
-class CallByCall(Performer):
-    """A performer for devices with rates for calls: each call in an operation's code is charged."""
-
-    def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
-        """Charge the calls, then run the operation; the calls of a loss charge themselves."""
-        if step is None:
-            return function(*arrays, **named)
-        arrays, named = tuple(map(silent, arrays)), {name: silent(each) for name, each in named.items()}
-        self._charge_calls(step, function, arrays, named)
-        empty = named.pop("empty")
-        return self.carry_out(step, function, *arrays, **named, empty=lambda *shape: silent(empty(*shape)))
-
-    def _charge_calls(
-        self, step: Step, function: Callable[..., Any], arrays: tuple[Any, ...], named: dict[str, Any]
-    ) -> None:
-        """Charge the calls in the function's code."""
-        given = {name: each for name, each in named.items() if name not in ("empty", "draws")}
-        what = "forward" if function is step.instruction.operation.forward else "backward"
-        key = (function, *(described(each) for each in (*arrays, *given.values())))
-        self.clock.compute(what, *self.costs.of_calls(key, function, arrays, undrawn(named)))
-
-
-def described(value: Any) -> Any:
-    """The part of an argument that determines shapes."""
-    if isinstance(value, dict):
-        return tuple((name, described(each)) for name, each in value.items())
-    if hasattr(value, "shape"):
-        return value.shape, value.dtype
-    return value if value.__hash__ else repr(value)
-
-
-def kept_by_fused(
-    step: Step, function: Callable[..., Any], kept: float, *arrays: Any, empty: Any, **named: Any
-) -> Any:
-    """Allocate what a fused kernel keeps: of what forward saves, one number per row; the rest stays in registers.
-
-    An operation with `kept` above 0 keeps that many numbers per output instead, in 16 bits.
-    """
-    if function is step.instruction.operation.backward:
-        return None
-    saved = function(*arrays, empty=in_registers, **named)
-    if kept:
-        return empty(round(prod(step.shape) * kept), ml_dtypes.bfloat16)
-    return None if saved is None else empty(saved.shape[:-1], np.float32)
-
-
-def in_registers(shape: Any, dtype: Any) -> Any:
-    return extent(shape, dtype, kind="buffers", owner="registers")

@@ -21,7 +21,7 @@ def show_plan(console: Console, plan: Plan) -> None:
     """Show a plan: the table, then sentences."""
     first = plan.rows[0]
     show_words(console, machine(plan.rows), style="dim")
-    show_words(console, f"{first.config.model.words}, {first.config.model.count:,} parameters, "
+    show_words(console, f"{first.config.model.words}, {first.config.in_one_piece.count:,} parameters, "
                         f"{first.config.row.train.precision}, {first.config.row.train.optimizer}", style="dim")
     names = names_of(plan.rows)
     show_grid(console, names, columns(plan.rows))
@@ -54,7 +54,7 @@ def show_others(console: Console, plan: Plan, names: Sequence[str]) -> None:
         return
     for ignored in ignored_in_words((name, row.config.ignored) for name, row in zip(names, plan.rows, strict=True)):
         show_words(console, ignored, style="yellow")
-    if len({row.config.ranks for row in plan.rows}) > 1:
+    if len({row.config.all_ranks for row in plan.rows}) > 1:
         show_scaling(console, plan.rows)
     show_sweep(console, plan, unit_of_data(plan.rows[0]))
 
@@ -117,8 +117,8 @@ def not_judged(plan: Plan) -> list[str]:
 
 def names_of(rows: Sequence[PlannedRow]) -> list[str]:
     """The names of rows, with their ranks where these differ."""
-    several = len({row.config.ranks for row in rows}) > 1 and not any(row.layout for row in rows)
-    return [f"{row.name} on {row.config.ranks:,}" if several else row.name for row in rows]
+    several = len({row.config.all_ranks for row in rows}) > 1 and not any(row.layout for row in rows)
+    return [f"{row.name} on {row.config.all_ranks:,}" if several else row.name for row in rows]
 
 
 def sentence(plan: Plan) -> str:
@@ -131,9 +131,9 @@ def sentence(plan: Plan) -> str:
         return f"{names_of(plan.rows)[plan.rows.index(row)]}, {row.tokens_per_second:,.0f}"
 
     speed = f"{unit_of_data(best)} a second on each"
-    if fewest.config.ranks < best.config.ranks:
+    if fewest.config.all_ranks < best.config.all_ranks:
         return f"Fewest devices that fit: {named(fewest)} {speed}; fastest: {named(best)}"
-    several = len({row.config.ranks for row in plan.rows}) > 1
+    several = len({row.config.all_ranks for row in plan.rows}) > 1
     return f"{'Fewest devices that fit, and fastest' if several else 'Best that fits'}: {named(best)} {speed} device"
 
 
@@ -144,6 +144,8 @@ def legend(rows: Sequence[PlannedRow]) -> list[tuple[str, str]]:
         *((FAR[tier], "the same of offloaded states, for each device") for tier in far_tiers(rows)),
         ("step", "time of one step; compute: forward, backward and recomputation"),
         ("waits", "exposed communication: time in which the device does not compute"),
+        *([("bubble", "share of the step in which the ranks of a pipeline wait for each other's passes")]
+          if pipelined(rows) else []),
         ("MFU, HFU", "operations that the model needs, and operations executed, over the device's peak rate"),
     ]
     if any(round(row.hfu, 3) < round(row.mfu, 3) for row in rows):
@@ -155,7 +157,7 @@ def legend(rows: Sequence[PlannedRow]) -> list[tuple[str, str]]:
 def machine(rows: Sequence[PlannedRow]) -> str:
     """The machine that a plan is for, in words."""
     cluster = rows[0].cluster
-    ranks = sorted({row.config.ranks for row in rows})
+    ranks = sorted({row.config.all_ranks for row in rows})
     links = []
     if cluster.devices_per_host > 1:
         links.append(f"{cluster.inside.title} inside a host of {cluster.devices_per_host}")
@@ -183,6 +185,11 @@ def far_tiers(rows: Sequence[PlannedRow]) -> list[str]:
     return [tier for tier in FAR if any(row.far_bytes(tier) for row in rows)]
 
 
+def pipelined(rows: Sequence[PlannedRow]) -> bool:
+    """Whether some row has a pipeline."""
+    return any(row.config.directions.pipeline > 1 for row in rows)
+
+
 def columns(rows: Sequence[PlannedRow]) -> list[Column]:
     size = common_unit(max(row.peak_bytes for row in rows))
     what = unit_of_data(rows[0])
@@ -196,6 +203,7 @@ def columns(rows: Sequence[PlannedRow]) -> list[Column]:
         Column("update", [duration(row.update_seconds) for row in rows]),
         Column("sends for", [duration(row.communication_seconds) for row in rows]),
         Column("waits", [duration(row.exposed_seconds) for row in rows]),
+        *([Column("bubble", [f"{row.found.bubble:.1%}" for row in rows])] if pipelined(rows) else []),
         Column("MFU", [f"{row.mfu:.1%}" for row in rows]),
         Column("HFU", [f"{row.hfu:.1%}" for row in rows]),
         Column(f"{what}/s\na device", [f"{row.tokens_per_second:,.0f}" for row in rows]),
@@ -207,7 +215,7 @@ def show_scaling(console: Console, rows: Sequence[PlannedRow]) -> None:
     for name in dict.fromkeys(row.name for row in rows):
         curve = [row for row in rows if row.name == name]
         first = curve[0].tokens_per_second
-        shares = [f"{row.tokens_per_second / first:.0%} on {row.config.ranks:,}" for row in curve if first]
+        shares = [f"{row.tokens_per_second / first:.0%} on {row.config.all_ranks:,}" for row in curve if first]
         show_words(console, f"{name}, speed of a device: {joined(shares)}")
 
 
@@ -241,7 +249,7 @@ def label(row: PlannedRow, key: str) -> str:
     """A row's stage, its ranks, and its other swept keys."""
     settings = [setting.partition("=") for setting in row.swept]
     others = [f"{name.rsplit('.', 1)[-1]}={value}" for name, _, value in settings if name != key]
-    return ", ".join([row.config.name, f"{row.config.ranks:,} ranks", *others])
+    return ", ".join([row.config.name, f"{row.config.all_ranks:,} ranks", *others])
 
 
 def cell(row: PlannedRow, *, best: bool) -> str:
@@ -271,6 +279,9 @@ def flat(row: dict[str, Any]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for key, value in row.items():
+        if isinstance(value, list):
+            found |= {f"{key}_{name}": "; ".join(str(each[name]) for each in value) for name in value[0]}
+            continue
         if not isinstance(value, dict):
             found[key] = value
             continue

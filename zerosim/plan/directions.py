@@ -1,0 +1,165 @@
+"""The time of what a planned rank sends over its directions: collectives on the tape, and messages of a pipeline.
+
+A plan has one rank for each place where ranks differ. Tensor, context and expert ranks do the same, so one stands for
+all; the ranks of a pipeline differ, so each is planned, and what they send each other is a time. Data ranks are vectors
+of the lockstep world.
+
+    link        that between neighbours of a direction: with the tensor ranks nearest and a pipeline farthest, the
+                former are inside a host; groups side by side share a host's links
+    on the tape the step waits for a collective of the model's code, as the code does
+    pipeline    a send takes no time of the sender; messages each way follow one another, and the receiver waits
+    idle        waiting for a pass that has not ended; waiting for its result on the way is exposed communication
+
+Direct exchanges (an all-to-all) begin all at once: what leaves a host shares its link with the host's other ranks.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from zerosim.collectives import direct, ring
+from zerosim.comm import Communicator, Strided
+from zerosim.figures.shapes import TapeCall, TapeCalls
+from zerosim.figures.traffic import tape_flow
+from zerosim.instruments.observed import Observed
+from zerosim.payloads.extents import Extent
+from zerosim.plan.clock import VirtualClock
+from zerosim.plan.cluster import Cluster
+from zerosim.plan.costs import Costs, Price
+from zerosim.plan.network import written_ns
+from zerosim.sharding import Directions, split
+from zerosim.training.groups import RanksOfPipeline, shift
+
+HALVES = {"all_reduce": ("reduce_scatter", "all_gather")}
+"""The collectives that are priced one after the other."""
+
+
+def direction_of(name: str) -> str:
+    """The direction of the mesh over which a collective of this name sends.
+
+    >>> [direction_of(name) for name in ("tensor_all_reduce", "send_gradient", "all_gather")]
+    ['tensor', 'pipeline', 'data']
+    """
+    first = name.partition("_")[0]
+    return "pipeline" if first in ("send", "ends", "pipeline") else first if first in Directions().sizes else "data"
+
+
+@dataclass(frozen=True, eq=False)
+class DirectionCosts:
+    """Prices of collectives over the directions of a mesh on `cluster`, computed once for equal calls."""
+
+    directions: Directions
+    cluster: Cluster
+    _prices: dict[tuple[TapeCall, int], Price] = field(default_factory=dict)
+
+    def seen(self, name: str) -> Cluster:
+        """The cluster as a group of a direction sees it."""
+        nearest, next_one, *_ = map(self.directions.rank, self.directions.group(name, 0))
+        return self.cluster.seen_by(next_one - nearest)
+
+    def price(self, call: TapeCall, place: int = 0) -> Price:
+        """The price of a collective on the tape, with the bytes and messages of a place."""
+        if (call, place) not in self._prices:
+            flow = tape_flow(call, self.directions, place)
+            self._prices[call, place] = Price(self._ns(call), sum(flow.to.values()), sum(flow.messages.values()))
+        return self._prices[call, place]
+
+    def _ns(self, call: TapeCall) -> int:
+        cluster, size = self.seen(call.direction), len(self.directions.group(call.direction, 0))
+        whole = Extent(call.elements, f"u{call.itemsize}")
+        if call.collective == "shift":
+            return 0 if call.args[0] % size == 0 else shift_ns(cluster, size, whole.nbytes)
+        chunks = split(whole, size)
+        if call.collective == "all_to_all":
+            return all_to_all_ns(cluster, size, chunks[0].nbytes)
+        halves = HALVES.get(call.collective, (call.collective,))
+        costs = Costs(cluster, size, call.itemsize, all_reduces=len(halves) > 1)
+        return sum(costs.price(getattr(ring, half), chunks).ns for half in halves)
+
+
+def shift_ns(cluster: Cluster, ranks: int, message_bytes: int) -> int:
+    """The time in which each of `ranks` neighbours sends a message to the next one.
+
+    >>> from zerosim.plan.cluster import Device, Link
+    >>> cluster = Cluster(Device("", 1, 1, 1), 2, Link("", 10, 1e9), Link("", 10, 1e8), pipelined=True, fused=False)
+    >>> shift_ns(cluster, 2, 1000), shift_ns(cluster, 4, 1000)
+    (1010, 10010)
+    """
+    if not cluster.pipelined:
+        return written_ns(lambda comm, chunks: shift(comm, chunks[:], 1), message_bytes, 1, cluster, ranks)
+    return cluster.slowest(ranks).message_ns(message_bytes)
+
+
+def all_to_all_ns(cluster: Cluster, ranks: int, chunk_bytes: int) -> int:
+    """The time of an all-to-all of chunks: the slower of what stays inside a host and of what its ranks send elsewhere.
+
+    >>> from zerosim.plan.cluster import Device, Link
+    >>> cluster = Cluster(Device("", 1, 1, 1), 2, Link("", 10, 1e9), Link("", 10, 1e9), pipelined=True, fused=False)
+    >>> all_to_all_ns(cluster, 2, 1000), all_to_all_ns(cluster, 4, 1000)
+    (1010, 4010)
+    """
+    if not cluster.pipelined:
+        return written_ns(lambda comm, chunks: direct.all_to_all(comm, chunks, chunks), ranks * chunk_bytes, 1,
+                          cluster, ranks)
+    near = min(cluster.devices_per_host, ranks)
+    inside = cluster.inside.message_ns((near - 1) * chunk_bytes)
+    if near == ranks:
+        return inside
+    return max(inside, cluster.slowest(ranks).message_ns(near * (ranks - near) * chunk_bytes))
+
+
+class TimedCalls(TapeCalls):
+    """The collectives on a tape, each of which takes its time."""
+
+    def __init__(
+        self, costs: DirectionCosts, neighbours: "TimedNeighbours", clock: VirtualClock,
+        run: Callable[..., Any] | None,
+    ) -> None:
+        super().__init__(costs.directions, run)
+        self.pipeline = {"pipeline": neighbours}
+        self._costs, self._clock = costs, clock
+
+    def add(self, calls: Iterable[TapeCall]) -> None:
+        for call in calls:
+            self._clock.wait_for(f"{call.direction}_{call.collective}", *self._costs.price(call))
+
+
+class TimedNeighbours(RanksOfPipeline):
+    """The neighbours of a rank in a pipeline; what it sends them over `comm` is the time at which a message arrives."""
+
+    def __init__(self, comm: Communicator, clock: VirtualClock, costs: DirectionCosts) -> None:
+        self.place, self.size = comm.rank, comm.size
+        self._comm, self._clock, self._costs = Observed(comm), clock, costs
+        self._free_ns = {1: 0, -1: 0}
+
+    def _send(self, name: str, array: Any, by: int) -> None:
+        to, clock, cluster = (self.place + by) % self.size, self._clock, self._costs.seen("pipeline")
+        link = cluster.inside if cluster.host(self.place) == cluster.host(to) else cluster.between
+        began_ns = max(clock.now_ns, self._free_ns[by])
+        self._free_ns[by] = arrives_ns = began_ns + link.message_ns(array.nbytes)
+        clock.travel(name, "pipeline", began_ns, arrives_ns, array.nbytes, 1)
+        self._comm.send(np.array([clock.now_ns, arrives_ns]), to=to)
+
+    def _recv(self, name: str, into: Any, by: int) -> None:
+        times = np.empty(2, np.int64)
+        self._comm.recv(into=times, source=(self.place + by) % self.size)
+        self._clock.wait_for_pass(*map(int, times))
+
+    def all_reduce(self, flat: Any) -> None:
+        """A sum over the pipeline, which begins when the last rank has come."""
+        self._add("pipeline", self._comm, flat)
+
+    def add_over_ends(self, flat: Any) -> None:
+        """A sum over the first and the last rank."""
+        ends = self.size - 1
+        self._add("ends", Strided(self._comm, self.place // ends, 2, first=0, stride=ends), flat)
+
+    def _add(self, direction: str, comm: Communicator, flat: Any) -> None:
+        now = split(np.full(comm.size, self._clock.now_ns), comm.size)
+        ring.all_reduce(comm, now, np.maximum)
+        self._clock.wait_for_pass(int(now[0][0]), 0)
+        call = TapeCall(direction, "all_reduce", len(flat), flat.dtype.itemsize, ())
+        place = self.place * self._costs.directions.side_by_side
+        self._clock.wait_for(f"{direction}_all_reduce", *self._costs.price(call, place))
