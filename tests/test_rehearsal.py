@@ -87,7 +87,8 @@ def difference(at_once, alone, rank):
 
 def times(found):
     reading = found.clock.reading()
-    return reading.now_ns, reading.exposed_ns, {key: n for key, n in reading.counts.items() if not key[0].startswith("sent")}
+    counts = {key: n for key, n in reading.counts.items() if not key[0].startswith("sent")}
+    return reading.now_ns, reading.exposed_ns, counts
 
 
 def spans(found, with_bytes):
