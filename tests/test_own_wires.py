@@ -13,7 +13,7 @@ from tests.test_whole_steps import outcome_of
 from tests.training import labelled
 from zerosim.cli import main
 from zerosim.collectives import narrow
-from zerosim.errors import ScenarioError
+from zerosim.errors import ScenarioError, UsageError
 from zerosim.extend import wire_format
 from zerosim.figures.shapes import expected
 from zerosim.figures.traffic import due
@@ -114,8 +114,14 @@ def decode(coded, out): out[:] = coded.view("<f4")
 doubled = wire_format(decode=decode, encoded_bytes=lambda count: 4 * count)(encode)
 """)
     assert main(["check", str(tmp_path / "mine.py")]) == 1
-    assert "doubled: with 1 elements decoded values change by 1 of the largest" in capsys.readouterr().out
+    assert "doubled: with count = 1: decoded values change by 1 of the largest" in capsys.readouterr().out
     assert main(["grade", f"{tmp_path / 'mine.py'}:doubled"]) == 1
+
+
+@pytest.mark.parametrize("wrong", [{"encoded_bytes": 4}, {"decode": None}, {"residual": 3}, {"rounding": "no"}])
+def test_what_is_no_function_or_rounding_is_refused(wrong):
+    with pytest.raises(UsageError, match=rf"@wire_format takes .*{next(iter(wrong))}"):
+        wire_format(**{"decode": widened, "encoded_bytes": two, **wrong})
 
 
 # Training.

@@ -35,6 +35,11 @@ def wire_format(
     >>> halves.arriving(np.float32([1.0, 0.1])).tolist(), wrong(halves)
     ([1.0, 0.0999755859375], None)
     """
+    for what, given in {"decode": decode, "encoded_bytes": encoded_bytes, "residual": residual or decode}.items():
+        if not callable(given):
+            raise UsageError(f"@wire_format takes functions, and {what} is {given!r}; write def {what}(…) above")
+    if not isinstance(rounding, float | int) or not 0 <= rounding < 1:
+        raise UsageError(f"@wire_format takes a rounding from 0 to 1, found {rounding!r}; 1e-6 is that of float32")
     return lambda encode: Format(encode.__name__, encode, decode, encoded_bytes, residual, rounding)
 
 
@@ -61,7 +66,7 @@ def wrong(wire: Format) -> str | None:
             declared = "" if length is None else f"; encoded_bytes declares a message of {length} bytes"
             fault = error_line(error, wire.function) + declared
         if fault:
-            return f"with {len(x)} elements{f' and block {each.block}' * bool(each.settings)} {fault}"
+            return f"with count = {len(x)}{f', block = {each.block}' * bool(each.settings)}: {fault}"
     return None
 
 
