@@ -208,8 +208,8 @@ def why_peaks_stay(rows: Sequence[RowDocument]) -> str:
     unit, (one, other) = unit_of(rows), pairs[-1]
     peak, kept = other.fullest["peak_bytes"]["total"], sum(other.fullest["resting_bytes"].values())
     return (f"{other.name} does not lower the peak of {one.name}: beside the states that it keeps, a rank holds whole "
-            f"weights or gradients of a unit, activations and messages ({in_unit(peak - kept, unit)} of "
-            f"{in_unit(peak, unit)} {unit.name})")
+            f"weights or gradients of a unit (gradients of all units, if several micro-batches are added before the "
+            f"reduction), activations and messages ({in_unit(peak - kept, unit)} of {in_unit(peak, unit)} {unit.name})")
 
 
 def stays(one: RowDocument, other: RowDocument) -> bool:
