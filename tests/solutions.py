@@ -120,3 +120,22 @@ def split_pair(all_reduce, x, up, down, upstream):
     inner = np.maximum(x @ up.T, 0.0)
     of_inner = (upstream @ down) * (inner > 0.0)
     return all_reduce(inner @ down.T), all_reduce(of_inner @ up), of_inner.T @ x, upstream.T @ inner
+
+
+def one_f_one_b_step(pipeline, batch):
+    def forward(part):
+        pipeline.send_activation(part, pipeline.forward(part, pipeline.receive_activation(part)))
+
+    def backward(part):
+        pipeline.send_gradient(part, pipeline.backward(part, pipeline.receive_gradient(part)))
+
+    parts = pipeline.begin(batch)
+    warm, steady = parts[: pipeline.after], parts[pipeline.after :]
+    for part in warm:
+        forward(part)
+    for part, earlier in zip(steady, parts, strict=False):
+        forward(part)
+        backward(earlier)
+    for part in parts[len(steady) :]:
+        backward(part)
+    return pipeline.update()

@@ -14,6 +14,7 @@ from zerosim.data import load_dataset
 from zerosim.errors import ScenarioError, ZerosimError
 from zerosim.figures.pipelines import bubble, bubble_due, held, held_due, pass_lines
 from zerosim.stages import one_f_one_b
+from zerosim.stages.norms import SquareSums
 from zerosim.stages.pipeline import Slot
 from zerosim.stages.replica import Replica
 from zerosim.stages.schedules import SCHEDULES
@@ -52,10 +53,10 @@ INTERLEAVED = 'parallel.schedule="interleaved_1f1b"', "parallel.model_chunks=2"
     (GPT, ["parallel.pipeline_ranks=2", *INTERLEAVED, "parallel.autocast=bf16", "model.dropout=0.1"]),
     (MLP, ["parallel.pipeline_ranks=4", "train.precision=fp16", "parallel.overlap=true"]),
     (GPT, ["parallel.pipeline_ranks=2", TIED, "train.precision=fp16", "train.clip_norm=0.01", "parallel.overlap=true"]),
-    (GPT, ["parallel.pipeline_ranks=2", TIED, "parallel.tensor_ranks=2", *INTERLEAVED, "parallel.recompute=true"]),
-    (GPT, ["parallel.pipeline_ranks=2", TIED, "world.ranks=8", "parallel.shard_ranks=2", "parallel.order=rank",
-           "train.micro_batches=8", "parallel.accumulation=micro_batch", "parallel.accumulate_dtype=fp32",
-           "train.precision=bf16"]),
+    (GPT, ["parallel.pipeline_ranks=2", TIED, "parallel.tensor_ranks=2", "parallel.recompute=true"]),
+    (GPT, ["parallel.pipeline_ranks=2", TIED, *INTERLEAVED, "world.ranks=8", "parallel.shard_ranks=2",
+           "parallel.order=rank", "train.micro_batches=8", "parallel.accumulation=micro_batch",
+           "parallel.accumulate_dtype=fp32", "train.precision=bf16", "train.clip_norm=0.01"]),
 ])
 def test_a_pipeline_has_the_bits_of_one_process_and_the_figures_due(text, changes, tmp_path):
     assert outcome(text, tmp_path, STAGES, *changes).failures == []
@@ -269,8 +270,19 @@ def at_the_first_end_only(honest):
 FORGOTTEN = "wte.weight: not the gradient of the model in one piece: the first and the last rank"
 FAULTS_AT_ENDS = {
     "no addition": (Replica, "sums", lambda honest: lambda self, unit: [], FORGOTTEN),
+    "a norm of twice the sums": (SquareSums, "of_gradients", lambda honest: lambda *given: [
+        2 * each for each in honest(*given)], "norm: 1.41 times the norm of all gradients of the model in one piece"),
     "on the first rank only": (RanksOfPipeline, "__init__", at_the_first_end_only, FORGOTTEN),
 }
+
+
+def test_the_ends_of_tied_embeddings_send_what_each_keeps_of_their_gradient(tmp_path):
+    """By hand, of 65 · 16 + 8 · 16 + 2 · 16 float32 in each of 3 steps: all, or the half of a data rank."""
+    found = outcome(GPT, tmp_path, "parallel.pipeline_ranks=3", TIED, STAGES, "world.ranks=6", "train.micro_batches=4",
+                    "train.steps=3")
+    for stage, due in zip(found.trained, (4800, 2400, 2400), strict=True):
+        sent = [each.by_collective.get("ends_all_reduce", {}).get("sent_bytes") for each in stage.measured.traffic]
+        assert sent == [3 * due, 3 * due, None, None, 3 * due, 3 * due]
 
 
 @pytest.mark.parametrize("fault", FAULTS_AT_ENDS)

@@ -37,6 +37,5 @@ def chunks_of(
 
 
 def with_units_of(model: Model, chunks: Sequence[Chunk]) -> Model:
-    """The model with the units of these chunks alone, in its order."""
-    found = sorted((unit for chunk in chunks for unit in chunk.units), key=lambda unit: unit.numbers)
-    return replace(model, units=tuple(found))
+    """The model with the units of these chunks alone."""
+    return replace(model, units=tuple(unit for chunk in chunks for unit in chunk.units))

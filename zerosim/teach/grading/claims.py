@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from zerosim.collectives import ALGORITHMS
 from zerosim.teach.grading.exercises import EXERCISES, Claim, ClaimsOf
-from zerosim.teach.grading.pairs import pair_claims
+from zerosim.teach.grading.pairs import OnVectors, on_vectors, pair_claims
 from zerosim.teach.grading.proved import added_in, everything_arrives, rounds_at_most, sent_as
+from zerosim.teach.grading.schedules import on_numbers, schedule_claims
 from zerosim.teach.grading.stages import StageTrial, bits_claims
 from zerosim.teach.grading.variants import (
     elsewhere_claims,
@@ -113,6 +114,7 @@ CLAIMS: dict[str, ClaimsOf] = {
     "zero3_kept_step": kept_claims,
     "fsdp_step": fsdp_claims,
     "split_pair": pair_claims,
+    "one_f_one_b_step": schedule_claims,
 }
 
 STAGE_TRIALS: dict[str, Callable[[LearnersStep], StageTrial]] = {
@@ -124,3 +126,7 @@ STAGE_TRIALS: dict[str, Callable[[LearnersStep], StageTrial]] = {
     "fsdp_step": partial(StageTrial, "zero3"),
 }
 """The training of each exercise that is a step of a stage."""
+
+ON_VECTORS: dict[str, Callable[[Callable[..., Any]], OnVectors]] = {
+    "split_pair": on_vectors, "one_f_one_b_step": on_numbers}
+"""The exercises whose arrays lie in a vector, one after the other."""

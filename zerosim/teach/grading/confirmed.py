@@ -17,7 +17,7 @@ from zerosim.collectives import ALGORITHMS
 from zerosim.collectives.kinds import COLLECTIVE_KINDS
 from zerosim.errors import ScenarioError, ZerosimError
 from zerosim.teach.grading.channel import MOST_TOLD, Ended, answer_of_process
-from zerosim.teach.grading.claims import CLAIMS, STAGE_TRIALS
+from zerosim.teach.grading.claims import CLAIMS, ON_VECTORS, STAGE_TRIALS
 from zerosim.teach.grading.contained import MARKER, Learner
 from zerosim.teach.grading.exercises import (
     EXERCISES,
@@ -115,7 +115,7 @@ def function_of(name: str, ranks: SeparateRanks) -> Any:
     """An exercise's function on separate ranks, with the calling convention of the exercise."""
     if name in STAGE_TRIALS:
         return ranks.step()
-    if name == "split_pair":
+    if name in ON_VECTORS:
         return OnVectors(ranks.collective())
     rooted = name in COLLECTIVE_KINDS and COLLECTIVE_KINDS[name].rooted
     return ranks.collective(rooted=rooted, per_host=name == "all_reduce_two_level")

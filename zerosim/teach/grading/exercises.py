@@ -22,7 +22,7 @@ EXERCISES = {
     "zero1_step": 10, "zero2_step": 10, "zero3_step": 10,
     "reduce_scatter_left": 8, "reduce_scatter_elsewhere": 8, "all_reduce_two_level": 10,
     "zero2_each_part_step": 10, "zero3_kept_step": 12, "fsdp_step": 12,
-    "split_pair": 10,
+    "split_pair": 10, "one_f_one_b_step": 10,
 }
 """The points of each exercise, in the order of the course."""
 

@@ -26,11 +26,10 @@ import numpy as np
 from zerosim.allocation import Array
 from zerosim.comm import Payload, Reduction, SendsFirst
 from zerosim.parts.loading import load_file
-from zerosim.teach.grading.claims import STAGE_TRIALS
+from zerosim.teach.grading.claims import ON_VECTORS, STAGE_TRIALS
 from zerosim.teach.grading.contained import end_with
 from zerosim.teach.grading.examination import limit_memory
 from zerosim.teach.grading.library_use import watch
-from zerosim.teach.grading.pairs import on_vectors
 from zerosim.teach.grading.trained import Figures, Tiny, Trained, checked, on_a_rank, prepared
 from zerosim.teach.grading.variants import as_exercise
 from zerosim.teach.proofs.hints import raised
@@ -126,8 +125,8 @@ def carried_out(function: Callable[..., Any], name: str, comm: Routed, asked: Sa
     if "tiny" in asked:
         return trained_here(function, name, comm, asked["tiny"])
     vector = unpacked(asked["vector"])
-    if name == "split_pair":
-        on_vectors(function).run(comm, vector)
+    if name in ON_VECTORS:
+        ON_VECTORS[name](function).run(comm, vector)
         return packed(vector)
     reduction = [getattr(np, asked["reduce"])] if asked["reduce"] else []
     examined = as_exercise(name, subject(function, collective_in(name)), asked["per_host"])
@@ -159,7 +158,7 @@ def tiny_of(said: Said) -> Tiny:
 def serve(file: str, name: str, descriptor: int) -> None:
     """Run the function on each request until the other end is closed."""
     wire = Wire(descriptor)
-    watch(lambda used: wire.say({"used": used}), own_calls=name not in STAGE_TRIALS and name != "split_pair")
+    watch(lambda used: wire.say({"used": used}), own_calls=name not in STAGE_TRIALS and name not in ON_VECTORS)
     function = getattr(load_file(file), name)
     while True:
         asked = wire.hear()
