@@ -6,51 +6,127 @@ import numpy as np
 import pytest
 
 from tests.oracles import splits
-from tests.oracles.our_functions import model_of
-from zerosim.autograd.tape_collectives import Direction, join_from
+from tests.oracles.our_functions import model_of, shape_of_case, weights_of
+from tests.test_pipeline import without_flush
+from zerosim.autograd import ring_attention
+from zerosim.autograd.tape_collectives import Direction, copy_to, gather_from, join_from
+from zerosim.models import mixture as module_of_mixture
 from zerosim.models import tensor_parallel
-from zerosim.models.units import ModelParallel
+from zerosim.models.mixture import MixtureShape, mixture
+from zerosim.models.units import ModelParallel, Task
 from zerosim.places import side_by_side
+from zerosim.scenario.schema import Scenario
+from zerosim.scenario.sections import ModelKeys, Parallel, Train
 from zerosim.sharding import Directions
+from zerosim.stages.replica import Batch
+from zerosim.training import build
+from zerosim.training.config import configured
 from zerosim.training.one_function import computed
+from zerosim.training.one_schedule import in_float64, step_of_rank
+from zerosim.worlds.local import spawn
 
-DIRECTIONS = Directions(tensor=splits.RANKS)
+OURS = {
+    "context": ("context", {"context_by": "ring"}), "mixture": ("expert", {}),
+    **dict.fromkeys(("DTensor", "Megatron"), ("tensor", {})),
+}
+"""The direction over which zerosim splits what others answered, and what more it is told."""
 
 
-def ours(split):
+def models_of(split, **more):
+    """zerosim's model in one piece, and the split one."""
+    direction, said = OURS[split.by]
+    parallel = ModelParallel(
+        **{direction: Direction(direction, splits.RANKS)}, sequence=split.sequence, **(said | more))
+    if split.by != "mixture":
+        return model_of(split.model), model_of(split.model, parallel)
+    factor = splits.CAPACITY * splits.EXPERTS / split.model.sequence
+    shape = MixtureShape(shape_of_case(split.model), splits.EXPERTS, factor, Direction("expert"))
+    return mixture(shape), mixture(replace(shape, expert=parallel.expert))
+
+
+def in_whole(split, directions, model, whole, found):
+    """The loss and the joined gradients, in numbers, of what each place found."""
+    answers = {"loss": found[0][0]} | {each.name: np.empty(each.parameter.whole_shape) for each in whole.places}
+    for place, (_, gradients) in enumerate(found):
+        for each in model.places:
+            each.parameter.join(answers[each.name], gradients[each.name], directions.coordinates(place))
+    return splits.in_numbers(split, answers)
+
+
+def ours(split, **more):
     """The loss and the joined gradients of zerosim's model, in numbers."""
-    case, whole = split.model, model_of(split.model)
-    model = model_of(case, ModelParallel(tensor=Direction("tensor", splits.RANKS), sequence=split.sequence))
-    full = {place.name: case.parameter(place.name, place.shape).astype(np.float64) for place in whole.places}
+    case, (whole, model) = split.model, models_of(split, **more)
+    directions = Directions(**{OURS[split.by][0]: splits.RANKS})
 
     def of_place(place, groups):
-        at = DIRECTIONS.coordinates(place)
-        pieces = {unit: np.concatenate([each.parameter.piece(full[each.name], at).ravel() for each in unit.places])
-                  for unit in model.units}
+        at = directions.coordinates(place)
+        pieces = {unit: np.concatenate([
+            each.parameter.piece(case.parameter(each.name, each.parameter.whole_shape), at).ravel()
+            for each in unit.places]).astype(np.float64) for unit in model.units}
         x, targets = case.batch()
         return computed(model, pieces, groups, (x.astype(np.float64) if x.dtype.kind == "f" else x, targets))
 
-    (found,) = side_by_side(DIRECTIONS, of_place)
-    answers = {"loss": found[0].loss} | {name: np.empty(array.shape) for name, array in full.items()}
-    for place, computed_there in enumerate(found):
-        for each in model.places:
-            each.parameter.join(answers[each.name], computed_there.gradients[each.name], DIRECTIONS.coordinates(place))
-    return splits.in_numbers(split, answers)
+    (found,) = side_by_side(directions, of_place)
+    return in_whole(split, directions, model, whole, [(each.loss, each.gradients) for each in found])
+
+
+def by_schedule(split):
+    """The same by zerosim's code of a schedule, on two ranks."""
+    case, chunks = split.model, 2 if split.how == "interleaved_1f1b" else 1
+    parallel = Parallel(stages=("ddp",), pipeline_ranks=splits.RANKS, schedule=split.how, model_chunks=chunks)
+    inputs, *hidden, outputs = case.widths
+    keys = ModelKeys(hidden=tuple(hidden), activation=case.activation)
+    (row,) = Scenario(model=keys, parallel=parallel, train=Train(micro_batches=splits.MICRO_BATCHES)).rows
+    config = in_float64(configured(row, Task(inputs, outputs, case.loss)))
+    whole = {unit: weights_of(case, unit, np.float64) for unit in config.in_one_piece.units}
+    x, targets = case.batch()
+    batch = Batch(1, np.split(x.astype(np.float64), config.block), np.split(targets, config.block), len(x), first=0)
+    found = spawn(lambda comm: step_of_rank(comm, config, whole, batch), ranks=splits.RANKS)
+    loss, gradients = next(each for each, *_ in found if each is not None), {}
+    for *_, each in found:
+        gradients |= each
+    return splits.in_numbers(split, {"loss": loss} | gradients)
 
 
 @pytest.mark.parametrize("split", splits.SPLITS, ids=lambda split: split.name)
 def test_zerosim_has_the_loss_and_the_gradients_of_others(split):
-    found, due = ours(split), splits.read()
+    found, due = (by_schedule if split.how else ours)(split), splits.read()
     assert found.keys() == {name for name in due if name.startswith(f"{split.name}|")}
     assert splits.disagreements(found, due) == []
+
+
+@pytest.mark.parametrize(("split", "more"), [
+    (splits.Split("Megatron", splits.LLAMA), {"vocabulary": True}),
+    (splits.Split("Megatron", splits.LLAMA, sequence=True), {"vocabulary": True}),
+    (splits.Split("context", splits.LLAMA), {"context_by": "all_to_all"}),
+], ids=["vocabulary", "vocabulary and sequence", "all-to-all"])
+def test_what_others_answered_is_that_of_our_other_splits(split, more):
+    """Megatron-Core's embedding, outputs and loss have pieces of the vocabulary."""
+    assert splits.disagreements(ours(split, **more), splits.read()) == []
 
 
 def copied(upstream, into, *, empty, group):
     into["x"][...] = upstream
 
 
-@pytest.mark.parametrize(("name", "sequence", "forgetting"), [
-    ("copy_to", False, copied), ("copy_to", True, copied), ("gather_from", True, join_from.backward)])
-def test_a_forgotten_sum_disagrees(name, sequence, forgetting, monkeypatch):
-    monkeypatch.setattr(tensor_parallel, name, replace(getattr(tensor_parallel, name), backward=forgetting))
-    assert splits.disagreements(ours(splits.Split("DTensor", splits.LLAMA, sequence)), splits.read()) != []
+def hidden_too_late(tokens, dtype):
+    return np.triu(np.full((tokens, tokens), -np.inf, dtype), 2)
+
+
+@pytest.mark.parametrize(("module", "name", "split", "wrong"), [
+    (tensor_parallel, "copy_to", splits.Split("DTensor", splits.LLAMA), replace(copy_to, backward=copied)),
+    (tensor_parallel, "copy_to", splits.Split("DTensor", splits.LLAMA, sequence=True),
+     replace(copy_to, backward=copied)),
+    (tensor_parallel, "gather_from", splits.Split("DTensor", splits.LLAMA, sequence=True),
+     replace(gather_from, backward=join_from.backward)),
+    (ring_attention, "hidden", splits.Split("context", splits.LLAMA), hidden_too_late),
+    (module_of_mixture, "EXPERTS", splits.Split("mixture", splits.GPT2), ()),
+])
+def test_a_fault_disagrees(module, name, split, wrong, monkeypatch):
+    monkeypatch.setattr(module, name, wrong)
+    assert splits.disagreements(ours(split), splits.read()) != []
+
+
+def test_a_schedule_that_leaves_a_micro_batch_out_disagrees(monkeypatch):
+    monkeypatch.setitem(build.SCHEDULES, "1f1b", without_flush)
+    assert splits.disagreements(by_schedule(splits.Split("pipelining", splits.STAGED, how="1f1b")), splits.read()) != []

@@ -61,8 +61,12 @@ def model_of(case, parallel=IN_ONE_PIECE):
     if isinstance(case, functions.Perceptron):
         inputs, *hidden, outputs = case.widths
         return mlp(inputs, hidden, outputs, case.activation, case.loss, parallel=parallel)
+    return transformer(shape_of_case(case, parallel))
+
+
+def shape_of_case(case, parallel=IN_ONE_PIECE):
     fields = {name: value for name, value in vars(case).items() if name not in ("samples", "uncounted")}
-    return transformer(TransformerShape(**fields, parallel=parallel))
+    return TransformerShape(**fields, parallel=parallel)
 
 
 def weights_of(case, unit, dtype):

@@ -11,26 +11,37 @@ from tests.oracles import functions
 
 FILE = "torch_splits.npz"
 RANKS = 2
+MICRO_BATCHES = 4
+"""Those of a pipeline."""
+EXPERTS, CAPACITY = 4, 2
+"""The experts of a mixture, and the tokens of a sequence that each takes."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """A model, and whether each rank has a piece of the sequence between the cut products."""
+    """A model, whether each rank has a piece of the sequence between the cut products, and by which schedule."""
 
     by: str
     model: functions.Perceptron | functions.Language
     sequence: bool = False
+    how: str = ""
 
     @property
     def name(self):
-        return f"{self.by} {self.model.name}{' sequence' * self.sequence}"
+        return f"{self.by} {self.model.name}{' sequence' * self.sequence}{self.how and ' '}{self.how}"
 
 
 PERCEPTRON = functions.Perceptron((6, 8, 5, 12, 3), "gelu", "cross_entropy")
 LLAMA = functions.Language("llama", 2, 16, 4, 2, 12, 10, 6, tied_embeddings=False, uncounted=1)
+STAGED = functions.Perceptron((6, 8, 5, 12, 3), "gelu", "cross_entropy", samples=2 * MICRO_BATCHES)
+ALIKE = functions.Perceptron((7, 8, 8, 8, 3), "gelu", "cross_entropy", samples=2 * MICRO_BATCHES)
+GPT2 = functions.Language("gpt2", 2, 12, 3, 3, 10, 7, 6, tied_embeddings=False, samples=4, uncounted=1)
 SPLITS = [
     Split("DTensor", PERCEPTRON), Split("DTensor", LLAMA), Split("DTensor", LLAMA, sequence=True),
     Split("Megatron", PERCEPTRON), Split("Megatron", LLAMA), Split("Megatron", LLAMA, sequence=True),
+    *(Split("pipelining", STAGED, how=each) for each in ("gpipe", "1f1b", "interleaved_1f1b")),
+    *(Split("Megatron", ALIKE, how=each) for each in ("1f1b", "interleaved_1f1b")),
+    Split("context", LLAMA), Split("mixture", GPT2),
 ]
 
 

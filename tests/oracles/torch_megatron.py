@@ -7,16 +7,19 @@ Gradients of weights that ranks use on pieces of a sequence are added here, as i
 
 from unittest import mock
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
+from megatron.core.enums import ModelType
 from megatron.core.model_parallel_config import ModelParallelConfig
+from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
 from megatron.core.tensor_parallel.cross_entropy import vocab_parallel_cross_entropy
 from torch import nn
 from torch.nn import functional
 
-from tests.oracles import functions, splits, torch_functions
+from tests.oracles import functions, splits, torch_functions, torch_parallel
 
 COLUMN, ROW, VOCABULARY = 0, 1, 0
 """The dimension along which a weight is cut."""
@@ -63,8 +66,65 @@ def mine(tensor, dimension):
     return tensor.chunk(splits.RANKS, dimension)[dist.get_rank()].clone()
 
 
+class Piece(nn.Module):
+    """A piece of a pipeline, as Megatron-Core's schedules call it: of activations (1, samples, width)."""
+
+    model_type = ModelType.encoder_or_decoder
+
+    def __init__(self, layers, config):
+        super().__init__()
+        self.layers, self.config, self.given = layers, config, None
+
+    def set_input_tensor(self, given):
+        (self.given,) = given
+
+    def forward(self, x):
+        return self.layers(x if self.given is None else self.given)
+
+
+def of_pipeline(split):
+    """The loss and the gradients by Megatron-Core's 1F1B, or interleaved 1F1B.
+
+    On two ranks it needs exchanges that are not batched, and these know no shape but one.
+    """
+    case, chunks = split.model, 2 if split.how == "interleaved_1f1b" else 1
+    virtual = chunks if chunks > 1 else None
+    parallel_state.destroy_model_parallel()
+    parallel_state.initialize_model_parallel(1, splits.RANKS, virtual)
+    config = ModelParallelConfig(
+        pipeline_model_parallel_size=splits.RANKS, virtual_pipeline_model_parallel_size=virtual,
+        pipeline_dtype=torch.float64, params_dtype=torch.float64, overlap_p2p_comm=chunks > 1,
+        batch_p2p_comm=chunks == 1)
+    config.hidden_size, config.fine_grained_activation_offloading = case.widths[1], False
+    built = torch_functions.module(case, case.parameter).double()
+    pieces = torch_parallel.stages_of(built, splits.RANKS * chunks)
+    mine = [Piece(each, config) for each in pieces[dist.get_rank()::splits.RANKS]]
+    batches = [*zip(*(torch.from_numpy(np.stack(np.split(each, splits.MICRO_BATCHES))) for each in case.batch()),
+                    strict=True)]
+
+    def step(batch, model):
+        x, targets = next(batch)
+
+        def judged(y):
+            loss = torch_functions.loss_of(case.loss, y[0], targets)
+            return loss, loss.detach().clone()
+        return model(x.double()[None]), judged
+
+    zeros = torch.zeros
+    with (mock.patch("torch.cuda.current_device", return_value="cpu"), mock.patch("torch.cuda.synchronize"),
+          mock.patch("torch.zeros", lambda *shape, **named: zeros(*shape, **(named | {"device": "cpu"})))):
+        losses = get_forward_backward_func()(
+            forward_step_func=step, data_iterator=[iter(batches) for _ in mine] if chunks > 1 else iter(batches),
+            model=mine if chunks > 1 else mine[0], num_microbatches=splits.MICRO_BATCHES, seq_length=1,
+            micro_batch_size=len(batches[0][0]))
+    parallel_state.destroy_model_parallel()
+    return torch_parallel.all_of(built, losses)
+
+
 def answers(split):
     """The loss, and each gradient of the whole parameter."""
+    if split.how:
+        return of_pipeline(split)
     if not parallel_state.model_parallel_is_initialized():
         parallel_state.initialize_model_parallel(splits.RANKS)
     model = split.model

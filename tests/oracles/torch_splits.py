@@ -24,7 +24,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from tests.oracles import functions, splits, torch_functions
+from tests.oracles import functions, splits, torch_functions, torch_parallel
 
 
 def plan(split):
@@ -75,7 +75,8 @@ def of_megatron(split):
     return import_module("tests.oracles.torch_megatron").answers(split)
 
 
-BY = {"DTensor": of_dtensor, "Megatron": of_megatron}
+BY = {"DTensor": of_dtensor, "Megatron": of_megatron, "pipelining": torch_parallel.of_pipeline,
+      "context": torch_parallel.of_context, "mixture": torch_parallel.of_mixture}
 
 
 def of_rank(rank, folder):
@@ -103,7 +104,7 @@ def main(arguments):
     folder, found = Path(*arguments or [functions.RECORDED]), ask()
     splits.write(folder, found)
     wrong = splits.disagreements(splits.read(functions.RECORDED), found)
-    print("\n".join(wrong) or "PyTorch's DTensor and Megatron-Core agree with the recorded answers")
+    print("\n".join(wrong) or "PyTorch and Megatron-Core agree with the recorded answers")
     return bool(wrong)
 
 

@@ -1,0 +1,119 @@
+"""PyTorch's answers to the other `splits`: its pipeline schedules, sequences in pieces, and a mixture of experts."""
+
+from itertools import pairwise
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn.functional as across
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+from torch.nn import functional
+
+from tests.oracles import functions, splits, torch_functions, torch_modules
+
+SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B, "interleaved_1f1b": ScheduleInterleaved1F1B}
+
+
+def of_pipeline(split):
+    """The loss and the gradients, by PyTorch's schedules; each rank has a layer at a time."""
+    case, rank = split.model, dist.get_rank()
+    chunks = 2 if split.how == "interleaved_1f1b" else 1
+    built = torch_functions.module(case, case.parameter).double()
+    pieces = stages_of(built, splits.RANKS * chunks)
+    mine = [PipelineStage(pieces[number], number, len(pieces), torch.device("cpu"))
+            for number in range(rank, len(pieces), splits.RANKS)]
+    x, targets = map(torch.from_numpy, case.batch())
+    schedule = SCHEDULES[split.how](mine if chunks > 1 else mine[0], splits.MICRO_BATCHES, loss_fn=lambda y, due:
+                                    torch_functions.loss_of(case.loss, y, due))
+    losses = []
+    schedule.step(*[x.double()] * (rank == 0), target=targets, losses=losses)
+    return all_of(built, losses)
+
+
+def all_of(built, losses):
+    """The mean loss and the gradients, each of the rank that has it."""
+    loss = torch.stack(losses).mean() if losses else torch.zeros((), dtype=torch.float64)
+    return {"loss": added(loss)} | {
+        name: added(torch.zeros_like(each) if each.grad is None else each.grad)
+        for name, each in built.named_parameters()}
+
+
+def stages_of(built, count):
+    """The modules of so many pieces, which share the parameters of a perceptron; an activation follows all but one."""
+    layers = [*built.layers]
+    runs = [round(number * len(layers) / count) for number in range(count + 1)]
+    parts = [*(nn.Sequential(layer, nn.GELU(approximate="tanh")) for layer in layers[:-1]), layers[-1]]
+    return [nn.Sequential(*parts[first:last]) for first, last in pairwise(runs)]
+
+
+def of_context(split):
+    """The loss and the gradients where each rank has a piece of every sequence, and gathers all keys and values."""
+    case, rank, mine = split.model, dist.get_rank(), split.model.sequence // splits.RANKS
+    built = torch_functions.module(case, case.parameter).double()
+    x, targets = (torch.from_numpy(each)[:, rank * mine:(rank + 1) * mine] for each in case.batch())
+
+    def attend(q, k, v, heads, key_value_heads):
+        k, v = (torch.cat(across.all_gather(each.contiguous()), dim=1) for each in (k, v))
+        q, k, v = (each.unflatten(-1, (count, -1)).transpose(1, 2)
+                   for each, count in ((q, heads), (k, key_value_heads), (v, key_value_heads)))
+        seen = torch.ones(mine, case.sequence, dtype=torch.bool).tril(rank * mine)
+        y = functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True)
+        return y.transpose(1, 2).flatten(2)
+
+    def rotated(x, size, base, whole=torch_modules.rotated):
+        before = torch.zeros_like(x[:, :1]).expand(-1, rank * mine, -1)
+        return whole(torch.cat([before, x], dim=1), size, base)[:, rank * mine:]
+
+    with mock.patch.multiple(torch_modules, attend=attend, rotated=rotated):
+        y = built(x)
+        counted = case.samples * (case.sequence - case.uncounted)
+        loss = functional.cross_entropy(
+            y.flatten(0, -2), targets.flatten(), ignore_index=functions.UNCOUNTED, reduction="sum") / counted
+        loss.backward()
+    return {"loss": added(loss), **{name: added(each.grad) for name, each in built.named_parameters()}}
+
+
+def added(tensor):
+    total = tensor.detach().clone()
+    dist.all_reduce(total)
+    return total
+
+
+class Experts(nn.Module):
+    """Switch Transformer's layer with queues for each sequence, in one process: tokens in their order, by loops."""
+
+    def __init__(self, split):
+        super().__init__()
+        case = split.model
+        self.capacity = splits.CAPACITY
+        self.router = nn.Linear(case.width, splits.EXPERTS, bias=False)
+        self.inner = nn.Parameter(torch.empty(splits.EXPERTS, case.width, case.inner))
+        self.outer = nn.Parameter(torch.empty(splits.EXPERTS, case.inner, case.width))
+
+    def forward(self, x):
+        chances, found = torch.softmax(self.router(x), dim=-1), []
+        for sequence, each in zip(x, chances, strict=True):
+            served = [0] * splits.EXPERTS
+            for token, chance in zip(sequence, each, strict=True):
+                expert = int(chance.argmax())
+                served[expert] += 1
+                hidden = functional.gelu(token @ self.inner[expert], approximate="tanh")
+                found.append(chance[expert] * (hidden @ self.outer[expert]) * (served[expert] <= self.capacity))
+        return torch.stack(found).view_as(x)
+
+
+def of_mixture(split):
+    """The loss and the gradients of GPT-2 with experts, of which no process has a share."""
+    case = split.model
+    built = torch_modules.GPT2(case).double()
+    for block in built.h:
+        block.mlp = Experts(split)
+    with torch.no_grad():
+        names = {name.replace(".mlp.", "."): each for name, each in built.double().named_parameters()}
+        for name, each in names.items():
+            each.copy_(torch.from_numpy(case.parameter(name, tuple(each.shape))))
+    x, targets = map(torch.from_numpy, case.batch())
+    loss = torch_functions.loss_of(case.loss, built(x), targets)
+    loss.backward()
+    return {"loss": loss, **{name: each.grad for name, each in names.items()}}
