@@ -13,12 +13,11 @@ from tests.pages import refused
 from zerosim.cli import parse
 from zerosim.collectives.table import ALGORITHMS
 from zerosim.commands.bench import users_collective
-from zerosim.commands.benches import timings as bench
 from zerosim.commands.benches.cluster import measured_toml
 from zerosim.commands.benches.collectives import COLLECTIVES, OWN, fit, measured_switches, time_collectives
-from zerosim.commands.benches.samples import Sample, on_rank_0, overhead
+from zerosim.commands.benches.samples import Sample, on_rank_0
 from zerosim.commands.benches.tables import show_collectives, show_samples
-from zerosim.commands.benches.timings import RANKS, Workload, time_ledgers, time_steps
+from zerosim.commands.benches.timings import RANKS, Workload, time_steps
 from zerosim.errors import UsageError
 from zerosim.scenario import ModelKeys
 from zerosim.stages import STAGES
@@ -41,9 +40,8 @@ def rows_of(samples):
 
 @pytest.mark.parametrize(("workload", "words"), [
     (MLP, "5-4-3 MLP, AdamW, batch 4"), (TRANSFORMER, "1-block transformer, width 4, AdamW, 4 sequences of 5 tokens")])
-@pytest.mark.parametrize(("what", "measure"), [("step", time_steps), ("ledger", time_ledgers)])
-def test_every_stage_is_timed_in_every_round(what, measure, workload, words):
-    measured, nothing = spawn(lambda comm: on_rank_0(comm, measure, 3, workload), ranks=2)
+def test_every_stage_is_timed_in_every_round(workload, words):
+    measured, nothing = spawn(lambda comm: on_rank_0(comm, time_steps, 3, workload), ranks=2)
     assert nothing is None
     assert list(dict.fromkeys(each.names["stage"] for each in measured)) == list(STAGES)
     for each in measured:
@@ -51,7 +49,7 @@ def test_every_stage_is_timed_in_every_round(what, measure, workload, words):
         if each.ratios:
             low, high = each.document()["ratio_range"]
             assert 0 < low <= each.document()["ratio"] <= high
-    printed = shown(show_samples, what, rows_of(measured), workload)
+    printed = shown(show_samples, "step", rows_of(measured), workload)
     assert all(title in printed for title in [words, *(row.title for row in STAGES.values())])
 
 
@@ -120,62 +118,22 @@ def test_what_cannot_be_timed_is_refused(words, wrong, tmp_path, monkeypatch):
         users_collective(parse(["bench", *words]), 2)
 
 
-def test_the_ledger_is_there_in_one_step_and_not_in_the_other():
-    def program(comm):
-        counted, plain = bench.counted(comm, "zero3", MLP), bench.plain(comm, "zero3", MLP)
-        for trained in (counted, plain):
-            next(bench.steps(trained))
-        (traffic,), (ledger,) = counted[1].comm.instruments, counted[1].allocate.instruments
-        return traffic.sent_bytes, ledger.total, plain[1].comm is comm, plain[1].allocate
-
-    for sent_bytes, total, bare, allocate in spawn(program, ranks=2):
-        assert sent_bytes > 0
-        assert total > 0
-        assert bare
-        assert allocate is bench.allocate
-
-
-def test_a_traced_step_notes_spans_and_what_that_takes_is_clocked():
-    noted = []
-
-    class Noting(bench.Tracer):
-        def end(self, step):
-            noted.append(super().end(step))
-            return noted[-1]
-
-    def program(comm):
-        calls = bench.ClockedComm(Noting(comm.rank)), bench.ClockedComm(bench.Ledger())
-        seconds, rest = bench.with_and_without(comm, bench.traced_steps(*calls, comm, "zero2", MLP), calls)
-        return [each.seconds > 0 for each in calls], seconds > rest
-
-    assert spawn(program, ranks=2) == [([True, True], True), ([True, True], False)]
-    assert [len(step.spans) > 10 for step in noted] == [True, True]
-
-
 def test_a_ratio_is_taken_within_its_round():
     step = {"step_seconds": [3.0, 8.0], "alone_seconds": [4.0, 8.0]}
     assert Sample({"stage": "ddp"}, step, shared_by=RANKS).ratios == [1.5, 2.0]
-    assert overhead("ddp", "traced", [3.0, 8.0, 1.0], [2.0, 8.0, 2.0]).document() == {
-        "stage": "ddp", "what": "traced", "with_seconds": 3.0, "without_seconds": 2.0,
-        "ratio": 1.0, "ratio_range": [0.5, 1.5],
-    }
-
-
-WHAT = {"step": [None], "ledger": ["counted", "traced", "calls of the trace", "with checksums"]}
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize(("what", "model"), [("step", "mlp"), ("step", "transformer"), ("ledger", "mlp")])
-def test_the_command_measures_on_real_processes(what, model, tmp_path):
+@pytest.mark.parametrize("model", ["mlp", "transformer"])
+def test_the_command_measures_on_real_processes(model, tmp_path):
     out = tmp_path / "out.json"
     small = (
         "import sys; from tests.test_bench import MLP, TRANSFORMER; "
         "from zerosim.commands.benches.timings import WORKLOADS; "
         "from zerosim.cli import main; WORKLOADS.update(mlp=MLP, transformer=TRANSFORMER); sys.exit(main())")
-    done = mpirun(2, ["-c", small, "bench", what, "--model", model, "--rounds", "1", "--json", str(out)])
+    done = mpirun(2, ["-c", small, "bench", "step", "--model", model, "--rounds", "1", "--json", str(out)])
     assert done.returncode == 0, done.stderr
-    rows = [(each["stage"], each.get("what")) for each in json.loads(out.read_text())["stages"]]
-    assert rows == [(stage, each) for stage in STAGES for each in WHAT[what]]
+    assert [each["stage"] for each in json.loads(out.read_text())["stages"]] == list(STAGES)
 
 
 def test_the_switch_is_where_the_short_algorithm_first_falls_behind():

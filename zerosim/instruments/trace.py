@@ -18,9 +18,7 @@ Trade-offs and doubts:
 
 - Hidden communication includes the time that a collective waits for a slower rank.
 - A send is drawn until its call returns. The message's further time on the wire is not recorded.
-- A trace costs about 5 µs a call, so a step of 1 ms pays far more than the 3% that a step of 35 ms stays
-  below. `zerosim bench ledger` times the calls within a real step, because whole steps differ by 10% from one to the
-  next.
+- A trace costs about 5 µs a call, so a step of 1 ms pays far more than the 3% that a step of 35 ms stays below.
 """
 
 import sys

@@ -85,8 +85,3 @@ def timed(step: Iterator[None]) -> float:
     started = time.perf_counter()
     next(step)
     return time.perf_counter() - started
-
-
-def overhead(stage: str, what: str, with_seconds: Sequence[float], without_seconds: Sequence[float]) -> Sample:
-    """A stage's step with and without `what`, such as "counted" or "saved", one time of each per round."""
-    return Sample({"stage": stage, "what": what}, {"with_seconds": with_seconds, "without_seconds": without_seconds})

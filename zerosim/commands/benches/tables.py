@@ -10,7 +10,7 @@ from zerosim.commands.benches.cluster import measure_cluster
 from zerosim.commands.benches.collectives import OWN, time_collectives
 from zerosim.commands.benches.published import ComparedFigure, errors, grouped
 from zerosim.commands.benches.samples import SampleRow
-from zerosim.commands.benches.timings import RANKS, Workload, time_ledgers, time_steps
+from zerosim.commands.benches.timings import RANKS, Workload, time_steps
 from zerosim.show.grid import Column, show_grid, show_words
 from zerosim.stages import STAGES
 
@@ -53,21 +53,12 @@ class BenchSubject:
     below: str = ""
 
 
-RATIOS: Columns = {
-    "ratio": lambda row: f"{row['ratio']:.3f}", "range of ratios": lambda row: between(row["ratio_range"], 3)}
-WITH_AND_WITHOUT: Columns = {
-    "stage": lambda row: f"{stage(row)}, {row['what']}", "ms with": ms("with_seconds"),
-    "ms without": ms("without_seconds"), **RATIOS}
 SUBJECTS = {
     "step": BenchSubject(
         "a step of each stage on 2 MPI ranks against one process", time_steps,
-        {"stage": stage, "ms per step": ms("step_seconds"), **RATIOS},
+        {"stage": stage, "ms per step": ms("step_seconds"), "ratio": lambda row: f"{row['ratio']:.3f}",
+         "range of ratios": lambda row: between(row["ratio_range"], 3)},
         above="{trained}: one process {alone:.1f} ms, divided by {ranks} = {half:.1f} ms"),
-    "ledger": BenchSubject(
-        "a step of each stage with its bytes counted, traced, and with checksums, against one without", time_ledgers,
-        WITH_AND_WITHOUT,
-        above="{trained}: ms on a core with and without a feature: byte counts; tracing and checksums of a counted "
-              "step; the calls of trace and memory ledger in a traced step"),
     "cluster": BenchSubject(
         "this machine as the [cluster] of a plan, and steps of four models on 2 MPI ranks against their plans",
         measure_cluster, {
