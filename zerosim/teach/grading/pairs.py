@@ -26,6 +26,9 @@ RESULTS = ("∂L/∂x", "∂L/∂up", "∂L/∂down", "y")
 """The results in a vector, in the places of x, up, down and upstream."""
 ADDED = {"y": "g adds the parts of all ranks", "∂L/∂x": "the backward of f adds the parts of all ranks"}
 
+WITHOUT = {"mask": "that without the backward of relu, which multiplies by (inner > 0)", "relu": "that without relu"}
+SUMMED = "the sum over all ranks, though each has rows and columns of its own: do not add them"
+
 InPlace = Callable[[Communicator, Array], None]
 
 
@@ -68,10 +71,10 @@ def on_vectors(pair: Callable[..., Any]) -> OnVectors:
     return OnVectors(run)
 
 
-def computed(x: Array, up: Array, down: Array, upstream: Array) -> dict[str, Array]:
-    """The results from these matrices alone."""
-    inner = np.maximum(x @ up.T, 0.0)
-    of_inner = (upstream @ down) * (inner > 0.0)
+def computed(x: Array, up: Array, down: Array, upstream: Array, without: str = "") -> dict[str, Array]:
+    """The results from these matrices alone, or those without relu or without its backward."""
+    inner = x @ up.T if without == "relu" else np.maximum(x @ up.T, 0.0)
+    of_inner = upstream @ down if without == "mask" else (upstream @ down) * (inner > 0.0)
     return dict(zip(RESULTS, (of_inner @ up, of_inner.T @ x, upstream.T @ inner, inner @ down.T), strict=True))
 
 
@@ -105,12 +108,20 @@ class PairTrial:
     def wrong(self, *names: str) -> str | None:
         """The first wrong result among `names`, with its cause."""
         for size in SIZES:
-            for rank, (begun, found, due, _) in enumerate(self.on(size)):
-                alone = computed(*parts(begun, size))
+            runs = self.on(size)
+            pieces = [parts(begun, size) for begun, *_ in runs]
+            ups, downs = ([each[place] for each in pieces] for place in (1, 2))
+            whole = [pieces[0][0], np.concatenate(ups), np.concatenate(downs, axis=1), pieces[0][3]]
+            for rank, (_, found, due, _) in enumerate(runs):
+                alone = computed(*pieces[rank])
                 for name, mine, right in zip(RESULTS, parts(found, size), parts(due, size), strict=True):
                     if name in names and not np.array_equal(mine, right):
                         shown = "reduce_from" if name == "y" else "copy_to"
-                        return (f"on {size} ranks, {name} of rank {rank} is {why(name, mine, right, alone[name], size)}"
+                        x, up, down, upstream = whole if name in ADDED else pieces[rank]
+                        near = {words: computed(x, up, down, upstream, key)[name] for key, words in WITHOUT.items()}
+                        near[SUMMED] = np.sum([parts(each[2], size)[RESULTS.index(name)] for each in runs], axis=0)
+                        return (f"on {size} ranks, {name} of rank {rank} is "
+                                f"{why(name, mine, right, alone[name], size, near)}"
                                 f"\nsee: zerosim show {shown} --ranks {size}")
         return None
 
@@ -131,12 +142,15 @@ class PairTrial:
         return None
 
 
-def why(name: str, found: Array, due: Array, alone: Array, size: int) -> str:
-    """The difference of a result in words."""
+def why(name: str, found: Array, due: Array, alone: Array, size: int, near: dict[str, Array]) -> str:
+    """The difference of a result in words; `near` has the results of known mistakes."""
     if np.array_equal(found, alone):
         return f"this rank's part of the sum: {ADDED.get(name, 'all ranks have a part')}"
     if np.array_equal(found, size * due):
         return f"{size} times that of the whole matrices: every rank has it whole already, so do not add it"
+    for words, mistaken in near.items():
+        if np.array_equal(found, mistaken):
+            return words
     at = tuple(int(each) for each in np.argwhere(found != due)[0])
     return f"{found[at]:g} at {list(at)}; with the whole matrices it is {due[at]:g}"
 
