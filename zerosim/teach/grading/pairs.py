@@ -71,7 +71,7 @@ def on_vectors(pair: Callable[..., Any]) -> OnVectors:
     return OnVectors(run)
 
 
-def computed(x: Array, up: Array, down: Array, upstream: Array, without: str = "") -> dict[str, Array]:
+def computed(x: Array, up: Array, down: Array, upstream: Array, *, without: str = "") -> dict[str, Array]:
     """The results from these matrices alone, or those without relu or without its backward."""
     inner = x @ up.T if without == "relu" else np.maximum(x @ up.T, 0.0)
     of_inner = upstream @ down if without == "mask" else (upstream @ down) * (inner > 0.0)
@@ -117,8 +117,8 @@ class PairTrial:
                 for name, mine, right in zip(RESULTS, parts(found, size), parts(due, size), strict=True):
                     if name in names and not np.array_equal(mine, right):
                         shown = "reduce_from" if name == "y" else "copy_to"
-                        x, up, down, upstream = whole if name in ADDED else pieces[rank]
-                        near = {words: computed(x, up, down, upstream, key)[name] for key, words in WITHOUT.items()}
+                        used = whole if name in ADDED else pieces[rank]
+                        near = {words: computed(*used, without=key)[name] for key, words in WITHOUT.items()}
                         near[SUMMED] = np.sum([parts(each[2], size)[RESULTS.index(name)] for each in runs], axis=0)
                         return (f"on {size} ranks, {name} of rank {rank} is "
                                 f"{why(name, mine, right, alone[name], size, near)}"
