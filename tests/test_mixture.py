@@ -81,6 +81,9 @@ def test_a_token_is_served_by_its_expert_while_that_has_room():
     ["parallel.expert_ranks=2", 'parallel.stages=["ddp"]'],
     ["parallel.expert_ranks=4", 'parallel.stages=["zero3"]', "train.precision=bf16", "parallel.recompute=true"],
     ["parallel.expert_ranks=2", 'parallel.stages=["zero2"]', "parallel.autocast=bf16", "train.clip_norm=0.01"],
+    ["parallel.expert_ranks=2", "parallel.tensor_ranks=2", "parallel.pipeline_ranks=2", "world.ranks=8",
+     "train.micro_batches=4", 'parallel.stages=["zero2"]', "train.clip_norm=0.01"],
+    ["parallel.expert_ranks=2", "parallel.tensor_ranks=2", "parallel.vocabulary_parallel=true", "model.vocabulary=66"],
     ["parallel.expert_ranks=2", 'parallel.stages=["zero1", "zero3"]', "model.capacity_factor=0.5"],
 ])
 def test_a_split_mixture_has_the_bits_of_one_process_and_the_figures_due(changes, tmp_path):
@@ -143,7 +146,7 @@ def test_a_wrong_split_is_named(name, wrong, said, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    (["parallel.context_ranks=2"], "a mixture is split over expert ranks; remove parallel.context_ranks"),
+    (["parallel.context_ranks=2"], "are those of whole sequences, not of pieces; remove parallel.context_ranks"),
     (["parallel.expert_ranks=2", "model.experts=3"], "2 expert ranks must divide experts = 3"),
     (["model.capacity_factor=0"], "a capacity of 0 takes no token; set it above 0"),
     (["model.heads=3"], "3 heads must divide a width of 16"),

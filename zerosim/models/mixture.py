@@ -12,7 +12,8 @@ load: the sources add a term to the loss for that, and a model has one loss here
 
 With `expert_ranks` each of them has a share of the samples and a share of the experts. All other weights are alike, and
 their gradients are sums over these ranks. Two all-to-alls a block carry the queues to the experts and back, and two
-more the gradients.
+more the gradients. With `tensor_ranks`, attention and vocabulary are cut as in a transformer, and all tensor ranks
+compute the same experts; a parameter has one cut.
 
 Sources: Lepikhin et al., "GShard" (2020), algorithm 1; Fedus, Zoph and Shazeer, "Switch transformers" (2021),
 section 2.
@@ -44,7 +45,7 @@ from zerosim.models.transformer import (
     shape_of,
 )
 from zerosim.models.transformer import problem as problem_of_shape
-from zerosim.models.units import IN_ONE_PIECE, Layer, Model, ModelKind, ModelParallel, Task, grouped
+from zerosim.models.units import Layer, Model, ModelKind, ModelParallel, Task, grouped
 
 SAMPLES = 0
 """The dimension of samples in (samples, sequence, width)."""
@@ -143,17 +144,18 @@ def mixture(m: MixtureShape, groups: Sequence[Sequence[int]] | None = None, froz
     569600
     """
     s = m.transformer
-    parallel, units = ModelParallel(expert=m.expert), grouped(layers_of(m), groups, frozen)
+    parallel, units = replace(s.parallel, expert=m.expert), grouped(layers_of(m), groups, frozen)
     task = Task(s.sequence, s.vocabulary, "cross_entropy", tokens=True, parallel=parallel)
     words = f"mixture of {m.experts} experts, {s.layers} blocks, width {s.width}, {s.heads} heads"
-    return Model(units, task, words, {"batch": m.expert})
+    cut = {"batch": m.expert, **({"vocabulary": parallel.tensor} if parallel.vocabulary else {})}
+    return Model(units, task, words, cut)
 
 
 def mixture_shape(settings: Any, task: Task) -> MixtureShape:
     """The sizes in a scenario's [model], for a task."""
-    whole = replace(task, parallel=IN_ONE_PIECE)
+    tensor = replace(task, parallel=ModelParallel(task.parallel.tensor, vocabulary=task.parallel.vocabulary))
     return MixtureShape(
-        shape_of(settings, whole), settings.experts, settings.capacity_factor, task.parallel.expert)
+        shape_of(settings, tensor), settings.experts, settings.capacity_factor, task.parallel.expert)
 
 
 def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Model:
@@ -167,8 +169,8 @@ def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen:
 def problem(settings: Any, task: Task) -> tuple[str, str] | None:
     """The key of a size that contradicts the others, and the reason; None if all agree."""
     m = mixture_shape(settings, task)
-    if unused := task.parallel.unused("expert_ranks"):
-        return "kind", f"a mixture is split over expert ranks; remove parallel.{unused}"
+    if unused := task.parallel.unused("expert_ranks", "tensor_ranks", "vocabulary_parallel"):
+        return "kind", f"queues of experts are those of whole sequences, not of pieces; remove parallel.{unused}"
     if m.experts % m.expert.size:
         return "experts", f"{m.expert.size} expert ranks must divide experts = {m.experts}"
     if not m.capacity_factor:
