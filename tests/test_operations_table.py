@@ -1,6 +1,7 @@
 """The public operations: all have an example, and what is told of them is what runs. Wrong ones of users are named."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,12 @@ def test_a_wrong_one_is_named(capsys, monkeypatch):
     monkeypatch.setattr(np, "tanh", lambda x, out: np.multiply(x, 0.5, out=out))
     assert main(["check"]) == 1
     assert "relu: ∂L/∂x[" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("wrong", [{"over": "z"}, {"aliases": "z"}, {"needs": {"x": ("z",)}}], ids=str)
+def test_a_declaration_about_what_is_no_input_is_refused(wrong):
+    with pytest.raises(zs.ZerosimError, match="relu declares 'z', which is no input of its forward; those are x"):
+        replace(OPERATIONS["relu"], **wrong)
 
 
 @pytest.mark.parametrize(("name", "keeps", "kept", "products", "moves"), [

@@ -165,7 +165,7 @@ class GraphPlan:
     @cached_property
     def differentiated(self) -> frozenset[int]:
         """The slots that have a gradient."""
-        found = {each.slot for each in self.graph.parameters.values()} if self.of_parameters else set()
+        found = set(self.parameters) if self.of_parameters else set()
         if self.of_input:
             found.add(self.graph.input.slot)
         for instruction in self.graph.instructions:
@@ -220,13 +220,13 @@ class GraphPlan:
     def kept(self) -> frozenset[int]:
         """The slots that stay from forward until backward, except parameters and their views: they are passed again."""
         needed = {slot for each in self.graph.instructions for slot in self.needed(each).values()}
-        return frozenset(slot for slot in needed if self._memory[slot] not in self._parameters) | self.chosen
+        return frozenset(slot for slot in needed if self._memory[slot] not in self.parameters) | self.chosen
 
     @cached_property
     def parameter_views(self) -> Mapping[int, Instruction]:
         """The instructions that make views of parameters, by their output."""
         return {each.output: each for each in self.graph.instructions
-                if each.operation.aliases and self._memory[each.output] in self._parameters}
+                if each.operation.aliases and self._memory[each.output] in self.parameters}
 
     @cached_property
     def _last_for_backward(self) -> int:
@@ -245,7 +245,8 @@ class GraphPlan:
         ), default=-1)
 
     @cached_property
-    def _parameters(self) -> frozenset[int]:
+    def parameters(self) -> frozenset[int]:
+        """The slots of parameters."""
         return frozenset(each.slot for each in self.graph.parameters.values())
 
     @cached_property
@@ -262,7 +263,7 @@ class GraphPlan:
         memory = self._memory[slot]
         family = [each for each in self._families[memory] if each in self.kept]
         mine = memory not in {
-            self._memory[self.graph.input.slot], self._memory[self.graph.output.slot], *self._parameters}
+            self._memory[self.graph.input.slot], self._memory[self.graph.output.slot], *self.parameters}
         return mine and not self._given_twice(number, memory) and all(
             self._first_reader[each] == number for each in family)
 
@@ -281,7 +282,7 @@ class GraphPlan:
         """The slots that each instruction reads last in forward, except parameters and the output."""
         found = defaultdict(list)
         for slot, number in self._last_use.items():
-            if slot not in self._parameters and slot != self.graph.output.slot:
+            if slot not in self.parameters and slot != self.graph.output.slot:
                 found[number].append(slot)
         return found
 
@@ -309,7 +310,7 @@ class GraphPlan:
         slot = instruction.inputs[instruction.operation.over]
         memory = self._memory[slot]
         family = self._families[memory]
-        foreign = memory in self._parameters or memory == self._memory[self.graph.input.slot]
+        foreign = memory in self.parameters or memory == self._memory[self.graph.input.slot]
         lives_on = any(each in self.kept or self._last_use.get(each, number) > number for each in family)
         twice = self._given_twice(number, memory)
         whole = self.graph.shape(slot) == self.graph.shape(instruction.output) and (

@@ -34,6 +34,7 @@ from typing import Any, Protocol, TypeVar
 import numpy.typing as npt
 
 from zerosim.allocation import Array
+from zerosim.errors import ZerosimError
 
 Shape = tuple[int, ...]
 
@@ -110,6 +111,13 @@ class Operation:
     """The multiplications of forward's matrix products, from the shapes of y and the inputs, and the settings."""
     backward_products: Mapping[str, float] = field(default_factory=dict)
     """The cost of the gradient of each input, in matrix products of forward."""
+
+    def __post_init__(self) -> None:
+        read = [name for names in self.needs.values() for name in names if name != "y"]
+        for name in (*read, *self.needs, *self.passed, *self.spoils, self.over, self.over_upstream, self.aliases):
+            if name is not None and name not in self.inputs:
+                raise ZerosimError(f"{self.name} declares {name!r}, which is no input of its forward; those are "
+                                   f"{', '.join(self.inputs)}")
 
     @property
     def name(self) -> str:

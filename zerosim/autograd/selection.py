@@ -104,15 +104,11 @@ class SelectedPlan:
             lacks = step.wanted and step.instruction.operation.saves and output not in self.results.saved
             if output not in wanted and not lacks:
                 continue
-            ending = inputs - last - self.plan.kept - self._parameters - {self.plan.graph.output.slot}
+            ending = inputs - last - self.plan.kept - self.plan.parameters - {self.plan.graph.output.slot}
             found.append(replace(step, done=tuple(sorted(ending))))
             last |= inputs
             wanted |= inputs - self.results.values
         return tuple(reversed(found))
-
-    @cached_property
-    def _parameters(self) -> frozenset[int]:
-        return frozenset(each.slot for each in self.plan.graph.parameters.values())
 
     @cached_property
     def operations(self) -> int:

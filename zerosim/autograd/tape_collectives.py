@@ -182,11 +182,6 @@ def gather_from_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup,
         laid_out(out, group.size, axis)[...] = pieces
 
 
-def gather_from_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, group: TapeGroup, axis: int) -> None:
-    """∂L/∂x = this rank's piece of Σ upstream over the group."""
-    scatter_sum_to_forward(upstream, out=into["x"], empty=empty, group=group, axis=axis)
-
-
 def scatter_sum_to_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup, axis: int) -> None:
     """y = this rank's piece along `axis` of Σ x over `group`; ∂L/∂x is the pieces of upstream, joined.
 
@@ -199,13 +194,6 @@ def scatter_sum_to_forward(x: Array, *, out: Array, empty: Empty, group: TapeGro
     pieces[...] = laid_out(x, group.size, axis)
     group.reduce_scatter(pieces.reshape(-1))
     out[...] = pieces[group.place]
-
-
-def scatter_sum_to_backward(
-    upstream: Array, into: dict[str, Array], *, empty: Empty, group: TapeGroup, axis: int
-) -> None:
-    """∂L/∂x = the pieces of upstream of all ranks, joined."""
-    gather_from_forward(upstream, out=into["x"], empty=empty, group=group, axis=axis)
 
 
 def scatter_to_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup, axis: int) -> None:
@@ -230,11 +218,6 @@ def join_from_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup, a
     gather_from_forward(x, out=out, empty=empty, group=group, axis=axis)
 
 
-def join_from_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, group: TapeGroup, axis: int) -> None:
-    """∂L/∂x = this rank's piece of upstream, which all ranks have alike."""
-    scatter_to_forward(upstream, out=into["x"], empty=empty, group=group, axis=axis)
-
-
 def all_to_all_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup) -> None:
     """Block r of y along the first axis is this rank's block of rank r's x; ∂L/∂x is the same of upstream.
 
@@ -245,11 +228,6 @@ def all_to_all_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup) 
     """
     out[...] = x
     group.all_to_all(out.reshape(-1))
-
-
-def all_to_all_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, group: TapeGroup) -> None:
-    """∂L/∂x = the all-to-all of upstream."""
-    all_to_all_forward(upstream, out=into["x"], empty=empty, group=group)
 
 
 def shift_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup, by: int) -> None:
@@ -317,6 +295,14 @@ def in_blocks(x: Shape, *, group: Direction) -> Shape:
     return x
 
 
+def backward_by(transpose: Callable[..., None]) -> Callable[..., None]:
+    """Backward of an operation whose transpose is another one's forward: ∂L/∂x is that of upstream."""
+    def backward(upstream: Array, into: dict[str, Array], *, empty: Empty, **settings: Any) -> None:
+        transpose(upstream, out=into["x"], empty=empty, **settings)
+
+    return backward
+
+
 copy_to = TapeCollective(
     copy_to_forward, copy_to_backward, same_shape, {"x": ()}, over_upstream="x", aliases="x", sends=True,
     alike=("x",))
@@ -324,13 +310,14 @@ reduce_from = TapeCollective(
     reduce_from_forward, None, same_shape, {}, over="x", passed={"x": itself}, moves=True, sends=True,
     alike=("y",))
 gather_from, scatter_sum_to, scatter_to, join_from = (
-    TapeCollective(forward, backward, shape, {"x": ()}, moves=True, sends=True, alike=alike)
-    for forward, backward, shape, alike in (
-        (gather_from_forward, gather_from_backward, longer, ()),
-        (scatter_sum_to_forward, scatter_sum_to_backward, shorter, ()),
-        (scatter_to_forward, scatter_sum_to_backward, shorter, ("x",)),
-        (join_from_forward, join_from_backward, longer, ("y",))))
-all_to_all = TapeCollective(all_to_all_forward, all_to_all_backward, in_blocks, {"x": ()}, moves=True, sends=True)
+    TapeCollective(forward, backward_by(transpose), shape, {"x": ()}, moves=True, sends=True, alike=alike)
+    for forward, transpose, shape, alike in (
+        (gather_from_forward, scatter_sum_to_forward, longer, ()),
+        (scatter_sum_to_forward, gather_from_forward, shorter, ()),
+        (scatter_to_forward, gather_from_forward, shorter, ("x",)),
+        (join_from_forward, scatter_to_forward, longer, ("y",))))
+all_to_all = TapeCollective(
+    all_to_all_forward, backward_by(all_to_all_forward), in_blocks, {"x": ()}, moves=True, sends=True)
 shift = TapeCollective(shift_forward, shift_backward, same_shape, {"x": ()}, moves=True, sends=True)
 own_rows = Operation(own_rows_forward, None, same_shape, {}, moves=True, indices=True)
 

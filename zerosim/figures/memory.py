@@ -85,17 +85,13 @@ def resting(stage: str, parameters: int, ranks: int, each: ModelStates) -> Model
     )
 
 
-def largest_model(
-    stage: str, budget_bytes: int, ranks: int, each: ModelStates, model_parallel: int = 1
-) -> int:
+def largest_model(stage: str, budget_bytes: int, ranks: int, each: ModelStates) -> int:
     """The most parameters whose model states fit into `budget_bytes` on every rank.
-
-    Each of the `ranks` replicas is itself divided evenly among `model_parallel` ranks.
 
     >>> largest_model("zero3", 32_000_000_000, 64, per_parameter("mixed", 12))
     128000000000
     """
-    return model_parallel * budget_bytes // resting(stage, 1, ranks, each).total
+    return budget_bytes // resting(stage, 1, ranks, each).total
 
 
 def formula(stage: str, each: ModelStates) -> str:
