@@ -49,30 +49,36 @@ def test_each_sequence_has_queues_of_its_own(seed, sequences, queues, capacity, 
         assert np.array_equal(together[mine], np.where(alone < 0, -1, due))
 
 
-def by_loops(x, router, inner, outer, capacity):
-    y = np.zeros_like(x)
+def by_loops(x, router, *experts, capacity, count):
+    y, (*first, outer) = np.zeros_like(x), experts
     for sequence, rows in enumerate(x):
-        taken = [0] * len(router)
-        for token, row in enumerate(rows):
-            chances = np.exp(router @ row) / np.exp(router @ row).sum()
-            e = int(chances.argmax())
-            taken[e] += 1
-            if taken[e] <= capacity:
-                h = row @ inner[e]
-                h = 0.5 * h * (1.0 + np.tanh(np.sqrt(2.0 / np.pi) * (h + 0.044715 * h**3)))
-                y[sequence, token] = chances[e] * (h @ outer[e])
+        taken, chances = [0] * len(router), np.exp(rows @ router.T)
+        for choice in range(count):
+            for token, row in enumerate(rows):
+                e = chances[token].argsort()[-1 - choice]
+                taken[e] += 1
+                if taken[e] <= capacity:
+                    h = activated(*(row @ each[e] for each in first))
+                    y[sequence, token] += chances[token, e] / chances[token].sum() * (h @ outer[e])
     return y
 
 
-def test_a_token_is_served_by_its_expert_while_that_has_room():
-    shape = TransformerShape("gpt2", 1, 6, 1, 1, 5, 9, 7, tied_embeddings=False)
-    m = mixture.MixtureShape(shape, experts=3, capacity_factor=1.0, expert=Direction("expert"))
-    own = mixture.layers_of(m)[1].parameters[-3:]
+def activated(h, up=None):
+    if up is not None:
+        return h / (1.0 + np.exp(-h)) * up
+    return 0.5 * h * (1.0 + np.tanh(np.sqrt(2.0 / np.pi) * (h + 0.044715 * h**3)))
+
+
+@pytest.mark.parametrize(("family", "count", "weights"), [("gpt2", 1, 3), ("gpt2", 2, 3), ("llama", 2, 4)])
+def test_a_token_is_served_by_its_experts_while_these_have_room(family, count, weights):
+    shape = TransformerShape(family, 1, 6, 1, 1, 5, 9, 7, tied_embeddings=False)
+    m = mixture.MixtureShape(shape, 3, 1.0 / count, Direction("expert"), count)
+    own = mixture.layers_of(m)[1].parameters[-weights:]
     (unit,) = grouped([Layer("a", "", own, lambda w, x: mixture.routed(w, x, m))], None, ())
     random = np.random.default_rng(0)
     flat, x = random.standard_normal(unit.count), random.standard_normal((2, 7, 6))
     (y,) = Tape().forward(unit, flat, [x])
-    due = by_loops(x, *unit.views(flat).values(), capacity=3)
+    due = by_loops(x, *unit.views(flat).values(), capacity=3, count=count)
     np.testing.assert_allclose(y, due, rtol=1e-12, atol=1e-14)
     assert (due == 0).all(axis=2).any()
 
@@ -85,6 +91,8 @@ def test_a_token_is_served_by_its_expert_while_that_has_room():
      "train.micro_batches=4", 'parallel.stages=["zero2"]', "train.clip_norm=0.01"],
     ["parallel.expert_ranks=2", "parallel.tensor_ranks=2", "parallel.vocabulary_parallel=true", "model.vocabulary=66"],
     ["parallel.expert_ranks=2", 'parallel.stages=["zero1", "zero3"]', "model.capacity_factor=0.5"],
+    ["parallel.expert_ranks=2", 'parallel.stages=["zero3"]', "model.architecture=llama", "model.key_value_heads=2",
+     "model.experts_per_token=2"],
 ])
 def test_a_split_mixture_has_the_bits_of_one_process_and_the_figures_due(changes, tmp_path):
     assert outcome(MIXTURE, tmp_path, *changes).failures == []
@@ -148,6 +156,7 @@ def test_a_wrong_split_is_named(name, wrong, said, tmp_path, monkeypatch):
 @pytest.mark.parametrize(("changes", "message"), [
     (["parallel.context_ranks=2"], "are those of whole sequences, not of pieces; remove parallel.context_ranks"),
     (["parallel.expert_ranks=2", "model.experts=3"], "2 expert ranks must divide experts = 3"),
+    (["model.experts_per_token=5"], "a token has at most experts = 4; set it to no more"),
     (["model.capacity_factor=0"], "a capacity of 0 takes no token; set it above 0"),
     (["model.heads=3"], "3 heads must divide a width of 16"),
     (["model.hidden=[4]"], "model.hidden is for model.kind mlp, and this is mixture"),

@@ -140,7 +140,8 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (ModelKeys, "inner"): one_of(0, 1, 3, 8, 17),
     (ModelKeys, "vocabulary"): one_of(0, 0, 2, 3, 5, 10, 13, 40),
     (ModelKeys, "sequence"): one_of(1, 2, 3, 4, 5, 7, 8, 15),
-    (ModelKeys, "experts"): one_of(1, 2, 3, 5),
+    (ModelKeys, "experts"): one_of(2, 3, 5),
+    (ModelKeys, "experts_per_token"): one_of(1, 1, 2),
     (ModelKeys, "capacity_factor"): one_of(0.1, 1, 1.25, 8.0),
     (ModelKeys, "dropout"): one_of(0, 0.0, 0.1, 0.5, 0.99, 1e-9),
     (ModelKeys, "weights"): one_of(""),
@@ -306,7 +307,7 @@ def transformer(chance: Random) -> Document:
         size *= 2
     heads = key_value_heads * shared
     said = {
-        "kind": "mixture" if family == "gpt2" and chance.random() < 0.2 else "transformer", "architecture": family,
+        "kind": "mixture" if chance.random() < 0.2 else "transformer", "architecture": family,
         "layers": chance.choice((1, 1, 2, 2, 3)), "width": heads * size,
         "heads": heads, "sequence": chance.choice((1, 2, 3, 4, 5, 7, 8, 15)),
     }

@@ -1,9 +1,9 @@
-"""A mixture of experts: GPT-2's blocks, in which each token is sent to one of several perceptrons.
+"""A mixture of experts: blocks of GPT-2 or Llama, in which each token is sent to a few of many perceptrons.
 
     tokens -> embedding -> block -> … -> block -> head
 
-    e         the expert with the largest chance, p = softmax(R norm(x))
-    y         x + pₑ gelu(norm(x) Uₑ) Vₑ
+    e         the `experts_per_token` experts with the largest chances, p = softmax(R norm(x))
+    y         x + Σₑ pₑ gelu(norm(x) Uₑ) Vₑ; in Llama's blocks x + Σₑ pₑ (silu(norm(x) Gₑ) · norm(x) Uₑ) Vₑ
     capacity  the tokens of one sequence that an expert takes: `capacity_factor` times an even share, rounded up
 
 Each sequence has queues of its own, so what it computes does not depend on its neighbours, on the micro-batch or on the
@@ -16,40 +16,33 @@ more the gradients. With `tensor_ranks`, attention and vocabulary are cut as in 
 compute the same experts; a parameter has one cut.
 
 Sources: Lepikhin et al., "GShard" (2020), algorithm 1; Fedus, Zoph and Shazeer, "Switch transformers" (2021),
-section 2.
+section 2; Jiang et al., "Mixtral of experts" (2024), section 2, which divides the chances by their sum.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from zerosim.autograd.graph import Variable, Weights
 from zerosim.autograd.operations.attention import softmax
-from zerosim.autograd.operations.elementwise import gelu
+from zerosim.autograd.operations.elementwise import gelu, silu
 from zerosim.autograd.operations.linear import linear, matmul
-from zerosim.autograd.operations.normalization import layer_norm
+from zerosim.autograd.operations.normalization import layer_norm, rms_norm
 from zerosim.autograd.operations.routing import gather_rows, queue_slots, scatter_rows, top_k
 from zerosim.autograd.operations.shapes import reshape, transpose
 from zerosim.autograd.tape_collectives import Direction, all_to_all, scatter_to
 from zerosim.errors import ZerosimError
 from zerosim.models.context_parallel import on_pieces
 from zerosim.models.parameters import Cut, Parameter, normal
-from zerosim.models.transformer import (
-    TransformerShape,
-    gpt2,
-    gpt2_attention,
-    gpt2_embedding,
-    gpt2_head,
-    shape_of,
-)
+from zerosim.models.transformer import PARTS, TransformerShape, gpt2_attention, llama_attention, shape_of
 from zerosim.models.transformer import problem as problem_of_shape
 from zerosim.models.units import Layer, Model, ModelKind, ModelParallel, Task, grouped
 
 SAMPLES = 0
 """The dimension of samples in (samples, sequence, width)."""
-EXPERTS = ("inner", "outer")
+EXPERTS = ("gate", "inner", "outer")
 """The weights of the experts, of which each rank has those of its own."""
 
 
@@ -61,10 +54,36 @@ class MixtureShape:
     experts: int
     capacity_factor: float
     expert: Direction
+    experts_per_token: int = 1
 
     def capacity(self, tokens: int) -> int:
         """The tokens of one sequence of so many that an expert takes."""
-        return math.ceil(self.capacity_factor * tokens / self.experts)
+        return math.ceil(self.capacity_factor * tokens * self.experts_per_token / self.experts)
+
+    @property
+    def family(self) -> "Family":
+        return FAMILIES[self.transformer.family]
+
+
+@dataclass(frozen=True)
+class Family:
+    """The parts of a transformer's block that stay when it has experts, and these experts' perceptrons."""
+
+    attention: Callable[[Weights, Variable, TransformerShape], Variable]
+    norm: Callable[[Weights, Variable], Variable]
+    perceptron: Callable[[Weights, Variable], Variable]
+    """Experts up to their second product: of queues (experts, rows, width), an array (experts, rows, inner)."""
+    first_weights: tuple[str, ...]
+
+
+FAMILIES = {
+    "gpt2": Family(
+        gpt2_attention, lambda w, x: layer_norm(x, w["ln_2.weight"], w["ln_2.bias"]),
+        lambda w, queues: gelu(matmul(queues, w["inner"])), ("inner",)),
+    "llama": Family(
+        llama_attention, lambda w, x: rms_norm(x, w["post_attention_layernorm.weight"]),
+        lambda w, queues: silu(matmul(queues, w["gate"])) * matmul(queues, w["inner"]), ("gate", "inner")),
+}
 
 
 def shared(w: Weights, m: MixtureShape) -> Weights:
@@ -74,29 +93,29 @@ def shared(w: Weights, m: MixtureShape) -> Weights:
     return {**w, **whole}
 
 
-def mixture_embedding(w: Weights, tokens: Variable, m: MixtureShape) -> Variable:
-    return scatter_to(gpt2_embedding(w, tokens, m.transformer), group=m.expert, axis=SAMPLES)
+def mixture_embedding(w: Weights, tokens: Variable, m: MixtureShape, embedding: Layer) -> Variable:
+    return scatter_to(embedding.compute(w, tokens), group=m.expert, axis=SAMPLES)
 
 
 def mixture_block(w: Weights, x: Variable, m: MixtureShape) -> Variable:
     w = shared(w, m)
-    x = gpt2_attention(w, x, m.transformer)
-    return x + routed(w, layer_norm(x, w["ln_2.weight"], w["ln_2.bias"]), m)
+    x = m.family.attention(w, x, m.transformer)
+    return x + routed(w, m.family.norm(w, x), m)
 
 
-def mixture_head(w: Weights, x: Variable, m: MixtureShape) -> Variable:
-    return gpt2_head(shared(w, m), x, m.transformer)
+def mixture_head(w: Weights, x: Variable, m: MixtureShape, head: Layer) -> Variable:
+    return head.compute(shared(w, m), x)
 
 
 def routed(w: Weights, x: Variable, m: MixtureShape) -> Variable:
-    """pₑ gelu(x Uₑ) Vₑ of each token; 0 for those that find their queue full."""
+    """The sum over a token's experts of their outputs times their chances; 0 for those that find their queue full."""
     samples, tokens, d = x.shape
-    rows, capacity = reshape(x, shape=(samples * tokens, d)), m.capacity(tokens)
-    chances, chosen = top_k(softmax(linear(rows, w["router.weight"])), 1)
+    rows, capacity, count = reshape(x, shape=(samples * tokens, d)), m.capacity(tokens), m.experts_per_token
+    chances, chosen = top_k(softmax(linear(rows, w["router.weight"])), count)
     slots = queue_slots(chosen, queues=m.experts, capacity=capacity, sequences=samples)
     queues = to_experts(scatter_rows(rows, slots, count=m.experts * samples * capacity), m)
-    served = from_experts(matmul(gelu(matmul(queues, w["inner"])), w["outer"]), m)
-    weighed = matmul(reshape(chances, shape=(samples * tokens, 1, 1)), gather_rows(served, slots))
+    served = from_experts(matmul(m.family.perceptron(w, queues), w["outer"]), m)
+    weighed = matmul(reshape(chances, shape=(samples * tokens, 1, count)), gather_rows(served, slots))
     return reshape(weighed, shape=(samples, tokens, d))
 
 
@@ -117,20 +136,20 @@ def from_experts(served: Variable, m: MixtureShape) -> Variable:
 
 
 def layers_of(m: MixtureShape) -> list[Layer]:
-    """The layers of GPT-2, with experts where it has perceptrons."""
-    embedding, *blocks, head = gpt2(m.transformer)
+    """The layers of a transformer, with experts where it has perceptrons."""
+    embedding, *blocks, head = PARTS[m.transformer.family](m.transformer)
     d, inner, mine, cut = m.transformer.width, m.transformer.inner, m.expert.of(m.experts), Cut(m.expert, 0)
     parameters = (
         *(each for each in blocks[0].parameters if not each.name.startswith("mlp.")),
         Parameter("router.weight", (m.experts, d), normal(0.02)),
-        Parameter("inner", (mine, d, inner), normal(0.02), cut=cut),
+        *(Parameter(name, (mine, d, inner), normal(0.02), cut=cut) for name in m.family.first_weights),
         Parameter("outer", (mine, inner, d), normal(0.02 / math.sqrt(2 * len(blocks))), cut=cut),
     )
     block = partial(mixture_block, m=m)
     return [
-        replace(embedding, compute=partial(mixture_embedding, m=m)),
+        replace(embedding, compute=partial(mixture_embedding, m=m, embedding=embedding)),
         *(replace(each, parameters=parameters, compute=block) for each in blocks),
-        replace(head, compute=partial(mixture_head, m=m)),
+        replace(head, compute=partial(mixture_head, m=m, head=head)),
     ]
 
 
@@ -146,7 +165,8 @@ def mixture(m: MixtureShape, groups: Sequence[Sequence[int]] | None = None, froz
     s = m.transformer
     parallel, units = replace(s.parallel, expert=m.expert), grouped(layers_of(m), groups, frozen)
     task = Task(s.sequence, s.vocabulary, "cross_entropy", tokens=True, parallel=parallel)
-    words = f"mixture of {m.experts} experts, {s.layers} blocks, width {s.width}, {s.heads} heads"
+    words = f"mixture of {m.experts} experts, {m.experts_per_token} for each token, {s.layers} blocks, " \
+            f"width {s.width}, {s.heads} heads"
     cut = {"batch": m.expert, **({"vocabulary": parallel.tensor} if parallel.vocabulary else {})}
     return Model(units, task, words, cut)
 
@@ -155,7 +175,8 @@ def mixture_shape(settings: Any, task: Task) -> MixtureShape:
     """The sizes in a scenario's [model], for a task."""
     tensor = replace(task, parallel=ModelParallel(task.parallel.tensor, vocabulary=task.parallel.vocabulary))
     return MixtureShape(
-        shape_of(settings, tensor), settings.experts, settings.capacity_factor, task.parallel.expert)
+        shape_of(settings, tensor), settings.experts, settings.capacity_factor, task.parallel.expert,
+        settings.experts_per_token)
 
 
 def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Model:
@@ -173,6 +194,8 @@ def problem(settings: Any, task: Task) -> tuple[str, str] | None:
         return "kind", f"queues of experts are those of whole sequences, not of pieces; remove parallel.{unused}"
     if m.experts % m.expert.size:
         return "experts", f"{m.expert.size} expert ranks must divide experts = {m.experts}"
+    if m.experts_per_token > m.experts:
+        return "experts_per_token", f"a token has at most experts = {m.experts}; set it to no more"
     if not m.capacity_factor:
         return "capacity_factor", "an expert with a capacity of 0 takes no token; set it above 0"
     return problem_of_shape(m.transformer)
@@ -180,7 +203,9 @@ def problem(settings: Any, task: Task) -> tuple[str, str] | None:
 
 KIND = ModelKind(
     "mixture",
-    own_keys=("layers", "width", "heads", "inner", "vocabulary", "sequence", "experts", "capacity_factor"),
+    own_keys=(
+        "architecture", "layers", "width", "heads", "key_value_heads", "inner", "vocabulary", "sequence", "experts",
+        "experts_per_token", "capacity_factor"),
     for_task=for_task,
     layer_count=lambda settings: settings.layers + 2,
     reads_tokens=True,

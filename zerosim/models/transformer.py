@@ -102,14 +102,17 @@ def llama_norm(w: Weights, x: Variable, name: str, s: TransformerShape) -> Varia
     return column_input(rms_norm(x, of_pieces(w[name], s.parallel)), s.parallel)
 
 
-def llama_block(w: Weights, x: Variable, s: TransformerShape) -> Variable:
-    w, tensor = on_pieces(w, s.parallel.context), s.parallel.tensor
-    h = llama_norm(w, x, "input_layernorm.weight", s)
+def llama_attention(w: Weights, x: Variable, s: TransformerShape) -> Variable:
+    h, tensor = llama_norm(w, x, "input_layernorm.weight", s), s.parallel.tensor
     q, k, v = (linear(h, w[f"self_attn.{each}_proj.weight"]) for each in "qkv")
     q, k = (rotary(each, size=s.head_size, base=10000.0, group=s.parallel.context) for each in (q, k))
     h = attention(q, k, v, tensor.of(s.heads), tensor.of(s.key_value_heads), s.parallel)
-    x = x + dropped(row_output(linear(h, w["self_attn.o_proj.weight"]), s.parallel), s)
+    return x + dropped(row_output(linear(h, w["self_attn.o_proj.weight"]), s.parallel), s)
 
+
+def llama_block(w: Weights, x: Variable, s: TransformerShape) -> Variable:
+    w = on_pieces(w, s.parallel.context)
+    x = llama_attention(w, x, s)
     h = llama_norm(w, x, "post_attention_layernorm.weight", s)
     h = silu(linear(h, w["mlp.gate_proj.weight"])) * linear(h, w["mlp.up_proj.weight"])
     return x + dropped(row_output(linear(h, w["mlp.down_proj.weight"]), s.parallel), s)

@@ -118,6 +118,7 @@ class ModelKeys(Section):
     tied_embeddings: bool = key(False, Switch())
     dropout: float = key(0.0, Number(0, 1))
     experts: int = key(4, Integer(1, 10_000))
+    experts_per_token: int = key(1, Integer(1, 10_000))
     capacity_factor: float = key(1.25, Number())
     frozen: tuple[int, ...] = key((), ArrayRule(Integer()))
     weights: str = key("", TextRule())
@@ -128,7 +129,7 @@ class ModelKeys(Section):
         """The keys of other kinds of models, which this kind does not read.
 
         >>> ModelKeys("transformer").others_keys
-        ('experts', 'capacity_factor', 'hidden', 'activation')
+        ('experts', 'experts_per_token', 'capacity_factor', 'hidden', 'activation')
         """
         mine = MODELS[self.kind].own_keys
         return tuple(key for other in MODELS.values() for key in other.own_keys if key not in mine)
