@@ -45,6 +45,7 @@ from zerosim.stages.state import Layouts, TrainingState
 from zerosim.stages.storage import DelayedUpdates, FarMemory, FarUpdates, LateUpdates, Shards, Storage
 from zerosim.training.batches import Batches
 from zerosim.training.config import Config, Leg
+from zerosim.training.groups import RanksOfPipeline, groups_of
 from zerosim.training.tiers import far_memory, shelf
 
 
@@ -121,6 +122,20 @@ def replica(
         state=state,
         param_dtype=config.computing.weights,
     )
+
+
+def on_rank(
+    config: Config, observed: Observed, allocate: Allocator, second: Communicator | None = None,
+    tiers: FarMemory | None = None,
+) -> tuple[Replica, Callable[[Batch], Total], list[Slot]]:
+    """The replica of this rank of `observed`, with the groups of its directions; its step; the passes of the last one.
+    """
+    here, directions, passes = config.of_rank(observed.rank), config.directions, list[Slot]()
+    neighbours = RanksOfPipeline(observed, directions)
+    mine = replica(
+        here, observed.around(directions.data_ranks(observed)), allocate, second and directions.data_ranks(second),
+        tiers=tiers, groups=groups_of(observed, directions), pipeline={"pipeline": neighbours})
+    return mine, stepping(here, config.stage, observed, mine, neighbours, passes), passes
 
 
 def publishing(config: Config, rule: RewritesMatrices) -> Publishing:

@@ -19,9 +19,8 @@ from zerosim.payloads.bounded import Bounded, bound, bounded, plain
 from zerosim.places import cut
 from zerosim.scenario.sections import Parallel
 from zerosim.stages.replica import Batch
-from zerosim.training.build import replica, stepping
+from zerosim.training.build import on_rank
 from zerosim.training.config import Config
-from zerosim.training.groups import RanksOfPipeline, groups_of
 from zerosim.training.one_function import (
     Computed,
     Difference,
@@ -104,19 +103,16 @@ def in_float64(config: Config) -> Config:
 
 def step_of_rank(comm: Communicator, config: Config, whole: dict[Unit, Array], batch: Batch) -> Found:
     """One step of the schedule on a rank."""
-    observed, directions = Observed(comm), config.directions
-    here = config.of_rank(comm.rank)
-    neighbours = RanksOfPipeline(observed, directions)
-    mine = replica(here, observed.around(directions.data_ranks(observed)), allocate,
-                   groups=groups_of(observed, directions), pipeline={"pipeline": neighbours})
+    mine, step, _ = on_rank(config, Observed(comm), allocate)
+    coordinates = config.directions.coordinates(config.directions.place(comm.rank))
     pairs = {of_model.numbers: (of_model, flat) for of_model, flat in whole.items()}
 
     def initial(unit: Unit) -> Array:
         of_model, flat = pairs[unit.numbers]
-        return cut(of_model, unit, flat, directions.coordinates(directions.place(comm.rank)))
+        return cut(of_model, unit, flat, coordinates)
 
     mine.begin(initial)
-    loss = stepping(here, here.stage, observed, mine, neighbours, [])(batch)
+    loss = step(batch)
     square = sum(mine.norms.of_gradients(mine))
     return loss, square, {
         name: view for unit in mine.units for name, view in unit.views(mine.state.gradients[unit]).items()}

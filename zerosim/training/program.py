@@ -30,10 +30,9 @@ from zerosim.instruments.trace import RankStep
 from zerosim.numerics.not_a_number import with_one_nan
 from zerosim.sharding import split
 from zerosim.stages.adding import add_replicas
-from zerosim.stages.pipeline import Slot
 from zerosim.stages.replica import Batch, Replica
 from zerosim.training.batches import Batches
-from zerosim.training.build import alone, initial_weights, replica, stepping
+from zerosim.training.build import alone, initial_weights, on_rank
 from zerosim.training.collect import collected
 from zerosim.training.comparison import (
     Checker,
@@ -46,7 +45,6 @@ from zerosim.training.comparison import (
 )
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
-from zerosim.training.groups import RanksOfPipeline, groups_of
 from zerosim.training.measurement import Measurement, MemoryFigures, by_pipeline, traffic_counts
 from zerosim.training.observers import Observers, observers
 from zerosim.worlds.checked import Checked
@@ -163,29 +161,23 @@ def train(
         config.name, comm.rank, hosts, faults, lifetimes=config.row.claims.fragmentation, traced=bool(run.traced))
     comm = carrier(comm, run, faults)
     directions, observed, units = config.directions, seen.observed(comm), config.model.units
-    place, neighbours = directions.place(comm.rank), RanksOfPipeline(observed, directions)
     second = None if run.second_channel is None else seen.observed(carrier(run.second_channel, run, faults))
-    tiers, here = seen.tiers(config.row.parallel.offload_folder), config.of_rank(comm.rank)
-    mine = replica(
-        here, observed.around(directions.data_ranks(observed)), seen.allocator(),
-        second and directions.data_ranks(second), tiers=tiers, groups=groups_of(observed, directions),
-        pipeline={"pipeline": neighbours})
+    mine, step, passes = on_rank(
+        config, observed, seen.allocator(), second, seen.tiers(config.row.parallel.offload_folder))
     with closing(mine.tape.shelf), closing(mine.storage):
-        earlier = begun(comm, run, mine, here, seen.ledger)
+        earlier = begun(comm, run, mine, config.of_rank(comm.rank), seen.ledger)
         if earlier is None:
             return Measurement(config, fits=False) if comm.rank == 0 else None
         updates_before = mine.state.updates
         checker = None if history is None else Checker(
             mine, comm.rank, history, units, config.sums_everywhere)
-        passes = list[Slot]()
-        step = stepping(here, config.stage, observed, mine, neighbours, passes)
         steps = Steps(comm, run, config, title, mine, step, seen, checker, earlier)
         try:
             memory = steps.run_all()
         except MemoryError as error:
             raise MemoryError(f"{title} did not fit, in step {len(steps.losses) + 1}: {error}") from error
     held = None if checker else holdings(
-        comm, place % directions.side_by_side, mine, units, config.sums_everywhere)
+        comm, directions.place(comm.rank) % directions.side_by_side, mine, units, config.sums_everywhere)
     misfits = gather_objects(comm, checker.misfit if checker else None) or []
     evidence = first_of(gather_objects(comm, checker.evidence if checker else None))
     measured = gather_objects(
