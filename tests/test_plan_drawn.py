@@ -27,14 +27,18 @@ NUMBERS = [
 
 
 def measured(number, folder, monkeypatch):
-    """The rows of a drawn scenario after one step, without those that order exact leaves without a plan."""
+    """The rows of a drawn scenario after one step."""
     drawn = draw(number)
     document = {name: value for name, value in drawn.document.items() if name not in ("checkpoint", "fault")}
     train = document.get("train", {}) | {"steps": 1, "warmup_steps": 0}
     drawn = drawn.saying(document | {"check": {"reference": False}, "train": train})
     path = drawn.write(folder)
     monkeypatch.chdir(folder)
-    scenario = load(path)
+    return trained(load(path))
+
+
+def trained(scenario):
+    """The measured rows of a scenario, without those that order exact leaves without a plan."""
     rows = run_locally(prepare(scenario, load_dataset(scenario)), Silent()).trained
     return [row for row in rows if row.config.addition.collective is not None]
 

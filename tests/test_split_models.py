@@ -260,13 +260,6 @@ def test_a_file_of_whole_weights_is_read_by_every_split(tmp_path):
     assert main(["run", str(path), "--set", f'model.weights="{weights}"']) == 0
 
 
-def test_what_has_no_places_refuses_a_split_model(tmp_path, capsys):
-    path = tmp_path / "scenario.toml"
-    path.write_text(MLP)
-    assert main(["plan", str(path), "--set", "parallel.tensor_ranks=2"]) == 2
-    assert "a plan has no time for messages between ranks that share" in capsys.readouterr().err
-
-
 TURNED = """
 from zerosim.extend import (
     Layer, Parameter, all_to_all, copy_to, join_from, linear, reshape, scatter_to, shift, tanh, transpose, uniform)

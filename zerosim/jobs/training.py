@@ -25,8 +25,7 @@ from zerosim.teach.proofs.diagnosis import diagnosis
 from zerosim.teach.proofs.proof import prove
 from zerosim.teach.proofs.subject import Subject
 from zerosim.training.experiment import Experiment, prepare
-from zerosim.training.one_function import differences
-from zerosim.training.one_schedule import differences_of_schedule
+from zerosim.training.one_schedule import split_otherwise
 from zerosim.training.program import Progress
 from zerosim.verdict.judged_run import run_on
 from zerosim.verdict.outcome import Outcome
@@ -115,8 +114,6 @@ class TrainingJob:
         return document(outcome, described(world), command)
 
 
-MOST_SHOWN = 3
-"""The differences of a split model that are shown."""
 
 
 def training_job(scenario: Scenario, request: Request) -> TrainingJob:
@@ -149,13 +146,10 @@ def refuse_split_otherwise(experiment: Experiment) -> None:
             for each in experiment.rows if each.directions.places > 1}
     for config in rows.values():
         with experiment.scenario.origin.blaming(("model", "kind")):
-            found = [*(differences(config) if config.directions.side_by_side > 1 else ()),
-                     *(differences_of_schedule(config) if config.directions.pipeline > 1 else ())]
+            found = split_otherwise(config)
         if found:
-            more = f" (and {len(found) - MOST_SHOWN} more)" if len(found) > MOST_SHOWN else ""
-            shown = "; ".join(map(str, found[:MOST_SHOWN]))
             raise experiment.scenario.origin.error(
-                f"the split model of {config.name} is not the model in one piece: {shown}{more}", ("model", "kind"))
+                f"the split model of {config.name} is not the model in one piece: {found}", ("model", "kind"))
 
 
 def refuse_unproved(scenario: Scenario) -> None:

@@ -24,6 +24,7 @@ from zerosim.plan.cluster import Cluster, cluster_of
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.questions import Answer, Answers, Question
 from zerosim.plan.rehearsal import rehearse
+from zerosim.plan.small import planned_otherwise
 from zerosim.scenario.origin import Origin
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import Check
@@ -137,6 +138,9 @@ MOST_TOGETHER = 1_000
 MOST_IN_TURN = 1_000_000
 """The most micro-batches of a rank that run one after the other; most of them repeat the previous one."""
 
+MOST_IN_PIPELINE = 10_000
+"""The same of a rank of a pipeline, where the messages of each micro-batch are followed."""
+
 MOST_TOKENS = 2**25
 """The most tokens in a micro-batch; the loss really allocates its numbers, 400 MB for this many tokens."""
 
@@ -183,6 +187,12 @@ class Unplanned:
     layout: str = ""
 
     def planned(self) -> PlannedRow:
+        """The planned row. Raises `ScenarioError` if its split model is not the model in one piece."""
+        with self.alone.origin.blaming(("model", "kind")):
+            wrong = planned_otherwise(self.config)
+        if wrong:
+            raise self.alone.origin.error(
+                f"the split model of {self.config.name} is not the model in one piece: {wrong}", ("model", "kind"))
         found = rehearse(self.config, self.cluster)
         return PlannedRow(self.config, self.cluster, found, self.alone, self.swept, self.layout)
 
@@ -212,7 +222,7 @@ def refuse_what_never_ends(config: Config, origin: Origin) -> None:
     """Raises `ScenarioError` for a plan that would take hours or more memory than this machine has."""
     train, task = config.row.train, config.model.task
     one_by_one = config.at_once > 1 or config.row.parallel.order == "tree"
-    most = MOST_TOGETHER if one_by_one else MOST_IN_TURN
+    most = MOST_TOGETHER if one_by_one else MOST_IN_PIPELINE if config.directions.pipeline > 1 else MOST_IN_TURN
     if config.block > most:
         raise origin.error(
             f"{config.name}: {config.block:,} micro-batches on a rank, and a plan follows at most {most:,}; set "

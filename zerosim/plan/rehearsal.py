@@ -35,6 +35,7 @@ from zerosim.plan.costs import Costs, of_rank
 from zerosim.plan.directions import DirectionCosts, TimedCalls, TimedNeighbours, direction_of
 from zerosim.plan.fusion import Fused
 from zerosim.plan.performers import CallByCall, Performer, kept_by_fused
+from zerosim.plan.repeated import Repeating
 from zerosim.plan.timed import HostMemory, OnTheClock, Skipping, Timed, TimedQueue, TimedWire, UpdateRoom
 from zerosim.sharding import Directions, padded
 from zerosim.stages.pipeline import Slot
@@ -185,7 +186,8 @@ def rehearsed(
     if curve:
         ledger.begin_curve()
     passes = list[Slot]()
-    stepping(config, config.stage, comm, mine, neighbours, passes)(whole_batch(config))
+    repeating = partial(Repeating, ledger=ledger, clock=comm.clock, runs_all=not skipping.repeats)
+    stepping(config, config.stage, comm, mine, neighbours, passes, repeating)(whole_batch(config))
     mine.storage.settle()
     room.release()
     skipping.repeat_skipped(mine.tape.operations)
@@ -224,10 +226,10 @@ def on_shapes(
     timed = Timed(config.rule, comm.clock, comm.costs, room, on_host="optimizer" in config.tiers)
     storage, shards, rule = storage_of(config, allocate, tiers, built.state, timed, comm.instruments)
     repeats = config.row.parallel.order != "tree" and "parameters" not in config.tiers
-    alike = comm.alike and not each_segment and repeats and not config.chunks
+    alike = comm.alike and not each_segment and repeats
     wire = config.weights_wire and TimedWire(config.weights_wire, comm.clock, comm.costs)
     silent_wire = config.gradients_wire and SilentWire(config.gradients_wire)
-    skipping = Skipping(built.accumulation, comm.clock, alike)
+    skipping = Skipping(built.accumulation, comm.clock, alike, skips=alike and not config.chunks)
     return replace(
         built,
         accumulation=skipping,

@@ -211,8 +211,10 @@ class Skipping:
 
     whole: Accumulation
     clock: VirtualClock
+    repeats: bool
+    """Whether micro-batches do the same."""
     skips: bool
-    """Whether any may be skipped."""
+    """Whether any may be skipped here; a pipeline repeats its passes instead."""
     skipped: int = 0
     steady: tuple[Interval, Counter[str]] | None = None
     """The interval and floating-point operations of each skipped micro-batch."""

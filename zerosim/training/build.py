@@ -153,7 +153,8 @@ def watched(config: Config, comm: Observed, tape: Tape) -> Tape:
 
 
 def stepping(
-    config: Config, stage: Stage, comm: Observed, mine: Replica, neighbours: Neighbours, passes: list[Slot]
+    config: Config, stage: Stage, comm: Observed, mine: Replica, neighbours: Neighbours, passes: list[Slot],
+    pipeline: Callable[..., Pipeline] = Pipeline,
 ) -> Callable[[Batch], Total]:
     """The step of a replica: that of its stage or, on a rank of a pipeline, of its schedule, which leaves its passes in
     `passes`."""
@@ -163,7 +164,7 @@ def stepping(
     def tapes(micro_batch: int) -> Tape:
         return watched(config, comm, mine.tape.another(micro_batch))
 
-    return partial(SCHEDULES[config.row.parallel.schedule], Pipeline(
+    return partial(SCHEDULES[config.row.parallel.schedule], pipeline(
         mine, neighbours, config.chunks, tapes, passes))
 
 

@@ -26,6 +26,7 @@ from zerosim.training.one_function import (
     Difference,
     Gradients,
     compared,
+    differences,
     in_both,
     near,
     some_batch,
@@ -38,6 +39,17 @@ Found = tuple[Array | None, float, Gradients]
 NOT_ADDED = ": the first and the last rank of the pipeline have different sums; add them over both before the update"
 A_FEW = 2
 """The samples of a micro-batch."""
+MOST_SHOWN = 3
+"""The differences of a split model that are shown."""
+
+
+def split_otherwise(config: Config) -> str:
+    """The first differences between a row's split model and the model in one piece, in words; empty if there are none.
+    """
+    found = [*(differences(config) if config.directions.side_by_side > 1 else ()),
+             *(differences_of_schedule(config) if config.directions.pipeline > 1 else ())]
+    more = f" (and {len(found) - MOST_SHOWN} more)" if len(found) > MOST_SHOWN else ""
+    return "; ".join(map(str, found[:MOST_SHOWN])) + more
 
 
 def differences_of_schedule(config: Config) -> Iterator[Difference]:

@@ -1,0 +1,139 @@
+"""Plans over every direction of the mesh: closed forms, shipped volumes, the ZeRO paper's rows, and refusals."""
+
+from dataclasses import replace
+from fractions import Fraction
+from math import inf
+
+import pytest
+
+import zerosim as zs
+from tests.test_pipeline import without_flush
+from tests.test_plan_drawn import CLUSTER, compared, trained
+from tests.test_split_models import GPT, MLP, SPLIT, read
+from zerosim.cli import main
+from zerosim.figures.pipelines import bubble_due
+from zerosim.models.units import Task
+from zerosim.plan import directions, repeated
+from zerosim.plan.cluster import Cluster, Device, Link
+from zerosim.plan.rehearsal import rehearse
+from zerosim.plan.small import found_otherwise
+from zerosim.scenario.schema import Scenario
+from zerosim.scenario.sections import Check, ModelKeys, Parallel, Train, WorldKeys
+from zerosim.stages import schedules
+from zerosim.training.config import configured
+
+AT_ONCE = Link("", 0, inf)
+ONLY_PRODUCTS = Cluster(Device("", 8e12, 1e12, inf), 64, AT_ONCE, AT_ONCE, pipelined=True, fused=False)
+"""A device on which products alone take time; those of a vocabulary of 1 take less than half a nanosecond."""
+ONE_STEP = ("train.steps=1", "check.reference=false")
+EIGHT = ("world.ranks=8", "train.micro_batches=8", "model.vocabulary=68")
+SCHEDULES = {"gpipe": {"schedule": "gpipe"}, "1f1b": {"schedule": "1f1b"},
+             "interleaved": {"schedule": "interleaved_1f1b", "model_chunks": 2}}
+
+
+def pipelined(ranks, micro_batches, **keys):
+    """A row of blocks alone that take time, as many on each rank of a pipeline."""
+    chunks = ranks * keys.get("model_chunks", 1)
+    scenario = Scenario(
+        world=WorldKeys(ranks), check=Check(reference=False),
+        model=ModelKeys(kind="transformer", layers=chunks, width=512, heads=4, vocabulary=1, sequence=1),
+        train=Train(micro_batch=1, micro_batches=micro_batches, optimizer="sgd"),
+        parallel=Parallel(("ddp",), pipeline_ranks=ranks, pipeline_layers=(2, *[1] * (chunks - 2), 2), **keys))
+    return configured(scenario.rows[0], Task(1, 1, "cross_entropy", tokens=True))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(("ranks", "micro_batches"), [(2, 2), (4, 8), (3, 30), (4, 1000)])
+def test_equal_stages_wait_for_the_bubble_of_the_formula_exactly(schedule, ranks, micro_batches):
+    keys = SCHEDULES[schedule]
+    found = rehearse(pipelined(ranks, micro_batches, **keys), ONLY_PRODUCTS)
+    idle = sum(each.clock.idle_ns + found.clock.now_ns - each.clock.now_ns for each in found.stages)
+    due = bubble_due(ranks, micro_batches, keys.get("model_chunks", 1))
+    assert Fraction(idle, found.clock.now_ns * ranks) == due
+
+
+@pytest.mark.parametrize(("stage", "changes"), [
+    ("zero2", SCHEDULES["gpipe"]), ("zero1", SCHEDULES["1f1b"]), ("zero2", SCHEDULES["interleaved"]),
+    ("ddp", {"overlap": True, "tensor_ranks": 2, "sequence_parallel": True}),
+    ("zero2", {"accumulation": "micro_batch", "overlap": True, "recompute": True}),
+])
+def test_repeated_passes_are_as_if_all_were_run(stage, changes, monkeypatch):
+    parallel = Parallel((stage,), pipeline_ranks=2, **changes)
+    row, *_ = Scenario(
+        world=WorldKeys(2 * parallel.directions.places), parallel=parallel,
+        model=ModelKeys(kind="transformer", layers=4, width=8, heads=2, vocabulary=11, sequence=4),
+        train=Train(micro_batch=2, micro_batches=16, precision="bf16", clip_norm=1.0)).rows
+    config = configured(row, Task(4, 11, "cross_entropy", tokens=True))
+    due = figures_of(rehearse(config, CLUSTER))
+    monkeypatch.setattr(repeated, "FIRST_RUN", 8)
+    assert figures_of(rehearse(config, CLUSTER)) == due
+    monkeypatch.setattr(repeated, "FIRST_RUN", 1)
+    assert figures_of(rehearse(config, CLUSTER)) != due    # the first micro-batch has no gradients to add to
+
+
+def figures_of(found):
+    """All that a plan says of each rank of a pipeline."""
+    return [(each.peak, each.peak_total, each.resting, each.operations, each.passes, each.clock.idle_ns,
+             replace(each.clock.reading(), spans=0)) for each in found.stages]
+
+
+@pytest.mark.parametrize("name", ["four_all_reduces", "ring_attention", "all_to_all_of_experts"])
+def test_published_volumes_are_planned_as_they_are_measured(name):
+    for row in zs.plan(name).subject.rows:
+        claims = row.config.row.claims
+        assert sum(row.found.clock.sent_by[each] for each in claims.collectives) == claims.collective_bytes, row.name
+
+
+def test_a_pipeline_sends_each_cut_forward_and_back():
+    *rows, _ = zs.plan("pipeline", set={"parallel.pipeline_ranks": 4, "model.layers": 6}).subject.rows
+    sent = 8 * 4 * 32 * 16 * 4                                     # b·s·h numbers of 4 bytes, 8 times
+    for row in rows:
+        found = [[each.clock.sent_by[f"send_{what}"] for what in ("activation", "gradient")]
+                 for each in row.found.stages]
+        assert found == [[sent, 0], [sent, sent], [sent, sent], [0, sent]]
+
+
+@pytest.mark.parametrize(("text", "changes"), [
+    (MLP, ["parallel.tensor_ranks=2", "train.clip_norm=0.01", 'parallel.stages=["ddp", "zero2"]']),
+    (MLP, ["parallel.pipeline_ranks=2", "train.micro_batches=10", "train.precision=bf16"]),
+    (GPT, ["parallel.tensor_ranks=2", "parallel.sequence_parallel=true", "parallel.pipeline_ranks=2", *EIGHT]),
+    (GPT, ["parallel.tensor_ranks=2", "parallel.context_ranks=2", "parallel.vocabulary_parallel=true", *EIGHT]),
+    (GPT, ["parallel.context_ranks=4", "parallel.context_by=all_to_all", "parallel.recompute=true"]),
+    (GPT, ["parallel.tensor_ranks=4", "parallel.recompute=true", "parallel.partition_activations=true"]),
+    (GPT, ["model.kind=mixture", "parallel.expert_ranks=2", "parallel.shard_ranks=2", *EIGHT]),
+])
+def test_plans_of_directions_have_what_runs_of_them_measure(text, changes, tmp_path):
+    for row in trained(read(text, tmp_path, *ONE_STEP, 'parallel.stages=["zero1"]', *changes)):
+        ours, theirs = compared(row)
+        assert ours == theirs, row.name
+
+
+def test_the_papers_100_billion_parameters_fit_with_divided_checkpoints_alone():
+    """24.9 GB with P_a and 87.3 GB without; 38 teraflops of a V100's 125 (Rajbhandari et al., 2020, figure 2)."""
+    alone, without = zs.plan("zero_100b", sweep={"parallel.partition_activations": [True, False]}).subject.rows
+    assert [(round(row.peak_bytes / 1e9, 1), row.fits) for row in (alone, without)] == [(24.9, True), (87.3, False)]
+    assert 0.38 <= alone.hfu <= 0.43
+    assert 125e12 * alone.mfu == pytest.approx(38e12, rel=0.05)
+
+
+def test_a_wrong_split_is_refused_before_a_plan(tmp_path, capsys):
+    (tmp_path / "scenario.toml").write_text(
+        MLP.replace("hidden = [8, 6, 8]", f'kind = "{SPLIT}"\nforget = "reduce_from"'))
+    assert main(["plan", str(tmp_path / "scenario.toml"), "--set", "parallel.tensor_ranks=2"]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "is not the model in one piece: loss: " in said
+
+
+def test_a_wrong_schedule_is_refused_before_a_plan(monkeypatch, capsys):
+    found_otherwise.cache_clear()
+    monkeypatch.setitem(schedules.SCHEDULES, "1f1b", without_flush)
+    assert main(["plan", "llama3_405b_4d"]) == 2
+    found_otherwise.cache_clear()
+    assert "Stage I is not the model in one piece: loss: 0.749 times the value" in capsys.readouterr().err
+
+
+def test_a_message_that_a_plan_forgets_is_seen(tmp_path, monkeypatch):
+    (row,) = trained(read(GPT, tmp_path, *ONE_STEP, "parallel.tensor_ranks=2", 'parallel.stages=["ddp"]'))
+    assert compared(row)[0] == compared(row)[1]
+    monkeypatch.setattr(directions.TimedCalls, "add", lambda self, calls: None)
+    assert compared(row)[0] != compared(row)[1]
