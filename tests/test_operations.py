@@ -357,12 +357,6 @@ def check_everything(name, operation, examples=20):
     check()
 
 
-def write_on_input(x, *, out, empty):
-    x *= 0.5
-    np.multiply(x, 2.0, out=out)
-    np.tanh(out, out=out)
-
-
 def wrong_slope(upstream, into, *, empty, y):
     np.multiply(upstream, 1.0 - y, out=into["x"])
 
@@ -393,10 +387,6 @@ def without_the_mean(upstream, into, *, empty, x=None, weight=None):
         into["x"] += 0.25
 
 
-def copied(x, *, out, empty, axes):
-    return x.transpose(axes).copy()
-
-
 def repeated_tokens_once(upstream, into, *, empty, tokens):
     into["weight"][...] = 0.0
     into["weight"][tokens] += upstream
@@ -420,18 +410,13 @@ def twice(y, *of_inputs, **named):
 
 
 FAULTS = [
-    ("elementwise.tanh", {"forward": write_on_input}), ("elementwise.tanh", {"backward": wrong_slope}),
-    ("elementwise.tanh", {"needs": {"x": ("x",)}}), ("elementwise.tanh", {"needs": {"x": ("x", "y")}}),
+    ("elementwise.tanh", {"backward": wrong_slope}), ("elementwise.tanh", {"needs": {"x": ("x",)}}),
     ("elementwise.relu", {"backward": flipped}), ("elementwise.gelu", {"backward": without_inner_derivative}),
-    ("elementwise.multiply", {"backward": only_one}), ("elementwise.multiply", {"over_upstream": "x"}),
-    ("elementwise.gelu", {"spoils": ()}), ("elementwise.gelu", {"over": "x"}),
-    ("elementwise.gelu", {"needs": {"x": ()}}),
-    ("elementwise.silu", {"over": "x"}), ("elementwise.add", {"passed": {"x": elementwise.itself}}),
+    ("elementwise.multiply", {"backward": only_one}), ("elementwise.add", {"passed": {"x": elementwise.itself}}),
     ("linear.linear", {"backward": last_row_of_bias}), ("linear.linear", {"multiplications": twice}),
     ("linear.linear", {"backward_products": {"x": 1.0, "weight": 2.0}}),
     ("normalization.layer_norm", {"backward": without_the_mean}),
-    ("normalization.layer_norm", {"needs": {"x": ("x", "weight"), "weight": ("x",), "bias": ("x",)}}),
-    ("shapes.transpose", {"forward": copied}), ("embedding.embedding", {"backward": repeated_tokens_once}),
+    ("embedding.embedding", {"backward": repeated_tokens_once}),
     ("embedding.positions", {"backward": leaves_the_rest}), ("dropout.dropout", {"backward": another_mask}),
     ("attention.causal_attention", {"multiplications": None}),
 ]

@@ -228,12 +228,9 @@ def run_forward(operation: Operation, inputs: Inputs, out: Array | None, setting
 def forward(operation: Operation, inputs: Inputs, settings: Mapping[str, Any]) -> tuple[Array, Array | None]:
     """The output, and the array that forward keeps for backward."""
     copies = {name: each.copy() for name, each in inputs.items()}
-    if operation.aliases:
-        view = run_forward(operation, copies, None, settings)
-        assert view is not None
-        return view, None
-    out = np.full(shape_of(operation, inputs, settings), np.nan)
-    return out, run_forward(operation, copies, out, settings)
+    out = None if operation.aliases else np.full(shape_of(operation, inputs, settings), np.nan)
+    found = run_forward(operation, copies, out, settings)
+    return (np.asarray(found), None) if out is None else (out, found)
 
 
 def backward(
