@@ -391,7 +391,7 @@ def test_digits_in_prose_have_no_colour(small, monkeypatch, capsys):
 
 def test_bench_without_a_launcher_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setattr("zerosim.commands.bench.launched", lambda: None)
-    monkeypatch.setattr("zerosim.commands.bench.own_launcher", lambda: "no-such-mpiexec")
+    monkeypatch.setattr("zerosim.worlds.mpi_start.own_launcher", lambda: "no-such-mpiexec")
     words = "there is no mpiexec; install an MPI library, e.g. pip install 'zerosim[mpich]'"
     assert words in refused(capsys, "bench", "step")
 

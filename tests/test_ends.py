@@ -189,7 +189,7 @@ def test_an_interrupt_while_the_package_is_imported_is_one_line(module, tmp_path
 def test_bench_is_replaced_by_its_launcher_and_leaves_no_orphan(monkeypatch):
     begun = []
     monkeypatch.setattr("zerosim.commands.bench.launched", lambda: None)
-    monkeypatch.setattr("zerosim.commands.bench.own_launcher", lambda: "/bin/true")
+    monkeypatch.setattr("zerosim.worlds.mpi_start.own_launcher", lambda: "/bin/true")
     monkeypatch.setattr(sys, "argv", ["zerosim", "bench", "step"])
     monkeypatch.setattr(os, "execv", lambda *given: begun.append(given) or sys.exit(7))
     with pytest.raises(SystemExit):

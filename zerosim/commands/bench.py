@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -18,7 +17,7 @@ from zerosim.commands.benches.samples import Sample, on_rank_0
 from zerosim.commands.benches.tables import SUBJECTS, show_collectives, show_published, show_samples
 from zerosim.commands.benches.timings import RANKS, WORKLOADS, Workload
 from zerosim.commands.output import check_writable, standard_output, write_json
-from zerosim.errors import LaunchError, UsageError
+from zerosim.errors import UsageError
 from zerosim.files import write_text
 from zerosim.show.grid import show_words
 from zerosim.show.run_document import sharing
@@ -26,7 +25,7 @@ from zerosim.teach.proofs.proof import prove
 from zerosim.teach.proofs.subject import Subject, named_subject
 from zerosim.worlds.launcher import launched
 from zerosim.worlds.mpi import MpiWorld, connect
-from zerosim.worlds.mpi_start import own_launcher
+from zerosim.worlds.mpi_start import zerosim_on
 
 PUBLISHED = {"runs": MPT, "elsewhere": OUTSIDE}
 """The tables of published runs, by their key in JSON."""
@@ -91,16 +90,9 @@ def on_this_rank(measure: Callable[..., Any], *more: Any) -> Any:
 
 def start_ranks(what: str) -> NoReturn:
     """Run this command again on `RANKS` ranks: the launcher replaces this process."""
-    launcher = own_launcher()
-    found = shutil.which(launcher)
-    if found is None:
-        raise LaunchError(
-            f"bench {what} starts {RANKS} MPI processes, and there is no mpiexec; install an MPI library, e.g. pip "
-            "install 'zerosim[mpich]'"
-        )
-    command = [launcher, "-n", str(RANKS), sys.executable, "-P", "-m", "zerosim"]
+    command = zerosim_on(RANKS, f"bench {what}")
     sys.stdout.flush()
-    os.execv(found, [*command, *sys.argv[1:]])
+    os.execv(command[0], [*command, *sys.argv[1:]])
 
 
 def report(

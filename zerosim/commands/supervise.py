@@ -2,21 +2,20 @@
 
 import argparse
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from zerosim.checkpoint.folders import steps_in
-from zerosim.errors import LaunchError, ScenarioError, UsageError
+from zerosim.errors import ScenarioError, UsageError
 from zerosim.files import contents
 from zerosim.scenario import Scenario, load
 from zerosim.words import plural
 from zerosim.worlds.job import run_job
 from zerosim.worlds.last_words import BROKE, INTERRUPTED
 from zerosim.worlds.launcher import RESTARTS
-from zerosim.worlds.mpi_start import own_launcher
+from zerosim.worlds.mpi_start import zerosim_on
 
 FINAL = (0, 1, 2, INTERRUPTED)
 """The exit codes of runs that a restart would not change, or that were told to end."""
@@ -31,15 +30,10 @@ def supervise(arguments: argparse.Namespace, scenario: Scenario) -> int:
             f"scenario; give at most as many")
     if arguments.json == "-":
         raise UsageError("--restarts: launchers write their errors to standard output too; give --json a file")
-    if shutil.which(own_launcher()) is None:
-        raise LaunchError(
-            "--restarts starts MPI processes, and there is no mpiexec; install an MPI library, e.g. pip install "
-            "'zerosim[mpich]'")
     ranks, resume = scenario.world.ranks, arguments.resume
     for number in range(arguments.restarts + 1):
         code = run_job(
-            [own_launcher(), "-n", str(ranks), sys.executable, "-P", "-m", "zerosim",
-             *command(arguments, ranks, resume)],
+            [*zerosim_on(ranks, "--restarts"), *command(arguments, ranks, resume)],
             os.environ | {RESTARTS: str(number)})
         if code in FINAL or number == arguments.restarts:
             break

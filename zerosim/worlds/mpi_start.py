@@ -3,6 +3,7 @@
 import atexit
 import math
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -219,3 +220,13 @@ def own_launcher() -> str:
     """The mpiexec that belongs to this interpreter's MPI library, if it is found."""
     beside = Path(sys.executable).with_name("mpiexec")
     return str(beside) if beside.exists() else "mpiexec"
+
+
+def zerosim_on(ranks: int, subject: str) -> list[str]:
+    """The command line of zerosim on MPI processes, before its arguments; `LaunchError` for `subject` without mpiexec.
+    """
+    launcher = shutil.which(own_launcher())
+    if launcher is None:
+        raise LaunchError(f"{subject} starts MPI processes, and there is no mpiexec; install an MPI library, e.g. pip "
+                          "install 'zerosim[mpich]'")
+    return [launcher, "-n", str(ranks), sys.executable, "-P", "-m", "zerosim"]
