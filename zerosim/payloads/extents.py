@@ -90,8 +90,10 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
         return (self[index] for index in range(len(self)))
 
     def __getitem__(self, index: Any) -> "Extent":
-        if self.ndim == 1 and isinstance(index, slice) and self.strides is None and index.step is None:
-            return self.viewed((stretch(index, self.shape[0]),))
+        if isinstance(index, slice) and self.strides is None and index.step is None:
+            return self.viewed((stretch(index, self.shape[0]), *self.shape[1:]))
+        if isinstance(index, int) and self.strides is None and 0 <= index < self.shape[0]:
+            return self.viewed(self.shape[1:])
         if any(isinstance(each, (np.ndarray, list)) for each in (index if isinstance(index, tuple) else (index,))):
             return self.viewed(np.broadcast_to(np.empty((), np.bool_), self.shape)[index].shape)
         seen = as_strided(np.empty((), np.bool_), self.shape, self.strides or in_c_order(self.shape))[index]
