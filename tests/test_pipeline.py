@@ -244,7 +244,7 @@ def test_a_wrong_order_of_pieces_is_found_before_the_run_and_by_its_bits(tmp_pat
     (['parallel.stages=["zero3"]'], "Stage III would gather a rank's weights twice for every micro-batch"),
     (["parallel.pipeline_layers=[1, 1]"], "must give each of 2 pieces its number of layers, 4 in all"),
     (["parallel.pipeline_layers=[2, 2]", "parallel.units=[[0], [1, 2], [3]]"], "and cut no unit"),
-    (["parallel.pipeline_ranks=8", "world.ranks=8", "train.micro_batches=8"], "8 pieces need a unit of layers each"),
+    (["parallel.pipeline_ranks=8", "world.ranks=8", "train.micro_batches=8"], r"pipeline_ranks: 8 pieces need a unit"),
     (["parallel.model_chunks=2"], "set parallel.schedule to interleaved_1f1b"),
     (['parallel.schedule="interleaved_1f1b"'], "set parallel.model_chunks"),
     (['parallel.units=[[0, 3], [1], [2]]', 'parallel.quantized_gradients="int8"'], "would lose two parts"),

@@ -169,9 +169,9 @@ def write_shard(folder: Path, rank: int, config: Config, replica: Replica, losse
     arrays: dict[str, Array] = {}
     pieces: dict[str, PieceRecord] = {}
     for number, unit in numbered(replica, config.model.units):
-        mine = shard(unit.count, replica.mesh.size, replica.mesh.alone)
         if unit.end:
             continue    # the first rank of the pipeline has it too
+        mine = shard(unit.count, replica.mesh.size, replica.mesh.alone)
         answered = [(start - mine.start, stop - mine.start)
                     for start, stop in unit.answered(mine.start, mine.stop, coordinates)]
         for what, buffer, layout in states(replica, unit):

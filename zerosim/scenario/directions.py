@@ -89,4 +89,5 @@ def of_pipeline(parallel: Parallel, scenario: Sections) -> Iterator[Conflict]:
     try:
         pieces(model.units_of(parallel.units), parallel.pieces, parallel.pipeline_layers)
     except UsageError as error:
-        yield Conflict(f"parallel.pipeline_layers: {error}", "parallel.pipeline_layers", "parallel.pipeline_ranks")
+        key = "parallel.pipeline_layers" if parallel.pipeline_layers else "parallel.pipeline_ranks"
+        yield Conflict(f"{key}: {error}", key)
