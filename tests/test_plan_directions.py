@@ -116,6 +116,25 @@ def test_the_papers_100_billion_parameters_fit_with_divided_checkpoints_alone():
     assert 125e12 * alone.mfu == pytest.approx(38e12, rel=0.05)
 
 
+def test_queues_that_are_longer_than_the_tokens_need_no_more_operations():
+    """A token meets the experts that are chosen for it, and only the operations done grow with `capacity_factor`."""
+    keys = {"check.collective_bytes": [], "model.vocabulary": 68, "model.experts": 8}
+    found = [zs.plan("all_to_all_of_experts", set={**keys, "model.capacity_factor": factor}).subject.rows[0]
+             for factor in (1.0, 2.0)]
+    needed, done = ([getattr(row, name) * row.step_seconds for row in found] for name in ("mfu", "hfu"))
+    assert needed[0] == pytest.approx(needed[1])
+    assert done[0] < done[1]
+
+
+def test_bytes_of_each_direction_and_memory_of_each_rank_are_shown(capsys):
+    assert main(["plan", "pipeline", "--set", "parallel.tensor_ranks=2"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "GPipe, DDP: sends" in said
+    assert "over tensor ranks" in said
+    assert "memory along the pipeline: " in said
+    assert "bubble" in said
+
+
 def test_a_wrong_split_is_refused_before_a_plan(tmp_path, capsys):
     (tmp_path / "scenario.toml").write_text(
         MLP.replace("hidden = [8, 6, 8]", f'kind = "{SPLIT}"\nforget = "reduce_from"'))

@@ -127,7 +127,8 @@ def excerpt(plan: Plan) -> Markup:
 
 def facts(plan: Plan, names: Sequence[str]) -> Markup:
     """A list of the bound of each row."""
-    bounds = [element("li", f"{name}: {row.bound}") for name, row in zip(names, plan.rows, strict=True)]
+    bounds = [element("li", f"{name}: {words}") for name, row in zip(names, plan.rows, strict=True)
+              for words in (row.bound, row.over_directions) if words]
     return element("ul", *bounds, class_="facts")
 
 

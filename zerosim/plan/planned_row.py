@@ -26,19 +26,25 @@ from zerosim.plan.rehearsal import Rehearsal, rehearse
 from zerosim.plan.stragglers import UnevenSteps, uneven_steps
 from zerosim.scenario.schema import Scenario
 from zerosim.training.config import Config
+from zerosim.words import common_unit, in_unit, joined
 
 SHARE_THAT_BOUNDS = 0.25
 """A row is bound by communication if exposed communication exceeds this share of its step."""
+
+EXPERTS_DIMENSIONS = 3
+"""The dimensions of a weight with a matrix for each expert."""
 
 MOST_TRACED = 8
 """The greatest number of consecutive micro-batches per rank in a traced step."""
 
 
-def parameters_met(model: Model, samples: int) -> int:
+def parameters_met(model: Model, samples: int, experts_per_token: int = 0) -> int:
     """The parameters that a token (in an mlp, a sample) meets: of experts only those that are chosen for it.
 
     The products of experts run on the rows that were sent to them, so fewer multiplications for each token than a
-    parameter has elements tell its share. Parameters of no product count whole.
+    parameter has elements tell its share. Parameters of no product count whole. Rows beyond a token's own experts, of
+    queues that are longer than those, are not met: with `experts_per_token`, a weight with a matrix for each expert
+    counts for at most so many.
 
     >>> from zerosim.models.mlp import mlp
     >>> parameters_met(mlp(6, [5], 3, "relu", "cross_entropy"), samples=4)
@@ -52,7 +58,11 @@ def parameters_met(model: Model, samples: int) -> int:
         begun[unit] += 1
         shape = graph.output.shape
         products.update({(unit, name): count for name, count in graph.multiplied.items()})
-    unmet = [int(prod(unit.places[name].shape)) - count // tokens for (unit, name), count in products.items()]
+    unmet = []
+    for (unit, name), count in products.items():
+        shape, met = unit.places[name].shape, count // tokens
+        of_experts = experts_per_token * prod(shape[1:]) if len(shape) == EXPERTS_DIMENSIONS else 0
+        unmet.append(int(prod(shape)) - (min(met, of_experts) if of_experts else met))
     return model.count - sum(max(each, 0) for each in unmet)
 
 
@@ -153,7 +163,8 @@ class PlannedRow:
     @property
     def mfu(self) -> float:
         model, shape = self.config.in_one_piece, self.config.row.model
-        each = 6 * parameters_met(model, self.config.row.train.micro_batch)
+        per_token = shape.experts_per_token if shape.kind == "mixture" else 0
+        each = 6 * parameters_met(model, self.config.row.train.micro_batch, per_token)
         if model.task.tokens:
             each += 12 * MODELS[shape.kind].attention(shape) * model.task.inputs
         return self._utilisation(each * self.units_of_data)
@@ -185,6 +196,22 @@ class PlannedRow:
                  "launches": "launch overhead of small kernels",
                  "offload": f"offloading, over {self.cluster.host_memory.title}"}
         return f"{words[bound]}: {ns / self.found.clock.now_ns:.0%} of a step; {exposed:.0%} waits for communication"
+
+    @property
+    def over_directions(self) -> str:
+        """The bytes that a rank sends over each direction, and the memory of a pipeline's ranks; empty without several.
+        """
+        if not self.config.directions.words:
+            return ""
+        sent = {name: count for name, count in self.found.sent_by_direction.items() if count}
+        unit = common_unit(max(sent.values(), default=0))
+        each = [f"{in_unit(count, unit)} {unit.name} over {name} ranks" for name, count in sent.items()]
+        words = f"sends {joined(each)}"
+        if len(self.found.stages) == 1:
+            return words
+        peaks = [stage.peak_total for stage in self.found.stages]
+        size = common_unit(max(peaks))
+        return f"{words}; memory along the pipeline: {', '.join(in_unit(each, size) for each in peaks)} {size.name}"
 
     @property
     def trace(self) -> Trace:

@@ -29,6 +29,8 @@ def show_plan(console: Console, plan: Plan) -> None:
         show_words(console, meaning, key=f"{word:<10}", style="dim")
     for name, row in zip(names, plan.rows, strict=True):
         show_words(console, f"{name}: {row.bound}{room(row)}")
+        if row.over_directions:
+            show_words(console, f"{name}: {row.over_directions}")
     for name, row in zip(names, plan.rows, strict=True):
         if row.uneven is not None:
             show_words(console, f"{name}: uneven ranks make a step {duration(row.uneven.p50)} at the median, and "
