@@ -14,6 +14,7 @@ from zerosim.scenario import load, resolved
 from zerosim.show import run
 from zerosim.show.notebook import compared
 from zerosim.show.run_document import runs_of
+from zerosim.teach import pages
 
 
 def test_every_picture_is_what_its_command_makes(tmp_path):
@@ -21,9 +22,9 @@ def test_every_picture_is_what_its_command_makes(tmp_path):
 
 
 def test_every_picture_is_shown_somewhere():
-    pages = [ROOT / "README.md", *ROOT.glob("docs/lessons/*.md")]
+    documents = [ROOT / "README.md", *ROOT.glob("docs/lessons/*.md")]
     shown = {str((page.parent / target).resolve().relative_to(ROOT))
-             for page in pages for target in re.findall(r"!\[[^]]+\]\(([^)]+)\)", page.read_text())}
+             for page in documents for target in re.findall(r"!\[[^]]+\]\(([^)]+)\)", page.read_text())}
     assert shown == set(pictures.pictures())
 
 
@@ -31,6 +32,21 @@ def test_pictures_bring_their_own_ground_or_are_of_middle_tone():
     for name in pictures.pictures():
         text = (ROOT / name).read_text()
         assert re.search(r'<rect width="\d+" height="\d+" fill="white"/>', text) or "text{font:12px" in text, name
+
+
+SIZE = re.compile(r"font(?:-size)?[:=]\"?([\d.]+)")
+
+
+def illegible(text):
+    """The sizes of text in a picture that are below 16 pixels on a projector, on the page of a lesson."""
+    zoom = float(re.search(r"\.projector { zoom: ([\d.]+) }", pages.STYLE)[1])
+    assert SIZE.search(text)
+    return [size for size in map(float, SIZE.findall(text)) if zoom * size < 16]
+
+
+def test_a_projected_picture_can_be_read_from_the_last_row():
+    assert [name for name in pictures.pictures() if illegible((ROOT / name).read_text())] == []
+    assert illegible('<text font-size="9px">a</text><style>text{font:7.5px serif}</style>') == [7.5]
 
 
 @pytest.fixture

@@ -25,8 +25,15 @@ pre, table { display: block; overflow-x: auto } pre { padding: .7rem; background
 td, th { padding: .25rem .6rem; border: 1px solid #8886; text-align: left } table { border-collapse: collapse }
 img { max-width: 100%; height: auto; background: #fff } nav { display: flex; gap: .3rem 1.5rem; flex-wrap: wrap }
 @media (max-width: 40rem) { td, th { padding: .2rem .3rem; font-size: .8rem } pre { font-size: .8rem } }
-@media print { nav { display: none } pre { white-space: pre-wrap } }
+.projector { zoom: 2 } .projector img { max-width: none }
+@media print { nav { display: none } .projector { zoom: 1 } pre { white-space: pre-wrap } }
 """
+
+PROJECTOR = """<script>
+const project = () => document.body.classList.toggle("projector");
+if (location.hash === "#projector") project();
+onkeydown = (event) => event.key.toLowerCase() === "p" && !event.ctrlKey && !event.metaKey && project();
+</script>"""
 
 
 def write_pages(folder: Path) -> Path:
@@ -68,7 +75,7 @@ def page(source: Path, place: str, places: set[str]) -> str:
     links = neighbours(source, place)
     return ('<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             f'<meta name="viewport" content="width=device-width">{head}</head>\n'
-            f"<body>{links}\n{body}{links}</body></html>\n")
+            f"<body>{links}\n{body}{links}{PROJECTOR}</body></html>\n")
 
 
 def name_headings(tokens: list[Token]) -> None:
