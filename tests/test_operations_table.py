@@ -116,6 +116,7 @@ EXAMPLES = {"flat": ((3, 4),), "paired": ((3, 4), (3, 4))}
     ("upstream, x: upstream.reshape(x)", "upstream, x: 1.0 * upstream.reshape(x)",
      "flat: passes a copy of upstream on to x; return upstream or a view of it, or write ∂L/∂x in backward"),
     ("    return saved", "    return None", "paired: forward returns None, and its backward reads saved; return"),
+    ("    return saved", "    return saved, x", "paired: saves a tuple; return one array of empty(shape, dtype)"),
     ("    return saved", "    return other.T", "keeps its input other, which its declaration leaves out: 96 bytes"),
     ("    return saved", "    return 1.0 * other", "paired: saves 96 bytes that empty did not allocate; copy them to"),
     ('{"x": ()', '{"x": ("x",)', "paired: keeps x for ∂L/∂x, which does not read it: 96 bytes; leave it out of needs"),

@@ -330,6 +330,7 @@ def viewed(folder, keys):
 @pytest.mark.parametrize(("returns", "reads", "declares", "words"), [
     ("return x", ", saved", "", "odd saves a view of an input or of its output; name that array in needs"),
     ("return out", ", saved", "", "odd saves a view of an input or of its output; name that array in needs"),
+    ("return out, x", ", saved", "", "odd saves a tuple; return one array of empty"),
     ("return x + 1.0", ", saved", "", "4,096 bytes that its declaration leaves out, or that empty did not allocate"),
     ("KEPT.append(x)", "", "", "4,096 bytes that its declaration leaves out, or that empty did not allocate"),
     ("return 1.0 * x", "", 'aliases="x"', "odd returns a copy of its input x that it declares as a view"),

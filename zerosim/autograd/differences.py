@@ -12,7 +12,7 @@ import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.autograd.operation import Operation, Shape
-from zerosim.autograd.player import no_view, owner, same_memory
+from zerosim.autograd.player import no_array, no_view, owner, same_memory
 
 STEP = 1e-6
 TOLERANCE = 1e-6
@@ -97,9 +97,11 @@ def holding_fault(operation: Operation, inputs: dict[str, Array], settings: Mapp
         return no_view(operation)
     if source and not operation.aliases and not operation.saves:
         return f"returns a view of its input {source} that it declares as a copy; write out, or declare aliases"
-    saved = found if operation.saves and not operation.aliases else None
+    saved: Any = found if operation.saves and not operation.aliases else None
     if operation.saves and found is None:
         return "forward returns None, and its backward reads saved; return the array that backward needs"
+    if saved is not None and not isinstance(saved, np.ndarray):
+        return no_array(saved)
     del found, out
     inputs.clear()
     given.clear()

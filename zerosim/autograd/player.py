@@ -172,6 +172,8 @@ class Player:
         saved = self.perform(step, operation.forward, *wide, out=out, empty=self.precise.empty, **settings)
         if not step.keeps_saved:
             saved = None
+        elif saved is not None and not hasattr(saved, "nbytes"):
+            raise ZerosimError(f"{operation.name} {no_array(saved)}")
         elif any(same_memory(saved, each) for each in (out, *wide)):
             raise ZerosimError(f"{operation.name} saves a view of an input or of its output; name that array in needs "
                                "and save an array of empty, or nothing")
@@ -345,6 +347,11 @@ def no_view(operation: Operation) -> str:
     """The fault of an operation whose output is not the view that it declares."""
     return (f"returns a copy of its input {operation.aliases} that it declares as a view; write out and leave "
             f"aliases={operation.aliases!r} out, or declare copies=True")
+
+
+def no_array(saved: object) -> str:
+    """The fault of an operation that saves something else than an array."""
+    return f"saves a {type(saved).__name__}; return one array of empty(shape, dtype), in which several may lie, or None"
 
 
 def as_they_are(array: Array) -> Array:
