@@ -269,9 +269,7 @@ def training(number: int, chance: Random, *, mpi: bool) -> Drawn:
     document["fault"] = faults(ranks, train["steps"], chance)
     document["check"] = keys(Check, chance)
     draw_other_ranks(document, chance)
-    most, again = max(UNDER_MPI if mpi else (16,)), Random(f"{number} {mpi} split")
-    split_over_ranks(document, most, again)
-    lay_pipeline(document, most, again)
+    lay_over_ranks(document, max(UNDER_MPI) if mpi else 16, Random(f"{number} {mpi} split"))
     said = {key: value for key, value in document.items() if value not in ({}, [])}
     return Drawn(number, said, arrays, flags(chance), text, table)
 
@@ -501,6 +499,12 @@ def groups_of(ranks: int, parallel: Document, chance: Random) -> Document:
 
 DIRECTIONS = {"mlp": ("tensor",), "transformer": ("tensor", "context"), "mixture": ("expert",)}
 """The directions over which each kind of model is split."""
+
+
+def lay_over_ranks(document: Document, most: int, chance: Random) -> None:
+    """Let several ranks train each copy of the model, in some scenarios."""
+    split_over_ranks(document, most, chance)
+    lay_pipeline(document, most, chance)
 
 
 def split_over_ranks(document: Document, most: int, chance: Random) -> None:

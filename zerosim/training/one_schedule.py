@@ -125,7 +125,8 @@ def step_of_rank(comm: Communicator, config: Config, whole: dict[Unit, Array], b
         return cut(of_model, unit, flat, coordinates)
 
     mine.begin(initial)
-    loss = step(batch)
+    with np.errstate(all="ignore"):
+        loss = step(batch)
     square = sum(mine.norms.of_gradients(mine))
     return loss, square, {
         name: view for unit in mine.units for name, view in unit.views(mine.state.gradients[unit]).items()}
