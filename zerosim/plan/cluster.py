@@ -12,6 +12,7 @@ from importlib import resources
 from math import inf, prod
 from typing import Any
 
+from zerosim.errors import UsageError
 from zerosim.plan.calls import Rates
 from zerosim.plan.failures import Failures
 from zerosim.plan.software import Software
@@ -230,7 +231,13 @@ class Cluster:
         between = replace(self.between, bytes_per_second=self.between.bytes_per_second / sharing)
         fabric = self.fabric
         if fabric.torus is not None:
-            fabric = replace(fabric, torus=fabric.torus.within(ranks, stride))
+            within = fabric.torus.within(ranks, stride)
+            if within is None and ranks > 1 and not self.pipelined:
+                raise UsageError(
+                    f"groups of {ranks} ranks at a distance of {stride} share links of the torus "
+                    f"{list(fabric.torus.sizes)}; make groups that are whole dimensions, or set cluster.collectives to "
+                    f"pipelined")
+            fabric = replace(fabric, torus=within)
         return replace(self, devices_per_host=max(self.devices_per_host // stride, 1), between=between, fabric=fabric)
 
     def update_ns(self, moved_bytes: float, *, on_host: bool = False) -> float:
@@ -310,10 +317,10 @@ def fabric_of(keys: ClusterKeys, usual_inside: str, origin: Origin, ranks: int) 
             f"cluster.torus {list(keys.torus)} has {prod(keys.torus)} devices, and there are {ranks} ranks; give sizes "
             "whose product is world.ranks", ("cluster", "torus"))
     hosts = -(-ranks // keys.devices_per_host)
-    if keys.dragonfly and prod(keys.dragonfly) < hosts:
+    if keys.dragonfly and (prod(keys.dragonfly) < hosts or len(keys.dragonfly) != 3):
         raise origin.error(
             f"cluster.dragonfly {list(keys.dragonfly)} has {prod(keys.dragonfly)} hosts, and {ranks} ranks need "
-            f"{hosts}; give more groups, routers in a group, or hosts on a router", ("cluster", "dragonfly"))
+            f"{hosts}; give groups, routers in a group, and hosts on a router", ("cluster", "dragonfly"))
     others = [key for key in ("torus", "dragonfly", "rails", "hosts_per_leaf") if getattr(keys, key)]
     if len(others) > 1 and others[0] in ("torus", "dragonfly"):
         raise origin.error(f"cluster.{others[0]} and {others[1]} are different networks; leave one out",

@@ -16,6 +16,7 @@ from math import prod
 from typing import Any
 
 from zerosim.autograd.operation import Shape
+from zerosim.collectives.own import SERVING
 from zerosim.figures.traffic import due
 from zerosim.instruments.memory import MEMORY_KINDS
 from zerosim.instruments.trace import ClockOffset, Trace
@@ -214,6 +215,19 @@ class PlannedRow:
         return f"{words}; memory along the pipeline: {', '.join(in_unit(each, size) for each in peaks)} {size.name}"
 
     @property
+    def pricing(self) -> str:
+        """The pricing of the collectives that the row names, in a sentence; empty if it names none."""
+        named = [found.name for kind in SERVING if (found := self.config.serving(kind)) is not None]
+        if not named:
+            return ""
+        one = len(named) == 1
+        priced = f"{joined(named)} {'is' if one else 'are'} priced"
+        if not self.cluster.pipelined:
+            return f"{priced} message by message over the links"
+        return (f"{priced} as a pipelined ring, by bytes and messages alone: every algorithm with as many takes the "
+                'same time; set cluster.collectives to "written" to tell them apart')
+
+    @property
     def trace(self) -> Trace:
         """A traced step of one rank, planned again with its memory, which a plan does not store.
 
@@ -260,6 +274,7 @@ class PlannedRow:
                 for stage in self.found.stages],
             "between_bytes_per_host": self.between_bytes_per_host,
             "bound": self.bound,
+            "pricing": self.pricing,
             "swept": dict(each.split("=", 1) for each in self.swept),
             "ignored": self.config.ignored,
         }

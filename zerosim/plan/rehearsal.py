@@ -149,7 +149,7 @@ def rehearsed_apart(config: Config, cluster: Cluster, *, curve: bool = False) ->
 
 def costs(config: Config, cluster: Cluster) -> Costs:
     """The prices of operations, and of collectives over the data ranks."""
-    seen = cluster.seen_by(config.directions.side_by_side)
+    seen = cluster.seen_by(config.directions.side_by_side, config.ranks)
     return Costs(seen, config.ranks, config.computing.weights.itemsize, all_reduces=not config.stage.sharded)
 
 
