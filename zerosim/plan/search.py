@@ -89,7 +89,7 @@ class Kin(NamedTuple):
     """The least of every layout with this kin, for each rank of a pipeline."""
 
     seconds: list[float]
-    """Of one micro-batch."""
+    """Seconds of one micro-batch."""
     update: float
     """Seconds to update all weights on the device, on the rank that needs most."""
     activations: list[int]
@@ -131,7 +131,7 @@ class Bounds:
         return min(1.0, float(uneven.factors(row.config.all_ranks).mean())) if uneven.any else 1.0
 
     def least_by_relatives(self, row: Unplanned) -> float:
-        """The same by those that have been planned already."""
+        """The seconds that no step is below, by relatives that have been planned."""
         block, found = row.config.block, self._planned.get(relatives(row.config), ())
         return self._even(row) * max((seconds for least, seconds in found if least <= block), default=0.0)
 
@@ -164,7 +164,7 @@ def kin(config: Config) -> Config:
 
 
 def in_one_piece(config: Config) -> Config:
-    """The same without a pipeline."""
+    """The config without a pipeline."""
     row = config.row
     return dataclasses.replace(config, row=dataclasses.replace(
         row, directions=dataclasses.replace(row.directions, pipeline=1), parallel=dataclasses.replace(
