@@ -180,9 +180,9 @@ class Searched:
     """All valid layouts."""
     planned: int
     too_large: int
-    """Those that were not planned, because their memory cannot fit."""
+    """Layouts that were not planned, because their memory cannot fit."""
     slower: int
-    """Those that were not planned, because they cannot be among the fastest."""
+    """Layouts that were not planned, because they cannot be among the fastest."""
 
     @property
     def words(self) -> str:
