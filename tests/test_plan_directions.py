@@ -136,6 +136,14 @@ def test_bytes_of_each_direction_and_memory_of_each_rank_are_shown(capsys):
     assert "bubble" in said
 
 
+def test_a_traced_step_has_micro_batches_for_an_interleaved_schedule():
+    keys = {"world.ranks": 3, "parallel.pipeline_ranks": 3, "model.layers": 4, "train.micro_batches": 30}
+    *_, row = zs.plan("pipeline", set=keys).subject.rows
+    (step,) = row.trace.steps
+    assert [span.what for span in step.spans].count("forward") == 6 * 2      # 6 micro-batches of 2 chunks
+    assert step.memory
+
+
 def test_a_wrong_split_is_refused_before_a_plan(tmp_path, capsys):
     (tmp_path / "scenario.toml").write_text(
         MLP.replace("hidden = [8, 6, 8]", f'kind = "{SPLIT}"\nforget = "reduce_from"'))

@@ -236,8 +236,9 @@ class PlannedRow:
         """
         config = self.config
         if config.at_once == 1 < config.block:
-            train = dataclasses.replace(
-                config.row.train, micro_batches=config.ranks * min(config.block, MOST_TRACED))
+            pipeline = config.directions.pipeline      # an interleaved schedule needs a multiple of its ranks
+            few = max(MOST_TRACED // pipeline, 1) * pipeline
+            train = dataclasses.replace(config.row.train, micro_batches=config.ranks * min(config.block, few))
             config = dataclasses.replace(config, row=dataclasses.replace(config.row, train=train))
         step = rehearse(config, self.cluster, curve=True).step
         return Trace([ClockOffset(0, "virtual")], [step])
@@ -266,7 +267,7 @@ class PlannedRow:
             "mfu": self.mfu,
             "hfu": self.hfu,
             "tokens_per_second_per_device": self.tokens_per_second,
-            "sent_bytes": self.found.sent(0)["bytes"],
+            "sent_bytes": self.found.stages[0].sent(0)["bytes"],
             "sent_bytes_by_direction": self.found.sent_by_direction,
             "bubble": self.found.bubble,
             "pipeline": [

@@ -110,7 +110,7 @@ def rehearse(config: Config, cluster: Cluster, *, curve: bool = False) -> Rehear
     try:
         return rehearsed_at_once(config, cluster, curve=curve)
     except Unlike as unlike:
-        if config.ranks > MOST_APART:
+        if config.ranks * config.directions.pipeline > MOST_APART:
             raise ZerosimError(
                 f"{config.name}: {unlike}, and at most {MOST_APART} ranks are planned one by one; set world.ranks to "
                 f"at most that"
