@@ -12,6 +12,7 @@ from zerosim.commands.arguments import whole_number
 from zerosim.commands.benches.cluster import cluster_toml, measure_cluster, measured_toml
 from zerosim.commands.benches.collectives import COLLECTIVES, SIZES, fit, measured_switches, time_collectives
 from zerosim.commands.benches.outside import OUTSIDE
+from zerosim.commands.benches.parallel import PARALLEL
 from zerosim.commands.benches.published import MPT, compare, lines_of
 from zerosim.commands.benches.samples import Sample, on_rank_0
 from zerosim.commands.benches.tables import SUBJECTS, show_collectives, show_published, show_samples
@@ -27,7 +28,7 @@ from zerosim.worlds.launcher import launched
 from zerosim.worlds.mpi import MpiWorld, connect
 from zerosim.worlds.mpi_start import zerosim_on
 
-PUBLISHED = {"runs": MPT, "elsewhere": OUTSIDE}
+PUBLISHED = {"runs": MPT, "elsewhere": OUTSIDE, "parallel": PARALLEL}
 """The tables of published runs, by their key in JSON."""
 ONLY_FOR = {
     "toml": (("cluster", "collectives"), "measures no cluster; remove --toml, or use bench cluster or bench "
@@ -52,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", choices=WORKLOADS, default="mlp", help="the model; default mlp")
     parser.add_argument(
         "--runs", metavar="FILE.csv", type=Path,
-        help="for published: read the runs from this CSV file, with the columns of a shipped table")
+        help="for published: read the runs from this CSV file, with the columns of a shipped table, e.g. parallel.csv")
     parser.add_argument("--json", metavar="FILE", help="write the figures as JSON; - is standard output")
     parser.add_argument(
         "--toml", metavar="FILE",
@@ -165,9 +166,10 @@ def users_collective(arguments: argparse.Namespace, ranks: int) -> Subject | Non
 def report_published(arguments: argparse.Namespace) -> int:
     """Plan published runs; show and write the errors of the plans."""
     document: dict[str, Any] = {}
-    for key in PUBLISHED if arguments.runs is None else [key_of(arguments.runs)]:
+    for key in ("runs", "elsewhere") if arguments.runs is None else [key_of(arguments.runs)]:
         table = PUBLISHED[key]
-        compared = compare(table.read(arguments.runs))
+        ships = arguments.runs is not None and not arguments.runs.exists() and arguments.runs.name == table.file
+        compared = compare(table.read(None if ships else arguments.runs))
         show_published(standard_output(arguments), compared, table.near)
         document[key] = [each.document() for each in compared]
     write_document(arguments, **document)
@@ -175,5 +177,9 @@ def report_published(arguments: argparse.Namespace) -> int:
 
 
 def key_of(path: Path) -> str:
-    """The table whose columns a file has: only figures of other trainers say what was measured."""
-    return "elsewhere" if any("measured_kind" in line for line in lines_of(path)) else "runs"
+    """The table with this file, or with its columns: of these, only figures of other trainers say what was measured."""
+    for key, table in PUBLISHED.items():
+        if table.file == path.name and not path.exists():
+            return key
+    columns = {column for line in lines_of(path) for column in line}
+    return "parallel" if "tensor" in columns else "elsewhere" if "measured_kind" in columns else "runs"

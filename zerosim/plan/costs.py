@@ -93,7 +93,7 @@ class Costs:
 
     def backward(self, step: Step) -> Time:
         operations = step.backward_operations
-        if self.cluster.fused and is_attention(step):
+        if self.cluster.fused and is_attention(step) and not self.cluster.software.score_keeps:
             operations = operations * 5 // 4
         return self._of_operation(step, "backward", operations)
 
@@ -119,7 +119,8 @@ class Costs:
         factor = software.moved(operation.name, way, multiplies=operation.multiplications is not None)
         if operation.name in software.passes:
             return factor * 2 * sum(count for count, _ in moved_arrays(step, way))
-        return factor * moved_bytes(step, way, self.itemsize)
+        scores = software.scores[way == "backward"] * scores_of(step) if any(software.scores) else 0.0
+        return scores + factor * moved_bytes(step, way, self.itemsize)
 
     def of_calls(self, key: Any, function: Callable[..., Any], arrays: Any, named: dict[str, Any]) -> Time:
         """The total time of the calls that `function` makes on extents; equal keys have equal calls."""
@@ -192,7 +193,7 @@ class Costs:
             return self
         if key not in self._groups:
             self._groups[key] = Costs(
-                self.cluster.seen_by(stride, comm.size), comm.size, self.itemsize, self.all_reduces)
+                self.cluster.seen_by(stride), comm.size, self.itemsize, self.all_reduces)
         return self._groups[key]
 
     def price(self, function: Callable[..., None], argument: Any, root: int = 0) -> Price:
@@ -293,6 +294,12 @@ def moved_arrays(step: Step, way: str) -> list[tuple[int, np.dtype[Any] | None]]
 def is_attention(step: Step) -> bool:
     """Whether the matrix products of a step, if any, have no weights."""
     return "weight" not in step.input_shapes
+
+
+def scores_of(step: Step) -> int:
+    """The products of a query and a key in attention over heads; 0 for other operations."""
+    heads = step.instruction.settings.get("heads", 0)
+    return heads * step.forward_operations // (4 * step.shape[-1]) if heads and is_attention(step) else 0
 
 
 def from_first(broadcast: Callable[..., None]) -> Callable[..., None]:

@@ -56,8 +56,8 @@ class DirectionCosts:
 
     def seen(self, name: str) -> Cluster:
         """The cluster as a group of a direction sees it."""
-        nearest, next_one, *others = map(self.directions.rank, self.directions.group(name, 0))
-        return self.cluster.seen_by(next_one - nearest, 2 + len(others))
+        nearest, next_one, *_ = map(self.directions.rank, self.directions.group(name, 0))
+        return self.cluster.seen_by(next_one - nearest)
 
     def price(self, call: TapeCall, place: int = 0) -> Price:
         """The price of a collective on the tape, with the bytes and messages of a place."""
@@ -68,6 +68,8 @@ class DirectionCosts:
 
     def _ns(self, call: TapeCall) -> int:
         cluster, size = self.seen(call.direction), len(self.directions.group(call.direction, 0))
+        if cluster.software.joins_context and call.direction == "context" and call.collective == "all_reduce":
+            return 0
         whole = Extent(call.elements, f"u{call.itemsize}")
         if call.collective == "shift":
             return 0 if call.args[0] % size == 0 else shift_ns(cluster, size, whole.nbytes)
@@ -76,7 +78,8 @@ class DirectionCosts:
             return all_to_all_ns(cluster, size, chunks[0].nbytes)
         halves = HALVES.get(call.collective, (call.collective,))
         costs = Costs(cluster, size, call.itemsize, all_reduces=len(halves) > 1)
-        return sum(costs.price(getattr(ring, half), chunks).ns for half in halves)
+        exposed = size if cluster.software.in_chunks and call.direction == "tensor" and len(halves) == 1 else 1
+        return sum(costs.price(getattr(ring, half), chunks).ns for half in halves) // exposed
 
 
 def shift_ns(cluster: Cluster, ranks: int, message_bytes: int) -> int:

@@ -15,7 +15,7 @@ from zerosim.payloads.extents import extent
 from zerosim.plan.calls import silent
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster
-from zerosim.plan.costs import Costs
+from zerosim.plan.costs import Costs, scores_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +112,8 @@ def kept_by_fused(
     saved = function(*arrays, empty=in_registers, **undrawn(named))
     if function is operation.backward:
         return None
+    if cluster.software.score_keeps and scores_of(step):
+        return empty(round(scores_of(step) * cluster.software.score_keeps / 2), ml_dtypes.bfloat16)
     if kept := cluster.software.keeps.get(operation.name):
         return empty(round(prod(step.shape) * kept), ml_dtypes.bfloat16)
     return None if saved is None else empty(saved.shape if saved.shape[-1] == 1 else saved.shape[:-1], np.float32)

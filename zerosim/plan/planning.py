@@ -128,9 +128,8 @@ class Plan:
             "fewest_ranks": None if self.fewest is None else self.fewest.config.all_ranks,
             "rows": [row.document() for row in self.rows],
             "advice": self.advice,
-            "search": self.search,
             "answers": None if self.answers is None else self.answers.document(),
-        }
+        } | ({"search": self.search} if self.search else {})
 
 
 MOST_TOGETHER = 1_000
@@ -140,7 +139,7 @@ MOST_IN_TURN = 1_000_000
 """The most micro-batches of a rank that run one after the other; most of them repeat the previous one."""
 
 MOST_IN_PIPELINE = 10_000
-"""The most micro-batches of a rank of a pipeline, where the messages of each micro-batch are followed."""
+"""The same of a rank of a pipeline, where the messages of each micro-batch are followed."""
 
 MOST_TOKENS = 2**25
 """The most tokens in a micro-batch; the loss really allocates its numbers, 400 MB for this many tokens."""

@@ -8,6 +8,10 @@
     update_bytes  bytes per parameter that an optimizer step allocates beside its operands, for all parameters at once
     attention     the generation of its attention kernels
     keeps         16-bit numbers that an operation keeps for backward, per output
+    scores        bytes of each score that attention reads and writes, forward and backward; 0 if they stay on the chip
+    score_keeps   bytes of each score that it keeps for backward
+    in_chunks     whether products and collectives over tensor ranks run chunk by chunk, so that only the first waits
+    joins_context whether gradients are added over context ranks once a step, together with the data ranks
     swiglu        whether one kernel activates a gate and multiplies with it, see `fusion`
     loss          `whole`: all scores of the vocabulary are widened at once; `compiled`: one kernel forward and one
                   backward keep the widened scores in registers; `chunked`: scores are computed in chunks
@@ -41,6 +45,10 @@ class Software:
     update_bytes: float = 0.0
     attention: str = ""
     keeps: dict[str, float] = field(default_factory=dict)
+    scores: tuple[float, float] = (0.0, 0.0)
+    score_keeps: float = 0.0
+    in_chunks: bool = False
+    joins_context: bool = False
     swiglu: bool = False
     loss: str = ""
     reserve: float = 0.0

@@ -104,6 +104,7 @@ class Pipeline:
     """The passes of this rank in the last step, in order."""
     _tapes: dict[int, Tape] = field(default_factory=dict)
     _outputs: dict[int, list[Array]] = field(default_factory=dict)
+    _unreduced: list[tuple[Unit, Total]] = field(default_factory=list)
     _loss: Total = None
 
     @property
@@ -155,18 +156,18 @@ class Pipeline:
         return upstream
 
     def backward(self, part: Batch, upstream: list[Array], chunk: int = 0) -> list[Array]:
-        """∂L/∂input of a chunk; the gradients of its units are kept, and reduced with the last micro-batch."""
-        replica, tape, in_data = self.replica, self._tape_of(part), of_stage(self.replica)
+        """∂L/∂input of a chunk; the gradients of its units are kept, and reduced with the last micro-batch: beside the
+        backward of the next unit if the scenario requests overlap, and otherwise once ∂L/∂input has been sent."""
+        replica, tape = self.replica, self._tape_of(part)
         self.slots.append(Slot("B", part.first, chunk))
         for unit in reversed(self.chunks[chunk].units):
             weights = replica.state.weights[unit]
             tape.recompute(unit, weights)
             upstream, gradient = tape.backward(unit, weights, upstream, replica.unreduced)
-            replica.wait_for_reduction()
-            gradient = replica.at_boundary(part, unit, gradient)
-            in_data.reduce(replica, unit, gradient)
+            self._unreduced.append((unit, replica.at_boundary(part, unit, gradient)))
             del gradient
-        replica.wait_for_reduction()
+            if replica.overlap is not None:
+                self._reduce()
         if chunk == 0:
             del self._tapes[part.first]
         return upstream
@@ -175,6 +176,12 @@ class Pipeline:
         """Send ∂L/∂input of a chunk to the piece before; nothing precedes the first."""
         if not self.chunks[chunk].first:
             self.neighbours.send_gradient(upstream[0])
+        self._reduce()
+
+    def _reduce(self) -> None:
+        """Reduce the gradients of the units whose backward has ended."""
+        while self._unreduced:
+            of_stage(self.replica).reduce(self.replica, *self._unreduced.pop(0))
 
     def update(self) -> Total:
         """Update all weights; this rank's part of the loss, None if it does not have the last piece.
@@ -182,6 +189,7 @@ class Pipeline:
         Before that, add the gradient of a unit that the first and the last rank share: embeddings, and tied to them the
         outputs.
         """
+        self.replica.wait_for_reduction()
         for unit in self.replica.units:
             for gradient in () if unit.end is None else self.replica.sums(unit):
                 self.neighbours.add_over_ends(gradient)

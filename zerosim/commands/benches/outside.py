@@ -123,7 +123,7 @@ def scenario_of(line: RunLine) -> Scenario:
 
 def model_of(line: RunLine) -> ModelKeys:
     """The shape of a line's model, GPT-2 or Llama."""
-    plain = line["model"].startswith(("gpt", "maxtext"))
+    plain = line["model"].startswith(tuple(READ_AS["plain"]))
     return ModelKeys(
         kind="transformer", architecture="gpt2" if plain else "llama", layers=int(line["layers"]),
         width=int(line["width"]), heads=int(line["heads"]), key_value_heads=0 if plain else int(line["kv_heads"]),

@@ -7,7 +7,7 @@ numbers of its own; its device has three (`zerosim/plan/machines.toml`).
 
 import csv
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -46,6 +46,8 @@ class PublishedFigure:
     """The software that the source names; empty if it names none."""
     left_out: Scenario | None = None
     """The scenario without fitting to the figure's source, if that differs."""
+    assumed: RunLine = field(default_factory=dict)
+    """The assumptions about what the source does not say, by column."""
 
     @property
     def memory(self) -> bool:
@@ -79,6 +81,7 @@ class ComparedFigure:
             "source": figure.source, "run": figure.name, "device": figure.scenario.cluster.device,
             "software": figure.software, "measured_kind": figure.kind, "measured": figure.measured,
             "planned": self.planned, "error": self.error, "error_left_out": self.error_left_out, "fits": self.fits,
+            "assumed": dict(figure.assumed),
         }
 
 
@@ -116,6 +119,10 @@ class RunTable:
     allowed: Mapping[str, Collection[str]]
     figure: Callable[[RunLine, str], PublishedFigure]
     near: float
+    unplanned: Callable[[RunLine], str] = lambda line: ""
+    """The reason for which a line is left out; empty if it has a plan."""
+    named: str = "{model} on {devices} {device}, {sequence} × {micro_batch} × {accumulation}, {precision}"
+    """The name of a line's run."""
 
     def read(self, path: Path | None = None) -> list[PublishedFigure]:
         """The figures in a file, or in the shipped one. Raises `UsageError` for anything but a file of runs.
@@ -128,7 +135,8 @@ class RunTable:
 
     def figures(self, lines: Iterable[RunLine], place: str) -> list[PublishedFigure]:
         """The figures of lines; `place` is their file. Raises `UsageError` for a malformed line."""
-        return [self._figure(line, f"{place}:{number}") for number, line in enumerate(lines, start=2)]
+        return [self._figure(line, f"{place}:{number}") for number, line in enumerate(lines, start=2)
+                if not self.unplanned(line)]
 
     def _figure(self, line: RunLine, place: str) -> PublishedFigure:
         missing = [name for name in self.columns if not line.get(name)]
@@ -137,9 +145,8 @@ class RunTable:
         for column, known in self.allowed.items():
             if line[column] not in known:
                 raise UsageError(f"{place}: {column}: no {line[column]!r}; there are {', '.join(known)}")
-        name = "{model} on {devices} {device}, {sequence} × {micro_batch} × {accumulation}, {precision}".format(**line)
         try:
-            return self.figure(line, name)
+            return self.figure(line, self.named.format(**line))
         except ValueError as error:
             raise UsageError(f"{place}: {error}") from error
 

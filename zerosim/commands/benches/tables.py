@@ -75,6 +75,7 @@ SUBJECTS = {
 }
 UNITS = {
     "tokens_per_second_per_device": "tokens/s", "mfu": "MFU", "hfu": "HFU", "peak_memory_gib": "GiB",
+    "tflops_per_device": "TFLOP/s", "seconds_per_step": "seconds",
 }
 """The units of published figures."""
 

@@ -1,0 +1,52 @@
+"""Published runs with layouts: each line is read with its assumptions, and plans of small ones are near."""
+
+import pytest
+
+from zerosim.cli import main
+from zerosim.commands.benches.parallel import PARALLEL, RULES, known, of_pieces, unplanned
+from zerosim.commands.benches.published import compare, lines_of, shipped
+
+LINES = lines_of(shipped("parallel.csv"))
+
+
+def figures(source, name=""):
+    return [each for each in PARALLEL.read() if source in each.source and each.name.startswith(name)]
+
+
+def test_every_line_has_a_scenario_or_the_reason_for_which_it_has_no_plan():
+    read = PARALLEL.read()
+    assert len(read) + sum(bool(unplanned(line)) for line in LINES) == len(LINES) == 253
+    assert {unplanned(line) for line in LINES} >= {"a mixture of experts", "a schedule with split backward passes"}
+
+
+def test_what_a_source_does_not_say_is_assumed_and_listed_and_what_it_says_stays():
+    (figure, *_) = figures("MegaScale (Megatron-LM)")
+    assert figure.assumed["recompute"] == "selective"
+    assert "zero_stage" not in figure.assumed
+    assert figure.scenario.parallel.recompute_keeps == "all_but_attention"
+    assert all(set(rule) == {"where", "is"} for rule in RULES)
+    line, assumed = known({**LINES[0], "recompute": "none"})
+    assert line["recompute"] == "none"
+    assert "recompute" not in assumed
+
+
+def test_pieces_that_do_not_divide_the_blocks_are_refused_in_a_line():
+    with pytest.raises(ValueError, match="4 pieces do not divide 9 blocks"):
+        of_pieces(9, 4)
+
+
+@pytest.mark.parametrize(("source", "name", "most"), [
+    ("README 2020", "gpt_", 0.08), ("InternEvo", "internlm", 0.08), ("Narayanan", "gpt_18b", 0.06),
+    ("Korthikanti", "gpt_22b", 0.09), ("Zero Bubble", "gpt_1.5b", 0.1),
+])
+def test_plans_of_small_layouts_are_near_what_was_measured(source, name, most):
+    for each in compare(figures(source, name)):
+        assert abs(each.error) < most, each.figure.name
+
+
+def test_a_file_with_layouts_is_planned_alone(tmp_path, capsys):
+    path = tmp_path / "runs.csv"
+    lines = [*shipped("parallel.csv").read_text("utf-8").splitlines()]
+    path.write_text("\n".join([lines[0], next(line for line in lines if line.startswith("InternEvo"))]), "utf-8")
+    assert main(["bench", "published", "--runs", str(path)]) == 0
+    assert "throughput, with tensor ranks" in capsys.readouterr().out
