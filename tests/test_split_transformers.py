@@ -14,7 +14,7 @@ from zerosim.data import load_dataset
 from zerosim.errors import ScenarioError
 from zerosim.models import context_parallel, tensor_parallel, transformer
 from zerosim.training.experiment import prepare
-from zerosim.training.one_function import differences
+from zerosim.training.one_function import Difference, differences
 
 ALL_TO_ALL = 'parallel.context_by="all_to_all"'
 VOCABULARY = ("parallel.vocabulary_parallel=true", "parallel.tensor_ranks=2", *EVEN)
@@ -95,6 +95,10 @@ def test_a_wrong_split_is_named(module, name, wrong, changes, said, tmp_path, mo
     monkeypatch.setattr(module, name, wrong)
     config = prepare(scenario, load_dataset(scenario)).rows[0]
     assert str(differences(config)[0]).startswith(said)
+
+
+def test_a_ratio_just_below_two_is_two():
+    assert "2 ranks add what each has whole" in str(Difference("x", np.nextafter(2.0, 1.0)))
 
 
 @pytest.mark.parametrize(("changes", "message"), [
