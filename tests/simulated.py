@@ -19,6 +19,7 @@ import mpi4py
 import numpy as np
 
 from zerosim.worlds import bells, board, boxes, mpi_communicator, mpi_mail, mpi_shared
+from zerosim.worlds.neighbours import read_memory
 
 mpi4py.rc(initialize=False, finalize=False)
 from mpi4py import MPI  # noqa: E402
@@ -100,7 +101,7 @@ class Machine:
             (mpi_mail, "UNFINISHED", OfEach(self, list)),
             (boxes.MOVER, "begin", lambda: self.moving.add(self.running)), (MPI, "Status", Status),
             (MPI, "Win", Window), (mpi_shared, "LARGEST", RING), (mpi_shared, "PIECES", PIECES),
-            (mpi_shared, "mmap", SimpleNamespace(PAGESIZE=boxes.LINE)),
+            (mpi_shared, "mmap", SimpleNamespace(PAGESIZE=boxes.LINE)), (boxes, "read_memory", self.read_memory),
         ):
             monkeypatch.setattr(module, name, value)
 
@@ -176,6 +177,14 @@ class Machine:
         self._others_go_on()
         self.expired += self.clock >= until
         return 0
+
+    def read_memory(self, process, address, into):
+        """A rank reads another's array, which may change before, between and after."""
+        half = len(into) // 2
+        for part, at in ((into[:half], address), (into[half:], address + half * into.itemsize)):
+            self.point()
+            read_memory(process, at, part)
+        self.point()
 
     def meet(self, key, rank, size, value=None):
         """The values of all ranks, once all have come."""
@@ -262,7 +271,7 @@ class Memory:
         self.counters = np.zeros(self.main.shape, bool)
         for start in range(boxes.LINE, size, boxes.RING + RING):
             self.counters[:, :4] = self.counters[:, start : start + 8] = True
-            self.counters[:, start + boxes.LINE : start + boxes.LINE + 8] = True
+            self.counters[:, start + boxes.LINE : start + boxes.LINE + 16] = True
 
     def pass_on(self, rank, these):
         """What `rank` has written of these bytes is in memory, and it sees what others have written there."""

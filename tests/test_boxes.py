@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 
 from zerosim.allocation import allocate
+from zerosim.errors import Deadlock
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import ObservedAllocator
-from zerosim.worlds import bells, boxes, mpi_shared
+from zerosim.worlds import bells, boxes, mpi_shared, neighbours
 from zerosim.worlds.bells import Bell, Patience
-from zerosim.worlds.boxes import LINE, PENDING, RING, SENT, TAKEN, Inbox, Mover, Outbox, read_header
+from zerosim.worlds.boxes import LINE, PENDING, RING, SENT, TAKEN, Inbox, Mover, Outbox
 from zerosim.worlds.copies import Copies
 from zerosim.worlds.mpi_shared import no_room, ring_bytes, segment_bytes, unpopulated
+from zerosim.worlds.parcels import read_header
 
 CAPACITY, MOST, TAG = 4096, 512, 7
 
@@ -65,6 +67,19 @@ class WeakMemory:
         assert read_header(self.poll(self.inbox.look)) == (into.nbytes, TAG)
         self.inbox.take(into, reduce, copies or Copies(), self.poll)
         self.counters()
+
+
+def test_a_receiver_that_reads_for_ever_is_an_error_and_memory_that_cannot_be_read_is_not_used(monkeypatch):
+    monkeypatch.setattr(boxes, "DIRECT", 5)
+    monkeypatch.setattr(boxes, "GRACE", 0)
+    monkeypatch.setattr(boxes, "READING", 0)
+    memory = np.zeros(RING + CAPACITY, np.uint8)
+    memory[8 * boxes.CLAIM] = LINE
+    with pytest.raises(Deadlock, match="began to read a message"):
+        Outbox(memory, 4, lambda: None, None, readable=True).post(numbers(5, 1), TAG, Copies())
+    for pid, found in ((os.getpid(), [os.getpid()]), (2**22 + 1, [])):
+        gathered = lambda value, pid=pid: [(pid, *value[1:])] if isinstance(value, tuple) else [value]  # noqa: E731
+        assert neighbours.readable(SimpleNamespace(rank=0, allgather=gathered)) == found
 
 
 LENGTHS = (0, 1, 7, 63, 64, 65, 448, 511, 512, 513, 1000, 3968, 4032, 4033, 4096, 5000, 20_000)

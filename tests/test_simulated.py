@@ -6,6 +6,7 @@ import pytest
 from tests.simulated import Machine, Seeded, every
 from zerosim.comm import left, right
 from zerosim.errors import CollectiveError
+from zerosim.worlds import boxes
 from zerosim.worlds.mpi_communicator import MpiCommunicator
 
 SIZES = (1, 12, 2)
@@ -73,6 +74,28 @@ def test_drawn_schedules_of_exchanges(hosts, early, monkeypatch):
 
     for seed in range(10):
         Machine(monkeypatch, Seeded(seed), hosts=hosts, early=early).run(program, sleeps=bool(seed % 2))
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_drawn_schedules_of_messages_that_are_read_from_the_sender_s_memory(early, monkeypatch):
+    """The sender reuses its array at once, while the receiver may already read it."""
+    monkeypatch.setattr(boxes, "DIRECT", SIZES[1] * 8)
+    monkeypatch.setattr(boxes, "GRACE", 0)
+
+    def program(comm, machine):
+        others = [rank for rank in machine.ranks if rank != comm.rank]
+        outgoing = {to: sent(1, comm.rank) for to in others}
+        for to in others:
+            comm.send(outgoing[to], to=to)
+            outgoing[to][:] = -1
+        for source in others:
+            into = np.ones(SIZES[1])
+            comm.recv(into=into, source=source, reduce=np.add)
+            assert (into == sent(1, source) + 1).all()
+        return outgoing
+
+    for seed in range(200):
+        Machine(monkeypatch, Seeded(seed), hosts=(0, 0, 0), early=early).run(program)
 
 
 @pytest.mark.parametrize("hosts", [(0, 0), (0, 1)])

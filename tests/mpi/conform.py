@@ -1,6 +1,7 @@
 """Every check of the conformance suite in the MPI world, and what only this world must do.
 
-`python -m tests.mpi.conform [TRANSPORT]`: "shared", which is the default, or "mpi".
+`python -m tests.mpi.conform [TRANSPORT]`: "shared", which is the default, "mpi", or "lent",
+where messages longer than a piece are read from the sender's memory.
 """
 
 import sys
@@ -16,6 +17,7 @@ from tests.test_objects import check_objects_arrive
 from zerosim.allocation import allocate
 from zerosim.comm import left, right
 from zerosim.errors import CollectiveError, Deadlock
+from zerosim.worlds import boxes
 from zerosim.worlds.mpi import MpiWorld, connect
 
 
@@ -191,6 +193,8 @@ def check_a_second_connection_is_the_first(comm):
 
 
 transport = sys.argv[1] if sys.argv[1:] else "shared"
+if transport == "lent":
+    transport, boxes.DIRECT = "shared", 1 << 17
 comm = connect(timeout_seconds=60, transport="mpi")
 if comm.size % 2:
     comm.rest_between_polls()  # as where there are fewer cores, however many there are here

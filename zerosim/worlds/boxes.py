@@ -19,6 +19,9 @@ Rules and trade-offs:
   only if what it has read allows it, and no processor makes a write visible before the branch that it depends on.
 - The counters are 8 aligned bytes, written and read by `memoryview`, which CPython compiles to one move of 8 bytes on
   x86-64 and ARM64. Neither C nor MPI promises that such a move is atomic; both processors do. This is the one doubt.
+- A message of `DIRECT` bytes or more is lent, if the kernel lets ranks read each other's memory: the ring has its
+  address, and the receiver copies or reduces it from there, once. A sender that goes on before copies it and tells the
+  address of the copy, or, if the receiver has claimed it, waits until it is read.
 - Ufuncs reduce pieces out of the ring. A user's function gets the whole message, as in every world.
 """
 
@@ -33,24 +36,27 @@ import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.comm import ElementByElement, Reduction
+from zerosim.errors import Deadlock
 from zerosim.worlds.bells import Bell
 from zerosim.worlds.copies import Bytes, Copies, shaped
 from zerosim.worlds.delivery import deliver
+from zerosim.worlds.neighbours import read_memory
+from zerosim.worlds.parcels import COUNT_FROM, HEADER, LENT, Parcel, header, read_header
 
 LINE = 64
 """The bytes of a cache line: counters and messages begin at multiples of it."""
-SENT, TAKEN, RING = 0, LINE // 8, 2 * LINE
+SENT, TAKEN, CLAIM, RING = 0, LINE // 8, LINE // 8 + 1, 2 * LINE
 """The layout of a box: the positions of the counters in words of 8 bytes, that of the ring in bytes."""
 PENDING: set["Outbox"] = set()
 """The boxes of this process with messages that wait for room; any wait of the process writes more of them."""
 GRACE = 2e-3
 """The seconds that a completed exchange waits for a receiver that reads nothing."""
+READING = 60.0
+"""The seconds that a receiver may take to read a lent message."""
 NAPS = (1e-4, 2e-3)
 """The seconds between two attempts of the thread that writes waiting messages: at first, and at most."""
-
-HEADER = 1 << 16
-"""A bit that is set in every header, so that none is 0; the tag is below it, the length above."""
-COUNT_FROM = 17
+DIRECT = 1 << 24
+"""The least bytes of a message that the receiver reads from the sender's memory."""
 
 Sync = Callable[[], None]
 
@@ -59,29 +65,6 @@ class Poll(Protocol):
     """Waits until a function returns a true value, and returns it."""
 
     def __call__(self, look: Callable[[], Any], /) -> Any: ...
-
-
-class Parcel:
-    """A message with unwritten bytes: `source` from byte `at` on, in the caller's array or in `memory` from `copies`.
-    """
-
-    def __init__(self, source: Bytes, tag: int) -> None:
-        self.source, self.tag, self.total_bytes = source, tag, len(source)
-        self.at, self.headed = 0, False
-        self.memory: Bytes | None = None
-        self.copies: Copies | None = None
-
-    def keep(self, copies: Copies) -> None:
-        """Copy the unwritten bytes."""
-        left = len(self.source) - self.at
-        self.copies, self.memory = copies, copies.take(left)
-        self.memory[:left] = self.source[self.at :]
-        self.source, self.at = self.memory[:left], 0
-
-    def give_back(self) -> None:
-        """Return the memory of the copy for reuse."""
-        if self.copies is not None and self.memory is not None:
-            self.copies.give(self.memory)
 
 
 class BoxSide:
@@ -110,8 +93,9 @@ class BoxSide:
 class Outbox(BoxSide):
     """The sender's side."""
 
-    def __init__(self, memory: Bytes, most: int, sync: Sync, bell: Bell | None) -> None:
+    def __init__(self, memory: Bytes, most: int, sync: Sync, bell: Bell | None, readable: bool = False) -> None:
         super().__init__(memory, most, sync, bell)
+        self._readable = readable
         self._limit = self._words[TAKEN] + self._capacity
         self._queue: deque[Parcel] = deque()
         self._lock = threading.Lock()
@@ -124,6 +108,8 @@ class Outbox(BoxSide):
     def post(self, outgoing: Array, tag: int, copies: Copies) -> None:
         """Send a copy of `outgoing`; bytes without room wait in memory from `copies`."""
         if not self.lend(outgoing, tag, copies):
+            if self._readable and outgoing.nbytes >= DIRECT:
+                self.wait_for_room()
             self.settle(copies)
 
     def lend(self, outgoing: Array, tag: int, copies: Copies) -> bool:
@@ -158,8 +144,36 @@ class Outbox(BoxSide):
             with self._lock:
                 for parcel in self._queue:
                     if parcel.memory is None:
-                        parcel.keep(copies)
+                        self._keep(parcel, copies)
             MOVER.begin()
+
+    def _keep(self, parcel: Parcel, copies: Copies) -> None:
+        """Copy what the caller may change from now on: the receiver then reads the copy, unless it is reading already.
+
+        Each side writes, passes a barrier and reads what the other writes: this one the address and then the claim,
+        the receiver its claim and then the address. So one of them at least sees the other.
+        """
+        if not self._is_claimed(parcel):
+            parcel.keep(copies)
+        if not parcel.end:
+            return
+        if parcel.memory is not None:
+            self._sync()
+            self._tell_address(parcel)
+            self._sync()
+        until = time.monotonic() + READING
+        while self._is_claimed(parcel) and self._words[TAKEN] < parcel.end:
+            if time.monotonic() > until:
+                raise Deadlock(f"a rank of this host began to read a message {READING:g} s ago and has not ended")
+            os.sched_yield()
+
+    def _is_claimed(self, parcel: Parcel) -> bool:
+        """Whether the receiver reads a lent message."""
+        return bool(parcel.end) and self._words[CLAIM] == parcel.end
+
+    def _tell_address(self, parcel: Parcel) -> None:
+        place = parcel.end - LINE & self._within
+        self._words[(RING + place >> 3) + 1] = parcel.source.ctypes.data
 
     def push(self) -> None:
         """Write the waiting bytes for which there is room."""
@@ -190,7 +204,16 @@ class Outbox(BoxSide):
         return end <= self._limit
 
     def _write(self, parcel: Parcel) -> bool:
-        """Write as many bytes as there is room for; whether these were all."""
+        """Write as many bytes as there is room for; whether these were all, or the receiver has read them."""
+        if parcel.end:
+            return self._words[TAKEN] >= parcel.end
+        if not parcel.headed and self._readable and parcel.total_bytes >= DIRECT:
+            if self._has_room(self._at + LINE):
+                parcel.end = self._at + LINE
+                self._words[RING + (self._at & self._within) >> 3] = header(parcel.total_bytes, parcel.tag) | LENT
+                self._tell_address(parcel)
+                self._publish(SENT, parcel.end)
+            return False
         if not parcel.headed:
             if not self._has_room(self._at + LINE):
                 return False
@@ -210,12 +233,13 @@ class Outbox(BoxSide):
 
 
 class Inbox(BoxSide):
-    """The receiver's side."""
+    """The receiver's side; it reads large messages from the memory of the sender's `process`."""
 
-    def __init__(self, memory: Bytes, most: int, sync: Sync, bell: Bell | None) -> None:
+    def __init__(self, memory: Bytes, most: int, sync: Sync, bell: Bell | None, process: int = 0) -> None:
         super().__init__(memory, most, sync, bell)
-        self._left = 0
-        """The bytes still to be read of the present message."""
+        self._process = process
+        self._left, self._lent = 0, False
+        """The bytes still to be read of the present message, and whether the sender's memory has them."""
 
     def look(self) -> int:
         """The header of the next message, once that has begun to arrive; else 0."""
@@ -273,9 +297,31 @@ class Inbox(BoxSide):
 
     def _begin(self, count: int) -> None:
         self._left = count
-        self._publish(TAKEN, self._at + LINE)
+        self._lent = bool(self._words[RING + (self._at & self._within) >> 3] & LENT)
+        if not self._lent:
+            self._publish(TAKEN, self._at + LINE)
+
+    def _read_lent(self, into: Array, reduce: Reduction | None) -> None:
+        """Read a lent message from the sender's memory, reducing it piece by piece."""
+        end, self._left = self._at + LINE, 0
+        self._words[CLAIM] = end
+        self._sync()
+        address = self._words[(RING + (self._at & self._within) >> 3) + 1]
+        try:
+            if reduce is None:
+                read_memory(self._process, address, into)
+                return
+            arrived = np.empty(self._most // into.itemsize, into.dtype)
+            for start in range(0, len(into), len(arrived)):
+                piece = into[start : start + len(arrived)]
+                read_memory(self._process, address + start * into.itemsize, arrived[: len(piece)])
+                deliver(arrived[: len(piece)], piece, reduce)
+        finally:
+            self._publish(TAKEN, end)
 
     def _take_pieces(self, into: Array, reduce: Reduction | None, poll: Poll) -> None:
+        if self._lent:
+            self._read_lent(into, reduce)
         start = 0
         while self._left:
             count = self._here() or poll(self._here)
@@ -301,23 +347,12 @@ class Inbox(BoxSide):
 
     def _discarded(self) -> bool:
         """Whether nothing is left of a message that is being discarded."""
+        if self._left and self._lent:
+            self._left = 0
+            self._publish(TAKEN, self._at + LINE)
         while self._left and (count := self._here()):
             self._go_on(count)
         return not self._left
-
-
-def header(count: int, tag: int) -> int:
-    """The header of a message of `count` bytes.
-
-    >>> read_header(header(0, 7)), read_header(header(1 << 40, 0x7FFF)) == (1 << 40, 0x7FFF)
-    ((0, 7), True)
-    """
-    return count << COUNT_FROM | HEADER | tag
-
-
-def read_header(found: int) -> tuple[int, int]:
-    """The length and the tag of a message, by its header."""
-    return found >> COUNT_FROM, found & HEADER - 1
 
 
 def push_all() -> None:

@@ -31,7 +31,7 @@ from zerosim.comm import Reduction, SendsFirst, check_rank
 from zerosim.errors import CollectiveError, Deadlock, LengthError
 from zerosim.worlds.bells import Patience
 from zerosim.worlds.board import ANYBODY, CHANNELS, Board, BoundedWait, Line, named
-from zerosim.worlds.boxes import PENDING, Inbox, Outbox, header, push_all, read_header
+from zerosim.worlds.boxes import PENDING, Inbox, Outbox, push_all
 from zerosim.worlds.copies import Bytes, Copies, shaped
 from zerosim.worlds.delivery import check_into, deliver
 from zerosim.worlds.here import HERE, Location, explained, spaced
@@ -47,6 +47,7 @@ from zerosim.worlds.mpi_mail import (
 )
 from zerosim.worlds.mpi_shared import NOTHING_SHARED, share
 from zerosim.worlds.mpi_start import Machine
+from zerosim.worlds.parcels import LENT, header, read_header
 from zerosim.worlds.processes import Lookout
 from zerosim.worlds.running import OneThread
 from zerosim.worlds.world import Result, Transport
@@ -318,7 +319,7 @@ class MpiCommunicator(OneThread, SendsFirst):
         """Receive the next message of `source` from its box."""
         found = box.look() or self._await(source, box.look)
         self.came_ns = time.monotonic_ns()
-        if found != header(into.nbytes, dtype_tag(into.dtype)):
+        if found & ~LENT != header(into.nbytes, dtype_tag(into.dtype)):
             sent_bytes, tag = read_header(found)
             arrived = box.take_bytes(sent_bytes, partial(self._await, source))
             self._refuse(arrived, tag, source, into.nbytes, into.dtype)

@@ -20,6 +20,7 @@ import numpy as np
 from zerosim.worlds.bells import Bell
 from zerosim.worlds.boxes import LINE, RING, Inbox, Outbox
 from zerosim.worlds.copies import Bytes
+from zerosim.worlds.neighbours import readable
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -80,18 +81,22 @@ def share(comm: "MPI.Intracomm", *, sleeps: bool) -> Shared:
         window.Sync()
         host.Barrier()
         window.Sync()
-        return boxes(segments, host.rank, numbers, window, sleeps)
+        return boxes(segments, host.rank, numbers, window, sleeps, readable(host))
     finally:
         host.Free()
 
 
-def boxes(segments: list[Bytes], mine: int, numbers: list[int], window: Any, sleeps: bool) -> Shared:
+def boxes(
+    segments: list[Bytes], mine: int, numbers: list[int], window: Any, sleeps: bool, processes: list[int]
+) -> Shared:
     bells = [Bell(segment[:LINE], window.Sync) if sleeps else None for segment in segments]
     others = [rank for rank in range(len(segments)) if rank != mine]
     most = ring_bytes(len(segments)) // PIECES
     return Shared(
-        {numbers[rank]: Outbox(box(segments, mine, rank), most, window.Sync, bells[rank]) for rank in others},
-        {numbers[rank]: Inbox(box(segments, rank, mine), most, window.Sync, bells[rank]) for rank in others},
+        {numbers[rank]: Outbox(box(segments, mine, rank), most, window.Sync, bells[rank], bool(processes))
+         for rank in others},
+        {numbers[rank]: Inbox(box(segments, rank, mine), most, window.Sync, bells[rank],
+                              processes[rank] if processes else 0) for rank in others},
         bells[mine],
     )
 
