@@ -139,7 +139,7 @@ MOST_IN_TURN = 1_000_000
 """The most micro-batches of a rank that run one after the other; most of them repeat the previous one."""
 
 MOST_IN_PIPELINE = 10_000
-"""The same of a rank of a pipeline, where the messages of each micro-batch are followed."""
+"""The most micro-batches of a rank of a pipeline, where the messages of each are followed."""
 
 MOST_TOKENS = 2**25
 """The most tokens in a micro-batch; the loss really allocates its numbers, 400 MB for this many tokens."""

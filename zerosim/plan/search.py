@@ -111,7 +111,7 @@ class Bounds:
         return min(1.0, float(uneven.factors(row.config.ranks).mean())) if uneven.any else 1.0
 
     def least_by_relatives(self, row: Unplanned) -> float:
-        """The same by those that have been planned already."""
+        """The least time of a row by relatives that have been planned already."""
         block, found = row.config.block, self._planned.get(relatives(row.config), ())
         return self._even(row) * max((seconds for least, seconds in found if least <= block), default=0.0)
 
@@ -150,9 +150,9 @@ class Searched:
     """All valid layouts."""
     planned: int
     too_large: int
-    """Those that were not planned, because their memory cannot fit."""
+    """Layouts that were not planned, because their memory cannot fit."""
     slower: int
-    """Those that were not planned, because they cannot be among the fastest."""
+    """Layouts that were not planned, because they cannot be among the fastest."""
 
     @property
     def words(self) -> str:
