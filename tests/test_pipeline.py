@@ -240,6 +240,10 @@ def test_a_wrong_order_of_pieces_is_found_before_the_run_and_by_its_bits(tmp_pat
     assert failures
 
 
+def test_a_loss_scale_is_no_difference(tmp_path):
+    assert judged(tmp_path, "world.ranks=2", "parallel.pipeline_ranks=2", "train.loss_scale=3") == ([], [])
+
+
 @pytest.mark.parametrize(("changes", "said"), [
     (['parallel.stages=["zero3"]'], "Stage III would gather a rank's weights twice for every micro-batch"),
     (["parallel.pipeline_layers=[1, 1]"], "must give each of 2 pieces its number of layers, 4 in all"),

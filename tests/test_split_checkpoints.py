@@ -152,6 +152,10 @@ def test_weights_in_full_are_those_of_the_run_and_begin_another(one, tmp_path):
 FAULTS = {
     "every piece from the first place": (Pieced, "in_pieces", lambda honest: lambda self, start, stop: (
         (0, first, length) for _, first, length in honest(self, start, stop))),
+    "every stretch where the first place has it": (Pieced, "in_whole", lambda honest: (
+        lambda self, start, stop, coordinates: honest(self, start, stop, {}))),
+    "every stretch from its parameter's beginning": (Pieced, "in_whole", lambda honest: (
+        lambda self, start, stop, coordinates: honest(self, 0, stop - start, coordinates))),
     "the first place's piece on every place": (Restoring, "restore", lambda honest: (
         lambda self, config, replica, place: honest(self, config, replica, 0))),
     "runs as if a cut were along the first dimension": (Pieced, "_dealt", lambda honest: property(lambda self: (
@@ -163,7 +167,7 @@ FAULTS = {
 def test_a_piece_from_elsewhere_is_noticed(fault, one, tmp_path, monkeypatch):
     owner, name, planted = FAULTS[fault]
     monkeypatch.setattr(owner, name, planted(getattr(owner, name)))
-    again = trained(tmp_path, MLP, layout(1, 4, by("zero1")), resume=one[0] / "a")
+    again = trained(tmp_path, MLP, layout(2, 4, by("zero1")), resume=one[0] / "a")
     assert [what for _, what in again.failures][:1] == ["bits differ"]
 
 

@@ -121,6 +121,14 @@ def test_a_rank_that_does_not_skip_with_the_others_is_caught_by_its_bits(monkeyp
     assert outcome.trained[1].first_divergence.step == 1
 
 
+def test_one_update_among_skipped_steps_has_the_peak_of_two_steps():
+    """A rank alone has its second copy from the first step on, and fetches its whole shard beside it in the second."""
+    outcome = run(**OVERFLOWING | {"steps": 2}, ranks=1, micro_batches=1, micro_batch=4, dataset=one_large_sample(),
+                  stages=("zero3",), units="model", secondary_ranks=1, offload_parameters="host")
+    assert outcome.failures == []
+    assert outcome.trained[0].measured.updates_here == 1
+
+
 @pytest.mark.parametrize("name", ["zero1", "zero2"])
 def test_a_rank_that_publishes_what_the_others_skip_is_left_alone(monkeypatch, name):
     plant(monkeypatch, name, goes_on_alone)

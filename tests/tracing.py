@@ -58,14 +58,15 @@ def within(message, collective):
 
 
 def end_faults(trace):
-    """What is sent is received: message by message, in the order of each pair of ranks."""
+    """What is sent is received: message by message, in the order of each pair of ranks; `send_x` by `recv_x`."""
     sent, received = defaultdict(list), defaultdict(list)
     for step in trace.steps:
         for span in step.spans:
             if span.lane == OUT:
                 sent[span.rank, span.peer, span.channel].append((span.what, span.unit, span.bytes))
             if span.lane == IN:
-                received[span.peer, span.rank, span.channel].append((span.what, span.unit, span.bytes))
+                received[span.peer, span.rank, span.channel].append(
+                    (span.what.replace("recv_", "send_"), span.unit, span.bytes))
     for pair in {**sent, **received}:
         if sent[pair] != received[pair]:
             yield f"what rank {pair[0]} sent is not what rank {pair[1]} received, in channel {pair[2]}"

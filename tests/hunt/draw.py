@@ -269,7 +269,7 @@ def training(number: int, chance: Random, *, mpi: bool) -> Drawn:
     document["fault"] = faults(ranks, train["steps"], chance)
     document["check"] = keys(Check, chance)
     draw_other_ranks(document, chance)
-    split_over_ranks(document, UNDER_MPI if mpi else IN_ONE_PROCESS, Random(f"{number} {mpi} split"))
+    lay_over_ranks(document, max(UNDER_MPI) if mpi else 16, Random(f"{number} {mpi} split"))
     said = {key: value for key, value in document.items() if value not in ({}, [])}
     return Drawn(number, said, arrays, flags(chance), text, table)
 
@@ -501,7 +501,13 @@ DIRECTIONS = {"mlp": ("tensor",), "transformer": ("tensor", "context"), "mixture
 """The directions over which each kind of model is split."""
 
 
-def split_over_ranks(document: Document, numbers: Iterable[int], chance: Random) -> None:
+def lay_over_ranks(document: Document, most: int, chance: Random) -> None:
+    """Let several ranks train each copy of the model, in some scenarios."""
+    split_over_ranks(document, most, chance)
+    lay_pipeline(document, most, chance)
+
+
+def split_over_ranks(document: Document, most: int, chance: Random) -> None:
     """Let more ranks share each micro-batch, in one scenario of three, with sizes that they divide.
 
     The ranks drawn so far become the data ranks of every row.
@@ -510,7 +516,7 @@ def split_over_ranks(document: Document, numbers: Iterable[int], chance: Random)
     kind = model.get("kind", "mlp")
     said: Document = {f"{name}_ranks": chance.choice((1, 2, 2, 3, 4)) for name in DIRECTIONS[kind]}
     places = prod(said.values())
-    if chance.random() < 2 / 3 or places == 1 or world["ranks"] * places not in numbers:
+    if chance.random() < 2 / 3 or places == 1 or world["ranks"] * places > most:
         return
     if parallel.get("order") in ("two_level", "two_hop"):
         return
@@ -524,6 +530,9 @@ def split_over_ranks(document: Document, numbers: Iterable[int], chance: Random)
     if said.get("context_ranks", 1) > 1:
         said["context_by"] = chance.choice(("ring", "all_to_all"))
     whole = {"quantized_weights": "none", "quantized_gradients": "none", "error_feedback": False}
+    if kind == "transformer" and said["tensor_ranks"] > 1 and chance.random() < 0.5:
+        model["vocabulary"] = places * chance.choice((8, 13))
+        said["vocabulary_parallel"] = True
     parallel |= whole | said
     divides = kind == "transformer" and said["tensor_ranks"] > 1 and not said["sequence_parallel"]
     for row in document["variant"]:
@@ -531,6 +540,31 @@ def split_over_ranks(document: Document, numbers: Iterable[int], chance: Random)
     for row in (parallel, *document["variant"]) if divides else ():
         again = row.get("recompute", parallel.get("recompute"))
         row["partition_activations"] = bool(again) and chance.random() < 0.5
+
+
+def lay_pipeline(document: Document, most: int, chance: Random) -> None:
+    """Let a pipeline train each copy of the model, in one scenario of six, with stages and keys that schedules have."""
+    world, model, train, parallel = (document[key] for key in ("world", "model", "train", "parallel"))
+    ranks, chunks = chance.choice((2, 2, 2, 3, 4)), chance.choice((1, 1, 2))
+    data = world["ranks"] // prod(parallel.get(f"{each}_ranks", 1) for each in ("tensor", "context", "expert"))
+    named = parallel.get("order") in ("two_level", "two_hop")
+    if chance.random() < 5 / 6 or named or world["ranks"] * ranks > most or layers_of(model) < ranks * chunks:
+        return
+    if model.get("tied_embeddings"):
+        model["tied_embeddings"] = False
+    world["ranks"] *= ranks
+    world.pop("ranks_per_host", None)
+    train["micro_batches"] = data * ranks * chance.choice((1, 2))
+    model.pop("frozen", None)
+    document["check"].pop("same_bits_on", None)
+    kinds = ("interleaved_1f1b",) if chunks > 1 else ("gpipe", "1f1b")
+    document["variant"] = [
+        {"stage": stage, "schedule": chance.choice(kinds)} for stage in chance.sample(("ddp", "zero1", "zero2"), 2)]
+    for key in ("units", "accumulation", "offload_activations", "partition_activations", "shard_ranks", "replicas",
+                "secondary_ranks", "quantized_weights", "quantized_gradients", "error_feedback", "prefetch"):
+        parallel.pop(key, None)
+    parallel |= {"pipeline_ranks": ranks, "model_chunks": chunks, "schedule": kinds[0],
+                 "stages": [each["stage"] for each in document["variant"]]}
 
 
 def grow(model: Document, kind: str, places: int) -> None:

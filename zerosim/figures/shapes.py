@@ -101,7 +101,7 @@ def expected(config: Config, updates: int | None = None) -> ExpectedMemory:
 
 def found(config: Config, updates: int) -> ExpectedMemory:
     steps, skipped = config.steps_here, config.steps_here - updates
-    run = StepsOnShapes(config, min(updates or steps, 2), skipped=not updates)
+    run = StepsOnShapes(config, min(steps, 2), skipped=not updates)
     moved = run.moved_in(updates or steps)
     if updates and skipped:
         moved += StepsOnShapes(config, 1, skipped=True).moved_in(skipped)

@@ -107,7 +107,8 @@ def in_float64(config: Config) -> Config:
     keys = ("tensor_ranks", "context_ranks", "expert_ranks", "pipeline_ranks", "sequence_parallel", "schedule",
             "model_chunks", "pipeline_layers", "units")
     parallel = Parallel(stages=("ddp",), **{key: getattr(asked, key) for key in keys})
-    train = replace(row.train, precision="fp64", micro_batches=2 * asked.pipeline_ranks, micro_batch=A_FEW, steps=1)
+    train = replace(row.train, precision="fp64", loss_scale="dynamic", micro_batches=2 * asked.pipeline_ranks,
+                    micro_batch=A_FEW, steps=1)
     model = replace(row.model, dropout=0.0)
     row = replace(row, ranks=1, stage="ddp", parallel=parallel, train=train, model=model)
     return Config(row, build(model, config.model.task, row.layers))
@@ -124,7 +125,8 @@ def step_of_rank(comm: Communicator, config: Config, whole: dict[Unit, Array], b
         return cut(of_model, unit, flat, coordinates)
 
     mine.begin(initial)
-    loss = step(batch)
+    with np.errstate(all="ignore"):
+        loss = step(batch)
     square = sum(mine.norms.of_gradients(mine))
     return loss, square, {
         name: view for unit in mine.units for name, view in unit.views(mine.state.gradients[unit]).items()}
