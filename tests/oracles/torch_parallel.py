@@ -15,8 +15,9 @@ from tests.oracles import functions, splits, torch_functions, torch_modules
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B, "interleaved_1f1b": ScheduleInterleaved1F1B}
 
 
-def of_pipeline(split):
-    """The loss and the gradients, by PyTorch's schedules; each rank has a layer at a time."""
+def of_pipeline(split, second=None):
+    """The loss and the gradients, by PyTorch's schedules; `second` is called before a step in which no shapes are sent.
+    """
     case, rank = split.model, dist.get_rank()
     chunks = 2 if split.how == "interleaved_1f1b" else 1
     built = torch_functions.module(case, case.parameter).double()
@@ -27,6 +28,10 @@ def of_pipeline(split):
     schedule = SCHEDULES[split.how](mine if chunks > 1 else mine[0], splits.MICRO_BATCHES, loss_fn=lambda y, due:
                                     torch_functions.loss_of(case.loss, y, due))
     losses = []
+    if second is not None:
+        schedule.step(*[x.double()] * (rank == 0), target=targets)
+        built.zero_grad()
+        second()
     schedule.step(*[x.double()] * (rank == 0), target=targets, losses=losses)
     return all_of(built, losses)
 

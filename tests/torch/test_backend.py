@@ -31,10 +31,10 @@ def test_an_unchanged_script_trains_to_the_same_losses_by_ddp_and_fsdp2():
 
 
 @pytest.mark.mpi
-def test_dtensor_splits_models_to_the_recorded_answers_and_our_bytes():
+def test_dtensor_and_schedules_have_the_recorded_answers_and_our_bytes():
     outcome = mpirun(2, ["-W", "ignore", "-m", "tests.torch.split"])
     assert outcome.returncode == 0, outcome.stderr
-    assert outcome.stdout.count("bytes, as due") == 6
+    assert outcome.stdout.count("bytes, as due") == 12
 
 
 @pytest.mark.mpi
