@@ -1,19 +1,22 @@
 """Cards, leaf switches, rails and switches that add: closed forms, published tables, and a planted fault."""
 
 from dataclasses import replace
+from math import prod
 from statistics import fmean
 
 import numpy as np
 import pytest
 
 import zerosim as zs
-from zerosim.collectives import algorithm_of, direct, ring
-from zerosim.errors import ScenarioError
+from zerosim.cli import main
+from zerosim.collectives import algorithm_of, direct, halving, ring
+from zerosim.errors import ScenarioError, UsageError
 from zerosim.figures.flows import with_messages
 from zerosim.plan.cluster import Cluster, Device, Fabric, Link, cluster_of
 from zerosim.plan.costs import Costs
 from zerosim.plan.fluid import ReceiveFrom, Transfer, last_end_ns
 from zerosim.plan.network import links, written_ns
+from zerosim.plan.topologies import Torus
 from zerosim.scenario.machine import ClusterKeys
 from zerosim.scenario.origin import Origin
 
@@ -109,6 +112,49 @@ def test_rails_keep_messages_between_cards_of_one_number_off_the_tree():
     assert sends((0, 5), (2, 7))(railed) == 2.0
 
 
+def on_torus(*sizes):
+    link = Link("", 1000, 1e9)
+    return Cluster(Device("", 1, 1, 1), prod(sizes), link, link, pipelined=False, fused=False,
+                   fabric=Fabric(torus=Torus(sizes)))
+
+
+@pytest.mark.parametrize(("sizes", "hops"), [((16,), 1), ((4, 4), 2), ((2, 2, 4), 3)])
+def test_a_ring_on_a_torus_waits_for_the_hops_of_its_longest_step(sizes, hops):
+    """A row's last rank reaches the next row's first by one hop in each dimension that wraps."""
+    assert written_ns(ring.all_gather, 16 * 10**6, 1, on_torus(*sizes), 16) == 15 * (hops * 1000 + 10**6)
+
+
+def test_a_torus_shows_which_algorithm_suits_it():
+    """On a line of 16 halving's first messages of 8 chunks pass 8 links, each with 8 of them: 64 chunks one way."""
+    line, square = on_torus(16), on_torus(4, 4)
+    halved = [written_ns(halving.reduce_scatter, 16 * 10**6, 1, each, 16) for each in (line, square)]
+    ringed = [written_ns(ring.reduce_scatter, 16 * 10**6, 1, each, 16) for each in (line, square)]
+    assert halved[0] > 5 * ringed[0]
+    assert halved[1] < 2 * ringed[1]
+
+
+@pytest.mark.parametrize("collective", [ring.all_gather, halving.reduce_scatter, direct.all_gather])
+def test_lockstep_and_single_messages_agree_on_a_torus(collective, monkeypatch):
+    together = written_ns(collective, 16 * 10**6, 1, on_torus(4, 4), 16)
+    monkeypatch.setattr(np, "ptp", lambda *_: 1)
+    assert written_ns(collective, 16 * 10**6, 1, on_torus(4, 4), 16) == pytest.approx(together, rel=1e-9)
+
+
+def test_groups_of_a_torus_are_whole_dimensions_or_refused():
+    seen = on_torus(4, 2, 2).seen_by(4, 4).fabric.torus
+    assert seen.sizes == (4,)
+    with pytest.raises(UsageError, match="groups of 4 ranks at a distance of 2 share links of the torus"):
+        on_torus(4, 2, 2).seen_by(2, 4)
+
+
+@pytest.mark.parametrize(("keys", "words"), [
+    ({"torus": (4, 4)}, "has 16 devices, and there are 32 ranks"), ({"dragonfly": (1, 3, 1)}, "3 hosts, and 32 ra"),
+    ({"torus": (4, 8), "hosts_per_leaf": 2}, "cluster.torus and hosts_per_leaf are different networks")])
+def test_a_network_without_a_place_for_each_rank_is_refused(keys, words):
+    with pytest.raises(ScenarioError, match=words):
+        cluster_of(ClusterKeys(**keys), Origin(), 32)
+
+
 @pytest.mark.parametrize("fabric", [{}, {"cards": 2}, {"cards": 2, "rails": True}, {"hosts_per_leaf": 2}])
 @pytest.mark.parametrize("collective", [ring.all_gather, direct.all_gather])
 def test_full_bisection_changes_no_ring_and_no_direct_walk_on_whole_hosts(collective, fabric):
@@ -135,3 +181,12 @@ def test_rings_pass_a_tree_once_so_that_only_a_thin_one_slows_them():
     keys = ClusterKeys(device="h100_80gb", hosts_per_leaf=2, oversubscription=8)
     thin, full = (cluster_of(each, Origin(), 64) for each in (keys, ClusterKeys(device="h100_80gb")))
     assert thin.slowest(64).bytes_per_second == full.slowest(64).bytes_per_second / 4
+
+
+def test_a_plan_says_whether_its_pricing_distinguishes_a_named_collective(capsys):
+    words = ["plan", "llama3_8b", "--ranks", "8", "--set", "model.layers=1", "--set", "parallel.reduce_scatter=halving"]
+    for pricing, said in (("pipelined", "every algorithm with as many takes the same time"),
+                          ("written", "halving is priced message by message over the links")):
+        assert main([*words, "--set", f"cluster.collectives={pricing}"]) == 0
+        assert said in " ".join(capsys.readouterr().out.split())
+    assert zs.plan("llama3_8b", 8, set={"model.layers": 1}).rows()[0]["pricing"] == ""

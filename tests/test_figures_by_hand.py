@@ -278,7 +278,7 @@ def test_exchanges_at_once_by_hand(ports, ended_ns):
     assert clocks.now_ns.tolist() == [ended_ns] * 4
 
     def noted(comm):
-        noting = Noting(comm)
+        noting = Noting(comm.rank, comm.size)
         both_ways(noting, lambda n: np.empty(n, "u1"))
         return noting.program
 

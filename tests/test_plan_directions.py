@@ -19,6 +19,7 @@ from zerosim.plan.rehearsal import rehearse
 from zerosim.plan.small import found_otherwise
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import Check, ModelKeys, Parallel, Train, WorldKeys
+from zerosim.sharding import Directions
 from zerosim.stages import schedules
 from zerosim.training.config import configured
 
@@ -135,6 +136,14 @@ def test_bytes_of_each_direction_and_memory_of_each_rank_are_shown(capsys):
     assert "bubble" in said
 
 
+def test_a_traced_step_has_micro_batches_for_an_interleaved_schedule():
+    keys = {"world.ranks": 3, "parallel.pipeline_ranks": 3, "model.layers": 4, "train.micro_batches": 30}
+    *_, row = zs.plan("pipeline", set=keys).subject.rows
+    (step,) = row.trace.steps
+    assert [span.what for span in step.spans].count("forward") == 6 * 2      # 6 micro-batches of 2 chunks
+    assert step.memory
+
+
 def test_a_wrong_split_is_refused_before_a_plan(tmp_path, capsys):
     (tmp_path / "scenario.toml").write_text(
         MLP.replace("hidden = [8, 6, 8]", f'kind = "{SPLIT}"\nforget = "reduce_from"'))
@@ -149,6 +158,18 @@ def test_a_wrong_schedule_is_refused_before_a_plan(monkeypatch, capsys):
     assert main(["plan", "llama3_405b_4d"]) == 2
     found_otherwise.cache_clear()
     assert "Stage I is not the model in one piece: loss: 0.749 times the value" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("mesh", "name", "due_ns"), [
+    ({"tensor": 4}, "tensor", 5 + 3000),                               # inside a host
+    ({"tensor": 2, "context": 2}, "context", 5 + 3000),
+    ({"tensor": 4, "context": 2}, "context", 7 + 4 * 30_000),          # four rings side by side share a host's link
+    ({"tensor": 2, "expert": 4}, "expert", 7 + 2 * 30_000),
+])
+def test_ranks_of_a_direction_have_the_links_between_them(mesh, name, due_ns):
+    cluster = Cluster(Device("", 1, 1, 1), 4, Link("", 5, 1e9), Link("", 7, 1e8), pipelined=True, fused=False)
+    costs = directions.DirectionCosts(Directions(**mesh), cluster)
+    assert costs.price(directions.TapeCall(name, "shift", 3000, 1, (1,))).ns == due_ns
 
 
 def test_a_message_that_a_plan_forgets_is_seen(tmp_path, monkeypatch):

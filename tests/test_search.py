@@ -11,6 +11,7 @@ from zerosim.cli import main
 from zerosim.plan.reading import scenario_of, written
 from zerosim.plan.search import Bounds, fastest, layouts_of, space
 
+PINNED = {f"parallel.{name}_ranks": 1 for name in ("tensor", "pipeline", "context", "expert")}
 SMALL = {"model.layers": 1, "model.sequence": 2048, "world.ranks": 16, "train.micro_batches": 32,
          "check.mfu": [], "check.fits": [], "check.does_not_fit": [],
          "cluster.between": {"latency_us": 5, "gigabytes_per_second": 20}}
@@ -23,14 +24,18 @@ CASES = [
      "parallel.accumulation": "micro_batch", "train.clip_norm": 1.0, "parallel.stages": ["zero3"]},
     {"cluster.figures": {"memory": 9e9}, "cluster.software": "eager", "parallel.offload_activations": True,
      "parallel.recompute": True, "parallel.offload_optimizer": "host", "parallel.shard_ranks": 0},
+    {"cluster.figures": {"memory": 10e9}, "parallel.stages": ["zero1"], "parallel.shard_ranks": 0, "model.layers": 3,
+     "parallel.tensor_ranks": [1, 4], "parallel.pipeline_ranks": [1, 4], "parallel.recompute": False},
     {"cluster.figures": {"memory": 18e9}, "parallel.quantized_gradients": "int8", "parallel.quantized_weights": "int8",
      "parallel.shard_ranks": 0, "parallel.secondary_ranks": 0},
 ]
 
 
 def layouts(changes):
-    scenario = scenario_of("llama3_8b", SMALL | changes)
-    return layouts_of(scenario, {key: found for key, found in space(scenario).items() if key not in changes})
+    tried = {key: changes[key] for key in PINNED if key in changes}
+    scenario = scenario_of("llama3_8b", SMALL | {key: value for key, value in changes.items() if key not in tried})
+    values = {key: found for key, found in space(scenario).items() if key not in (PINNED | changes)} | tried
+    return layouts_of(scenario, values)
 
 
 @pytest.fixture(scope="module", params=range(len(CASES)))
@@ -46,11 +51,10 @@ def seconds(rows):
 
 def test_no_layout_is_below_its_bounds(exhaustive):
     bounds, (found, rows) = Bounds(), exhaustive
-    assert len({row.name for row in rows}) == len(rows) > 9
+    assert len({row.name for row in rows}) == len(rows) > 7
     for each, row in zip(found, rows, strict=True):
         assert bounds.least_bytes(each) <= row.peak_bytes, row.name
-        assert bounds.least_seconds(each) <= row.mean_seconds, row.name
-        assert row.communication_seconds <= row.step_seconds, row.name
+        assert bounds.first_seconds(each) <= bounds.least_seconds(each) <= row.mean_seconds, row.name
         bounds.note(row)
     for each, row in zip(found, rows, strict=True):
         assert bounds.least_by_relatives(each) <= row.mean_seconds, row.name
@@ -75,7 +79,7 @@ def test_a_bound_that_is_too_high_loses_a_layout(planted, monkeypatch):
 
 
 def test_a_search_at_the_prompt_and_on_the_command_line_is_the_same(capsys):
-    changes = SMALL | CASES[0] | {"parallel.stages": ["zero2"]}
+    changes = SMALL | CASES[0] | {"parallel.stages": ["zero2"]} | PINNED
     found = zs.plan("llama3_8b", set=changes, search=3)
     words = [word for key, value in changes.items() for word in ("--set", f"{key}={written(value)}")]
     assert main(["plan", "llama3_8b", *words, "--search", "3", "--json", "-"]) == 0
@@ -91,7 +95,7 @@ def test_a_search_at_the_prompt_and_on_the_command_line_is_the_same(capsys):
 
 
 def test_devices_double_until_the_fastest_layout_is_in_time():
-    changes = SMALL | {"parallel.shard_ranks": 0, "parallel.secondary_ranks": 0, "parallel.recompute": True}
+    changes = SMALL | {"parallel.shard_ranks": 0, "parallel.secondary_ranks": 0, "parallel.recompute": True} | PINNED
     found = zs.plan("llama3_8b", set=changes, search=1, tokens="2T", days=30).subject
     fewest = found.answers.fewest
     before = zs.plan("llama3_8b", fewest.devices // 2, set=changes, search=1, tokens="2T", days=30).subject
@@ -100,7 +104,7 @@ def test_devices_double_until_the_fastest_layout_is_in_time():
 
 
 def test_what_nothing_fits_is_advised():
-    found = zs.plan("llama3_8b", set=SMALL | {"cluster.figures": {"memory": 6e9}}, search=2).subject
+    found = zs.plan("llama3_8b", set=SMALL | {"cluster.figures": {"memory": 6e9}} | PINNED, search=2).subject
     assert (found.best, len(found.rows)) == (None, 1)
     assert "it would fit with" in found.advice
 

@@ -16,6 +16,7 @@ from zerosim.files import write_text
 from zerosim.jobs.training import files_of_training
 from zerosim.plan import foreign
 from zerosim.plan.foreign import ForeignKeys
+from zerosim.plan.foreign_arguments import WRITERS, megatron, torchtitan, written
 from zerosim.plan.page import drawn_rows, plan_page
 from zerosim.plan.questions import Question
 from zerosim.plan.reading import OWN_MODEL, cluster_in, read_plan, scenario_of
@@ -63,6 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                                                               "file")
     sharding.add_argument("--fsdp-config", metavar="FILE", help="take stage and precision from the FSDP keys of an "
                                                                 "Accelerate JSON file")
+    sharding.add_argument("--megatron-args", metavar="FILE", help="take model, batch and layout from a file with "
+                                                                  "arguments of Megatron-LM or keys of NeMo")
+    sharding.add_argument("--torchtitan", metavar="FILE", help="take model, batch and layout from a job of torchtitan")
+    parser.add_argument(
+        "--write", metavar="PROJECT=FILE", action="append", default=[], type=project_and_file,
+        help=f"write the best row as a configuration of {', '.join(WRITERS)}; may be given several times")
     parser.add_argument("--no-python", action="store_true", help=NO_PYTHON)
     parser.add_argument("--json", metavar="FILE", help="write the plan as JSON; - is standard output")
     parser.add_argument("--csv", metavar="FILE", help="write the rows as CSV, with a column for each key of --sweep")
@@ -81,7 +88,8 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.cluster is not None:
         inputs["the cluster"] = arguments.cluster
     check_writable(arguments, inputs)
-    check_outputs({f"--picture {name}={path}": path for name, path in arguments.picture}, inputs)
+    check_outputs({f"--{flag} {name}={path}": path for flag in ("picture", "write")
+                   for name, path in getattr(arguments, flag)}, inputs)
     if arguments.report or arguments.picture:
         converter()
     machine = {} if arguments.cluster is None else cluster_in(arguments.cluster)
@@ -90,11 +98,13 @@ def main(arguments: argparse.Namespace) -> int:
     console = standard_output(arguments)
     read = read_plan if arguments.search is None else partial(read_search, most=arguments.search)
     found = read(
-        scenario, ranks(arguments.ranks), changes, swept(arguments.sweep), question=asked(arguments),
+        scenario, whole_ranks(arguments.ranks), changes, swept(arguments.sweep), question=asked(arguments),
         python=not arguments.no_python, say=partial(show_words, console))
     check_writable(arguments, files_of_training(found.scenario))
     pictures = pictured(arguments.picture, Drawings(
         drawn_rows(found), int(found.rows[0].cluster.device.memory))) if arguments.picture else []
+    configurations = [
+        (path, *written(found.best or found.rows[0], project)) for project, path in arguments.write]
     show_heading(console, found.scenario.title, found.scenario.caption, "\n".join(python_run(found.scenario)))
     if others.unread:
         show_words(console, f"Not planned: {joined(others.unread)}", style="yellow")
@@ -105,6 +115,10 @@ def main(arguments: argparse.Namespace) -> int:
         write_text(arguments.csv, csv_of(found))
     if arguments.report:
         write_text(arguments.report, plan_page(found, shlex.join(["zerosim", *sys.argv[1:]])))
+    for path, text, unsaid in configurations:
+        write_text(path, text)
+        if unsaid:
+            show_words(console, f"Not in {path}: {joined(unsaid)}", style="yellow")
     for path, picture in pictures:
         picture.save(path)
     if arguments.trace:
@@ -112,11 +126,25 @@ def main(arguments: argparse.Namespace) -> int:
     return 0 if found.passed else 1
 
 
+def project_and_file(words: str) -> tuple[str, str]:
+    """
+    >>> project_and_file("megatron=arguments.txt")
+    ('megatron', 'arguments.txt')
+    """
+    project, equals, path = words.partition("=")
+    if project not in WRITERS or not equals or not path:
+        raise argparse.ArgumentTypeError(f"{words!r}: write PROJECT=FILE, where PROJECT is {', '.join(WRITERS)}")
+    return project, path
+
+
 def source(arguments: argparse.Namespace) -> Source:
     """The scenario to plan: the named one, or else usual settings for the model of --model."""
-    if arguments.scenario is None and arguments.model is None:
+    layout = arguments.megatron_args or arguments.torchtitan
+    if arguments.scenario is None and arguments.model is None and layout is None:
         raise UsageError("found no scenario and no --model; name a scenario, such as llama3_8b, or give --model "
                          "config.json")
+    if arguments.scenario is None and arguments.model is None:
+        return OWN_MODEL
     if arguments.scenario is None:
         keys = foreign.hugging_face(arguments.model).keys
         return {**OWN_MODEL, "model": {key.removeprefix("model."): value for key, value in keys.items()}}
@@ -129,14 +157,19 @@ def source(arguments: argparse.Namespace) -> Source:
 def foreign_keys(arguments: argparse.Namespace, source: Source, changes: dict[str, Any]) -> ForeignKeys:
     """The keys in files of other projects; they replace keys of the scenario, and --set replaces them."""
     read = [foreign.hugging_face(arguments.model)] if arguments.model else []
-    if arguments.ds_config or arguments.fsdp_config:
+    layout = arguments.megatron_args or arguments.torchtitan
+    if arguments.ds_config or arguments.fsdp_config or layout:
         scenario = scenario_of(source, changes, python=not arguments.no_python)
         if scenario.variant:
             raise UsageError(f"{arguments.scenario} has rows of its own, [[variant]], which override the stage of "
                              f"that file; use a scenario without [[variant]]")
         ranks, per_host = scenario.world.ranks, scenario.cluster.devices_per_host
-        read.append(foreign.deepspeed(arguments.ds_config, ranks) if arguments.ds_config
-                    else foreign.fsdp(arguments.fsdp_config, ranks, per_host))
+        asked_for = (whole_ranks(arguments.ranks) or [ranks])[0]
+        read.append(
+            foreign.deepspeed(arguments.ds_config, ranks) if arguments.ds_config
+            else megatron(arguments.megatron_args, asked_for) if arguments.megatron_args
+            else torchtitan(arguments.torchtitan, asked_for) if arguments.torchtitan
+            else foreign.fsdp(arguments.fsdp_config, ranks, per_host))
     keys = {key: value for each in read for key, value in each.keys.items()}
     return ForeignKeys(keys, [name for each in read for name in each.unread])
 
@@ -150,7 +183,7 @@ def asked(arguments: argparse.Namespace) -> Question | None:
     return Question.read(arguments.tokens, arguments.days)
 
 
-def ranks(given: str) -> list[int]:
+def whole_ranks(given: str) -> list[int]:
     """The numbers in --ranks, each once; empty without the flag."""
     try:
         return whole_numbers(1, MOST_RANKS)(given) if given else []

@@ -18,7 +18,7 @@ from zerosim.errors import UsageError
 from zerosim.payloads.extents import Extent
 from zerosim.sharding import split
 
-MOST_RANKS = 512
+MOST_RANKS = 4096
 """The most ranks on which a user's collective is recorded."""
 
 

@@ -9,13 +9,15 @@ import tomllib
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
-from math import inf
+from math import inf, prod
 from typing import Any
 
+from zerosim.errors import UsageError
 from zerosim.plan.calls import Rates
 from zerosim.plan.failures import Failures
 from zerosim.plan.software import Software
 from zerosim.plan.stragglers import Stragglers
+from zerosim.plan.topologies import Dragonfly, Torus
 from zerosim.scenario.machine import ClusterKeys, DeviceKeys, LinkKeys
 from zerosim.scenario.origin import Origin, shown
 
@@ -140,9 +142,15 @@ class Fabric:
     """Bytes per second between a device and a switch that adds, each way; 0 means that the switch does not add."""
     switch_latency_ns: int = 0
     """The latency of an all-reduce through the switch."""
+    torus: Torus | None = None
+    """The torus of all devices, whose links are those inside a host; then all devices are of one host."""
+    dragonfly: Dragonfly | None = None
+    """The dragonfly of all hosts; its routers are the leaves, and each of its links is as fast as a host."""
 
     def leaf(self, host: int, card: int) -> int:
         """The number of the leaf switch that a card is connected to."""
+        if self.dragonfly is not None:
+            return host // self.dragonfly.hosts
         group = host // self.hosts_per_leaf if self.hosts_per_leaf else 0
         return group * self.cards + card if self.rails else group
 
@@ -207,8 +215,8 @@ class Cluster:
         """The bandwidth of one network card, each way."""
         return self.between.bytes_per_second / self.fabric.cards
 
-    def seen_by(self, stride: int) -> "Cluster":
-        """The cluster as a group of every `stride`-th rank sees it, while the other groups do the same.
+    def seen_by(self, stride: int, ranks: int = 0) -> "Cluster":
+        """The cluster as a group of `ranks`, every `stride`-th, sees it, while the other groups do the same.
 
         The groups that have a rank on a host share its links to other hosts.
 
@@ -221,7 +229,16 @@ class Cluster:
         """
         sharing = min(stride, self.devices_per_host)
         between = replace(self.between, bytes_per_second=self.between.bytes_per_second / sharing)
-        return replace(self, devices_per_host=max(self.devices_per_host // stride, 1), between=between)
+        fabric = self.fabric
+        if fabric.torus is not None:
+            within = fabric.torus.within(ranks, stride)
+            if within is None and ranks > 1 and not self.pipelined:
+                raise UsageError(
+                    f"groups of {ranks} ranks at a distance of {stride} share links of the torus "
+                    f"{list(fabric.torus.sizes)}; make groups that are whole dimensions, or set cluster.collectives to "
+                    f"pipelined")
+            fabric = replace(fabric, torus=within)
+        return replace(self, devices_per_host=max(self.devices_per_host // stride, 1), between=between, fabric=fabric)
 
     def update_ns(self, moved_bytes: float, *, on_host: bool = False) -> float:
         """The time of an optimizer step that reads and writes `moved_bytes`, on the device or on its host."""
@@ -252,6 +269,8 @@ def cluster_of(keys: ClusterKeys, origin: Origin, ranks: int) -> Cluster:
     """The cluster of a scenario's [cluster]. Raises `ScenarioError` for unknown names."""
     device, usual = device_of(keys.device, origin)
     device = replace(device, **{name: figure for name, figure in vars(keys.figures).items() if figure})
+    if keys.torus:
+        keys = replace(keys, devices_per_host=ranks)
     if ranks > keys.devices_per_host and ranks % keys.devices_per_host:
         raise origin.error(
             f"{ranks} ranks do not fill hosts of {keys.devices_per_host} devices; set world.ranks to a multiple of "
@@ -271,7 +290,7 @@ def cluster_of(keys: ClusterKeys, origin: Origin, ranks: int) -> Cluster:
         fused=keys.kernels == "fused",
         fp8="" if keys.products == "weights" else keys.products,
         software=software_of(keys),
-        fabric=fabric_of(keys, usual["inside"], origin),
+        fabric=fabric_of(keys, usual["inside"], origin, ranks),
         ports=keys.ports,
         dollars_per_hour=keys.dollars_per_hour,
         failures=Failures(keys.hours_between_failures, keys.checkpoint_seconds, keys.restart_seconds),
@@ -279,8 +298,10 @@ def cluster_of(keys: ClusterKeys, origin: Origin, ranks: int) -> Cluster:
     )
 
 
-def fabric_of(keys: ClusterKeys, usual_inside: str, origin: Origin) -> Fabric:
-    """The fabric of [cluster]. Raises `ScenarioError` for `sharp` on a link whose switch cannot add."""
+def fabric_of(keys: ClusterKeys, usual_inside: str, origin: Origin, ranks: int) -> Fabric:
+    """The fabric of [cluster]. Raises `ScenarioError` for `sharp` on a link whose switch cannot add, and for a network
+    that has no place for `ranks` ranks.
+    """
     adds, latency_us = 0.0, 0.0
     if keys.sharp:
         link = {} if isinstance(keys.inside, LinkKeys) else machines()["link"].get(keys.inside or usual_inside, {})
@@ -291,7 +312,22 @@ def fabric_of(keys: ClusterKeys, usual_inside: str, origin: Origin) -> Fabric:
             raise origin.error(
                 f"cluster.sharp: the switch of this link does not add; set cluster.inside to {' or '.join(able)}, or "
                 "leave sharp out", ("cluster", "sharp"))
-    return Fabric(keys.cards, keys.rails, keys.hosts_per_leaf, keys.oversubscription, adds, round(latency_us * 1000))
+    if keys.torus and prod(keys.torus) != ranks:
+        raise origin.error(
+            f"cluster.torus {list(keys.torus)} has {prod(keys.torus)} devices, and there are {ranks} ranks; give sizes "
+            "whose product is world.ranks", ("cluster", "torus"))
+    hosts = -(-ranks // keys.devices_per_host)
+    if keys.dragonfly and (prod(keys.dragonfly) < hosts or len(keys.dragonfly) != 3):
+        raise origin.error(
+            f"cluster.dragonfly {list(keys.dragonfly)} has {prod(keys.dragonfly)} hosts, and {ranks} ranks need "
+            f"{hosts}; give groups, routers in a group, and hosts on a router", ("cluster", "dragonfly"))
+    others = [key for key in ("torus", "dragonfly", "rails", "hosts_per_leaf") if getattr(keys, key)]
+    if len(others) > 1 and others[0] in ("torus", "dragonfly"):
+        raise origin.error(f"cluster.{others[0]} and {others[1]} are different networks; leave one out",
+                           ("cluster", others[1]))
+    return Fabric(
+        keys.cards, keys.rails, keys.hosts_per_leaf, keys.oversubscription, adds, round(latency_us * 1000),
+        Torus(keys.torus) if keys.torus else None, Dragonfly(*keys.dragonfly) if keys.dragonfly else None)
 
 
 def software_of(keys: ClusterKeys) -> Software:

@@ -193,7 +193,7 @@ class Costs:
             return self
         if key not in self._groups:
             self._groups[key] = Costs(
-                self.cluster.seen_by(stride), comm.size, self.itemsize, self.all_reduces)
+                self.cluster.seen_by(stride, comm.size), comm.size, self.itemsize, self.all_reduces)
         return self._groups[key]
 
     def price(self, function: Callable[..., None], argument: Any, root: int = 0) -> Price:

@@ -56,8 +56,8 @@ class DirectionCosts:
 
     def seen(self, name: str) -> Cluster:
         """The cluster as a group of a direction sees it."""
-        nearest, next_one, *_ = map(self.directions.rank, self.directions.group(name, 0))
-        return self.cluster.seen_by(next_one - nearest)
+        nearest, next_one, *others = map(self.directions.rank, self.directions.group(name, 0))
+        return self.cluster.seen_by(next_one - nearest, 2 + len(others))
 
     def price(self, call: TapeCall, place: int = 0) -> Price:
         """The price of a collective on the tape, with the bytes and messages of a place."""

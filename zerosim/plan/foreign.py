@@ -62,7 +62,13 @@ def hugging_face(path: str) -> ForeignKeys:
         if isinstance(value, bool) or not isinstance(value, int):
             raise UsageError(f"--model: {path} has {names[0]} {value!r}; give a whole number")
         read.keys[f"model.{key}"] = value
-    read.keys["model.tied_embeddings"] = bool(found.get("tie_word_embeddings", kind == "gpt2"))
+    experts = TABLES["hugging_face"]["experts"].get(kind)
+    if experts is None:
+        read.keys["model.tied_embeddings"] = bool(found.get("tie_word_embeddings", kind == "gpt2"))
+    else:
+        read.keys |= {"model.kind": "mixture", "model.capacity_factor": 1.0}
+        for key, name in zip(("experts", "experts_per_token", "inner"), experts, strict=True):
+            take(read, found, name, f"model.{key}", count)
     size, width, heads = found.get("head_dim"), read.keys["model.width"], read.keys["model.heads"]
     if size is not None and size * heads != width:
         read.unread.append(f"head_dim = {size}")

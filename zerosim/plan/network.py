@@ -31,8 +31,8 @@ from zerosim.errors import Unlike
 from zerosim.payloads.extents import Extent
 from zerosim.plan.cluster import NS, Cluster
 from zerosim.plan.fluid import FluidProgram, Links, ReceiveFrom, Transfer, last_end_ns
+from zerosim.plan.topologies import Torus
 from zerosim.sharding import split
-from zerosim.worlds.local import spawn
 from zerosim.worlds.lockstep import LockstepChunks, LockstepMessages, LockstepWorld
 
 TICKS = 1024
@@ -69,6 +69,8 @@ class Lockstep:
         return np.rint(self._now).astype(np.int64)
 
     def exchange(self, at_once: Sequence[LockstepMessages]) -> None:
+        if self._cluster.fabric.torus is not None and len(at_once) > 1:
+            raise Unlike("messages of several ports share the links of a torus")
         ends = [self._send(number % self._cluster.ports, each.to, each.sent_bytes)[each.source]
                 for number, each in enumerate(at_once)]
         self._now = np.maximum.reduce([self._now, *ends])
@@ -95,6 +97,8 @@ class Lockstep:
 
     def _found(self, to: Array, sent_bytes: Array) -> "MessageTimes":
         cluster, away = self._cluster, self._host != self._host[to]
+        if cluster.fabric.torus is not None:
+            return self._found_on(cluster.fabric.torus, to, sent_bytes)
         if (away & (self._leaf != self._leaf[to])).any():
             raise Unlike("messages pass from leaf to leaf")
         latency = np.where(away, cluster.between.latency_ns, cluster.inside.latency_ns)
@@ -109,6 +113,17 @@ class Lockstep:
             raise Unlike("messages that share a link are not equally long")
         message = latency + np.rint(sent_bytes * (NS / rate) * TICKS) / TICKS
         return MessageTimes(latency, message, away if several else None, (to, sent_bytes))
+
+    def _found_on(self, torus: Torus, to: Array, sent_bytes: Array) -> "MessageTimes":
+        """The times on a torus if all messages are alike: as long, as many hops, and links that are shared by as many.
+        """
+        link, paths = self._cluster.inside, [torus.path(rank, int(each)) for rank, each in enumerate(to)]
+        hops, passed = np.array([len(path) for path in paths]), np.bincount([each for path in paths for each in path])
+        sharing = np.array([max(passed[path]) for path in paths])
+        if np.ptp(hops) or np.ptp(sent_bytes) or np.ptp(sharing):
+            raise Unlike("messages pass different numbers of links, or links that others share")
+        message = hops * link.latency_ns + np.rint(sent_bytes * (sharing * NS / link.bytes_per_second) * TICKS) / TICKS
+        return MessageTimes(hops * link.latency_ns, message, hops > 0, (to, sent_bytes))
 
 
 @dataclass(frozen=True)
@@ -134,23 +149,20 @@ def written_ns(collective: Callable[..., None], elements: int, itemsize: int, cl
 
 
 def programs(collective: Callable[..., None], elements: int, dtype: Any, ranks: int) -> list[FluidProgram]:
-    """The sends and receives of each rank in order, found by running the collective on shapes in the local world."""
-
-    def program(comm: Any) -> FluidProgram:
-        noting = Noting(comm)
-        collective(noting, split(Extent(elements, dtype), ranks))
-        return noting.program
-
-    return spawn(program, ranks)
+    """The sends and receives of each rank in order, found by running the collective on shapes on each rank alone."""
+    chunks = split(Extent(elements, dtype), ranks)
+    found = [Noting(rank, ranks) for rank in range(ranks)]
+    for noting in found:
+        collective(noting, chunks)
+    return [noting.program for noting in found]
 
 
 class Noting(SendsFirst):
-    """A communicator that records its rank's sends and receives."""
+    """A communicator that records its rank's sends and receives; nothing arrives."""
 
-    def __init__(self, comm: Any) -> None:
-        self.rank, self.size = comm.rank, comm.size
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
         self.program: FluidProgram = []
-        self._comm = comm
 
     def exchange_all(self, exchanges: Sequence[Exchange]) -> None:
         began = len(self.program)
@@ -160,21 +172,16 @@ class Noting(SendsFirst):
 
     def send(self, outgoing: Any, *, to: int) -> None:
         self.program.append(Transfer(to, outgoing.nbytes))
-        self._comm.send(outgoing, to=to)
 
     def recv(self, *, into: Any, source: int, reduce: Any = None) -> None:
         self.program.append(ReceiveFrom(source))
-        self._comm.recv(into=into, source=source, reduce=reduce and keep)
-
-
-def keep(arrived: Any, mine: Any) -> Any:
-    """Return `mine`: shapes have no sums."""
-    return mine
 
 
 @dataclass(frozen=True)
 class ClusterLinks:
-    """The links of a cluster that messages use: ports; between hosts also cards; between leaves also uplinks."""
+    """The links of a cluster that messages use: ports; between hosts also cards; between leaves also uplinks, or the
+    links of a dragonfly. A torus has its own links only.
+    """
 
     cluster: Cluster
     ranks: int
@@ -183,14 +190,21 @@ class ClusterLinks:
         """Bytes per second of ports, cards and uplinks; of each kind, all outgoing links precede all incoming ones."""
         cluster, hosts = self.cluster, self.cluster.hosts(self.ranks)
         uplink = cluster.fabric.uplink_bytes_per_second(hosts, cluster.between.bytes_per_second)
+        if cluster.fabric.torus is not None:
+            return [cluster.inside.bytes_per_second] * cluster.fabric.torus.links
+        dragonfly = cluster.fabric.dragonfly
+        crossed = 2 * cluster.fabric.leaves(hosts) if dragonfly is None else dragonfly.links
         return [
             *[cluster.port_bytes_per_second] * (2 * self.ranks * cluster.ports),
             *[cluster.card_bytes_per_second] * (2 * hosts * cluster.fabric.cards),
-            *[uplink] * (2 * cluster.fabric.leaves(hosts)),
+            *[uplink] * crossed,
         ]
 
     def route(self, source: int, to: int, port: int) -> tuple[int, list[int]]:
         """The latency of a message, and the numbers of its links; it leaves and enters by the same port."""
+        if self.cluster.fabric.torus is not None:
+            path = self.cluster.fabric.torus.path(source, to)
+            return len(path) * self.cluster.inside.latency_ns, path
         ports = [rank * self.cluster.ports + port % self.cluster.ports for rank in (source, self.ranks + to)]
         one, other = self.cluster.host(source), self.cluster.host(to)
         if one == other:
@@ -200,7 +214,9 @@ class ClusterLinks:
         leaving, entering = (rank % self.cluster.devices_per_host % fabric.cards for rank in (source, to))
         passed = [*ports, first + one * fabric.cards + leaving, first + cards + other * fabric.cards + entering]
         near, far = fabric.leaf(one, leaving), fabric.leaf(other, entering)
-        if near != far:
+        if fabric.dragonfly is not None:
+            passed += [first + 2 * cards + link for link in fabric.dragonfly.path(one, other)] if near != far else []
+        elif near != far:
             passed += [first + 2 * cards + near, first + 2 * cards + fabric.leaves(hosts) + far]
         return self.cluster.between.latency_ns, passed
 

@@ -16,6 +16,7 @@ from math import prod
 from typing import Any
 
 from zerosim.autograd.operation import Shape
+from zerosim.collectives.own import SERVING
 from zerosim.figures.traffic import due
 from zerosim.instruments.memory import MEMORY_KINDS
 from zerosim.instruments.trace import ClockOffset, Trace
@@ -214,6 +215,19 @@ class PlannedRow:
         return f"{words}; memory along the pipeline: {', '.join(in_unit(each, size) for each in peaks)} {size.name}"
 
     @property
+    def pricing(self) -> str:
+        """The pricing of the collectives that the row names, in a sentence; empty if it names none."""
+        named = [found.name for kind in SERVING if (found := self.config.serving(kind)) is not None]
+        if not named:
+            return ""
+        one = len(named) == 1
+        priced = f"{joined(named)} {'is' if one else 'are'} priced"
+        if not self.cluster.pipelined:
+            return f"{priced} message by message over the links"
+        return (f"{priced} as a pipelined ring, by bytes and messages alone: every algorithm with as many takes the "
+                'same time; set cluster.collectives to "written" to tell them apart')
+
+    @property
     def trace(self) -> Trace:
         """A traced step of one rank, planned again with its memory, which a plan does not store.
 
@@ -222,8 +236,9 @@ class PlannedRow:
         """
         config = self.config
         if config.at_once == 1 < config.block:
-            train = dataclasses.replace(
-                config.row.train, micro_batches=config.ranks * min(config.block, MOST_TRACED))
+            pipeline = config.directions.pipeline      # an interleaved schedule needs a multiple of its ranks
+            few = max(MOST_TRACED // pipeline, 1) * pipeline
+            train = dataclasses.replace(config.row.train, micro_batches=config.ranks * min(config.block, few))
             config = dataclasses.replace(config, row=dataclasses.replace(config.row, train=train))
         step = rehearse(config, self.cluster, curve=True).step
         return Trace([ClockOffset(0, "virtual")], [step])
@@ -252,7 +267,7 @@ class PlannedRow:
             "mfu": self.mfu,
             "hfu": self.hfu,
             "tokens_per_second_per_device": self.tokens_per_second,
-            "sent_bytes": self.found.sent(0)["bytes"],
+            "sent_bytes": self.found.stages[0].sent(0)["bytes"],
             "sent_bytes_by_direction": self.found.sent_by_direction,
             "bubble": self.found.bubble,
             "pipeline": [
@@ -260,6 +275,7 @@ class PlannedRow:
                 for stage in self.found.stages],
             "between_bytes_per_host": self.between_bytes_per_host,
             "bound": self.bound,
+            "pricing": self.pricing,
             "swept": dict(each.split("=", 1) for each in self.swept),
             "ignored": self.config.ignored,
         }

@@ -128,8 +128,9 @@ class Plan:
             "fewest_ranks": None if self.fewest is None else self.fewest.config.all_ranks,
             "rows": [row.document() for row in self.rows],
             "advice": self.advice,
+            "search": self.search,
             "answers": None if self.answers is None else self.answers.document(),
-        } | ({"search": self.search} if self.search else {})
+        }
 
 
 MOST_TOGETHER = 1_000

@@ -110,7 +110,7 @@ def rehearse(config: Config, cluster: Cluster, *, curve: bool = False) -> Rehear
     try:
         return rehearsed_at_once(config, cluster, curve=curve)
     except Unlike as unlike:
-        if config.ranks > MOST_APART:
+        if config.ranks * config.directions.pipeline > MOST_APART:
             raise ZerosimError(
                 f"{config.name}: {unlike}, and at most {MOST_APART} ranks are planned one by one; set world.ranks to "
                 f"at most that"
@@ -149,7 +149,7 @@ def rehearsed_apart(config: Config, cluster: Cluster, *, curve: bool = False) ->
 
 def costs(config: Config, cluster: Cluster) -> Costs:
     """The prices of operations, and of collectives over the data ranks."""
-    seen = cluster.seen_by(config.directions.side_by_side)
+    seen = cluster.seen_by(config.directions.side_by_side, config.ranks)
     return Costs(seen, config.ranks, config.computing.weights.itemsize, all_reduces=not config.stage.sharded)
 
 

@@ -1,29 +1,30 @@
 """Search: the fastest layouts of a model on some devices.
 
-    space     the values of each key that a layout chooses: stage, groups, micro-batch, recomputation
+    space     the values of each key that a layout chooses: stage, groups, directions, micro-batch, recomputation
     layout    one value of each; all layouts train on the same batch, and those in which a value has no effect are left
               out
     bound     a lower limit of a layout's memory or time, known before the layout is planned
 
 Layouts are planned in ascending order of their bounds of time, until these exceed the times that are wanted: so none
-that is faster is left out. The bounds come from the layout's kin: the same layout with one data rank and without its
-update, whose collectives and computations are some of the layout's, in the same order.
+that is faster is left out. The bounds come from the layout's kin, which is the same layout on one data rank with one
+micro-batch.
 
-    time      A plan's clock takes sums and maxima only, and so no step is shorter than that of its kin. Collectives
-              that occupy a part of the device would make an exception; in the kin they occupy none. An update on the
-              device takes the kin's at least, divided by the ranks that share it.
+    time      A rank computes one micro-batch after the other, and waits for the collectives of the model's code. Each
+              takes as long as that of the kin. Before the first pass of a rank of a pipeline the ranks before
+              it have run a forward pass, and after its last pass they run a backward pass. An update on the device
+              takes the kin's at least, divided by the ranks that share it. Collectives beside it only delay a rank.
     memory    Weights and optimizer state rest on a device throughout the step (`figures.resting`, by formula), and the
-              kin's activations are the layout's. Before the step a device has all that rests.
+              activations of the kin's micro-batch join them. Before the step a device has all that rests.
 
 Layouts that differ in stage or groups only share their kin. Layouts that differ in micro-batch or recomputation only
 are relatives. A rank runs its collectives one after the other, and each micro-batch needs the same. So no step is
-shorter than the collectives of a relative that has been planned and has as many micro-batches or fewer.
+shorter than the collectives over data ranks of a relative that has been planned and has as many micro-batches or fewer.
 """
 
 import dataclasses
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from math import inf, prod
@@ -31,7 +32,9 @@ from typing import Any, NamedTuple
 
 from zerosim.errors import ScenarioError, UsageError
 from zerosim.figures.resting import resting_bytes
+from zerosim.models import MODELS
 from zerosim.plan.cluster import NS
+from zerosim.plan.directions import direction_of
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.planning import Plan, Unplanned, advised, on_ranks, unplanned
 from zerosim.plan.questions import Question
@@ -47,41 +50,49 @@ USUAL_MOST = 10
 """The layouts that a search finds if it is not told how many."""
 OF_KIN = ("forward", "backward", "loss")
 """The computations of kin that their layout has too."""
+LEAST_PIECE = 8192
+"""The least tokens of a sequence for each context rank, in the space of a search that is told no other."""
+MOST_STAGES, LARGEST = 16, 8
+"""The most ranks of a pipeline, and the largest micro-batch, there."""
 
 
 def space(scenario: Scenario) -> dict[str, Sequence[Any]]:
     """The values of each key that a search tries on the scenario's ranks, in doubling steps."""
-    ranks, per_host = scenario.world.ranks, scenario.cluster.devices_per_host
-    hosts = [0, *(each for each in doubled(per_host) if each < ranks and ranks % each == 0)]
+    ranks, per_host, model = scenario.world.ranks, scenario.cluster.devices_per_host, scenario.model
+    kind, size = MODELS[model.kind], samples(scenario)
+    tensor = doubled(min(per_host, ranks)) if "heads" in kind.own_keys else [1]
     return {
         "parallel.stages": [["ddp"], ["zero1"], ["zero2"], ["zero3"]],
-        "parallel.shard_ranks": hosts,
-        "parallel.secondary_ranks": hosts[:2],
-        "train.micro_batch": [each for each in doubled(1) if samples(scenario) % each == 0],
+        "parallel.tensor_ranks": tensor,
+        "parallel.sequence_parallel": [False, True][: len(tensor)],
+        "parallel.context_ranks": doubled(min(per_host, model.sequence // LEAST_PIECE)) if len(tensor) > 1 else [1],
+        "parallel.expert_ranks": doubled(min(per_host, model.experts)) if "experts" in kind.own_keys else [1],
+        "parallel.pipeline_ranks": doubled(min(MOST_STAGES, model.layer_count, ranks)),
+        "parallel.shard_ranks": [0, per_host][: 1 + (per_host < ranks)],
+        "train.micro_batch": [each for each in doubled(LARGEST) if size % each == 0],
         "parallel.recompute": [False, True],
     }
 
 
-def doubled(first: int) -> Iterator[int]:
-    """`first` and its doubles, twenty of them."""
-    return (first << number for number in range(20))
+def doubled(last: int) -> list[int]:
+    """1 and its doubles up to `last`; 1 alone if that is less."""
+    return [1 << number for number in range(max(last, 1).bit_length())]
 
 
 def relatives(config: Config) -> str:
-    """A key that layouts share which send the same for the same number of micro-batches, and more for more."""
-    parallel, places = config.row.parallel, config.directions.places
-    again: dict[str, Any] = {} if places > 1 else {"recompute": False, "recompute_keeps": ""}
-    return repr((config.row.stage, config.ranks, config.samples, dataclasses.replace(parallel, **again)))
+    """A key that layouts share which send the same over data ranks for each micro-batch."""
+    parallel = dataclasses.replace(config.row.parallel, recompute=False, recompute_keeps="")
+    return repr((config.row.stage, config.ranks, config.samples, parallel))
 
 
 class Kin(NamedTuple):
-    """The least of every layout with this kin."""
+    """The least of every layout with this kin, for each rank of a pipeline."""
 
-    seconds: float
-    """Without the update."""
+    seconds: list[float]
+    """Seconds of one micro-batch."""
     update: float
-    """Seconds to update all weights on the device."""
-    activations: int
+    """Seconds to update all weights on the device, on the rank that needs most."""
+    activations: list[int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,21 +105,30 @@ class Bounds:
 
     def least_bytes(self, row: Unplanned) -> int:
         """The bytes that the layout's peak cannot be below."""
-        resting = max((resting_bytes(each) for each in row.config.of_pipeline), key=lambda each: each.total)
-        if resting.total > row.cluster.device.memory:
-            return resting.total
-        return max(resting.total, resting.parameters + resting.optimizer + self._of(row).activations)
+        resting = [resting_bytes(each) for each in row.config.of_pipeline]
+        activations = self._of(row, kin(row.config)).activations
+        return max(max(each.total, each.parameters + each.optimizer + more)
+                   for each, more in zip(resting, activations, strict=True))
 
     def least_seconds(self, row: Unplanned) -> float:
         """The seconds that the layout's step cannot be below, in the mean if ranks are uneven."""
-        found, config = self._of(row), row.config
+        found, config = self._of(row, kin(row.config)), row.config
+        whole = config.row.parallel.model_chunks == 1
+        passed = itertools.accumulate(found.seconds, initial=0.0) if whole else itertools.repeat(0.0)
+        passes = max(before + config.block * each for before, each in zip(passed, found.seconds, strict=False))
         shared = config.mesh.group if "optimizer" in config.stage.sharded else 1
-        return self._even(row) * (found.seconds + (0.0 if config.tiers else found.update / shared))
+        update = 0.0 if config.tiers or config.directions.pipeline > 1 else found.update / shared
+        return self._even(row) * (passes + update)
+
+    def first_seconds(self, row: Unplanned) -> float:
+        """A lower bound that is found sooner: some rank of a pipeline computes as much as the mean of all."""
+        seconds = self._of(row, in_one_piece(kin(row.config))).seconds[0]
+        return self._even(row) * row.config.block * seconds / row.config.directions.pipeline
 
     def _even(self, row: Unplanned) -> float:
         """The time of an even step, at most, relative to the mean time of uneven ones."""
         uneven = row.cluster.stragglers
-        return min(1.0, float(uneven.factors(row.config.ranks).mean())) if uneven.any else 1.0
+        return min(1.0, float(uneven.factors(row.config.all_ranks).mean())) if uneven.any else 1.0
 
     def least_by_relatives(self, row: Unplanned) -> float:
         """The least time of a row by relatives that have been planned already."""
@@ -117,28 +137,38 @@ class Bounds:
 
     def note(self, row: PlannedRow) -> None:
         """Take a planned layout as a bound of its relatives."""
-        self._planned[relatives(row.config)].append((row.config.block, row.communication_seconds))
+        over_data = sum(ns for name, ns in row.found.clock.communicating_ns.items() if direction_of(name) == "data")
+        self._planned[relatives(row.config)].append((row.config.block, over_data / NS))
 
-    def _of(self, row: Unplanned) -> Kin:
-        config = kin(row.config)
+    def _of(self, row: Unplanned, config: Config) -> Kin:
         key = repr((dataclasses.replace(config.row, name=""), row.cluster))
         if key not in self._kin:
-            undisturbed = dataclasses.replace(row.cluster, device=dataclasses.replace(row.cluster.device, channels=0))
-            found = rehearse(config, undisturbed)
-            others = sum(ns for what, ns in found.clock.computing_ns.items() if what not in OF_KIN)
-            seconds, update = (found.clock.now_ns - others) / NS, found.clock.computing_ns["update"] / NS
-            self._kin[key] = Kin(seconds, update, found.peak["activations"])
+            stages = rehearse(config, row.cluster).stages
+            clocks = [each.clock for each in stages]
+            seconds = [(sum(clock.computing_ns[each] for each in OF_KIN) + sum(
+                ns for name, ns in clock.communicating_ns.items() if direction_of(name) in Directions().sizes)) / NS
+                for clock in clocks]
+            update = max(clock.computing_ns["update"] for clock in clocks) / NS
+            self._kin[key] = Kin(seconds, update, [each.peak["activations"] for each in stages])
         return self._kin[key]
 
 
 def kin(config: Config) -> Config:
-    """The layout on one data rank, with as many micro-batches as a rank has; of stages one that computes the same."""
+    """The layout on one data rank with one micro-batch; of stages one that computes the same."""
     stage = "zero3" if config.stage.gathers else "ddp"
     parallel = dataclasses.replace(
         config.row.parallel, stages=(stage,), shard_ranks=0, replicas=0, secondary_ranks=0)
-    train = dataclasses.replace(config.row.train, micro_batches=config.block)
+    train = dataclasses.replace(config.row.train, micro_batches=1)
     return dataclasses.replace(config, row=dataclasses.replace(
         config.row, stage=stage, ranks=1, parallel=parallel, train=train))
+
+
+def in_one_piece(config: Config) -> Config:
+    """The config without a pipeline."""
+    row = config.row
+    return dataclasses.replace(config, row=dataclasses.replace(
+        row, directions=dataclasses.replace(row.directions, pipeline=1), parallel=dataclasses.replace(
+            row.parallel, pipeline_ranks=1, model_chunks=1, pipeline_layers=(), schedule="1f1b")))
 
 
 @dataclass(frozen=True)
@@ -163,20 +193,27 @@ class Searched:
 def fastest(layouts: Sequence[Unplanned], most: float = USUAL_MOST) -> Searched:
     """The `most` fastest of the layouts that fit or, if none does, the one that lacks the least by its bounds."""
     bounds, rows, planned = Bounds(), list[PlannedRow](), 0
-    needed = [bounds.least_bytes(row) for row in layouts]
-    queue = [(bounds.least_seconds(row), number) for number, row in enumerate(layouts)
+    needed = [max(resting_bytes(each).total for each in row.config.of_pipeline) for row in layouts]
+    queue = [(bounds.first_seconds(row), number) for number, row in enumerate(layouts)
              if needed[number] <= row.cluster.device.memory]
-    too_large, slowest = len(layouts) - len(queue), inf
+    too_large, slowest, refined = len(layouts) - len(queue), inf, set[int]()
     heapify(queue)
     while queue and queue[0][0] < slowest:
         least, number = heappop(queue)
-        if (more := bounds.least_by_relatives(layouts[number])) > least:
+        row, more = layouts[number], bounds.least_by_relatives(layouts[number])
+        if number not in refined:
+            refined.add(number)
+            needed[number], more = bounds.least_bytes(row), max(more, bounds.least_seconds(row))
+        if needed[number] > row.cluster.device.memory:
+            too_large += 1
+        elif more > least:
             heappush(queue, (more, number))
-            continue
-        row, planned = layouts[number].planned(), planned + 1
-        bounds.note(row)
-        rows = sorted([*rows, row] if row.fits else rows, key=lambda each: each.mean_seconds)[: int(min(most, 1e6))]
-        slowest = rows[-1].mean_seconds if len(rows) == most else inf
+        else:
+            found, planned = row.planned(), planned + 1
+            bounds.note(found)
+            rows = sorted([*rows, found] if found.fits else rows, key=lambda each: each.mean_seconds)
+            rows = rows[: int(min(most, 1e6))]
+            slowest = rows[-1].mean_seconds if len(rows) == most else inf
     if not rows:
         rows = [layouts[needed.index(min(needed))].planned()]
     return Searched(tuple(rows), len(layouts), planned, too_large, len(layouts) - too_large - planned)

@@ -51,6 +51,8 @@ def show_plan(console: Console, plan: Plan) -> None:
 
 def show_others(console: Console, plan: Plan, names: Sequence[str]) -> None:
     """Show the layouts that a search left out; without one ignored keys, the speed on several ranks, and the sweep."""
+    for pricing in dict.fromkeys(filter(None, (row.pricing for row in plan.rows))):
+        show_words(console, pricing, style="yellow")
     if plan.search:
         show_words(console, plan.search)
         return

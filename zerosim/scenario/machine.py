@@ -81,6 +81,8 @@ class ClusterKeys:
     cards: int = key(1, Integer(1, 1024))
     rails: bool = key(False, Switch())
     hosts_per_leaf: int = key(0, Integer())
+    torus: tuple[int, ...] = key((), ArrayRule(Integer(1, 4096), at_most=6))
+    dragonfly: tuple[int, ...] = key((), ArrayRule(Integer(1, 4096), at_most=3))
     oversubscription: float = key(1.0, Number(1))
     sharp: bool = key(False, Switch())
     host_memory: str | LinkKeys = key("", NameOr(LinkKeys))

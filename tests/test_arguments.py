@@ -1,0 +1,157 @@
+"""Arguments of Megatron-LM, NeMo and torchtitan: read as a plan's keys, and written as what is read alike again."""
+
+import json
+
+import pytest
+
+from tests.pages import refused
+from zerosim.cli import main
+from zerosim.plan import foreign
+from zerosim.plan.foreign_arguments import megatron, torchtitan, written
+from zerosim.plan.reading import OWN_MODEL, read_plan
+
+MEGATRON = """# sizes
+--num-layers 4 --hidden-size 64 --num-attention-heads 8 --group-query-attention --num-query-groups 4 \\
+--ffn-hidden-size 96 --seq-length 32 --vocab-size 128 --swiglu --untie-embeddings-and-output-weights
+--micro-batch-size 2 --global-batch-size 32 --clip-grad 1.0 --bf16 --tokenizer-type "Llama 3"
+"""
+TORCHTITAN = {
+    "model.name": "llama3", "model.flavor": "8B", "training.local_batch_size": 4, "training.seq_len": 64,
+    "activation_checkpoint.mode": "full", "metrics.log_freq": 10}
+
+
+@pytest.fixture
+def file(tmp_path):
+    def file(text):
+        path = tmp_path / "theirs"
+        path.write_text(text)
+        return str(path)
+
+    return file
+
+
+def toml(keys):
+    sections = {key.partition(".")[0]: {} for key in keys}
+    for key, value in keys.items():
+        section, _, name = key.partition(".")
+        sections[section][name] = value
+    return "\n".join(f"[{section}]\n" + "\n".join(f"{name} = {json.dumps(value)}" for name, value in each.items())
+                     for section, each in sections.items())
+
+
+def planned(keys):
+    return read_plan(OWN_MODEL, [], keys, {}).rows[0]
+
+
+def test_three_ways_to_write_an_argument_mean_the_same(file):
+    flags = megatron(file(MEGATRON + "--tensor-model-parallel-size 2 --sequence-parallel"), 8)
+    words = [*MEGATRON.replace("\\\n", "").split("--")[1:-1], "tensor-model-parallel-size 2", "sequence-parallel"]
+    parts = (each.strip().replace("-", "_").partition(" ") for each in words)
+    pairs = [(name, value or "true") for name, _, value in parts]
+    for form in ("model.{}={}", "{}: {}"):
+        assert megatron(file("model:\n" + "\n".join(form.format(*each) for each in pairs)), 8).keys == flags.keys
+    assert flags.unread == ["tokenizer_type = Llama 3"]
+    assert flags.keys["train.micro_batches"] == 16
+
+
+@pytest.mark.parametrize(("more", "due"), [
+    ("", {"parallel.stages": ["ddp"], "parallel.recompute": False}),
+    ("--use-distributed-optimizer --recompute-granularity full", {
+        "parallel.stages": ["zero1"], "parallel.recompute": True}),
+    ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", {"parallel.stages": ["zero3"]}),
+    ("--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2", {
+        "parallel.pipeline_ranks": 2, "parallel.model_chunks": 2, "parallel.schedule": "interleaved_1f1b"}),
+    ("--tensor-model-parallel-size 2 --sequence-parallel", {"parallel.vocabulary_parallel": True}),
+    ("--context-parallel-size 2", {"parallel.context_ranks": 2}),
+    ("--num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 4", {
+        "model.kind": "mixture", "model.experts_per_token": 2, "train.micro_batch": 8, "train.micro_batches": 4}),
+])
+def test_arguments_of_megatron_are_read_planned_and_written_alike(more, due, file):
+    read = megatron(file(MEGATRON + more), 8)
+    assert due.items() <= read.keys.items()
+    row = planned(read.keys)
+    assert row.config.samples == 32
+    text, unsaid = written(row, "megatron")
+    assert unsaid == []
+    again = megatron(file(text), 8)
+    assert again.unread == []
+    assert again.keys == read.keys | {key: again.keys[key] for key in ("model.tied_embeddings",) if key in again.keys}
+    assert written(planned(again.keys), "megatron") == (text, [])
+
+
+@pytest.mark.parametrize(("more", "due"), [
+    ({}, {"parallel.stages": ["zero3"], "train.micro_batches": 8}),
+    ({"parallelism.data_parallel_replicate_degree": 2}, {"parallel.shard_ranks": 4}),
+    ({"parallelism.tensor_parallel_degree": 2, "parallelism.fsdp_reshard_after_forward": "never"}, {
+        "parallel.sequence_parallel": True, "parallel.reshard_after_forward": False, "train.micro_batches": 4}),
+    ({"parallelism.pipeline_parallel_degree": 2, "parallelism.pipeline_parallel_schedule": "GPipe"}, {
+        "parallel.stages": ["zero2"], "parallel.schedule": "gpipe", "train.micro_batch": 1, "train.micro_batches": 16}),
+    ({"parallelism.context_parallel_degree": 4, "parallelism.data_parallel_shard_degree": 2}, {
+        "parallel.context_ranks": 4, "train.micro_batches": 2}),
+])
+def test_a_job_of_torchtitan_is_read_planned_and_written_alike(more, due, file):
+    read = torchtitan(file(toml(TORCHTITAN | more)), 8)
+    assert due.items() <= read.keys.items()
+    assert read.unread == []
+    text, unsaid = written(planned(read.keys), "torchtitan")
+    assert unsaid == []
+    assert torchtitan(file(text), 8).keys == read.keys
+
+
+@pytest.mark.parametrize(("keys", "reader"), [
+    ({"parallel.stages": ["zero3"], "parallel.prefetch": True, "parallel.secondary_ranks": 2}, foreign.deepspeed),
+    ({"parallel.stages": ["zero1"], "parallel.offload_optimizer": "host"}, foreign.deepspeed),
+    ({"parallel.stages": ["zero3"], "parallel.reshard_after_forward": False, "parallel.prefetch": False},
+     lambda path, ranks: foreign.fsdp(path, ranks, 8)),
+])
+def test_what_is_written_for_deepspeed_and_fsdp2_is_read_alike(keys, reader, file):
+    sizes = {"model.kind": "transformer", "model.sequence": 16, "model.vocabulary": 32, "parallel.recompute": False}
+    row = planned(sizes | keys)
+    text, _ = written(row, "fsdp" if "reshard" in str(keys) else "deepspeed")
+    read = reader(file(text), 8)
+    assert read.unread == []
+    assert {**sizes, **keys}.items() <= {**sizes, "parallel.prefetch": False, **read.keys}.items()
+
+
+def test_a_plan_without_a_scenario_reads_and_writes_arguments(file, tmp_path, capsys):
+    out = tmp_path / "out.txt"
+    path = file(MEGATRON + "--tensor-model-parallel-size 2")
+    assert main(["plan", "--megatron-args", path, "--ranks", "16", "--write", f"megatron={out}"]) == 0
+    assert "Not planned: tokenizer_type = Llama 3" in capsys.readouterr().out
+    assert "--tensor-model-parallel-size 2\n" in out.read_text()
+    assert megatron(str(out), 16).keys["train.micro_batches"] == 16
+
+
+MIXTRAL = {
+    "model_type": "mixtral", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 32000, "max_position_embeddings": 4096,
+    "num_local_experts": 8, "num_experts_per_tok": 2}
+
+
+def test_a_configuration_with_experts_has_the_parameters_that_are_published(file):
+    """Published: 46.7B parameters of Mixtral 8x7B, of which a token meets 12.9B."""
+    row = read_plan(OWN_MODEL, [1024], foreign.hugging_face(file(json.dumps(MIXTRAL))).keys | {
+        "parallel.stages": ["zero1"]}, {}).rows[0]
+    assert row.config.model.count == 46_702_792_704
+
+
+@pytest.mark.parametrize(("flag", "text", "words"), [
+    ("--megatron-args", "--micro-batch-size 3 --global-batch-size 32", "a batch of 32 samples is not a multiple of 3"),
+    ("--megatron-args", "--tokenizer 'a", "a word of the arguments does not end"),
+    ("--megatron-args", MEGATRON + "--tensor-model-parallel-size two", "tensor_model_parallel_size is 'two', which"),
+    ("--torchtitan", "[model", "is not TOML"),
+    ("--torchtitan", "[model]\nname = 'llama4'\nflavor = '1B'", "has model llama4_1B; zerosim has llama3_8B, "),
+])
+def test_what_cannot_be_read_is_one_line(flag, text, words, file, capsys):
+    assert words in refused(capsys, "plan", flag, file(text))
+
+
+@pytest.mark.parametrize(("project", "keys", "words"), [
+    ("deepspeed", {"parallel.tensor_ranks": 2}, "deepspeed has no parallel.tensor_ranks; write one of megatron, "),
+    ("fsdp", {}, "FSDP2 shards weights, and the row's stage is zero1"),
+    ("torchtitan", {}, "torchtitan has no flavor of these sizes"),
+])
+def test_what_a_project_does_not_have_is_refused(project, keys, words, file, capsys):
+    given = [f"--set={key}={value}" for key, value in keys.items()]
+    path = file(MEGATRON + "--use-distributed-optimizer")
+    assert words in refused(capsys, "plan", "--megatron-args", path, *given, "--write", f"{project}={path}.out")
