@@ -106,6 +106,8 @@ class Bounds:
     def least_bytes(self, row: Unplanned) -> int:
         """The bytes that the layout's peak cannot be below."""
         resting = [resting_bytes(each) for each in row.config.of_pipeline]
+        if (most := max(each.total for each in resting)) > row.cluster.device.memory:
+            return most
         activations = self._of(row, kin(row.config)).activations
         return max(max(each.total, each.parameters + each.optimizer + more)
                    for each, more in zip(resting, activations, strict=True))
@@ -193,17 +195,16 @@ class Searched:
 def fastest(layouts: Sequence[Unplanned], most: float = USUAL_MOST) -> Searched:
     """The `most` fastest of the layouts that fit or, if none does, the one that lacks the least by its bounds."""
     bounds, rows, planned = Bounds(), list[PlannedRow](), 0
-    needed = [max(resting_bytes(each).total for each in row.config.of_pipeline) for row in layouts]
-    queue = [(bounds.first_seconds(row), number) for number, row in enumerate(layouts)
-             if needed[number] <= row.cluster.device.memory]
-    too_large, slowest, refined = len(layouts) - len(queue), inf, set[int]()
+    queue = [(bounds.first_seconds(row), number) for number, row in enumerate(layouts)]
+    too_large, slowest, needed = 0, inf, dict[int, int]()
     heapify(queue)
     while queue and queue[0][0] < slowest:
         least, number = heappop(queue)
         row, more = layouts[number], bounds.least_by_relatives(layouts[number])
-        if number not in refined:
-            refined.add(number)
-            needed[number], more = bounds.least_bytes(row), max(more, bounds.least_seconds(row))
+        if number not in needed:
+            needed[number] = bounds.least_bytes(row)
+            if needed[number] <= row.cluster.device.memory:
+                more = max(more, bounds.least_seconds(row))
         if needed[number] > row.cluster.device.memory:
             too_large += 1
         elif more > least:
@@ -215,7 +216,7 @@ def fastest(layouts: Sequence[Unplanned], most: float = USUAL_MOST) -> Searched:
             rows = rows[: int(min(most, 1e6))]
             slowest = rows[-1].mean_seconds if len(rows) == most else inf
     if not rows:
-        rows = [layouts[needed.index(min(needed))].planned()]
+        rows = [layouts[min(needed, key=lambda number: needed[number])].planned()]
     return Searched(tuple(rows), len(layouts), planned, too_large, len(layouts) - too_large - planned)
 
 
