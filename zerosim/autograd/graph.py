@@ -209,8 +209,7 @@ class GraphPlan:
             in_place=self._in_place(number, instruction),
             input_shapes={name: self.graph.shape(slot) for name, slot in instruction.inputs.items()},
             dtypes={name: self.graph.dtype(slot) for name, slot in named.items()},
-            keeps_saved=instruction.operation.saves and (
-                bool(self.wanted(instruction)) or instruction.output in self.saving),
+            keeps_saved=bool(self.wanted(instruction)) or instruction.output in self.saving,
             forward_operations=self._operations(instruction),
             backward_operations=self._backward_operations(instruction),
             for_backward=number <= self._last_for_backward,

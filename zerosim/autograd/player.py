@@ -96,12 +96,13 @@ Perform = Callable[..., Any]
 
 
 def perform(step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
-    """The result of `function` on these arrays.
+    """The result of `function` on these arrays; None for a forward that returns what its backward does not read.
 
     >>> perform(None, max, 1, 2)
     2
     """
-    return function(*arrays, **named)
+    found = function(*arrays, **named)
+    return found if step is None or step.instruction.operation.saves else None
 
 
 class Plays(Protocol):

@@ -116,7 +116,9 @@ def kept_by_fused(
         return empty(round(scores_of(step) * cluster.software.score_keeps / 2), ml_dtypes.bfloat16)
     if kept := cluster.software.keeps.get(operation.name):
         return empty(round(prod(step.shape) * kept), ml_dtypes.bfloat16)
-    return None if saved is None else empty(saved.shape if saved.shape[-1] == 1 else saved.shape[:-1], np.float32)
+    if saved is None or not operation.saves:
+        return None
+    return empty(saved.shape if saved.shape[-1] == 1 else saved.shape[:-1], np.float32)
 
 
 def in_registers(shape: Any, dtype: Any) -> Any:

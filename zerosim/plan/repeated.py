@@ -1,7 +1,8 @@
 """The passes of a planned pipeline: those of the first two micro-batches and of the last are run, the others repeated.
 
 A pass takes as long, holds as much and sends the same as that of the second micro-batch: the first has no gradients to
-add to, and the last reduces them. Messages to other ranks of the pipeline are sent in each, so ranks wait as they do.
+add to, and the last reduces them. If every micro-batch reduces them, all passes are run. Messages to other ranks of the
+pipeline are sent in each, so ranks wait as they do.
 """
 
 from collections import Counter
@@ -50,7 +51,9 @@ class Repeating(Pipeline):
 
     def begin(self, batch: Batch) -> list[Batch]:
         parts = super().begin(batch)
-        self._run = {part.first for part in (parts if self.runs_all else [*parts[:FIRST_RUN], parts[-1]])}
+        reduces = self.replica.accumulation.reduces
+        self._run = {part.first for number, part in enumerate(parts)
+                     if self.runs_all or number < FIRST_RUN or reduces(part)}
         return parts
 
     def receive_activation(self, part: Batch, chunk: int = 0) -> list[Array]:

@@ -156,17 +156,21 @@ class Pipeline:
         return upstream
 
     def backward(self, part: Batch, upstream: list[Array], chunk: int = 0) -> list[Array]:
-        """∂L/∂input of a chunk; the gradients of its units are kept, and reduced with the last micro-batch: beside the
-        backward of the next unit if the scenario requests overlap, and otherwise once ∂L/∂input has been sent."""
+        """∂L/∂input of a chunk; the gradients of its units are kept, and reduced with the last micro-batch.
+
+        They are reduced beside the backward of the next unit if the scenario requests overlap, and otherwise once
+        ∂L/∂input has been sent. The reductions of earlier micro-batches, if there are any, do not wait for that.
+        """
         replica, tape = self.replica, self._tape_of(part)
         self.slots.append(Slot("B", part.first, chunk))
         for unit in reversed(self.chunks[chunk].units):
             weights = replica.state.weights[unit]
             tape.recompute(unit, weights)
             upstream, gradient = tape.backward(unit, weights, upstream, replica.unreduced)
+            replica.wait_for_reduction()
             self._unreduced.append((unit, replica.at_boundary(part, unit, gradient)))
             del gradient
-            if replica.overlap is not None:
+            if replica.overlap is not None or not part.last:
                 self._reduce()
         if chunk == 0:
             del self._tapes[part.first]
@@ -177,6 +181,7 @@ class Pipeline:
         if not self.chunks[chunk].first:
             self.neighbours.send_gradient(upstream[0])
         self._reduce()
+        self.replica.wait_for_reduction()
 
     def _reduce(self) -> None:
         """Reduce the gradients of the units whose backward has ended."""
@@ -189,7 +194,6 @@ class Pipeline:
         Before that, add the gradient of a unit that the first and the last rank share: embeddings, and tied to them the
         outputs.
         """
-        self.replica.wait_for_reduction()
         for unit in self.replica.units:
             for gradient in () if unit.end is None else self.replica.sums(unit):
                 self.neighbours.add_over_ends(gradient)
