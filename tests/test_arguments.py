@@ -7,7 +7,7 @@ import pytest
 from tests.pages import refused
 from zerosim.cli import main
 from zerosim.plan import foreign
-from zerosim.plan.foreign_arguments import megatron, torchtitan, written
+from zerosim.plan.foreign_arguments import configuration_for, megatron, torchtitan
 from zerosim.plan.reading import OWN_MODEL, read_plan
 
 MEGATRON = """# sizes
@@ -71,12 +71,12 @@ def test_arguments_of_megatron_are_read_planned_and_written_alike(more, due, fil
     assert due.items() <= read.keys.items()
     row = planned(read.keys)
     assert row.config.samples == 32
-    text, unsaid = written(row, "megatron")
+    text, unsaid = configuration_for(row, "megatron")
     assert unsaid == []
     again = megatron(file(text), 8)
     assert again.unread == []
     assert again.keys == read.keys | {key: again.keys[key] for key in ("model.tied_embeddings",) if key in again.keys}
-    assert written(planned(again.keys), "megatron") == (text, [])
+    assert configuration_for(planned(again.keys), "megatron") == (text, [])
 
 
 @pytest.mark.parametrize(("more", "due"), [
@@ -93,7 +93,7 @@ def test_a_job_of_torchtitan_is_read_planned_and_written_alike(more, due, file):
     read = torchtitan(file(toml(TORCHTITAN | more)), 8)
     assert due.items() <= read.keys.items()
     assert read.unread == []
-    text, unsaid = written(planned(read.keys), "torchtitan")
+    text, unsaid = configuration_for(planned(read.keys), "torchtitan")
     assert unsaid == []
     assert torchtitan(file(text), 8).keys == read.keys
 
@@ -107,7 +107,7 @@ def test_a_job_of_torchtitan_is_read_planned_and_written_alike(more, due, file):
 def test_what_is_written_for_deepspeed_and_fsdp2_is_read_alike(keys, reader, file):
     sizes = {"model.kind": "transformer", "model.sequence": 16, "model.vocabulary": 32, "parallel.recompute": False}
     row = planned(sizes | keys)
-    text, _ = written(row, "fsdp" if "reshard" in str(keys) else "deepspeed")
+    text, _ = configuration_for(row, "fsdp" if "reshard" in str(keys) else "deepspeed")
     read = reader(file(text), 8)
     assert read.unread == []
     assert {**sizes, **keys}.items() <= {**sizes, "parallel.prefetch": False, **read.keys}.items()

@@ -11,7 +11,7 @@ from zerosim.allocation import allocate
 from zerosim.autograd.tape import Tape
 from zerosim.data import load_dataset
 from zerosim.payloads import bounded as module
-from zerosim.payloads.bounded import NotBounded, allocate_bounded, bound, bounded, plain
+from zerosim.payloads.bounded import NotBounded, allocate_bounded, bound, bounded, values_of
 from zerosim.reference import backpropagate
 from zerosim.training import one_function
 from zerosim.training.experiment import prepare
@@ -40,7 +40,7 @@ def holds(name, size):
     for _ in range(200):
         moved = [each.astype(np.longdouble) + delta * RANDOM.choice([-1, 1], each.shape)
                  for each, delta in zip(inputs, deltas, strict=True)]
-        if not (np.abs(function(*moved) - plain(found)) <= bound(found)).all():
+        if not (np.abs(function(*moved) - values_of(found)) <= bound(found)).all():
             return False
     return True
 
@@ -77,7 +77,8 @@ def passes(config):
         tape = Tape(memory, loss_over=model.loss_over)
         weights = {unit: make(flat) for unit, flat in some_weights(model).items()}
         loss, gradients = backpropagate(model, tape, weights, inputs, y, 4)
-        yield np.concatenate([loss, *map(plain, gradients.values())]) if make is wide else [loss, *gradients.values()]
+        found = [loss, *gradients.values()]
+        yield np.concatenate([*map(values_of, found)]) if make is wide else found
 
 
 def wide(array):
@@ -91,7 +92,7 @@ def wide(array):
 def test_a_models_errors_are_within_its_bounds_which_are_small(text, changes, tmp_path):
     scenario = read(text, tmp_path, *changes)
     found, exact = passes(prepare(scenario, load_dataset(scenario)).rows[0])
-    errors = np.abs(np.concatenate([plain(each) for each in found]) - exact)
+    errors = np.abs(np.concatenate([values_of(each) for each in found]) - exact)
     allowed = np.concatenate([bound(each) for each in found])
     assert (errors <= allowed).all()
     assert errors.max() > 0

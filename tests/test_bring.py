@@ -471,8 +471,8 @@ def test_an_order_of_addition_that_fails_is_one_line(folder, capsys):
 
 
 def test_an_operation_that_leaves_its_output_unwritten_is_caught():
-    def forward(a, b, *, out, empty):
-        np.divide(a, 1.0 + np.exp(-b))
+    def forward(x, other, *, out, empty):
+        np.divide(x, 1.0 + np.exp(-other))
 
     broken = replace(multiply, forward=forward)
     assert "forward leaves elements of out unwritten" in operation_fault(broken, [(4,), (4,)], {})

@@ -24,7 +24,7 @@ from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster, Device, Link
 from zerosim.plan.costs import Costs
 from zerosim.plan.fluid import last_end_ns
-from zerosim.plan.network import Lockstep, Noting, links
+from zerosim.plan.network import Lockstep, NotedSends, links
 from zerosim.sharding import Directions, Layout, Mesh, full, shard, split
 from zerosim.stages.state import ACCUMULATED, GRADIENT, Layouts, TrainingState
 from zerosim.training import build, collect, comparison
@@ -278,7 +278,7 @@ def test_exchanges_at_once_by_hand(ports, ended_ns):
     assert clocks.now_ns.tolist() == [ended_ns] * 4
 
     def noted(comm):
-        noting = Noting(comm.rank, comm.size)
+        noting = NotedSends(comm.rank, comm.size)
         both_ways(noting, lambda n: np.empty(n, "u1"))
         return noting.program
 

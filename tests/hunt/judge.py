@@ -318,9 +318,10 @@ def digest(path: Path) -> str:
 
 NAMES = (
     "wte", "wpe", "model.embed_tokens", "weight", "bias",
-    "ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj", "router", "inner", "outer",
+    "ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj",
     *(f"self_attn.{part}_proj" for part in "qkvo"), *(f"mlp.{part}_proj" for part in ("gate", "up", "down")),
-    "input_layernorm", "post_attention_layernorm", "ln_f", "model.norm", "lm_head",
+    "input_layernorm", "post_attention_layernorm",
+    "router", "gate", "inner", "outer", "ln_f", "model.norm", "lm_head",
 )
 """Of parameters, in the order of each model."""
 

@@ -16,7 +16,7 @@ from zerosim.files import write_text
 from zerosim.jobs.training import files_of_training
 from zerosim.plan import foreign
 from zerosim.plan.foreign import ForeignKeys
-from zerosim.plan.foreign_arguments import WRITERS, megatron, torchtitan, written
+from zerosim.plan.foreign_arguments import WRITERS, configuration_for, megatron, torchtitan
 from zerosim.plan.page import drawn_rows, plan_page
 from zerosim.plan.questions import Question
 from zerosim.plan.reading import OWN_MODEL, cluster_in, read_plan, scenario_of
@@ -104,7 +104,7 @@ def main(arguments: argparse.Namespace) -> int:
     pictures = pictured(arguments.picture, Drawings(
         drawn_rows(found), int(found.rows[0].cluster.device.memory))) if arguments.picture else []
     configurations = [
-        (path, *written(found.best or found.rows[0], project)) for project, path in arguments.write]
+        (path, *configuration_for(found.best or found.rows[0], project)) for project, path in arguments.write]
     show_heading(console, found.scenario.title, found.scenario.caption, "\n".join(python_run(found.scenario)))
     if others.unread:
         show_words(console, f"Not planned: {joined(others.unread)}", style="yellow")

@@ -142,19 +142,17 @@ class StepsOnShapes:
         self.replica.state.updates = config.done
         for ledger in (self.ledger, self.aside, *self.far.values()):
             ledger.begin_peak()
-        self._queue.moved = Counter()
         for number in range(1, steps + 1):
+            self._queue.moved = Counter()
             run(whole_batch(config, number))
             self.replica.storage.settle()
             self.moved.append(self._queue.moved)
-            self._queue.moved = Counter()
 
     def moved_in(self, steps: int) -> Counter[str]:
         """The bytes that so many steps move: all steps after the first move as much as the last one here."""
         if not self.moved:
             return Counter()
-        later = {what: (steps - 1) * count for what, count in self.moved[-1].items()}
-        return self.moved[0] + Counter(later)
+        return self.moved[0] + Counter({what: (steps - 1) * count for what, count in self.moved[-1].items()})
 
     def _replica(self, config: Config, norms: "NoSums") -> Replica:
         comm = Uncalled(LoneRank(0, config.ranks))

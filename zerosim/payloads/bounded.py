@@ -59,9 +59,9 @@ class Bounded(np.ndarray[Any, Any]):
     ) -> Any:
         if ufunc is np.add and method == "at":
             return added_at(*inputs)
-        values, bounds = [plain(each) for each in inputs], [carried(each) for each in inputs]
+        values, bounds = [values_of(each) for each in inputs], [carried(each) for each in inputs]
         if ufunc in CHOICES or not any(each.dtype.kind == "f" for each in values):
-            return getattr(ufunc, method)(*values, out=tuple(map(plain, out)) or None, **named)
+            return getattr(ufunc, method)(*values, out=tuple(map(values_of, out)) or None, **named)
         key = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
         if key not in RULES:
             raise NotBounded(f"no bound is known of the rounding of numpy.{key}")
@@ -69,7 +69,7 @@ class Bounded(np.ndarray[Any, Any]):
             result = np.asarray(getattr(ufunc, method)(*values, **named))
             errors = RULES[key](values, bounds, result, **(named if method == "reduce" else {}))
         into = out[0] if out else bounded(np.empty(result.shape))
-        plain(into)[...] = result
+        values_of(into)[...] = result
         if isinstance(into, Bounded):
             carried(into)[...] = np.where(np.isfinite(result), errors, 0.0) + UNDERFLOW
         return into
@@ -77,7 +77,7 @@ class Bounded(np.ndarray[Any, Any]):
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if func is np.copyto:
             into, given = args
-            for of in (plain, carried):
+            for of in (values_of, carried):
                 np.copyto(of(into), of(given), **kwargs)
             return None
         if func.__name__ not in THROUGH:
@@ -87,24 +87,24 @@ class Bounded(np.ndarray[Any, Any]):
     def __getitem__(self, index: Any) -> Any:
         found = super().__getitem__(index)
         return found if not isinstance(found, np.ndarray) or shared(found, self) else bounded(
-            plain(self)[index], carried(self)[index])
+            values_of(self)[index], carried(self)[index])
 
     def __setitem__(self, index: Any, given: Any) -> None:
-        plain(self)[index] = plain(given)
+        values_of(self)[index] = values_of(given)
         carried(self)[index] = carried(given)
 
     def reshape(self, *shape: Any, **named: Any) -> Any:
         found = super().reshape(*shape, **named)
         return found if shared(found, self) else bounded(
-            plain(self).reshape(*shape), carried(self).reshape(*shape))
+            values_of(self).reshape(*shape), carried(self).reshape(*shape))
 
     def copy(self, *_: Any) -> Any:
-        return bounded(plain(self).copy(), carried(self))
+        return bounded(values_of(self).copy(), carried(self))
 
     def take(  # type: ignore[override]
         self, indices: Any, axis: int | None = None, out: Any = None, mode: Any = "raise",
     ) -> Any:
-        found = bounded(plain(self).take(indices, axis, None, mode), carried(self).take(indices, axis, None, mode))
+        found = bounded(values_of(self).take(indices, axis, None, mode), carried(self).take(indices, axis, None, mode))
         if out is None:
             return found
         out[...] = found
@@ -113,7 +113,7 @@ class Bounded(np.ndarray[Any, Any]):
 
 def shared(one: Array, other: Array) -> bool:
     """Whether one array is a view of the other's memory."""
-    return np.may_share_memory(plain(one), plain(other))
+    return np.may_share_memory(values_of(one), values_of(other))
 
 
 def bounded(values: Array, errors: Any = 0.0) -> Any:
@@ -129,7 +129,7 @@ def allocate_bounded(shape: Any, dtype: Any, **_: Any) -> Any:
     return bounded(memory, 0.0) if memory.dtype == np.float64 else memory
 
 
-def plain(given: Any) -> Array:
+def values_of(given: Any) -> Array:
     """The numbers."""
     return given.view(np.ndarray) if isinstance(given, Bounded) else np.asarray(given)
 
@@ -156,7 +156,7 @@ def sums(values: Any, bounds: Any, y: Any, **_: Any) -> Any:
     return bounds[0] + bounds[1] + UNIT * np.abs(y)
 
 
-def products(values: Any, bounds: Any, y: Any, **_: Any) -> Any:
+def of_products(values: Any, bounds: Any, y: Any, **_: Any) -> Any:
     (a, b), (da, db) = map(np.abs, values), bounds
     return a * db + b * da + da * db + UNIT * np.abs(y)
 
@@ -179,8 +179,8 @@ def added(values: Any, bounds: Any, y: Any, **named: Any) -> Any:
 
 def added_at(into: Any, index: Any, x: Any) -> None:
     """Add x to the numbers of `into` at an index, each as often as it is there."""
-    size, terms = np.abs(plain(into)), plain(x)
-    for array, term in ((size, np.abs(terms)), (plain(into), terms), (carried(into), carried(x))):
+    size, terms = np.abs(values_of(into)), values_of(x)
+    for array, term in ((size, np.abs(terms)), (values_of(into), terms), (carried(into), carried(x))):
         np.add.at(array, index, term)
     carried(into)[...] += gamma(np.size(terms)) * size
 
@@ -201,10 +201,10 @@ CHOICES = (np.greater, np.greater_equal, np.less, np.less_equal, np.equal, np.no
 THROUGH = ("sum", "mean", "max", "amax", "min", "take", "argsort", "argmax", "take_along_axis", "may_share_memory",
            "shape", "ndim", "size", "empty_like", "expand_dims", "swapaxes", "transpose", "reshape", "ravel")
 RULES: Mapping[str, Callable[..., Any]] = {
-    "add": sums, "subtract": sums, "multiply": products, "divide": quotients, "matmul": matrices,
+    "add": sums, "subtract": sums, "multiply": of_products, "divide": quotients, "matmul": matrices,
     "add.reduce": added, "maximum": largest, "minimum": largest, "maximum.reduce": largest,
     "negative": lambda values, bounds, y: bounds[0], "absolute": lambda values, bounds, y: bounds[0],
-    "square": lambda values, bounds, y: products(values * 2, bounds * 2, y),
+    "square": lambda values, bounds, y: of_products(values * 2, bounds * 2, y),
     "sqrt": of_slope(lambda a, da, y: np.minimum(1.0 / y, 1.0 / np.sqrt(da))),
     "exp": of_slope(lambda a, da, y: np.exp(da) * y),
     "log": of_slope(lambda a, da, y: np.where(a > da, 1.0 / (a - da), np.inf)),

@@ -134,30 +134,30 @@ class TimedNeighbours(RanksOfPipeline):
 
     def __init__(self, comm: Communicator, clock: VirtualClock, costs: DirectionCosts) -> None:
         self.place, self.size = comm.rank, comm.size
-        self._comm, self._clock, self._costs = Observed(comm), clock, costs
+        self.comm, self._clock, self._costs = Observed(comm), clock, costs
         self._free_ns = {1: 0, -1: 0}
 
-    def _send(self, name: str, array: Any, by: int) -> None:
+    def send(self, name: str, array: Any, by: int) -> None:
         to, clock, cluster = (self.place + by) % self.size, self._clock, self._costs.seen("pipeline")
         link = cluster.inside if cluster.host(self.place) == cluster.host(to) else cluster.between
         began_ns = max(clock.now_ns, self._free_ns[by])
         self._free_ns[by] = arrives_ns = began_ns + link.message_ns(array.nbytes)
         clock.travel(name, "pipeline", began_ns, arrives_ns, array.nbytes, 1)
-        self._comm.send(np.array([clock.now_ns, arrives_ns]), to=to)
+        self.comm.send(np.array([clock.now_ns, arrives_ns]), to=to)
 
-    def _recv(self, name: str, into: Any, by: int) -> None:
+    def recv(self, name: str, into: Any, by: int) -> None:
         times = np.empty(2, np.int64)
-        self._comm.recv(into=times, source=(self.place + by) % self.size)
+        self.comm.recv(into=times, source=(self.place + by) % self.size)
         self._clock.wait_for_pass(*map(int, times))
 
     def all_reduce(self, flat: Any) -> None:
         """A sum over the pipeline, which begins when the last rank has come."""
-        self._add("pipeline", self._comm, flat)
+        self._add("pipeline", self.comm, flat)
 
     def add_over_ends(self, flat: Any) -> None:
         """A sum over the first and the last rank."""
         ends = self.size - 1
-        self._add("ends", Strided(self._comm, self.place // ends, 2, first=0, stride=ends), flat)
+        self._add("ends", Strided(self.comm, self.place // ends, 2, first=0, stride=ends), flat)
 
     def _add(self, direction: str, comm: Communicator, flat: Any) -> None:
         now = split(np.full(comm.size, self._clock.now_ns), comm.size)

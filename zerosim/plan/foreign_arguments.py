@@ -182,7 +182,7 @@ def batch_of(read: ForeignKeys, micro_batch: Any, everything: Any, ranks: int) -
     read.keys |= {"world.ranks": ranks, "train.micro_batch": each, "train.micro_batches": everything // each}
 
 
-def written(row: PlannedRow, project: str) -> tuple[str, list[str]]:
+def configuration_for(row: PlannedRow, project: str) -> tuple[str, list[str]]:
     """The configuration of `project` that trains as the row does, and the row's keys that it cannot say.
 
     Raises `UsageError` for a stage or a direction that the project does not have.

@@ -151,13 +151,13 @@ def written_ns(collective: Callable[..., None], elements: int, itemsize: int, cl
 def programs(collective: Callable[..., None], elements: int, dtype: Any, ranks: int) -> list[FluidProgram]:
     """The sends and receives of each rank in order, found by running the collective on shapes on each rank alone."""
     chunks = split(Extent(elements, dtype), ranks)
-    found = [Noting(rank, ranks) for rank in range(ranks)]
+    found = [NotedSends(rank, ranks) for rank in range(ranks)]
     for noting in found:
         collective(noting, chunks)
     return [noting.program for noting in found]
 
 
-class Noting(SendsFirst):
+class NotedSends(SendsFirst):
     """A communicator that records its rank's sends and receives; nothing arrives."""
 
     def __init__(self, rank: int, size: int) -> None:

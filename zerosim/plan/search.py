@@ -237,7 +237,7 @@ def layouts_of(scenario: Scenario, values: Mapping[str, Sequence[Any]], swept: t
             refused = refused or error
             continue
         if not any(f"parallel.{key}" in keys for key in row.config.ignored):
-            found.append(dataclasses.replace(row, layout=", ".join([in_words(row.config, keys), *swept])))
+            found.append(dataclasses.replace(row, layout=", ".join([layout_in_words(row.config, keys), *swept])))
     if not found and refused is not None:
         raise refused
     return found
@@ -260,7 +260,7 @@ SAID = ("parallel.stages", "parallel.shard_ranks", "train.micro_batch", *(
 """The keys of a layout that its words begin with."""
 
 
-def in_words(config: Config, keys: Mapping[str, Any]) -> str:
+def layout_in_words(config: Config, keys: Mapping[str, Any]) -> str:
     """A layout in words, such as `tp2 × Stage III on 8 × 4 copies, mb2, recompute`: micro-batches of 2."""
     group = config.mesh.group
     copies = [f"{config.ranks // group} copies"] if group < config.ranks else []

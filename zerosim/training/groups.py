@@ -17,11 +17,11 @@ class GroupOfRanks:
     """The group of a rank in a direction; its collectives are called `tensor_all_reduce` and so on."""
 
     def __init__(self, name: str, comm: Observed) -> None:
-        self._name, self._comm = name, comm
+        self._name, self.comm = name, comm
         self.size, self.place = comm.size, comm.rank
 
     def _call(self, collective: Callable[..., None], *args: Any) -> None:
-        self._comm.named(f"{self._name}_{collective.__name__}", collective)(OWNER, self._comm, *args)
+        self.comm.named(f"{self._name}_{collective.__name__}", collective)(OWNER, self.comm, *args)
 
     def all_reduce(self, flat: Array) -> None:
         self._call(ring.all_reduce, split(flat, self.size))
@@ -54,22 +54,22 @@ class RanksOfPipeline(GroupOfRanks):
         self.add_over_ends = GroupOfRanks("ends", comm.around(directions.along(comm, "ends"))).all_reduce
 
     def send_activation(self, array: Array) -> None:
-        self._send("send_activation", array, 1)
+        self.send("send_activation", array, 1)
 
     def recv_activation(self, into: Array) -> None:
-        self._recv("recv_activation", into, -1)
+        self.recv("recv_activation", into, -1)
 
     def send_gradient(self, array: Array) -> None:
-        self._send("send_gradient", array, -1)
+        self.send("send_gradient", array, -1)
 
     def recv_gradient(self, into: Array) -> None:
-        self._recv("recv_gradient", into, 1)
+        self.recv("recv_gradient", into, 1)
 
-    def _send(self, name: str, array: Array, by: int) -> None:
-        self._comm.named(name, self._comm.send)("pipeline", array.reshape(-1), to=(self.place + by) % self.size)
+    def send(self, name: str, array: Array, by: int) -> None:
+        self.comm.named(name, self.comm.send)("pipeline", array.reshape(-1), to=(self.place + by) % self.size)
 
-    def _recv(self, name: str, into: Array, by: int) -> None:
-        self._comm.named(name, self._comm.recv)("pipeline", into=into.reshape(-1), source=(self.place + by) % self.size)
+    def recv(self, name: str, into: Array, by: int) -> None:
+        self.comm.named(name, self.comm.recv)("pipeline", into=into.reshape(-1), source=(self.place + by) % self.size)
 
 
 def groups_of(comm: Observed, directions: Directions) -> dict[str, GroupOfRanks]:

@@ -25,7 +25,7 @@ from zerosim.autograd.tape import Draw, Tape, TapeUnit
 from zerosim.autograd.tape_collectives import ALONE, TapeGroups, over
 from zerosim.errors import UsageError
 from zerosim.models.units import Model, Unit
-from zerosim.payloads.bounded import Bounded, NotBounded, allocate_bounded, bound, bounded, plain
+from zerosim.payloads.bounded import Bounded, NotBounded, allocate_bounded, bound, bounded, values_of
 from zerosim.places import cut, joined, side_by_side
 from zerosim.reference import backpropagate
 from zerosim.training.config import Config
@@ -122,8 +122,8 @@ def error(array: Array) -> Array:
 
 def near(found: Array, due: Array) -> bool:
     """Whether numbers are equal but for rounding."""
-    allowed = np.fmin(error(found) + error(due), TOLERANCE * np.abs(plain(due)).max(initial=0.0))
-    return bool((np.abs(plain(found) - plain(due)) <= allowed).all())
+    allowed = np.fmin(error(found) + error(due), TOLERANCE * np.abs(values_of(due)).max(initial=0.0))
+    return bool((np.abs(values_of(found) - values_of(due)) <= allowed).all())
 
 
 def compared(
@@ -134,16 +134,16 @@ def compared(
 
     `of_same` carry the bounds of `found`, if it has none.
     """
-    most = TOLERANCE * max((np.abs(plain(each)).max() for each in due.values()), default=0.0)
+    most = TOLERANCE * max((np.abs(values_of(each)).max() for each in due.values()), default=0.0)
     for whole, unit in reversed([*zip(config.in_one_piece.units, config.model.units, strict=True)]):
         if unit.frozen:
             continue
         numbers, errors = (
             whole.views(joined(whole, unit, [flattened(unit, each, of) for each in places], config.directions))
-            for of, places in ((plain, found), (error, of_same or found)))
+            for of, places in ((values_of, found), (error, of_same or found)))
         for place in reversed(unit.places):
             name = place.name
-            each, exact = numbers[name], plain(due[name])
+            each, exact = numbers[name], values_of(due[name])
             apart = () if place.parameter.cut else tuple(
                 number for number, other in enumerate(found) if other[name].tobytes() != found[0][name].tobytes())
             allowed = np.fmin(errors[name] + error(due[name]), most)

@@ -15,7 +15,7 @@ from zerosim.comm import Communicator
 from zerosim.instruments.observed import Observed
 from zerosim.models import build
 from zerosim.models.units import Unit
-from zerosim.payloads.bounded import Bounded, bound, bounded, plain
+from zerosim.payloads.bounded import Bounded, bound, bounded, values_of
 from zerosim.places import cut
 from zerosim.scenario.sections import Parallel
 from zerosim.stages.replica import Batch
@@ -83,7 +83,7 @@ def differences_of_schedule(config: Config) -> Iterator[Difference]:
     for each in compared(small, joined, due.gradients, [place.gradients for place in same]):
         if each.name not in apart:
             yield replace(each, why=missing(each.name, joined[0], [part.gradients for part, _ in parts]))
-    due_square = np.array([sum(float(np.square(plain(each)).sum()) for each in due.gradients.values())])
+    due_square = np.array([sum(float(np.square(values_of(each)).sum()) for each in due.gradients.values())])
     for _, square, _ in found[:1]:
         if not near(np.array([square]), due_square):
             yield Difference("norm", float(np.sqrt(square / due_square[0])), what="norm of all gradients")

@@ -16,7 +16,7 @@ from zerosim.errors import CollectiveError
 LIBRARY = ctypes.CDLL(None, use_errno=True)
 
 
-class Stretch(ctypes.Structure):
+class MemorySpan(ctypes.Structure):
     """A stretch of memory, C's `struct iovec`."""
 
     _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
@@ -26,8 +26,8 @@ def read_memory(process: int, address: int, into: Array) -> None:
     """Fill contiguous `into` from the memory of a process. Raises `CollectiveError` if the kernel refuses."""
     done, size = 0, into.nbytes
     while done < size:
-        here = Stretch(into.ctypes.data + done, size - done)
-        there = Stretch(address + done, size - done)
+        here = MemorySpan(into.ctypes.data + done, size - done)
+        there = MemorySpan(address + done, size - done)
         count = LIBRARY.process_vm_readv(
             process, ctypes.byref(here), ctypes.c_ulong(1), ctypes.byref(there), ctypes.c_ulong(1), ctypes.c_ulong(0))
         if count <= 0:

@@ -15,7 +15,7 @@ from zerosim.numerics.orders import AddingOrder
 from zerosim.payloads.terms import commuted
 from zerosim.plan.cluster import Cluster, Device, Link
 from zerosim.plan.fluid import FluidProgram, ReceiveFrom, Transfer, last_end_ns
-from zerosim.plan.network import Noting, links
+from zerosim.plan.network import NotedSends, links
 from zerosim.sharding import bounds, split
 from zerosim.teach.grading.exercises import Claim
 from zerosim.teach.proofs.case import Case, chunks_by_element, expected_terms
@@ -74,7 +74,7 @@ class TimedMachine:
 
 def noted(collective: Collective, comm: Any) -> FluidProgram:
     """The sends and receives of this rank."""
-    noting = Noting(comm.rank, comm.size)
+    noting = NotedSends(comm.rank, comm.size)
     collective(noting, split(np.zeros(comm.size * ELEMENTS, np.float32), comm.size), np.add)
     return noting.program
 
