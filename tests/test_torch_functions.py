@@ -4,6 +4,7 @@ The answers are recorded; `make oracles` asks PyTorch again and names the folder
 """
 
 from dataclasses import replace
+from functools import wraps
 
 import ml_dtypes
 import numpy as np
@@ -85,6 +86,7 @@ def without(operation, name):
     """A backward that gives one input the gradient 0."""
     backward = BY_NAME[operation].backward
 
+    @wraps(backward)
     def wrong(upstream, into, **named):
         backward(upstream, into, **named)
         if name in into:
