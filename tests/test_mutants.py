@@ -105,6 +105,7 @@ def unindented(text):
     return "\n".join(line.strip() for line in text.strip().splitlines())
 
 
+@pytest.mark.long
 def test_what_is_caught_what_survives_and_what_changes_nothing(tmp_path):
     tree = tiny_tree(tmp_path)
     (tree / "notes").mkdir()

@@ -273,6 +273,7 @@ def test_the_collectives_that_a_run_uses_can_be_stepped_through(order, ranks, na
 # The commands.
 
 
+@pytest.mark.long
 def test_a_run_and_its_outcome_give_the_same_page(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["run", SCENARIO, *SMALL, "--report", "a.html", "--json", "a.json"]) == 0

@@ -168,6 +168,7 @@ def test_every_change_that_is_named_makes_a_row_fit_and_none_is_too_much(changes
     assert all(size >= 1 for size in sizes)
 
 
+@pytest.mark.long
 def test_of_what_never_fits_that_is_said():
     found = read_plan(LLAMA, [8], TOO_MUCH | {"model.layers": 1, "model.width": 131_072}, {})
     assert found.advice.endswith(
