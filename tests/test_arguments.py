@@ -92,10 +92,16 @@ def test_arguments_of_megatron_are_read_planned_and_written_alike(more, due, fil
 def test_a_job_of_torchtitan_is_read_planned_and_written_alike(more, due, file):
     read = torchtitan(file(toml(TORCHTITAN | more)), 8)
     assert due.items() <= read.keys.items()
-    assert read.unread == []
+    assert read.unread == (["FSDP's shards over context ranks"] if "parallel.context_ranks" in due else [])
     text, unsaid = configuration_for(planned(read.keys), "torchtitan")
     assert unsaid == []
     assert torchtitan(file(text), 8).keys == read.keys
+
+
+def test_the_width_of_an_expert_precedes_that_of_a_perceptron_in_any_order(file):
+    mine, usual = "--moe-ffn-hidden-size 24 ", "--ffn-hidden-size 48 "
+    for text in (mine, usual + mine, mine + usual):
+        assert megatron(file(text + "--num-experts 4"), 1).keys["model.inner"] == 24
 
 
 @pytest.mark.parametrize(("keys", "reader"), [
@@ -137,6 +143,13 @@ def test_a_configuration_with_experts_has_the_parameters_that_are_published(file
 
 @pytest.mark.parametrize(("flag", "text", "words"), [
     ("--megatron-args", "--micro-batch-size 3 --global-batch-size 32", "a batch of 32 samples is not a multiple of 3"),
+    ("--megatron-args", "--use-megatron-fsdp --data-parallel-sharding-strategy all", "give no_shard, optim, "),
+    ("--megatron-args", "--micro-batch-size many", "micro_batch_size: found 'many'; give a whole number"),
+    ("--megatron-args", "--global-batch-size many", "a batch of many samples is not a multiple of 1"),
+    ("--torchtitan", toml(TORCHTITAN | {"parallelism.data_parallel_replicate_degree": 0}),
+     "parallelism.data_parallel_replicate_degree: found 0; give a whole number of at least 1"),
+    ("--torchtitan", toml(TORCHTITAN | {"parallelism.data_parallel_shard_degree": "all"}), "found 'all'; give a whole"),
+    ("--torchtitan", toml(TORCHTITAN | {"parallelism.tensor_parallel_degree": 0}), "parallel.tensor_ranks: found 0"),
     ("--megatron-args", "--tokenizer 'a", "a word of the arguments does not end"),
     ("--megatron-args", MEGATRON + "--tensor-model-parallel-size two", "tensor_model_parallel_size is 'two', which"),
     ("--torchtitan", "[model", "is not TOML"),

@@ -30,17 +30,15 @@ def megatron(path: str, ranks: int) -> ForeignKeys:
     `--hidden-size 4096`, `model.hidden_size=4096` and `hidden_size: 4096` mean the same. Raises `UsageError` for a file
     that cannot be read and for a wrong value.
     """
-    found, read = dict(arguments(text_of(path, "--megatron-args"))), ForeignKeys()
-    others = TABLES["megatron"]["others"]
-    found = {others.get(name) or name: value for name, value in found.items() if value is not None}
+    said, read, others = dict(arguments(text_of(path, "--megatron-args"))), ForeignKeys(), TABLES["megatron"]["others"]
+    given = {name: value for name, value in said.items() if value is not None}
+    found = given | {others[name]: value for name, value in given.items() if others.get(name)}
     by_table(read, found, "megatron")
     gated = bool(found.get("swiglu")) or found.get("normalization") == "RMSNorm"
     tied = found.get("share_embeddings_and_output_weights", not found.get("untie_embeddings_and_output_weights"))
     kind = "mixture" if "model.experts" in read.keys else "transformer"
-    strategies = TABLES["megatron"]["strategies"]
-    stage = strategies.get(found.get("data_parallel_sharding_strategy"), "zero1") if found.get("use_megatron_fsdp") \
-        else "zero1" if found.get("use_distributed_optimizer") else "ddp"
-    read.keys |= {"model.kind": kind, "model.architecture": "llama" if gated else "gpt2", "parallel.stages": [stage],
+    read.keys |= {"model.kind": kind, "model.architecture": "llama" if gated else "gpt2",
+                  "parallel.stages": [stage_of_megatron(found)],
                   "train.optimizer": "sgd" if found.get("optimizer") == "sgd" else "adamw",
                   "parallel.overlap": bool(found.get("overlap_grad_reduce")), "parallel.prefetch": False,
                   "parallel.recompute": found.get("recompute_granularity") == "full"}
@@ -59,8 +57,18 @@ def megatron(path: str, ranks: int) -> ForeignKeys:
         read.keys["parallel.vocabulary_parallel"] = True
     if read.keys.get("parallel.model_chunks", 1) > 1:
         read.keys["parallel.schedule"] = "interleaved_1f1b"
-    batch_of(read, found.get("micro_batch_size", 1), found.get("global_batch_size"), ranks)
+    batch_of(read, counted(found, "micro_batch_size", 1), found.get("global_batch_size"), ranks)
     return read
+
+
+def stage_of_megatron(found: Document) -> str:
+    strategies: Mapping[str, str] = TABLES["megatron"]["strategies"]
+    if not found.get("use_megatron_fsdp"):
+        return "zero1" if found.get("use_distributed_optimizer") else "ddp"
+    strategy = found.get("data_parallel_sharding_strategy", "no_shard")
+    if strategy not in strategies:
+        raise UsageError(f"data_parallel_sharding_strategy is {strategy!r}; give {', '.join(strategies)}")
+    return strategies[strategy]
 
 
 def torchtitan(path: str, ranks: int) -> ForeignKeys:
@@ -80,37 +88,52 @@ def torchtitan(path: str, ranks: int) -> ForeignKeys:
     names = ("layers", "width", "heads", "key_value_heads", "inner")
     read.keys |= dict(zip((f"model.{name}" for name in names), table["flavors"][flavor], strict=True)) | {
         "model.kind": "transformer", "model.architecture": "llama", "model.vocabulary": 128256}
-    places = product_of(read.keys)
-    replicas = found.get("parallelism.data_parallel_replicate_degree", 1)
-    shards = found.get("parallelism.data_parallel_shard_degree", -1)
-    shards = max(ranks // (places * replicas), 1) if shards == -1 else shards
-    reshards = found.get("parallelism.fsdp_reshard_after_forward", "default")
-    pipelined = read.keys.get("parallel.pipeline_ranks", 1) > 1
-    read.keys["parallel.stages"] = ["ddp" if shards == 1 else "zero2" if pipelined else "zero3"]
-    if replicas > 1 and shards > 1:
-        read.keys["parallel.shard_ranks"] = shards
-    if read.keys["parallel.stages"] == ["zero3"]:
-        read.keys["parallel.reshard_after_forward"] = reshards != "never"
-    gathers = read.keys["parallel.stages"] == ["zero3"] and reshards != "never"
-    read.keys |= {"parallel.overlap": True, "parallel.prefetch": gathers}
     if read.keys.get("parallel.tensor_ranks", 1) > 1:
         read.keys |= {"parallel.sequence_parallel": True, "parallel.vocabulary_parallel": True}
     mode = found.get("activation_checkpoint.mode", "none")
     read.keys["parallel.recompute"] = mode == "full"
     if mode not in ("full", "none"):
         read.unread.append(f"activation_checkpoint.mode = {mode}")
-    schedule = found.get("parallelism.pipeline_parallel_schedule", "1F1B")
-    if pipelined and schedule in table["schedules"]:
-        read.keys["parallel.schedule"] = table["schedules"][schedule]
-        if schedule == "Interleaved1F1B":
-            read.keys["parallel.model_chunks"] = 2
-    elif pipelined:
-        read.unread.append(f"parallelism.pipeline_parallel_schedule = {schedule}")
-    local = count(found.get("training.local_batch_size", 8))
-    each = count(found.get("parallelism.pipeline_parallel_microbatch_size", 1)) if pipelined else local
+    pipelined = read.keys.get("parallel.pipeline_ranks", 1) > 1
+    replicas, shards = sharding_of_torchtitan(read, found, ranks, pipelined)
+    if pipelined:
+        schedule_of_torchtitan(read, found)
+    local = counted(found, "training.local_batch_size", 8)
+    each = counted(found, "parallelism.pipeline_parallel_microbatch_size", 1) if pipelined else local
     everything = found.get("training.global_batch_size", -1)
     batch_of(read, each, local * replicas * shards if everything == -1 else everything, ranks)
     return read
+
+
+def sharding_of_torchtitan(read: ForeignKeys, found: Document, ranks: int, pipelined: bool) -> tuple[int, int]:
+    """Read the stage; the copies of the weights, and the ranks that share one. A pipeline keeps gathered weights."""
+    replicas = counted(found, "parallelism.data_parallel_replicate_degree", 1)
+    name, rest = "parallelism.data_parallel_shard_degree", ranks // (product_of(read.keys) * replicas)
+    shards = max(rest, 1) if found.get(name, -1) == -1 else counted(found, name, 1)
+    reshards = found.get("parallelism.fsdp_reshard_after_forward", "default")
+    stage = "ddp" if shards == 1 else "zero2" if pipelined else "zero3"
+    gathers = stage == "zero3" and reshards != "never"
+    read.keys |= {"parallel.stages": [stage], "parallel.overlap": True, "parallel.prefetch": gathers}
+    if stage == "zero3":
+        read.keys["parallel.reshard_after_forward"] = gathers
+    if replicas > 1 and shards > 1:
+        read.keys["parallel.shard_ranks"] = shards
+    if pipelined and reshards == "always":
+        read.unread.append("parallelism.fsdp_reshard_after_forward = always")
+    if read.keys.get("parallel.context_ranks", 1) > 1 and shards > 1:
+        read.unread.append("FSDP's shards over context ranks")
+    return replicas, shards
+
+
+def schedule_of_torchtitan(read: ForeignKeys, found: Document) -> None:
+    """Read the schedule of a pipeline; an interleaved one has two chunks a rank."""
+    schedules, schedule = TABLES["torchtitan"]["schedules"], found.get("parallelism.pipeline_parallel_schedule", "1F1B")
+    if schedule not in schedules:
+        read.unread.append(f"parallelism.pipeline_parallel_schedule = {schedule}")
+        return
+    read.keys["parallel.schedule"] = schedules[schedule]
+    if schedule == "Interleaved1F1B":
+        read.keys["parallel.model_chunks"] = 2
 
 
 def text_of(path: str, flag: str) -> str:
@@ -158,6 +181,13 @@ def by_table(read: ForeignKeys, found: Document, project: str, parts: tuple[str,
                     and (not parts or name.partition(".")[0] in parts)]
 
 
+def counted(found: Document, name: str, usual: int) -> int:
+    try:
+        return count(found.get(name, usual))
+    except UsageError as error:
+        raise UsageError(f"{name}: {error}") from None
+
+
 def number(value: Any) -> Any:
     if not isinstance(value, bool | int | float):
         raise TypeError(value)
@@ -166,17 +196,17 @@ def number(value: Any) -> Any:
 
 def product_of(keys: Mapping[str, Any]) -> int:
     """The ranks that train one copy of the model, but for experts."""
-    tensor, context, pipeline = (count(keys.get(f"parallel.{each}_ranks", 1))
+    tensor, context, pipeline = (counted(keys, f"parallel.{each}_ranks", 1)
                                  for each in ("tensor", "context", "pipeline"))
     return tensor * context * pipeline
 
 
-def batch_of(read: ForeignKeys, micro_batch: Any, everything: Any, ranks: int) -> None:
+def batch_of(read: ForeignKeys, micro_batch: int, everything: Any, ranks: int) -> None:
     """Read the samples of a micro-batch and of a step; by default a step has one micro-batch on each data rank."""
-    experts = count(read.keys.get("parallel.expert_ranks", 1))
-    each = count(micro_batch) * experts
-    everything = count(micro_batch) * max(ranks // product_of(read.keys), 1) if everything is None else everything
-    if count(everything) % each:
+    experts = counted(read.keys, "parallel.expert_ranks", 1)
+    each, usual = micro_batch * experts, micro_batch * max(ranks // product_of(read.keys), 1)
+    everything = usual if everything is None else everything
+    if not isinstance(everything, int) or everything < 1 or everything % each:
         raise UsageError(f"a batch of {everything} samples is not a multiple of {each}, a micro-batch on {experts} "
                          "expert ranks; correct the file")
     read.keys |= {"world.ranks": ranks, "train.micro_batch": each, "train.micro_batches": everything // each}
