@@ -20,6 +20,7 @@ from zerosim.checkpoint.folders import STEP
 from zerosim.errors import ScenarioError, UsageError, ZerosimError
 from zerosim.files import check_replaceable, reason, write_text
 from zerosim.show.page.markup import printable
+from zerosim.show.shown import Shown
 from zerosim.worlds.last_words import exit_code, last_words
 from zerosim.worlds.launcher import launched
 
@@ -153,6 +154,18 @@ def write_json(path: str, document: dict[str, Any]) -> None:
         sys.stdout.flush()
     else:
         write_text(path, text)
+
+
+def conclude(arguments: argparse.Namespace, found: Shown) -> int:
+    """Print a result and write the requested files; 0 if all of its checks held, else 1."""
+    found.show(standard_output(arguments))
+    if getattr(arguments, "html", None):
+        write_text(arguments.html, found.page().html)
+    if getattr(arguments, "svg", None):
+        write_text(arguments.svg, found.picture().svg)
+    if arguments.json:
+        write_json(arguments.json, found.document)
+    return 0 if found.passed else 1
 
 
 def prints_unicode() -> bool:

@@ -7,15 +7,10 @@ import argparse
 
 from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.commands.arguments import add_hosts, rank_counts
-from zerosim.commands.output import check_writable, standard_output, write_json
-from zerosim.errors import UsageError
-from zerosim.jobs.proofs import on_tape, proofs_of
-from zerosim.parts import Loader
+from zerosim.commands.output import check_writable, conclude, standard_output
 from zerosim.show.grid import show_words
-from zerosim.show.transposes import shown_proofs
-from zerosim.teach.grading.variants import by_contract
-from zerosim.teach.proofs.printed import document, show_proofs
-from zerosim.teach.proofs.subject import files_of, named_subject, with_hosts
+from zerosim.teach.notebook import proved
+from zerosim.teach.proofs.subject import files_of
 
 LONG = 100
 """The number of ranks beyond which a proof takes more than a few seconds."""
@@ -39,22 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Prove the collective: 0 if it holds for every number of ranks, 1 if not."""
     check_writable(arguments, files_of(arguments.subject))
-    console, loader = standard_output(arguments), Loader()
-    operation = on_tape(arguments.subject, loader)
-    if operation is not None:
-        if arguments.collective or arguments.ranks_per_host:
-            raise UsageError("remove --as and --ranks-per-host: a collective on the tape has neither")
-        transposed = shown_proofs(operation, arguments.ranks)
-        transposed.show(console)
-        if arguments.json:
-            write_json(arguments.json, transposed.document)
-        return 0 if transposed.passed else 1
-    subject = with_hosts(
-        by_contract(named_subject(arguments.subject, arguments.collective, loader=loader)), arguments.ranks_per_host)
     if max(arguments.ranks) > LONG:
-        show_words(console, f"A proof on more than {LONG} ranks may take minutes; interrupt it with Ctrl-C")
-    proofs = proofs_of(subject, arguments.ranks)
-    show_proofs(console, subject, arguments.ranks, proofs)
-    if arguments.json:
-        write_json(arguments.json, document(subject, proofs))
-    return 0 if all(proof.holds for proof in proofs) else 1
+        show_words(standard_output(arguments), f"A proof on more than {LONG} ranks may take minutes; interrupt it with "
+                                               "Ctrl-C")
+    return conclude(arguments, proved(
+        arguments.subject, arguments.ranks, arguments.collective, arguments.ranks_per_host))

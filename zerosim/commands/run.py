@@ -14,7 +14,7 @@ from zerosim.commands.output import RUN_WIDTH, check_writable, complain, console
 from zerosim.commands.supervise import supervise
 from zerosim.errors import LaunchError, UsageError, ZerosimError
 from zerosim.files import write_bytes, write_text
-from zerosim.jobs import DisplayOptions, Job, Request, load_job, overrides_for
+from zerosim.jobs import Job, Request, load_job, overrides_for
 from zerosim.scenario import Scenario
 from zerosim.show.page.page import page
 from zerosim.show.page.vega import converter
@@ -188,9 +188,9 @@ def announce(arguments: argparse.Namespace, job: Job, world: World) -> None:
 
 def conclude(arguments: argparse.Namespace, job: Job, outcome: Any, world: World) -> int:
     """Show the outcome, write the requested files, and return the exit code."""
-    options = DisplayOptions(verbose=arguments.verbose, timeline=arguments.timeline, transport=world.transport)
     found = job.document(outcome, world, command_line(arguments, world.ranks))
-    job.show(standard_output(arguments, RUN_WIDTH), outcome, found, options)
+    job.show(standard_output(arguments, RUN_WIDTH), outcome, found, verbose=arguments.verbose,
+             timeline=arguments.timeline, transport=world.transport)
     if arguments.weights:
         write_weights(arguments.weights, outcome)
     if arguments.trace:

@@ -4,20 +4,17 @@ import argparse
 
 from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.commands.arguments import add_hosts, whole_number
-from zerosim.commands.output import check_writable, standard_output, write_json
+from zerosim.commands.output import check_writable, conclude, standard_output, write_json
 from zerosim.errors import UsageError
-from zerosim.files import write_text
-from zerosim.jobs.proofs import on_tape
-from zerosim.jobs.schedules import MOST_RANKS, check_root, check_served, is_stage, stage_step
+from zerosim.jobs.proofs import asked_subject, on_tape
+from zerosim.jobs.schedules import MOST_RANKS, is_stage, schedule_of, stage_step
 from zerosim.parts import Loader
 from zerosim.show import algorithms_table
 from zerosim.show.film import shown_schedule, shown_step
-from zerosim.show.schedule import scheduled
 from zerosim.show.shown import Shown
 from zerosim.show.transposes import shown_transpose
 from zerosim.stages import STAGES
-from zerosim.teach.grading.variants import by_contract
-from zerosim.teach.proofs.subject import files_of, named_subject, with_hosts
+from zerosim.teach.proofs.subject import files_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,15 +58,7 @@ def main(arguments: argparse.Namespace) -> int:
     of_stage = is_stage(arguments.subject)
     if groups(arguments) and not of_stage:
         raise UsageError("remove --shard-ranks and --secondary-ranks: they are for a stage, not for a collective")
-    found = shown_stage(arguments) if of_stage else shown_collective(arguments)
-    found.show(standard_output(arguments))
-    if arguments.html:
-        write_text(arguments.html, found.page().html)
-    if arguments.svg:
-        write_text(arguments.svg, found.picture().svg)
-    if arguments.json:
-        write_json(arguments.json, found.document)
-    return 0 if found.passed else 1
+    return conclude(arguments, shown_stage(arguments) if of_stage else shown_collective(arguments))
 
 
 def groups(arguments: argparse.Namespace) -> dict[str, int]:
@@ -98,11 +87,8 @@ def shown_collective(arguments: argparse.Namespace) -> Shown:
                 arguments.root, arguments.collective, arguments.ranks_per_host, arguments.round)):
             raise UsageError("remove --root, --as, --ranks-per-host and --round: the tape's collectives have none")
         return shown_transpose(operation, size)
-    subject = with_hosts(by_contract(
-        named_subject(arguments.subject, arguments.collective, list(STAGES), loader)), arguments.ranks_per_host)
-    check_served(subject, size)
-    check_root(subject, size, arguments.root)
-    schedule = scheduled(subject, size, arguments.root or 0)
+    schedule = schedule_of(asked_subject(
+        arguments.subject, arguments.collective, arguments.ranks_per_host, loader, list(STAGES)), size, arguments.root)
     last = len(schedule.states) - 1
     check_round(arguments, 0, last, f"{schedule.title} has rounds 1 to {last}; 0 is the start")
     return shown_schedule(schedule, arguments.round)

@@ -11,11 +11,11 @@ from contextlib import suppress
 
 from zerosim.errors import ZerosimError
 from zerosim.jobs.collectives import collectives_job
-from zerosim.jobs.job import DisplayOptions, Job, Request
+from zerosim.jobs.job import Job, Request
 from zerosim.jobs.training import training_job
 from zerosim.scenario import CollectiveScenario, Scenario, Source, load
 
-__all__ = ["Job", "DisplayOptions", "Request", "load_job", "overrides_for"]
+__all__ = ["Job", "Request", "load_job", "overrides_for"]
 
 
 def load_job(path: Source, overrides: Sequence[str] = (), request: Request = Request()) -> Job:  # noqa: B008 - frozen

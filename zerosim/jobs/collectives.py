@@ -7,23 +7,21 @@ from typing import Any
 from rich.console import Console
 
 from zerosim.errors import UsageError
-from zerosim.jobs.job import DisplayOptions, Request, described, inputs_digest
+from zerosim.jobs.job import Job, Request, described, inputs_digest
 from zerosim.scenario import CollectiveScenario
 from zerosim.show.collectives import collectives_document, described_values, show_collectives
 from zerosim.teach.proofs.programs import CollectivesOutcome, PreparedProgram, programs_of, run_collectives
 from zerosim.training.program import Progress
 from zerosim.worlds.local import LocalWorld
-from zerosim.worlds.world import Transport, World
+from zerosim.worlds.world import World
 
 
 @dataclass(frozen=True)
-class CollectivesJob:
-    """Programs of collectives, every call of them looked up: a `Job`."""
+class CollectivesJob(Job):
+    """Programs of collectives, every call of them looked up."""
 
     scenario: CollectiveScenario
     programs: list[PreparedProgram]
-    timeout_seconds: None = None
-    transport: Transport = "shared"
 
     @property
     def inputs_sha256(self) -> str:
@@ -36,9 +34,6 @@ class CollectivesJob:
     @property
     def files(self) -> dict[str, Path]:
         return files_of_collectives(self.scenario)
-
-    def check_local(self) -> None:
-        """Accepts every scenario: one process can run all of them."""
 
     def check_launched(self) -> None:
         if self.scenario.world.sends != "buffered":
@@ -59,9 +54,7 @@ class CollectivesJob:
     def run(self, world: World, progress: Progress) -> CollectivesOutcome | None:
         return world.run(lambda comm: run_collectives(comm, self.scenario, self.programs))[0]
 
-    def show(
-        self, console: Console, outcome: CollectivesOutcome, found: dict[str, Any], options: DisplayOptions
-    ) -> None:
+    def show(self, console: Console, outcome: CollectivesOutcome, found: dict[str, Any], **options: Any) -> None:
         show_collectives(console, outcome)
 
     def document(self, outcome: CollectivesOutcome, world: World, command: str | None = None) -> dict[str, Any]:

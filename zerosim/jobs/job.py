@@ -48,21 +48,11 @@ class Request:
             yield f"checkpoint.every={self.every}"
 
 
-@dataclass(frozen=True)
-class DisplayOptions:
-    """The options of an outcome's display in a terminal."""
-
-    verbose: bool = False
-    timeline: bool = False
-    transport: str = ""
-    """The transport of messages within a host, in a sentence."""
-
-
 class Job(Protocol):
-    """A prepared scenario: runs in a world, and describes itself before and after."""
+    """A prepared scenario: runs in a world, and describes itself before and after. It accepts every world by default.
+    """
 
-    @property
-    def scenario(self) -> Scenario | CollectiveScenario: ...
+    scenario: Scenario | CollectiveScenario
     @property
     def inputs_sha256(self) -> str:
         """SHA-256 of the resolved scenario and of the data, which must be equal on all ranks."""
@@ -75,24 +65,29 @@ class Job(Protocol):
     @property
     def timeout_seconds(self) -> float | None:
         """The longest wait of a rank for a message; None for the world's own limit."""
+        return None
     @property
     def transport(self) -> Transport:
         """The transport between processes of a host."""
+        return "shared"
 
     def check_local(self) -> None:
         """Refuse scenarios that one process for all ranks cannot run."""
+        return
     def check_launched(self) -> None:
         """Refuse scenarios that one process for each rank cannot run."""
+        return
     def check_resumable(self) -> None:
         """Refuse scenarios that cannot be restarted from a checkpoint."""
+        return
     def on_ranks(self, ranks: int) -> list[list[str]]:
         """Overrides with which it may run on `ranks` ranks, the smallest changes first."""
     def local_world(self) -> LocalWorld:
         """A local world with the scenario's settings."""
     def run(self, world: World, progress: Progress) -> Any:
         """The outcome in the process that has rank 0, None in others."""
-    def show(self, console: Console, outcome: Any, found: dict[str, Any], options: DisplayOptions) -> None:
-        """Print the outcome, whose document is `found`."""
+    def show(self, console: Console, outcome: Any, found: dict[str, Any], **options: Any) -> None:
+        """Print the outcome, whose document is `found`; `options` are those of `show_run`."""
     def document(self, outcome: Any, world: World, command: str | None = None) -> dict[str, Any]:
         """The outcome as `zerosim run --json` writes it."""
 

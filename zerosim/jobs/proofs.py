@@ -1,15 +1,17 @@
 """Proofs of a collective on several numbers of ranks, for the command line and Python."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from zerosim.autograd.operation import Operation
 from zerosim.autograd.tape_collectives import TAPE_COLLECTIVES
+from zerosim.collectives import Algorithm
 from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.errors import UsageError
 from zerosim.parts import Loader, is_python
+from zerosim.teach.grading.variants import by_contract
 from zerosim.teach.proofs.proof import Proof, prove
-from zerosim.teach.proofs.subject import Subject
+from zerosim.teach.proofs.subject import Subject, named_subject, subject, with_hosts
 from zerosim.worlds.local import StillRunning
 
 MOST_RANKS = 256
@@ -25,6 +27,23 @@ def on_tape(subject: Any, loader: Loader) -> Operation | None:
     if isinstance(subject, str):
         subject = loader.load(subject).value if is_python(subject) else TAPE_COLLECTIVES.get(subject)
     return subject if isinstance(subject, Operation) else None
+
+
+def asked_subject(
+    collective: str | Algorithm | Callable[..., Any], claims: str | None, ranks_per_host: int | None = None,
+    loader: Loader | None = None, stages: Sequence[str] = (),
+) -> Subject:
+    """A collective by its name, or a function; one of an exercise by that exercise's contract.
+
+    Raises `UsageError` for anything else; the message mentions `stages` if these are allowed too.
+    """
+    if isinstance(collective, str):
+        found = named_subject(collective, claims, stages, loader)
+    elif isinstance(collective, Algorithm) or callable(collective):
+        found = subject(collective, claims)
+    else:
+        raise UsageError(f"found {collective!r}; give the name of an algorithm, FILE.py:FUNCTION, or a function")
+    return with_hosts(by_contract(found), ranks_per_host)
 
 
 def proofs_of(subject: Subject, asked: Sequence[int]) -> list[Proof]:

@@ -7,6 +7,7 @@ from zerosim.collectives import find
 from zerosim.errors import CollectiveError, UsageError
 from zerosim.parts import Loader, Named, code_of, is_python
 from zerosim.parts.loading import function_of
+from zerosim.show.schedule import Schedule, scheduled
 from zerosim.show.step import RecordedStep
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.own import as_stage
@@ -58,8 +59,9 @@ def step_of(found: Any, ranks: int) -> RecordedStep:
     return recorded_part(Named(name, as_stage(name, found), code.sha256), ranks)
 
 
-def check_served(subject: Subject, size: int) -> None:
-    """Refuse a number of ranks that the algorithm does not support, naming a supported one."""
+def schedule_of(subject: Subject, size: int, root: int | None) -> Schedule:
+    """The schedule of a collective on so many ranks; raises `UsageError` for ranks or a root that it does not support.
+    """
     if subject.declared is not None and not subject.serves(size):
         raise UsageError(f"{subject.name} serves {subject.declared.limit}, not {size}")
     if subject.algorithm is not None:
@@ -67,12 +69,8 @@ def check_served(subject: Subject, size: int) -> None:
             find(subject.collective, subject.algorithm.name, size)
         except CollectiveError as error:
             raise UsageError(str(error)) from error
-
-
-def check_root(subject: Subject, size: int, root: int | None) -> None:
-    if root is None:
-        return
-    if not subject.kind.rooted:
+    if root is not None and not subject.kind.rooted:
         raise UsageError(f"remove root: {subject.name} has none")
-    if not 0 <= root < size:
+    if not 0 <= (root or 0) < size:
         raise UsageError(f"root {root} is none of the {size} ranks: give one from 0 to {size - 1}")
+    return scheduled(subject, size, root or 0)

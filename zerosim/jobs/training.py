@@ -12,7 +12,7 @@ from zerosim.checkpoint.keeping import Keeper, keeper
 from zerosim.collectives.own import SERVING
 from zerosim.data import load_dataset
 from zerosim.errors import LaunchError, UsageError, ZerosimError
-from zerosim.jobs.job import DisplayOptions, Request, described, inputs_digest
+from zerosim.jobs.job import Job, Request, described, inputs_digest
 from zerosim.parts import Named
 from zerosim.parts.users_code import error_line
 from zerosim.scenario import Scenario
@@ -41,8 +41,8 @@ TIMELINE_STEPS = 5
 
 
 @dataclass(frozen=True)
-class TrainingJob:
-    """Rows ready to be trained, and the object that saves and restores them: a `Job`."""
+class TrainingJob(Job):
+    """Rows ready to be trained, and the object that saves and restores them."""
 
     scenario: Scenario
     experiment: Experiment
@@ -81,12 +81,6 @@ class TrainingJob:
                 "world.memory_limit_mb limits each rank's process, but here all ranks share one process: run it with"
                 f" mpirun -n {self.scenario.world.ranks}")
 
-    def check_launched(self) -> None:
-        """Accepts every scenario: one process for each rank runs all trainings."""
-
-    def check_resumable(self) -> None:
-        """Accepts every scenario: a training resumes from its checkpoints."""
-
     def on_ranks(self, ranks: int) -> list[list[str]]:
         nearest = max(1, round(self.scenario.train.micro_batches / ranks)) * ranks
         return [[f"world.ranks={ranks}"], [f"world.ranks={ranks}", f"train.micro_batches={nearest}"]]
@@ -106,14 +100,11 @@ class TrainingJob:
                 world, self.experiment, progress, keep_weights=self.keep_weights, traced=self.traced,
                 keeping=self.keeping, restarts=self.restarts)
 
-    def show(self, console: Console, outcome: Outcome, found: dict[str, Any], options: DisplayOptions) -> None:
-        show_run(console, RunDocument(found), verbose=options.verbose, timeline=options.timeline,
-                 transport=options.transport)
+    def show(self, console: Console, outcome: Outcome, found: dict[str, Any], **options: Any) -> None:
+        show_run(console, RunDocument(found), **options)
 
     def document(self, outcome: Outcome, world: World, command: str | None = None) -> dict[str, Any]:
         return document(outcome, described(world), command)
-
-
 
 
 def training_job(scenario: Scenario, request: Request) -> TrainingJob:

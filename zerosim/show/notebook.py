@@ -20,8 +20,8 @@ from rich.console import Console
 from zerosim.collectives import Algorithm
 from zerosim.errors import LaunchError, UsageError
 from zerosim.jobs import Request, load_job
-from zerosim.jobs.proofs import on_tape
-from zerosim.jobs.schedules import MOST_RANKS, check_root, check_served, is_stage, is_step, stage_step, step_of
+from zerosim.jobs.proofs import asked_subject, on_tape
+from zerosim.jobs.schedules import MOST_RANKS, is_stage, is_step, schedule_of, stage_step, step_of
 from zerosim.parts import Loader
 from zerosim.scenario import Scenario, Source
 from zerosim.show.collectives import show_collectives
@@ -31,13 +31,11 @@ from zerosim.show.page.drawings import Drawings
 from zerosim.show.page.page import excerpt, page
 from zerosim.show.page.vega import Spec, svg
 from zerosim.show.run_document import KIND_NAMES, RunDocument
-from zerosim.show.schedule import scheduled
 from zerosim.show.shown import Page, Picture, Shown, printed
 from zerosim.show.table import show_run
 from zerosim.show.transposes import shown_transpose
 from zerosim.stages import Stage
 from zerosim.teach.proofs.programs import CollectivesOutcome
-from zerosim.teach.proofs.subject import named_subject, subject
 from zerosim.training.program import Silent
 from zerosim.verdict.outcome import Outcome
 from zerosim.words import joined
@@ -195,10 +193,5 @@ def shown(
         return shown_step(step_of(collective, ranks))
     if (operation := on_tape(collective, Loader())) is not None:
         return shown_transpose(operation, ranks)
-    if not isinstance(collective, str | Algorithm) and not callable(collective):
-        raise UsageError(f"found {collective!r}; give the name of an algorithm, FILE.py:FUNCTION, or a function")
     assert not isinstance(collective, Stage)
-    asked = named_subject(collective, claims) if isinstance(collective, str) else subject(collective, claims)
-    check_served(asked, ranks)
-    check_root(asked, ranks, root)
-    return shown_schedule(scheduled(asked, ranks, root or 0))
+    return shown_schedule(schedule_of(asked_subject(collective, claims), ranks, root))

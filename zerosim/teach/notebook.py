@@ -5,7 +5,7 @@ from typing import Any
 
 from zerosim.collectives import Algorithm
 from zerosim.errors import UsageError
-from zerosim.jobs.proofs import on_tape, proofs_of
+from zerosim.jobs.proofs import asked_subject, on_tape, proofs_of
 from zerosim.parts import Loader, code_of, is_python
 from zerosim.plan.reading import numbers_of_ranks
 from zerosim.show.shown import Shown
@@ -13,20 +13,22 @@ from zerosim.show.transposes import shown_proofs
 from zerosim.teach.grading.exercises import Grade
 from zerosim.teach.grading.parts import grade_named
 from zerosim.teach.proofs.printed import document, show_proofs
-from zerosim.teach.proofs.subject import named_subject, subject
 
 
-def proved(collective: str | Algorithm | Callable[..., Any], ranks: int | Iterable[int], claims: str | None) -> Shown:
+def proved(
+    collective: str | Algorithm | Callable[..., Any], ranks: int | Iterable[int], claims: str | None,
+    ranks_per_host: int | None = None,
+) -> Shown:
     """The proofs of a named collective, or of a function, on each number of ranks.
 
     A row has `ranks`, `holds`, `order`, `cause`, `command`, `remark`.
     """
-    asked = numbers_of_ranks([ranks] if isinstance(ranks, int) else list(ranks))
-    if (operation := on_tape(collective, Loader())) is not None:
+    asked, loader = numbers_of_ranks([ranks] if isinstance(ranks, int) else list(ranks)), Loader()
+    if (operation := on_tape(collective, loader)) is not None:
+        if claims or ranks_per_host:
+            raise UsageError("remove --as and --ranks-per-host: a collective on the tape has neither")
         return shown_proofs(operation, asked)
-    if not isinstance(collective, str | Algorithm) and not callable(collective):
-        raise UsageError(f"found {collective!r}; give the name of an algorithm, FILE.py:FUNCTION, or a function")
-    found = named_subject(collective, claims) if isinstance(collective, str) else subject(collective, claims)
+    found = asked_subject(collective, claims, ranks_per_host, loader)
     proofs = proofs_of(found, asked)
     passed = all(proof.holds for proof in proofs)
     verdict = "proved" if passed else "not proved"
