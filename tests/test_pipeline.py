@@ -13,9 +13,8 @@ from tests.test_split_models import GPT, LLAMA, MLP, outcome, read
 from zerosim.data import load_dataset
 from zerosim.errors import ScenarioError, ZerosimError
 from zerosim.figures.pipelines import bubble, bubble_due, held, held_due, pass_lines
-from zerosim.stages import one_f_one_b
 from zerosim.stages.norms import SquareSums
-from zerosim.stages.pipeline import Slot
+from zerosim.stages.pipeline import Slot, run_backward, run_forward
 from zerosim.stages.replica import Replica
 from zerosim.stages.schedules import SCHEDULES
 from zerosim.training import build, config
@@ -190,10 +189,10 @@ def without_flush(pipeline, batch):
     """1F1B that updates before the backward of the last micro-batch."""
     parts = pipeline.begin(batch)
     for part in parts:
-        one_f_one_b.run_forward(pipeline, part)
+        run_forward(pipeline, part)
     for part in parts[:-1]:
         gradient_of = part if part is not parts[-2] else replace(part, last=True)
-        one_f_one_b.run_backward(pipeline, gradient_of)
+        run_backward(pipeline, gradient_of)
     return pipeline.update()
 
 

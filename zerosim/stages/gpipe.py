@@ -13,7 +13,7 @@ backward runs from the last micro-batch to the first; here as in the other sched
 """
 
 from zerosim.autograd.tape import Total
-from zerosim.stages.pipeline import Pipeline
+from zerosim.stages.pipeline import Pipeline, run_backward, run_forward
 from zerosim.stages.replica import Batch
 
 
@@ -22,15 +22,9 @@ def step(pipeline: Pipeline, batch: Batch) -> Total:
     parts = pipeline.begin(batch)
 
     for part in parts:                                                    # 1
-        activations = pipeline.receive_activation(part)
-        activations = pipeline.forward(part, activations)
-        pipeline.send_activation(part, activations)
-        del activations
+        run_forward(pipeline, part)
 
     for part in parts:                                                    # 2
-        upstream = pipeline.receive_gradient(part)
-        upstream = pipeline.backward(part, upstream)
-        pipeline.send_gradient(part, upstream)
-        del upstream
+        run_backward(pipeline, part)
 
     return pipeline.update()                                              # 3

@@ -13,7 +13,7 @@ section 2.2.2.
 """
 
 from zerosim.autograd.tape import Total
-from zerosim.stages.pipeline import Pipeline
+from zerosim.stages.pipeline import Pipeline, run_backward, run_forward
 from zerosim.stages.replica import Batch
 
 
@@ -37,17 +37,3 @@ def step(pipeline: Pipeline, batch: Batch) -> Total:
         run_backward(pipeline, part, chunk)
 
     return pipeline.update()                                              # 4
-
-
-def run_forward(pipeline: Pipeline, part: Batch, chunk: int) -> None:
-    """Receive the activation of a micro-batch, run a chunk forward, send the output on."""
-    activations = pipeline.receive_activation(part, chunk)
-    activations = pipeline.forward(part, activations, chunk)
-    pipeline.send_activation(part, activations, chunk)
-
-
-def run_backward(pipeline: Pipeline, part: Batch, chunk: int) -> None:
-    """Receive the gradient of the output, run a chunk backward, send that of the input back."""
-    upstream = pipeline.receive_gradient(part, chunk)
-    upstream = pipeline.backward(part, upstream, chunk)
-    pipeline.send_gradient(part, upstream, chunk)

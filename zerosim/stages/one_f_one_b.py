@@ -13,7 +13,7 @@ training on GPU clusters using Megatron-LM" (2021), section 2.2.1.
 """
 
 from zerosim.autograd.tape import Total
-from zerosim.stages.pipeline import Pipeline
+from zerosim.stages.pipeline import Pipeline, run_backward, run_forward
 from zerosim.stages.replica import Batch
 
 
@@ -33,17 +33,3 @@ def step(pipeline: Pipeline, batch: Batch) -> Total:
         run_backward(pipeline, part)
 
     return pipeline.update()                                              # 4
-
-
-def run_forward(pipeline: Pipeline, part: Batch) -> None:
-    """Receive the activation of a micro-batch, run forward, send the output on."""
-    activations = pipeline.receive_activation(part)
-    activations = pipeline.forward(part, activations)
-    pipeline.send_activation(part, activations)
-
-
-def run_backward(pipeline: Pipeline, part: Batch) -> None:
-    """Receive the gradient of the output, run backward, send that of the input back."""
-    upstream = pipeline.receive_gradient(part)
-    upstream = pipeline.backward(part, upstream)
-    pipeline.send_gradient(part, upstream)

@@ -211,6 +211,20 @@ class Pipeline:
         return self.replica.allocate(like.shape, like.dtype, kind="activations", owner="pipeline")
 
 
+def run_forward(pipeline: Pipeline, part: Batch, chunk: int = 0) -> None:
+    """Receive the activation of a micro-batch, run a chunk forward, send the output on."""
+    activations = pipeline.receive_activation(part, chunk)
+    activations = pipeline.forward(part, activations, chunk)
+    pipeline.send_activation(part, activations, chunk)
+
+
+def run_backward(pipeline: Pipeline, part: Batch, chunk: int = 0) -> None:
+    """Receive the gradient of the output, run a chunk backward, send that of the input back."""
+    upstream = pipeline.receive_gradient(part, chunk)
+    upstream = pipeline.backward(part, upstream, chunk)
+    pipeline.send_gradient(part, upstream, chunk)
+
+
 ScheduleStep = Callable[[Pipeline, Batch], Total]
 """One step: updates the weights and returns this rank's part of the loss, None on all ranks but the last."""
 
