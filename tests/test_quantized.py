@@ -15,7 +15,7 @@ from zerosim.cli import main
 from zerosim.collectives import two_level
 from zerosim.figures.shapes import expected
 from zerosim.figures.traffic import due
-from zerosim.numerics.wires import CODES, BlockWire, Format
+from zerosim.numerics.wires import CODES, Format
 from zerosim.plan.rehearsal import rehearse
 from zerosim.stages.adding import ADDITIONS
 from zerosim.training.batches import Batches
@@ -66,7 +66,7 @@ def test_a_scale_of_the_wrong_block_is_noticed(monkeypatch):
     honest = Format.decode
 
     def decode(self, coded, out):
-        scales = coded[: 4 * BlockWire(CODES["int8"], self.block).blocks(len(out))].view("<f4")
+        scales = coded[: 4 * CODES["int8"].blocks(len(out), self.block)].view("<f4")
         scales[:] = np.roll(scales, 1)
         honest(self, coded, out)
 

@@ -50,7 +50,8 @@ PIECE = 1 << 14
 
 @dataclass(frozen=True)
 class CodeFormat:
-    """A format of narrow numbers: `dtype` holds one, `largest` is the largest, `nan` the byte for not a number."""
+    """Narrow numbers in blocks of `block` elements, each with its scale; 0: one block. `dtype` holds a number, `largest`
+    is the largest, `nan` the byte for not a number."""
 
     dtype: npt.DTypeLike
     largest: float
@@ -94,6 +95,65 @@ class CodeFormat:
         values[codes == self.nan] = NOT_A_NUMBER
         return values
 
+    def blocks(self, count: int, block: int) -> int:
+        """The number of blocks of `count` elements."""
+        return -(-count // block) if block else min(count, 1)
+
+    def encoded_bytes(self, count: int, *, block: int) -> int:
+        """The number of bytes of `count` encoded elements.
+
+        >>> [CODES[name].encoded_bytes(10, block=4) for name in ("int8", "int4")]
+        [22, 17]
+        """
+        return SCALE.itemsize * self.blocks(count, block) + self.bytes_of(count)
+
+    def encode(self, x: Array, out: Array, *, block: int) -> None:
+        """Write flat `x`, float32 or narrower, into `out`: bytes, as many as `encoded_bytes` says."""
+        scales, codes = self._parts(out, len(x), block)
+        for elements, blocks, stored in self._pieces(len(x), block):
+            values = in_blocks(x[elements], block)
+            finite = np.isfinite(values)
+            largest = np.where(finite, np.abs(values), 0).max(axis=1)
+            scale = scales[blocks] = largest / np.float32(self.largest)
+            divisor = np.where(scale > 0, scale, np.float32(1))[:, np.newaxis]
+            found = self.rounded(np.where(finite, values, 0) / divisor)
+            found[~finite] = self.nan
+            self.write(found.ravel()[: elements.stop - elements.start], codes[stored])
+
+    def decode(self, coded: Array, out: Array, *, block: int) -> None:
+        """Fill flat `out` with the decoded values."""
+        scales, codes = self._parts(coded, len(out), block)
+        for elements, blocks, stored in self._pieces(len(out), block):
+            count = elements.stop - elements.start
+            values = in_blocks(self.read(codes[stored], count), block)
+            values *= scales[blocks].astype(np.float32)[:, np.newaxis]
+            out[elements] = values.ravel()[:count]
+
+    def _parts(self, coded: Array, count: int, block: int) -> tuple[Array, Array]:
+        """The scales and codes of a message: views of bytes that need not be aligned."""
+        split = SCALE.itemsize * self.blocks(count, block)
+        return coded[:split].view(SCALE), coded[split:]
+
+    def _pieces(self, count: int, block: int) -> Iterator[tuple[slice, slice, slice]]:
+        """Elements, their blocks, and the bytes of their codes: whole blocks except the last, and no half bytes."""
+        block = min(block or count, count)
+        rows = max(PIECE // max(block, 1), 1)
+        step = block * (rows + rows * block % 2)
+        for start in range(0, count, max(step, 1)):
+            stop = min(start + step, count)
+            yield (
+                slice(start, stop), slice(start // block, -(-stop // block)),
+                slice(self.bytes_of(start), self.bytes_of(stop)),
+            )
+
+
+def in_blocks(x: Array, block: int) -> Array:
+    """The elements as float32 (blocks, elements of a block), with zeros behind the last."""
+    block = min(block or len(x), len(x))
+    values = np.zeros(-(-len(x) // block) * block, np.float32)
+    values[: len(x)] = x
+    return values.reshape(-1, block)
+
 
 CODES = {
     "int8": CodeFormat(np.int8, 127.0, nan=0x80),
@@ -101,72 +161,6 @@ CODES = {
     "fp8_e4m3": CodeFormat(ml_dtypes.float8_e4m3fn, 448.0, nan=0x7F),
     "fp8_e5m2": CodeFormat(ml_dtypes.float8_e5m2, 57344.0, nan=0x7E),
 }
-
-
-@dataclass(frozen=True)
-class BlockWire:
-    """Codes in blocks of `block` elements, each with its scale; 0: one block."""
-
-    code: CodeFormat
-    block: int
-
-    def blocks(self, count: int) -> int:
-        """The number of blocks of `count` elements."""
-        return -(-count // self.block) if self.block else min(count, 1)
-
-    def encoded_bytes(self, count: int) -> int:
-        """The number of bytes of `count` encoded elements.
-
-        >>> [wire(name, block=4).encoded_bytes(10) for name in ("int8", "int4")]
-        [22, 17]
-        """
-        return SCALE.itemsize * self.blocks(count) + self.code.bytes_of(count)
-
-    def encode(self, x: Array, out: Array) -> None:
-        """Write flat `x`, float32 or narrower, into `out`: bytes, as many as `encoded_bytes` says."""
-        scales, codes = self._parts(out, len(x))
-        for elements, blocks, stored in self._pieces(len(x)):
-            values = self._in_blocks(x[elements])
-            finite = np.isfinite(values)
-            largest = np.where(finite, np.abs(values), 0).max(axis=1)
-            scale = scales[blocks] = largest / np.float32(self.code.largest)
-            divisor = np.where(scale > 0, scale, np.float32(1))[:, np.newaxis]
-            found = self.code.rounded(np.where(finite, values, 0) / divisor)
-            found[~finite] = self.code.nan
-            self.code.write(found.ravel()[: elements.stop - elements.start], codes[stored])
-
-    def decode(self, coded: Array, out: Array) -> None:
-        """Fill flat `out` with the decoded values."""
-        scales, codes = self._parts(coded, len(out))
-        for elements, blocks, stored in self._pieces(len(out)):
-            count = elements.stop - elements.start
-            values = self._in_blocks(self.code.read(codes[stored], count))
-            values *= scales[blocks].astype(np.float32)[:, np.newaxis]
-            out[elements] = values.ravel()[:count]
-
-    def _parts(self, coded: Array, count: int) -> tuple[Array, Array]:
-        """The scales and codes of a message: views of bytes that need not be aligned."""
-        split = SCALE.itemsize * self.blocks(count)
-        return coded[:split].view(SCALE), coded[split:]
-
-    def _pieces(self, count: int) -> Iterator[tuple[slice, slice, slice]]:
-        """Elements, their blocks, and the bytes of their codes: whole blocks except the last, and no half bytes."""
-        block = min(self.block or count, count)
-        rows = max(PIECE // max(block, 1), 1)
-        step = block * (rows + rows * block % 2)
-        for start in range(0, count, max(step, 1)):
-            stop = min(start + step, count)
-            yield (
-                slice(start, stop), slice(start // block, -(-stop // block)),
-                slice(self.code.bytes_of(start), self.code.bytes_of(stop)),
-            )
-
-    def _in_blocks(self, x: Array) -> Array:
-        """The elements as float32 (blocks, elements of a block), with zeros behind the last."""
-        block = min(self.block or len(x), len(x))
-        values = np.zeros(-(-len(x) // block) * block, np.float32)
-        values[: len(x)] = x
-        return values.reshape(-1, block)
 
 
 @dataclass(frozen=True)
@@ -221,15 +215,8 @@ class Format(Declared):
         return {"block": self.block} if "block" in inspect.signature(self.function).parameters else {}
 
 
-def in_blocks(name: str, code: CodeFormat) -> Format:
-    """A shipped format as a declaration."""
-    return Format(
-        name, lambda x, out, *, block: BlockWire(code, block).encode(x, out),
-        lambda coded, out, *, block: BlockWire(code, block).decode(coded, out),
-        lambda count, *, block: BlockWire(code, block).encoded_bytes(count), rounding=2.0**-22)
-
-
-FORMATS = Table({name: in_blocks(name, code) for name, code in CODES.items()})
+FORMATS = Table({
+    name: Format(name, code.encode, code.decode, code.encoded_bytes, rounding=2.0**-22) for name, code in CODES.items()})
 """The formats by name; a user's name carries its own."""
 
 
