@@ -9,12 +9,13 @@ Reading any file takes bounded memory, executes nothing, and returns a manifest 
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
-from zerosim.autograd.tape_collectives import Direction
 from zerosim.checkpoint.folders import MANIFEST
 from zerosim.checkpoint.shards import Stored, StoredFile
 from zerosim.errors import CheckpointError
@@ -129,21 +130,7 @@ class Manifest:
 
 def encoded(manifest: Manifest) -> bytes:
     """The manifest as bytes of its file."""
-    document = {
-        "schema": SCHEMA,
-        "scenario": manifest.scenario,
-        "data_sha256": manifest.data_sha256,
-        "parts": manifest.parts,
-        "row": manifest.row,
-        "step": manifest.step,
-        "updates": manifest.updates,
-        "loss_scale": manifest.loss_scale,
-        "good_steps": manifest.good_steps,
-        "samples": manifest.samples,
-        "legs": [vars(leg) for leg in manifest.legs],
-        "units": [vars(unit) | {"parameters": [*map(parameter_document, unit.parameters)]} for unit in manifest.units],
-        "shards": [shard_document(shard) for shard in manifest.shards],
-    }
+    document = {"schema": SCHEMA, **document_of(manifest), "shards": [*map(shard_document, manifest.shards)]}
     text = canonical(document)
     return canonical({"manifest": document, "sha256": hashlib.sha256(text).hexdigest()})
 
@@ -153,19 +140,17 @@ def canonical(document: Any) -> bytes:
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
-def parameter_document(parameter: ParameterRecord) -> dict[str, Any]:
-    """A parameter; `cut` is left out if every place has all of it."""
-    document, cut = {**vars(parameter)}, parameter.cut
-    del document["cut"]
-    return document if cut is None else document | {"cut": vars(cut) | {"direction": vars(cut.direction)}}
+def document_of(value: Any) -> Any:
+    """A value in JSON's own types; a record without its None."""
+    if is_dataclass(value):
+        found = {each.name: getattr(value, each.name) for each in fields(value)}
+        return {name: document_of(each) for name, each in found.items() if each is not None}
+    return [*map(document_of, value)] if isinstance(value, tuple) else value
 
 
 def shard_document(shard: Shard) -> dict[str, Any]:
-    arrays = [
-        {"name": name, **vars(stored), **({"unit": piece.unit, "what": piece.what, "layout": vars(piece.layout)}
-                                         if (piece := shard.pieces.get(name)) else {})}
-        for name, stored in shard.file.arrays.items()
-    ]
+    arrays = [{"name": name, **document_of(stored), **document_of(shard.pieces.get(name, {}))}
+              for name, stored in shard.file.arrays.items()]
     head = {"file": shard.file.name, "bytes": shard.file.file_bytes, "header_sha256": shard.file.header_sha256}
     return head | {"arrays": arrays}
 
@@ -201,24 +186,11 @@ def read_manifest(folder: Path) -> Manifest:
 
 def decoded(document: Mapping[str, Any]) -> Manifest:
     """The manifest of a document; raises one of Python's own errors if the document is none."""
-    manifest = Manifest(
-        scenario=a(dict, document["scenario"]),
-        data_sha256=a(str, document["data_sha256"]),
-        parts={a(str, name): text(digest) for name, digest in a(dict, document.get("parts", {})).items()},
-        row=a(str, document["row"]),
-        step=count(document["step"]),
-        updates=count(document["updates"]),
-        loss_scale=a(float, document["loss_scale"]),
-        good_steps=count(document["good_steps"]),
-        samples=count(document["samples"]),
-        legs=tuple(
-            LegRecord(count(leg["until"]), count(leg["ranks"]), count(leg["steps"]), a(dict, leg["parallel"]),
-                      count(leg.get("ranks_per_host", 0)))
-            for leg in a(list, document["legs"])
-        ),
-        units=many(decoded_unit, document["units"]),
-        shards=many(decoded_shard, document["shards"]),
-    )
+    shards = tuple(map(decoded_shard, a(list, document["shards"])))
+    manifest: Manifest = read_as(Manifest, {"parts": {}, **document, "shards": []})
+    manifest = replace(manifest, shards=shards)
+    for unit in manifest.units:
+        check_unit(unit)
     if not 0 < manifest.loss_scale < math.inf:
         raise ValueError("loss_scale")
     if not manifest.legs or manifest.legs[-1].until != manifest.step or not manifest.shards:
@@ -238,36 +210,18 @@ def decoded(document: Mapping[str, Any]) -> Manifest:
     return manifest
 
 
-def decoded_unit(document: Mapping[str, Any]) -> UnitRecord:
-    """A unit whose parameters follow each other without gaps."""
-    parameters = tuple(
-        ParameterRecord(a(str, each["name"]), many(count, each["shape"]), count(each["start"]), decoded_cut(each))
-        for each in a(list, document["parameters"])
-    )
-    at = 0
-    for each in parameters:
-        if each.start != at:
-            raise ValueError("parameters")
-        at += each.count
-    if at != count(document["count"]):
+def check_unit(unit: UnitRecord) -> None:
+    """Refuse parameters that do not follow each other without gaps, or whose pieces are not equal."""
+    ends = [0, *(each.start + each.count for each in unit.parameters)]
+    if [*(each.start for each in unit.parameters), unit.count] != ends:
         raise ValueError("parameters")
-    if not document["layers"]:
+    if not unit.layers:
         raise ValueError("layers")
-    return UnitRecord(
-        a(str, document["name"]), many(count, document["layers"]), at, a(bool, document["frozen"]), parameters)
-
-
-def decoded_cut(parameter: Mapping[str, Any]) -> Cut | None:
-    """The cut of a parameter, into equal pieces."""
-    if "cut" not in parameter:
-        return None
-    document = parameter["cut"]
-    cut = Cut(Direction(a(str, document["direction"]["name"]), count(document["direction"]["size"])),
-              count(document["axis"]), count(document["blocks"]))
-    Directions().stride(cut.direction.name)
-    if not cut.direction.size or not cut.blocks or parameter["shape"][cut.axis] % cut.blocks:
-        raise ValueError("cut")
-    return cut
+    for each in unit.parameters:
+        if (cut := each.cut) is not None:
+            Directions().stride(cut.direction.name)
+            if not cut.direction.size or not cut.blocks or each.shape[cut.axis] % cut.blocks:
+                raise ValueError("cut")
 
 
 def decoded_shard(document: Mapping[str, Any]) -> Shard:
@@ -278,15 +232,33 @@ def decoded_shard(document: Mapping[str, Any]) -> Shard:
     arrays, pieces = {}, {}
     for array in a(list, document["arrays"]):
         key = a(str, array["name"])
-        arrays[key] = Stored(a(str, array["dtype"]), count(array["length"]), many(text, array["blocks"]))
+        arrays[key] = read_as(Stored, array)
         if len(arrays[key].blocks) != arrays[key].block_count:
             raise ValueError("blocks")
         if "unit" in array:
-            layout = Layout(*(count(array["layout"][each]) for each in ("count", "size", "first", "last")))
-            if not layout.first < layout.last <= layout.size or len(key) > 4096:
+            pieces[key] = read_as(PieceRecord, array)
+            if not pieces[key].layout.first < pieces[key].layout.last <= pieces[key].layout.size or len(key) > 4096:
                 raise ValueError("layout")
-            pieces[key] = PieceRecord(count(array["unit"]), a(str, array["what"]), layout)
     return Shard(StoredFile(name, count(document["bytes"]), a(str, document["header_sha256"]), arrays), pieces)
+
+
+types_of = cache(get_type_hints)
+"""The types of the fields of a record, by name."""
+
+
+def read_as(kind: Any, value: Any) -> Any:
+    """A value of JSON as `kind`: a record by the types of its fields, a tuple, a mapping, or a plain type."""
+    made, arguments = get_origin(kind), get_args(kind)
+    if made is tuple:
+        return tuple(read_as(arguments[0], each) for each in a(list, value))
+    if made is Mapping:
+        return {a(str, name): read_as(arguments[1], each) for name, each in a(dict, value).items()}
+    if made is UnionType:
+        return read_as(arguments[0], value)
+    if hasattr(kind, "__dataclass_fields__"):
+        return kind(**{each.name: read_as(types_of(kind)[each.name], value[each.name]) for each in fields(kind)
+                       if each.name in value or each.default is MISSING})
+    return value if kind is Any else count(value) if kind is int else a(kind, value)
 
 
 def a(kind: type[Any], value: Any) -> Any:
@@ -296,16 +268,8 @@ def a(kind: type[Any], value: Any) -> Any:
     return value
 
 
-def text(value: Any) -> str:
-    return str(a(str, value))
-
-
 def count(value: Any) -> int:
     """A valid number of elements of an array."""
     if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError(f"{str(value)[:40]!r}, which is no count")
     return value
-
-
-def many(read: Callable[[Any], Any], values: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(read(each) for each in a(list, values))
