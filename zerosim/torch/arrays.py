@@ -71,7 +71,7 @@ def dense(tensor: Any, what: str) -> Any:
 
 
 class Landing:
-    """Arrays for results, in the memory of `tensors` or, for those that are not contiguous, in copies.
+    """Arrays for the results of `what`, in the memory of `tensors` or, for those that are not contiguous, in copies.
 
     >>> columns = torch.zeros(2, 3).T
     >>> landing = Landing("all_reduce", [columns])
@@ -82,6 +82,7 @@ class Landing:
     """
 
     def __init__(self, what: str, tensors: Sequence[Any]) -> None:
+        self.what, self.tensors = what, list(tensors)
         filled = [dense(tensor, what) for tensor in tensors]
         self._apart = [(tensor, copy) for tensor, copy in zip(tensors, filled, strict=True) if copy is not tensor]
         self.arrays = [flat(tensor, what) for tensor in filled]

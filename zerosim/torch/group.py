@@ -11,6 +11,7 @@ channel, so they never mix with collectives.
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from itertools import chain
 from types import FunctionType
 from typing import Any
 
@@ -34,6 +35,7 @@ from zerosim.torch.watching import WATCH
 from zerosim.torch.works import Began, Turns
 
 Doing = Callable[[Communicator], None]
+Rows = Sequence[Sequence[Array]]
 BARRIER_TAG = 2**20
 """The tag of messages of `monitored_barrier`, which programs are unlikely to use."""
 LEAST = 1e-3
@@ -98,63 +100,46 @@ class Group(dist.ProcessGroup):
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Began:
         opts = opts or dist.AllreduceOptions()
-        return self._all_reduce([tensors] if hasattr(tensors, "dtype") else tensors, opts.reduceOp, opts.asyncOp)
-
-    def allreduce_coalesced(self, tensors: list[Any], opts: Any = None) -> Began:
-        return self.allreduce(tensors, opts)
-
-    def _all_reduce(self, tensors: list[Any], op: Any, is_async: bool) -> Began:
-        landing = Landing("all_reduce", tensors)
-        reduction = [reducing("all_reduce", op, array, self.size()) for array in landing.arrays]
+        landing = Landing("all_reduce", [tensors] if hasattr(tensors, "dtype") else tensors)
+        reduction = [reducing("all_reduce", opts.reduceOp, array, self.size()) for array in landing.arrays]
 
         def do(comm: Communicator) -> None:
-            for array, how, tensor in zip(landing.arrays, reduction, tensors, strict=True):
+            for array, how, tensor in zip(landing.arrays, reduction, landing.tensors, strict=True):
                 how.before(array)
                 signed = Signed(comm, how, array.dtype, tensor.shape)
                 ring.all_reduce(signed, split(array.view(signed.dtype), comm.size), signed.function)
                 how.after(array)
-            landing.finish()
 
-        return self._begin("all_reduce", do, tensors, is_async)
+        return self._begin(landing, do, opts)
+
+    allreduce_coalesced = allreduce
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Began:
-        opts = opts or dist.BroadcastOptions()
-        landing = Landing("broadcast", tensors)
+        opts, landing = opts or dist.BroadcastOptions(), Landing("broadcast", tensors)
 
         def do(comm: Communicator) -> None:
             for array in landing.arrays:
                 tree.broadcast(comm, array, opts.rootRank)
-            landing.finish()
 
-        return self._begin("broadcast", do, tensors, opts.asyncOp)
+        return self._begin(landing, do, opts)
 
     def reduce(self, tensors: Any, opts: Any = None) -> Began:
-        opts = opts or dist.ReduceOptions()
-        landing, root = Landing("reduce", tensors), opts.rootRank
+        opts, landing = opts or dist.ReduceOptions(), Landing("reduce", tensors)
 
         def do(comm: Communicator) -> None:
             for array, tensor in zip(landing.arrays, tensors, strict=True):
                 how = reducing("reduce", opts.reduceOp, array, comm.size)
-                vector = array if comm.rank == root else array.copy()
+                vector = array if comm.rank == opts.rootRank else array.copy()
                 how.before(vector)
                 signed = Signed(comm, how, vector.dtype, tensor.shape)
-                tree.reduce(signed, vector.view(signed.dtype), root, signed.function)
+                tree.reduce(signed, vector.view(signed.dtype), opts.rootRank, signed.function)
                 how.after(vector)
-            landing.finish()
 
-        return self._begin("reduce", do, tensors, opts.asyncOp)
+        return self._begin(landing, do, opts)
 
     def allgather(self, output_lists: list[list[Any]], tensors: list[Any], opts: Any = None) -> Began:
-        opts = opts or dist.AllgatherOptions()
-        landings, shards = [Landing("all_gather", outputs) for outputs in output_lists], inputs("all_gather", tensors)
-
-        def do(comm: Communicator) -> None:
-            for landing, shard in zip(landings, shards, strict=True):
-                landing.arrays[comm.rank][...] = shard
-                ring.all_gather(comm, landing.arrays)
-                landing.finish()
-
-        return self._begin("all_gather", do, [each for outputs in output_lists for each in outputs], opts.asyncOp)
+        landing = Landing("all_gather", [*chain(*output_lists)])
+        return self._all_gather(landing, self._rows(landing.arrays), tensors, opts)
 
     def allgather_coalesced(self, output_lists: list[list[Any]], tensors: list[Any], opts: Any = None) -> Began:
         """Gather each tensor; `output_lists[r]` has the destinations of rank r's tensors."""
@@ -165,100 +150,82 @@ class Group(dist.ProcessGroup):
         return self.all_gather_single_coalesced([output], [tensor], opts)
 
     def all_gather_single_coalesced(self, outputs: list[Any], tensors: list[Any], opts: Any = None) -> Began:
-        opts = opts or dist.AllgatherOptions()
-        landing, shards = Landing("all_gather", outputs), inputs("all_gather", tensors)
+        landing = Landing("all_gather", outputs)
+        return self._all_gather(landing, [split(array, self.size()) for array in landing.arrays], tensors, opts)
+
+    def _all_gather(self, landing: Landing, rows: Rows, tensors: list[Any], opts: Any) -> Began:
+        """Fill each of `rows`, the chunks of one vector, with all ranks' tensors of that number."""
+        shards = inputs("all_gather", tensors)
 
         def do(comm: Communicator) -> None:
-            for array, shard in zip(landing.arrays, shards, strict=True):
-                chunks = split(array, comm.size)
+            for chunks, shard in zip(rows, shards, strict=True):
                 chunks[comm.rank][...] = shard
                 ring.all_gather(comm, chunks)
-            landing.finish()
 
-        return self._begin("all_gather", do, outputs, opts.asyncOp)
+        return self._begin(landing, do, opts or dist.AllgatherOptions())
 
     def reduce_scatter(self, outputs: list[Any], input_lists: list[list[Any]], opts: Any = None) -> Began:
-        opts = opts or dist.ReduceScatterOptions()
-        landing = Landing("reduce_scatter", outputs)
-        brought = [inputs("reduce_scatter", tensors) for tensors in input_lists]
-
-        def do(comm: Communicator) -> None:
-            for array, chunks in zip(landing.arrays, brought, strict=True):
-                scattered(comm, [chunk.copy() for chunk in chunks], array, opts.reduceOp)
-            landing.finish()
-
-        return self._begin("reduce_scatter", do, outputs, opts.asyncOp)
+        return self._reduce_scatter(outputs, [inputs("reduce_scatter", tensors) for tensors in input_lists], opts)
 
     def reduce_scatter_single(self, output: Any, tensor: Any, opts: Any = None) -> Began:
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
 
     def reduce_scatter_single_coalesced(self, outputs: list[Any], tensors: list[Any], opts: Any = None) -> Began:
-        opts = opts or dist.ReduceScatterOptions()
-        landing, vectors = Landing("reduce_scatter", outputs), inputs("reduce_scatter", tensors)
+        rows = [split(vector, self.size()) for vector in inputs("reduce_scatter", tensors)]
+        return self._reduce_scatter(outputs, rows, opts)
+
+    def _reduce_scatter(self, outputs: list[Any], rows: Rows, opts: Any) -> Began:
+        """Fill each output with this rank's chunk of the sum of that row over the ranks."""
+        opts, landing = opts or dist.ReduceScatterOptions(), Landing("reduce_scatter", outputs)
 
         def do(comm: Communicator) -> None:
-            for array, vector in zip(landing.arrays, vectors, strict=True):
-                scattered(comm, split(vector.copy(), comm.size), array, opts.reduceOp)
-            landing.finish()
+            for array, chunks in zip(landing.arrays, rows, strict=True):
+                scattered(comm, [chunk.copy() for chunk in chunks], array, opts.reduceOp)
 
-        return self._begin("reduce_scatter", do, outputs, opts.asyncOp)
+        return self._begin(landing, do, opts)
 
     def gather(self, output_lists: list[list[Any]], tensors: list[Any], opts: Any = None) -> Began:
-        opts = opts or dist.GatherOptions()
-        landings, shards = [Landing("gather", outputs) for outputs in output_lists], inputs("gather", tensors)
+        opts, landing = opts or dist.GatherOptions(), Landing("gather", [*chain(*output_lists)])
+        rows, shards = self._rows(landing.arrays), inputs("gather", tensors)
 
         def do(comm: Communicator) -> None:
             for number, shard in enumerate(shards):
-                chunks = landings[number].arrays if comm.rank == opts.rootRank else [shard] * comm.size
+                chunks = rows[number] if comm.rank == opts.rootRank else [shard] * comm.size
                 chunks[comm.rank][...] = shard
                 naive.gather(comm, chunks, opts.rootRank)
-            for landing in landings:
-                landing.finish()
 
-        return self._begin("gather", do, [each for outputs in output_lists for each in outputs], opts.asyncOp)
+        return self._begin(landing, do, opts)
 
     def scatter(self, outputs: list[Any], input_lists: list[list[Any]], opts: Any = None) -> Began:
-        opts = opts or dist.ScatterOptions()
-        landing, brought = Landing("scatter", outputs), [inputs("scatter", tensors) for tensors in input_lists]
+        opts, landing = opts or dist.ScatterOptions(), Landing("scatter", outputs)
+        rows = [inputs("scatter", tensors) for tensors in input_lists]
 
         def do(comm: Communicator) -> None:
             for number, array in enumerate(landing.arrays):
-                if comm.rank == opts.rootRank:
-                    naive.scatter(comm, brought[number], opts.rootRank)
-                    array[...] = brought[number][comm.rank]
-                else:
-                    naive.scatter(comm, [array] * comm.size, opts.rootRank)
-            landing.finish()
+                chunks = rows[number] if comm.rank == opts.rootRank else [array] * comm.size
+                naive.scatter(comm, chunks, opts.rootRank)
+                array[...] = chunks[comm.rank]
 
-        return self._begin("scatter", do, outputs, opts.asyncOp)
+        return self._begin(landing, do, opts)
 
     def alltoall(self, outputs: list[Any], tensors: list[Any], opts: Any = None) -> Began:
-        opts = opts or dist.AllToAllOptions()
-        landing, outgoing = Landing("all_to_all", outputs), inputs("all_to_all", tensors)
-
-        def do(comm: Communicator) -> None:
-            direct.all_to_all(comm, outgoing, landing.arrays)
-            landing.finish()
-
-        return self._begin("all_to_all", do, outputs, opts.asyncOp)
+        landing = Landing("all_to_all", outputs)
+        return self._all_to_all(landing, landing.arrays, inputs("all_to_all", tensors), opts)
 
     def all_to_all_single(
         self, output: Any, tensor: Any, output_splits: Sequence[int], input_splits: Sequence[int], opts: Any = None
     ) -> Began:
-        opts = opts or dist.AllToAllOptions()
-        landing, brought = Landing("all_to_all", [output]), inputs("all_to_all", [tensor])
-        outgoing = blocks(brought[0], tensor, input_splits, self.size())
+        landing, (brought,) = Landing("all_to_all", [output]), inputs("all_to_all", [tensor])
+        outgoing = blocks(brought, tensor, input_splits, self.size())
         incoming = blocks(landing.arrays[0], output, output_splits, self.size())
+        return self._all_to_all(landing, incoming, outgoing, opts)
 
-        def do(comm: Communicator) -> None:
-            direct.all_to_all(comm, outgoing, incoming)
-            landing.finish()
-
-        return self._begin("all_to_all", do, [output], opts.asyncOp)
+    def _all_to_all(self, landing: Landing, incoming: list[Array], outgoing: list[Array], opts: Any) -> Began:
+        return self._begin(
+            landing, lambda comm: direct.all_to_all(comm, outgoing, incoming), opts or dist.AllToAllOptions())
 
     def barrier(self, opts: Any = None) -> Began:
-        opts = opts or dist.BarrierOptions()
-        return self._begin("barrier", dissemination.barrier, [], opts.asyncOp)
+        return self._begin(Landing("barrier", []), dissemination.barrier, opts or dist.BarrierOptions())
 
     def send(self, tensors: list[Any], to: int, tag: int) -> Began:
         messages, owner = self._mail.tagged(tag), calling(self._name)
@@ -320,12 +287,20 @@ class Group(dist.ProcessGroup):
 
     shutdown = abort
 
-    def _begin(self, name: str, do: Doing, outputs: list[Any], is_async: bool) -> Began:
-        """Run the collective, on the group's thread if it is asynchronous."""
-        if WATCH.begun:
-            do = WATCH.calls.describing(do, outputs)
-        named, owner, comm = self._named(name, do), calling(self._name), self.comm
-        take_turn = self._turns.begin if is_async else self._turns.now
+    def _rows(self, arrays: list[Array]) -> list[list[Array]]:
+        """The arrays for one vector after the other: as many as there are ranks."""
+        return [arrays[first : first + self.size()] for first in range(0, len(arrays), self.size())]
+
+    def _begin(self, landing: Landing, do: Doing, opts: Any) -> Began:
+        """Run a collective that fills `landing`, on the group's thread if it is asynchronous."""
+        def filling(comm: Communicator) -> None:
+            do(comm)
+            landing.finish()
+
+        name, outputs = landing.what, landing.tensors
+        named = self._named(name, WATCH.calls.describing(filling, outputs) if WATCH.begun else filling)
+        owner, comm = calling(self._name), self.comm
+        take_turn = self._turns.begin if opts.asyncOp else self._turns.now
         self._begun += 1
         if not _profiler_enabled():
             return take_turn(lambda: named(owner, comm), outputs)
