@@ -50,8 +50,10 @@ PIECE = 1 << 14
 
 @dataclass(frozen=True)
 class CodeFormat:
-    """Narrow numbers in blocks of `block` elements, each with its scale; 0: one block. `dtype` holds a number, `largest`
-    is the largest, `nan` the byte for not a number."""
+    """Narrow numbers in blocks of `block` elements, each with its scale; 0: one block.
+
+    `dtype` holds a number, `largest` is the largest, `nan` the byte for not a number.
+    """
 
     dtype: npt.DTypeLike
     largest: float
@@ -215,8 +217,8 @@ class Format(Declared):
         return {"block": self.block} if "block" in inspect.signature(self.function).parameters else {}
 
 
-FORMATS = Table({
-    name: Format(name, code.encode, code.decode, code.encoded_bytes, rounding=2.0**-22) for name, code in CODES.items()})
+FORMATS = Table({name: Format(name, code.encode, code.decode, code.encoded_bytes, rounding=2.0**-22)
+                 for name, code in CODES.items()})
 """The formats by name; a user's name carries its own."""
 
 
