@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "training": GROUND | {"autograd", "collectives", "data", "instruments", "models", "numerics", "optim",
                           "payloads", "places", "reference", "scenario", "stages", "worlds"},
     "testing": GROUND | {"collectives", "instruments", "numerics", "payloads", "teach.proofs", "worlds"},
-    "checkpoint": GROUND | {"autograd", "models", "numerics", "parts", "scenario", "stages", "training", "worlds"},
+    "checkpoint": GROUND | {"models", "numerics", "parts", "scenario", "stages", "training", "worlds"},
     "figures": GROUND | {"autograd", "collectives", "instruments", "models", "numerics", "optim", "payloads",
                          "scenario", "stages", "training"},
     "verdict": GROUND | {"figures", "instruments", "models", "payloads", "reference", "scenario", "stages",
