@@ -11,7 +11,7 @@ from zerosim.autograd.operation import Operation
 from zerosim.autograd.operations.routing import queue_slots_forward
 from zerosim.autograd.operations.shapes import reshape, same_shape
 from zerosim.autograd.tape import Tape
-from zerosim.autograd.tape_collectives import Direction, copy_to
+from zerosim.autograd.tape_collectives import copy_to
 from zerosim.data import load_dataset
 from zerosim.errors import ScenarioError
 from zerosim.models import mixture
@@ -34,6 +34,10 @@ sequence = 8
 steps = 2
 micro_batch = 4
 """
+
+
+PIECES = ["parallel.tensor_ranks=2", "parallel.sequence_parallel=true", "parallel.expert_ranks=2",
+          "model.queue_tokens=2"]
 
 
 @given(st.integers(0, 2**32), st.integers(1, 3), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3))
@@ -72,7 +76,7 @@ def activated(h, up=None):
 @pytest.mark.parametrize(("family", "count", "weights"), [("gpt2", 1, 3), ("gpt2", 2, 3), ("llama", 2, 4)])
 def test_a_token_is_served_by_its_experts_while_these_have_room(family, count, weights):
     shape = TransformerShape(family, 1, 6, 1, 1, 5, 9, 7, tied_embeddings=False)
-    m = mixture.MixtureShape(shape, 3, 1.0 / count, Direction("expert"), count)
+    m = mixture.MixtureShape(shape, 3, 1.0 / count, count)
     own = mixture.layers_of(m)[1].parameters[-weights:]
     (unit,) = grouped([Layer("a", "", own, lambda w, x: mixture.routed(w, x, m))], None, ())
     random = np.random.default_rng(0)
@@ -93,17 +97,29 @@ def test_a_token_is_served_by_its_experts_while_these_have_room(family, count, w
     ["parallel.expert_ranks=2", 'parallel.stages=["zero1", "zero3"]', "model.capacity_factor=0.5"],
     ["parallel.expert_ranks=2", 'parallel.stages=["zero3"]', "model.architecture=llama", "model.key_value_heads=2",
      "model.experts_per_token=2"],
+    [*PIECES, 'parallel.stages=["zero1"]', "world.ranks=8", "train.clip_norm=0.01"],
+    ["parallel.context_ranks=2", "parallel.expert_ranks=2", "model.queue_tokens=4", 'parallel.stages=["zero3"]',
+     "model.architecture=llama", "model.experts_per_token=2", "parallel.context_by=all_to_all"],
+    ["parallel.context_ranks=2", "parallel.tensor_ranks=2", "model.queue_tokens=4", 'parallel.stages=["ddp"]'],
+    [*PIECES, "parallel.context_ranks=2", "parallel.expert_ranks=2", "world.ranks=8", "model.experts=8",
+     "model.vocabulary=66", "parallel.vocabulary_parallel=true", 'parallel.stages=["ddp"]'],
+    [*PIECES, "parallel.expert_ranks=1", "parallel.pipeline_ranks=2", 'parallel.stages=["zero2"]'],
 ])
 def test_a_split_mixture_has_the_bits_of_one_process_and_the_figures_due(changes, tmp_path):
     assert outcome(MIXTURE, tmp_path, *changes).failures == []
 
 
 @pytest.mark.mpi
-def test_a_split_mixture_under_mpirun(tmp_path):
+@pytest.mark.parametrize(("ranks", "changes"), [
+    (4, ["parallel.expert_ranks=2"]), (4, PIECES),
+    (8, [*PIECES, "parallel.context_ranks=2", "model.experts=8", "world.ranks=8"]),
+])
+def test_a_split_mixture_under_mpirun(ranks, changes, tmp_path):
     path = tmp_path / "scenario.toml"
     path.write_text(MIXTURE)
-    said = mpirun(4, ["-m", "zerosim", "run", str(path), "--set", "parallel.expert_ranks=2", "--progress", "none",
-                      "--set", 'parallel.stages=["zero2"]', "--set", "world.transport=mpi"])
+    changes = [*changes, 'parallel.stages=["zero2"]', "world.transport=mpi"]
+    said = mpirun(ranks, ["-m", "zerosim", "run", str(path), "--progress", "none",
+                          *(word for each in changes for word in ("--set", each))])
     assert (said.returncode, said.stdout.count("every bit equal to one process")) == (0, 1)
 
 
@@ -122,28 +138,40 @@ doubled = Operation(
 
 
 def twice(w, m, shared=mixture.shared):
-    faulty = () if m.expert.alone else mixture.EXPERTS
+    faulty = () if m.over.alone else mixture.EXPERTS
     return {name: doubled(each) if name in faulty else each for name, each in shared(w, m).items()}
 
 
 def experts_as_if_alike(w, m):
-    return {name: copy_to(each, group=m.expert) for name, each in w.items()}
+    return {name: copy_to(each, group=m.over) for name, each in w.items()}
 
 
 def untransposed(queues, m):
-    mine = m.expert.of(m.experts)
-    arrived = mixture.all_to_all(queues, group=m.expert)
+    mine = m.over.of(m.experts)
+    arrived = mixture.all_to_all(queues, group=m.over)
     return reshape(arrived, shape=(mine, queues.shape[0] // mine, queues.shape[1]))
+
+
+def router_as_if_whole(w, name, m, on_rows=mixture.on_rows):
+    return w[name] if name == "router.weight" else on_rows(w, name, m)
+
+
+def of_all_that_a_rank_has(chosen, *, sequences, queue_slots=mixture.queue_slots, **more):
+    """One queue of each expert for all 16 tokens of a rank; the model in one piece has 64."""
+    return queue_slots(chosen, sequences=sequences if chosen.shape[0] > 16 else 1, **more)
 
 
 @pytest.mark.parametrize(("name", "wrong", "said"), [
     ("shared", twice, "h.1.outer: 2 times the gradient of the model in one piece"),
     ("shared", experts_as_if_alike, "h.1.outer: "),
-    ("shared", lambda w, m: w, "lm_head.weight: place 1 and place 0 have different gradients"),
+    ("shared", lambda w, m: w, "h.1.router.weight: place 2, 3 and place 0 have different gradients"),
+    ("on_rows", lambda w, name, m: w[name], "h.1.router.weight: place 1, 3 and place 0 have different gradients"),
+    ("on_rows", router_as_if_whole, "h.1.router.weight: place 1, 3 and place 0 have different gradients"),
     ("to_experts", untransposed, "loss: "),
+    ("queue_slots", of_all_that_a_rank_has, "loss: "),
 ])
 def test_a_wrong_split_is_named(name, wrong, said, tmp_path, monkeypatch):
-    scenario = read(MIXTURE, tmp_path, "parallel.expert_ranks=2")
+    scenario = read(MIXTURE, tmp_path, *PIECES, "model.experts=8")
 
     def found():
         return [str(each) for each in differences(prepare(scenario, load_dataset(scenario)).rows[0])]
@@ -154,8 +182,11 @@ def test_a_wrong_split_is_named(name, wrong, said, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    (["parallel.context_ranks=2"], "are those of whole sequences, not of pieces; remove parallel.context_ranks"),
-    (["parallel.expert_ranks=2", "model.experts=3"], "2 expert ranks must divide experts = 3"),
+    (["parallel.context_ranks=2"], "model.queue_tokens: a queue serves 8 tokens, which do not divide the 4 that a rank "
+     "has of a sequence; set it to 4 or a divisor"),
+    (["model.queue_tokens=3"], "set it to 8 or a divisor"),
+    (["parallel.expert_ranks=2", "model.experts=3"], "the 2 expert ranks must divide experts = 3"),
+    ([*PIECES, "model.experts=6"], r"the 4 tensor\+context\+expert ranks must divide experts = 6"),
     (["model.experts_per_token=5"], "a token has at most experts = 4; set it to no more"),
     (["model.capacity_factor=0"], "a capacity of 0 takes no token; set it above 0"),
     (["model.heads=3"], "3 heads must divide a width of 16"),

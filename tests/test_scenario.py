@@ -52,7 +52,7 @@ def test_every_key_can_be_set_and_is_reported(loaded):
         "partition_activations",
         "expert_ranks", "pipeline_ranks", "model_chunks", "pipeline_layers", "sequence_parallel", "vocabulary_parallel",
         "context_by",
-        "experts", "experts_per_token", "capacity_factor"}
+        "experts", "experts_per_token", "capacity_factor", "queue_tokens"}
     for section in fields(Scenario):
         if is_dataclass(getattr(default, section.name)) and section.name != "origin":
             for key in fields(getattr(default, section.name)):
@@ -442,7 +442,8 @@ def test_a_variant_may_say_what_its_stage_does_anyway(loaded, text):
           "mixture or transformer": {
               "architecture": "'llama'", "key_value_heads": 1,
               "layers": 3, "width": 8, "heads": 2, "inner": 5, "vocabulary": 9, "sequence": 4},
-          "mixture": {"experts": 2, "experts_per_token": 2, "capacity_factor": 2},
+          "mixture": {"experts": 2, "experts_per_token": 2, "capacity_factor": 2,
+                      "queue_tokens": 2},
       }.items() for key, value in keys.items()),
 ])
 def test_a_key_of_the_other_kind_of_model_is_refused(complaint, text, expected):

@@ -13,7 +13,8 @@ from zerosim.autograd.tape_collectives import Direction, copy_to, gather_from, j
 from zerosim.models import mixture as module_of_mixture
 from zerosim.models import tensor_parallel
 from zerosim.models.mixture import MixtureShape, mixture
-from zerosim.models.units import ModelParallel, Task
+from zerosim.models.model_parallel import ModelParallel
+from zerosim.models.units import Task
 from zerosim.places import side_by_side
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import ModelKeys, Parallel, Train
@@ -40,8 +41,8 @@ def models_of(split, **more):
     if split.by != "mixture":
         return model_of(split.model), model_of(split.model, parallel)
     factor = splits.CAPACITY * splits.EXPERTS / split.model.sequence
-    shape = MixtureShape(shape_of_case(split.model), splits.EXPERTS, factor, Direction("expert"))
-    return mixture(shape), mixture(replace(shape, expert=parallel.expert))
+    shape = MixtureShape(shape_of_case(split.model), splits.EXPERTS, factor)
+    return mixture(shape), mixture(replace(shape, transformer=replace(shape.transformer, parallel=parallel)))
 
 
 def in_whole(split, directions, model, whole, found):

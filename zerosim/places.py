@@ -30,7 +30,7 @@ def joined(whole: Unit, piece: Unit, flats: Sequence[Array], directions: Directi
 
     >>> from zerosim.autograd.tape_collectives import Direction
     >>> from zerosim.models.mlp import mlp
-    >>> from zerosim.models.units import ModelParallel
+    >>> from zerosim.models.model_parallel import ModelParallel
     >>> def model(size):
     ...     parallel = ModelParallel(tensor=Direction("tensor", size))
     ...     return mlp(2, [2], 1, "relu", "mean_squared_error", parallel=parallel).units[0]
@@ -142,7 +142,7 @@ def side_by_side(
     ended, errors = object(), list[BaseException]()
 
     def groups(place: int) -> dict[str, GroupInOneProcess]:
-        return {name: GroupInOneProcess(meeting, directions.group(name, place), place) for name in directions.sizes}
+        return {name: GroupInOneProcess(meeting, directions.group(name, place), place) for name in directions.groups}
 
     def run(place: int) -> None:
         try:

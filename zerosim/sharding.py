@@ -17,10 +17,23 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations
 from math import prod
 from typing import Any, overload
 
 from zerosim.comm import Communicator, Strided
+
+JOINS = "+"
+"""The sign between the names of directions that are joined."""
+
+
+def parts_of(name: str) -> list[str]:
+    """The directions that a name joins, the nearest first.
+
+    >>> parts_of("tensor+context"), parts_of("tensor")
+    (['tensor', 'context'], ['tensor'])
+    """
+    return name.split(JOINS)
 
 
 def chunk_length(count: int, size: int) -> int:
@@ -213,11 +226,13 @@ class Directions:
 
     As in Megatron-LM, the tensor ranks are nearest, then context and expert ranks, which share a micro-batch and its
     tensors; then the `data` ranks, which have different micro-batches; the ranks of a pipeline, each with some of the
-    layers, are farthest.
+    layers, are farthest. Neighbouring directions of a model's code are joined by their names, such as `tensor+context`.
 
     >>> directions = Directions(tensor=2, expert=2, data=2)
     >>> directions.places, directions.place(7), directions.data_rank(7), directions.group("expert", 3)
     (4, 3, 1, [1, 3])
+    >>> directions.group("tensor+context+expert", 3)
+    [0, 1, 2, 3]
     >>> directions = Directions(tensor=2, pipeline=2, data=2)
     >>> [directions.rank(place, data_rank=0) for place in range(4)], directions.place(7), directions.data_rank(7)
     ([0, 1, 4, 5], 3, 1)
@@ -242,6 +257,13 @@ class Directions:
     def sizes(self) -> dict[str, int]:
         """The number of ranks in each direction of a model's code, the nearest first."""
         return {"tensor": self.tensor, "context": self.context, "expert": self.expert}
+
+    @cached_property
+    def groups(self) -> dict[str, int]:
+        """The number of ranks in each direction, and in each joined run that begins and ends with several ranks."""
+        several = [number for number, size in enumerate(self.sizes.values()) if size > 1]
+        runs = [[*self.sizes][first : last + 1] for first, last in combinations(several, 2)]
+        return self.sizes | {JOINS.join(run): prod(self.sizes[name] for name in run) for run in runs}
 
     @property
     def side_by_side(self) -> int:
@@ -280,17 +302,20 @@ class Directions:
         return place // self.side_by_side
 
     def stride(self, name: str) -> int:
-        """The distance between neighbours of a direction."""
-        names = [*self.sizes]
-        return prod(self.sizes[nearer] for nearer in names[: names.index(name)])
+        """The distance between neighbours of a direction. Raises `ValueError` for a name that stands for none."""
+        names, parts = [*self.sizes], parts_of(name)
+        first = names.index(parts[0])
+        if names[first : first + len(parts)] != parts:
+            raise ValueError(f"{name} joins directions that are no neighbours")
+        return prod(self.sizes[nearer] for nearer in names[:first])
 
     def coordinate(self, name: str, place: int) -> int:
         """The number of a place in a direction."""
-        return place // self.stride(name) % self.sizes[name]
+        return place // self.stride(name) % self.groups[name]
 
     def coordinates(self, place: int) -> dict[str, int]:
-        """The number of a place in each direction of a model's code."""
-        return {name: self.coordinate(name, place) for name in self.sizes}
+        """The number of a place in each direction of a model's code, joined ones last."""
+        return {name: self.coordinate(name, place) for name in self.groups}
 
     def group(self, name: str, place: int) -> list[int]:
         """The places that share a direction with `place`, in order; `ends` are the first and the last of a pipeline.
@@ -303,7 +328,7 @@ class Directions:
             ends = found[:: max(len(found) - 1, 1)]
             return found if name == "pipeline" else ends if place in ends else [place]
         first = place - self.coordinate(name, place) * self.stride(name)
-        return [first + number * self.stride(name) for number in range(self.sizes[name])]
+        return [first + number * self.stride(name) for number in range(self.groups[name])]
 
     def along(self, comm: Communicator, name: str) -> Communicator:
         """The communicator of this rank's group in a direction."""

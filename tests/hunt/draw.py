@@ -176,7 +176,7 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
 UNSAID: dict[type[Any], str] = {
     WorldKeys: "ranks ranks_per_host memory_limit_mb timeout_seconds",
     Data: "source target test_every",
-    ModelKeys: "kind layers width heads key_value_heads frozen",
+    ModelKeys: "kind layers width heads key_value_heads queue_tokens frozen",
     Train: "micro_batches",
     Parallel: "stages units shard_ranks replicas secondary_ranks recompute reduce_scatter all_gather broadcast "
               "tensor_ranks context_ranks expert_ranks sequence_parallel vocabulary_parallel context_by "
@@ -497,7 +497,7 @@ def groups_of(ranks: int, parallel: Document, chance: Random) -> Document:
     return {}
 
 
-DIRECTIONS = {"mlp": ("tensor",), "transformer": ("tensor", "context"), "mixture": ("expert",)}
+DIRECTIONS = {"mlp": ("tensor",), "transformer": ("tensor", "context"), "mixture": ("tensor", "context", "expert")}
 """The directions over which each kind of model is split."""
 
 
@@ -514,7 +514,8 @@ def split_over_ranks(document: Document, most: int, chance: Random) -> None:
     """
     world, model, parallel = document["world"], document["model"], document["parallel"]
     kind = model.get("kind", "mlp")
-    said: Document = {f"{name}_ranks": chance.choice((1, 2, 2, 3, 4)) for name in DIRECTIONS[kind]}
+    sizes = (1, 1, 2, 2, 3) if kind == "mixture" else (1, 2, 2, 3, 4)
+    said: Document = {f"{name}_ranks": chance.choice(sizes) for name in DIRECTIONS[kind]}
     places = prod(said.values())
     if chance.random() < 2 / 3 or places == 1 or world["ranks"] * places > most:
         return
@@ -526,15 +527,16 @@ def split_over_ranks(document: Document, most: int, chance: Random) -> None:
     if kind == "mixture":
         train = document["train"]
         train["micro_batch"] = places * min(train.get("micro_batch", 1), 4)
-    said["sequence_parallel"] = kind == "transformer" and said["tensor_ranks"] > 1 and chance.random() < 0.5
+    cut = kind != "mlp" and said["tensor_ranks"] > 1
+    said["sequence_parallel"] = cut and chance.random() < 0.5
     if said.get("context_ranks", 1) > 1:
         said["context_by"] = chance.choice(("ring", "all_to_all"))
     whole = {"quantized_weights": "none", "quantized_gradients": "none", "error_feedback": False}
-    if kind == "transformer" and said["tensor_ranks"] > 1 and chance.random() < 0.5:
+    if cut and chance.random() < 0.5:
         model["vocabulary"] = places * chance.choice((8, 13))
         said["vocabulary_parallel"] = True
     parallel |= whole | said
-    divides = kind == "transformer" and said["tensor_ranks"] > 1 and not said["sequence_parallel"]
+    divides = cut and not said["sequence_parallel"]
     for row in document["variant"]:
         row.update({key: value for key, value in whole.items() if key in row} | chance.choice(({}, said)))
     for row in (parallel, *document["variant"]) if divides else ():
@@ -573,12 +575,11 @@ def grow(model: Document, kind: str, places: int) -> None:
         model["hidden"] = [width * places for width in model.get("hidden", (8, 8))]
         return
     model["dropout"] = 0.0
-    if kind == "mixture":
-        model["experts"] = places * model.get("experts", 2)
-        return
     grown = {key: model[key] * places for key in ("width", "heads", "key_value_heads") if key in model}
-    sequence = places * max(1, min(model["sequence"], 14 // places))
-    model |= grown | {"sequence": sequence, "inner": places * (model.get("inner") or 3)}
+    piece = max(1, min(model["sequence"], 14 // places))
+    if kind == "mixture":
+        grown |= {"experts": places * model.get("experts", 2), "queue_tokens": piece}
+    model |= grown | {"sequence": places * piece, "inner": places * (model.get("inner") or 3)}
 
 
 GROUPS = ("shard_ranks", "replicas", "secondary_ranks")

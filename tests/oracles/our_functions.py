@@ -19,8 +19,8 @@ from zerosim.autograd.player import Contribution, Player, Precise
 from zerosim.autograd.tape import Tape
 from zerosim.cli import main as command
 from zerosim.models.mlp import mlp
+from zerosim.models.model_parallel import IN_ONE_PIECE
 from zerosim.models.transformer import TransformerShape, transformer
-from zerosim.models.units import IN_ONE_PIECE
 
 NUMPY = {"float64": np.float64, "float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 BY_NAME = {name.partition(".")[2]: operation for name, operation in OPERATIONS.items()}

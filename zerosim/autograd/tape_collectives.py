@@ -25,6 +25,7 @@ large transformer models" (2022), section 4.2.2.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -33,6 +34,7 @@ from zerosim.allocation import Array
 from zerosim.autograd.operation import AnyVariable, Empty, Operation, Shape
 from zerosim.autograd.operations.shapes import itself, refuse, same_shape
 from zerosim.errors import ZerosimError
+from zerosim.sharding import JOINS
 
 
 class TapeGroup(Protocol):
@@ -95,8 +97,21 @@ class Direction:
         """Do nothing: no other rank is here."""
 
 
+def joint(*directions: Direction) -> Direction:
+    """Neighbouring directions of the mesh, the nearest first, as one: from the first to the last of several ranks.
+
+    >>> joint(Direction("tensor", 2), Direction("context"), Direction("expert", 4))
+    Direction(name='tensor+context+expert', size=8)
+    >>> joint(Direction("tensor"), Direction("context", 2)), joint(Direction("tensor"), Direction("context"))
+    (Direction(name='context', size=2), Direction(name='tensor', size=1))
+    """
+    several = [number for number, each in enumerate(directions) if not each.alone] or [0]
+    run = directions[several[0] : several[-1] + 1]
+    return Direction(JOINS.join(each.name for each in run), prod(each.size for each in run))
+
+
 TapeGroups = Mapping[str, TapeGroup]
-"""The groups of a rank, by the names of their directions."""
+"""The groups of a rank, by the names of their directions, joined ones too."""
 ALONE: TapeGroups = {}
 """The groups of a model in one piece, and of shapes: every direction stands for itself."""
 
@@ -112,13 +127,13 @@ def over(groups: TapeGroups, perform: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def coordinates_in(groups: TapeGroups) -> dict[str, int]:
-    """The number of a place in each direction."""
+    """The number of a place in each direction, joined ones too."""
     return {name: group.place for name, group in groups.items()}
 
 
 def added_over(groups: TapeGroups, sums: Iterable[float]) -> Iterable[float]:
     """Each of the sums, added over all ranks that share a micro-batch, one direction after the other, in float64."""
-    shared = [group for group in groups.values() if group.size > 1]
+    shared = [group for name, group in groups.items() if group.size > 1 and JOINS not in name]
     if not shared:
         return sums
     flat = np.fromiter(sums, np.float64)
@@ -319,6 +334,7 @@ gather_from, scatter_sum_to, scatter_to, join_from = (
 all_to_all = TapeCollective(
     all_to_all_forward, backward_by(all_to_all_forward), in_blocks, {"x": ()}, moves=True, sends=True)
 shift = TapeCollective(shift_forward, shift_backward, same_shape, {"x": ()}, moves=True, sends=True)
+own_samples = TapeCollective(scatter_to_forward, None, shorter, {}, moves=True, indices=True)
 own_rows = Operation(own_rows_forward, None, same_shape, {}, moves=True, indices=True)
 
 TAPE_COLLECTIVES: Mapping[str, TapeCollective] = {each.name: each for each in (

@@ -189,8 +189,8 @@ class TapeCalls:
         self.total = Counter[TapeCall]()
         self._made: list[TapeCall] = []
         self._of = dict[tuple[Step | None, Callable[..., Any]], list[TapeCall]]()
-        self._sizes = directions.sizes
-        self.groups = {name: CountedGroup(name, size, note=self._made.append) for name, size in self._sizes.items()}
+        sizes = directions.groups.items()
+        self.groups = {name: CountedGroup(name, size, note=self._made.append) for name, size in sizes}
         self.pipeline: dict[str, TapeGroup] = {
             "pipeline": CountedGroup("pipeline", directions.pipeline, note=self._made.append)}
         self._carried_out = over(self.groups, run or without_draws)

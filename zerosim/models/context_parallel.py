@@ -15,7 +15,7 @@ from zerosim.autograd.operations.attention import causal_attention, causal_self_
 from zerosim.autograd.operations.shapes import reshape, transpose
 from zerosim.autograd.ring_attention import ring_attention, ring_self_attention
 from zerosim.autograd.tape_collectives import Direction, all_to_all, copy_to
-from zerosim.models.units import ModelParallel
+from zerosim.models.model_parallel import ModelParallel
 
 
 def on_pieces(w: Weights, group: Direction) -> Weights:

@@ -4,19 +4,23 @@
 
     e         the `experts_per_token` experts with the largest chances, p = softmax(R norm(x))
     y         x + Σₑ pₑ gelu(norm(x) Uₑ) Vₑ; in Llama's blocks x + Σₑ pₑ (silu(norm(x) Gₑ) · norm(x) Uₑ) Vₑ
-    capacity  the tokens of one sequence that an expert takes: `capacity_factor` times an even share, rounded up
+    queue     `queue_tokens` neighbouring tokens of a sequence, by default all, share a queue of each expert
+    capacity  the tokens of a queue that its expert takes: `capacity_factor` times an even share, rounded up
 
-Each sequence has queues of its own, so what it computes does not depend on its neighbours, on the micro-batch or on the
-number of ranks, and every shape is known beforehand. A token that finds its queue full keeps x. Nothing balances the
-load: the sources add a term to the loss for that, and a model has one loss here.
+So what a token gets does not depend on the micro-batch or on the number of ranks, and every shape is known beforehand.
+A token that finds its queue full keeps x. Nothing balances the load: the sources add a term to the loss for that, and a
+model has one loss here.
 
-With `expert_ranks` each of them has a share of the samples and a share of the experts. All other weights are alike, and
-their gradients are sums over these ranks. Two all-to-alls a block carry the queues to the experts and back, and two
-more the gradients. With `tensor_ranks`, attention and vocabulary are cut as in a transformer, and all tensor ranks
-compute the same experts; a parameter has one cut.
+All ranks with tokens of their own share the experts: `expert_ranks` with shares of the samples, `context_ranks` with
+pieces of the sequences, and `tensor_ranks` with `sequence_parallel`. They are one joined direction, over which
+Megatron's parallel folding lays experts too. `queue_tokens` must divide a rank's piece of a sequence. Weights that are
+not experts' are used on pieces, and their gradients are sums. Two all-to-alls a block carry the queues to the experts
+and back, and two more the gradients. Tensor ranks without `sequence_parallel` have the same tokens, and compute the
+same experts; a parameter has one cut.
 
 Sources: Lepikhin et al., "GShard" (2020), algorithm 1; Fedus, Zoph and Shazeer, "Switch transformers" (2021),
-section 2; Jiang et al., "Mixtral of experts" (2024), section 2, which divides the chances by their sum.
+section 2; Jiang et al., "Mixtral of experts" (2024), section 2, which divides the chances by their sum; Liu et al.,
+"MoE parallel folding" (2025), section 3.
 """
 
 import math
@@ -32,16 +36,15 @@ from zerosim.autograd.operations.linear import linear, matmul
 from zerosim.autograd.operations.normalization import layer_norm, rms_norm
 from zerosim.autograd.operations.routing import gather_rows, queue_slots, scatter_rows, top_k
 from zerosim.autograd.operations.shapes import reshape, transpose
-from zerosim.autograd.tape_collectives import Direction, all_to_all, scatter_to
+from zerosim.autograd.tape_collectives import Direction, all_to_all
 from zerosim.errors import ZerosimError
 from zerosim.models.context_parallel import on_pieces
 from zerosim.models.parameters import Cut, Parameter, normal
+from zerosim.models.tensor_parallel import of_pieces
 from zerosim.models.transformer import PARTS, TransformerShape, gpt2_attention, llama_attention, shape_of
 from zerosim.models.transformer import problem as problem_of_shape
-from zerosim.models.units import Layer, Model, ModelKind, ModelParallel, Task, grouped
+from zerosim.models.units import Layer, Model, ModelKind, Task, grouped
 
-SAMPLES = 0
-"""The dimension of samples in (samples, sequence, width)."""
 EXPERTS = ("gate", "inner", "outer")
 """The weights of the experts, of which each rank has those of its own."""
 
@@ -53,12 +56,23 @@ class MixtureShape:
     transformer: TransformerShape
     experts: int
     capacity_factor: float
-    expert: Direction
     experts_per_token: int = 1
+    queue_tokens: int = 0
 
-    def capacity(self, tokens: int) -> int:
-        """The tokens of one sequence of so many that an expert takes."""
-        return math.ceil(self.capacity_factor * tokens * self.experts_per_token / self.experts)
+    @property
+    def over(self) -> Direction:
+        """The ranks over which tokens and experts are cut."""
+        return self.transformer.parallel.tokens
+
+    @property
+    def served_together(self) -> int:
+        """The neighbouring tokens of a sequence that a queue serves."""
+        return self.queue_tokens or self.transformer.sequence
+
+    @property
+    def capacity(self) -> int:
+        """The tokens that an expert takes of those that a queue serves."""
+        return math.ceil(self.capacity_factor * self.served_together * self.experts_per_token / self.experts)
 
     @property
     def family(self) -> "Family":
@@ -70,7 +84,8 @@ class Family:
     """The parts of a transformer's block that stay when it has experts, and these experts' perceptrons."""
 
     attention: Callable[[Weights, Variable, TransformerShape], Variable]
-    norm: Callable[[Weights, Variable], Variable]
+    weights_of_norm: tuple[str, ...]
+    norm: Callable[..., Variable]
     perceptron: Callable[[Weights, Variable], Variable]
     """Experts up to their second product: of queues (experts, rows, width), an array (experts, rows, inner)."""
     first_weights: tuple[str, ...]
@@ -78,42 +93,39 @@ class Family:
 
 FAMILIES = {
     "gpt2": Family(
-        gpt2_attention, lambda w, x: layer_norm(x, w["ln_2.weight"], w["ln_2.bias"]),
+        gpt2_attention, ("ln_2.weight", "ln_2.bias"), layer_norm,
         lambda w, queues: gelu(matmul(queues, w["inner"])), ("inner",)),
     "llama": Family(
-        llama_attention, lambda w, x: rms_norm(x, w["post_attention_layernorm.weight"]),
+        llama_attention, ("post_attention_layernorm.weight",), rms_norm,
         lambda w, queues: silu(matmul(queues, w["gate"])) * matmul(queues, w["inner"]), ("gate", "inner")),
 }
 
 
 def shared(w: Weights, m: MixtureShape) -> Weights:
-    """The weights of a layer, for use on a share of the samples: gradients of all but experts are sums over the ranks.
-    """
-    whole = on_pieces({name: each for name, each in w.items() if name not in EXPERTS}, m.expert)
+    """The weights of a layer, for use on pieces: gradients of all but experts are sums over the ranks."""
+    whole = on_pieces({name: each for name, each in w.items() if name not in EXPERTS}, m.transformer.parallel.pieces)
     return {**w, **whole}
-
-
-def mixture_embedding(w: Weights, tokens: Variable, m: MixtureShape, embedding: Layer) -> Variable:
-    return scatter_to(embedding.compute(w, tokens), group=m.expert, axis=SAMPLES)
 
 
 def mixture_block(w: Weights, x: Variable, m: MixtureShape) -> Variable:
     w = shared(w, m)
     x = m.family.attention(w, x, m.transformer)
-    return x + routed(w, m.family.norm(w, x), m)
+    return x + routed(w, m.family.norm(x, *(on_rows(w, name, m) for name in m.family.weights_of_norm)), m)
 
 
-def mixture_head(w: Weights, x: Variable, m: MixtureShape, head: Layer) -> Variable:
-    return head.compute(shared(w, m), x)
+def on_rows(w: Weights, name: str, m: MixtureShape) -> Variable:
+    """A weight for use on this rank's tokens: with pieces of the sequence, its gradient is a sum over tensor ranks."""
+    return of_pieces(w[name], m.transformer.parallel)
 
 
 def routed(w: Weights, x: Variable, m: MixtureShape) -> Variable:
     """The sum over a token's experts of their outputs times their chances; 0 for those that find their queue full."""
     samples, tokens, d = x.shape
-    rows, capacity, count = reshape(x, shape=(samples * tokens, d)), m.capacity(tokens), m.experts_per_token
-    chances, chosen = top_k(softmax(linear(rows, w["router.weight"])), count)
-    slots = queue_slots(chosen, queues=m.experts, capacity=capacity, sequences=samples)
-    queues = to_experts(scatter_rows(rows, slots, count=m.experts * samples * capacity), m)
+    rows, count = reshape(x, shape=(samples * tokens, d)), m.experts_per_token
+    runs = samples * tokens // m.served_together
+    chances, chosen = top_k(softmax(linear(rows, on_rows(w, "router.weight", m))), count)
+    slots = queue_slots(chosen, queues=m.experts, capacity=m.capacity, sequences=runs)
+    queues = to_experts(scatter_rows(rows, slots, count=m.experts * runs * m.capacity), m)
     served = from_experts(matmul(m.family.perceptron(w, queues), w["outer"]), m)
     weighed = matmul(reshape(chances, shape=(samples * tokens, 1, count)), gather_rows(served, slots))
     return reshape(weighed, shape=(samples, tokens, d))
@@ -121,24 +133,24 @@ def routed(w: Weights, x: Variable, m: MixtureShape) -> Variable:
 
 def to_experts(queues: Variable, m: MixtureShape) -> Variable:
     """The queues of this rank's experts, those of all ranks side by side, from this rank's queues of all experts."""
-    ranks, mine, d = m.expert.size, m.expert.of(m.experts), queues.shape[1]
+    ranks, mine, d = m.over.size, m.over.of(m.experts), queues.shape[1]
     length = queues.shape[0] // m.experts
-    arrived = reshape(all_to_all(queues, group=m.expert), shape=(ranks, mine, length, d))
+    arrived = reshape(all_to_all(queues, group=m.over), shape=(ranks, mine, length, d))
     return reshape(transpose(arrived, axes=(1, 0, 2, 3)), shape=(mine, ranks * length, d))
 
 
 def from_experts(served: Variable, m: MixtureShape) -> Variable:
     """This rank's queues of all experts, from the queues of this rank's experts."""
-    ranks, (mine, length, d) = m.expert.size, served.shape
+    ranks, (mine, length, d) = m.over.size, served.shape
     sent = reshape(served, shape=(mine, ranks, length // ranks, d))
     sent = reshape(transpose(sent, axes=(1, 0, 2, 3)), shape=(mine * length, d))
-    return all_to_all(sent, group=m.expert)
+    return all_to_all(sent, group=m.over)
 
 
 def layers_of(m: MixtureShape) -> list[Layer]:
     """The layers of a transformer, with experts where it has perceptrons."""
     embedding, *blocks, head = PARTS[m.transformer.family](m.transformer)
-    d, inner, mine, cut = m.transformer.width, m.transformer.inner, m.expert.of(m.experts), Cut(m.expert, 0)
+    d, inner, mine, cut = m.transformer.width, m.transformer.inner, m.over.of(m.experts), Cut(m.over, 0)
     parameters = (
         *(each for each in blocks[0].parameters if not each.name.startswith("mlp.")),
         Parameter("router.weight", (m.experts, d), normal(0.02)),
@@ -147,9 +159,9 @@ def layers_of(m: MixtureShape) -> list[Layer]:
     )
     block = partial(mixture_block, m=m)
     return [
-        replace(embedding, compute=partial(mixture_embedding, m=m, embedding=embedding)),
+        embedding,
         *(replace(each, parameters=parameters, compute=block) for each in blocks),
-        replace(head, compute=partial(mixture_head, m=m, head=head)),
+        head,
     ]
 
 
@@ -159,24 +171,22 @@ def mixture(m: MixtureShape, groups: Sequence[Sequence[int]] | None = None, froz
     Raises `ZerosimError` for sizes that do not go together.
 
     >>> shape = TransformerShape("gpt2", 2, 64, 4, 4, 256, 65, 32, tied_embeddings=False)
-    >>> mixture(MixtureShape(shape, experts=8, capacity_factor=1.25, expert=Direction("expert"))).count
+    >>> mixture(MixtureShape(shape, experts=8, capacity_factor=1.25)).count
     569600
     """
     s = m.transformer
-    parallel, units = replace(s.parallel, expert=m.expert), grouped(layers_of(m), groups, frozen)
-    task = Task(s.sequence, s.vocabulary, "cross_entropy", tokens=True, parallel=parallel)
+    units = grouped(layers_of(m), groups, frozen)
+    task = Task(s.sequence, s.vocabulary, "cross_entropy", tokens=True, parallel=s.parallel)
     words = f"mixture of {m.experts} experts, {m.experts_per_token} for each token, {s.layers} blocks, " \
             f"width {s.width}, {s.heads} heads"
-    cut = {"batch": m.expert, **({"vocabulary": parallel.tensor} if parallel.vocabulary else {})}
-    return Model(units, task, words, cut)
+    return Model(units, task, words, s.loss_over)
 
 
 def mixture_shape(settings: Any, task: Task) -> MixtureShape:
     """The sizes in a scenario's [model], for a task."""
-    tensor = replace(task, parallel=ModelParallel(task.parallel.tensor, vocabulary=task.parallel.vocabulary))
     return MixtureShape(
-        shape_of(settings, tensor), settings.experts, settings.capacity_factor, task.parallel.expert,
-        settings.experts_per_token)
+        shape_of(settings, task), settings.experts, settings.capacity_factor, settings.experts_per_token,
+        settings.queue_tokens)
 
 
 def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Model:
@@ -190,22 +200,26 @@ def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen:
 def problem(settings: Any, task: Task) -> tuple[str, str] | None:
     """The key of a size that contradicts the others, and the reason; None if all agree."""
     m = mixture_shape(settings, task)
-    if unused := task.parallel.unused("expert_ranks", "tensor_ranks", "vocabulary_parallel"):
-        return "kind", f"queues of experts are those of whole sequences, not of pieces; remove parallel.{unused}"
-    if m.experts % m.expert.size:
-        return "experts", f"{m.expert.size} expert ranks must divide experts = {m.experts}"
+    if m.experts % m.over.size:
+        return "experts", f"the {m.over.size} {m.over.name} ranks must divide experts = {m.experts}"
     if m.experts_per_token > m.experts:
         return "experts_per_token", f"a token has at most experts = {m.experts}; set it to no more"
     if not m.capacity_factor:
         return "capacity_factor", "an expert with a capacity of 0 takes no token; set it above 0"
-    return problem_of_shape(m.transformer)
+    s = m.transformer
+    wrong = problem_of_shape(replace(s, parallel=replace(s.parallel, expert=Direction("expert"))))
+    piece = s.sequence // (s.parallel.context.size * (s.parallel.tensor.size if s.parallel.sequence else 1))
+    if wrong is None and piece % m.served_together:
+        return "queue_tokens", f"a queue serves {m.served_together} tokens, which do not divide the {piece} that a " \
+                               f"rank has of a sequence; set it to {piece} or a divisor"
+    return wrong
 
 
 KIND = ModelKind(
     "mixture",
     own_keys=(
         "architecture", "layers", "width", "heads", "key_value_heads", "inner", "vocabulary", "sequence", "experts",
-        "experts_per_token", "capacity_factor"),
+        "experts_per_token", "capacity_factor", "queue_tokens"),
     for_task=for_task,
     layer_count=lambda settings: settings.layers + 2,
     reads_tokens=True,

@@ -16,9 +16,10 @@ from zerosim.autograd.operations.linear import add_bias, linear
 from zerosim.autograd.operations.losses import LOSSES
 from zerosim.autograd.tape_collectives import Direction
 from zerosim.errors import ZerosimError
+from zerosim.models.model_parallel import IN_ONE_PIECE, ModelParallel
 from zerosim.models.parameters import Cut, Parameter, uniform
 from zerosim.models.tensor_parallel import column_input, row_output
-from zerosim.models.units import IN_ONE_PIECE, Layer, Model, ModelKind, ModelParallel, Task, grouped
+from zerosim.models.units import Layer, Model, ModelKind, Task, grouped
 
 Product = Callable[[Weights, Variable], Variable]
 

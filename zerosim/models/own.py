@@ -16,6 +16,7 @@ from zerosim.models.parameters import Cut, Parameter
 from zerosim.models.units import Layer, Model, ModelKind, Task, grouped
 from zerosim.parts.signature import signature_of
 from zerosim.parts.users_code import error_line
+from zerosim.sharding import parts_of
 
 Layers = Callable[..., Sequence[Layer]]
 """`layers(task, **keys)`"""
@@ -152,7 +153,7 @@ def read(name: str, layers: Layers, found: Sequence[Layer], task: Task) -> None:
         graph.output = output
     cuts = (each.cut.direction for layer in found for each in layer.parameters if each.cut)
     named = (value for each in graph.instructions for value in each.settings.values() if isinstance(value, Direction))
-    used |= {f"{direction.name}_ranks" for direction in (*cuts, *named)}
+    used |= {f"{name}_ranks" for direction in (*cuts, *named) for name in parts_of(direction.name)}
     if unused := task.parallel.unused(*used):
         raise UsageError(f"{name} has no operation and no cut over {unused.replace('_', ' ')}, which would repeat the "
                          f"same work; remove parallel.{unused}, or split the model")

@@ -14,6 +14,7 @@ import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.autograd.tape_collectives import Direction
+from zerosim.sharding import parts_of
 
 Initial = Callable[[np.random.Generator, Array], None]
 """Fills a float32 array with initial values."""
@@ -76,8 +77,8 @@ class Pieced:
 
     def answers(self, coordinates: Coordinates) -> bool:
         """Whether a place answers for its piece, where each element of the whole is counted once."""
-        cut_over = None if self.cut is None else self.cut.direction.name
-        return not any(number for name, number in coordinates.items() if name != cut_over)
+        cut_over = [] if self.cut is None else parts_of(self.cut.direction.name)
+        return not any(number for name, number in coordinates.items() if not {*parts_of(name)} & {*cut_over})
 
     @property
     def _dealt(self) -> tuple[int, int]:

@@ -20,14 +20,15 @@ from zerosim.autograd.tape_collectives import (
     gather_from,
     join_from,
     own_rows,
+    own_samples,
     reduce_from,
     scatter_sum_to,
     scatter_to,
 )
-from zerosim.models.units import ModelParallel
+from zerosim.models.model_parallel import ModelParallel
 
-SEQUENCE = 1
-"""The dimension of a sequence in (samples, sequence, width)."""
+SAMPLES, SEQUENCE = 0, 1
+"""The dimensions of samples and of a sequence in (samples, sequence, width)."""
 
 
 def column_input(x: Variable, parallel: ModelParallel) -> Variable:
@@ -45,8 +46,11 @@ def row_output(x: Variable, parallel: ModelParallel) -> Variable:
 
 
 def looked_up(tokens: Variable, weight: Variable, parallel: ModelParallel) -> Variable:
-    """The embeddings of tokens; with `vocabulary` each tensor rank has a piece of the rows, and gives zeros for others.
+    """The embeddings of this rank's share of the samples.
+
+    With `vocabulary` each tensor rank has a piece of the rows, and gives zeros for others.
     """
+    tokens = own_samples(tokens, group=parallel.expert, axis=SAMPLES)
     if not parallel.vocabulary:
         return embedding(tokens, weight)
     mine = own_rows(tokens, group=parallel.tensor, count=weight.shape[0])

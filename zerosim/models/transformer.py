@@ -20,11 +20,13 @@ from zerosim.autograd.operations.elementwise import gelu, silu
 from zerosim.autograd.operations.embedding import positions
 from zerosim.autograd.operations.linear import add_bias, affine, linear
 from zerosim.autograd.operations.normalization import layer_norm, rms_norm
+from zerosim.autograd.tape_collectives import Direction
 from zerosim.errors import ZerosimError
 from zerosim.models.context_parallel import attention, on_pieces, self_attention
+from zerosim.models.model_parallel import IN_ONE_PIECE, ModelParallel
 from zerosim.models.parameters import Cut, Parameter, constant, normal
 from zerosim.models.tensor_parallel import column_input, head_input, looked_up, of_pieces, row_output, to_pieces
-from zerosim.models.units import IN_ONE_PIECE, Layer, Model, ModelKind, ModelParallel, Task, grouped
+from zerosim.models.units import Layer, Model, ModelKind, Task, grouped
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,13 @@ class TransformerShape:
         return self.width // self.heads
 
     @property
+    def loss_over(self) -> dict[str, Direction]:
+        """The directions over which the outputs are cut, by the names that the loss has for them."""
+        parallel = self.parallel
+        of_rows = {"batch": parallel.expert, "sequence": parallel.context}
+        return {**of_rows, **({"vocabulary": parallel.tensor} if parallel.vocabulary else {})}
+
+    @property
     def cut(self) -> list[tuple[str, int, int]]:
         """The keys of the sizes that are cut, with the size and the number of pieces."""
         parallel, tensor, context = self.parallel, self.parallel.tensor.size, self.parallel.context.size
@@ -59,6 +68,7 @@ class TransformerShape:
 
 
 def gpt2_embedding(w: Weights, tokens: Variable, s: TransformerShape) -> Variable:
+    w = on_pieces(w, s.parallel.expert)
     x = dropped(positions(looked_up(tokens, w["wte.weight"], s.parallel), w["wpe.weight"]), s)
     return to_pieces(x, s.parallel)
 
@@ -82,19 +92,20 @@ def gpt2_attention(w: Weights, x: Variable, s: TransformerShape) -> Variable:
 
 
 def gpt2_block(w: Weights, x: Variable, s: TransformerShape) -> Variable:
-    w = on_pieces(w, s.parallel.context)
+    w = on_pieces(w, s.parallel.pieces)
     x = gpt2_attention(w, x, s)
     h = gelu(affine(gpt2_norm(w, x, "ln_2", s), w["mlp.c_fc.weight"], w["mlp.c_fc.bias"]))
     return x + gpt2_projection(w, h, "mlp.c_proj", s)
 
 
 def gpt2_head(w: Weights, x: Variable, s: TransformerShape) -> Variable:
-    w = on_pieces(w, s.parallel.context)
+    w = on_pieces(w, s.parallel.pieces)
     x = head_input(x, layer_norm, (w["ln_f.weight"], w["ln_f.bias"]), s.parallel)
     return linear(x, w["wte.weight" if s.tied_embeddings else "lm_head.weight"])
 
 
 def llama_embedding(w: Weights, tokens: Variable, s: TransformerShape) -> Variable:
+    w = on_pieces(w, s.parallel.expert)
     return to_pieces(dropped(looked_up(tokens, w["model.embed_tokens.weight"], s.parallel), s), s.parallel)
 
 
@@ -111,7 +122,7 @@ def llama_attention(w: Weights, x: Variable, s: TransformerShape) -> Variable:
 
 
 def llama_block(w: Weights, x: Variable, s: TransformerShape) -> Variable:
-    w = on_pieces(w, s.parallel.context)
+    w = on_pieces(w, s.parallel.pieces)
     x = llama_attention(w, x, s)
     h = llama_norm(w, x, "post_attention_layernorm.weight", s)
     h = silu(linear(h, w["mlp.gate_proj.weight"])) * linear(h, w["mlp.up_proj.weight"])
@@ -119,7 +130,7 @@ def llama_block(w: Weights, x: Variable, s: TransformerShape) -> Variable:
 
 
 def llama_head(w: Weights, x: Variable, s: TransformerShape) -> Variable:
-    w = on_pieces(w, s.parallel.context)
+    w = on_pieces(w, s.parallel.pieces)
     x = head_input(x, rms_norm, (w["model.norm.weight"],), s.parallel)
     return linear(x, w["model.embed_tokens.weight" if s.tied_embeddings else "lm_head.weight"])
 
@@ -156,8 +167,7 @@ def transformer(
     units = grouped(layers, groups, frozen)
     words = f"{TITLES[s.family]} of {s.layers} blocks, width {s.width}, {s.heads} heads"
     task = Task(s.sequence, s.vocabulary, "cross_entropy", tokens=True, parallel=s.parallel)
-    pieces = {"sequence": s.parallel.context, **({"vocabulary": s.parallel.tensor} if s.parallel.vocabulary else {})}
-    return Model(units, task, words, pieces)
+    return Model(units, task, words, s.loss_over)
 
 
 def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Model:

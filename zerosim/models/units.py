@@ -30,6 +30,7 @@ from zerosim.autograd.graph import Compute, Graph, GraphPlan
 from zerosim.autograd.operation import Shape
 from zerosim.autograd.tape_collectives import Direction
 from zerosim.errors import ZerosimError
+from zerosim.models.model_parallel import IN_ONE_PIECE, ModelParallel
 from zerosim.models.parameters import ORIGIN, Coordinates, Parameter
 from zerosim.parts.loading import Declared
 
@@ -289,36 +290,6 @@ class ModelKind(Declared):
     """The keys that are not fields of [model], with their defaults; their values are in `settings.own`."""
     attention: Callable[[Any], int] = lambda settings: 0
     """`attention(settings)` returns layers · width of attention, which the MFU counts beside the parameters."""
-
-
-@dataclass(frozen=True)
-class ModelParallel:
-    """The directions of the mesh over which ranks share a micro-batch, for a model's code."""
-
-    tensor: Direction = Direction("tensor")
-    context: Direction = Direction("context")
-    expert: Direction = Direction("expert")
-    sequence: bool = False
-    """Whether the tensor ranks have a piece of the sequence each, where they would compute the same."""
-    vocabulary: bool = False
-    """Whether the tensor ranks have a piece of the vocabulary each, in the embedding and in the outputs."""
-    context_by: str = "ring"
-    """The attention over pieces of sequences, `ring` or `all_to_all`."""
-
-    @property
-    def places(self) -> int:
-        """The number of ranks that share a micro-batch."""
-        return self.tensor.size * self.context.size * self.expert.size
-
-    def unused(self, *used: str) -> str:
-        """The first key of [parallel] that splits a model and is set, but not among `used`; empty if there is none."""
-        found = [f"{each.name}_ranks" for each in (self.tensor, self.context, self.expert) if not each.alone]
-        found += ["sequence_parallel"] * self.sequence + ["vocabulary_parallel"] * self.vocabulary
-        return next((key for key in found if key not in used), "")
-
-
-IN_ONE_PIECE = ModelParallel()
-"""No ranks share a micro-batch."""
 
 
 @dataclass(frozen=True)

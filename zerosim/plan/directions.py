@@ -29,7 +29,7 @@ from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.costs import Costs, Price
 from zerosim.plan.network import written_ns
-from zerosim.sharding import Directions, split
+from zerosim.sharding import Directions, parts_of, split
 from zerosim.training.groups import RanksOfPipeline, shift
 
 HALVES = {"all_reduce": ("reduce_scatter", "all_gather")}
@@ -39,11 +39,13 @@ HALVES = {"all_reduce": ("reduce_scatter", "all_gather")}
 def direction_of(name: str) -> str:
     """The direction of the mesh over which a collective of this name sends.
 
-    >>> [direction_of(name) for name in ("tensor_all_reduce", "send_gradient", "all_gather")]
-    ['tensor', 'pipeline', 'data']
+    >>> [direction_of(name) for name in ("tensor_all_reduce", "send_gradient", "all_gather", "tensor+context_shift")]
+    ['tensor', 'pipeline', 'data', 'tensor+context']
     """
     first = name.partition("_")[0]
-    return "pipeline" if first in ("send", "ends", "pipeline") else first if first in Directions().sizes else "data"
+    if first in ("send", "ends", "pipeline"):
+        return "pipeline"
+    return first if parts_of(first)[0] in Directions().sizes else "data"
 
 
 @dataclass(frozen=True, eq=False)

@@ -148,7 +148,8 @@ class Bounds:
             stages = rehearse(config, row.cluster).stages
             clocks = [each.clock for each in stages]
             seconds = [(sum(clock.computing_ns[each] for each in OF_KIN) + sum(
-                ns for name, ns in clock.communicating_ns.items() if direction_of(name) in Directions().sizes)) / NS
+                ns for name, ns in clock.communicating_ns.items()
+                if direction_of(name) not in ("pipeline", "data"))) / NS
                 for clock in clocks]
             update = max(clock.computing_ns["update"] for clock in clocks) / NS
             self._kin[key] = Kin(seconds, update, [each.peak["activations"] for each in stages])

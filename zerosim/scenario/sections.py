@@ -120,6 +120,7 @@ class ModelKeys(Section):
     experts: int = key(4, Integer(1, 10_000))
     experts_per_token: int = key(1, Integer(1, 10_000))
     capacity_factor: float = key(1.25, Number())
+    queue_tokens: int = key(0, Integer(0, LARGEST_SIZE))
     frozen: tuple[int, ...] = key((), ArrayRule(Integer()))
     weights: str = key("", TextRule())
     own: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
@@ -129,7 +130,7 @@ class ModelKeys(Section):
         """The keys of other kinds of models, which this kind does not read.
 
         >>> ModelKeys("transformer").others_keys
-        ('experts', 'experts_per_token', 'capacity_factor', 'hidden', 'activation')
+        ('experts', 'experts_per_token', 'capacity_factor', 'queue_tokens', 'hidden', 'activation')
         """
         mine = MODELS[self.kind].own_keys
         return tuple(key for other in MODELS.values() for key in other.own_keys if key not in mine)

@@ -19,7 +19,8 @@ from zerosim.collectives.choosing import BySize
 from zerosim.collectives.own import SERVING
 from zerosim.data.weights import WeightsFile
 from zerosim.models import build
-from zerosim.models.units import IN_ONE_PIECE, Model, ModelParallel, Task, Unit
+from zerosim.models.model_parallel import IN_ONE_PIECE, ModelParallel
+from zerosim.models.units import Model, Task, Unit
 from zerosim.numerics.orders import ORDERS, Order
 from zerosim.numerics.precisions import FLOAT32, PRECISIONS, Precision
 from zerosim.numerics.wires import Format, wire
@@ -414,7 +415,6 @@ def configured(row: Row, task: Task) -> Config:
 
 def split_task(row: Row, task: Task) -> Task:
     """The task of one place."""
-    found, keys = {name: Direction(name, size) for name, size in row.directions.sizes.items()}, row.parallel
+    (tensor, context, expert), keys = (Direction(*each) for each in row.directions.sizes.items()), row.parallel
     return replace(task, parallel=ModelParallel(
-        found["tensor"], found["context"], found["expert"], keys.sequence_parallel, keys.vocabulary_parallel,
-        keys.context_by))
+        tensor, context, expert, keys.sequence_parallel, keys.vocabulary_parallel, keys.context_by))

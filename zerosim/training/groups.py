@@ -73,5 +73,5 @@ class RanksOfPipeline(GroupOfRanks):
 
 
 def groups_of(comm: Observed, directions: Directions) -> dict[str, GroupOfRanks]:
-    """The groups of a rank of `comm`, by direction."""
-    return {name: GroupOfRanks(name, comm.around(directions.along(comm, name))) for name in directions.sizes}
+    """The groups of a rank of `comm`, by direction, joined ones too."""
+    return {name: GroupOfRanks(name, comm.around(directions.along(comm, name))) for name in directions.groups}
