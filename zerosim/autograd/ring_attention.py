@@ -201,27 +201,17 @@ def by_heads(x: Array, key_value_heads: int, groups: int) -> Array:
         samples, tokens, key_value_heads, groups, width // key_value_heads // groups).transpose(0, 2, 3, 1, 4)
 
 
-def ring_shape(q: Shape, k: Shape, v: Shape, *, group: TapeGroup, heads: int, key_value_heads: int) -> Shape:
-    """The shape of q. Raises `ZerosimError` as `causal_attention` does."""
-    return attention_shape(q, k, v, heads=heads, key_value_heads=key_value_heads)
-
-
-def ring_self_shape(qkv: Shape, *, group: TapeGroup, heads: int) -> Shape:
-    """The shape (B, T, H·s). Raises `ZerosimError` as `causal_self_attention` does."""
-    return self_attention_shape(qkv, heads=heads)
-
-
 def products_around(y: Shape, *_: Shape, group: TapeGroup, **__: Any) -> int:
     """Multiplications of q kᵀ and of p v, over the tokens of all ranks."""
     return group.size * products(y)
 
 
 ring_attention = Operation(
-    ring_attention_forward, ring_attention_backward, ring_shape,
+    ring_attention_forward, ring_attention_backward, attention_shape,
     dict.fromkeys(("q", "k", "v"), ("q", "k", "v", "y")),
     sends=True, multiplications=products_around, backward_products={"q": 1.0, "k": 0.75, "v": 0.75},
 )
 ring_self_attention = Operation(
-    ring_self_attention_forward, ring_self_attention_backward, ring_self_shape, {"qkv": ("qkv", "y")},
+    ring_self_attention_forward, ring_self_attention_backward, self_attention_shape, {"qkv": ("qkv", "y")},
     sends=True, multiplications=products_around, backward_products={"qkv": 2.5},
 )

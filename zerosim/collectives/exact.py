@@ -20,7 +20,7 @@ import numpy.typing as npt
 from zerosim.allocation import Array
 from zerosim.collectives import ring
 from zerosim.comm import Communicator
-from zerosim.numerics.fixed_point import exponents, limbs, quantised, restored
+from zerosim.numerics.fixed_point import exponents, limbs, restored, total_of
 from zerosim.sharding import bounds, split
 
 EXPONENT_BYTES, LIMB_BYTES = 2, 8
@@ -51,9 +51,7 @@ def reduce_scatter(comm: Communicator, contributions: Sequence[Array]) -> Array:
     exponent = exponents(contributions)
     ring.all_reduce(comm, split(exponent, comm.size), np.maximum)
 
-    total = quantised(contributions[0], exponent, terms)
-    for x in contributions[1:]:
-        total += quantised(x, exponent, terms)
+    total = total_of(contributions, exponent, terms)
     for limb in total:
         ring.reduce_scatter(comm, split(limb, comm.size))
 

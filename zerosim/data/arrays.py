@@ -2,7 +2,7 @@
 
 import importlib.resources
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,13 +26,13 @@ def rows_of_features(settings: Any, fault: DataFault, folder: Path) -> Dataset:
     source = settings.source
     if source == "digits":
         with (importlib.resources.files("zerosim.data") / "digits.npz").open("rb") as stream:
-            return dataset(scaled(arrays_of(stream, fault)), fault)
+            return dataset(scaled(read_arrays(stream, fault)), fault)
     if isinstance(source, Named):
         return dataset(given(source, dict(settings.own), fault), fault)
     with regular_file(folder, source, ALLOWED, fault) as stream:
         if Path(source).suffix.lower() == ".csv":
             return dataset(with_test(csv_arrays(stream, settings.target, fault), settings.test_every), fault)
-        return dataset(arrays_of(stream, fault), fault)
+        return dataset(read_arrays(stream, fault), fault)
 
 
 def with_test(arrays: dict[str, Array], every: int) -> dict[str, Array]:
@@ -51,11 +51,6 @@ def with_test(arrays: dict[str, Array], every: int) -> dict[str, Array]:
 def scaled(digits: dict[str, Array]) -> dict[str, Array]:
     """The digits with pixels scaled from 0–16 to 0–1, which is exact in float32."""
     return digits | {name: digits[name] / np.float32(16) for name in ("x", "x_test")}
-
-
-def arrays_of(stream: IO[bytes], fault: DataFault) -> dict[str, Array]:
-    """The arrays x, y, x_test and y_test of an .npz."""
-    return read_arrays(stream, fault)
 
 
 def dataset(arrays: dict[str, Array], fault: DataFault) -> Dataset:

@@ -83,6 +83,14 @@ def quantised(x: Array, exponent: Exponents, terms: int) -> Integers:
     return integers
 
 
+def total_of(contributions: Sequence[Array], exponent: Exponents, terms: int) -> Integers:
+    """The sum of the integers of some of `terms` contributions."""
+    total = quantised(contributions[0], exponent, terms)
+    for x in contributions[1:]:
+        total += quantised(x, exponent, terms)
+    return total
+
+
 def restored(total: Integers, exponent: Exponents, terms: int, dtype: npt.DTypeLike) -> Array:
     """The sums of the integers (limbs, elements), as `dtype`."""
     special, zeros = exponent == SPECIAL, exponent == ZEROS
@@ -129,9 +137,5 @@ def exact_sum(contributions: Sequence[Array]) -> Array:
     >>> exact_sum([np.array([2.0**30]), np.array([1.0]), np.array([-(2.0**30)])]).tolist()
     [1.0]
     """
-    terms = len(contributions)
-    exponent = exponents(contributions)
-    total = np.zeros((limbs(contributions[0].dtype), len(exponent)), np.int64)
-    for x in contributions:
-        total += quantised(x, exponent, terms)
-    return restored(total, exponent, terms, contributions[0].dtype)
+    terms, exponent = len(contributions), exponents(contributions)
+    return restored(total_of(contributions, exponent, terms), exponent, terms, contributions[0].dtype)

@@ -19,7 +19,6 @@ Rules and trade-offs:
   declared tree including its operands, because of NaN payloads; functions of users are compared after `commuted`.
 """
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -165,16 +164,6 @@ def _commuted(symbol: Symbol) -> tuple[tuple[int, int], Symbol]:
         return (symbol.rank, symbol.element), symbol
     (first, left), (second, right) = _commuted(symbol.left), _commuted(symbol.right)
     return (first, Sum(left, right)) if first <= second else (second, Sum(right, left))
-
-
-def missing_and_doubled(symbol: Symbol, size: int) -> tuple[list[int], list[int]]:
-    """The ranks whose contribution `symbol` lacks, and those whose contribution it has more than once.
-
-    >>> missing_and_doubled(Term(1) + Term(1), size=2)
-    ([0], [1])
-    """
-    found = Counter(leaf.rank for leaf in leaves(symbol))
-    return [r for r in range(size) if not found[r]], [r for r in range(size) if found[r] > 1]
 
 
 def symbols(rank: int, count: int) -> npt.NDArray[Any]:

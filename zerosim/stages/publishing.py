@@ -29,11 +29,8 @@ class GatheredWeights:
         replica.all_gather(unit, full)
 
 
-class Broadcasts:
+class Broadcasts(GatheredWeights):
     """Broadcasts each chunk of the weights from its owner."""
-
-    def update(self, replica: Replica, unit: Unit, weights: Array) -> None:
-        replica.optimizer_step(unit, weights)
 
     def publish(self, replica: Replica, unit: Unit, full: Array) -> None:
         within = replica.mesh.within(replica.comm)

@@ -16,8 +16,6 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +25,7 @@ from zerosim.comm import Communicator, Reduction, SendsFirst, check_rank
 from zerosim.errors import CollectiveError, LengthError, MessageError
 from zerosim.worlds.delivery import check_into, check_payload, deliver
 from zerosim.worlds.here import HERE, spaced
+from zerosim.worlds.mpi_mail import dtype_tag
 
 TRAILER = struct.Struct("<QII")
 CHECKSUM_BYTES = 4
@@ -143,9 +142,3 @@ class Space:
         if self._memory.nbytes < wanted:
             self._memory = np.empty(wanted, np.uint8)
         return self._memory[:wanted]
-
-
-@cache
-def dtype_tag(dtype: np.dtype[Any]) -> int:
-    """A tag for a dtype, the same in every process."""
-    return zlib.crc32(str(dtype).encode())

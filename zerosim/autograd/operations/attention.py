@@ -203,7 +203,9 @@ def hidden(tokens: int, dtype: str) -> Array:
     return np.lib.stride_tricks.sliding_window_view(row, tokens)[::-1]
 
 
-def attention_shape(q: Shape, k: Shape, v: Shape, *, heads: int, key_value_heads: int) -> Shape:
+def attention_shape(
+    q: Shape, k: Shape, v: Shape, *, heads: int, key_value_heads: int, group: TapeGroup = WHOLE
+) -> Shape:
     """The shape of q. Raises `ZerosimError` unless heads divide the widths, K divides H, and B, T and s agree."""
     size = q[-1] // heads if len(q) == 3 and q[-1] % heads == 0 else 0
     if not size or heads % key_value_heads or k != v or k != (*q[:-1], key_value_heads * size):
@@ -212,7 +214,7 @@ def attention_shape(q: Shape, k: Shape, v: Shape, *, heads: int, key_value_heads
     return q
 
 
-def self_attention_shape(qkv: Shape, *, heads: int) -> Shape:
+def self_attention_shape(qkv: Shape, *, heads: int, group: TapeGroup = WHOLE) -> Shape:
     """The shape (B, T, H·s). Raises `ZerosimError` unless the last dimension has three equal parts for each head."""
     if len(qkv) != 3 or qkv[-1] % (3 * heads):
         raise refuse("causal_self_attention", f"(B, T, 3·{heads}·s)", qkv)
