@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import wraps
 from pathlib import Path
@@ -29,6 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _device, data
 
 from zerosim.errors import UsageError
+from zerosim.torch.patching import patched
 from zerosim.torch.places import PACKAGES, passes_on
 
 CPU = torch.device("cpu")
@@ -59,8 +60,11 @@ def on_cpu(value: Any) -> Any:
     return value
 
 
-def mapped(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` with CUDA's devices in its arguments replaced; arguments that name a rank's GPUs are left out."""
+def mapped(function: Callable[..., Any], number_at: int = -1) -> Callable[..., Any]:
+    """`function` with CUDA's devices in its arguments replaced; arguments that name a rank's GPUs are left out.
+
+    A number in the position `number_at` is a device too.
+    """
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -69,20 +73,9 @@ def mapped(function: Callable[..., Any]) -> Callable[..., Any]:
             kwargs[name] = CPU if number else None if name in DROPPED else on_cpu(value)
         if kwargs.get("pin_memory"):
             kwargs["pin_memory"] = False
-        return function(*map(on_cpu, args), **kwargs)
-
-    return call
-
-
-def numbered(function: Callable[..., Any], position: int) -> Callable[..., Any]:
-    """`mapped(function)`, for which a number at this position is a device too."""
-    inner = mapped(function)
-
-    @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if len(args) > position and type(args[position]) is int:
-            args = (*args[:position], CPU, *args[position + 1 :])
-        return inner(*args, **kwargs)
+        given = [CPU if place == number_at and type(value) is int else on_cpu(value)
+                 for place, value in enumerate(args)]
+        return function(*given, **kwargs)
 
     return call
 
@@ -199,8 +192,7 @@ def cuda_is_the_cpu() -> Iterator[None]:
     gpus = Gpus(int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["LOCAL_RANK"]))
     changes: list[tuple[Any, str, Any]] = [
         (torch, "Generator", Generator), (torch.Tensor, "cuda", itself),
-        (torch.Tensor, "to", numbered(torch.Tensor.to, 1)),
-        (torch.nn.Module, "to", numbered(torch.nn.Module.to, 1)),
+        (torch.Tensor, "to", mapped(torch.Tensor.to, 1)), (torch.nn.Module, "to", mapped(torch.nn.Module.to, 1)),
         (torch.Tensor, "record_stream", itself),
         *((torch.cuda.nvtx, name, itself) for name in ("range_push", "mark")), (torch.cuda.nvtx, "range_pop", nothing),
         (torch.Tensor, "pin_memory", itself), (torch.nn.Module, "cuda", itself),
@@ -214,10 +206,9 @@ def cuda_is_the_cpu() -> Iterator[None]:
         *((torch.accelerator, name, function) for name, function in gpus.of_accelerator().items()
           if hasattr(torch.accelerator, name)),
     ]
-    before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
-    put(changes)
     try:
-        yield
+        with patched(*changes):
+            yield
     except (AttributeError, AssertionError, ImportError, RuntimeError, TypeError) as error:
         if not ON_A_GPU.search(str(error)):
             raise
@@ -225,13 +216,6 @@ def cuda_is_the_cpu() -> Iterator[None]:
                  if not frame.filename.startswith(PACKAGES) and not passes_on(frame.filename)]
         raise UsageError(f"{str(error).splitlines()[0]} at {lines[-1]}: --cpu does not map this function of CUDA; "
                          "remove the call, or run it on a GPU") from error
-    finally:
-        put(before)
-
-
-def put(changes: Sequence[tuple[Any, str, Any]]) -> None:
-    for owner, name, value in changes:
-        setattr(owner, name, value)
 
 
 def nothing() -> None:

@@ -29,6 +29,7 @@ from zerosim.torch.document import collected, document
 from zerosim.torch.group import refused
 from zerosim.torch.joining import wrapped_by
 from zerosim.torch.memory import Live
+from zerosim.torch.patching import patched
 from zerosim.torch.watching import WATCH
 from zerosim.worlds.last_words import BROKE
 from zerosim.worlds.mpi import MpiWorld, connect
@@ -221,23 +222,13 @@ def code_of(ended: SystemExit) -> int:
 @contextmanager
 def every_group_is_ours(also: Sequence[str] = ()) -> Iterator[None]:
     """A context in which every group that is made on the CPU, or with a backend of `also`, is one of zerosim's."""
-    original = dist.init_process_group, dist.new_group
-    torch.multiprocessing.spawn = spawn
-    other = {name: refused(name) for name in REFUSED} | {"monitored_barrier": monitored_barrier}
-    others = {name: getattr(dist, name) for name in other}
-    for name, function in other.items():
-        setattr(dist, name, function)
-    for module in (dist, distributed_c10d, device_mesh):
-        module.init_process_group = replaced(original[0], "backend", 0, also)
-        module.new_group = replaced(original[1], "backend", 2, also)
-    try:
+    makers = {"init_process_group": replaced(dist.init_process_group, "backend", 0, also),
+              "new_group": replaced(dist.new_group, "backend", 2, also)}
+    with patched(
+            (torch.multiprocessing, "spawn", spawn), (dist, "monitored_barrier", monitored_barrier),
+            *((dist, name, refused(name)) for name in REFUSED),
+            *((module, *each) for module in (dist, distributed_c10d, device_mesh) for each in makers.items())):
         yield
-    finally:
-        torch.multiprocessing.spawn = SPAWN
-        for name, function in others.items():
-            setattr(dist, name, function)
-        for module in (dist, distributed_c10d, device_mesh):
-            module.init_process_group, module.new_group = original
 
 
 def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:

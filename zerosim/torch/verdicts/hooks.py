@@ -23,6 +23,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data.distributed import DistributedSampler
 
+from zerosim.torch.patching import patched
 from zerosim.torch.places import PACKAGES, of_a_library
 from zerosim.torch.verdicts.findings import script_line
 from zerosim.torch.verdicts.flat import pieces_of
@@ -55,11 +56,8 @@ def replaced(owner: Any, name: str, wrapper: Original) -> Iterator[None]:
     def call(*args: Any, **kwargs: Any) -> Any:
         return wrapper(original, *args, **kwargs)
 
-    setattr(owner, name, call)
-    try:
+    with patched((owner, name, call)):
         yield
-    finally:
-        setattr(owner, name, original)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from torch.distributed import device_mesh, distributed_c10d
 
 from zerosim.errors import UsageError, ZerosimError
 from zerosim.files import write_text
+from zerosim.torch.patching import patched
 from zerosim.torch.verdicts.findings import NOT_JUDGED, lines, merged
 from zerosim.torch.verdicts.hooks import listening
 from zerosim.torch.verdicts.judging import Judge
@@ -74,16 +75,14 @@ class TrainingCheck:
         if self._asked.double:
             torch.set_default_dtype(torch.float64)
         try:
-            for module in (dist, distributed_c10d):
-                module.init_process_group, module.destroy_process_group = init_process_group, destroy_process_group
-            device_mesh.init_process_group = init_process_group
-            with self.listening():
-                yield self
-            self.conclude()
+            with patched(
+                    *((module, "init_process_group", init_process_group)
+                      for module in (dist, distributed_c10d, device_mesh)),
+                    *((module, "destroy_process_group", destroy_process_group) for module in (dist, distributed_c10d))):
+                with self.listening():
+                    yield self
+                self.conclude()
         finally:
-            for module in (dist, distributed_c10d):
-                module.init_process_group, module.destroy_process_group = making, ending
-            device_mesh.init_process_group = making
             torch.set_default_dtype(default)
 
     def listening(self) -> AbstractContextManager[None]:
