@@ -16,9 +16,8 @@ from zerosim.instruments.observed import ObservedAllocator
 from zerosim.worlds import bells, boxes, mpi_shared, neighbours
 from zerosim.worlds.bells import Bell, Patience
 from zerosim.worlds.boxes import LINE, PENDING, RING, SENT, TAKEN, Inbox, Mover, Outbox
-from zerosim.worlds.copies import Copies
+from zerosim.worlds.copies import Copies, read_header
 from zerosim.worlds.mpi_shared import no_room, ring_bytes, segment_bytes, unpopulated
-from zerosim.worlds.parcels import read_header
 
 CAPACITY, MOST, TAG = 4096, 512, 7
 

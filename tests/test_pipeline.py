@@ -13,10 +13,10 @@ from tests.test_split_models import GPT, LLAMA, MLP, outcome, read
 from zerosim.data import load_dataset
 from zerosim.errors import ScenarioError, ZerosimError
 from zerosim.figures.pipelines import bubble, bubble_due, held, held_due, pass_lines
+from zerosim.stages import SCHEDULES
 from zerosim.stages.norms import SquareSums
 from zerosim.stages.pipeline import Slot, run_backward, run_forward
 from zerosim.stages.replica import Replica
-from zerosim.stages.schedules import SCHEDULES
 from zerosim.training import build, config
 from zerosim.training.experiment import prepare
 from zerosim.training.groups import RanksOfPipeline

@@ -30,8 +30,7 @@ from zerosim.autograd.tape_collectives import TapeGroups, added_over, coordinate
 from zerosim.models.units import Model, Unit
 from zerosim.numerics.not_a_number import with_one_nan
 from zerosim.numerics.orders import Order
-from zerosim.numerics.wire_errors import WireError, wire_error
-from zerosim.numerics.wires import Format
+from zerosim.numerics.wires import Format, WireError, wire_error
 from zerosim.optim.scaling import Scaling, counted_square_sum
 from zerosim.optim.update import DELAYED, MASTER, UpdateRule, delay
 from zerosim.sharding import Mesh, bounds, chunk_length, padded

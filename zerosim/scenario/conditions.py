@@ -12,7 +12,6 @@ from zerosim.models import MODELS
 from zerosim.optim.optimizers import OPTIMIZERS
 from zerosim.scenario.directions import KEYS_OF_DIRECTIONS, ON_HOSTS, of_directions
 from zerosim.scenario.ignored import ignored_by_stage
-from zerosim.scenario.matrices import of_matrices
 from zerosim.scenario.origin import Conflict
 from zerosim.scenario.positions import shortened
 from zerosim.scenario.sections import MEGABYTE, ROW_BY_ROW, ModelKeys, Parallel, Sections, Train
@@ -27,6 +26,14 @@ NARROWER = {
     "accumulate_dtype": "weights", "reduce_dtype": "weights", "output_dtype": "weights",
     "quantized_weights": "none", "quantized_gradients": "none"}
 """Keys that may name fewer bits than float64 has, and their other value."""
+OF_MATRICES = (
+    ("precision", ("fp32", "fp64"), "it rewrites the differences of weights that have no master copy"),
+    ("publish", ("weights",), "it sends its differences itself"),
+    ("offload_optimizer", ("none",), "it rewrites them on the device"),
+    ("tensor_ranks", (1,), "each rank has a piece of a matrix"),
+    ("expert_ranks", (1,), "each rank has a piece of a matrix"),
+)
+"""The keys that an optimizer of whole matrices restricts, their allowed values, and why they have no others."""
 
 Conflicts = Iterator[Conflict]
 
@@ -331,6 +338,16 @@ def of_offloading(parallel: Parallel, train: Train) -> Conflicts:
                                "parallel.delayed_update")
     if "\0" in parallel.offload_folder:
         yield Conflict("parallel.offload_folder: a path cannot contain a NUL byte", "parallel.offload_folder")
+
+
+def of_matrices(parallel: Parallel, train: Train) -> Conflicts:
+    """The refused keys of a row whose optimizer needs whole matrices."""
+    for name, allowed, why in OF_MATRICES:
+        section, keys = ("train", train) if hasattr(train, name) else ("parallel", parallel)
+        found, due = getattr(keys, name), " or ".join(map(json.dumps, allowed))
+        if found not in allowed:
+            yield Conflict(f"{section}.{name} = {json.dumps(found)} does not go with an optimizer of whole matrices: "
+                           f"{why}; set it to {due}", f"{section}.{name}", "train.optimizer")
 
 
 def of_algorithms(parallel: Parallel, group: int, replicas: int) -> Conflicts:

@@ -47,10 +47,9 @@ from zerosim.scenario.rules import (
     section,
 )
 from zerosim.sharding import Directions
-from zerosim.stages import STAGES
+from zerosim.stages import SCHEDULES, STAGES
 from zerosim.stages.own import as_stage
 from zerosim.stages.publishing import PUBLISHING
-from zerosim.stages.schedules import SCHEDULES
 
 FAR = ("none", "host", "disk")
 STAGE_KEYS = tuple(STAGES)

@@ -1,4 +1,4 @@
-"""The table of stages; all facts about a stage are read from its row.
+"""The tables of stages and of pipeline schedules; all facts about a stage are read from its row.
 
 The states that a stage shards are stated once, as `SHARDED` in its file. Config, formulas, tables and `zerosim memory`
 read them from this table, so a stage is an object and not a string that many modules look up.
@@ -7,14 +7,15 @@ DDP writes its all-reduce as reduce-scatter and all-gather. Compared with Stage 
 from gradients to weights.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from zerosim.allocation import Kind, Tier
 from zerosim.autograd.tape import Total
 from zerosim.parts import Table
 from zerosim.parts.loading import Declared
-from zerosim.stages import ddp, zero1, zero2, zero3
+from zerosim.stages import ddp, gpipe, interleaved, one_f_one_b, zero1, zero2, zero3
+from zerosim.stages.pipeline import ScheduleStep
 from zerosim.stages.replica import Batch, Replica
 
 StageStep = Callable[[Replica, Batch], Total]
@@ -86,3 +87,7 @@ STAGES: Table[Stage] = Table({
         Stage("zero3", "Stage III", "ZeRO-3, FSDP FULL_SHARD", zero3.step, zero3.SHARDED, may_reduce_parts=True),
     )
 })
+
+SCHEDULES: Mapping[str, ScheduleStep] = {
+    "gpipe": gpipe.step, "1f1b": one_f_one_b.step, "interleaved_1f1b": interleaved.step}
+"""The step of each schedule, by the name that scenarios use."""

@@ -22,7 +22,7 @@ from zerosim.numerics import draws
 from zerosim.optim.update import WeightUpdates
 from zerosim.places import cut, joined, side_by_side
 from zerosim.reference import Arithmetic, Reference, Snapshot, regrouped
-from zerosim.stages import Stage
+from zerosim.stages import SCHEDULES, Stage
 from zerosim.stages.accumulating import ACCUMULATION
 from zerosim.stages.adding import add_replicas, widening
 from zerosim.stages.beside import Beside
@@ -40,7 +40,6 @@ from zerosim.stages.norms import SquareSums
 from zerosim.stages.pipeline import Neighbours, Pipeline, Slot
 from zerosim.stages.publishing import PUBLISHING, OfMatrices, RewritesMatrices
 from zerosim.stages.replica import Batch, Collectives, Gathering, GradientReduction, Initial, Publishing, Replica
-from zerosim.stages.schedules import SCHEDULES
 from zerosim.stages.state import Layouts, TrainingState
 from zerosim.stages.storage import DelayedUpdates, FarMemory, FarUpdates, LateUpdates, Shards, Storage
 from zerosim.training.batches import Batches

@@ -29,7 +29,7 @@ from zerosim.comm import Communicator
 from zerosim.models.units import Unit
 from zerosim.numerics.digests import Digest, digest, little_endian
 from zerosim.numerics.not_a_number import with_one_nan
-from zerosim.numerics.wire_errors import WireError
+from zerosim.numerics.wires import WireError
 from zerosim.optim.scaling import Scaling
 from zerosim.places import joined
 from zerosim.reference import Snapshot

@@ -38,10 +38,9 @@ from zerosim.allocation import Array
 from zerosim.comm import ElementByElement, Reduction
 from zerosim.errors import Deadlock
 from zerosim.worlds.bells import Bell
-from zerosim.worlds.copies import Bytes, Copies, shaped
+from zerosim.worlds.copies import COUNT_FROM, HEADER, LENT, Bytes, Copies, Parcel, header, read_header, shaped
 from zerosim.worlds.delivery import deliver
 from zerosim.worlds.neighbours import read_memory
-from zerosim.worlds.parcels import COUNT_FROM, HEADER, LENT, Parcel, header, read_header
 
 LINE = 64
 """The bytes of a cache line: counters and messages begin at multiples of it."""

@@ -32,7 +32,7 @@ from zerosim.errors import CollectiveError, Deadlock, LengthError
 from zerosim.worlds.bells import Patience
 from zerosim.worlds.board import ANYBODY, CHANNELS, Board, BoundedWait, Line, named
 from zerosim.worlds.boxes import PENDING, Inbox, Outbox, push_all
-from zerosim.worlds.copies import Bytes, Copies, shaped
+from zerosim.worlds.copies import LENT, Bytes, Copies, header, read_header, shaped
 from zerosim.worlds.delivery import check_into, deliver
 from zerosim.worlds.here import HERE, Location, explained, spaced
 from zerosim.worlds.mpi_mail import (
@@ -47,7 +47,6 @@ from zerosim.worlds.mpi_mail import (
 )
 from zerosim.worlds.mpi_shared import NOTHING_SHARED, share
 from zerosim.worlds.mpi_start import Machine
-from zerosim.worlds.parcels import LENT, header, read_header
 from zerosim.worlds.processes import Lookout
 from zerosim.worlds.running import OneThread
 from zerosim.worlds.world import Result, Transport
