@@ -120,3 +120,43 @@ def test_every_device_has_a_plan_with_launches_and_links(device):
 def test_every_number_of_software_says_where_it_is_from(software):
     entry = machines()["software"][software]
     assert entry.keys() - {"title", "source"} == entry["source"].keys()
+
+
+STAGE_I = {"parallel.stages": ["zero1"], "parallel.overlap": True}
+
+
+def test_software_shards_model_states_over_the_context_ranks_as_well():
+    of_two = {**STAGE_I, "parallel.context_ranks": 2, "train.micro_batches": 4}
+    apart, joined = (row(*of_two.items(), software=name) for name in ("", "eager"))
+    assert joined.found.resting["optimizer"] == apart.found.resting["optimizer"] / 2
+    assert joined.found.sent_by_direction["context"] < apart.found.sent_by_direction["context"]
+    assert joined.tokens_per_second == pytest.approx(apart.tokens_per_second, rel=0.5)
+
+
+def test_software_waits_for_reductions_at_its_update_and_gathers_weights_beside_the_next_forward(monkeypatch):
+    def found(ahead):
+        monkeypatch.setitem(machines()["software"]["fused"], "ahead", ahead)
+        return row(*STAGE_I.items(), software="fused")
+
+    ahead, waiting = found(True), found(False)
+    gathered, forward = (ahead.found.clock.communicating_ns["all_gather"], ahead.found.clock.computing_ns["forward"])
+    assert waiting.exposed_seconds - ahead.exposed_seconds >= min(gathered, forward) / 1e9 > 0
+    assert ahead.step_seconds >= ahead.compute_seconds + ahead.update_seconds + max(gathered - forward, 0) / 1e9
+
+
+def test_collectives_that_last_longer_than_the_passes_beside_them_are_waited_for():
+    slow = {"devices_per_host": 1, "between": {"latency_us": 1, "gigabytes_per_second": 0.1}}
+    clock = row(*STAGE_I.items(), software="fused", **slow).found.clock
+    sent, computed = clock.communicating_ns, clock.computing_ns
+    assert clock.exposed_ns >= sum(sent.values()) - computed["forward"] - computed["backward"]
+    reduced = max(span.end_ns for span in clock.spans if span.what == "reduce_scatter")
+    assert min(span.end_ns for span in clock.spans if span.what == "update") >= reduced
+
+
+def test_software_that_keeps_what_a_pipeline_has_sent_and_buffers_of_its_own_has_more_memory():
+    layout = {"parallel.stages": ["zero1"], "parallel.pipeline_ranks": 4, "train.micro_batches": 16}
+    before, after = (row(*layout.items(), software=name) for name in ("megatron", "deepspeed"))
+    sent = 2 * 2048 * 4096                               # bytes of an activation, of which the first rank keeps four
+    held, kept = (found.found.stages[0].peak["activations"] for found in (before, after))
+    assert 4 * sent <= kept - held <= 5 * sent
+    assert after.reserved_bytes == round(1.1 * after.peak_bytes + after.found.resting["optimizer"] / 2 + 1e9)

@@ -73,6 +73,8 @@ class VirtualClock:
     """Bytes and messages."""
     sent_by: Counter[str] = field(default_factory=Counter)
     """Bytes by the name of the collective, of rank 0."""
+    due_ns: int = 0
+    """The time at which all gradients have been reduced for which only the update waits."""
     idle_ns: int = 0
     """Waiting for passes of other ranks of a pipeline: the bubble."""
     bound_ns: Counter[str] = field(default_factory=Counter)
@@ -212,7 +214,7 @@ class VirtualClock:
         }
 
     def repeat(self, times: int, interval: "Interval") -> None:
-        """Count an interval `times` more times, without spans. No collective may be under way.
+        """Count an interval `times` more times, without spans; collectives under way slow it down.
 
         >>> clock = VirtualClock()
         >>> before = clock.reading()
@@ -221,8 +223,8 @@ class VirtualClock:
         >>> clock.now_ns
         20
         """
-        assert self.stream_ns <= self.now_ns
-        self.now_ns += times * interval.ns
+        ns = times * interval.ns
+        self.now_ns += ns + self._slowed_ns(ns)
         self.exposed_ns += times * interval.exposed_ns
         for name, counts in self._counts.items():
             for what in counts:

@@ -63,6 +63,9 @@ class DirectionCosts:
 
     def price(self, call: TapeCall, place: int = 0) -> Price:
         """The price of a collective on the tape, with the bytes and messages of a place."""
+        joined = self.cluster.software.joins_context and call.direction == "context" and call.collective == "all_reduce"
+        if joined:
+            return Price(0, 0, 0)
         if (call, place) not in self._prices:
             flow = tape_flow(call, self.directions, place)
             self._prices[call, place] = Price(self._ns(call), sum(flow.to.values()), sum(flow.messages.values()))
@@ -70,8 +73,6 @@ class DirectionCosts:
 
     def _ns(self, call: TapeCall) -> int:
         cluster, size = self.seen(call.direction), len(self.directions.group(call.direction, 0))
-        if cluster.software.joins_context and call.direction == "context" and call.collective == "all_reduce":
-            return 0
         whole = Extent(call.elements, f"u{call.itemsize}")
         if call.collective == "shift":
             return 0 if call.args[0] % size == 0 else shift_ns(cluster, size, whole.nbytes)

@@ -90,8 +90,13 @@ class PlannedRow:
 
     @property
     def reserved_bytes(self) -> int:
-        """The memory that the allocator holds at the peak: live arrays plus a reserve, at most the device's memory."""
-        wished = self.peak_bytes + round(self.cluster.software.reserve * self.peak_bytes)
+        """The memory that the allocator holds at the peak: live arrays, a reserve, and what the software has apart; at
+        most the device's memory.
+        """
+        software, resting = self.cluster.software, self.found.resting
+        state, weights, bucket = software.apart
+        wished = round((1 + software.reserve) * self.peak_bytes + state * resting["optimizer"]
+                       + weights * resting["parameters"] + bucket)
         return max(min(wished, int(self.cluster.device.memory)), self.peak_bytes)
 
     @property

@@ -36,7 +36,17 @@ from zerosim.plan.directions import DirectionCosts, TimedCalls, TimedNeighbours,
 from zerosim.plan.fusion import Fused
 from zerosim.plan.performers import CallByCall, Performer, kept_by_fused
 from zerosim.plan.repeated import Repeating
-from zerosim.plan.timed import HostMemory, OnTheClock, Skipping, Timed, TimedQueue, TimedWire, UpdateRoom
+from zerosim.plan.timed import (
+    HostMemory,
+    OnTheClock,
+    PublishedAhead,
+    Skipping,
+    Timed,
+    TimedQueue,
+    TimedWire,
+    UntilUpdate,
+    UpdateRoom,
+)
 from zerosim.sharding import Directions, padded
 from zerosim.stages.pipeline import Slot
 from zerosim.stages.replica import Replica
@@ -121,6 +131,7 @@ def rehearse(config: Config, cluster: Cluster, *, curve: bool = False) -> Rehear
 def rehearsed_at_once(config: Config, cluster: Cluster, *, curve: bool = False) -> Rehearsal:
     """The rehearsal of all ranks as vectors. Raises `Unlike` if ranks do different things."""
     asked, around = costs(config, cluster), DirectionCosts(config.directions, cluster)
+    config = with_context_ranks(config, cluster)
 
     def of_stage(pipeline: Communicator) -> Rehearsal:
         here = config.of_pipeline[pipeline.rank]
@@ -135,6 +146,7 @@ def rehearsed_at_once(config: Config, cluster: Cluster, *, curve: bool = False) 
 def rehearsed_apart(config: Config, cluster: Cluster, *, curve: bool = False) -> list[Rehearsal]:
     """The rehearsal of each data rank separately; messages are sent and counted one by one."""
     asked, around = costs(config, cluster), DirectionCosts(config.directions, cluster)
+    config = with_context_ranks(config, cluster)
     grid = Directions(pipeline=config.directions.pipeline, data=config.ranks)
     meetings = [Meetings() for _ in config.of_pipeline]
 
@@ -149,8 +161,23 @@ def rehearsed_apart(config: Config, cluster: Cluster, *, curve: bool = False) ->
 
 def costs(config: Config, cluster: Cluster) -> Costs:
     """The prices of operations, and of collectives over the data ranks."""
-    seen = cluster.seen_by(config.directions.side_by_side, config.ranks)
-    return Costs(seen, config.ranks, config.computing.weights.itemsize, all_reduces=not config.stage.sharded)
+    ranks = with_context_ranks(config, cluster).ranks
+    seen = cluster.seen_by(config.directions.side_by_side * config.ranks // ranks, ranks)
+    return Costs(seen, ranks, config.computing.weights.itemsize, all_reduces=not config.stage.sharded)
+
+
+def with_context_ranks(config: Config, cluster: Cluster) -> Config:
+    """The config whose data ranks are also the context ranks, if the software shards model states over both.
+
+    A rank has as many micro-batches as before, and the same piece of the model.
+    """
+    row, more = config.row, config.directions.context if cluster.software.joins_context else 1
+    if more == 1:
+        return config
+    groups = {key: more * getattr(row.parallel, key) for key in ("shard_ranks", "secondary_ranks")}
+    return replace(config, row=replace(
+        row, ranks=more * row.ranks, parallel=replace(row.parallel, **groups),
+        train=replace(row.train, micro_batches=more * row.train.micro_batches)))
 
 
 def worst(ranks: Sequence[Rehearsal]) -> Rehearsal:
@@ -186,16 +213,24 @@ def rehearsed(
     if curve:
         ledger.begin_curve()
     passes = list[Slot]()
-    repeating = partial(Repeating, ledger=ledger, clock=comm.clock, runs_all=not skipping.repeats)
+    repeating = partial(Repeating, ledger=ledger, clock=comm.clock, runs_all=not skipping.repeats,
+                        keeps_outputs=around.cluster.software.keeps_outputs)
     stepping(config, config.stage, comm, mine, neighbours, passes, repeating)(whole_batch(config))
     mine.storage.settle()
     room.release()
+    if around.cluster.software.ahead:
+        comm.clock.wait(comm.clock.stream_ns - one_forward_ns(comm.clock, config.passes - skipping.skipped))
     skipping.repeat_skipped(mine.tape.operations)
     return Rehearsal(
         resting=Counter(ledger.now), peak=Counter(ledger.peak), peak_total=ledger.peak_total, clock=comm.clock,
         operations=Counter(mine.tape.operations), curve=ledger.curve_so_far(),
         far_peak={str(tier): Counter(each.peak) for tier, each in far.items()}, passes=tuple(passes),
     )
+
+
+def one_forward_ns(clock: VirtualClock, passes: int) -> int:
+    """The time of one of `passes` forward passes, beside which the weights of the step before are gathered."""
+    return clock.computing_ns["forward"] // passes
 
 
 def on_shapes(
@@ -221,7 +256,8 @@ def on_shapes(
     built = replica(
         config, comm, allocate, perform=performer.perform, players=players, tiers=tiers, policy=policy)
     built.tape.shelf = shelf_on_shapes(config, HostMemory(comm.clock, cluster.host_memory), allocate, calls)
-    beside = observed(OnTheClock(comm, comm.clock), comm.instruments, wait=WAIT)
+    beside, reducing = (observed(found(comm, comm.clock), comm.instruments, wait=WAIT)
+                        for found in (OnTheClock, UntilUpdate if cluster.software.ahead else OnTheClock))
     room = UpdateRoom(built, allocate, cluster.software)
     timed = Timed(config.rule, comm.clock, comm.costs, room, on_host="optimizer" in config.tiers)
     storage, shards, rule = storage_of(config, allocate, tiers, built.state, timed, comm.instruments)
@@ -234,11 +270,12 @@ def on_shapes(
         built,
         accumulation=skipping,
         norms=NoSums(calls=calls, whole=config.whole),
-        publishing=publishing(config, timed),
+        publishing=PublishedAhead(publishing(config, timed), comm.clock) if cluster.software.ahead else
+        publishing(config, timed),
         collectives=replace(built.collectives, reduce_scatter=reduce_scatter(
             config, comm, allocate, built.state.residuals, silent_wire)),
         gathering=gathering(config, beside, wire),
-        overlap=beside if config.row.parallel.overlap else None,
+        overlap=reducing if config.row.parallel.overlap else None,
         storage=storage,
         shards=shards,
         rule=rule,

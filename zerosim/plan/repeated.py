@@ -43,6 +43,9 @@ class Repeating(Pipeline):
     ledger: Ledger = field(kw_only=True)
     clock: VirtualClock = field(kw_only=True)
     runs_all: bool = field(kw_only=True)
+    keeps_outputs: bool = field(default=False, kw_only=True)
+    """Whether what has been sent is kept until the backward of its micro-batch."""
+    _sent: dict[tuple[int, int], list[Array]] = field(default_factory=dict)
     _run: set[int] = field(default_factory=set)
     _seen: dict[tuple[str, int], SeenPass] = field(default_factory=dict)
     _held: dict[tuple[int, int], list[Any]] = field(default_factory=dict)
@@ -71,6 +74,8 @@ class Repeating(Pipeline):
         return []
 
     def send_activation(self, part: Batch, activations: list[Array], chunk: int = 0) -> None:
+        if self.keeps_outputs:
+            self._sent[part.first, chunk] = activations
         if part.first in self._run:
             super().send_activation(part, activations, chunk)
         elif not self.chunks[chunk].last:
@@ -88,6 +93,7 @@ class Repeating(Pipeline):
         return []
 
     def backward(self, part: Batch, upstream: list[Array], chunk: int = 0) -> list[Array]:
+        self._sent.pop((part.first, chunk), None)
         if part.first in self._run:
             with self._timed():
                 return super().backward(part, upstream, chunk)

@@ -11,10 +11,14 @@
     scores        bytes of each score that attention reads and writes, forward and backward; 0 if they stay on the chip
     score_keeps   bytes of each score that it keeps for backward
     in_chunks     whether products and collectives over tensor ranks run chunk by chunk, so that only the first waits
-    joins_context whether gradients are added over context ranks once a step, together with the data ranks
+    joins_context whether the context ranks are data ranks as well: model states are sharded over both together
+    ahead         whether gradients are reduced beside all of backward, and weights gathered beside the next forward
     swiglu        whether one kernel activates a gate and multiplies with it, see `fusion`
     loss          `whole`: all scores of the vocabulary are widened at once; `compiled`: one kernel forward and one
                   backward keep the widened scores in registers; `chunked`: scores are computed in chunks
+    keeps_outputs whether a rank of a pipeline keeps what it has sent until the backward of the micro-batch
+    apart         memory for which no freed activation is large enough: a share of the optimizer's state, a share of the
+                  weights, and bytes of a bucket
     reserve       the memory that the allocator holds beyond live arrays at the peak, as a share of them
 
 PyTorch without a compiler runs one kernel after another. Its own kernels for LayerNorm or GELU are one each; a norm or
@@ -49,8 +53,11 @@ class Software:
     score_keeps: float = 0.0
     in_chunks: bool = False
     joins_context: bool = False
+    ahead: bool = False
     swiglu: bool = False
     loss: str = ""
+    keeps_outputs: bool = False
+    apart: tuple[float, float, float] = (0.0, 0.0, 0.0)
     reserve: float = 0.0
 
     @property

@@ -21,7 +21,7 @@ from zerosim.plan.cluster import Cluster, Link
 from zerosim.plan.costs import Costs
 from zerosim.plan.software import Software
 from zerosim.stages.beside import Beside, Pending, Work
-from zerosim.stages.replica import Accumulation, Batch, Replica
+from zerosim.stages.replica import Accumulation, Batch, Publishing, Replica
 
 
 class Arriving(Pending):
@@ -49,6 +49,30 @@ class OnTheClock(Beside):
         assert isinstance(pending, Arriving)
         self._clock.wait(pending.ready_ns)
         return pending.take()
+
+
+class UntilUpdate(OnTheClock):
+    """Overlapped reductions for which the step waits at its update only."""
+
+    def wait(self, unit: Unit, pending: Pending) -> Array:
+        assert isinstance(pending, Arriving)
+        self._clock.due_ns = max(pending.ready_ns, self._clock.due_ns)
+        return pending.take()
+
+
+@dataclass(frozen=True)
+class PublishedAhead:
+    """The publishing `whole` of weights, whose collectives run beside the next step's first forward."""
+
+    whole: Publishing
+    clock: VirtualClock
+
+    def update(self, replica: Replica, unit: Unit, weights: Array) -> None:
+        self.whole.update(replica, unit, weights)
+
+    def publish(self, replica: Replica, unit: Unit, full: Array) -> None:
+        with self.clock.beside():
+            self.whole.publish(replica, unit, full)
 
 
 @dataclass(eq=False)
@@ -172,6 +196,7 @@ class Timed:
         self.clock.compute("update", self.costs.update_ns(kept.nbytes + gradient.nbytes, on_host=self.on_host))
 
     def _take(self, weights: Any, gradient: Any, state: Any, written: list[Any]) -> None:
+        self.clock.wait(self.clock.due_ns)
         if not self.on_host:
             self.room.take(gradient)
         both_ways = [weights, *state.values()]

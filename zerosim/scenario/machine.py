@@ -90,7 +90,8 @@ class ClusterKeys:
     collectives: str = key("pipelined", Choice(("pipelined", "written")))
     short_gather_kb: float = key(64.0, Number())
     kernels: str = key("written", Choice(("written", "fused")))
-    software: str = key("", Choice(("", "eager", "compiled", "fused", "megatron")))
+    software: str = key("", Choice(
+        ("", "eager", "compiled", "fused", "megatron", "deepspeed", "deepspeed_bf16")))
     attention: str = key("", Choice(("", "flash2", "flash3")))
     loss: str = key("", Choice(("", "whole", "compiled", "chunked")))
     reserve: float | str = key("usual", Either("usual", Number(0, 10)))

@@ -5,22 +5,29 @@ Each line of the file is one figure of one run. Empty cells are filled by the ru
 backward pass and products in 4 bits or in integers have no plan.
 """
 
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from zerosim.commands.benches.outside import CONTEXT_BYTES, GIB, VALUES, groups_of, model_of, recomputed
+from zerosim.commands.benches.outside import MEASURED_BY, VALUES, groups_of, model_of, recomputed
 from zerosim.commands.benches.published import PublishedFigure, RunLine, RunTable, shipped
 from zerosim.plan.planned_row import PlannedRow
-from zerosim.scenario.machine import ClusterKeys, DeviceFigures, LinkKeys
+from zerosim.scenario.machine import ClusterKeys, LinkKeys
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import Parallel, Train, WorldKeys
 
 RULES: Sequence[Mapping[str, Any]] = tomllib.loads(shipped("parallel.toml").read_text("utf-8"))["rule"]
 """The assumptions: each holds where every column in `where` contains one of its texts."""
-WHOLE, PADDING = 64, 128
-"""The devices of an NVLink domain that a run uses, and the multiple of tensor ranks to which a vocabulary is padded."""
+PADDING = 128
+"""The multiple of tensor ranks to which a vocabulary is padded."""
+DOMAINS = {"GB300 NVL72": (64, 14.0, 100.0), "NVL72": (64, 14.0, 50.0), "slice": (0, 30.0, 6.25)}
+"""Devices with links between hosts of their own, by words in the notes: the number of devices that a run uses, and the
+latency in microseconds and the GB/s of a device beyond them. A slice of TPUs says its number.
+"""
+REACHED = 0.85
+"""The share of that bandwidth that rings reach, as that of other links between hosts."""
 
 
 def known(line: RunLine) -> tuple[dict[str, str], dict[str, str]]:
@@ -87,7 +94,8 @@ def figure_of(line: RunLine, kind: str) -> Callable[[PlannedRow], float]:
         return counted * row.cluster.device.flops / 1e12
 
     def memory(row: PlannedRow) -> float:
-        return (row.reserved_bytes + (CONTEXT_BYTES if "context" in line["memory"] else 0)) / GIB
+        by = {"context": "nvidia-smi", "allocated": "max_memory_allocated"}.get(line["memory"])
+        return MEASURED_BY[by](row) if by else VALUES["peak_memory_gib"](row)
 
     own = {"tflops_per_device": flops, "peak_memory_gib": memory, "seconds_per_step": lambda row: row.mean_seconds}
     return own.get(kind) or VALUES[kind]
@@ -104,11 +112,9 @@ def parallel_scenario(line: RunLine) -> Scenario:
     selective = {"selective": "all_but_attention", "op": "half_products"}.get(line["recompute"], "")
     stage = {"0": "ddp", "1": "zero1", "2": "zero2", "3": "zero3"}[line["zero_stage"]]
     stage = "zero2" if pipeline > 1 and stage == "zero3" else stage
-    wide = line["gradients"] == "fp32"
-    each = PADDING * tensor
+    wide, each = line["gradients"], PADDING * tensor
     model = model_of({**line, "vocabulary": str(-(-int(line["vocabulary"]) // each) * each)})
-    domain = "NVL72" in line["notes"]
-    per_host = min(WHOLE if domain else int(line["devices_per_host"]), devices)
+    per_host, between = hosts_of(line)
     return Scenario(
         world=WorldKeys(devices),
         model=replace(model, tied_embeddings=False),
@@ -119,19 +125,34 @@ def parallel_scenario(line: RunLine) -> Scenario:
             schedule="interleaved_1f1b" if chunks > 1 else "1f1b", model_chunks=chunks,
             pipeline_layers=of_pieces(layers, pipeline * chunks), sequence_parallel=line["sequence_parallel"] == "1"
             and tensor > 1, vocabulary_parallel=tensor > 1,
+            shard_ranks=per_host // tensor if stage == "zero3" and "slice" in line["notes"] else 0,
             recompute=recomputed("full" if selective else line["recompute"], layers), recompute_keeps=selective,
             prefetch=stage == "zero3", overlap=line["overlap"] == "1",
             accumulation="micro_batch" if stage == "zero3" else "boundary",
-            accumulate_dtype="fp32" if wide else "weights", reduce_dtype="fp32" if wide else "weights",
+            accumulate_dtype=wide, reduce_dtype=wide,
         ),
         cluster=ClusterKeys(
             device=line["plan_device"] or line["device"], devices_per_host=per_host, kernels="fused",
-            between=LinkKeys(14.0, 0.85 * 50 * per_host) if domain else line["between"],
+            between=between,
             software=line["software"], attention=line["attention"],
             products="fp8" if line["precision"] in ("fp8", "mxfp8") else "weights",
-            figures=DeviceFigures(flops=float(line["flops"] or 0)),
         ),
     )
+
+
+def hosts_of(line: RunLine) -> tuple[int, str | LinkKeys]:
+    """The devices of a host and the link between hosts; a domain of NVLink and a slice of TPUs count as a host.
+
+    >>> hosts_of({"notes": "2 slice(s) of v5p-128 (64 chips)", "devices": "128", "devices_per_host": ""})
+    (64, LinkKeys(latency_us=30.0, gigabytes_per_second=340.0))
+    """
+    devices, notes = int(line["devices"]), line["notes"]
+    for word, (size, latency_us, each) in DOMAINS.items():
+        if word in notes:
+            chips = re.search(r"\((\d+) chips\)", notes)
+            of_host = min(int(chips[1]) if chips else size, devices)
+            return of_host, LinkKeys(latency_us, REACHED * each * of_host)
+    return min(int(line["devices_per_host"]), devices), line["between"]
 
 
 PARALLEL = RunTable(
