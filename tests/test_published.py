@@ -10,22 +10,13 @@ import pytest
 from tests.oracles.fit_devices import FITTED, Noted, fit, held_out, off
 from tests.pages import refused
 from zerosim.cli import main
-from zerosim.commands.benches.outside import CONTEXT_BYTES, GIB, OUTSIDE
-from zerosim.commands.benches.published import (
-    BETWEEN,
-    MPT,
-    NEAR,
-    compare,
-    errors,
-    grouped,
-    lines_of,
-    shipped,
-    task_of,
-)
+from zerosim.commands.benches.published import NEAR, compare, errors, grouped, task_of
+from zerosim.commands.benches.run_lines import CONTEXT_BYTES, GIB, MPT, OUTSIDE, lines_of, shipped
 from zerosim.plan.cluster import cluster_of, machines
 from zerosim.plan.planning import planned
 
-DEVICES = ["a100_40gb", *(pytest.param(name, marks=pytest.mark.long) for name in BETWEEN if name != "a100_40gb")]
+FIRST, *REST = MPT.allowed["device"]
+DEVICES = [FIRST, *(pytest.param(name, marks=pytest.mark.long) for name in REST)]
 MOST_OFF = {"a100_40gb": 0.03, "a100_80gb": 0.04, "h100_80gb": 0.04}
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from zerosim.cli import main
-from zerosim.commands.benches.parallel import PARALLEL, RULES, known, of_pieces, unplanned
-from zerosim.commands.benches.published import compare, lines_of, shipped
+from zerosim.commands.benches.published import compare
+from zerosim.commands.benches.run_lines import PARALLEL, known, lines_of, of_pieces, rules_of, shipped, unplanned
 
 LINES = lines_of(shipped("parallel.csv"))
 
@@ -15,8 +15,9 @@ def figures(source, name=""):
 
 def test_every_line_has_a_scenario_or_the_reason_for_which_it_has_no_plan():
     read = PARALLEL.read()
-    assert len(read) + sum(bool(unplanned(line)) for line in LINES) == len(LINES) == 253
-    assert {unplanned(line) for line in LINES} >= {"a mixture of experts", "a schedule with split backward passes"}
+    reasons = [unplanned(line, PARALLEL.file) for line in LINES]
+    assert len(read) + sum(map(bool, reasons)) == len(LINES) == 253
+    assert {*reasons} >= {"a mixture of experts", "a schedule with split backward passes"}
 
 
 def test_what_a_source_does_not_say_is_assumed_and_listed_and_what_it_says_stays():
@@ -24,8 +25,8 @@ def test_what_a_source_does_not_say_is_assumed_and_listed_and_what_it_says_stays
     assert figure.assumed["recompute"] == "selective"
     assert "zero_stage" not in figure.assumed
     assert figure.scenario.parallel.recompute_keeps == "all_but_attention"
-    assert all(set(rule) == {"where", "is"} for rule in RULES)
-    line, assumed = known({**LINES[0], "recompute": "none"})
+    assert all(set(rule) == {"where", "is"} for rule in rules_of(PARALLEL.file)["rule"])
+    line, assumed = known({**LINES[0], "recompute": "none"}, PARALLEL.file)
     assert line["recompute"] == "none"
     assert "recompute" not in assumed
 

@@ -14,7 +14,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from zerosim.commands.benches.published import MPT, errors, task_of
+from zerosim.commands.benches.published import errors, task_of
+from zerosim.commands.benches.run_lines import MPT
 from zerosim.plan import rehearsal
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import NS, cluster_of

@@ -11,9 +11,8 @@ from typing import Any, NoReturn
 from zerosim.commands.arguments import whole_number
 from zerosim.commands.benches.cluster import cluster_toml, measure_cluster, measured_toml
 from zerosim.commands.benches.collectives import COLLECTIVES, SIZES, fit, measured_switches, time_collectives
-from zerosim.commands.benches.outside import OUTSIDE
-from zerosim.commands.benches.parallel import PARALLEL
-from zerosim.commands.benches.published import MPT, compare, lines_of
+from zerosim.commands.benches.published import compare
+from zerosim.commands.benches.run_lines import MPT, OUTSIDE, PARALLEL, lines_of
 from zerosim.commands.benches.samples import Sample, on_rank_0
 from zerosim.commands.benches.tables import SUBJECTS, show_collectives, show_published, show_samples
 from zerosim.commands.benches.timings import RANKS, WORKLOADS, Workload

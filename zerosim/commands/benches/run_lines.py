@@ -1,0 +1,327 @@
+"""Files of published runs: what each line says, what is assumed, and the scenario that plans it.
+
+Each line is one figure of one run, with the columns that `runs/README.md` explains. Beside each file are its rules. A
+rule holds where every column in `where` contains one of its texts; "" stands for an empty cell. `is` fills empty cells,
+and sets keys of the scenario, `section.key`; earlier rules precede. What follows from notes is said by the source, all
+else is assumed, and a figure lists it. A run is planned without fitted numbers of its own; its device has three
+(`zerosim/plan/machines.toml`).
+
+Mixtures of experts, schedules that split the backward pass and products in 4 bits or in integers have no plan.
+"""
+
+import csv
+import re
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from zerosim.commands.benches.published import NEAR, PublishedFigure
+from zerosim.errors import UsageError
+from zerosim.plan.planned_row import PlannedRow
+from zerosim.scenario.machine import ClusterKeys, DeviceFigures, LinkKeys
+from zerosim.scenario.schema import Scenario
+from zerosim.scenario.sections import ModelKeys, Parallel, Train, WorldKeys
+
+RunLine = Mapping[str, Any]
+"""A line of a file of runs: the texts by column, and values by key of the scenario."""
+GIB = 2**30
+LONG = 32768
+"""Sequences of at least this number of tokens count as long."""
+SMALL = 4096
+"""Micro-batches of at most this number of tokens count as small."""
+DOMAINS = {"GB300 NVL72": (64, 14.0, 100.0), "NVL72": (64, 14.0, 50.0), "slice": (0, 30.0, 6.25)}
+"""Devices with links between hosts of their own, by words in the notes: the number of devices that a run uses, and the
+latency in microseconds and the GB/s of a device beyond them. A slice of TPUs says its number.
+"""
+REACHED = 0.85
+"""The share of that bandwidth that rings reach, as that of other links between hosts."""
+CONTEXT_BYTES = 1343 * 10**6
+"""Device memory outside the allocator, for the program and the kernels: Hugging Face Transformers, "Model training
+anatomy", one number on an otherwise empty device.
+"""
+MEMORY: dict[str, Callable[[PlannedRow], int]] = {
+    "": lambda row: row.reserved_bytes, "allocated": lambda row: row.peak_bytes,
+    "context": lambda row: row.reserved_bytes + CONTEXT_BYTES,
+}
+"""The planned bytes that a peak is compared with, by the column `memory`; by default the allocator's."""
+VALUES: dict[str, Callable[[RunLine, PlannedRow], float]] = {
+    "tokens_per_second_per_device": lambda line, row: row.tokens_per_second,
+    "mfu": lambda line, row: row.mfu,
+    "hfu": lambda line, row: row.hfu,
+    "peak_memory_gib": lambda line, row: MEMORY[line.get("memory", "")](row) / GIB,
+    "tflops_per_device": lambda line, row: (
+        (row.hfu if line.get("counts") == "hardware" else row.mfu) * row.cluster.device.flops / 1e12),
+    "seconds_per_step": lambda line, row: row.mean_seconds,
+}
+"""The figure of a plan that a measured one is compared with, by kind."""
+STAGES_BY_NUMBER = {"0": "ddp", "1": "zero1", "2": "zero2", "3": "zero3"}
+SELECTIVE = {"selective": "all_but_attention", "op": "half_products"}
+"""The outputs that a selective recomputation keeps."""
+
+
+@cache
+def rules_of(file: str) -> Mapping[str, Any]:
+    """The rules of a file of runs, and what is fitted to its sources."""
+    return tomllib.loads(shipped(file).with_suffix(".toml").read_text("utf-8"))
+
+
+def texts(file: str, column: str) -> list[str]:
+    """The texts of a column that rules name, each once, in their order."""
+    return list(dict.fromkeys(text for rule in rules_of(file)["rule"] for text in rule["where"].get(column, ())))
+
+
+def known(line: RunLine, file: str) -> tuple[RunLine, dict[str, Any]]:
+    """The line with all that the rules say, and the part of it that is assumed.
+
+    >>> known({"source": "Korthikanti 2022", "notes": ""}, "parallel.csv")[1]["cluster.software"]
+    'megatron'
+    """
+    said, assumed = dict[str, Any](), dict[str, Any]()
+    for rule in rules_of(file)["rule"]:
+        if all(any(text in line.get(column, "") if text else not line.get(column) for text in texts)
+               for column, texts in rule["where"].items()):
+            new = {name: value for name, value in rule["is"].items() if not line.get(name) and name not in said}
+            said |= new
+            assumed |= {} if "notes" in rule["where"] else new
+    return {**line, **said}, assumed
+
+
+def keys_of(line: RunLine, section: str) -> dict[str, Any]:
+    """The keys of a section of the scenario that rules set."""
+    found = {name.partition(".")[2]: value for name, value in line.items() if name.startswith(f"{section}.")}
+    return found | ({"figures": DeviceFigures(**found["figures"])} if "figures" in found else {})
+
+
+def unplanned(line: RunLine, file: str) -> str:
+    """The reason for which a run has no plan; empty if it has one."""
+    reasons = {
+        "a mixture of experts": line.get("experts"),
+        "a schedule with split backward passes": line.get("schedule", "")[:2] == "zb",
+        f"{line['precision']} products": line["precision"] in ("int8", "nvfp4"),
+        "sizes are not said": not known(line, file)[0].get("width"),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
+def features(line: RunLine, scenario: Scenario, software: str) -> Iterator[str]:
+    """The groups of a figure: its source, its software, its device, and features of its run."""
+    what, source = "memory" if line["measured_kind"] == "peak_memory_gib" else "throughput", line["source"]
+    fitted = source in rules_of("outside.csv")["fitted"][what]
+    found = {
+        "all": True,
+        f"of {source}{' (fitted)' * fitted}": True,
+        "software named": bool(software),
+        software or "software not named": True,
+        f"{scenario.cluster.device}": True,
+        "fp8": scenario.cluster.products == "fp8",
+        f"sequences from {LONG:,} on": scenario.model.sequence >= LONG,
+        f"at most {SMALL:,} tokens at a time": scenario.train.micro_batch * scenario.model.sequence <= SMALL,
+        **{f"with {key} ranks": getattr(scenario.parallel, f"{key}_ranks") > 1
+           for key in ("tensor", "context", "pipeline")},
+    }
+    return (f"{what}, {name}" for name, holds in found.items() if holds)
+
+
+def scenario_of(line: RunLine) -> Scenario:
+    """The scenario of a line with what its rules say. Raises `ValueError` for numbers that are malformed or do not go
+    together.
+    """
+    devices, layers = int(line["devices"]), int(line["layers"])
+    tensor, context, pipeline, chunks = (
+        int(line.get(key) or 1) for key in ("tensor", "context", "pipeline", "virtual_stages"))
+    stage, selective = STAGES_BY_NUMBER[line["zero_stage"]], SELECTIVE.get(line["recompute"], "")
+    per_host, between = hosts_of(line)
+    micro, micro_batches = batch_of(line, devices, devices // (tensor * context * pipeline))
+    return Scenario(
+        world=WorldKeys(devices),
+        model=model_of(line, int(line.get("padding") or 1) * tensor),
+        train=Train(**{
+            "micro_batch": micro, "micro_batches": micro_batches, "optimizer": "adamw",
+            "precision": "fp16" if line["precision"] == "fp16" else "bf16", **keys_of(line, "train")}),
+        parallel=Parallel(**{
+            "stages": ("zero2" if pipeline > 1 and stage == "zero3" else stage,),
+            "tensor_ranks": tensor, "context_ranks": context, "pipeline_ranks": pipeline, "model_chunks": chunks,
+            "schedule": "interleaved_1f1b" if chunks > 1 else "1f1b",
+            "pipeline_layers": of_pieces(layers, pipeline * chunks),
+            "sequence_parallel": line.get("sequence_parallel") == "1" and tensor > 1, "vocabulary_parallel": tensor > 1,
+            "units": root_unit(layers) if line.get("units") == "root" else "layer",
+            "recompute": recomputed("full" if selective else line["recompute"], layers), "recompute_keeps": selective,
+            "prefetch": stage == "zero3", "overlap": True,
+            "shard_ranks": per_host // tensor if line.get("sharding") == "HYBRID_SHARD" or (
+                stage == "zero3" and "slice" in line.get("notes", "")) else 0,
+            "accumulation": "micro_batch" if stage == "zero3" else "boundary", **keys_of(line, "parallel")}),
+        cluster=ClusterKeys(**{
+            "device": line["device"], "devices_per_host": per_host, "kernels": "fused",
+            "products": "fp8" if "fp8" in line["precision"] else "weights", **keys_of(line, "cluster"), **between}),
+    )
+
+
+def hosts_of(line: RunLine) -> tuple[int, dict[str, LinkKeys]]:
+    """The devices of a host and the link between hosts; a domain of NVLink and a slice of TPUs count as a host.
+
+    >>> hosts_of({"notes": "2 slice(s) of v5p-128 (64 chips)", "devices": "128", "devices_per_host": ""})
+    (64, {'between': LinkKeys(latency_us=30.0, gigabytes_per_second=340.0)})
+    """
+    devices, notes = int(line["devices"]), line.get("notes", "")
+    for word, (size, latency_us, each) in DOMAINS.items():
+        if word in notes:
+            chips = re.search(r"\((\d+) chips\)", notes)
+            of_host = min(int(chips[1]) if chips else size, devices)
+            return of_host, {"between": LinkKeys(latency_us, REACHED * each * of_host)}
+    return min(int(line["devices_per_host"]), devices), {}
+
+
+def batch_of(line: RunLine, devices: int, replicas: int) -> tuple[int, int]:
+    """The samples of a micro-batch, and the number of micro-batches in a step."""
+    if not line.get("global_batch"):
+        return int(line["micro_batch"]), devices * int(line["accumulation"])
+    batch, in_turn = int(line["global_batch"]), line["micro_batches_per_pipeline"]
+    micro = int(line["micro_batch"] or (batch // replicas // int(in_turn) if in_turn else 1))
+    return micro, batch // micro
+
+
+def model_of(line: RunLine, multiple: int) -> ModelKeys:
+    """The shape of a line's model, with a vocabulary padded to a multiple."""
+    return ModelKeys(**{
+        "kind": "transformer", "architecture": "llama", "layers": int(line["layers"]), "width": int(line["width"]),
+        "heads": int(line["heads"]), "key_value_heads": int(line.get("kv_heads") or 0),
+        "inner": int(line.get("inner") or 0), "vocabulary": -(-int(line["vocabulary"]) // multiple) * multiple,
+        "sequence": int(line["sequence"]), **keys_of(line, "model")})
+
+
+def root_unit(blocks: int) -> tuple[tuple[int, ...], ...]:
+    """The layers of each FSDP unit: each block is a unit, and embedding and head together are the root unit.
+
+    >>> root_unit(2)
+    ((0, 3), (1,), (2,))
+    """
+    return (0, blocks + 1), *((block,) for block in range(1, blocks + 1))
+
+
+def of_pieces(layers: int, pieces: int) -> tuple[int, ...]:
+    """The layers of each piece of a pipeline, embedding and head included, as Megatron-LM cuts them.
+
+    Blocks are divided evenly, with the embedding and the head beside those of the ends; if that fails, the embedding
+    and the head count as blocks. Raises `ValueError` if that fails too.
+
+    >>> of_pieces(6, 3), of_pieces(4, 3)
+    ((3, 2, 3), (2, 2, 2))
+    """
+    if pieces == 1:
+        return ()
+    if layers % pieces and (layers + 2) % pieces:
+        raise ValueError(f"layers: {pieces} pieces do not divide {layers} blocks")
+    if layers % pieces:
+        return ((layers + 2) // pieces,) * pieces
+    each = layers // pieces
+    return (each + 1, *(each for _ in range(pieces - 2)), each + 1)
+
+
+def recomputed(text: str, layers: int) -> bool | tuple[int, ...]:
+    """The recomputed blocks, numbered from 1. Raises `ValueError` for unknown words.
+
+    >>> recomputed("none", 4), recomputed("every 2", 4), recomputed("first 3", 4), recomputed("3 of 4", 5)
+    (False, (1, 3), (1, 2, 3), (1, 2, 3, 5))
+    """
+    blocks = range(1, layers + 1)
+    if text == "none":
+        return False
+    if text == "full":
+        return tuple(blocks)
+    if text in ("every2", "every 2"):
+        return tuple(blocks[::2])
+    if text.startswith("first "):
+        return tuple(blocks[: int(text.removeprefix("first "))])
+    again, _, of = text.partition(" of ")
+    if not of:
+        raise ValueError(f"recompute: no {text!r}; there are none, full, op, every 2, first N, N of N")
+    return tuple(block for block in blocks if (block - 1) % int(of) < int(again))
+
+
+@dataclass(frozen=True)
+class RunTable:
+    """A shipped file of runs: the columns that each line needs, and the values that some of them allow."""
+
+    file: str
+    columns: Sequence[str]
+    allowed: Mapping[str, Collection[str]]
+    near: float
+    groups: Callable[[RunLine, Scenario, str], Iterable[str]] = features
+    """The groups of the figure of a line, with its scenario and the software that its source names."""
+    named: str = "{model} on {devices} {device}, {sequence} × {micro_batch} × {accumulation}, {precision}"
+    """The name of a line's run."""
+
+    def read(self, path: Path | None = None) -> list[PublishedFigure]:
+        """The figures in a file, or in the shipped one. Raises `UsageError` for anything but a file of runs.
+
+        >>> MPT.read()[0].name
+        '30b on 32 a100_40gb, 2048 × 4 × 1, bf16'
+        """
+        found = path or shipped(self.file)
+        return self.figures(lines_of(found), str(found))
+
+    def figures(self, lines: Iterable[RunLine], place: str) -> list[PublishedFigure]:
+        """The figures of lines; `place` is their file. Raises `UsageError` for a malformed line."""
+        return [each for number, line in enumerate(lines, start=2) for each in self._figure(line, f"{place}:{number}")]
+
+    def _figure(self, line: RunLine, place: str) -> Iterator[PublishedFigure]:
+        missing = [name for name in self.columns if not line.get(name)]
+        if missing:
+            raise UsageError(f"{place}: lacks {', '.join(missing)}; each line needs {', '.join(self.columns)}")
+        for column, known_values in self.allowed.items():
+            if line[column] not in known_values:
+                raise UsageError(f"{place}: {column}: no {line[column]!r}; there are {', '.join(known_values)}")
+        try:
+            if not unplanned(line, self.file):
+                yield self._planned(line)
+        except ValueError as error:
+            raise UsageError(f"{place}: {error}") from error
+
+    def _planned(self, line: RunLine) -> PublishedFigure:
+        full, assumed = known(line, self.file)
+        scenario, kind = scenario_of(full), full["measured_kind"]
+        software = "" if "cluster.software" in assumed else full.get("cluster.software", "")
+        fitted = rules_of(self.file).get("left_out")
+        left_out = fitted and replace(scenario, cluster=replace(
+            scenario.cluster, **keys_of(fitted.get(full["source"], {}), "cluster")))
+        measured = float(full.get("mfu_percent") or full["measured_value"]) / float(full.get("per", 1))
+        return PublishedFigure(
+            full["source"], self.named.format(**line), kind, measured, scenario, partial(VALUES[kind], full),
+            [*self.groups(full, scenario, software)], software, left_out, assumed)
+
+
+def shipped(name: str) -> Path:
+    """A file of runs in the package."""
+    return Path(__file__).parent / "runs" / name
+
+
+def lines_of(path: Path) -> list[dict[str, str]]:
+    """The lines of a file of runs. Raises `UsageError` for anything else."""
+    try:
+        return list(csv.DictReader(path.read_text("utf-8").splitlines()))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: no file of published runs: {getattr(error, 'strerror', '') or error}") from error
+
+
+MPT = RunTable(
+    "mpt.csv",
+    ("model", "device", "devices", "sequence", "micro_batch", "accumulation", "precision", "sharding",
+     "activation_checkpointing", "mfu_percent"),
+    {"model": texts("mpt.csv", "model"), "device": texts("mpt.csv", "device"),
+     "precision": texts("mpt.csv", "precision")}, NEAR,
+    lambda line, scenario, _: [line["device"] + ", fp8" * (scenario.cluster.products == "fp8")])
+OUTSIDE = RunTable(
+    "outside.csv",
+    ("source", "model", "layers", "width", "heads", "kv_heads", "inner", "vocabulary", "sequence", "devices", "device",
+     "devices_per_host", "sharding", "micro_batch", "accumulation", "precision", "recompute", "measured_kind",
+     "measured_value"),
+    {"sharding": texts("outside.csv", "sharding"), "measured_kind": VALUES}, 0.15)
+PARALLEL = RunTable(
+    "parallel.csv",
+    ("source", "model", "sequence", "devices", "device", "tensor", "pipeline", "global_batch", "precision",
+     "measured_kind", "measured_value"), {"measured_kind": VALUES}, 0.15,
+    named="{model} on {devices} {device}, tp{tensor} cp{context} pp{pipeline}, {sequence} × {global_batch}, "
+          "{precision}")
