@@ -18,6 +18,7 @@ from zerosim.models.transformer import problem, shape_of
 from zerosim.models.units import Task
 from zerosim.optim.optimizers import OPTIMIZERS
 from zerosim.plan.foreign import hugging_face
+from zerosim.scenario.load import parse_override
 from zerosim.scenario.origin import Origin
 from zerosim.scenario.rules import section_values
 from zerosim.scenario.sections import ModelKeys
@@ -201,12 +202,12 @@ def transformer_shape(text: str) -> ModelKeys:
     >>> transformer_shape("layers=12,width=768,heads=12,vocabulary=50257,sequence=1024").layers
     12
     """
+    if not text.endswith(".json") and not all("=" in pair for pair in text.split(",")):
+        raise argparse.ArgumentTypeError(f"found {text!r}; give key=value pairs, with commas between them")
     try:
-        if text.endswith(".json"):
-            text = ",".join(f"{key.removeprefix('model.')}={str(value).lower()}"
-                            for key, value in hugging_face(text).keys.items() if key != "model.kind")
-        pairs = [key_and_value(pair) for pair in text.split(",")]
-        values = dict(pairs)
+        pairs = hugging_face(text).keys.items() if text.endswith(".json") else [
+            (path[-1], value) for path, value, _ in map(parse_override, text.split(","))]
+        values = {str(key).removeprefix("model."): value for key, value in pairs}
         if len(values) < len(pairs):
             raise argparse.ArgumentTypeError(f"found {text!r}; give each key once")
         read = section_values(ModelKeys, {"vocabulary": 0, "sequence": 0, **values}, ("model",), Origin("--model"))
@@ -220,19 +221,6 @@ def transformer_shape(text: str) -> ModelKeys:
     if wrong is not None:
         raise argparse.ArgumentTypeError(f"{wrong[0]}: {wrong[1]}")
     return model
-
-
-def key_and_value(pair: str) -> tuple[str, object]:
-    """
-    >>> key_and_value("width=768"), key_and_value("architecture=llama")
-    (('width', 768), ('architecture', 'llama'))
-    """
-    key, equals, value = (each.strip() for each in pair.partition("="))
-    if not equals:
-        raise argparse.ArgumentTypeError(f"found {pair!r}; give key=value pairs, with commas between them")
-    if value in ("true", "false"):
-        return key, value == "true"
-    return key, int(value) if re.fullmatch(r"\d{1,18}", value, re.A) else value
 
 
 def parameter_count(text: str) -> int:
