@@ -176,7 +176,7 @@ def test_parts_of_ones_own_with_a_direction_are_checked(size, everywhere, forget
     path.write_text(OWN.replace("SIZE", f"{size}").replace("ALL", f"{everywhere}").replace("FORGET", forget))
     assert main(["check", str(path), "--json", str(found)]) == int(any(faults))
     told = {part["name"]: part["fault"] for part in json.loads(found.read_text())["parts"]}
-    for name, due in zip(("norm", "net over two ranks"), faults, strict=True):
+    for name, due in zip(("norm", "net"), faults, strict=True):
         assert (told[name] is None) == (due is None)
         assert due is None or due in told[name]
 

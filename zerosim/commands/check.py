@@ -2,33 +2,18 @@
 """
 
 import argparse
-from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
 
 from zerosim.autograd.differences import operation_fault
 from zerosim.autograd.operation import Operation
 from zerosim.autograd.operations.table import EXAMPLES, OPERATIONS, OperationExample
-from zerosim.collectives import Algorithm
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import UsageError
-from zerosim.models.units import ModelKind
-from zerosim.numerics.own import wrong as wrong_wire
-from zerosim.numerics.wires import Format
-from zerosim.optim.optimizers import Optimizer
-from zerosim.optim.own import wrong
-from zerosim.parts import Named
 from zerosim.parts.loading import load_file
 from zerosim.parts.users_code import error_line
 from zerosim.plan.operations import OperationFigures, declared, figures, show_operations
-from zerosim.stages import Stage
-from zerosim.teach.grading.parts import split_otherwise
-from zerosim.teach.grading.stages import fault_of_stage
-from zerosim.teach.proofs.proof import prove
-from zerosim.teach.proofs.subject import subject
+from zerosim.teach.grading.parts import DECLARED, fault_of_part
 from zerosim.training.transposes import direction_in, transpose_fault
-
-RANKS = (2, 3, 4)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,10 +29,11 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.file:
         check_writable(arguments, {"the file": arguments.file})
         names = vars(load_file(arguments.file))
-        operations, parts = declared(names), checks(names)
+        operations = declared(names)
+        parts = [(name, fault_of_part(name, part)) for name, part in names.items() if isinstance(part, tuple(DECLARED))]
     else:
         check_writable(arguments)
-        operations, parts = {name: (each, EXAMPLES[name]) for name, each in OPERATIONS.items()}, iter(())
+        operations, parts = {name: (each, EXAMPLES[name]) for name, each in OPERATIONS.items()}, []
     console = standard_output(arguments)
     found = {name: tried(*each) for name, each in operations.items()}
     faults = [*((name, fault) for name, (_, fault) in found.items()), *parts]
@@ -68,24 +54,6 @@ def main(arguments: argparse.Namespace) -> int:
             {"name": name, "holds": fault is None, "fault": fault} for name, fault in faults],
             "operations": [asdict(each) for each in known]})
     return 1 if any(fault for _, fault in faults) else 0
-
-
-def checks(names: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
-    """Each part that a file itself declares, except operations, with its fault or None."""
-    for name, part in names.items():
-        if isinstance(part, Optimizer):
-            yield name, wrong(part)
-        elif isinstance(part, Format):
-            yield name, wrong_wire(part)
-        elif isinstance(part, Stage):
-            yield name, fault_of_stage(Named(name, part, ""))
-        elif isinstance(part, ModelKind):
-            yield f"{name} over two ranks", split_otherwise(name, part)
-        elif isinstance(part, Algorithm):
-            under_test = subject(part)
-            proofs = [prove(under_test, size) for size in RANKS if under_test.serves(size)]
-            faults = [f"on {proof.size} ranks: {proof.faults[0].what}" for proof in proofs if proof.faults]
-            yield name, faults[0] if faults else None
 
 
 def tried(part: Operation, example: OperationExample | None) -> tuple[OperationFigures | None, str | None]:

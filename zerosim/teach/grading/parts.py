@@ -73,6 +73,12 @@ def grade_part(name: str, part: Any) -> Grade:
     return Grade(name, "does not hold yet" if failed else "holds", items, complaint, examination.printed)
 
 
+def fault_of_part(name: str, part: Any) -> str | None:
+    """The first complaint about a part, without training with it."""
+    return next((said for claim in part_claims(name, part) if claim.says != TRAINED and (said := claim.complaint())),
+                None)
+
+
 def part_claims(name: str, part: Any) -> list[Claim]:
     """All claims about a part, the most basic first; a malformed part has one claim, which fails."""
     claims_of, made = KINDS[kind_of(name, part)]
