@@ -424,7 +424,7 @@ def test_the_parts_of_a_file_are_checked(folder, capsys):
     ("sigma * (1.0 + x * (1.0 - sigma))", "sigma * (1.0 + x)", "swish: ∂L/∂x[0, 0] is "),
     ('EXAMPLES = {"swish"', 'EXAMPLES = {"other"', "give example shapes of its inputs"),
     ("sigma = 1.0 / (1.0 + np.exp(-x))", "sigma = 1.0 / (1.0 + np.exp(-z))", "NameError: name 'z' is not defined"),
-    ("reduce=np.add)", "reduce=lambda arrived, kept: arrived)", "halving_reduce_scatter: right on 1 rank, but on 2 ranks: "),
+    ("reduce=np.add)", "reduce=lambda arrived, kept: arrived)", "halving_reduce_scatter: right on 1 rank, but on 2 "),
 ])
 def test_what_does_not_hold_is_named_by_check(old, new, words, folder, capsys):
     edited(folder, old, new)

@@ -23,9 +23,9 @@ from zerosim.show.activities import ACTIVITIES, TEXTURES, activity
 from zerosim.show.page import steps, vega
 from zerosim.show.page.drawings import Drawings
 from zerosim.show.page.markup import printable
-from zerosim.show.page.origins import toml
 from zerosim.show.page.pictures import KIND_COLOURS
 from zerosim.show.run_document import TURNS, RunDocument
+from zerosim.words import toml
 
 PACKAGE = Path(zerosim.__file__).parent
 SMALL = ["--set", "train.steps=3", "--set", "check.test_accuracy=0", "--progress", "none"]

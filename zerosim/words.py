@@ -1,7 +1,8 @@
-"""Words and figures as tables, sentences and messages print them: plurals, lists, units, digits."""
+"""Words and figures as tables, sentences, messages and files of TOML have them: plurals, lists, units, digits."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 KEPT = {"parameters": "weights", "gradients": "gradients", "optimizer": "optimizer"}
 """The names that tables give to the kinds of state that a rank keeps between steps."""
@@ -142,10 +143,10 @@ def ignored_in_words(rows: Iterable[tuple[str, Mapping[str, str]]]) -> list[str]
     return [f"parallel.{key} does nothing in {joined_names(names)}: {why}" for (key, why), names in found.items()]
 
 
-def tested(measure: str, figure: float) -> str:
+def measured(measure: str, figure: float) -> str:
     """The result on the test split, in words.
 
-    >>> tested("accuracy", 0.969359), tested("loss", 2.302585)
+    >>> measured("accuracy", 0.969359), measured("loss", 2.302585)
     ('96.94%', '2.303')
     """
     return f"{figure:.2%}" if measure in ("accuracy", "exact sequences") else f"{figure:.4g}"
@@ -177,3 +178,46 @@ def duration(seconds: float) -> str:
         if seconds * factor >= 1 or unit == "µs":
             return f"{seconds * factor:.3g} {unit}"
     raise AssertionError
+
+
+def toml(table: Mapping[str, Any], within: str = "") -> str:
+    """A table as TOML: its plain keys, then the tables in it, each with its full name; keys without a value are left
+    out.
+
+    >>> print(toml({"title": "x", "world": {"ranks": 2, "more": {}}, "variant": [{"stage": "ddp", "units": None}]}))
+    title = "x"
+    <BLANKLINE>
+    [world]
+    ranks = 2
+    <BLANKLINE>
+    [world.more]
+    <BLANKLINE>
+    [[variant]]
+    stage = "ddp"
+    <BLANKLINE>
+    """
+    given = {key: value for key, value in table.items() if value is not None and (within or value != [])}
+    found = "".join(f"{key} = {toml_value(value)}\n" for key, value in given.items() if not is_table(value))
+    for key, value in given.items():
+        for each in [value] if isinstance(value, dict) else value if is_table(value) else ():
+            name = f"{within}{key}"
+            heading = f"[{name}]" if isinstance(value, dict) else f"[[{name}]]"
+            found += f"{chr(10) * bool(found)}{heading}\n{toml(each, f'{name}.')}"
+    return found
+
+
+def is_table(value: Any) -> bool:
+    """Whether a value is a table or a list of tables."""
+    return isinstance(value, dict) or (isinstance(value, list) and bool(value) and isinstance(value[0], dict))
+
+
+def toml_value(value: Any) -> str:
+    """A value in TOML: JSON's form of numbers, booleans, lists and strings; unprintable characters escaped.
+
+    >>> toml_value({"flops": 1e12, "functions": {}}), toml_value(chr(7))
+    ('{ flops = 1000000000000.0, functions = {  } }', '"\\\\u0007"')
+    """
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{key} = {toml_value(each)}' for key, each in value.items())} }}"
+    words = json.dumps(value, ensure_ascii=False, default=str)
+    return "".join(each if each.isprintable() else f"\\U{ord(each):08x}" for each in words)

@@ -22,6 +22,7 @@ from zerosim.plan.planned_row import PlannedRow
 from zerosim.scenario.directions import NUMBERS_OF_RANKS
 from zerosim.scenario.positions import MOST_BYTES
 from zerosim.scenario.sections import Parallel, Train
+from zerosim.words import toml
 
 
 def megatron(path: str, ranks: int) -> ForeignKeys:
@@ -277,11 +278,11 @@ def to_torchtitan(row: PlannedRow) -> tuple[str, list[str]]:
                  "parallelism.pipeline_parallel_microbatch_size": each}
     elif found.stage == "zero3":
         said["parallelism.fsdp_reshard_after_forward"] = "always" if parallel.reshard_after_forward else "never"
-    tables: dict[str, list[str]] = {}
+    tables: dict[str, dict[str, Any]] = {}
     for key, value in said.items():
         section, _, name = key.partition(".")
-        tables.setdefault(section, []).append(f"{name} = {json.dumps(value)}\n")
-    return "\n".join(f"[{section}]\n{''.join(lines)}" for section, lines in tables.items()), [
+        tables.setdefault(section, {})[name] = value
+    return toml(tables), [
         *names_of("torchtitan"), "recompute", "vocabulary_parallel", "sequence_parallel", "model_chunks", "shard_ranks",
         "replicas", "prefetch", "overlap", "reshard_after_forward"]
 

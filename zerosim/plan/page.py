@@ -17,13 +17,13 @@ from zerosim.plan.table import flat, legend, machine, names_of, not_judged, sent
 from zerosim.scenario import resolved
 from zerosim.show.document import plain, trace_document
 from zerosim.show.grid import Column, show_grid
-from zerosim.show.page import markup, origins, pictures, sections, step_pictures, vega
+from zerosim.show.page import markup, pictures, sections, step_pictures, vega
 from zerosim.show.page.drawings import Drawings
 from zerosim.show.page.markup import Markup, element, joined, scrolling, section
 from zerosim.show.page.page import columns, html_document, own
 from zerosim.show.run_document import RowDocument
 from zerosim.show.shown import Page, Shown, printed
-from zerosim.words import common_unit, ignored_in_words, in_unit
+from zerosim.words import common_unit, ignored_in_words, in_unit, toml
 
 MOST_DRAWN = 12
 """The most rows whose step is drawn; all rows are in the table."""
@@ -169,4 +169,4 @@ def origin(plan: Plan, command: str) -> Markup:
     return section(
         "origin", "How to reproduce it", element("p", "This was planned by"), element("pre", command),
         element("details", element("summary", "the scenario as resolved"),
-                element("pre", origins.toml(resolved(plan.scenario)), class_="scenario")))
+                element("pre", toml(resolved(plan.scenario)), class_="scenario")))

@@ -1,7 +1,6 @@
 """Read a scenario file and plan it."""
 
 import itertools
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +20,7 @@ from zerosim.scenario.load import changed_caption
 from zerosim.scenario.origin import OVERRIDE
 from zerosim.scenario.positions import MOST_BYTES, check_size, parse
 from zerosim.scenario.sections import MOST_RANKS
+from zerosim.words import toml_value
 
 MOST_ROWS = 1000
 
@@ -161,16 +161,9 @@ def written(value: Any) -> str:
     A value without counterpart in JSON, such as a TOML date, becomes text, which only keys of text accept.
 
     >>> written("adam"), written(True), written([1, 2]), written({"flops": 1e12})
-    ('adam', 'true', '[1, 2]', '{flops = 1000000000000.0}')
+    ('adam', 'true', '[1, 2]', '{ flops = 1000000000000.0 }')
     """
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{key} = {inner(each)}' for key, each in value.items())}}}"
-    return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-def inner(value: Any) -> str:
-    """A value as TOML within a table, where words need quotes."""
-    return json.dumps(value) if isinstance(value, str) else written(value)
+    return value if isinstance(value, str) else toml_value(value)
 
 
 def training(path: Source, overrides: Sequence[str], *, python: bool) -> Scenario:

@@ -16,7 +16,7 @@ from zerosim.instruments.memory import MEMORY_KINDS
 from zerosim.show.run_document import RowDocument, RunDocument, unit_of
 from zerosim.training.measurement import Measurement
 from zerosim.words import FAR, KEPT, TESTS, ByteUnit, in_one_unit, in_unit, spread
-from zerosim.words import tested as in_words
+from zerosim.words import measured as in_words
 
 TERMINAL, VERBOSE, PAGE = "terminal", "verbose", "page"
 """The tables."""

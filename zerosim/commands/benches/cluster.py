@@ -25,6 +25,7 @@ from zerosim.plan.cluster import NS, cluster_of
 from zerosim.plan.rehearsal import rehearse
 from zerosim.scenario import ModelKeys, Scenario
 from zerosim.scenario.machine import ClusterKeys
+from zerosim.words import toml
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
 UNDISTURBED = 0.97
@@ -135,7 +136,7 @@ def cluster_toml(cluster: ClusterKeys) -> str:
     """The keys of a cluster whose device and inner link are tables.
 
     >>> from zerosim.scenario.machine import DeviceKeys, LinkKeys
-    >>> measured = ClusterKeys(DeviceKeys(1e12, 1e11, 8e9), 8, LinkKeys(5, 10))
+    >>> measured = ClusterKeys(DeviceKeys(1e12, 1e11, 8e9), 8, LinkKeys(5.0, 10.0))
     >>> print(cluster_toml(measured).partition("[cluster.device]")[0])
     [cluster]
     devices_per_host = 8
@@ -143,17 +144,14 @@ def cluster_toml(cluster: ClusterKeys) -> str:
     kernels = "written"
     <BLANKLINE>
     [cluster.inside]
-    latency_us = 5
-    gigabytes_per_second = 10
+    latency_us = 5.0
+    gigabytes_per_second = 10.0
     <BLANKLINE>
     <BLANKLINE>
     """
     found = asdict(cluster)
-    tables = {"cluster": {key: found[key] for key in ("devices_per_host", "collectives", "kernels")}}
-    functions = found["device"].pop("functions")
-    tables |= {"cluster.inside": found["inside"], "cluster.device": found["device"],
-               "cluster.device.functions": functions}
-    return written(tables)
+    keys = ("devices_per_host", "collectives", "kernels", "inside", "device")
+    return toml({"cluster": four_digits({key: found[key] for key in keys})})
 
 
 def measured_toml(fit: Mapping[str, float], switches: Mapping[str, int]) -> str:
@@ -164,32 +162,20 @@ def measured_toml(fit: Mapping[str, float], switches: Mapping[str, int]) -> str:
     short_gather_kb = 65.54
     <BLANKLINE>
     [cluster.inside]
-    latency_us = 5
-    gigabytes_per_second = 10
+    latency_us = 5.0
+    gigabytes_per_second = 10.0
     <BLANKLINE>
     """
-    tables = {
-        "cluster": {"short_gather_kb": switches["all_gather"] / 1e3} if "all_gather" in switches else {},
-        "cluster.inside": {"latency_us": 1e6 * fit["message_seconds"],
-                           "gigabytes_per_second": 1e-9 / max(fit["byte_seconds"], 1e-15)},
-    }
-    return written(tables)
+    short = {"short_gather_kb": switches["all_gather"] / 1e3} if "all_gather" in switches else {}
+    link = {"latency_us": 1e6 * fit["message_seconds"],
+            "gigabytes_per_second": 1e-9 / max(fit["byte_seconds"], 1e-15)}
+    return toml({"cluster": four_digits({**short, "inside": link})})
 
 
-def written(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    return "\n".join(f"[{name}]\n" + "".join(map(line, keys.items())) for name, keys in tables.items())
-
-
-def line(item: tuple[str, Any]) -> str:
-    """
-    >>> line(("bandwidths", (1.5, 2e10)))
-    'bandwidths = [1.5, 2e+10]\\n'
-    """
-    key, value = item
-    words = f"[{', '.join(map(digits, value))}]" if isinstance(value, tuple | list) else digits(value)
-    return f"{key} = {words}\n"
-
-
-def digits(value: Any) -> str:
-    """A number with four digits, or a string in quotes."""
-    return f'"{value}"' if isinstance(value, str) else f"{value:.4g}"
+def four_digits(value: Any) -> Any:
+    """A value with all its numbers rounded to four digits."""
+    if isinstance(value, dict):
+        return {key: four_digits(each) for key, each in value.items()}
+    if isinstance(value, tuple | list):
+        return [*map(four_digits, value)]
+    return float(f"{value:.4g}") if isinstance(value, float) else value

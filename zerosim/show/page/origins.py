@@ -4,9 +4,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from zerosim.show.page.markup import Markup, element, joined, printable, scrolling, section, table
+from zerosim.show.page.markup import Markup, element, joined, scrolling, section, table
 from zerosim.show.run_document import RunDocument
-from zerosim.words import plural
+from zerosim.words import plural, toml
 
 
 def origin(run: RunDocument) -> Markup:
@@ -32,45 +32,6 @@ def origin(run: RunDocument) -> Markup:
             element("details", element("summary", "again.toml"), element("pre", again, class_="scenario"))]),
         table(facts.items(), class_="facts"), element("h3", "SHA-256"),
         scrolling(table(digests, ("row", "weights", "optimizer state"))))
-
-
-def toml(scenario: dict[str, Any]) -> str:
-    """A resolved scenario as TOML.
-
-    >>> print(toml({"title": "x", "world": {"ranks": 2}, "variant": [{"stage": "ddp", "units": None}]}))
-    title = "x"
-    <BLANKLINE>
-    [world]
-    ranks = 2
-    <BLANKLINE>
-    [[variant]]
-    stage = "ddp"
-    <BLANKLINE>
-    """
-    lines = [f"{key} = {toml_value(value)}" for key, value in scenario.items() if is_plain(value)]
-    for key, value in scenario.items():
-        tables = [value] if isinstance(value, dict) else [] if is_plain(value) else value
-        for each in tables:
-            lines += ["", f"[{key}]" if isinstance(value, dict) else f"[[{key}]]"]
-            lines += [f"{name} = {toml_value(found)}" for name, found in each.items() if found is not None]
-    return "\n".join(lines) + "\n"
-
-
-def is_plain(value: Any) -> bool:
-    """Whether a value is a plain value of a key: neither a table nor a list of tables."""
-    return not isinstance(value, dict) and not (isinstance(value, list) and (not value or isinstance(value[0], dict)))
-
-
-def toml_value(value: Any) -> str:
-    """A value in TOML: JSON's form of numbers, booleans, lists and strings; unprintable characters escaped.
-
-    >>> toml_value({"flops": 1e12, "functions": {}})
-    '{ flops = 1000000000000.0, functions = {  } }'
-    """
-    if isinstance(value, dict):
-        return f"{{ {', '.join(f'{key} = {toml_value(each)}' for key, each in value.items())} }}"
-    words = json.dumps(value, ensure_ascii=False)
-    return "".join(each if printable(each) == each else f"\\u{ord(each):04x}" for each in words)
 
 
 def differences(runs: Sequence[RunDocument]) -> Markup:
