@@ -2,7 +2,7 @@
 
 Each line is one figure of one run, with the columns that `runs/README.md` explains. Beside each file are its rules. A
 rule holds where every column in `where` contains one of its texts; "" stands for an empty cell. `is` fills empty cells,
-and sets keys of the scenario, `section.key`; earlier rules precede. What follows from notes is said by the source, all
+and sets keys of the scenario, `section.key`; earlier rules precede. The source says what follows from its notes; all
 else is assumed, and a figure lists it. A run is planned without fitted numbers of its own; its device has three
 (`zerosim/plan/machines.toml`).
 
