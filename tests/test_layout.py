@@ -66,7 +66,7 @@ MAY_IMPORT = {
                                "verdict", "worlds"},
     "teach": GROUND | {"collectives", "jobs", "parts", "plan", "shipped", "show", "teach.grading", "teach.proofs"},
     "commands": GROUND | {"autograd", "checkpoint", "collectives", "commands.benches", "figures", "instruments",
-                          "jobs", "models", "numerics", "optim", "parts", "plan", "scenario", "shipped", "show",
+                          "jobs", "models", "optim", "parts", "plan", "scenario", "shipped", "show",
                           "stages", "teach", "teach.grading", "teach.proofs", "torch", "training", "verdict", "worlds"},
     "cli": GROUND | {"commands", "worlds"},
     "__main__": {"cli"},
