@@ -6,6 +6,7 @@ import pytest
 
 from tests.pages import refused
 from zerosim.cli import main
+from zerosim.errors import UsageError
 from zerosim.plan import foreign
 from zerosim.plan.foreign_arguments import configuration_for, megatron, torchtitan
 from zerosim.plan.reading import OWN_MODEL, read_plan
@@ -54,6 +55,18 @@ def test_three_ways_to_write_an_argument_mean_the_same(file):
     assert flags.keys["train.micro_batches"] == 16
 
 
+FOLDED = "--num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 8 --tensor-model-parallel-size 2 " \
+         "--sequence-parallel --context-parallel-size 2"
+
+
+def test_experts_that_megatron_divides_lie_over_as_many_ranks(file):
+    read = megatron(file(MEGATRON + FOLDED.replace("size 8", "size 2")), 8)
+    assert (read.keys["parallel.expert_ranks"], read.unread) == (
+        1, ["tokenizer_type = Llama 3", "expert_tensor_parallel_size = 2"])
+    with pytest.raises(UsageError, match=r"experts lie over 2 ranks, .* no multiple of the 4 tensor and context ranks"):
+        megatron(file(MEGATRON + FOLDED.replace("size 8", "size 2 --expert-tensor-parallel-size 1")), 8)
+
+
 @pytest.mark.parametrize(("more", "due"), [
     ("", {"parallel.stages": ["ddp"], "parallel.recompute": False}),
     ("--use-distributed-optimizer --recompute-granularity full", {
@@ -65,6 +78,8 @@ def test_three_ways_to_write_an_argument_mean_the_same(file):
     ("--context-parallel-size 2", {"parallel.context_ranks": 2}),
     ("--num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 4", {
         "model.kind": "mixture", "model.experts_per_token": 2, "train.micro_batch": 8, "train.micro_batches": 4}),
+    (f"{FOLDED} --expert-tensor-parallel-size 1", {
+        "parallel.expert_ranks": 2, "model.queue_tokens": 8, "train.micro_batch": 4, "train.micro_batches": 8}),
 ])
 def test_arguments_of_megatron_are_read_planned_and_written_alike(more, due, file):
     read = megatron(file(MEGATRON + more), 8)

@@ -115,6 +115,10 @@ def test_a_pipeline_sends_each_cut_forward_and_back():
     (GPT, ["parallel.context_ranks=4", "parallel.context_by=all_to_all", "parallel.recompute=true"]),
     (GPT, ["parallel.tensor_ranks=4", "parallel.recompute=true", "parallel.partition_activations=true"]),
     (GPT, ["model.kind=mixture", "parallel.expert_ranks=2", "parallel.shard_ranks=2", *EIGHT]),
+    (GPT, ["model.kind=mixture", "parallel.expert_ranks=2", "parallel.tensor_ranks=2", "parallel.context_ranks=2",
+           "parallel.sequence_parallel=true", "model.experts=8", "model.queue_tokens=2", *EIGHT]),
+    (GPT, ["model.kind=mixture", "parallel.expert_ranks=2", "parallel.context_ranks=2", "model.queue_tokens=4",
+           "parallel.recompute=true", *EIGHT]),
 ])
 def test_plans_of_directions_have_what_runs_of_them_measure(text, changes, tmp_path):
     for row in trained(read(text, tmp_path, *ONE_STEP, 'parallel.stages=["zero1"]', *changes)):
@@ -178,6 +182,9 @@ def test_a_wrong_schedule_is_refused_before_a_plan(monkeypatch, capsys):
     ({"tensor": 2, "context": 2}, "context", 5 + 3000),
     ({"tensor": 4, "context": 2}, "context", 7 + 4 * 30_000),          # four rings side by side share a host's link
     ({"tensor": 2, "expert": 4}, "expert", 7 + 2 * 30_000),
+    ({"tensor": 2, "context": 2, "expert": 2}, "tensor+context", 5 + 3000),
+    ({"tensor": 2, "context": 2, "expert": 2}, "context+expert", 7 + 2 * 30_000),
+    ({"tensor": 2, "context": 2, "expert": 2}, "tensor+context+expert", 7 + 30_000),
 ])
 def test_ranks_of_a_direction_have_the_links_between_them(mesh, name, due_ns):
     cluster = Cluster(Device("", 1, 1, 1), 4, Link("", 5, 1e9), Link("", 7, 1e8), pipelined=True, fused=False)

@@ -63,8 +63,8 @@ class DirectionCosts:
 
     def price(self, call: TapeCall, place: int = 0) -> Price:
         """The price of a collective on the tape, with the bytes and messages of a place."""
-        joined = self.cluster.software.joins_context and call.direction == "context" and call.collective == "all_reduce"
-        if joined:
+        of_weights = call.collective == "all_reduce" and "tensor" not in parts_of(call.direction)
+        if of_weights and self.cluster.software.joins_context:
             return Price(0, 0, 0)
         if (call, place) not in self._prices:
             flow = tape_flow(call, self.directions, place)

@@ -4,7 +4,8 @@
     others    names that mean the same as another, or that several keys express
 
 Megatron-LM and torchtitan count experts among data ranks, each with a micro-batch of its own. zerosim's expert ranks
-share one, which is so many times as large.
+share one, which is so many times as large. Megatron-LM's groups of experts lie over tensor and context ranks too; its
+expert tensor ranks, which divide an expert, are read as ranks with whole experts of their own.
 """
 
 import json
@@ -47,6 +48,7 @@ def megatron(path: str, ranks: int) -> ForeignKeys:
         read.keys["model.tied_embeddings"] = bool(tied)
     else:
         read.keys.setdefault("model.capacity_factor", 1.0)
+        lay_experts(read, found)
     if not found.get("group_query_attention", True):
         read.keys.pop("model.key_value_heads", None)
     for name in ("fp16", "bf16"):
@@ -60,6 +62,25 @@ def megatron(path: str, ranks: int) -> ForeignKeys:
         read.keys["parallel.schedule"] = "interleaved_1f1b"
     batch_of(read, counted(found, "micro_batch_size", 1), found.get("global_batch_size"), ranks)
     return read
+
+
+def lay_experts(read: ForeignKeys, found: Document) -> None:
+    """Read the ranks over which experts lie: those with pieces of a sequence, and as many with shares of the samples.
+
+    Queues serve such a piece: Megatron-LM's capacity counts the tokens of a rank.
+    """
+    tensor, context = (counted(read.keys, f"parallel.{name}_ranks", 1) for name in ("tensor", "context"))
+    cut = bool(read.keys.get("parallel.sequence_parallel"))
+    pieces, divided = context * (tensor if cut else 1), counted(found, "expert_tensor_parallel_size", tensor)
+    ranks = counted(read.keys, "parallel.expert_ranks", 1) * (divided if cut else 1)
+    if ranks % pieces:
+        raise UsageError(f"experts lie over {ranks} ranks, expert_model_parallel_size · expert_tensor_parallel_size, "
+                         f"no multiple of the {pieces} tensor and context ranks with pieces of a sequence; correct one")
+    read.keys["parallel.expert_ranks"] = ranks // pieces
+    if pieces > 1:
+        read.keys["model.queue_tokens"] = counted(read.keys, "model.sequence", pieces) // pieces
+    if divided > 1:
+        read.unread.append(f"expert_tensor_parallel_size = {divided}")
 
 
 def stage_of_megatron(found: Document) -> str:
@@ -242,6 +263,9 @@ def to_megatron(row: PlannedRow) -> tuple[str, list[str]]:
         "overlap_grad_reduce": found.parallel.overlap, "use_megatron_fsdp": sharded,
         found.train.precision: found.train.precision in ("bf16", "fp16"),
     }
+    if found.model.kind == "mixture":
+        said |= {"expert_model_parallel_size": row.config.model.task.parallel.tokens.size,
+                 "expert_tensor_parallel_size": 1}
     said |= {"normalization": "RMSNorm", "position_embedding_type": "rope"} if llama else {}
     said |= {"optimizer": "sgd" if found.train.optimizer == "sgd" else "adam"}
     if sharded:

@@ -47,7 +47,7 @@ from zerosim.plan.timed import (
     UntilUpdate,
     UpdateRoom,
 )
-from zerosim.sharding import Directions, padded
+from zerosim.sharding import Directions, padded, parts_of
 from zerosim.stages.pipeline import Slot
 from zerosim.stages.replica import Replica
 from zerosim.stages.storage import FarMemory
@@ -172,7 +172,8 @@ def with_context_ranks(config: Config, cluster: Cluster) -> Config:
     A rank has as many micro-batches as before, and the same piece of the model.
     """
     row, more = config.row, config.directions.context if cluster.software.joins_context else 1
-    if more == 1:
+    cuts = (place.parameter.cut for place in config.model.places)
+    if more == 1 or any("context" in parts_of(cut.direction.name) for cut in cuts if cut):
         return config
     groups = {key: more * getattr(row.parallel, key) for key in ("shard_ranks", "secondary_ranks")}
     return replace(config, row=replace(
