@@ -10,6 +10,7 @@ import zerosim as zs
 from tests.test_pipeline import without_flush
 from tests.test_plan_drawn import CLUSTER, compared, trained
 from tests.test_split_models import GPT, MLP, SPLIT, read
+from zerosim import stages
 from zerosim.cli import main
 from zerosim.figures.pipelines import bubble_due
 from zerosim.models.units import Task
@@ -20,7 +21,6 @@ from zerosim.plan.small import found_otherwise
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import Check, ModelKeys, Parallel, Train, WorldKeys
 from zerosim.sharding import Directions
-from zerosim.stages import schedules
 from zerosim.training.config import configured
 
 AT_ONCE = Link("", 0, inf)
@@ -171,7 +171,7 @@ def test_a_wrong_split_is_refused_before_a_plan(tmp_path, capsys):
 
 def test_a_wrong_schedule_is_refused_before_a_plan(monkeypatch, capsys):
     found_otherwise.cache_clear()
-    monkeypatch.setitem(schedules.SCHEDULES, "1f1b", without_flush)
+    monkeypatch.setitem(stages.SCHEDULES, "1f1b", without_flush)
     assert main(["plan", "llama3_405b_4d"]) == 2
     found_otherwise.cache_clear()
     assert "Stage I is not the model in one piece: loss: 0.749 times the value" in capsys.readouterr().err

@@ -11,8 +11,8 @@
     scores        bytes of each score that attention reads and writes, forward and backward; 0 if they stay on the chip
     score_keeps   bytes of each score that it keeps for backward
     in_chunks     whether products and collectives over tensor ranks run chunk by chunk, so that only the first waits
-    joins_context whether gradients of weights used on pieces of sequences or samples are added once a step, as over data
-                  ranks; context ranks that cut no weight share model states with these
+    joins_context whether gradients of weights used on pieces of sequences or samples are added once a step, with those
+                  of data ranks; context ranks that cut no weight share model states with these
     ahead         whether gradients are reduced beside all of backward, and weights gathered beside the next forward
     swiglu        whether one kernel activates a gate and multiplies with it, see `fusion`
     loss          `whole`: all scores of the vocabulary are widened at once; `compiled`: one kernel forward and one
