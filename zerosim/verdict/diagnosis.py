@@ -77,37 +77,39 @@ def locate(config: Config, evidence: Evidence, snapshot: Snapshot) -> Divergence
     """The first element in which `evidence` differs from the reference's snapshot of the same step on that place."""
     units, chunks = config.model.units, config.ranks
     coordinates = config.directions.coordinates(config.directions.place(evidence.rank))
-    if evidence.unit is None:
-        ours, expected, start = evidence.values, snapshot.loss, 0
-    else:
+    unit, due, length = None, snapshot.loss, 0
+    if evidence.unit is not None:
         unit = units[evidence.unit]
-        flat = with_padding(states(snapshot, unit)[evidence.what], chunks)
-        start = evidence.chunk * chunk_length(unit.count, chunks)
-        ours, expected = evidence.values, comparable(evidence.what, split(flat, chunks)[evidence.chunk])
-    differs = np.flatnonzero(bit_pattern(ours) != bit_pattern(expected))
+        flat, length = with_padding(states(snapshot, unit)[evidence.what], chunks), chunk_length(unit.count, chunks)
+        due = comparable(evidence.what, split(flat, chunks)[evidence.chunk])
+    found = first_element(evidence.values, due, (evidence.what, unit, evidence.chunk * length), evidence.step,
+                          evidence.rank, length, coordinates)
+    assert found is not None
+    return found
+
+
+def first_element(
+    ours: Array, due: Array, where: tuple[str, Unit | None, int], step: int, rank: int, length: int,
+    coordinates: Coordinates = ORIGIN,
+) -> Divergence | None:
+    """The first element that differs; `where` is the kind of array, its unit, and the number of its first element.
+
+    A chunk has `length` elements.
+    """
+    what, unit, start = where
+    differs = np.flatnonzero(bit_pattern(ours) != bit_pattern(due))
+    if not len(differs):
+        return None
     first = int(differs[0])
-    layer, parameter, index = (
-        (None, "loss", ())
-        if evidence.unit is None
-        else element(units[evidence.unit], start + first, coordinates)
-    )
-    name = parameter if evidence.unit is None or layer is None else full_name(units[evidence.unit], layer, parameter)
+    layer, parameter, index = (None, what, ()) if unit is None else element(unit, start + first, coordinates)
     return Divergence(
-        step=evidence.step,
-        layer=layer,
-        parameter=parameter,
-        name=name,
-        index=index,
-        ours=float(ours[first]),
-        reference=float(expected[first]),
-        ours_bits=hexadecimal(ours[first]),
-        reference_bits=hexadecimal(expected[first]),
-        ulps=ulps_apart(ours[first], expected[first]),
-        rank=evidence.rank,
-        state=None if evidence.what in (WEIGHTS, "loss") else evidence.what,
-        differing_elements=len(differs),
-        chunk=evidence.chunk,
-    )
+        step=step, layer=layer, parameter=parameter,
+        name=parameter if unit is None or layer is None else full_name(unit, layer, parameter), index=index,
+        ours=float(ours[first]), reference=float(due[first]), ours_bits=hexadecimal(ours[first]),
+        reference_bits=hexadecimal(due[first]),
+        ulps=ulps_apart(ours[first], due[first]) if ours.dtype.kind not in "biu" else None, rank=rank,
+        state=None if what == WEIGHTS or unit is None else what, differing_elements=len(differs),
+        chunk=(start + first) // length if length else 0)
 
 
 def element(unit: Unit, offset: int, coordinates: Coordinates = ORIGIN) -> tuple[int, str, tuple[int, ...]]:

@@ -13,7 +13,7 @@ from zerosim.teach.grading.exercises import EXERCISES, Claim, ClaimsOf
 from zerosim.teach.grading.pairs import OnVectors, on_vectors, pair_claims
 from zerosim.teach.grading.proved import added_in, everything_arrives, rounds_at_most, sent_as
 from zerosim.teach.grading.schedules import on_numbers, schedule_claims
-from zerosim.teach.grading.stages import StageTrial, bits_claims
+from zerosim.teach.grading.stages import StageTrial
 from zerosim.teach.grading.variants import (
     elsewhere_claims,
     fsdp_claims,
@@ -22,6 +22,7 @@ from zerosim.teach.grading.variants import (
     left_claims,
     parts_claims,
     parts_trial,
+    trial_claims,
     two_levels,
 )
 from zerosim.teach.grading.verb_calls import LearnersStep
@@ -89,13 +90,7 @@ def with_laws(name: str, examined: Subject, found: Sequence[Claim]) -> list[Clai
 
 def stage_claims(stage: str, step: Callable[..., Any]) -> list[Claim]:
     """The claims of a stage: the bits of one process, and the bytes sent and kept that the formulas state."""
-    training = StageTrial(stage, step, in_parts=True)
-    return [
-        *bits_claims(training, 4),
-        Claim("every rank sends the bytes of the formula", training.sent_otherwise, 2),
-        Claim("every rank keeps between steps what the stage says, and no more", training.kept_otherwise, 2),
-        Claim("nothing is held longer than it is used", training.held_too_much, 2),
-    ]
+    return trial_claims(StageTrial(stage, step, in_parts=True), sent=2, kept=2)
 
 
 CLAIMS: dict[str, ClaimsOf] = {

@@ -32,7 +32,7 @@ from zerosim.training.batches import Batches
 from zerosim.training.build import initial_weights, replica
 from zerosim.training.comparison import counts
 from zerosim.training.experiment import Experiment, prepare
-from zerosim.verdict.diagnosis import Divergence, bit_pattern, element, full_name, hexadecimal, ulps_apart
+from zerosim.verdict.diagnosis import Divergence, first_element
 from zerosim.words import plural
 from zerosim.worlds.local import spawn
 
@@ -271,21 +271,8 @@ def own(array: Array, rank: int, length: int) -> Array:
 def unequal(
     have: Array | None, due: Array, where: tuple[str, Unit | None, int], step: int, rank: int, length: int = 0
 ) -> Divergence | None:
-    """The first element that differs; `where` is the kind of array, its unit, and the number of its first element."""
-    what, unit, start = where
+    """The first element that differs; one that is missing, or has a different shape or dtype, differs everywhere."""
     if have is None or have.shape != due.shape or have.dtype != due.dtype:
         have = np.full(due.shape, np.nan, due.dtype if due.dtype.kind == "f" else np.float64)
         due = due.astype(have.dtype)
-    differs = np.flatnonzero(bit_pattern(have) != bit_pattern(due))
-    if not len(differs):
-        return None
-    first = int(differs[0])
-    layer, parameter, index = (None, what, ()) if unit is None else element(unit, start + first)
-    return Divergence(
-        step=step, layer=layer, parameter=parameter,
-        name=parameter if unit is None or layer is None else full_name(unit, layer, parameter), index=index,
-        ours=float(have[first]), reference=float(due[first]), ours_bits=hexadecimal(have[first]),
-        reference_bits=hexadecimal(due[first]),
-        ulps=ulps_apart(have[first], due[first]) if have.dtype.kind == "f" else None,
-        rank=rank, state=None if what == "weights" or unit is None else what, differing_elements=len(differs),
-        chunk=(start + first) // length if length else 0)
+    return first_element(have, due, where, step, rank, length)

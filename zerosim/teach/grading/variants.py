@@ -239,17 +239,20 @@ def sketch(comm: Any, chunks: Any, per_host: int, reduce: Any) -> None:
 
 def parts_claims(step: Callable[..., Any]) -> list[Claim]:
     """The claims about a Stage II that reduces every micro-batch, on a replica that would take them all at once."""
-    return variant_claims(parts_trial(step), sent=3, kept=1)
+    return trial_claims(parts_trial(step), IN_THIS_ORDER, sent=3, kept=1)
 
 
 def parts_trial(step: LearnersStep) -> StageTrial:
     return StageTrial("zero2", step, {"accumulation": "micro_batch"}, partial(replace, accumulation=Layered()))
 
 
-def variant_claims(training: StageTrial, sent: int, kept: int) -> list[Claim]:
-    """The bits of one process with the same order of addition, and the bytes sent and kept by the library's step."""
+IN_THIS_ORDER = "one process that adds in this order"
+
+
+def trial_claims(training: StageTrial, what: str = "one process", *, sent: int, kept: int) -> list[Claim]:
+    """The bits of one process, and the bytes sent and kept by the library's step."""
     return [
-        *bits_claims(training, 4, "one process that adds in this order"),
+        *bits_claims(training, 4, what),
         Claim("every rank sends the bytes of the formula", training.sent_otherwise, sent),
         Claim("every rank keeps between steps what the stage says, and no more", training.kept_otherwise, kept),
         Claim("nothing is held longer than it is used", training.held_too_much, 2),
@@ -259,7 +262,7 @@ def variant_claims(training: StageTrial, sent: int, kept: int) -> list[Claim]:
 def kept_claims(step: Callable[..., Any]) -> list[Claim]:
     """The claims about a Stage III that keeps gathered weights until backward, on a replica that would not."""
     training = kept_trial(step)
-    return [*variant_claims(training, sent=3, kept=1), Claim(
+    return [*trial_claims(training, IN_THIS_ORDER, sent=3, kept=1), Claim(
         "a step on a virtual machine takes no longer than the library's", training.too_slow, 2,
         separable=False)]
 
