@@ -7,6 +7,7 @@ if necessary. No sample is dropped, and a batch may be larger than the data set.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -113,8 +114,16 @@ def sample_order(samples: int, step: int, count: int, seed: int) -> npt.NDArray[
     """
     epoch, start = divmod(step * count, samples)
     epochs = range(epoch, epoch + -(-(start + count) // samples))
-    stream = [np.random.default_rng([seed, each]).permutation(samples) for each in epochs]
+    stream = [epoch_order(samples, seed, each) for each in epochs]
     return np.concatenate(stream)[start : start + count]
+
+
+@lru_cache(maxsize=2)
+def epoch_order(samples: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
+    """The permutation of an epoch; kept, because all its steps read it."""
+    order = np.random.default_rng([seed, epoch]).permutation(samples)
+    order.flags.writeable = False
+    return order
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import importlib.resources
 import lzma
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,10 @@ from zerosim.data.dataset import OTHER, DataFault, Dataset, regular_file
 
 LARGEST_FILE = 64 * 2**20
 TEST_TOKENS = 2**14
-CODE_POINTS = 0x110000
 BLOCK = 2**20
 
 
+@cache
 def shakespeare() -> str:
     """The shipped text: 1,115,394 characters, 65 different ones.
 
@@ -88,16 +89,15 @@ def tokenised(text: str, vocabulary: int | None = None) -> tuple[Array, str]:
     >>> tokens.tolist(), alphabet
     ([0, 1, 2, 0, 2, 0, 2, 0, 1, 2, 0, 2], 'ab\ufffd')
     """
-    counts = np.zeros(CODE_POINTS, np.int64)
-    for points in code_points(text):
-        counts += np.bincount(points, minlength=CODE_POINTS)
+    number = 1 + max(int(points.max()) for points in code_points(text))
+    counts = sum(np.bincount(points, minlength=number) for points in code_points(text))
     kept, rest = np.flatnonzero(counts), ""
     if vocabulary is not None and vocabulary < len(kept):
         by_frequency = np.argsort(-counts[kept], kind="stable")
         kept, rest = np.sort(kept[by_frequency[: vocabulary - 1]]), OTHER
     alphabet = "".join(map(chr, kept)) + rest
     last = len(alphabet) - 1
-    token_of = np.full(CODE_POINTS, last, np.min_scalar_type(last))
+    token_of = np.full(number, last, np.min_scalar_type(last))
     token_of[kept] = np.arange(len(kept))
     return np.concatenate([token_of[points] for points in code_points(text)]), alphabet
 

@@ -233,7 +233,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "copyto": lambda target, source, where=True: None, "shape": lambda x: x.shape,
     "dot": lambda x, y: Extent((), x.dtype),
     "argsort": lambda x, axis=-1, kind=None: Extent(x.shape, np.int64),
-    "cumsum": lambda x: Extent(x.size, np.int64),
+    "cumsum": lambda x, axis=None: Extent(x.size if axis is None else x.shape, np.int64),
     "take_along_axis": lambda x, indices, axis: Extent(np.shape(indices), x.dtype),
     "concatenate": lambda parts: Extent(sum(map(len, parts)), parts[0].dtype),
 }

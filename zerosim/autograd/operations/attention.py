@@ -4,7 +4,7 @@
     H, K     heads of queries, and of keys and values; H is a multiple of K
     q, k, v  queries, keys and values: (B, T, H·s), (B, T, K·s), (B, T, K·s), for heads of s numbers
 
-Attention is one operation that computes one sample at a time, so that the scores of a sample stay in a core's cache.
+Attention is one operation that computes few samples at a time, so that their scores stay in a core's cache.
 It keeps the softmax for backward (T² numbers a head) instead of recomputing it as FlashAttention does: that is
 simpler, and a run's activations then have the term that published formulas count. Two or four heads at a time, and
 row maxima by halves, were not faster. The masked half of the scores is computed and discarded; leaving it out would
@@ -24,6 +24,8 @@ from zerosim.autograd.tape_collectives import Direction, TapeGroup
 
 WHOLE = Direction("context")
 """The group of whole sequences."""
+CACHED = 2**15
+"""The scores that stay in a core's cache."""
 
 
 def softmax_forward(x: Array, *, out: Array, empty: Empty) -> None:
@@ -109,24 +111,26 @@ def causal_self_attention_backward(
 
 
 def attend(q: Array, k: Array, v: Array, out: Array, chances: Array, heads: int, key_value_heads: int) -> None:
-    """Compute attention one sample at a time, so that its scores stay in a core's cache. Arrays without numbers need no
-    mask."""
+    """Compute attention of as many samples at a time as have scores that stay in a core's cache. Arrays without numbers
+    need no mask."""
     tokens, size = q.shape[1], q.shape[2] // heads
     later = hidden(tokens, q.dtype.name) if isinstance(q, np.ndarray) else 0.0
     scale = 1.0 / math.sqrt(size)
-    for sample in range(len(q)):
+    together = max(1, CACHED // (heads * tokens * tokens))
+    for start in range(0, len(q), together):
+        samples = slice(start, start + together)
         queries, keys, values, y = (
-            by_head(each[sample], count) for each, count in
+            by_head(each[samples], count) for each, count in
             ((q, heads), (k, key_value_heads), (v, key_value_heads), (out, heads))
         )
-        p = grouped(chances[sample], key_value_heads)
-        np.matmul(grouped(queries, key_value_heads), keys[:, np.newaxis].transpose(0, 1, 3, 2), out=p)
+        p = grouped(chances[samples], key_value_heads)
+        np.matmul(grouped(queries, key_value_heads), keys[:, :, np.newaxis].transpose(0, 1, 2, 4, 3), out=p)
         p *= scale
         p += later
         p -= np.max(p, axis=-1, keepdims=True)
         np.exp(p, out=p)
         p /= np.sum(p, axis=-1, keepdims=True)
-        np.matmul(p, values[:, np.newaxis], out=grouped(y, key_value_heads))
+        np.matmul(p, values[:, :, np.newaxis], out=grouped(y, key_value_heads))
 
 
 class Attended(NamedTuple):
@@ -174,13 +178,16 @@ def add_groups(left: Array, right: Array, out: Array, groups: int) -> None:
 
 
 def by_head(array: Array, heads: int) -> Array:
-    """(T, heads·s) seen as (heads, T, s)."""
-    return array.reshape(array.shape[0], heads, array.shape[1] // heads).transpose(1, 0, 2)
+    """(…, T, heads·s) seen as (…, heads, T, s)."""
+    *samples, tokens, width = array.shape
+    lead = len(samples)
+    return array.reshape(*samples, tokens, heads, width // heads).transpose(*range(lead), lead + 1, lead, lead + 2)
 
 
 def grouped(by_heads: Array, key_value_heads: int) -> Array:
-    """(H, …) seen as (K, H/K, …)."""
-    return by_heads.reshape(key_value_heads, by_heads.shape[0] // key_value_heads, *by_heads.shape[1:])
+    """(…, H, T, n) seen as (…, K, H/K, T, n)."""
+    *samples, heads, rows, columns = by_heads.shape
+    return by_heads.reshape(*samples, key_value_heads, heads // key_value_heads, rows, columns)
 
 
 def thirds(qkv: Array) -> tuple[Array, Array, Array]:

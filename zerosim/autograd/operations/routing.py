@@ -156,15 +156,14 @@ def queue_slots_forward(
     [[0, 3], [1, -1], [2, -1]]
     """
     out[...] = -1
-    length = len(choices) // sequences
-    for run in range(sequences):
-        rows = slice(run * length, (run + 1) * length)
-        by_choice, slots = choices[rows].T, out[rows].T
-        for queue in range(queues):
-            mine = by_choice == queue
-            place = np.cumsum(mine).reshape(mine.shape)
-            before = (queue * sequences + run) * capacity - 1
-            np.copyto(slots, place + before, where=mine & (place <= capacity))
+    shape = sequences, len(choices) // sequences, choices.shape[1]
+    by_choice, slots = (each.reshape(shape).transpose(0, 2, 1) for each in (choices, out))
+    runs = np.arange(sequences)[:, np.newaxis, np.newaxis]
+    for queue in range(queues):
+        mine = by_choice == queue
+        place = np.cumsum(mine.reshape(sequences, -1), axis=1).reshape(mine.shape)
+        before = (queue * sequences + runs) * capacity - 1
+        np.copyto(slots, place + before, where=mine & (place <= capacity))
 
 
 def queue_slots_shape(choices: Shape, *, queues: int, capacity: int, sequences: int = 1) -> Shape:
