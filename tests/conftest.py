@@ -28,11 +28,13 @@ def pytest_configure(config):
 BROAD = {
     "accumulation", "autocast", "bounds", "bring", "buckets", "checkpoint", "checkpoint_run", "cli", "collectives",
     "confirmed", "docs", "examples", "far", "feedback", "formulas", "grade", "hosts", "hunt", "independent",
-    "independent_transformer", "kinds", "lessons", "loops", "marking", "mesh", "mistakes", "mutants", "notebooks",
-    "offload", "operations", "outside_answers", "page", "param_dtype", "pictures", "plan", "plan_drawn",
-    "planted", "ported_from_mpi_suites", "prove", "published", "python_first", "quantized", "questions",
-    "rehearsal", "right", "run", "scenarios", "second_copy", "segments", "sequences", "software", "stages",
-    "testing", "torch_functions", "trace", "transformers", "trial", "two_level", "variants", "whole_steps", "wires",
+    "independent_transformer", "kinds", "lessons", "loops", "marking", "mesh", "mistakes", "mixture", "mutants",
+    "notebooks", "offload", "operations", "outside_answers", "own_wires", "page", "param_dtype",
+    "partitioned_activations", "pictures", "pipeline", "plan", "plan_directions", "plan_drawn", "planted",
+    "ported_from_mpi_suites", "prove", "published", "published_layouts", "python_first", "quantized", "questions",
+    "rehearsal", "right", "run", "scenarios", "search", "second_copy", "segments", "sequences", "software",
+    "split_checkpoints", "split_models", "split_runs", "split_transformers", "stages", "testing", "torch_functions",
+    "trace", "transformers", "trial", "two_level", "variants", "whole_steps", "wires",
 }
 """The files whose tests train, prove or draw many cases: `make check` leaves them to `make test`."""
 
@@ -48,7 +50,7 @@ def in_sample(cases):
     return [(case, len(cases) <= SHORT or index in {0, len(cases) - 1}) for index, case in enumerate(cases)]
 
 
-SHORT = 3
+SHORT = 2
 """A table of up to so many cases is no long one."""
 
 

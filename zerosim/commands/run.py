@@ -16,7 +16,6 @@ from zerosim.errors import LaunchError, UsageError, ZerosimError
 from zerosim.files import write_bytes, write_text
 from zerosim.jobs import Job, Request, load_job, overrides_for
 from zerosim.scenario import Scenario
-from zerosim.show.page.page import page
 from zerosim.show.page.vega import converter
 from zerosim.show.progress import LiveProgress, Plain
 from zerosim.show.run_document import runs_of, sharing
@@ -199,6 +198,8 @@ def conclude(arguments: argparse.Namespace, job: Job, outcome: Any, world: World
     if arguments.json:
         write_json(arguments.json, found)
     if arguments.report:
+        from zerosim.show.page.page import page  # noqa: PLC0415 - a quarter of a run's imports
+
         write_text(arguments.report, page(runs_of([found], ["this run"])))
     return 0 if outcome.passed else 1
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from zerosim.errors import ZerosimError
-from zerosim.jobs.collectives import collectives_job
 from zerosim.jobs.job import Job, Request
 from zerosim.jobs.training import training_job
 from zerosim.scenario import CollectiveScenario, Scenario, Source, load
@@ -25,6 +24,8 @@ def load_job(path: Source, overrides: Sequence[str] = (), request: Request = Req
     """
     scenario = load(path, overrides, python=request.python)
     if isinstance(scenario, CollectiveScenario):
+        from zerosim.jobs.collectives import collectives_job  # noqa: PLC0415 - most scenarios train
+
         return collectives_job(scenario, request)
     saving = list(request.overrides)
     if saving:

@@ -9,21 +9,14 @@ from typing import Any
 from rich.console import Console
 
 from zerosim.checkpoint.keeping import Keeper, keeper
-from zerosim.collectives.own import SERVING
 from zerosim.data import load_dataset
-from zerosim.errors import LaunchError, UsageError, ZerosimError
-from zerosim.jobs.job import Job, Request, described, inputs_digest
-from zerosim.parts import Named
-from zerosim.parts.users_code import error_line
+from zerosim.errors import LaunchError, UsageError
+from zerosim.jobs.job import Request, described, inputs_digest
 from zerosim.scenario import Scenario
 from zerosim.scenario.schema import parts_in, python_run
 from zerosim.show.document import document
 from zerosim.show.run_document import RunDocument
 from zerosim.show.table import show_run
-from zerosim.teach.grading.stages import fault_of_stage
-from zerosim.teach.proofs.diagnosis import diagnosis
-from zerosim.teach.proofs.proof import prove
-from zerosim.teach.proofs.subject import Subject
 from zerosim.training.experiment import Experiment, prepare
 from zerosim.training.one_schedule import split_otherwise
 from zerosim.training.program import Progress
@@ -116,19 +109,12 @@ def training_job(scenario: Scenario, request: Request) -> TrainingJob:
     first, begun_before = launched_rank() <= 0, restarts(resumes=request.resume is not None)
     scenario.faults_after(begun_before)
     if first:
-        refuse_wrong_stages(scenario)
-        refuse_unproved(scenario)
+        if [*parts_in(scenario)]:
+            from zerosim.jobs.own_parts import refuse_wrong_parts  # noqa: PLC0415 - most scenarios name none
+
+            refuse_wrong_parts(scenario)
         refuse_split_otherwise(experiment)
     return TrainingJob(scenario, experiment, keeping, request.weights, traced_steps(scenario, request), begun_before)
-
-
-def refuse_wrong_stages(scenario: Scenario) -> None:
-    """Test each user's stage on a few samples; raises `ScenarioError` with the place and the cause of a fault."""
-    for part in dict.fromkeys(row.stage for row in scenario.rows):
-        if isinstance(part, Named) and (why := fault_of_stage(part)):
-            at = [("variant", index, "stage") for index, each in enumerate(scenario.variant) if each.stage == part]
-            raise scenario.origin.error(f"{part} fails in a trial before the run: {why}", *at,
-                                        ("parallel", "stages"))
 
 
 def refuse_split_otherwise(experiment: Experiment) -> None:
@@ -141,29 +127,6 @@ def refuse_split_otherwise(experiment: Experiment) -> None:
         if found:
             raise experiment.scenario.origin.error(
                 f"the split model of {config.name} is not the model in one piece: {found}", ("model", "kind"))
-
-
-def refuse_unproved(scenario: Scenario) -> None:
-    """Prove each user's collective on the run's ranks; raises `ScenarioError` with rank, chunk and cause."""
-    for kind in SERVING:
-        for row in scenario.rows:
-            name, ranks = getattr(row.parallel, kind), row.ranks
-            group = row.parallel.group_of(ranks)
-            if not isinstance(name, Named):
-                continue
-            under_test = Subject(str(name), kind, name.part.function, "in place", declared=name.part)
-            for size in sorted({2 if name.part.serves(2) else group, group, ranks // group} - {1} or {1}):
-                try:
-                    proof = prove(under_test, size)
-                except ZerosimError:
-                    raise
-                except Exception as error:
-                    said = error_line(error, name.part.order or name.part.function)
-                    raise scenario.origin.error(f"{name} on {size} ranks: {said}", ("parallel", kind)) from error
-                if not proof.holds:
-                    why = "\n".join([proof.faults[0].what, *str(diagnosis(proof) or "").splitlines()])
-                    at = [("variant", index, kind) for index in range(len(scenario.variant))]
-                    raise scenario.origin.error(f"{name} is not proved on {size} ranks: {why}", *at, ("parallel", kind))
 
 
 def traced_steps(scenario: Scenario, request: Request) -> range:
