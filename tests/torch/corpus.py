@@ -125,6 +125,78 @@ def quiet_until(last):
     return lambda model, k: contextlib.nullcontext() if k == last else model.no_sync()
 
 
+def gradients_by(change):
+    """What changes each gradient before the update."""
+    return lambda model, *_: [change(p.grad) for p in model.parameters() if p.grad is not None]
+
+
+def clipped(norm):
+    return lambda model, *_: nn.utils.clip_grad_norm_(model.parameters(), norm)
+
+
+def clipped_by_shard(norm):
+    """Clipping by the norm of what this rank has."""
+    return lambda model, *_: nn.utils.clip_grads_with_norm_(model.parameters(), norm, torch.stack([
+        (p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad).norm() for p in model.parameters()]).norm())
+
+
+def scaled_to_shards(model, norm):
+    """Clipping by hand, by the norm of what this rank has."""
+    norms = torch.stack([p.grad.to_local().norm() for p in model.parameters()])
+    for p in model.parameters():
+        p.grad.to_local().mul_(norm / norms.norm())
+
+
+def with_noise(model, optimizer, step):
+    generator = torch.Generator().manual_seed(step)
+    gradients_by(lambda g: g.add_(torch.randn(g.shape, generator=generator)))(model)
+
+
+def searching(model):
+    return torch.optim.LBFGS(model.parameters(), 0.1, 4, line_search_fn="strong_wolfe")
+
+
+def two_by_two():
+    """A mesh of two replicas, each of two shards."""
+    return dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+
+
+def in_step(number, change):
+    """What changes the model before the update of one step."""
+    return lambda model, optimizer, step: step == number and change(model)
+
+
+def seeded_by_rank(w):
+    torch.manual_seed(w.rank)
+    return w
+
+
+def scaled(w, change=lambda scaler, optimizer, model: None, forgotten=False, steps=2, precision=None, **scales):
+    """Train with a scaler of losses; `change` is called between backward and the update."""
+    scaler = torch.amp.GradScaler("cpu", **scales)
+    for model, optimizer in w.steps(w.ddp(), steps):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", precision, enabled=precision is not None):
+            loss = w.loss(model)
+        scaler.scale(loss).backward()
+        change(scaler, optimizer, model)
+        if forgotten:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)
+            scaler.update()
+
+
+def unscaled_by_hand_too(scaler, optimizer, model):
+    scaler.unscale_(optimizer)
+    gradients_by(lambda g: g.div_(scaler.get_scale()))(model)
+
+
+def unscaled_and_clipped(scaler, optimizer, model):
+    scaler.unscale_(optimizer)
+    clipped(1.0)(model)
+
+
 # -- wrong
 
 
@@ -150,28 +222,6 @@ def group_of_one(w):
 def fsdp1_with_shards_of_one_rank(w):
     mesh = dist.init_device_mesh("cpu", (w.size, 1), mesh_dim_names=("replicate", "shard"))
     w.train(w.fsdp1(device_mesh=mesh, strategy="HYBRID_SHARD"))
-
-
-@case("other initial weights", parameter="0.weight", rank=1)
-def fsdp1_other_seeds(w):
-    torch.manual_seed(w.rank)
-    w.train(w.fsdp1())
-
-
-@case("divided twice")
-def fsdp1_divided_again(w):
-    w.train(w.fsdp1(original=True), between=lambda model, *_: [
-        p.grad.div_(w.size) for p in model.parameters() if p.grad is not None])
-
-
-@case("no order of addition explains it", parameter="2.weight")
-def fsdp1_one_element(w):
-    w.train(w.fsdp1(), between=lambda model, *_: model._flat_param.grad[-10].add_(w.rank == w.size - 1))
-
-
-@case("clipping by the local norm")
-def fsdp1_clipped_as_if_whole(w):
-    w.train(w.fsdp1(), between=lambda model, *_: nn.utils.clip_grad_norm_(model.parameters(), 0.01))
 
 
 @case("replicas have drifted apart", step=2)
@@ -225,24 +275,10 @@ def by_hand(w, divide=True, group=None, skip=lambda name: False, silent=None, be
     return between
 
 
-@case("own gradient only", parameter="2.bias")
-def by_hand_forgets_a_parameter(w):
-    w.train(w.net(), between=by_hand(w, skip=lambda name: name == "2.bias"))
-
-
 @case("the mean of a smaller group", least=4)
 def by_hand_in_halves(w):
     halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     w.train(w.net(), between=by_hand(w, group=halves[w.rank // 2]))
-
-
-@case("divided twice")
-def ddp_divided_again(w):
-    def between(model, optimizer, step):
-        for p in model.parameters():
-            p.grad /= w.size
-
-    w.train(w.ddp(), between=between)
 
 
 @case("N times the mean", ours=True)
@@ -252,18 +288,6 @@ def fsdp_divide_factor(w):
         if hasattr(each, "set_gradient_divide_factor"):
             each.set_gradient_divide_factor(1.0)
     w.train(model)
-
-
-@case("other initial weights", parameter="0.weight", rank=1)
-def fsdp_other_seeds(w):
-    torch.manual_seed(w.rank)
-    w.train(w.fsdp())
-
-
-@case("other initial weights", parameter="0.weight", rank=1)
-def by_hand_other_seeds(w):
-    torch.manual_seed(w.rank)
-    w.train(w.net(), between=by_hand(w))
 
 
 @with_each_trainer("the same samples", rank=1)
@@ -311,63 +335,6 @@ def fewer_micro_batches(w):
         w.train(model, optimizer, steps=1, micro=count, quiet=quiet_until(count - 1), divisor=3)
 
 
-@case("clipping on one rank")
-def clipped_on_rank_0(w):
-    w.train(w.ddp(), between=lambda model, optimizer, step: w.rank or nn.utils.clip_grad_norm_(model.parameters(), 0.1))
-
-
-@case("clipping before unscaling")
-def clipped_before_unscaling(w):
-    scaler = torch.amp.GradScaler("cpu")
-    for model, optimizer in w.steps(w.ddp()):
-        optimizer.zero_grad()
-        scaler.scale(w.loss(model)).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        scaler.step(optimizer)
-        scaler.update()
-
-
-@case("not unscaled")
-def scaler_forgotten_at_the_step(w):
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    for model, optimizer in w.steps(w.ddp()):
-        optimizer.zero_grad()
-        scaler.scale(w.loss(model)).backward()
-        optimizer.step()
-
-
-@case("unscaled twice")
-def unscaled_by_hand_too(w):
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    for model, optimizer in w.steps(w.ddp()):
-        optimizer.zero_grad()
-        scaler.scale(w.loss(model)).backward()
-        scaler.unscale_(optimizer)
-        for p in model.parameters():
-            p.grad /= scaler.get_scale()
-        scaler.step(optimizer)
-        scaler.update()
-
-
-@case("clipping by the local norm")
-def fsdp_clipped_by_shard(w):
-    def between(model, optimizer, step):
-        norm = torch.stack([p.grad.to_local().norm() for p in model.parameters()]).norm()
-        for p in model.parameters():
-            p.grad.to_local().mul_(0.01 / norm)
-
-    w.train(w.fsdp(), between=between)
-
-
-@case("clipping by the local norm")
-def fsdp_clipped_locals(w):
-    def between(model, optimizer, step):
-        nn.utils.clip_grads_with_norm_(model.parameters(), 0.01, torch.stack(
-            [p.grad.to_local().norm() for p in model.parameters()]).norm())
-
-    w.train(w.fsdp(), between=between)
-
-
 @case("step in the loop", step=2)
 def step_in_the_loop(w):
     for model, optimizer in w.steps(w.ddp()):
@@ -391,12 +358,6 @@ def step_within_no_sync(w):
 def other_learning_rate(w):
     model = w.ddp()
     w.train(model, w.adam(model, 1e-2 * (1 + (w.rank == 1))))
-
-
-@case("another betas on a rank", rank=1)
-def other_betas(w):
-    model = w.ddp()
-    w.train(model, torch.optim.AdamW(model.parameters(), betas=(0.9 - 0.1 * (w.rank == 1), 0.999)))
 
 
 @case("a scheduler stepped several times")
@@ -527,24 +488,6 @@ def weights_touched_on_a_rank(w):
     w.train(model, optimizer)
 
 
-@case("different bits", step=2, rank=1, parameter="2.weight", ours=True)
-def one_bit_of_one_gradient(w):
-    def between(model, optimizer, step):
-        if step == 1 and w.rank == 1:
-            model.module[2].weight.grad.view(torch.int32).view(-1)[7] ^= 1
-
-    w.train(w.ddp(), between=between)
-
-
-@case("no order of addition explains it", step=2, rank=1, parameter="2.weight")
-def one_element_of_one_gradient(w):
-    def between(model, optimizer, step):
-        if step == 1 and w.rank == 1:
-            model[2].weight.grad.to_local().view(-1)[0] += 0.1
-
-    w.train(w.fsdp(), between=between)
-
-
 @case("no gradient")
 def fsdp_never_reduces(w):
     model = w.fsdp()
@@ -554,7 +497,7 @@ def fsdp_never_reduces(w):
 
 @case("no gradient", least=4)
 def hsdp_never_replicates(w):
-    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    mesh = two_by_two()
     model = w.fsdp(mesh=mesh)
     model.set_requires_all_reduce(False)
     w.train(model)
@@ -644,36 +587,7 @@ def closed(w, model, optimizer, loss=lambda found: found, steps=2):
         optimizer.step(closure)
 
 
-@case("replicas have drifted apart")
-def line_search_by_own_losses(w):
-    closed(w, model := w.ddp(), torch.optim.LBFGS(model.parameters(), 0.1, 4, line_search_fn="strong_wolfe"))
-
-
-@case("the mean of a smaller group", least=4)
-def fsdp_within_rows_of_the_mesh_only(w):
-    w.train(w.fsdp(mesh=dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))["shard"]))
-
-
 # -- right
-
-
-@case()
-def ddp_many_buckets_clipped(w):
-    w.train(w.ddp(bucket_cap_mb=0.0002), between=lambda model, *_: nn.utils.clip_grad_norm_(model.parameters(), 0.1))
-
-
-@case()
-def ddp_scaler_autocast_half(w):
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0 ** 40, growth_interval=2)
-    for model, optimizer in w.steps(w.ddp(), 5):
-        optimizer.zero_grad()
-        with torch.autocast("cpu", torch.float16):
-            loss = w.loss(model)
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        scaler.step(optimizer)
-        scaler.update()
 
 
 @case()
@@ -685,12 +599,7 @@ def ddp_autocast_bfloat16_dropout(w):
 @case()
 def fsdp_bfloat16_throughout(w):
     policy = MixedPrecisionPolicy(torch.bfloat16, output_dtype=torch.float32)
-    w.train(w.fsdp(mp_policy=policy), between=lambda model, *_: nn.utils.clip_grad_norm_(model.parameters(), 0.1))
-
-
-@case()
-def fsdp_reduced_in_bfloat16(w):
-    w.train(w.fsdp(mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16, cast_forward_inputs=False)), micro=2)
+    w.train(w.fsdp(mp_policy=policy), between=clipped(0.1))
 
 
 @case()
@@ -704,7 +613,7 @@ def fsdp_accumulating(w):
 
 @case(least=4)
 def hsdp(w):
-    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    mesh = two_by_two()
     w.train(w.fsdp(mesh=mesh), micro=2)
 
 
@@ -718,12 +627,6 @@ def fsdp_from_meta(w):
         if hasattr(each, "reset_parameters"):
             each.reset_parameters()
     w.train(model)
-
-
-@case()
-def zero_redundancy(w):
-    model = w.ddp()
-    w.train(model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-2))
 
 
 @case()
@@ -791,7 +694,7 @@ def closures(w):
     for model in (w.ddp(), w.fsdp()):
         closed(w, model, w.adam(model))
     model = w.ddp()
-    closed(w, model, torch.optim.LBFGS(model.parameters(), 0.1, 4, line_search_fn="strong_wolfe"), shared)
+    closed(w, model, searching(model), shared)
 
 
 @case()
@@ -806,16 +709,6 @@ def hooks_of_parameters(w):
     for p in model.parameters():
         p.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
     w.train(w.ddp(model))
-
-
-@case()
-def noisy_gradients(w):
-    def between(model, optimizer, step):
-        generator = torch.Generator().manual_seed(step)
-        for p in model.parameters():
-            p.grad.add_(torch.randn(p.shape, generator=generator))
-
-    w.train(w.ddp(), between=between)
 
 
 @case()
@@ -873,15 +766,6 @@ def two_optimizers(w):
         w.loss(model).backward()
         one.step()
         other.step()
-
-
-@case()
-def scaled_by_hand(w):
-    def between(model, optimizer, step):
-        for p in model.parameters():
-            p.grad.div_(3)
-
-    w.train(w.ddp(), micro=3, divisor=1, between=between)
 
 
 @case()
@@ -1085,7 +969,7 @@ def fsdp1_wrapped_by_layers_clipped_in_bfloat16(w):
 
 @case(least=4)
 def fsdp1_hybrid(w):
-    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    mesh = two_by_two()
     w.train(w.fsdp1(device_mesh=mesh, strategy="HYBRID_SHARD", original=True))
 
 
@@ -1137,22 +1021,6 @@ IN_SEQUENCE = ATTENTION | {
     "out": parallel.ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())}
 
 
-@case()
-def tensor_parallel_clipped(w):
-    w.train(tensor_parallel(w, PAIR), micro=2,
-            between=lambda model, *_: nn.utils.clip_grad_norm_(model.parameters(), 0.01))
-
-
-@case(most=3)
-def tensor_parallel_attention(w):
-    w.train(tensor_parallel(w, ATTENTION, Attending(12 // w.size)))
-
-
-@case(most=3)
-def sequence_parallel(w):
-    w.train(tensor_parallel(w, IN_SEQUENCE, Attending(12 // w.size)), micro=2)
-
-
 @case(least=4)
 def tensor_parallel_and_fsdp(w):
     for plan, net in ((PAIR, None), (ATTENTION, Attending(6)), (IN_SEQUENCE, Attending(6))):
@@ -1171,49 +1039,6 @@ def tensor_parallel_on_different_samples(w):
     model = tensor_parallel(w, PAIR)
     w.generator.manual_seed(w.rank)
     w.train(model)
-
-
-@case("the same samples", rank=2, least=4)
-def tensor_parallel_rows_on_the_same_samples(w):
-    w.train(tensor_parallel(w, PAIR, data=2, seed=0))
-
-
-@case("another model in parts")
-def tensor_parallel_without_the_reduction(w):
-    w.train(tensor_parallel(w, PAIR | {"2": parallel.RowwiseParallel(output_layouts=Partial())}))
-
-
-@case("own part only", parameter="norm.weight", most=3)
-def norm_outside_the_plan(w):
-    w.train(tensor_parallel(w, {name: each for name, each in IN_SEQUENCE.items() if name != "norm"},
-                            Attending(12 // w.size)))
-
-
-@case("clipping by the local norm")
-def tensor_parallel_clipped_by_shard(w):
-    def between(model, *_):
-        nn.utils.clip_grads_with_norm_(model.parameters(), 0.01, torch.stack(
-            [p.grad.to_local().norm() if hasattr(p.grad, "to_local") else p.grad.norm()
-             for p in model.parameters()]).norm())
-
-    w.train(tensor_parallel(w, PAIR), between=between)
-
-
-@case("divided twice")
-def tensor_parallel_divided(w):
-    w.train(tensor_parallel(w, PAIR), between=lambda model, *_: [
-        p.grad.div_(w.size) for p in model.parameters()])
-
-
-@case("N times the mean")
-def tensor_parallel_summed_again(w):
-    w.train(tensor_parallel(w, PAIR), between=lambda model, *_: [
-        p.grad.mul_(w.size) for p in model.parameters()])
-
-
-@case("no order of addition explains it", parameter="0.weight", rank=1)
-def tensor_parallel_one_element(w):
-    w.train(tensor_parallel(w, PAIR), between=lambda model, *_: model[0].weight.grad.to_local()[0, 0].add_(w.rank == 1))
 
 
 @case(reason="ranks communicate within the forward")
@@ -1256,6 +1081,72 @@ def pipeline(w, made):
 
 
 CASES |= {
+    "fsdp1_other_seeds": Case(
+        lambda w: w.train(seeded_by_rank(w).fsdp1()), "other initial weights", parameter="0.weight", rank=1),
+    "fsdp_other_seeds": Case(
+        lambda w: w.train(seeded_by_rank(w).fsdp()), "other initial weights", parameter="0.weight", rank=1),
+    "by_hand_other_seeds": Case(lambda w: w.train(seeded_by_rank(w).net(), between=by_hand(w)),
+                                "other initial weights", parameter="0.weight", rank=1),
+    "fsdp1_divided_again": Case(lambda w: w.train(
+        w.fsdp1(original=True), between=gradients_by(lambda g: g.div_(w.size))), "divided twice"),
+    "ddp_divided_again": Case(
+        lambda w: w.train(w.ddp(), between=gradients_by(lambda g: g.div_(w.size))), "divided twice"),
+    "fsdp1_one_element": Case(
+        lambda w: w.train(w.fsdp1(), between=lambda model, *_: (
+            model._flat_param.grad[-10].add_(w.rank == w.size - 1))),
+        "no order of addition explains it", parameter="2.weight"),
+    "fsdp1_clipped_as_if_whole": Case(
+        lambda w: w.train(w.fsdp1(), between=clipped(0.01)), "clipping by the local norm"),
+    "clipped_on_rank_0": Case(
+        lambda w: w.train(w.ddp(), between=lambda *_: w.rank or clipped(0.1)(*_)), "clipping on one rank"),
+    "clipped_before_unscaling": Case(
+        lambda w: scaled(w, lambda scaler, optimizer, model: clipped(1.0)(model)), "clipping before unscaling"),
+    "scaler_forgotten_at_the_step": Case(
+        lambda w: scaled(w, forgotten=True, init_scale=1024.0), "not unscaled"),
+    "unscaled_by_hand_too": Case(
+        lambda w: scaled(w, unscaled_by_hand_too, init_scale=1024.0), "unscaled twice"),
+    "fsdp_clipped_by_shard": Case(
+        lambda w: w.train(w.fsdp(), between=lambda model, *_: scaled_to_shards(model, 0.01)),
+        "clipping by the local norm"),
+    "fsdp_clipped_locals": Case(
+        lambda w: w.train(w.fsdp(), between=clipped_by_shard(0.01)), "clipping by the local norm"),
+    "other_betas": Case(
+        lambda w: w.train(model := w.ddp(), torch.optim.AdamW(
+            model.parameters(), betas=(0.9 - 0.1 * (w.rank == 1), 0.999))), "another betas on a rank", rank=1),
+    "one_bit_of_one_gradient": Case(
+        lambda w: w.train(w.ddp(), between=in_step(1, lambda model: w.rank == 1 and (
+            model.module[2].weight.grad.view(torch.int32).view(-1)[7].bitwise_xor_(1)))),
+        "different bits", step=2, rank=1, parameter="2.weight", ours=True),
+    "one_element_of_one_gradient": Case(
+        lambda w: w.train(w.fsdp(), between=in_step(1, lambda model: w.rank == 1 and (
+            model[2].weight.grad.to_local().view(-1)[0].add_(0.1)))),
+        "no order of addition explains it", step=2, rank=1, parameter="2.weight"),
+    "by_hand_forgets_a_parameter": Case(
+        lambda w: w.train(w.net(), between=by_hand(w, skip=lambda name: name == "2.bias")),
+        "own gradient only", parameter="2.bias"),
+    "line_search_by_own_losses": Case(
+        lambda w: closed(w, model := w.ddp(), searching(model)), "replicas have drifted apart"),
+    "fsdp_within_rows_of_the_mesh_only": Case(
+        lambda w: w.train(w.fsdp(mesh=two_by_two()["shard"])), "the mean of a smaller group", least=4),
+    "tensor_parallel_rows_on_the_same_samples": Case(
+        lambda w: w.train(tensor_parallel(w, PAIR, data=2, seed=0)), "the same samples", rank=2, least=4),
+    "tensor_parallel_without_the_reduction": Case(
+        lambda w: w.train(tensor_parallel(w, PAIR | {"2": parallel.RowwiseParallel(output_layouts=Partial())})),
+        "another model in parts"),
+    "norm_outside_the_plan": Case(
+        lambda w: w.train(tensor_parallel(
+            w, {name: each for name, each in IN_SEQUENCE.items() if name != "norm"}, Attending(12 // w.size))),
+        "own part only", parameter="norm.weight", most=3),
+    "tensor_parallel_clipped_by_shard": Case(
+        lambda w: w.train(tensor_parallel(w, PAIR), between=clipped_by_shard(0.01)), "clipping by the local norm"),
+    "tensor_parallel_divided": Case(lambda w: w.train(
+        tensor_parallel(w, PAIR), between=gradients_by(lambda g: g.div_(w.size))), "divided twice"),
+    "tensor_parallel_summed_again": Case(lambda w: w.train(
+        tensor_parallel(w, PAIR), between=gradients_by(lambda g: g.mul_(w.size))), "N times the mean"),
+    "tensor_parallel_one_element": Case(
+        lambda w: w.train(tensor_parallel(w, PAIR), between=lambda model, *_: (
+            model[0].weight.grad.to_local()[0, 0].add_(w.rank == 1))),
+        "no order of addition explains it", parameter="0.weight", rank=1),
     "no_trainer": Case(lambda w: w.train(w.net()), "own gradient only"),
     "sum_by_hand": Case(lambda w: w.train(w.net(), between=by_hand(w, divide=False)), "N times the mean"),
     "by_hand_without_a_rank": Case(
@@ -1270,11 +1161,25 @@ CASES |= {
     "fsdp_layers_in_a_list": Case(lambda w: w.train(dist.fsdp.fully_shard(Listed())), "an unregistered parameter"),
 }
 CASES |= {
+    "ddp_many_buckets_clipped": Case(lambda w: w.train(w.ddp(bucket_cap_mb=0.0002), between=clipped(0.1))),
+    "ddp_scaler_autocast_half": Case(lambda w: scaled(
+        w, unscaled_and_clipped, steps=5, precision=torch.float16, init_scale=2.0 ** 40, growth_interval=2)),
+    "fsdp_reduced_in_bfloat16": Case(lambda w: w.train(w.fsdp(
+        mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16, cast_forward_inputs=False)), micro=2)),
+    "zero_redundancy": Case(lambda w: w.train(
+        model := w.ddp(), ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-2))),
+    "noisy_gradients": Case(lambda w: w.train(w.ddp(), between=with_noise)),
+    "scaled_by_hand": Case(lambda w: w.train(w.ddp(), micro=3, divisor=1, between=gradients_by(lambda g: g.div_(3)))),
+    "tensor_parallel_clipped": Case(lambda w: w.train(tensor_parallel(w, PAIR), micro=2, between=clipped(0.01))),
+    "tensor_parallel_attention": Case(
+        lambda w: w.train(tensor_parallel(w, ATTENTION, Attending(12 // w.size))), most=3),
+    "sequence_parallel": Case(
+        lambda w: w.train(tensor_parallel(w, IN_SEQUENCE, Attending(12 // w.size)), micro=2), most=3),
     "ddp": Case(lambda w: w.train(w.ddp())),
     "ddp_accumulating": Case(lambda w: w.train(w.ddp(), micro=3, quiet=quiet_until(2))),
     "ddp_accumulating_reducing_each": Case(lambda w: w.train(w.ddp(gradient_as_bucket_view=True), micro=3)),
     "fsdp": Case(
-        lambda w: w.train(w.fsdp(), between=lambda model, *_: nn.utils.clip_grad_norm_(model.parameters(), 0.1))),
+        lambda w: w.train(w.fsdp(), between=clipped(0.1))),
     "fsdp_bfloat16_reduced_in_float32": Case(
         lambda w: w.train(w.fsdp(mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32)), micro=2)),
     "batch_norm": Case(lambda w: w.train(w.ddp(w.net(nn.BatchNorm1d(9))), micro=2)),
