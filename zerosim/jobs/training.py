@@ -11,7 +11,7 @@ from rich.console import Console
 from zerosim.checkpoint.keeping import Keeper, keeper
 from zerosim.data import load_dataset
 from zerosim.errors import LaunchError, UsageError
-from zerosim.jobs.job import Request, described, inputs_digest
+from zerosim.jobs.job import Job, Request, described, inputs_digest
 from zerosim.scenario import Scenario
 from zerosim.scenario.schema import parts_in, python_run
 from zerosim.show.document import document
