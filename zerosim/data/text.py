@@ -90,7 +90,9 @@ def tokenised(text: str, vocabulary: int | None = None) -> tuple[Array, str]:
     ([0, 1, 2, 0, 2, 0, 2, 0, 1, 2, 0, 2], 'ab\ufffd')
     """
     number = 1 + max(int(points.max()) for points in code_points(text))
-    counts = sum(np.bincount(points, minlength=number) for points in code_points(text))
+    counts = np.zeros(number, np.int64)
+    for points in code_points(text):
+        counts += np.bincount(points, minlength=number)
     kept, rest = np.flatnonzero(counts), ""
     if vocabulary is not None and vocabulary < len(kept):
         by_frequency = np.argsort(-counts[kept], kind="stable")
