@@ -16,7 +16,7 @@ from tests.training import labelled, scenario
 from zerosim.allocation import allocate
 from zerosim.checkpoint.resuming import Restoring
 from zerosim.collectives import direct, ring, two_level
-from zerosim.collectives.narrow import FedBack, WithErrorFeedback
+from zerosim.collectives.narrow import FedBack, OnNarrowWires
 from zerosim.errors import CheckpointError
 from zerosim.figures.resting import resting_bytes
 from zerosim.figures.shapes import expected
@@ -129,7 +129,7 @@ def test_every_byte_is_that_of_loops_over_single_numbers(name, collective, way, 
         residual, found = np.zeros(size * length, np.float32), []
         for vectors in brought:
             vector = vectors[comm.rank].copy()
-            fed = WithErrorFeedback(collective, wire(name, block), allocate, residual)
+            fed = OnNarrowWires(collective, wire(name, block), allocate, residual)
             fed(comm, split(vector, size))
             found.append(split(vector, size)[comm.rank].copy())
         return found, residual
@@ -175,7 +175,7 @@ def test_bytes_that_encoding_reads_and_writes_are_those_of_its_steps():
     numbers, coded = 400, Halves.encoded_bytes(100)
     due = (numbers + 2 * numbers) + 2 * numbers + coded + (coded + numbers) + 3 * numbers
     chunk = np.zeros(100, np.float32)
-    assert WithErrorFeedback(None, Halves, allocate, chunk).encoding_bytes(chunk) == due
+    assert OnNarrowWires(None, Halves, allocate, chunk).encoding_bytes(chunk) == due
 
 
 @pytest.mark.parametrize("order", ["ring", "rank"])

@@ -23,7 +23,7 @@ error feedback see `stages/feedback.py`.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -144,23 +144,32 @@ class FedBack(Narrowed):
 
 @dataclass(frozen=True)
 class OnNarrowWires:
-    """A reduce-scatter of vectors of `count` elements and padding, over communicators whose messages are encoded."""
+    """A reduce-scatter of vectors of `count` elements and padding, over communicators whose messages are encoded.
+
+    `residual`, this rank's of the same vector, adds error feedback.
+    """
 
     collective: Callable[..., None]
     wire: WireFormat
     allocate: Allocator
+    residual: Array | None = None
     count: int | None = field(default=None, kw_only=True)
 
     def __call__(self, comm: Communicator, chunks: Sequence[Payload]) -> None:
-        self.collective(Narrowed(comm, self.wire, self.allocate, self.padding(chunks)), chunks)
-
-    def padding(self, chunks: Any) -> Payload:
-        """The elements behind the last one."""
-        return chunks[:][self.count :] if self.count is not None else NO_PADDING
+        padding: Any = NO_PADDING if self.count is None else cast(Any, chunks)[:][self.count :]
+        narrowed = Narrowed(comm, self.wire, self.allocate, padding) if self.residual is None else FedBack(
+            comm, self.wire, self.allocate, chunks, self.residual, padding)
+        self.collective(narrowed, chunks)
 
     def encoding_bytes(self, chunk: Payload) -> int:
-        """The bytes read and written to encode a chunk: its numbers twice, once for scales and once for codes."""
-        return 2 * int(chunk.nbytes) + self.wire.encoded_bytes(len(chunk))
+        """The bytes read and written to encode a chunk: its numbers twice, once for scales and once for codes.
+
+        With error feedback also those to add the residual, to decode, and to keep the new loss.
+        """
+        coded = self.wire.encoded_bytes(len(chunk))
+        if self.residual is None:
+            return 2 * int(chunk.nbytes) + coded
+        return 3 * int(chunk.nbytes) + 6 * len(chunk) * int(self.residual.dtype.itemsize) + 2 * coded
 
     def take_room(self, chunk: Payload) -> None:
         """Allocate and free the buffers of one exchange of a chunk, for the ledger of a run that exchanges none."""
@@ -168,19 +177,3 @@ class OnNarrowWires:
         coded = [self.allocate(size, np.uint8, kind="buffers", owner="codes") for size in sizes]
         coded.pop()
         coded.append(self.allocate(len(chunk), chunk.dtype, kind="buffers", owner="codes"))
-
-
-@dataclass(frozen=True)
-class WithErrorFeedback(OnNarrowWires):
-    """A reduce-scatter with error feedback; `residual` is this rank's, of the same vector."""
-
-    residual: Array
-
-    def __call__(self, comm: Communicator, chunks: Sequence[Payload]) -> None:
-        padding = self.padding(chunks)
-        self.collective(FedBack(comm, self.wire, self.allocate, chunks, self.residual, padding), chunks)
-
-    def encoding_bytes(self, chunk: Payload) -> int:
-        """The bytes read and written to add the residual, to encode, to decode, and to keep the new loss."""
-        coded, residual = self.wire.encoded_bytes(len(chunk)), len(chunk) * int(self.residual.dtype.itemsize)
-        return 3 * int(chunk.nbytes) + 6 * residual + 2 * coded

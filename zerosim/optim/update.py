@@ -136,9 +136,7 @@ class UpdateRule:
             if self.optimizer.of_matrix is not None and len(place.shape) == 2:
                 self.optimizer.of_matrix(differences[place.start : place.stop].reshape(place.shape), h=h)
 
-    def delay(self, kept: Array, gradient: Array, factor: float) -> None:
-        """Keep a gradient for the next step; see `delay`."""
-        delay(kept, gradient, factor)
+    delay = staticmethod(delay)
 
     def apply(self, unit: Unit, start: int, weights: Array, differences: Array, *, step: int) -> None:
         """Subtract differences from weights, after the decay of the step."""

@@ -12,7 +12,7 @@ from zerosim.autograd.player import Perform, Player, Players, perform
 from zerosim.autograd.tape import Policy, Tape, Total
 from zerosim.autograd.tape_collectives import ALONE, TapeGroups, over
 from zerosim.collectives import ring, tree
-from zerosim.collectives.narrow import OnNarrowWires, WireFormat, WithErrorFeedback
+from zerosim.collectives.narrow import OnNarrowWires, WireFormat
 from zerosim.comm import Communicator
 from zerosim.data import Dataset
 from zerosim.instruments.observed import Observed, observed
@@ -208,10 +208,7 @@ def on_narrow_wires(config: Config, comm: Observed, narrow: OnNarrowWires, resid
 
     def call(owner: str, *args: Any) -> Any:
         unit = units[owner]
-        collective = replace(narrow, count=unit.count)
-        if residuals.copies:
-            collective = WithErrorFeedback(
-                narrow.collective, narrow.wire, narrow.allocate, residuals.now[unit], count=unit.count)
+        collective = replace(narrow, count=unit.count, residual=residuals.now.get(unit))
         return comm.named("reduce_scatter", collective)(owner, *args)
 
     return call

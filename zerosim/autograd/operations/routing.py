@@ -11,15 +11,11 @@ Indices are values of a graph like any other, kept for backward if it reads them
 the derivative of the choice is 0 almost everywhere. A router learns by its probabilities alone.
 """
 
-from typing import TypeVar
-
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.autograd.operation import Empty, InGraph, Operation, Shape
+from zerosim.autograd.operation import AnyVariable, Empty, Operation, Shape
 from zerosim.autograd.operations.shapes import refuse, rows
-
-AnyVariable = TypeVar("AnyVariable", bound=InGraph)
 
 
 def top_indices_forward(x: Array, *, out: Array, empty: Empty, count: int) -> None:
