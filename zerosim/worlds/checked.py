@@ -18,24 +18,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
-import numpy.typing as npt
 
 from zerosim.allocation import Array
 from zerosim.comm import Communicator, Reduction, SendsFirst, check_rank
 from zerosim.errors import CollectiveError, LengthError, MessageError
+from zerosim.worlds.copies import Bytes, Copies, shaped
 from zerosim.worlds.delivery import check_into, check_payload, deliver
 from zerosim.worlds.here import HERE, spaced
 from zerosim.worlds.mpi_mail import dtype_tag
 
 TRAILER = struct.Struct("<QII")
 CHECKSUM_BYTES = 4
-Bytes = npt.NDArray[np.uint8]
 
 
 class Checked(SendsFirst):
     """A communicator of NumPy arrays whose messages are checked. All ranks must use one, for the same messages.
 
-    It keeps memory for the longest message in each direction, which is in no ledger.
+    It keeps memory for messages, which is in no ledger.
 
     Raises `MessageError` at the receiver of a message that differs from the one sent, or is not the next.
 
@@ -61,8 +60,7 @@ transit
         self._comm = comm
         self._sent: Counter[int] = Counter()
         self._came: Counter[int] = Counter()
-        self._outgoing = Space()
-        self._landing = Space()
+        self._copies = Copies()
 
     @property
     def came_ns(self) -> int:
@@ -70,28 +68,36 @@ transit
         return int(getattr(self._comm, "came_ns", 0))
 
     def send(self, outgoing: Array, *, to: int) -> None:
-        self._comm.send(self._sealed(outgoing, to), to=to)
+        check_rank(to, self.size, "to")
+        check_payload(outgoing, "outgoing")
+        with self._room(outgoing) as sealed:
+            self._seal(outgoing, to, sealed)
+            self._comm.send(sealed, to=to)
 
     def recv(self, *, into: Array, source: int, reduce: Reduction | None = None) -> None:
         check_rank(source, self.size, "source")
         check_payload(into, "into")
         check_into(into)
-        landing = self._landing.of(into)
-        with self._due(source):
-            self._comm.recv(into=landing, source=source)
-        self._deliver(landing, into, source, reduce)
+        with self._room(into) as landing:
+            with self._due(source):
+                self._comm.recv(into=landing, source=source)
+            self._deliver(landing, into, source, reduce)
 
-    def _sealed(self, outgoing: Array, to: int) -> Bytes:
-        """A copy of a message, with its trailer."""
-        check_rank(to, self.size, "to")
-        check_payload(outgoing, "outgoing")
+    @contextmanager
+    def _room(self, like: Array) -> Iterator[Bytes]:
+        """A context with memory for a message and its trailer."""
+        wanted = like.nbytes + TRAILER.size
+        memory = self._copies.take(wanted)
+        yield memory[:wanted]
+        self._copies.give(memory)
+
+    def _seal(self, outgoing: Array, to: int, sealed: Bytes) -> None:
+        """Write a copy of a message, with its trailer, into `sealed`."""
         self._sent[to] += 1
-        sealed = self._outgoing.of(outgoing)
-        sealed[: outgoing.nbytes].view(outgoing.dtype).reshape(outgoing.shape)[...] = outgoing
+        shaped(sealed, outgoing)[...] = outgoing
         what = self._sent[to], dtype_tag(outgoing.dtype)
         TRAILER.pack_into(sealed.data, outgoing.nbytes, *what, 0)
         TRAILER.pack_into(sealed.data, outgoing.nbytes, *what, zlib.crc32(sealed[:-CHECKSUM_BYTES].data))
-        return sealed
 
     @contextmanager
     def _due(self, source: int) -> Iterator[None]:
@@ -118,7 +124,7 @@ transit
                 f"rank {source} sent a different dtype to rank {self.rank}, which receives {into.size} × {into.dtype}"
                 f"{spaced(HERE.location)}: both sides must name the same length and dtype"
             )
-        deliver(landing[: into.nbytes].view(into.dtype).reshape(into.shape), into, reduce)
+        deliver(shaped(landing, into), into, reduce)
 
     def _check_number(self, number: int, source: int) -> None:
         if number > self._came[source]:
@@ -128,17 +134,3 @@ transit
 
     def _due_words(self, source: int) -> str:
         return f"rank {self.rank}{spaced(HERE.location)}: message {self._came[source]} from rank {source}"
-
-
-class Space:
-    """Memory for one message and its trailer at a time; the page faults of fresh memory would cost more."""
-
-    def __init__(self) -> None:
-        self._memory: Bytes = np.empty(0, np.uint8)
-
-    def of(self, array: Array) -> Bytes:
-        """Memory for a message like `array`."""
-        wanted = array.nbytes + TRAILER.size
-        if self._memory.nbytes < wanted:
-            self._memory = np.empty(wanted, np.uint8)
-        return self._memory[:wanted]
