@@ -1,7 +1,6 @@
 """Initial weights from a safetensors file: its header is checked on opening, and arrays are read one at a time."""
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +11,6 @@ from safetensors import SafetensorError, safe_open
 from zerosim.allocation import Array
 from zerosim.data.dataset import DataFault, regular_file
 
-PIECE_BYTES = 1 << 20
 MOST_HEADER_BYTES = 1 << 24
 """The most bytes of a header, for which the reader needs up to 30 times as much memory; 200,000 arrays have fewer."""
 
@@ -34,16 +32,8 @@ class WeightsFile:
     @cached_property
     def sha256(self) -> str:
         """The SHA-256 of the whole file."""
-        found = hashlib.sha256()
-        for piece in pieces(self.path):
-            found.update(piece)
-        return found.hexdigest()
-
-
-def pieces(path: Path) -> Iterator[bytes]:
-    with open(path, "rb") as file:
-        while piece := file.read(PIECE_BYTES):
-            yield piece
+        with open(self.path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def weights_file(source: str, fault: DataFault, folder: Path) -> WeightsFile:
