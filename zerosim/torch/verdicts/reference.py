@@ -9,7 +9,7 @@ import hashlib
 import random
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
 from types import MethodType
 from typing import Any
@@ -339,14 +339,10 @@ def cast(value: Any, dtype: Any) -> Any:
 @contextmanager
 def casting(found: tuple[tuple[str, bool, Any], ...]) -> Iterator[None]:
     """The autocast that the script had."""
-    contexts = [torch.autocast(device, dtype=dtype, enabled=on) for device, on, dtype in found]
-    for each in contexts:
-        each.__enter__()
-    try:
+    with ExitStack() as stack:
+        for device, on, dtype in found:
+            stack.enter_context(torch.autocast(device, dtype=dtype, enabled=on))
         yield
-    finally:
-        for each in reversed(contexts):
-            each.__exit__(None, None, None)
 
 
 def autocast_now() -> tuple[tuple[str, bool, Any], ...]:
