@@ -254,18 +254,10 @@ def step_by_step(found: RecordedStep, kinds: dict[str, dict[str, str]]) -> Marku
         "step", "Event by event",
         element("p", f"A row of letters for each rank: {letters}. A colour is an activity, and every other layer is "
                      "paler. Below: the memory of the rank at the end of the event. All ranks run the same events; "
-                     "durations are not drawn. ← and → step, as do Page Up and Page Down; Home and End go to the "
-                     "first and the last event; space plays; P doubles the size of all text for a projector.",
-                class_="legend"),
+                     f"durations are not drawn. {keys_to('first and the last event')}", class_="legend"),
         element("ul", element("li", "activity"), *activities, class_="keys"),
         element("ul", element("li", "memory"), *memory, class_="keys"),
-        element("p",
-                element("button", "play", type="button", id="step-play"),
-                element("label", "event ", element(
-                    "input", type="range", min=0, max=0, value=0, step=1, id="step-event")),
-                element("output", "", id="step-heading", aria_live="polite"), class_="buttons"),
-        element("div", "", id="step-drawing", class_="scrolling", tabindex=0, role="application",
-                aria_label="activity and memory of every rank in each event"),
+        *player("step", "event", "activity and memory of every rank in each event", spoken=True),
         element("div", element("table", element("thead", element("tr", *(element("th", head) for head in heads))),
                                element("tbody", "", id="step-rows"), class_="rows"), class_="scrolling"))
 
@@ -283,29 +275,36 @@ def schedules(stepped: Sequence[dict[str, Any]], ranks: int) -> Markup:
                      "their order of addition: 2+3+0 is rank 2's, then 3's, then 0's; 1…7+0…2 is rank 1's to 7's, one "
                      "by one, then 0's to 2's. ✓ is what the collective promises. If a sum does not fit, the filled "
                      "part shows how many ranks it contains; point at it to read it, or press D for words. A thick "
-                     "border marks a change in this round. ← and → step, as do Page Up and Page Down; Home and End go "
-                     "to the start and the end; space plays; P doubles the size of all text for a projector.",
-                class_="legend"),
+                     f"border marks a change in this round. {keys_to('start and the end')}", class_="legend"),
         *fewer,
         element("div",
-                element("p",
-                        element("label", "collective ", element("select", *options, id="schedule-name")),
-                        element("button", "play", type="button", id="schedule-play"),
-                        element("label", "round ", element(
-                            "input", type="range", min=0, max=0, value=0, step=1, id="schedule-round")),
-                        element("output", "", id="schedule-heading"), class_="buttons"),
-                element("div", "", id="schedule-drawing", class_="scrolling", tabindex=0, role="application",
-                        aria_label="contents of every rank after this round"),
+                *player("schedule", "round", "contents of every rank after this round",
+                        element("label", "collective ", element("select", *options, id="schedule-name"))),
                 element("p", "", id="schedule-detail", class_="legend", aria_live="polite"),
                 element("p", "", id="schedule-words", aria_live="polite"), id="player"))
+
+
+def player(name: str, each: str, label: str, *before: Markup, spoken: bool = False) -> Iterator[Markup]:
+    """The buttons that play a drawing, after others, and the place of the drawing."""
+    yield element("p", *before, element("button", "play", type="button", id=f"{name}-play"),
+        element("label", f"{each} ", element(
+            "input", type="range", min=0, max=0, value=0, step=1, id=f"{name}-{each}")),
+        element("output", "", id=f"{name}-heading", aria_live="polite" if spoken else False), class_="buttons")
+    yield element("div", "", id=f"{name}-drawing", class_="scrolling", tabindex=0, role="application",
+                  aria_label=label)
+
+
+def keys_to(ends: str) -> str:
+    """The keys of such a drawing."""
+    return (f"← and → step, as do Page Up and Page Down; Home and End go to the {ends}; space plays; P doubles the "
+            "size of all text for a projector.")
 
 
 def calls(row: RowDocument) -> Markup:
     """A table of the calls of rank 0, in order."""
     lines = [
-        element("tr", element("td", call["collective"]), element("td", call["by"]),
-                element("td", call.get("tensors", "")), element("td", f"{call['sent_bytes']:,}"),
-                element("td", f"{call['messages']:,}"), element("td", f"{call.get('waited_ns', 0) / 1e6:.2f}"))
+        [call["collective"], call["by"], call.get("tensors", ""), f"{call['sent_bytes']:,}", f"{call['messages']:,}",
+         f"{call.get('waited_ns', 0) / 1e6:.2f}"]
         for call in row.found["calls"][0]
     ]
     heads = ("collective", "called by", "fills", "bytes sent", "messages", "waits, ms")
@@ -314,8 +313,7 @@ def calls(row: RowDocument) -> Markup:
         element("p", "Rank 0 in the last step. A line of PyTorch is followed by the line of the script that called it, "
                      "and by the unit of FSDP2. On a CPU, FSDP2 waits for each collective where it calls it, so none "
                      "is overlapped.", class_="legend"),
-        scrolling(element("table", element("thead", element("tr", *(
-            element("th", each, scope="col") for each in heads))), element("tbody", *lines))))
+        scrolling(table(lines, heads)))
 
 
 def divergence(rows: Sequence[RowDocument]) -> Markup:

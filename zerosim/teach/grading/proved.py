@@ -31,7 +31,7 @@ from zerosim.teach.proofs.diagnosis import (
 from zerosim.teach.proofs.proof import failure_line, faults, prove, roots, run
 from zerosim.teach.proofs.rounds import idle_in_a_tree, through_one_rank, why_so_slow
 from zerosim.teach.proofs.subject import Subject
-from zerosim.words import plural, short
+from zerosim.words import joined, plural, short
 from zerosim.worlds.local import StillRunning, spawn
 
 ELEMENTS = 64
@@ -104,22 +104,14 @@ def everything_arrives(examined: Subject) -> list[Claim]:
     """The proofs of delivery, the plain cases first; no other claim is checked before they hold."""
     reducing = examined.kind.reducing
     found = [
-        Claim(f"every contribution arrives at its place, once, on {in_words(PLAIN)} ranks",
+        Claim(f"every contribution arrives at its place, once, on {joined([*map(str, PLAIN)])} ranks",
               lambda: unproved(examined, PLAIN), 3 - reducing, first=True),
-        Claim(f"also on {in_words(OTHERS)} ranks", lambda: unproved(examined, OTHERS)),
+        Claim(f"also on {joined([*map(str, OTHERS)])} ranks", lambda: unproved(examined, OTHERS)),
         Claim("also where the ranks do not divide the vector", lambda: unproved(examined, RANKS, divided=False)),
     ]
     if reducing:
         found.append(Claim("it reduces with the given function, reduce=", lambda: reduces_otherwise(examined)))
     return found
-
-
-def in_words(sizes: Sequence[int]) -> str:
-    """
-    >>> in_words((1, 2, 4))
-    '1, 2 and 4'
-    """
-    return f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]}"
 
 
 def first_tried(examined: Subject, sizes: Sequence[int]) -> str | None:

@@ -15,6 +15,7 @@ from zerosim.instruments.record import Message, Recording
 from zerosim.payloads.terms import Blank, Symbol, Term, leaves, symbols
 from zerosim.sharding import bounds
 from zerosim.teach.proofs.subject import Subject
+from zerosim.words import joined
 from zerosim.worlds.local import Sends
 
 
@@ -110,10 +111,7 @@ def listed(what: str, numbers: Sequence[int]) -> str:
     >>> listed("chunk", [2]), listed("rank", [0, 1, 3]), listed("chunk", [])
     ('chunk 2', 'ranks 0, 1 and 3', 'nothing')
     """
-    if not numbers:
-        return "nothing"
-    *others, last = map(str, numbers)
-    return f"{what}s {', '.join(others)} and {last}" if others else f"{what} {last}"
+    return f"{what}{'s' * (len(numbers) > 1)} {joined([*map(str, numbers)])}" if numbers else "nothing"
 
 
 def chunks_by_element(count: int, size: int) -> dict[int, int]:
