@@ -8,10 +8,12 @@ import pytest
 import zerosim as zs
 from tests.pages import refused
 from zerosim.cli import main
+from zerosim.errors import ZerosimError
 from zerosim.plan.reading import scenario_of, written
 from zerosim.plan.search import Bounds, fastest, layouts_of, space
 
-PINNED = {f"parallel.{name}_ranks": 1 for name in ("tensor", "pipeline", "context", "expert")}
+PINNED = {f"parallel.{name}": 1 for name in (
+    "tensor_ranks", "pipeline_ranks", "model_chunks", "context_ranks", "expert_ranks")}
 SMALL = {"model.layers": 1, "model.sequence": 2048, "world.ranks": 16, "train.micro_batches": 32,
          "check.mfu": [], "check.fits": [], "check.does_not_fit": [],
          "cluster.between": {"latency_us": 5, "gigabytes_per_second": 20}}
@@ -28,6 +30,11 @@ CASES = [
      "parallel.tensor_ranks": [1, 4], "parallel.pipeline_ranks": [1, 4], "parallel.recompute": False},
     {"cluster.figures": {"memory": 18e9}, "parallel.quantized_gradients": "int8", "parallel.quantized_weights": "int8",
      "parallel.shard_ranks": 0, "parallel.secondary_ranks": 0},
+    {"cluster.figures": {"memory": 10e9}, "parallel.stages": ["zero1"], "parallel.shard_ranks": 0, "model.layers": 6,
+     "parallel.pipeline_ranks": [1, 2, 4], "parallel.model_chunks": [1, 2], "parallel.recompute": False},
+    {"cluster.figures": {"memory": 15.4e9}, "parallel.shard_ranks": 0, "model.kind": "mixture", "model.experts": 4,
+     "model.experts_per_token": 2, "parallel.expert_ranks": [1, 2, 4], "parallel.stages": ["zero1"],
+     "parallel.tensor_ranks": [1, 2]},
 ]
 
 
@@ -69,9 +76,10 @@ def test_the_fastest_layouts_are_those_of_an_exhaustive_search(exhaustive, most)
     assert searched.planned < len(rows) or not searched.slower + searched.too_large
 
 
-@pytest.mark.parametrize("planted", ["least_seconds", "least_bytes"])
-def test_a_bound_that_is_too_high_loses_a_layout(planted, monkeypatch):
-    found = layouts(CASES[0] | {"parallel.secondary_ranks": 0, "parallel.shard_ranks": 0})
+@pytest.mark.parametrize(("planted", "case"), [
+    ("least_seconds", CASES[0]), ("least_bytes", CASES[0]), ("least_bytes", CASES[-2]), ("least_bytes", CASES[-1])])
+def test_a_bound_that_is_too_high_loses_a_layout(planted, case, monkeypatch):
+    found = layouts(case | {"parallel.secondary_ranks": 0, "parallel.shard_ranks": 0})
     right, proved = [row.layout for row in fastest(found, 1).rows], getattr(Bounds, planted)
     assert fastest(found, 1).slower > 0
     monkeypatch.setattr(Bounds, planted, lambda self, row: 1.7 * proved(self, row))
@@ -101,6 +109,51 @@ def test_devices_double_until_the_fastest_layout_is_in_time():
     before = zs.plan("llama3_8b", fewest.devices // 2, set=changes, search=1, tokens="2T", days=30).subject
     assert fewest.devices > 8
     assert before.answers.fewest is None
+
+
+def test_chunks_are_interleaved_and_experts_share_a_micro_batch_of_as_many_samples_each():
+    found = [each.config.row for each in (*layouts(CASES[-2]), *layouts(CASES[-1]))]
+    assert {(row.parallel.model_chunks, row.parallel.schedule) for row in found} == {
+        (1, "1f1b"), (2, "interleaved_1f1b")}
+    assert {row.train.micro_batch // row.parallel.expert_ranks for row in found if row.parallel.expert_ranks > 1} == {
+        1, 2, 4}
+    with pytest.raises(ZerosimError, match="DDP: a piece for each rank needs dimension 0 to be a multiple of 2"):
+        zs.plan("llama3_8b", set=SMALL | {"model.kind": "mixture", "parallel.expert_ranks": 2})
+
+
+@pytest.fixture(scope="module")
+def longest():
+    changes = SMALL | PINNED | {"cluster.figures": {"memory": 9e9}, "world.ranks": 8, "train.micro_batches": 8}
+
+    def plan(**given):
+        return zs.plan("llama3_8b", set=changes | given.pop("keys", {}), **given).subject
+
+    return plan
+
+
+@pytest.mark.parametrize("search", [None, 1])
+def test_the_largest_value_fits_and_the_next_does_not(longest, search):
+    found = longest(largest="model.sequence", search=search)
+    (answer,) = found.largest
+    assert (answer.ranks, answer.why, found.best is not None) == (8, "nothing fits", True)
+    assert 2048 < answer.value < answer.above <= answer.value * 9 / 8
+    for value, fits in ((answer.value, True), (answer.above, False)):
+        assert (longest(keys={"model.sequence": value}, search=search).best is not None) == fits
+    assert found.document()["largest"] == [vars(answer)]
+    if search:
+        assert answer.value > longest(largest="model.sequence").largest[0].value
+
+
+def test_the_largest_model_in_time_is_smaller_than_the_largest_that_fits(longest, capsys):
+    one = longest(largest="model.layers").largest[0]
+    found = longest(largest="model.layers", tokens="2T", days=80)
+    assert 0 < found.largest[0].value < one.value
+    assert (found.largest[0].why, found.answers.fewest is None) == ("no row that fits is in time", False)
+    none = longest(largest="model.layers", keys={"cluster.figures": {"memory": 1e9}}).largest[0]
+    assert (none.value, none.above) == (0, 1)
+    assert "none; with 1 nothing fits" in none.words
+    for key in ("model.sequences", "parallel.recompute", "model.inner.x", "sequence"):
+        assert "name a key with a whole number" in refused(capsys, "plan", "llama3_8b", "--largest", key)
 
 
 def test_what_nothing_fits_is_advised():

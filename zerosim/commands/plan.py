@@ -17,10 +17,11 @@ from zerosim.jobs.training import files_of_training
 from zerosim.plan import foreign
 from zerosim.plan.foreign import ForeignKeys
 from zerosim.plan.foreign_arguments import WRITERS, configuration_for, megatron, torchtitan
+from zerosim.plan.largest import reader
 from zerosim.plan.page import drawn_rows, plan_page
 from zerosim.plan.questions import Question
-from zerosim.plan.reading import OWN_MODEL, cluster_in, read_plan, scenario_of
-from zerosim.plan.search import USUAL_MOST, read_search
+from zerosim.plan.reading import OWN_MODEL, cluster_in, scenario_of
+from zerosim.plan.search import USUAL_MOST
 from zerosim.plan.table import csv_of, show_plan
 from zerosim.scenario import Source
 from zerosim.scenario.schema import python_run
@@ -58,6 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--search", nargs="?", const=str(USUAL_MOST), metavar="N",
         help=f"find the N fastest layouts that fit, by default {USUAL_MOST}, or all: stage, groups, micro-batch and "
              "recomputation, and the keys of --sweep")
+    parser.add_argument(
+        "--largest", metavar="A.B",
+        help="find the largest value of a key, such as model.sequence or model.layers, with which a row fits and meets "
+             "the date of --days; with --search of all layouts")
     parser.add_argument("--model", metavar="FILE", help="take [model] from a Hugging Face config.json")
     sharding = parser.add_mutually_exclusive_group()
     sharding.add_argument("--ds-config", metavar="FILE", help="take stage, batch and precision from a DeepSpeed JSON "
@@ -96,7 +101,7 @@ def main(arguments: argparse.Namespace) -> int:
     others = foreign_keys(arguments, scenario, machine | overrides(arguments.overrides))
     changes = machine | others.keys | overrides(arguments.overrides)
     console = standard_output(arguments)
-    read = read_plan if arguments.search is None else partial(read_search, most=arguments.search)
+    read = reader(arguments.search, arguments.largest)
     found = read(
         scenario, whole_ranks(arguments.ranks), changes, swept(arguments.sweep), question=asked(arguments),
         python=not arguments.no_python, say=partial(show_words, console))

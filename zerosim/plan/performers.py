@@ -109,7 +109,8 @@ def kept_by_fused(
     operation = step.instruction.operation
     if function is operation.backward and not operation.sends:
         return None
-    saved = function(*arrays, empty=in_registers, **undrawn(named))
+    keeps = operation.saves or operation.sends
+    saved = function(*arrays, empty=in_registers, **undrawn(named)) if keeps else None
     if function is operation.backward:
         return None
     if cluster.software.score_keeps and scores_of(step):

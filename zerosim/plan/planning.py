@@ -17,12 +17,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from zerosim.errors import ZerosimError
 from zerosim.models import MODELS
 from zerosim.models.units import Task
 from zerosim.plan.advice import advice
 from zerosim.plan.cluster import Cluster, cluster_of
 from zerosim.plan.planned_row import PlannedRow
-from zerosim.plan.questions import Answer, Answers, Question
+from zerosim.plan.questions import Answer, Answers, Largest, Question
 from zerosim.plan.rehearsal import rehearse
 from zerosim.plan.small import planned_otherwise
 from zerosim.scenario.origin import Origin
@@ -54,6 +55,8 @@ class Plan:
     """If no row fits, the changes that make the nearest one fit."""
     search: str = ""
     """The numbers of layouts that a search planned, and that it left out for each reason."""
+    largest: tuple[Largest, ...] = ()
+    """The largest values of the key that was asked for, on each number of ranks."""
 
     @property
     def answers(self) -> Answers | None:
@@ -129,6 +132,7 @@ class Plan:
             "rows": [row.document() for row in self.rows],
             "advice": self.advice,
             "search": self.search,
+            "largest": [dataclasses.asdict(each) for each in self.largest],
             "answers": None if self.answers is None else self.answers.document(),
         }
 
@@ -212,11 +216,24 @@ def unplanned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> li
     for name, row in zip(names, scenario.rows, strict=True):
         with scenario.origin.blaming(("model", "kind")):
             config = configured(dataclasses.replace(row, name=name), task)
+        refuse_what_cannot_be_shared(config, scenario.origin)
         refuse_what_never_ends(config, scenario.origin)
         alone = dataclasses.replace(scenario, variant=(), check=Check(), parallel=dataclasses.replace(
             row.parallel, stages=(row.stage,)))
         found.append(Unplanned(config, cluster, alone, swept))
     return found
+
+
+def refuse_what_cannot_be_shared(config: Config, origin: Origin) -> None:
+    """Raises `ScenarioError` for a micro-batch of which the model's code cannot give each rank its piece."""
+    shape: tuple[int, ...] = (config.row.train.micro_batch, config.model.task.inputs)
+    try:
+        for _, segment in config.model.segments:
+            shape = segment.graph(shape).output.shape
+    except ZerosimError as error:
+        raise origin.error(
+            f"{config.name}: {error}; change train.micro_batch, model.sequence or the ranks that share them",
+            ("train", "micro_batch"), ("model", "sequence")) from error
 
 
 def refuse_what_never_ends(config: Config, origin: Origin) -> None:

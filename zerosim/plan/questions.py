@@ -1,4 +1,4 @@
-"""The duration and cost of a training on some devices, and the fewest or cheapest devices that meet a date."""
+"""The duration and cost of a training, the fewest or cheapest devices that meet a date, and the largest model."""
 
 from dataclasses import dataclass
 from math import inf
@@ -39,7 +39,6 @@ class Question:
         if days is not None and not 0 < days < inf:
             raise UsageError(f"days: found {days!r}; give a number above 0")
         return cls(found, inf if days is None else days)
-
 
     @property
     def title(self) -> str:
@@ -129,3 +128,19 @@ class Answers:
             "cheapest": self.cheapest.row.name if self.cheapest else None,
             "cheapest_ranks": self.cheapest.devices if self.cheapest else None,
         }
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The largest possible value of a key on some ranks, or 0, and why no larger one that was tried is possible."""
+
+    key: str
+    ranks: int
+    value: int
+    above: int
+    why: str
+
+    @property
+    def words(self) -> str:
+        found = f"{self.value:,}" if self.value else "none"
+        return f"Largest {self.key} on {self.ranks:,} devices: {found}; with {self.above:,} {self.why}"

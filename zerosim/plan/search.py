@@ -30,7 +30,7 @@ from heapq import heapify, heappop, heappush
 from math import inf, prod
 from typing import Any, NamedTuple
 
-from zerosim.errors import ScenarioError, UsageError
+from zerosim.errors import UsageError, ZerosimError
 from zerosim.figures.resting import resting_bytes
 from zerosim.models import MODELS
 from zerosim.plan.cluster import NS
@@ -41,7 +41,7 @@ from zerosim.plan.questions import Question
 from zerosim.plan.reading import numbers_of_ranks, scenarios_of, searched, task_of, training, written
 from zerosim.plan.rehearsal import rehearse
 from zerosim.scenario import Scenario, Source
-from zerosim.scenario.sections import Check
+from zerosim.scenario.sections import Check, Parallel
 from zerosim.sharding import Directions
 from zerosim.training.config import Config
 
@@ -52,8 +52,8 @@ OF_KIN = ("forward", "backward", "loss")
 """The computations of kin that their layout has too."""
 LEAST_PIECE = 8192
 """The least tokens of a sequence for each context rank, in the space of a search that is told no other."""
-MOST_STAGES, LARGEST = 16, 8
-"""The most ranks of a pipeline, and the largest micro-batch, there."""
+MOST_STAGES, MOST_CHUNKS, LARGEST = 16, 4, 8
+"""The most ranks of a pipeline, the most model chunks of each, and the largest micro-batch, there."""
 
 
 def space(scenario: Scenario) -> dict[str, Sequence[Any]]:
@@ -68,6 +68,7 @@ def space(scenario: Scenario) -> dict[str, Sequence[Any]]:
         "parallel.context_ranks": doubled(min(per_host, model.sequence // LEAST_PIECE)) if len(tensor) > 1 else [1],
         "parallel.expert_ranks": doubled(min(per_host, model.experts)) if "experts" in kind.own_keys else [1],
         "parallel.pipeline_ranks": doubled(min(MOST_STAGES, model.layer_count, ranks)),
+        "parallel.model_chunks": doubled(MOST_CHUNKS),
         "parallel.shard_ranks": [0, per_host][: 1 + (per_host < ranks)],
         "train.micro_batch": [each for each in doubled(LARGEST) if size % each == 0],
         "parallel.recompute": [False, True],
@@ -230,17 +231,33 @@ def layouts_of(scenario: Scenario, values: Mapping[str, Sequence[Any]], swept: t
     if prod(map(len, values.values())) > MOST_LAYOUTS:
         raise UsageError(f"--search: that makes more than {MOST_LAYOUTS:,} layouts; set keys by --set")
     for combination in itertools.product(*values.values()):
-        keys = dict(zip(values, combination, strict=True))
+        keys = completed(dict(zip(values, combination, strict=True)), scenario.parallel.schedule)
         try:
             (row,) = unplanned(with_keys(scenario, keys), (
                 *swept, *(f"{key}={written(value)}" for key, value in keys.items())), task_of)
-        except ScenarioError as error:
+        except ZerosimError as error:
             refused = refused or error
             continue
         if not any(f"parallel.{key}" in keys for key in row.config.ignored):
             found.append(dataclasses.replace(row, layout=", ".join([layout_in_words(row.config, keys), *swept])))
     if not found and refused is not None:
         raise refused
+    return found
+
+
+def completed(keys: dict[str, Any], schedule: str) -> dict[str, Any]:
+    """The keys of a layout with those that follow: the schedule of several chunks, and the samples that experts share.
+
+    >>> completed({"train.micro_batch": 2, "parallel.expert_ranks": 4}, "1f1b")
+    {'train.micro_batch': 8, 'parallel.expert_ranks': 4}
+    >>> completed({"parallel.model_chunks": 2}, "1f1b")
+    {'parallel.model_chunks': 2, 'parallel.schedule': 'interleaved_1f1b'}
+    """
+    found = dict(keys)
+    if "train.micro_batch" in keys:
+        found["train.micro_batch"] *= keys.get("parallel.expert_ranks", 1)
+    if keys.get("parallel.model_chunks", 1) > 1 and schedule == Parallel().schedule:
+        found["parallel.schedule"] = "interleaved_1f1b"
     return found
 
 
@@ -256,7 +273,7 @@ def with_keys(scenario: Scenario, keys: Mapping[str, Any]) -> Scenario:
         name: dataclasses.replace(getattr(scenario, name), **changes) for name, changes in sections.items()})
 
 
-SAID = ("parallel.stages", "parallel.shard_ranks", "train.micro_batch", *(
+SAID = ("parallel.stages", "parallel.shard_ranks", "parallel.schedule", "train.micro_batch", *(
     f"parallel.{name}_ranks" for name in (*Directions().sizes, "pipeline")))
 """The keys of a layout that its words begin with."""
 
@@ -266,8 +283,9 @@ def layout_in_words(config: Config, keys: Mapping[str, Any]) -> str:
     group = config.mesh.group
     copies = [f"{config.ranks // group} copies"] if group < config.ranks else []
     parts = [config.directions.words, f"{config.stage.title} on {group}", *copies]
-    others = {key.partition(".")[2]: value for key, value in keys.items() if key not in SAID and value}
-    said = [key if value is True else f"{key} {value}" for key, value in others.items()]
+    others = {key.partition(".")[2]: value for key, value in keys.items() if key not in SAID}
+    said = [key if value is True else f"{key} {value}" for key, value in others.items()
+            if value != getattr(Parallel(), key)]
     return ", ".join([" × ".join(filter(None, parts)), f"mb{config.row.train.micro_batch}", *said])
 
 

@@ -40,6 +40,8 @@ def show_plan(console: Console, plan: Plan) -> None:
         show_words(console, sentence(plan), style="bold")
     if plan.answers is not None:
         show_answers(console, plan.answers, names)
+    for found in plan.largest:
+        show_words(console, found.words, style="bold")
     for broken in plan.broken:
         show_words(console, f"FAILED: {broken}", style="bold red")
     for words in not_judged(plan):

@@ -26,14 +26,22 @@ def chunks_of(
     task, units = model.task, [
         unit if len(unit.segments) == 1 else replace(unit, end=unit.segments.index(segment))
         for unit, segment in model.segments]
-    shape, tape = (micro_batch, task.inputs), Tape(extent, lowest=len(model.layers), policy=policy)
+    shape, tape = (micro_batch, task.inputs), Tape(
+        extent, perform=unperformed, lowest=len(model.layers), policy=policy)
     ends: list[Any] = [np.zeros(shape, np.int64) if task.tokens else Extent(shape, dtype)]
+    found: dict[Any, Any] = {}      # equal segments have equal outputs for equal inputs
     for unit in units:
         weights: Any = Extent(unit.count, dtype)
-        ends += tape.forward(unit, weights, ends[-1:])
+        alike = unit.segments[0].computation, ends[-1].shape, ends[-1].dtype
+        found[alike] = found.get(alike) or tape.forward(unit, weights, ends[-1:])
+        ends += found[alike]
     cuts = pieces([unit.numbers for unit in model.units], count, layers)
     return [Chunk([units[number] for number in cut], ends[cut.start], ends[cut.stop], cut.start == 0, cut is cuts[-1])
             for cut in cuts]
+
+
+def unperformed(step: Any, function: Any, *arrays: Any, **named: Any) -> None:
+    """An operation whose output alone is asked for, which has been allocated."""
 
 
 def with_units_of(model: Model, chunks: Sequence[Chunk]) -> Model:
