@@ -99,7 +99,7 @@ def largest(trials: Trials, first: int) -> None:
     >>> found = UpTo(lambda value: None)
     >>> largest(found, 100)
     >>> found.value, found.above
-    (1152, 1280)
+    (1216, 1280)
     """
     value = first
     if trials.possible(first):
