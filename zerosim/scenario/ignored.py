@@ -4,24 +4,11 @@ A [[variant]] that sets such a key for its own stage is refused. [parallel] appl
 a key; every report names the rows without its effect, with the reason.
 """
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from zerosim.scenario.sections import Parallel
 from zerosim.stages import STAGES, Stage
-
-
-class Ranks:
-    """All positive numbers of ranks."""
-
-    def __contains__(self, value: object) -> bool:
-        return isinstance(value, int) and value > 0
-
-
-class AnyFormat:
-    """All formats but "none", also a user's."""
-
-    def __contains__(self, value: object) -> bool:
-        return isinstance(value, str) and value != "none"
 
 
 def publishes_nothing(stage: Stage) -> str:
@@ -34,20 +21,16 @@ def gathers_nothing(stage: Stage) -> str:
     return "" if stage.gathers else "it gathers no weights during the pass"
 
 
-BY_STAGE: tuple[tuple[str, Container[Any], Callable[[Stage], str]], ...] = (
-    ("accumulation", ("micro_batch",),
-     lambda stage: "" if stage.may_reduce_parts else "it reduces once a step, at the boundary"),
-    ("gradients", ("all_reduce",),
-     lambda stage: "its ranks keep shards of gradients, and need no others" if stage.gathers else ""),
-    ("publish", ("updates", "broadcasts"), publishes_nothing),
-    ("reshard_after_forward", (False,), gathers_nothing),
-    ("prefetch", (True,), gathers_nothing),
-    ("secondary_ranks", Ranks(), gathers_nothing),
-    ("quantized_weights", AnyFormat(), gathers_nothing),
-    ("offload_parameters", ("host", "disk"), gathers_nothing),
-    ("param_dtype", ("fp32", "fp16", "bf16"), gathers_nothing),
-)
-"""The values of each key that request an effect, and the reason why a stage has none; empty if it has one."""
+BY_STAGE: Mapping[str, Callable[[Stage], str]] = {
+    "accumulation": lambda stage: "" if stage.may_reduce_parts else "it reduces once a step, at the boundary",
+    "gradients": lambda stage: "its ranks keep shards of gradients, and need no others" if stage.gathers else "",
+    "publish": publishes_nothing,
+    **dict.fromkeys(("reshard_after_forward", "prefetch", "secondary_ranks", "quantized_weights", "offload_parameters",
+                     "param_dtype"), gathers_nothing),
+}
+"""The keys that may have no effect on a stage, and the reason why; empty if they have one."""
+IN_EVERY_STAGE = "layered"
+"""The accumulation that every stage has."""
 
 
 def ignored_by_stage(stage: str, keys: Mapping[str, Any]) -> dict[str, str]:
@@ -58,7 +41,9 @@ def ignored_by_stage(stage: str, keys: Mapping[str, Any]) -> dict[str, str]:
     >>> ignored_by_stage("ddp", {"prefetch": False})
     {}
     """
-    found = {key: why(STAGES[stage]) for key, values, why in BY_STAGE if keys.get(key) in values}
+    usual = Parallel()
+    found = {key: why(STAGES[stage]) for key, why in BY_STAGE.items()
+             if keys.get(key) not in (None, getattr(usual, key), IN_EVERY_STAGE)}
     return {key: why for key, why in found.items() if why}
 
 
