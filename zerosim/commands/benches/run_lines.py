@@ -6,7 +6,8 @@ and sets keys of the scenario, `section.key`; earlier rules precede. The source 
 else is assumed, and a figure lists it. A run is planned without fitted numbers of its own; its device has three
 (`zerosim/plan/machines.toml`).
 
-Mixtures of experts, schedules that split the backward pass and products in 4 bits or in integers have no plan.
+Schedules that split the backward pass, products in 4 bits or in integers, latent attention and experts that serve all
+tokens have no plan, nor have copies of experts among the ranks that share sequences.
 """
 
 import csv
@@ -32,7 +33,8 @@ LONG = 32768
 """Sequences of at least this number of tokens count as long."""
 SMALL = 4096
 """Micro-batches of at most this number of tokens count as small."""
-DOMAINS = {"GB300 NVL72": (64, 14.0, 100.0), "NVL72": (64, 14.0, 50.0), "slice": (0, 30.0, 6.25)}
+DOMAINS = {"GB300 NVL72": (64, 14.0, 100.0), "NVL72": (64, 14.0, 50.0), "domain of 72": (64, 14.0, 50.0),
+           "slice": (0, 30.0, 6.25)}
 """Devices with links between hosts of their own, by words in the notes: the number of devices that a run uses, and the
 latency in microseconds and the GB/s of a device beyond them. A slice of TPUs says its number.
 """
@@ -98,8 +100,11 @@ def keys_of(line: RunLine, section: str) -> dict[str, Any]:
 def unplanned(line: RunLine, file: str) -> str:
     """The reason for which a run has no plan; empty if it has one."""
     reasons = {
-        "a mixture of experts": line.get("experts"),
+        "latent attention": "MLA" in line.get("notes", ""),
+        "experts that serve all tokens": "shared expert" in line.get("notes", ""),
+        "copies of experts": line.get("experts") and pieces_of(line) > int(line["experts"]),
         "a schedule with split backward passes": line.get("schedule", "")[:2] == "zb",
+        "a TPU v6e": line["device"] == "tpu_v6e",
         f"{line['precision']} products": line["precision"] in ("int8", "nvfp4"),
         "sizes are not said": not known(line, file)[0].get("width"),
     }
@@ -121,6 +126,7 @@ def features(line: RunLine, scenario: Scenario, software: str) -> Iterator[str]:
         f"at most {SMALL:,} tokens at a time": scenario.train.micro_batch * scenario.model.sequence <= SMALL,
         **{f"with {key} ranks": getattr(scenario.parallel, f"{key}_ranks") > 1
            for key in ("tensor", "context", "pipeline")},
+        "mixtures": scenario.model.kind == "mixture",
     }
     return (f"{what}, {name}" for name, holds in found.items() if holds)
 
@@ -135,16 +141,17 @@ def scenario_of(line: RunLine) -> Scenario:
     stage, selective = STAGES_BY_NUMBER[line["zero_stage"]], SELECTIVE.get(line["recompute"], "")
     per_host, between = hosts_of(line)
     micro, micro_batches = batch_of(line, devices, devices // (tensor * context * pipeline))
+    sharing = expert_ranks(line)
     return Scenario(
         world=WorldKeys(devices),
         model=model_of(line, int(line.get("padding") or 1) * tensor),
         train=Train(**{
-            "micro_batch": micro, "micro_batches": micro_batches, "optimizer": "adamw",
+            "micro_batch": micro * sharing, "micro_batches": micro_batches // sharing, "optimizer": "adamw",
             "precision": "fp16" if line["precision"] == "fp16" else "bf16", **keys_of(line, "train")}),
         parallel=Parallel(**{
             "stages": ("zero2" if pipeline > 1 and stage == "zero3" else stage,),
-            "tensor_ranks": tensor, "context_ranks": context, "pipeline_ranks": pipeline, "model_chunks": chunks,
-            "schedule": "interleaved_1f1b" if chunks > 1 else "1f1b",
+            "tensor_ranks": tensor, "context_ranks": context, "expert_ranks": sharing, "pipeline_ranks": pipeline,
+            "model_chunks": chunks, "schedule": "interleaved_1f1b" if chunks > 1 else "1f1b",
             "pipeline_layers": of_pieces(layers, pipeline * chunks),
             "sequence_parallel": line.get("sequence_parallel") == "1" and tensor > 1, "vocabulary_parallel": tensor > 1,
             "units": root_unit(layers) if line.get("units") == "root" else "layer",
@@ -183,13 +190,41 @@ def batch_of(line: RunLine, devices: int, replicas: int) -> tuple[int, int]:
     return micro, batch // micro
 
 
+def pieces_of(line: RunLine) -> int:
+    """The ranks that have pieces of the same sequences."""
+    return int(line["tensor"]) * int(line.get("context") or 1)
+
+
+def expert_ranks(line: RunLine) -> int:
+    """The ranks with samples of their own that share experts, beside those with pieces of the same sequences.
+
+    Ranks that divide experts (`divided`) count as ranks with whole experts, of which each has at least one.
+
+    >>> expert_ranks({"experts": "8", "expert": "4", "tensor": "2", "divided": "1"})
+    4
+    """
+    if not line.get("experts"):
+        return 1
+    over = int(line["expert"]) * (int(line["tensor"]) if line.get("divided") else 1)
+    return max(min(over, int(line["experts"])) // pieces_of(line), 1)
+
+
+def mixture_of(line: RunLine) -> dict[str, Any]:
+    """The keys of a line's experts: an even load of queues that drop nothing."""
+    if not line.get("experts"):
+        return {}
+    return {"kind": "mixture", "experts": int(line["experts"]), "experts_per_token": int(line["experts_chosen"]),
+            "inner": int(line["expert_inner"]), "capacity_factor": 1.0,
+            "queue_tokens": int(line["sequence"]) // pieces_of(line)}
+
+
 def model_of(line: RunLine, multiple: int) -> ModelKeys:
     """The shape of a line's model, with a vocabulary padded to a multiple."""
     return ModelKeys(**{
         "kind": "transformer", "architecture": "llama", "layers": int(line["layers"]), "width": int(line["width"]),
         "heads": int(line["heads"]), "key_value_heads": int(line.get("kv_heads") or 0),
         "inner": int(line.get("inner") or 0), "vocabulary": -(-int(line["vocabulary"]) // multiple) * multiple,
-        "sequence": int(line["sequence"]), **keys_of(line, "model")})
+        "sequence": int(line["sequence"]), **mixture_of(line), **keys_of(line, "model")})
 
 
 def root_unit(blocks: int) -> tuple[tuple[int, ...], ...]:
