@@ -1,10 +1,14 @@
 """Published runs with layouts: each line is read with its assumptions, and plans of small ones are near."""
 
+import dataclasses
+
 import pytest
 
 from zerosim.cli import main
+from zerosim.commands.benches.fitting import Course, best_factor, without_sources
 from zerosim.commands.benches.published import compare
 from zerosim.commands.benches.run_lines import PARALLEL, known, lines_of, of_pieces, rules_of, shipped, unplanned
+from zerosim.plan.cluster import machines
 
 LINES = lines_of(shipped("parallel.csv"))
 
@@ -52,3 +56,29 @@ def test_a_file_with_layouts_is_planned_alone(tmp_path, capsys):
     path.write_text("\n".join([lines[0], next(line for line in lines if line.startswith("InternEvo"))]), "utf-8")
     assert main(["bench", "published", "--runs", str(path)]) == 0
     assert "throughput, with tensor ranks" in capsys.readouterr().out
+
+
+def test_a_rate_is_fitted_without_the_source_that_is_judged_and_every_source_counts_once():
+    """A source twice as fast as its plan does not tell its own rate, however many figures it has."""
+    slow, fast = Course("a", 2.0, -1.0), Course("b", 0.5, -1.0)
+    assert best_factor([slow] * 5) == 2.0
+    assert best_factor([slow, *[fast] * 5]) == best_factor([slow, fast]) == 2.0
+    (blooms, (mtnlg, *_)) = figures("BLOOM", "bloom_70x14336"), figures("MT-NLG")
+    bloom = next(each for each in blooms if not each.memory)
+    doubled = dataclasses.replace(mtnlg, measured=2 * mtnlg.measured)
+    one, other = without_sources([bloom, mtnlg]), without_sources([bloom, doubled])
+    assert share(one[1]) == share(other[1])
+    assert share(one[0]) > share(other[0])
+
+
+def test_a_source_without_others_of_its_software_is_planned_at_the_rate_of_the_devices_own_runs():
+    (mtnlg, *_) = figures("MT-NLG")
+    (alone,) = without_sources([mtnlg])
+    rate = machines()["device"]["a100_80gb"]
+    assert share(alone) * rate["products"]["deepspeed"] == pytest.approx(rate["product_share"])
+    (unfitted,) = without_sources(figures("Korthikanti", "gpt_22b")[:1])
+    assert unfitted.left_out is None
+
+
+def share(figure):
+    return figure.left_out.cluster.figures.product_share

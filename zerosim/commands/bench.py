@@ -168,7 +168,7 @@ def report_published(arguments: argparse.Namespace) -> int:
     for key in ("runs", "elsewhere") if arguments.runs is None else [key_of(arguments.runs)]:
         table = PUBLISHED[key]
         ships = arguments.runs is not None and not arguments.runs.exists() and arguments.runs.name == table.file
-        compared = compare(table.read(None if ships else arguments.runs))
+        compared = compare(table.fit(table.read(None if ships else arguments.runs)))
         show_published(standard_output(arguments), compared, table.near)
         document[key] = [each.document() for each in compared]
     write_document(arguments, **document)

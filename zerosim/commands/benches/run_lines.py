@@ -19,6 +19,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from zerosim.commands.benches.fitting import without_sources
 from zerosim.commands.benches.published import NEAR, PublishedFigure
 from zerosim.errors import UsageError
 from zerosim.plan.planned_row import PlannedRow
@@ -284,6 +285,8 @@ class RunTable:
     columns: Sequence[str]
     allowed: Mapping[str, Collection[str]]
     near: float
+    fit: Callable[[Sequence[PublishedFigure]], Sequence[PublishedFigure]] = list
+    """Adds scenarios that are fitted without a figure's source."""
     groups: Callable[[RunLine, Scenario, str], Iterable[str]] = features
     """The groups of the figure of a line, with its scenario and the software that its source names."""
     named: str = "{model} on {devices} {device}, {sequence} × {micro_batch} × {accumulation}, {precision}"
@@ -346,7 +349,7 @@ MPT = RunTable(
     ("model", "device", "devices", "sequence", "micro_batch", "accumulation", "precision", "sharding",
      "activation_checkpointing", "mfu_percent"),
     {"model": texts("mpt.csv", "model"), "device": texts("mpt.csv", "device"),
-     "precision": texts("mpt.csv", "precision")}, NEAR,
+     "precision": texts("mpt.csv", "precision")}, NEAR, list,
     lambda line, scenario, _: [line["device"] + ", fp8" * (scenario.cluster.products == "fp8")])
 OUTSIDE = RunTable(
     "outside.csv",
@@ -357,6 +360,6 @@ OUTSIDE = RunTable(
 PARALLEL = RunTable(
     "parallel.csv",
     ("source", "model", "sequence", "devices", "device", "tensor", "pipeline", "global_batch", "precision",
-     "measured_kind", "measured_value"), {"measured_kind": VALUES}, 0.15,
+     "measured_kind", "measured_value"), {"measured_kind": VALUES}, 0.15, without_sources,
     named="{model} on {devices} {device}, tp{tensor} cp{context} pp{pipeline}, {sequence} × {global_batch}, "
           "{precision}")

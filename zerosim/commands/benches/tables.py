@@ -179,14 +179,16 @@ def show_published(console: Console, compared: Sequence[ComparedFigure], near: f
         "planned": lambda each: f"{each.planned:.4g}", "error": lambda each: f"{each.error:+.1%}",
         "fits": lambda each: "yes" if each.fits else "no"})
     console.print()
-    groups = [(name, errors([each.error for each in found], near), errors(each.error_left_out for each in found))
-              for name, found in grouped(compared).items()]
+    groups = [(name, *(errors(each, near) for each in (
+        [each.error for each in found], [each.error_left_out for each in found])))
+        for name, found in grouped(compared).items()]
     columns: Columns = {
         "published figures": lambda group: group[0], "figures": lambda group: str(group[1].count),
         "mean error": lambda group: f"{group[1].mean:.1%}", f"within {near:.0%}": lambda group: f"{group[1].near:.0%}",
         "worst": lambda group: f"{group[1].worst:+.1%}"}
     if any(each.figure.left_out for each in compared):
-        columns = {**columns, "source left out": lambda group: f"{group[2].mean:.1%}"}
+        columns = {**columns, "source left out": lambda group: f"{group[2].mean:.1%}",
+                   f"left out, within {near:.0%}": lambda group: f"{group[2].near:.0%}"}
     show_table(console, groups, columns)
     refused = sum(not each.fits for each in compared)
     console.print(f"{refused} of {len(compared)} figures are of runs that would not fit", style="dim")
