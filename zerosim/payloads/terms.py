@@ -19,9 +19,9 @@ Rules and trade-offs:
   declared tree including its operands, because of NaN payloads; functions of users are compared after `commuted`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,18 @@ from zerosim.errors import CollectiveError, Runaway
 
 MOST_CONTRIBUTIONS = 1 << 14
 """The most contributions of a sum: more than the ranks of any proof."""
+
+
+LIKE = "make buffers with np.empty_like(chunks[c]), since np.empty and np.zeros are float64 by default"
+"""The advice for a buffer of the right dtype."""
+
+
+def refused(why: str) -> Callable[..., NoReturn]:
+    """An operator that symbols do not have: it raises the error, which names the symbol and the other operand."""
+    def operator(symbol: Any, other: Any = None) -> NoReturn:
+        raise CollectiveError(why.format(symbol, other))
+
+    return operator
 
 
 class Addable:
@@ -45,37 +57,16 @@ class Addable:
     def __radd__(self, other: Any) -> "Sum":
         raise CollectiveError(not_added(self, other))
 
-    def __truediv__(self, other: Any) -> "Sum":
-        raise CollectiveError(
-            f"{self} was divided by {other}: symbols can only be added, and a sum is not an average; remove the "
-            f"division"
-        )
-
-    __floordiv__ = __mod__ = __truediv__
-
-    def __mul__(self, other: Any) -> "Sum":
-        raise CollectiveError(f"{self} was multiplied by {other}: symbols can only be added, and a sum is not an "
-                              "average; send and add contributions unchanged")
-
-    __rmul__ = __mul__
-
-    def __sub__(self, other: Any) -> "Sum":
-        raise CollectiveError(f"{other} was subtracted from {self}: symbols can only be added")
-
-    def __lt__(self, other: Any) -> bool:
-        raise CollectiveError(f"{self} was compared with {other}: symbols can only be added; call `reduce`, "
-                              "which adds here, not max or np.maximum")
-
-    __gt__ = __le__ = __ge__ = __lt__
-
-    def __float__(self) -> float:
-        raise CollectiveError(f"{self} was converted to a float: keep the dtype of the input; {LIKE}")
-
-    __int__ = __complex__ = __index__ = __float__
-
-
-LIKE = "make buffers with np.empty_like(chunks[c]), since np.empty and np.zeros are float64 by default"
-"""The advice for a buffer of the right dtype."""
+    __truediv__ = __floordiv__ = __mod__ = refused(
+        "{} was divided by {}: symbols can only be added, and a sum is not an average; remove the division")
+    __mul__ = __rmul__ = refused(
+        "{} was multiplied by {}: symbols can only be added, and a sum is not an average; send and add contributions "
+        "unchanged")
+    __sub__ = refused("{1} was subtracted from {0}: symbols can only be added")
+    __lt__ = __gt__ = __le__ = __ge__ = refused(
+        "{} was compared with {}: symbols can only be added; call `reduce`, which adds here, not max or np.maximum")
+    __float__ = __int__ = __complex__ = __index__ = refused(
+        f"{{}} was converted to a float: keep the dtype of the input; {LIKE}")
 
 
 def not_added(symbol: Any, other: Any) -> str:
