@@ -7,7 +7,7 @@ often as without buckets, so the sum of bytes does not change either. Calls and 
 larger than a bucket.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from zerosim.allocation import Allocator, Array
@@ -60,25 +60,16 @@ class Buckets:
         def call(comm: Communicator, contributions: Sequence[Array], rounding: Rounding) -> Array:
             full = contributions[0]
             own = split(full, comm.size)[comm.rank]
-            for piece, copies in self._copied(comm, contributions, allocate):
+            pieces = self.pieces(len(split(full, comm.size)[0]), comm.size * LIMB_BYTES)
+            if len(pieces) == 1:
+                return add(comm, contributions, rounding)
+            for piece in pieces:
+                copies = [in_one_vector(x.reshape(comm.size, -1)[:, piece], allocate) for x in contributions]
                 own[piece] = split(add(comm, copies, rounding), comm.size)[comm.rank]
                 copies.clear()
             return full
 
-        def call_or_pass(comm: Communicator, contributions: Sequence[Array], rounding: Rounding) -> Array:
-            length = len(split(contributions[0], comm.size)[0])
-            one = len(self.pieces(length, comm.size * LIMB_BYTES)) == 1
-            return (add if one else call)(comm, contributions, rounding)
-
-        return call_or_pass
-
-    def _copied(
-        self, comm: Communicator, contributions: Sequence[Array], allocate: Allocator
-    ) -> Iterator[tuple[slice, list[Array]]]:
-        """Each piece, with copies of it from all chunks of every contribution."""
-        length = len(split(contributions[0], comm.size)[0])
-        for piece in self.pieces(length, comm.size * LIMB_BYTES):
-            yield piece, [in_one_vector(x.reshape(comm.size, -1)[:, piece], allocate) for x in contributions]
+        return call
 
 
 def in_one_vector(pieces: Array, allocate: Allocator) -> Array:
