@@ -245,35 +245,11 @@ def epsilon_inside_the_root(keys, g, m, v, rate, count):
     return m / np.sqrt(v / (1.0 - second**count) + keys.epsilon) * (rate / (1.0 - first**count))
 
 
-def rounded_before_the_bias(x, w, b):
-    return np.matmul(x, w.T).astype(np.float16).astype(np.float32) + b
-
-
-def steps_for_updates(keys, step, rate_of=independent.rate_of):
-    return rate_of(keys, step + 1)
-
-
 def one_more_halving(keys, scale, gradients, factor=independent.factor):
     f = factor(keys, scale, gradients)
     if f is None:
         scale.s /= 2.0
     return f
-
-
-def never_skipped(keys, scale, gradients, factor=independent.factor):
-    return factor(keys, scale, gradients) or 1.0 / scale.s
-
-
-def biased(keys, g, m, v, rate, count, adam=independent.adam):
-    return adam(keys, g, m, v, rate, 10**6)
-
-
-def one_unit(keys, gradients, sum_of_squares=independent.sum_of_squares):
-    return sum_of_squares(keys, gradients[:1])
-
-
-def other_nan(a):
-    return np.where(np.isnan(a), -(np.float32(np.inf) - np.float32(np.inf)), a)
 
 
 def decay_in_half(w, d, decay):
@@ -290,29 +266,33 @@ def with_others(**others):
     return wrong
 
 
-def left_to_right_across(totals, chunk):
-    return independent.left_to_right(totals)
-
-
 FAULTS = {
     "relu passes every gradient": ("plain", "BACKWARD", "relu", lambda u, y: u),
     "relu is not applied in 16 bits": ("fp16", "FORWARD", "relu", lambda x: x),
     "tanh is not applied": ("bf16, tanh", "FORWARD", "tanh", lambda x: x),
     "gelu is relu": ("gelu", "FORWARD", "gelu", lambda x: np.maximum(x, 0.0)),
     "epsilon inside the root": ("adam", "DIFFERENCE", "adam", epsilon_inside_the_root),
-    "no bias correction": ("adam", "DIFFERENCE", "adam", biased),
-    "ring adds as rank": ("ring", "ACROSS", "ring", left_to_right_across),
+    "no bias correction": (
+        "adam", "DIFFERENCE", "adam", lambda keys, g, m, v, rate, count, adam=independent.adam: (
+            adam(keys, g, m, v, rate, 10**6))),
+    "ring adds as rank": ("ring", "ACROSS", "ring", lambda totals, chunk: independent.left_to_right(totals)),
     "rank adds as ring": ("rank", "ACROSS", "rank", independent.from_the_next),
     "tree adds as rank": ("tree", "WITHIN", "tree", independent.left_to_right),
     "exact in float64": ("exact, cancelling", "exact", None, lambda parts: np.sum(parts, 0, np.float64).astype("f4")),
     "fp64 in one integer": ("fp64, exact, cancelling", "of_two_integers", None, lambda total, *_: total.astype(float)),
     "exact adds as rank": ("exact", "exact", None, independent.left_to_right),
-    "rounded before the bias": ("fp16", "linear", None, rounded_before_the_bias),
-    "a step late": ("cosine", "rate_of", None, steps_for_updates),
+    "rounded before the bias": (
+        "fp16", "linear", None, lambda x, w, b: np.matmul(x, w.T).astype(np.float16).astype(np.float32) + b),
+    "a step late": ("cosine", "rate_of", None, lambda keys, step, rate_of=independent.rate_of: rate_of(keys, step + 1)),
     "halved twice": ("skipped", "factor", None, one_more_halving),
-    "no step is skipped": ("skipped", "factor", None, never_skipped),
-    "the norm of one unit": ("groups", "sum_of_squares", None, one_unit),
-    "NaN with another sign": ("fp16, NaN", "one_nan", None, other_nan),
+    "no step is skipped": (
+        "skipped", "factor", None, lambda keys, scale, gradients, factor=independent.factor: (
+            factor(keys, scale, gradients) or 1.0 / scale.s)),
+    "the norm of one unit": (
+        "groups", "sum_of_squares", None, lambda keys, gradients, sum_of_squares=independent.sum_of_squares: (
+            sum_of_squares(keys, gradients[:1]))),
+    "NaN with another sign": (
+        "fp16, NaN", "one_nan", None, lambda a: np.where(np.isnan(a), -(np.float32(np.inf) - np.float32(np.inf)), a)),
     "decay rounded to bfloat16": ("bf16, updates", "apply", None, decay_in_half),
     "parts added within ranks": ("part by part", "sum_of", None, with_others(part_by_part=False)),
     "ranks added in 16 bits": ("bf16, all in fp32", "sum_of", None, with_others(wire=ml_dtypes.bfloat16)),

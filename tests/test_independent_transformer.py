@@ -220,28 +220,8 @@ def softmax_rounded(*arrays, heads, groups, attention=transformer.attention):
     return np.stack([transformer.by_tokens(np.matmul(p1, v1)) for p1, v1 in zip(p, each, strict=True)]), p
 
 
-def last_to_first(a, first_to_last=transformer.first_to_last):
-    return first_to_last(a[:, ::-1])
-
-
-def undropped(*_):
-    return lambda x: x
-
-
-def dropped_as_the_first(keys, places, *rest, dropping=transformer.dropping):
-    return dropping(keys, range(len(places)), *rest)
-
-
 def next_operation(keys, places, step, layer, operation, shape, dropping=transformer.dropping):
     return dropping(keys, places, step, layer, operation + 1, shape)
-
-
-def not_turned_back(x, heads, *, back=False, turned=transformer.turned):
-    return turned(x, heads)
-
-
-def scale_without_epsilon(x):
-    return 1.0 / np.sqrt(np.mean(np.square(x), axis=-1, keepdims=True))
 
 
 def by_heads_of_neighbours_mixed(a, groups, each):
@@ -249,25 +229,29 @@ def by_heads_of_neighbours_mixed(a, groups, each):
     return a.reshape(len(a), each, groups, -1).transpose(2, 1, 0, 3)
 
 
-def cross_entropy_of_rows(o, labels, samples, cross_entropy=independent.cross_entropy):
-    return cross_entropy(o, labels, 2 * samples)
-
-
 FAULTS = {
     "softmax is rounded": ("three heads to a key, fp16", transformer, "attention", softmax_rounded),
-    "the last head first": ("three heads to a key", transformer, "first_to_last", last_to_first),
-    "nothing is dropped": ("dropout", transformer, "dropping", undropped),
-    "each micro-batch drops the same": ("dropout", transformer, "dropping", dropped_as_the_first),
+    "the last head first": (
+        "three heads to a key", transformer, "first_to_last", lambda a, first_to_last=transformer.first_to_last: (
+            first_to_last(a[:, ::-1]))),
+    "nothing is dropped": ("dropout", transformer, "dropping", lambda *_: lambda x: x),
+    "each micro-batch drops the same": (
+        "dropout", transformer, "dropping", lambda keys, places, *rest, dropping=transformer.dropping: (
+            dropping(keys, range(len(places)), *rest))),
     "operations miscounted": ("dropout", transformer, "dropping", next_operation),
-    "rotary is not turned back": ("llama", transformer, "turned", not_turned_back),
-    "no epsilon": ("gpt2", transformer, "scale", scale_without_epsilon),
+    "rotary is not turned back": (
+        "llama", transformer, "turned", lambda x, heads, *, back=False, turned=transformer.turned: turned(x, heads)),
+    "no epsilon": (
+        "gpt2", transformer, "scale", lambda x: 1.0 / np.sqrt(np.mean(np.square(x), axis=-1, keepdims=True))),
     "keys shared by others": ("three heads to a key", transformer, "by_heads", by_heads_of_neighbours_mixed),
     "gelu is silu": ("gpt2", independent, "gelu", transformer.silu),
     "a product under autocast has 32 bits": ("autocast", transformer, "PRODUCTS", transformer.PRODUCTS[::2]),
     "a norm under autocast has 16 bits": (
         "autocast", transformer, "PRODUCTS", (*transformer.PRODUCTS, transformer.ln)),
     "a gradient under autocast is dropped in 32 bits": ("autocast", transformer.Rounding, "upstream", lambda _, u: u),
-    "twice as many judged": ("gpt2", independent, "cross_entropy", cross_entropy_of_rows),
+    "twice as many judged": (
+        "gpt2", independent, "cross_entropy", lambda o, labels, samples, cross_entropy=independent.cross_entropy: (
+            cross_entropy(o, labels, 2 * samples))),
 }
 
 
