@@ -214,6 +214,7 @@ does_not_fit = []
 
 
 @pytest.mark.mpi
+@pytest.mark.long
 def test_a_limit_counts_the_device_and_admits_what_fits_offloaded(tmp_path):
     """11 million parameters: 67 MB of weights and Adam's state for each rank, and full units of 4 MB."""
     path, found = tmp_path / "limited.toml", tmp_path / "found.json"

@@ -7,7 +7,7 @@ import pytest
 from tests.mpi.launch import mpirun
 from zerosim.stages import STAGES
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.long]
 TOLERANCE = 0.10
 
 
@@ -20,10 +20,8 @@ def measured(*arguments):
     return ranks
 
 
-MORE = [pytest.param(stages, marks=pytest.mark.long) for stages in (*([stage] for stage in STAGES), [*STAGES])]
-
-
-@pytest.mark.parametrize("words", [*MORE, ["zero1", "zero3", "prefetch"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [*([stage] for stage in STAGES), [*STAGES], ["zero1", "zero3", "prefetch"]], ids=" ".join)
 def test_resident_memory_is_what_the_ledger_says(words):
     """One stage alone, one after the other in the same processes, and with what is under way beside computation."""
     for rank in measured(*words):

@@ -144,6 +144,7 @@ TOO_MUCH = SMALL | {"cluster.device": '"a100_40gb"', "model.layers": 8, "train.m
                     "parallel.recompute": False, "parallel.stages": ["zero2"]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("changes", [{}, {"model.layers": 32}, {"train.micro_batch": 2}, {
     "parallel.recompute": True, "train.micro_batch": 1, "model.layers": 120}])
 def test_every_change_that_is_named_makes_a_row_fit_and_none_is_too_much(changes):

@@ -63,7 +63,8 @@ def test_who_wants_the_accuracy_of_a_text_is_told_of_its_loss():
         prepare(wanted, load_dataset(wanted))
 
 
-@pytest.mark.parametrize(("order", "counts"), [("exact", (1, 2, 3, 4, 6, 8, 12)), ("tree", (1, 2, 4, 8))])
+@pytest.mark.parametrize(("order", "counts"), [
+    pytest.param("exact", (1, 2, 3, 4, 6, 8, 12), marks=pytest.mark.long), ("tree", (1, 2, 4, 8))])
 def test_with_these_orders_the_number_of_ranks_changes_no_bit(order, counts):
     micro_batches = 24 if order == "exact" else 16
     digests = {

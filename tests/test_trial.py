@@ -128,6 +128,7 @@ def test_zs_run_in_threads_in_an_event_loop_and_after_a_fork():
     [*COMMAND, "--json", "out.json"], ["run", "planted_bug"], ["prove", "mine.py:my_all_gather"], ["show", "zero3"],
     ["plan", "mpt_7b", "--set", "model.layers=2"],
 ], ids=lambda command: command[1])
+@pytest.mark.long
 def test_without_assertions_and_docstrings_all_is_said_as_with_them(command, tmp_path):
     (tmp_path / "mine.py").write_text("def my_all_gather(comm, chunks):\n    comm.send(chunks[0], to=comm.rank)\n")
 
