@@ -12,7 +12,8 @@ from tests import independent
 
 F32 = np.float32
 DEFAULTS = {
-    "architecture": "gpt2", "layers": 2, "width": 64, "heads": 4, "key_value_heads": 0, "inner": 0, "dropout": 0,
+    "architecture": "gpt2", "layers": 2, "width": 64, "heads": 4, "key_value_heads": 0, "head_size": 0, "inner": 0,
+    "dropout": 0,
 }
 
 # Parameters
@@ -24,13 +25,14 @@ def inner_of(keys):
 
 def shapes(keys, vocabulary, sequence):
     """(name, shape, σ or constant) of every parameter of each layer; a constant is an int."""
-    d, e, k = keys.width, inner_of(keys), (keys.key_value_heads or keys.heads) * (keys.width // keys.heads)
+    d, e, s = keys.width, inner_of(keys), keys.head_size or keys.width // keys.heads
+    a, k = keys.heads * s, (keys.key_value_heads or keys.heads) * s
     head = [] if keys.tied_embeddings else [("lm_head.weight", (vocabulary, d), 0.02)]
     if keys.architecture == "llama":
         embedding = [("model.embed_tokens.weight", (vocabulary, d), 0.02)]
         block = [
-            ("self_attn.q_proj.weight", (d, d), 0.02), ("self_attn.k_proj.weight", (k, d), 0.02),
-            ("self_attn.v_proj.weight", (k, d), 0.02), ("self_attn.o_proj.weight", (d, d), 0.02),
+            ("self_attn.q_proj.weight", (a, d), 0.02), ("self_attn.k_proj.weight", (k, d), 0.02),
+            ("self_attn.v_proj.weight", (k, d), 0.02), ("self_attn.o_proj.weight", (d, a), 0.02),
             ("mlp.gate_proj.weight", (e, d), 0.02), ("mlp.up_proj.weight", (e, d), 0.02),
             ("mlp.down_proj.weight", (d, e), 0.02),
             ("input_layernorm.weight", (d,), 1), ("post_attention_layernorm.weight", (d,), 1),
@@ -41,8 +43,8 @@ def shapes(keys, vocabulary, sequence):
         towards_h = 0.02 / math.sqrt(2 * keys.layers)
         block = [
             ("ln_1.weight", (d,), 1), ("ln_1.bias", (d,), 0),
-            ("attn.c_attn.weight", (d, 3 * d), 0.02), ("attn.c_attn.bias", (3 * d,), 0),
-            ("attn.c_proj.weight", (d, d), towards_h), ("attn.c_proj.bias", (d,), 0),
+            ("attn.c_attn.weight", (d, 3 * a), 0.02), ("attn.c_attn.bias", (3 * a,), 0),
+            ("attn.c_proj.weight", (a, d), towards_h), ("attn.c_proj.bias", (d,), 0),
             ("ln_2.weight", (d,), 1), ("ln_2.bias", (d,), 0),
             ("mlp.c_fc.weight", (d, e), 0.02), ("mlp.c_fc.bias", (e,), 0),
             ("mlp.c_proj.weight", (e, d), towards_h), ("mlp.c_proj.bias", (d,), 0),

@@ -143,6 +143,10 @@ def test_a_plan_without_a_scenario_reads_and_writes_arguments(file, tmp_path, ca
     assert megatron(str(out), 16).keys["train.micro_batches"] == 16
 
 
+QWEN3 = {
+    "model_type": "qwen3_moe", "num_hidden_layers": 48, "hidden_size": 2048, "num_attention_heads": 32, "head_dim": 128,
+    "num_key_value_heads": 4, "intermediate_size": 6144, "moe_intermediate_size": 768, "vocab_size": 151936,
+    "max_position_embeddings": 4096, "num_experts": 128, "num_experts_per_tok": 8}
 MIXTRAL = {
     "model_type": "mixtral", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
     "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 32000, "max_position_embeddings": 4096,
@@ -154,6 +158,13 @@ def test_a_configuration_with_experts_has_the_parameters_that_are_published(file
     row = read_plan(OWN_MODEL, [1024], foreign.hugging_face(file(json.dumps(MIXTRAL))).keys | {
         "parallel.stages": ["zero1"]}, {}).rows[0]
     assert row.config.model.count == 46_702_792_704
+
+
+def test_heads_that_are_wider_than_their_share_have_the_parameters_that_are_published(file):
+    """Published: 30.5B parameters of Qwen3 30B-A3B; 12,288 weights of norms of queries and keys are not planned."""
+    read = foreign.hugging_face(file(json.dumps(QWEN3)))
+    row = read_plan(OWN_MODEL, [1024], read.keys | {"parallel.stages": ["zero1"]}, {}).rows[0]
+    assert (read.unread, row.config.model.count) == ([], 30_532_122_624 - 48 * 2 * 128)
 
 
 @pytest.mark.parametrize(("flag", "text", "words"), [

@@ -26,6 +26,7 @@ SIZES = {
     "one head": {"width": 6, "heads": 1, "inner": 3},
     "heads": {"width": 8, "heads": 2, "layers": 2},
     "heads that share keys": {"width": 16, "heads": 4, "key_value_heads": 2},
+    "heads wider than their share": {"width": 10, "heads": 4, "key_value_heads": 2, "head_size": 6},
     "heads that share one key": {"width": 18, "heads": 3, "key_value_heads": 1, "inner": 1},
 }
 RANKS = {"1": (1, 4), "2": (2, 2), "2, many": (2, 8), "3": (3, 6), "4": (4, 16)}

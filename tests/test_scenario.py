@@ -89,7 +89,7 @@ def test_every_key_can_be_set_and_is_reported(loaded):
 def test_a_pickled_scenario_is_the_same_and_can_still_blame(loaded):
     scenario = pickle.loads(pickle.dumps(loaded(COMPLETE)))
     assert scenario == loaded(COMPLETE)
-    assert str(scenario.origin.error("no", ("train", "steps"))) == "a.toml:28:9: no"
+    assert str(scenario.origin.error("no", ("train", "steps"))) == "a.toml:29:9: no"
 
 
 @pytest.mark.parametrize(("optimizer", "weight_decay"), [
@@ -440,7 +440,7 @@ def test_a_variant_may_say_what_its_stage_does_anyway(loaded, text):
       for kinds, keys in {
           "transformer": {"tied_embeddings": "true", "dropout": 0.1},
           "mixture or transformer": {
-              "architecture": "'llama'", "key_value_heads": 1,
+              "architecture": "'llama'", "key_value_heads": 1, "head_size": 2,
               "layers": 3, "width": 8, "heads": 2, "inner": 5, "vocabulary": 9, "sequence": 4},
           "mixture": {"experts": 2, "experts_per_token": 2, "capacity_factor": 2,
                       "queue_tokens": 2},

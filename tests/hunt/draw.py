@@ -176,7 +176,7 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
 UNSAID: dict[type[Any], str] = {
     WorldKeys: "ranks ranks_per_host memory_limit_mb timeout_seconds",
     Data: "source target test_every",
-    ModelKeys: "kind layers width heads key_value_heads queue_tokens frozen",
+    ModelKeys: "kind layers width heads key_value_heads head_size queue_tokens frozen",
     Train: "micro_batches",
     Parallel: "stages units shard_ranks replicas secondary_ranks recompute reduce_scatter all_gather broadcast "
               "tensor_ranks context_ranks expert_ranks sequence_parallel vocabulary_parallel context_by "
@@ -313,6 +313,8 @@ def transformer(chance: Random) -> Document:
     }
     if shared > 1 or chance.random() < 0.5:
         said["key_value_heads"] = key_value_heads
+    if chance.random() < 0.2:
+        said["head_size"] = 2 * size
     return said
 
 

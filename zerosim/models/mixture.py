@@ -41,7 +41,7 @@ from zerosim.errors import ZerosimError
 from zerosim.models.context_parallel import on_pieces
 from zerosim.models.parameters import Cut, Parameter, normal
 from zerosim.models.tensor_parallel import of_pieces
-from zerosim.models.transformer import PARTS, TransformerShape, gpt2_attention, llama_attention, shape_of
+from zerosim.models.transformer import PARTS, TransformerShape, attention_of, gpt2_attention, llama_attention, shape_of
 from zerosim.models.transformer import problem as problem_of_shape
 from zerosim.models.units import Layer, Model, ModelKind, Task, grouped
 
@@ -218,11 +218,11 @@ def problem(settings: Any, task: Task) -> tuple[str, str] | None:
 KIND = ModelKind(
     "mixture",
     own_keys=(
-        "architecture", "layers", "width", "heads", "key_value_heads", "inner", "vocabulary", "sequence", "experts",
-        "experts_per_token", "capacity_factor", "queue_tokens"),
+        "architecture", "layers", "width", "heads", "key_value_heads", "head_size", "inner", "vocabulary", "sequence",
+        "experts", "experts_per_token", "capacity_factor", "queue_tokens"),
     for_task=for_task,
     layer_count=lambda settings: settings.layers + 2,
     reads_tokens=True,
     problem=problem,
-    attention=lambda settings: int(settings.layers * settings.width),
+    attention=attention_of,
 )

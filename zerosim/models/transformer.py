@@ -44,10 +44,17 @@ class TransformerShape:
     tied_embeddings: bool
     dropout: float = 0.0
     parallel: ModelParallel = IN_ONE_PIECE
+    own_head_size: int = 0
+    """The width of a head, if it is not the heads' share of the width."""
 
     @property
     def head_size(self) -> int:
-        return self.width // self.heads
+        return self.own_head_size or self.width // self.heads
+
+    @property
+    def attended(self) -> int:
+        """The width of all heads."""
+        return self.heads * self.head_size
 
     @property
     def loss_over(self) -> dict[str, Direction]:
@@ -190,12 +197,13 @@ def shape_of(settings: Any, task: Task) -> TransformerShape:
         tied_embeddings=settings.tied_embeddings,
         dropout=settings.dropout,
         parallel=task.parallel,
+        own_head_size=settings.head_size,
     )
 
 
 def problem(s: TransformerShape) -> tuple[str, str] | None:
     """The key of a size that contradicts the others, and the reason; None if all agree."""
-    if s.width % s.heads:
+    if s.width % s.heads and not s.own_head_size:
         return "heads", f"{s.heads} heads must divide a width of {s.width}"
     if s.heads % s.key_value_heads:
         return "key_value_heads", f"{s.key_value_heads} heads of keys and values must divide {s.heads} heads"
@@ -232,7 +240,7 @@ def gpt2(s: TransformerShape) -> list[Layer]:
         return [Parameter(f"{name}.weight", (d,), constant(1.0), decays=False), shift]
 
     block = (
-        *norm("ln_1"), *column("attn.c_attn", 3 * d, blocks=3), *row("attn.c_proj", d),
+        *norm("ln_1"), *column("attn.c_attn", 3 * s.attended, blocks=3), *row("attn.c_proj", s.attended),
         *norm("ln_2"), *column("mlp.c_fc", s.inner), *row("mlp.c_proj", s.inner),
     )
     tables = (of_tokens(s, "wte.weight"), Parameter("wpe.weight", (s.sequence, d), normal(0.01)))
@@ -256,8 +264,8 @@ def llama(s: TransformerShape) -> list[Layer]:
         return Parameter(f"{name}.weight", (d, tensor.of(inputs)), begins, cut=Cut(tensor, 1))
 
     block = (
-        column("self_attn.q_proj", d), column("self_attn.k_proj", keys), column("self_attn.v_proj", keys),
-        row("self_attn.o_proj", d), column("mlp.gate_proj", s.inner), column("mlp.up_proj", s.inner),
+        column("self_attn.q_proj", s.attended), column("self_attn.k_proj", keys), column("self_attn.v_proj", keys),
+        row("self_attn.o_proj", s.attended), column("mlp.gate_proj", s.inner), column("mlp.up_proj", s.inner),
         row("mlp.down_proj", s.inner),
         Parameter("input_layernorm.weight", (d,), ones, decays=False),
         Parameter("post_attention_layernorm.weight", (d,), ones, decays=False),
@@ -282,6 +290,11 @@ def borrows(s: TransformerShape, table: str) -> tuple[str, ...]:
     return (table,) if s.tied_embeddings else ()
 
 
+def attention_of(settings: Any) -> int:
+    """layers · width of attention, with a scenario's [model]."""
+    return int(settings.layers * (settings.heads * settings.head_size or settings.width))
+
+
 PARTS = {"gpt2": gpt2, "llama": llama}
 TITLES = {"gpt2": "GPT-2-shaped transformer", "llama": "Llama-shaped transformer"}
 
@@ -289,7 +302,7 @@ TITLES = {"gpt2": "GPT-2-shaped transformer", "llama": "Llama-shaped transformer
 KIND = ModelKind(
     "transformer",
     own_keys=(
-        "architecture", "layers", "width", "heads", "key_value_heads", "inner", "vocabulary", "sequence",
+        "architecture", "layers", "width", "heads", "key_value_heads", "head_size", "inner", "vocabulary", "sequence",
         "tied_embeddings", "dropout",
     ),
     for_task=for_task,
@@ -297,5 +310,5 @@ KIND = ModelKind(
     tied=lambda settings: bool(settings.tied_embeddings),
     reads_tokens=True,
     problem=lambda settings, task: problem(shape_of(settings, task)),
-    attention=lambda settings: int(settings.layers * settings.width),
+    attention=attention_of,
 )

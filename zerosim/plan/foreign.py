@@ -71,7 +71,7 @@ def hugging_face(path: str) -> ForeignKeys:
             take(read, found, name, f"model.{key}", count)
     size, width, heads = found.get("head_dim"), read.keys["model.width"], read.keys["model.heads"]
     if size is not None and size * heads != width:
-        read.unread.append(f"head_dim = {size}")
+        take(read, found, "head_dim", "model.head_size", count)
     read.unread += [f"{name} = {found[name]}" for name in ("sliding_window", "attention_bias", "mlp_bias")
                     if found.get(name)]
     return read

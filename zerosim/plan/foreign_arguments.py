@@ -283,7 +283,7 @@ def to_torchtitan(row: PlannedRow) -> tuple[str, list[str]]:
     found, parts, table = row.config.row, by_section(row), TABLES["torchtitan"]
     sizes = [getattr(found.model, name) for name in ("layers", "width", "heads", "key_value_heads", "inner")]
     flavor = next((name for name, each in table["flavors"].items() if each == sizes), None)
-    if flavor is None:
+    if flavor is None or found.model.head_size:
         raise UsageError(f"--write: torchtitan has no flavor of these sizes; plan {', '.join(table['flavors'])}")
     parallel, pipelined = found.parallel, found.parallel.pipeline_ranks > 1
     group, each = parallel.group_of(found.ranks), found.train.micro_batch // parallel.expert_ranks

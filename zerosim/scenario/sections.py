@@ -111,6 +111,7 @@ class ModelKeys(Section):
     width: int = key(64, Integer(1, LARGEST_SIZE))
     heads: int = key(4, Integer(1, 10_000))
     key_value_heads: int = key(0, Integer())
+    head_size: int = key(0, Integer(0, 10_000))
     inner: int = key(0, Integer(0, LARGEST_SIZE))
     vocabulary: int = key(0, Integer(0, LARGEST_SIZE))
     sequence: int = key(0, Integer(0, LARGEST_SIZE))

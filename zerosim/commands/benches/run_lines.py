@@ -22,6 +22,7 @@ from typing import Any
 from zerosim.commands.benches.fitting import without_sources
 from zerosim.commands.benches.published import NEAR, PublishedFigure
 from zerosim.errors import UsageError
+from zerosim.models import MODELS
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.scenario.machine import ClusterKeys, DeviceFigures, LinkKeys
 from zerosim.scenario.schema import Scenario
@@ -50,19 +51,30 @@ MEMORY: dict[str, Callable[[PlannedRow], int]] = {
     "context": lambda row: row.reserved_bytes + CONTEXT_BYTES,
 }
 """The planned bytes that a peak is compared with, by the column `memory`; by default the allocator's."""
+COUNTS: dict[str, Callable[[PlannedRow], float]] = {
+    "": lambda row: row.mfu, "hardware": lambda row: row.hfu, "causal": lambda row: row.mfu - half_of_attention(row),
+}
+"""The planned utilisation that TFLOP/s are compared with, by the column `counts`."""
 VALUES: dict[str, Callable[[RunLine, PlannedRow], float]] = {
     "tokens_per_second_per_device": lambda line, row: row.tokens_per_second,
     "mfu": lambda line, row: row.mfu,
     "hfu": lambda line, row: row.hfu,
     "peak_memory_gib": lambda line, row: MEMORY[line.get("memory", "")](row) / GIB,
     "tflops_per_device": lambda line, row: (
-        (row.hfu if line.get("counts") == "hardware" else row.mfu) * row.cluster.device.flops / 1e12),
+        COUNTS[line.get("counts", "")](row) * row.cluster.device.flops / 1e12),
     "seconds_per_step": lambda line, row: row.mean_seconds,
 }
 """The figure of a plan that a measured one is compared with, by kind."""
 STAGES_BY_NUMBER = {"0": "ddp", "1": "zero1", "2": "zero2", "3": "zero3"}
 SELECTIVE = {"selective": "all_but_attention", "op": "half_products"}
 """The outputs that a selective recomputation keeps."""
+
+
+def half_of_attention(row: PlannedRow) -> float:
+    """The share of the MFU for scores that a causal mask removes."""
+    model = row.config.row.model
+    masked = 6 * MODELS[model.kind].attention(model) * row.config.in_one_piece.task.inputs
+    return masked * row.tokens_per_second / row.cluster.device.flops
 
 
 @cache
