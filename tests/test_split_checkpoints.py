@@ -91,12 +91,14 @@ def test_saved_by_a_pipeline_it_resumes_in_any_layout(text, saved, model, others
         assert trained(tmp_path, text, over(*each, *model), resume=tmp_path / "a").failures == []
 
 
-MIXTURE = GPT.replace('"transformer"', '"mixture"')
+MIXTURE = GPT.replace('"transformer"', '"mixture"\nqueue_tokens = 2')
 
 
 @pytest.mark.parametrize(("text", "saved", "resumed"), [
     (GPT, ["parallel.tensor_ranks=2"], ["parallel.context_ranks=2", "parallel.tensor_ranks=2"]),
     (MIXTURE, ["parallel.expert_ranks=2"], []),
+    (MIXTURE, ["parallel.expert_ranks=2", "parallel.tensor_ranks=2", "parallel.sequence_parallel=true"],
+     ["parallel.context_ranks=2"]),
 ])
 def test_every_direction_is_left_for_another(text, saved, resumed, tmp_path):
     base = ["world.ranks=4", "train.micro_batches=4", by("zero3")]
