@@ -33,8 +33,8 @@ CASES = [
     {"cluster.figures": {"memory": 10e9}, "parallel.stages": ["zero1"], "parallel.shard_ranks": 0, "model.layers": 6,
      "parallel.pipeline_ranks": [1, 2, 4], "parallel.model_chunks": [1, 2], "parallel.recompute": False},
     {"cluster.figures": {"memory": 15.4e9}, "parallel.shard_ranks": 0, "model.kind": "mixture", "model.experts": 4,
-     "model.experts_per_token": 2, "parallel.expert_ranks": [1, 2, 4], "parallel.stages": ["zero1"],
-     "parallel.tensor_ranks": [1, 2]},
+     "model.experts_per_token": 2, "cluster.expert_zipf": 0.5, "parallel.expert_ranks": [1, 2, 4],
+     "parallel.stages": ["zero1"], "parallel.tensor_ranks": [1, 2]},
 ]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from zerosim.errors import UsageError
 from zerosim.plan.calls import Rates
 from zerosim.plan.failures import Failures
+from zerosim.plan.imbalance import ExpertLoad
 from zerosim.plan.software import Software
 from zerosim.plan.stragglers import Stragglers
 from zerosim.plan.topologies import Dragonfly, Torus
@@ -203,6 +204,7 @@ class Cluster:
     """The links of a rank, each way; each has the bandwidth of the link that it is part of."""
     dollars_per_hour: float = 0.0
     failures: Failures = Failures()
+    experts: ExpertLoad = ExpertLoad()
     stragglers: Stragglers = Stragglers()
 
     @property
@@ -295,6 +297,7 @@ def cluster_of(keys: ClusterKeys, origin: Origin, ranks: int) -> Cluster:
         dollars_per_hour=keys.dollars_per_hour,
         failures=Failures(keys.hours_between_failures, keys.checkpoint_seconds, keys.restart_seconds),
         stragglers=Stragglers(keys.jitter, keys.slow_share, keys.slow_by, keys.jitter_seed),
+        experts=ExpertLoad(keys.expert_load, keys.expert_zipf),
     )
 
 

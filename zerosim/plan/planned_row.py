@@ -23,6 +23,7 @@ from zerosim.instruments.trace import ClockOffset, Trace
 from zerosim.models import MODELS
 from zerosim.models.units import Model, Unit
 from zerosim.plan.cluster import NS, Cluster
+from zerosim.plan.imbalance import Busiest, busiest_of
 from zerosim.plan.rehearsal import Rehearsal, rehearse
 from zerosim.plan.stragglers import UnevenSteps, uneven_steps
 from zerosim.scenario.schema import Scenario
@@ -220,6 +221,11 @@ class PlannedRow:
         return f"{words}; memory along the pipeline: {', '.join(in_unit(each, size) for each in peaks)} {size.name}"
 
     @property
+    def uneven_experts(self) -> Busiest | None:
+        """The load of the busiest rank's experts, and the tokens dropped; None with even ones."""
+        return busiest_of(self.config, self.cluster.experts) if self.cluster.experts.any else None
+
+    @property
     def pricing(self) -> str:
         """The pricing of the collectives that the row names, in a sentence; empty if it names none."""
         named = [found.name for kind in SERVING if (found := self.config.serving(kind)) is not None]
@@ -281,6 +287,7 @@ class PlannedRow:
             "between_bytes_per_host": self.between_bytes_per_host,
             "bound": self.bound,
             "pricing": self.pricing,
+            "experts": None if self.uneven_experts is None else self.uneven_experts._asdict(),
             "swept": dict(each.split("=", 1) for each in self.swept),
             "ignored": self.config.ignored,
         }

@@ -210,6 +210,9 @@ def unplanned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> li
             "parallel.order exact adds integers whose number depends on values, and cannot be planned; use ring, rank "
             "or tree",
             ("parallel", "order"))
+    if wrong := cluster.experts.problem(scenario.model):
+        raise scenario.origin.error(f"cluster.expert_load: {wrong}", ("cluster", "expert_load"), (
+            "cluster", "expert_zipf"))
     task = task_of(scenario)
     names = scenario.names({key: stage.title for key, stage in STAGES.items()})
     found = []

@@ -34,6 +34,7 @@ from zerosim.plan.cluster import Cluster
 from zerosim.plan.costs import Costs, of_rank
 from zerosim.plan.directions import DirectionCosts, TimedCalls, TimedNeighbours, direction_of
 from zerosim.plan.fusion import Fused
+from zerosim.plan.imbalance import on_the_busiest
 from zerosim.plan.performers import CallByCall, Performer, kept_by_fused
 from zerosim.plan.repeated import Repeating
 from zerosim.plan.timed import (
@@ -117,6 +118,7 @@ def rehearse(config: Config, cluster: Cluster, *, curve: bool = False) -> Rehear
     Raises `ZerosimError` if ranks differ and are too many to rehearse one by one.
     """
     assert config.addition.collective is not None
+    config = on_the_busiest(config, cluster.experts)
     try:
         return rehearsed_at_once(config, cluster, curve=curve)
     except Unlike as unlike:

@@ -31,6 +31,9 @@ def show_plan(console: Console, plan: Plan) -> None:
         show_words(console, f"{name}: {row.bound}{room(row)}")
         if row.over_directions:
             show_words(console, f"{name}: {row.over_directions}")
+        if row.uneven_experts is not None:
+            show_words(console, f"{name}: the busiest rank's experts serve {row.uneven_experts.load:.2f} even shares; "
+                                f"{row.uneven_experts.dropped:.1%} of the tokens' choices are dropped")
     for name, row in zip(names, plan.rows, strict=True):
         if row.uneven is not None:
             show_words(console, f"{name}: uneven ranks make a step {duration(row.uneven.p50)} at the median, and "

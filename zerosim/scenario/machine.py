@@ -104,4 +104,6 @@ class ClusterKeys:
     slow_share: float = key(0.0, Number(0, 1))
     slow_by: float = key(0.0, Number(0, 100))
     jitter_seed: int = key(0, Integer())
+    expert_load: tuple[float, ...] = key((), ArrayRule(Number(), at_most=10_000))
+    expert_zipf: float = key(0.0, Number(0, 10))
     figures: DeviceFigures = section(DeviceFigures)
