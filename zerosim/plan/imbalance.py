@@ -50,7 +50,7 @@ class ExpertLoad:
             return f"found {len(self.given)} shares for {model.experts} experts; give one for each, or the largest"
         if len(self.given) == 1 and not 1 <= self.given[0] <= model.experts:
             return f"the busiest expert has 1 even share at least and {model.experts} at most; found {self.given[0]:g}"
-        return "" if not self.given or sum(self.given) else "all shares are 0; give one above 0"
+        return "" if not self.given or max(self.given) > 0 else "all shares are 0; give one above 0"
 
     def shares(self, experts: int) -> list[float]:
         """The share of each expert.
