@@ -39,7 +39,7 @@ class ExpertLoad:
         return bool(self.given or self.zipf)
 
     def problem(self, model: ModelKeys) -> str:
-        """What is wrong with the load for a model, in words; empty if nothing is."""
+        """The reason why a model cannot have this load; empty if it can."""
         if not self.any:
             return ""
         if model.kind != "mixture":
