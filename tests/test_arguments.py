@@ -1,14 +1,17 @@
 """Arguments of Megatron-LM, NeMo and torchtitan: read as a plan's keys, and written as what is read alike again."""
 
 import json
+import tomllib
+from pathlib import Path
 
 import pytest
 
+from tests.oracles.argument_names import names_in
 from tests.pages import refused
 from zerosim.cli import main
 from zerosim.errors import UsageError
 from zerosim.plan import foreign
-from zerosim.plan.foreign_arguments import configuration_for, megatron, torchtitan
+from zerosim.plan.foreign_arguments import arguments, configuration_for, megatron, torchtitan
 from zerosim.plan.reading import OWN_MODEL, read_plan
 
 MEGATRON = """# sizes
@@ -141,6 +144,59 @@ def test_a_plan_without_a_scenario_reads_and_writes_arguments(file, tmp_path, ca
     assert "Not planned: tokenizer_type = Llama 3" in capsys.readouterr().out
     assert "--tensor-model-parallel-size 2\n" in out.read_text()
     assert megatron(str(out), 16).keys["train.micro_batches"] == 16
+
+
+NAMES = json.loads(Path(__file__).with_name("oracles").joinpath("argument_names.json").read_text())
+"""The names that each project reads; `tests/oracles/argument_names.py` records them from its sources."""
+
+
+def nested(found):
+    """The names at all levels, without those in `params`, which are the optimizer's."""
+    inner = [nested(value) for key, value in found.items() if isinstance(value, dict) and key != "params"]
+    return set(found).union(*inner)
+
+
+def names_written(project, text):
+    if project == "megatron":
+        return {name for name, _ in arguments(text)}
+    if project == "torchtitan":
+        return {f"{section}.{name}" for section, keys in tomllib.loads(text).items() for name in keys}
+    return nested(json.loads(text))
+
+
+EVERYTHING = {"parallel.recompute": True, "parallel.overlap": True, "train.clip_norm": 1.0, "train.precision": "bf16"}
+LLAMA = dict(zip(("layers", "width", "heads", "key_value_heads", "inner"), (32, 4096, 32, 8, 14336), strict=True))
+
+
+@pytest.mark.parametrize(("project", "keys"), [
+    ("megatron", {"parallel.stages": ["zero1"], "parallel.tensor_ranks": 2, "parallel.sequence_parallel": True,
+                  "parallel.context_ranks": 2, "parallel.pipeline_ranks": 2, "parallel.model_chunks": 2,
+                  "parallel.schedule": "interleaved_1f1b", "train.micro_batches": 8}),
+    ("megatron", {"parallel.stages": ["zero3"], "model.kind": "mixture", "parallel.expert_ranks": 2,
+                  "train.micro_batch": 2}),
+    ("torchtitan", {"parallel.stages": ["zero3"], "parallel.tensor_ranks": 2, "parallel.context_ranks": 2}),
+    ("torchtitan", {"parallel.stages": ["zero2"], "parallel.pipeline_ranks": 2}),
+    ("deepspeed", {"parallel.stages": ["zero3"], "parallel.offload_optimizer": "host",
+                   "parallel.offload_parameters": "host", "parallel.secondary_ranks": 2}),
+    ("deepspeed", {"parallel.stages": ["zero3"], "parallel.shard_ranks": 4}),
+    ("fsdp", {"parallel.stages": ["zero3"]}),
+])
+def test_every_name_that_is_written_is_one_that_the_project_reads(project, keys):
+    sizes = {"model.kind": "transformer", "model.architecture": "llama", "model.sequence": 32, "model.vocabulary": 128,
+             "parallel.prefetch": "zero3" in keys["parallel.stages"], **{f"model.{key}": n for key, n in LLAMA.items()}}
+    row = planned(sizes | EVERYTHING | keys)
+    text, _ = configuration_for(row, project)
+    assert names_written(project, text) - set(NAMES[project]) == set()
+    first = sorted(names_written(project, text))[0].rpartition(".")[2]
+    for wrong in (f"{first}s", f"no_{first}"):
+        planted = text.replace(first, wrong).replace(first.replace("_", "-"), wrong)
+        assert names_written(project, planted) - set(NAMES[project]) != set()
+
+
+def test_names_are_found_in_arguments_constants_and_fields():
+    text = 'A = "stage"\nclass Sizes:\n    width: int = 1\nparser.add_argument("--no-bias", "-n")'
+    assert names_in(text, sections=False) == {"stage", "width", "no_bias"}
+    assert names_in("class Job:\n    n: int\nclass JobConfig:\n    job: Job", sections=True) == {"job.n"}
 
 
 QWEN3 = {
