@@ -41,7 +41,7 @@ def test_pieces_that_do_not_divide_the_blocks_are_refused_in_a_line():
 
 
 @pytest.mark.parametrize(("source", "name", "most"), [
-    ("MoE Parallel Folding", "mixtral_8x22b on 128 h100_80gb, tp2 cp1", 0.1),
+    ("MoE Parallel Folding", "mixtral_8x22b on 128 h100_80gb, tp2 cp1 pp8, 4096 × 256", 0.1),
     ("README 2020", "gpt_", 0.08), ("InternEvo", "internlm", 0.08), ("Narayanan", "gpt_18b", 0.06),
     ("Korthikanti", "gpt_22b", 0.09), ("Zero Bubble", "gpt_1.5b", 0.1),
 ])
