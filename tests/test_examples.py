@@ -122,6 +122,15 @@ def test_the_page_names_verbs_that_there_are():
     assert used - verbs == {"loss_name", "tape", "unreduced", "forward_after"}
 
 
+@pytest.mark.parametrize(("right", "planted", "code"), [
+    ("(-2)", "(-2)", 0), ("(-2)", "2", 1), ("else -distance", "else distance", 1)])
+def test_swing_is_proved_and_a_wrong_distance_is_not(right, planted, code, tmp_path):
+    text = (ROOT / "scenarios" / "examples" / "swing" / "swing.py").read_text()
+    (tmp_path / "swing.py").write_text(text.replace(right, planted))
+    for name in ("reduce_scatter", "all_gather"):
+        assert main(["prove", f"{tmp_path}/swing.py:{name}", "--ranks", "8"]) == code
+
+
 MUON = str(ROOT / "scenarios" / "examples" / "muon" / "scenario.toml")
 
 
