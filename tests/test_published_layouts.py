@@ -58,6 +58,7 @@ def test_a_file_with_layouts_is_planned_alone(tmp_path, capsys):
     assert "throughput, with tensor ranks" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_rate_is_fitted_without_the_source_that_is_judged_and_every_source_counts_once():
     """A source twice as fast as its plan does not tell its own rate, however many figures it has."""
     slow, fast = Course("a", 2.0, -1.0), Course("b", 0.5, -1.0)
