@@ -185,7 +185,8 @@ def test_a_wrong_split_is_named(name, wrong, said, tmp_path, monkeypatch):
     (["parallel.context_ranks=2"], "model.queue_tokens: a queue serves 8 tokens, which do not divide the 4 that a rank "
      "has of a sequence; set it to 4 or a divisor"),
     (["model.queue_tokens=3"], "set it to 8 or a divisor"),
-    (["parallel.expert_ranks=2", "model.experts=3"], "the 2 expert ranks must divide experts = 3"),
+    (["parallel.expert_ranks=2", "model.experts=3"], "divide experts = 3; set it to a multiple of 2"),
+    (["parallel.expert_ranks=2", "train.micro_batch=3"], "must be a multiple of parallel.expert_ranks = 2"),
     ([*PIECES, "model.experts=6"], r"the 4 tensor\+context\+expert ranks must divide experts = 6"),
     (["model.experts_per_token=5"], "a token has at most experts = 4; set it to no more"),
     (["model.capacity_factor=0"], "a capacity of 0 takes no token; set it above 0"),

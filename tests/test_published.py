@@ -99,6 +99,8 @@ def test_a_run_that_cannot_be_read_gets_one_line(change, said, tmp_path, capsys)
     columns, line, *_ = shipped_lines()
     path.write_text(f"{columns}\n{line.replace(*change, 1)}\n")
     assert said in refused(capsys, "bench", "published", "--runs", path)
+    path.write_text(f"{columns}\n")
+    assert "runs.csv: found no run; give CSV" in refused(capsys, "bench", "published", "--runs", path)
 
 
 # Figures of other trainers.

@@ -117,7 +117,7 @@ def test_chunks_are_interleaved_and_experts_share_a_micro_batch_of_as_many_sampl
         (1, "1f1b"), (2, "interleaved_1f1b")}
     assert {row.train.micro_batch // row.parallel.expert_ranks for row in found if row.parallel.expert_ranks > 1} == {
         1, 2, 4}
-    with pytest.raises(ZerosimError, match="DDP: a piece for each rank needs dimension 0 to be a multiple of 2"):
+    with pytest.raises(ZerosimError, match=r"must be a multiple of parallel\.expert_ranks = 2, which"):
         zs.plan("llama3_8b", set=SMALL | {"model.kind": "mixture", "parallel.expert_ranks": 2})
 
 
@@ -152,6 +152,7 @@ def test_the_largest_model_in_time_is_smaller_than_the_largest_that_fits(longest
     none = longest(largest="model.layers", keys={"cluster.figures": {"memory": 1e9}}).largest[0]
     assert (none.value, none.above) == (0, 1)
     assert "none; with 1 nothing fits" in none.words
+    assert "give numbers of ranks with --ranks" in refused(capsys, "plan", "llama3_8b", "--largest", "world.ranks")
     for key in ("model.sequences", "parallel.recompute", "model.inner.x", "sequence"):
         assert "name a key with a whole number" in refused(capsys, "plan", "llama3_8b", "--largest", key)
 

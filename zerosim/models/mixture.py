@@ -201,7 +201,8 @@ def problem(settings: Any, task: Task) -> tuple[str, str] | None:
     """The key of a size that contradicts the others, and the reason; None if all agree."""
     m = mixture_shape(settings, task)
     if m.experts % m.over.size:
-        return "experts", f"the {m.over.size} {m.over.name} ranks must divide experts = {m.experts}"
+        return "experts", f"the {m.over.size} {m.over.name} ranks must divide experts = {m.experts}; set it to a " \
+                          f"multiple of {m.over.size}"
     if m.experts_per_token > m.experts:
         return "experts_per_token", f"a token has at most experts = {m.experts}; set it to no more"
     if not m.capacity_factor:

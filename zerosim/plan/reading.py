@@ -111,7 +111,9 @@ def scenarios_of(
 
 
 def listed(key: str, values: Any) -> list[Any]:
-    """The values of a swept key as a list. Raises `UsageError` for anything else."""
+    """The values of a swept key as a list. Raises `UsageError` for anything else, and for numbers of ranks."""
+    if key == "world.ranks":
+        raise UsageError("sweep: found world.ranks; give numbers of ranks with --ranks, such as --ranks 8,16")
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise UsageError(f"sweep: found {values!r} for {key}; give a list of its values")
     return list(values)

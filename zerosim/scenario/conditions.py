@@ -96,7 +96,7 @@ def within_variants(scenario: Sections) -> Conflicts:
 
 
 def of_micro_batches(parallel: Parallel, scenario: Sections) -> Conflicts:
-    """Numbers of micro-batches that the ranks of a row cannot share, or add in a tree."""
+    """Micro-batches whose number or whose samples the ranks of a row cannot share, or that are no tree of additions."""
     places, micro_batches = parallel.directions.places, scenario.train.micro_batches
     ranks, shared = scenario.world.ranks // places, f" / {places} that share each" if places > 1 else ""
     if micro_batches % ranks:
@@ -105,6 +105,11 @@ def of_micro_batches(parallel: Parallel, scenario: Sections) -> Conflicts:
         yield Conflict(
             f"train.micro_batches must be a multiple of world.ranks{shared} = {ranks}, found {micro_batches}; set it "
             f"to {nearest}, or world.ranks to a divisor of {micro_batches}", "train.micro_batches", "world.ranks")
+    samples, sharing = scenario.train.micro_batch, parallel.expert_ranks
+    if "experts" in MODELS[scenario.model.kind].own_keys and samples % sharing:
+        yield Conflict(
+            f"train.micro_batch must be a multiple of parallel.expert_ranks = {sharing}, which share its samples, "
+            f"found {samples}; set it to a multiple of {sharing}", "train.micro_batch", "parallel.expert_ranks")
     numbers = (ranks, micro_batches, *scenario.check.same_bits_on)
     if parallel.order == "tree" and any(number.bit_count() != 1 for number in numbers):
         yield Conflict(

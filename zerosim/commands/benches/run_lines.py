@@ -349,11 +349,14 @@ def shipped(name: str) -> Path:
 
 
 def lines_of(path: Path) -> list[dict[str, str]]:
-    """The lines of a file of runs. Raises `UsageError` for anything else."""
+    """The lines of a file of runs. Raises `UsageError` for anything else, and for a file without runs."""
     try:
-        return list(csv.DictReader(path.read_text("utf-8").splitlines()))
+        found = list(csv.DictReader(path.read_text("utf-8").splitlines()))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: no file of published runs: {getattr(error, 'strerror', '') or error}") from error
+    if not found:
+        raise UsageError(f"{path}: found no run; give CSV with a line of columns and a line for each figure")
+    return found
 
 
 MPT = RunTable(
