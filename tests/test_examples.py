@@ -122,13 +122,15 @@ def test_the_page_names_verbs_that_there_are():
     assert used - verbs == {"loss_name", "tape", "unreduced", "forward_after"}
 
 
-@pytest.mark.parametrize(("right", "planted", "code"), [
-    ("(-2)", "(-2)", 0), ("(-2)", "2", 1), ("else -distance", "else distance", 1)])
-def test_swing_is_proved_and_a_wrong_distance_is_not(right, planted, code, tmp_path):
-    text = (ROOT / "scenarios" / "examples" / "swing" / "swing.py").read_text()
-    (tmp_path / "swing.py").write_text(text.replace(right, planted))
-    for name in ("reduce_scatter", "all_gather"):
-        assert main(["prove", f"{tmp_path}/swing.py:{name}", "--ranks", "8"]) == code
+@pytest.mark.parametrize(("name", "right", "planted", "code"), [
+    ("swing", "(-2)", "(-2)", 0), ("swing", "(-2)", "2", 1), ("swing", "else -distance", "else distance", 1),
+    ("torus", "%", "%", 0), ("torus", "(behind, behind + 1)", "(behind, behind + 2)", 1),
+    ("torus", "(-behind, 1, -behind - 1, -1)", "(-behind, 1, -behind - 1, 1)", 1)])
+def test_collectives_of_an_example_are_proved_and_a_planted_fault_is_not(name, right, planted, code, tmp_path):
+    text = (ROOT / "scenarios" / "examples" / name / f"{name}.py").read_text()
+    (tmp_path / "mine.py").write_text(text.replace(right, planted))
+    for function in ("reduce_scatter", "all_gather"):
+        assert main(["prove", f"{tmp_path}/mine.py:{function}", "--ranks", "16"]) == code
 
 
 MUON = str(ROOT / "scenarios" / "examples" / "muon" / "scenario.toml")

@@ -1,7 +1,10 @@
 """Cards, leaf switches, rails and switches that add: closed forms, published tables, and a planted fault."""
 
+import json
 from dataclasses import replace
 from math import prod
+from pathlib import Path
+from runpy import run_path
 from statistics import fmean
 
 import numpy as np
@@ -9,7 +12,7 @@ import pytest
 
 import zerosim as zs
 from zerosim.cli import main
-from zerosim.collectives import algorithm_of, direct, halving, ring
+from zerosim.collectives import algorithm_of, direct, doubling, halving, ring
 from zerosim.errors import ScenarioError, UsageError
 from zerosim.figures.flows import with_messages
 from zerosim.plan.cluster import Cluster, Device, Fabric, Link, cluster_of
@@ -20,6 +23,8 @@ from zerosim.plan.topologies import Torus
 from zerosim.scenario.machine import ClusterKeys
 from zerosim.scenario.origin import Origin
 
+EXAMPLES = Path(__file__).parents[1] / "scenarios" / "examples"
+GRID = str(EXAMPLES / "torus" / "scenario.toml")
 MIB = 2**20
 H200 = {
     8: 182.03, 16: 242.45, 32: 298.44, 64: 369.82, 128: 411.21, 256: 442.27, 512: 455.82, 1024: 464.00, 16384: 480.70}
@@ -131,6 +136,52 @@ def test_a_torus_shows_which_algorithm_suits_it():
     ringed = [written_ns(ring.reduce_scatter, 16 * 10**6, 1, each, 16) for each in (line, square)]
     assert halved[0] > 5 * ringed[0]
     assert halved[1] < 2 * ringed[1]
+
+
+def communication_us(path, *changes):
+    """Microseconds, and those of one chunk's bytes, of DDP's one all-reduce on a torus of 8 × 8."""
+    words = ["cluster.torus=[8, 8]", "cluster.devices_per_host=64", "cluster.collectives=written",
+             "cluster.inside={latency_us=1, gigabytes_per_second=50}", "parallel.units=model", *changes]
+    assert main(["plan", GRID, "--ranks", "64", "--json", str(path), *(f"--set={each}" for each in words)]) == 0
+    row = json.loads(path.read_text())["rows"][0]
+    return row["communication_seconds"] * 1e6, row["sent_bytes"] / 126 / 50e3
+
+
+@pytest.mark.parametrize(("width", "least", "most"), [(64, 7, 9), (65536, 1, 1.5)])
+def test_rings_of_columns_and_rows_outrun_one_ring_by_its_latencies(width, least, most, tmp_path):
+    """28 steps of one hop, or 126 that wait for the two hops where a row ends; both send 126 chunks' bytes."""
+    shipped = ("parallel.reduce_scatter=ring", "parallel.all_gather=ring")
+    (grid, chunk), (one, _) = (communication_us(tmp_path / "plan", f"model.hidden=[{width}]", *each)
+                               for each in ((), shipped))
+    assert grid == pytest.approx(28 * 1 + 126 * chunk, rel=1e-3)
+    assert one == pytest.approx(126 * 2 + 126 * chunk, rel=1e-3)
+    assert least < one / grid < most
+
+
+SHIPPED = {"`ring`": (ring.reduce_scatter, ring.all_gather),
+           "`halving`, then `doubling`": (halving.reduce_scatter, doubling.all_gather)}
+
+
+def all_reduce_us(name, sizes, nbytes):
+    """Microseconds of both halves on 64 ranks of two ports, with links of 1 µs and 50 GB/s."""
+    def both(comm, chunks):
+        for half in halves:
+            half(comm, chunks)
+
+    if (halves := SHIPPED.get(name)) is None:
+        found = run_path(str(EXAMPLES / name.strip("`/") / f"{name.strip('`/')}.py"))
+        halves = [getattr(found[each], "function", found[each]) for each in ("reduce_scatter", "all_gather")]
+    link = Link("", 1000, 50e9)
+    return written_ns(both, nbytes, 1, replace(on_torus(*sizes), inside=link, ports=2), 64) / 1000
+
+
+def test_the_page_of_examples_has_the_planned_times_on_a_torus():
+    lines = (EXAMPLES / "README.md").read_text().partition("## Collectives on a torus")[2].splitlines()[7:]
+    places = [((64,), 64_000), ((64,), 64_000_000), ((8, 8), 64_000), ((8, 8), 64_000_000)]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    assert len(rows) == 5
+    for name, *times, _ in rows:
+        assert [int(each) for each in times] == [round(all_reduce_us(name, *place)) for place in places]
 
 
 @pytest.mark.parametrize("collective", [ring.all_gather, halving.reduce_scatter, direct.all_gather])

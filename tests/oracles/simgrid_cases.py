@@ -38,7 +38,6 @@ ANY_RANKS = (
     "naive.all_reduce", "naive.reduce_scatter", "direct.all_reduce", "doubling.all_reduce",
     "bruck.all_gather", "ring.reduce_scatter",
 )
-NEAR = 1e-4
 HANGS_ON_THE_LAST_BIT = "direct.all_reduce on 64 in hosts of 1, 299252903, drawn 3"
 """Rounding decides which of two messages comes to a link first there, and so all that follows."""
 

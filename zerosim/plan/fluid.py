@@ -21,7 +21,7 @@ from zerosim.allocation import Array
 from zerosim.errors import Deadlock
 from zerosim.plan.cluster import NS
 
-TOGETHER = 1e-9
+TOGETHER = 1e-12
 """Messages whose ends differ by less than this share of the present time end together."""
 
 

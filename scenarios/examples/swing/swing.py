@@ -3,8 +3,8 @@
     partner    of an even rank r in step s: r + 1 − 2 + 4 − … (−2)ˢ; of an odd rank r minus that; modulo the ranks
     owed       the chunks that a rank still reduces after a step: its own, and those of its later partners
 
-The number of ranks is a power of two. Here each chunk is a message; the authors pack those of a step, so plans of this
-example pay a latency for each chunk, and it loses to halving.
+The number of ranks is a power of two. Here each chunk is a message; the authors pack those of a step. Plans of this
+example pay a latency for each chunk: with few bytes on a square torus it loses to halving, with many bytes it wins.
 
 Source: De Sensi, Bonato, Saam and Hoefler, "Swing: short-cutting rings for higher bandwidth allreduce" (2024), section
 3.
