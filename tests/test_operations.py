@@ -200,9 +200,10 @@ def on_nan(shape, dtype, *, kind, owner):
     return nan(shape, dtype)
 
 
-def play(graph, x, parameters, upstream, *, of_input=True):
+def play(graph, x, parameters, upstream, *, of_input=True, plan=None):
     """The output, and the gradients of the parameters and of the input, by name."""
-    player = Player(GraphPlan(graph, True, of_input), parameters, Precise(on_nan, "unit"), lambda _: uniform_draws)
+    plan = plan or GraphPlan(graph, True, of_input)
+    player = Player(plan, parameters, Precise(on_nan, "unit"), lambda _: uniform_draws)
     y, kept = player.forward(x)
     y = y.copy()
     views = {name: nan(array.shape, array.dtype) for name, array in parameters.items()}

@@ -1,9 +1,12 @@
 """Software as part of the machine: what it adds to a plan's time and memory, and figures of devices set anew."""
 
+import dataclasses
+
 import pytest
 
 import zerosim as zs
 from zerosim.plan.cluster import HOST_BYTES_PER_SECOND, Device, machines
+from zerosim.plan.rehearsal import rehearse
 from zerosim.plan.software import WHOLE_SCORES
 
 SMALL = {
@@ -160,3 +163,34 @@ def test_software_that_keeps_what_a_pipeline_has_sent_and_buffers_of_its_own_has
     held, kept = (found.found.stages[0].peak["activations"] for found in (before, after))
     assert 4 * sent <= kept - held <= 5 * sent
     assert after.reserved_bytes == round(1.1 * after.peak_bytes + after.found.resting["optimizer"] / 2 + 1e9)
+
+
+def in_pieces(layers, **changes):
+    """A Llama on 4 tensor ranks with pieces of sequences, planned with `changes` to the software."""
+    keys = {"tensor_ranks": 4, "sequence_parallel": True, "stages": ["zero1"], "accumulate_dtype": "fp32",
+            "reduce_dtype": "fp32"}
+    found = row(*{f"parallel.{key}": value for key, value in keys.items()}.items(), ("model.layers", layers),
+                ("train.micro_batches", 2), software="fused")
+    cluster = dataclasses.replace(found.cluster, software=dataclasses.replace(found.cluster.software, **changes))
+    return rehearse(found.config, cluster)
+
+
+def test_a_block_keeps_pieces_of_its_two_gathered_inputs_and_gathers_them_again():
+    kept, pieces = ([in_pieces(layers, gathers_again=again) for layers in (2, 3)] for again in (False, True))
+    piece = 2 * 2048 // 4 * 4096                         # bytes of a piece: 16 bits of (1, 2048 / 4, 4096)
+    held, sent = ([[of(each) for each in rows] for rows in (kept, pieces)] for of in (
+        lambda found: found.peak["activations"], lambda found: found.clock.sent_counts["bytes"]))
+    assert grown(held[0]) - grown(held[1]) == 2 * 3 * piece
+    assert grown(sent[1]) - grown(sent[0]) == 2 * 3 * piece
+
+
+def grown(two):
+    return two[1] - two[0]
+
+
+def test_sums_of_gradients_in_32_bits_have_no_gradients_of_16_beside_them():
+    apart, fused = (in_pieces(2, fuses_sums=fuses) for fuses in (False, True))
+    of_parameters = apart.resting["parameters"]          # 2 bytes of each
+    assert apart.resting["gradients"] == 3 * of_parameters
+    assert fused.resting["gradients"] == 2 * of_parameters
+    assert apart.peak["gradients"] - fused.peak["gradients"] == of_parameters

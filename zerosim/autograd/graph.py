@@ -161,6 +161,8 @@ class GraphPlan:
     """The slots whose values are kept although no backward of this plan reads them."""
     saving: frozenset[int] = frozenset()
     """The outputs whose operations' saved arrays are kept."""
+    remade: frozenset[int] = frozenset()
+    """The slots that backward makes again from the inputs of their instructions, instead of keeping them."""
 
     @cached_property
     def differentiated(self) -> frozenset[int]:
@@ -187,6 +189,17 @@ class GraphPlan:
         places = {**instruction.inputs, "y": instruction.output}
         return {name: slot for name, slot in places.items() if name in names}
 
+    def _held(self, instruction: Instruction) -> set[int]:
+        """The slots that stay until the instruction's backward: those that it reads, and what makes them again."""
+        needed = {*self.needed(instruction).values()}
+        return needed | {slot for each in self.graph.instructions if each.output in needed & self.remade
+                         for slot in each.inputs.values()}
+
+    @cached_property
+    def makers(self) -> Mapping[int, "Step"]:
+        """The steps that make `remade` again."""
+        return {step.instruction.output: step for step in self.steps if step.instruction.output in self.remade}
+
     @cached_property
     def steps(self) -> tuple["Step", ...]:
         """The instructions in order, with all that is known of each before it runs."""
@@ -204,8 +217,8 @@ class GraphPlan:
                 if name in needed and not self._reads_last(needed[name], number)
             ),
             done=tuple(slot for slot in self._ending[number] if slot not in self.kept),
-            done_backward=tuple(slot for slot in sorted(set(needed.values())) if self._first_reader[slot] == number
-                                and slot in self.kept),
+            done_backward=tuple(slot for slot in sorted(self._held(instruction)) if self._first_reader[slot] == number
+                                and slot in self.kept | self.remade),
             in_place=self._in_place(number, instruction),
             input_shapes={name: self.graph.shape(slot) for name, slot in instruction.inputs.items()},
             dtypes={name: self.graph.dtype(slot) for name, slot in named.items()},
@@ -218,7 +231,7 @@ class GraphPlan:
     @cached_property
     def kept(self) -> frozenset[int]:
         """The slots that stay from forward until backward, except parameters and their views: they are passed again."""
-        needed = {slot for each in self.graph.instructions for slot in self.needed(each).values()}
+        needed = {slot for each in self.graph.instructions for slot in self._held(each)} - self.remade
         return frozenset(slot for slot in needed if self._memory[slot] not in self.parameters) | self.chosen
 
     @cached_property
@@ -253,7 +266,7 @@ class GraphPlan:
         """The first instruction whose backward reads each kept slot; backward reaches it last."""
         readers: dict[int, int] = {}
         for number, each in enumerate(self.graph.instructions):
-            for slot in self.needed(each).values():
+            for slot in self._held(each):
                 readers.setdefault(slot, number)
         return readers
 

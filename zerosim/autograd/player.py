@@ -213,6 +213,8 @@ class Player:
         del upstream
         for step in reversed(self.plan.steps):
             output = step.instruction.output
+            for slot in self.plan.remade.intersection(step.needed.values()) - kept.values.keys():
+                kept.values[slot], _ = self._forward(self.plan.makers[slot], kept.values, dtype)
             if output in gradients:
                 self._backward(step, gradients.pop(output), gradients, kept, contribution)
             kept.saved.pop(output, None)

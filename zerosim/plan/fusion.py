@@ -1,7 +1,10 @@
-"""Operations that a software's kernels compute together: the product with an activated gate, as one kernel.
+"""Graphs as a software runs them: the product with an activated gate as one kernel, and inputs gathered again.
 
 Without it a Llama block keeps the gate, the activated gate and the other factor for backward; one kernel keeps the two
 factors and activates the gate again in backward: `LigerSiLUMulFunction`, Megatron's `bias_swiglu` and compiled code.
+
+With sequence parallelism a product's gathered input need not stay for backward: its piece does, and is gathered again.
+Source: Korthikanti et al. (2022), section 4.2.2.
 """
 
 from collections import Counter
@@ -14,7 +17,10 @@ from zerosim.allocation import Array
 from zerosim.autograd.graph import Graph, GraphPlan
 from zerosim.autograd.operation import Empty, Operation
 from zerosim.autograd.operations.elementwise import multiply, silu, two_alike
+from zerosim.autograd.selection import is_product
 from zerosim.autograd.tape import Policy
+from zerosim.autograd.tape_collectives import gather_from
+from zerosim.plan.software import Software
 
 
 def swiglu_forward(x: Array, other: Array, *, out: Array, empty: Empty) -> None:
@@ -31,9 +37,10 @@ swiglu = Operation(swiglu_forward, swiglu_backward, two_alike, {"x": ("x", "othe
 
 @dataclass(eq=False)
 class Fused:
-    """The tape's policy `inner`, after which products with activated gates are one operation."""
+    """The tape's policy `inner`, and then what `software` fuses or gathers again."""
 
     inner: Policy
+    software: Software
     _plans: dict[GraphPlan, GraphPlan] = field(default_factory=dict)
     _graphs: dict[Graph, Graph] = field(default_factory=dict)
 
@@ -41,10 +48,28 @@ class Fused:
         plan = self.inner(plan, dtype)
         if plan not in self._plans:
             if plan.graph not in self._graphs:
-                self._graphs[plan.graph] = with_swiglu(plan.graph)
+                self._graphs[plan.graph] = with_swiglu(plan.graph) if self.software.swiglu else plan.graph
             graph = self._graphs[plan.graph]
-            self._plans[plan] = plan if graph is plan.graph else GraphPlan(graph, plan.of_parameters, plan.of_input)
+            remade = gathered_inputs(graph) if self.software.gathers_again else frozenset()
+            same = graph is plan.graph and not remade
+            self._plans[plan] = plan if same else GraphPlan(graph, plan.of_parameters, plan.of_input, remade=remade)
         return self._plans[plan]
+
+
+def gathered_inputs(graph: Graph) -> frozenset[int]:
+    """The slots of gathered values that only products with weights read.
+
+    >>> from zerosim.autograd.operations.linear import linear
+    >>> from zerosim.autograd.tape_collectives import Direction
+    >>> graph, tensor = Graph((2, 4, 3)), Direction("tensor", 2)
+    >>> whole = gather_from(graph.input, group=tensor, axis=1)
+    >>> graph.output = linear(whole, graph.parameter("w", (5, 3)))
+    >>> gathered_inputs(graph) == {whole.slot}
+    True
+    """
+    others = {slot for each in graph.instructions if "weight" not in each.inputs or not is_product(each)
+              for slot in each.inputs.values()} | {graph.output.slot}
+    return frozenset(each.output for each in graph.instructions if each.operation is gather_from) - others
 
 
 def with_swiglu(graph: Graph) -> Graph:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from zerosim.allocation import Allocator, Kind, Tier
-from zerosim.autograd.player import Player
+from zerosim.autograd.player import FLOAT_BYTES, Player
 from zerosim.collectives import dissemination
 from zerosim.collectives.narrow import OnNarrowWires
 from zerosim.comm import Communicator
@@ -247,7 +247,8 @@ def on_shapes(
     cluster = comm.costs.cluster
     called = cluster.device.calls is not None
     uncounted = uncounted_on(config, cluster)
-    allocate = counted_but(uncounted, ObservedAllocator(charged(extent, comm) if called else extent, ledger))
+    allocate = counted_but(uncounted, ObservedAllocator(charged(extent, comm) if called else extent, ledger),
+                           fuses_sums=cluster.software.fuses_sums and config.accumulates_in_float32)
     calls = TimedCalls(around, neighbours, comm.clock, partial(kept_by_fused, cluster) if cluster.fused else None)
     performer = (CallByCall if called else Performer)(comm.clock, comm.costs, allocate, calls)
     segments = SeenSegments(ledger.pass_by, uncounted, performer.carry_out, performer.charge)
@@ -255,7 +256,7 @@ def on_shapes(
     tiers = FarMemory(
         {"host": ObservedAllocator(extent, far["host"]), "disk": ObservedAllocator(extent, far["disk"])},
         TimedQueue(comm.clock, cluster, lambda: comm.begun))
-    policy = Fused(config.policy) if cluster.software.swiglu else None
+    policy = Fused(config.policy, cluster.software)
     built = replica(
         config, comm, allocate, perform=performer.perform, players=players, tiers=tiers, policy=policy)
     built.tape.shelf = shelf_on_shapes(config, HostMemory(comm.clock, cluster.host_memory), allocate, calls)
@@ -296,11 +297,12 @@ def uncounted_on(config: Config, cluster: Cluster) -> Uncounted:
     return uncounted
 
 
-def counted_but(uncounted: Uncounted, counted: Allocator) -> Allocator:
-    """The allocator `counted`, which does not count arrays that have no memory."""
+def counted_but(uncounted: Uncounted, counted: Allocator, *, fuses_sums: bool) -> Allocator:
+    """The allocator `counted`, which does not count arrays without memory; with `fuses_sums`, gradients of 16 bits."""
 
     def allocate(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
-        return (extent if uncounted(shape, owner) else counted)(shape, dtype, kind=kind, owner=owner)
+        summed = fuses_sums and kind == "gradients" and np.dtype(dtype).itemsize < FLOAT_BYTES
+        return (extent if summed or uncounted(shape, owner) else counted)(shape, dtype, kind=kind, owner=owner)
 
     return allocate
 

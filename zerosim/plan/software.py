@@ -14,6 +14,8 @@
     joins_context whether gradients of weights used on pieces of sequences or samples are added once a step, with those
                   of data ranks; context ranks that cut no weight share model states with these
     ahead         whether gradients are reduced beside all of backward, and weights gathered beside the next forward
+    gathers_again whether the pieces of a product's input are kept, and gathered again in backward
+    fuses_sums    whether a product adds its weight's gradient to a sum in 32 bits, without an array of 16
     swiglu        whether one kernel activates a gate and multiplies with it, see `fusion`
     loss          `whole`: all scores of the vocabulary are widened at once; `compiled`: one kernel forward and one
                   backward keep the widened scores in registers; `chunked`: scores are computed in chunks
@@ -55,6 +57,8 @@ class Software:
     in_chunks: bool = False
     joins_context: bool = False
     ahead: bool = False
+    gathers_again: bool = False
+    fuses_sums: bool = False
     swiglu: bool = False
     loss: str = ""
     keeps_outputs: bool = False
