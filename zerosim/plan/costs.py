@@ -224,9 +224,19 @@ class Costs:
         if self.cluster.device.calls is not None and "reduce" in algorithm.collective:
             ns += self._adding_ns(max(lengths))
         if chunked:
-            return Price(ns, most, algorithm.messages(0, self.ranks))
+            return Price(ns, *self._sent(algorithm, lengths))
         messages = self._messages_from(algorithm, root)
         return Price(ns, messages * length, messages)
+
+    def _sent(self, algorithm: Algorithm, lengths: Sequence[int]) -> tuple[Each, Each]:
+        """The bytes and messages that each rank sends, or all of them if the last sends as many as the first."""
+        def of(rank: int) -> tuple[int, int]:
+            return algorithm.sent_bytes(lengths, rank), algorithm.messages(rank, self.ranks)
+
+        if self.ranks > MOST_COUNTED or of(0) == of(self.ranks - 1):
+            return of(0)
+        sent_bytes, messages = np.array([of(rank) for rank in range(self.ranks)]).T
+        return sent_bytes, messages
 
     def _messages_from(self, algorithm: Algorithm, root: int) -> Array:
         """The number of copies of the root's vector that each rank forwards."""
