@@ -89,6 +89,9 @@ def cases():
         for sizes in ((4, 2, 1), (2, 2, 2)):
             dragonfly = f"one card on a dragonfly of {sizes}"
             yield Case(collective, 16, 2, 16 * 10**6, dragonfly, LINKS["one card"], Fabric(dragonfly=Dragonfly(*sizes)))
+    for size, more in ((6, 0), (7, 0), (7, 17)):
+        ranks, fabric = size**2, Fabric(torus=Torus((size, size)))
+        yield Case("direct.all_gather", ranks, ranks, 10**6 * ranks + more, "a full torus", ((1000, 50e9),) * 2, fabric)
     yield from (found := list(drawn(Random(7), 40)))
     yield nudged(next(case for case in found if case.name.startswith(HANGS_ON_THE_LAST_BIT)))
 
