@@ -8,7 +8,7 @@ from safetensors.numpy import load_file
 
 from tests.checkpointing import go
 from tests.training import labelled, scenario
-from zerosim.checkpoint import full, shards
+from zerosim.checkpoint import reshard, shards
 from zerosim.checkpoint.manifest import read_manifest
 from zerosim.checkpoint.reshard import Resharded
 from zerosim.checkpoint.saving import Saving
@@ -61,9 +61,9 @@ def saved(tmp_path_factory):
 
 
 def test_weights_in_full_are_whole_however_long_a_parameter_is(saved, tmp_path, monkeypatch):
-    monkeypatch.setattr(full, "BLOCK_BYTES", 4 * BLOCK)
+    monkeypatch.setattr(reshard, "BLOCK_BYTES", 4 * BLOCK)
     units, folder = saved
-    full.write_full(folder, read_manifest(folder), tmp_path / "w")
+    reshard.write_full(folder, read_manifest(folder), tmp_path / "w")
     found, whole = load_file(tmp_path / "w"), Resharded(folder, read_manifest(folder))
     for unit in units:
         flat = np.empty(unit.count, np.float32)

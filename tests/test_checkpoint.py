@@ -19,9 +19,9 @@ from tests.checkpointing import bits, go
 from tests.small import examples
 from tests.training import labelled, scenario
 from zerosim.checkpoint import folders, shards
-from zerosim.checkpoint.full import write_full
+from zerosim.checkpoint.keeping import Keeper
 from zerosim.checkpoint.manifest import Manifest, canonical, encoded, read_manifest
-from zerosim.checkpoint.resuming import Restoring
+from zerosim.checkpoint.reshard import write_full
 from zerosim.checkpoint.shards import BLOCK_BYTES, ShardReader
 from zerosim.commands.checkpoint import checkpoints_in, damages, only
 from zerosim.data import load_dataset
@@ -223,14 +223,14 @@ FORGOTTEN = {
 def test_what_is_not_brought_back_is_missed(tmp_path, monkeypatch, forget):
     built = training(precision="fp16")
     go(built, labelled(), save=tmp_path / "a", steps=2)
-    honest = Restoring.restore
+    honest = Keeper.restore
 
     def restore(self, config, replica, place):
         losses = honest(self, config, replica, place)
         forget(replica.state)
         return losses
 
-    monkeypatch.setattr(Restoring, "restore", restore)
+    monkeypatch.setattr(Keeper, "restore", restore)
     (name, what), *_ = go(built, labelled(), resume=tmp_path / "a").failures
     assert name == "Stage III"
     assert what.startswith(("bits differ", "after step 2 rank 0 has"))
@@ -238,8 +238,8 @@ def test_what_is_not_brought_back_is_missed(tmp_path, monkeypatch, forget):
 
 def test_a_loss_that_is_not_what_it_was_is_missed(tmp_path, monkeypatch):
     go(training(), labelled(), save=tmp_path / "a", steps=2)
-    honest = Restoring.restore
-    monkeypatch.setattr(Restoring, "restore", lambda *given: [loss + 1 for loss in honest(*given)])
+    honest = Keeper.restore
+    monkeypatch.setattr(Keeper, "restore", lambda *given: [loss + 1 for loss in honest(*given)])
     outcome = go(training(), labelled(), resume=tmp_path / "a")
     assert outcome.trained[0].first_divergence.step == 1
     assert outcome.trained[0].first_divergence.parameter == "loss"

@@ -20,7 +20,7 @@ from tests.mpi.launch import mpirun
 from tests.test_offload import open_files, tree
 from tests.test_planted import fails, outcome_of
 from tests.training import labelled, scenario
-from zerosim.checkpoint.resuming import Restoring
+from zerosim.checkpoint.keeping import Keeper
 from zerosim.cli import main
 from zerosim.errors import CheckpointError, ScenarioError
 from zerosim.figures.shapes import StepsOnShapes, expected
@@ -419,7 +419,7 @@ def test_what_is_carried_twice_is_seen(monkeypatch):
 def test_state_lost_at_resume_is_seen(tmp_path, monkeypatch):
     built = far_scenario(**ALL[1])
     go(built, labelled(), save=tmp_path / "a", steps=2)
-    honest = Restoring.restore
+    honest = Keeper.restore
 
     def forgetful(self, config, replica, place):
         losses = honest(self, config, replica, place)
@@ -427,7 +427,7 @@ def test_state_lost_at_resume_is_seen(tmp_path, monkeypatch):
             slots["variance"][:] = 0
         return losses
 
-    monkeypatch.setattr(Restoring, "restore", forgetful)
+    monkeypatch.setattr(Keeper, "restore", forgetful)
     fails(go(built, labelled(), resume=tmp_path / "a"), "bits differ")
 
 

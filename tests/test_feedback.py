@@ -14,7 +14,7 @@ from tests.test_variants import run
 from tests.test_whole_steps import outcome_of
 from tests.training import labelled, scenario
 from zerosim.allocation import allocate
-from zerosim.checkpoint.resuming import Restoring
+from zerosim.checkpoint.keeping import Keeper
 from zerosim.collectives import direct, ring, two_level
 from zerosim.collectives.narrow import FedBack, OnNarrowWires
 from zerosim.errors import CheckpointError
@@ -26,9 +26,8 @@ from zerosim.scenario.sections import Variant
 from zerosim.sharding import split
 from zerosim.stages.feedback import Residuals
 from zerosim.stages.state import residual_of
-from zerosim.training.batches import Batches
 from zerosim.training.build import alone
-from zerosim.training.experiment import prepare
+from zerosim.training.experiment import Batches, prepare
 from zerosim.worlds.local import spawn
 
 # One process replays it.
@@ -294,7 +293,7 @@ def test_other_ranks_are_refused_in_a_line_and_go_on_without_feedback(tmp_path):
 
 def test_a_residual_that_is_lost_at_resume_is_missed(tmp_path, monkeypatch):
     go(training(), labelled(), save=tmp_path / "a", steps=2)
-    honest = Restoring.restore
+    honest = Keeper.restore
 
     def restore(self, config, replica, place):
         losses = honest(self, config, replica, place)
@@ -302,7 +301,7 @@ def test_a_residual_that_is_lost_at_resume_is_missed(tmp_path, monkeypatch):
             residual[:] = 0
         return losses
 
-    monkeypatch.setattr(Restoring, "restore", restore)
+    monkeypatch.setattr(Keeper, "restore", restore)
     outcome = go(training(), labelled(), resume=tmp_path / "a")
     assert outcome.failures == [("Stage II", "bits differ")]
     assert outcome.trained[0].first_divergence.step == 2

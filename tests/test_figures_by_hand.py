@@ -28,10 +28,9 @@ from zerosim.plan.network import Lockstep, NotedSends, links
 from zerosim.sharding import Directions, Layout, Mesh, full, shard, split
 from zerosim.stages.state import ACCUMULATED, GRADIENT, Layouts, TrainingState
 from zerosim.training import build, collect, comparison
-from zerosim.training.batches import Batches
 from zerosim.training.buckets import Buckets
 from zerosim.training.comparison import Checker, Fingerprint, comparable, holdings, kept_of
-from zerosim.training.experiment import prepare
+from zerosim.training.experiment import Batches, prepare
 from zerosim.verdict.judged_run import parted
 from zerosim.verdict.outcome import TrainedRow
 from zerosim.worlds.local import spawn

@@ -16,7 +16,7 @@ from zerosim.figures.traffic import Due, due, message_copies, message_lengths, m
 from zerosim.models.units import Task
 from zerosim.scenario import Check, ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.training.config import configured
-from zerosim.verdict.judge import would_fit
+from zerosim.verdict.judged_run import would_fit
 
 BASE = Scenario(
     world=WorldKeys(3), model=ModelKeys(hidden=(5, 4), activation="relu"),

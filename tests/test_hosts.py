@@ -99,7 +99,7 @@ def test_two_levels_share_what_leaves_a_host_among_its_ranks():
 
 
 def test_a_rank_that_sends_to_another_host_unseen_is_caught(monkeypatch):
-    monkeypatch.setattr("zerosim.training.observers.Traffic", Traffic)
+    monkeypatch.setattr("zerosim.training.measurement.Traffic", Traffic)
     honest = Traffic.sent
     monkeypatch.setattr(Traffic, "sent", lambda self, outgoing, to: (
         honest(self, outgoing, to), setattr(self, "between_bytes", 0))[0])

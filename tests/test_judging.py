@@ -21,8 +21,7 @@ from zerosim.training.comparison import Evidence, first_of
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
 from zerosim.verdict.diagnosis import hexadecimal, orders_of_addition, ulps_apart
-from zerosim.verdict.judge import judged_memory, what_it_needs
-from zerosim.verdict.judged_run import run_locally
+from zerosim.verdict.judged_run import judged_memory, run_locally, what_it_needs
 
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
 

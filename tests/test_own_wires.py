@@ -21,8 +21,8 @@ from zerosim.numerics.own import wrong
 from zerosim.numerics.wires import CODES, wire
 from zerosim.parts.loading import function_of
 from zerosim.plan.rehearsal import rehearse
-from zerosim.training.batches import Batches
 from zerosim.training.build import alone
+from zerosim.training.experiment import Batches
 
 ROOT = Path(__file__).parents[1]
 TOP_K = function_of(str(ROOT / "scenarios/examples/top_k/top_k.py"), "top_k")

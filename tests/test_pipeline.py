@@ -21,7 +21,7 @@ from zerosim.training import build, config
 from zerosim.training.experiment import prepare
 from zerosim.training.groups import RanksOfPipeline
 from zerosim.training.model_chunks import chunks_of
-from zerosim.training.one_schedule import differences_of_schedule
+from zerosim.training.one_function import differences_of_schedule
 from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
 

@@ -18,8 +18,8 @@ from zerosim.figures.traffic import due
 from zerosim.numerics.wires import CODES, Format
 from zerosim.plan.rehearsal import rehearse
 from zerosim.stages.adding import ADDITIONS
-from zerosim.training.batches import Batches
 from zerosim.training.build import alone
+from zerosim.training.experiment import Batches
 
 WEIGHTS = (
     {"quantized_weights": "int8", "quantized_block": 4}, {"quantized_weights": "int4", "quantized_block": 3},

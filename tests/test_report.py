@@ -21,10 +21,9 @@ from zerosim.show.notebook import compared
 from zerosim.show.table import show_run
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
-from zerosim.verdict.diagnosis import Divergence
+from zerosim.verdict.diagnosis import Divergence, RowDifference
 from zerosim.verdict.judged_run import run_locally
 from zerosim.verdict.outcome import DoesNotFit, RowOutcome
-from zerosim.verdict.row_difference import RowDifference
 
 NAME = "a variant with long name"
 ROOT = Path(__file__).parents[1]

@@ -12,7 +12,7 @@ from tests.training import labelled, run, scenario
 from zerosim.scenario.sections import Variant
 from zerosim.show.document import document
 from zerosim.show.table import show_row_difference
-from zerosim.verdict.row_difference import histogram, ulps
+from zerosim.verdict.diagnosis import histogram, ulps
 
 
 def parted(*variants, **changes):

@@ -14,10 +14,9 @@ from tests.mpi.launch import mpirun
 from tests.small import examples
 from tests.test_split_models import GPT, LLAMA, MLP, read
 from zerosim.checkpoint import folders
-from zerosim.checkpoint.full import write_full
+from zerosim.checkpoint.keeping import Keeper
 from zerosim.checkpoint.manifest import canonical, encoded, read_manifest
-from zerosim.checkpoint.reshard import Resharded
-from zerosim.checkpoint.resuming import Restoring
+from zerosim.checkpoint.reshard import Resharded, write_full
 from zerosim.cli import main
 from zerosim.commands.checkpoint import only
 from zerosim.data import load_dataset
@@ -158,7 +157,7 @@ FAULTS = {
         lambda self, start, stop, coordinates: honest(self, start, stop, {}))),
     "every stretch from its parameter's beginning": (Pieced, "in_whole", lambda honest: (
         lambda self, start, stop, coordinates: honest(self, 0, stop - start, coordinates))),
-    "the first place's piece on every place": (Restoring, "restore", lambda honest: (
+    "the first place's piece on every place": (Keeper, "restore", lambda honest: (
         lambda self, config, replica, place: honest(self, config, replica, 0))),
     "runs as if a cut were along the first dimension": (Pieced, "_dealt", lambda honest: property(lambda self: (
         self.count, 1 if self.cut is None else self.cut.direction.size))),

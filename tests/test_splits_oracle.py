@@ -22,8 +22,7 @@ from zerosim.sharding import Directions
 from zerosim.stages.replica import Batch
 from zerosim.training import build
 from zerosim.training.config import configured
-from zerosim.training.one_function import computed
-from zerosim.training.one_schedule import in_float64, step_of_rank
+from zerosim.training.one_function import computed, in_float64, step_of_rank
 from zerosim.worlds.local import spawn
 
 OURS = {

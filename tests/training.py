@@ -7,8 +7,7 @@ import numpy as np
 from zerosim.data import Dataset
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.scenario.sections import BY_OPTIMIZER
-from zerosim.training.batches import Batches
-from zerosim.training.experiment import prepare
+from zerosim.training.experiment import Batches, prepare
 from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
 

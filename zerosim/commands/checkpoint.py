@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from zerosim.checkpoint import folders
-from zerosim.checkpoint.full import write_full
 from zerosim.checkpoint.manifest import Manifest, read_manifest
+from zerosim.checkpoint.reshard import write_full
 from zerosim.checkpoint.shards import ShardReader
 from zerosim.commands.output import check_writable, complain, standard_output, write_json
 from zerosim.errors import CheckpointError, UsageError

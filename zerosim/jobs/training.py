@@ -18,7 +18,7 @@ from zerosim.show.document import document
 from zerosim.show.run_document import RunDocument
 from zerosim.show.table import show_run
 from zerosim.training.experiment import Experiment, prepare
-from zerosim.training.one_schedule import split_otherwise
+from zerosim.training.one_function import split_otherwise
 from zerosim.training.program import Progress
 from zerosim.verdict.judged_run import run_on
 from zerosim.verdict.outcome import Outcome

@@ -14,7 +14,7 @@ from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import ModelKeys, Parallel, Train, WorldKeys
 from zerosim.sharding import Directions
 from zerosim.training.config import Config, configured
-from zerosim.training.one_schedule import split_otherwise
+from zerosim.training.one_function import split_otherwise
 
 MOST_PARAMETERS = 10**6
 """The largest user's model that is computed before a plan."""

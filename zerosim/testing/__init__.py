@@ -13,7 +13,7 @@ except ImportError as error:
     raise ImportError("zerosim.testing needs Hypothesis: pip install 'hypothesis>=6.100'") from error
 
 from zerosim.testing import laws, strategies
-from zerosim.testing.grounds import LawBroken
+from zerosim.testing.example import LawBroken
 from zerosim.testing.law import Law
 from zerosim.testing.laws import LAWS, check
 

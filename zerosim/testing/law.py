@@ -23,8 +23,7 @@ from zerosim.teach.proofs.proof import prove
 from zerosim.teach.proofs.subject import Subject, named_subject
 from zerosim.teach.proofs.subject import subject as subject_of
 from zerosim.testing import strategies
-from zerosim.testing.example import Example, SeenExample
-from zerosim.testing.grounds import Failed, Ground, Launched, LawBroken, Stranded, local
+from zerosim.testing.example import Example, Failed, Ground, Launched, LawBroken, SeenExample, Stranded, local
 from zerosim.worlds.mpi_communicator import MpiCommunicator
 
 SHOWN_RANKS = 8

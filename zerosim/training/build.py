@@ -42,8 +42,8 @@ from zerosim.stages.publishing import PUBLISHING, OfMatrices, RewritesMatrices
 from zerosim.stages.replica import Batch, Collectives, Gathering, GradientReduction, Initial, Publishing, Replica
 from zerosim.stages.state import Layouts, TrainingState
 from zerosim.stages.storage import DelayedUpdates, FarMemory, FarUpdates, LateUpdates, Shards, Storage
-from zerosim.training.batches import Batches
 from zerosim.training.config import Config, Leg
+from zerosim.training.experiment import Batches
 from zerosim.training.groups import RanksOfPipeline, groups_of
 from zerosim.training.tiers import far_memory, shelf
 

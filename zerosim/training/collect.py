@@ -16,8 +16,8 @@ from zerosim.numerics.digests import little_endian
 from zerosim.places import joined
 from zerosim.sharding import Layout, full, split
 from zerosim.stages.replica import Replica
-from zerosim.training.batches import Batches
 from zerosim.training.config import Config
+from zerosim.training.experiment import Batches
 
 
 @dataclass(frozen=True)

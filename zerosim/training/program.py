@@ -31,7 +31,6 @@ from zerosim.numerics.not_a_number import with_one_nan
 from zerosim.sharding import split
 from zerosim.stages.adding import add_replicas
 from zerosim.stages.replica import Batch, Replica
-from zerosim.training.batches import Batches
 from zerosim.training.build import alone, initial_weights, on_rank
 from zerosim.training.collect import collected
 from zerosim.training.comparison import (
@@ -44,9 +43,8 @@ from zerosim.training.comparison import (
     published,
 )
 from zerosim.training.config import Config
-from zerosim.training.experiment import Experiment
-from zerosim.training.measurement import Measurement, MemoryFigures, by_pipeline, traffic_counts
-from zerosim.training.observers import Observers, observers
+from zerosim.training.experiment import Batches, Experiment
+from zerosim.training.measurement import Measurement, MemoryFigures, Observers, by_pipeline, observers, traffic_counts
 from zerosim.worlds.checked import Checked
 from zerosim.worlds.objects import gather_objects
 from zerosim.worlds.world import World

@@ -15,8 +15,7 @@ from zerosim.stages import STAGES
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
 from zerosim.training.measurement import Measurement, MemoryCounts, MemoryFigures, TrafficCounts
-from zerosim.verdict.diagnosis import Divergence
-from zerosim.verdict.row_difference import RowDifference
+from zerosim.verdict.diagnosis import Divergence, RowDifference
 from zerosim.worlds.world import counted
 
 Figure = TypeVar("Figure")

@@ -21,9 +21,8 @@ from zerosim.instruments.observed import Observed
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Replica
-from zerosim.training.batches import Batches
 from zerosim.training.build import initial_weights, replica
-from zerosim.training.experiment import prepare
+from zerosim.training.experiment import Batches, prepare
 
 RANKS = 2
 

@@ -28,10 +28,9 @@ from zerosim.stages.replica import Batch, Replica
 from zerosim.stages.state import ACCUMULATED, GRADIENT
 from zerosim.teach.grading.verb_calls import CallLog, Held, LearnersStep, held
 from zerosim.training.alike import alike_everywhere
-from zerosim.training.batches import Batches
 from zerosim.training.build import initial_weights, replica
 from zerosim.training.comparison import counts
-from zerosim.training.experiment import Experiment, prepare
+from zerosim.training.experiment import Batches, Experiment, prepare
 from zerosim.verdict.diagnosis import Divergence, first_element
 from zerosim.words import plural
 from zerosim.worlds.local import spawn
