@@ -83,6 +83,9 @@ def test_experts_that_megatron_divides_lie_over_as_many_ranks(file):
         "model.kind": "mixture", "model.experts_per_token": 2, "train.micro_batch": 8, "train.micro_batches": 4}),
     (f"{FOLDED} --expert-tensor-parallel-size 1", {
         "parallel.expert_ranks": 2, "model.queue_tokens": 8, "train.micro_batch": 4, "train.micro_batches": 8}),
+    ("--num-experts 8 --moe-router-topk 2 --moe-shared-expert-intermediate-size 24 --moe-layer-freq ([0]*1+[1]*3) "
+     "--moe-ffn-hidden-size 48",
+     {"model.inner": 48, "model.shared_inner": 24, "model.dense_layers": 1, "model.dense_inner": 96}),
 ])
 def test_arguments_of_megatron_are_read_planned_and_written_alike(more, due, file):
     read = megatron(file(MEGATRON + more), 8)
@@ -173,7 +176,7 @@ LLAMA = dict(zip(("layers", "width", "heads", "key_value_heads", "inner"), (32, 
                   "parallel.context_ranks": 2, "parallel.pipeline_ranks": 2, "parallel.model_chunks": 2,
                   "parallel.schedule": "interleaved_1f1b", "train.micro_batches": 8}),
     ("megatron", {"parallel.stages": ["zero3"], "model.kind": "mixture", "parallel.expert_ranks": 2,
-                  "train.micro_batch": 2}),
+                  "train.micro_batch": 2, "model.shared_inner": 64, "model.dense_layers": 1}),
     ("torchtitan", {"parallel.stages": ["zero3"], "parallel.tensor_ranks": 2, "parallel.context_ranks": 2}),
     ("torchtitan", {"parallel.stages": ["zero2"], "parallel.pipeline_ranks": 2}),
     ("deepspeed", {"parallel.stages": ["zero3"], "parallel.offload_optimizer": "host",
@@ -214,6 +217,10 @@ def test_a_configuration_with_experts_has_the_parameters_that_are_published(file
     row = read_plan(OWN_MODEL, [1024], foreign.hugging_face(file(json.dumps(MIXTRAL))).keys | {
         "parallel.stages": ["zero1"]}, {}).rows[0]
     assert row.config.model.count == 46_702_792_704
+
+
+def test_every_second_block_with_experts_is_not_read(file):
+    assert "moe_layer_freq = 2" in megatron(file(MEGATRON + "--num-experts 8 --moe-layer-freq 2"), 8).unread
 
 
 def test_heads_that_are_wider_than_their_share_have_the_parameters_that_are_published(file):

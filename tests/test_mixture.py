@@ -15,8 +15,9 @@ from zerosim.autograd.tape_collectives import copy_to
 from zerosim.data import load_dataset
 from zerosim.errors import ScenarioError
 from zerosim.models import mixture
-from zerosim.models.transformer import TransformerShape
+from zerosim.models.transformer import TransformerShape, transformer
 from zerosim.models.units import Layer, grouped
+from zerosim.plan.planned_row import parameters_met
 from zerosim.training.experiment import prepare
 from zerosim.training.one_function import differences
 
@@ -38,6 +39,7 @@ micro_batch = 4
 
 PIECES = ["parallel.tensor_ranks=2", "parallel.sequence_parallel=true", "parallel.expert_ranks=2",
           "model.queue_tokens=2"]
+SHARED = ["model.shared_inner=6", "model.dense_layers=1", "model.dense_inner=10"]
 
 
 @given(st.integers(0, 2**32), st.integers(1, 3), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3))
@@ -51,6 +53,18 @@ def test_each_sequence_has_queues_of_its_own(seed, sequences, queues, capacity, 
         queue, place = np.divmod(alone, capacity)
         due = (queue * sequences + run) * capacity + place
         assert np.array_equal(together[mine], np.where(alone < 0, -1, due))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_every_token_meets_the_shared_perceptron_and_the_dense_blocks(family):
+    shape = TransformerShape(family, 3, 8, 2, 2, 6, 9, 16, tied_embeddings=False)
+    m = mixture.MixtureShape(shape, 16, 1.0, 2, shared_inner=5, dense_layers=2, dense_inner=7)
+    model, plain, matrices = mixture.mixture(m), transformer(shape), 2 if family == "gpt2" else 3
+    router, of_experts, dense = 16 * 8, 6 * 8 * matrices, sum(
+        width * 8 * matrices + (width + 8) * (family == "gpt2") for width in (5, 7, 7))
+    beside = plain.count - 3 * (of_experts + (6 + 8) * (family == "gpt2")) + router + dense
+    assert model.count == beside + 16 * of_experts
+    assert parameters_met(model, 4, 2) == beside + 2 * of_experts
 
 
 def by_loops(x, router, *experts, capacity, count):
@@ -98,6 +112,8 @@ def test_a_token_is_served_by_its_experts_while_these_have_room(family, count, w
     ["parallel.expert_ranks=2", 'parallel.stages=["zero3"]', "model.architecture=llama", "model.key_value_heads=2",
      "model.experts_per_token=2"],
     [*PIECES, 'parallel.stages=["zero1"]', "world.ranks=8", "train.clip_norm=0.01"],
+    [*PIECES, *SHARED, 'parallel.stages=["zero2"]', "model.architecture=llama"],
+    [*SHARED, "parallel.tensor_ranks=2", "parallel.pipeline_ranks=2", 'parallel.stages=["zero1"]', "world.ranks=8"],
     ["parallel.context_ranks=2", "parallel.expert_ranks=2", "model.queue_tokens=4", 'parallel.stages=["zero3"]',
      "model.architecture=llama", "model.experts_per_token=2", "parallel.context_by=all_to_all"],
     ["parallel.context_ranks=2", "parallel.tensor_ranks=2", "model.queue_tokens=4", 'parallel.stages=["ddp"]'],
@@ -152,8 +168,8 @@ def untransposed(queues, m):
     return reshape(arrived, shape=(mine, queues.shape[0] // mine, queues.shape[1]))
 
 
-def router_as_if_whole(w, name, m, on_rows=mixture.on_rows):
-    return w[name] if name == "router.weight" else on_rows(w, name, m)
+def perceptron_as_if_whole(w, m, shared=mixture.shared):
+    return shared(w, m) | {name: each for name, each in w.items() if name.startswith("mlp.")}
 
 
 def of_all_that_a_rank_has(chosen, *, sequences, queue_slots=mixture.queue_slots, **more):
@@ -165,13 +181,13 @@ def of_all_that_a_rank_has(chosen, *, sequences, queue_slots=mixture.queue_slots
     ("shared", twice, "h.1.outer: 2 times the gradient of the model in one piece"),
     ("shared", experts_as_if_alike, "h.1.outer: "),
     ("shared", lambda w, m: w, "h.1.router.weight: place 2, 3 and place 0 have different gradients"),
-    ("on_rows", lambda w, name, m: w[name], "h.1.router.weight: place 1, 3 and place 0 have different gradients"),
-    ("on_rows", router_as_if_whole, "h.1.router.weight: place 1, 3 and place 0 have different gradients"),
+    ("shared", perceptron_as_if_whole, "h.1.mlp.c_proj.bias: place 2, 3 and place 0 have different gradients"),
+    ("of_pieces", lambda weight, _: weight, "h.1.router.weight: place 1, 3 and place 0 have different gradients"),
     ("to_experts", untransposed, "loss: "),
     ("queue_slots", of_all_that_a_rank_has, "loss: "),
 ])
 def test_a_wrong_split_is_named(name, wrong, said, tmp_path, monkeypatch):
-    scenario = read(MIXTURE, tmp_path, *PIECES, "model.experts=8")
+    scenario = read(MIXTURE, tmp_path, *PIECES, *SHARED, "model.experts=8")
 
     def found():
         return [str(each) for each in differences(prepare(scenario, load_dataset(scenario)).rows[0])]
@@ -189,6 +205,9 @@ def test_a_wrong_split_is_named(name, wrong, said, tmp_path, monkeypatch):
     (["parallel.expert_ranks=2", "train.micro_batch=3"], "must be a multiple of parallel.expert_ranks = 2"),
     ([*PIECES, "model.experts=6"], r"the 4 tensor\+context\+expert ranks must divide experts = 6"),
     (["model.experts_per_token=5"], "a token has at most experts = 4; set it to no more"),
+    (["model.dense_layers=2"], "a mixture has a block with experts; set it below layers = 2"),
+    (["model.shared_inner=5", "parallel.tensor_ranks=2"], "2 ranks that cut it must divide shared_inner = 5"),
+    (["model.dense_layers=1", "model.dense_inner=5", "parallel.tensor_ranks=2"], "must divide dense_inner = 5"),
     (["model.capacity_factor=0"], "a capacity of 0 takes no token; set it above 0"),
     (["model.heads=3"], "3 heads must divide a width of 16"),
     (["model.hidden=[4]"], "model.hidden is for model.kind mlp, and this is mixture"),

@@ -52,7 +52,8 @@ def test_every_key_can_be_set_and_is_reported(loaded):
         "partition_activations",
         "expert_ranks", "pipeline_ranks", "model_chunks", "pipeline_layers", "sequence_parallel", "vocabulary_parallel",
         "context_by",
-        "experts", "experts_per_token", "capacity_factor", "queue_tokens"}
+        "experts", "experts_per_token", "capacity_factor", "queue_tokens", "shared_inner", "dense_layers",
+        "dense_inner"}
     for section in fields(Scenario):
         if is_dataclass(getattr(default, section.name)) and section.name != "origin":
             for key in fields(getattr(default, section.name)):
@@ -443,7 +444,7 @@ def test_a_variant_may_say_what_its_stage_does_anyway(loaded, text):
               "architecture": "'llama'", "key_value_heads": 1, "head_size": 2,
               "layers": 3, "width": 8, "heads": 2, "inner": 5, "vocabulary": 9, "sequence": 4},
           "mixture": {"experts": 2, "experts_per_token": 2, "capacity_factor": 2,
-                      "queue_tokens": 2},
+                      "queue_tokens": 2, "shared_inner": 2, "dense_layers": 1, "dense_inner": 2},
       }.items() for key, value in keys.items()),
 ])
 def test_a_key_of_the_other_kind_of_model_is_refused(complaint, text, expected):

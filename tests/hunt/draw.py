@@ -143,6 +143,8 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (ModelKeys, "experts"): one_of(2, 3, 5),
     (ModelKeys, "experts_per_token"): one_of(1, 1, 2),
     (ModelKeys, "capacity_factor"): one_of(0.1, 1, 1.25, 8.0),
+    (ModelKeys, "shared_inner"): one_of(0, 4, 12),
+    (ModelKeys, "dense_inner"): one_of(0, 4, 12),
     (ModelKeys, "dropout"): one_of(0, 0.0, 0.1, 0.5, 0.99, 1e-9),
     (ModelKeys, "weights"): one_of(""),
     (Train, "steps"): one_of(0, 1, 1, 2, 2, 3, 4, 5, 7),
@@ -176,7 +178,8 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
 UNSAID: dict[type[Any], str] = {
     WorldKeys: "ranks ranks_per_host memory_limit_mb timeout_seconds",
     Data: "source target test_every",
-    ModelKeys: "kind layers width heads key_value_heads head_size queue_tokens frozen",
+    ModelKeys: "kind layers width heads key_value_heads head_size queue_tokens dense_layers "
+               "frozen",
     Train: "micro_batches",
     Parallel: "stages units shard_ranks replicas secondary_ranks recompute reduce_scatter all_gather broadcast "
               "tensor_ranks context_ranks expert_ranks sequence_parallel vocabulary_parallel context_by "
@@ -315,6 +318,8 @@ def transformer(chance: Random) -> Document:
         said["key_value_heads"] = key_value_heads
     if chance.random() < 0.2:
         said["head_size"] = 2 * size
+    if said["kind"] == "mixture":
+        said["dense_layers"] = chance.choice((0, said["layers"] - 1))
     return said
 
 
@@ -580,7 +585,9 @@ def grow(model: Document, kind: str, places: int) -> None:
     grown = {key: model[key] * places for key in ("width", "heads", "key_value_heads") if key in model}
     piece = max(1, min(model["sequence"], 14 // places))
     if kind == "mixture":
-        grown |= {"experts": places * model.get("experts", 2), "queue_tokens": piece}
+        grown |= {"experts": places * model.get("experts", 2), "queue_tokens": piece,
+                  "shared_inner": places * model.get("shared_inner", 0),
+                  "dense_inner": places * (model.get("dense_inner") or 3)}
     model |= grown | {"sequence": places * piece, "inner": places * (model.get("inner") or 3)}
 
 

@@ -4,6 +4,8 @@
 
     e         the `experts_per_token` experts with the largest chances, p = softmax(R norm(x))
     y         x + Σₑ pₑ gelu(norm(x) Uₑ) Vₑ; in Llama's blocks x + Σₑ pₑ (silu(norm(x) Gₑ) · norm(x) Uₑ) Vₑ
+    shared    with `shared_inner`, plus the transformer's own perceptron of this width, which every token passes
+    dense     the first `dense_layers` blocks are the transformer's own, with perceptrons of `dense_inner`
     queue     `queue_tokens` neighbouring tokens of a sequence, by default all, share a queue of each expert
     capacity  the tokens of a queue that its expert takes: `capacity_factor` times an even share, rounded up
 
@@ -14,13 +16,15 @@ model has one loss here.
 All ranks with tokens of their own share the experts: `expert_ranks` with shares of the samples, `context_ranks` with
 pieces of the sequences, and `tensor_ranks` with `sequence_parallel`. They are one joined direction, over which
 Megatron's parallel folding lays experts too. `queue_tokens` must divide a rank's piece of a sequence. Weights that are
-not experts' are used on pieces, and their gradients are sums. Two all-to-alls a block carry the queues to the experts
+not experts' are used on pieces, and their gradients are sums. The shared perceptron is cut over tensor ranks as in a
+transformer. Two all-to-alls a block carry the queues to the experts
 and back, and two more the gradients. Tensor ranks without `sequence_parallel` have the same tokens, and compute the
 same experts; a parameter has one cut.
 
 Sources: Lepikhin et al., "GShard" (2020), algorithm 1; Fedus, Zoph and Shazeer, "Switch transformers" (2021),
-section 2; Jiang et al., "Mixtral of experts" (2024), section 2, which divides the chances by their sum; Liu et al.,
-"MoE parallel folding" (2025), section 3.
+section 2; Jiang et al., "Mixtral of experts" (2024), section 2, which divides the chances by their sum; Dai et al.,
+"DeepSeekMoE" (2024), sections 3.2 and 4.1.2, with shared experts, of which several are one perceptron of their widths
+together; Liu et al., "MoE parallel folding" (2025), section 3.
 """
 
 import math
@@ -33,7 +37,6 @@ from zerosim.autograd.graph import Variable, Weights
 from zerosim.autograd.operations.attention import softmax
 from zerosim.autograd.operations.elementwise import gelu, silu
 from zerosim.autograd.operations.linear import linear, matmul
-from zerosim.autograd.operations.normalization import layer_norm, rms_norm
 from zerosim.autograd.operations.routing import gather_rows, queue_slots, scatter_rows, top_k
 from zerosim.autograd.operations.shapes import reshape, transpose
 from zerosim.autograd.tape_collectives import Direction, all_to_all
@@ -41,7 +44,20 @@ from zerosim.errors import ZerosimError
 from zerosim.models.context_parallel import on_pieces
 from zerosim.models.parameters import Cut, Parameter, normal
 from zerosim.models.tensor_parallel import of_pieces
-from zerosim.models.transformer import PARTS, TransformerShape, attention_of, gpt2_attention, llama_attention, shape_of
+from zerosim.models.transformer import (
+    PARTS,
+    TransformerShape,
+    attention_of,
+    gpt2_attention,
+    gpt2_norm,
+    gpt2_perceptron,
+    llama_attention,
+    llama_norm,
+    llama_perceptron,
+    shape_of,
+    undivided,
+    usual_inner,
+)
 from zerosim.models.transformer import problem as problem_of_shape
 from zerosim.models.units import Layer, Model, ModelKind, Task, grouped
 
@@ -58,6 +74,11 @@ class MixtureShape:
     capacity_factor: float
     experts_per_token: int = 1
     queue_tokens: int = 0
+    shared_inner: int = 0
+    """The width of the perceptron that every token passes beside its experts; 0 for none."""
+    dense_layers: int = 0
+    """The number of first blocks with a perceptron instead of experts."""
+    dense_inner: int = 0
 
     @property
     def over(self) -> Direction:
@@ -84,19 +105,20 @@ class Family:
     """The parts of a transformer's block that stay when it has experts, and these experts' perceptrons."""
 
     attention: Callable[[Weights, Variable, TransformerShape], Variable]
-    weights_of_norm: tuple[str, ...]
-    norm: Callable[..., Variable]
-    perceptron: Callable[[Weights, Variable], Variable]
+    norm: Callable[[Weights, Variable, str, TransformerShape], Variable]
+    norm_name: str
+    perceptron: Callable[[Weights, Variable, TransformerShape], Variable]
+    experts: Callable[[Weights, Variable], Variable]
     """Experts up to their second product: of queues (experts, rows, width), an array (experts, rows, inner)."""
     first_weights: tuple[str, ...]
 
 
 FAMILIES = {
     "gpt2": Family(
-        gpt2_attention, ("ln_2.weight", "ln_2.bias"), layer_norm,
+        gpt2_attention, gpt2_norm, "ln_2", gpt2_perceptron,
         lambda w, queues: gelu(matmul(queues, w["inner"])), ("inner",)),
     "llama": Family(
-        llama_attention, ("post_attention_layernorm.weight",), rms_norm,
+        llama_attention, llama_norm, "post_attention_layernorm.weight", llama_perceptron,
         lambda w, queues: silu(matmul(queues, w["gate"])) * matmul(queues, w["inner"]), ("gate", "inner")),
 }
 
@@ -108,14 +130,11 @@ def shared(w: Weights, m: MixtureShape) -> Weights:
 
 
 def mixture_block(w: Weights, x: Variable, m: MixtureShape) -> Variable:
-    w = shared(w, m)
-    x = m.family.attention(w, x, m.transformer)
-    return x + routed(w, m.family.norm(x, *(on_rows(w, name, m) for name in m.family.weights_of_norm)), m)
-
-
-def on_rows(w: Weights, name: str, m: MixtureShape) -> Variable:
-    """A weight for use on this rank's tokens: with pieces of the sequence, its gradient is a sum over tensor ranks."""
-    return of_pieces(w[name], m.transformer.parallel)
+    w, s, family = shared(w, m), m.transformer, m.family
+    x = family.attention(w, x, s)
+    h = family.norm(w, x, family.norm_name, s)
+    y = routed(w, h, m)
+    return x + (y + family.perceptron(w, h, s) if m.shared_inner else y)
 
 
 def routed(w: Weights, x: Variable, m: MixtureShape) -> Variable:
@@ -123,10 +142,10 @@ def routed(w: Weights, x: Variable, m: MixtureShape) -> Variable:
     samples, tokens, d = x.shape
     rows, count = reshape(x, shape=(samples * tokens, d)), m.experts_per_token
     runs = samples * tokens // m.served_together
-    chances, chosen = top_k(softmax(linear(rows, on_rows(w, "router.weight", m))), count)
+    chances, chosen = top_k(softmax(linear(rows, of_pieces(w["router.weight"], m.transformer.parallel))), count)
     slots = queue_slots(chosen, queues=m.experts, capacity=m.capacity, sequences=runs)
     queues = to_experts(scatter_rows(rows, slots, count=m.experts * runs * m.capacity), m)
-    served = from_experts(matmul(m.family.perceptron(w, queues), w["outer"]), m)
+    served = from_experts(matmul(m.family.experts(w, queues), w["outer"]), m)
     weighed = matmul(reshape(chances, shape=(samples * tokens, 1, count)), gather_rows(served, slots))
     return reshape(weighed, shape=(samples, tokens, d))
 
@@ -148,18 +167,20 @@ def from_experts(served: Variable, m: MixtureShape) -> Variable:
 
 
 def layers_of(m: MixtureShape) -> list[Layer]:
-    """The layers of a transformer, with experts where it has perceptrons."""
-    embedding, *blocks, head = PARTS[m.transformer.family](m.transformer)
-    d, inner, mine, cut = m.transformer.width, m.transformer.inner, m.over.of(m.experts), Cut(m.over, 0)
+    """The layers of a transformer, with experts in all but the first `dense_layers` blocks."""
+    s, first = m.transformer, m.dense_layers + 1
+    embedding, *dense = PARTS[s.family](replace(s, inner=m.dense_inner))[:first]
+    *blocks, head = PARTS[s.family](replace(s, inner=m.shared_inner))[first:]
+    d, inner, mine, cut = s.width, s.inner, m.over.of(m.experts), Cut(m.over, 0)
     parameters = (
-        *(each for each in blocks[0].parameters if not each.name.startswith("mlp.")),
+        *(each for each in blocks[0].parameters if m.shared_inner or not each.name.startswith("mlp.")),
         Parameter("router.weight", (m.experts, d), normal(0.02)),
         *(Parameter(name, (mine, d, inner), normal(0.02), cut=cut) for name in m.family.first_weights),
-        Parameter("outer", (mine, inner, d), normal(0.02 / math.sqrt(2 * len(blocks))), cut=cut),
+        Parameter("outer", (mine, inner, d), normal(0.02 / math.sqrt(2 * s.layers)), cut=cut),
     )
     block = partial(mixture_block, m=m)
     return [
-        embedding,
+        embedding, *dense,
         *(replace(each, parameters=parameters, compute=block) for each in blocks),
         head,
     ]
@@ -186,7 +207,8 @@ def mixture_shape(settings: Any, task: Task) -> MixtureShape:
     """The sizes in a scenario's [model], for a task."""
     return MixtureShape(
         shape_of(settings, task), settings.experts, settings.capacity_factor, settings.experts_per_token,
-        settings.queue_tokens)
+        settings.queue_tokens, settings.shared_inner, settings.dense_layers,
+        settings.dense_layers and (settings.dense_inner or usual_inner(settings)))
 
 
 def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Model:
@@ -207,8 +229,11 @@ def problem(settings: Any, task: Task) -> tuple[str, str] | None:
         return "experts_per_token", f"a token has at most experts = {m.experts}; set it to no more"
     if not m.capacity_factor:
         return "capacity_factor", "an expert with a capacity of 0 takes no token; set it above 0"
-    s = m.transformer
-    wrong = problem_of_shape(replace(s, parallel=replace(s.parallel, expert=Direction("expert"))))
+    if m.dense_layers >= m.transformer.layers:
+        return "dense_layers", f"a mixture has a block with experts; set it below layers = {m.transformer.layers}"
+    s, widths = m.transformer, {"shared_inner": m.shared_inner, "dense_inner": m.dense_inner}
+    wrong = problem_of_shape(replace(s, inner=0, parallel=replace(s.parallel, expert=Direction("expert"))))
+    wrong = wrong or undivided((key, inner, s.parallel.tensor.size) for key, inner in widths.items())
     piece = s.sequence // (s.parallel.context.size * (s.parallel.tensor.size if s.parallel.sequence else 1))
     if wrong is None and piece % m.served_together:
         return "queue_tokens", f"a queue serves {m.served_together} tokens, which do not divide the {piece} that a " \
@@ -220,7 +245,8 @@ KIND = ModelKind(
     "mixture",
     own_keys=(
         "architecture", "layers", "width", "heads", "key_value_heads", "head_size", "inner", "vocabulary", "sequence",
-        "experts", "experts_per_token", "capacity_factor", "queue_tokens"),
+        "experts", "experts_per_token", "capacity_factor", "queue_tokens", "shared_inner", "dense_layers",
+        "dense_inner"),
     for_task=for_task,
     layer_count=lambda settings: settings.layers + 2,
     reads_tokens=True,

@@ -8,7 +8,7 @@ classes, so that other programs can read the weights.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -81,8 +81,7 @@ def gpt2_embedding(w: Weights, tokens: Variable, s: TransformerShape) -> Variabl
 
 
 def gpt2_norm(w: Weights, x: Variable, name: str, s: TransformerShape) -> Variable:
-    weight, bias = (of_pieces(w[f"{name}.{each}"], s.parallel) for each in ("weight", "bias"))
-    return column_input(layer_norm(x, weight, bias), s.parallel)
+    return layer_norm(x, *(of_pieces(w[f"{name}.{each}"], s.parallel) for each in ("weight", "bias")))
 
 
 def gpt2_projection(w: Weights, x: Variable, name: str, s: TransformerShape) -> Variable:
@@ -93,7 +92,8 @@ def gpt2_projection(w: Weights, x: Variable, name: str, s: TransformerShape) -> 
 
 
 def gpt2_attention(w: Weights, x: Variable, s: TransformerShape) -> Variable:
-    h = affine(gpt2_norm(w, x, "ln_1", s), w["attn.c_attn.weight"], w["attn.c_attn.bias"])
+    h = column_input(gpt2_norm(w, x, "ln_1", s), s.parallel)
+    h = affine(h, w["attn.c_attn.weight"], w["attn.c_attn.bias"])
     h = self_attention(h, s.parallel.tensor.of(s.heads), s.parallel)
     return x + gpt2_projection(w, h, "attn.c_proj", s)
 
@@ -101,8 +101,12 @@ def gpt2_attention(w: Weights, x: Variable, s: TransformerShape) -> Variable:
 def gpt2_block(w: Weights, x: Variable, s: TransformerShape) -> Variable:
     w = on_pieces(w, s.parallel.pieces)
     x = gpt2_attention(w, x, s)
-    h = gelu(affine(gpt2_norm(w, x, "ln_2", s), w["mlp.c_fc.weight"], w["mlp.c_fc.bias"]))
-    return x + gpt2_projection(w, h, "mlp.c_proj", s)
+    return x + gpt2_perceptron(w, gpt2_norm(w, x, "ln_2", s), s)
+
+
+def gpt2_perceptron(w: Weights, x: Variable, s: TransformerShape) -> Variable:
+    h = gelu(affine(column_input(x, s.parallel), w["mlp.c_fc.weight"], w["mlp.c_fc.bias"]))
+    return gpt2_projection(w, h, "mlp.c_proj", s)
 
 
 def gpt2_head(w: Weights, x: Variable, s: TransformerShape) -> Variable:
@@ -117,11 +121,11 @@ def llama_embedding(w: Weights, tokens: Variable, s: TransformerShape) -> Variab
 
 
 def llama_norm(w: Weights, x: Variable, name: str, s: TransformerShape) -> Variable:
-    return column_input(rms_norm(x, of_pieces(w[name], s.parallel)), s.parallel)
+    return rms_norm(x, of_pieces(w[name], s.parallel))
 
 
 def llama_attention(w: Weights, x: Variable, s: TransformerShape) -> Variable:
-    h, tensor = llama_norm(w, x, "input_layernorm.weight", s), s.parallel.tensor
+    h, tensor = column_input(llama_norm(w, x, "input_layernorm.weight", s), s.parallel), s.parallel.tensor
     q, k, v = (linear(h, w[f"self_attn.{each}_proj.weight"]) for each in "qkv")
     q, k = (rotary(each, size=s.head_size, base=10000.0, group=s.parallel.context) for each in (q, k))
     h = attention(q, k, v, tensor.of(s.heads), tensor.of(s.key_value_heads), s.parallel)
@@ -131,9 +135,13 @@ def llama_attention(w: Weights, x: Variable, s: TransformerShape) -> Variable:
 def llama_block(w: Weights, x: Variable, s: TransformerShape) -> Variable:
     w = on_pieces(w, s.parallel.pieces)
     x = llama_attention(w, x, s)
-    h = llama_norm(w, x, "post_attention_layernorm.weight", s)
+    return x + llama_perceptron(w, llama_norm(w, x, "post_attention_layernorm.weight", s), s)
+
+
+def llama_perceptron(w: Weights, x: Variable, s: TransformerShape) -> Variable:
+    h = column_input(x, s.parallel)
     h = silu(linear(h, w["mlp.gate_proj.weight"])) * linear(h, w["mlp.up_proj.weight"])
-    return x + dropped(row_output(linear(h, w["mlp.down_proj.weight"]), s.parallel), s)
+    return dropped(row_output(linear(h, w["mlp.down_proj.weight"]), s.parallel), s)
 
 
 def llama_head(w: Weights, x: Variable, s: TransformerShape) -> Variable:
@@ -191,7 +199,7 @@ def shape_of(settings: Any, task: Task) -> TransformerShape:
         width=width,
         heads=settings.heads,
         key_value_heads=settings.key_value_heads or settings.heads,
-        inner=settings.inner or (4 * width if settings.architecture == "gpt2" else -(-8 * width // 3)),
+        inner=settings.inner or usual_inner(settings),
         vocabulary=settings.vocabulary or task.outputs,
         sequence=settings.sequence or task.inputs,
         tied_embeddings=settings.tied_embeddings,
@@ -199,6 +207,11 @@ def shape_of(settings: Any, task: Task) -> TransformerShape:
         parallel=task.parallel,
         own_head_size=settings.head_size,
     )
+
+
+def usual_inner(settings: Any) -> int:
+    """The width within a perceptron that a scenario's [model] does not tell."""
+    return int(4 * settings.width if settings.architecture == "gpt2" else -(-8 * settings.width // 3))
 
 
 def problem(s: TransformerShape) -> tuple[str, str] | None:
@@ -209,15 +222,22 @@ def problem(s: TransformerShape) -> tuple[str, str] | None:
         return "key_value_heads", f"{s.key_value_heads} heads of keys and values must divide {s.heads} heads"
     if unused := s.parallel.unused("tensor_ranks", "context_ranks", "sequence_parallel", "vocabulary_parallel"):
         return "kind", f"a transformer is split over tensor and context ranks; remove parallel.{unused}"
-    for key, count, size in s.cut:
-        if count % size:
-            return key, f"the {size} ranks that cut it must divide {key} = {count}; set it to a multiple of {size}"
+    if wrong := undivided(s.cut):
+        return wrong
     if s.dropout and not (s.parallel.tensor.alone and s.parallel.context.alone):
         return "dropout", "dropout is drawn for whole arrays, and these ranks have pieces of them; set it to 0"
     if s.family == "llama" and s.head_size % 2:
         return "heads", f"rotary positions need an even head size, found {s.head_size}; give it an even number"
     if s.family == "gpt2" and s.key_value_heads != s.heads:
         return "key_value_heads", 'GPT-2 has one per head; leave it out, or set architecture to "llama"'
+    return None
+
+
+def undivided(cut: Iterable[tuple[str, int, int]]) -> tuple[str, str] | None:
+    """The first key of those with a size and a number of pieces which does not divide it, and the reason."""
+    for key, count, size in cut:
+        if count % size:
+            return key, f"the {size} ranks that cut it must divide {key} = {count}; set it to a multiple of {size}"
     return None
 
 

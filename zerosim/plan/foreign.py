@@ -69,6 +69,8 @@ def hugging_face(path: str) -> ForeignKeys:
         read.keys |= {"model.kind": "mixture", "model.capacity_factor": 1.0}
         for key, name in zip(("experts", "experts_per_token", "inner"), experts, strict=True):
             take(read, found, name, f"model.{key}", count)
+        for name, key in TABLES["hugging_face"]["beside_experts"].items():
+            take(read, found, name, f"model.{key}", count)
     size, width, heads = found.get("head_dim"), read.keys["model.width"], read.keys["model.heads"]
     if size is not None and size * heads != width:
         take(read, found, "head_dim", "model.head_size", count)

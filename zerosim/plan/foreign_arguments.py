@@ -18,6 +18,7 @@ from typing import Any
 
 from zerosim.errors import UsageError
 from zerosim.files import read_at_most, reason
+from zerosim.models.transformer import usual_inner
 from zerosim.plan.foreign import TABLES, Document, ForeignKeys, count, take
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.scenario.directions import NUMBERS_OF_RANKS
@@ -49,6 +50,7 @@ def megatron(path: str, ranks: int) -> ForeignKeys:
     else:
         read.keys.setdefault("model.capacity_factor", 1.0)
         lay_experts(read, found)
+        dense_blocks(read, given)
     if not found.get("group_query_attention", True):
         read.keys.pop("model.key_value_heads", None)
     for name in ("fp16", "bf16"):
@@ -81,6 +83,17 @@ def lay_experts(read: ForeignKeys, found: Document) -> None:
         read.keys["model.queue_tokens"] = counted(read.keys, "model.sequence", pieces) // pieces
     if divided > 1:
         read.unread.append(f"expert_tensor_parallel_size = {divided}")
+
+
+def dense_blocks(read: ForeignKeys, given: Document) -> None:
+    """Read the first blocks without experts, such as ([0]*3+[1]*58); their width has its name to itself."""
+    pattern = str(given.get("moe_layer_freq", 1))
+    first = re.fullmatch(r"\(?\[0\]\s*\*\s*(\d+)\s*\+\s*\[1\]\s*\*\s*\d+\)?", pattern)
+    if first:
+        read.keys["model.dense_layers"] = int(first[1])
+        take(read, given, "ffn_hidden_size", "model.dense_inner", count)
+    elif pattern != "1":
+        read.unread.append(f"moe_layer_freq = {pattern}")
 
 
 def stage_of_megatron(found: Document) -> str:
@@ -266,6 +279,10 @@ def to_megatron(row: PlannedRow) -> tuple[str, list[str]]:
     if found.model.kind == "mixture":
         said |= {"expert_model_parallel_size": row.config.model.task.parallel.tokens.size,
                  "expert_tensor_parallel_size": 1}
+    if dense := found.model.dense_layers * (found.model.kind == "mixture"):
+        usual = usual_inner(found.model)
+        said |= {"moe_layer_freq": f"'([0]*{dense}+[1]*{found.model.layers - dense})'",
+                 "ffn_hidden_size": found.model.dense_inner or usual, "moe_ffn_hidden_size": found.model.inner or usual}
     said |= {"normalization": "RMSNorm", "position_embedding_type": "rope"} if llama else {}
     said |= {"optimizer": "sgd" if found.train.optimizer == "sgd" else "adam"}
     if sharded:

