@@ -19,11 +19,10 @@ from tests.pages import refused
 from zerosim import files
 from zerosim.cli import COMMANDS, main, parse
 from zerosim.commands.output import console
-from zerosim.commands.run import request
+from zerosim.commands.run import LiveProgress, request
 from zerosim.errors import Deadlock, ScenarioError, UsageError
 from zerosim.jobs import load_job, overrides_for
 from zerosim.scenario import load as load_scenario
-from zerosim.show.progress import LiveProgress
 from zerosim.worlds.last_words import LESS
 
 SMALL = """\

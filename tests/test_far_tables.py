@@ -93,7 +93,7 @@ def test_the_command_estimates_what_a_run_keeps(keys, tmp_path, capsys):
 
 
 def test_gradients_that_are_left_on_the_device_are_noticed(monkeypatch, tmp_path):
-    monkeypatch.setattr("zerosim.figures.estimate.STAGES", {"zero2": replace(STAGES["zero2"], sharded=())})
+    monkeypatch.setattr("zerosim.figures.memory.STAGES", {"zero2": replace(STAGES["zero2"], sharded=())})
     found = estimated("--offload-optimizer", "host", tmp_path=tmp_path)["zero2"]
     (stage,) = outcome_of(**ONE, **HOST, stages=("zero2",)).trained
     assert found["host"] == 168

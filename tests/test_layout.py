@@ -50,7 +50,7 @@ MAY_IMPORT = {
                          "scenario", "stages", "training"},
     "verdict": GROUND | {"figures", "instruments", "models", "payloads", "reference", "scenario", "stages",
                          "training", "worlds"},
-    "show": GROUND | {"autograd", "checkpoint", "collectives", "figures", "instruments", "numerics", "optim",
+    "show": GROUND | {"autograd", "collectives", "figures", "instruments", "numerics", "optim",
                       "payloads", "scenario", "stages", "teach.proofs", "training", "verdict"},
     "plan": GROUND | {"autograd", "collectives", "data", "figures", "instruments", "models", "numerics", "optim",
                       "parts", "payloads", "scenario", "show", "stages", "training", "worlds"},

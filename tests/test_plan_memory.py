@@ -9,17 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerosim.commands.memory import add_arguments, main
-from zerosim.figures.estimate import DIFFERENCES, deepspeed_zero2, deepspeed_zero3
 from zerosim.figures.memory import (
+    DIFFERENCES,
     PRECISIONS,
+    TABLES,
     ModelStates,
+    deepspeed_zero2,
+    deepspeed_zero3,
     formula,
     largest_model,
     optimizer_bytes,
     per_parameter,
+    printed,
     resting,
+    rounded,
+    table1,
+    truncated,
 )
-from zerosim.figures.published import TABLES, printed, rounded, table1, truncated
 from zerosim.stages import STAGES
 
 MIXED_ADAM = per_parameter("mixed", 12)

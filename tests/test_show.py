@@ -16,11 +16,12 @@ from zerosim.cli import main
 from zerosim.collectives import ALGORITHMS
 from zerosim.comm import left, right
 from zerosim.commands import show
+from zerosim.commands.show import show_algorithms
 from zerosim.errors import UsageError
-from zerosim.show import algorithms_table, schedule_svg
+from zerosim.show import schedule_svg
+from zerosim.show.film import show_schedule
 from zerosim.show.schedule import schedule_document, scheduled
 from zerosim.show.schedule_svg import schedule_picture
-from zerosim.show.schedule_text import show_schedule
 from zerosim.show.shown import printed
 from zerosim.teach.proofs.subject import named_subject, subject
 
@@ -140,7 +141,7 @@ def test_neighbours_that_read_the_same_are_one():
 
 @pytest.mark.parametrize("width", [60, 80])
 def test_the_table_of_algorithms_fits_narrow_terminals_too(width):
-    lines = printed(lambda console: algorithms_table.show_algorithms(console, 8), width).splitlines()
+    lines = printed(lambda console: show_algorithms(console, 8), width).splitlines()
     assert max(map(len, lines)) <= width
     figures = lines[lines.index("ring.all_reduce") + 2]
     assert re.fullmatch(r"  2 \(N − 1\) +1\.75 n +any +ring +\[\d\]", figures)

@@ -29,7 +29,7 @@ EXCLUDED = (
     "zerosim/show/collectives.py",
     "zerosim/show/details.py",
     "zerosim/show/grid.py",
-    "zerosim/show/progress.py",
+    "zerosim/commands/run.py",
     "zerosim/teach/proofs/printed.py",
     "zerosim/show/schedule*.py",
     "zerosim/show/table.py",

@@ -1,10 +1,16 @@
-"""`zerosim run`: a scenario, in the MPI world under a launcher, otherwise in the local one."""
+"""`zerosim run`: a scenario, in the MPI world under a launcher, otherwise in the local one.
+
+Rank 0 shows progress on standard error: live on a terminal, plain lines elsewhere.
+"""
 
 import argparse
 import json
 import shlex
 from typing import Any
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
+from rich.progress import Progress as Bars
 from safetensors.numpy import save
 
 from zerosim.allocation import Array
@@ -17,7 +23,6 @@ from zerosim.files import write_bytes, write_text
 from zerosim.jobs import Job, Request, load_job, overrides_for
 from zerosim.scenario import Scenario
 from zerosim.show.page.vega import converter
-from zerosim.show.progress import LiveProgress, Plain
 from zerosim.show.run_document import runs_of, sharing
 from zerosim.show.table import show_heading
 from zerosim.show.trace_events import trace_events
@@ -221,3 +226,56 @@ def progress(arguments: argparse.Namespace) -> Progress:
     target = console(arguments, stderr=True, width=RUN_WIDTH)
     live = arguments.progress == "live" or (arguments.progress == "auto" and target.is_terminal)
     return LiveProgress(target) if live else Plain(target)
+
+
+PLAIN_LINES = 3
+
+
+class Plain:
+    """A few lines for each training, at evenly spaced steps."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._title, self._steps = "", 0
+
+    def begin(self, title: str, steps: int) -> None:
+        self._title, self._steps = title, steps
+
+    def step(self, step: int, loss: float) -> None:
+        marks = {max(1, self._steps * mark // PLAIN_LINES) for mark in range(PLAIN_LINES + 1)}
+        if step in marks:
+            self._console.print(
+                f"{self._title:<12} step {step:>{len(str(self._steps))}}/{self._steps}   loss {loss:.4f}",
+                markup=False,
+            )
+
+    def end(self) -> None: ...
+
+
+class LiveProgress:
+    """A bar for each training, which stays when it has ended."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bars: Bars | None = None
+        self._task = TaskID(0)
+
+    def begin(self, title: str, steps: int) -> None:
+        self._bars = Bars(
+            TextColumn("{task.description:<12}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]}"),
+            console=self._console,
+        )
+        self._task = self._bars.add_task(title, total=steps, loss="…")
+        self._bars.start()
+
+    def step(self, step: int, loss: float) -> None:
+        assert self._bars is not None
+        self._bars.update(self._task, completed=step, loss=f"{loss:.4f}")
+
+    def end(self) -> None:
+        """Stop the bar; may be called again, and before `begin`."""
+        if self._bars is not None:
+            self._bars.stop()
