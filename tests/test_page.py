@@ -16,7 +16,6 @@ from tests.pages import HOSTILE, added_otherwise, outcome, page_of, refused
 from tests.training import scenario
 from zerosim.cli import main
 from zerosim.errors import ZerosimError
-from zerosim.scenario import load, resolved
 from zerosim.scenario.sections import Variant
 from zerosim.show import run_document
 from zerosim.show.activities import ACTIVITIES, TEXTURES, activity
@@ -25,7 +24,6 @@ from zerosim.show.page.drawings import Drawings
 from zerosim.show.page.markup import printable
 from zerosim.show.page.pictures import KIND_COLOURS
 from zerosim.show.run_document import TURNS, RunDocument
-from zerosim.words import toml
 
 PACKAGE = Path(zerosim.__file__).parent
 SMALL = ["--set", "train.steps=3", "--set", "check.test_accuracy=0", "--progress", "none"]
@@ -229,14 +227,6 @@ def test_of_very_many_spans_those_of_the_first_ranks_are_drawn(four, monkeypatch
     assert "Stage III: ranks 0 to 1 are drawn, of 3." in seen.text
     monkeypatch.setattr(run_document, "MOST_SPANS", 1)
     assert {row.drawn for row in RunDocument(four).rows} == {1}
-
-
-def test_the_scenario_on_the_page_is_the_scenario(four, tmp_path):
-    again = tmp_path / "again.toml"
-    for built in (scenario(), replace(scenario(), title='"\x7f\\\u2028', variant=(
-            Variant(name="a", stage="ddp"), Variant(name="b", stage="zero3", units=((0, 1), (2,)))))):
-        again.write_text(toml(resolved(built)), encoding="utf-8")
-        assert resolved(load(str(again), [])) == json.loads(json.dumps(resolved(built)))
 
 
 def test_pictures_for_files_have_marks_and_textures(four):

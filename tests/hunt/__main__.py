@@ -12,10 +12,11 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.hunt.draw import Drawn, draw, toml
+from tests.hunt.draw import Drawn, draw
 from tests.hunt.judge import Fault, judge
 from tests.hunt.shrink import shrunk
 from tests.hunt.under_mpi import judge_alone_under_mpi, judge_under_mpi
+from zerosim.words import toml
 
 PLACE = Path(__file__).parents[2] / "build" / "fuzz"
 IN_A_START = 15

@@ -6,7 +6,6 @@ neither is an error, so that no new key is forgotten. Equal numbers give equal s
 
 import csv
 import io
-import json
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -35,6 +34,7 @@ from zerosim.scenario.sections import (
     WorldKeys,
 )
 from zerosim.teach.proofs.subject import COLLECTIVES
+from zerosim.words import toml
 
 Document = dict[str, Any]
 Random = random.Random
@@ -737,41 +737,3 @@ def calls(ranks: int, lengths: Iterable[int]) -> Iterator[str]:
         serves = algorithm is None or algorithm.serves(ranks)
         if serves and collective != "barrier" and (even or collective != "all_to_all"):
             yield name
-
-
-# As a file.
-
-
-def toml(document: Document) -> str:
-    """The document as TOML.
-
-    >>> print(toml({"title": "so", "world": {"ranks": 2}, "variant": [{"prefetch": True}, {}]}), end="")
-    title = "so"
-    [world]
-    ranks = 2
-    [[variant]]
-    prefetch = true
-    [[variant]]
-    """
-    plain = {key: value for key, value in document.items() if not is_section(value)}
-    lines = [f"{key} = {written(value)}" for key, value in plain.items()]
-    for name, section in document.items():
-        if isinstance(section, dict):
-            lines += [f"[{name}]", *toml(section).splitlines()]
-        elif is_section(section):
-            lines += [line for each in section for line in (f"[[{name}]]", *toml(each).splitlines())]
-    return "".join(f"{line}\n" for line in lines)
-
-
-def is_section(value: Any) -> bool:
-    return isinstance(value, dict) or (isinstance(value, list) and bool(value) and isinstance(value[0], dict))
-
-
-def written(value: Any) -> str:
-    """
-    >>> written([1, 1e-8, "a\\n", False])
-    '[1, 1e-08, "a\\\\n", false]'
-    """
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(written, value))}]"
-    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
