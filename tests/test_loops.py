@@ -9,9 +9,10 @@ import pytest
 
 from zerosim.cli import main
 from zerosim.errors import Runaway
+from zerosim.jobs import schedules
 from zerosim.parts.loading import load_file
 from zerosim.payloads.terms import MOST_CONTRIBUTIONS, Sum, Term, leaves
-from zerosim.teach.grading import recorded, separate_ranks, trained
+from zerosim.teach.grading import separate_ranks, trained
 from zerosim.teach.grading.stages import StageTrial
 from zerosim.teach.grading.trained import EVEN
 from zerosim.teach.proofs import proof
@@ -80,7 +81,7 @@ def test_the_loop_of_a_stage_is_told_when_it_is_shown(soon, capsys):
 
 
 def test_every_time_that_a_users_code_may_take_is_limited():
-    limited = (proof, separate_ranks, trained, recorded)
+    limited = (proof, separate_ranks, trained, schedules)
     assert min(local.TURN_SECONDS, *(module.LIMIT_SECONDS for module in limited)) > 0
 
 

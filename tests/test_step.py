@@ -8,9 +8,9 @@ from tests.pages import refused
 from zerosim.cli import main
 from zerosim.errors import UsageError
 from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, OUT, RankStep, Span, Trace
+from zerosim.jobs.schedules import recorded_stage, recorded_step
 from zerosim.show.step import events_of
 from zerosim.stages import STAGES, zero3
-from zerosim.teach.grading.recorded import recorded_stage, recorded_step
 
 FORWARD = ["forward layers.0", "forward layers.1", "forward layers.2", "loss"]
 

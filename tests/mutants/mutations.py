@@ -30,7 +30,7 @@ EXCLUDED = (
     "zerosim/show/details.py",
     "zerosim/show/grid.py",
     "zerosim/commands/run.py",
-    "zerosim/teach/proofs/printed.py",
+    "zerosim/teach/notebook.py",
     "zerosim/show/schedule*.py",
     "zerosim/show/table.py",
     "zerosim/scenario/collective.py",

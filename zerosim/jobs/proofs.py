@@ -9,7 +9,7 @@ from zerosim.collectives import Algorithm
 from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.errors import UsageError
 from zerosim.parts import Loader, is_python
-from zerosim.teach.grading.variants import by_contract
+from zerosim.teach.grading.claims import by_contract
 from zerosim.teach.proofs.proof import Proof, prove
 from zerosim.teach.proofs.subject import Subject, named_subject, subject, with_hosts
 from zerosim.worlds.local import StillRunning

@@ -1,7 +1,13 @@
-"""Proofs and grades for the Python prompt and for notebooks, in the words of `zerosim prove` and `zerosim grade`."""
+"""Proofs and grades for the terminal, the Python prompt and notebooks, in the words of `zerosim prove` and `grade`.
 
-from collections.abc import Callable, Iterable
+A proof shows the ranks' sums, what was proved, and the cause of a fault.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
 
 from zerosim.collectives import Algorithm
 from zerosim.errors import UsageError
@@ -12,7 +18,9 @@ from zerosim.show.shown import Shown
 from zerosim.show.transposes import shown_proofs
 from zerosim.teach.grading.exercises import Grade
 from zerosim.teach.grading.parts import grade_named
-from zerosim.teach.proofs.printed import document, show_proofs
+from zerosim.teach.proofs.diagnosis import diagnosis, remark
+from zerosim.teach.proofs.proof import Proof
+from zerosim.teach.proofs.subject import Subject
 
 
 def proved(
@@ -68,3 +76,98 @@ def shown_grade(grade: Grade) -> Shown:
         make_document=lambda: {"schema": "zerosim.grade/1", "function": grade.function, "state": grade.state,
                                "complaint": grade.complaint, "items": items},
         rows_of=lambda document: list(document["items"]))
+
+
+SHOWN = 8
+"""The most ranks for which the sums are printed."""
+
+
+def show_proofs(console: Console, subject: Subject, asked: Sequence[int], proofs: Sequence[Proof]) -> None:
+    """Print the ranks' sums, for a single small proof; what was proved, and what was not tried."""
+    served = [size for size in asked if subject.serves(size)]
+    if len(proofs) == 1 and proofs[0].held and proofs[0].size <= SHOWN:
+        show_sums(console, proofs[0])
+    for proof in proofs:
+        show_verdict(console, proof)
+    if served[len(proofs) :]:
+        console.print(f"not tried on {', '.join(map(str, served[len(proofs) :]))} ranks: it does not end")
+    left_out = [str(size) for size in asked if size not in served]
+    if left_out:
+        row = subject.algorithm or subject.declared
+        assert row is not None
+        console.print(f"not for {', '.join(left_out)} ranks: it serves {row.limit}")
+
+
+def show_sums(console: Console, proof: Proof) -> None:
+    """Print each rank's sum of each chunk; ranks with the same sums share a paragraph."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for rank, held in enumerate(proof.held):
+        groups.setdefault(tuple(map(str, held)), []).append(rank)
+    for written, ranks in groups.items():
+        who = "rank" if len(ranks) == 1 else "ranks"
+        console.print(f"[bold]{who} {', '.join(map(str, ranks))}[/]")
+        for chunk, symbol in enumerate(written):
+            console.print(f"  chunk {chunk}  {symbol}", soft_wrap=not console.is_terminal)
+
+
+def show_verdict(console: Console, proof: Proof) -> None:
+    """Print one line for a proof that holds, one for each fault of one that does not."""
+    ranks = f"{proof.size} rank{'s' if proof.size != 1 else ''}"
+    if proof.holds:
+        words = ", ".join(proved_properties(proof))
+        console.print(f"[green]proved[/] on {ranks}: {words}", soft_wrap=not console.is_terminal)
+        if proof.sent is not None:
+            console.print(f"sends {proof.sent}", soft_wrap=not console.is_terminal)
+        if odd := remark(proof):
+            console.print(f"[yellow]but[/] {escape(odd)}", soft_wrap=not console.is_terminal)
+        return
+    console.print(f"[red]not proved[/] on {ranks}:")
+    for fault in proof.faults:
+        console.print(f"  {escape(fault.what)}", soft_wrap=not console.is_terminal)
+    for line in str(diagnosis(proof)).splitlines():
+        console.print(f"  {escape(line)}", soft_wrap=not console.is_terminal)
+
+
+def proved_properties(proof: Proof) -> list[str]:
+    """The proved properties, in words."""
+    subject = proof.subject
+    if not subject.kind.reducing:
+        return ["every contribution arrives at its place", "nothing else does", tried(proof)]
+    words = ["every contribution arrives exactly once"]
+    if proof.order == "declared":
+        words.append("added in the declared order")
+    elif proof.order is not None:
+        words.append(f"added in {proof.order if proof.order.endswith('order') else f'the order of the {proof.order}'}")
+    else:
+        words.append("added in no named order")
+    if subject.kind.agreeing:
+        words.append("the same on every rank")
+    return [*words, tried(proof)]
+
+
+def tried(proof: Proof) -> str:
+    lengths = ", ".join(map(str, sorted(proof.lengths)))
+    roots = ", from every root" if proof.subject.kind.rooted and proof.size <= 16 else ""
+    return f"with {lengths} elements{roots}, also when sends wait for their receivers"
+
+
+def document(subject: Subject, proofs: Sequence[Proof]) -> dict[str, Any]:
+    return {
+        "schema": "zerosim.proof/1",
+        "subject": subject.name,
+        "collective": subject.collective,
+        "proofs": [
+            {
+                "ranks": proof.size,
+                "holds": proof.holds,
+                "order": proof.order,
+                "sent": proof.sent and proof.sent._asdict(),
+                "held": [[str(symbol) for symbol in held] for held in proof.held],
+                "faults": [vars(fault) for fault in proof.faults],
+                "cause": found and found.cause,
+                "command": found and found.command,
+                "remark": remark(proof),
+            }
+            for proof, found in zip(proofs, map(diagnosis, proofs), strict=True)
+        ],
+    }

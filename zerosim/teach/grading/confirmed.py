@@ -17,7 +17,7 @@ from zerosim.collectives import ALGORITHMS
 from zerosim.collectives.kinds import COLLECTIVE_KINDS
 from zerosim.errors import ScenarioError, ZerosimError
 from zerosim.teach.grading.channel import MOST_TOLD, Ended, answer_of_process
-from zerosim.teach.grading.claims import CLAIMS, ON_VECTORS, STAGE_TRIALS
+from zerosim.teach.grading.claims import CLAIMS, ON_VECTORS, STAGE_TRIALS, from_the_right
 from zerosim.teach.grading.contained import MARKER, Learner
 from zerosim.teach.grading.exercises import (
     EXERCISES,
@@ -33,7 +33,6 @@ from zerosim.teach.grading.exercises import (
 from zerosim.teach.grading.pairs import OnVectors
 from zerosim.teach.grading.proved import RANKS
 from zerosim.teach.grading.separate_ranks import SeparateRanks
-from zerosim.teach.grading.variants import from_the_right
 
 REFUTED = "it works only while ranks share a process; with separate ranks: "
 FORGED = "the check's answer is malformed: leave the process in which the function runs as it is"

@@ -26,12 +26,11 @@ import numpy as np
 from zerosim.allocation import Array
 from zerosim.comm import Payload, Reduction, SendsFirst
 from zerosim.parts.loading import load_file
-from zerosim.teach.grading.claims import ON_VECTORS, STAGE_TRIALS
+from zerosim.teach.grading.claims import ON_VECTORS, STAGE_TRIALS, as_exercise
 from zerosim.teach.grading.contained import end_with
 from zerosim.teach.grading.examination import limit_memory
 from zerosim.teach.grading.library_use import watch
 from zerosim.teach.grading.trained import Figures, Tiny, Trained, checked, on_a_rank, prepared
-from zerosim.teach.grading.variants import as_exercise
 from zerosim.teach.proofs.hints import raised
 from zerosim.teach.proofs.subject import collective_in, subject
 from zerosim.training.alike import alike_everywhere

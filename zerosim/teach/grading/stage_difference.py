@@ -15,9 +15,8 @@ import numpy as np
 from zerosim.allocation import Array
 from zerosim.numerics.precisions import PRECISIONS
 from zerosim.stages.state import GRADIENT
-from zerosim.teach.grading.stage_advice import ADVICE, like, often, same, times_of
+from zerosim.teach.grading.stage_advice import ADVICE, like, often, same, shape, times_of, what_gradient, wrong_weights
 from zerosim.teach.grading.verb_calls import TAPE_VERBS, StageCase, StepCalls, VerbCall, in_parts
-from zerosim.teach.grading.wrong_arrays import shape, what_gradient, wrong_weights
 from zerosim.teach.proofs.case import Observation
 
 EQUIVALENT = {"reduce": "reduce_scatter", "keep_shard": "keep"}

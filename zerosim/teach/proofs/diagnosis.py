@@ -29,7 +29,7 @@ from zerosim.teach.proofs.contributions import (
     replaces,
     sends_what_it_lacks,
 )
-from zerosim.teach.proofs.hints import places_in, while_that_never_ends
+from zerosim.teach.proofs.hints import places_in, while_that_never_ends, why_it_ended
 from zerosim.teach.proofs.proof import Proof, again, faults, prove, run
 from zerosim.teach.proofs.rounds import (
     adds_anew,
@@ -41,7 +41,6 @@ from zerosim.teach.proofs.rounds import (
     why_so_much_is_sent,
 )
 from zerosim.teach.proofs.subject import Subject, collective_in
-from zerosim.teach.proofs.waits import why_it_ended
 from zerosim.worlds.local import StillRunning
 
 Cause = Callable[[Case], str | None]
