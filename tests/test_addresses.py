@@ -23,7 +23,7 @@ from zerosim.figures.addresses import (
     peak,
     placed,
 )
-from zerosim.instruments.lifetimes import Lifetime, Lifetimes
+from zerosim.instruments.memory import Lifetime, Lifetimes
 from zerosim.instruments.observed import ObservedAllocator
 
 KINDS = st.sampled_from(["parameters", "gradients", "activations"])

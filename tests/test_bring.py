@@ -14,7 +14,7 @@ from zerosim.autograd.differences import operation_fault
 from zerosim.autograd.operations.elementwise import multiply
 from zerosim.cli import main
 from zerosim.collectives.own import as_collective, collective
-from zerosim.data.tables import csv_arrays
+from zerosim.data.arrays import csv_arrays
 from zerosim.scenario import load
 
 MINE = (Path(__file__).parent / "brought" / "mine.py").read_text()

@@ -20,10 +20,9 @@ from zerosim import files
 from zerosim.cli import COMMANDS, main, parse
 from zerosim.commands.output import console
 from zerosim.commands.run import LiveProgress, request
-from zerosim.errors import Deadlock, ScenarioError, UsageError
+from zerosim.errors import LESS, Deadlock, ScenarioError, UsageError
 from zerosim.jobs import load_job, overrides_for
 from zerosim.scenario import load as load_scenario
-from zerosim.worlds.last_words import LESS
 
 SMALL = """\
 title = "small"

@@ -11,7 +11,7 @@ from tests.mpi.launch import mpirun
 from zerosim.allocation import allocate
 from zerosim.cli import main
 from zerosim.collectives.narrow import Narrowed
-from zerosim.collectives.unmodified import Unmodified
+from zerosim.collectives.results import Unmodified
 from zerosim.comm import Exchange, among
 from zerosim.errors import Deadlock
 from zerosim.instruments.faults import Faults, Faulty

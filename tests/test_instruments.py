@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from zerosim.allocation import allocate
 from zerosim.instruments import trace
 from zerosim.instruments.faults import Faults, flipped
-from zerosim.instruments.lifetimes import Lifetimes
 from zerosim.instruments.location import Locator
-from zerosim.instruments.memory import HeldAtBeginnings, Ledger
+from zerosim.instruments.memory import HeldAtBeginnings, Ledger, Lifetimes
 from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.instruments.trace import (
     COMPUTATION,

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from zerosim.worlds.job import run_job
+from zerosim.commands.supervise import run_job
 from zerosim.worlds.processes import GONE, children_of, state_of
 
 LEAVES_A_STRAY = "sleep 600 & echo $! > {}; "
@@ -46,7 +46,7 @@ def test_other_children_are_left_alone(tmp_path):
 def test_a_job_ends_with_whoever_runs_it(number, tmp_path):
     path = tmp_path / "stray"
     job = ["sh", "-c", LEAVES_A_STRAY.format(path) + "wait"]
-    runs = f"import os; from zerosim.worlds.job import run_job; run_job({job}, os.environ)"
+    runs = f"import os; from zerosim.commands.supervise import run_job; run_job({job}, os.environ)"
     parent = subprocess.Popen([sys.executable, "-c", runs], stderr=subprocess.PIPE, text=True, start_new_session=True)
     while not path.exists() or not path.read_text():
         assert parent.poll() is None, parent.communicate()

@@ -19,9 +19,10 @@ from zerosim.errors import ZerosimError
 from zerosim.scenario.sections import Variant
 from zerosim.show import run_document
 from zerosim.show.activities import ACTIVITIES, TEXTURES, activity
-from zerosim.show.page import steps, vega
+from zerosim.show.page import vega
 from zerosim.show.page.drawings import Drawings
 from zerosim.show.page.markup import printable
+from zerosim.show.page.page import schedules_of
 from zerosim.show.page.pictures import KIND_COLOURS
 from zerosim.show.run_document import TURNS, RunDocument
 
@@ -250,7 +251,7 @@ def test_pictures_for_files_have_marks_and_textures(four):
     ("tree", 16, ["rabenseifner.all_reduce", "rabenseifner.reduce_scatter", "ring.all_gather"]),
 ])
 def test_the_collectives_that_a_run_uses_can_be_stepped_through(order, ranks, names):
-    found = steps.of_run(order, ranks)
+    found = schedules_of(order, ranks)
     assert [each["name"] for each in found] == names
     assert {each["ranks"] for each in found} == {min(ranks, 8)}
     last = {}

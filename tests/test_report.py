@@ -12,7 +12,7 @@ from tests.pages import printed, read
 from tests.training import labelled, run, scenario
 from zerosim.data import Dataset
 from zerosim.figures.addresses import fragmentation
-from zerosim.instruments.lifetimes import Lifetime
+from zerosim.instruments.memory import Lifetime
 from zerosim.scenario import Check
 from zerosim.scenario.sections import Variant
 from zerosim.show.document import document

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.small import examples
-from zerosim.data import Dataset, bigram_loss, exact_share, load_dataset, scores, sequences, tasks, text
-from zerosim.data.tasks import TASKS, distinct_digits
-from zerosim.data.text import LARGEST_FILE, shakespeare, tokenised, windows_of
+from zerosim.data import Dataset, bigram_loss, exact_share, load, load_dataset, sequences
+from zerosim.data import dataset as datasets
+from zerosim.data.load import LARGEST_FILE, TASKS, distinct_digits, shakespeare, tokenised, windows_of
 from zerosim.errors import ScenarioError
 from zerosim.scenario import Data, Scenario
 
@@ -120,7 +120,7 @@ def test_windows_tile_the_text(whole, data):
 @pytest.mark.parametrize("sequence", [1, 2, 3, 15])
 def test_a_task_is_measured_by_its_answers_and_a_text_by_its_loss(sequence):
     """A single digit is its own answer: it leaves no place that is not judged, and is no text for that."""
-    assert tasks.task("sort", sequence, None, fault).measure == "exact sequences"
+    assert load.task("sort", sequence, None, fault).measure == "exact sequences"
     assert windows_of("ab" * 80, sequence, None, fault).measure == "loss"
 
 
@@ -160,7 +160,7 @@ def test_a_small_vocabulary_keeps_what_is_frequent(whole, vocabulary):
 def test_blocks_change_no_token(whole, block):
     expected, alphabet = tokenised(whole, 5)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text, "BLOCK", block)
+        patch.setattr(load, "BLOCK", block)
         found, same = tokenised(whole, 5)
     assert np.array_equal(found, expected)
     assert same == alphabet
@@ -323,7 +323,7 @@ def test_wrong_answers_are_seen():
 @pytest.mark.parametrize("base", range(2, 11))
 def test_there_are_digits_enough(base):
     """Where all that there are begin to be too many is where it is hardest to draw as many that differ."""
-    n = int(math.log(tasks.DRAWN, base))
+    n = int(math.log(load.DRAWN, base))
     for each in (n, n + 1):
         digits = distinct_digits(base, each)
         assert len(digits) == min(base**each, 21_000) == len({row.tobytes() for row in digits})
@@ -362,7 +362,7 @@ def bigram_by_hand(dataset):
 def test_the_bigram_of_a_text(whole, sequence, vocabulary, block):
     dataset = windows_of(whole * 3, sequence, vocabulary, fault)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scores, "BLOCK", block)
+        patch.setattr(datasets, "BLOCK", block)
         assert bigram_loss(dataset) == pytest.approx(bigram_by_hand(dataset), rel=1e-12)
 
 

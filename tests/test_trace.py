@@ -15,7 +15,6 @@ from tests.tracing import event_faults, span_faults, traffic_faults
 from tests.training import labelled, scenario
 from zerosim.cli import main
 from zerosim.commands.arguments import steps_in_order
-from zerosim.instruments.clocks import clocks
 from zerosim.instruments.observed import Observed
 from zerosim.instruments.trace import (
     COLLECTIVES,
@@ -29,6 +28,7 @@ from zerosim.instruments.trace import (
     Span,
     Trace,
     Tracer,
+    clocks,
 )
 from zerosim.scenario.sections import Variant
 from zerosim.show.document import document, read_trace

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import zerosim as zs
-from zerosim.collectives import results, unmodified
+from zerosim.collectives import results
 from zerosim.collectives.kinds import COLLECTIVE_KINDS
+from zerosim.collectives.results import Unmodified
 from zerosim.collectives.table import ALGORITHMS
-from zerosim.collectives.unmodified import Unmodified
 from zerosim.sharding import split
 from zerosim.worlds.local import spawn
 
@@ -52,9 +52,9 @@ def test_every_algorithm_leaves_the_bits_of_one_in_place_unless_it_reads_its_vec
 @pytest.mark.parametrize("plant", ["operands", "accounts", "rest"])
 def test_a_fault_in_it_is_seen(plant, monkeypatch):
     if plant == "operands":
-        monkeypatch.setattr(unmodified.From, "reduce_into", lambda _, arrived, into: np.subtract(into, arrived, into))
+        monkeypatch.setattr(results.From, "reduce_into", lambda _, arrived, into: np.subtract(into, arrived, into))
     elif plant == "accounts":
-        monkeypatch.setattr(unmodified, "outside", lambda runs, first, last: iter(runs))
+        monkeypatch.setattr(results, "outside", lambda runs, first, last: iter(runs))
     else:
         monkeypatch.setattr(Unmodified, "finish", lambda self: None)
     assert any(differs(row, 3, np.subtract) for row in ROWS if row.serves(3) and not row.reads_vector)

@@ -25,7 +25,6 @@ from zerosim.collectives import (
     naive,
     rabenseifner,
     ring,
-    steps,
     tree,
     two_level,
     volume,
@@ -121,22 +120,22 @@ def on_hosts(per_host: int) -> "list[Algorithm]":
         Algorithm(
             "two_level", "all_reduce", hosts.all_reduce,
             f"{words}reduce-scatter within, all-reduce between, all-gather within",
-            steps=lambda size: 2 * steps.two_level(size, per_host), steps_formula="2 (N − 1 + short)",
+            steps=lambda size: 2 * volume.two_level(size, per_host), steps_formula="2 (N − 1 + short)",
             volume=all_reduced, order=orders.two_level(per_host), source=MIKAMI, per_host=per_host,
         ),
         Algorithm(
             "two_level", "reduce_scatter", hosts.reduce_scatter, f"{words}within, then between",
-            steps=lambda size: steps.two_level(size, per_host), steps_formula="N − 1 + short", volume=sent.reduced,
+            steps=lambda size: volume.two_level(size, per_host), steps_formula="N − 1 + short", volume=sent.reduced,
             order=orders.two_level(per_host), source=MIKAMI, per_host=per_host,
         ),
         Algorithm(
             "two_level", "all_gather", hosts.all_gather, f"{words}between, then within",
-            steps=lambda size: steps.two_level(size, per_host), steps_formula="N − 1 + short",
+            steps=lambda size: volume.two_level(size, per_host), steps_formula="N − 1 + short",
             volume=sent.gathered, source=MIKAMI, per_host=per_host,
         ),
         Algorithm(
             "two_level", "broadcast", hosts.broadcast, f"{words}a tree between, then one within each",
-            steps=lambda size: steps.log2(-(-size // per_host)) + steps.log2(min(per_host, size)),
+            steps=lambda size: volume.log2(-(-size // per_host)) + volume.log2(min(per_host, size)),
             steps_formula="⌈log₂ N⌉", volume=sent.broadcast, source=MIKAMI, per_host=per_host,
         ),
     ]
@@ -147,7 +146,7 @@ def in_two_hops(per_host: int) -> Algorithm:
     return Algorithm(
         "two_hop", "reduce_scatter", two_level.in_two_hops(per_host).reduce_scatter,
         f"two hops, hosts of {per_host} ranks: all-to-all within, then between",
-        steps=lambda size: steps.two_hop(size, per_host), steps_formula="3 (H − 1) + rest",
+        steps=lambda size: volume.two_hop(size, per_host), steps_formula="3 (H − 1) + rest",
         volume=volume.TwoLevels(per_host).reduced, order=orders.two_hops(per_host), ordered=True, reads_vector=True,
         source=WANG, per_host=per_host,
     )
@@ -159,11 +158,11 @@ def levels(per_host: int) -> list[Algorithm]:
 
 
 STEPS: dict[str, Callable[[int], int]] = {
-    "2 ⌊log₂ N⌋ + fold": lambda size: steps.folding(2, size),
+    "2 ⌊log₂ N⌋ + fold": lambda size: volume.folding(2, size),
     "2 (N − 1)": lambda size: 2 * (size - 1),
-    "⌊log₂ N⌋ + fold": lambda size: steps.folding(1, size),
+    "⌊log₂ N⌋ + fold": lambda size: volume.folding(1, size),
     "3N − 4": lambda size: max(0, 3 * size - 4),
-    "⌈log₂ N⌉": steps.log2,
+    "⌈log₂ N⌉": volume.log2,
     "N − 1": lambda size: size - 1,
     "2N − 3": lambda size: max(0, 2 * size - 3),
 }

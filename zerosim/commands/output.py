@@ -17,11 +17,10 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from zerosim.checkpoint.folders import STEP
-from zerosim.errors import ScenarioError, UsageError, ZerosimError
+from zerosim.errors import ScenarioError, UsageError, ZerosimError, exit_code, last_words
 from zerosim.files import check_replaceable, reason, write_text
 from zerosim.show.page.markup import printable
 from zerosim.show.shown import Shown
-from zerosim.worlds.last_words import exit_code, last_words
 from zerosim.worlds.launcher import launched
 
 LEAST_WIDTH = 40

@@ -1,15 +1,31 @@
-"""Samples as rows of features: the shipped digits, or a user's function or file."""
+"""Samples as rows of features: the shipped digits, or a user's function, .npz or .csv file.
 
+An .npz is a zip archive of .npy files. Format:
+https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html.
+Each array is checked before it is read: sizes in the directory and in headers must agree and are bounded. Only stored
+and deflated members are read, as `np.savez` and `np.savez_compressed` write them. Other methods may need a dictionary
+of gigabytes to unpack a kilobyte. Nothing is unpickled.
+
+In a CSV file one column, the last unless a scenario names another, is y: whole numbers or words are labels, other
+numbers values. All other columns are x. Nothing in a table is executed, and its size is bounded.
+"""
+
+import csv
 import importlib.resources
+import io
+import math
+import os
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.data.dataset import DataFault, Dataset, regular_file
-from zerosim.data.npz import read_arrays
-from zerosim.data.tables import csv_arrays
 from zerosim.parts import Named
 from zerosim.parts.users_code import error_line
 
@@ -170,3 +186,192 @@ def called(name: Named, keys: dict[str, Any], fault: DataFault) -> dict[str, Arr
     if wrong is not None:
         raise fault(f"its {wrong} is a {type(found[wrong]).__name__}; {FORM}")
     return {what: found[what] for what in NAMES if what in found}
+
+
+MOST_BYTES = 1 << 30
+"""The most bytes of the archive, and of all arrays read from it, uncompressed."""
+MOST_DIRECTORY_BYTES = 1 << 20
+"""The most bytes of the archive's directory, which is read at once: enough for a few thousand names."""
+END, END_BYTES = b"PK\5\6", 22
+END_64 = b"PK\6\7"
+LONGEST_COMMENT = 1 << 16
+METHODS = {zipfile.ZIP_STORED: "stored", zipfile.ZIP_DEFLATED: "deflated"}
+"""The methods of np.savez and np.savez_compressed; others may need gigabytes to be unpacked."""
+HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+BROKEN = (
+    ValueError, EOFError, RuntimeError, MemoryError, LookupError, TypeError, SyntaxError, OverflowError, OSError,
+    tokenize.TokenError, zipfile.BadZipFile, zlib.error,
+)
+
+
+def read_arrays(stream: IO[bytes], fault: DataFault) -> dict[str, Array]:
+    """The arrays x, y, x_test and y_test of an .npz, by name.
+
+    Raises `fault`'s error if `stream`, a regular file, is no .npz, is damaged, or declares more than `MOST_BYTES`; at
+    most twice that is allocated.
+    """
+    size = os.fstat(stream.fileno()).st_size
+    if size > MOST_BYTES:
+        raise fault(f"this file has {size:,} bytes; an .npz may have {MOST_BYTES:,}, so use fewer samples")
+    if not has_small_directory(stream, size):
+        raise fault("this is not an .npz file; np.savez(path, x=x, y=y) writes one")
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+            chosen = {name: archive.getinfo(members[name]) for name in required(list(members), fault)}
+            expanded = sum(member.file_size for member in chosen.values())
+            if expanded > MOST_BYTES:
+                raise fault(f"its arrays have {expanded:,} bytes; they may have {MOST_BYTES:,}, so use fewer samples")
+            return {name: member_array(archive, name, member, fault) for name, member in chosen.items()}
+    except BROKEN as error:
+        said = " ".join(str(error).split())[:200]
+        words = f"this .npz cannot be read: {said}; np.savez(path, x=x, y=y) with numeric arrays writes one"
+        raise fault(words) from None
+
+
+def required(names: Sequence[str], fault: DataFault) -> list[str]:
+    for name in ("x", "y"):
+        if name not in names:
+            raise fault(f"there is no array {name}, found {', '.join(names) or 'none'}")
+    test = [name for name in ("x_test", "y_test") if name in names]
+    if len(test) == 1:
+        raise fault(f"give both x_test and y_test or neither, found {test[0]} alone")
+    return ["x", "y", *test]
+
+
+def has_small_directory(stream: IO[bytes], size: int) -> bool:
+    """Whether the file ends as a zip archive of less than 4 GiB with a directory that is small enough to read."""
+    stream.seek(max(size - END_BYTES - LONGEST_COMMENT, 0))
+    tail = stream.read()
+    at = len(tail) - END_BYTES
+    if tail[at : at + 4] != END or tail[-2:] != b"\0\0":
+        at = tail.rfind(END)
+    if at < 0 or len(tail) - at < END_BYTES or END_64 in tail[max(at - 20, 0) : at]:
+        return False
+    stream.seek(0)
+    return int.from_bytes(tail[at + 12 : at + 16], "little") <= MOST_DIRECTORY_BYTES
+
+
+def member_array(archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo, fault: DataFault) -> Array:
+    """One array of the archive, with the shape and dtype of its header, which is checked before it is read.
+
+    A damaged member raises one of `BROKEN`, or `fault`'s error.
+    """
+    if member.compress_type not in METHODS:
+        raise fault(f"{name} is compressed by method {member.compress_type}; np.savez_compressed writes a supported "
+                    f"one")
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        if version not in HEADERS:
+            raise fault(f"{name} is an array of version {version}; np.savez writes a supported one")
+        shape, _, dtype = HEADERS[version](file)
+        if any(type(length) is not int or length < 0 for length in shape):
+            raise fault(f"{name} has shape {shape}, which is not a valid shape")
+        due = file.tell() + math.prod(shape) * dtype.itemsize
+    if not dtype.hasobject and due != member.file_size:
+        raise fault(f"{name} should have {due:,} bytes by its header, and has {member.file_size:,}")
+    with archive.open(member) as file:
+        found: Array = np.lib.format.read_array(file, allow_pickle=False)
+        file.read()
+    return found
+
+
+MOST_BYTES = 1 << 30
+MOST_CELLS = 10**8
+MISSING = ("na", "n/a", "null", "none", "?", "-")
+"""Words for a missing value, in small letters."""
+
+
+def csv_arrays(stream: IO[bytes], target: str, fault: DataFault) -> dict[str, Array]:
+    """x and y of a CSV file in UTF-8 with column names in the first row; errors name the row and the column.
+
+    >>> found = csv_arrays(io.BytesIO(b"height,width,kind\\n1,2,cat\\n3,4.5,dog\\n"), "", ValueError)
+    >>> found["x"].tolist(), found["y"].tolist()
+    ([[1.0, 2.0], [3.0, 4.5]], [0, 1])
+    """
+    content = stream.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise fault(f"a CSV may have {MOST_BYTES:,} bytes; give fewer rows")
+    if content.count(b",") > MOST_CELLS:
+        raise fault(f"a CSV may have {MOST_CELLS:,} cells; give fewer rows")
+    try:
+        rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise fault(f"this is not a CSV in UTF-8: {error}") from None
+    head, body = (rows[0], [row for row in rows[1:] if row]) if rows else ([], [])
+    if len(head) < 2 or not body:
+        separator = next((each for each in ";\t|" if head and each in head[0]), "")
+        mend = f"; the first row has {separator!r}: separate cells by commas" if separator else ""
+        raise fault(f"a CSV has a first row with the names of two columns or more, and a row for each sample{mend}")
+    if all(map(is_number, head)):
+        raise fault(f"the first row is {','.join(head)[:40]!r}; put a row with the names of the columns before it")
+    for number, row in enumerate(body, start=2):
+        if len(row) != len(head):
+            raise fault(f"row {number} has {len(row)} cells, and the first row {len(head)}; they must agree")
+    return split_off(head, list(zip(*body, strict=True)), target, fault)
+
+
+def split_off(
+    names: Sequence[str], columns: Sequence[Sequence[str]], target: str, fault: DataFault
+) -> dict[str, Array]:
+    """The column `target`, or the last one, as y, and the others as x."""
+    if target and list(names).count(target) > 1:
+        raise fault(f"there are two columns {target!r}; rename one")
+    if target and target not in names:
+        raise fault(f"there is no column {target!r}; there are {', '.join(names)[:200]}")
+    at = list(names).index(target) if target else len(names) - 1
+    x = [numbers(name, column, fault) for place, (name, column) in enumerate(zip(names, columns, strict=True))
+         if place != at]
+    return {"x": np.stack(x, axis=1), "y": answers(columns[at])}
+
+
+def numbers(name: str, column: Sequence[str], fault: DataFault) -> Array:
+    """A column of numbers as float64."""
+    found = np.empty(len(column))
+    for row, cell in enumerate(column):
+        try:
+            found[row] = float(cell)
+        except ValueError:
+            raise fault(f"column {name!r}, row {row + 2} {no_number(cell)}") from None
+    return found
+
+
+def no_number(cell: str) -> str:
+    """The reason why a cell is no number, and the remedy.
+
+    >>> no_number("N/A"), no_number("1,5")
+    ("is missing ('N/A'); fill it or delete the row", "is '1,5'; write a point before decimals: 1.5")
+    """
+    if not cell.strip():
+        return "is empty; fill it or delete the row"
+    if cell.strip().lower() in MISSING:
+        return f"is missing ({cell!r}); fill it or delete the row"
+    if is_number(pointed := cell.replace(",", ".", 1)):
+        return f"is {cell[:40]!r}; write a point before decimals: {pointed.strip()[:40]}"
+    return (f"is {cell[:40]!r}; give a number: only the target may hold words, so replace a column of categories by "
+            "one of 0 and 1 for each category")
+
+
+def is_number(cell: str) -> bool:
+    """Whether a cell can be read as a number."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def answers(column: Sequence[str]) -> Array:
+    """Numbers unchanged; words as the indices of the sorted different words.
+
+    >>> answers(["b", "a", "b"]).tolist(), answers(["1.5", "2"]).tolist(), answers(["1", "0"]).tolist()
+    ([1, 0, 1], [1.5, 2.0], [1, 0])
+    """
+    try:
+        return np.array([int(each) for each in column])
+    except ValueError:
+        pass
+    try:
+        return np.array([float(each) for each in column])
+    except ValueError:
+        return np.unique(np.array(column), return_inverse=True)[1].ravel().astype(np.int64)

@@ -1,19 +1,38 @@
-"""Loading of a scenario's data set, and sequences of tokens: texts and generated tasks."""
+"""Loading of a scenario's data set, and sequences of tokens.
 
+A text has one token per character, and samples are windows of it. Generated tasks are sequences with one right answer:
+digits, then the same digits sorted or reversed.
+"""
+
+import importlib.resources
+import lzma
+import os
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from zerosim.allocation import Array
 from zerosim.data.arrays import given, rows_of_features
-from zerosim.data.dataset import DataFault, Dataset
-from zerosim.data.tasks import TASKS, task
-from zerosim.data.text import read_text, shakespeare, windows_of
+from zerosim.data.dataset import OTHER, DataFault, Dataset, regular_file
 from zerosim.errors import ScenarioError
 from zerosim.models import MODELS
 from zerosim.parts import Named
 from zerosim.scenario.origin import shown
 from zerosim.scenario.schema import Scenario
+
+TASKS: dict[str, Callable[[Array], Array]] = {
+    "sort": lambda digits: np.sort(digits, axis=1),
+    "reverse": lambda digits: digits[:, ::-1],
+}
+"""The answers to digits (samples, n), row by row."""
+
+TRAIN, TEST = 20_000, 1_000
+DRAWN = 2 * (TRAIN + TEST)
+LONGEST = 2048
+SEED = 0
 
 SOURCE = ("data", "source")
 SEQUENCE_OF_A_TEXT = 64
@@ -97,3 +116,151 @@ def tokens_given(arrays: dict[str, Array], vocabulary: int | None, fault: DataFa
                         f"{classes} tokens they go from {least} to {classes - 1}")
     x_test, y_test = (None if each is None else each.astype(np.int64) for each in map(arrays.get, ("x_test", "y_test")))
     return Dataset(arrays["x"].astype(np.int64), arrays["y"].astype(np.int64), x_test, y_test, classes)
+
+
+LARGEST_FILE = 64 * 2**20
+TEST_TOKENS = 2**14
+BLOCK = 2**20
+
+
+@cache
+def shakespeare() -> str:
+    """The shipped text: 1,115,394 characters, 65 different ones.
+
+    >>> shakespeare()[:29]
+    'First Citizen:\\nBefore we proc'
+    """
+    packed = (importlib.resources.files("zerosim.data") / "shakespeare.txt.xz").read_bytes()
+    return lzma.decompress(packed).decode()
+
+
+def read_text(folder: Path, source: str, allowed: str, fault: DataFault) -> str:
+    """The characters of a user's UTF-8 file, unchanged, of at most 64 MiB."""
+    with regular_file(folder, source, allowed, fault) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size > LARGEST_FILE:
+            raise fault(f"this file has {size:,} bytes; a text may have {LARGEST_FILE:,}; give a shorter one")
+        content = stream.read(LARGEST_FILE)
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        found = f"byte {error.start:,} is 0x{content[error.start]:02x}"
+        raise fault(f"this is no UTF-8 text, {found}; save it as UTF-8") from None
+
+
+def windows_of(text: str, sequence: int, vocabulary: int | None, fault: DataFault) -> Dataset:
+    """Windows of `sequence` characters without overlap; y has the character after each.
+
+    The first 90% of the text are for training, the last 10% for the test, and no window reaches into both. The
+    remainder at the end of either part is not used. The test has as many windows as hold 16,384 tokens (at least one),
+    spread evenly, so that it is cheap. Raises `fault`'s error if either part is shorter than a window and the
+    character after it.
+
+    >>> counting = windows_of("0123456789" * 4, 3, None, ValueError)
+    >>> counting.decode(counting.x[1]), counting.decode(counting.y[1]), counting.x.shape, counting.x_test.shape
+    ('345', '456', (11, 3), (1, 3))
+    """
+    least = 10 * sequence + 1
+    if len(text) < least:
+        raise fault(
+            f"{len(text):,} characters are too few for model.sequence = {sequence:,}: the last tenth is the test "
+            f"split and must hold a window and the next character; give {least:,}, or set model.sequence lower"
+        )
+    tokens, alphabet = tokenised(text, vocabulary)
+    cut = len(tokens) * 9 // 10
+    x, y = windows(tokens[:cut], sequence)
+    x_test, y_test = (part[spread(len(part), sequence)].astype(np.int64) for part in windows(tokens[cut:], sequence))
+    return Dataset(x, y, x_test, y_test, vocabulary or len(alphabet), alphabet)
+
+
+def windows(tokens: Array, sequence: int) -> tuple[Array, Array]:
+    """Views of `tokens`: all whole windows, and the same windows one token later."""
+    used = (len(tokens) - 1) // sequence * sequence
+    return tokens[:used].reshape(-1, sequence), tokens[1 : used + 1].reshape(-1, sequence)
+
+
+def spread(count: int, sequence: int) -> npt.NDArray[np.int64]:
+    chosen = min(count, max(1, TEST_TOKENS // sequence))
+    return np.arange(chosen) * count // chosen
+
+
+def tokenised(text: str, vocabulary: int | None = None) -> tuple[Array, str]:
+    """The text as tokens, in the smallest unsigned dtype that can hold them, and the character of each token.
+
+    Tokens number the different characters by code point. If `vocabulary` is smaller than the number of characters, the
+    most frequent ones have a token (ties go to lower code points), and all others share the last one.
+
+    >>> tokens, alphabet = tokenised("abracadabra!", 3)
+    >>> tokens.tolist(), alphabet
+    ([0, 1, 2, 0, 2, 0, 2, 0, 1, 2, 0, 2], 'ab\ufffd')
+    """
+    number = 1 + max(int(points.max()) for points in code_points(text))
+    counts = np.zeros(number, np.int64)
+    for points in code_points(text):
+        counts += np.bincount(points, minlength=number)
+    kept, rest = np.flatnonzero(counts), ""
+    if vocabulary is not None and vocabulary < len(kept):
+        by_frequency = np.argsort(-counts[kept], kind="stable")
+        kept, rest = np.sort(kept[by_frequency[: vocabulary - 1]]), OTHER
+    alphabet = "".join(map(chr, kept)) + rest
+    last = len(alphabet) - 1
+    token_of = np.full(number, last, np.min_scalar_type(last))
+    token_of[kept] = np.arange(len(kept))
+    return np.concatenate([token_of[points] for points in code_points(text)]), alphabet
+
+
+def code_points(text: str) -> Iterator[npt.NDArray[np.uint32]]:
+    """The code points of `text` block by block, so that a large text does not need four bytes per character at once."""
+    for start in range(0, len(text), BLOCK):
+        yield np.frombuffer(text[start : start + BLOCK].encode("utf-32-le"), "<u4")
+
+
+def task(name: str, sequence: int, vocabulary: int | None, fault: DataFault) -> Dataset:
+    """Tasks of n digits d with their answer s, n = (sequence + 1) // 2, as in minGPT's demo of sorting:
+
+        x   d1 d2 … dn s1 … s(n-1)
+        y   -1 …… -1   s1 s2 …… sn      (n - 1 times -1: no target before all digits are known)
+
+    An even sequence has one more position at the end, with token 0 in x and -1 in y. A vocabulary smaller than 10
+    leaves the digits 0 to vocabulary - 1; a larger one has unused tokens. There are 20,000 training and 1,000 test
+    samples, no two of them with the same digits. Short sequences have fewer different digits; then a tenth of them are
+    test samples, at most 1,000. The samples depend on n and the digits only and are always the same. Raises `fault`'s
+    error for a sequence longer than 2,048.
+
+    >>> sorting = task("sort", 6, None, ValueError)
+    >>> sorting.x[0].tolist(), sorting.y[0].tolist()
+    ([6, 1, 2, 1, 2, 0], [-1, -1, 1, 2, 6, -1])
+    """
+    if sequence > LONGEST:
+        raise fault(f"sequences may be {LONGEST:,} long, found model.sequence = {sequence:,}; set it lower")
+    base, n = min(vocabulary or 10, 10), (sequence + 1) // 2
+    digits = distinct_digits(base, n)
+    test = max(1, min(TEST, len(digits) // 10))
+    answers = TASKS[name](digits)
+    x = np.zeros((len(digits), sequence), np.int8)
+    y = np.full_like(x, -1)
+    x[:, :n] = digits
+    x[:, n : 2 * n - 1] = answers[:, :-1]
+    y[:, n - 1 : 2 * n - 1] = answers
+    x_test, y_test = (part[:test].astype(np.int64) for part in (x, y))
+    return Dataset(x[test:], y[test:], x_test, y_test, vocabulary or base, "0123456789"[:base], answers=True)
+
+
+def distinct_digits(base: int, n: int) -> Array:
+    """int8 (samples, n): rows of digits below `base`, no two equal, in pseudo-random order.
+
+    There are 21,000 rows; if at most twice as many exist, all of them up to that number. They are made from the raw
+    64-bit output of a PCG64, which NumPy keeps the same in all versions and on all machines.
+
+    >>> distinct_digits(2, 2).tolist()
+    [[1, 1], [1, 0], [0, 1], [0, 0]]
+    """
+    source = np.random.PCG64(SEED)
+    if base**n <= DRAWN:
+        numbers = np.argsort(source.random_raw(base**n), kind="stable")
+        rows = numbers[:, None] // base ** np.arange(n)[::-1] % base
+    else:
+        drawn = np.column_stack([(source.random_raw(DRAWN) % base).astype(np.int8) for _ in range(n)])
+        _, places = np.unique(drawn, axis=0, return_index=True)
+        rows = drawn[np.sort(places)]
+    return rows[: TRAIN + TEST].astype(np.int8)

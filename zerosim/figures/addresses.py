@@ -15,7 +15,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from zerosim.instruments.lifetimes import Lifetime
+from zerosim.instruments.memory import Lifetime
 
 Hole = tuple[int, float]
 """The first address and the one behind the last."""

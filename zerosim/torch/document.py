@@ -10,9 +10,8 @@ import numpy as np
 
 from zerosim.allocation import Kind
 from zerosim.comm import Communicator
-from zerosim.instruments.clocks import brought_together
 from zerosim.instruments.memory import MEMORY_KINDS
-from zerosim.instruments.trace import Trace
+from zerosim.instruments.trace import Trace, brought_together
 from zerosim.show.document import SCHEMA, plain, trace_document
 from zerosim.torch.watching import Watch
 from zerosim.worlds.objects import gather_objects

@@ -21,7 +21,7 @@ import torch.multiprocessing
 from torch.distributed import device_mesh, distributed_c10d
 
 import zerosim.torch  # noqa: F401 - registers the backend
-from zerosim.errors import UsageError, ZerosimError
+from zerosim.errors import BROKE, UsageError, ZerosimError
 from zerosim.instruments.faults import Faults
 from zerosim.instruments.trace import Trace
 from zerosim.scenario.fault import Fault
@@ -31,7 +31,6 @@ from zerosim.torch.joining import wrapped_by
 from zerosim.torch.memory import Live
 from zerosim.torch.patching import patched
 from zerosim.torch.watching import WATCH
-from zerosim.worlds.last_words import BROKE
 from zerosim.worlds.mpi import MpiWorld, connect
 from zerosim.worlds.processes import offer_line
 

@@ -7,9 +7,8 @@ from typing import Any
 from zerosim.allocation import Allocator, Array, Kind, Tier, allocate
 from zerosim.comm import Communicator
 from zerosim.instruments.faults import Faults
-from zerosim.instruments.lifetimes import Lifetime, Lifetimes
 from zerosim.instruments.location import Locator
-from zerosim.instruments.memory import HeldAtBeginnings, Ledger, Moves
+from zerosim.instruments.memory import HeldAtBeginnings, Ledger, Lifetime, Lifetimes, Moves
 from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.instruments.trace import Trace, Tracer
 from zerosim.instruments.traffic import Traffic

@@ -20,13 +20,11 @@ import numpy as np
 from zerosim.allocation import MODEL_STATES, Array
 from zerosim.collectives import ring, tree
 from zerosim.comm import Communicator, among
-from zerosim.instruments.clocks import brought_together
 from zerosim.instruments.faults import Faults
-from zerosim.instruments.lifetimes import Lifetime
 from zerosim.instruments.location import Locator
-from zerosim.instruments.memory import MEMORY_KINDS, Ledger
+from zerosim.instruments.memory import MEMORY_KINDS, Ledger, Lifetime
 from zerosim.instruments.resident import resident_bytes
-from zerosim.instruments.trace import RankStep
+from zerosim.instruments.trace import RankStep, brought_together
 from zerosim.numerics.not_a_number import with_one_nan
 from zerosim.sharding import split
 from zerosim.stages.adding import add_replicas

@@ -29,9 +29,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
+from zerosim.errors import BROKE, INTERRUPTED, exit_code, say
 from zerosim.worlds.board import Board
 from zerosim.worlds.here import explained
-from zerosim.worlds.last_words import BROKE, INTERRUPTED, exit_code, say
 from zerosim.worlds.processes import GONE, state_of
 
 SIZE_VARIABLES = (

@@ -18,11 +18,10 @@ from zerosim.allocation import Allocator
 from zerosim.comm import Communicator
 from zerosim.errors import ZerosimError
 from zerosim.worlds.boxes import MOVER
-from zerosim.worlds.first_failure import FirstFailure
 from zerosim.worlds.launcher import has_company
 from zerosim.worlds.mpi_communicator import MpiCommunicator
 from zerosim.worlds.mpi_mail import check_timeout
-from zerosim.worlds.mpi_start import fail_alone, join
+from zerosim.worlds.mpi_start import FirstFailure, fail_alone, join
 from zerosim.worlds.world import Result, Transport, counted
 
 

@@ -20,8 +20,7 @@ from zerosim.collectives.kinds import COLLECTIVE_KINDS, COLLECTIVES, CollectiveK
 from zerosim.collectives.table import levels
 from zerosim.comm import Communicator
 from zerosim.errors import CollectiveError, UsageError
-from zerosim.parts.loading import Loader, meant
-from zerosim.parts.named import is_python
+from zerosim.parts.loading import Loader, is_python, meant
 from zerosim.parts.users_code import staying
 from zerosim.sharding import Chunks
 
