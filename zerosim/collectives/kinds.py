@@ -64,11 +64,6 @@ def transposed(rank: int, chunk: int, size: int, root: int) -> list[tuple[int, i
     return [(chunk, rank)]
 
 
-def of_nobody(rank: int, chunk: int, size: int, root: int) -> list[tuple[int, int]]:
-    """No chunk of any rank."""
-    return []
-
-
 @dataclass(frozen=True)
 class CollectiveKind:
     """One kind of collective; `parameters` are those of a function that works in place, between `comm` and `root`.
@@ -175,7 +170,7 @@ _ROWS = [
     ),
     CollectiveKind(
         "barrier", "MPI_Barrier", "no rank continues before all have arrived",
-        (), brings=nothing, leaves=nothing, sources=of_nobody,
+        (), brings=nothing, leaves=nothing, sources=lambda rank, chunk, size, root: [],
     ),
 ]
 COLLECTIVE_KINDS: dict[str, CollectiveKind] = {kind.name: kind for kind in _ROWS}

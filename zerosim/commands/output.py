@@ -55,7 +55,7 @@ class Terminal(Console):
 
     def __init__(self, *, stderr: bool, force_terminal: bool | None, width: int) -> None:
         super().__init__(stderr=stderr, force_terminal=force_terminal, highlight=False, emoji=False)
-        columns = asked_width() or (self.width if self.is_terminal else width)
+        columns = int(os.environ.get("COLUMNS") or 0) or (self.width if self.is_terminal else width)
         if columns < LEAST_WIDTH or not self.is_terminal:
             self.width = max(columns, LEAST_WIDTH)
 
@@ -79,11 +79,6 @@ def console(arguments: argparse.Namespace, *, stderr: bool, width: int = WIDTH) 
     if forced is None and not stderr and launched() is not None:
         forced = Console(stderr=True).is_terminal
     return Terminal(stderr=stderr, force_terminal=forced, width=width)
-
-
-def asked_width() -> int:
-    """The columns that the environment sets; 0 if it sets none."""
-    return int(os.environ.get("COLUMNS") or 0)
 
 
 def standard_output(arguments: argparse.Namespace, width: int = WIDTH) -> Console:

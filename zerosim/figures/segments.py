@@ -42,15 +42,6 @@ Uncounted = Callable[[Shape, str | None], bool]
 """`uncounted(shape, owner)` says whether an array has no memory; an owner of None stands for the unit itself."""
 
 
-def everything_counts(shape: Shape, owner: str | None) -> bool:
-    """The default `uncounted`: every array has memory."""
-    return False
-
-
-def unnoticed(held: Iterable[tuple[Kind, int]], total: int) -> None:
-    """The default `pass_by`: no bytes are counted."""
-
-
 class Take(NamedTuple):
     """A block is allocated."""
 
@@ -140,8 +131,8 @@ class SeenSegments:
     segment, except those that are `uncounted`.
     """
 
-    pass_by: Callable[[Iterable[tuple[Kind, int]], int], None] = unnoticed
-    uncounted: Uncounted = everything_counts
+    pass_by: Callable[[Iterable[tuple[Kind, int]], int], None] = lambda held, total: None
+    uncounted: Uncounted = lambda shape, owner: False
     carry_out: Perform = perform
     charge: Charge = free
     _seen: dict[Any, SeenSegment] = field(default_factory=dict)

@@ -279,18 +279,14 @@ def whole_batch(config: Config, step: int = 1) -> Batch:
     return Batch(step, [inputs] * config.block, [targets] * config.block, config.samples, 0)
 
 
-def nothing_drawn(*_: Any) -> None:
-    """Draws nothing, since arrays have no numbers."""
-
-
 def without_draws(step: Any, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
     """`perform` for arrays without numbers."""
     return perform(step, function, *arrays, **undrawn(named))
 
 
 def undrawn(named: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of an operation without their random draws."""
-    return {**named, "draws": nothing_drawn} if named.get("draws") else named
+    """The arguments of an operation without their random draws: arrays have no numbers."""
+    return {**named, "draws": lambda *_: None} if named.get("draws") else named
 
 
 class Nowhere:

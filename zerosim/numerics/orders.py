@@ -214,17 +214,12 @@ def left_to_right(contributions: Sequence[Any]) -> Any:
     return rank_order(contributions, 0)
 
 
-def aligned_tree(contributions: Sequence[Any]) -> Any:
-    """((g[0] + g[1]) + (g[2] + g[3])) + …, for micro-batches."""
-    return near_tree(contributions, 0)
-
-
 ORDERS: dict[str, Order] = {
     "ring": Order(
         "a rank's micro-batches left to right, then ranks c+1, c+2, …, c for chunk c", left_to_right, ring
     ),
     "rank": Order("a rank's micro-batches left to right, then ranks 0 … N−1", left_to_right, rank_order),
-    "tree": Order("an aligned binary tree over all micro-batches", aligned_tree, near_tree),
+    "tree": Order("an aligned binary tree over all micro-batches", lambda found: near_tree(found, 0), near_tree),
     "two_level": Order(
         "a rank's micro-batches left to right, then the ring of each host's ranks, then the ring of the hosts' sums",
         left_to_right, two_level(1), two_level,

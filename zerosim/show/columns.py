@@ -24,21 +24,12 @@ WRONG = "≠"
 """The mark before a figure that is not the one due."""
 
 
-def never(row: RowDocument) -> bool:
-    """Whether a figure is wrong for which nothing is due: it never is."""
-    return False
-
-
 def traffic_is_wrong(row: RowDocument) -> bool:
     return not row.found["traffic_holds"]
 
 
 def kept_is_wrong(row: RowDocument) -> bool:
     return not all(rank.rests for rank in row.judged_memory)
-
-
-def peak_is_wrong(row: RowDocument) -> bool:
-    return not all(rank.peaks for rank in row.judged_memory)
 
 
 @dataclass(frozen=True)
@@ -54,8 +45,8 @@ class Figure:
     tables: frozenset[str] = frozenset()
     of_ranks: Callable[[RowDocument], Sequence[float]] | None = None
     """The values of all ranks, ascending, if tables show the least and the most."""
-    wrong: Callable[[RowDocument], bool] = never
-    """Whether it differs from the figure due."""
+    wrong: Callable[[RowDocument], bool] = lambda row: False
+    """Whether it differs from the figure due; a figure for which nothing is due never does."""
     if_any: bool = False
     """Whether it is shown only if some row has more than nothing."""
 
@@ -133,7 +124,8 @@ FIGURES = (
         of_ranks=lambda row: row.per_step("messages"), wrong=traffic_is_wrong),
     Figure(
         "peak_bytes", "peak", "largest memory of a rank at any time, with activations and messages",
-        lambda row: row.fullest["peak_bytes"]["total"], frozenset({TERMINAL, PAGE}), wrong=peak_is_wrong),
+        lambda row: row.fullest["peak_bytes"]["total"], frozenset({TERMINAL, PAGE}),
+        wrong=lambda row: not all(rank.peaks for rank in row.judged_memory)),
 )
 
 

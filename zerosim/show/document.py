@@ -84,15 +84,7 @@ def row_document(row: TrainedRow) -> dict[str, Any]:
         "fragmentation": None if row.fragmentation is None else fragmentation_document(row.fragmentation),
         "resumed": resumed(row),
         "trace": found.trace and trace_document(found.trace),
-    } | own_stage(row)
-
-
-def own_stage(row: TrainedRow) -> dict[str, Any]:
-    """The declaration of a user's stage; nothing for a shipped one."""
-    stage = row.config.stage
-    if row.stage in STAGES:
-        return {}
-    return {"own_stage": picked(stage, "title", "also", "sharded")}
+    } | ({} if row.stage in STAGES else {"own_stage": picked(row.config.stage, "title", "also", "sharded")})
 
 
 def trace_document(trace: Trace) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from zerosim.instruments.memory import MEMORY_KINDS
 from zerosim.show.activities import activity, in_order, legend_words
 from zerosim.show.page import pictures, step_pictures
 from zerosim.show.page.pictures import PictureValues
@@ -21,7 +22,9 @@ class Drawings:
         waited = ["wait" for row in rows for span in row.spans if span["waited_ns"]]
         self.activities = in_order([*(activity(span["what"]) for row in rows for span in row.spans), *waited])
         self.lanes = 1 + max((span["lane"] for row in rows for span in row.spans), default=0)
-        self.specs = pictures.with_device(self._specs(), device_bytes) if device_bytes else self._specs()
+        self.specs = self._specs()
+        for name, axis in (("memory", "y"), ("kept", "x")) if device_bytes else ():
+            self.specs[name] = pictures.beside_device(self.specs[name], axis, device_bytes)
         self.values = self._values()
 
     def _specs(self) -> dict[str, Spec]:
@@ -46,8 +49,11 @@ class Drawings:
 
     def _values(self) -> dict[str, PictureValues]:
         rows = self._rows
-        found = {"kept": pictures.kept_values(rows), "sent": pictures.sent_values(rows),
-                 "losses": pictures.loss_values(rows), "divergences": pictures.divergence_values(rows)}
+        found = {
+            "kept": pictures.kind_values(MEMORY_KINDS[:3], [(row.name, row.fullest["resting_bytes"]) for row in rows]),
+            "sent": pictures.sent_values(rows), "losses": pictures.loss_values(rows),
+            "divergences": [{"row": row.name, "step": row.found["first_divergence"]["step"]} for row in rows
+                            if row.found["first_divergence"]]}
         for number, row in enumerate(rows, 1):
             found[f"curve-{number}"] = pictures.curve_values(row.curve, row.end_ns)
             if row.spans:

@@ -199,11 +199,6 @@ def by_kind(title: str, kinds: Sequence[str], rows: Sequence[RowDocument]) -> Sp
     return bars(title, "kind", [KIND_NAMES[kind] for kind in kinds], KIND_COLOURS, [row.name for row in rows])
 
 
-def kept_values(rows: Sequence[RowDocument]) -> PictureValues:
-    """The bytes of each kind of model state that the fullest rank of each row keeps."""
-    return kind_values(MEMORY_KINDS[:3], [(row.name, row.fullest["resting_bytes"]) for row in rows])
-
-
 def kind_values(kinds: Sequence[str], rows: Sequence[tuple[str, Mapping[str, int]]]) -> PictureValues:
     """The bytes of these kinds, from the bottom up, for each named row."""
     return [{"row": name, "kind": KIND_NAMES[kind], "place": place, "bytes": held.get(kind, 0)}
@@ -289,12 +284,6 @@ def loss_values(rows: Sequence[RowDocument]) -> PictureValues:
     ]
 
 
-def divergence_values(rows: Sequence[RowDocument]) -> PictureValues:
-    """The step in which the bits of each row first differ."""
-    return [{"row": row.name, "step": row.found["first_divergence"]["step"]}
-            for row in rows if row.found["first_divergence"]]
-
-
 def beside_device(drawn: Spec, axis: str, device_bytes: int) -> Spec:
     """A picture of bytes with a line at the memory of the device across the axis of bytes."""
     held = {key: drawn[key] for key in ("mark", "encoding")}
@@ -312,13 +301,6 @@ def beside_device(drawn: Spec, axis: str, device_bytes: int) -> Spec:
         "encoding": {axis: at, other: {"value": 2}, "text": {"field": "of"}},
     }
     return {key: value for key, value in drawn.items() if key not in held} | {"layer": [held, line, label]}
-
-
-def with_device(specs: dict[str, Spec], device_bytes: int) -> dict[str, Spec]:
-    """The specifications with a line at the memory of the device in every picture of memory."""
-    axes = {"memory": "y", "kept": "x"}
-    return {name: beside_device(spec, axes[name], device_bytes) if name in axes else spec
-            for name, spec in specs.items()}
 
 
 def above(upper: Spec, lower: Spec, title: str) -> Spec:

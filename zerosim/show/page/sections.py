@@ -56,7 +56,7 @@ def failures(run: RunDocument) -> Markup:
 def results(runs: Sequence[RunDocument]) -> Markup:
     """A line for each row, the meaning of the columns, and the facts that all rows share."""
     rows = [row for run in runs for row in run.rows]
-    why = why_peaks_stay(rows)
+    notes = [why_peaks_stay(rows), *ignored_in_words((row.name, row.found.get("ignored", {})) for row in rows)]
     meanings = {
         "bits": "loss, weights, gradients and optimizer state of every step, compared with one process, or with the "
                 "first row that adds in the same order",
@@ -65,7 +65,7 @@ def results(runs: Sequence[RunDocument]) -> Markup:
     }
     return section("table", "Results", scrolling(rows_table(rows)),
         element("ul", *(element("li", f"{key}: {meaning}") for key, meaning in meanings.items()), class_="legend"),
-        *([element("p", why)] if why else []), ignored(rows), *map(shared, runs),
+        *(element("p", words) for words in notes if words), *map(shared, runs),
         *(element("p", words) for run in runs for words in run.shortages),
         picture("kept", "memory of a rank between steps, by kind", {"bars": "kept"},
                 {"row": "row", "kind": "kind", "bytes": "bytes"}))
@@ -80,12 +80,6 @@ def checks(run: RunDocument) -> Markup:
         table([[each["what"], each["verdict"], each["why"]] for each in found["verdicts"]],
               ("subject", "verdict", "reason"), labelled=True),
         element("ul", *(element("li", f"{each['text']} {each['line']}") for each in found["observations"])))
-
-
-def ignored(rows: Sequence[RowDocument]) -> Markup:
-    """The keys without effect on some rows, if there are any."""
-    found = ignored_in_words((row.name, row.found.get("ignored", {})) for row in rows)
-    return joined(*(element("p", words) for words in found))
 
 
 def rows_table(rows: Sequence[RowDocument]) -> Markup:
