@@ -27,12 +27,10 @@ from zerosim.comm import Communicator, among
 from zerosim.errors import CollectiveError, Deadlock
 from zerosim.instruments.observed import Observed
 from zerosim.sharding import split
-from zerosim.torch.arrays import Landing, inputs
-from zerosim.torch.mail import Mail
+from zerosim.torch.arrays import Landing, Signed, inputs, reducing
 from zerosim.torch.places import calling
-from zerosim.torch.reductions import Signed, reducing
 from zerosim.torch.watching import WATCH
-from zerosim.torch.works import Began, Turns
+from zerosim.torch.works import Began, Mail, Turns
 
 Doing = Callable[[Communicator], None]
 Rows = Sequence[Sequence[Array]]

@@ -9,9 +9,8 @@ from typing import Any, TextIO
 from zerosim.errors import LaunchError
 from zerosim.instruments.observed import Observed
 from zerosim.torch.group import Group
-from zerosim.torch.mail import Mail
 from zerosim.torch.watching import WATCH
-from zerosim.torch.works import Turns
+from zerosim.torch.works import Mail, Turns
 from zerosim.worlds.mpi import connect
 from zerosim.worlds.mpi_communicator import MpiCommunicator
 from zerosim.worlds.objects import broadcast_object, gather_objects

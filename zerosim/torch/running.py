@@ -1,39 +1,49 @@
-"""Runs a PyTorch script as `__main__`; all groups that it makes on the CPU belong to this package."""
+"""Runs a PyTorch script as `__main__`; all groups that it makes on the CPU belong to this package.
+
+Its outcome is the JSON document that `zerosim run` writes, with the observations of all ranks.
+"""
 
 import os
+import platform
 import runpy
 import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import wraps
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
 from torch.distributed import device_mesh, distributed_c10d
 
 import zerosim.torch  # noqa: F401 - registers the backend
+from zerosim.allocation import Kind
 from zerosim.errors import BROKE, UsageError, ZerosimError
 from zerosim.instruments.faults import Faults
-from zerosim.instruments.trace import Trace
+from zerosim.instruments.memory import MEMORY_KINDS
+from zerosim.instruments.trace import Trace, brought_together
 from zerosim.scenario.fault import Fault
-from zerosim.torch.document import collected, document
+from zerosim.show.document import SCHEMA, plain, trace_document
 from zerosim.torch.group import refused
 from zerosim.torch.joining import wrapped_by
 from zerosim.torch.memory import Live
 from zerosim.torch.patching import patched
 from zerosim.torch.watching import WATCH
 from zerosim.worlds.mpi import MpiWorld, connect
+from zerosim.worlds.objects import gather_objects
 from zerosim.worlds.processes import offer_line
 
+STAGE = "torch"
 REFUSED = ("split_group", "shrink_group")
 """Functions of `torch.distributed` that other backends alone support."""
 ON_THE_CPU = ("", "undefined", "gloo", "mpi", "zerosim")
@@ -198,12 +208,13 @@ def missed() -> int:
 def seen(script: str, command: str) -> Seen | None:
     """The observations of all ranks, on rank 0; None on the others. All ranks call this."""
     comm = connect()
-    found = collected(comm, WATCH)
-    if found is None:
+    trace = brought_together(comm, WATCH.spans)
+    found = gather_objects(comm, seen_by(comm.rank))
+    if found is None or trace is None:
         return None
     world = MpiWorld(comm)
     about = {"kind": world.kind, "ranks": world.ranks, "library": world.library}
-    return Seen(document(Path(script).name, command, about, *found), found[1])
+    return Seen(document(Path(script).name, command, about, found, trace), trace)
 
 
 def code_of(ended: SystemExit) -> int:
@@ -270,3 +281,92 @@ zerosim, or zerosim torch --cpu
     if not on_cpu or any(each not in ON_THE_CPU for each in on_cpu):
         raise UsageError(f"{name} asks for {asked!r}, which does not run on the CPU; use {', '.join(ON_THE_CPU[2:])}, "
                          "or zerosim torch --cpu")
+
+
+def seen_by(rank: int) -> dict[str, Any]:
+    """The observations of this rank."""
+    traffic, ledger = WATCH.traffic, WATCH.ledger
+    resting = {kind: WATCH.resting.get(kind, 0) for kind in MEMORY_KINDS[:3]}
+    peak = max(ledger.peak_total, sum(resting.values()))
+    return {
+        "losses": WATCH.losses,
+        "steady_bytes": steady(WATCH.sent_bytes),
+        "seconds": WATCH.seconds,
+        "whole_bytes": WATCH.whole_bytes,
+        "calls": [asdict(call) for call in WATCH.last_calls],
+        "traffic": {
+            "rank": rank, "sent_bytes": traffic.sent_bytes, "received_bytes": traffic.received_bytes,
+            "messages": traffic.messages, "largest_message_bytes": traffic.largest_bytes,
+            "by_collective": {name: asdict(count) for name, count in traffic.by_collective.items()},
+        },
+        "memory": {
+            "rank": rank, "resting_bytes": resting,
+            "peak_bytes": {**resting, "activations": peak - sum(resting.values()), "buffers": 0, "total": peak},
+            "curve": curve(WATCH.curve, resting),
+        },
+    }
+
+
+def curve(alive: Sequence[tuple[int, int]], resting: Mapping[Kind, int]) -> list[dict[str, int]]:
+    """Memory over a step: parameters, optimizer state, and all other bytes that were alive, gradients included.
+
+    Changes by less than 3% of the peak are left out: an operation of PyTorch makes several of them.
+
+    >>> curve([(0, 30), (5, 900), (6, 904)], {"parameters": 10, "gradients": 10, "optimizer": 20})
+    [{'ns': 0, 'parameters': 10, 'optimizer': 20, 'activations': 0}, \
+{'ns': 5, 'parameters': 10, 'optimizer': 20, 'activations': 870}]
+    """
+    shown = list(alive[:1])
+    most = max((total for _, total in alive), default=0)
+    for at in alive:
+        if 100 * abs(at[1] - shown[-1][1]) >= 3 * most > 0:
+            shown.append(at)
+    parameters, optimizer = resting["parameters"], resting["optimizer"]
+    return [
+        {"ns": ns, "parameters": parameters, "optimizer": optimizer,
+         "activations": max(total - parameters - optimizer, 0)} for ns, total in shown]
+
+
+def document(title: str, command: str, world: dict[str, Any], found: list[dict[str, Any]], trace: Trace) -> Any:
+    """The outcome, in JSON's own types.
+
+    Nothing is compared or claimed: `volume` is the measured one.
+    """
+    steps = len(found[0]["losses"])
+    losses = [float(np.mean([each["losses"][step] for each in found])) for step in range(steps)]
+    ranks = len(found)
+    row = {
+        "stage": STAGE, "name": title, "equal": None, "compared_with": None, "first_divergence": None,
+        "disagreement": None, "losses": losses,
+        "test": None, "weights_sha256": "", "optimizer_sha256": "", "traffic": [each["traffic"] for each in found],
+        "traffic_holds": True, "volume": volume(found), "memory": [each["memory"] for each in found],
+        "calls": [each["calls"] for each in found], "seconds": {"train": found[0]["seconds"], "save": 0.0},
+        "resumed": None, "trace": trace_document(trace),
+    }
+    return plain({
+        "schema": SCHEMA, "title": title,
+        "scenario": {"title": title, "caption": "A PyTorch script over zerosim's collectives.",
+                     "world": {"ranks": ranks}, "train": {"steps": steps}, "parallel": {"order": "ring"}},
+        "world": world, "command": command,
+        "versions": {"python": platform.python_version()} | {
+            name: version(name) for name in ("zerosim", "numpy", "torch")},
+        "passed": True, "verdict": f"RAN: {steps} steps on {ranks} ranks; no claims to check",
+        "failures": [], "rows": [row], "differences": [], "did_not_fit": [], "on_other_ranks": [],
+    })
+
+
+def steady(sent_bytes: Sequence[int]) -> float:
+    """The bytes sent per step after the first, which includes construction; those of one step if there is no other.
+
+    >>> steady([1000, 1200, 1400]), steady([70]), steady([])
+    (200.0, 70.0, 0.0)
+    """
+    first, *others = sent_bytes or [0]
+    return (others[-1] - first) / len(others) if others else float(first)
+
+
+def volume(found: list[dict[str, Any]]) -> float:
+    """The bytes sent per rank and step, after the first step, in units of P (N−1)/N; P: bytes of all parameters."""
+    ranks, whole = len(found), max(each["whole_bytes"] for each in found)
+    sent = sum(each["steady_bytes"] for each in found)
+    return float(sent / (whole * (ranks - 1))) if whole * (ranks - 1) else 0.0

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from zerosim.torch.verdicts.flat import part_of
 from zerosim.torch.verdicts.gradients import MeanGradient
 from zerosim.torch.verdicts.rounding import ulps
+from zerosim.torch.verdicts.split import part_of
 from zerosim.torch.verdicts.trainers import TrainerFacts
 
 

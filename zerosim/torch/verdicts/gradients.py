@@ -11,10 +11,10 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from zerosim.torch.verdicts.flat import PARTS, is_whole, part_of, whole_shape
 from zerosim.torch.verdicts.ranks import CheckRanks
-from zerosim.torch.verdicts.reference import ForwardCall, FullModel, local, plain_bytes, tensors_in
+from zerosim.torch.verdicts.reference import ForwardCall, FullModel, plain_bytes, tensors_in
 from zerosim.torch.verdicts.rounding import gamma, tiny, unit_roundoff
+from zerosim.torch.verdicts.split import PARTS, is_whole, local, part_of, whole_shape
 
 
 class NotJudged(Exception):

@@ -26,9 +26,9 @@ from torch.utils.data.distributed import DistributedSampler
 from zerosim.torch.patching import patched
 from zerosim.torch.places import PACKAGES, of_a_library
 from zerosim.torch.verdicts.findings import script_line
-from zerosim.torch.verdicts.flat import pieces_of
-from zerosim.torch.verdicts.reference import WRAPPERS, digest, local_gradient
+from zerosim.torch.verdicts.reference import WRAPPERS, digest
 from zerosim.torch.verdicts.session import Clip, Session, parameters_of
+from zerosim.torch.verdicts.split import local_gradient, pieces_of
 
 Original = Callable[..., Any]
 COMMUNICATION = (

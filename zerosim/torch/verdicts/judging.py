@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from zerosim.torch.verdicts import clipping, inputs, waste
+from zerosim.torch.verdicts import waste
 from zerosim.torch.verdicts.causes import WrongGradient, cause_of
 from zerosim.torch.verdicts.declared import DeclaredSum, declared
 from zerosim.torch.verdicts.findings import NOT_JUDGED, SAME_BITS, WITHIN
-from zerosim.torch.verdicts.flat import is_whole, whole_shape
 from zerosim.torch.verdicts.gradients import (
     FAR,
     MeanGradient,
@@ -26,12 +25,13 @@ from zerosim.torch.verdicts.gradients import (
     wholes,
 )
 from zerosim.torch.verdicts.ranks import CheckRanks
-from zerosim.torch.verdicts.reference import FullModel, digest, local
+from zerosim.torch.verdicts.reference import FullModel, digest
 from zerosim.torch.verdicts.rounding import unit_roundoff
 from zerosim.torch.verdicts.session import Followed, Session, Tracked, has_gradient, parameters_of
-from zerosim.torch.verdicts.settings import Facts, Settings
+from zerosim.torch.verdicts.settings import Facts, Settings, given, judge_inputs, judge_samplers
+from zerosim.torch.verdicts.split import is_whole, local, whole_shape
 from zerosim.torch.verdicts.trainers import TrainerFacts, deepspeed_gradients, deepspeed_weights, trainer_of
-from zerosim.torch.verdicts.updates import Prediction, predicted
+from zerosim.torch.verdicts.updates import Prediction, clip_norms, judge_clipping, predicted, unclipped
 
 MOST_UNEQUAL = 64
 """If more than one element in so many has different bits, all within the bound, the order is not the declared one."""
@@ -59,7 +59,7 @@ class Round:
         """This rank's part of a gradient, before clipping; None if there is none."""
         if self.averaged is not None:
             return self.averaged[name]
-        found = clipping.unclipped(self.followed, self.named[name])
+        found = unclipped(self.followed, self.named[name])
         if found is None and not local(self.named[name]).numel():
             return torch.zeros_like(local(self.named[name]).detach())
         return found
@@ -123,12 +123,12 @@ class Judge:
         if any(each != peers for each in self.ranks.everyone(peers)):
             raise NotJudged("groups of ranks train models of their own")
         now = Round(model, followed, trainer, step, peers, [of_all[rank] for rank in peers])
-        if not inputs.judge(self.session.book, [each.calls for each in now.told], peers, step, self.session.repeated,
+        if not judge_inputs(self.session.book, [each.calls for each in now.told], peers, step, self.session.repeated,
                             [each.row for each in now.told]):
             raise NotJudged("the ranks of a tensor-parallel group have different samples")
         first = self.session.first if model.reference is None else 0
         heads = [rank for rank, each in zip(peers, now.told, strict=True) if rank == each.row[0]]
-        inputs.judge_samplers(self.session.book, [of_all[rank].samplers for rank in heads], heads, step)
+        judge_samplers(self.session.book, [of_all[rank].samplers for rank in heads], heads, step)
         independent = self.settings.judge(self.session.book, now.told, peers, trainer, step, first)
         obstacles = [trainer.obstacle, *(reason for each in now.told for reason in each.obstacles)]
         if any(obstacles):
@@ -150,7 +150,7 @@ class Judge:
         emptied = [each.line for each in drops if each.call in last and not any(map(has_gradient, own))]
         return Facts(
             {name: whole_shape(each) for name, each in named.items()},
-            [inputs.given(call, draws) for call in model.calls if call.backward],
+            [given(call, draws) for call in model.calls if call.backward],
             {name: digest([each]) for name, each in named.items() if is_whole(each)},
             {name: each.requires_grad for name, each in named.items()},
             {name: each.grad is not None for name, each in named.items() if id(each) in ids},
@@ -271,8 +271,8 @@ class Judge:
                 unequal[name] = int((part != exact.to(part.dtype)).sum())
         self.rounded(now, outside, distances, means)
         self.verdict(now, order if promised else None, outside, unequal, elements)
-        clips = clipping.norms(now.followed, named, means)
-        clipping.judge(self.session.book, self.ranks, now.followed, clips, now.peers, now.step, self.session.scale,
+        clips = clip_norms(now.followed, named, means)
+        judge_clipping(self.session.book, self.ranks, now.followed, clips, now.peers, now.step, self.session.scale,
                        any(what == "gradient" for what, _ in self.session.book.findings))
         if not now.trainer.row:
             waste.observe(self.session.book, now.model, len(now.peers), now.followed.line)

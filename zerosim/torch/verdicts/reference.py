@@ -18,10 +18,19 @@ import numpy as np
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 
-from zerosim.torch.verdicts.flat import FLAT_PARAM, handle_of, is_whole, pieces_of, restored, whole_shape
-from zerosim.torch.verdicts.split import compute_in_parts, cut_by_tensor, groups_of
+from zerosim.torch.verdicts.split import (
+    FLAT_PARAM,
+    compute_in_parts,
+    cut_by_tensor,
+    groups_of,
+    handle_of,
+    is_whole,
+    local,
+    pieces_of,
+    restored,
+    whole_shape,
+)
 
 TRANSPARENT = ("module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module")
 """The names under which wrappers keep the module that they wrap."""
@@ -220,23 +229,22 @@ class FullModel:
         """Whether such a module has as many heads as all ranks together, not as the script has told this one."""
         self.pieces: dict[str, tuple[str, slice, int]] = {}
         """The flat parameter of each of its parameters, its place in it, and the length of the flat one."""
-        paths = {id(module): plain_name(path + ".", self.prefixes).rstrip(".") for path, module in root.named_modules()}
+        paths = {id(inner(each)): plain_name(f"{name}.", self.prefixes) for name, each in root.named_modules()}
         for path, module in root.named_modules():
             if isinstance(module, FSDPModule):
                 self._follow(plain_name(path, self.prefixes), module)
             elif handle_of(module) is not None:
-                self._follow_flat(plain_name(path + ".", self.prefixes).rstrip("."), module, root)
-
+                self._follow_flat(plain_name(path + ".", self.prefixes).rstrip("."), module, root, paths)
         for module, name, each in cut_by_tensor(root):
-            made = self.modules[paths[id(module)]]
+            path = paths[id(module)].rstrip(".")
+            made = self.modules[path]
             if name == "weight" and not isinstance(made, nn.Embedding):
                 compute_in_parts(made, each)
-                self.cut[paths[id(module)].rpartition(".")[0]] = each.device_mesh.size(-1)
+                self.cut[path.rpartition(".")[0]] = each.device_mesh.size(-1)
 
-    def _follow_flat(self, path: str, module: Any, root: Any) -> None:
+    def _follow_flat(self, path: str, module: Any, root: Any, paths: dict[int, str]) -> None:
         """Cast parameters and inputs as FSDP1 does for this module, and note where its parameters stand."""
         handle, policy = module._handle, module.mixed_precision
-        paths = {id(inner(each)): plain_name(name + ".", self.prefixes) for name, each in root.named_modules()}
         for piece in pieces_of(handle):
             name = paths[id(piece.module)].lstrip(".") + piece.name
             if handle._fwd_bwd_param_dtype != self.parameters[name].dtype:
@@ -248,8 +256,7 @@ class FullModel:
                 self.accumulated[flat] = handle._fwd_bwd_param_dtype
         if policy.param_dtype is not None and (
                 policy.cast_root_forward_inputs if module._is_root else policy.cast_forward_inputs):
-            self.modules[path].register_forward_pre_hook(lambda _, args, kwargs: (
-                cast(args, policy.param_dtype), cast(kwargs, policy.param_dtype)), with_kwargs=True)
+            cast_inputs(self.modules[path], policy.param_dtype)
 
     def _follow(self, path: str, module: Any) -> None:
         """Cast parameters, inputs and outputs as FSDP2 does for this module."""
@@ -264,8 +271,7 @@ class FullModel:
                 if first is not None and policy.reduce_dtype is not None:
                     self.accumulated[first] = policy.reduce_dtype
         if policy.cast_forward_inputs and policy.param_dtype is not None:
-            made.register_forward_pre_hook(lambda _, args, kwargs: (
-                cast(args, policy.param_dtype), cast(kwargs, policy.param_dtype)), with_kwargs=True)
+            cast_inputs(made, policy.param_dtype)
         if policy.output_dtype is not None:
             made.register_forward_hook(lambda _, args, output: cast(output, policy.output_dtype))
 
@@ -336,6 +342,11 @@ def cast(value: Any, dtype: Any) -> Any:
         lambda x: x.to(dtype) if isinstance(x, torch.Tensor) and torch.is_floating_point(x) else x, value)
 
 
+def cast_inputs(module: Any, dtype: Any) -> None:
+    module.register_forward_pre_hook(
+        lambda _, args, kwargs: (cast(args, dtype), cast(kwargs, dtype)), with_kwargs=True)
+
+
 @contextmanager
 def casting(found: tuple[tuple[str, bool, Any], ...]) -> Iterator[None]:
     """The autocast that the script had."""
@@ -348,19 +359,6 @@ def casting(found: tuple[tuple[str, bool, Any], ...]) -> Iterator[None]:
 def autocast_now() -> tuple[tuple[str, bool, Any], ...]:
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     return tuple((device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in devices)
-
-
-def local(tensor: Any) -> Any:
-    """This rank's part of a tensor."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def local_gradient(parameter: Any) -> Any:
-    """This rank's part of a gradient, in the layout of its parameter; None if there is none."""
-    found = parameter.grad
-    if isinstance(found, DTensor) and found.placements != parameter.placements:
-        found = found.redistribute(placements=parameter.placements)
-    return None if found is None else local(found).detach()
 
 
 def plain_bytes(tensor: Any) -> Any:

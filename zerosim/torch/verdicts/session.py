@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from zerosim.torch.verdicts.findings import Book, script_line
-from zerosim.torch.verdicts.flat import handle_of, handles, is_whole, pieces_of, register
 from zerosim.torch.verdicts.reference import (
     WRAPPERS,
     Chances,
@@ -25,14 +24,13 @@ from zerosim.torch.verdicts.reference import (
     digest,
     inner,
     kept,
-    local,
     nodes_below,
     parameters_among,
     plain_name,
     prefixes_of,
     tensors_in,
 )
-from zerosim.torch.verdicts.split import units
+from zerosim.torch.verdicts.split import handle_of, handles, is_whole, local, pieces_of, register, units
 
 
 @dataclass

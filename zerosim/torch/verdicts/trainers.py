@@ -8,9 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from zerosim.torch.verdicts.flat import handles
 from zerosim.torch.verdicts.rounding import unit_roundoff
-from zerosim.torch.verdicts.split import cut_by_tensor, row_of, units
+from zerosim.torch.verdicts.split import cut_by_tensor, handles, row_of, units
 
 NARROWING = {"fp16_compress_hook": torch.float16, "bf16_compress_hook": torch.bfloat16}
 """DDP's hooks that reduce in a different dtype, and add as usual."""
