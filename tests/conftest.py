@@ -30,10 +30,10 @@ BROAD = {
     "confirmed", "docs", "examples", "far", "feedback", "formulas", "grade", "hosts", "hunt", "independent",
     "independent_transformer", "kinds", "lessons", "loops", "marking", "mesh", "mistakes", "mixture", "mutants",
     "notebooks", "offload", "operations", "outside_answers", "own_wires", "page", "param_dtype",
-    "partitioned_activations", "pictures", "pipeline", "plan", "plan_directions", "plan_drawn", "planted",
+    "pictures", "pipeline", "plan", "plan_directions", "plan_drawn", "planted",
     "ported_from_mpi_suites", "prove", "published", "published_layouts", "python_first", "quantized", "questions",
     "rehearsal", "right", "run", "scenarios", "search", "second_copy", "segments", "sequences", "software",
-    "split_checkpoints", "split_models", "split_runs", "split_transformers", "stages", "testing", "torch_functions",
+    "split_checkpoints", "split_models", "split_runs", "testing", "torch_functions",
     "trace", "transformers", "trial", "two_level", "variants", "whole_steps", "wires",
 }
 """The files whose tests train, prove or draw many cases: `make check` leaves them to `make test`."""

@@ -1,5 +1,6 @@
 """Bugs planted in a stage, in a collective and on the wire are caught and located, to the element and the ULP."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -7,13 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.training import run, sabotaged
+from tests.checkpointing import go
+from tests.pages import page_of, read
+from tests.training import labelled, run, sabotaged, scenario
 from zerosim.autograd.tape import left_to_right
 from zerosim.collectives import ring
 from zerosim.comm import left, right
+from zerosim.scenario.sections import Variant
+from zerosim.show.document import document
+from zerosim.show.table import show_row_difference
 from zerosim.stages import STAGES
 from zerosim.stages.adding import ADDITIONS, in_order, itself
-from zerosim.verdict.diagnosis import bit_pattern, ulps_apart
+from zerosim.verdict.diagnosis import bit_pattern, histogram, ulps, ulps_apart
 
 ALL = ("ddp", "zero1", "zero2", "zero3")
 
@@ -149,3 +155,111 @@ def test_neighbours_are_one_ulp_apart(value):
 def test_nan_payloads_count():
     quiet = np.array([0x7FC00000, 0x7FC00001], np.uint32).view(np.float32)
     assert bit_pattern(quiet)[0] != bit_pattern(quiet)[1]
+
+
+# Rows that are each equal to their own reference and not to each other: where they part, and why.
+
+
+def parted(*variants, **changes):
+    built = replace(scenario(ranks=4, micro_batches=8, steps=2, hidden=(24, 16), **changes), variant=tuple(
+        Variant(name=f"row {number}", **({"stage": "zero3"} | variant)) for number, variant in enumerate(variants)))
+    return run(base=built)
+
+
+def test_units_move_elements_to_other_chunks_and_that_is_why_they_differ():
+    outcome = parted({"units": "layer"}, {"units": "model"})
+    assert [row.equal for row in outcome.trained] == [True, True]
+    (found,) = outcome.differences
+    assert (found.first, found.other, found.step, found.what) == ("row 0", "row 1", 1, "gradient")
+    assert found.chunks[0] != found.chunks[1]
+    assert found.orders[0] != found.orders[1]
+    assert found.values[0] != found.values[1]
+    assert found.moved > found.differing == found.moved_and_differing > 0
+    assert sum(found.histogram.values()) == found.differing
+    assert "lie in another chunk, and are added in a different order" in found.cause
+    assert found.orders[0].startswith("(((")
+
+
+def test_rows_of_which_one_casts_are_told_what_it_casts():
+    (found,) = parted({}, {"autocast": "bf16"}).differences
+    assert "round at different places" in found.cause
+    first, second = found.orders
+    assert second == f"{first}, of products in bfloat16"
+
+
+def test_the_sums_that_are_told_are_the_values_that_are_told():
+    """Each value is the sum of the ranks' gradients in the order that is told beside it."""
+    (found,) = parted({"units": "layer"}, {"units": "model"}).differences
+    first = [int(number) // 2 for number in re.findall(r"g(\d+)", found.orders[0])]
+    assert sorted(set(first)) == [0, 1, 2, 3]
+    assert first[-1] == found.chunks[0], "the owner comes last"
+
+
+@pytest.mark.parametrize(("other", "words"), [
+    ({"accumulation": "micro_batch"}, "the rows add in different orders"),
+    ({"offload_optimizer": "host", "delayed_update": True}, "b applies each update one step later"),
+    ({"stage": "zero1"}, None),
+])
+def test_other_reasons_are_told_apart_and_equal_rows_are_not_asked(other, words):
+    built = replace(scenario(ranks=4, micro_batches=8, steps=2, hidden=(24, 16)), variant=(
+        Variant(name="a", stage="zero3"), Variant(name="b", **({"stage": "zero3"} | other))))
+    outcome = run(base=built)
+    assert [words in each.cause for each in outcome.differences] == ([True] if words else [])
+
+
+def test_rows_that_resume_from_one_checkpoint_part_where_they_train_by_themselves(tmp_path):
+    """The row that saved has one leg, the other has two, and with them two snapshots of the step between."""
+    rows = (Variant(name="a", stage="zero3"), Variant(name="b", stage="zero3", units="model"))
+    both = replace(scenario(ranks=4, micro_batches=8, steps=3, hidden=(24, 16)), variant=rows)
+    go(replace(both, variant=rows[:1]), labelled(), save=tmp_path / "a", steps=1)
+    (found,) = go(both, labelled(), resume=tmp_path / "a").differences
+    assert (found.step, found.what) == (2, "gradient")
+    assert found.moved > found.differing == found.moved_and_differing > 0
+
+
+def test_rows_that_are_not_equal_to_their_own_reference_are_not_asked_why(monkeypatch):
+    monkeypatch.setattr("zerosim.verdict.judged_run.parted", lambda run, rows: [])
+    assert parted({"units": "layer"}, {"units": "model"}).differences == []
+
+
+def test_the_first_is_held_beside_every_row_that_ends_otherwise():
+    outcome = parted({"units": "layer"}, {"stage": "zero2"}, {"units": ((0, 1), (2,))}, {"units": ((0,), (1, 2))},
+                     {"units": "model"}, {"accumulation": "micro_batch"})
+    assert [(each.first, each.other) for each in outcome.differences] == [("row 0", f"row {n}") for n in (2, 3, 4, 5)]
+
+
+def test_it_is_shown_written_and_on_the_page(capsys):
+    from rich.console import Console
+
+    outcome = parted({"units": "layer"}, {"units": "model"})
+    show_row_difference(Console(width=100), read(outcome).document["differences"][0])
+    printed = capsys.readouterr().out
+    assert "row 1 is not row 0, and each has the bits of one process. Reason:" in printed
+    assert "elements by ULPs apart: 1: " in printed
+    written = document(outcome, {"kind": "local", "ranks": 4, "library": "threads"})
+    assert written["differences"][0]["cause"] == outcome.differences[0].cause
+    page = page_of(written)
+    assert "Both correct, but different" in page
+    assert outcome.differences[0].orders[1] in page
+
+
+def test_rows_that_add_alike_are_told_of_once(capsys):
+    from rich.console import Console
+
+    outcome = parted({"units": "layer"}, {"units": "model"})
+    found = replace(outcome.differences[0], chunks=(1, 1), orders=("all at once", "all at once"))
+    show_row_difference(Console(width=200), read(replace(outcome, differences=[found])).document["differences"][0])
+    printed = capsys.readouterr().out
+    assert printed.count("adds it in chunk") == 1
+    assert "each of row 0 and row 1 adds it in chunk" in printed
+    written = document(replace(outcome, differences=[found]), {"kind": "local", "ranks": 4, "library": "threads"})
+    assert page_of(written).count("all at once") == 1
+
+
+def test_distances_and_their_histogram():
+    one = np.float32([1, -0.0, 0, -1])
+    assert ulps(one, np.float32([1.0000001, 0, 1e-45, 1])).tolist() == [1, 0, 1, 2 * 0x3F800000]
+    assert ulps(np.float64([1.0]), np.nextafter(np.float64([1.0]), 2)).tolist() == [1]
+    assert ulps(np.float64([-5e-324]), np.float64([5e-324])).tolist() == [2]
+    assert histogram(np.array([0, 1, 2, 4, 16, 17, 257])) == {
+        "1": 2, "2": 1, "3–4": 1, "5–16": 1, "17–256": 1, "more": 1}
