@@ -78,7 +78,10 @@ def dataset(arrays: dict[str, Array], fault: DataFault) -> Dataset:
             raise fault(f"x{split} has {samples} samples, y{split} has {answers}; they must agree")
 
     x, y = rows("x", arrays["x"], fault), arrays["y"]
-    classes = None if y.dtype.kind == "f" else count_classes(y, fault)
+    classes = None
+    if y.dtype.kind != "f":
+        check_labels("y", y, len(y), "samples", fault)
+        classes = int(y.max()) + 1
     y = targets("y", y, classes, fault)
     if "x_test" not in arrays:
         return Dataset(x, y, None, None, classes)
@@ -110,12 +113,6 @@ def rows(name: str, array: Array, fault: DataFault) -> Array:
         reason = "is too large for float32" if np.isfinite(found) else "is not finite"
         raise fault(f"{at(name, index)} is {found}, which {reason}")
     return rounded.reshape(len(rounded), -1)
-
-
-def count_classes(y: Array, fault: DataFault) -> int:
-    """The largest label plus one; labels must be below the number of samples."""
-    check_labels("y", y, len(y), "samples", fault)
-    return int(y.max()) + 1
 
 
 def targets(name: str, y: Array, classes: int | None, fault: DataFault) -> Array:

@@ -4,7 +4,7 @@ A [[variant]] that sets such a key for its own stage is refused. [parallel] appl
 a key; every report names the rows without its effect, with the reason.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from zerosim.scenario.sections import Parallel
@@ -17,16 +17,14 @@ def publishes_nothing(stage: Stage) -> str:
     return "" if stage.publishes else "every rank updates all weights, and publishes none"
 
 
-def gathers_nothing(stage: Stage) -> str:
-    return "" if stage.gathers else "it gathers no weights during the pass"
-
-
 BY_STAGE: Mapping[str, Callable[[Stage], str]] = {
     "accumulation": lambda stage: "" if stage.may_reduce_parts else "it reduces once a step, at the boundary",
     "gradients": lambda stage: "its ranks keep shards of gradients, and need no others" if stage.gathers else "",
     "publish": publishes_nothing,
-    **dict.fromkeys(("reshard_after_forward", "prefetch", "secondary_ranks", "quantized_weights", "offload_parameters",
-                     "param_dtype"), gathers_nothing),
+    **dict.fromkeys(
+        ("reshard_after_forward", "prefetch", "secondary_ranks", "quantized_weights", "offload_parameters",
+         "param_dtype"),
+        lambda stage: "" if stage.gathers else "it gathers no weights during the pass"),
 }
 """The keys that may have no effect on a stage, and the reason why; empty if they have one."""
 IN_EVERY_STAGE = "layered"
@@ -53,15 +51,11 @@ def ignored(stage: str, keys: Mapping[str, Any], micro_batches_each: int) -> dic
     >>> ignored("zero2", {"accumulation": "micro_batch"}, 1)
     {'accumulation': 'a rank has one micro-batch in a step'}
     """
-    return dict(_ignored(stage, keys, micro_batches_each))
-
-
-def _ignored(stage: str, keys: Mapping[str, Any], micro_batches_each: int) -> Iterator[tuple[str, str]]:
+    found = {}
     if micro_batches_each == 1 and keys.get("accumulation", "boundary") != "boundary":
-        yield "accumulation", "a rank has one micro-batch in a step"
+        found["accumulation"] = "a rank has one micro-batch in a step"
     on_disk = "disk" in (keys.get("offload_optimizer"), keys.get("offload_parameters"))
     if keys.get("offload_folder") and not keys.get("offload_activations") and not on_disk:
-        yield "offload_folder", "it offloads nothing to files"
-    for key, why in ignored_by_stage(stage, keys).items():
-        if key != "accumulation" or micro_batches_each > 1:
-            yield key, why
+        found["offload_folder"] = "it offloads nothing to files"
+    return found | {key: why for key, why in ignored_by_stage(stage, keys).items()
+                    if key != "accumulation" or micro_batches_each > 1}

@@ -154,13 +154,14 @@ def heading(name: str, trace: Trace) -> str:
 
 
 def lanes(trace: Trace, scale: Scale) -> Iterator[tuple[str, str]]:
-    """A label and a line for each lane of the drawn ranks."""
+    """A label and a line for each lane of the drawn ranks, with a mark where the step ends before the line does."""
     began_ns = began(trace)
     for step in trace.steps[: drawn_ranks(trace)]:
         end = scale.column(step.end_ns - began_ns - 1) + 1
         for number, (label, found) in enumerate(pieces(step)):
             whose = "" if number else f"rank {step.rank} "
-            yield f"{whose}{label:<8}", with_end(line(found, began_ns, scale), end)
+            drawn = line(found, began_ns, scale)
+            yield f"{whose}{label:<8}", drawn if end >= len(drawn) else f"{drawn[:end]}{ENDS}{drawn[end + 1 :]}"
 
 
 def drawn_ranks(trace: Trace) -> int:
@@ -240,11 +241,6 @@ def character(taken: Counter[str], column_ns: float) -> str:
         ns, letter = max(active)
         return letter if 2 * ns >= column_ns else letter.lower()
     return WAITS if 2 * taken[WAITS] >= column_ns else " "
-
-
-def with_end(drawn: str, end: int) -> str:
-    """A line with a mark at the end of the step, if that is before the end of the line."""
-    return drawn if end >= len(drawn) else f"{drawn[:end]}{ENDS}{drawn[end + 1 :]}"
 
 
 def axis(scale: Scale) -> str:
