@@ -5,7 +5,7 @@ In the terminal a checkpoint is one line, or the contents of a single one.
 
 import argparse
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from zerosim.show.grid import Column, show_grid, show_words
 from zerosim.stages import STAGES
 from zerosim.words import common_unit, in_unit, joined
 
+MOST_SHOWN = 1000
+"""The most units listed in the terminal."""
 ACTIONS = {
     "show": "list the contents of the folder of a run, a row or a checkpoint",
     "verify": "check every byte against its digest",
@@ -57,12 +59,20 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def show(arguments: argparse.Namespace, folder: Path) -> int:
+    """Show the folder of each checkpoint, its row and step, and its size; a single one with its contents."""
     found = {each: read_manifest(each) for each in checkpoints_in(folder)}
-    console = standard_output(arguments)
-    names = [str(each.relative_to(folder) if each != folder else folder) for each in found]
-    show_checkpoints(console, dict(zip(names, found.values(), strict=True)))
+    console, manifests = standard_output(arguments), list(found.values())
+    unit = common_unit(max(map(total_bytes, manifests)))
+    show_grid(console, [str(each.relative_to(folder) if each != folder else folder) for each in found], [
+        Column("row", [each.row for each in manifests]),
+        Column("step", [str(each.step) for each in manifests]),
+        Column("updates", [str(each.updates) for each in manifests]),
+        Column("saved by", [title(each) for each in manifests]),
+        Column("ranks", [str(each.ranks) for each in manifests]),
+        Column(unit.name, [in_unit(total_bytes(each), unit) for each in manifests]),
+    ])
     if len(found) == 1:
-        show_arrays(console, *found.values())
+        show_arrays(console, *manifests)
     if arguments.json:
         document: dict[str, Any] = {"schema": "zerosim.checkpoints/1", "folder": str(folder), "checkpoints": [
             {"folder": str(each), **checkpoint_document(manifest)} for each, manifest in found.items()]}
@@ -117,24 +127,6 @@ def damages(folder: Path, manifest: Manifest) -> Iterator[CheckpointError]:
             ShardReader(folder, shard.file).verify()
         except CheckpointError as error:
             yield error
-
-
-MOST_SHOWN = 1000
-"""The most units listed in the terminal."""
-
-
-def show_checkpoints(console: Console, found: Mapping[str, Manifest]) -> None:
-    """Show the folder of each checkpoint, its row and step, and its size."""
-    manifests = list(found.values())
-    unit = common_unit(max(map(total_bytes, manifests)))
-    show_grid(console, list(found), [
-        Column("row", [each.row for each in manifests]),
-        Column("step", [str(each.step) for each in manifests]),
-        Column("updates", [str(each.updates) for each in manifests]),
-        Column("saved by", [title(each) for each in manifests]),
-        Column("ranks", [str(each.ranks) for each in manifests]),
-        Column(unit.name, [in_unit(total_bytes(each), unit) for each in manifests]),
-    ])
 
 
 def show_arrays(console: Console, manifest: Manifest) -> None:

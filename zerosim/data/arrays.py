@@ -186,7 +186,7 @@ def called(name: Named, keys: dict[str, Any], fault: DataFault) -> dict[str, Arr
 
 
 MOST_BYTES = 1 << 30
-"""The most bytes of the archive, and of all arrays read from it, uncompressed."""
+"""The most bytes of an archive, of all arrays read from it, uncompressed, and of a CSV."""
 MOST_DIRECTORY_BYTES = 1 << 20
 """The most bytes of the archive's directory, which is read at once: enough for a few thousand names."""
 END, END_BYTES = b"PK\5\6", 22
@@ -273,7 +273,6 @@ def member_array(archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo, f
     return found
 
 
-MOST_BYTES = 1 << 30
 MOST_CELLS = 10**8
 MISSING = ("na", "n/a", "null", "none", "?", "-")
 """Words for a missing value, in small letters."""
