@@ -149,7 +149,7 @@ class TimedNeighbours(RanksOfPipeline):
         self.comm.send(np.array([clock.now_ns, arrives_ns]), to=to)
 
     def recv(self, name: str, into: Any, by: int) -> None:
-        times = np.empty(2, np.int64)
+        times = np.zeros(2, np.int64)      # from a rank by itself nothing arrives
         self.comm.recv(into=times, source=(self.place + by) % self.size)
         self._clock.wait_for_pass(*map(int, times))
 

@@ -15,11 +15,12 @@ would hold a thousand curves; `PlannedRow.trace` computes one on demand.
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from zerosim.errors import ZerosimError
-from zerosim.models import MODELS
-from zerosim.models.units import Task
+from zerosim.models import MODELS, build
+from zerosim.models.units import Model, Task
 from zerosim.plan.advice import advice
 from zerosim.plan.cluster import Cluster, cluster_of
 from zerosim.plan.planned_row import PlannedRow
@@ -28,9 +29,9 @@ from zerosim.plan.rehearsal import rehearse
 from zerosim.plan.small import planned_otherwise
 from zerosim.scenario.origin import Origin
 from zerosim.scenario.schema import Scenario
-from zerosim.scenario.sections import Check
+from zerosim.scenario.sections import Check, ModelKeys
 from zerosim.stages import STAGES
-from zerosim.training.config import Config, configured
+from zerosim.training.config import Config, split_task
 
 
 class PlanClaim(NamedTuple):
@@ -186,20 +187,23 @@ class Unplanned:
 
     config: Config
     cluster: Cluster
-    alone: Scenario
-    """A scenario with this row only."""
+    scenario: Scenario
+    """The scenario that has this row."""
     swept: tuple[str, ...]
     layout: str = ""
 
     def planned(self) -> PlannedRow:
         """The planned row. Raises `ScenarioError` if its split model is not the model in one piece."""
-        with self.alone.origin.blaming(("model", "kind")):
+        origin, parallel = self.scenario.origin, self.config.row.parallel
+        with origin.blaming(("model", "kind")):
             wrong = planned_otherwise(self.config)
         if wrong:
-            raise self.alone.origin.error(
+            raise origin.error(
                 f"the split model of {self.config.name} is not the model in one piece: {wrong}", ("model", "kind"))
         found = rehearse(self.config, self.cluster)
-        return PlannedRow(self.config, self.cluster, found, self.alone, self.swept, self.layout)
+        alone = dataclasses.replace(self.scenario, variant=(), check=Check(), parallel=dataclasses.replace(
+            parallel, stages=(self.config.row.stage,)))
+        return PlannedRow(self.config, self.cluster, found, alone, self.swept, self.layout)
 
 
 def unplanned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> list[Unplanned]:
@@ -218,13 +222,17 @@ def unplanned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> li
     found = []
     for name, row in zip(names, scenario.rows, strict=True):
         with scenario.origin.blaming(("model", "kind")):
-            config = configured(dataclasses.replace(row, name=name), task)
+            config = Config(dataclasses.replace(row, name=name), model_of(row.model, split_task(row, task), row.layers))
         refuse_what_cannot_be_shared(config, scenario.origin)
         refuse_what_never_ends(config, scenario.origin)
-        alone = dataclasses.replace(scenario, variant=(), check=Check(), parallel=dataclasses.replace(
-            row.parallel, stages=(row.stage,)))
-        found.append(Unplanned(config, cluster, alone, swept))
+        found.append(Unplanned(config, cluster, scenario, swept))
     return found
+
+
+@lru_cache(maxsize=64)
+def model_of(model: ModelKeys, task: Task, layers: tuple[tuple[int, ...], ...]) -> Model:
+    """The model of a row, which rows with the same piece of it share."""
+    return build(model, task, layers)
 
 
 def refuse_what_cannot_be_shared(config: Config, origin: Origin) -> None:

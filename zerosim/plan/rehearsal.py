@@ -132,8 +132,25 @@ def rehearse(config: Config, cluster: Cluster, *, curve: bool = False) -> Rehear
 
 def rehearsed_at_once(config: Config, cluster: Cluster, *, curve: bool = False) -> Rehearsal:
     """The rehearsal of all ranks as vectors. Raises `Unlike` if ranks do different things."""
-    asked, around = costs(config, cluster), DirectionCosts(config.directions, cluster)
-    config = with_context_ranks(config, cluster)
+    stages, of_stage = config.directions.pipeline, at_each_stage(config, cluster, curve=curve)
+    return in_pipeline([of_stage(LoneRank(0, 1))] if stages == 1 else LocalWorld(stages).run(of_stage))
+
+
+def rehearsed_without_others(config: Config, cluster: Cluster) -> list[Rehearsal]:
+    """Each rank of a pipeline by itself: nothing arrives, and it waits for no rank. Equal ranks share a rehearsal."""
+    config = on_the_busiest(config, cluster.experts)
+    of_stage, found, alike = at_each_stage(config, cluster), list[Rehearsal](), dict[Any, Rehearsal]()
+    for rank, here in enumerate(config.of_pipeline):
+        key = tuple((chunk.first, chunk.last, unit.count, unit.frozen, *(each.computation for each in unit.segments))
+                    for chunk in here.chunks for unit in chunk.units)
+        alike[key] = alike.get(key) or of_stage(LoneRank(rank, config.directions.pipeline))
+        found.append(alike[key])
+    return found
+
+
+def at_each_stage(config: Config, cluster: Cluster, *, curve: bool = False) -> Callable[[Communicator], Rehearsal]:
+    """A function that rehearses all data ranks of one rank of a pipeline."""
+    config, asked, around = priced(config, cluster)
 
     def of_stage(pipeline: Communicator) -> Rehearsal:
         here = config.of_pipeline[pipeline.rank]
@@ -141,14 +158,12 @@ def rehearsed_at_once(config: Config, cluster: Cluster, *, curve: bool = False) 
             lambda comm: rehearsed(here, Clocked(comm, asked), around, pipeline, curve=curve))
         return found
 
-    stages = config.directions.pipeline
-    return in_pipeline([of_stage(LoneRank(0, 1))] if stages == 1 else LocalWorld(stages).run(of_stage))
+    return of_stage
 
 
 def rehearsed_apart(config: Config, cluster: Cluster, *, curve: bool = False) -> list[Rehearsal]:
     """The rehearsal of each data rank separately; messages are sent and counted one by one."""
-    asked, around = costs(config, cluster), DirectionCosts(config.directions, cluster)
-    config = with_context_ranks(config, cluster)
+    config, asked, around = priced(config, cluster)
     grid = Directions(pipeline=config.directions.pipeline, data=config.ranks)
     meetings = [Meetings() for _ in config.of_pipeline]
 
@@ -161,11 +176,13 @@ def rehearsed_apart(config: Config, cluster: Cluster, *, curve: bool = False) ->
     return [in_pipeline(found[rank :: config.ranks]) for rank in range(config.ranks)]
 
 
-def costs(config: Config, cluster: Cluster) -> Costs:
-    """The prices of operations, and of collectives over the data ranks."""
-    ranks = with_context_ranks(config, cluster).ranks
-    seen = cluster.seen_by(config.directions.side_by_side * config.ranks // ranks, ranks)
-    return Costs(seen, ranks, config.computing.weights.itemsize, all_reduces=not config.stage.sharded)
+def priced(config: Config, cluster: Cluster) -> tuple[Config, Costs, DirectionCosts]:
+    """The config of all data ranks, the prices of operations and of their collectives, and those of other directions.
+    """
+    whole = with_context_ranks(config, cluster)
+    seen = cluster.seen_by(config.directions.side_by_side * config.ranks // whole.ranks, whole.ranks)
+    costs = Costs(seen, whole.ranks, config.computing.weights.itemsize, all_reduces=not config.stage.sharded)
+    return whole, costs, DirectionCosts(config.directions, cluster)
 
 
 def with_context_ranks(config: Config, cluster: Cluster) -> Config:

@@ -39,7 +39,7 @@ from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.planning import Plan, Unplanned, advised, on_ranks, unplanned
 from zerosim.plan.questions import Question
 from zerosim.plan.reading import numbers_of_ranks, scenarios_of, searched, task_of, training, written
-from zerosim.plan.rehearsal import rehearse
+from zerosim.plan.rehearsal import rehearsed_without_others
 from zerosim.scenario import Scenario, Source
 from zerosim.scenario.sections import Check, Parallel
 from zerosim.sharding import Directions
@@ -82,8 +82,7 @@ def doubled(last: int) -> list[int]:
 
 def relatives(config: Config) -> str:
     """A key that layouts share which send the same over data ranks for each micro-batch."""
-    parallel = dataclasses.replace(config.row.parallel, recompute=False, recompute_keeps="")
-    return repr((config.row.stage, config.ranks, config.samples, parallel))
+    return repr((config.row.stage, config.ranks, config.samples, computed_once(config).row.parallel))
 
 
 class Kin(NamedTuple):
@@ -109,9 +108,12 @@ class Bounds:
         resting = [resting_bytes(each) for each in row.config.of_pipeline]
         if (most := max(each.total for each in resting)) > row.cluster.device.memory:
             return most
-        activations = self._of(row, kin(row.config)).activations
-        return max(max(each.total, each.parameters + each.optimizer + more)
-                   for each, more in zip(resting, activations, strict=True))
+        for config in (smallest(kin(row.config)), kin(row.config)):
+            most = max(max(each.total, each.parameters + each.optimizer + more)
+                       for each, more in zip(resting, self._of(row, config).activations, strict=True))
+            if most > row.cluster.device.memory:
+                break
+        return most
 
     def least_seconds(self, row: Unplanned) -> float:
         """The seconds that the layout's step cannot be below, in the mean if ranks are uneven."""
@@ -124,8 +126,16 @@ class Bounds:
         return self._even(row) * (passes + update)
 
     def first_seconds(self, row: Unplanned) -> float:
-        """A lower bound that is found sooner: some rank of a pipeline computes as much as the mean of all."""
-        seconds = self._of(row, in_one_piece(kin(row.config))).seconds[0]
+        """A lower bound that is found sooner: without recomputation, in one piece."""
+        return self._mean_seconds(row, computed_once(in_one_piece(kin(row.config))))
+
+    def second_seconds(self, row: Unplanned) -> float:
+        """A lower bound that is found sooner than the least seconds: in one piece."""
+        return self._mean_seconds(row, in_one_piece(kin(row.config)))
+
+    def _mean_seconds(self, row: Unplanned, whole: Config) -> float:
+        """Some rank of a pipeline computes as much as the mean of all, which is that of the model in one piece."""
+        seconds = self._of(row, whole).seconds[0]
         return self._even(row) * row.config.block * seconds / row.config.directions.pipeline
 
     def _even(self, row: Unplanned) -> float:
@@ -146,7 +156,7 @@ class Bounds:
     def _of(self, row: Unplanned, config: Config) -> Kin:
         key = repr((dataclasses.replace(config.row, name=""), row.cluster))
         if key not in self._kin:
-            stages = rehearse(config, row.cluster).stages
+            stages = rehearsed_without_others(config, row.cluster)
             clocks = [each.clock for each in stages]
             seconds = [(sum(clock.computing_ns[each] for each in OF_KIN) + sum(
                 ns for name, ns in clock.communicating_ns.items()
@@ -159,20 +169,36 @@ class Bounds:
 
 def kin(config: Config) -> Config:
     """The layout on one data rank with one micro-batch; of stages one that computes the same."""
-    stage = "zero3" if config.stage.gathers else "ddp"
-    parallel = dataclasses.replace(
-        config.row.parallel, stages=(stage,), shard_ranks=0, replicas=0, secondary_ranks=0)
+    stage = "zero3" if config.stage.gathers and config.row.parallel.param_dtype != "weights" else "ddp"
     train = dataclasses.replace(config.row.train, micro_batches=1)
-    return dataclasses.replace(config, row=dataclasses.replace(
-        config.row, stage=stage, ranks=1, parallel=parallel, train=train))
+    return with_parallel(dataclasses.replace(config, row=dataclasses.replace(
+        config.row, stage=stage, ranks=1, train=train)), stages=(stage,), shard_ranks=0, replicas=0, secondary_ranks=0)
+
+
+def smallest(config: Config) -> Config:
+    """The config with one sample for each rank: no array of a micro-batch has fewer bytes."""
+    return dataclasses.replace(config, row=dataclasses.replace(config.row, train=dataclasses.replace(
+        config.row.train, micro_batch=config.directions.expert)))
 
 
 def in_one_piece(config: Config) -> Config:
     """The config without a pipeline."""
     row = config.row
+    return with_parallel(dataclasses.replace(config, row=dataclasses.replace(
+        row, directions=dataclasses.replace(row.directions, pipeline=1))),
+        pipeline_ranks=1, model_chunks=1, pipeline_layers=(), schedule="1f1b")
+
+
+def computed_once(config: Config) -> Config:
+    """The config without recomputation."""
+    return with_parallel(
+        config, recompute=False, recompute_keeps="", partition_activations=False, offload_activations=False)
+
+
+def with_parallel(config: Config, **keys: Any) -> Config:
+    """The config with other keys of [parallel]."""
     return dataclasses.replace(config, row=dataclasses.replace(
-        row, directions=dataclasses.replace(row.directions, pipeline=1), parallel=dataclasses.replace(
-            row.parallel, pipeline_ranks=1, model_chunks=1, pipeline_layers=(), schedule="1f1b")))
+        config.row, parallel=dataclasses.replace(config.row.parallel, **keys)))
 
 
 @dataclass(frozen=True)
@@ -202,12 +228,13 @@ def fastest(layouts: Sequence[Unplanned], most: float = USUAL_MOST) -> Searched:
     heapify(queue)
     while queue and queue[0][0] < slowest:
         least, number = heappop(queue)
-        row, more = layouts[number], bounds.least_by_relatives(layouts[number])
-        if number not in needed:
+        row = layouts[number]
+        more = max(bounds.least_by_relatives(row), bounds.second_seconds(row))
+        if more <= least and number not in needed:
             needed[number] = bounds.least_bytes(row)
             if needed[number] <= row.cluster.device.memory:
                 more = max(more, bounds.least_seconds(row))
-        if needed[number] > row.cluster.device.memory:
+        if needed.get(number, 0) > row.cluster.device.memory:
             too_large += 1
         elif more > least:
             heappush(queue, (more, number))

@@ -13,6 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, ClassVar
 
 from zerosim.errors import UsageError
@@ -388,20 +389,25 @@ def as_toml(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
+@cache
+def keys_of_parts(section: type[Any]) -> list[tuple[str, PartOf, bool]]:
+    """The keys of a section that name parts, with the rule of one, and whether a key names several."""
+    found = [(name, rule.element if isinstance(rule, ArrayRule) else rule, isinstance(rule, ArrayRule))
+             for name, rule in rules(section).items()]
+    return [(name, one, several) for name, one, several in found if isinstance(one, PartOf)]
+
+
 class Section:
     """A section whose keys may name parts, also as objects of Python: functions, parts, and names of Python."""
 
     def __post_init__(self) -> None:
-        for each in dataclasses.fields(self):  # type: ignore[arg-type]
-            rule, value = each.metadata.get("rule"), getattr(self, each.name)
-            one = rule.element if isinstance(rule, ArrayRule) else rule
-            if not isinstance(one, PartOf) or value is None:
-                continue
-            given = value if isinstance(rule, ArrayRule) else (value,)
-            if not isinstance(given, tuple | list) or all(
+        for name, one, several in keys_of_parts(type(self)):
+            value = getattr(self, name)
+            given = value if several else (value,)
+            if value is None or not isinstance(given, tuple | list) or all(
                     isinstance(part, str) and not is_python(part) for part in given):
                 continue
-            named = tuple(one.read(part, (each.name,), Origin()) for part in given)
-            object.__setattr__(self, each.name, named if isinstance(rule, ArrayRule) else named[0])
+            named = tuple(one.read(part, (name,), Origin()) for part in given)
+            object.__setattr__(self, name, named if several else named[0])
             if isinstance(named[0], Named) and hasattr(self, "own"):
                 object.__setattr__(self, "own", {**getattr(named[0].part, "keys", {}), **self.own})
