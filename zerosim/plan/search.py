@@ -41,6 +41,7 @@ from zerosim.plan.questions import Question
 from zerosim.plan.reading import numbers_of_ranks, scenarios_of, searched, task_of, training, written
 from zerosim.plan.rehearsal import rehearsed_without_others
 from zerosim.scenario import Scenario, Source
+from zerosim.scenario.schema import Row
 from zerosim.scenario.sections import Check, Parallel
 from zerosim.sharding import Directions
 from zerosim.training.config import Config
@@ -56,10 +57,11 @@ MOST_STAGES, MOST_CHUNKS, LARGEST = 16, 4, 8
 """The most ranks of a pipeline, the most model chunks of each, and the largest micro-batch, there."""
 
 
-def space(scenario: Scenario) -> dict[str, Sequence[Any]]:
-    """The values of each key that a search tries on the scenario's ranks, in doubling steps."""
+def space(scenario: Scenario, batch: int = 0) -> dict[str, Sequence[Any]]:
+    """The values of each key that a search tries on the scenario's ranks, in doubling steps; `batch` is by default its.
+    """
     ranks, per_host, model = scenario.world.ranks, scenario.cluster.devices_per_host, scenario.model
-    kind, size = MODELS[model.kind], samples(scenario)
+    kind, size = MODELS[model.kind], batch or samples(scenario)
     tensor = doubled(min(per_host, ranks)) if "heads" in kind.own_keys else [1]
     return {
         "parallel.stages": [["ddp"], ["zero1"], ["zero2"], ["zero3"]],
@@ -249,27 +251,37 @@ def fastest(layouts: Sequence[Unplanned], most: float = USUAL_MOST) -> Searched:
     return Searched(tuple(rows), len(layouts), planned, too_large, len(layouts) - too_large - planned)
 
 
-def layouts_of(scenario: Scenario, values: Mapping[str, Sequence[Any]], swept: tuple[str, ...] = ()) -> list[Unplanned]:
-    """Every layout of a scenario, without those that are refused or in which a value has no effect.
+def layouts_of(
+    scenario: Scenario, values: Mapping[str, Sequence[Any]], swept: tuple[str, ...] = (), batch: int = 0,
+) -> list[Unplanned]:
+    """Every layout of a scenario once, without those that are refused or in which a value has no effect.
 
-    Raises the first error if all are refused.
+    `batch` is by default the scenario's. Raises the first error if all are refused.
     """
-    found, refused = [], None
+    found, refused = dict[Row, Unplanned](), None
     if prod(map(len, values.values())) > MOST_LAYOUTS:
         raise UsageError(f"--search: that makes more than {MOST_LAYOUTS:,} layouts; set keys by --set")
     for combination in itertools.product(*values.values()):
         keys = completed(dict(zip(values, combination, strict=True)), scenario.parallel.schedule)
         try:
-            (row,) = unplanned(with_keys(scenario, keys), (
+            (row,) = unplanned(with_keys(scenario, keys, batch or samples(scenario)), (
                 *swept, *(f"{key}={written(value)}" for key, value in keys.items())), task_of)
         except ZerosimError as error:
             refused = refused or error
             continue
         if not any(f"parallel.{key}" in keys for key in row.config.ignored):
-            found.append(dataclasses.replace(row, layout=", ".join([layout_in_words(row.config, keys), *swept])))
+            found.setdefault(identity(row.config), dataclasses.replace(
+                row, layout=", ".join([layout_in_words(row.config, keys), *swept])))
     if not found and refused is not None:
         raise refused
-    return found
+    return [*found.values()]
+
+
+def identity(config: Config) -> Row:
+    """The row of a layout, with one name for what is the same: all data ranks as a group, Stage I on one rank."""
+    stage = "ddp" if config.ranks == 1 and config.row.stage == "zero1" else config.row.stage
+    row = with_parallel(config, shard_ranks=config.mesh.group, stages=(stage,)).row
+    return dataclasses.replace(row, name="", stage=stage)
 
 
 def completed(keys: dict[str, Any], schedule: str) -> dict[str, Any]:
@@ -288,11 +300,17 @@ def completed(keys: dict[str, Any], schedule: str) -> dict[str, Any]:
     return found
 
 
-def with_keys(scenario: Scenario, keys: Mapping[str, Any]) -> Scenario:
-    """The scenario with these keys, and with as many micro-batches as make the same batch."""
+def with_keys(scenario: Scenario, keys: Mapping[str, Any], batch: int) -> Scenario:
+    """The scenario with these keys, and with as many micro-batches as make a batch of so many samples.
+
+    Raises `UsageError` if no number of micro-batches does.
+    """
     size = keys.get("train.micro_batch", scenario.train.micro_batch)
+    if batch % size:
+        raise UsageError(f"--search: micro-batches of {size} do not make a batch of {batch}; set train.micro_batch to a "
+                         f"divisor of {batch}")
     sections: defaultdict[str, dict[str, Any]] = defaultdict(dict)
-    sections["train"] = {"micro_batches": samples(scenario) // size}
+    sections["train"] = {"micro_batches": batch // size}
     for key, value in keys.items():
         section, _, name = key.partition(".")
         sections[section][name] = tuple(value) if isinstance(value, list) else value
@@ -337,11 +355,8 @@ def read_search(
         found, batch = list[Unplanned](), samples(on_ranks(scenario, count))
         for names, each in scenarios:
             one = on_ranks(dataclasses.replace(each, check=Check(), fault=()), count)
-            if batch % one.train.micro_batch:
-                raise UsageError(f"--search: micro-batches of {one.train.micro_batch} do not make a batch of {batch}")
-            one = with_keys(one, {"train.micro_batches": batch // one.train.micro_batch})
-            values = {key: each for key, each in space(one).items() if key not in {**overrides, **sweep}}
-            found += layouts_of(one, values, names)
+            values = {key: each for key, each in space(one, batch).items() if key not in {**overrides, **sweep}}
+            found += layouts_of(one, values, names, batch)
         best = fastest(found, wanted)
         advice = "" if best.rows[0].fits else advised(best.rows, task_of)
         return Plan(scenario, best.rows, question, advice, best.words)
