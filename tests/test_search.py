@@ -8,7 +8,8 @@ import pytest
 import zerosim as zs
 from tests.pages import refused
 from zerosim.cli import main
-from zerosim.errors import ZerosimError
+from zerosim.errors import UsageError, ZerosimError
+from zerosim.plan.planning import Unplanned
 from zerosim.plan.reading import scenario_of, written
 from zerosim.plan.search import Bounds, fastest, layouts_of, space
 
@@ -61,7 +62,8 @@ def test_no_layout_is_below_its_bounds(exhaustive):
     assert len({row.name for row in rows}) == len(rows) > 7
     for each, row in zip(found, rows, strict=True):
         assert bounds.least_bytes(each) <= row.peak_bytes, row.name
-        assert bounds.first_seconds(each) <= bounds.least_seconds(each) <= row.mean_seconds, row.name
+        bound = [bounds.first_seconds(each), bounds.second_seconds(each), bounds.least_seconds(each), row.mean_seconds]
+        assert bound == sorted(bound), row.name
         bounds.note(row)
     for each, row in zip(found, rows, strict=True):
         assert bounds.least_by_relatives(each) <= row.mean_seconds, row.name
@@ -77,13 +79,41 @@ def test_the_fastest_layouts_are_those_of_an_exhaustive_search(exhaustive, most)
 
 
 @pytest.mark.parametrize(("planted", "case"), [
-    ("least_seconds", CASES[0]), ("least_bytes", CASES[0]), ("least_bytes", CASES[-2]), ("least_bytes", CASES[-1])])
+    ("least_seconds", CASES[0]), ("second_seconds", CASES[0]),
+    ("least_bytes", CASES[0]), ("least_bytes", CASES[-2]), ("least_bytes", CASES[-1])])
 def test_a_bound_that_is_too_high_loses_a_layout(planted, case, monkeypatch):
     found = layouts(case | {"parallel.secondary_ranks": 0, "parallel.shard_ranks": 0})
     right, proved = [row.layout for row in fastest(found, 1).rows], getattr(Bounds, planted)
     assert fastest(found, 1).slower > 0
     monkeypatch.setattr(Bounds, planted, lambda self, row: 1.7 * proved(self, row))
     assert [row.layout for row in fastest(found, 1).rows] != right
+
+
+def test_a_refused_layout_only_drops_out(monkeypatch):
+    found, planned = layouts(CASES[4]), Unplanned.planned
+    first, second = fastest(found, 2).rows
+
+    def refused(self):
+        if self.layout in names:
+            raise UsageError(self.layout)
+        return planned(self)
+
+    names = {first.layout}
+    monkeypatch.setattr(Unplanned, "planned", refused)
+    searched = fastest(found, 1)
+    assert ([row.layout for row in searched.rows], searched.layouts) == ([second.layout], len(found) - 1)
+    names = {each.layout for each in found}
+    with pytest.raises(UsageError):
+        fastest(found[:3], 1)
+
+
+def test_a_layout_is_there_once_and_all_have_one_batch():
+    scenario = scenario_of("llama3_8b", SMALL | {"parallel.stages": ["zero2"]})
+    assert len(layouts_of(scenario, {"parallel.shard_ranks": [0, 8, 16]})) == 2
+    scenario = scenario_of("llama3_8b", SMALL | {"world.ranks": 8})
+    found = layouts_of(scenario, {"parallel.tensor_ranks": [4, 8], "parallel.stages": [["ddp"], ["zero1"]]})
+    assert [each.layout for each in found] == ["tp4 × DDP on 2, mb1", "tp4 × Stage I on 2, mb1", "tp8 × DDP on 1, mb1"]
+    assert {each.config.samples for each in layouts(CASES[-1] | {"train.micro_batches": 8, "world.ranks": 8})} == {8}
 
 
 def test_a_search_at_the_prompt_and_on_the_command_line_is_the_same(capsys):
@@ -98,7 +128,8 @@ def test_a_search_at_the_prompt_and_on_the_command_line_is_the_same(capsys):
         "train.micro_batches": 64 // int(document["rows"][0]["swept"]["train.micro_batch"])}).subject.rows[0]
     assert again.step_seconds == document["rows"][0]["step_seconds"]
     assert main(["plan", "llama3_8b", *words, "--search", "--devices", "16,32"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said, progress = (" ".join(each.split()) for each in capsys.readouterr())
+    assert re.fullmatch(r"Searching \d+ layouts on 16 devices Searching \d+ layouts on 32 devices", progress)
     assert re.search("layouts: .* by proved bounds .* fastest: Stage II on ", said)
 
 
@@ -152,9 +183,22 @@ def test_the_largest_model_in_time_is_smaller_than_the_largest_that_fits(longest
     none = longest(largest="model.layers", keys={"cluster.figures": {"memory": 1e9}}).largest[0]
     assert (none.value, none.above) == (0, 1)
     assert "none; with 1 nothing fits" in none.words
+
+
+def test_the_largest_micro_batch_is_that_of_layouts_whose_ranks_share_the_batch():
+    keys = {key: value for key, value in (SMALL | PINNED).items() if key != "parallel.tensor_ranks"}
+    keys |= {"world.ranks": 8, "train.micro_batches": 8}
+    (found,) = zs.plan("llama3_8b", set=keys, search=1, largest="train.micro_batch").subject.largest
+    assert (found.value, found.why) == (8, "it is refused: --search: micro-batches of 9 do not make a batch of 8; set "
+                                           "train.micro_batch to a divisor of it")
+
+
+def test_a_key_that_cannot_be_largest_is_one_line(capsys):
     assert "give numbers of ranks with --ranks" in refused(capsys, "plan", "llama3_8b", "--largest", "world.ranks")
     for key in ("model.sequences", "parallel.recompute", "model.inner.x", "sequence"):
-        assert "name a key with a whole number" in refused(capsys, "plan", "llama3_8b", "--largest", key)
+        line = refused(capsys, "plan", "llama3_8b", "--largest", key)
+        assert "name a key with a whole number" in line
+        assert ("perhaps model.sequence" in line) == (key in ("model.sequences", "sequence"))
 
 
 def test_what_nothing_fits_is_advised():

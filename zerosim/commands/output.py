@@ -9,11 +9,12 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.markup import escape
 from rich.segment import Segment
 
 from zerosim.checkpoint.folders import STEP
@@ -84,6 +85,17 @@ def console(arguments: argparse.Namespace, *, stderr: bool, width: int = WIDTH) 
 def standard_output(arguments: argparse.Namespace, width: int = WIDTH) -> Console:
     """The console for tables: standard output, unless the JSON document goes there."""
     return console(arguments, stderr=arguments.json == "-", width=width)
+
+
+@contextmanager
+def saying(arguments: argparse.Namespace) -> Iterator[Callable[[str], None]]:
+    """A function that shows the steps of a long computation on standard error: live on a terminal, else a line each."""
+    target = console(arguments, stderr=True)
+    if not target.is_terminal:
+        yield lambda words: target.print(words, markup=False)
+        return
+    with target.status("") as status:
+        yield lambda words: status.update(escape(words))
 
 
 def check_writable(arguments: argparse.Namespace, inputs: Mapping[str, str | Path] | None = None) -> None:

@@ -5,11 +5,10 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from zerosim.commands.arguments import NO_PYTHON, whole_numbers
-from zerosim.commands.output import check_outputs, check_writable, standard_output, write_json
+from zerosim.commands.output import check_outputs, check_writable, saying, standard_output, write_json
 from zerosim.commands.report import name_and_file, pictured
 from zerosim.errors import UsageError
 from zerosim.files import write_text
@@ -102,9 +101,9 @@ def main(arguments: argparse.Namespace) -> int:
     changes = machine | others.keys | overrides(arguments.overrides)
     console = standard_output(arguments)
     read = reader(arguments.search, arguments.largest)
-    found = read(
-        scenario, whole_ranks(arguments.ranks), changes, swept(arguments.sweep), question=asked(arguments),
-        python=not arguments.no_python, say=partial(show_words, console))
+    with saying(arguments) as say:
+        found = read(scenario, whole_ranks(arguments.ranks), changes, swept(arguments.sweep), question=asked(arguments),
+                     python=not arguments.no_python, say=say)
     check_writable(arguments, files_of_training(found.scenario))
     pictures = pictured(arguments.picture, Drawings(
         drawn_rows(found), int(found.rows[0].cluster.device.memory))) if arguments.picture else []

@@ -15,7 +15,9 @@ from zerosim.plan.planning import Plan
 from zerosim.plan.questions import Largest, Question
 from zerosim.plan.reading import numbers_of_ranks, read_plan, scenario_of
 from zerosim.plan.search import read_search
-from zerosim.scenario import Source
+from zerosim.scenario import Scenario, Source
+from zerosim.scenario.origin import nearest
+from zerosim.scenario.rules import rules
 
 PARTS = 8
 """The parts of a power of two in which values grow at last."""
@@ -24,37 +26,49 @@ PARTS = 8
 def reader(search: str | int | None, key: str | None) -> Callable[..., Plan]:
     """The function that reads a plan: of rows or of layouts, as they are or with the largest value of a key."""
     read = read_plan if search is None else partial(read_search, most=search)
-    return read if key is None else partial(read_largest, read, key)
+    attempt = read if search is None else partial(read_search, likely=[])
+    return read if key is None else partial(read_largest, read, attempt, key)
 
 
 def read_largest(
-    read: Callable[..., Plan], key: str, path: Source, ranks: Sequence[int], overrides: Mapping[str, Any],
-    sweep: Mapping[str, Sequence[Any]], *, question: Question | None = None, python: bool = True,
-    say: Callable[[str], None] = lambda words: None,
+    read: Callable[..., Plan], attempt: Callable[..., Plan], key: str, path: Source, ranks: Sequence[int],
+    overrides: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]], *, question: Question | None = None,
+    python: bool = True, say: Callable[[str], None] = lambda words: None,
 ) -> Plan:
     """The plan with the largest possible value of `key` on each number of ranks, by `read`, such as `read_search`.
 
-    The other arguments are those of `read_plan`. Raises `UsageError` for a key without a whole number above 0.
+    `attempt` reads a plan that says whether a value is possible. The other arguments are those of `read_plan`. Raises
+    `UsageError` for a key without a whole number above 0.
     """
     scenario = scenario_of(path, overrides, python=python)
-    section, _, name = key.partition(".")
-    first = getattr(getattr(scenario, section, None), name, None)
-    if isinstance(first, bool) or not isinstance(first, int) or first < 1 or key in sweep:
-        raise UsageError(f"--largest {key}: found {first!r}; name a key with a whole number from 1, such as "
-                         f"model.sequence or model.layers, that is not swept")
+    first = first_value(scenario, key, sweep)
     plans = []
     for count in numbers_of_ranks(ranks) or [scenario.world.ranks]:
-        def at(value: int, count: int = count) -> Plan:
+        def at(value: int, count: int = count, read: Callable[..., Plan] = attempt) -> Plan:
             return read(path, [count], overrides, {**sweep, key: [value]}, question=question, python=python, say=say)
 
-        trials = Trials(at)
+        trials = Trials(at, lambda value, why: say(f"{key} = {value:,}: {why or 'possible'}"))
         largest(trials, first)
         found = Largest(key, count, trials.value, trials.above, trials.why)
-        plans.append(replace(trials.plan, largest=(found,)))
+        best = trials.plan if attempt is read else at(trials.value or first, count, read)
+        plans.append(replace(best, largest=(found,)))
     return replace(
         plans[-1], rows=tuple(row for each in plans for row in each.rows),
         search="; ".join(each.search for each in plans if each.search),
         largest=tuple(found for each in plans for found in each.largest))
+
+
+def first_value(scenario: Scenario, key: str, sweep: Mapping[str, Sequence[Any]]) -> int:
+    """The scenario's value of `key`, which must be a whole number above 0 that is not swept."""
+    keys = {f"{section}.{name}": value for section in rules(type(scenario))
+            for name, value in getattr(getattr(scenario, section), "__dict__", {}).items()}
+    allowed = [name for name, value in keys.items() if type(value) is int and value > 0]
+    if key in allowed and key not in sweep:
+        return int(keys[key])
+    found = "it is swept" if key in sweep else f"found {keys[key]!r}" if key in keys else "no scenario has this key"
+    near = None if key in keys else nearest(key, allowed)
+    raise UsageError(f"--largest {key}: {found}; name a key with a whole number from 1 that is not swept, "
+                     f"{f'perhaps {near}' if near else 'such as model.sequence or model.layers'}")
 
 
 @dataclass
@@ -62,6 +76,8 @@ class Trials:
     """The values tried so far: the largest possible one with its plan, and the least one above that is not possible."""
 
     at: Callable[[int], Plan]
+    note: Callable[[int, str], None] = lambda value, why: None
+    """Is called with each value, and why it is not possible."""
     value: int = 0
     above: int = 0
     why: str = ""
@@ -82,6 +98,7 @@ class Trials:
             if self._plan is None:
                 raise
             found, why = self._plan, f"it is refused: {error}"
+        self.note(value, why)
         if why:
             self.above, self.why, self._plan = value, why, self._plan or found
         else:

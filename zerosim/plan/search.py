@@ -14,17 +14,21 @@ micro-batch.
               it have run a forward pass, and after its last pass they run a backward pass. An update on the device
               takes the kin's at least, divided by the ranks that share it. Collectives beside it only delay a rank.
     memory    Weights and optimizer state rest on a device throughout the step (`figures.resting`, by formula), and the
-              activations of the kin's micro-batch join them. Before the step a device has all that rests.
+              activations of the kin's micro-batch join them; one sample of each rank has no more. Before the step
+              a device has all that rests.
 
-Layouts that differ in stage or groups only share their kin. Layouts that differ in micro-batch or recomputation only
-are relatives. A rank runs its collectives one after the other, and each micro-batch needs the same. So no step is
-shorter than the collectives over data ranks of a relative that has been planned and has as many micro-batches or fewer.
+Cheaper bounds come first: kin in one piece, and without recomputation. Layouts that differ in stage or groups only
+share their kin, whose ranks of a pipeline are rehearsed by themselves. Layouts that differ in micro-batch or
+recomputation only are relatives. A rank runs its collectives one after the other, and each micro-batch needs the same.
+So no step is shorter than the collectives over data ranks of a relative that has been planned and has as many micro-
+batches or fewer.
 """
 
 import dataclasses
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from math import inf, prod
@@ -37,7 +41,7 @@ from zerosim.plan.cluster import NS
 from zerosim.plan.directions import direction_of
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.planning import Plan, Unplanned, advised, on_ranks, unplanned
-from zerosim.plan.questions import Question
+from zerosim.plan.questions import Answer, Question
 from zerosim.plan.reading import numbers_of_ranks, scenarios_of, searched, task_of, training, written
 from zerosim.plan.rehearsal import rehearsed_without_others
 from zerosim.scenario import Scenario, Source
@@ -224,7 +228,7 @@ class Searched:
 
 def fastest(layouts: Sequence[Unplanned], most: float = USUAL_MOST) -> Searched:
     """The `most` fastest of the layouts that fit or, if none does, the one that lacks the least by its bounds."""
-    bounds, rows, planned = Bounds(), list[PlannedRow](), 0
+    bounds, rows, planned, refused = Bounds(), list[PlannedRow](), 0, list[ZerosimError]()
     queue = [(bounds.first_seconds(row), number) for number, row in enumerate(layouts)]
     too_large, slowest, needed = 0, inf, dict[int, int]()
     heapify(queue)
@@ -241,14 +245,44 @@ def fastest(layouts: Sequence[Unplanned], most: float = USUAL_MOST) -> Searched:
         elif more > least:
             heappush(queue, (more, number))
         else:
-            found, planned = row.planned(), planned + 1
+            try:
+                found, planned = row.planned(), planned + 1
+            except ZerosimError as error:
+                refused.append(error)
+                continue
             bounds.note(found)
             rows = sorted([*rows, found] if found.fits else rows, key=lambda each: each.mean_seconds)
             rows = rows[: int(min(most, 1e6))]
             slowest = rows[-1].mean_seconds if len(rows) == most else inf
+    valid = len(layouts) - len(refused)
+    if not valid:
+        raise refused[0]
     if not rows:
         rows = [layouts[min(needed, key=lambda number: needed[number])].planned()]
-    return Searched(tuple(rows), len(layouts), planned, too_large, len(layouts) - too_large - planned)
+    return Searched(tuple(rows), valid, planned, too_large, valid - too_large - planned)
+
+
+def enough(layouts: Sequence[Unplanned], likely: list[str], question: Question | None) -> tuple[PlannedRow, ...]:
+    """One layout that fits and is in time, if there is one.
+
+    Layouts that are most like the `likely` keys come first, then those with the least memory at rest; the found one's
+    keys replace the likely ones. With a date the fastest is searched for, unless the most likely one is in time.
+    """
+    bounds, dated = Bounds(), question is not None and question.days < inf
+
+    def unlikely(row: Unplanned) -> tuple[int, int]:
+        return -len({*likely} & {*row.swept}), max(resting_bytes(each).total for each in row.config.of_pipeline)
+
+    for row in sorted(layouts, key=unlikely)[: 1 if dated else None]:
+        if bounds.least_bytes(row) <= row.cluster.device.memory:
+            with suppress(ZerosimError):
+                found = row.planned()
+                if found.fits and (question is None or Answer(found, question).in_time):
+                    likely[:] = found.swept
+                    return (found,)
+    rows = fastest(layouts, 1).rows if dated else ()
+    likely[:] = rows[0].swept if rows else likely
+    return rows
 
 
 def layouts_of(
@@ -307,8 +341,8 @@ def with_keys(scenario: Scenario, keys: Mapping[str, Any], batch: int) -> Scenar
     """
     size = keys.get("train.micro_batch", scenario.train.micro_batch)
     if batch % size:
-        raise UsageError(f"--search: micro-batches of {size} do not make a batch of {batch}; set train.micro_batch to a "
-                         f"divisor of {batch}")
+        raise UsageError(f"--search: micro-batches of {size} do not make a batch of {batch}; set train.micro_batch to "
+                         "a divisor of it")
     sections: defaultdict[str, dict[str, Any]] = defaultdict(dict)
     sections["train"] = {"micro_batches": batch // size}
     for key, value in keys.items():
@@ -336,13 +370,14 @@ def layout_in_words(config: Config, keys: Mapping[str, Any]) -> str:
 
 def read_search(
     path: Source, ranks: Sequence[int], overrides: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]], *,
-    most: str | int = USUAL_MOST, question: Question | None = None, python: bool = True,
-    say: Callable[[str], None] = lambda words: None,
+    most: str | int = USUAL_MOST, likely: list[str] | None = None, question: Question | None = None,
+    python: bool = True, say: Callable[[str], None] = lambda words: None,
 ) -> Plan:
     """The plan of the `most` fastest layouts that fit on each number of ranks; `most` may be `all`.
 
-    Keys in `overrides` are not searched; `sweep` has the values of further keys, or other values. The other arguments
-    are those of `read_plan`. Raises `UsageError` for a scenario with rows of its own.
+    With `likely`, see `enough`, it has one layout that answers the question, or none. Keys in `overrides` are not
+    searched; `sweep` has the values of further keys, or other values. The other arguments are those of `read_plan`.
+    Raises `UsageError` for a scenario with rows of its own.
     """
     wanted = inf if most == "all" else number_of_layouts(most)
     fixed = [f"{key}={written(value)}" for key, value in overrides.items()]
@@ -357,6 +392,9 @@ def read_search(
             one = on_ranks(dataclasses.replace(each, check=Check(), fault=()), count)
             values = {key: each for key, each in space(one, batch).items() if key not in {**overrides, **sweep}}
             found += layouts_of(one, values, names, batch)
+        if likely is not None:
+            return Plan(scenario, enough(found, likely, question), question)
+        say(f"Searching {len(found):,} layouts on {count:,} devices")
         best = fastest(found, wanted)
         advice = "" if best.rows[0].fits else advised(best.rows, task_of)
         return Plan(scenario, best.rows, question, advice, best.words)

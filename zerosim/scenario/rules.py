@@ -401,7 +401,8 @@ class Section:
     """A section whose keys may name parts, also as objects of Python: functions, parts, and names of Python."""
 
     def __post_init__(self) -> None:
-        for name, one, several in keys_of_parts(type(self)):
+        section: Any = type(self)
+        for name, one, several in keys_of_parts(section):
             value = getattr(self, name)
             given = value if several else (value,)
             if value is None or not isinstance(given, tuple | list) or all(
