@@ -206,24 +206,6 @@ def no_sync_forgotten(w):
         w.train(model)
 
 
-@case("own gradient only", parameter="0.weight")
-def module_called_past_ddp(w):
-    model = w.ddp()
-    w.train(model.module, w.adam(model))
-
-
-@case("own gradient only")
-def group_of_one(w):
-    groups = [dist.new_group([rank]) for rank in range(w.size)]
-    w.train(w.ddp(process_group=groups[w.rank]))
-
-
-@case("own gradient only", parameter="0.weight")
-def fsdp1_with_shards_of_one_rank(w):
-    mesh = dist.init_device_mesh("cpu", (w.size, 1), mesh_dim_names=("replicate", "shard"))
-    w.train(w.fsdp1(device_mesh=mesh, strategy="HYBRID_SHARD"))
-
-
 @case("replicas have drifted apart", step=2)
 def ranks_communicate_in_forward_and_do_not_reduce(w):
     class Centred(nn.Sequential):
@@ -273,12 +255,6 @@ def by_hand(w, divide=True, group=None, skip=lambda name: False, silent=None, be
                 p.grad /= dist.get_world_size(group) if divide else 1
 
     return between
-
-
-@case("the mean of a smaller group", least=4)
-def by_hand_in_halves(w):
-    halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-    w.train(w.net(), between=by_hand(w, group=halves[w.rank // 2]))
 
 
 @case("N times the mean", ours=True)
@@ -354,12 +330,6 @@ def step_within_no_sync(w):
                 optimizer.zero_grad()
 
 
-@case("another learning rate on a rank", rank=1)
-def other_learning_rate(w):
-    model = w.ddp()
-    w.train(model, w.adam(model, 1e-2 * (1 + (w.rank == 1))))
-
-
 @case("a scheduler stepped several times")
 def scheduler_stepped_by_each_rank(w):
     model, optimizer = w.ddp(), None
@@ -390,12 +360,6 @@ class Listed(nn.Module):
 
     def forward(self, x):
         return self.last(self.others[0](self.first(x)).tanh())
-
-
-@case("a parameter that no optimizer has", parameter="2.weight")
-def head_forgotten(w):
-    model = w.ddp()
-    w.train(model, w.adam(model.module[0]))
 
 
 @case("optimizer built before sharding")
@@ -597,24 +561,12 @@ def ddp_autocast_bfloat16_dropout(w):
 
 
 @case()
-def fsdp_bfloat16_throughout(w):
-    policy = MixedPrecisionPolicy(torch.bfloat16, output_dtype=torch.float32)
-    w.train(w.fsdp(mp_policy=policy), between=clipped(0.1))
-
-
-@case()
 def fsdp_accumulating(w):
     def quiet(model, k):
         model.set_requires_gradient_sync(k == 2)
         return contextlib.nullcontext()
 
     w.train(w.fsdp(mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32)), micro=3, quiet=quiet)
-
-
-@case(least=4)
-def hsdp(w):
-    mesh = two_by_two()
-    w.train(w.fsdp(mesh=mesh), micro=2)
 
 
 @case()
@@ -967,12 +919,6 @@ def fsdp1_wrapped_by_layers_clipped_in_bfloat16(w):
                 between=lambda model, *_: model.clip_grad_norm_(0.01))
 
 
-@case(least=4)
-def fsdp1_hybrid(w):
-    mesh = two_by_two()
-    w.train(w.fsdp1(device_mesh=mesh, strategy="HYBRID_SHARD", original=True))
-
-
 class Attending(nn.Module):
     """One block of a transformer; `heads` are those of a rank."""
 
@@ -1028,12 +974,6 @@ def tensor_parallel_and_fsdp(w):
             nn.utils.clip_grad_norm_(model.parameters(), 0.01)))
 
 
-@case()
-def tensor_parallel_gathered(w):
-    plan = in_columns_and_rows(**{each: parallel.ColwiseParallel(output_layouts=Replicate()) for each in ("0", "2")})
-    w.train(tensor_parallel(w, plan))
-
-
 @case("different samples in a tensor-parallel group", rank=1)
 def tensor_parallel_on_different_samples(w):
     model = tensor_parallel(w, PAIR)
@@ -1081,6 +1021,24 @@ def pipeline(w, made):
 
 
 CASES |= {
+    "module_called_past_ddp": Case(
+        lambda w: w.train((model := w.ddp()).module, w.adam(model)), "own gradient only", parameter="0.weight"),
+    "group_of_one": Case(
+        lambda w: w.train(w.ddp(process_group=[dist.new_group([rank]) for rank in range(w.size)][w.rank])),
+        "own gradient only"),
+    "fsdp1_with_shards_of_one_rank": Case(
+        lambda w: w.train(w.fsdp1(strategy="HYBRID_SHARD", device_mesh=dist.init_device_mesh(
+            "cpu", (w.size, 1), mesh_dim_names=("replicate", "shard")))), "own gradient only", parameter="0.weight"),
+    "by_hand_in_halves": Case(
+        lambda w: w.train(w.net(), between=by_hand(
+            w, group=[dist.new_group(each) for each in ([0, 1], [2, 3])][w.rank // 2])),
+        "the mean of a smaller group", least=4),
+    "other_learning_rate": Case(
+        lambda w: w.train(model := w.ddp(), w.adam(model, 1e-2 * (1 + (w.rank == 1)))),
+        "another learning rate on a rank", rank=1),
+    "head_forgotten": Case(
+        lambda w: w.train(model := w.ddp(), w.adam(model.module[0])),
+        "a parameter that no optimizer has", parameter="2.weight"),
     "fsdp1_other_seeds": Case(
         lambda w: w.train(seeded_by_rank(w).fsdp1()), "other initial weights", parameter="0.weight", rank=1),
     "fsdp_other_seeds": Case(
@@ -1161,6 +1119,13 @@ CASES |= {
     "fsdp_layers_in_a_list": Case(lambda w: w.train(dist.fsdp.fully_shard(Listed())), "an unregistered parameter"),
 }
 CASES |= {
+    "hsdp": Case(lambda w: w.train(w.fsdp(mesh=two_by_two()), micro=2), least=4),
+    "fsdp1_hybrid": Case(lambda w: w.train(
+        w.fsdp1(device_mesh=two_by_two(), strategy="HYBRID_SHARD", original=True)), least=4),
+    "fsdp_bfloat16_throughout": Case(lambda w: w.train(
+        w.fsdp(mp_policy=MixedPrecisionPolicy(torch.bfloat16, output_dtype=torch.float32)), between=clipped(0.1))),
+    "tensor_parallel_gathered": Case(lambda w: w.train(tensor_parallel(w, in_columns_and_rows(
+        **{each: parallel.ColwiseParallel(output_layouts=Replicate()) for each in ("0", "2")})))),
     "ddp_many_buckets_clipped": Case(lambda w: w.train(w.ddp(bucket_cap_mb=0.0002), between=clipped(0.1))),
     "ddp_scaler_autocast_half": Case(lambda w: scaled(
         w, unscaled_and_clipped, steps=5, precision=torch.float16, init_scale=2.0 ** 40, growth_interval=2)),
