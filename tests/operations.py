@@ -84,17 +84,23 @@ def number_by_number(formula):
 
 def attention(q, k, v, heads, key_value_heads):
     """Head by head and token by token, over the tokens up to this one."""
-    size, y = q.shape[-1] // heads, np.zeros(q.shape)
+    size, of_value = q.shape[-1] // heads, v.shape[-1] // key_value_heads
+    y = np.zeros((*q.shape[:-1], heads * of_value))
     for sample in range(len(q)):
         for head in range(heads):
-            own = slice(head * size, (head + 1) * size)
+            own, found = (slice(head * each, (head + 1) * each) for each in (size, of_value))
             shared = head // (heads // key_value_heads)
-            theirs = slice(shared * size, (shared + 1) * size)
+            theirs, values = (slice(shared * each, (shared + 1) * each) for each in (size, of_value))
             for token in range(q.shape[1]):
                 scores = k[sample, : token + 1, theirs] @ q[sample, token, own] / math.sqrt(size)
                 chances = np.exp(scores) / np.exp(scores).sum()
-                y[sample, token, own] = chances @ v[sample, : token + 1, theirs]
+                y[sample, token, found] = chances @ v[sample, : token + 1, values]
     return y
+
+
+def beside(x, other, heads, other_heads):
+    parts = np.split(x, heads, axis=-1), np.repeat(np.split(other, other_heads, axis=-1), heads // other_heads, axis=0)
+    return np.concatenate([each for pair in zip(*parts, strict=True) for each in pair], axis=-1)
 
 
 def turned(x, size, base):
@@ -185,15 +191,15 @@ KITS = {
     ),
     "attention.causal_attention": Kit(
         cases(
-            lambda b, t, k, group, size: (
-                {"q": (b, t, k * group * size), "k": (b, t, k * size), "v": (b, t, k * size)},
+            lambda b, t, k, group, size, of_value: (
+                {"q": (b, t, k * group * size), "k": (b, t, k * size), "v": (b, t, k * of_value)},
                 {"heads": k * group, "key_value_heads": k},
-            ), few, few, st.integers(1, 3), st.integers(1, 3), few,
+            ), few, few, st.integers(1, 3), st.integers(1, 3), few, few,
         ), attention,
         (
             (((2, 3, 5), (2, 3, 5), (2, 3, 5)), {"heads": 2, "key_value_heads": 2}),
             (((2, 3, 6), (2, 3, 4), (2, 3, 4)), {"heads": 3, "key_value_heads": 2}),
-            (((2, 3, 4), (2, 3, 4), (2, 3, 2)), {"heads": 2, "key_value_heads": 2}),
+            (((2, 3, 4), (2, 3, 4), (2, 3, 3)), {"heads": 2, "key_value_heads": 2}),
             (((2, 3, 4), (2, 5, 4), (2, 5, 4)), {"heads": 2, "key_value_heads": 2}),
             (((3, 4), (3, 4), (3, 4)), {"heads": 2, "key_value_heads": 2}),
         ),
@@ -203,6 +209,20 @@ KITS = {
             lambda b, t, heads, size: ({"qkv": (b, t, 3 * heads * size)}, {"heads": heads}), few, few, few, few
         ), lambda qkv, heads: attention(*np.split(qkv, 3, axis=-1), heads, heads),
         ((((2, 3, 8),), {"heads": 1}), (((2, 3, 9),), {"heads": 2}), (((3, 6),), {"heads": 2})),
+    ),
+    "attention.beside": Kit(
+        cases(
+            lambda b, t, k, group, size, other: (
+                {"x": (b, t, k * group * size), "other": (b, t, k * other)}, {"heads": k * group, "other_heads": k},
+            ), few, few, st.integers(1, 3), st.integers(1, 3), few, few,
+        ), beside,
+        (
+            (((2, 3, 5), (2, 3, 2)), {"heads": 2, "other_heads": 2}),
+            (((2, 3, 6), (2, 3, 2)), {"heads": 3, "other_heads": 2}),
+            (((3, 4), (3, 2)), {"heads": 2, "other_heads": 2}),
+            (((2, 3, 4), (2, 5, 4)), {"heads": 2, "other_heads": 2}),
+            (((2, 3, 4), (2, 3, 3)), {"heads": 2, "other_heads": 2}),
+        ),
     ),
     "attention.rotary": Kit(
         cases(

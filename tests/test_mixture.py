@@ -39,6 +39,7 @@ micro_batch = 4
 
 PIECES = ["parallel.tensor_ranks=2", "parallel.sequence_parallel=true", "parallel.expert_ranks=2",
           "model.queue_tokens=2"]
+LATENT = ["model.architecture=llama", "model.latent=6", "model.query_latent=10", "model.rotary_size=2"]
 SHARED = ["model.shared_inner=6", "model.dense_layers=1", "model.dense_inner=10"]
 
 
@@ -112,7 +113,7 @@ def test_a_token_is_served_by_its_experts_while_these_have_room(family, count, w
     ["parallel.expert_ranks=2", 'parallel.stages=["zero3"]', "model.architecture=llama", "model.key_value_heads=2",
      "model.experts_per_token=2"],
     [*PIECES, 'parallel.stages=["zero1"]', "world.ranks=8", "train.clip_norm=0.01"],
-    [*PIECES, *SHARED, 'parallel.stages=["zero2"]', "model.architecture=llama"],
+    [*PIECES, *SHARED, *LATENT, 'parallel.stages=["zero2"]'],
     [*SHARED, "parallel.tensor_ranks=2", "parallel.pipeline_ranks=2", 'parallel.stages=["zero1"]', "world.ranks=8"],
     ["parallel.context_ranks=2", "parallel.expert_ranks=2", "model.queue_tokens=4", 'parallel.stages=["zero3"]',
      "model.architecture=llama", "model.experts_per_token=2", "parallel.context_by=all_to_all"],
@@ -205,6 +206,10 @@ def test_a_wrong_split_is_named(name, wrong, said, tmp_path, monkeypatch):
     (["parallel.expert_ranks=2", "train.micro_batch=3"], "must be a multiple of parallel.expert_ranks = 2"),
     ([*PIECES, "model.experts=6"], r"the 4 tensor\+context\+expert ranks must divide experts = 6"),
     (["model.experts_per_token=5"], "a token has at most experts = 4; set it to no more"),
+    ([*LATENT, "parallel.context_ranks=2", "model.queue_tokens=4"], "a ring has keys as wide as values; set parallel."),
+    ([*LATENT, "model.key_value_heads=2"], "each head of Llama's blocks has a key of the latent; leave key_"),
+    ([*LATENT, "model.rotary_size=1"], "positions turn pairs of numbers, found 1; give it an even number above 0"),
+    ([*LATENT, "model.latent=0"], "numbers for positions only beside that of keys; set it above 0"),
     (["model.dense_layers=2"], "a mixture has a block with experts; set it below layers = 2"),
     (["model.shared_inner=5", "parallel.tensor_ranks=2"], "2 ranks that cut it must divide shared_inner = 5"),
     (["model.dense_layers=1", "model.dense_inner=5", "parallel.tensor_ranks=2"], "must divide dense_inner = 5"),

@@ -79,6 +79,14 @@ CASES = {
         lambda x: other.turned(x, 3), lambda u, y, x: {"x": other.turned(u, 3, back=True)})),
     "attention": ("attention.causal_attention", [CUBE] * 3, ONE_HEAD, attention(1, 1)),
     "attention, shared": ("attention.causal_attention", [CUBE, (3, 5, 4), (3, 5, 4)], SHARED, attention(6, 2)),
+    "attention, narrow values": ("attention.causal_attention", [CUBE, CUBE, (3, 5, 8)], {
+        "heads": 2, "key_value_heads": 2}, attention(2, 2)),
+    "beside": ("attention.beside", [CUBE, (3, 5, 1)], {"heads": 4, "other_heads": 1}, (
+        lambda x, other: np.concatenate([
+            each for head in np.split(x, 4, axis=-1) for each in (head, other)], axis=-1),
+        lambda u, y, x, other: {
+            "x": np.delete(u, np.s_[3::4], axis=-1), "other": ((u[..., 3:4] + u[..., 7:8]) + u[..., 11:12])
+            + u[..., 15:]})),
     "self-attention": ("attention.causal_self_attention", [CUBE], {"heads": 2}, self_attention(2)),
     "embedding": ("embedding.embedding", [TOKENS, (5, 4)], {}, (
         lambda tokens, table: table[tokens],

@@ -54,7 +54,7 @@ def test_every_key_can_be_set_and_is_reported(loaded):
         "expert_ranks", "pipeline_ranks", "model_chunks", "pipeline_layers", "sequence_parallel", "vocabulary_parallel",
         "context_by",
         "experts", "experts_per_token", "capacity_factor", "queue_tokens", "shared_inner", "dense_layers",
-        "dense_inner"}
+        "dense_inner", "latent", "query_latent", "rotary_size"}
     for section in fields(Scenario):
         if is_dataclass(getattr(default, section.name)) and section.name != "origin":
             for key in fields(getattr(default, section.name)):
@@ -434,6 +434,7 @@ def test_a_variant_may_say_what_its_stage_does_anyway(loaded, text):
           "transformer": {"tied_embeddings": "true", "dropout": 0.1},
           "mixture or transformer": {
               "architecture": "'llama'", "key_value_heads": 1, "head_size": 2,
+              "latent": 2, "query_latent": 2, "rotary_size": 2,
               "layers": 3, "width": 8, "heads": 2, "inner": 5, "vocabulary": 9, "sequence": 4},
           "mixture": {"experts": 2, "experts_per_token": 2, "capacity_factor": 2,
                       "queue_tokens": 2, "shared_inner": 2, "dense_layers": 1, "dense_inner": 2},

@@ -9,9 +9,11 @@ from tests.oracles import splits
 from tests.oracles.our_functions import model_of, shape_of_case, weights_of
 from tests.test_pipeline import without_flush
 from zerosim.autograd import ring_attention
+from zerosim.autograd.operations.elementwise import scale
 from zerosim.autograd.tape_collectives import Direction, copy_to, gather_from, join_from
 from zerosim.models import mixture as module_of_mixture
 from zerosim.models import tensor_parallel
+from zerosim.models import transformer as module_of_transformer
 from zerosim.models.mixture import MixtureShape, mixture
 from zerosim.models.model_parallel import ModelParallel
 from zerosim.models.units import Task
@@ -27,7 +29,7 @@ from zerosim.worlds.local import spawn
 
 OURS = {
     "context": ("context", {"context_by": "ring"}), "mixture": ("expert", {}),
-    **dict.fromkeys(("DTensor", "Megatron"), ("tensor", {})),
+    **dict.fromkeys(("DTensor", "Megatron", "DeepSeek"), ("tensor", {})),
 }
 """The direction over which zerosim splits what others answered, and what more it is told."""
 
@@ -37,10 +39,12 @@ def models_of(split, **more):
     direction, said = OURS[split.by]
     parallel = ModelParallel(
         **{direction: Direction(direction, splits.RANKS)}, sequence=split.sequence, **(said | more))
-    if split.by != "mixture":
+    if split.by not in ("mixture", "DeepSeek"):
         return model_of(split.model), model_of(split.model, parallel)
-    factor = splits.CAPACITY * splits.EXPERTS / split.model.sequence
-    shape = MixtureShape(shape_of_case(split.model), splits.EXPERTS, factor)
+    factor, of_case = splits.CAPACITY * splits.EXPERTS / split.model.sequence, shape_of_case(split.model)
+    shape = MixtureShape(of_case, splits.EXPERTS, factor) if split.by == "mixture" else MixtureShape(
+        replace(of_case, **splits.LATENTS), splits.EXPERTS, factor / splits.CHOSEN, splits.CHOSEN,
+        shared_inner=splits.SHARED, dense_layers=1, dense_inner=splits.DENSE)
     return mixture(shape), mixture(replace(shape, transformer=replace(shape.transformer, parallel=parallel)))
 
 
@@ -105,6 +109,9 @@ def test_what_others_answered_is_that_of_our_other_splits(split, more):
     assert splits.disagreements(ours(split, **more), splits.read()) == []
 
 
+DEEPSEEK = splits.Split("DeepSeek", splits.DEEPSEEK)
+
+
 def copied(upstream, into, *, empty, group):
     into["x"][...] = upstream
 
@@ -121,6 +128,9 @@ def hidden_too_late(tokens, dtype):
      replace(gather_from, backward=join_from.backward)),
     (ring_attention, "hidden", splits.Split("context", splits.LLAMA), hidden_too_late),
     (module_of_mixture, "EXPERTS", splits.Split("mixture", splits.GPT2), ()),
+    (module_of_transformer, "turned", DEEPSEEK, lambda x, size, s: x),
+    (module_of_transformer, "column_input", DEEPSEEK, lambda x, parallel: x),
+    (module_of_mixture, "routed", DEEPSEEK, lambda w, x, m: scale(x, factor=0.0)),
 ])
 def test_a_fault_disagrees(module, name, split, wrong, monkeypatch):
     monkeypatch.setattr(module, name, wrong)

@@ -7,7 +7,7 @@
 
 from zerosim.autograd.graph import Variable, Weights
 from zerosim.autograd.operation import Empty, Operation, Shape
-from zerosim.autograd.operations.attention import causal_attention, causal_self_attention, rotary, softmax
+from zerosim.autograd.operations.attention import beside, causal_attention, causal_self_attention, rotary, softmax
 from zerosim.autograd.operations.dropout import dropout
 from zerosim.autograd.operations.elementwise import add, gelu, multiply, relu, scale, sigmoid, silu, tanh
 from zerosim.autograd.operations.embedding import embedding, positions
@@ -51,7 +51,7 @@ from zerosim.stages.replica import Batch, Replica
 __all__ = [
     "OPERATIONS", "Batch", "Communicator", "Cut", "Direction", "Empty", "Exchange", "Layer", "Operation",
     "Parameter", "Replica", "Shape", "TapeCollective", "Task", "Variable", "Weights", "add", "add_bias", "affine",
-    "all_to_all", "causal_attention", "causal_self_attention", "collective", "constant", "copy_to", "dropout",
+    "all_to_all", "beside", "causal_attention", "causal_self_attention", "collective", "constant", "copy_to", "dropout",
     "embedding", "gather_from", "gather_rows", "gelu", "join_from", "layer_norm", "left", "linear", "matmul",
     "model", "multiply", "normal", "one_hot", "optimizer", "own_rows", "positions", "queue_slots", "reduce_from",
     "refuse", "relu", "reshape", "right", "ring_attention", "ring_self_attention", "rms_norm", "rotary", "scale",

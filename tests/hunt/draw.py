@@ -178,7 +178,8 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
 UNSAID: dict[type[Any], str] = {
     WorldKeys: "ranks ranks_per_host memory_limit_mb timeout_seconds",
     Data: "source target test_every",
-    ModelKeys: "kind layers width heads key_value_heads head_size queue_tokens dense_layers "
+    ModelKeys: "kind layers width heads key_value_heads head_size queue_tokens dense_layers latent "
+               "query_latent rotary_size "
                "frozen",
     Train: "micro_batches",
     Parallel: "stages units shard_ranks replicas secondary_ranks recompute reduce_scatter all_gather broadcast "
@@ -318,6 +319,9 @@ def transformer(chance: Random) -> Document:
         said["key_value_heads"] = key_value_heads
     if chance.random() < 0.2:
         said["head_size"] = 2 * size
+    if family == "llama" and shared == 1 and chance.random() < 0.3:
+        said |= {"latent": chance.choice((1, 3, 8)), "query_latent": chance.choice((0, 5)),
+                 "rotary_size": chance.choice((2, 4))}
     if said["kind"] == "mixture":
         said["dense_layers"] = chance.choice((0, said["layers"] - 1))
     return said
@@ -537,7 +541,7 @@ def split_over_ranks(document: Document, most: int, chance: Random) -> None:
     cut = kind != "mlp" and said["tensor_ranks"] > 1
     said["sequence_parallel"] = cut and chance.random() < 0.5
     if said.get("context_ranks", 1) > 1:
-        said["context_by"] = chance.choice(("ring", "all_to_all"))
+        said["context_by"] = "all_to_all" if "latent" in model else chance.choice(("ring", "all_to_all"))
     whole = {"quantized_weights": "none", "quantized_gradients": "none", "error_feedback": False}
     if cut and chance.random() < 0.5:
         model["vocabulary"] = places * chance.choice((8, 13))

@@ -104,6 +104,9 @@ CALLS = [
         Call("causal_self_attention", {"qkv": (2, t, 3 * heads * s)}, {"heads": heads})
         for t, heads, s in ((5, 1, 3), (35, 3, 7))
     ),
+    Call("causal_attention", {"q": (2, 7, 15), "k": (2, 7, 15), "v": (2, 7, 6)}, {"heads": 3, "key_value_heads": 3}),
+    *(Call("beside", {"x": (2, 7, 12), "other": (2, 7, 5 * each)}, {"heads": 4, "other_heads": each})
+      for each in (1, 4)),
     *(Call("rotary", {"x": (2, t, 3 * size)}, {"size": size, "base": base}) for t, size, base in (
         (9, 2, 10000.0), (40, 6, 10000.0), (5, 10, 100.0))),
     Call("embedding", {"tokens": (3, 9), "weight": (5, 7)}, integers={"tokens": (0, 5)}),

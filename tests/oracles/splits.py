@@ -15,6 +15,9 @@ MICRO_BATCHES = 4
 """Those of a pipeline."""
 EXPERTS, CAPACITY = 4, 2
 """The experts of a mixture, and the tokens of a sequence that each takes."""
+LATENTS = {"latent": 6, "query_latent": 10, "rotary_size": 2}
+SHARED, DENSE, CHOSEN = 8, 14, 2
+"""DeepSeek's blocks: widths of the shared perceptron and of the first block's, and the experts of a token."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +39,13 @@ LLAMA = functions.Language("llama", 2, 16, 4, 2, 12, 10, 6, tied_embeddings=Fals
 STAGED = functions.Perceptron((6, 8, 5, 12, 3), "gelu", "cross_entropy", samples=2 * MICRO_BATCHES)
 ALIKE = functions.Perceptron((7, 8, 8, 8, 3), "gelu", "cross_entropy", samples=2 * MICRO_BATCHES)
 GPT2 = functions.Language("gpt2", 2, 12, 3, 3, 10, 7, 6, tied_embeddings=False, samples=4, uncounted=1)
+DEEPSEEK = functions.Language("llama", 2, 16, 4, 4, 12, 10, 6, tied_embeddings=False, samples=4)
 SPLITS = [
     Split("DTensor", PERCEPTRON), Split("DTensor", LLAMA), Split("DTensor", LLAMA, sequence=True),
     Split("Megatron", PERCEPTRON), Split("Megatron", LLAMA), Split("Megatron", LLAMA, sequence=True),
     *(Split("pipelining", STAGED, how=each) for each in ("gpipe", "1f1b", "interleaved_1f1b")),
     *(Split("Megatron", ALIKE, how=each) for each in ("1f1b", "interleaved_1f1b")),
-    Split("context", LLAMA), Split("mixture", GPT2),
+    Split("context", LLAMA), Split("mixture", GPT2), Split("DeepSeek", DEEPSEEK),
 ]
 
 

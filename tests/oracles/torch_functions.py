@@ -28,6 +28,11 @@ def scattered(x, indices, count):
     return room.index_add(0, flat.where(flat >= 0, count), x.repeat_interleave(indices.shape[1], dim=0))[:count]
 
 
+def beside(x, other, heads, other_heads):
+    x, other = x.unflatten(-1, (heads, -1)), other.unflatten(-1, (other_heads, -1))
+    return torch.cat([x, other.repeat_interleave(heads // other_heads, dim=2)], dim=-1).flatten(2)
+
+
 def queued(choices, queues, capacity):
     """By GShard's cumulated one-hot masks."""
     flat = choices.T.flatten()
@@ -45,7 +50,7 @@ OPERATIONS = {
     "reshape": lambda x, shape: x.reshape(shape), "transpose": lambda x, axes: x.permute(axes),
     "causal_attention": attend,
     "causal_self_attention": lambda qkv, heads: attend(*qkv.chunk(3, dim=-1), heads, heads),
-    "rotary": rotated,
+    "rotary": rotated, "beside": beside,
     "embedding": functional.embedding,
     "positions": lambda x, weight: x + functional.embedding(torch.arange(x.shape[1]), weight),
     "linear": functional.linear,

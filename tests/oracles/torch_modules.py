@@ -19,13 +19,13 @@ class Conv1D(nn.Module):
 
 def attend(q, k, v, heads, key_value_heads):
     """Causal attention of (B, T, heads · s)."""
-    b, t, width = q.shape
+    b, t, _ = q.shape
     q, k, v = (
-        x.view(b, t, count, width // heads).transpose(1, 2)
+        x.view(b, t, count, -1).transpose(1, 2)
         for x, count in ((q, heads), (k, key_value_heads), (v, key_value_heads))
     )
     y = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-    return y.transpose(1, 2).reshape(b, t, width)
+    return y.transpose(1, 2).reshape(b, t, -1)
 
 
 def rotated(x, size, base):

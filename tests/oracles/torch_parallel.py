@@ -1,5 +1,6 @@
 """PyTorch's answers to the other `splits`: its pipeline schedules, sequences in pieces, and a mixture of experts."""
 
+from dataclasses import replace
 from itertools import pairwise
 from unittest import mock
 
@@ -86,36 +87,92 @@ def added(tensor):
 
 
 class Experts(nn.Module):
-    """Switch Transformer's layer with queues for each sequence, in one process: tokens in their order, by loops."""
+    """Experts with queues for each sequence, in one process: first choices first, tokens in their order, by loops."""
 
-    def __init__(self, split):
+    def __init__(self, case, chosen=1, shared=None):
         super().__init__()
-        case = split.model
-        self.capacity = splits.CAPACITY
+        self.chosen, self.shared = chosen, shared
         self.router = nn.Linear(case.width, splits.EXPERTS, bias=False)
-        self.inner = nn.Parameter(torch.empty(splits.EXPERTS, case.width, case.inner))
+        for name in ("inner",) if shared is None else ("gate", "inner"):
+            self.register_parameter(name, nn.Parameter(torch.empty(splits.EXPERTS, case.width, case.inner)))
         self.outer = nn.Parameter(torch.empty(splits.EXPERTS, case.inner, case.width))
+
+    def served(self, token, expert):
+        h = token @ self.inner[expert]
+        h = functional.gelu(h, approximate="tanh") if self.shared is None else (
+            functional.silu(token @ self.gate[expert]) * h)
+        return h @ self.outer[expert]
 
     def forward(self, x):
         chances, found = torch.softmax(self.router(x), dim=-1), []
         for sequence, each in zip(x, chances, strict=True):
-            served = [0] * splits.EXPERTS
-            for token, chance in zip(sequence, each, strict=True):
-                expert = int(chance.argmax())
-                served[expert] += 1
-                hidden = functional.gelu(token @ self.inner[expert], approximate="tanh")
-                found.append(chance[expert] * (hidden @ self.outer[expert]) * (served[expert] <= self.capacity))
-        return torch.stack(found).view_as(x)
+            served, y = [0] * splits.EXPERTS, [torch.zeros_like(token) for token in sequence]
+            for choice in range(self.chosen):
+                for place, token in enumerate(sequence):
+                    expert = int(each[place].argsort(descending=True)[choice])
+                    served[expert] += 1
+                    if served[expert] <= splits.CAPACITY:
+                        y[place] = y[place] + each[place, expert] * self.served(token, expert)
+            found.append(torch.stack(y))
+        routed = torch.stack(found)
+        return routed if self.shared is None else routed + self.shared(x)
+
+
+class LatentAttention(nn.Module):
+    """Keys and values of a latent, queries of another, and turned numbers beside both."""
+
+    def __init__(self, case):
+        super().__init__()
+        self.heads, self.size, d = case.heads, splits.LATENTS["rotary_size"], case.width
+        latent, of_queries, turned = splits.LATENTS["latent"], splits.LATENTS["query_latent"], case.heads * self.size
+        self.q_norm, self.kv_norm = (nn.RMSNorm(each, eps=1e-5) for each in (of_queries, latent))
+        for name, inputs, outputs in (
+                ("q_down", d, of_queries), ("q_up", of_queries, d), ("q_rotary", of_queries, turned),
+                ("kv_down", d, latent), ("k_rotary", d, self.size), ("k_up", latent, d), ("v_up", latent, d),
+                ("o", d, d)):
+            self.add_module(f"{name}_proj", nn.Linear(inputs, outputs, bias=False))
+
+    def forward(self, x):
+        def by_head(y):
+            return y.unflatten(-1, (self.heads, -1))
+
+        def turned(y):
+            return torch_modules.rotated(y, self.size, 10000.0)
+
+        of_queries, latent = self.q_norm(self.q_down_proj(x)), self.kv_norm(self.kv_down_proj(x))
+        q = by_head(self.q_up_proj(of_queries)), by_head(turned(self.q_rotary_proj(of_queries)))
+        k = by_head(self.k_up_proj(latent)), turned(self.k_rotary_proj(x))[:, :, None].expand(-1, -1, self.heads, -1)
+        q, k = (torch.cat(each, dim=-1).flatten(2) for each in (q, k))
+        return self.o_proj(torch_modules.attend(q, k, self.v_up_proj(latent), self.heads, self.heads))
+
+
+def of_deepseek(split):
+    """The loss and the gradients of latent attention, a perceptron in the first block, and experts beside a shared one.
+    """
+    case = split.model
+    built = torch_modules.Llama(case)
+    first, second = built.model.layers
+    first.mlp, shared = (torch_modules.LlamaPerceptron(replace(case, inner=each))
+                         for each in (splits.DENSE, splits.SHARED))
+    second.mlp = Experts(case, splits.CHOSEN, shared)
+    for block in built.model.layers:
+        block.self_attn = LatentAttention(case)
+    return answers_of(case, built, lambda name: name.replace("1.mlp.shared.", "1.mlp*").replace(
+        "1.mlp.", "1.").replace("1.mlp*", "1.mlp."))
 
 
 def of_mixture(split):
     """The loss and the gradients of GPT-2 with experts, of which no process has a share."""
-    case = split.model
-    built = torch_modules.GPT2(case).double()
+    built = torch_modules.GPT2(split.model)
     for block in built.h:
-        block.mlp = Experts(split)
+        block.mlp = Experts(split.model)
+    return answers_of(split.model, built, lambda name: name.replace(".mlp.", "."))
+
+
+def answers_of(case, built, ours):
+    """The loss and the gradients of a module, by zerosim's names of its parameters."""
+    names = {ours(name): each for name, each in built.double().named_parameters()}
     with torch.no_grad():
-        names = {name.replace(".mlp.", "."): each for name, each in built.double().named_parameters()}
         for name, each in names.items():
             each.copy_(torch.from_numpy(case.parameter(name, tuple(each.shape))))
     x, targets = map(torch.from_numpy, case.batch())

@@ -201,9 +201,9 @@ def by_heads(x: Array, key_value_heads: int, groups: int) -> Array:
         samples, tokens, key_value_heads, groups, width // key_value_heads // groups).transpose(0, 2, 3, 1, 4)
 
 
-def products_around(y: Shape, *_: Shape, group: TapeGroup, **__: Any) -> int:
+def products_around(y: Shape, *inputs: Shape, group: TapeGroup, **_: Any) -> int:
     """Multiplications of q kᵀ and of p v, over the tokens of all ranks."""
-    return group.size * products(y)
+    return group.size * products(y, *inputs)
 
 
 ring_attention = Operation(

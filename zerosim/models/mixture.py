@@ -45,6 +45,7 @@ from zerosim.models.context_parallel import on_pieces
 from zerosim.models.parameters import Cut, Parameter, normal
 from zerosim.models.tensor_parallel import of_pieces
 from zerosim.models.transformer import (
+    LATENT,
     PARTS,
     TransformerShape,
     attention_of,
@@ -246,7 +247,7 @@ KIND = ModelKind(
     own_keys=(
         "architecture", "layers", "width", "heads", "key_value_heads", "head_size", "inner", "vocabulary", "sequence",
         "experts", "experts_per_token", "capacity_factor", "queue_tokens", "shared_inner", "dense_layers",
-        "dense_inner"),
+        "dense_inner", *LATENT),
     for_task=for_task,
     layer_count=lambda settings: settings.layers + 2,
     reads_tokens=True,

@@ -2,9 +2,14 @@
 
     tokens -> embedding -> block -> … -> block -> head -> a score for each token of the vocabulary
 
+With `latent`, Llama's keys and values are products of one latent for each token, and with `query_latent` queries of
+another; positions turn `rotary_size` further numbers of each query, and of one key for all heads. Tensor ranks cut the
+products of latents by heads, and compute the same latents, with `sequence` each those of its piece.
+
 Sources: Radford et al., "Language models are unsupervised multitask learners" (2019), section 2.3; Touvron et al.,
-"LLaMA: open and efficient foundation language models" (2023), section 2.2. Parameters have the names of Hugging Face's
-classes, so that other programs can read the weights.
+"LLaMA: open and efficient foundation language models" (2023), section 2.2; DeepSeek-AI, "DeepSeek-V2" (2024), section
+2.1. Parameters have the names of Hugging Face's classes, so that other programs can read the weights, except those of
+latent attention: its matrices are those of the paper, of which Hugging Face's class stores pairs in one.
 """
 
 import math
@@ -14,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from zerosim.autograd.graph import Variable, Weights
-from zerosim.autograd.operations.attention import rotary
+from zerosim.autograd.operations.attention import beside, rotary
 from zerosim.autograd.operations.dropout import dropout
 from zerosim.autograd.operations.elementwise import gelu, silu
 from zerosim.autograd.operations.embedding import positions
@@ -46,6 +51,12 @@ class TransformerShape:
     parallel: ModelParallel = IN_ONE_PIECE
     own_head_size: int = 0
     """The width of a head, if it is not the heads' share of the width."""
+    latent: int = 0
+    """The width of the latent of keys and values; 0 for keys and values of the ordinary attention."""
+    query_latent: int = 0
+    """The width of the latent of queries; 0 for queries of the activation itself."""
+    rotary_size: int = 0
+    """The numbers of a query and a key that positions turn, with a latent."""
 
     @property
     def head_size(self) -> int:
@@ -125,11 +136,41 @@ def llama_norm(w: Weights, x: Variable, name: str, s: TransformerShape) -> Varia
 
 
 def llama_attention(w: Weights, x: Variable, s: TransformerShape) -> Variable:
-    h, tensor = column_input(llama_norm(w, x, "input_layernorm.weight", s), s.parallel), s.parallel.tensor
-    q, k, v = (linear(h, w[f"self_attn.{each}_proj.weight"]) for each in "qkv")
-    q, k = (rotary(each, size=s.head_size, base=10000.0, group=s.parallel.context) for each in (q, k))
+    h, tensor = llama_norm(w, x, "input_layernorm.weight", s), s.parallel.tensor
+    q, k, v = of_latents(w, h, s) if s.latent else turned_and_values(w, column_input(h, s.parallel), s)
     h = attention(q, k, v, tensor.of(s.heads), tensor.of(s.key_value_heads), s.parallel)
     return x + dropped(row_output(linear(h, w["self_attn.o_proj.weight"]), s.parallel), s)
+
+
+def turned_and_values(w: Weights, h: Variable, s: TransformerShape) -> tuple[Variable, Variable, Variable]:
+    """Queries and keys, turned by their positions, and values."""
+    q, k, v = (linear(h, w[f"self_attn.{each}_proj.weight"]) for each in "qkv")
+    return turned(q, s.head_size, s), turned(k, s.head_size, s), v
+
+
+def of_latents(w: Weights, h: Variable, s: TransformerShape) -> tuple[Variable, Variable, Variable]:
+    """Queries, keys and values of latents; with pieces of the sequence, latents are gathered and not activations."""
+    heads, parallel = s.parallel.tensor.of(s.heads), s.parallel
+
+    def down(name: str) -> Variable:
+        return linear(h, of_pieces(w[f"self_attn.{name}_proj.weight"], parallel))
+
+    def normed(name: str) -> Variable:
+        return column_input(llama_norm(w, down(f"{name}_down"), f"self_attn.{name}_norm.weight", s), parallel)
+
+    def up(latent: Variable, name: str) -> Variable:
+        return linear(latent, w[f"self_attn.{name}_proj.weight"])
+
+    of_queries = normed("q") if s.query_latent else column_input(h, parallel)
+    of_keys, key = normed("kv"), column_input(down("k_rotary"), parallel)
+    q = beside(up(of_queries, "q_up"), turned(up(of_queries, "q_rotary"), s.rotary_size, s), heads=heads,
+               other_heads=heads)
+    k = beside(up(of_keys, "k_up"), turned(key, s.rotary_size, s), heads=heads, other_heads=1)
+    return q, k, up(of_keys, "v_up")
+
+
+def turned(x: Variable, size: int, s: TransformerShape) -> Variable:
+    return rotary(x, size=size, base=10000.0, group=s.parallel.context)
 
 
 def llama_block(w: Weights, x: Variable, s: TransformerShape) -> Variable:
@@ -206,6 +247,9 @@ def shape_of(settings: Any, task: Task) -> TransformerShape:
         dropout=settings.dropout,
         parallel=task.parallel,
         own_head_size=settings.head_size,
+        latent=settings.latent,
+        query_latent=settings.query_latent,
+        rotary_size=settings.rotary_size,
     )
 
 
@@ -226,10 +270,26 @@ def problem(s: TransformerShape) -> tuple[str, str] | None:
         return wrong
     if s.dropout and not (s.parallel.tensor.alone and s.parallel.context.alone):
         return "dropout", "dropout is drawn for whole arrays, and these ranks have pieces of them; set it to 0"
+    if s.latent or s.query_latent or s.rotary_size:
+        return problem_of_latents(s)
     if s.family == "llama" and s.head_size % 2:
         return "heads", f"rotary positions need an even head size, found {s.head_size}; give it an even number"
     if s.family == "gpt2" and s.key_value_heads != s.heads:
         return "key_value_heads", 'GPT-2 has one per head; leave it out, or set architecture to "llama"'
+    return None
+
+
+def problem_of_latents(s: TransformerShape) -> tuple[str, str] | None:
+    """The same of the sizes of latent attention."""
+    if not s.latent:
+        return "latent", "queries have a latent and numbers for positions only beside that of keys; set it above 0"
+    if s.family != "llama" or s.key_value_heads != s.heads:
+        return "latent", "each head of Llama's blocks has a key of the latent; leave key_value_heads out, and set " \
+                         'architecture to "llama"'
+    if s.rotary_size % 2 or not s.rotary_size:
+        return "rotary_size", f"positions turn pairs of numbers, found {s.rotary_size}; give it an even number above 0"
+    if not s.parallel.context.alone and s.parallel.context_by == "ring":
+        return "latent", 'a ring has keys as wide as values; set parallel.context_by to "all_to_all"'
     return None
 
 
@@ -274,19 +334,31 @@ def gpt2(s: TransformerShape) -> list[Layer]:
 
 def llama(s: TransformerShape) -> list[Layer]:
     """Llama's layers; its matrices are stored outputs × inputs, without biases."""
-    d, keys, begins, ones = s.width, s.key_value_heads * s.head_size, normal(0.02), constant(1.0)
+    d, begins, ones = s.width, normal(0.02), constant(1.0)
     compute, tensor = partial(llama_block, s=s), s.parallel.tensor
 
-    def column(name: str, outputs: int) -> Parameter:
-        return Parameter(f"{name}.weight", (tensor.of(outputs), d), begins, cut=Cut(tensor, 0))
+    def column(name: str, outputs: int, inputs: int = d) -> Parameter:
+        return Parameter(f"{name}.weight", (tensor.of(outputs), inputs), begins, cut=Cut(tensor, 0))
 
     def row(name: str, inputs: int) -> Parameter:
         return Parameter(f"{name}.weight", (d, tensor.of(inputs)), begins, cut=Cut(tensor, 1))
 
+    def latent(name: str, size: int) -> list[Parameter]:
+        return [Parameter(f"self_attn.{name}_down_proj.weight", (size, d), begins),
+                Parameter(f"self_attn.{name}_norm.weight", (size,), ones, decays=False)]
+
+    keys, turned = s.key_value_heads * s.head_size, s.heads * s.rotary_size
+    of_queries = latent("q", s.query_latent) if s.query_latent else []
+    attended = (
+        *of_queries, column("self_attn.q_up_proj", s.attended, s.query_latent or d),
+        column("self_attn.q_rotary_proj", turned, s.query_latent or d), *latent("kv", s.latent),
+        Parameter("self_attn.k_rotary_proj.weight", (s.rotary_size, d), begins),
+        column("self_attn.k_up_proj", keys, s.latent), column("self_attn.v_up_proj", keys, s.latent),
+    ) if s.latent else (
+        column("self_attn.q_proj", s.attended), column("self_attn.k_proj", keys), column("self_attn.v_proj", keys))
     block = (
-        column("self_attn.q_proj", s.attended), column("self_attn.k_proj", keys), column("self_attn.v_proj", keys),
-        row("self_attn.o_proj", s.attended), column("mlp.gate_proj", s.inner), column("mlp.up_proj", s.inner),
-        row("mlp.down_proj", s.inner),
+        *attended, row("self_attn.o_proj", s.attended),
+        column("mlp.gate_proj", s.inner), column("mlp.up_proj", s.inner), row("mlp.down_proj", s.inner),
         Parameter("input_layernorm.weight", (d,), ones, decays=False),
         Parameter("post_attention_layernorm.weight", (d,), ones, decays=False),
     )
@@ -311,11 +383,14 @@ def borrows(s: TransformerShape, table: str) -> tuple[str, ...]:
 
 
 def attention_of(settings: Any) -> int:
-    """layers · width of attention, with a scenario's [model]."""
-    return int(settings.layers * (settings.heads * settings.head_size or settings.width))
+    """layers · width of attention, with a scenario's [model]: that of queries and that of values in the mean."""
+    of_both = 2 * (settings.heads * settings.head_size or settings.width) + settings.heads * settings.rotary_size
+    return int(settings.layers * of_both // 2)
 
 
 PARTS = {"gpt2": gpt2, "llama": llama}
+LATENT = ("latent", "query_latent", "rotary_size")
+"""The keys of latent attention."""
 TITLES = {"gpt2": "GPT-2-shaped transformer", "llama": "Llama-shaped transformer"}
 
 
@@ -323,7 +398,7 @@ KIND = ModelKind(
     "transformer",
     own_keys=(
         "architecture", "layers", "width", "heads", "key_value_heads", "head_size", "inner", "vocabulary", "sequence",
-        "tied_embeddings", "dropout",
+        "tied_embeddings", "dropout", *LATENT,
     ),
     for_task=for_task,
     layer_count=lambda settings: settings.layers + 2,

@@ -308,8 +308,10 @@ def is_attention(step: Step) -> bool:
 
 def scores_of(step: Step) -> int:
     """The products of a query and a key in attention over heads; 0 for other operations."""
-    heads = step.instruction.settings.get("heads", 0)
-    return heads * step.forward_operations // (4 * step.shape[-1]) if heads and is_attention(step) else 0
+    heads, (width, *others) = step.instruction.settings.get("heads", 0), (
+        shape[-1] for shape in step.input_shapes.values())
+    of_both = (width if others else step.shape[-1]) + step.shape[-1]
+    return heads * step.forward_operations // (2 * of_both) if heads and is_attention(step) else 0
 
 
 def from_first(broadcast: Callable[..., None]) -> Callable[..., None]:

@@ -42,7 +42,8 @@ def smaller(model: ModelKeys) -> ModelKeys:
         kind=model.kind, hidden=(4, 4, 4), activation=model.activation, architecture=model.architecture, width=32,
         heads=8, key_value_heads=4 if 0 < model.key_value_heads < model.heads else 0, inner=16, vocabulary=16,
         sequence=8, tied_embeddings=model.tied_embeddings, experts=8, queue_tokens=2,
-        head_size=6 * (model.head_size > 0), shared_inner=16 * (model.shared_inner > 0),
+        head_size=6 * (model.head_size > 0), latent=8 * (model.latent > 0), query_latent=8 * (model.query_latent > 0),
+        rotary_size=4 * (model.rotary_size > 0), shared_inner=16 * (model.shared_inner > 0),
         dense_layers=min(model.dense_layers, 1), dense_inner=16)
     default = ModelKeys()
     return dataclasses.replace(keys, **{key: getattr(default, key) for key in keys.others_keys})

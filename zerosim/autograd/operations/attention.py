@@ -1,8 +1,8 @@
-"""Causal attention, softmax, and rotary positions.
+"""Causal attention, softmax, rotary positions, and heads side by side.
 
     B, T     samples and tokens of each
     H, K     heads of queries, and of keys and values; H is a multiple of K
-    q, k, v  queries, keys and values: (B, T, H·s), (B, T, K·s), (B, T, K·s), for heads of s numbers
+    q, k, v  queries, keys and values: (B, T, H·s), (B, T, K·s), (B, T, K·v), for heads of s numbers and of v in values
 
 Attention is one operation that computes few samples at a time, so that their scores stay in a core's cache.
 It keeps the softmax for backward (T² numbers a head) instead of recomputing it as FlashAttention does: that is
@@ -13,7 +13,7 @@ change the bits of the products.
 
 import math
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -63,7 +63,7 @@ def causal_attention_forward(
 ) -> Array:
     """y = softmax(q kᵀ / √s + mask) v, of each head, where the mask hides later tokens; returns the softmax.
 
-    y is (B, T, H·s), the softmax (B, H, T, T). Each of the K heads of keys and values serves H/K heads of queries.
+    y is (B, T, H·v), the softmax (B, H, T, T). Each of the K heads of keys and values serves H/K heads of queries.
     Vaswani et al., "Attention is all you need" (2017), section 3.2; Ainslie et al., "GQA" (2023), section 2.
 
     >>> q, k, v, y = np.zeros((1, 2, 1)), np.zeros((1, 2, 1)), np.array([[[1.0], [3.0]]]), np.empty((1, 2, 1))
@@ -146,7 +146,10 @@ def attend_backward(
 ) -> None:
     """Write the gradients in `into`, from the `inputs` that they need, one sample at a time."""
     q, k, v = inputs
-    scale, groups = 1.0 / math.sqrt(upstream.shape[2] // heads), heads // key_value_heads
+    groups, scale = heads // key_value_heads, 1.0
+    for array, count in ((q, heads), (k, key_value_heads)):
+        if array is not None:
+            scale = 1.0 / math.sqrt(array.shape[2] // count)
     room, other = empty(chances.shape[1:], chances.dtype), empty(chances.shape[1:], chances.dtype)
     s, work = grouped(room, key_value_heads), grouped(other, key_value_heads)
     for sample in range(len(upstream)):
@@ -213,12 +216,14 @@ def hidden(tokens: int, dtype: str) -> Array:
 def attention_shape(
     q: Shape, k: Shape, v: Shape, *, heads: int, key_value_heads: int, group: TapeGroup = WHOLE
 ) -> Shape:
-    """The shape of q. Raises `ZerosimError` unless heads divide the widths, K divides H, and B, T and s agree."""
+    """The shape (B, T, H·v). Raises `ZerosimError` unless heads divide the widths, K divides H, and B, T and s agree;
+    and if keys and values travel round a ring in one message, unless they have one shape."""
     size = q[-1] // heads if len(q) == 3 and q[-1] % heads == 0 else 0
-    if not size or heads % key_value_heads or k != v or k != (*q[:-1], key_value_heads * size):
-        wants = f"q (B, T, {heads}·s), k and v (B, T, {key_value_heads}·s), heads a multiple of key-value heads"
-        raise refuse("causal_attention", wants, q, k, v)
-    return q
+    wrong = not size or heads % key_value_heads or k != (*q[:-1], key_value_heads * size)
+    if wrong or v[:-1] != k[:-1] or v[-1] % key_value_heads or (v != k and group is not WHOLE):
+        wants = f"q (B, T, {heads}·s), k (B, T, {key_value_heads}·s), v (B, T, {key_value_heads}·v)"
+        raise refuse("causal_attention", f"{wants}, heads a multiple of key-value heads", q, k, v)
+    return (*q[:-1], heads * (v[-1] // key_value_heads))
 
 
 def self_attention_shape(qkv: Shape, *, heads: int, group: TapeGroup = WHOLE) -> Shape:
@@ -228,9 +233,9 @@ def self_attention_shape(qkv: Shape, *, heads: int, group: TapeGroup = WHOLE) ->
     return (*qkv[:-1], qkv[-1] // 3)
 
 
-def products(y: Shape, *_: Shape, **__: int) -> int:
-    """Multiplications of q kᵀ and of p v: each number of y once for each token, in either."""
-    return 2 * elements(y) * y[1]
+def products(y: Shape, q: Shape, *keys_and_values: Shape, **_: Any) -> int:
+    """Multiplications of q kᵀ and of p v: each number of q and of y once for each token."""
+    return (elements(q if keys_and_values else y) + elements(y)) * y[1]
 
 
 def rotary_forward(
@@ -283,6 +288,52 @@ def rotary_shape(x: Shape, *, size: int, base: float, group: TapeGroup = WHOLE) 
     return x
 
 
+def beside_forward(x: Array, other: Array, *, out: Array, empty: Empty, heads: int, other_heads: int) -> None:
+    """Each head's numbers of x, then those of `other`: x (B, T, H·s), other (B, T, K·r), y (B, T, H·(s + r)).
+
+    Each of the K heads of `other` stands beside H/K heads of x.
+
+    >>> y = np.empty((1, 1, 6))
+    >>> x, other = np.array([[[1.0, 2.0, 3.0, 4.0]]]), np.array([[[5.0]]])
+    >>> beside_forward(x, other, out=y, empty=np.empty, heads=2, other_heads=1)
+    >>> y.tolist()
+    [[[1.0, 2.0, 5.0, 3.0, 4.0, 5.0]]]
+    """
+    y, size = in_groups(out, heads, other_heads), x.shape[2] // heads
+    y[..., :size] = in_groups(x, heads, other_heads)
+    y[..., size:] = in_groups(other, other_heads, other_heads)
+
+
+def beside_backward(
+    upstream: Array, into: dict[str, Array], *, empty: Empty, heads: int, other_heads: int
+) -> None:
+    """∂L/∂x and ∂L/∂other: the parts of upstream; those of heads with one head of `other` are added, first to last."""
+    parts = in_groups(upstream, heads, other_heads)
+    if "x" in into:
+        found = in_groups(into["x"], heads, other_heads)
+        found[...] = parts[..., : found.shape[-1]]
+    if "other" in into:
+        found = in_groups(into["other"], other_heads, other_heads)[..., 0, :]
+        mine = parts[..., parts.shape[-1] - found.shape[-1] :]
+        found[...] = mine[..., 0, :]
+        for group in range(1, heads // other_heads):
+            found += mine[..., group, :]
+
+
+def in_groups(array: Array, heads: int, other_heads: int) -> Array:
+    """(B, T, H·s) seen as (B, T, K, H/K, s)."""
+    samples, tokens, width = array.shape
+    return array.reshape(samples, tokens, other_heads, heads // other_heads, width // heads)
+
+
+def beside_shape(x: Shape, other: Shape, *, heads: int, other_heads: int) -> Shape:
+    """The shape (B, T, H·(s + r)). Raises `ZerosimError` unless heads divide the widths, and K divides H."""
+    if len(x) != 3 or x[:-1] != other[:-1] or x[-1] % heads or other[-1] % other_heads or heads % other_heads:
+        raise refuse("beside", f"x (B, T, {heads}·s), other (B, T, {other_heads}·r), heads a multiple of others",
+                     x, other)
+    return (*x[:-1], x[-1] + heads * (other[-1] // other_heads))
+
+
 softmax = Operation(
     softmax_forward, softmax_backward, softmax_shape, {"x": ("y",)}, over="x", over_upstream="x"
 )
@@ -296,3 +347,4 @@ causal_self_attention = Operation(
     multiplications=products, backward_products={"qkv": 2.0},
 )
 rotary = Operation(rotary_forward, rotary_backward, rotary_shape, {"x": ()}, over="x", over_upstream="x")
+beside = Operation(beside_forward, beside_backward, beside_shape, {"x": (), "other": ()}, moves=True)

@@ -6,8 +6,8 @@ and sets keys of the scenario, `section.key`; earlier rules precede. The source 
 else is assumed, and a figure lists it. A run is planned without fitted numbers of its own; its device has three
 (`zerosim/plan/machines.toml`).
 
-Schedules that split the backward pass, products in 4 bits or in integers and latent attention have no plan, nor have
-copies of experts among the ranks that share sequences.
+Schedules that split the backward pass and products in 4 bits or in integers have no plan, nor have copies of experts
+among the ranks that share sequences. Layers that predict further tokens are left out of a plan.
 """
 
 import csv
@@ -113,7 +113,6 @@ def keys_of(line: RunLine, section: str) -> dict[str, Any]:
 def unplanned(line: RunLine, file: str) -> str:
     """The reason for which a run has no plan; empty if it has one."""
     reasons = {
-        "latent attention": "MLA" in line.get("notes", ""),
         "copies of experts": line.get("experts") and pieces_of(line) > int(line["experts"]),
         "a schedule with split backward passes": line.get("schedule", "")[:2] == "zb",
         "a TPU v6e": line["device"] == "tpu_v6e",
@@ -164,7 +163,7 @@ def scenario_of(line: RunLine) -> Scenario:
             "stages": ("zero2" if pipeline > 1 and stage == "zero3" else stage,),
             "tensor_ranks": tensor, "context_ranks": context, "expert_ranks": sharing, "pipeline_ranks": pipeline,
             "model_chunks": chunks, "schedule": "interleaved_1f1b" if chunks > 1 else "1f1b",
-            "pipeline_layers": of_pieces(layers, pipeline * chunks),
+            "pipeline_layers": of_pieces(layers, pipeline * chunks, rest=bool(line.get("rest"))),
             "sequence_parallel": line.get("sequence_parallel") == "1" and tensor > 1, "vocabulary_parallel": tensor > 1,
             "units": root_unit(layers) if line.get("units") == "root" else "layer",
             "recompute": recomputed("full" if selective else line["recompute"], layers), "recompute_keeps": selective,
@@ -248,17 +247,22 @@ def root_unit(blocks: int) -> tuple[tuple[int, ...], ...]:
     return (0, blocks + 1), *((block,) for block in range(1, blocks + 1))
 
 
-def of_pieces(layers: int, pieces: int) -> tuple[int, ...]:
+def of_pieces(layers: int, pieces: int, *, rest: bool = False) -> tuple[int, ...]:
     """The layers of each piece of a pipeline, embedding and head included, as Megatron-LM cuts them.
 
     Blocks are divided evenly, with the embedding and the head beside those of the ends; if that fails, the embedding
-    and the head count as blocks. Raises `ValueError` if that fails too.
+    and the head count as blocks. Raises `ValueError` if that fails too. With `rest` the first pieces have an
+    even share, rounded up, and the last ones what is left.
 
-    >>> of_pieces(6, 3), of_pieces(4, 3)
-    ((3, 2, 3), (2, 2, 2))
+    >>> of_pieces(6, 3), of_pieces(4, 3), of_pieces(4, 3, rest=True)
+    ((3, 2, 3), (2, 2, 2), (3, 2, 1))
     """
     if pieces == 1:
         return ()
+    if rest:
+        most = -(-layers // pieces)
+        blocks = [min(most, max(layers - number * most, 0)) for number in range(pieces)]
+        return (blocks[0] + 1, *blocks[1:-1], blocks[-1] + 1)
     if layers % pieces and (layers + 2) % pieces:
         raise ValueError(f"layers: {pieces} pieces do not divide {layers} blocks")
     if layers % pieces:
