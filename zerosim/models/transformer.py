@@ -280,7 +280,7 @@ def problem(s: TransformerShape) -> tuple[str, str] | None:
 
 
 def problem_of_latents(s: TransformerShape) -> tuple[str, str] | None:
-    """The same of the sizes of latent attention."""
+    """The key of a size of latent attention that contradicts the others, and the reason; None if all agree."""
     if not s.latent:
         return "latent", "queries have a latent and numbers for positions only beside that of keys; set it above 0"
     if s.family != "llama" or s.key_value_heads != s.heads:
