@@ -22,7 +22,7 @@ from zerosim.training.experiment import Batches
 
 @dataclass(frozen=True)
 class Final:
-    """The results of a trained row on rank 0."""
+    """The results of a trained row on rank 0, which are fields of `Measurement`."""
 
     weights_sha256: str
     optimizer_sha256: str

@@ -194,10 +194,6 @@ def train(
         layout=config.layout,
         holdings_sha256=held.sha256 if held else None,
         losses=steps.losses,
-        weights_sha256=final.weights_sha256,
-        optimizer_sha256=final.optimizer_sha256,
-        test=final.test,
-        sample=final.sample,
         wire_errors={what: vars(error) for what, error in (history[-1].wire_errors if history else {}).items()},
         operations=[found for _, _, found, *_ in measured],
         passes=by_pipeline([found for *_, found, _ in measured], directions.pipeline),
@@ -209,8 +205,8 @@ def train(
         updates=mine.state.updates,
         updates_before=updates_before,
         seconds=steps.seconds,
-        weights=final.weights,
         lifetimes=steps.taken,
+        **vars(final),
     )
 
 
