@@ -231,21 +231,44 @@ def test_heads_that_are_wider_than_their_share_have_the_parameters_that_are_publ
 
 
 @pytest.mark.parametrize(("flag", "text", "words"), [
-    ("--megatron-args", "--micro-batch-size 3 --global-batch-size 32", "a batch of 32 samples is not a multiple of 3"),
-    ("--megatron-args", "--use-megatron-fsdp --data-parallel-sharding-strategy all", "give no_shard, optim, "),
-    ("--megatron-args", "--micro-batch-size many", "micro_batch_size: found 'many'; give a whole number"),
-    ("--megatron-args", "--global-batch-size many", "a batch of many samples is not a multiple of 1"),
+    ("--megatron-args", f"{MEGATRON} --micro-batch-size 3", "global_batch_size, a batch of 32 samples, is not a mul"),
+    ("--megatron-args", f"{MEGATRON} --use-megatron-fsdp --data-parallel-sharding-strategy all",
+     "data_parallel_sharding_strategy must be no_shard, optim, "),
+    ("--megatron-args", f"{MEGATRON} --micro-batch-size many", "micro_batch_size must be a whole number above 0, fo"),
+    ("--megatron-args", f"{MEGATRON} --global-batch-size many", "global_batch_size must be a whole number above 0, f"),
+    ("--megatron-args", "", "theirs: num_layers must be a whole number above 0, here or in a scenario, found none"),
+    ("--megatron-args", "--num-layerz 4", "found none; num_layerz is not known"),
+    ("--megatron-args", f"{MEGATRON} --num-layers", "at least 1 and at most 1000, found true or no value"),
+    ("--megatron-args", f"{MEGATRON} --num-attention-heads 7", "num_attention_heads: model.heads: 7 heads must divide"),
     ("--torchtitan", toml(TORCHTITAN | {"parallelism.data_parallel_replicate_degree": 0}),
-     "parallelism.data_parallel_replicate_degree: found 0; give a whole number of at least 1"),
-    ("--torchtitan", toml(TORCHTITAN | {"parallelism.data_parallel_shard_degree": "all"}), "found 'all'; give a whole"),
-    ("--torchtitan", toml(TORCHTITAN | {"parallelism.tensor_parallel_degree": 0}), "parallel.tensor_ranks: found 0"),
+     "parallelism.data_parallel_replicate_degree must be a whole number above 0, found 0"),
+    ("--torchtitan", toml(TORCHTITAN | {"parallelism.data_parallel_shard_degree": "all"}), 'found "all"'),
+    ("--torchtitan", toml(TORCHTITAN | {"parallelism.context_parallel_degree": -1}),
+     "theirs: parallelism.context_parallel_degree must be an integer of at least 1 and at most 1048576, found -1"),
     ("--megatron-args", "--tokenizer 'a", "a word of the arguments does not end"),
-    ("--megatron-args", MEGATRON + "--tensor-model-parallel-size two", "tensor_model_parallel_size is 'two', which"),
-    ("--torchtitan", "[model", "is not TOML"),
-    ("--torchtitan", "[model]\nname = 'llama4'\nflavor = '1B'", "has model llama4_1B; zerosim has llama3_8B, "),
+    ("--megatron-args", MEGATRON + "--tensor-model-parallel-size two", "tensor_model_parallel_size must be an integer"),
+    ("--torchtitan", "[model", "is not TOML"), ("--torchtitan", "model = 3", "model must be a table of keys, found 3"),
+    ("--torchtitan", "", "model.name must be one of those of llama3_8B, llama3_70B, llama3_405B, which are NAME"),
+    ("--torchtitan", "[model]\nname = 'llama3'\nflavor = '1B'", 'NAME_FLAVOR, found "1B"'),
 ])
 def test_what_cannot_be_read_is_one_line(flag, text, words, file, capsys):
     assert words in refused(capsys, "plan", flag, file(text))
+
+
+def test_a_mistyped_name_is_listed_with_the_name_that_was_meant(file):
+    read = [megatron(file(f"{MEGATRON} --tensor-model-parallel-sise 2"), 8),
+            torchtitan(file(toml(TORCHTITAN | {"training.seq_lenn": 5, "paralelism.tensor_parallel_degree": 2})), 8),
+            foreign.hugging_face(file(json.dumps(QWEN3 | {"head_dimm": 4, "rope_theta": 1.0}))),
+            foreign.deepspeed(file('{"gradient_clippin": 1, "zero_optimization": {"stagee": 3}}'), 8),
+            foreign.fsdp(file('{"fsdp_sharding_strategi": "NO_SHARD"}'), 8, 8)]
+    assert [each.unread[-2:] for each in read] == [
+        ["tokenizer_type = Llama 3", "tensor_model_parallel_sise = 2 (did you mean 'tensor_model_parallel_size'?)"],
+        ["training.seq_lenn = 5 (did you mean 'training.seq_len'?)",
+         "paralelism.tensor_parallel_degree = 2 (did you mean 'parallelism.tensor_parallel_degree'?)"],
+        ["head_dimm = 4 (did you mean 'head_dim'?)"],
+        ["zero_optimization.stagee (did you mean 'zero_optimization.stage'?)",
+         "gradient_clippin (did you mean 'gradient_clipping'?)"],
+        ["sharding_strategi (did you mean 'sharding_strategy'?)"]]
 
 
 @pytest.mark.parametrize(("project", "keys", "words"), [

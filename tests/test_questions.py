@@ -236,8 +236,8 @@ def test_a_config_is_planned_without_a_scenario_on_any_scenario_and_counted(writ
 
 @pytest.mark.parametrize(("config", "words"), [
     (HUGGING_FACE | {"model_type": "mamba"}, "has model_type 'mamba'; zerosim has gpt2, llama, mistral"),
-    (HUGGING_FACE | {"hidden_size": "wide"}, "has hidden_size 'wide'; give a whole number"),
-    ({"model_type": "llama"}, "has num_hidden_layers None; give a whole number"),
+    (HUGGING_FACE | {"hidden_size": "wide"}, "hidden_size must be an integer of at least 1"),
+    ({"model_type": "llama"}, "num_hidden_layers must be an integer of at least 1 and at most 1000, found none"),
     ("[1]", "has no JSON object"), ("{", "is not JSON"), ("[" * 100_000, "is not JSON")])
 def test_what_is_no_config_is_refused_in_one_line(config, words, written, capsys):
     assert words in refused(capsys, "plan", LLAMA, "--model", written(config))
@@ -304,7 +304,8 @@ def test_rows_of_a_scenario_do_not_hide_the_stage_of_a_file(written, tmp_path, c
 
 @pytest.mark.parametrize(("changes", "words"), [
     ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage 4; give 0, 1, 2 or 3"),
-    ({"train_micro_batch_size_per_gpu": 0}, "train_micro_batch_size_per_gpu is 0, which is not allowed")])
+    ({"train_micro_batch_size_per_gpu": 0}, "train_micro_batch_size_per_gpu must be an integer of at least 1"),
+    ({"zero_optimization": 3}, "zero_optimization must be a table of keys, found 3")])
 def test_a_wrong_value_of_deepspeed_s_is_one_line(changes, words, written, capsys):
     assert words in refused(capsys, "plan", LLAMA, "--ds-config", written(DEEPSPEED | changes))
 
@@ -319,7 +320,7 @@ def test_a_wrong_value_of_deepspeed_s_is_one_line(changes, words, written, capsy
     ({"fsdp_config": {"fsdp_sharding_strategy": "x"}, "fsdp_sharding_strategy": "SHARD_GRAD_OP"},
      {"parallel.stages": ["zero3"], "parallel.reshard_after_forward": False, "parallel.prefetch": False,
       "parallel.overlap": True}),
-    ({"fsdp_sharding_strategy": "NO_SHARD"}, {"parallel.stages": ["ddp"]})])
+    ({"reshard_after_forward": "NO_SHARD"}, {"parallel.stages": ["ddp"]})])
 def test_the_keys_of_fsdp_are_read(config, keys, written):
     assert foreign.fsdp(written(config), ranks=16, per_host=8).keys == keys
 

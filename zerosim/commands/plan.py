@@ -10,12 +10,12 @@ from typing import Any
 from zerosim.commands.arguments import NO_PYTHON, whole_numbers
 from zerosim.commands.output import check_outputs, check_writable, saying, standard_output, write_json
 from zerosim.commands.report import name_and_file, pictured
-from zerosim.errors import UsageError
+from zerosim.errors import ScenarioError, UsageError
 from zerosim.files import write_text
 from zerosim.jobs.training import files_of_training
 from zerosim.plan import foreign
 from zerosim.plan.foreign import ForeignKeys
-from zerosim.plan.foreign_arguments import WRITERS, configuration_for, megatron, torchtitan
+from zerosim.plan.foreign_arguments import SIZES, WRITERS, configuration_for, megatron, torchtitan
 from zerosim.plan.largest import reader
 from zerosim.plan.page import drawn_rows, plan_page
 from zerosim.plan.questions import Question
@@ -98,20 +98,25 @@ def main(arguments: argparse.Namespace) -> int:
         converter()
     machine = {} if arguments.cluster is None else cluster_in(arguments.cluster)
     others = foreign_keys(arguments, scenario, machine | overrides(arguments.overrides))
-    changes = machine | others.keys | overrides(arguments.overrides)
+    changes = machine | {key: each for file in others for key, each in file.keys.items()}
+    changes |= overrides(arguments.overrides)
     console = standard_output(arguments)
     read = reader(arguments.search, arguments.largest)
-    with saying(arguments) as say:
-        found = read(scenario, whole_ranks(arguments.ranks), changes, swept(arguments.sweep), question=asked(arguments),
-                     python=not arguments.no_python, say=say)
+    try:
+        with saying(arguments) as say:
+            found = read(
+                scenario, whole_ranks(arguments.ranks), changes, swept(arguments.sweep), question=asked(arguments),
+                python=not arguments.no_python, say=say)
+    except ScenarioError as error:
+        raise next(filter(None, (file.in_its_words(error) for file in others)), error) from None
     check_writable(arguments, files_of_training(found.scenario))
     pictures = pictured(arguments.picture, Drawings(
         drawn_rows(found), int(found.rows[0].cluster.device.memory))) if arguments.picture else []
     configurations = [
         (path, *configuration_for(found.best or found.rows[0], project)) for project, path in arguments.write]
     show_heading(console, found.scenario.title, found.scenario.caption, "\n".join(python_run(found.scenario)))
-    if others.unread:
-        show_words(console, f"Not planned: {joined(others.unread)}", style="yellow")
+    if unread := [name for file in others for name in file.unread]:
+        show_words(console, f"Not planned: {joined(unread)}", style="yellow")
     show_plan(console, found)
     if arguments.json:
         write_json(arguments.json, found.document())
@@ -158,8 +163,8 @@ def source(arguments: argparse.Namespace) -> Source:
     return str(arguments.scenario)
 
 
-def foreign_keys(arguments: argparse.Namespace, source: Source, changes: dict[str, Any]) -> ForeignKeys:
-    """The keys in files of other projects; they replace keys of the scenario, and --set replaces them."""
+def foreign_keys(arguments: argparse.Namespace, source: Source, changes: dict[str, Any]) -> list[ForeignKeys]:
+    """The keys in each file of another project; they replace keys of the scenario, and --set replaces them."""
     read = [foreign.hugging_face(arguments.model)] if arguments.model else []
     layout = arguments.megatron_args or arguments.torchtitan
     if arguments.ds_config or arguments.fsdp_config or layout:
@@ -169,13 +174,13 @@ def foreign_keys(arguments: argparse.Namespace, source: Source, changes: dict[st
                              f"that file; use a scenario without [[variant]]")
         ranks, per_host = scenario.world.ranks, scenario.cluster.devices_per_host
         asked_for = (whole_ranks(arguments.ranks) or [ranks])[0]
+        due = {*SIZES} - {*changes} if source is OWN_MODEL else ()
         read.append(
             foreign.deepspeed(arguments.ds_config, ranks) if arguments.ds_config
-            else megatron(arguments.megatron_args, asked_for) if arguments.megatron_args
+            else megatron(arguments.megatron_args, asked_for, due) if arguments.megatron_args
             else torchtitan(arguments.torchtitan, asked_for) if arguments.torchtitan
             else foreign.fsdp(arguments.fsdp_config, ranks, per_host))
-    keys = {key: value for each in read for key, value in each.keys.items()}
-    return ForeignKeys(keys, [name for each in read for name in each.unread])
+    return read
 
 
 def asked(arguments: argparse.Namespace) -> Question | None:

@@ -5,15 +5,20 @@ nothing in it is executed.
 """
 
 import json
+import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
-from zerosim.errors import UsageError
+from zerosim.errors import ScenarioError, UsageError, did_you_mean
 from zerosim.files import read_at_most, reason
+from zerosim.scenario import Scenario
+from zerosim.scenario.origin import OVERRIDE, Origin, shown
+from zerosim.scenario.origin import path as steps_of
 from zerosim.scenario.positions import MOST_BYTES
+from zerosim.scenario.rules import Rule, SectionRule, rules
 
 Document = Mapping[str, Any]
 
@@ -22,8 +27,67 @@ Document = Mapping[str, Any]
 class ForeignKeys:
     """The scenario keys that a file gives, and the keys of the file that have no counterpart in a scenario."""
 
+    file: str
+    """The flag and the file, as errors name them."""
     keys: dict[str, Any] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
+    """The file's names of scenario keys."""
+
+    def take(self, found: Document, name: str, key: str, made: Callable[[Any], Any] = lambda value: value) -> None:
+        """Read one key if it is present; the scenario decides about "auto", as the trainer does for DeepSpeed."""
+        if name not in found or found[name] == "auto":
+            return
+        rule = rule_of(key)
+        try:
+            self.keys[key] = rule.read(made(found[name]), steps_of(key), Origin())
+        except (UsageError, ScenarioError, TypeError):
+            raise self.wrong(found, name, str(rule)) from None
+        self.names[key] = name
+
+    def counted(self, found: Document, name: str, usual: int) -> int:
+        """The whole number above 0 that the file has for a key, or the usual one."""
+        value = found.get(name, usual)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self.wrong(found, name, "a whole number above 0")
+        return value
+
+    def wrong(self, found: Document, name: str, allowed: str) -> UsageError:
+        """The error for the value of a key of the file, or for its absence; it names a key that was mistyped."""
+        mistyped = next((f"; {each} is not known" for each in found if did_you_mean(name, [each], alike=ALIKE)), "")
+        what = "found none" if name not in found else "found true or no value" if found[name] is True else (
+            f"found {shown(found[name])}")
+        return UsageError(f"{self.file}: {name} must be {allowed}, {what}{mistyped * (name not in found)}")
+
+    def section(self, found: Document, name: str) -> Document:
+        """A table of the file; empty if there is none."""
+        value = found.get(name) or {}
+        if not isinstance(value, dict):
+            raise self.wrong(found, name, "a table of keys")
+        return value
+
+    def leave(self, name: str, known: Iterable[str] = (), value: Any = None) -> None:
+        """List a key that is not read, with the key among those `known` that was perhaps meant."""
+        near = did_you_mean(name, known, alike=ALIKE)
+        self.unread.append(f"{name}{'' if value is None else f' = {value}'}{near and f' ({near[2:]})'}")
+
+    def in_its_words(self, error: ScenarioError) -> UsageError | None:
+        """The error of a scenario that is about one of these keys, with the file's own name; None for any other."""
+        what = str(error).removeprefix(f"{error.file}:{error.line}:{error.column}: ")
+        name = self.names.get(re.match(r"[\w.]*", what)[0])  # type: ignore[index]
+        return UsageError(f"{self.file}: {name}: {what}") if error.file == OVERRIDE and name else None
+
+
+ALIKE = 0.85
+"""How much a name is like the known one for which it is taken to be mistyped."""
+
+
+def rule_of(key: str) -> Rule:
+    """The allowed values of a scenario's key."""
+    section, name = key.split(".")
+    table = rules(Scenario)[section]
+    assert isinstance(table, SectionRule)
+    return rules(table.section)[name]
 
 
 def document(path: str, flag: str) -> Document:
@@ -49,31 +113,38 @@ def hugging_face(path: str) -> ForeignKeys:
 
     Raises `UsageError` for a type of model that zerosim does not have, and for a missing size.
     """
-    found, architectures = document(path, "--model"), TABLES["hugging_face"]["architectures"]
+    architectures = TABLES["hugging_face"]["architectures"]
+    found = {name: value for name, value in document(path, "--model").items() if value is not None}
     kind = str(found.get("model_type", "none"))
     if kind not in architectures:
         raise UsageError(f"--model: {path} has model_type {kind!r}; zerosim has {', '.join(architectures)}. Write "
                          f"other models in Python (docs/extend.md)")
-    read = ForeignKeys({"model.kind": "transformer", "model.architecture": architectures[kind]})
+    read, experts = ForeignKeys(f"--model: {path}"), TABLES["hugging_face"]["experts"]
+    beside = TABLES["hugging_face"]["beside_experts"]
+    read.keys |= {"model.kind": "transformer", "model.architecture": architectures[kind]}
     for key, names in TABLES["hugging_face"]["sizes"].items():
-        value = next((found[name] for name in names if found.get(name) is not None), None)
-        if value is None and key in ("key_value_heads", "inner"):
-            value = 0
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise UsageError(f"--model: {path} has {names[0]} {value!r}; give a whole number")
-        read.keys[f"model.{key}"] = value
-    experts = TABLES["hugging_face"]["experts"].get(kind)
-    if experts is None:
-        read.keys["model.tied_embeddings"] = bool(found.get("tie_word_embeddings", kind == "gpt2"))
+        name = next((name for name in names if name in found), names[0])
+        if name not in found and key not in ("key_value_heads", "inner"):
+            raise read.wrong(found, name, str(rule_of(f"model.{key}")))
+        read.keys[f"model.{key}"] = 0
+        read.take(found, name, f"model.{key}")
+    if kind not in experts:
+        read.keys["model.tied_embeddings"] = kind == "gpt2"
+        read.take(found, "tie_word_embeddings", "model.tied_embeddings")
     else:
         read.keys |= {"model.kind": "mixture", "model.capacity_factor": 1.0}
-        for key, name in zip(("experts", "experts_per_token", "inner"), experts, strict=True):
-            take(read, found, name, f"model.{key}", count)
-        for name, key in TABLES["hugging_face"]["beside_experts"].items():
-            take(read, found, name, f"model.{key}", count)
+        for key, name in zip(("experts", "experts_per_token", "inner"), experts[kind], strict=True):
+            read.take(found, name, f"model.{key}")
+        for name, key in beside.items():
+            read.take(found, name, f"model.{key}")
     size, width, heads = found.get("head_dim"), read.keys["model.width"], read.keys["model.heads"]
     if size is not None and size * heads != width:
-        take(read, found, "head_dim", "model.head_size", count)
+        read.take(found, "head_dim", "model.head_size")
+    known = [name for names in (*TABLES["hugging_face"]["sizes"].values(), *experts.values()) for name in names]
+    known += ["head_dim", "tie_word_embeddings", *beside]
+    for name, value in found.items():
+        if name not in known and did_you_mean(name, known, alike=ALIKE):
+            read.leave(name, known, value)
     read.unread += [f"{name} = {found[name]}" for name in ("sliding_window", "attention_bias", "mlp_bias")
                     if found.get(name)]
     return read
@@ -82,94 +153,86 @@ def hugging_face(path: str) -> ForeignKeys:
 def deepspeed(path: str, ranks: int) -> ForeignKeys:
     """The [train], [parallel] and [cluster] of a DeepSpeed configuration, on `ranks` ranks."""
     found, table = document(path, "--ds-config"), TABLES["deepspeed"]
-    read, zero = ForeignKeys(), section(found, "zero_optimization")
+    read = ForeignKeys(f"--ds-config: {path}")
+    zero = read.section(found, "zero_optimization")
     stage = zero.get("stage", 0)
     if stage not in (0, 1, 2, 3):
         raise UsageError(f"--ds-config: {path} has zero_optimization.stage {stage!r}; give 0, 1, 2 or 3")
     read.keys["parallel.stages"] = [table["stages"][int(stage)]]
-    take(read, found, "train_micro_batch_size_per_gpu", "train.micro_batch", count)
-    take(read, found, "gradient_accumulation_steps", "train.micro_batches", lambda value: count(value) * ranks)
-    take(read, found, "gradient_clipping", "train.clip_norm", float)
+    read.take(found, "train_micro_batch_size_per_gpu", "train.micro_batch")
+    read.take(found, "gradient_accumulation_steps", "train.micro_batches", lambda value: value * ranks)
+    read.take(found, "gradient_clipping", "train.clip_norm")
     for name in ("fp16", "bf16"):
-        if section(found, name).get("enabled"):
+        if read.section(found, name).get("enabled"):
             read.keys["train.precision"] = name
-    take(read, zero, "overlap_comm", "parallel.overlap", bool)
-    take(read, zero, "zero_hpz_partition_size", "parallel.secondary_ranks", more_than_one)
-    take(read, zero, "mics_shard_size", "parallel.shard_ranks", more_than_one)
+    read.take(zero, "overlap_comm", "parallel.overlap")
+    read.take(zero, "zero_hpz_partition_size", "parallel.secondary_ranks", more_than_one)
+    read.take(zero, "mics_shard_size", "parallel.shard_ranks", more_than_one)
     if stage == 3 and zero.get("stage3_prefetch_bucket_size", 1):
         read.keys["parallel.prefetch"] = True
     if stage == 3 and zero.get("zero_quantized_weights"):
         read.keys["parallel.quantized_weights"] = "int8"
     for name, key in table["offloaded"].items():
-        place = section(zero, name).get("device", "none")
+        place = read.section(zero, name).get("device", "none")
         if place in table["tiers"] and (stage == 3 or name == "offload_optimizer"):
             read.keys[key] = table["tiers"][place]
         elif place != "none":
-            read.unread.append(f"zero_optimization.{name}")
-    read.unread += [f"zero_optimization.{name}" for name in zero if name not in table["read_of_zero"] and zero[name]]
-    optimizer_of(section(found, "optimizer"), read)
-    read.unread += [name for name in found if name not in table["read"]]
+            read.leave(f"zero_optimization.{name}")
+    for name in zero:
+        if name not in table["read_of_zero"] and zero[name]:
+            read.leave(f"zero_optimization.{name}", [f"zero_optimization.{each}" for each in table["read_of_zero"]])
+    optimizer_of(read.section(found, "optimizer"), read)
+    for name in found:
+        if name not in table["read"]:
+            read.leave(name, table["read"])
     return read
 
 
 def optimizer_of(value: Document, read: ForeignKeys) -> None:
     """Read the optimizer of a DeepSpeed configuration; as in DeepSpeed, Adam is AdamW by default."""
-    kind = str(value.get("type", "auto")).lower()
+    kind, known = str(value.get("type", "auto")).lower(), TABLES["deepspeed"]["optimizers"]
     if kind == "auto":
         return
-    params = section(value, "params")
-    if kind not in TABLES["deepspeed"]["optimizers"]:
-        read.unread.append(f"optimizer.type = {value['type']}")
+    params = read.section(value, "params")
+    if kind not in known:
+        read.leave("optimizer.type", value=value["type"])
         return
     decoupled = kind == "adam" and params.get("adam_w_mode", True)
-    read.keys["train.optimizer"] = "adamw" if decoupled else TABLES["deepspeed"]["optimizers"][kind]
+    read.keys["train.optimizer"] = "adamw" if decoupled else known[kind]
 
 
 def fsdp(path: str, ranks: int, per_host: int) -> ForeignKeys:
-    """The [parallel] and [cluster] of FSDP keys of Accelerate or Hugging Face, with or without prefix fsdp_."""
+    """The [parallel] and [cluster] of FSDP keys of Accelerate or Hugging Face, with or without prefix fsdp_.
+
+    `reshard_after_forward` is true or false, or a strategy, as in Accelerate's keys of FSDP1.
+    """
+    read, strategies = ForeignKeys(f"--fsdp-config: {path}"), TABLES["fsdp"]["strategies"]
     found = {name.removeprefix("fsdp_"): value for name, value in document(path, "--fsdp-config").items()}
-    found = {**section(found, "config"), **found}
-    read, strategy = ForeignKeys(), str(found.get("sharding_strategy", "FULL_SHARD")).upper()
-    strategies = TABLES["fsdp"]["strategies"]
+    found = {**read.section(found, "config"), **found}
+    if isinstance(found.get("reshard_after_forward"), str):
+        found.setdefault("sharding_strategy", found.pop("reshard_after_forward"))
+    strategy = str(found.get("sharding_strategy", "FULL_SHARD")).upper()
     if strategy not in strategies:
         raise UsageError(f"--fsdp-config: {path} has sharding_strategy {strategy}; give {', '.join(strategies)}")
     stage, reshard, hybrid = strategies[strategy]
     read.keys["parallel.stages"] = [stage]
     if stage == "zero3":
-        read.keys["parallel.reshard_after_forward"] = bool(found.get("reshard_after_forward", reshard))
+        read.keys["parallel.reshard_after_forward"] = reshard
+        read.take(found, "reshard_after_forward", "parallel.reshard_after_forward")
         prefetches = str(found.get("backward_prefetch", "BACKWARD_PRE")).upper() != "NO_PREFETCH"
         read.keys |= {"parallel.overlap": True,
                       "parallel.prefetch": prefetches and read.keys["parallel.reshard_after_forward"]}
     if hybrid and ranks > per_host:
         read.keys["parallel.shard_ranks"] = per_host
-    take(read, found, "activation_checkpointing", "parallel.recompute", bool)
+    read.take(found, "activation_checkpointing", "parallel.recompute")
     if found.get("offload_params") and stage == "zero3":
         read.keys |= dict.fromkeys(TABLES["deepspeed"]["offloaded"].values(), "host")
-    read.unread += [name for name, value in found.items() if name not in TABLES["fsdp"]["read"] and value]
+    for name, value in found.items():
+        if name not in TABLES["fsdp"]["read"] and value:
+            read.leave(name, TABLES["fsdp"]["read"])
     return read
 
 
-def section(found: Document, name: str) -> Document:
-    value = found.get(name)
-    return value if isinstance(value, dict) else {}
-
-
-def count(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(f"found {value!r}; give a whole number of at least 1")
-    return value
-
-
-def more_than_one(value: Any) -> int:
+def more_than_one(value: Any) -> Any:
     """The number of ranks that share; 0 for DeepSpeed's 1 and -1, which mean no sharing."""
-    return value if isinstance(value, int) and value > 1 else 0
-
-
-def take(read: ForeignKeys, found: Document, name: str, key: str, made: Callable[[Any], Any]) -> None:
-    """Read one key if it is present; the scenario decides about "auto", as the trainer does for DeepSpeed."""
-    if name not in found or found[name] == "auto":
-        return
-    try:
-        read.keys[key] = made(found[name])
-    except (UsageError, TypeError, ValueError):
-        raise UsageError(f"{name} is {found[name]!r}, which is not allowed; correct the file") from None
+    return 0 if value in (-1, 1) else value

@@ -12,36 +12,44 @@ import json
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
+from math import prod
 from typing import Any
 
-from zerosim.errors import UsageError
+from zerosim.errors import UsageError, did_you_mean
 from zerosim.files import read_at_most, reason
 from zerosim.models.transformer import usual_inner
-from zerosim.plan.foreign import TABLES, Document, ForeignKeys, count, take
+from zerosim.plan.foreign import ALIKE, TABLES, Document, ForeignKeys
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.scenario.directions import NUMBERS_OF_RANKS
 from zerosim.scenario.positions import MOST_BYTES
 from zerosim.scenario.sections import Parallel, Train
 from zerosim.words import toml
 
+SIZES = tuple(f"model.{name}" for name in ("layers", "width", "heads", "sequence", "vocabulary"))
+"""The keys without which there is no model to plan."""
 
-def megatron(path: str, ranks: int) -> ForeignKeys:
+
+def megatron(path: str, ranks: int, due: Collection[str] = ()) -> ForeignKeys:
     """The [model], [train] and [parallel] of a file with arguments of Megatron-LM or keys of NeMo.
 
     `--hidden-size 4096`, `model.hidden_size=4096` and `hidden_size: 4096` mean the same. Raises `UsageError` for a file
-    that cannot be read and for a wrong value.
+    that cannot be read, for a wrong value, and for a file without one of the keys that are `due`.
     """
-    said, read, others = dict(arguments(text_of(path, "--megatron-args"))), ForeignKeys(), TABLES["megatron"]["others"]
+    read, others = ForeignKeys(f"--megatron-args: {path}"), TABLES["megatron"]["others"]
+    said = dict(arguments(text_of(path, "--megatron-args")))
     given = {name: value for name, value in said.items() if value is not None}
     found = given | {others[name]: value for name, value in given.items() if others.get(name)}
     by_table(read, found, "megatron")
+    for name, key in TABLES["megatron"]["keys"].items():
+        if key in due and not read.keys.get(key):
+            raise read.wrong(found, name, "a whole number above 0, here or in a scenario")
     gated = bool(found.get("swiglu")) or found.get("normalization") == "RMSNorm"
     tied = found.get("share_embeddings_and_output_weights", not found.get("untie_embeddings_and_output_weights"))
     kind = "mixture" if "model.experts" in read.keys else "transformer"
     read.keys |= {"model.kind": kind, "model.architecture": "llama" if gated else "gpt2",
-                  "parallel.stages": [stage_of_megatron(found)],
+                  "parallel.stages": [stage_of_megatron(read, found)],
                   "train.optimizer": "sgd" if found.get("optimizer") == "sgd" else "adamw",
                   "parallel.overlap": bool(found.get("overlap_grad_reduce")), "parallel.prefetch": False,
                   "parallel.recompute": found.get("recompute_granularity") == "full"}
@@ -62,7 +70,7 @@ def megatron(path: str, ranks: int) -> ForeignKeys:
         read.keys["parallel.vocabulary_parallel"] = True
     if read.keys.get("parallel.model_chunks", 1) > 1:
         read.keys["parallel.schedule"] = "interleaved_1f1b"
-    batch_of(read, counted(found, "micro_batch_size", 1), found.get("global_batch_size"), ranks)
+    batch_of(read, found, ranks, read.counted(found, "micro_batch_size", 1), "global_batch_size")
     return read
 
 
@@ -71,16 +79,17 @@ def lay_experts(read: ForeignKeys, found: Document) -> None:
 
     Queues serve such a piece: Megatron-LM's capacity counts the tokens of a rank.
     """
-    tensor, context = (counted(read.keys, f"parallel.{name}_ranks", 1) for name in ("tensor", "context"))
+    tensor, context = (read.keys.get(f"parallel.{name}_ranks", 1) for name in ("tensor", "context"))
     cut = bool(read.keys.get("parallel.sequence_parallel"))
-    pieces, divided = context * (tensor if cut else 1), counted(found, "expert_tensor_parallel_size", tensor)
-    ranks = counted(read.keys, "parallel.expert_ranks", 1) * (divided if cut else 1)
+    pieces, divided = context * (tensor if cut else 1), read.counted(found, "expert_tensor_parallel_size", tensor)
+    ranks = read.keys.get("parallel.expert_ranks", 1) * (divided if cut else 1)
     if ranks % pieces:
-        raise UsageError(f"experts lie over {ranks} ranks, expert_model_parallel_size · expert_tensor_parallel_size, "
-                         f"no multiple of the {pieces} tensor and context ranks with pieces of a sequence; correct one")
+        raise UsageError(f"{read.file}: experts lie over {ranks} ranks, expert_model_parallel_size · "
+                         f"expert_tensor_parallel_size, no multiple of the {pieces} tensor and context ranks with "
+                         "pieces of a sequence; correct one")
     read.keys["parallel.expert_ranks"] = ranks // pieces
     if pieces > 1:
-        read.keys["model.queue_tokens"] = counted(read.keys, "model.sequence", pieces) // pieces
+        read.keys["model.queue_tokens"] = read.keys.get("model.sequence", pieces) // pieces
     if divided > 1:
         read.unread.append(f"expert_tensor_parallel_size = {divided}")
 
@@ -91,19 +100,19 @@ def dense_blocks(read: ForeignKeys, given: Document) -> None:
     first = re.fullmatch(r"\(?\[0\]\s*\*\s*(\d+)\s*\+\s*\[1\]\s*\*\s*\d+\)?", pattern)
     if first:
         read.keys["model.dense_layers"] = int(first[1])
-        take(read, given, "ffn_hidden_size", "model.dense_inner", count)
+        read.take(given, "ffn_hidden_size", "model.dense_inner")
     elif pattern != "1":
         read.unread.append(f"moe_layer_freq = {pattern}")
 
 
-def stage_of_megatron(found: Document) -> str:
+def stage_of_megatron(read: ForeignKeys, found: Document) -> str:
     strategies: Mapping[str, str] = TABLES["megatron"]["strategies"]
     if not found.get("use_megatron_fsdp"):
         return "zero1" if found.get("use_distributed_optimizer") else "ddp"
-    strategy = found.get("data_parallel_sharding_strategy", "no_shard")
-    if strategy not in strategies:
-        raise UsageError(f"data_parallel_sharding_strategy is {strategy!r}; give {', '.join(strategies)}")
-    return strategies[strategy]
+    name = "data_parallel_sharding_strategy"
+    if found.get(name, "no_shard") not in strategies:
+        raise read.wrong(found, name, ", ".join(strategies))
+    return strategies[found.get(name, "no_shard")]
 
 
 def torchtitan(path: str, ranks: int) -> ForeignKeys:
@@ -114,12 +123,17 @@ def torchtitan(path: str, ranks: int) -> ForeignKeys:
         raise UsageError(f"--torchtitan: {path} is not TOML: {error}; give the job's configuration") from None
     found = {f"{section}.{name}": value for section, keys in tables.items() if isinstance(keys, dict)
              for name, value in keys.items()}
-    read, table = ForeignKeys(), TABLES["torchtitan"]
-    by_table(read, found, "torchtitan", ("training", "parallelism", "activation_checkpoint", "optimizer", "model"))
+    read, table = ForeignKeys(f"--torchtitan: {path}"), TABLES["torchtitan"]
+    parts = {name.partition(".")[0] for name in (*table["keys"], *table["others"])}
+    for name in parts & {*tables}:
+        read.section(tables, name)
+    read.keys["model.sequence"] = 2048
+    by_table(read, found, "torchtitan", parts)
     read.keys["train.optimizer"] = str(found.get("optimizer.name", "AdamW")).lower()
-    flavor = f"{found.get('model.name')}_{found.get('model.flavor')}"
+    flavor = "_".join(str(found.get(f"model.{name}", "")) for name in ("name", "flavor"))
     if flavor not in table["flavors"]:
-        raise UsageError(f"--torchtitan: {path} has model {flavor}; zerosim has {', '.join(table['flavors'])}")
+        name = next((name for name in ("model.name", "model.flavor") if name not in found), "model.flavor")
+        raise read.wrong(found, name, f"one of those of {', '.join(table['flavors'])}, which are NAME_FLAVOR")
     names = ("layers", "width", "heads", "key_value_heads", "inner")
     read.keys |= dict(zip((f"model.{name}" for name in names), table["flavors"][flavor], strict=True)) | {
         "model.kind": "transformer", "model.architecture": "llama", "model.vocabulary": 128256}
@@ -133,18 +147,19 @@ def torchtitan(path: str, ranks: int) -> ForeignKeys:
     replicas, shards = sharding_of_torchtitan(read, found, ranks, pipelined)
     if pipelined:
         schedule_of_torchtitan(read, found)
-    local = counted(found, "training.local_batch_size", 8)
-    each = counted(found, "parallelism.pipeline_parallel_microbatch_size", 1) if pipelined else local
-    everything = found.get("training.global_batch_size", -1)
-    batch_of(read, each, local * replicas * shards if everything == -1 else everything, ranks)
+    local = read.counted(found, "training.local_batch_size", 8)
+    each = read.counted(found, "parallelism.pipeline_parallel_microbatch_size", 1) if pipelined else local
+    name = "training.global_batch_size"
+    everything = {name: local * replicas * shards} if found.get(name, -1) == -1 else found
+    batch_of(read, everything, ranks, each, name)
     return read
 
 
 def sharding_of_torchtitan(read: ForeignKeys, found: Document, ranks: int, pipelined: bool) -> tuple[int, int]:
     """Read the stage; the copies of the weights, and the ranks that share one. A pipeline keeps gathered weights."""
-    replicas = counted(found, "parallelism.data_parallel_replicate_degree", 1)
+    replicas = read.counted(found, "parallelism.data_parallel_replicate_degree", 1)
     name, rest = "parallelism.data_parallel_shard_degree", ranks // (product_of(read.keys) * replicas)
-    shards = max(rest, 1) if found.get(name, -1) == -1 else counted(found, name, 1)
+    shards = max(rest, 1) if found.get(name, -1) == -1 else read.counted(found, name, 1)
     reshards = found.get("parallelism.fsdp_reshard_after_forward", "default")
     stage = "ddp" if shards == 1 else "zero2" if pipelined else "zero3"
     gathers = stage == "zero3" and reshards != "never"
@@ -162,7 +177,8 @@ def sharding_of_torchtitan(read: ForeignKeys, found: Document, ranks: int, pipel
 
 def schedule_of_torchtitan(read: ForeignKeys, found: Document) -> None:
     """Read the schedule of a pipeline; an interleaved one has two chunks a rank."""
-    schedules, schedule = TABLES["torchtitan"]["schedules"], found.get("parallelism.pipeline_parallel_schedule", "1F1B")
+    schedules = TABLES["torchtitan"]["schedules"]
+    schedule = str(found.get("parallelism.pipeline_parallel_schedule", "1F1B"))
     if schedule not in schedules:
         read.unread.append(f"parallelism.pipeline_parallel_schedule = {schedule}")
         return
@@ -206,44 +222,31 @@ def parsed(value: str) -> Any:
         return value
 
 
-def by_table(read: ForeignKeys, found: Document, project: str, parts: tuple[str, ...] = ()) -> None:
-    """Read the names that have one key each, and list those that are not read; of other `parts` nothing is said."""
+def by_table(read: ForeignKeys, found: Document, project: str, parts: Collection[str] = ()) -> None:
+    """Read the names that have one key each, and list those that are not read; of other `parts` only mistyped ones."""
     table = TABLES[project]
     for name, key in table["keys"].items():
-        take(read, found, name, key, number)
-    read.unread += [f"{name} = {value}" for name, value in found.items()
-                    if value and name not in table["keys"] and name not in table["others"]
-                    and (not parts or name.partition(".")[0] in parts)]
-
-
-def counted(found: Document, name: str, usual: int) -> int:
-    try:
-        return count(found.get(name, usual))
-    except UsageError as error:
-        raise UsageError(f"{name}: {error}") from None
-
-
-def number(value: Any) -> Any:
-    if not isinstance(value, bool | int | float):
-        raise TypeError(value)
-    return value
+        read.take(found, name, key)
+    known = [*table["keys"], *table["others"]]
+    for name, value in found.items():
+        mine = not parts or name.partition(".")[0] in parts or did_you_mean(name, known, alike=ALIKE)
+        if value and name not in known and mine:
+            read.leave(name, known, value)
 
 
 def product_of(keys: Mapping[str, Any]) -> int:
     """The ranks that train one copy of the model, but for experts."""
-    tensor, context, pipeline = (counted(keys, f"parallel.{each}_ranks", 1)
-                                 for each in ("tensor", "context", "pipeline"))
-    return tensor * context * pipeline
+    return prod(keys.get(f"parallel.{each}_ranks", 1) for each in ("tensor", "context", "pipeline"))
 
 
-def batch_of(read: ForeignKeys, micro_batch: int, everything: Any, ranks: int) -> None:
+def batch_of(read: ForeignKeys, found: Document, ranks: int, micro_batch: int, name: str) -> None:
     """Read the samples of a micro-batch and of a step; by default a step has one micro-batch on each data rank."""
-    experts = counted(read.keys, "parallel.expert_ranks", 1)
-    each, usual = micro_batch * experts, micro_batch * max(ranks // product_of(read.keys), 1)
-    everything = usual if everything is None else everything
-    if not isinstance(everything, int) or everything < 1 or everything % each:
-        raise UsageError(f"a batch of {everything} samples is not a multiple of {each}, a micro-batch on {experts} "
-                         "expert ranks; correct the file")
+    experts = read.keys.get("parallel.expert_ranks", 1)
+    each = micro_batch * experts
+    everything = read.counted(found, name, micro_batch * max(ranks // product_of(read.keys), 1))
+    if everything % each:
+        raise UsageError(f"{read.file}: {name}, a batch of {everything} samples, is not a multiple of {each}, a "
+                         f"micro-batch on {experts} expert ranks; correct the file")
     read.keys |= {"world.ranks": ranks, "train.micro_batch": each, "train.micro_batches": everything // each}
 
 
