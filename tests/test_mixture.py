@@ -112,7 +112,7 @@ def test_a_token_is_served_by_its_experts_while_these_have_room(family, count, w
      "model.inner=5"],
     ["parallel.expert_ranks=2", 'parallel.stages=["zero1", "zero3"]', "model.capacity_factor=0.5"],
     ["parallel.expert_ranks=2", 'parallel.stages=["zero3"]', "model.architecture=llama", "model.key_value_heads=2",
-     "model.experts_per_token=2"],
+     "model.experts_per_token=2", "model.capacity_factor=1e300"],
     [*PIECES, 'parallel.stages=["zero1"]', "world.ranks=8", "train.clip_norm=0.01", "model.inner=7"],
     [*PIECES, *SHARED, *LATENT, 'parallel.stages=["zero2"]'],
     [*SHARED, "parallel.tensor_ranks=2", "parallel.pipeline_ranks=2", 'parallel.stages=["zero1"]', "world.ranks=8"],
