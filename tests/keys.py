@@ -11,6 +11,7 @@ import json
 import re
 from pathlib import Path
 
+from zerosim.scenario.fault import CollectiveOf
 from zerosim.scenario.rules import ArrayRule, Choice, Either, NameOr, PartOf, Rule, SectionRule, SourceOf, Tables, rules
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import Parallel
@@ -45,7 +46,7 @@ def allowed(rule: Rule) -> str:
     ('`a`, `b`', 'an array of: `a`')
     """
     match rule:
-        case SourceOf():
+        case SourceOf() | CollectiveOf():
             return str(rule)
         case PartOf():
             return f"{code(filter(None, rule.names))}, `FILE.py:NAME`"

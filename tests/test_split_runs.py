@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.pages import page_of
+from tests.test_mixture import MIXTURE, PIECES
 from tests.test_split_models import EVEN, GPT, LLAMA, MLP, outcome, read
 from tests.tracing import span_faults
 from zerosim.autograd import ring_attention
@@ -72,12 +73,14 @@ def test_a_flipped_weight_is_named_by_its_index_in_the_whole(rank, index, tmp_pa
     assert f"after step 2, rank {rank} holds layers.0.weight{index} = " in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_fault_strikes_in_a_collective_of_the_model(tmp_path, capsys):
-    fault = 'fault=[{kind="flip", rank=2, step=1, collective="tensor_all_reduce", bit=30}]'
-    split = words(SPLIT, 'parallel.stages=["ddp"]', fault)
-    assert run(MLP, tmp_path, *split)[0] == 1
-    assert run(MLP, tmp_path, *split, *words("check.checksums=true"))[0] == 3
-    assert "in the tensor_all_reduce of tape" in capsys.readouterr().err
+@pytest.mark.parametrize(("text", "collective", "split"), [
+    (MLP, "tensor_all_reduce", [SPLIT]), (MIXTURE, "tensor+context+expert_all_to_all", PIECES)])
+def test_a_fault_strikes_in_a_collective_of_the_model(text, collective, split, tmp_path, capsys):
+    fault = f'fault=[{{kind="flip", rank=1, step=2, collective="{collective}", message=2, bit=30}}]'
+    split = words(*split, 'parallel.stages=["ddp"]', fault)
+    assert run(text, tmp_path, *split)[0] == 1
+    assert run(text, tmp_path, *split, *words("check.checksums=true"))[0] == 3
+    assert f"in the {collective} of tape" in capsys.readouterr().err
 
 
 DROPS = """

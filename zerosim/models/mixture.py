@@ -7,7 +7,7 @@
     shared    with `shared_inner`, plus the transformer's own perceptron of this width, which every token passes
     dense     the first `dense_layers` blocks are the transformer's own, with perceptrons of `dense_inner`
     queue     `queue_tokens` neighbouring tokens of a sequence, by default all, share a queue of each expert
-    capacity  the tokens of a queue that its expert takes: `capacity_factor` times an even share, rounded up, at most all
+    capacity  tokens of a queue that an expert takes: `capacity_factor` times an even share, rounded up; at most all
 
 So what a token gets does not depend on the micro-batch or on the number of ranks, and every shape is known beforehand.
 A token that finds its queue full keeps x. Nothing balances the load: the sources add a term to the loss for that, and a

@@ -13,11 +13,17 @@ FAULT_KINDS = ("kill", "stop", "delay", "slow", "drop", "duplicate", "flip")
 OF_MESSAGES = ("drop", "duplicate")
 LASTING = ("delay", "slow")
 OF_STAGES = ("reduce_scatter", "all_gather", "gather_norms", "broadcast")
-OF_MODELS = tuple(f"{direction}_{kind}" for direction in Directions().sizes
+OF_MODELS = tuple(f"{direction}_{kind}" for direction in Directions(tensor=2, context=2, expert=2).groups
                   for kind in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "shift"))
-FAULTY_COLLECTIVES = OF_STAGES + OF_MODELS
 DELAY_SECONDS = 1.0
 SLOW_SECONDS = 0.01
+
+
+class CollectiveOf(Choice):
+    """A collective of a stage, or of a model over a direction or several joined ones."""
+
+    def __str__(self) -> str:
+        return f"{', '.join(OF_STAGES)}, or a model's, such as tensor_all_reduce or context+expert_all_to_all"
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ class Fault:
     kind: str = key("kill", Choice(FAULT_KINDS))
     rank: int = key(0, Integer())
     step: int = key(1, Integer(1))
-    collective: str | None = key(None, Choice(FAULTY_COLLECTIVES))
+    collective: str | None = key(None, CollectiveOf(OF_STAGES + OF_MODELS))
     message: int = key(1, Integer(1))
     seconds: float | None = key(None, Number(0, 3600))
     bit: int = key(0, Integer())
