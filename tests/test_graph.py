@@ -256,7 +256,7 @@ right_room = Player._room
 @pytest.mark.parametrize(("owner", "attribute", "wrong"), [
     (Player, "_add", always_in_place), (Player, "_add", last_term_alone), (Player, "_add", into_what_is_passed_on),
     (Player, "_write", first_gradient_alone),
-    (GraphPlan, "_in_place", in_place_whoever_reads), (GraphPlan, "_reads_last", lambda self, slot, number: True),
+    (GraphPlan, "_in_place", in_place_whoever_reads), (GraphPlan, "_reads_last", lambda *_: True),
     (Player, "_room", room_over_upstream),
 ])
 def test_a_player_that_writes_over_what_others_read_is_caught(monkeypatch, owner, attribute, wrong):

@@ -1,7 +1,10 @@
 """Pipelines: the bits of one process, the formulas, one function; what schedules hold, wait for and send."""
 
+import itertools
 import json
 from dataclasses import replace
+from fractions import Fraction
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -10,12 +13,13 @@ from hypothesis import strategies as st
 
 from tests.mpi.launch import mpirun
 from tests.test_split_models import GPT, LLAMA, MLP, outcome, read
+from zerosim.autograd.player import Player
 from zerosim.data import load_dataset
 from zerosim.errors import ScenarioError, ZerosimError
 from zerosim.figures.pipelines import bubble, bubble_due, held, held_due, pass_lines
 from zerosim.stages import SCHEDULES
 from zerosim.stages.norms import SquareSums
-from zerosim.stages.pipeline import Slot, run_backward, run_forward
+from zerosim.stages.pipeline import Slot, run_backward, run_backward_input, run_forward
 from zerosim.stages.replica import Replica
 from zerosim.training import build, config
 from zerosim.training.experiment import prepare
@@ -35,10 +39,14 @@ stage = "ddp"
 schedule = "gpipe"
 tensor_ranks = 2
 [[variant]]
+stage = "zero2"
+schedule = "zb_h1"
+[[variant]]
 stage = "zero1"
 schedule = "interleaved_1f1b"
 model_chunks = 2
 """
+ZB = 'parallel.schedule="zb_h1"'
 STAGES = 'parallel.stages=["ddp", "zero1", "zero2"]'
 TIED = "model.tied_embeddings=true"
 INTERLEAVED = 'parallel.schedule="interleaved_1f1b"', "parallel.model_chunks=2"
@@ -49,6 +57,11 @@ INTERLEAVED = 'parallel.schedule="interleaved_1f1b"', "parallel.model_chunks=2"
     (MLP, ["parallel.pipeline_ranks=2", "parallel.tensor_ranks=2", "train.clip_norm=0.01"]),
     (MLP, ["parallel.pipeline_ranks=2", *INTERLEAVED, "parallel.recompute=true"]),
     (GPT, ["parallel.pipeline_ranks=2", "parallel.tensor_ranks=2", "parallel.sequence_parallel=true", *LLAMA]),
+    (MLP, ["parallel.pipeline_ranks=4", ZB, "train.clip_norm=0.01", "parallel.overlap=true"]),
+    (GPT, ["parallel.pipeline_ranks=2", ZB, TIED, "parallel.tensor_ranks=2", "parallel.sequence_parallel=true", *LLAMA,
+           "parallel.recompute=true"]),
+    (GPT, ["parallel.pipeline_ranks=2", ZB, "train.precision=bf16", "parallel.accumulation=micro_batch",
+           "model.dropout=0.1"]),
     (GPT, ["parallel.pipeline_ranks=2", *INTERLEAVED, "parallel.autocast=bf16", "model.dropout=0.1"]),
     (MLP, ["parallel.pipeline_ranks=4", "train.precision=fp16", "parallel.overlap=true"]),
     (GPT, ["parallel.pipeline_ranks=2", TIED, "train.precision=fp16", "train.clip_norm=0.01", "parallel.overlap=true"]),
@@ -67,7 +80,7 @@ def test_any_composition_has_the_bits_of_one_process_and_the_figures_due(tmp_pat
     def draw(*values):
         return data.draw(st.sampled_from(values))
 
-    text, schedule = draw(MLP, MLP, MLP, GPT), draw("gpipe", "1f1b", "interleaved_1f1b")
+    text, schedule = draw(MLP, MLP, MLP, GPT), draw("gpipe", "1f1b", "zb_h1", "interleaved_1f1b")
     chunks = 2 if schedule == "interleaved_1f1b" else 1
     pipeline, tensor, ranks = (2 if chunks == 2 else draw(2, 3)), draw(1, 2), draw(1, 2)
     drawn = {
@@ -110,13 +123,20 @@ class Noted:
         return self.parts
 
     def update(self):
-        assert len(self.passes) == 2 * len(self.parts) * len(self.chunks)
+        assert len(self.passes) == len({*self.passes})
+        assert not len(self.passes) % (len(self.parts) * len(self.chunks))
 
     def forward(self, part, given, chunk=0):
         self.passes.append(Slot("F", part.first, chunk))
 
     def backward(self, part, given, chunk=0):
         self.passes.append(Slot("B", part.first, chunk))
+
+    def backward_input(self, part, given):
+        self.passes.append(Slot("B", part.first, 0))
+
+    def backward_weights(self, part):
+        self.passes.append(Slot("W", part.first, 0))
 
     def note(self, what, by, part, chunk):
         """A message of or to the piece before or after, by its receiver or sender, and the cut that it passes."""
@@ -146,14 +166,15 @@ def noted(schedule, ranks, micro_batches, chunks):
 
 
 SHAPES = [(schedule, ranks, micro_batches, chunks)
-          for schedule, many in (("gpipe", [1]), ("1f1b", [1]), ("interleaved_1f1b", [2, 3])) for chunks in many
+          for schedule, many in (("gpipe", [1]), ("1f1b", [1]), ("zb_h1", [1]), ("interleaved_1f1b", [2, 3]))
+          for chunks in many
           for ranks in (2, 3, 4, 8) for micro_batches in ((1, 2, 3, 4, 9) if chunks == 1 else (ranks, 3 * ranks))]
 
 
 def test_each_schedule_waits_and_holds_as_its_formula_says():
     for schedule, ranks, micro_batches, chunks in SHAPES:
         passes = [each.passes for each in noted(schedule, ranks, micro_batches, chunks)]
-        assert bubble(passes) == bubble_due(ranks, micro_batches, chunks)
+        assert bubble(passes) == bubble_due(ranks, micro_batches, chunks, schedule)
         assert [*map(held, passes)] == [
             held_due(schedule, rank, ranks, micro_batches, chunks) for rank in range(ranks)]
 
@@ -166,6 +187,16 @@ def test_messages_between_two_ranks_are_received_in_the_order_in_which_they_are_
             for other, messages in mine.messages.items():
                 sent = [each for what, *each in messages if what == "sent"]
                 assert sent == [each for what, *each in found[other].messages[rank] if what == "came"]
+
+
+def test_a_split_backward_waits_as_the_paper_says_if_w_is_the_shortest():
+    """(p − 1)(F + B − W), from m = p on."""
+    for ranks, more, f, b in itertools.product((2, 4), (0, 1, 5), (2, 3, 5), (2, 4)):
+        passes = [each.passes for each in noted("zb_h1", ranks, ranks + more, 1)]
+        for w in range(1, 6):
+            idle = (ranks - 1) * (f + b - w)
+            due = Fraction(idle, (ranks + more) * (f + b + w) + idle)
+            assert (bubble(passes, {"F": f, "B": b, "W": w}) == due) is (w <= min(f, b))
 
 
 def test_a_schedule_is_drawn_in_lockstep():
@@ -206,6 +237,41 @@ def of_the_wrong_micro_batch(pipeline, batch):
         upstream = pipeline.receive_gradient(part)
         pipeline.send_gradient(part, pipeline.backward(wrong, upstream))
     return pipeline.update()
+
+
+def zero_bubble(pipeline, batch, weights_of):
+    """Forward, backward of the input and, of the micro-batches that `weights_of` gives, of the weights."""
+    parts = pipeline.begin(batch)
+    for part in parts:
+        run_forward(pipeline, part)
+    for part in parts:
+        run_backward_input(pipeline, part)
+    for part in weights_of(parts):
+        pipeline.backward_weights(part)
+    return pipeline.update()
+
+
+@pytest.mark.parametrize(("weights_of", "said"), [
+    (lambda parts: parts[1:], "it lacks micro-batch 0 of 4"),
+    (lambda parts: [*parts[:2], parts[3], parts[2]], "it lacks micro-batch 2 of 4"),
+    (lambda parts: [parts[1], *parts[1:]], "micro-batch 1: backward of its input has not run, or that of its weights"),
+])
+def test_weights_of_the_wrong_micro_batch_are_named(weights_of, said, tmp_path, monkeypatch):
+    monkeypatch.setitem(build.SCHEDULES, "zb_h1", partial(zero_bubble, weights_of=weights_of))
+    try:
+        found, failures = judged(tmp_path, "world.ranks=2", "parallel.pipeline_ranks=2", ZB)
+        assert failures
+    except ZerosimError as error:
+        found = [error]
+    assert said in str(found[0])
+
+
+def test_what_the_weights_need_is_not_freed_before_their_backward(tmp_path, monkeypatch):
+    honest = Player._run_backward
+    monkeypatch.setattr(Player, "_run_backward", lambda *args: honest(*args[:6]))
+    found, failures = judged(tmp_path, "parallel.pipeline_ranks=2", "world.ranks=2", ZB, text=GPT)
+    assert any("the gradient of the model in one piece" in str(each) for each in found)
+    assert failures
 
 
 def judged(tmp_path, *changes, text=MLP):

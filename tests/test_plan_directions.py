@@ -24,11 +24,11 @@ from zerosim.sharding import Directions
 from zerosim.training.config import configured
 
 AT_ONCE = Link("", 0, inf)
-ONLY_PRODUCTS = Cluster(Device("", 8e12, 1e12, inf), 64, AT_ONCE, AT_ONCE, pipelined=True, fused=False)
+ONLY_PRODUCTS = Cluster(Device("", 8.192e12, 1e12, inf), 64, AT_ONCE, AT_ONCE, pipelined=True, fused=False)
 """A device on which products alone take time; those of a vocabulary of 1 take less than half a nanosecond."""
 ONE_STEP = ("train.steps=1", "check.reference=false")
 EIGHT = ("world.ranks=8", "train.micro_batches=8", "model.vocabulary=68")
-SCHEDULES = {"gpipe": {"schedule": "gpipe"}, "1f1b": {"schedule": "1f1b"},
+SCHEDULES = {"gpipe": {"schedule": "gpipe"}, "1f1b": {"schedule": "1f1b"}, "zb_h1": {"schedule": "zb_h1"},
              "interleaved": {"schedule": "interleaved_1f1b", "model_chunks": 2}}
 
 
@@ -49,12 +49,13 @@ def test_equal_stages_wait_for_the_bubble_of_the_formula_exactly(schedule, ranks
     keys = SCHEDULES[schedule]
     found = rehearse(pipelined(ranks, micro_batches, **keys), ONLY_PRODUCTS)
     idle = sum(each.clock.idle_ns + found.clock.now_ns - each.clock.now_ns for each in found.stages)
-    due = bubble_due(ranks, micro_batches, keys.get("model_chunks", 1))
+    due = bubble_due(ranks, micro_batches, keys.get("model_chunks", 1), schedule)
     assert Fraction(idle, found.clock.now_ns * ranks) == due
 
 
 @pytest.mark.parametrize(("stage", "changes"), [
     ("zero2", SCHEDULES["gpipe"]), ("zero1", SCHEDULES["1f1b"]), ("zero2", SCHEDULES["interleaved"]),
+    ("zero2", SCHEDULES["zb_h1"]),
     ("ddp", {"overlap": True, "tensor_ranks": 2, "sequence_parallel": True}),
     ("zero2", {"overlap": True, "recompute": True}),
 ])
@@ -110,6 +111,7 @@ def test_a_pipeline_sends_each_cut_forward_and_back():
 @pytest.mark.parametrize(("text", "changes"), [
     (MLP, ["parallel.tensor_ranks=2", "train.clip_norm=0.01", 'parallel.stages=["ddp", "zero2"]']),
     (MLP, ["parallel.pipeline_ranks=2", "train.micro_batches=10", "train.precision=bf16"]),
+    (GPT, ["parallel.pipeline_ranks=2", "parallel.schedule=zb_h1", "train.precision=bf16", "train.micro_batches=8"]),
     (GPT, ["parallel.tensor_ranks=2", "parallel.sequence_parallel=true", "parallel.pipeline_ranks=2", *EIGHT]),
     (GPT, ["parallel.tensor_ranks=2", "parallel.context_ranks=2", "parallel.vocabulary_parallel=true", *EIGHT]),
     (GPT, ["parallel.context_ranks=4", "parallel.context_by=all_to_all", "parallel.recompute=true"]),

@@ -18,8 +18,8 @@ units share a graph and a plan computes its costs once.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -183,17 +183,17 @@ class GraphPlan:
         has_one = [name for name in instruction.inputs if name in operation.needs or name in operation.passed]
         return tuple(name for name in has_one if instruction.inputs[name] in self.differentiated)
 
-    def needed(self, instruction: Instruction) -> dict[str, int]:
-        """The slots that backward reads, by name."""
-        names = {name for wanted in self.wanted(instruction) for name in instruction.operation.needs.get(wanted, ())}
+    def needed(self, instruction: Instruction, wanted: Collection[str]) -> dict[str, int]:
+        """The slots that backward reads for the gradients of these inputs, by name."""
+        names = {name for each in wanted for name in instruction.operation.needs.get(each, ())}
         places = {**instruction.inputs, "y": instruction.output}
         return {name: slot for name, slot in places.items() if name in names}
 
-    def _held(self, instruction: Instruction) -> set[int]:
-        """The slots that stay until the instruction's backward: those that it reads, and what makes them again."""
-        needed = {*self.needed(instruction).values()}
-        return needed | {slot for each in self.graph.instructions if each.output in needed & self.remade
-                         for slot in each.inputs.values()}
+    def _held(self, needed: Mapping[str, int]) -> set[int]:
+        """The slots that stay until a backward that reads `needed`: these, and what makes them again."""
+        again = self.remade.intersection(needed.values())
+        return {*needed.values(), *(slot for each in self.graph.instructions if each.output in again
+                                    for slot in each.inputs.values())}
 
     @cached_property
     def makers(self) -> Mapping[int, "Step"]:
@@ -203,35 +203,65 @@ class GraphPlan:
     @cached_property
     def steps(self) -> tuple["Step", ...]:
         """The instructions in order, with all that is known of each before it runs."""
-        return tuple(self._step(number, each) for number, each in enumerate(self.graph.instructions))
+        later = set[int]()
+        return tuple(self._step(number, each, later) for number, each in enumerate(self.graph.instructions))
 
-    def _step(self, number: int, instruction: Instruction) -> "Step":
-        needed, named = self.needed(instruction), {**instruction.inputs, "y": instruction.output}
+    @cached_property
+    def split(self) -> tuple[tuple["Step", ...], tuple["Step", ...]]:
+        """The steps of backward in two parts, as they run: gradients on the way to the input, then all others.
+
+        >>> from zerosim.autograd.operations.linear import linear
+        >>> graph = Graph((8, 3))
+        >>> graph.output = linear(graph.input, graph.parameter("a", (2, 3)))
+        >>> parts = GraphPlan(graph, of_parameters=True, of_input=True).split
+        >>> [(step.wanted, step.needed) for part in parts for step in part]
+        [(('x',), {'weight': 1}), (('weight',), {'x': 0})]
+        """
+        on_the_way = replace(self, of_parameters=False, of_input=True).differentiated
+        later, parts = set[int](), list[tuple[Step, ...]]()
+        for of_weights in (True, False):
+            found = list[Step]()
+            for step in self.steps:
+                inputs = step.instruction.inputs
+                wanted = tuple(name for name in step.wanted if (inputs[name] in on_the_way) != of_weights)
+                if wanted:
+                    found.append(replace(step, **self._in_backward(step.instruction, wanted, later)))
+            parts.append(tuple(reversed(found)))
+        return parts[1], parts[0]
+
+    def _in_backward(self, instruction: Instruction, wanted: tuple[str, ...], later: set[int]) -> dict[str, Any]:
+        """The fields of a step whose backward computes `wanted`; joins the slots that it reads to those read `later`.
+        """
+        needed = self.needed(instruction, wanted)
+        held = self._held(needed)
+        last = held - later
+        spoiled = frozenset(name for name in instruction.operation.spoils
+                            if name in needed and not self._reads_last(needed[name], instruction, last))
+        done = last & (self.kept | self.remade)
+        later |= held
+        return {"wanted": wanted, "needed": needed, "spoiled": spoiled, "done_backward": tuple(sorted(done)),
+                "backward_operations": self._backward_operations(instruction, wanted)}
+
+    def _step(self, number: int, instruction: Instruction, later: set[int]) -> "Step":
+        named, wanted = {**instruction.inputs, "y": instruction.output}, self.wanted(instruction)
         return Step(
+            **self._in_backward(instruction, wanted, later),
             instruction=instruction,
             shape=self.graph.shape(instruction.output),
-            wanted=self.wanted(instruction),
-            needed=needed,
-            spoiled=frozenset(
-                name for name in instruction.operation.spoils
-                if name in needed and not self._reads_last(needed[name], number)
-            ),
             done=tuple(slot for slot in self._ending[number] if slot not in self.kept),
-            done_backward=tuple(slot for slot in sorted(self._held(instruction)) if self._first_reader[slot] == number
-                                and slot in self.kept | self.remade),
             in_place=self._in_place(number, instruction),
             input_shapes={name: self.graph.shape(slot) for name, slot in instruction.inputs.items()},
             dtypes={name: self.graph.dtype(slot) for name, slot in named.items()},
-            keeps_saved=bool(self.wanted(instruction)) or instruction.output in self.saving,
+            keeps_saved=bool(wanted) or instruction.output in self.saving,
             forward_operations=self._operations(instruction),
-            backward_operations=self._backward_operations(instruction),
             for_backward=number <= self._last_for_backward,
         )
 
     @cached_property
     def kept(self) -> frozenset[int]:
         """The slots that stay from forward until backward, except parameters and their views: they are passed again."""
-        needed = {slot for each in self.graph.instructions for slot in self._held(each)} - self.remade
+        needed = {slot for each in self.graph.instructions
+                  for slot in self._held(self.needed(each, self.wanted(each)))} - self.remade
         return frozenset(slot for slot in needed if self._memory[slot] not in self.parameters) | self.chosen
 
     @cached_property
@@ -261,28 +291,17 @@ class GraphPlan:
         """The slots of parameters."""
         return frozenset(each.slot for each in self.graph.parameters.values())
 
-    @cached_property
-    def _first_reader(self) -> dict[int, int]:
-        """The first instruction whose backward reads each kept slot; backward reaches it last."""
-        readers: dict[int, int] = {}
-        for number, each in enumerate(self.graph.instructions):
-            for slot in self._held(each):
-                readers.setdefault(slot, number)
-        return readers
-
-    def _reads_last(self, slot: int, number: int) -> bool:
-        """Whether no backward reads the slot, or another view of its memory, after this instruction's backward."""
+    def _reads_last(self, slot: int, instruction: Instruction, last: Collection[int]) -> bool:
+        """Whether all views of the slot's memory that are kept are among those that this instruction reads `last`."""
         memory = self._memory[slot]
         family = [each for each in self._families[memory] if each in self.kept]
         mine = memory not in {
             self._memory[self.graph.input.slot], self._memory[self.graph.output.slot], *self.parameters}
-        return mine and not self._given_twice(number, memory) and all(
-            self._first_reader[each] == number for each in family)
+        return mine and not self._given_twice(instruction, memory) and all(each in last for each in family)
 
-    def _given_twice(self, number: int, memory: int) -> bool:
+    def _given_twice(self, instruction: Instruction, memory: int) -> bool:
         """Whether two inputs of an instruction lie in this memory."""
-        inputs = self.graph.instructions[number].inputs.values()
-        return [self._memory[each] for each in inputs].count(memory) > 1
+        return [self._memory[each] for each in instruction.inputs.values()].count(memory) > 1
 
     @cached_property
     def _last_use(self) -> dict[int, int]:
@@ -324,7 +343,7 @@ class GraphPlan:
         family = self._families[memory]
         foreign = memory in self.parameters or memory == self._memory[self.graph.input.slot]
         lives_on = any(each in self.kept or self._last_use.get(each, number) > number for each in family)
-        twice = self._given_twice(number, memory)
+        twice = self._given_twice(instruction, memory)
         whole = self.graph.shape(slot) == self.graph.shape(instruction.output) and (
             elements(self.graph.shape(memory)) == elements(self.graph.shape(slot)))
         return whole and not (foreign or lives_on or twice or self._memory[self.graph.output.slot] == memory)
@@ -337,11 +356,11 @@ class GraphPlan:
     @cached_property
     def backward_operations(self) -> int:
         """Floating-point operations of all matrix products in backward."""
-        return sum(self._backward_operations(each) for each in self.graph.instructions)
+        return sum(step.backward_operations for step in self.steps)
 
-    def _backward_operations(self, instruction: Instruction) -> int:
+    def _backward_operations(self, instruction: Instruction, wanted: Collection[str]) -> int:
         products = instruction.operation.backward_products
-        times = sum(products.get(name, 0.0) for name in self.wanted(instruction))
+        times = sum(products.get(name, 0.0) for name in wanted)
         return round(self._operations(instruction) * times)
 
     def _operations(self, instruction: Instruction) -> int:

@@ -4,7 +4,7 @@ It allocates and frees by the plan that `graph.py` made. The planner replaces it
 allocations of an earlier run of an equal segment.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -23,11 +23,15 @@ FLOAT_BYTES = np.dtype(np.float32).itemsize
 
 @dataclass(eq=False)
 class Kept:
-    """The arrays that backward needs of one micro-batch: values by slot, and saved arrays by their output's slot."""
+    """The arrays that backward needs of one micro-batch: values by slot, and saved arrays by their output's slot.
+
+    Between the two parts of a split backward there are also `upstreams`: ∂L/∂y of operations with weights.
+    """
 
     plan: GraphPlan
     values: dict[int, Array] = field(default_factory=dict)
     saved: dict[int, Array] = field(default_factory=dict)
+    upstreams: dict[int, Array] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -57,8 +61,10 @@ class Precise:
 
     def in_one_piece(self, array: Array) -> Array:
         """`array` in C order: itself, or a copy, which the ledger counts."""
-        if contiguous(array):
-            return array
+        return array if contiguous(array) else self.copied(array)
+
+    def copied(self, array: Array) -> Array:
+        """A copy in C order, which the ledger counts."""
         copy = self.empty(array.shape, array.dtype)
         copy[...] = array
         return copy
@@ -111,6 +117,8 @@ class Plays(Protocol):
     def forward(self, x: Array, /) -> tuple[Array, Kept]: ...
     def again(self, x: Array, selected: SelectedPlan, given: Kept, /) -> Kept: ...
     def backward(self, kept: Kept, upstream: Array, contribution: Contribution | None, /) -> list[Array]: ...
+    def backward_input(self, kept: Kept, upstream: Array, /) -> list[Array]: ...
+    def backward_weights(self, kept: Kept, contribution: Contribution | None, /) -> None: ...
 
 
 Players = Callable[[GraphPlan, Mapping[Any, Array], Precise, Callable[[Instruction], Draws | None], Perform], Plays]
@@ -208,23 +216,54 @@ class Player:
 
     def backward(self, kept: Kept, upstream: Array, contribution: Contribution | None) -> list[Array]:
         """∂L/∂input, if it is requested, in a list; the gradients of parameters are written to `contribution`."""
-        graph = self.plan.graph
-        gradients, dtype = {graph.output.slot: upstream}, upstream.dtype
+        gradients, dtype = {self.plan.graph.output.slot: upstream}, upstream.dtype
         del upstream
-        for step in reversed(self.plan.steps):
+        self._run_backward(reversed(self.plan.steps), gradients, kept, contribution, dtype)
+        return self._of_input(gradients, dtype)
+
+    def backward_input(self, kept: Kept, upstream: Array) -> list[Array]:
+        """∂L/∂input, if it is requested, in a list; `kept` is left with what `backward_weights` needs."""
+        gradients, dtype = {self.plan.graph.output.slot: upstream}, upstream.dtype
+        del upstream
+        steps, of_weights = self.plan.split
+        staying = {step.instruction.output for step in of_weights}
+        self._run_backward(steps, gradients, kept, None, dtype, staying)
+        kept.upstreams = {slot: gradients[slot] for slot in staying & gradients.keys()}
+        return [self.precise.copied(each) if any(same_memory(each, other) for other in kept.upstreams.values())
+                else each for each in self._of_input(gradients, dtype)]
+
+    def backward_weights(self, kept: Kept, contribution: Contribution | None) -> None:
+        """Write the gradients of parameters to `contribution`, after `backward_input`, and empty `kept`."""
+        gradients, kept.upstreams = kept.upstreams, {}
+        dtype = next((each.dtype for each in gradients.values()), None)
+        self._run_backward(self.plan.split[1], gradients, kept, contribution, dtype)
+
+    def _run_backward(
+        self, steps: Iterable[Step], gradients: dict[int, Array], kept: Kept, contribution: Contribution | None,
+        dtype: Any, staying: Collection[int] = (),
+    ) -> None:
+        """Run steps backward; `gradients` has ∂L/∂y, and afterwards those of inputs and of the outputs in `staying`."""
+        for step in steps:
             output = step.instruction.output
             for slot in self.plan.remade.intersection(step.needed.values()) - kept.values.keys():
                 kept.values[slot], _ = self._forward(self.plan.makers[slot], kept.values, dtype)
-            if output in gradients:
+            if output in staying and output in gradients:
+                self._backward(step, gradients[output], gradients, kept, contribution)
+            elif output in gradients:
                 self._backward(step, gradients.pop(output), gradients, kept, contribution)
-            kept.saved.pop(output, None)
+            if output not in staying:
+                kept.saved.pop(output, None)
             for slot in step.done_backward:
                 del kept.values[slot]
+
+    def _of_input(self, gradients: dict[int, Array], dtype: np.dtype[Any]) -> list[Array]:
+        """∂L/∂input in C order, if it is requested, in a list."""
+        given = self.plan.graph.input
         if not self.plan.of_input:
             return []
-        if graph.input.slot not in gradients:
-            gradients[graph.input.slot] = self._nothing(graph.input.shape, graph.input.dtype or dtype)
-        return [self.precise.in_one_piece(gradients[graph.input.slot])]
+        if given.slot not in gradients:
+            gradients[given.slot] = self._nothing(given.shape, given.dtype or dtype)
+        return [self.precise.in_one_piece(gradients[given.slot])]
 
     def _nothing(self, shape: Shape, dtype: np.dtype[Any]) -> Array:
         """The gradient of an input on which the output does not depend: zeros."""
@@ -280,10 +319,7 @@ class Player:
         if array.dtype.kind == "i":
             return array
         wide = widened(array)
-        if name in step.spoiled and wide is array:
-            wide = self.precise.empty(array.shape, array.dtype)
-            wide[...] = array
-        return wide
+        return self.precise.copied(wide) if name in step.spoiled and wide is array else wide
 
     def _parameter(self, slot: int) -> Array:
         """The parameter in this slot, or the view of one that forward made."""

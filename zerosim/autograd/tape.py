@@ -12,6 +12,10 @@ Micro-batches that are passed together all stay alive until backward. That gathe
 it once per step, at the price of their activations. A stage with DeepSpeed's order calls the tape once for each
 micro-batch instead.
 
+Backward may be split, as zero-bubble pipelines do: `backward_input`, and any time later `backward_weights`, which adds
+up the same products in the same order. In between the tape keeps what the latter reads: inputs of operations with
+weights, and ∂L/∂output of these operations.
+
 A unit with several segments (tied embeddings) contributes to its gradient in each of them. The gradient of a
 micro-batch is complete at the unit's first layer; until then `backward` returns None for it and the tape keeps the
 sum, later use first. The declared order of addition includes that.
@@ -166,6 +170,8 @@ class Tape:
         """Segments that have not been run backward."""
         self._kept: defaultdict[TapeUnit, list[tuple[TapeSegment, list[Kept]]]] = defaultdict(list)
         self._inputs: defaultdict[TapeUnit, list[tuple[TapeSegment, Shelf, list[Kept]]]] = defaultdict(list)
+        self._without_weights: defaultdict[TapeUnit, list[tuple[TapeSegment, list[Kept]]]] = defaultdict(list)
+        """The segments that `backward_input` has run, and `backward_weights` has not."""
         self._contributions: dict[TapeUnit, list[Contribution]] = {}
 
     def another(self, micro_batch: int) -> "Tape":
@@ -245,6 +251,46 @@ class Tape:
         unit, since no gradient is computed below it. The gradient is None for a frozen unit, and for a unit with
         segments still to run.
         """
+        segment, kept_of_each = self._last_kept(unit, weights, upstreams)
+        inputs: list[Array] = []
+
+        def run(player: Plays, kept: Kept, contribution: Contribution | None) -> int:
+            inputs.extend(player.backward(kept, upstreams.pop(0), contribution))
+            return kept.plan.backward_operations
+
+        return inputs, self._gradient(unit, segment, weights, kept_of_each, earlier, run)
+
+    def backward_input(self, unit: TapeUnit, weights: Array, upstreams: list[Array]) -> list[Array]:
+        """∂L/∂input for each micro-batch, as `backward` returns it, without ∂L/∂weights."""
+        segment, kept_of_each = self._last_kept(unit, weights, upstreams)
+        inputs: list[Array] = []
+        for number, kept in enumerate(kept_of_each):
+            inputs += self._player(unit, segment, kept.plan, weights, number).backward_input(kept, upstreams.pop(0))
+            self.operations["backward"] += sum(step.backward_operations for step in kept.plan.split[0])
+        self._without_weights[unit].append((segment, kept_of_each))
+        return inputs
+
+    def backward_weights(
+        self, unit: TapeUnit, weights: Array, earlier: MutableMapping[Any, Total] | None = None
+    ) -> Total:
+        """∂L/∂weights as `backward` returns it, of the first segment whose `backward_input` has run."""
+        if not self._without_weights[unit]:
+            raise CollectiveError(
+                f"backward of the weights of {unit.name}, micro-batch {self.first_micro_batch}: backward of its input "
+                "has not run, or that of its weights has. Run each once per forward, that of the input first"
+            )
+        segment, kept_of_each = self._without_weights[unit].pop(0)
+
+        def run(player: Plays, kept: Kept, contribution: Contribution | None) -> int:
+            player.backward_weights(kept, contribution)
+            return sum(step.backward_operations for step in kept.plan.split[1])
+
+        return self._gradient(unit, segment, weights, kept_of_each, earlier, run)
+
+    def _last_kept(
+        self, unit: TapeUnit, weights: Array, upstreams: Sequence[Array]
+    ) -> tuple[TapeSegment, list[Kept]]:
+        """The last segment of the unit that has not been run backward, and what is kept of each micro-batch."""
         check_weights("backward", unit, weights)
         if not self._kept[unit]:
             raise CollectiveError(
@@ -259,18 +305,23 @@ class Tape:
                 "returned"
             )
         self._open -= 1
-        ends = not self._kept[unit] and not self._inputs[unit]
+        return segment, kept_of_each
+
+    def _gradient(
+        self, unit: TapeUnit, segment: TapeSegment, weights: Array, kept_of_each: list[Kept],
+        earlier: MutableMapping[Any, Total] | None, run: Callable[[Plays, Kept, Contribution | None], int],
+    ) -> Total:
+        """∂L/∂weights once the unit's last segment is run; `run` writes a micro-batch's and returns its operations."""
+        ends = not (self._kept[unit] or self._inputs[unit] or self._without_weights[unit])
         begun = self._contributions.pop(unit, [])
         unfinished: list[Contribution] = []
-        inputs: list[Array] = []
         total: Total = earlier.pop(unit, None) if ends and earlier else None
         for number in range(len(kept_of_each)):
             kept, contribution = kept_of_each.pop(0), None
             if not unit.frozen:
                 contribution = begun.pop(0) if begun else self._contribution(unit, weights)
             player = self._player(unit, segment, kept.plan, weights, number)
-            inputs += player.backward(kept, upstreams.pop(0), contribution)
-            self.operations["backward"] += kept.plan.backward_operations
+            self.operations["backward"] += run(player, kept, contribution)
             if contribution is None:
                 continue
             if ends:
@@ -280,7 +331,7 @@ class Tape:
             del contribution  # before the next one is allocated: at most two are alive
         if unfinished:
             self._contributions[unit] = unfinished
-        return inputs, total
+        return total
 
     def _run(
         self, unit: TapeUnit, segment: TapeSegment, weights: Array, activations: Sequence[Array], *, again: bool

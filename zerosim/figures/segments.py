@@ -16,6 +16,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -88,6 +89,25 @@ class Part(NamedTuple):
         return Extent(self.shape, self.dtype, whole, self.strides)
 
 
+class KeptParts(NamedTuple):
+    """The parts of what is kept of a micro-batch: values, saved arrays and upstreams, by slot."""
+
+    values: Mapping[int, Part]
+    saved: Mapping[int, Part]
+    upstreams: Mapping[int, Part]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return tuple(tuple(each.items()) for each in self)
+
+    def seen_in(self, plan: GraphPlan, seen: Callable[[Part], Any]) -> Kept:
+        """The arrays that `seen` gives for these parts."""
+        return Kept(plan, *({slot: seen(part) for slot, part in each.items()} for each in self))
+
+
+NOTHING_KEPT = KeptParts({}, {}, {})
+
+
 @dataclass(frozen=True)
 class SeenSegment:
     """The operations and events of a segment in order, and its results: output and kept arrays, or a gradient."""
@@ -95,8 +115,7 @@ class SeenSegment:
     computed: tuple[SegmentCompute, ...]
     events: tuple[Take | Give | Above, ...]
     returned: tuple[Part, ...]
-    values: Mapping[int, Part]
-    saved: Mapping[int, Part]
+    kept: KeptParts
     written: frozenset[Any]
     """The parameters that have gradients afterwards."""
 
@@ -116,6 +135,10 @@ class SeenSegment:
 
 Blocks = dict[int, list[Any]]
 """The arrays in each block of memory."""
+
+
+BackwardRun = Callable[[Player, Kept, list[Any]], list[Any] | None]
+"""`run(player, kept, held)` runs a player backward; `held` has ∂L/∂y, if that is given."""
 
 
 def in_blocks(blocks: Blocks, part: Part) -> Any:
@@ -167,36 +190,54 @@ class SegmentPlayer:
         segment, blocks = self._segments.segment(key, lambda: forward_seen(self._segments, player, x)), {0: [x]}
         segment.play(self._segments, blocks, player.precise)
         (y,) = (in_blocks(blocks, part) for part in segment.returned)
-        values = {slot: in_blocks(blocks, part) for slot, part in segment.values.items()}
-        return y, Kept(player.plan, values, {slot: in_blocks(blocks, part) for slot, part in segment.saved.items()})
+        return y, segment.kept.seen_in(player.plan, partial(in_blocks, blocks))
 
     def again(self, x: Any, selected: SelectedPlan, given: Kept) -> Kept:
         player, held = self._player, [x]
-        if not all(isinstance(each, Extent) for each in (*held, *given.values.values(), *given.saved.values())):
+        if not on_shapes(given, x):
             return player.again(x, selected, given)
         del x
-        values, saved, (x_part,), blocks = handed_over(given, held)
-        described = (*values.items(), None, *saved.items(), x_part)
-        key = "again", selected, self._precision, described
+        parts, (x_part,), blocks = handed_over(given, held)
         segment = self._segments.segment(
-            key, lambda: again_seen(self._segments, player, selected, values, saved, x_part))
+            ("again", selected, self._precision, parts.key, x_part),
+            lambda: again_seen(self._segments, player, selected, parts, x_part))
         segment.play(self._segments, blocks, player.precise)
-        return Kept(
-            player.plan, {slot: in_blocks(blocks, part) for slot, part in segment.values.items()},
-            {slot: in_blocks(blocks, part) for slot, part in segment.saved.items()})
+        return segment.kept.seen_in(player.plan, partial(in_blocks, blocks))
 
     def backward(self, kept: Kept, upstream: Any, contribution: Contribution | None) -> list[Any]:
-        player, held = self._player, [upstream]
+        held = [upstream]
         del upstream
-        if not all(isinstance(each, Extent) for each in (*held, *kept.values.values(), *kept.saved.values())):
-            return player.backward(kept, held.pop(), contribution)
-        values, saved, (upstream_part,), blocks = handed_over(kept, held)
+        return self._backward(
+            "backward", kept, held, contribution,
+            lambda player, kept, held: player.backward(kept, held.pop(), contribution))
+
+    def backward_input(self, kept: Kept, upstream: Any) -> list[Any]:
+        held = [upstream]
+        del upstream
+        return self._backward(
+            "backward of the input", kept, held, None,
+            lambda player, kept, held: player.backward_input(kept, held.pop()))
+
+    def backward_weights(self, kept: Kept, contribution: Contribution | None) -> None:
+        self._backward(
+            "backward of the weights", kept, [], contribution,
+            lambda player, kept, held: player.backward_weights(kept, contribution))
+
+    def _backward(
+        self, what: str, kept: Kept, held: list[Any], contribution: Contribution | None, run: BackwardRun
+    ) -> list[Any]:
+        """The result of `run`, which frees what is `held`."""
+        player = self._player
+        if not on_shapes(kept, *held):
+            return run(player, kept, held) or []
+        parts, given, blocks = handed_over(kept, held)
         written = None if contribution is None else (contribution.flat.dtype, frozenset(contribution.written))
-        described = (*values.items(), None, *saved.items(), upstream_part)
-        key = "backward", player.plan, self._precision, written, described
         segment = self._segments.segment(
-            key, lambda: backward_seen(self._segments, player, values, saved, upstream_part, contribution))
+            (what, player.plan, self._precision, written, parts.key, *given),
+            lambda: backward_seen(self._segments, player, parts, given, contribution, run))
         segment.play(self._segments, blocks, player.precise)
+        left = segment.kept.seen_in(player.plan, partial(in_blocks, blocks))
+        kept.values, kept.saved, kept.upstreams = left.values, left.saved, left.upstreams
         if contribution is not None:
             contribution.written |= segment.written
         return [in_blocks(blocks, part) for part in segment.returned]
@@ -206,7 +247,13 @@ class SegmentPlayer:
         return next((each.dtype for each in self._player.parameters.values()), None)
 
 
-def handed_over(kept: Kept, held: list[Any]) -> tuple[dict[int, Part], dict[int, Part], list[Part], Blocks]:
+def on_shapes(kept: Kept, *others: Any) -> bool:
+    """Whether all arrays are shapes."""
+    return all(isinstance(each, Extent) for each in (
+        *others, *kept.values.values(), *kept.saved.values(), *kept.upstreams.values()))
+
+
+def handed_over(kept: Kept, held: list[Any]) -> tuple[KeptParts, list[Part], Blocks]:
     """Empty `kept` and `held`; the parts that were in them, and their blocks."""
     blocks, numbers = Blocks(), dict[int, int]()
 
@@ -215,9 +262,9 @@ def handed_over(kept: Kept, held: list[Any]) -> tuple[dict[int, Part], dict[int,
         blocks.setdefault(number, []).append(array)
         return Part(number, array.shape, array.dtype, array.strides)
 
-    values = {slot: part(kept.values.pop(slot)) for slot in [*kept.values]}
-    saved = {slot: part(kept.saved.pop(slot)) for slot in [*kept.saved]}
-    return values, saved, [part(held.pop())], blocks
+    parts = KeptParts(*({slot: part(each.pop(slot)) for slot in [*each]}
+                        for each in (kept.values, kept.saved, kept.upstreams)))
+    return parts, [part(held.pop()) for _ in [*held]], blocks
 
 
 class SegmentRecord:
@@ -258,17 +305,18 @@ class SegmentRecord:
             raise undeclared(array.nbytes)
         return Part(number, array.shape, array.dtype, array.strides)
 
-    def parts(self, arrays: Mapping[int, Any]) -> dict[int, Part]:
-        return {slot: self.part(array) for slot, array in arrays.items()}
+    def parts(self, kept: Kept) -> KeptParts:
+        return KeptParts(*({slot: self.part(array) for slot, array in each.items()}
+                           for each in (kept.values, kept.saved, kept.upstreams)))
 
     def segment(
-        self, uncounted: Uncounted, returned: Sequence[Part], values: Mapping[int, Part],
-        saved: Mapping[int, Part], written: frozenset[Any],
+        self, uncounted: Uncounted, returned: Sequence[Part], kept: KeptParts = NOTHING_KEPT,
+        written: frozenset[Any] = frozenset(),
     ) -> SeenSegment:
         """The recorded segment."""
-        staying = {part.block for part in (*returned, *values.values(), *saved.values())}
+        staying = {part.block for part in (*returned, *(part for each in kept for part in each.values()))}
         events = tuple(summed_up(tuple(self.events), staying, uncounted))
-        return SeenSegment(tuple(self.computed), events, tuple(returned), values, saved, written)
+        return SeenSegment(tuple(self.computed), events, tuple(returned), kept, written)
 
 
 def summed_up(
@@ -311,42 +359,40 @@ def forward_seen(segments: SeenSegments, player: Player, x: Any) -> SeenSegment:
     seen, watched = watching(segments, player)
     stand_in = Part(0, x.shape, x.dtype, x.strides).seen_in(seen.given(x.shape, x.dtype))
     y, kept = watched.forward(stand_in)
-    values, saved = seen.parts(kept.values), seen.parts(kept.saved)
-    return seen.segment(segments.uncounted, [seen.part(y)], values, saved, frozenset())
+    return seen.segment(segments.uncounted, [seen.part(y)], seen.parts(kept))
 
 
 def again_seen(
-    segments: SeenSegments, player: Player, selected: SelectedPlan, values: Mapping[int, Part],
-    saved: Mapping[int, Part], x: Part,
+    segments: SeenSegments, player: Player, selected: SelectedPlan, parts: KeptParts, x: Part
 ) -> SeenSegment:
     seen, watched = watching(segments, player)
-    given, held = stand_ins(seen, selected.forward, values, saved, x)
+    given, held = stand_ins(seen, selected.forward, parts, [x])
     kept = watched.again(held.pop(), selected, given)
-    return seen.segment(segments.uncounted, [], seen.parts(kept.values), seen.parts(kept.saved), frozenset())
+    return seen.segment(segments.uncounted, [], seen.parts(kept))
 
 
 def backward_seen(
-    segments: SeenSegments, player: Player, values: Mapping[int, Part], saved: Mapping[int, Part], upstream: Part,
-    contribution: Contribution | None,
+    segments: SeenSegments, player: Player, parts: KeptParts, given: Sequence[Part],
+    contribution: Contribution | None, run: BackwardRun,
 ) -> SeenSegment:
     seen, watched = watching(segments, player)
-    kept, held = stand_ins(seen, player.plan, values, saved, upstream)
-    found = watched.backward(kept, held.pop(), contribution)
+    kept, held = stand_ins(seen, player.plan, parts, given)
+    found = run(watched, kept, held) or ()
     written = frozenset(contribution.written) if contribution is not None else frozenset()
-    return seen.segment(segments.uncounted, [*map(seen.part, found)], {}, {}, written)
+    return seen.segment(segments.uncounted, [*map(seen.part, found)], seen.parts(kept), written)
 
 
 def stand_ins(
-    seen: SegmentRecord, plan: GraphPlan, values: Mapping[int, Part], saved: Mapping[int, Part], upstream: Part
+    seen: SegmentRecord, plan: GraphPlan, parts: KeptParts, others: Sequence[Part]
 ) -> tuple[Kept, list[Any]]:
-    """Stand-ins for the kept arrays, and in a list for ∂L/∂y, without other references."""
-    parts = [*values.values(), *saved.values(), upstream]
-    wholes = {number: seen.given(shape, dtype) for number, (shape, dtype) in sorted(largest(parts).items())}
+    """Stand-ins for the kept arrays, and in a list for the others, without other references."""
+    every = [*(part for each in parts for part in each.values()), *others]
+    wholes = {number: seen.given(shape, dtype) for number, (shape, dtype) in sorted(largest(every).items())}
 
-    def seen_parts(of: Mapping[int, Part]) -> dict[int, Any]:
-        return {slot: part.seen_in(wholes[part.block]) for slot, part in of.items()}
+    def whole(part: Part) -> Any:
+        return part.seen_in(wholes[part.block])
 
-    return Kept(plan, seen_parts(values), seen_parts(saved)), [upstream.seen_in(wholes[upstream.block])]
+    return parts.seen_in(plan, whole), [*map(whole, others)]
 
 
 def largest(parts: Iterable[Part]) -> dict[int, tuple[Shape, np.dtype[Any]]]:

@@ -33,7 +33,7 @@ class SeenPass:
     peak: dict[Kind, int] = field(default_factory=dict)
     peak_total: int = 0
     left: dict[Kind, int] = field(default_factory=dict)
-    """The bytes that are alive after it; a backward pass frees those of its forward pass."""
+    """The bytes that are alive after it; below 0 for those that it frees."""
 
 
 @dataclass(eq=False)
@@ -48,7 +48,10 @@ class Repeating(Pipeline):
     _sent: dict[tuple[int, int], list[Array]] = field(default_factory=dict)
     _run: set[int] = field(default_factory=set)
     _seen: dict[tuple[str, int], SeenPass] = field(default_factory=dict)
+    _left: dict[tuple[int, int], Counter[Kind]] = field(default_factory=dict)
+    """The bytes that the repeated passes of a micro-batch have left."""
     _held: dict[tuple[int, int], list[Any]] = field(default_factory=dict)
+    """Arrays of as many."""
     _open: tuple[SeenPass, Counter[Kind], int, Counter[Kind], int] | None = None
     """The pass under way, the bytes before it, and the peaks until then."""
 
@@ -70,7 +73,7 @@ class Repeating(Pipeline):
         if part.first in self._run:
             with self._timed():
                 return super().forward(part, activations, chunk)
-        self._held[part.first, chunk] = self._repeat("F", part, chunk)
+        self._repeat("F", part, chunk)
         return []
 
     def send_activation(self, part: Batch, activations: list[Array], chunk: int = 0) -> None:
@@ -98,8 +101,22 @@ class Repeating(Pipeline):
             with self._timed():
                 return super().backward(part, upstream, chunk)
         self._repeat("B", part, chunk)
-        del self._held[part.first, chunk]
         return []
+
+    def backward_input(self, part: Batch, upstream: list[Array], chunk: int = 0) -> list[Array]:
+        self._sent.pop((part.first, chunk), None)
+        if part.first in self._run:
+            with self._timed():
+                return super().backward_input(part, upstream, chunk)
+        self._repeat("B", part, chunk)
+        return []
+
+    def backward_weights(self, part: Batch, chunk: int = 0) -> None:
+        if self._begins("W", part, chunk):
+            with self._timed():
+                super().backward_weights(part, chunk)
+        else:
+            self._repeat("W", part, chunk)
 
     def send_gradient(self, part: Batch, upstream: list[Array], chunk: int = 0) -> None:
         if part.first in self._run:
@@ -140,13 +157,16 @@ class Repeating(Pipeline):
             self._open[0].times.append(self.clock.since(reading))
             self._open[0].operations += self.replica.tape.operations - operations
 
-    def _repeat(self, what: str, part: Batch, chunk: int) -> list[Any]:
-        """Repeat a pass; what it leaves."""
+    def _repeat(self, what: str, part: Batch, chunk: int) -> None:
+        """Repeat a pass, and hold what it leaves."""
         self.slots.append(Slot(what, part.first, chunk))
-        seen = self._seen[what, chunk]
+        seen, key = self._seen[what, chunk], (part.first, chunk)
         for each in seen.times:
             self.clock.repeat(1, each)
         self.replica.tape.operations.update(seen.operations)
         self.ledger.pass_by(seen.peak.items(), seen.peak_total)
-        return [self.replica.allocate(count, np.uint8, kind=kind, owner="pipeline")
-                for kind, count in seen.left.items() if count > 0]
+        left = self._left.setdefault(key, Counter())
+        left.update(seen.left)
+        self._held.pop(key, None)      # before arrays for what is left are allocated
+        self._held[key] = [self.replica.allocate(count, np.uint8, kind=kind, owner="pipeline")
+                           for kind, count in left.items() if count > 0]

@@ -124,7 +124,7 @@ class Bounds:
     def least_seconds(self, row: Unplanned) -> float:
         """The seconds that the layout's step cannot be below, in the mean if ranks are uneven."""
         found, config = self._of(row, kin(row.config)), row.config
-        whole = config.row.parallel.model_chunks == 1
+        whole = config.row.parallel.schedule in ("gpipe", "1f1b")
         passed = itertools.accumulate(found.seconds, initial=0.0) if whole else itertools.repeat(0.0)
         passes = max(before + config.block * each for before, each in zip(passed, found.seconds, strict=False))
         shared = config.mesh.group if "optimizer" in config.stage.sharded else 1

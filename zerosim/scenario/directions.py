@@ -74,7 +74,7 @@ def of_pipeline(parallel: Parallel, scenario: Sections) -> Iterator[Conflict]:
          "parallel.quantized_gradients", "embeddings that both ends share would lose two parts; untie them"),
         (model.frozen, "model.frozen", "no gradient would reach the ranks of frozen layers; train all layers"),
         (parallel.model_chunks > 1 and not interleaved, "parallel.model_chunks",
-         "gpipe and 1f1b have one chunk a rank; set parallel.schedule to interleaved_1f1b"),
+         "other schedules have one chunk a rank; set parallel.schedule to interleaved_1f1b"),
         (parallel.model_chunks == 1 and interleaved, "parallel.schedule",
          "interleaved_1f1b needs several chunks a rank; set parallel.model_chunks"),
     ):

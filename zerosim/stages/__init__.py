@@ -14,7 +14,7 @@ from zerosim.allocation import Kind, Tier
 from zerosim.autograd.tape import Total
 from zerosim.parts import Table
 from zerosim.parts.loading import Declared
-from zerosim.stages import ddp, gpipe, interleaved, one_f_one_b, zero1, zero2, zero3
+from zerosim.stages import ddp, gpipe, interleaved, one_f_one_b, zero1, zero2, zero3, zero_bubble
 from zerosim.stages.pipeline import ScheduleStep
 from zerosim.stages.replica import Batch, Replica
 
@@ -89,5 +89,5 @@ STAGES: Table[Stage] = Table({
 })
 
 SCHEDULES: Mapping[str, ScheduleStep] = {
-    "gpipe": gpipe.step, "1f1b": one_f_one_b.step, "interleaved_1f1b": interleaved.step}
+    "gpipe": gpipe.step, "1f1b": one_f_one_b.step, "interleaved_1f1b": interleaved.step, "zb_h1": zero_bubble.step}
 """The step of each schedule, by the name that scenarios use."""

@@ -4,11 +4,11 @@
     activation   the output of a piece for one micro-batch, which is sent to the rank of the next piece
     gradient     ∂L/∂input of a piece, which is sent to the rank of the piece before
 
-The schedules (`gpipe`, `one_f_one_b`, `interleaved`) say which micro-batch runs when; all run backward in the order of
-micro-batches, so gradients add up left to right, as without a pipeline. Tied embeddings have a gradient on the first
-and on the last rank; the two are added once a step, after the sums over the data ranks. A send never waits, so no
-schedule has to pair sends with receives. With two ranks and several chunks, activations and gradients go the same way,
-without tags: both sides have them in the same order (`tests/test_pipeline.py`).
+The schedules (`gpipe`, `one_f_one_b`, `interleaved`, `zero_bubble`) say which micro-batch runs when; all run backward
+in the order of micro-batches, so gradients add up left to right, as without a pipeline. Tied embeddings have a gradient
+on the first and on the last rank; the two are added once a step, after the sums over the data ranks. A send never
+waits, so no schedule has to pair sends with receives. With two ranks and several chunks, activations and gradients go
+the same way, without tags: both sides have them in the same order (`tests/test_pipeline.py`).
 
 Each micro-batch has a tape of its own from its first forward to its last backward. The data direction is that of DDP or
 of ZeRO Stage I or II, in the verbs of `replica`; their code is that of the stages, for one unit. Stage III would gather
@@ -42,7 +42,10 @@ class Neighbours(Protocol):
 
 
 class Slot(NamedTuple):
-    """A forward ("F") or backward ("B") pass of a micro-batch through a model chunk, as a rank runs them in a step."""
+    """A forward ("F") or backward ("B") pass of a micro-batch through a model chunk, as a rank runs them in a step.
+
+    In a schedule that splits backward, "B" is that of the input, and "W" that of the weights.
+    """
 
     what: str
     micro_batch: int
@@ -170,11 +173,34 @@ class Pipeline:
             replica.wait_for_reduction()
             self._unreduced.append((unit, replica.at_boundary(part, unit, gradient)))
             del gradient
-            if replica.overlap is not None or not part.last:
-                self._reduce()
+            self._reduce_beside(part)
         if chunk == 0:
             del self._tapes[part.first]
         return upstream
+
+    def backward_input(self, part: Batch, upstream: list[Array], chunk: int = 0) -> list[Array]:
+        """∂L/∂input of a chunk; what the gradients of its units need is kept until `backward_weights`."""
+        tape, weights = self._tape_of(part), self.replica.state.weights
+        self.slots.append(Slot("B", part.first, chunk))
+        for unit in reversed(self.chunks[chunk].units):
+            tape.recompute(unit, weights[unit])
+            upstream = tape.backward_input(unit, weights[unit], upstream)
+        return upstream
+
+    def backward_weights(self, part: Batch, chunk: int = 0) -> None:
+        """Add the gradients of a chunk's units, after `backward_input`; they are reduced with the last micro-batch."""
+        replica, tape = self.replica, self._tape_of(part)
+        self.slots.append(Slot("W", part.first, chunk))
+        for unit in reversed(self.chunks[chunk].units):
+            gradient = tape.backward_weights(unit, replica.state.weights[unit], replica.unreduced)
+            replica.wait_for_reduction()
+            self._unreduced.append((unit, replica.at_boundary(part, unit, gradient)))
+            del gradient
+            self._reduce_beside(part)
+        if chunk == 0:
+            del self._tapes[part.first]
+        self._reduce()
+        replica.wait_for_reduction()
 
     def send_gradient(self, part: Batch, upstream: list[Array], chunk: int = 0) -> None:
         """Send ∂L/∂input of a chunk to the piece before; nothing precedes the first."""
@@ -182,6 +208,11 @@ class Pipeline:
             self.neighbours.send_gradient(upstream[0])
         self._reduce()
         self.replica.wait_for_reduction()
+
+    def _reduce_beside(self, part: Batch) -> None:
+        """Reduce gradients before the backward of the next unit, unless that delays ∂L/∂input."""
+        if self.replica.overlap is not None or not part.last:
+            self._reduce()
 
     def _reduce(self) -> None:
         """Reduce the gradients of the units whose backward has ended."""
@@ -223,6 +254,13 @@ def run_backward(pipeline: Pipeline, part: Batch, chunk: int = 0) -> None:
     upstream = pipeline.receive_gradient(part, chunk)
     upstream = pipeline.backward(part, upstream, chunk)
     pipeline.send_gradient(part, upstream, chunk)
+
+
+def run_backward_input(pipeline: Pipeline, part: Batch) -> None:
+    """Receive the gradient of the output, run backward for that of the input alone, send it back."""
+    upstream = pipeline.receive_gradient(part)
+    upstream = pipeline.backward_input(part, upstream)
+    pipeline.send_gradient(part, upstream)
 
 
 ScheduleStep = Callable[[Pipeline, Batch], Total]

@@ -148,6 +148,7 @@ def watched(config: Config, comm: Observed, tape: Tape) -> Tape:
     """A tape whose passes the instruments of `comm` observe."""
     return observed(
         tape, comm.instruments, forward="forward", loss="loss", backward="backward",
+        backward_input="backward", backward_weights="backward",
         recompute=lambda unit: "recompute" if unit in config.recomputed else "")
 
 
