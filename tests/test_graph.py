@@ -138,12 +138,12 @@ def terms(instruction, values, saved, upstream):
     yield from ((name, found.astype(dtype)) for name, found in into.items())
 
 
-def check_bits(program, result, seed, dtype, of_input=True):
+def check_bits(program, result, seed, dtype, of_input=True, split=False):
     graph = graph_of(program, result)
     x, weights, upstream = numbers(seed, dtype)
     before = {name: array.tobytes() for name, array in {**weights, "x": x}.items()}
     with np.errstate(all="ignore"):
-        y, gradients = play(graph, x, weights, upstream, of_input=of_input)
+        y, gradients = play(graph, x, weights, upstream, of_input=of_input, split=split)
         due, expected = naive(graph, x, weights, upstream)
     assert {name: array.tobytes() for name, array in {**weights, "x": x}.items()} == before
     assert y.tobytes() == due.tobytes()
@@ -161,9 +161,9 @@ any_dtype = st.sampled_from(["f4", "f8", "f2", ml_dtypes.bfloat16])
 
 
 @settings(max_examples=200)
-@given(programs.filter(straight), result, st.integers(0, 2**32), any_dtype, st.booleans())
-def test_a_player_has_the_bits_of_one_that_copies_everything(program, result, seed, dtype, of_input):
-    check_bits(program, result, seed, dtype, of_input)
+@given(programs.filter(straight), result, st.integers(0, 2**32), any_dtype, st.booleans(), st.booleans())
+def test_a_player_has_the_bits_of_one_that_copies_everything(program, result, seed, dtype, of_input, split):
+    check_bits(program, result, seed, dtype, of_input, split)
 
 
 def check_slopes(program, result, seed):

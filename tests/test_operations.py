@@ -200,15 +200,24 @@ def on_nan(shape, dtype, *, kind, owner):
     return nan(shape, dtype)
 
 
-def play(graph, x, parameters, upstream, *, of_input=True, plan=None):
-    """The output, and the gradients of the parameters and of the input, by name."""
+def play(graph, x, parameters, upstream, *, of_input=True, plan=None, split=False):
+    """The output, and the gradients of the parameters and of the input, by name; that of the input is then overwritten
+    before a `split` backward goes on."""
     plan = plan or GraphPlan(graph, True, of_input)
     player = Player(plan, parameters, Precise(on_nan, "unit"), lambda _: uniform_draws)
     y, kept = player.forward(x)
     y = y.copy()
     views = {name: nan(array.shape, array.dtype) for name, array in parameters.items()}
     contribution = Contribution(np.empty(0), views)
-    of_x = player.backward(kept, upstream.copy(), contribution)
+    if split:
+        given = player.backward_input(kept, upstream.copy())
+        of_x = [each.copy() for each in given]
+        for each in given:
+            each[...] = np.nan
+        player.backward_weights(kept, contribution)
+        assert [kept.values, kept.saved, kept.upstreams] == [{}, {}, {}]
+    else:
+        of_x = player.backward(kept, upstream.copy(), contribution)
     contribution.finished()
     return y, views | ({"input": of_x[0]} if of_input else {})
 
