@@ -201,6 +201,15 @@ def test_a_key_that_cannot_be_largest_is_one_line(capsys):
         assert ("perhaps model.sequence" in line) == (key in ("model.sequences", "sequence"))
 
 
+@pytest.mark.parametrize(("queue", "pieces"), [(0, False), (1024, True)])
+def test_sequences_of_a_mixture_are_in_pieces_only_with_queues_for_them(queue, pieces):
+    keys = {key: value for key, value in (SMALL | PINNED).items() if key != "parallel.tensor_ranks"} | {
+        "model.kind": "mixture", "model.experts": 2, "model.queue_tokens": queue, "parallel.stages": ["zero1"]}
+    found = zs.plan("llama3_8b", set=keys, search="all").subject
+    assert any(row.config.row.parallel.sequence_parallel for row in found.rows) == pieces
+    assert ("sequences stay in one piece: set model.queue_tokens" in found.search) != pieces
+
+
 def test_what_nothing_fits_is_advised():
     found = zs.plan("llama3_8b", set=SMALL | {"cluster.figures": {"memory": 6e9}} | PINNED, search=2).subject
     assert (found.best, len(found.rows)) == (None, 1)

@@ -14,14 +14,12 @@ micro-batch.
               it have run a forward pass, and after its last pass they run a backward pass. An update on the device
               takes the kin's at least, divided by the ranks that share it. Collectives beside it only delay a rank.
     memory    Weights and optimizer state rest on a device throughout the step (`figures.resting`, by formula), and the
-              activations of the kin's micro-batch join them; one sample of each rank has no more. Before the step
-              a device has all that rests.
+              activations of the kin's micro-batch join them, or of one sample. Before the step all rests.
 
 Cheaper bounds come first: kin in one piece, and without recomputation. Layouts that differ in stage or groups only
 share their kin, whose ranks of a pipeline are rehearsed by themselves. Layouts that differ in micro-batch or
 recomputation only are relatives. A rank runs its collectives one after the other, and each micro-batch needs the same.
-So no step is shorter than the collectives over data ranks of a relative that has been planned and has as many micro-
-batches or fewer.
+So no step is shorter than the collectives over data ranks of a planned relative with as many micro-batches or fewer.
 """
 
 import dataclasses
@@ -53,6 +51,8 @@ from zerosim.training.config import Config
 MOST_LAYOUTS = 50_000
 USUAL_MOST = 10
 """The layouts that a search finds if it is not told how many."""
+WITHOUT_PIECES = "; sequences stay in one piece: set model.queue_tokens to search context ranks, sequence_parallel"
+"""Added to the words of a search of experts whose queues serve whole sequences."""
 OF_KIN = ("forward", "backward", "loss")
 """The computations of kin that their layout has too."""
 LEAST_PIECE = 8192
@@ -62,8 +62,7 @@ MOST_STAGES, MOST_CHUNKS, LARGEST = 16, 4, 8
 
 
 def space(scenario: Scenario, batch: int = 0) -> dict[str, Sequence[Any]]:
-    """The values of each key that a search tries on the scenario's ranks, in doubling steps; `batch` is by default its.
-    """
+    """The values of each key that a search tries on the scenario's ranks, doubling; `batch` is by default its."""
     ranks, per_host, model = scenario.world.ranks, scenario.cluster.devices_per_host, scenario.model
     kind, size = MODELS[model.kind], batch or samples(scenario)
     tensor = doubled(min(per_host, ranks)) if "heads" in kind.own_keys else [1]
@@ -397,7 +396,8 @@ def read_search(
         say(f"Searching {len(found):,} layouts on {count:,} devices")
         best = fastest(found, wanted)
         advice = "" if best.rows[0].fits else advised(best.rows, task_of)
-        return Plan(scenario, best.rows, question, advice, best.words)
+        whole_queues = "queue_tokens" in MODELS[scenario.model.kind].own_keys and not scenario.model.queue_tokens
+        return Plan(scenario, best.rows, question, advice, best.words + WITHOUT_PIECES * whole_queues)
 
     counts = numbers_of_ranks(ranks)
     if question is not None and question.days < inf and not counts:
