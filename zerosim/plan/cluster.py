@@ -205,6 +205,9 @@ class Cluster:
     dollars_per_hour: float = 0.0
     failures: Failures = Failures()
     experts: ExpertLoad = ExpertLoad()
+    dispatcher: str = ""
+    """The software that sends rows to experts, see `dispatch`; empty if rows travel as the model's code sends them."""
+    overlap_experts: bool = False
     stragglers: Stragglers = Stragglers()
 
     @property
@@ -298,6 +301,8 @@ def cluster_of(keys: ClusterKeys, origin: Origin, ranks: int) -> Cluster:
         failures=Failures(keys.hours_between_failures, keys.checkpoint_seconds, keys.restart_seconds),
         stragglers=Stragglers(keys.jitter, keys.slow_share, keys.slow_by, keys.jitter_seed),
         experts=ExpertLoad(keys.expert_load, keys.expert_zipf),
+        dispatcher=keys.dispatcher,
+        overlap_experts=keys.overlap_experts,
     )
 
 

@@ -83,6 +83,8 @@ class Costs:
     itemsize: int
     all_reduces: bool = False
     """Whether reduce-scatters and all-gathers are halves of all-reduces, as in DDP."""
+    sum_itemsize: int = 0
+    """The bytes of a number of the sums to which products add the gradients of weights; 0: they write a gradient."""
     _prices: dict[Any, Price] = field(default_factory=dict)
     _operations: dict[Any, Time] = field(default_factory=dict)
     _messages: dict[Any, Array] = field(default_factory=dict)
@@ -120,7 +122,13 @@ class Costs:
         if operation.name in software.passes:
             return factor * 2 * sum(count for count, _ in moved_arrays(step, way))
         scores = software.scores[way == "backward"] * scores_of(step) if any(software.scores) else 0.0
-        return scores + factor * moved_bytes(step, way, self.itemsize)
+        return scores + self.sum_bytes(step, way) + factor * moved_bytes(step, way, self.itemsize)
+
+    def sum_bytes(self, step: Step, way: str) -> int:
+        """The bytes of a sum of gradients that a product reads and writes, beyond those of a gradient."""
+        if way == "forward" or not self.sum_itemsize or is_attention(step) or "weight" not in step.wanted:
+            return 0
+        return prod(step.input_shapes["weight"]) * (2 * self.sum_itemsize - self.itemsize)
 
     def of_calls(self, key: Any, function: Callable[..., Any], arrays: Any, named: dict[str, Any]) -> Time:
         """The total time of the calls that `function` makes on extents; equal keys have equal calls."""
@@ -193,7 +201,8 @@ class Costs:
             return self
         if key not in self._groups:
             self._groups[key] = Costs(
-                self.cluster.seen_by(stride, comm.size), comm.size, self.itemsize, self.all_reduces)
+                self.cluster.seen_by(stride, comm.size), comm.size, self.itemsize, self.all_reduces,
+                self.sum_itemsize)
         return self._groups[key]
 
     def price(self, function: Callable[..., None], argument: Any, root: int = 0) -> Price:

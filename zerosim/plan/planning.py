@@ -23,6 +23,7 @@ from zerosim.models import MODELS, build
 from zerosim.models.units import Model, Task
 from zerosim.plan.advice import advice
 from zerosim.plan.cluster import Cluster, cluster_of
+from zerosim.plan.dispatch import dispatch_problem
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.questions import Answer, Answers, Largest, Question
 from zerosim.plan.rehearsal import rehearse
@@ -217,6 +218,8 @@ def unplanned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> li
     if wrong := cluster.experts.problem(scenario.model):
         raise scenario.origin.error(f"cluster.expert_load: {wrong}", ("cluster", "expert_load"), (
             "cluster", "expert_zipf"))
+    if wrong := dispatch_problem(scenario.model, scenario.cluster):
+        raise scenario.origin.error(wrong, ("cluster", "dispatcher"), ("cluster", "overlap_experts"))
     task = task_of(scenario)
     names = scenario.names({key: stage.title for key, stage in STAGES.items()})
     found = []

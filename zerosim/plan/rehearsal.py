@@ -33,6 +33,7 @@ from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.costs import Costs, of_rank
 from zerosim.plan.directions import DirectionCosts, TimedCalls, TimedNeighbours, direction_of
+from zerosim.plan.dispatch import dispatch_of
 from zerosim.plan.fusion import Fused
 from zerosim.plan.imbalance import on_the_busiest
 from zerosim.plan.performers import CallByCall, Performer, kept_by_fused
@@ -181,8 +182,10 @@ def priced(config: Config, cluster: Cluster) -> tuple[Config, Costs, DirectionCo
     """
     whole = with_context_ranks(config, cluster)
     seen = cluster.seen_by(config.directions.side_by_side * config.ranks // whole.ranks, whole.ranks)
-    costs = Costs(seen, whole.ranks, config.computing.weights.itemsize, all_reduces=not config.stage.sharded)
-    return whole, costs, DirectionCosts(config.directions, cluster)
+    narrow = config.computing.weights.itemsize
+    summed = (FLOAT_BYTES if config.accumulates_in_float32 else narrow) if cluster.software.fuses_sums else 0
+    costs = Costs(seen, whole.ranks, narrow, all_reduces=not config.stage.sharded, sum_itemsize=summed)
+    return whole, costs, DirectionCosts(config.directions, cluster, dispatch_of(config, cluster))
 
 
 def with_context_ranks(config: Config, cluster: Cluster) -> Config:

@@ -106,4 +106,6 @@ class ClusterKeys:
     jitter_seed: int = key(0, Integer())
     expert_load: tuple[float, ...] = key((), ArrayRule(Number(), at_most=10_000))
     expert_zipf: float = key(0.0, Number(0, 10))
+    dispatcher: str = key("", Choice(("", "deepep", "hybridep")))
+    overlap_experts: bool = key(False, Switch())
     figures: DeviceFigures = section(DeviceFigures)
