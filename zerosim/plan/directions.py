@@ -125,7 +125,7 @@ def all_to_all_ns(cluster: Cluster, ranks: int, chunk_bytes: int) -> int:
     inside = cluster.inside.message_ns((near - 1) * chunk_bytes)
     if near == ranks:
         return inside
-    return max(inside, cluster.slowest(ranks).message_ns(near * (ranks - near) * chunk_bytes))
+    return max(inside, cluster.links(ranks)[-1].message_ns(near * (ranks - near) * chunk_bytes))
 
 
 class TimedCalls(TapeCalls):

@@ -61,7 +61,7 @@ class Dispatch:
         inside, between = self.sent_bytes(cluster, ranks, queued_bytes)
         near = min(cluster.devices_per_host, ranks)
         return max(cluster.inside.message_ns(round(inside)),
-                   cluster.slowest(ranks).message_ns(round(near * between)) if between else 0)
+                   cluster.links(ranks)[-1].message_ns(round(near * between)) if between else 0)
 
 
 def dispatch_of(config: Config, cluster: Cluster) -> Dispatch:
