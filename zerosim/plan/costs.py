@@ -84,7 +84,7 @@ class Costs:
     all_reduces: bool = False
     """Whether reduce-scatters and all-gathers are halves of all-reduces, as in DDP."""
     sum_itemsize: int = 0
-    """The bytes of a number of the sums to which products add the gradients of weights; 0: they write a gradient."""
+    """The bytes of a number of the sums to which gradients of weights are added; 0: backward writes a gradient."""
     _prices: dict[Any, Price] = field(default_factory=dict)
     _operations: dict[Any, Time] = field(default_factory=dict)
     _messages: dict[Any, Array] = field(default_factory=dict)
@@ -125,7 +125,7 @@ class Costs:
         return scores + self.sum_bytes(step, way) + factor * moved_bytes(step, way, self.itemsize)
 
     def sum_bytes(self, step: Step, way: str) -> int:
-        """The bytes of a sum of gradients that a product reads and writes, beyond those of a gradient."""
+        """The bytes of a sum of a weight's gradients that backward reads and writes, beyond those of a gradient."""
         if way == "forward" or not self.sum_itemsize or is_attention(step) or "weight" not in step.wanted:
             return 0
         return prod(step.input_shapes["weight"]) * (2 * self.sum_itemsize - self.itemsize)

@@ -15,7 +15,8 @@
                   of data ranks; context ranks that cut no weight share model states with these
     ahead         whether gradients are reduced beside all of backward, and weights gathered beside the next forward
     gathers_again whether the pieces of a product's input are kept, and gathered again in backward
-    fuses_sums    whether a product adds its weight's gradient to a sum in 32 bits, without an array of 16
+    fuses_sums    whether backward adds a weight's gradient to a sum, which it reads and writes, without an array of 16
+                  bits beside one of 32
     swiglu        whether one kernel activates a gate and multiplies with it, see `fusion`
     loss          `whole`: all scores of the vocabulary are widened at once; `compiled`: one kernel forward and one
                   backward keep the widened scores in registers; `chunked`: scores are computed in chunks
