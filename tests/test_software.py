@@ -205,4 +205,5 @@ def test_backward_reads_and_writes_the_sum_of_a_weights_gradients(dtype, more):
     plain = dataclasses.replace(found.cluster.software, fuses_sums=False)
     without = rehearse(found.config, dataclasses.replace(found.cluster, software=plain))
     took = found.found.clock.computing_ns["backward"] - without.clock.computing_ns["backward"]
-    assert took == pytest.approx(found.cluster.device.moved_ns(found.config.block * found.config.model.count * more), rel=1e-3)
+    moved_ns = found.cluster.device.moved_ns(found.config.block * found.config.model.count * more)
+    assert took == pytest.approx(moved_ns, rel=1e-3)

@@ -28,7 +28,7 @@ from zerosim.instruments.observed import Observed
 from zerosim.payloads.extents import Extent
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster
-from zerosim.plan.costs import Costs, Price
+from zerosim.plan.costs import Costs, Price, of_rank
 from zerosim.plan.dispatch import Dispatch
 from zerosim.plan.network import written_ns
 from zerosim.sharding import Directions, parts_of, split
@@ -147,7 +147,8 @@ class TimedCalls(TapeCalls):
                 clock.wait(self._under_way_ns)
                 clock.send(price.sent_bytes, price.messages)
                 with clock.beside():
-                    self._under_way_ns = clock.communicate(name, price.ns, sent_bytes=price.sent_bytes)
+                    self._under_way_ns = clock.communicate(
+                        name, price.ns, sent_bytes=of_rank(price.sent_bytes, 0))
             else:
                 clock.wait_for(name, *price)
 

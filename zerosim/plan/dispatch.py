@@ -2,9 +2,9 @@
 
     written    once for each chosen expert, as the model's code: Megatron's `alltoall` dispatcher as well
     deepep     once for each host that has one of them, to the rank with the sender's number there, which forwards it
-               once to each rank of the host that has one; hybridep does the same. What returns is added on the way
+               once to each rank of the host that has one; hybridep does the same. Outputs are added on their way back
 
-The share of tokens with an expert in a group is counted: of `experts` equally likely ones, a token chooses different
+Bytes are expectations: of `experts` equally likely ones, a token chooses different
 ones. Source: deepseek-ai/DeepEP, csrc/kernels, internode.cu (`is_token_in_rank`, `num_tokens_per_rdma_rank`) and
 intranode.cu; its branch hybrid-ep.
 
