@@ -285,24 +285,20 @@ def cluster_of(keys: ClusterKeys, origin: Origin, ranks: int) -> Cluster:
     if keys.products != "weights":
         device = in_8_bits(device, origin, ROW_WISE if keys.products == "fp8_rowwise" else 1.0)
     return Cluster(
-        device=device,
-        devices_per_host=keys.devices_per_host,
+        device=device, devices_per_host=keys.devices_per_host,
         inside=link_of(keys.inside, usual["inside"], origin, "inside"),
         between=link_of(keys.between, usual["between"], origin, "between"),
         host_memory=link_of(keys.host_memory, usual["host_memory"], origin, "host_memory"),
         nvme=link_of(keys.nvme, "nvme_dgx_2", origin, "nvme"),
-        pipelined=keys.collectives == "pipelined",
-        fused=keys.kernels == "fused",
+        pipelined=keys.collectives == "pipelined", fused=keys.kernels == "fused",
         fp8="" if keys.products == "weights" else keys.products,
         software=software_of(keys),
         fabric=fabric_of(keys, usual["inside"], origin, ranks),
-        ports=keys.ports,
-        dollars_per_hour=keys.dollars_per_hour,
+        ports=keys.ports, dollars_per_hour=keys.dollars_per_hour,
         failures=Failures(keys.hours_between_failures, keys.checkpoint_seconds, keys.restart_seconds),
         stragglers=Stragglers(keys.jitter, keys.slow_share, keys.slow_by, keys.jitter_seed),
         experts=ExpertLoad(keys.expert_load, keys.expert_zipf),
-        dispatcher=keys.dispatcher,
-        overlap_experts=keys.overlap_experts,
+        dispatcher=keys.dispatcher, overlap_experts=keys.overlap_experts,
     )
 
 
