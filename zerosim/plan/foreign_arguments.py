@@ -301,6 +301,9 @@ def to_megatron(row: PlannedRow) -> tuple[str, list[str]]:
 def to_torchtitan(row: PlannedRow) -> tuple[str, list[str]]:
     """A job of torchtitan in TOML; its model is a flavor of Llama 3."""
     found, parts, table = row.config.row, by_section(row), TABLES["torchtitan"]
+    if found.parallel.schedule not in table["schedules"].values():
+        there = ", ".join(table["schedules"].values())
+        raise UsageError(f"--write: torchtitan has no schedule {found.parallel.schedule}; plan {there}")
     sizes = [getattr(found.model, name) for name in ("layers", "width", "heads", "key_value_heads", "inner")]
     flavor = next((name for name, each in table["flavors"].items() if each == sizes), None)
     if flavor is None or found.model.head_size:
