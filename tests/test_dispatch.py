@@ -4,10 +4,10 @@ from itertools import combinations
 from math import comb
 
 import pytest
-from tests.test_imbalance import CHOSEN, EXPERTS, LAYERS, MIXTURE, RANKS, TOKENS, WIDTH
 
 import zerosim as zs
 from tests.pages import refused
+from tests.test_stragglers import CHOSEN, EXPERTS, LAYERS, MIXTURE, RANKS, TOKENS, WIDTH
 from zerosim.plan.dispatch import Dispatch
 
 QUEUES = {"model.capacity_factor": 1.0, "cluster.devices_per_host": 2}
