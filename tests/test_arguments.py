@@ -84,8 +84,10 @@ def test_experts_that_megatron_divides_lie_over_as_many_ranks(file):
     (f"{FOLDED} --expert-tensor-parallel-size 1", {
         "parallel.expert_ranks": 2, "model.queue_tokens": 8, "train.micro_batch": 4, "train.micro_batches": 8}),
     ("--num-experts 8 --moe-router-topk 2 --moe-shared-expert-intermediate-size 24 --moe-layer-freq ([0]*1+[1]*3) "
-     "--moe-ffn-hidden-size 48",
-     {"model.inner": 48, "model.shared_inner": 24, "model.dense_layers": 1, "model.dense_inner": 96}),
+     "--moe-ffn-hidden-size 48 --multi-latent-attention --kv-lora-rank 16 --q-lora-rank 24 --qk-head-dim 8 "
+     "--v-head-dim 8 --qk-pos-emb-head-dim 4",
+     {"model.inner": 48, "model.shared_inner": 24, "model.dense_layers": 1, "model.dense_inner": 96,
+      "model.latent": 16, "model.query_latent": 24, "model.head_size": 8, "model.rotary_size": 4}),
 ])
 def test_arguments_of_megatron_are_read_planned_and_written_alike(more, due, file):
     read = megatron(file(MEGATRON + more), 8)
@@ -176,7 +178,8 @@ LLAMA = dict(zip(("layers", "width", "heads", "key_value_heads", "inner"), (32, 
                   "parallel.context_ranks": 2, "parallel.pipeline_ranks": 2, "parallel.model_chunks": 2,
                   "parallel.schedule": "interleaved_1f1b", "train.micro_batches": 8}),
     ("megatron", {"parallel.stages": ["zero3"], "model.kind": "mixture", "parallel.expert_ranks": 2,
-                  "train.micro_batch": 2, "model.shared_inner": 64, "model.dense_layers": 1}),
+                  "train.micro_batch": 2, "model.shared_inner": 64, "model.dense_layers": 1,
+                  "model.latent": 8, "model.rotary_size": 2, "model.key_value_heads": 0}),
     ("torchtitan", {"parallel.stages": ["zero3"], "parallel.tensor_ranks": 2, "parallel.context_ranks": 2}),
     ("torchtitan", {"parallel.stages": ["zero2"], "parallel.pipeline_ranks": 2}),
     ("deepspeed", {"parallel.stages": ["zero3"], "parallel.offload_optimizer": "host",
@@ -210,6 +213,23 @@ MIXTRAL = {
     "model_type": "mixtral", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
     "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 32000, "max_position_embeddings": 4096,
     "num_local_experts": 8, "num_experts_per_tok": 2}
+
+
+DEEPSEEK = {
+    "model_type": "deepseek_v3", "num_hidden_layers": 61, "hidden_size": 7168, "num_attention_heads": 128,
+    "num_key_value_heads": 128, "intermediate_size": 18432, "moe_intermediate_size": 2048, "vocab_size": 129280,
+    "max_position_embeddings": 4096, "n_routed_experts": 256, "num_experts_per_tok": 8, "n_shared_experts": 1,
+    "first_k_dense_replace": 3, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128, "v_head_dim": 128, "scoring_func": "sigmoid", "head_dim": 64}
+
+
+def test_deepseek_has_the_parameters_that_are_published(file):
+    """Published: 671B parameters of DeepSeek-V3, of which a token meets 37B, without further layers of prediction."""
+    read = foreign.hugging_face(file(json.dumps(DEEPSEEK)))
+    row = read_plan(OWN_MODEL, [1024], read.keys | {"parallel.stages": ["zero1"]}, {}).rows[0]
+    assert read.unread == ["scoring_func = sigmoid"]
+    assert row.config.model.count == 671_026_404_352
+    assert foreign.hugging_face(file(json.dumps(DEEPSEEK | {"v_head_dim": 64}))).unread[0] == "v_head_dim = 64"
 
 
 def test_a_configuration_with_experts_has_the_parameters_that_are_published(file):

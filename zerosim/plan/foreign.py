@@ -135,19 +135,43 @@ def hugging_face(path: str) -> ForeignKeys:
         read.keys |= {"model.kind": "mixture", "model.capacity_factor": 1.0}
         for key, name in zip(("experts", "experts_per_token", "inner"), experts[kind], strict=True):
             read.take(found, name, f"model.{key}")
-        for name, key in beside.items():
-            read.take(found, name, f"model.{key}")
+        beside_experts(read, found)
     size, width, heads = found.get("head_dim"), read.keys["model.width"], read.keys["model.heads"]
-    if size is not None and size * heads != width:
+    latents = TABLES["hugging_face"]["latent"]
+    if found.get("kv_lora_rank"):
+        latents_of(read, found, "hugging_face")
+        read.unread += [f"{name} = {found[name]}" for name in ("scoring_func", "n_group", "num_nextn_predict_layers")
+                        if found.get(name) not in (None, 0, "softmax")]
+    elif size is not None and size * heads != width:
         read.take(found, "head_dim", "model.head_size")
     known = [name for names in (*TABLES["hugging_face"]["sizes"].values(), *experts.values()) for name in names]
-    known += ["head_dim", "tie_word_embeddings", *beside]
+    known += ["head_dim", "tie_word_embeddings", *beside, *latents, "v_head_dim", "n_shared_experts"]
     for name, value in found.items():
         if name not in known and did_you_mean(name, known, alike=ALIKE):
             read.leave(name, known, value)
     read.unread += [f"{name} = {found[name]}" for name in ("sliding_window", "attention_bias", "mlp_bias")
                     if found.get(name)]
     return read
+
+
+def beside_experts(read: ForeignKeys, found: Document) -> None:
+    """Read the perceptrons beside a mixture's experts, and those of its first blocks."""
+    for name, key in TABLES["hugging_face"]["beside_experts"].items():
+        read.take(found, name, f"model.{key}")
+    if "n_shared_experts" in found:
+        read.keys["model.shared_inner"] = read.counted(found, "n_shared_experts", 1) * read.keys["model.inner"]
+    if read.keys.get("model.dense_layers"):
+        read.take(found, "intermediate_size", "model.dense_inner")
+
+
+def latents_of(read: ForeignKeys, found: Document, project: str) -> None:
+    """Read the sizes of latent attention; values are as wide as the part of keys that positions leave."""
+    for name, key in TABLES[project]["latent"].items():
+        if found.get(name) is not None:
+            read.take(found, name, f"model.{key}")
+    read.keys.pop("model.key_value_heads", None)
+    if found.get("v_head_dim", read.keys.get("model.head_size")) != read.keys.get("model.head_size"):
+        read.unread.append(f"v_head_dim = {found['v_head_dim']}")
 
 
 def deepspeed(path: str, ranks: int) -> ForeignKeys:

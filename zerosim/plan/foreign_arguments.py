@@ -20,7 +20,7 @@ from typing import Any
 from zerosim.errors import UsageError, did_you_mean
 from zerosim.files import read_at_most, reason
 from zerosim.models.transformer import usual_inner
-from zerosim.plan.foreign import ALIKE, TABLES, Document, ForeignKeys
+from zerosim.plan.foreign import ALIKE, TABLES, Document, ForeignKeys, latents_of
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.scenario.directions import NUMBERS_OF_RANKS
 from zerosim.scenario.positions import MOST_BYTES
@@ -59,6 +59,8 @@ def megatron(path: str, ranks: int, due: Collection[str] = ()) -> ForeignKeys:
         read.keys.setdefault("model.capacity_factor", 1.0)
         lay_experts(read, found)
         dense_blocks(read, given)
+    if found.get("multi_latent_attention"):
+        latents_of(read, found, "megatron")
     if not found.get("group_query_attention", True):
         read.keys.pop("model.key_value_heads", None)
     for name in ("fp16", "bf16"):
@@ -286,6 +288,10 @@ def to_megatron(row: PlannedRow) -> tuple[str, list[str]]:
         usual = usual_inner(found.model)
         said |= {"moe_layer_freq": f"'([0]*{dense}+[1]*{found.model.layers - dense})'",
                  "ffn_hidden_size": found.model.dense_inner or usual, "moe_ffn_hidden_size": found.model.inner or usual}
+    if found.model.latent:
+        size = found.model.head_size or found.model.width // found.model.heads
+        sizes = {name: getattr(found.model, key) or None for name, key in TABLES["megatron"]["latent"].items()}
+        said |= {"kv_channels": None, **sizes, "multi_latent_attention": True, "qk_head_dim": size, "v_head_dim": size}
     said |= {"normalization": "RMSNorm", "position_embedding_type": "rope"} if llama else {}
     said |= {"optimizer": "sgd" if found.train.optimizer == "sgd" else "adam"}
     if sharded:
