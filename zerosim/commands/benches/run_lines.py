@@ -114,7 +114,7 @@ def unplanned(line: RunLine, file: str) -> str:
     """The reason for which a run has no plan; empty if it has one."""
     reasons = {
         "copies of experts": line.get("experts") and pieces_of(line) > int(line["experts"]),
-        "a schedule with split backward passes": line.get("schedule", "")[:2] == "zb",
+        "a schedule with twice the memory of 1F1B": line.get("schedule") == "zb_2p",
         "a TPU v6e": line["device"] == "tpu_v6e",
         f"{line['precision']} products": line["precision"] in ("int8", "nvfp4"),
         "sizes are not said": not known(line, file)[0].get("width"),
