@@ -11,6 +11,7 @@ import pytest
 from tests.mutants.choosing import Choice, affordable
 from tests.mutants.judging import Known
 from tests.mutants.mutations import Mutant, mutants, mutated_modules, sample
+from tests.mutants.report import equivalents, stale
 
 ROOT = Path(__file__).parents[1]
 TINY = '''
@@ -261,3 +262,11 @@ def test_what_counts_is_mutated_and_what_shows_is_not():
     names = {Path(module).stem for module in mutated_modules(ROOT)}
     assert {"ring", "fixed_point", "digests", "proof", "judged_run", "traffic"} <= names
     assert not {"cli", "mpi", "errors"} & names
+
+
+def test_each_mutant_that_changes_nothing_is_one_of_a_line_that_is_there():
+    said = equivalents(ROOT)
+    files = {file for file, *_ in said}
+    every = [each for module in mutated_modules(ROOT) if Path(module).name in files for each in mutants(ROOT, module)]
+    assert stale(said, every) == []
+    assert stale([("ring.py", "", "a = 1", "a = 2"), *said], every) == [("ring.py", "", "a = 1", "a = 2")]
