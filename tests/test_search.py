@@ -171,8 +171,16 @@ def test_the_largest_value_fits_and_the_next_does_not(longest, search):
     for value, fits in ((answer.value, True), (answer.above, False)):
         assert (longest(keys={"model.sequence": value}, search=search).best is not None) == fits
     assert found.document()["largest"] == [vars(answer)]
+    assert {row.config.row.model.sequence for row in found.rows} == {answer.value}
     if search:
         assert answer.value > longest(largest="model.sequence").largest[0].value
+
+
+def test_each_number_of_ranks_has_its_largest_value_and_its_row(longest):
+    found = longest(largest="model.layers", ranks=[4, 8])
+    assert {(each.ranks, each.value) for each in found.largest} == {
+        (row.config.all_ranks, row.config.row.model.layers) for row in found.rows}
+    assert [each.ranks for each in found.largest] == [4, 8]
 
 
 def test_the_largest_model_in_time_is_smaller_than_the_largest_that_fits(longest, capsys):

@@ -45,6 +45,18 @@ def test_a_kernel_of_gate_and_product_keeps_no_activated_gate():
     assert usual.found.peak["activations"] - fused.found.peak["activations"] >= 2 * activated
 
 
+def test_attention_keeps_five_bytes_of_each_score_as_korthikanti_counts_them():
+    shorter, longer = (row(("model.sequence", tokens), software="megatron").found.peak["activations"]
+                       for tokens in (2048, 4096))
+    assert longer - 2 * shorter == 2 * 5 * 32 * (4096**2 - 2 * 2048**2)          # of 2 layers, 32 heads
+
+
+def test_recomputation_of_a_block_stops_before_its_last_product():
+    plain, again, deeper = (row(*keys).found.clock.computing_ns["forward"] for keys in (
+        [], [("parallel.recompute", True)], [("model.layers", 4)]))
+    assert 0 < again - plain < deeper - plain
+
+
 def test_an_allocators_reserve_is_a_share_of_the_peak_and_no_more_than_the_device_has():
     assert row().reserved_bytes == row().peak_bytes
     found = row(reserve=0.5)
