@@ -165,6 +165,20 @@ def test_forward_takes_an_array_only_where_it_may_write_over_none(dtype, text, t
     assert counting.taken == taken
 
 
+@pytest.mark.parametrize(("dtype", "taken"), [
+    ("f8", {("activations", 8): 3}),                                            # a copy and two gradients
+    ("f2", {("buffers", 4): 3, ("activations", 4): 2, ("activations", 2): 2}),  # gradients twice, and no copy
+])
+def test_backward_copies_what_it_overwrites_only_where_it_has_not_widened_it(dtype, taken):
+    graph, counting = Graph(SHAPE), Counting()
+    graph.output = spoiling(graph.input, graph.input)
+    mine = player(graph, {}, allocate=counting)
+    y, kept = mine.forward(normals(0, *SHAPE).astype(dtype))
+    counting.taken.clear()
+    mine.backward(kept, np.ones(SHAPE, y.dtype), None)
+    assert counting.taken == taken
+
+
 def attention_between_others():
     """Both ends save or keep something: a norm, attention with what it saves, a product."""
     graph = Graph(SHAPE)
