@@ -296,6 +296,7 @@ def test_a_mistyped_name_is_listed_with_the_name_that_was_meant(file):
     ("fsdp", {}, "FSDP2 shards weights, and the row's stage is zero1"),
     ("torchtitan", {}, "torchtitan has no flavor of these sizes"),
     ("torchtitan", {"parallel.schedule": "zb_h1"}, "torchtitan has no schedule zb_h1; plan gpipe, 1f1b, "),
+    ("megatron", {"parallel.schedule": "gpipe"}, "megatron has no schedule gpipe; plan 1f1b, interleaved_1f1b"),
 ])
 def test_what_a_project_does_not_have_is_refused(project, keys, words, file, capsys):
     given = [f"--set={key}={value}" for key, value in keys.items()]

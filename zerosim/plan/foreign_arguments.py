@@ -255,9 +255,12 @@ def batch_of(read: ForeignKeys, found: Document, ranks: int, micro_batch: int, n
 def configuration_for(row: PlannedRow, project: str) -> tuple[str, list[str]]:
     """The configuration of `project` that trains as the row does, and the row's keys that it cannot say.
 
-    Raises `UsageError` for a stage or a direction that the project does not have.
+    Raises `UsageError` for a stage, a schedule or a direction that the project does not have.
     """
     parallel, usual = row.config.row.parallel, Parallel()
+    there = TABLES.get(project, {}).get("schedules", {}).values()
+    if there and parallel.schedule not in there:
+        raise UsageError(f"--write: {project} has no schedule {parallel.schedule}; plan {', '.join(there)}")
     changed = [each.name for each in fields(parallel) if getattr(parallel, each.name) != getattr(usual, each.name)]
     text, said = WRITERS[project](row)
     unsaid = [name for name in changed if name not in said and name not in TABLES["written"]["without_effect"]]
@@ -307,9 +310,6 @@ def to_megatron(row: PlannedRow) -> tuple[str, list[str]]:
 def to_torchtitan(row: PlannedRow) -> tuple[str, list[str]]:
     """A job of torchtitan in TOML; its model is a flavor of Llama 3."""
     found, parts, table = row.config.row, by_section(row), TABLES["torchtitan"]
-    if found.parallel.schedule not in table["schedules"].values():
-        there = ", ".join(table["schedules"].values())
-        raise UsageError(f"--write: torchtitan has no schedule {found.parallel.schedule}; plan {there}")
     sizes = [getattr(found.model, name) for name in ("layers", "width", "heads", "key_value_heads", "inner")]
     flavor = next((name for name, each in table["flavors"].items() if each == sizes), None)
     if flavor is None or found.model.head_size:
