@@ -244,6 +244,7 @@ TIED = "model.kind = 'transformer'\nmodel.tied_embeddings = true\n"
     ("train.loss_scale = 'dynamical'", "must be dynamic or a finite number of at least 1e-38 and below 1e+38, fo"),
     ("train.loss_scale = true", "found true"), ("train.loss_scale = 1e38", "found 1e+38"),
     ("train.warmup_steps = 21", "train.warmup_steps must be at most train.steps = 20, found 21"),
+    ("cluster.loss = 'fused'", 'cluster.loss must be "", whole, compiled or chunked, found "fused"'),
     ("model.activation = 'elu'", 'model.activation must be relu, tanh or gelu, found "elu"; did you mean "relu"?'),
     ("kind = 'other'", "kind must be training or collective"),
     ("model.kind = 'transformer'\nmodel.frozen = [4]", "2:17: model.frozen names layer 4; there are layers 0 to 3"),

@@ -134,7 +134,8 @@ class Choice(Rule):
     names: tuple[str, ...]
 
     def __str__(self) -> str:
-        return " or ".join(filter(None, [", ".join(self.names[:-1]), self.names[-1]]))
+        *others, last = (name or '""' for name in self.names)
+        return " or ".join(filter(None, [", ".join(others), last]))
 
     def read(self, value: object, path: KeyPath, origin: Origin) -> str:
         if not isinstance(value, str):
