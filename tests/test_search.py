@@ -31,6 +31,11 @@ CASES = [
      "parallel.tensor_ranks": [1, 4], "parallel.pipeline_ranks": [1, 4], "parallel.recompute": False},
     {"cluster.figures": {"memory": 18e9}, "parallel.quantized_gradients": "int8", "parallel.quantized_weights": "int8",
      "parallel.shard_ranks": 0, "parallel.secondary_ranks": 0},
+    {"cluster.figures": {"memory": 9.7e9}, "cluster.software": "fused", "parallel.shard_ranks": 0,
+     "model.kind": "mixture", "model.experts": 4, "model.experts_per_token": 2, "model.sequence": 512,
+     "model.queue_tokens": 256, "parallel.expert_ranks": [1, 2, 4], "parallel.context_ranks": [1, 2],
+     "parallel.recompute": False, **{f"cluster.{link}": {"latency_us": 1, "gigabytes_per_second": 5000}
+                                     for link in ("inside", "between")}},
     {"cluster.figures": {"memory": 10e9}, "parallel.stages": ["zero1"], "parallel.shard_ranks": 0, "model.layers": 6,
      "parallel.pipeline_ranks": [1, 2, 4], "parallel.model_chunks": [1, 2], "parallel.recompute": False},
     {"cluster.figures": {"memory": 15.4e9}, "parallel.shard_ranks": 0, "model.kind": "mixture", "model.experts": 4,

@@ -110,6 +110,9 @@ class Computation:
 
 Computations = dict[Read, Computation]
 
+ELSEWHERE = "elsewhere"
+"""The first part of the name of a parameter that other ranks hold, see `plan.joined`."""
+
 
 @dataclass(frozen=True, eq=False)
 class Segment:
@@ -190,6 +193,16 @@ class Unit:
     def count(self) -> int:
         """The number of elements, without padding."""
         return sum(layer.count for layer in self.layers)
+
+    @cached_property
+    def elsewhere(self) -> tuple[ParameterPlace, ...]:
+        """The parameters that other ranks hold; only plans have some."""
+        return tuple(each for each in self.places if each.parameter.name.startswith(ELSEWHERE))
+
+    @property
+    def count_elsewhere(self) -> int:
+        """The number of elements that other ranks hold."""
+        return sum(each.parameter.count for each in self.elsewhere)
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:

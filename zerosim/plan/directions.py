@@ -71,7 +71,7 @@ class DirectionCosts:
     def price(self, call: TapeCall, place: int = 0) -> Price:
         """The price of a collective on the tape, with the bytes and messages of a place."""
         of_weights = call.collective == "all_reduce" and "tensor" not in parts_of(call.direction)
-        if of_weights and self.cluster.software.joins_context:
+        if of_weights and self.cluster.software.joins_data:
             return Price(0, 0, 0)
         if (call, place) not in self._prices:
             flow = tape_flow(call, self.directions, place)

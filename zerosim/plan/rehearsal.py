@@ -36,6 +36,7 @@ from zerosim.plan.directions import DirectionCosts, TimedCalls, TimedNeighbours,
 from zerosim.plan.dispatch import dispatch_of
 from zerosim.plan.fusion import Fused
 from zerosim.plan.imbalance import on_the_busiest
+from zerosim.plan.joined import full_buffers, groups_of_unit, one_by_one, with_sharers
 from zerosim.plan.performers import CallByCall, Performer, kept_by_fused
 from zerosim.plan.repeated import Repeating
 from zerosim.plan.timed import (
@@ -49,7 +50,7 @@ from zerosim.plan.timed import (
     UntilUpdate,
     UpdateRoom,
 )
-from zerosim.sharding import Directions, padded, parts_of
+from zerosim.sharding import Directions, padded
 from zerosim.stages.pipeline import Slot
 from zerosim.stages.replica import Replica
 from zerosim.stages.storage import FarMemory
@@ -60,6 +61,9 @@ from zerosim.worlds.lockstep import LockstepWorld
 
 MOST_APART = 64
 """The most ranks that are rehearsed one by one."""
+
+CUT = frozenset({"reduce_scatter", "all_gather"})
+"""The collectives over the ranks over which a unit is cut; others are over those with copies of a chunk."""
 
 IN_REGISTERS = frozenset({"widened"})
 """Owners of arrays that a device keeps in registers: 32-bit copies of 16-bit numbers."""
@@ -156,7 +160,7 @@ def at_each_stage(config: Config, cluster: Cluster, *, curve: bool = False) -> C
     def of_stage(pipeline: Communicator) -> Rehearsal:
         here = config.of_pipeline[pipeline.rank]
         (found,) = LockstepWorld(config.ranks).run(
-            lambda comm: rehearsed(here, Clocked(comm, asked), around, pipeline, curve=curve))
+            lambda comm: rehearsed(here, Clocked(comm, here, asked), around, pipeline, curve=curve))
         return found
 
     return of_stage
@@ -170,8 +174,9 @@ def rehearsed_apart(config: Config, cluster: Cluster, *, curve: bool = False) ->
 
     def of_rank(comm: Communicator) -> Rehearsal:
         pipeline = grid.along(comm, "pipeline")
-        mine = Meeting(grid.data_ranks(comm), asked, meetings[pipeline.rank])
-        return rehearsed(config.of_pipeline[pipeline.rank], mine, around, pipeline, curve=curve)
+        here = config.of_pipeline[pipeline.rank]
+        mine = Meeting(grid.data_ranks(comm), here, asked, meetings[pipeline.rank])
+        return rehearsed(here, mine, around, pipeline, curve=curve)
 
     found = LocalWorld(config.ranks * grid.pipeline).run(of_rank)
     return [in_pipeline(found[rank :: config.ranks]) for rank in range(config.ranks)]
@@ -180,27 +185,12 @@ def rehearsed_apart(config: Config, cluster: Cluster, *, curve: bool = False) ->
 def priced(config: Config, cluster: Cluster) -> tuple[Config, Costs, DirectionCosts]:
     """The config of all data ranks, the prices of operations and of their collectives, and those of other directions.
     """
-    whole = with_context_ranks(config, cluster)
+    whole = with_sharers(config, cluster)
     seen = cluster.seen_by(config.directions.side_by_side * config.ranks // whole.ranks, whole.ranks)
     narrow = config.computing.weights.itemsize
     summed = (FLOAT_BYTES if config.accumulates_in_float32 else narrow) if cluster.software.fuses_sums else 0
     costs = Costs(seen, whole.ranks, narrow, all_reduces=not config.stage.sharded, sum_itemsize=summed)
     return whole, costs, DirectionCosts(config.directions, cluster, dispatch_of(config, cluster))
-
-
-def with_context_ranks(config: Config, cluster: Cluster) -> Config:
-    """The config whose data ranks are also the context ranks, if the software shards model states over both.
-
-    A rank has as many micro-batches as before, and the same piece of the model.
-    """
-    row, more = config.row, config.directions.context if cluster.software.joins_context else 1
-    cuts = (place.parameter.cut for place in config.model.places)
-    if more == 1 or any("context" in parts_of(cut.direction.name) for cut in cuts if cut):
-        return config
-    groups = {key: more * getattr(row.parallel, key) for key in ("shard_ranks", "secondary_ranks")}
-    return replace(config, row=replace(
-        row, ranks=more * row.ranks, parallel=replace(row.parallel, **groups),
-        train=replace(row.train, micro_batches=more * row.train.micro_batches)))
 
 
 def worst(ranks: Sequence[Rehearsal]) -> Rehearsal:
@@ -266,15 +256,15 @@ def on_shapes(
     """
     cluster = comm.costs.cluster
     called = cluster.device.calls is not None
-    uncounted = uncounted_on(config, cluster)
-    allocate = counted_but(uncounted, ObservedAllocator(charged(extent, comm) if called else extent, ledger),
+    uncounted, taken = uncounted_on(config, cluster), full_buffers(config.model.units, config.ranks)
+    allocate = counted_but(uncounted, ObservedAllocator(charged(taken, comm) if called else taken, ledger),
                            fuses_sums=cluster.software.fuses_sums and config.accumulates_in_float32)
     calls = TimedCalls(around, neighbours, comm.clock, partial(kept_by_fused, cluster) if cluster.fused else None)
     performer = (CallByCall if called else Performer)(comm.clock, comm.costs, allocate, calls)
     segments = SeenSegments(ledger.pass_by, uncounted, performer.carry_out, performer.charge)
     players = Player if called or each_segment else segments.player
     tiers = FarMemory(
-        {"host": ObservedAllocator(extent, far["host"]), "disk": ObservedAllocator(extent, far["disk"])},
+        {tier: ObservedAllocator(taken, each) for tier, each in far.items()},
         TimedQueue(comm.clock, cluster, lambda: comm.begun))
     policy = Fused(config.policy, cluster.software)
     built = replica(
@@ -347,9 +337,10 @@ class Clocked(Observed):
     alike = True
     """Whether all ranks do the same at the same time."""
 
-    def __init__(self, comm: Communicator, costs: Costs) -> None:
+    def __init__(self, comm: Communicator, config: Config, costs: Costs) -> None:
         self.clock = VirtualClock(costs.cluster.device.taken_by_collectives)
         self.costs = costs
+        self._groups = {unit.name: groups_of_unit(unit) for unit in config.model.units if unit.elsewhere}
         self.begun = False
         """Whether the step has begun; earlier copies take no time of it."""
         super().__init__(comm, self.clock)
@@ -366,7 +357,16 @@ class Clocked(Observed):
             if copied_ns := self.costs.copied_ns(price.sent_bytes):
                 self.clock.compute("copies", copied_ns)
 
-        return call
+        return self.over_groups(name, call)
+
+    def over_groups(self, name: str, call: Callable[..., None]) -> Callable[..., None]:
+        """`call` once for each group of ranks over which a unit's chunks are cut."""
+        def calls(owner: str, comm: Communicator, *arguments: Any) -> None:
+            groups = self._groups.get(owner) if name in CUT else None
+            for each, theirs in one_by_one(groups, comm, *arguments) if groups else [(comm, arguments)]:
+                call(owner, each, *theirs)
+
+        return calls if self._groups else call
 
 
 class Meetings:
@@ -389,8 +389,8 @@ class Meeting(Clocked):
 
     alike = False
 
-    def __init__(self, comm: Communicator, costs: Costs, meetings: Meetings) -> None:
-        super().__init__(comm, costs)
+    def __init__(self, comm: Communicator, config: Config, costs: Costs, meetings: Meetings) -> None:
+        super().__init__(comm, config, costs)
         self._everyone = comm
         self._meetings = meetings
         self._number = 0
@@ -408,4 +408,4 @@ class Meeting(Clocked):
             sent_bytes = self.clock.sent_counts["bytes"] - before
             self.clock.communicate(name, price.ns, owner, sent_bytes, self._meetings.began_ns(number))
 
-        return call
+        return self.over_groups(name, call)

@@ -33,10 +33,10 @@ from math import inf, prod
 from typing import Any, NamedTuple
 
 from zerosim.errors import UsageError, ZerosimError
-from zerosim.figures.resting import resting_bytes
 from zerosim.models import MODELS
 from zerosim.plan.cluster import NS
 from zerosim.plan.directions import direction_of
+from zerosim.plan.joined import resting_of, updating
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.planning import Plan, Unplanned, advised, on_ranks, unplanned
 from zerosim.plan.questions import Answer, Question
@@ -110,7 +110,7 @@ class Bounds:
 
     def least_bytes(self, row: Unplanned) -> int:
         """The bytes that the layout's peak cannot be below."""
-        resting = [resting_bytes(each) for each in row.config.of_pipeline]
+        resting = resting_of(row.config, row.cluster)
         if (most := max(each.total for each in resting)) > row.cluster.device.memory:
             return most
         for config in (smallest(kin(row.config)), kin(row.config)):
@@ -126,7 +126,7 @@ class Bounds:
         whole = config.row.parallel.schedule in ("gpipe", "1f1b")
         passed = itertools.accumulate(found.seconds, initial=0.0) if whole else itertools.repeat(0.0)
         passes = max(before + config.block * each for before, each in zip(passed, found.seconds, strict=False))
-        shared = config.mesh.group if "optimizer" in config.stage.sharded else 1
+        shared = updating(config, row.cluster) / updating(kin(config), row.cluster)
         update = 0.0 if config.tiers or config.directions.pipeline > 1 else found.update / shared
         return self._even(row) * (passes + update)
 
@@ -270,7 +270,7 @@ def enough(layouts: Sequence[Unplanned], likely: list[str], question: Question |
     bounds, dated = Bounds(), question is not None and question.days < inf
 
     def unlikely(row: Unplanned) -> tuple[int, int]:
-        return -len({*likely} & {*row.swept}), max(resting_bytes(each).total for each in row.config.of_pipeline)
+        return -len({*likely} & {*row.swept}), max(each.total for each in resting_of(row.config, row.cluster))
 
     for row in sorted(layouts, key=unlikely)[: 1 if dated else None]:
         if bounds.least_bytes(row) <= row.cluster.device.memory:
