@@ -118,6 +118,17 @@ def test_a_rank_that_shares_its_core_looks_seldom(of, hosts, monkeypatch):
     assert machine.expired == (99 if hosts == (0, 0) else 0)
 
 
+def test_an_array_that_is_sent_and_received_into_at_once_leaves_as_it_was(monkeypatch):
+    """It is longer than the ring, so most of it has not left when the neighbour's arrives."""
+    def program(comm, machine):
+        both = sent(1, comm.rank)
+        comm.exchange(both, to=right(comm), into=both, source=left(comm), reduce=np.add)
+        assert (both == sent(1) * 2 + 1000 * sum(machine.ranks)).all()
+
+    for seed in range(10):
+        Machine(monkeypatch, Seeded(seed)).run(program)
+
+
 def test_mpi_makes_progress_while_a_rank_waits_at_a_box(monkeypatch):
     def program(comm, machine):
         if comm.rank == 0:

@@ -87,7 +87,7 @@ def test_sends_the_declared_messages(per_host):
 
 @pytest.mark.parametrize("per_host", HOSTS)
 def test_takes_the_declared_steps(per_host):
-    for row in on_hosts(per_host):
+    for row in rows(per_host).values():
         for size in SIZES:
             assert steps_taken(row, size) == row.steps(size), (row.collective, size)
 

@@ -79,9 +79,9 @@ def share(comm: "MPI.Intracomm", *, sleeps: bool) -> Shared:
         window.Lock_all(MPI.MODE_NOCHECK)
         segments[host.rank][:] = 0
         window.Sync()
-        host.Barrier()
+        processes = readable(host)  # gathers from all ranks, so none goes on before every segment is zero
         window.Sync()
-        return boxes(segments, host.rank, numbers, window, sleeps, readable(host))
+        return boxes(segments, host.rank, numbers, window, sleeps, processes)
     finally:
         host.Free()
 
