@@ -143,8 +143,8 @@ def test_what_is_written_for_deepspeed_and_fsdp2_is_read_alike(keys, reader, fil
 
 
 def test_a_plan_without_a_scenario_reads_and_writes_arguments(file, tmp_path, capsys):
-    out = tmp_path / "out.txt"
-    path = file(MEGATRON + "--tensor-model-parallel-size 2")
+    out, path = tmp_path / "out.txt", file(MEGATRON + "--tensor-model-parallel-size 2")
+    out.write_text("of the last plan")
     assert main(["plan", "--megatron-args", path, "--ranks", "16", "--write", f"megatron={out}"]) == 0
     assert "Not planned: tokenizer_type = Llama 3" in capsys.readouterr().out
     assert "--tensor-model-parallel-size 2\n" in out.read_text()

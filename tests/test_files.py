@@ -117,6 +117,7 @@ INPUTS = {
     "the data": ["run", "small.toml", "--set", "data.source=d.npz", "--weights", "d.npz"],
     "first weights": ["run", "small.toml", "--set", "model.weights=w", "--weights", "w"],
     "the plan's": ["plan", "small.toml", "--trace", "small.toml"],
+    "other arguments": ["plan", "--megatron-args", "o.json", "--write", "megatron=o.json"],
     "learner's work": ["grade", "mine.py", "--json", "./mine.py"],
     "the proved": ["prove", "mine.py:all_gather", "--json", "mine.py"],
     "the drawn": ["show", "mine.py:all_gather", "--svg", "mine.py"],

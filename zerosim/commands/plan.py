@@ -32,6 +32,9 @@ from zerosim.show.table import show_heading
 from zerosim.show.trace_events import trace_events
 from zerosim.words import joined
 
+READ = ("cluster", "model", "ds_config", "fsdp_config", "megatron_args", "torchtitan")
+"""The arguments with the path of a file that is read."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim plan`."""
@@ -88,9 +91,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Show the plan; 0 if every claim held, 1 if one did not."""
     scenario = source(arguments)
-    inputs = {"the scenario": arguments.scenario or arguments.model}
-    if arguments.cluster is not None:
-        inputs["the cluster"] = arguments.cluster
+    inputs = {f"the file of --{name.replace('_', '-')}": path for name in READ if (path := getattr(arguments, name))}
+    inputs |= {"the scenario": arguments.scenario} if arguments.scenario else {}
     check_writable(arguments, inputs)
     check_outputs({f"--{flag} {name}={path}": path for flag in ("picture", "write")
                    for name, path in getattr(arguments, flag)}, inputs)
