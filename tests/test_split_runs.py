@@ -47,6 +47,12 @@ def test_the_layout_is_said_in_terminal_page_and_rows(tmp_path, capsys):
     assert [words in said and words in page for words in due] == [True] * 3
 
 
+def test_kept_bytes_are_those_of_the_fullest_rank_where_ranks_have_different_layers(tmp_path, capsys):
+    for ranks, due in ((1, False), (4, True)):
+        assert run(MLP, tmp_path, *words('parallel.stages=["zero1"]', f"parallel.pipeline_ranks={ranks}"))[0] == 0
+        assert ("on the rank with the highest peak" in " ".join(capsys.readouterr().out.split())) is due
+
+
 def traced(tmp_path):
     _, document = run(GPT, tmp_path, *words(SPLIT, 'parallel.stages=["zero3"]'), "--trace", str(tmp_path / "t.json"))
     (row,) = document["stages"]
