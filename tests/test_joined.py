@@ -110,3 +110,13 @@ def test_the_room_of_an_update_is_for_a_ranks_own_weights():
     assert found.found.peak["buffers"] == (4 + 4) * whole
     assert found.update_seconds == pytest.approx(
         found.cluster.update_ns(whole * (2 * WEIGHT + 2 * STATE + WEIGHT)) / 1e9, rel=0.01)
+
+
+def test_sums_over_a_pipeline_take_their_time_whatever_the_software_joins():
+    """Of the gradient of tied embeddings and of the last norm, in 16 bits, between two ranks."""
+    keys = {"world.ranks": 2, "train.micro_batches": 2, "cluster.software": "fused", "parallel.pipeline_ranks": 2,
+            "parallel.stages": ["zero1"], "model.kind": "transformer", "model.tied_embeddings": True}
+    mixture = {key: value for key, value in SMALL.items() if "expert" not in key and "queue" not in key}
+    (found,) = zs.plan("scenarios/plans/llama3_8b.toml", set=mixture | keys).subject.rows
+    assert found.found.clock.sent_by["ends_all_reduce"] == WEIGHT * (VOCABULARY + 1) * WIDTH
+    assert found.found.clock.communicating_ns["ends_all_reduce"] > 0

@@ -30,6 +30,7 @@ from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.costs import Costs, Price, of_rank
 from zerosim.plan.dispatch import Dispatch
+from zerosim.plan.joined import JOINING
 from zerosim.plan.network import written_ns
 from zerosim.sharding import Directions, parts_of, split
 from zerosim.training.groups import RanksOfPipeline, shift
@@ -70,7 +71,7 @@ class DirectionCosts:
 
     def price(self, call: TapeCall, place: int = 0) -> Price:
         """The price of a collective on the tape, with the bytes and messages of a place."""
-        of_weights = call.collective == "all_reduce" and "tensor" not in parts_of(call.direction)
+        of_weights = call.collective == "all_reduce" and {*parts_of(call.direction)} <= {*JOINING}
         if of_weights and self.cluster.software.joins_data:
             return Price(0, 0, 0)
         if (call, place) not in self._prices:
