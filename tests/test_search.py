@@ -9,9 +9,10 @@ import zerosim as zs
 from tests.pages import refused
 from zerosim.cli import main
 from zerosim.errors import UsageError, ZerosimError
+from zerosim.plan.bounds import Bounds
 from zerosim.plan.planning import Unplanned
 from zerosim.plan.reading import scenario_of, written
-from zerosim.plan.search import Bounds, fastest, layouts_of, space
+from zerosim.plan.search import fastest, layouts_of, space
 
 PINNED = {f"parallel.{name}": 1 for name in (
     "tensor_ranks", "pipeline_ranks", "model_chunks", "context_ranks", "expert_ranks")}
@@ -48,7 +49,7 @@ def layouts(changes):
     tried = {key: changes[key] for key in PINNED if key in changes}
     scenario = scenario_of("llama3_8b", SMALL | {key: value for key, value in changes.items() if key not in tried})
     values = {key: found for key, found in space(scenario).items() if key not in (PINNED | changes)} | tried
-    return layouts_of(scenario, values)
+    return [*layouts_of(scenario, values).values()]
 
 
 @pytest.fixture(scope="module", params=range(len(CASES)))
@@ -116,9 +117,22 @@ def test_a_layout_is_there_once_and_all_have_one_batch():
     scenario = scenario_of("llama3_8b", SMALL | {"parallel.stages": ["zero2"]})
     assert len(layouts_of(scenario, {"parallel.shard_ranks": [0, 8, 16]})) == 2
     scenario = scenario_of("llama3_8b", SMALL | {"world.ranks": 8})
-    found = layouts_of(scenario, {"parallel.tensor_ranks": [4, 8], "parallel.stages": [["ddp"], ["zero1"]]})
+    found = layouts_of(scenario, {"parallel.tensor_ranks": [4, 8], "parallel.stages": [["ddp"], ["zero1"]]}).values()
     assert [each.layout for each in found] == ["tp4 × DDP on 2, mb1", "tp4 × Stage I on 2, mb1", "tp8 × DDP on 1, mb1"]
     assert {each.config.samples for each in layouts(CASES[-1] | {"train.micro_batches": 8, "world.ranks": 8})} == {8}
+
+
+@pytest.mark.parametrize(("swept", "rows"), [
+    ({"parallel.schedule": ["1f1b", "zb_h1"]}, ["DDP on 2", *["pp2 × DDP on 1"] * 2]),
+    ({"cluster.jitter": [0, 0.1]}, ["DDP on 2"] * 2 + ["pp2 × DDP on 1"] * 2),
+])
+def test_a_swept_value_without_effect_makes_no_layout_of_its_own(swept, rows):
+    """A schedule has no effect without a pipeline, and is then listed once."""
+    keys = {key: value for key, value in (SMALL | PINNED).items() if key != "parallel.pipeline_ranks"} | {
+        "world.ranks": 2, "model.layers": 2, "cluster.figures": {"memory": 200e9}, "parallel.stages": ["ddp"],
+        "parallel.recompute": False, "parallel.shard_ranks": 0, "train.micro_batch": 1}
+    found = zs.plan("llama3_8b", search="all", sweep=swept, set=keys)
+    assert sorted(row.layout.partition(",")[0] for row in found.subject.rows) == rows
 
 
 def test_a_search_at_the_prompt_and_on_the_command_line_is_the_same(capsys):

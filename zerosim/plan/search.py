@@ -3,23 +3,9 @@
     space     the values of each key that a layout chooses: stage, groups, directions, micro-batch, recomputation
     layout    one value of each; all layouts train on the same batch, and those in which a value has no effect are left
               out
-    bound     a lower limit of a layout's memory or time, known before the layout is planned
 
-Layouts are planned in ascending order of their bounds of time, until these exceed the times that are wanted: so none
-that is faster is left out. The bounds come from the layout's kin, which is the same layout on one data rank with one
-micro-batch.
-
-    time      A rank computes one micro-batch after the other, and waits for the collectives of the model's code. Each
-              takes as long as that of the kin. Before the first pass of a rank of a pipeline the ranks before
-              it have run a forward pass, and after its last pass they run a backward pass. An update on the device
-              takes the kin's at least, divided by the ranks that share it. Collectives beside it only delay a rank.
-    memory    Weights and optimizer state rest on a device throughout the step (`figures.resting`, by formula), and the
-              activations of the kin's micro-batch join them, or of one sample. Before the step all rests.
-
-Cheaper bounds come first: kin in one piece, and without recomputation. Layouts that differ in stage or groups only
-share their kin, whose ranks of a pipeline are rehearsed by themselves. Layouts that differ in micro-batch or
-recomputation only are relatives. A rank runs its collectives one after the other, and each micro-batch needs the same.
-So no step is shorter than the collectives over data ranks of a planned relative with as many micro-batches or fewer.
+Layouts are planned in ascending order of their bounds of time, `bounds`, until these exceed the times that are wanted:
+so none that is faster is left out.
 """
 
 import dataclasses
@@ -27,24 +13,23 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf, prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from zerosim.errors import UsageError, ZerosimError
 from zerosim.models import MODELS
-from zerosim.plan.cluster import NS
-from zerosim.plan.directions import direction_of
-from zerosim.plan.joined import resting_of, updating
+from zerosim.plan.bounds import Bounds, in_one_piece, with_parallel
+from zerosim.plan.joined import resting_of
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.planning import Plan, Unplanned, advised, on_ranks, unplanned
 from zerosim.plan.questions import Answer, Question
 from zerosim.plan.reading import numbers_of_ranks, scenarios_of, searched, task_of, training, written
-from zerosim.plan.rehearsal import rehearsed_without_others
 from zerosim.scenario import Scenario, Source
+from zerosim.scenario.machine import ClusterKeys
 from zerosim.scenario.schema import Row
-from zerosim.scenario.sections import Check, Parallel
+from zerosim.scenario.sections import Check, Data, Parallel
 from zerosim.sharding import Directions
 from zerosim.training.config import Config
 
@@ -53,12 +38,12 @@ USUAL_MOST = 10
 """The layouts that a search finds if it is not told how many."""
 WITHOUT_PIECES = "; sequences stay in one piece: set model.queue_tokens to search context ranks, sequence_parallel"
 """Added to the words of a search of experts whose queues serve whole sequences."""
-OF_KIN = ("forward", "backward", "loss")
-"""The computations of kin that their layout has too."""
 LEAST_PIECE = 8192
 """The least tokens of a sequence for each context rank, in the space of a search that is told no other."""
 MOST_STAGES, MOST_CHUNKS, LARGEST = 16, 4, 8
 """The most ranks of a pipeline, the most model chunks of each, and the largest micro-batch, there."""
+Identity = tuple[Row, ClusterKeys, Data]
+"""A layout without its names."""
 
 
 def space(scenario: Scenario, batch: int = 0) -> dict[str, Sequence[Any]]:
@@ -83,127 +68,6 @@ def space(scenario: Scenario, batch: int = 0) -> dict[str, Sequence[Any]]:
 def doubled(last: int) -> list[int]:
     """1 and its doubles up to `last`; 1 alone if that is less."""
     return [1 << number for number in range(max(last, 1).bit_length())]
-
-
-def relatives(config: Config) -> str:
-    """A key that layouts share which send the same over data ranks for each micro-batch."""
-    return repr((config.row.stage, config.ranks, config.samples, computed_once(config).row.parallel))
-
-
-class Kin(NamedTuple):
-    """The least of every layout with this kin, for each rank of a pipeline."""
-
-    seconds: list[float]
-    """Seconds of one micro-batch."""
-    update: float
-    """Seconds to update all weights on the device, on the rank that needs most."""
-    activations: list[int]
-
-
-@dataclass(frozen=True, eq=False)
-class Bounds:
-    """The bounds of layouts; each kin is planned once."""
-
-    _kin: dict[str, Kin] = field(default_factory=dict)
-    _planned: defaultdict[str, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
-    """Micro-batches of a rank, and seconds of communication, of the layouts that have been planned."""
-
-    def least_bytes(self, row: Unplanned) -> int:
-        """The bytes that the layout's peak cannot be below."""
-        resting = resting_of(row.config, row.cluster)
-        if (most := max(each.total for each in resting)) > row.cluster.device.memory:
-            return most
-        for config in (smallest(kin(row.config)), kin(row.config)):
-            most = max(max(each.total, each.parameters + each.optimizer + more)
-                       for each, more in zip(resting, self._of(row, config).activations, strict=True))
-            if most > row.cluster.device.memory:
-                break
-        return most
-
-    def least_seconds(self, row: Unplanned) -> float:
-        """The seconds that the layout's step cannot be below, in the mean if ranks are uneven."""
-        found, config = self._of(row, kin(row.config)), row.config
-        whole = config.row.parallel.schedule in ("gpipe", "1f1b")
-        passed = itertools.accumulate(found.seconds, initial=0.0) if whole else itertools.repeat(0.0)
-        passes = max(before + config.block * each for before, each in zip(passed, found.seconds, strict=False))
-        shared = updating(config, row.cluster) / updating(kin(config), row.cluster)
-        update = 0.0 if config.tiers or config.directions.pipeline > 1 else found.update / shared
-        return self._even(row) * (passes + update)
-
-    def first_seconds(self, row: Unplanned) -> float:
-        """A lower bound that is found sooner: without recomputation, in one piece."""
-        return self._mean_seconds(row, computed_once(in_one_piece(kin(row.config))))
-
-    def second_seconds(self, row: Unplanned) -> float:
-        """A lower bound that is found sooner than the least seconds: in one piece."""
-        return self._mean_seconds(row, in_one_piece(kin(row.config)))
-
-    def _mean_seconds(self, row: Unplanned, whole: Config) -> float:
-        """Some rank of a pipeline computes as much as the mean of all, which is that of the model in one piece."""
-        seconds = self._of(row, whole).seconds[0]
-        return self._even(row) * row.config.block * seconds / row.config.directions.pipeline
-
-    def _even(self, row: Unplanned) -> float:
-        """The time of an even step, at most, relative to the mean time of uneven ones."""
-        uneven = row.cluster.stragglers
-        return min(1.0, float(uneven.factors(row.config.all_ranks).mean())) if uneven.any else 1.0
-
-    def least_by_relatives(self, row: Unplanned) -> float:
-        """The least time of a row by relatives that have been planned already."""
-        block, found = row.config.block, self._planned.get(relatives(row.config), ())
-        return self._even(row) * max((seconds for least, seconds in found if least <= block), default=0.0)
-
-    def note(self, row: PlannedRow) -> None:
-        """Take a planned layout as a bound of its relatives."""
-        over_data = sum(ns for name, ns in row.found.clock.communicating_ns.items() if direction_of(name) == "data")
-        self._planned[relatives(row.config)].append((row.config.block, over_data / NS))
-
-    def _of(self, row: Unplanned, config: Config) -> Kin:
-        key = repr((dataclasses.replace(config.row, name=""), row.cluster))
-        if key not in self._kin:
-            stages = rehearsed_without_others(config, row.cluster)
-            clocks = [each.clock for each in stages]
-            seconds = [(sum(clock.computing_ns[each] for each in OF_KIN) + sum(
-                ns for name, ns in clock.communicating_ns.items()
-                if direction_of(name) not in ("pipeline", "data"))) / NS
-                for clock in clocks]
-            update = max(clock.computing_ns["update"] for clock in clocks) / NS
-            self._kin[key] = Kin(seconds, update, [each.peak["activations"] for each in stages])
-        return self._kin[key]
-
-
-def kin(config: Config) -> Config:
-    """The layout on one data rank with one micro-batch; of stages one that computes the same."""
-    stage = "zero3" if config.stage.gathers and config.row.parallel.param_dtype != "weights" else "ddp"
-    train = dataclasses.replace(config.row.train, micro_batches=1)
-    return with_parallel(dataclasses.replace(config, row=dataclasses.replace(
-        config.row, stage=stage, ranks=1, train=train)), stages=(stage,), shard_ranks=0, replicas=0, secondary_ranks=0)
-
-
-def smallest(config: Config) -> Config:
-    """The config with one sample for each rank: no array of a micro-batch has fewer bytes."""
-    return dataclasses.replace(config, row=dataclasses.replace(config.row, train=dataclasses.replace(
-        config.row.train, micro_batch=config.directions.expert)))
-
-
-def in_one_piece(config: Config) -> Config:
-    """The config without a pipeline."""
-    row = config.row
-    return with_parallel(dataclasses.replace(config, row=dataclasses.replace(
-        row, directions=dataclasses.replace(row.directions, pipeline=1))),
-        pipeline_ranks=1, model_chunks=1, pipeline_layers=(), schedule="1f1b")
-
-
-def computed_once(config: Config) -> Config:
-    """The config without recomputation."""
-    return with_parallel(
-        config, recompute=False, recompute_keeps="", partition_activations=False, offload_activations=False)
-
-
-def with_parallel(config: Config, **keys: Any) -> Config:
-    """The config with other keys of [parallel]."""
-    return dataclasses.replace(config, row=dataclasses.replace(
-        config.row, parallel=dataclasses.replace(config.row.parallel, **keys)))
 
 
 @dataclass(frozen=True)
@@ -286,12 +150,12 @@ def enough(layouts: Sequence[Unplanned], likely: list[str], question: Question |
 
 def layouts_of(
     scenario: Scenario, values: Mapping[str, Sequence[Any]], swept: tuple[str, ...] = (), batch: int = 0,
-) -> list[Unplanned]:
-    """Every layout of a scenario once, without those that are refused or in which a value has no effect.
+) -> dict[Identity, Unplanned]:
+    """Every layout of a scenario once, by `identity`, without those that are refused or in which a value has no effect.
 
     `batch` is by default the scenario's. Raises the first error if all are refused.
     """
-    found, refused = dict[Row, Unplanned](), None
+    found, refused = dict[Identity, Unplanned](), None
     if prod(map(len, values.values())) > MOST_LAYOUTS:
         raise UsageError(f"--search: that makes more than {MOST_LAYOUTS:,} layouts; set keys by --set")
     for combination in itertools.product(*values.values()):
@@ -303,18 +167,21 @@ def layouts_of(
             refused = refused or error
             continue
         if not any(f"parallel.{key}" in keys for key in row.config.ignored):
-            found.setdefault(identity(row.config), dataclasses.replace(
+            found.setdefault(identity(row), dataclasses.replace(
                 row, layout=", ".join([layout_in_words(row.config, keys), *swept])))
     if not found and refused is not None:
         raise refused
-    return [*found.values()]
+    return found
 
 
-def identity(config: Config) -> Row:
-    """The row of a layout, with one name for what is the same: all data ranks as a group, Stage I on one rank."""
+def identity(layout: Unplanned) -> Identity:
+    """The layout, with one row for what is the same: all data ranks as a group, Stage I on one rank, and every schedule
+    of no pipeline."""
+    config, scenario = layout.config, layout.scenario
+    config = config if config.directions.pipeline > 1 else in_one_piece(config)
     stage = "ddp" if config.ranks == 1 and config.row.stage == "zero1" else config.row.stage
     row = with_parallel(config, shard_ranks=config.mesh.group, stages=(stage,)).row
-    return dataclasses.replace(row, name="", stage=stage)
+    return dataclasses.replace(row, name="", stage=stage), scenario.cluster, scenario.data
 
 
 def completed(keys: dict[str, Any], schedule: str) -> dict[str, Any]:
@@ -386,15 +253,16 @@ def read_search(
         raise UsageError("--search: this scenario has rows of its own, [[variant]]; use one without")
 
     def on(count: int) -> Plan:
-        found, batch = list[Unplanned](), samples(on_ranks(scenario, count))
+        found, batch = dict[Identity, Unplanned](), samples(on_ranks(scenario, count))
         for names, each in scenarios:
             one = on_ranks(dataclasses.replace(each, check=Check(), fault=()), count)
             values = {key: each for key, each in space(one, batch).items() if key not in {**overrides, **sweep}}
-            found += layouts_of(one, values, names, batch)
+            for key, row in layouts_of(one, values, names, batch).items():
+                found.setdefault(key, row)
         if likely is not None:
-            return Plan(scenario, enough(found, likely, question), question)
+            return Plan(scenario, enough([*found.values()], likely, question), question)
         say(f"Searching {len(found):,} layouts on {count:,} devices")
-        best = fastest(found, wanted)
+        best = fastest([*found.values()], wanted)
         advice = "" if best.rows[0].fits else advised(best.rows, task_of)
         whole_queues = "queue_tokens" in MODELS[scenario.model.kind].own_keys and not scenario.model.queue_tokens
         return Plan(scenario, best.rows, question, advice, best.words + WITHOUT_PIECES * whole_queues)
