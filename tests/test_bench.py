@@ -10,11 +10,12 @@ from rich.console import Console
 
 from tests.mpi.launch import mpirun
 from tests.pages import refused
-from zerosim.cli import parse
+from zerosim.cli import main, parse
 from zerosim.collectives.table import ALGORITHMS
 from zerosim.commands.bench import users_collective
 from zerosim.commands.benches.cluster import measured_toml
 from zerosim.commands.benches.collectives import COLLECTIVES, OWN, fit, measured_switches, time_collectives
+from zerosim.commands.benches.plans import PLANS, alone
 from zerosim.commands.benches.samples import Sample, on_rank_0
 from zerosim.commands.benches.tables import show_collectives, show_samples
 from zerosim.commands.benches.timings import RANKS, Workload, time_steps
@@ -141,6 +142,23 @@ def test_the_switch_is_where_the_short_algorithm_first_falls_behind():
     found = [{"collective": "all_gather", "algorithm": name, "bytes": 1 << 10 + power, "seconds": each}
              for name, of_sizes in seconds.items() for power, each in enumerate(of_sizes)]
     assert measured_switches(found) == {"all_gather": 1 << 10}
+
+
+def test_a_plan_that_is_slow_or_takes_much_memory_is_seen(monkeypatch, capsys):
+    planted = {"nothing": "None", "slow": "time.sleep(0.5)", "large": "b'x' * 2**28"}
+    monkeypatch.setattr("zerosim.commands.benches.plans.PLANS", planted)
+    assert main(["bench", "plans", "--rounds", "1", "--json", "-"]) == 0
+    nothing, slow, large = json.loads(capsys.readouterr().out)["plans"]
+    assert slow["plan_seconds"] >= 0.5
+    assert 0 < nothing["reference_seconds"] == slow["reference_seconds"]
+    assert slow["ratio"] == slow["plan_seconds"] / slow["reference_seconds"]
+    assert 250 < large["peak_mb"] - nothing["peak_mb"] < 300
+    assert 10 < slow["peak_mb"] < 250
+
+
+@pytest.mark.long
+def test_four_directions_and_16384_ranks_are_planned_in_a_gigabyte():
+    assert all(alone(code)[1] < 1e9 for code in PLANS.values())
 
 
 @pytest.mark.parametrize(("flags", "words"), [

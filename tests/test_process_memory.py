@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from zerosim.instruments import resident as module
-from zerosim.instruments.resident import MemoryLimit, data_bytes, resident_bytes
+from zerosim.instruments.resident import MemoryLimit, resident_bytes, status_bytes
 
 MEGABYTES = 10**6
 HELD = 50 * MEGABYTES
@@ -24,7 +24,7 @@ def test_a_limit_holds_within_and_ends_with_its_block(error):
     before, allowed = limits(), 1000 * MEGABYTES
     try:
         with MemoryLimit(allowed):
-            within, taken = limits(), data_bytes()
+            within, taken = limits(), status_bytes("VmData")
             if error:
                 raise error
     except ZeroDivisionError:
@@ -61,11 +61,11 @@ def test_what_exceeds_a_limit_is_a_memory_error():
 
 HOLDING = """
 import numpy as np
-from zerosim.instruments.resident import data_bytes
+from zerosim.instruments.resident import status_bytes
 from zerosim.instruments.resident import resident_bytes
 def grown():
-    return data_bytes() - data, resident_bytes() - resident
-data, resident = data_bytes(), resident_bytes()
+    return status_bytes("VmData") - data, resident_bytes() - resident
+data, resident = status_bytes("VmData"), resident_bytes()
 held = np.empty(50_000_000, np.uint8)
 print(*grown())
 held[:] = 1
@@ -85,7 +85,7 @@ def test_the_files_of_the_operating_system_are_read_as_its_manual_says(monkeypat
     texts = {"/proc/self/status": "VmPeak:\t   7 kB\nVmData:\t  12 kB\nVmStk:\t 5 kB\n",
              "/proc/self/statm": "90 30 20 1 0 10 0\n"}
     monkeypatch.setattr(module, "open", lambda path, **_: io.StringIO(texts[path]), raising=False)
-    assert (data_bytes(), resident_bytes()) == (12 * 1024, 30 * os.sysconf("SC_PAGE_SIZE"))
+    assert (status_bytes("VmData"), resident_bytes()) == (12 * 1024, 30 * os.sysconf("SC_PAGE_SIZE"))
 
 
 def test_where_it_cannot_be_told_nothing_is_resident(monkeypatch):
@@ -131,8 +131,8 @@ def test_no_limit_is_too_large():
 
 SCANTY = """
 import resource, sys
-from zerosim.instruments.resident import data_bytes, let_blas_allocate
-resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + 40_000_000, -1))
+from zerosim.instruments.resident import let_blas_allocate, status_bytes
+resource.setrlimit(resource.RLIMIT_DATA, (status_bytes("VmData") + 40_000_000, -1))
 try:
     let_blas_allocate()
 except MemoryError:

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from zerosim.commands.arguments import whole_number
 from zerosim.commands.benches.cluster import cluster_toml, measure_cluster, measured_toml
 from zerosim.commands.benches.collectives import COLLECTIVES, SIZES, fit, measured_switches, time_collectives
+from zerosim.commands.benches.plans import time_plans
 from zerosim.commands.benches.published import compare
 from zerosim.commands.benches.run_lines import MPT, OUTSIDE, PARALLEL, lines_of
 from zerosim.commands.benches.samples import Sample, on_rank_0
@@ -61,12 +62,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Measure on 2 ranks, which are started if there is no launcher; published runs are planned in this process."""
+    """Measure on 2 ranks, which are started if there is no launcher; plans need none."""
     check_writable(arguments)
     subject, workload = SUBJECTS[arguments.what], WORKLOADS[arguments.model]
     for flag, (subjects, wrong) in ONLY_FOR.items():
         if getattr(arguments, flag) and arguments.what not in subjects:
             raise UsageError(f"bench {arguments.what} {wrong}")
+    if arguments.what == "plans":
+        return report(arguments, time_plans(arguments.rounds))
     if subject.measure is None:
         return report_published(arguments)
     if launched() is None:
@@ -113,7 +116,9 @@ def write_document(arguments: argparse.Namespace, **found: Any) -> None:
 
 
 def warn_of_sharing(arguments: argparse.Namespace) -> None:
-    """Print a warning if there are more ranks than cores."""
+    """Print a warning if there are more ranks than cores; a process without a launcher is alone."""
+    if launched() is None:
+        return
     comm = connect()
     if words := sharing(comm.size, comm.machine.shared_cores):
         show_words(standard_output(arguments), words)

@@ -81,7 +81,7 @@ class MemoryLimit:
         if self._allowed:
             _, hard = self._before
             most = sys.maxsize if hard == resource.RLIM_INFINITY else hard
-            resource.setrlimit(resource.RLIMIT_DATA, (min(data_bytes() + self._allowed, most), hard))
+            resource.setrlimit(resource.RLIMIT_DATA, (min(status_bytes("VmData") + self._allowed, most), hard))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -107,8 +107,8 @@ def let_blas_allocate() -> None:
         np.matmul(matrix, matrix)
 
 
-def data_bytes() -> int:
-    """Private writable memory of this process."""
+def status_bytes(what: str) -> int:
+    """Memory of this process, as Linux names it: `VmData`, private and writable, or `VmHWM`, the peak of resident."""
     with open("/proc/self/status", encoding="ascii") as status:
-        line = next(line for line in status if line.startswith("VmData:"))
+        line = next(line for line in status if line.startswith(f"{what}:"))
     return int(line.split()[1]) * 1024

@@ -71,6 +71,11 @@ SUBJECTS = {
     "collectives": BenchSubject(
         "every algorithm of four collectives, 1 KiB to 64 MiB, and MPI's own, on any number of ranks",
         time_collectives),
+    "plans": BenchSubject(
+        "time and memory of the planner itself, relative to a sort of a million strings", None, {
+            "plan": lambda row: row["plan"], "seconds": lambda row: f"{row['plan_seconds']:.2f}",
+            "ratio": lambda row: f"{row['ratio']:.1f}", "range of ratios": lambda row: between(row["ratio_range"], 1),
+            "peak MB": lambda row: f"{row['peak_mb']:.0f}"}, "plans"),
     "published": BenchSubject("the errors of plans of published runs; measures nothing here"),
 }
 UNITS = {
