@@ -1,5 +1,6 @@
 """Data ranks joined by context and expert ranks: bytes of each rank, collectives and their links, by closed forms."""
 
+import dataclasses
 from math import prod
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 import zerosim as zs
 from zerosim.collectives import ring
 from zerosim.payloads.extents import Extent
+from zerosim.plan.calls import Rates
 from zerosim.plan.costs import Costs
 from zerosim.plan.joined import resting_of
 from zerosim.plan.rehearsal import rehearsed_apart
@@ -101,6 +103,14 @@ def test_weights_that_are_broadcast_lie_over_the_ranks_that_all_weights_share():
     found = row("context+expert", stages=["zero1"], publish="broadcasts")
     dense, experts, _, narrow = counts("context+expert")
     assert found.found.resting["optimizer"] == STATE * (dense + experts) // narrow
+
+
+def test_on_a_device_with_rates_for_calls_only_ranks_that_share_every_weight_are_joined():
+    found = row("context+expert", stages=["zero1"])
+    device = dataclasses.replace(found.cluster.device, calls=Rates(1, (1, 1), ((8, 1e9),), {}))
+    (resting,) = resting_of(found.config, dataclasses.replace(found.cluster, device=device))
+    dense, experts, _, narrow = counts("context+expert")
+    assert resting.optimizer == STATE * (dense + experts) // narrow
 
 
 def test_the_room_of_an_update_is_for_a_ranks_own_weights():

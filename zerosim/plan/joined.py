@@ -21,7 +21,7 @@ from zerosim.allocation import Allocator, Kind
 from zerosim.comm import Communicator, Strided
 from zerosim.figures.resting import Resting, resting_bytes, unit_bytes
 from zerosim.models.parameters import Parameter, constant
-from zerosim.models.units import ELSEWHERE, Computations, Layer, Unit
+from zerosim.models.units import ELSEWHERE, Layer, Unit
 from zerosim.payloads.extents import Extent, Shape, extent
 from zerosim.plan.cluster import Cluster
 from zerosim.sharding import Directions, padded, parts_of, split
@@ -34,7 +34,7 @@ JOINING = ("context", "expert")
 def with_sharers(config: Config, cluster: Cluster) -> Config:
     """The config of all joined ranks on `cluster`; the same if its software joins none, or none share a weight.
 
-    Weights are broadcast, and calls have rates, only where all weights have the same sharers.
+    If weights are broadcast, or calls have rates, only ranks that share every weight are joined.
     """
     row, directions = config.row, config.directions
     shared = {sharers(place.parameter, directions) for place in config.model.places}
@@ -42,9 +42,8 @@ def with_sharers(config: Config, cluster: Cluster) -> Config:
     more = (min if alike else max)(shared) if cluster.software.joins_data else 1
     if more == 1:
         return config
-    computations = Computations()
-    units = tuple(replace(unit, layers=tuple(with_elsewhere(layer, more, directions) for layer in unit.layers),
-                          computations=computations) for unit in config.model.units)
+    units = tuple(replace(unit, layers=tuple(with_elsewhere(layer, more, directions) for layer in unit.layers))
+                  for unit in config.model.units)
     groups = {key: more * getattr(row.parallel, key) for key in ("shard_ranks", "secondary_ranks")}
     return replace(config, model=replace(config.model, units=units), row=replace(
         row, ranks=more * row.ranks, parallel=replace(row.parallel, **groups),
