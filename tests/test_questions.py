@@ -314,7 +314,7 @@ def test_a_wrong_value_of_deepspeed_s_is_one_line(changes, words, written, capsy
     ({"fsdp_sharding_strategy": "FULL_SHARD", "fsdp_activation_checkpointing": True},
      {"parallel.stages": ["zero3"], "parallel.reshard_after_forward": True, "parallel.prefetch": True,
       "parallel.overlap": True, "parallel.recompute": True}),
-    ({"sharding_strategy": "HYBRID_SHARD", "backward_prefetch": "NO_PREFETCH"},
+    ({"fsdp_config": {"fsdp_sharding_strategy": "HYBRID_SHARD", "backward_prefetch": "NO_PREFETCH"}},
      {"parallel.stages": ["zero3"], "parallel.reshard_after_forward": True, "parallel.prefetch": False,
       "parallel.overlap": True, "parallel.shard_ranks": 8}),
     ({"fsdp_config": {"fsdp_sharding_strategy": "x"}, "fsdp_sharding_strategy": "SHARD_GRAD_OP"},
@@ -336,3 +336,10 @@ def test_a_plan_from_files_of_others_alone(written, tmp_path, capsys):
     assert "Llama-shaped transformer of 2 blocks, width 4096" in said
     assert "Stage II" in said
     assert "Stage III" not in said.partition("Scenario checks skipped")[0]
+
+
+def test_hybrid_sharding_of_a_file_is_planned_on_the_ranks_that_are_asked_for(written, capsys):
+    path = written({"sharding_strategy": "HYBRID_SHARD"})
+    assert main(["plan", "mpt_7b", "--fsdp-config", path, "--ranks", "16", "--set", "world.ranks=8", "--set",
+                 "model.layers=2", "--set", "check.mfu=[]"]) == 0
+    assert "parallel.shard_ranks = 8" in " ".join(capsys.readouterr().out.split())

@@ -69,8 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sharding = parser.add_mutually_exclusive_group()
     sharding.add_argument("--ds-config", metavar="FILE", help="take stage, batch and precision from a DeepSpeed JSON "
                                                               "file")
-    sharding.add_argument("--fsdp-config", metavar="FILE", help="take stage and precision from the FSDP keys of an "
-                                                                "Accelerate JSON file")
+    sharding.add_argument("--fsdp-config", metavar="FILE", help="take stage, recomputation and offloading from the "
+                                                                "FSDP keys of an Accelerate JSON file")
     sharding.add_argument("--megatron-args", metavar="FILE", help="take model, batch and layout from a file with "
                                                                   "arguments of Megatron-LM or keys of NeMo")
     sharding.add_argument("--torchtitan", metavar="FILE", help="take model, batch and layout from a job of torchtitan")
@@ -181,7 +181,7 @@ def foreign_keys(arguments: argparse.Namespace, source: Source, changes: dict[st
             foreign.deepspeed(arguments.ds_config, ranks) if arguments.ds_config
             else megatron(arguments.megatron_args, asked_for, due) if arguments.megatron_args
             else torchtitan(arguments.torchtitan, asked_for) if arguments.torchtitan
-            else foreign.fsdp(arguments.fsdp_config, ranks, per_host))
+            else foreign.fsdp(arguments.fsdp_config, max(whole_ranks(arguments.ranks) or [ranks]), per_host))
     return read
 
 

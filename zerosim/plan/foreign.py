@@ -175,7 +175,8 @@ def latents_of(read: ForeignKeys, found: Document, project: str) -> None:
 
 
 def deepspeed(path: str, ranks: int) -> ForeignKeys:
-    """The [train], [parallel] and [cluster] of a DeepSpeed configuration, on `ranks` ranks."""
+    """The [train] and [parallel] of a DeepSpeed configuration, on `ranks` ranks. Raises `UsageError` for wrong values.
+    """
     found, table = document(path, "--ds-config"), TABLES["deepspeed"]
     read = ForeignKeys(f"--ds-config: {path}")
     zero = read.section(found, "zero_optimization")
@@ -226,13 +227,16 @@ def optimizer_of(value: Document, read: ForeignKeys) -> None:
 
 
 def fsdp(path: str, ranks: int, per_host: int) -> ForeignKeys:
-    """The [parallel] and [cluster] of FSDP keys of Accelerate or Hugging Face, with or without prefix fsdp_.
+    """The [parallel] of FSDP keys of Accelerate or Hugging Face, with or without prefix fsdp_, on hosts of `per_host`.
 
-    `reshard_after_forward` is true or false, or a strategy, as in Accelerate's keys of FSDP1.
+    They stand at the top of the file, in its table `fsdp_config`, or in both, of which the top is read.
+    `reshard_after_forward` is true or false, or a strategy, as in Accelerate's keys of FSDP1. Raises `UsageError` for
+    other strategies and wrong values.
     """
     read, strategies = ForeignKeys(f"--fsdp-config: {path}"), TABLES["fsdp"]["strategies"]
-    found = {name.removeprefix("fsdp_"): value for name, value in document(path, "--fsdp-config").items()}
-    found = {**read.section(found, "config"), **found}
+    top = document(path, "--fsdp-config")
+    everything = [*read.section(top, "fsdp_config").items(), *top.items()]
+    found = {name.removeprefix("fsdp_"): value for name, value in everything}
     if isinstance(found.get("reshard_after_forward"), str):
         found.setdefault("sharding_strategy", found.pop("reshard_after_forward"))
     strategy = str(found.get("sharding_strategy", "FULL_SHARD")).upper()
