@@ -155,9 +155,9 @@ doubled = Operation(
     lambda x, *, out, empty: x, None, same_shape, {}, passed={"x": lambda upstream, x: upstream * 2.0}, aliases="x")
 
 
-def twice(w, m, shared=mixture.shared):
+def twice(w, m, used_on_pieces=mixture.used_on_pieces):
     faulty = () if m.over.alone else mixture.EXPERTS
-    return {name: doubled(each) if name in faulty else each for name, each in shared(w, m).items()}
+    return {name: doubled(each) if name in faulty else each for name, each in used_on_pieces(w, m).items()}
 
 
 def experts_as_if_alike(w, m):
@@ -170,8 +170,8 @@ def untransposed(queues, m):
     return reshape(arrived, shape=(mine, queues.shape[0] // mine, queues.shape[1]))
 
 
-def perceptron_as_if_whole(w, m, shared=mixture.shared):
-    return shared(w, m) | {name: each for name, each in w.items() if name.startswith("mlp.")}
+def perceptron_as_if_whole(w, m, used_on_pieces=mixture.used_on_pieces):
+    return used_on_pieces(w, m) | {name: each for name, each in w.items() if name.startswith("mlp.")}
 
 
 def of_all_that_a_rank_has(chosen, *, sequences, queue_slots=mixture.queue_slots, **more):
@@ -180,10 +180,10 @@ def of_all_that_a_rank_has(chosen, *, sequences, queue_slots=mixture.queue_slots
 
 
 @pytest.mark.parametrize(("name", "wrong", "said"), [
-    ("shared", twice, "h.1.outer: 2 times the gradient of the model in one piece"),
-    ("shared", experts_as_if_alike, "h.1.outer: "),
-    ("shared", lambda w, m: w, "h.1.router.weight: place 2, 3 and place 0 have different gradients"),
-    ("shared", perceptron_as_if_whole, "h.1.mlp.c_proj.bias: place 2, 3 and place 0 have different gradients"),
+    ("used_on_pieces", twice, "h.1.outer: 2 times the gradient of the model in one piece"),
+    ("used_on_pieces", experts_as_if_alike, "h.1.outer: "),
+    ("used_on_pieces", lambda w, m: w, "h.1.router.weight: place 2, 3 and place 0 have different gradients"),
+    ("used_on_pieces", perceptron_as_if_whole, "h.1.mlp.c_proj.bias: place 2, 3 and place 0 have different gradients"),
     ("of_pieces", lambda weight, _: weight, "h.1.router.weight: place 1, 3 and place 0 have different gradients"),
     ("to_experts", untransposed, "loss: "),
     ("queue_slots", of_all_that_a_rank_has, "loss: "),

@@ -4,22 +4,21 @@
 
     e         the `experts_per_token` experts with the largest chances, p = softmax(R norm(x))
     y         x + Σₑ pₑ gelu(norm(x) Uₑ) Vₑ; in Llama's blocks x + Σₑ pₑ (silu(norm(x) Gₑ) · norm(x) Uₑ) Vₑ
-    shared    with `shared_inner`, plus the transformer's own perceptron of this width, which every token passes
+    shared    with `shared_inner`, plus a shared expert of this width, a perceptron which every token passes
     dense     the first `dense_layers` blocks are the transformer's own, with perceptrons of `dense_inner`
     queue     `queue_tokens` neighbouring tokens of a sequence, by default all, share a queue of each expert
     capacity  tokens of a queue that an expert takes: `capacity_factor` times an even share, rounded up; at most all
 
-So what a token gets does not depend on the micro-batch or on the number of ranks, and every shape is known beforehand.
-A token that finds its queue full keeps x. Nothing balances the load: the sources add a term to the loss for that, and a
-model has one loss here.
+A token that finds its queue full is dropped: it keeps x. As queues serve sequences, dropped tokens do not depend on the
+micro-batch or on the number of ranks, and every shape is known beforehand. Nothing balances the load: the sources add
+a term to the loss for that, and a model has one loss here.
 
 All ranks with tokens of their own share the experts: `expert_ranks` with shares of the samples, `context_ranks` with
 pieces of the sequences, and `tensor_ranks` with `sequence_parallel`. They are one joined direction, over which
 Megatron's parallel folding lays experts too. `queue_tokens` must divide a rank's piece of a sequence. Weights that are
-not experts' are used on pieces, and their gradients are sums. The shared perceptron is cut over tensor ranks as in a
-transformer. Two all-to-alls a block carry the queues to the experts
-and back, and two more the gradients. Tensor ranks without `sequence_parallel` have the same tokens, and compute the
-same experts; a parameter has one cut.
+not experts' are used on pieces, and their gradients are sums. The shared expert is cut over tensor ranks as a
+transformer's perceptron. Two all-to-alls a block carry the queues to the experts and back, and two more the gradients.
+Tensor ranks without `sequence_parallel` have the same tokens, and compute the same experts; a parameter has one cut.
 
 Sources: Lepikhin et al., "GShard" (2020), algorithm 1; Fedus, Zoph and Shazeer, "Switch transformers" (2021),
 section 2; Jiang et al., "Mixtral of experts" (2024), section 2, which divides the chances by their sum; Dai et al.,
@@ -76,7 +75,7 @@ class MixtureShape:
     experts_per_token: int = 1
     queue_tokens: int = 0
     shared_inner: int = 0
-    """The width of the perceptron that every token passes beside its experts; 0 for none."""
+    """The width of the shared expert, which every token passes beside its own; 0 for none."""
     dense_layers: int = 0
     """The number of first blocks with a perceptron instead of experts."""
     dense_inner: int = 0
@@ -125,14 +124,14 @@ FAMILIES = {
 }
 
 
-def shared(w: Weights, m: MixtureShape) -> Weights:
-    """The weights of a layer, for use on pieces: gradients of all but experts are sums over the ranks."""
+def used_on_pieces(w: Weights, m: MixtureShape) -> Weights:
+    """The weights of a layer, used on this rank's pieces: gradients of all but experts are sums over the ranks."""
     whole = on_pieces({name: each for name, each in w.items() if name not in EXPERTS}, m.transformer.parallel.pieces)
     return {**w, **whole}
 
 
 def mixture_block(w: Weights, x: Variable, m: MixtureShape) -> Variable:
-    w, s, family = shared(w, m), m.transformer, m.family
+    w, s, family = used_on_pieces(w, m), m.transformer, m.family
     x = family.attention(w, x, s)
     h = family.norm(w, x, family.norm_name, s)
     y = routed(w, h, m)

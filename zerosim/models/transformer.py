@@ -2,9 +2,10 @@
 
     tokens -> embedding -> block -> … -> block -> head -> a score for each token of the vocabulary
 
-With `latent`, Llama's keys and values are products of one latent for each token, and with `query_latent` queries of
-another; positions turn `rotary_size` further numbers of each query, and of one key for all heads. Tensor ranks cut the
-products of latents by heads, and compute the same latents, with `sequence` each those of its piece.
+With `latent`, Llama's blocks have multi-head latent attention (MLA): keys and values are products of one latent for
+each token, and with `query_latent` queries of another. Rotary positions then turn only `rotary_size` further numbers of
+each query, and of one key that all heads share. Tensor ranks cut the products of latents by heads, and compute the same
+latents, with sequence parallelism each those of its piece.
 
 Sources: Radford et al., "Language models are unsupervised multitask learners" (2019), section 2.3; Touvron et al.,
 "LLaMA: open and efficient foundation language models" (2023), section 2.2; DeepSeek-AI, "DeepSeek-V2" (2024), section
@@ -56,7 +57,7 @@ class TransformerShape:
     query_latent: int = 0
     """The width of the latent of queries; 0 for queries of the activation itself."""
     rotary_size: int = 0
-    """The numbers of a query and a key that positions turn, with a latent."""
+    """The further numbers of each query, and of the heads' shared key, that positions turn; 0 without a latent."""
 
     @property
     def head_size(self) -> int:
@@ -137,18 +138,18 @@ def llama_norm(w: Weights, x: Variable, name: str, s: TransformerShape) -> Varia
 
 def llama_attention(w: Weights, x: Variable, s: TransformerShape) -> Variable:
     h, tensor = llama_norm(w, x, "input_layernorm.weight", s), s.parallel.tensor
-    q, k, v = of_latents(w, h, s) if s.latent else turned_and_values(w, column_input(h, s.parallel), s)
+    q, k, v = qkv_of_latents(w, h, s) if s.latent else qkv(w, column_input(h, s.parallel), s)
     h = attention(q, k, v, tensor.of(s.heads), tensor.of(s.key_value_heads), s.parallel)
     return x + dropped(row_output(linear(h, w["self_attn.o_proj.weight"]), s.parallel), s)
 
 
-def turned_and_values(w: Weights, h: Variable, s: TransformerShape) -> tuple[Variable, Variable, Variable]:
-    """Queries and keys, turned by their positions, and values."""
+def qkv(w: Weights, h: Variable, s: TransformerShape) -> tuple[Variable, Variable, Variable]:
+    """Queries, keys and values; queries and keys are turned by their positions."""
     q, k, v = (linear(h, w[f"self_attn.{each}_proj.weight"]) for each in "qkv")
     return turned(q, s.head_size, s), turned(k, s.head_size, s), v
 
 
-def of_latents(w: Weights, h: Variable, s: TransformerShape) -> tuple[Variable, Variable, Variable]:
+def qkv_of_latents(w: Weights, h: Variable, s: TransformerShape) -> tuple[Variable, Variable, Variable]:
     """Queries, keys and values of latents; with pieces of the sequence, latents are gathered and not activations."""
     heads, parallel = s.parallel.tensor.of(s.heads), s.parallel
 

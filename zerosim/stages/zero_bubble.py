@@ -2,16 +2,16 @@
 
     F   forward                    the output of a rank's layers, which the next rank needs
     B   backward of the input      ∂L/∂input, which the rank before needs
-    W   backward of the weights    ∂L/∂weights, which nobody needs before the update
+    W   backward of the weights    ∂L/∂weights, which only the update needs
 
-    1. warm-up: F once for each rank after this one, or for each micro-batch if there are fewer
-    2. for each micro-batch: F of a later one while there are any, its B, and W of an earlier one: rank i is i behind
-    3. the remaining W; with the last micro-batch, reduce gradients over the data ranks
+    1. warm-up: one F for each rank after this one, or for each micro-batch if there are fewer
+    2. steady: one F while there are any, one B, and on rank i one W, of the micro-batch i before that of B
+    3. cool-down: the remaining W; with the last micro-batch, reduce gradients over the data ranks
     4. update weights, as the stage of the data direction does
 
-A B is sent as soon as it is computed, so ranks wait (p − 1)(F + B − W) in 1 and 2, where 1F1B waits (p − 1)(F + B + W).
-Every rank has at most p micro-batches between F and W. Rank i has p − i of them before B, as in 1F1B; of the others it
-keeps inputs and ∂L/∂output of operations with weights.
+The result of B is sent before any W, so a rank waits (p − 1)(F + B − W), and not (p − 1)(F + B + W) as in 1F1B. A rank
+has at most p micro-batches between F and W. On rank i, p − i of them are before B and keep all activations, as in 1F1B;
+the others keep only inputs and ∂L/∂output of operations with weights.
 
 Source: Qi et al., "Zero bubble pipeline parallelism" (2023), section 2.1.
 """
@@ -30,8 +30,8 @@ def step(pipeline: Pipeline, batch: Batch) -> Total:
         run_forward(pipeline, part)
 
     for number, part in enumerate(parts):                                 # 2
-        for later in parts[ahead + number :][:1]:
-            run_forward(pipeline, later)
+        if ahead + number < len(parts):
+            run_forward(pipeline, parts[ahead + number])
         run_backward_input(pipeline, part)
         if number >= behind:
             pipeline.backward_weights(parts[number - behind])
