@@ -220,7 +220,7 @@ DEEPSEEK = {
     "num_key_value_heads": 128, "intermediate_size": 18432, "moe_intermediate_size": 2048, "vocab_size": 129280,
     "max_position_embeddings": 4096, "n_routed_experts": 256, "num_experts_per_tok": 8, "n_shared_experts": 1,
     "first_k_dense_replace": 3, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
-    "qk_nope_head_dim": 128, "v_head_dim": 128, "scoring_func": "sigmoid", "head_dim": 64}
+    "qk_nope_head_dim": 128, "v_head_dim": 128, "scoring_func": "sigmoid", "head_dim": 64, "mlp_bias": False}
 
 
 def test_deepseek_has_the_parameters_that_are_published(file):

@@ -4,8 +4,8 @@ A plan has one rank for each place where ranks differ. Tensor, context and exper
 all; the ranks of a pipeline differ, so each is planned, and what they send each other is a time. Data ranks are vectors
 of the lockstep world.
 
-    link        that between neighbours of a direction: with the tensor ranks nearest and a pipeline farthest, the
-                former are inside a host; groups side by side share a host's links
+    link        the one between neighbours of a direction; tensor ranks are nearest, so inside a host, and a pipeline's
+                farthest; groups side by side share a host's links
     on the tape the step waits for a collective of the model's code, as the code does
     experts     an all-to-all of a named dispatcher, or beside the step: see `dispatch`
     pipeline    a send takes no time of the sender; messages each way follow one another, and the receiver waits
@@ -70,7 +70,10 @@ class DirectionCosts:
         return call.collective == "all_to_all" and call.direction == self.dispatch.direction
 
     def price(self, call: TapeCall, place: int = 0) -> Price:
-        """The price of a collective on the tape, with the bytes and messages of a place."""
+        """The price of a collective on the tape, with the bytes and messages of a place.
+
+        Sums of gradients over context or expert ranks are free where the software adds them with those of data ranks.
+        """
         of_weights = call.collective == "all_reduce" and {*parts_of(call.direction)} <= {*JOINING}
         if of_weights and self.cluster.software.joins_data:
             return Price(0, 0, 0)
@@ -85,6 +88,7 @@ class DirectionCosts:
         return self._prices[call, place]
 
     def _ns(self, call: TapeCall) -> int:
+        """The time for which the step waits: with `in_chunks`, for the first chunk over tensor ranks alone."""
         cluster, size = self.seen(call.direction), len(self.directions.group(call.direction, 0))
         whole = Extent(call.elements, f"u{call.itemsize}")
         if call.collective == "shift":

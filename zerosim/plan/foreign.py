@@ -120,7 +120,6 @@ def hugging_face(path: str) -> ForeignKeys:
         raise UsageError(f"--model: {path} has model_type {kind!r}; zerosim has {', '.join(architectures)}. Write "
                          f"other models in Python (docs/extend.md)")
     read, experts = ForeignKeys(f"--model: {path}"), TABLES["hugging_face"]["experts"]
-    beside = TABLES["hugging_face"]["beside_experts"]
     read.keys |= {"model.kind": "transformer", "model.architecture": architectures[kind]}
     for key, names in TABLES["hugging_face"]["sizes"].items():
         name = next((name for name in names if name in found), names[0])
@@ -137,21 +136,24 @@ def hugging_face(path: str) -> ForeignKeys:
             read.take(found, name, f"model.{key}")
         beside_experts(read, found)
     size, width, heads = found.get("head_dim"), read.keys["model.width"], read.keys["model.heads"]
-    latents = TABLES["hugging_face"]["latent"]
     if found.get("kv_lora_rank"):
         latents_of(read, found, "hugging_face")
-        read.unread += [f"{name} = {found[name]}" for name in ("scoring_func", "n_group", "num_nextn_predict_layers")
-                        if found.get(name) not in (None, 0, "softmax")]
     elif size is not None and size * heads != width:
         read.take(found, "head_dim", "model.head_size")
-    known = [name for names in (*TABLES["hugging_face"]["sizes"].values(), *experts.values()) for name in names]
-    known += ["head_dim", "tie_word_embeddings", *beside, *latents, "v_head_dim", "n_shared_experts"]
+    leave_unplanned(read, found)
+    return read
+
+
+def leave_unplanned(read: ForeignKeys, found: Document) -> None:
+    """List the features of a Hugging Face file that no plan has, and names that are perhaps mistyped."""
+    table = TABLES["hugging_face"]
+    known = [name for names in (*table["sizes"].values(), *table["experts"].values()) for name in names]
+    known += [*table["beside_experts"], *table["latent"], *table["others"]]
     for name, value in found.items():
         if name not in known and did_you_mean(name, known, alike=ALIKE):
             read.leave(name, known, value)
-    read.unread += [f"{name} = {found[name]}" for name in ("sliding_window", "attention_bias", "mlp_bias")
-                    if found.get(name)]
-    return read
+    read.unread += [f"{name} = {found[name]}" for name in table["unplanned"]
+                    if (found.get(name) or "softmax") != "softmax"]
 
 
 def beside_experts(read: ForeignKeys, found: Document) -> None:

@@ -77,9 +77,10 @@ def megatron(path: str, ranks: int, due: Collection[str] = ()) -> ForeignKeys:
 
 
 def lay_experts(read: ForeignKeys, found: Document) -> None:
-    """Read the ranks over which experts lie: those with pieces of a sequence, and as many with shares of the samples.
+    """Read `expert_ranks`: Megatron-LM's ranks of experts over those ranks among them that share a sequence.
 
-    Queues serve such a piece: Megatron-LM's capacity counts the tokens of a rank.
+    A queue serves a rank's piece of it, as Megatron-LM's capacity counts the tokens of a rank. Raises `UsageError` if
+    the former are no multiple of the latter.
     """
     tensor, context = (read.keys.get(f"parallel.{name}_ranks", 1) for name in ("tensor", "context"))
     cut = bool(read.keys.get("parallel.sequence_parallel"))
@@ -97,7 +98,7 @@ def lay_experts(read: ForeignKeys, found: Document) -> None:
 
 
 def dense_blocks(read: ForeignKeys, given: Document) -> None:
-    """Read the first blocks without experts, such as ([0]*3+[1]*58); their width has its name to itself."""
+    """Read the first blocks without experts, such as ([0]*3+[1]*58), of which `ffn_hidden_size` is the width."""
     pattern = str(given.get("moe_layer_freq", 1))
     first = re.fullmatch(r"\(?\[0\]\s*\*\s*(\d+)\s*\+\s*\[1\]\s*\*\s*\d+\)?", pattern)
     if first:
@@ -108,6 +109,7 @@ def dense_blocks(read: ForeignKeys, given: Document) -> None:
 
 
 def stage_of_megatron(read: ForeignKeys, found: Document) -> str:
+    """The stage by the name of its data parallelism. Raises `UsageError` for an unknown strategy of Megatron-FSDP."""
     strategies: Mapping[str, str] = TABLES["megatron"]["strategies"]
     if not found.get("use_megatron_fsdp"):
         return "zero1" if found.get("use_distributed_optimizer") else "ddp"
@@ -190,6 +192,7 @@ def schedule_of_torchtitan(read: ForeignKeys, found: Document) -> None:
 
 
 def text_of(path: str, flag: str) -> str:
+    """The text of a file in UTF-8. Raises `UsageError` if it cannot be read."""
     try:
         return read_at_most(path, MOST_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -198,6 +201,8 @@ def text_of(path: str, flag: str) -> str:
 
 def arguments(text: str) -> Iterator[tuple[str, Any]]:
     """The names and values in a text of arguments; a flag without a value is true, and a section has none.
+
+    Raises `UsageError` for an open quote.
 
     >>> dict(arguments("--hidden-size 64 --swiglu model.num_layers=2 # sizes")), dict(arguments("bf16: true"))
     ({'hidden_size': 64, 'swiglu': True, 'num_layers': 2}, {'bf16': True})
@@ -242,7 +247,10 @@ def product_of(keys: Mapping[str, Any]) -> int:
 
 
 def batch_of(read: ForeignKeys, found: Document, ranks: int, micro_batch: int, name: str) -> None:
-    """Read the samples of a micro-batch and of a step; by default a step has one micro-batch on each data rank."""
+    """Read the samples of a micro-batch and of a step; by default a step has one micro-batch on each data rank.
+
+    Raises `UsageError` for a step that is no multiple of a micro-batch on all expert ranks.
+    """
     experts = read.keys.get("parallel.expert_ranks", 1)
     each = micro_batch * experts
     everything = read.counted(found, name, micro_batch * max(ranks // product_of(read.keys), 1))

@@ -1,7 +1,7 @@
 """Uneven experts: the rank whose experts serve the most tokens, for which the others wait, and the tokens dropped.
 
     share      an expert's tokens over their mean; all shares have the mean 1
-    served     the smaller of an expert's share and `model.capacity_factor`; further tokens pass it by
+    served     the smaller of an expert's share and `model.capacity_factor`; further tokens are dropped
     busiest    the rank with the largest mean of `served` over its experts, which are neighbours
 
 A step is planned as that of the busiest rank: its queues are as long as its experts serve on average, so its products,

@@ -73,7 +73,7 @@ def first_value(scenario: Scenario, key: str, sweep: Mapping[str, Sequence[Any]]
 
 @dataclass
 class Trials:
-    """The values tried so far: the largest possible one with its plan, and the least one above that is not possible."""
+    """The values tried so far: the largest possible one with its plan, and the least impossible one."""
 
     at: Callable[[int], Plan]
     note: Callable[[int, str], None] = lambda value, why: None
@@ -90,7 +90,7 @@ class Trials:
         return self._plan
 
     def possible(self, value: int) -> bool:
-        """Try a value. Raises the error of the first one only; another is not possible if it is refused."""
+        """Whether a value is possible. Raises the error of the first one; a later one with an error is not possible."""
         try:
             found = self.at(value)
             why = impossible(found)

@@ -1,4 +1,4 @@
-"""The operations of a tape on shapes: they take time, and fused ones allocate only what they keep."""
+"""Performers: what runs the operations of a tape on shapes, and charges their time to a clock."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ class Performer:
     calls: TapeCalls
 
     def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
+        """Charge and run one operation's forward or backward, or a loss, which has no step."""
         if step is None:
             self.clock.compute("loss", self.costs.loss_ns(arrays[0].shape))
             software = self.costs.cluster.software
@@ -123,4 +124,5 @@ def kept_by_fused(
 
 
 def in_registers(shape: Any, dtype: Any) -> Any:
+    """An array on shapes without memory."""
     return extent(shape, dtype, kind="buffers", owner="registers")

@@ -1,9 +1,9 @@
 """A plan: for each row of a scenario on each number of ranks, whether it fits, the time of a step, and the bottleneck.
 
-Each device has three fitted numbers; there were four. Where plans were off in the same direction repeatedly, the
-missing effect was modelled instead of fitted: PyTorch's checkpoint stops early, a loss has more passes, an operation's
-bytes come after its products, collectives occupy multiprocessors, fused attention is computed again in backward. Each
-has a source and lowered the errors; all together were then compared with runs that were not used for fitting.
+Each device has three fitted numbers. Where plans were off in the same direction repeatedly, the missing effect was
+modelled instead of fitted: PyTorch's checkpoint stops early, a loss has more passes, an operation's bytes come after
+its products, collectives occupy multiprocessors, fused attention is computed again in backward. Each has a source and
+lowered the errors; all together were then compared with runs that were not used for fitting.
 
 Nearly full memory is not modelled. Four published runs are slow with little memory left, because an allocator has to
 stall the device; other runs with as little left are not. A number for that would fit four runs and predict none.
@@ -48,7 +48,7 @@ PLANNED = ("world", "data", "model", "train", "parallel", "variant", "cluster")
 
 @dataclass(frozen=True)
 class Plan:
-    """All rows of a plan, and the claims of the scenario that they break."""
+    """All rows of a plan, which judges the claims of its scenario."""
 
     scenario: Scenario
     rows: tuple[PlannedRow, ...]

@@ -159,7 +159,7 @@ class Repeating(Pipeline):
 
     def _repeat(self, what: str, part: Batch, chunk: int) -> None:
         """Repeat a pass, and hold what it leaves."""
-        self.slots.append(Slot(what, part.first, chunk))
+        self.passes.append(Slot(what, part.first, chunk))
         seen, key = self._seen[what, chunk], (part.first, chunk)
         for each in seen.times:
             self.clock.repeat(1, each)

@@ -103,7 +103,7 @@ class Pipeline:
     chunks: Sequence[Chunk]
     another_tape: Callable[[int], Tape]
     """Makes the tape of a micro-batch."""
-    slots: list[Slot] = field(default_factory=list)
+    passes: list[Slot] = field(default_factory=list)
     """The passes of this rank in the last step, in order."""
     _tapes: dict[int, Tape] = field(default_factory=dict)
     _outputs: dict[int, list[Array]] = field(default_factory=dict)
@@ -116,9 +116,9 @@ class Pipeline:
         return self.neighbours.size - 1 - self.neighbours.place
 
     def begin(self, batch: Batch) -> list[Batch]:
-        """Begin a step; the micro-batches, one after the other."""
+        """Begin a step, and return its micro-batches in order."""
         self.replica.zero_grad(batch)
-        self.slots.clear()
+        self.passes.clear()
         self._loss = None
         return list(self.replica.parts(batch))
 
@@ -132,9 +132,9 @@ class Pipeline:
         return [given]
 
     def forward(self, part: Batch, activations: list[Array], chunk: int = 0) -> list[Array]:
-        """The output of a chunk."""
+        """The output of a chunk for one micro-batch, whose tape keeps what backward needs."""
         replica, tape = self.replica, self._tape_of(part)
-        self.slots.append(Slot("F", part.first, chunk))
+        self.passes.append(Slot("F", part.first, chunk))
         for unit in self.chunks[chunk].units:
             activations = tape.forward(unit, replica.state.weights[unit], activations)
         return activations
@@ -165,7 +165,7 @@ class Pipeline:
         ∂L/∂input has been sent. The reductions of earlier micro-batches, if there are any, do not wait for that.
         """
         replica, tape = self.replica, self._tape_of(part)
-        self.slots.append(Slot("B", part.first, chunk))
+        self.passes.append(Slot("B", part.first, chunk))
         for unit in reversed(self.chunks[chunk].units):
             weights = replica.state.weights[unit]
             tape.recompute(unit, weights)
@@ -181,7 +181,7 @@ class Pipeline:
     def backward_input(self, part: Batch, upstream: list[Array], chunk: int = 0) -> list[Array]:
         """∂L/∂input of a chunk; what the gradients of its units need is kept until `backward_weights`."""
         tape, weights = self._tape_of(part), self.replica.state.weights
-        self.slots.append(Slot("B", part.first, chunk))
+        self.passes.append(Slot("B", part.first, chunk))
         for unit in reversed(self.chunks[chunk].units):
             tape.recompute(unit, weights[unit])
             upstream = tape.backward_input(unit, weights[unit], upstream)
@@ -190,7 +190,7 @@ class Pipeline:
     def backward_weights(self, part: Batch, chunk: int = 0) -> None:
         """Add the gradients of a chunk's units, after `backward_input`; they are reduced with the last micro-batch."""
         replica, tape = self.replica, self._tape_of(part)
-        self.slots.append(Slot("W", part.first, chunk))
+        self.passes.append(Slot("W", part.first, chunk))
         for unit in reversed(self.chunks[chunk].units):
             gradient = tape.backward_weights(unit, replica.state.weights[unit], replica.unreduced)
             replica.wait_for_reduction()
@@ -264,7 +264,7 @@ def run_backward_input(pipeline: Pipeline, part: Batch) -> None:
 
 
 ScheduleStep = Callable[[Pipeline, Batch], Total]
-"""One step: updates the weights and returns this rank's part of the loss, None on all ranks but the last."""
+"""A schedule: one step, which updates weights and returns this rank's part of the loss, None without the last piece."""
 
 
 @dataclass(frozen=True)
