@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
+from operator import index
 from typing import Any
 
 from zerosim.allocation import Allocator, Kind
@@ -144,7 +145,7 @@ def full_buffers(units: Iterable[Unit], ranks: int) -> Allocator:
             for length in [padded(unit.count, ranks)]}
 
     def allocate(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
-        key = shape if isinstance(shape, tuple) else (int(shape),)
+        key = shape if isinstance(shape, tuple) else (index(shape),)
         return FullBuffer(key, dtype, held[key]) if key in held else extent(shape, dtype, kind=kind, owner=owner)
 
     return allocate
