@@ -19,7 +19,7 @@ def figures(source, name=""):
 
 def test_every_line_has_a_scenario_or_the_reason_for_which_it_has_no_plan():
     read = PARALLEL.read()
-    reasons = [unplanned(line, PARALLEL.file) for line in LINES]
+    reasons = [unplanned(known(line, PARALLEL.file)[0]) for line in LINES]
     assert len(read) + sum(map(bool, reasons)) == len(LINES) == 253
     assert {*reasons} >= {"copies of experts", "a schedule with twice the memory of 1F1B"}
     assert sum(each.scenario.model.latent == 512 for each in read) == 8

@@ -110,14 +110,14 @@ def keys_of(line: RunLine, section: str) -> dict[str, Any]:
     return found | ({"figures": DeviceFigures(**found["figures"])} if "figures" in found else {})
 
 
-def unplanned(line: RunLine, file: str) -> str:
-    """The reason for which a run has no plan; empty if it has one."""
+def unplanned(line: RunLine) -> str:
+    """The reason for which a run, with all that rules say of it, has no plan; empty if it has one."""
     reasons = {
         "copies of experts": line.get("experts") and pieces_of(line) > int(line["experts"]),
         "a schedule with twice the memory of 1F1B": line.get("schedule") == "zb_2p",
         "a TPU v6e": line["device"] == "tpu_v6e",
         f"{line['precision']} products": line["precision"] in ("int8", "nvfp4"),
-        "sizes are not said": not known(line, file)[0].get("width"),
+        "sizes are not said": not line.get("width"),
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
 
@@ -328,13 +328,13 @@ class RunTable:
             if line[column] not in known_values:
                 raise UsageError(f"{place}: {column}: no {line[column]!r}; there are {', '.join(known_values)}")
         try:
-            if not unplanned(line, self.file):
-                yield self._planned(line)
+            full, assumed = known(line, self.file)
+            if not unplanned(full):
+                yield self._planned(line, full, assumed)
         except ValueError as error:
             raise UsageError(f"{place}: {error}") from error
 
-    def _planned(self, line: RunLine) -> PublishedFigure:
-        full, assumed = known(line, self.file)
+    def _planned(self, line: RunLine, full: RunLine, assumed: Mapping[str, Any]) -> PublishedFigure:
         scenario, kind = scenario_of(full), full["measured_kind"]
         software = "" if "cluster.software" in assumed else full.get("cluster.software", "")
         fitted = rules_of(self.file).get("left_out")
