@@ -325,6 +325,16 @@ def test_the_keys_of_fsdp_are_read(config, keys, written):
     assert foreign.fsdp(written(config), ranks=16, per_host=8).keys == keys
 
 
+@pytest.mark.parametrize(("words", "group"), [([], 16), (["--set", "parallel.tensor_ranks=2"], 8)])
+def test_deepspeed_accumulates_on_each_data_rank(words, group, written, monkeypatch):
+    plans = []
+    monkeypatch.setattr("zerosim.commands.plan.show_plan", lambda console, plan: plans.append(plan))
+    assert main(["plan", LLAMA, "--ds-config", written({"gradient_accumulation_steps": 3}), "--ranks", "16", *words,
+                 "--set", "check.mfu=[]", "--set", "model.layers=1"]) == 0
+    (row,) = plans[0].rows
+    assert (row.config.block, row.config.mesh.group) == (3, group)
+
+
 def test_a_plan_from_files_of_others_alone(written, tmp_path, capsys):
     config = Path(written(HUGGING_FACE | {"num_hidden_layers": 2, "sliding_window": 4096}))
     settings = tmp_path / "ds.json"

@@ -174,14 +174,13 @@ def foreign_keys(arguments: argparse.Namespace, source: Source, changes: dict[st
         if scenario.variant:
             raise UsageError(f"{arguments.scenario} has rows of its own, [[variant]], which override the stage of "
                              f"that file; use a scenario without [[variant]]")
-        ranks, per_host = scenario.world.ranks, scenario.cluster.devices_per_host
-        asked_for = (whole_ranks(arguments.ranks) or [ranks])[0]
+        counts = whole_ranks(arguments.ranks) or [scenario.world.ranks]
         due = {*SIZES} - {*changes} if source is OWN_MODEL else ()
         read.append(
-            foreign.deepspeed(arguments.ds_config, ranks) if arguments.ds_config
-            else megatron(arguments.megatron_args, asked_for, due) if arguments.megatron_args
-            else torchtitan(arguments.torchtitan, asked_for) if arguments.torchtitan
-            else foreign.fsdp(arguments.fsdp_config, max(whole_ranks(arguments.ranks) or [ranks]), per_host))
+            foreign.deepspeed(arguments.ds_config, scenario.rows[0].ranks) if arguments.ds_config
+            else megatron(arguments.megatron_args, counts[0], due) if arguments.megatron_args
+            else torchtitan(arguments.torchtitan, counts[0]) if arguments.torchtitan
+            else foreign.fsdp(arguments.fsdp_config, max(counts), scenario.cluster.devices_per_host))
     return read
 
 

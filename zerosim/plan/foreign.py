@@ -177,8 +177,8 @@ def latents_of(read: ForeignKeys, found: Document, project: str) -> None:
 
 
 def deepspeed(path: str, ranks: int) -> ForeignKeys:
-    """The [train] and [parallel] of a DeepSpeed configuration, on `ranks` ranks. Raises `UsageError` for wrong values.
-    """
+    """The [train] and [parallel] of a DeepSpeed configuration, on `ranks` ranks with micro-batches of their own. Raises
+    `UsageError` for wrong values."""
     found, table = document(path, "--ds-config"), TABLES["deepspeed"]
     read = ForeignKeys(f"--ds-config: {path}")
     zero = read.section(found, "zero_optimization")
