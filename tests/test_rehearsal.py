@@ -155,6 +155,13 @@ def cuts_what_is_not_padded(replica):
         owner="ragged")
 
 
+def each_sends_its_number(replica):
+    each_keeps_its_number(replica)
+    replica.comm.clock.send(1000 * (replica.comm.rank + 1), 1)
+    replica.comm.clock.sent_by["all_gather"] += 1000 * (replica.comm.rank + 1)
+    replica.comm.clock.compute("update", replica.comm.rank)
+
+
 def root_gathers_more(replica):
     if replica.comm.rank == 0:
         replica.comm.clock.compute("update", 10**6)
@@ -169,6 +176,16 @@ def test_where_ranks_do_different_things_the_local_world_takes_over(after, plant
     apart = rehearsed_apart(row, CLUSTER)
     assert rehearse(row, CLUSTER).peak_total == max(rank.peak_total for rank in apart)
     assert len({rank.peak["buffers"] for rank in apart}) > 1
+
+
+def test_each_rank_of_a_plan_made_rank_by_rank_sends_what_it_sent(planted):
+    """The last rank is the slowest, and sends 2,000 bytes more than the first."""
+    row = planted(each_sends_its_number)
+    (found,), apart = rehearse(row, CLUSTER).stages, rehearsed_apart(row, CLUSTER)
+    assert found.clock.now_ns == apart[2].clock.now_ns > apart[0].clock.now_ns
+    assert [found.sent(rank) for rank in range(3)] == [each.sent(rank) for rank, each in enumerate(apart)]
+    assert found.sent(2)["bytes"] != found.sent(0)["bytes"]
+    assert found.clock.sent_by == apart[0].clock.sent_by
 
 
 def test_who_comes_first_waits_for_the_last(planted):

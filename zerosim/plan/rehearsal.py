@@ -194,8 +194,12 @@ def priced(config: Config, cluster: Cluster) -> tuple[Config, Costs, DirectionCo
 
 
 def worst(ranks: Sequence[Rehearsal]) -> Rehearsal:
-    """The slowest rank, with the greatest memory of any rank."""
+    """The slowest rank, with the greatest memory of any rank, and what each rank sends, as if all ran at once."""
     slowest = max(ranks, key=lambda rank: rank.clock.now_ns)
+    for stage, alike in zip(slowest.stages, zip(*(rank.stages for rank in ranks), strict=True), strict=True):
+        stage.clock.sent_by = alike[0].clock.sent_by
+        stage.clock.sent_counts = Counter({
+            what: np.array([each.clock.sent_counts[what] for each in alike]) for what in stage.clock.sent_counts})
     resting, peak = Counter[Kind](), Counter[Kind]()
     for rank in ranks:
         resting |= rank.resting
