@@ -8,11 +8,12 @@ from typing import Any
 from tests.hunt.draw import Document, Drawn
 
 Path = tuple[Any, ...]
+SECONDS = 60.0
 
 
-def shrunk(drawn: Drawn, still: Callable[[Drawn], bool], *, seconds: float = 60.0) -> Drawn:
+def shrunk(drawn: Drawn, still: Callable[[Drawn], bool]) -> Drawn:
     """The smallest of the scenarios that come of leaving out whole sections, rows and keys while `still` holds."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + SECONDS
     again = True
     while again:
         again = False

@@ -94,6 +94,18 @@ class World:
         return model
 
 
+def module(forward, **parts):
+    """A module of these parts; its forward is `forward(module, *given)`."""
+    class Made(nn.Module):
+        def forward(self, *given, **named):
+            return forward(self, *given, **named)
+
+    made = Made()
+    for name, part in parts.items():
+        setattr(made, name, part)
+    return made
+
+
 @dataclass
 class Case:
     """A script; `cause` is the finding that it must lead to, empty if it is right."""
@@ -359,14 +371,9 @@ def frozen_on_a_rank(w):
                                               for p in model.parameters() if p is not model[0].bias])
 
 
-class Listed(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.others = nn.Linear(6, 9), [nn.Linear(9, 9)]
-        self.last = nn.Linear(9, 4)
-
-    def forward(self, x):
-        return self.last(self.others[0](self.first(x)).tanh())
+def listed_net():
+    return module(lambda m, x: m.last(m.others[0](m.first(x)).tanh()),
+                  first=nn.Linear(6, 9), others=[nn.Linear(9, 9)], last=nn.Linear(9, 4))
 
 
 @case("optimizer built before sharding")
@@ -415,19 +422,16 @@ def fsdp_root_forgotten(w):
     w.train(model)
 
 
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embedding, self.head = nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False)
-        self.head.weight = self.embedding.weight
-
-    def forward(self, x):
-        return self.head(self.embedding(x).tanh())[:, :4]
+def tied_net():
+    found = module(lambda m, x: m.head(m.embedding(x).tanh())[:, :4],
+                   embedding=nn.Linear(6, 6, bias=False), head=nn.Linear(6, 6, bias=False))
+    found.head.weight = found.embedding.weight
+    return found
 
 
 @case("tied weights are no longer tied", parameter="head.weight")
 def tied_weights_cut_apart(w):
-    model = w.ddp(Tied(), find_unused_parameters=True)
+    model = w.ddp(tied_net(), find_unused_parameters=True)
     model.module.head.weight = nn.Parameter(model.module.head.weight.detach().clone())
     w.train(model)
 
@@ -482,16 +486,9 @@ def sampler_seeded_by_rank(w):
 
 @case("other initial weights", parameter="scale", rank=1)
 def another_buffer(w):
-    class Scaled(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(6, 4)
-            self.register_buffer("scale", torch.randn(6, generator=w.generator))
-
-        def forward(self, x):
-            return self.layer(x * self.scale)
-
-    w.train(dist.fsdp.fully_shard(Scaled()))
+    scaled = module(lambda m, x: m.layer(x * m.scale), layer=nn.Linear(6, 4))
+    scaled.register_buffer("scale", torch.randn(6, generator=w.generator))
+    w.train(dist.fsdp.fully_shard(scaled))
 
 
 @case("clipping by the local norm")
@@ -536,9 +533,9 @@ def one_of_two_optimizers_cleared(w):
         other.step()
 
 
-def closed(w, model, optimizer, loss=lambda found: found, steps=2):
-    """Train by closures, of which each returns `loss` of its loss."""
-    for _ in range(steps):
+def closed(w, model, optimizer, loss=lambda found: found):
+    """Train two steps by closures, of which each returns `loss` of its loss."""
+    for _ in range(2):
         batch = w.batch()
 
         def closure(batch=batch):
@@ -595,16 +592,8 @@ def averaged_copy(w):
 
 @case()
 def low_rank_adapters(w):
-    class Adapted(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.base = nn.Linear(6, 4).requires_grad_(False)
-            self.down, self.up = nn.Linear(6, 2, bias=False), nn.Linear(2, 4, bias=False)
-
-        def forward(self, x):
-            return self.base(x) + self.up(self.down(x))
-
-    model = w.ddp(Adapted())
+    model = w.ddp(module(lambda m, x: m.base(x) + m.up(m.down(x)), base=nn.Linear(6, 4).requires_grad_(False),
+                         down=nn.Linear(6, 2, bias=False), up=nn.Linear(2, 4, bias=False)))
     w.train(model, torch.optim.AdamW([p for p in model.parameters() if p.requires_grad]))
 
 
@@ -624,15 +613,9 @@ def adversaries(w):
 
 @case()
 def activation_checkpoints(w):
-    class Recomputed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Sequential(nn.Linear(6, 9), nn.Dropout(0.3), nn.Tanh()), nn.Linear(9, 4)
-
-        def forward(self, x):
-            return self.b(torch.utils.checkpoint.checkpoint(self.a, x, use_reentrant=False))
-
-    w.train(w.ddp(Recomputed()), micro=2, quiet=quiet_until(1))
+    recomputed = module(lambda m, x: m.b(torch.utils.checkpoint.checkpoint(m.a, x, use_reentrant=False)),
+                        a=nn.Sequential(nn.Linear(6, 9), nn.Dropout(0.3), nn.Tanh()), b=nn.Linear(9, 4))
+    w.train(w.ddp(recomputed), micro=2, quiet=quiet_until(1))
 
 
 def shared(loss):
@@ -740,16 +723,11 @@ def outputs_in_objects(w):
         loss: torch.Tensor
         scores: dict
 
-    class Whole(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net = w.net()
+    def forward(m, x, y):
+        scores = m.net(x)
+        return Output(nn.functional.cross_entropy(scores, y), {"scores": [scores]})
 
-        def forward(self, x, y):
-            scores = self.net(x)
-            return Output(nn.functional.cross_entropy(scores, y), {"scores": [scores]})
-
-    for model, optimizer in w.steps(w.ddp(Whole()), 3):
+    for model, optimizer in w.steps(w.ddp(module(forward, net=w.net())), 3):
         x, y = w.batch()
         optimizer.zero_grad(set_to_none=False)
         model(x, y=y).loss.backward()
@@ -758,8 +736,8 @@ def outputs_in_objects(w):
 
 @case()
 def tied(w):
-    w.train(w.ddp(Tied()))
-    w.train(dist.fsdp.fully_shard(Tied()))
+    w.train(w.ddp(tied_net()))
+    w.train(dist.fsdp.fully_shard(tied_net()))
 
 
 @case()
@@ -780,15 +758,9 @@ def weights_in_the_loss(w):
 
 @case()
 def unused_parameters(w):
-    class Branches(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b, self.c = nn.Linear(6, 4), nn.Linear(6, 4), nn.Linear(6, 4)
-
-        def forward(self, x):
-            return self.a(x) + (self.b(x) if float(x[0, 0]) > 0 else self.c(x))
-
-    w.train(w.ddp(Branches(), find_unused_parameters=True), steps=4)
+    branches = module(lambda m, x: m.a(x) + (m.b(x) if float(x[0, 0]) > 0 else m.c(x)),
+                      a=nn.Linear(6, 4), b=nn.Linear(6, 4), c=nn.Linear(6, 4))
+    w.train(w.ddp(branches, find_unused_parameters=True), steps=4)
 
 
 @case()
@@ -849,15 +821,8 @@ def tensor_parallel_loss(w):
 
 @case()
 def recurrent(w):
-    class Recurrent(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.rnn, self.head = nn.LSTM(6, 5, 2, dropout=0.1), nn.Linear(5, 4)
-
-        def forward(self, x):
-            return self.head(self.rnn(x[:, None])[0][:, 0])
-
-    model = w.ddp(Recurrent())
+    model = w.ddp(module(lambda m, x: m.head(m.rnn(x[:, None])[0][:, 0]),
+                         rnn=nn.LSTM(6, 5, 2, dropout=0.1), head=nn.Linear(5, 4)))
     optimizer = w.adam(model)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 9)
     for _ in range(3):
@@ -897,8 +862,8 @@ def fsdp1_of_each_strategy(w):
 @case()
 def fsdp1_wrapped_by_layers_clipped_in_bfloat16(w):
     wrap, policy = dist.fsdp.wrap.ModuleWrapPolicy({nn.Linear}), dist.fsdp.MixedPrecision(torch.bfloat16, torch.float32)
-    for module in (w.net(), Tied()):
-        w.train(w.fsdp1(module, mixed_precision=policy, auto_wrap_policy=wrap),
+    for net in (w.net(), tied_net()):
+        w.train(w.fsdp1(net, mixed_precision=policy, auto_wrap_policy=wrap),
                 between=lambda model, *_: model.clip_grad_norm_(0.01))
 
 
@@ -975,19 +940,14 @@ def context_parallel_by_hand(w):
 
 @case(reason="ranks communicate within the forward")
 def tensor_parallel_by_hand(w):
-    class Split(nn.Module):
-        def __init__(self):
-            super().__init__()
-            torch.manual_seed(w.rank)
-            self.part = nn.Linear(6, 4)
-
-        def forward(self, x):
-            found = self.part(x)
-            dist.all_reduce(total := found.detach().clone())
-            return found + (total - found).detach()
+    def forward(m, x):
+        found = m.part(x)
+        dist.all_reduce(total := found.detach().clone())
+        return found + (total - found).detach()
 
     w.generator.manual_seed(0)
-    w.train(Split())
+    seeded_by_rank(w)
+    w.train(module(forward, part=nn.Linear(6, 4)))
 
 
 def pipeline(w, made):
@@ -1094,12 +1054,12 @@ CASES |= {
         lambda w: w.train(w.net(), between=by_hand(w, silent=1)), "a rank is missing from the mean", least=3),
     "last_micro_batch_not_reduced": Case(
         lambda w: w.train(w.ddp(), micro=3, quiet=quiet_until(0)), "own gradient only"),
-    "layers_in_a_list": Case(lambda w: w.train(w.ddp(Listed())), "an unregistered parameter"),
+    "layers_in_a_list": Case(lambda w: w.train(w.ddp(listed_net())), "an unregistered parameter"),
     "cleared_before_the_update": Case(
         lambda w: w.train(w.ddp(), between=lambda model, optimizer, step: optimizer.zero_grad()), "no gradient"),
     "closure_without_a_trainer": Case(
         lambda w: closed(w, model := w.net(), w.adam(model)), "own gradient only", parameter="0.weight"),
-    "fsdp_layers_in_a_list": Case(lambda w: w.train(dist.fsdp.fully_shard(Listed())), "an unregistered parameter"),
+    "fsdp_layers_in_a_list": Case(lambda w: w.train(dist.fsdp.fully_shard(listed_net())), "an unregistered parameter"),
 }
 CASES |= {
     "hsdp": Case(lambda w: w.train(w.fsdp(mesh=two_by_two()), micro=2), least=4),

@@ -40,10 +40,6 @@ class Failures:
         share = sqrt(saving / (2 * between))
         return sqrt(2 * saving * between) * (1 + share / 3 + share * share / 9) - saving
 
-    def young(self, devices: int) -> float:
-        """Young's interval, which Daly's refines."""
-        return sqrt(2 * self.checkpoint_seconds * self.seconds_between(devices))
-
     def goodput(self, devices: int) -> float:
         """The goodput: the share of the time spent on training that no failure undoes, at Daly's interval."""
         between = self.seconds_between(devices)

@@ -83,7 +83,6 @@ PRECISE = (
     Tiny(3, (5,), 3, train=(("precision", "fp16"), *CLIPPED)), Tiny(2, (), 2, train=(("precision", "fp64"),)),
 )
 """Trainings with clipped gradients, and in other precisions."""
-TRIAL_SIZES = (*EVEN, *ODD, *PRECISE)
 
 
 @contextmanager
