@@ -1,4 +1,4 @@
-"""Models that two ranks split against what PyTorch's DTensor and Megatron-Core answered, in float64."""
+"""Models that ranks split, two in each direction, against what PyTorch and Megatron-Core answered, in float64."""
 
 from dataclasses import replace
 
@@ -10,7 +10,8 @@ from tests.oracles.our_functions import model_of, shape_of_case, weights_of
 from tests.test_pipeline import without_flush
 from zerosim.autograd import ring_attention
 from zerosim.autograd.operations.elementwise import scale
-from zerosim.autograd.tape_collectives import Direction, copy_to, gather_from, join_from
+from zerosim.autograd.operations.shapes import reshape
+from zerosim.autograd.tape_collectives import Direction, all_to_all, copy_to, gather_from, join_from
 from zerosim.models import mixture as module_of_mixture
 from zerosim.models import tensor_parallel
 from zerosim.models import transformer as module_of_transformer
@@ -30,20 +31,22 @@ from zerosim.worlds.local import spawn
 OURS = {
     "context": ("context", {"context_by": "ring"}), "mixture": ("expert", {}),
     **dict.fromkeys(("DTensor", "Megatron", "DeepSeek"), ("tensor", {})),
+    "joined": ("tensor context expert", {"context_by": "all_to_all"}),
 }
-"""The direction over which zerosim splits what others answered, and what more it is told."""
+"""The directions over which zerosim splits what others answered, and what more it is told."""
 
 
 def models_of(split, **more):
     """zerosim's model in one piece, and the split one."""
-    direction, said = OURS[split.by]
-    parallel = ModelParallel(
-        **{direction: Direction(direction, splits.RANKS)}, sequence=split.sequence, **(said | more))
-    if split.by not in ("mixture", "DeepSeek"):
+    directions, said = OURS[split.by]
+    parallel = ModelParallel(**{each: Direction(each, splits.RANKS) for each in directions.split()},
+                             sequence=split.sequence, **(said | more))
+    if split.by not in splits.EXPERTS:
         return model_of(split.model), model_of(split.model, parallel)
-    factor, of_case = splits.CAPACITY * splits.EXPERTS / split.model.sequence, shape_of_case(split.model)
-    shape = MixtureShape(of_case, splits.EXPERTS, factor) if split.by == "mixture" else MixtureShape(
-        replace(of_case, **splits.LATENTS), splits.EXPERTS, factor / splits.CHOSEN, splits.CHOSEN,
+    (experts, together, capacity), of_case = splits.EXPERTS[split.by], shape_of_case(split.model)
+    factor = capacity * experts / together
+    shape = MixtureShape(of_case, experts, factor) if split.by == "mixture" else MixtureShape(
+        replace(of_case, **splits.LATENTS), experts, factor / splits.CHOSEN, splits.CHOSEN, together,
         shared_inner=splits.SHARED, dense_layers=1, dense_inner=splits.DENSE)
     return mixture(shape), mixture(replace(shape, transformer=replace(shape.transformer, parallel=parallel)))
 
@@ -60,7 +63,7 @@ def in_whole(split, directions, model, whole, found):
 def ours(split, **more):
     """The loss and the joined gradients of zerosim's model, in numbers."""
     case, (whole, model) = split.model, models_of(split, **more)
-    directions = Directions(**{OURS[split.by][0]: splits.RANKS})
+    directions = Directions(**dict.fromkeys(OURS[split.by][0].split(), splits.RANKS))
 
     def of_place(place, groups):
         at = directions.coordinates(place)
@@ -110,6 +113,7 @@ def test_what_others_answered_is_that_of_our_other_splits(split, more):
 
 
 DEEPSEEK = splits.Split("DeepSeek", splits.DEEPSEEK)
+JOINED = splits.Split("joined", splits.JOINED, sequence=True)
 
 
 def copied(upstream, into, *, empty, group):
@@ -118,6 +122,11 @@ def copied(upstream, into, *, empty, group):
 
 def hidden_too_late(tokens, dtype):
     return np.triu(np.full((tokens, tokens), -np.inf, dtype), 2)
+
+
+def in_the_order_of_experts(served, m):
+    experts, length, d = served.shape
+    return all_to_all(reshape(served, shape=(experts * length, d)), group=m.over)
 
 
 @pytest.mark.parametrize(("module", "name", "split", "wrong"), [
@@ -131,6 +140,11 @@ def hidden_too_late(tokens, dtype):
     (module_of_transformer, "turned", DEEPSEEK, lambda x, size, s: x),
     (module_of_transformer, "column_input", DEEPSEEK, lambda x, parallel: x),
     (module_of_mixture, "routed", DEEPSEEK, lambda w, x, m: scale(x, factor=0.0)),
+    (module_of_mixture, "used_on_pieces", JOINED, lambda w, m: w),
+    (module_of_mixture, "of_pieces", JOINED, lambda w, parallel: w),
+    (module_of_mixture, "from_experts", JOINED, in_the_order_of_experts),
+    (MixtureShape, "capacity", JOINED, property(lambda m: m.served_together)),
+    (MixtureShape, "over", JOINED, property(lambda m: m.transformer.parallel.expert)),
 ])
 def test_a_fault_disagrees(module, name, split, wrong, monkeypatch):
     monkeypatch.setattr(module, name, wrong)

@@ -1,4 +1,4 @@
-"""Models that two ranks split, as zerosim, PyTorch's DTensor and Megatron-Core are asked: loss and joined gradients.
+"""Models that ranks split, two in each direction, as zerosim, PyTorch and Megatron-Core are asked: loss and gradients.
 
 An answer is in float64, of at most `functions.KEPT` numbers an array. Nothing here knows zerosim or PyTorch.
 """
@@ -13,8 +13,8 @@ FILE = "torch_splits.npz"
 RANKS = 2
 MICRO_BATCHES = 4
 """Those of a pipeline."""
-EXPERTS, CAPACITY = 4, 2
-"""The experts of a mixture, and the tokens of a sequence that each takes."""
+EXPERTS = {"mixture": (4, 6, 2), "DeepSeek": (4, 6, 2), "joined": (16, 2, 1)}
+"""The experts of a mixture, the neighbouring tokens that its queues serve, and those that an expert takes of them."""
 LATENTS = {"latent": 6, "query_latent": 10, "rotary_size": 2}
 SHARED, DENSE, CHOSEN = 8, 14, 2
 """DeepSeek's blocks: widths of the shared perceptron and of the first block's, and the experts of a token."""
@@ -40,12 +40,14 @@ STAGED = functions.Perceptron((6, 8, 5, 12, 3), "gelu", "cross_entropy", samples
 ALIKE = functions.Perceptron((7, 8, 8, 8, 3), "gelu", "cross_entropy", samples=2 * MICRO_BATCHES)
 GPT2 = functions.Language("gpt2", 2, 12, 3, 3, 10, 7, 6, tied_embeddings=False, samples=4, uncounted=1)
 DEEPSEEK = functions.Language("llama", 2, 16, 4, 4, 12, 10, 6, tied_embeddings=False, samples=4)
+JOINED = functions.Language("llama", 2, 16, 4, 4, 12, 10, 8, tied_embeddings=False, samples=4)
 SPLITS = [
     Split("DTensor", PERCEPTRON), Split("DTensor", LLAMA), Split("DTensor", LLAMA, sequence=True),
     Split("Megatron", PERCEPTRON), Split("Megatron", LLAMA), Split("Megatron", LLAMA, sequence=True),
     *(Split("pipelining", STAGED, how=each) for each in ("gpipe", "1f1b", "interleaved_1f1b")),
     *(Split("Megatron", ALIKE, how=each) for each in ("1f1b", "interleaved_1f1b")),
     Split("context", LLAMA), Split("mixture", GPT2), Split("DeepSeek", DEEPSEEK),
+    Split("joined", JOINED, sequence=True),
 ]
 
 

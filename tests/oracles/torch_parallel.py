@@ -87,15 +87,16 @@ def added(tensor):
 
 
 class Experts(nn.Module):
-    """Experts with queues for each sequence, in one process: first choices first, tokens in their order, by loops."""
+    """Experts with queues for neighbouring tokens, in one process: first choices first, tokens in order, by loops."""
 
-    def __init__(self, case, chosen=1, shared=None):
+    def __init__(self, split, chosen=1, shared=None):
         super().__init__()
+        case, (self.experts, self.together, self.capacity) = split.model, splits.EXPERTS[split.by]
         self.chosen, self.shared = chosen, shared
-        self.router = nn.Linear(case.width, splits.EXPERTS, bias=False)
+        self.router = nn.Linear(case.width, self.experts, bias=False)
         for name in ("inner",) if shared is None else ("gate", "inner"):
-            self.register_parameter(name, nn.Parameter(torch.empty(splits.EXPERTS, case.width, case.inner)))
-        self.outer = nn.Parameter(torch.empty(splits.EXPERTS, case.inner, case.width))
+            self.register_parameter(name, nn.Parameter(torch.empty(self.experts, case.width, case.inner)))
+        self.outer = nn.Parameter(torch.empty(self.experts, case.inner, case.width))
 
     def served(self, token, expert):
         h = token @ self.inner[expert]
@@ -105,16 +106,16 @@ class Experts(nn.Module):
 
     def forward(self, x):
         chances, found = torch.softmax(self.router(x), dim=-1), []
-        for sequence, each in zip(x, chances, strict=True):
-            served, y = [0] * splits.EXPERTS, [torch.zeros_like(token) for token in sequence]
+        for run, each in zip(*(every.flatten(0, 1).split(self.together) for every in (x, chances)), strict=True):
+            served, y = [0] * self.experts, [torch.zeros_like(token) for token in run]
             for choice in range(self.chosen):
-                for place, token in enumerate(sequence):
+                for place, token in enumerate(run):
                     expert = int(each[place].argsort(descending=True)[choice])
                     served[expert] += 1
-                    if served[expert] <= splits.CAPACITY:
+                    if served[expert] <= self.capacity:
                         y[place] = y[place] + each[place, expert] * self.served(token, expert)
             found.append(torch.stack(y))
-        routed = torch.stack(found)
+        routed = torch.cat(found).view_as(x)
         return routed if self.shared is None else routed + self.shared(x)
 
 
@@ -154,7 +155,7 @@ def of_deepseek(split):
     first, second = built.model.layers
     first.mlp, shared = (torch_modules.LlamaPerceptron(replace(case, inner=each))
                          for each in (splits.DENSE, splits.SHARED))
-    second.mlp = Experts(case, splits.CHOSEN, shared)
+    second.mlp = Experts(split, splits.CHOSEN, shared)
     for block in built.model.layers:
         block.self_attn = LatentAttention(case)
     return answers_of(case, built, lambda name: name.replace("1.mlp.shared.", "1.mlp*").replace(
@@ -165,7 +166,7 @@ def of_mixture(split):
     """The loss and the gradients of GPT-2 with experts, of which no process has a share."""
     built = torch_modules.GPT2(split.model)
     for block in built.h:
-        block.mlp = Experts(split.model)
+        block.mlp = Experts(split)
     return answers_of(split.model, built, lambda name: name.replace(".mlp.", "."))
 
 

@@ -77,7 +77,7 @@ def of_megatron(split):
 
 BY = {"DTensor": of_dtensor, "Megatron": of_megatron, "pipelining": torch_parallel.of_pipeline,
       "context": torch_parallel.of_context, "mixture": torch_parallel.of_mixture,
-      "DeepSeek": torch_parallel.of_deepseek}
+      "DeepSeek": torch_parallel.of_deepseek, "joined": torch_parallel.of_deepseek}
 
 
 def of_rank(rank, folder):
