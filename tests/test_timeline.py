@@ -207,3 +207,15 @@ def test_the_command_line(tmp_path, capsys):
     scenario.write_text("kind = 'collective'\n[[program]]\ncalls = ['ring.all_reduce']\n")
     assert main(["run", str(scenario), "--timeline"]) == 2
     assert "remove --trace, --trace-steps and --timeline" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("schedule", "ranks", "said"), [
+    ("zb_h1", 2, "DDP: micro-batches forward and (backward of the input) and [of the weights], in turn"),
+    ("1f1b", 2, "DDP: micro-batches forward and (backward), in turn"),
+    ("zb_h1", 1, "parallel.schedule does nothing in DDP: it has no pipeline"),
+])
+def test_passes_of_a_schedule_are_explained(schedule, ranks, said, tmp_path, capsys):
+    (tmp_path / "s.toml").write_text("world.ranks = 2\ntrain.steps = 1\nparallel.stages = ['ddp']\n"
+                                     f"parallel.pipeline_ranks = {ranks}\nparallel.schedule = '{schedule}'\n")
+    assert main(["run", str(tmp_path / "s.toml"), "--timeline"]) == 0
+    assert said in " ".join(capsys.readouterr().out.split())

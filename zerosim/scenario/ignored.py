@@ -1,4 +1,4 @@
-"""Keys without effect on a row, because its stage, or its share of the batch, leaves no choice.
+"""Keys without effect on a row, because its stage, its share of the batch, or one rank of a pipeline leaves no choice.
 
 A [[variant]] that sets such a key for its own stage is refused. [parallel] applies to all rows, so it may contain such
 a key; every report names the rows without its effect, with the reason.
@@ -50,8 +50,12 @@ def ignored(stage: str, keys: Mapping[str, Any], micro_batches_each: int) -> dic
 
     >>> ignored("zero2", {"accumulation": "micro_batch"}, 1)
     {'accumulation': 'a rank has one micro-batch in a step'}
+    >>> ignored("zero2", {"schedule": "zb_h1", "pipeline_ranks": 1}, 1)
+    {'schedule': 'it has no pipeline'}
     """
-    found = {}
+    found, usual = {}, Parallel().schedule
+    if keys.get("pipeline_ranks", 1) == 1 and keys.get("schedule", usual) != usual:
+        found["schedule"] = "it has no pipeline"
     if micro_batches_each == 1 and keys.get("accumulation", "boundary") != "boundary":
         found["accumulation"] = "a rank has one micro-batch in a step"
     on_disk = "disk" in (keys.get("offload_optimizer"), keys.get("offload_parameters"))

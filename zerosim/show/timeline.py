@@ -121,8 +121,10 @@ def show_schedules(console: Console, run: RunDocument) -> None:
     """Show the passes of each row's first pipeline, if every pass takes one unit of time and messages take none."""
     for row in run.rows:
         if row.passes:
+            split = any(each.what == "W" for mine in row.passes for each in mine)
+            backward = "(backward of the input) and [of the weights]" if split else "(backward)"
             console.print()
-            show_words(console, f"{row.name}: micro-batches forward and (backward), in turn", style="bold")
+            show_words(console, f"{row.name}: micro-batches forward and {backward}, in turn", style="bold")
             for rank, line in enumerate(pass_lines(row.passes)):
                 console.print(Text(f"{f'rank {rank}':>{LABEL - 1}} {line}"), soft_wrap=True)
 
