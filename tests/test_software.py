@@ -5,9 +5,10 @@ import dataclasses
 import pytest
 
 import zerosim as zs
-from zerosim.plan.cluster import HOST_BYTES_PER_SECOND, Device, machines
+from zerosim.plan.cluster import HOST_BYTES_PER_SECOND, Device, machines, software_of
 from zerosim.plan.rehearsal import rehearse
 from zerosim.plan.software import WHOLE_SCORES
+from zerosim.scenario.machine import ClusterKeys
 
 SMALL = {
     "world.ranks": 8, "train.micro_batches": 8, "model.layers": 2, "model.sequence": 2048, "parallel.stages": ["zero3"],
@@ -135,6 +136,12 @@ def test_every_device_has_a_plan_with_launches_and_links(device):
 def test_every_number_of_software_says_where_it_is_from(software):
     entry = machines()["software"][software]
     assert entry.keys() - {"title", "source"} == entry["source"].keys()
+
+
+def test_software_with_the_kernels_of_another_has_its_rate():
+    found = [software_of(ClusterKeys(device="a100_80gb", software=each)) for each in ("deepspeed", "deepspeed_bf16")]
+    rates = {each.products for each in found}
+    assert rates == {0.72}
 
 
 STAGE_I = {"parallel.stages": ["zero1"], "parallel.overlap": True}

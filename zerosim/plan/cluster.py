@@ -340,10 +340,10 @@ def software_of(keys: ClusterKeys) -> Software:
     numbers = {name: entry[name] for name in Software.__dataclass_fields__ if name in entry}
     found = Software(**numbers)
     device = machines()["device"].get(keys.device, {}) if isinstance(keys.device, str) else {}
-    found = replace(found, products=found.products * device.get("products", {}).get(keys.software, 1.0))
-    reserve = found.reserve if isinstance(keys.reserve, str) else keys.reserve
+    rate = found.products * device.get("products", {}).get(entry.get("kernels", keys.software), 1.0)
     return replace(
-        found, attention=keys.attention or found.attention, reserve=reserve, loss=keys.loss or found.loss)
+        found, products=rate, attention=keys.attention or found.attention, loss=keys.loss or found.loss,
+        reserve=found.reserve if isinstance(keys.reserve, str) else keys.reserve)
 
 
 def in_8_bits(device: Device, origin: Origin, share: float) -> Device:

@@ -3,6 +3,7 @@
     passes        bytes of an operation's forward and backward over those of its operands, each read or written once
     elementwise   the same ratio for all operations without matrix products that `passes` does not name
     products      the rate of matrix products over that of the device's fitted runs
+    kernels       the software whose fitted rate on a device this one has, as it runs the same kernels
     copies        bytes copied per byte of gathered weights and of gradients to reduce
     update        bytes of an optimizer step over those of its operands, each read or written once
     update_bytes  bytes per parameter that an optimizer step allocates beside its operands, for all parameters at once

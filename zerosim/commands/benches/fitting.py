@@ -77,9 +77,10 @@ def without_sources(figures: Sequence[PublishedFigure]) -> list[PublishedFigure]
 
 
 def kind_of(scenario: Scenario) -> tuple[str, str]:
-    """The device and the software of a scenario with a named device; kinds of optimizers of one software share a rate.
+    """The device and the software of a scenario with a named device; software with the kernels of another has its rate.
     """
-    return str(scenario.cluster.device), scenario.cluster.software.removesuffix("_bf16")
+    name = scenario.cluster.software
+    return str(scenario.cluster.device), machines()["software"].get(name, {}).get("kernels", name)
 
 
 def rate_of(scenario: Scenario) -> float:
