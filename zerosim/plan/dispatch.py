@@ -4,9 +4,9 @@
     deepep     once for each host that has one of them, to the rank with the sender's number there, which forwards it
                once to each rank of the host that has one; hybridep does the same. Outputs are added on their way back
 
-Bytes are expectations: of `experts` equally likely ones, a token chooses different
-ones. Source: deepseek-ai/DeepEP, csrc/kernels, internode.cu (`is_token_in_rank`, `num_tokens_per_rdma_rank`) and
-intranode.cu; its branch hybrid-ep.
+Bytes are expectations: a token chooses different ones of `experts` that are equally likely. Source:
+deepseek-ai/DeepEP, csrc/kernels, internode.cu (`is_token_in_rank`, `num_tokens_per_rdma_rank`) and intranode.cu; its
+branch hybrid-ep.
 
 With `overlap_experts` an all-to-all runs beside the computation of another micro-batch, up to the next all-to-all
 (Megatron's --overlap-moe-expert-parallel-comm), and occupies multiprocessors meanwhile.
