@@ -123,16 +123,22 @@ def test_a_layout_is_there_once_and_all_have_one_batch():
 
 
 @pytest.mark.parametrize(("swept", "rows"), [
-    ({"parallel.schedule": ["1f1b", "zb_h1"]}, ["DDP on 2", *["pp2 × DDP on 1"] * 2]),
-    ({"cluster.jitter": [0, 0.1]}, ["DDP on 2"] * 2 + ["pp2 × DDP on 1"] * 2),
+    ({"parallel.schedule": ["1f1b", "zb_h1"]}, [
+        "DDP on 2, mb1", "pp2 × DDP on 1, mb1, model_chunks 2",
+        *(f"pp2 × DDP on 1, mb1, parallel.schedule={name}" for name in ("1f1b", "zb_h1"))]),
+    ({"cluster.jitter": [0, 0.1]}, [
+        f"{name}, cluster.jitter={jitter}" for name in (
+            "DDP on 2, mb1", "pp2 × DDP on 1, mb1", "pp2 × DDP on 1, mb1, model_chunks 2") for jitter in (0, 0.1)]),
 ])
 def test_a_swept_value_without_effect_makes_no_layout_of_its_own(swept, rows):
-    """A schedule has no effect without a pipeline, and is then listed once."""
-    keys = {key: value for key, value in (SMALL | PINNED).items() if key != "parallel.pipeline_ranks"} | {
-        "world.ranks": 2, "model.layers": 2, "cluster.figures": {"memory": 200e9}, "parallel.stages": ["ddp"],
+    """A schedule has none without a pipeline, and several chunks have their own: it is neither listed twice nor named.
+    """
+    keys = {key: value for key, value in (SMALL | PINNED).items() if key not in (
+        "parallel.pipeline_ranks", "parallel.model_chunks")} | {
+        "world.ranks": 2, "model.layers": 4, "cluster.figures": {"memory": 200e9}, "parallel.stages": ["ddp"],
         "parallel.recompute": False, "parallel.shard_ranks": 0, "train.micro_batch": 1}
     found = zs.plan("llama3_8b", search="all", sweep=swept, set=keys)
-    assert sorted(row.layout.partition(",")[0] for row in found.subject.rows) == rows
+    assert sorted(row.layout for row in found.subject.rows) == sorted(rows)
 
 
 def test_a_search_at_the_prompt_and_on_the_command_line_is_the_same(capsys):

@@ -167,8 +167,10 @@ def layouts_of(
             refused = refused or error
             continue
         if not any(f"parallel.{key}" in keys for key in row.config.ignored):
+            unsaid = {*keys, *(["parallel.schedule"] if row.config.directions.pipeline == 1 else [])}
+            said = [word for word in swept if word.partition("=")[0] not in unsaid]
             found.setdefault(identity(row), dataclasses.replace(
-                row, layout=", ".join([layout_in_words(row.config, keys), *swept])))
+                row, layout=", ".join([layout_in_words(row.config, keys), *said])))
     if not found and refused is not None:
         raise refused
     return found
