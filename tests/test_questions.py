@@ -223,6 +223,9 @@ def test_a_config_is_planned_without_a_scenario_on_any_scenario_and_counted(writ
     config = written(GPT2)
     assert main(["plan", "--model", config, "--ranks", "8"]) == 0
     assert "124,439,808 parameters" in capsys.readouterr().out
+    set_of_16 = ["--set", "parallel.context_ranks=16", "--set", 'parallel.stages=["zero1"]']
+    assert main(["plan", "--model", config, "--ranks", "16", *set_of_16]) == 0      # not on the 8 ranks without --ranks
+    assert "over context ranks" in capsys.readouterr().out
     assert main(["plan", "zero3", "--model", config, "--set", "cluster.device=h100_80gb"]) == 0
     assert "124,439,808 parameters" in capsys.readouterr().out
     assert main(["memory", "--model", config, "--ranks", "8,16", "--json", "-"]) == 0

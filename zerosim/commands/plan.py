@@ -154,15 +154,20 @@ def source(arguments: argparse.Namespace) -> Source:
     if arguments.scenario is None and arguments.model is None and layout is None:
         raise UsageError("found no scenario and no --model; name a scenario, such as llama3_8b, or give --model "
                          "config.json")
-    if arguments.scenario is None and arguments.model is None:
-        return OWN_MODEL
     if arguments.scenario is None:
-        keys = foreign.hugging_face(arguments.model).keys
-        return {**OWN_MODEL, "model": {key.removeprefix("model."): value for key, value in keys.items()}}
+        return own_model(arguments)
     if str(arguments.scenario).endswith(".json"):
         raise UsageError(f"{arguments.scenario} is JSON, not a scenario; if it is a Hugging Face configuration, use "
                          f"--model {arguments.scenario}")
     return str(arguments.scenario)
+
+
+def own_model(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Usual settings on the first number of --ranks, for the model of --model if there is one."""
+    ranks = next(iter(whole_ranks(arguments.ranks)), OWN_MODEL["world"]["ranks"])
+    found = {**OWN_MODEL, "world": {"ranks": ranks}, "train": {**OWN_MODEL["train"], "micro_batches": ranks}}
+    keys = foreign.hugging_face(arguments.model).keys if arguments.model else {}
+    return found | {"model": {key.removeprefix("model."): value for key, value in keys.items()}} if keys else found
 
 
 def foreign_keys(arguments: argparse.Namespace, source: Source, changes: dict[str, Any]) -> list[ForeignKeys]:
@@ -175,7 +180,7 @@ def foreign_keys(arguments: argparse.Namespace, source: Source, changes: dict[st
             raise UsageError(f"{arguments.scenario} has rows of its own, [[variant]], which override the stage of "
                              f"that file; use a scenario without [[variant]]")
         counts = whole_ranks(arguments.ranks) or [scenario.world.ranks]
-        due = {*SIZES} - {*changes} if source is OWN_MODEL else ()
+        due = {*SIZES} - {*changes} if arguments.scenario is arguments.model is None else ()
         read.append(
             foreign.deepspeed(arguments.ds_config, scenario.rows[0].ranks) if arguments.ds_config
             else megatron(arguments.megatron_args, counts[0], due) if arguments.megatron_args
