@@ -1,0 +1,112 @@
+"""A record of what must not change: each shipped scenario and a sample of drawn ones, with the digests of every row.
+
+`digests.json` holds the settings themselves, so that it does not depend on the schema that they were drawn from. Bits
+are compared on the arithmetic that made the record, and figures everywhere. What a scenario can no longer say stands in
+`RETIRED`: a key is left out of draws where it has the value that is left, and draws with another value are dropped.
+
+    python -m tests.laws.digests             compare everything
+    python -m tests.laws.digests --write     make the record anew, which a change of the bits has to explain
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from tests.laws.running import TRAINING, arithmetic, prepared, run, shipped
+from tests.laws.scenarios import drawn
+
+FILE = Path(__file__).with_name("digests.json")
+DRAWS = 110
+FEW_STEPS = ["train.steps=2", "train.warmup_steps=0", "check.test_accuracy=0", "check.test_loss=0"]
+SMALLER = {
+    "any_world_same_bits.toml": ["world.ranks=4", "train.micro_batches=8", "check.same_bits_on=[1, 2]"],
+    "defragmentation.toml": [
+        "train.steps=1", "model.layers=3", "check.beyond_peak=[36864, 192, 7680, 40768]",
+        "check.beyond_peak_laid_out=[4800, 17984, 19520, 119360]"],
+    "offload.toml": ["train.steps=1", "model.layers=3", "check.activations=[483360, 224160, 216480, 216480]"],
+    "recompute.toml": ["train.steps=1", "model.layers=2", "check.activations=[836096, 524800, 754176]"],
+    "shakespeare.toml": ["model.layers=1", "model.width=16", "model.sequence=16"],
+    "fits_only_sharded.toml": ["model.hidden=[8]", "check.does_not_fit=[]"],
+}
+"""What makes these smaller, and the figures that they then claim."""
+RETIRED = {}
+"""A key that is gone -> the value that is left of it, and the reason."""
+RETIRED_VALUES = {}
+"""A key and a value that it can no longer have -> the reason."""
+RETIRED_ROWS = {}
+"""A shipped scenario and a row that is gone, or None for all its rows -> the reason."""
+BITS = ("weights", "optimizer", "losses")
+
+
+def record():
+    """The record as the package now makes it: shipped scenarios by file and row, drawn ones with their settings."""
+    files = {name: run(shipped(name, overrides(name))).rows for name in TRAINING}
+    draws = [{"settings": settings, "rows": run(prepared(settings)).rows} for settings in map(drawn, range(DRAWS))]
+    return {"arithmetic": arithmetic(), "shipped": files, "drawn": draws}
+
+
+def overrides(name):
+    """What makes a shipped scenario small."""
+    return [*FEW_STEPS, *SMALLER.get(name, [])]
+
+
+def settings_left(settings):
+    """The settings without keys that are retired; None where what they say is retired."""
+    if any((key in RETIRED and value != RETIRED[key][0]) or (key, str(value)) in RETIRED_VALUES
+           for key, value in settings.items()):
+        return None
+    return {key: value for key, value in settings.items() if key not in RETIRED}
+
+
+def shipped_left(files):
+    """The recorded rows of shipped scenarios, without those that are retired."""
+    return {name: {row: figures for row, figures in rows.items() if (name, row) not in RETIRED_ROWS}
+            for name, rows in files.items() if (name, None) not in RETIRED_ROWS}
+
+
+def differences(rows, due, *, bits):
+    """The figures and digests of the rows that are not as recorded, in words."""
+    found = [f"{name} is a new row" for name in rows if name not in due]
+    for name, recorded in due.items():
+        for what, value in recorded.items():
+            if name not in rows:
+                found.append(f"{name} is missing")
+                break
+            if (bits or what not in BITS) and rows[name][what] != value:
+                found.append(f"{name}: {what} {rows[name][what]}; recorded {value}")
+    return found
+
+
+def written(found):
+    """The record as text: a line for each row and each draw."""
+    lines = [f'{{"arithmetic": {json.dumps(found["arithmetic"])},', '"shipped": {']
+    lines.append(",\n".join(f'"{name}": {{\n' + ",\n".join(
+        f"  {json.dumps(row)}: {json.dumps(figures)}" for row, figures in rows.items()) + "}"
+        for name, rows in found["shipped"].items()) + "},")
+    lines.append('"drawn": [')
+    lines.append(",\n".join(f'{{"settings": {json.dumps(draw["settings"])}, "rows": {{\n' + ",\n".join(
+        f"  {json.dumps(row)}: {json.dumps(figures)}" for row, figures in draw["rows"].items()) + "}}"
+        for draw in found["drawn"]) + "]}")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    if sys.argv[1:] == ["--write"]:
+        FILE.write_text(written(record()), encoding="utf-8")
+        return 0
+    due, bad = json.loads(FILE.read_text(encoding="utf-8")), 0
+    same = due["arithmetic"] == arithmetic()
+    for name, rows in shipped_left(due["shipped"]).items():
+        for words in differences(run(shipped(name, overrides(name))).rows, rows, bits=same):
+            bad += 1
+            print(f"{name}: {words}", flush=True)
+    for number, draw in enumerate(due["drawn"]):
+        if (settings := settings_left(draw["settings"])) is not None:
+            for words in differences(run(prepared(settings)).rows, draw["rows"], bits=same):
+                bad += 1
+                print(f"draw {number}: {words}", flush=True)
+    return min(bad, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""All that the laws know of the package's inside: the keys of a scenario, a run in one process, its rows and figures.
+
+Settings are a flat dict, `{"world.ranks": 4, "train.optimizer": "adam"}`. `data.loud` is no key of a scenario: the
+drawn samples are multiplied by it.
+"""
+
+import hashlib
+import platform
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_info
+
+from zerosim.data import load_dataset
+from zerosim.data.dataset import Dataset
+from zerosim.errors import ScenarioError
+from zerosim.scenario import Scenario, load
+from zerosim.scenario.rules import Choice, Switch, rules
+from zerosim.scenario.sections import ClusterKeys, ModelKeys, Parallel, Train, WorldKeys
+from zerosim.training.experiment import Experiment, prepare
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally
+from zerosim.verdict.outcome import Outcome, TrainedRow
+
+Refused = ScenarioError
+SHIPPED = Path(__file__).parents[2] / "scenarios"
+TRAINING = sorted(
+    str(path.relative_to(SHIPPED)) for path in (*SHIPPED.glob("*.toml"), *SHIPPED.glob("examples/*/*.toml"))
+    if tomllib.loads(path.read_text(encoding="utf-8")).get("kind", "training") == "training")
+SECTIONS = {"world": WorldKeys, "model": ModelKeys, "train": Train, "parallel": Parallel, "cluster": ClusterKeys}
+KEYS: dict[str, tuple[Any, ...]] = {
+    f"{section}.{name}": (True, False) if isinstance(rule, Switch) else
+    tuple(getattr(rule, "names", ())) if isinstance(rule, Choice) or hasattr(rule, "names") else ()
+    for section, of in SECTIONS.items() for name, rule in rules(of).items()}
+"""Every key of these sections with the values of a choice or a switch; of other keys, nothing."""
+
+
+def prepared(settings: Mapping[str, Any]) -> Experiment:
+    """The experiment of drawn settings, on drawn samples; raises `Refused` where the package does."""
+    document: dict[str, dict[str, Any]] = {}
+    for key, value in settings.items():
+        section, name = key.split(".")
+        document.setdefault(section, {})[name] = value
+    loud = document.pop("data", {}).get("loud", 1)
+    scenario = load(document)
+    return prepare(scenario, samples(scenario, loud))
+
+
+def samples(scenario: Scenario, loud: float) -> Dataset:
+    """Random samples; the first feature is always 0, so that some gradients are."""
+    random, model = np.random.default_rng(0), scenario.model
+    if model.kind == "mlp":
+        x = (loud * random.standard_normal((40, 6))).astype(np.float32)
+        x[:, 0] = 0
+        return Dataset(x, random.integers(0, 3, 40), None, None, 3)
+    tokens = random.integers(0, model.vocabulary, (24, model.sequence + 1)).astype(np.int8)
+    return Dataset(tokens[:, :-1], tokens[:, 1:], None, None, model.vocabulary, "abcdefghij"[: model.vocabulary])
+
+
+def shipped(name: str, overrides: Sequence[str]) -> Experiment:
+    """The experiment of a shipped scenario that trains."""
+    scenario = load(SHIPPED / name, overrides)
+    assert isinstance(scenario, Scenario)
+    return prepare(scenario, load_dataset(scenario))
+
+
+@dataclass(frozen=True)
+class Ran:
+    """The rows of a run by name, each with its digests and figures, and the failed checks in words."""
+
+    rows: dict[str, dict[str, Any]]
+    failures: list[tuple[str, str]]
+
+
+def run(experiment: Experiment) -> Ran:
+    """The experiment trained and judged in one process, a thread for each rank."""
+    outcome: Outcome = run_locally(experiment, Silent())
+    return Ran({row.name: recorded(row) for row in outcome.trained}, outcome.failures)
+
+
+def recorded(row: TrainedRow) -> dict[str, Any]:
+    """The digests of a row, and of each rank the bytes sent, the messages, and the model states between steps."""
+    losses = hashlib.sha256(b"".join(loss.tobytes() for loss in row.measured.losses)).hexdigest()
+    return {
+        "weights": row.measured.weights_sha256[:16], "optimizer": row.measured.optimizer_sha256[:16],
+        "losses": losses[:16], "sent": [rank.counts.sent_bytes for rank in row.traffic],
+        "messages": [rank.counts.messages for rank in row.traffic],
+        "kept": [sum(rank.figures.resting_bytes.values()) for rank in row.memory]}
+
+
+def arithmetic() -> str:
+    """What products, sums and functions may depend on: where it is another, equal bits are not owed."""
+    blas = {f"{each['internal_api']} {each['version']} {each.get('architecture', '')}" for each in threadpool_info()
+            if each["user_api"] == "blas"}
+    return f"NumPy {np.__version__}, {', '.join(sorted(blas))}, {platform.machine()}"

@@ -1,0 +1,97 @@
+"""Random valid scenarios: a corner, and a few keys of the schema set to anything; what is refused is drawn again.
+
+The schema says what a key may hold, and the package refuses what does not go together, so nothing here repeats a rule.
+A corner is what only several keys together reach; the first scenario of each corner is the corner alone.
+"""
+
+from random import Random
+
+from tests.laws.running import KEYS, Refused, prepared
+
+MENU = {
+    "ranks": (1, 2, 3, 4, 6), "ranks_per_host": (1, 2, 3), "hidden": ([], [7], [5, 4, 3]), "frozen": ([0], [1]),
+    "layers": (1, 2), "dropout": (0.5,), "steps": (1, 3, 5), "micro_batch": (1, 2),
+    "micro_batches": (1, 4, 6, 8, 9, 12),
+    "learning_rate": (0.02, 1.0, 1e5), "weight_decay": (0.3,), "warmup_steps": (2,), "clip_norm": (0.02, 50.0),
+    "loss_scale": (8, 1000.5, 2.0**40), "momentum": (0.5,), "stages": (["zero3"], ["zero2"], ["ddp", "zero1"]),
+    "units": ("model", [[0, 1], [2]], [[0], [1, 2]]), "shard_ranks": (1, 2, 3), "replicas": (1, 2, 3),
+    "secondary_ranks": (1, 2, 3), "recompute": (True, [0], [1]), "quantized_block": (0, 3, 256),
+    "bucket_mb": (0.00004,),
+}
+"""The values of keys that are neither a choice nor a switch; a key that is none of the three is not drawn."""
+MLP = {"ranks": 3, "hidden": [5, 4], "activation": "tanh", "steps": 3, "micro_batch": 2, "micro_batches": 6,
+       "learning_rate": 0.02}
+SKIPPING = MLP | {
+    "precision": "fp16", "clip_norm": 0.5, "weight_decay": 0.3, "decay_biases": False, "loud": 3000, "steps": 12,
+    "warmup_steps": 2, "activation": "relu"}
+"""The first steps overflow, so that a step's number is not that of its update."""
+BF16 = MLP | {"precision": "bf16", "accumulate_dtype": "fp32"}
+GPT = {"kind": "transformer", "layers": 1, "width": 6, "heads": 3, "vocabulary": 8, "sequence": 4, "ranks": 2,
+       "steps": 2, "micro_batch": 2, "micro_batches": 4, "learning_rate": 0.05, "stages": ["zero2", "zero3"]}
+SPLIT = GPT | {"width": 8, "heads": 2, "architecture": "llama", "ranks": 4}
+PIPE = MLP | {"ranks": 4, "hidden": [5, 4, 3], "micro_batches": 8, "pipeline_ranks": 2,
+              "stages": ["ddp", "zero1", "zero2"]}
+PIPED = GPT | {"ranks": 4, "layers": 2, "micro_batches": 8, "pipeline_ranks": 2, "stages": ["ddp", "zero2"]}
+HOSTS = MLP | {"ranks": 4, "micro_batches": 8, "ranks_per_host": 2}
+CORNERS = [
+    MLP, SKIPPING, SKIPPING | {"clip_norm": 0.0}, SKIPPING | {"publish": "updates", "optimizer": "adamw"},
+    SKIPPING | {"gradients": "all_reduce", "optimizer": "momentum"}, SKIPPING | {"ranks": 1, "micro_batches": 2},
+    SKIPPING | {"publish": "broadcasts", "loss_scale": 8, "steps": 3}, SKIPPING | {"overlap": True, "prefetch": True},
+    BF16 | {"reduce_dtype": "fp32", "clip_norm": 0.02}, BF16 | {"optimizer": "sgd", "units": "model"},
+    BF16 | {"order": "rank", "accumulation": "micro_batch"}, BF16 | {"order": "exact", "micro_batches": 9},
+    BF16 | {"accumulate_dtype": "weights", "accumulation": "micro_batch"}, BF16 | {"learning_rate": 1e30},
+    MLP | {"precision": "fp64", "hidden": [], "clip_norm": 0.02, "ranks": 2, "micro_batches": 4, "steps": 12},
+    MLP | {"order": "tree", "ranks": 4, "micro_batches": 16, "clip_norm": 0.02},
+    MLP | {"reshard_after_forward": False, "frozen": [0], "clip_norm": 0.02},
+    MLP | {"reshard_after_forward": False, "accumulation": "micro_batch"},
+    MLP | {"prefetch": True, "accumulation": "micro_batch"}, MLP | {"prefetch": True, "frozen": [1]},
+    MLP | {"overlap": True, "accumulation": "micro_batch", "units": [[0, 1], [2]]},
+    MLP | {"overlap": True, "gradients": "all_reduce", "frozen": [0]}, MLP | {"recompute": [0], "units": [[0, 1], [2]]},
+    MLP | {"bucket_mb": 0.00004, "order": "exact", "clip_norm": 0.02}, MLP | {"param_dtype": "bf16", "steps": 4},
+    MLP | {"autocast": "bf16", "clip_norm": 0.02, "accumulation": "micro_batch"},
+    HOSTS | {"order": "two_level", "clip_norm": 0.02}, HOSTS | {"order": "two_hop", "quantized_gradients": "int8"},
+    HOSTS | {"shard_ranks": 2, "clip_norm": 0.02}, HOSTS | {"replicas": 2, "overlap": True},
+    HOSTS | {"secondary_ranks": 2},
+    HOSTS | {"secondary_ranks": 2, "quantized_weights": "int8", "stages": ["zero3"]},
+    MLP | {"quantized_weights": "int4", "quantized_gradients": "int8", "quantized_block": 3},
+    SKIPPING | {"quantized_gradients": "fp8_e5m2", "error_feedback": True, "clip_norm": 0.0},
+    BF16 | {"quantized_gradients": "int8", "error_feedback": True, "accumulation": "micro_batch"},
+    MLP | {"offload_optimizer": "host", "delayed_update": True},
+    MLP | {"offload_optimizer": "disk", "offload_parameters": "host", "prefetch": True},
+    BF16 | {"offload_optimizer": "disk", "offload_parameters": "disk", "reshard_after_forward": False},
+    GPT | {"dropout": 0.5, "accumulation": "micro_batch"}, GPT | {"dropout": 0.5, "accumulation": "layered"},
+    GPT | {"tied_embeddings": True, "precision": "fp16", "accumulate_dtype": "fp32", "recompute": True, "dropout": 0.5},
+    GPT | {"tied_embeddings": True, "frozen": [1], "reshard_after_forward": False, "clip_norm": 0.02},
+    GPT | {"recompute": True, "offload_activations": True, "prefetch": True},
+    SPLIT | {"tensor_ranks": 2, "sequence_parallel": True, "vocabulary_parallel": True},
+    SPLIT | {"tensor_ranks": 2, "recompute": True, "partition_activations": True},
+    SPLIT | {"context_ranks": 2, "context_by": "all_to_all"}, SPLIT | {"context_ranks": 2, "clip_norm": 0.02},
+    SPLIT | {"kind": "mixture", "experts": 4, "queue_tokens": 2, "expert_ranks": 2, "clip_norm": 0.02},
+    MLP | {"ranks": 4, "hidden": [6, 4], "tensor_ranks": 2, "overlap": True},
+    PIPE | {"schedule": "gpipe", "clip_norm": 0.02}, PIPE | {"schedule": "zb_h1", "overlap": True},
+    PIPE | {"schedule": "interleaved_1f1b", "model_chunks": 2, "recompute": True}, PIPE | {"precision": "fp16"},
+    PIPED | {"tied_embeddings": True, "clip_norm": 0.02}, PIPED | {"schedule": "zb_h1", "dropout": 0.1},
+]
+
+
+NOT_DRAWN = ("model.kind", "world.transport")
+DRAWN = {key: MENU.get(key.split(".")[1]) or values for key, values in KEYS.items()
+         if key not in NOT_DRAWN and not key.startswith("cluster.")}
+FREE = [(key, values) for key, values in DRAWN.items() if values]
+SECTION_OF = {key.split(".")[1]: key for key in reversed([*KEYS, "data.loud"])
+              if not key.startswith("cluster.") and key != "train.schedule"}
+
+
+def drawn(number):
+    """The settings of a number."""
+    chance, corner = Random(number), CORNERS[number % len(CORNERS)]
+    corner = {SECTION_OF[name]: value for name, value in corner.items()}
+    if number < len(CORNERS):
+        return corner
+    while True:
+        settings = corner | {key: chance.choice(values) for key, values in chance.sample(FREE, chance.randint(1, 8))}
+        try:
+            prepared(settings)
+        except Refused:
+            continue
+        return settings

@@ -1,0 +1,109 @@
+"""Laws of the whole family of collectives: on symbols, on numbers and on the wire."""
+
+from collections import defaultdict, deque
+
+import numpy as np
+import pytest
+
+from zerosim.collectives import ALGORITHMS, exact
+from zerosim.collectives.results import Unmodified
+from zerosim.collectives.table import in_two_hops, on_hosts
+from zerosim.instruments.observed import Observed
+from zerosim.instruments.traffic import Traffic
+from zerosim.numerics.fixed_point import exact_sum
+from zerosim.numerics.orders import ORDERS
+from zerosim.payloads.extents import Extent
+from zerosim.payloads.terms import symbols
+from zerosim.sharding import Mesh, bounds
+from zerosim.stages.adding import ADDITIONS
+from zerosim.teach.proofs.proof import prove
+from zerosim.teach.proofs.subject import Subject, named_subject
+from zerosim.verdict.diagnosis import chunk_sums
+from zerosim.worlds.local import spawn
+
+SIZES = (*range(1, 10), 13, 16)
+FAMILY = [*ALGORITHMS.values(), *(row for hosts in (1, 2, 3, 4) for row in (*on_hosts(hosts), in_two_hops(hosts)))]
+SENDING = [row for row in FAMILY if row.collective != "barrier"]
+
+
+def subject(row):
+    return named_subject(row.name) if row.name in ALGORITHMS else Subject(
+        f"{row.name}.{row.collective}", row.collective, row.function, "in place", row)
+
+
+class Clock:
+    """Counts steps: a rank sends one message and receives one in each."""
+
+    def __init__(self, rank, departures):
+        self.rank, self.departures, self.now = rank, departures, 0
+
+    def sending(self, outgoing, to):
+        self.departures[self.rank, to].append(self.now)
+        self.departed = self.now
+
+    def sent(self, outgoing, to):
+        self.now = max(self.now, self.departed + 1)
+
+    def received(self, into, source, reduce):
+        self.now = max(self.now, self.departures[source, self.rank].popleft()) + 1
+
+
+@pytest.mark.parametrize("row", SENDING, ids=lambda row: f"{row.name} {row.collective}")
+def test_it_is_proved_and_costs_what_is_declared(row):
+    """On every number of ranks that it serves: results, order of addition, bytes, messages and steps."""
+    due = subject(row)
+    for size in filter(row.serves, SIZES):
+        proof = prove(due, size)
+        assert proof.holds, (size, proof.faults)
+        assert proof.order == ("declared" if row.order else None)
+        for count in (3 * size,) if due.even else (0, 1, 3 * size - 1):
+            chunk_bytes = [4 * (last - first) for first, last in bounds(count, size)]
+            departures = defaultdict(deque)
+
+            def program(comm, count=count, departures=departures):
+                traffic, clock = Traffic(), Clock(comm.rank, departures)
+                due(Observed(comm, traffic, clock), Extent(count, np.float32), root=comm.size - 1)
+                return traffic.sent_bytes, traffic.messages, clock.now
+
+            sent, messages, steps = zip(*spawn(program, size), strict=True)
+            assert sent == tuple(row.sent_bytes(chunk_bytes, rank, size - 1) for rank in range(size))
+            assert messages == tuple(row.messages(rank, size, size - 1) for rank in range(size))
+            assert max(steps) == row.steps(size)
+
+
+@pytest.mark.parametrize("order", ["ring", "rank", "tree"])
+@pytest.mark.parametrize("block", [1, 2, 4])
+def test_stages_add_as_the_reference_does(order, block):
+    for ranks in (1, 2, 4, 8) if order == "tree" else range(1, 9):
+        mesh = Mesh(0, ranks, ranks)
+        contributions = [symbols(number, ranks) for number in range(ranks * block)]
+        assert chunk_sums(ADDITIONS[order], mesh, block) == list(ORDERS[order].total(contributions, mesh))
+
+
+OUT_OF_PLACE = [row for row in SENDING if row.collective in ("all_reduce", "reduce_scatter") and not row.reads_vector]
+
+
+@pytest.mark.parametrize("row", OUT_OF_PLACE, ids=lambda row: f"{row.name} {row.collective}")
+def test_out_of_place_it_leaves_the_bits_of_in_place_and_its_input(row):
+    def program(comm):
+        x = np.random.default_rng(comm.rank).standard_normal(23).astype("f4")
+        kept, in_place, out = x.copy(), x.copy(), np.zeros_like(x)
+        subject(row)(comm, in_place)
+        apart = Unmodified(comm, x, out)
+        subject(row)(apart, out)
+        apart.finish()
+        return (in_place.tobytes(), kept.tobytes()) == (out.tobytes(), x.tobytes())
+
+    assert all(all(spawn(program, size)) for size in (1, 2, 3, 5, 8) if row.serves(size))
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+def test_exact_sums_are_the_same_bytes_however_they_are_spread(dtype):
+    random = np.random.default_rng(0)
+    contributions = np.ldexp(random.standard_normal((12, 50)), random.integers(-9, 9, (12, 50))).astype(dtype)
+
+    def program(comm):
+        return exact.reduce_scatter(comm, np.split(contributions.copy(), comm.size)[comm.rank]).tobytes()
+
+    for ranks in (1, 2, 3, 6):
+        assert b"".join(spawn(program, ranks)) == exact_sum(list(contributions)).tobytes()

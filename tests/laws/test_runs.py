@@ -1,0 +1,80 @@
+"""One law for every scenario: a run has the bits of one process, and sends, keeps and computes what is due.
+
+What has been recorded stays as it is, bits and figures: see `digests.py`.
+"""
+
+import json
+import os
+
+import pytest
+
+from tests.laws.digests import FILE, differences, overrides, settings_left, shipped_left
+from tests.laws.running import Refused, arithmetic, prepared, run, shipped
+from tests.laws.scenarios import drawn
+from tests.small import WHOLE
+
+SEED = int(os.environ.get("LAWS_SEED", "1"))
+COUNT = int(os.environ.get("LAWS_COUNT", "300" if WHOLE else "20"))
+RECORD = json.loads(FILE.read_text(encoding="utf-8"))
+SAME = RECORD["arithmetic"] == arithmetic()
+SHIPPED = shipped_left(RECORD["shipped"])
+DRAWS = [draw for draw in RECORD["drawn"] if settings_left(draw["settings"]) is not None]
+SAMPLE = DRAWS if WHOLE else DRAWS[:70]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_scenario_passes_and_has_the_recorded_bits_and_figures(name):
+    ran = run(shipped(name, overrides(name)))
+    assert (ran.failures, differences(ran.rows, SHIPPED[name], bits=SAME)) == ([], [])
+
+
+@pytest.mark.parametrize("number", range(len(SAMPLE)))
+def test_a_recorded_draw_is_one_process_and_has_the_recorded_bits_and_figures(number):
+    settings = settings_left(SAMPLE[number]["settings"])
+    ran = run(prepared(settings))
+    assert ran.failures == [], shrunk(settings)
+    assert differences(ran.rows, SAMPLE[number]["rows"], bits=SAME) == [], toml(settings)
+
+
+@pytest.mark.parametrize("number", range(COUNT))
+def test_a_run_is_one_process_and_its_figures_are_the_formulas(number):
+    settings = drawn(1000 * SEED + number)
+    assert run(prepared(settings)).failures == [], shrunk(settings)
+
+
+def fails(settings):
+    """Whether a run of these settings fails a check; what is refused does not."""
+    try:
+        return bool(run(prepared(settings)).failures)
+    except Refused:
+        return False
+
+
+def shrunk(settings, failing=fails):
+    """The failing scenario as TOML, without the keys that it fails without."""
+    for key in list(settings):
+        fewer = {other: value for other, value in settings.items() if other != key}
+        settings = fewer if failing(fewer) else settings
+    return toml(settings)
+
+
+def toml(settings):
+    """Settings as a scenario, in an error's own lines."""
+    lines = []
+    for section in dict.fromkeys(key.split(".")[0] for key in settings):
+        lines += [f"[{section}]", *(f"{key.split('.')[1]} = {json.dumps(value)}"
+                                    for key, value in settings.items() if key.startswith(f"{section}."))]
+    return "\n".join(["", *lines])
+
+
+def test_a_failing_scenario_is_shrunk_to_the_keys_that_it_needs():
+    settings = {"world.ranks": 2, "train.steps": 1, "train.clip_norm": 0.5, "parallel.overlap": True}
+    assert shrunk(settings, lambda keys: "train.clip_norm" in keys and "world.ranks" in keys) == (
+        "\n[world]\nranks = 2\n[train]\nclip_norm = 0.5")
+
+
+def test_a_difference_from_the_record_is_seen():
+    due = {"DDP": {"weights": "a", "sent": [1, 2]}, "Stage I": {"weights": "b"}}
+    assert differences({"DDP": {"weights": "c", "sent": [1, 3]}}, due, bits=True) == [
+        "DDP: weights c; recorded a", "DDP: sent [1, 3]; recorded [1, 2]", "Stage I is missing"]
+    assert differences({"DDP": {"weights": "c", "sent": [1, 2]}}, {"DDP": due["DDP"]}, bits=False) == []
