@@ -131,7 +131,7 @@ def wait_for_the_moment(run: "subprocess.Popen[str]", saved: Path, chance: rando
 
 def being_written(saved: Path) -> list[str]:
     """The checkpoints that are not there yet."""
-    return [each.name for each in saved.glob("zero3/.step-*") if each.is_dir()]
+    return [each.name for each in saved.glob("zero3/.step-*") if each.is_file()]
 
 
 def kill(pid: int) -> None:
@@ -140,7 +140,7 @@ def kill(pid: int) -> None:
 
 
 def last_step(saved: Path) -> int:
-    return max((int(each.name.removeprefix("step-")) for each in saved.glob("zero3/step-*")), default=0)
+    return max((int(each.stem.removeprefix("step-")) for each in saved.glob("zero3/step-*")), default=0)
 
 
 def ranks_once_there(run: "subprocess.Popen[str]") -> list[int]:

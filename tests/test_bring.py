@@ -126,15 +126,12 @@ def test_nothing_is_imported_because_a_checkpoint_names_it(folder, capsys):
     assert "unknown key 'depth'" in words
 
 
-def test_a_stage_that_a_checkpoint_names_is_found_in_the_scenario_or_refused(folder, capsys):
+def test_a_training_goes_on_without_the_stage_that_saved_it(folder, capsys):
     saved = ["run", folder / "staged.toml", "--progress", "none"]
     assert said(capsys, *saved, "--checkpoint", folder / "saved")[0] == 0
-    first = min((folder / "saved").iterdir())
-    again = [*saved, "--resume", first, "--set", "train.steps=4"]
-    assert said(capsys, *again)[0] == 0
+    again = [*saved, "--resume", min((folder / "saved").iterdir()), "--set", "train.steps=4"]
     (folder / "mine.py").write_text("raise AssertionError('it was imported')")
-    words = refused(capsys, *again, "--set", 'variant=[{stage="zero2"}]')
-    assert "was trained with mine.py:compressed, which the scenario does not name" in words
+    assert said(capsys, *again, "--set", 'variant=[{stage="zero2"}]')[0] == 0
 
 
 @pytest.mark.parametrize(("old", "new", "words"), [

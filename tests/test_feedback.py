@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 
 from tests import quantiser
-from tests.checkpointing import bits, go
+from tests.checkpointing import go
 from tests.test_rehearsal import CLUSTER
 from tests.test_variants import run
 from tests.test_whole_steps import outcome_of
 from tests.training import labelled, scenario
 from zerosim.allocation import allocate
-from zerosim.checkpoint.keeping import Keeper
 from zerosim.collectives import direct, ring, two_level
 from zerosim.collectives.narrow import FedBack, OnNarrowWires
-from zerosim.errors import CheckpointError
 from zerosim.figures.resting import resting_bytes
 from zerosim.figures.shapes import expected
 from zerosim.numerics.wires import CODES, wire
@@ -25,7 +23,6 @@ from zerosim.plan.rehearsal import rehearse
 from zerosim.scenario.sections import Variant
 from zerosim.sharding import split
 from zerosim.stages.feedback import Residuals
-from zerosim.stages.state import residual_of
 from zerosim.training.build import alone
 from zerosim.training.experiment import Batches, prepare
 from zerosim.worlds.local import spawn
@@ -184,7 +181,7 @@ def test_gradients_of_a_training_have_arrived_but_for_what_is_in_residuals(order
         built = scenario(FED, steps=30, order=order, quantized_block=256, error_feedback=feedback)
         config, = prepare(built, labelled()).rows
         total = 0.0
-        for _, (snapshot,) in alone(Batches(config, labelled())):
+        for (snapshot,) in alone(Batches(config, labelled())):
             for each in snapshot.gradients.values():
                 total = total + np.pad((each.narrow - each.unquantised).astype(np.float64), (0, 35))[:35]
         return total, sum(np.pad(np.sum(mine, axis=0), (0, 35))[:35] for mine in snapshot.residuals.values())
@@ -244,26 +241,6 @@ def training(**keys):
     return scenario(FED, **keys)
 
 
-def test_a_run_that_goes_on_has_its_residuals(tmp_path):
-    for precision in ("fp32", "fp16"):
-        built = training(stages=("ddp", "zero3"), precision=precision)
-        whole = go(built, labelled())
-        go(built, labelled(), save=tmp_path / precision, steps=2)
-        rest = go(built, labelled(), resume=tmp_path / precision)
-        assert (rest.failures, bits(rest)) == ([], bits(whole))
-
-
-def test_skipped_steps_go_on(tmp_path):
-    data = labelled()
-    loud = replace(data, x=data.x * np.float32(30000))
-    built = training(precision="fp16", steps=8)
-    whole = go(built, loud)
-    assert 0 < whole.trained[0].measured.updates < 8
-    go(built, loud, save=tmp_path / "a", steps=5)
-    rest = go(built, loud, resume=tmp_path / "a")
-    assert (rest.failures, bits(rest)) == ([], bits(whole))
-
-
 @pytest.mark.parametrize("keys", [
     {"stages": ("ddp", "zero1", "zero3")}, {"order": "rank"}, {"units": "model"}, {"quantized_gradients": "int8"},
     {"error_feedback": False}, {"error_feedback": False, "quantized_gradients": "none"}], ids=str)
@@ -277,35 +254,7 @@ def test_a_run_without_feedback_goes_on_with_it_from_nothing_lost(tmp_path):
     assert go(training(), labelled(), resume=tmp_path / "a").failures == []
 
 
-def test_other_ranks_are_refused_in_a_line_and_go_on_without_feedback(tmp_path):
-    go(training(), labelled(), save=tmp_path / "a", steps=2)
-    for other in (training(ranks=2), training(same_bits_on=(1,))):
-        with pytest.raises(CheckpointError) as caught:
-            go(other, labelled(), resume=tmp_path / "a")
-        assert "has the quantisation errors of 3 ranks, but Stage II has" in str(caught.value)
-        assert str(caught.value).endswith("resume it on 3 ranks, or with parallel.error_feedback = false")
-    other = training(error_feedback=False, ranks=2)
-    assert go(other, labelled(), resume=tmp_path / "a").failures == []
-
-
 # What goes wrong is noticed.
-
-
-def test_a_residual_that_is_lost_at_resume_is_missed(tmp_path, monkeypatch):
-    go(training(), labelled(), save=tmp_path / "a", steps=2)
-    honest = Keeper.restore
-
-    def restore(self, config, replica, place):
-        losses = honest(self, config, replica, place)
-        for residual in replica.state.residuals.now.values():
-            residual[:] = 0
-        return losses
-
-    monkeypatch.setattr(Keeper, "restore", restore)
-    outcome = go(training(), labelled(), resume=tmp_path / "a")
-    assert outcome.failures == [("Stage II", "bits differ")]
-    assert outcome.trained[0].first_divergence.step == 2
-    assert outcome.trained[0].first_divergence.state == residual_of(outcome.trained[0].first_divergence.rank)
 
 
 PLANTED = {

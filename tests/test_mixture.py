@@ -135,7 +135,7 @@ def test_a_split_mixture_has_the_bits_of_one_process_and_the_figures_due(changes
 def test_a_split_mixture_under_mpirun(ranks, changes, tmp_path):
     path = tmp_path / "scenario.toml"
     path.write_text(MIXTURE)
-    changes = [*changes, 'parallel.stages=["zero2"]', "world.transport=mpi"]
+    changes = [*changes, 'parallel.stages=["zero2"]']
     said = mpirun(ranks, ["-m", "zerosim", "run", str(path), "--progress", "none",
                           *(word for each in changes for word in ("--set", each))])
     assert (said.returncode, said.stdout.count("every bit equal to one process")) == (0, 1)

@@ -170,7 +170,7 @@ def test_a_plan_holds_and_sends_what_a_run_does():
 
 def test_what_is_lost_is_reported():
     row, *_ = outcome_of(quantized_gradients=TOP_K, error_feedback=True, order="rank", steps=1).trained
-    *_, (_, (last,)) = alone(Batches(row.config, labelled()))
+    *_, (last,) = alone(Batches(row.config, labelled()))
     lost, whole = (np.linalg.norm(np.concatenate(each).astype(np.float64)) for each in (
         [each for mine in last.residuals.values() for each in mine],
         [each.unquantised for each in last.gradients.values()]))

@@ -25,7 +25,7 @@ from zerosim.training import build, config
 from zerosim.training.experiment import prepare
 from zerosim.training.groups import RanksOfPipeline
 from zerosim.training.model_chunks import chunks_of
-from zerosim.training.one_function import differences_of_schedule
+from zerosim.training.one_function import differences
 from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
 
@@ -106,7 +106,7 @@ def test_any_composition_has_the_bits_of_one_process_and_the_figures_due(tmp_pat
 def test_pipelines_under_mpirun(ranks, tmp_path):
     """Beside data ranks, and beside tensor ranks; with copies of messages, whose bytes are bounded."""
     path = tmp_path / "scenario.toml"
-    path.write_text(MLP.replace("ranks = 4", f"ranks = {ranks}\ntransport = \"mpi\"") + BESIDE)
+    path.write_text(MLP.replace("ranks = 4", f"ranks = {ranks}") + BESIDE)
     said = mpirun(ranks, ["-m", "zerosim", "run", str(path), "--set", "train.micro_batches=8", "--progress", "none"])
     assert (said.returncode, said.stdout.count("every bit equal to one process")) == (0, 1)
 
@@ -278,7 +278,7 @@ def judged(tmp_path, *changes, text=MLP):
     """The differences that are found before a run, and the failures of the run."""
     scenario = read(text, tmp_path, 'parallel.stages=["ddp"]', *changes)
     experiment = prepare(scenario, load_dataset(scenario))
-    found = [str(each) for each in differences_of_schedule(experiment.rows[0])]
+    found = [str(each) for each in differences(experiment.rows[0])]
     return found, run_locally(experiment, Silent()).failures
 
 

@@ -159,7 +159,7 @@ def test_an_error_of_the_quantisation_alone_is_that_of_the_first_step():
 
 
 def last(config):
-    *_, (_, (snapshot,)) = alone(Batches(config, labelled()))
+    *_, (snapshot,) = alone(Batches(config, labelled()))
     return snapshot
 
 

@@ -91,7 +91,7 @@ def test_every_key_can_be_set_and_is_reported(loaded):
 def test_a_pickled_scenario_is_the_same_and_can_still_blame(loaded):
     scenario = pickle.loads(pickle.dumps(loaded(COMPLETE)))
     assert scenario == loaded(COMPLETE)
-    assert str(scenario.origin.error("no", ("train", "steps"))) == "a.toml:29:9: no"
+    assert str(scenario.origin.error("no", ("train", "steps"))) == "a.toml:28:9: no"
 
 
 @pytest.mark.parametrize(("optimizer", "weight_decay"), [

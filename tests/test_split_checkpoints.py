@@ -1,30 +1,23 @@
 """Checkpoints of split models: saved by ranks of several places, resumed by any others, joined in one file."""
 
-import hashlib
-import json
 from itertools import chain
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.numpy import load_file
 
 from tests.checkpointing import bits, go
 from tests.mpi.launch import mpirun
 from tests.small import examples
 from tests.test_split_models import GPT, LLAMA, MLP, read
-from zerosim.checkpoint import folders
-from zerosim.checkpoint.keeping import Keeper
-from zerosim.checkpoint.manifest import canonical, encoded, read_manifest
-from zerosim.checkpoint.reshard import Resharded, write_full
-from zerosim.cli import main
-from zerosim.commands.checkpoint import only
+from zerosim.checkpoint.keeping import latest
+from zerosim.checkpoint.state_file import read as read_file
 from zerosim.data import load_dataset
 from zerosim.errors import CheckpointError
 from zerosim.models.parameters import Pieced
 from zerosim.models.units import Task
 from zerosim.sharding import full
-from zerosim.training import build
+from zerosim.training import program
 from zerosim.training.config import configured
 
 
@@ -81,9 +74,6 @@ def test_saved_by_a_pipeline_it_resumes_in_any_layout(text, saved, model, others
     *sizes, stage = saved
     began = over(*sizes, stage, *model)
     trained(tmp_path, text, began, save=tmp_path / "a", steps=1)
-    folder = only(tmp_path / "a")
-    write_full(folder, read_manifest(folder), tmp_path / "w")
-    assert encoded(read_manifest(folder)) == (folder / folders.MANIFEST).read_bytes()
     same = trained(tmp_path, text, began, resume=tmp_path / "a")
     assert (same.failures, bits(same)) == ([], bits(trained(tmp_path, text, began)))
     for each in others:
@@ -130,35 +120,13 @@ def one(tmp_path_factory):
     return tmp_path, changes
 
 
-def test_every_element_is_written_once(one):
-    manifest = read_manifest(only(one[0] / "a"))
-    lengths = [array.length for shard in manifest.shards for name, array in shard.file.arrays.items()
-               if name.startswith("weights.")]
-    assert sum(lengths) == configured(read(MLP, one[0]).rows[0], Task(64, 10, "cross_entropy")).model.count
-    assert encoded(manifest) == (only(one[0] / "a") / folders.MANIFEST).read_bytes()
-
-
-def test_weights_in_full_are_those_of_the_run_and_begin_another(one, tmp_path):
-    folder, path = only(one[0] / "a"), tmp_path / "scenario.toml"
-    write_full(folder, read_manifest(folder), tmp_path / "w")
-    path.write_text(MLP)
-    words = [word for each in [*one[1], "train.steps=2"] for word in ("--set", each)]
-    assert main(["run", str(path), *words, "--progress", "none", "--weights", str(tmp_path / "of_run")]) == 0
-    found, due = load_file(tmp_path / "w"), load_file(tmp_path / "of_run")
-    assert {name: (each.shape, each.tobytes()) for name, each in found.items()} == {
-        name: (each.shape, each.tobytes()) for name, each in due.items()}
-    assert main(["run", str(path), *words, "--progress", "none", "--set", f'model.weights="{tmp_path / "w"}"']) == 0
-
-
 FAULTS = {
-    "every piece from the first place": (Pieced, "in_pieces", lambda honest: lambda self, start, stop: (
-        (0, first, length) for _, first, length in honest(self, start, stop))),
     "every stretch where the first place has it": (Pieced, "in_whole", lambda honest: (
         lambda self, start, stop, coordinates: honest(self, start, stop, {}))),
     "every stretch from its parameter's beginning": (Pieced, "in_whole", lambda honest: (
         lambda self, start, stop, coordinates: honest(self, 0, stop - start, coordinates))),
-    "the first place's piece on every place": (Keeper, "restore", lambda honest: (
-        lambda self, config, replica, place: honest(self, config, replica, 0))),
+    "the first place's piece on every place": (program, "restored", lambda honest: (
+        lambda config, saved, replica, place: honest(config, saved, replica, 0))),
     "runs as if a cut were along the first dimension": (Pieced, "_dealt", lambda honest: property(lambda self: (
         self.count, 1 if self.cut is None else self.cut.direction.size))),
 }
@@ -172,52 +140,12 @@ def test_a_piece_from_elsewhere_is_noticed(fault, one, tmp_path, monkeypatch):
     assert [what for _, what in again.failures][:1] == ["bits differ"]
 
 
-def test_a_reference_that_cuts_wrongly_is_noticed(one, tmp_path, monkeypatch):
-    honest = build.cut
-    monkeypatch.setattr(build, "cut", lambda whole, piece, flat, _: honest(whole, piece, flat, {}))
-    again = trained(tmp_path, MLP, layout(1, 4, by("ddp")), resume=one[0] / "a")
-    assert [what for _, what in again.failures][:1] == ["bits differ"]
-
-
-def cut_of(document):
-    return next(each for unit in document["units"] for each in unit["parameters"] if "cut" in each)["cut"]
-
-
-DAMAGES = {
-    "is damaged: IndexError at ": lambda said: cut_of(said).update(axis=7),
-    "is damaged: ValueError at cut": lambda said: cut_of(said).update(blocks=3),
-    "is damaged: ValueError at 'up'": lambda said: cut_of(said)["direction"].update(name="up"),
-    "is damaged: ValueError at layout": lambda said: said["shards"][1]["arrays"][0].update(length=3, blocks=["x"]),
-    "is damaged: ValueError at directions": lambda said: said["legs"][0]["parallel"].update(tensor_ranks=3),
-    "is damaged: it lacks elements of weights of layers.0.weight": lambda said: said["shards"][1]["arrays"].clear(),
-    "is damaged: its units do not match its model": lambda said: (
-        cut_of(said).update(axis=0) or cut_of(said).update(blocks=2)),
-}
-
-
-@pytest.mark.parametrize("words", DAMAGES)
-def test_a_damaged_manifest_is_one_line(words, one, tmp_path):
-    folder = tmp_path / "damaged"
-    folder.mkdir()
-    for path in only(one[0] / "a").iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
-    document = json.loads((folder / folders.MANIFEST).read_bytes())
-    DAMAGES[words](document["manifest"])
-    document["sha256"] = hashlib.sha256(canonical(document["manifest"])).hexdigest()
-    (folder / folders.MANIFEST).write_bytes(canonical(document))
-    with pytest.raises(CheckpointError) as caught:
-        trained(tmp_path, MLP, layout(4, 1), resume=folder)
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 @pytest.mark.parametrize(("change", "words"), [
     (["model.hidden=[8, 6, 4]"], "has shape [8, 6] of layers.2.weight, which has shape [4, 6] here"),
     (["model.hidden=[8, 6, 8, 10]"], "lacks layers.4.weight, which has shape [10, 10] here"),
 ])
 def test_a_different_model_is_named(change, words, one, tmp_path):
-    folder = only(one[0] / "a")
-    saved = Resharded(folder, read_manifest(folder))
+    saved = read_file(latest(one[0] / "a" / "zero3"))
     (row, *_) = read(MLP, tmp_path, *layout(2, 2), *change).rows
     units = configured(row, Task(64, 10, "cross_entropy")).model.units
     with pytest.raises(CheckpointError) as caught:

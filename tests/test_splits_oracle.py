@@ -71,10 +71,10 @@ def ours(split, **more):
             each.parameter.piece(case.parameter(each.name, each.parameter.whole_shape), at).ravel()
             for each in unit.places]).astype(np.float64) for unit in model.units}
         x, targets = case.batch()
-        return computed(model, pieces, groups, (x.astype(np.float64) if x.dtype.kind == "f" else x, targets))
+        yield computed(model, pieces, (x.astype(np.float64) if x.dtype.kind == "f" else x, targets), groups=groups)
 
     (found,) = side_by_side(directions, of_place)
-    return in_whole(split, directions, model, whole, [(each.loss, each.gradients) for each in found])
+    return in_whole(split, directions, model, whole, found)
 
 
 def by_schedule(split):

@@ -137,7 +137,7 @@ def test_what_goes_on_beside_the_step_has_the_channel_to_itself():
 @pytest.mark.parametrize("step", [1, 3])
 def test_what_a_step_sends_does_not_depend_on_where_a_run_goes_on(stage, step):
     begins = config(stage, {"steps": 4, "clip_norm": 0.5})
-    goes_on = replace(begins, resumed=Resumed("", step, ()))
+    goes_on = replace(begins, resumed=Resumed("", step, step, 1.0, 0, "", stage, 2, np.zeros(step), None, None))
     assert (most_messages(goes_on), volume(goes_on)) == (most_messages(begins), volume(begins))
     assert volume(begins) > 0
 

@@ -10,9 +10,8 @@ passed. Two trainers written from `docs/computation.md` alone (`tests/independen
 `tests/independent_transformer.py`) and recorded answers of PyTorch give the second opinion.
 
 The reference replays what a variant changes: 16-bit weights to which updates are applied, micro-batches reduced one by
-one, groups whose sums are added, the change of order after resharding, the quantisation residuals of each rank. It
-trains from the start even when a run resumes: if it read the checkpoint, a value missing from the checkpoint would be
-missing on both sides. The cost is the time of the earlier steps.
+one, groups whose sums are added, the quantisation residuals of each rank. Where a run resumes, it begins with the same
+file, read in units of its own.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -130,10 +129,9 @@ class Reference:
     def train(self, batches: Iterator[MicroBatches], after: Snapshot | None = None) -> Iterator[Snapshot]:
         """The snapshot before the first step, then one after each; the arrays in it are the live ones.
 
-        With `after` training continues from a snapshot that a different order of addition, or other units of the same
-        layers, produced.
+        With `after` training continues from a saved state; residuals begin with zeros.
         """
-        start = self.begun() if after is None else self.taken_over(after)
+        start = self.begun() if after is None else replace(after, residuals=self.nothing_lost())
         yield start
         weights, optimizer, scaling, count = start.weights, start.optimizer, start.scaling, start.updates
         residuals = start.residuals
@@ -169,33 +167,6 @@ class Reference:
         """Zero residuals for each rank and unit, with error feedback."""
         fed = self.trained if self.arithmetic.error_feedback else []
         return {unit: [np.zeros(unit.count, np.float32) for _ in range(self.mesh.size)] for unit in fed}
-
-    def taken_over(self, after: Snapshot) -> Snapshot:
-        """The state of `after` in the units of this model, without gradients.
-
-        Each rank keeps its residuals; the number of ranks is unchanged.
-        """
-        slots = {
-            slot: regrouped(self.trained, {unit: state[slot] for unit, state in after.optimizer.items()})
-            for slot in self.rule.slots
-        }
-        optimizer = {unit: {slot: slots[slot][unit] for slot in self.rule.slots} for unit in self.trained}
-        before = after.scaling
-        return replace(
-            after, weights=regrouped(self.model.units, after.weights), optimizer=optimizer, gradients={},
-            scaling=replace(self.scaling(), loss_scale=before.loss_scale, good_steps=before.good_steps),
-            residuals=self.losses_taken_over(after.residuals))
-
-    def losses_taken_over(self, residuals: ResidualsOfRanks) -> ResidualsOfRanks:
-        """Each rank's residuals in the units of this model; zeros if there were none."""
-        found = self.nothing_lost()
-        if not found or not residuals:
-            return found
-        ranks = [
-            regrouped(self.trained, {unit: each[rank] for unit, each in residuals.items()})
-            for rank in range(self.mesh.size)
-        ]
-        return {unit: [mine[unit] for mine in ranks] for unit in found}
 
     def apply(
         self, unit: Unit, weights: Array, gradient: Array, state: Mapping[str, Array], step: int, count: int,
@@ -332,12 +303,6 @@ def received(
 def copied(residuals: ResidualsOfRanks, factor: float = 1.0) -> ResidualsOfRanks:
     """Copies of all residuals, multiplied by a factor."""
     return {unit: [each * np.float32(factor) for each in mine] for unit, mine in residuals.items()}
-
-
-def regrouped(units: Sequence[Unit], flats: Mapping[Unit, Array]) -> dict[Unit, Array]:
-    """Flat arrays of `units`, assembled layer by layer from those of other units with the same layers."""
-    layers = {number: flat[slice(*unit.bounds(number))] for unit, flat in flats.items() for number in unit.numbers}
-    return {unit: np.concatenate([layers[number] for number in unit.numbers]) for unit in units}
 
 
 def added(sums: Sequence[Array], dtype: npt.DTypeLike) -> Array:

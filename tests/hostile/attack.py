@@ -2,10 +2,8 @@
 
 import contextlib
 import dataclasses
-import hashlib
 import io
 import json
-import os
 import random
 import re
 import shutil
@@ -15,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from tests.hostile.mutate import bytes_of, document_of, lines_of
-from zerosim.checkpoint.manifest import canonical
 from zerosim.cli import main
 from zerosim.errors import ScenarioError
 from zerosim.scenario import Scenario, load
@@ -165,29 +162,15 @@ def weights(grounds, rng):
 
 
 def checkpoint(grounds, rng):
-    """A mutated checkpoint is refused in one line, or gone on from; verify names each file that is not as it was."""
+    """A mutated checkpoint is refused in one line, or gone on from."""
     shutil.rmtree(grounds.folder / "m", ignore_errors=True)
     shutil.copytree(grounds.folder / "k", grounds.folder / "m")
-    (folder,) = (grounds.folder / "m" / "zero3").iterdir()
-    wounded = rng.choice(sorted(folder.iterdir()))
-    match rng.randrange(4):
-        case 0:
-            wounded.unlink()
-            special = rng.choice([os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path), lambda path: None])
-            special(wounded)
-        case 1 | 2:
-            said = json.loads((folder / "manifest.json").read_bytes())
-            said["manifest"] = document_of(rng, said["manifest"])
-            said["sha256"] = hashlib.sha256(canonical(said["manifest"])).hexdigest()
-            (folder / "manifest.json").write_bytes(canonical(said))
-        case 3:
-            wounded.write_bytes(bytes_of(rng, wounded.read_bytes()))
-    for command, lines in (
-        (["run", "s.toml", "--resume", "m", "--progress", "none", "--set", "train.steps=2"], 1),
-        (["checkpoint", "show", "m"], 1), (["checkpoint", "verify", "m"], 9),
-        (["checkpoint", "full", "m", "--weights", "f"], 1),
+    (wounded,) = (grounds.folder / "m" / "zero3").iterdir()
+    wounded.write_bytes(bytes_of(rng, wounded.read_bytes()))
+    for command in (
+        ["run", "s.toml", "--resume", "m", "--progress", "none", "--set", "train.steps=2"], ["checkpoint", "m"],
     ):
-        fault = fault_of(grounds.attempt(command), lines=lines)
+        fault = fault_of(grounds.attempt(command))
         if fault:
             return f"{' '.join(command)}: {fault}"
     return None

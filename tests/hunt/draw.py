@@ -135,7 +135,6 @@ def one_of(*values: Any) -> Callable[[Random], Any]:
 VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (Scenario, "title"): one_of(*WORDS),
     (Scenario, "caption"): one_of(*WORDS),
-    (WorldKeys, "transport"): one_of("shared", "mpi"),
     (ModelKeys, "hidden"): widths,
     (ModelKeys, "inner"): one_of(0, 1, 3, 8, 17),
     (ModelKeys, "vocabulary"): one_of(0, 0, 2, 3, 5, 10, 13, 40),
@@ -256,7 +255,7 @@ def training(number: int, chance: Random, *, mpi: bool) -> Drawn:
     draw_frozen(model, parallel, variants, layers, tied, chance)
 
     document: Document = keys(Scenario, chance)
-    document["world"] = {"ranks": ranks, **hosts_of(ranks, parallel, chance), **transport_of(chance)}
+    document["world"] = {"ranks": ranks, **hosts_of(ranks, parallel, chance)}
     if chance.random() < 0.2:
         document["world"]["timeout_seconds"] = chance.choice((60, 600.0))
     if mpi and chance.random() < 0.2:
@@ -490,11 +489,6 @@ def hosts_of(ranks: int, parallel: Document, chance: Random) -> Document:
     if parallel.get("order") in ("two_level", "two_hop") or chance.random() < SAID / 2:
         return {"ranks_per_host": chance.choice([each for each in range(1, ranks + 1) if ranks % each == 0])}
     return {}
-
-
-def transport_of(chance: Random) -> Document:
-    """How bytes move within a host, or nothing said of it."""
-    return {"transport": VALUES[WorldKeys, "transport"](chance)} if chance.random() < SAID / 2 else {}
 
 
 def groups_of(ranks: int, parallel: Document, chance: Random) -> Document:

@@ -7,11 +7,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from zerosim.worlds.boxes import Outbox
 
 import zerosim.torch  # noqa: F401 - registers the backend
 from tests.torch.collectives import CHECKS
 from zerosim.torch.watching import WATCH
-from zerosim.worlds.boxes import Outbox
 from zerosim.worlds.mpi import connect
 from zerosim.worlds.mpi_communicator import MpiCommunicator
 

@@ -1,15 +1,10 @@
-"""Checkpoints: saved training states, resumed on any number of ranks, by any stage.
+"""Checkpoints: saved training states, resumed on any number of ranks, by any stage, in any layout.
 
-- Every rank writes its chunk, in every stage. Each byte is written once, by all ranks at the same time, and the files
-  of all stages look alike. If copies of a replicated state differ between ranks, the verdict finds it after every step.
-- One mapping serves ranks, directions, stages and units. An element is identified by its parameter and its place in the
-  whole of it; cuts and layouts map it to files. A rank needs the memory of its own state, and a block of 1 MiB for each
-  file that it reads.
-- The first place writes the parameters that all places have, since copies are the same bytes.
-- Digests cover blocks, not files. With a digest of a whole file a rank would have to read all of it to trust a tenth.
-- The reference trains from the start and does not read the checkpoint. A slot that was saved as zeros would otherwise
-  be zeros on both sides.
-- A damaged checkpoint is an error that names it; an older one is never used silently.
-- Saving among another run's checkpoints is refused, because the last `keep` would be counted over both.
-- Nothing is executed: a manifest is JSON, checked for types; arrays are safetensors, read by slices; no pickle.
+- A checkpoint is one safetensors file: every weight, and every slot of the optimizer, whole, under its usual name. A
+  layout is a matter of those who read it. Other programs read it as they read any such file.
+- Rank 0 writes it, unit by unit as the ranks send them; a rank that resumes reads the stretches of its own layout.
+- A file is written beside its place, flushed and renamed, so a run that is killed leaves the one before.
+- One digest covers all numbers. A damaged checkpoint is an error that names it; an older one is never used silently.
+- Where a run resumes, its reference begins with the same file. That a resumed run has the bits of one that was never
+  interrupted is tested, for every stage and layout, where the order of addition allows it.
 """

@@ -17,7 +17,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
 
-from zerosim.checkpoint.folders import STEP
+from zerosim.checkpoint.state_file import STEP
 from zerosim.errors import ScenarioError, UsageError, ZerosimError, exit_code, last_words
 from zerosim.files import check_replaceable, reason, write_text
 from zerosim.show.page.markup import printable
@@ -129,8 +129,8 @@ def check_outputs(outputs: Mapping[str, str], inputs: Mapping[str, str | Path]) 
         for what, read in inputs.items():
             if are_one_file(path, read):
                 raise UsageError(f"{flag}: {path!r} is {what}, an input of this command; name another file")
-        if STEP.fullmatch(Path(real).parent.name):
-            raise UsageError(f"{flag}: {path!r} is inside a checkpoint, which is never changed; name another file")
+        if STEP.fullmatch(Path(real).name):
+            raise UsageError(f"{flag}: {path!r} is a checkpoint, which is never changed; name another file")
         for stream, descriptor in (("standard output", 1), ("standard error", 2)):
             if is_file_of(descriptor, path):
                 raise UsageError(f"{flag}: {path!r} is where {stream} is redirected to; name another file")

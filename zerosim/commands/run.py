@@ -129,7 +129,6 @@ def run_as_one_of_many(comm: MpiCommunicator, arguments: argparse.Namespace) -> 
 
     if job.timeout_seconds is not None:
         comm.timeout_seconds = job.timeout_seconds
-    comm.use(job.transport)
     world = MpiWorld(comm)
     if comm.rank == 0:
         announce(arguments, job, world)
@@ -194,7 +193,7 @@ def conclude(arguments: argparse.Namespace, job: Job, outcome: Any, world: World
     """Show the outcome, write the requested files, and return the exit code."""
     found = job.document(outcome, world, command_line(arguments, world.ranks))
     job.show(standard_output(arguments, RUN_WIDTH), outcome, found, verbose=arguments.verbose,
-             timeline=arguments.timeline, transport=world.transport)
+             timeline=arguments.timeline)
     if arguments.weights:
         write_weights(arguments.weights, outcome)
     if arguments.trace:

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from zerosim.checkpoint.folders import steps_in
+from zerosim.checkpoint.state_file import steps_in
 from zerosim.errors import BROKE, INTERRUPTED, ScenarioError, UsageError
 from zerosim.files import contents
 from zerosim.scenario import Scenario, load

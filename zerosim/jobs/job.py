@@ -13,7 +13,7 @@ from zerosim.scenario import CollectiveScenario, Scenario, resolved
 from zerosim.scenario.schema import parts_in
 from zerosim.training.program import Progress
 from zerosim.worlds.local import LocalWorld
-from zerosim.worlds.world import Transport, World
+from zerosim.worlds.world import World
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,6 @@ class Job(Protocol):
     def timeout_seconds(self) -> float | None:
         """The longest wait of a rank for a message; None for the world's own limit."""
         return None
-    @property
-    def transport(self) -> Transport:
-        """The transport between processes of a host."""
-        return "shared"
 
     def check_local(self) -> None:
         """Refuse scenarios that one process for all ranks cannot run."""

@@ -25,7 +25,7 @@ from zerosim.verdict.outcome import Outcome
 from zerosim.words import plural
 from zerosim.worlds.launcher import launched_rank, restarts
 from zerosim.worlds.local import LocalWorld
-from zerosim.worlds.world import Transport, World
+from zerosim.worlds.world import World
 
 MOST_THREADS = 4096
 
@@ -62,10 +62,6 @@ class TrainingJob(Job):
     @property
     def timeout_seconds(self) -> float:
         return self.scenario.world.timeout_seconds
-
-    @property
-    def transport(self) -> Transport:
-        return "mpi" if self.scenario.world.transport == "mpi" else "shared"
 
     def check_local(self) -> None:
         """Refuse a memory limit: it applies to a process, and here all ranks share one."""
@@ -143,8 +139,8 @@ def traced_steps(scenario: Scenario, request: Request) -> range:
 def resumptions(experiment: Experiment) -> list[str]:
     """The checkpoint from which each row resumes, if it does, in words."""
     return [
-        f"{row.name} resumes after step {row.done} of {row.steps}, from {row.resumed.folder}, saved by "
-        f"{row.resumed.last.stage.title} on {plural(row.resumed.last.ranks, 'rank')}"
+        f"{row.name} resumes after step {row.done} of {row.steps}, from {row.resumed.path}, saved by "
+        f"{row.resumed.stage} on {plural(row.resumed.ranks, 'rank')}"
         for row in experiment.rows if row.resumed is not None
     ]
 

@@ -86,7 +86,6 @@ class WorldKeys:
     ranks_per_host: int = key(0, Integer(0, MOST_RANKS))
     memory_limit_mb: int = key(0, Integer())
     timeout_seconds: float = key(60.0, Number(0.1, 1e6))
-    transport: str = key("shared", Choice(("shared", "mpi")))
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ def resumed(row: TrainedRow) -> dict[str, Any] | None:
     found = row.config.resumed
     if found is None:
         return None
-    return {"folder": found.folder, "step": found.step, "stage": found.last.row.stage, "ranks": found.last.ranks}
+    return {"folder": found.path, "step": found.step, "stage": found.stage, "ranks": found.ranks}
 
 
 def traffic_document(rank: RankTraffic) -> dict[str, Any]:
@@ -177,8 +177,7 @@ def compared(outcome: Outcome) -> str:
     """The words for the reference of every bit."""
     partners = {stage.compared_with for stage in outcome.trained}
     if partners == {"one process"}:
-        resumed = any(stage.config.done for stage in outcome.trained)
-        return f"every bit equal to one process{' that trained from the start' * resumed}"
+        return "every bit equal to one process"
     first = outcome.trained[0].name if outcome.trained else None
     if [stage.compared_with for stage in outcome.trained[1:]] == [first] * (len(outcome.trained) - 1) != []:
         return f"every bit equal to {first}"

@@ -68,12 +68,11 @@ def show_heading(console: Console, title: str, caption: str, setting: str) -> No
 
 
 def show_run(
-    console: Console, run: RunDocument, *, verbose: bool = False, timeline: bool = False, transport: str = "",
+    console: Console, run: RunDocument, *, verbose: bool = False, timeline: bool = False
 ) -> None:
     """Show the results of each row, the facts that all share, the failures, and the verdict.
 
-    Traced times are shown too, as a `timeline` if requested. `verbose` adds the figures that the table leaves out and
-    the `transport`.
+    Traced times are shown too, as a `timeline` if requested. `verbose` adds the figures that the table leaves out.
     """
     if run.rows:
         table = show_table(console, run)
@@ -88,7 +87,6 @@ def show_run(
         show_times(console, run)
         if verbose:
             show_details(console, run)
-            show_words(console, transport, style="dim")
     for words in run.shortages:
         show_words(console, words)
     show_skipped(console, run)

@@ -66,7 +66,6 @@ def create(options: Any, _: Any = None) -> Group:
     if not options.global_ranks_in_group:
         check_world(options, comm)
         comm.timeout_seconds = seconds
-        WATCH.note_location = comm.note_location
         sys.excepthook = aloud(sys.excepthook, sys.stderr)
     collectives, messages = (comm.channel(seconds, ranks) for _ in range(2))
     for channel in (comm, collectives, messages):

@@ -41,7 +41,6 @@ from zerosim.torch.patching import patched
 from zerosim.torch.watching import WATCH
 from zerosim.worlds.mpi import MpiWorld, connect
 from zerosim.worlds.objects import gather_objects
-from zerosim.worlds.processes import offer_line
 
 STAGE = "torch"
 REFUSED = ("split_group", "shrink_group")
@@ -68,7 +67,6 @@ def run_script(script: str, arguments: Sequence[str], *, memory: bool, on_cpu: b
 
     Raises `Left` if that code is not 0 and other ranks go on.
     """
-    offer_line()
     end_when_told()
     with ExitStack() as around:
         around.enter_context(failing_alone(script))
@@ -125,8 +123,7 @@ def end_when_told() -> None:
     """Let SIGTERM end this rank while C++ code keeps Python's handler from running; a handler of the script decides.
     """
     handler = signal.getsignal(signal.SIGTERM)
-    board = connect().board
-    if board is None or not callable(handler):
+    if not callable(handler):
         return
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -137,7 +134,6 @@ def end_when_told() -> None:
         while signal.SIGTERM not in os.read(reading, 1) or signal.getsignal(signal.SIGTERM) != handler:
             pass
         time.sleep(LEAVING)
-        board.end()
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=wait, daemon=True).start()
@@ -172,14 +168,11 @@ class Left(ZerosimError):
 def leave(code: int) -> None:
     """Wait until all ranks of this host have finished; raises `Left` if some have not, a second later."""
     comm = connect()
-    if comm.board is None or comm.size == 1:
-        return
-    comm.board.finish(comm.rank)
-    deadline = time.monotonic() + LEAVING
-    while comm.board.processes:
-        if time.monotonic() > deadline:
-            raise Left(comm.rank, code)
-        time.sleep(LEAVING / 100)
+    comm.timeout_seconds = LEAVING
+    try:
+        comm.close()
+    except ZerosimError:
+        raise Left(comm.rank, code) from None
 
 
 def watch() -> None:

@@ -1,27 +1,26 @@
 """Constructors for a row: the replica of one rank, and the reference, which trains in one process."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from zerosim.allocation import Allocator, Array
+from zerosim.allocation import Allocator, Array, Kind
 from zerosim.autograd.player import Perform, Player, Players, perform
 from zerosim.autograd.tape import Policy, Tape, Total
 from zerosim.autograd.tape_collectives import ALONE, TapeGroups, over
 from zerosim.collectives import ring, tree
 from zerosim.collectives.narrow import OnNarrowWires, WireFormat
 from zerosim.comm import Communicator
-from zerosim.data import Dataset
 from zerosim.instruments.observed import Observed, observed
 from zerosim.instruments.trace import WAIT
 from zerosim.models.units import Unit
 from zerosim.numerics import draws
 from zerosim.optim.update import WeightUpdates
-from zerosim.places import cut, joined, side_by_side
-from zerosim.reference import Arithmetic, Reference, Snapshot, regrouped
+from zerosim.places import side_by_side
+from zerosim.reference import Arithmetic, Reference, Snapshot
 from zerosim.stages import SCHEDULES, Stage
 from zerosim.stages.accumulating import ACCUMULATION
 from zerosim.stages.adding import add_replicas, widening
@@ -42,7 +41,7 @@ from zerosim.stages.publishing import PUBLISHING, OfMatrices, RewritesMatrices
 from zerosim.stages.replica import Batch, Collectives, Gathering, GradientReduction, Initial, Publishing, Replica
 from zerosim.stages.state import Layouts, TrainingState
 from zerosim.stages.storage import DelayedUpdates, FarMemory, FarUpdates, LateUpdates, Shards, Storage
-from zerosim.training.config import Config, Leg
+from zerosim.training.config import Config, Resumed
 from zerosim.training.experiment import Batches
 from zerosim.training.groups import RanksOfPipeline, groups_of
 from zerosim.training.tiers import far_memory, shelf
@@ -288,28 +287,14 @@ def reference(config: Config, place: int = 0, groups: TapeGroups = ALONE) -> Ref
     )
 
 
-def alone(batches: Batches) -> Iterator[tuple[Config, tuple[Snapshot, ...]]]:
-    """The snapshots of the places with different tensors, before the first step and after each step, with the config of
-    their leg. Each has all units: in one process a pipeline makes no difference.
-
-    At the boundary of two legs there are two snapshots of the same step, in the units and chunks of each leg.
-    """
-    after: Sequence[Snapshot] = ()
-    was = batches.config
-    for leg in batches.config.legs:
-        begun = recut(after, was, leg.config)
-        was = leg.config
-        for after in snapshots_of(leg, batches.dataset, begun):
-            yield was, after
-
-
-def snapshots_of(leg: Leg, dataset: Dataset, begun: Sequence[Snapshot]) -> Iterator[tuple[Snapshot, ...]]:
-    """The snapshots of all places in one leg, after those in `begun`, or from the start if there are none."""
-    config = leg.config
+def alone(batches: Batches) -> Iterator[tuple[Snapshot, ...]]:
+    """The snapshots of the places with different tensors, before the first step of a run and after each. Each has all
+    units: in one process a pipeline makes no difference."""
+    config = batches.config
 
     def of_place(place: int, groups: TapeGroups) -> Iterator[Snapshot]:
-        batches = Batches(config, dataset).all_ranks(begun[place].step if begun else 0, leg.until)
-        return reference(config, place, groups).train(batches, begun[place] if begun else None)
+        after = None if config.resumed is None else saved_snapshot(config, config.resumed, place)
+        return reference(config, place, groups).train(batches.all_ranks(config.done), after)
 
     directions = replace(config.directions, pipeline=1)
     if directions.places == 1:
@@ -317,27 +302,39 @@ def snapshots_of(leg: Leg, dataset: Dataset, begun: Sequence[Snapshot]) -> Itera
     return side_by_side(directions, of_place)
 
 
-def recut(found: Sequence[Snapshot], was: Config, now: Config) -> Sequence[Snapshot]:
-    """The snapshots of the places of `now`, from those of `was`: joined, and cut again."""
-    if was.directions.sizes == now.directions.sizes or not found:
+def saved_snapshot(config: Config, saved: Resumed, place: int) -> Snapshot:
+    """The state of a checkpoint in the units of a place."""
+    coordinates = config.directions.coordinates(place)
+
+    def filled(unit: Unit, what: str, dtype: Any) -> Array:
+        flat = np.empty(unit.count, dtype)
+        for each, view in zip(unit.places, unit.views(flat).values(), strict=True):
+            view[...] = each.parameter.piece(saved.whole(what, each), coordinates)
+        return flat
+
+    weights = {unit: filled(unit, "weights", config.precision.weights) for unit in config.model.units}
+    optimizer = {unit: {slot: filled(unit, slot, config.precision.state) for slot in config.rule.slots}
+                 for unit in config.model.units if not unit.frozen}
+    scaling = replace(config.scaling(), loss_scale=saved.loss_scale, good_steps=saved.good_steps)
+    return Snapshot(saved.step, saved.losses[-1:], weights, optimizer, {}, saved.updates, scaling)
+
+
+def restored(config: Config, saved: Resumed, replica: Replica, place: int) -> list[Array]:
+    """Load into the `replica` of a place the part of a saved state in its layouts; the losses of all steps so far."""
+    state, precision, coordinates = replica.state, config.precision, config.directions.coordinates(place)
+    state.step, state.updates = saved.step, saved.updates
+    state.scaling.loss_scale, state.scaling.good_steps = saved.loss_scale, saved.good_steps
+
+    def filled(unit: Unit, what: str, kind: Kind, dtype: Any) -> Array:
+        layout = state.layouts.of(unit, kind)
+        found = replica.storage.room(kind)(layout.length, dtype, kind=kind, owner=unit.name)
+        saved.fill(unit, what, layout, found, coordinates)
         return found
-    weights = recut_units([each.weights for each in found], was, now)
-    states = {slot: recut_units([{unit: each[slot] for unit, each in one.optimizer.items()} for one in found], was, now)
-              for slot in now.rule.slots}
-    return [
-        replace(found[0], weights=weights[place], gradients={}, optimizer={
-            unit: {slot: each[place][unit] for slot, each in states.items()}
-            for unit in now.model.units if not unit.frozen})
-        for place in range(now.directions.side_by_side)
-    ]
 
-
-def recut_units(flats: Sequence[Mapping[Unit, Array]], was: Config, now: Config) -> list[dict[Unit, Array]]:
-    """The units of every place of `now`, from the `flats` of every place of `was`."""
-    whole = {unit: joined(unit, piece, [flat[piece] for flat in flats], was.directions)
-             for unit, piece in zip(was.in_one_piece.units, was.model.units, strict=True) if piece in flats[0]}
-    kept = {number for unit in whole for number in unit.numbers}
-    pairs = [pair for pair in zip(now.in_one_piece.units, now.model.units, strict=True) if {*pair[0].numbers} <= kept]
-    again = regrouped([unit for unit, _ in pairs], whole)
-    return [{piece: cut(unit, piece, again[unit], now.directions.coordinates(place)) for unit, piece in pairs}
-            for place in range(now.directions.side_by_side)]
+    for unit in replica.units:
+        state.weights[unit] = filled(unit, "weights", "parameters", precision.weights)
+        if not unit.frozen:
+            state.optimizer[unit] = {
+                slot: filled(unit, slot, "optimizer", precision.state) for slot in replica.rule.slots}
+            state.residuals.begin(unit, state.layouts.full(unit).length, replica.allocate)
+    return [loss.copy() for loss in saved.losses.reshape(-1, 1)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.allocation import Array, Kind
+from zerosim.allocation import Array
 from zerosim.autograd.tape import Policy, Tape, as_written
 from zerosim.comm import Communicator
 from zerosim.data import Dataset
@@ -33,29 +33,22 @@ class Final:
 
 def collected(comm: Communicator, batches: Batches, replica: Replica, *, keep_weights: bool) -> Final:
     """Collect the model on rank 0, one unit at a time; digest it, test it and, with `keep_weights`, keep it."""
-    config, state = batches.config, replica.state
-    group = replica.mesh.within(config.directions.data_ranks(comm))
+    config = batches.config
     weights_digest, optimizer_digest = hashlib.sha256(), hashlib.sha256()
     kept, used = dict[Unit, Array](), dict[Unit, Array]()
-    units = {unit.numbers: unit for unit in replica.units}
     outputs = batches.test_inputs() if comm.rank == 0 else []
     speaks = bool(outputs) and batches.dataset.kind == "tokens" and config.steps > 0
     tape = Tape(lowest=len(config.model.layers), policy=config.policy)
     for (unit, segment), (piece, _) in zip(config.in_one_piece.segments, config.model.segments, strict=True):
-        def gathered(kept: Array | None, kind: Kind, dtype: Any, unit: Unit = unit, piece: Unit = piece) -> Array:
-            flat = np.empty(0, dtype) if kept is None else whole(group, piece, kept, state.layouts.of(piece, kind))
-            return of_all_places(comm, config, unit, piece, flat)
-
-        here = units.get(piece.numbers, piece)
-        weights = gathered(state.weights.get(here), "parameters", config.precision.weights)
+        weights = gathered(comm, config, replica, unit, piece, "weights", config.precision.weights)
         computed_with = weights.astype(config.computing.weights, copy=False)
         outputs = tape.forward(unit, computed_with, outputs)
         if speaks:
             used[unit] = computed_with.copy()
         if keep_weights:
             kept[unit] = weights.copy()
-        mine, names = state.optimizer.get(here, {}), () if piece.frozen else config.rule.slots
-        slots = [gathered(mine.get(name), "optimizer", config.precision.state) for name in names]
+        slots = [gathered(comm, config, replica, unit, piece, name, config.precision.state)
+                 for name in (() if piece.frozen else config.rule.slots)]
         for start, stop in map(unit.bounds, segment.numbers):
             weights_digest.update(little_endian(weights[start:stop]))
             for slot in slots:
@@ -67,6 +60,19 @@ def collected(comm: Communicator, batches: Batches, replica: Replica, *, keep_we
         continued(config.in_one_piece, used, batches.dataset, config.row.train.seed, config.policy) if speaks else None,
         kept if keep_weights else None,
     )
+
+
+def gathered(
+    comm: Communicator, config: Config, replica: Replica, unit: Unit, piece: Unit, what: str, dtype: Any
+) -> Array:
+    """The weights, or a slot of the optimizer, of a `unit` of the model in one piece, on rank 0."""
+    state, here = replica.state, {each.numbers: each for each in replica.units}.get(piece.numbers, piece)
+    kept = state.weights.get(here) if what == "weights" else state.optimizer.get(here, {}).get(what)
+    flat = np.empty(0, dtype)
+    if kept is not None:
+        layout = state.layouts.of(piece, "parameters" if what == "weights" else "optimizer")
+        flat = whole(replica.mesh.within(config.directions.data_ranks(comm)), piece, kept, layout)
+    return of_all_places(comm, config, unit, piece, flat)
 
 
 def of_all_places(comm: Communicator, config: Config, unit: Unit, piece: Unit, flat: Array) -> Array:

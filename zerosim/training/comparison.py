@@ -74,10 +74,8 @@ class Evidence:
         return self.step, -1 if self.unit is None else self.unit, self.chunk, self.rank
 
 
-def fingerprints(config: Config, leg: Config, snapshots: Sequence[Snapshot]) -> list[Fingerprint]:
-    """The fingerprint of every place; of an earlier leg only the loss is compared, which all its places have alike."""
-    if leg is not config:
-        return [of_an_earlier_leg(snapshots[0])] * config.directions.places
+def fingerprints(config: Config, snapshots: Sequence[Snapshot]) -> list[Fingerprint]:
+    """The fingerprint of every place."""
     sha256 = whole_sha256(config, snapshots) if snapshots[0].step == config.steps else None
     return [fingerprint(config.model.units, each, config.ranks, sha256) for each in snapshots]
 
@@ -95,11 +93,6 @@ def fingerprint(
     )
     counted = counts(snapshot.updates, snapshot.scaling)
     return Fingerprint(snapshot.step, snapshot.loss.tobytes(), digests, counted, sha256, snapshot.wire_errors)
-
-
-def of_an_earlier_leg(snapshot: Snapshot) -> Fingerprint:
-    """The loss, which is all that a resumed run still has of an earlier step."""
-    return Fingerprint(snapshot.step, snapshot.loss.tobytes(), (), {}, None)
 
 
 def whole_sha256(config: Config, snapshots: Sequence[Snapshot]) -> tuple[str, str]:
@@ -170,7 +163,7 @@ class Checker:
 
     replica: Replica
     rank: int
-    history: Sequence[Fingerprint]
+    history: Mapping[int, Fingerprint]
     units: Sequence[Unit]
     sums_everywhere: bool
     evidence: Evidence | None = field(default=None, init=False)
@@ -186,12 +179,6 @@ class Checker:
             self.misfit = next(self._misfits(step, rests=loss is None), None)
         if self.evidence is None:
             self.evidence = next(self._differences(step, loss), None)
-
-    def check_earlier(self, losses: Sequence[Array]) -> None:
-        """Compare the losses of steps before this run."""
-        for step, loss in enumerate(losses, start=1):
-            if self.evidence is None and loss.tobytes() != self.history[step].loss:
-                self.evidence = Evidence(step, None, 0, self.rank, "loss", loss.copy())
 
     def _misfits(self, step: int, *, rests: bool) -> Iterator[str]:
         expected, state, rank = self.history[step], self.replica.state, self.rank

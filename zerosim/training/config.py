@@ -3,14 +3,14 @@
 Formulas need a row and its model only. `Batches` adds the data.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from zerosim.allocation import Kind, Tier
+from zerosim.allocation import Array, Kind, Tier
 from zerosim.autograd.autocast import Autocast
 from zerosim.autograd.tape import Policy, as_written
 from zerosim.autograd.tape_collectives import Direction
@@ -20,7 +20,7 @@ from zerosim.collectives.own import SERVING
 from zerosim.data.weights import WeightsFile
 from zerosim.models import build
 from zerosim.models.model_parallel import IN_ONE_PIECE, ModelParallel
-from zerosim.models.units import Model, Task, Unit
+from zerosim.models.units import Model, ParameterPlace, Task, Unit
 from zerosim.numerics.orders import ORDERS, Order
 from zerosim.numerics.precisions import FLOAT32, PRECISIONS, Precision
 from zerosim.numerics.wires import Format, wire
@@ -126,12 +126,6 @@ class Config:
     def steps_here(self) -> int:
         """The number of steps in this run."""
         return self.steps - self.done
-
-    @property
-    def legs(self) -> "tuple[Leg, ...]":
-        """The legs of the whole training; equal neighbours are joined."""
-        before = self.resumed.legs if self.resumed else ()
-        return joined((*before, Leg(self, self.steps)))
 
     @property
     def samples(self) -> int:
@@ -364,8 +358,8 @@ class Config:
 
     @property
     def course(self) -> tuple[object, ...]:
-        """All that determines the bits of all steps: rows with equal values share one reference."""
-        return tuple((leg.config.bits, leg.until) for leg in self.legs)
+        """All that determines the bits of all steps here: rows with equal values share one reference."""
+        return self.bits, self.resumed and self.resumed.sha256
 
     def on(self, ranks: int) -> "Config":
         """The config on a different number of ranks."""
@@ -376,36 +370,24 @@ class Config:
         return replace(self, row=replace(self.row, stage=stage))
 
 
-@dataclass(frozen=True)
-class Leg:
-    """A part of a training, up to step `until`, with one config."""
-
-    config: Config
-    until: int
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Resumed:
-    """The checkpoint in `folder`, from which a training resumes after `step`; `legs` are the legs before it."""
+    """The checkpoint at `path`, from which a training resumes after `step`."""
 
-    folder: str
+    path: str
     step: int
-    legs: tuple[Leg, ...]
-
-    @property
-    def last(self) -> Config:
-        """The config of the step before."""
-        return self.legs[-1].config
-
-
-def joined(legs: Iterable[Leg]) -> tuple[Leg, ...]:
-    """The fewest legs of a training: neighbours with the same bits are joined, with the later config."""
-    found: list[Leg] = []
-    for leg in legs:
-        if found and found[-1].config.bits == leg.config.bits:
-            found.pop()
-        found.append(leg)
-    return tuple(found)
+    updates: int
+    loss_scale: float
+    good_steps: int
+    sha256: str
+    stage: str
+    ranks: int
+    """The stage and the number of ranks that saved it."""
+    losses: Array
+    fill: Callable[..., None]
+    """`fill(unit, what, layout, out, coordinates)` fills `out` with the elements of a place's unit in a layout."""
+    whole: Callable[[str, ParameterPlace], Array]
+    """`whole(what, place)` reads the weights or a slot of a parameter."""
 
 
 def configured(row: Row, task: Task) -> Config:

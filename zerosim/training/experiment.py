@@ -173,7 +173,7 @@ def problems(file: WeightsFile, config: Config) -> Iterator[str]:
             near = nearest(name, file.shapes)
             yield f"there is no array {shown(name)}{f', there is {shown(near)}' if near else ''}; but the model has one"
     for name in file.shapes:
-        if name not in due:
+        if name not in due and not name.startswith("optimizer."):    # the file may be a checkpoint
             near = nearest(name, due)
             yield f"the model has no parameter {shown(name)}{f', it has {shown(near)}' if near else ''}; leave it out"
     for name, shape in due.items():

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from zerosim.allocation import MODEL_STATES, Array
+from zerosim.allocation import MODEL_STATES, Array, allocate
 from zerosim.collectives import ring, tree
 from zerosim.comm import Communicator, among
 from zerosim.instruments.faults import Faults
@@ -29,7 +29,7 @@ from zerosim.numerics.not_a_number import with_one_nan
 from zerosim.sharding import split
 from zerosim.stages.adding import add_replicas
 from zerosim.stages.replica import Batch, Replica
-from zerosim.training.build import alone, initial_weights, on_rank
+from zerosim.training.build import alone, initial_weights, on_rank, restored
 from zerosim.training.collect import collected
 from zerosim.training.comparison import (
     Checker,
@@ -65,11 +65,7 @@ class Silent:
 
 
 class Keeping(Protocol):
-    """Saves and restores training states."""
-
-    def restore(self, config: Config, replica: Replica, place: int) -> list[Array]:
-        """Restore the state from which the row resumes into the replica of a place; return the losses of earlier steps.
-        """
+    """Saves training states."""
 
     def save(self, comm: Communicator, config: Config, replica: Replica, losses: Sequence[Array]) -> None:
         """Save, if it is due; all ranks call it after every step."""
@@ -92,7 +88,7 @@ class Run:
     keeping: Keeping | None = None
     """The checkpoints of rows; None without checkpoints."""
     saves: bool = True
-    """Whether checkpoints are saved, and not only restored."""
+    """Whether checkpoints are saved."""
     restarts: int = 0
     """The number of restarts of this training."""
     room_bytes: Callable[[Config, int], int] | None = None
@@ -107,7 +103,7 @@ class Run:
 def measure(comm: Communicator, run: Run) -> Iterator[Measurement | None]:
     """Train every row, and its reference in one process; yield a measurement per row on rank 0, else None."""
     run = replace(run, idle_bytes=resident_bytes(), progress=run.progress if comm.rank == 0 else Silent())
-    histories: dict[tuple[object, ...], list[Fingerprint]] = {}
+    histories: dict[tuple[object, ...], dict[int, Fingerprint]] = {}
     for config in run.experiment.rows:
         if config.row.claims.reference and config.course not in histories:
             histories[config.course] = train_alone(comm, run, config)
@@ -129,16 +125,16 @@ def train_on(comm: Communicator, run: Run, config: Config, ranks: int) -> Measur
     return train(among(comm, range(ranks)), run, config.on(ranks), f"{config.name} on {ranks}", None)
 
 
-def train_alone(comm: Communicator, run: Run, config: Config) -> list[Fingerprint]:
+def train_alone(comm: Communicator, run: Run, config: Config) -> dict[int, Fingerprint]:
     """The fingerprints of every step of a training in one process on rank 0, on every rank."""
-    found_alone = (fingerprints(config, leg, snapshots) for leg, snapshots in alone(run.batches(config)))
-    history: list[Fingerprint] = []
+    found_alone = (fingerprints(config, snapshots) for snapshots in alone(run.batches(config)))
+    history: dict[int, Fingerprint] = {}
     place = config.directions.place(comm.rank)
     locator = Locator("one process")
     run.progress.begin("one process", config.steps)
     for places in published(comm, found_alone if comm.rank == 0 else None):
         found = places[place % len(places)]
-        history[found.step :] = [found]
+        history[found.step] = found
         locator.begin(found.step + 1)
         if found.step:
             run.progress.step(found.step, float(np.frombuffer(found.loss, config.precision.state)[0]))
@@ -148,7 +144,7 @@ def train_alone(comm: Communicator, run: Run, config: Config) -> list[Fingerprin
 
 
 def train(
-    comm: Communicator, run: Run, config: Config, title: str, history: list[Fingerprint] | None
+    comm: Communicator, run: Run, config: Config, title: str, history: dict[int, Fingerprint] | None
 ) -> Measurement | None:
     """Train one row and compare each step with `history`; the measurement on rank 0, None on other ranks."""
     faults = faults_of(comm, run)
@@ -183,8 +179,9 @@ def train(
     if measured is None:
         return None
     disagreeing = held.disagreement if held else None
-    if history is not None and evidence is None:
-        home = brought_home_otherwise((final.weights_sha256, final.optimizer_sha256), history[-1].sha256)
+    last = history[config.steps] if history else None
+    if last is not None and evidence is None:
+        home = brought_home_otherwise((final.weights_sha256, final.optimizer_sha256), last.sha256)
         disagreeing = next((misfit for misfit in misfits if misfit), home)
     return Measurement(
         config=config,
@@ -194,7 +191,7 @@ def train(
         layout=config.layout,
         holdings_sha256=held.sha256 if held else None,
         losses=steps.losses,
-        wire_errors={what: vars(error) for what, error in (history[-1].wire_errors if history else {}).items()},
+        wire_errors={what: vars(error) for what, error in last.wire_errors.items()} if last else {},
         operations=[found for _, _, found, *_ in measured],
         passes=by_pipeline([found for *_, found, _ in measured], directions.pipeline),
         hosts=hosts,
@@ -240,8 +237,7 @@ def begun(comm: Communicator, run: Run, mine: Replica, config: Config, ledger: L
         if config.resumed is None:
             mine.begin(initial_weights(config, place))
         else:
-            assert run.keeping is not None
-            losses = run.keeping.restore(config, mine, place)
+            losses = restored(config, config.resumed, mine, place)
         if run.room_bytes is not None:
             room = np.empty(run.room_bytes(config, ledger.total), np.uint8)
         short = False
@@ -293,7 +289,6 @@ class Steps:
         """Train and check every step; return the memory figures."""
         progress = self.run.progress
         if self.checker is not None:
-            self.checker.check_earlier(self.losses)
             self.checker.check(self.config.done, None)
         self.run.world.take_buffers_from(self.replica.allocate)
         for ledger in (self.observers.ledger, *self.observers.far.values()):
@@ -323,7 +318,9 @@ class Steps:
         """Save the state, if it is due."""
         if self.run.keeping is not None and self.run.saves:
             started = time.perf_counter()
+            self.run.world.take_buffers_from(allocate)    # these messages are no step's
             self.run.keeping.save(self.comm, self.config, self.replica, self.losses)
+            self.run.world.take_buffers_from(self.replica.allocate)
             self.seconds["save"] += time.perf_counter() - started
 
     def run_one(self, batch: Batch) -> Any:

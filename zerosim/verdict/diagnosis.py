@@ -9,7 +9,6 @@ Both are found by running references again: that of the row, or those of both ro
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -63,9 +62,9 @@ def replay(batches: Batches, evidence: Evidence | None) -> Iterator[int | Diverg
     if evidence is None:
         return
     config = batches.config
-    for leg, snapshots in alone(batches):
-        snapshot = snapshots[config.directions.place(evidence.rank) % len(snapshots) if leg is config else 0]
-        if snapshot.step == evidence.step and (leg is config or evidence.what == "loss"):
+    for snapshots in alone(batches):
+        snapshot = snapshots[config.directions.place(evidence.rank) % len(snapshots)]
+        if snapshot.step == evidence.step:
             yield locate(config, evidence, snapshot)
             return
         yield snapshot.step
@@ -272,20 +271,13 @@ def steps_of_all(pairs: Sequence[tuple[Batches, Batches]]) -> Iterator[int | Row
 
 def side_by_side(first: Batches, other: Batches) -> Iterator[int | RowDifference]:
     """Train two rows' references; yields a number for each step, and the first difference, if any, at the end."""
-    for (one, mine), (two, theirs) in zip(each_step(first), each_step(other), strict=False):
+    for (mine, *_), (theirs, *_) in zip(alone(first), alone(other), strict=False):
         for what in ("gradient", "weights"):
-            found = compared(what, one, mine, two, theirs)
+            found = compared(what, first.config, mine, other.config, theirs)
             if found is not None:
                 yield found
                 return
         yield mine.step
-
-
-def each_step(batches: Batches) -> Iterator[tuple[Config, Snapshot]]:
-    """One snapshot of every step: if a leg ends and another begins there, that of the first."""
-    for _, found in groupby(alone(batches), key=lambda each: each[1][0].step):
-        leg, (snapshot, *_) = next(found)
-        yield leg, snapshot
 
 
 def compared(what: str, one: Config, mine: Snapshot, two: Config, theirs: Snapshot) -> RowDifference | None:

@@ -25,7 +25,7 @@ from zerosim.errors import CollectiveError, LengthError, MessageError
 from zerosim.worlds.copies import Bytes, Copies, shaped
 from zerosim.worlds.delivery import check_into, check_payload, deliver
 from zerosim.worlds.here import HERE, spaced
-from zerosim.worlds.mpi_mail import dtype_tag
+from zerosim.worlds.mpi_communicator import dtype_tag
 
 TRAILER = struct.Struct("<QII")
 CHECKSUM_BYTES = 4

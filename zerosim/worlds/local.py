@@ -21,7 +21,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import get_ident
 from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 
 from zerosim.comm import Communicator, Exchange, ExchangesTogether, Payload, Reduction, check_rank
@@ -349,14 +348,12 @@ class LocalCommunicator(OneThread, ExchangesTogether):
         self._world.stop(self.rank)
 
     def _check_send(self, outgoing: Payload, to: int) -> None:
-        if get_ident() != self.user:
-            self.claim()
+        self.check_thread()
         check_rank(to, self.size, "to")
         check_payload(outgoing, "outgoing")
 
     def _check_receive(self, into: Payload, source: int) -> None:
-        if get_ident() != self.user:
-            self.claim()
+        self.check_thread()
         check_rank(source, self.size, "source")
         check_payload(into, "into")
         check_into(into)

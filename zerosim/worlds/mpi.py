@@ -17,15 +17,13 @@ from typing import ClassVar, NoReturn
 from zerosim.allocation import Allocator
 from zerosim.comm import Communicator
 from zerosim.errors import ZerosimError
-from zerosim.worlds.boxes import MOVER
 from zerosim.worlds.launcher import has_company
-from zerosim.worlds.mpi_communicator import MpiCommunicator
-from zerosim.worlds.mpi_mail import check_timeout
+from zerosim.worlds.mpi_communicator import MpiCommunicator, check_timeout
 from zerosim.worlds.mpi_start import FirstFailure, fail_alone, join
-from zerosim.worlds.world import Result, Transport, counted
+from zerosim.worlds.world import Result, counted
 
 
-def connect(timeout_seconds: float | None = None, transport: Transport = "shared") -> MpiCommunicator:
+def connect(timeout_seconds: float | None = None) -> MpiCommunicator:
     """This process as one rank among all that the launcher started, or alone without a launcher.
 
     From here on an uncaught exception ends all ranks: the first rank to fail prints one line for a `ZerosimError`, its
@@ -34,8 +32,7 @@ def connect(timeout_seconds: float | None = None, transport: Transport = "shared
     ends them by a signal.
 
     A process has one connection: a later call returns the first's, closed or not. If it passes `timeout_seconds`, that
-    replaces the earlier value, which is 60 at first. The first call alone decides on the `transport` within a host:
-    "shared" memory, or "mpi".
+    replaces the earlier value, which is 60 at first.
 
     Raises `LaunchError` without an MPI library, or when the launcher belongs to another one, and
     `CollectiveError` for a `timeout_seconds` that is not positive and finite.
@@ -43,8 +40,6 @@ def connect(timeout_seconds: float | None = None, transport: Transport = "shared
     if timeout_seconds is not None:
         check_timeout(timeout_seconds)
     comm = connection()
-    if comm.transport is None:
-        comm.use(transport)
     if timeout_seconds is not None:
         comm.timeout_seconds = timeout_seconds
     return comm
@@ -59,7 +54,6 @@ def connection() -> MpiCommunicator:
     from mpi4py import MPI  # noqa: PLC0415 - only once it is known to work
 
     comm = MpiCommunicator(MPI.COMM_WORLD.Dup())
-    comm.write_on(first_failure.board)
     comm.machine = machine
     if machine.shared_cores:
         comm.rest_between_polls()
@@ -84,7 +78,6 @@ def close_or_fail(comm: MpiCommunicator, first_failure: FirstFailure) -> None:
         comm.close()
     except ZerosimError as error:
         first_failure(type(error), error, error.__traceback__)
-    MOVER.cease()
 
 
 class MpiWorld:
@@ -105,13 +98,6 @@ class MpiWorld:
     def words(self) -> str:
         return f"{counted(self.ranks)}, one process each, over {self.library}"
 
-    @property
-    def transport(self) -> str:
-        if self._comm.refused:
-            return f"Messages within a host travel by MPI: no shared memory, {self._comm.refused}."
-        carrier = "through shared memory" if self._comm.transport == "shared" else "by MPI"
-        return f"Messages within a host travel {carrier}."
-
     def run(self, program: Callable[[Communicator], Result]) -> list[Result]:
         return [program(self._comm)]
 
@@ -127,11 +113,9 @@ class MpiWorld:
 
     def kill(self, comm: Communicator) -> NoReturn:
         """End this process by SIGKILL, as the operating system does when memory is short."""
-        self._comm.note_location()
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("nobody survives SIGKILL")
 
     def stop(self, comm: Communicator) -> None:
         """Stop this process until it receives SIGCONT."""
-        self._comm.note_location()
         os.kill(os.getpid(), signal.SIGSTOP)

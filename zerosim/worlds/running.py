@@ -80,9 +80,11 @@ class OneThread:
     user = 0
     """The identity of the last thread that communicated; 0 before the first."""
 
-    def claim(self) -> None:
-        """Make the calling thread the user; raises `CollectiveError` while the last user is in a call."""
+    def check_thread(self) -> None:
+        """Make the calling thread the user; raises `CollectiveError` while another one is in a call."""
         last, self.user = self.user, threading.get_ident()
+        if last == self.user:
+            return
         if last and any(map(self._is_used_in, calls(call_of(last)))):
             self.user = last
             raise CollectiveError(

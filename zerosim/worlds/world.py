@@ -6,14 +6,12 @@ command has a branch for its world, and a new world is one file. `tests/conforma
 """
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Literal, NoReturn, Protocol, TypeVar
+from typing import ClassVar, NoReturn, Protocol, TypeVar
 
 from zerosim.allocation import Allocator
 from zerosim.comm import Communicator
 
 Result = TypeVar("Result")
-Transport = Literal["shared", "mpi"]
-"""The transport between processes of a host: shared memory, or MPI."""
 
 
 class World(Protocol):
@@ -51,10 +49,6 @@ class World(Protocol):
         """The number of each rank's host."""
 
     @property
-    def transport(self) -> str:
-        """The transport within a host, as a sentence; empty if there is nothing to say."""
-
-    @property
     def shared_cores(self) -> int:
         """The number of cores that the ranks of this host share, if there are more ranks than cores; else 0."""
 
@@ -81,7 +75,6 @@ class OneProcess:
     rank_is_process: ClassVar[bool] = False
     copies_messages: ClassVar[bool] = False
     shared_cores: ClassVar[int] = 0
-    transport: ClassVar[str] = ""
 
     @property
     def hosts(self) -> list[int]:

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.autograd.tape_collectives import ALONE
 from zerosim.collectives import Algorithm
 from zerosim.collectives.own import SERVING, as_collective
 from zerosim.data import load_dataset
@@ -304,13 +303,13 @@ def wrong_slope(model: Model) -> str | None:
     """
     random, batch = np.random.default_rng(19), some_batch(model, SAMPLES)
     weights = some_weights(model)
-    gradients = next(computed(model, weights, ALONE, batch)).gradients
+    _, gradients = computed(model, weights, batch)
     for unit, place in ((each, place) for each in reversed(model.units) for place in reversed(each.places)):
         weight, gradient = unit.views(weights[unit])[place.name], gradients[place.name]
         direction, before, losses = random.standard_normal(weight.shape), weight.copy(), []
         for step in (STEP, -STEP):
             weight[...] = before + step * direction
-            losses += [float(each.loss[0]) for each in computed(model, weights, ALONE, batch)]
+            losses.append(float(computed(model, weights, batch)[0][0]))
         weight[...] = before
         due = (losses[0] - losses[1]) / (2 * STEP)
         told, size = float(np.sum(gradient * direction)), float(np.abs(gradient * direction).sum())
