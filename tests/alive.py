@@ -72,15 +72,9 @@ class Pass(Alive):
             self.activate(layer, j, outputs)
 
     def activate(self, layer, j, outputs):
-        if self.activation == "gelu":
-            self.make(("y", layer, j), outputs)
-            if layer not in self.keeping:
-                self.drop(("z", layer, j))
-        elif self.rounds:
-            self.take(("y", layer, j), self.narrow * outputs)
+        self.make(("y", layer, j), outputs)
+        if self.activation != "gelu" or layer not in self.keeping:
             self.drop(("z", layer, j))
-        else:
-            self.held["y", layer, j] = self.held.pop(("z", layer, j))
 
     def backward(self, layer, j):
         inputs, outputs = self.widths[layer : layer + 2]
@@ -98,15 +92,17 @@ class Pass(Alive):
             self.drop(("y", layer - 1, j))
 
     def activation_backward(self, layer, j, outputs):
-        """The result lies over what came in; beside it there is a slope, and for gelu a tanh."""
+        """The result lies beside what came in, and while it is made a slope, and for gelu a tanh."""
         scratch = range({"relu": 0, "tanh": 1, "gelu": 2}[self.activation])
         self.buffers(self.rows * outputs, self.rows * outputs)
+        self.take("made", self.wide * outputs)
         for number in scratch:
             self.take(number, self.wide * outputs)
         self.drop(*scratch)
         if self.rounds:
             self.take("rounded", self.narrow * outputs)
             self.drop("rounded")
+        self.drop("made")
         self.drop(("z" if self.activation == "gelu" else "y", layer, j))
 
     def run(self):

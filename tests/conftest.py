@@ -27,9 +27,9 @@ def pytest_configure(config):
 
 BROAD = {
     "accumulation", "autocast", "bounds", "bring", "buckets", "checkpoint", "checkpoint_run", "cli", "collectives",
-    "confirmed", "docs", "examples", "far", "feedback", "formulas", "grade", "hosts", "hunt", "independent",
+    "confirmed", "docs", "examples", "far", "formulas", "grade", "hosts", "hunt", "independent",
     "independent_transformer", "kinds", "lessons", "loops", "marking", "mesh", "mistakes", "mixture", "mutants",
-    "notebooks", "offload", "operations", "outside_answers", "own_wires", "page", "param_dtype",
+    "notebooks", "operations", "outside_answers", "page", "param_dtype",
     "pictures", "pipeline", "plan", "plan_directions", "plan_drawn", "planted",
     "ported_from_mpi_suites", "prove", "published", "published_layouts", "python_first", "quantized", "questions",
     "rehearsal", "right", "run", "scenarios", "search", "second_copy", "segments", "sequences", "software",

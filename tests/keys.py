@@ -1,4 +1,4 @@
-"""The tables of `docs/scenario.md`: names, defaults and allowed values from the schema, sentences from the page.
+"""The tables of `docs/scenario.md`: names, defaults and allowed values from the sections, sentences from the page.
 
     python -m tests.keys
 
@@ -11,79 +11,75 @@ import json
 import re
 from pathlib import Path
 
-from zerosim.scenario.fault import CollectiveOf
-from zerosim.scenario.rules import ArrayRule, Choice, Either, NameOr, PartOf, Rule, SectionRule, SourceOf, Tables, rules
+from msgspec.inspect import DataclassType, Metadata, VarTupleType
+
+from zerosim.parts import Named
+from zerosim.scenario.reading import keys, keys_in
 from zerosim.scenario.schema import Scenario
-from zerosim.scenario.sections import Parallel
+from zerosim.scenario.sections import OF_ALL_ROWS, Parallel
+from zerosim.scenario.values import either, names_in, words
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "scenario.md"
 HEAD = "| key | default | allowed | meaning |\n|---|---|---|---|\n"
 TABLE = re.compile(re.escape(HEAD) + r"((?:\|.*\n)*)")
 ROW = re.compile(r"^\| `([\w.]+)` \|.*\| (.+?) \|$", re.MULTILINE)
-
-
-def schema():
-    """The keys of each table of a scenario, "" for those at the top: field and rule by name."""
-    found = {"": {}}
-    for each in dataclasses.fields(Scenario):
-        rule = each.metadata.get("rule")
-        if isinstance(rule, SectionRule | Tables):
-            fields = {field.name: field for field in dataclasses.fields(rule.section)}
-            found[each.name] = {name: (fields[name], of) for name, of in rules(rule.section).items()}
-        elif rule is not None:
-            found[""][each.name] = (each, rule)
-    return found
-
-
-def code(words):
-    return ", ".join(f"`{word}`" for word in words)
-
-
-def allowed(rule: Rule) -> str:
-    """
-    >>> allowed(Choice(("a", "b"))), allowed(ArrayRule(Choice(("a",))))
-    ('`a`, `b`', 'an array of: `a`')
-    """
-    match rule:
-        case SourceOf() | CollectiveOf():
-            return str(rule)
-        case PartOf():
-            return f"{code(filter(None, rule.names))}, `FILE.py:NAME`"
-        case Choice():
-            return code(name or json.dumps(name) for name in rule.names)
-        case ArrayRule(element=Choice()):
-            return f"an array of: {allowed(rule.element)}"
-        case Either():
-            return f"`{rule.word}` or {allowed(rule.other)}"
-        case NameOr():
-            return f"a name in quotes, or a table with {code(rules(rule.section))}"
-        case SectionRule():
-            return f"a table with {code(rules(rule.section))}"
-    return str(rule)
-
-
 SHORTER = (
     (r"an integer of at least (\S+) and at most (\S+)", r"\1 … \2"), (r"an integer of at least (\S+)", r"integer ≥ \1"),
     (r"a finite number of at least (\S+) and below (\S+)", r"\1 ≤ number < \2"),
     (r"a finite number of at least (\S+)", r"number ≥ \1"), ("a finite number", "number"), ("an array", "array"),
-    (", each", " of"), ("a string in quotes", "string"), ("a name in quotes, or a table with", "name, or table of"),
+    (", each", " of"), ("a string in quotes", "string"), ("a name in quotes or a table with", "name, or table of"),
     ("a table with", "table of"), ("true or false", "`true`, `false`"))
 """What errors say in words, as columns have it."""
 
 
-def in_columns(words):
+def sections():
+    """The keys of each table of a scenario, "" for those at the top: fields by name."""
+    found = {"": {}}
+    for each in dataclasses.fields(Scenario):
+        inner = section_of(keys(Scenario).get(each.name))
+        if inner is not None:
+            found[each.name] = {field.name: field for field in dataclasses.fields(inner) if field.name in keys(inner)}
+        elif each.name in keys(Scenario):
+            found[""][each.name] = each
+    return found
+
+
+def section_of(kind):
+    """The section that a key contains, or several of."""
+    match kind:
+        case Metadata(type=inner) | VarTupleType(item_type=inner):
+            return section_of(inner)
+        case DataclassType(cls=cls) if cls is not Named:
+            return cls
+    return None
+
+
+def allowed(kind):
+    """What a key may contain, as a column has it.
+
+    >>> from msgspec.inspect import type_info
+    >>> from zerosim.scenario.values import Natural, bounded
+    >>> allowed(type_info(tuple[Natural, ...]))
+    'array of integer ≥ 0'
     """
-    >>> in_columns("an array, each an integer of at least 0"), in_columns("an integer of at least 1 and at most 64")
-    ('array of integer ≥ 0', '1 … 64')
-    """
+    said, names, part = words(kind), names_in(kind), "FILE.py:NAME"
+    if names:
+        said = said.replace(either([*filter(None, names), part]), code([*filter(None, names), part]))
+        said = said.replace(either(name or '""' for name in names), code(names))
+    if keys_in(kind):
+        said = said.replace(", ".join(keys_in(kind)), code(keys_in(kind)))
     for long, short in SHORTER:
-        words = re.sub(long, short, words)
-    return words
+        said = re.sub(long, short, said)
+    return said
 
 
-def default(field, rule):
-    if isinstance(rule, SectionRule) or field.default is None:
+def code(names):
+    return ", ".join(f"`{name or json.dumps(name)}`" for name in names)
+
+
+def default(field):
+    if field.default in (None, dataclasses.MISSING):
         return "not set"
     value = field.default
     return f"`{value:g}`" if isinstance(value, float) else f"`{json.dumps(value)}`"
@@ -94,30 +90,32 @@ def sentences(page):
     return dict(ROW.findall(page))
 
 
-def table(section, keys, meanings):
-    """The rows of one table; those of a variant that repeat keys of [parallel] are one."""
-    same = [name for name in keys if section == "variant" and name in rules(Parallel)]
+def table(section, fields, meanings):
+    """The rows of one table."""
+    kinds = keys_in(keys(Scenario)[section]) if section in keys(Scenario) else {}
+    if section in ("variant", "fault"):
+        kinds = keys(section_of(keys(Scenario)[section]))
+    kinds = kinds or keys(Scenario)
     rows = [
-        f"| `{key}` | {default(field, rule)} | {in_columns(allowed(rule))} | {meanings.get(key, '')} |\n"
-        for name, (field, rule) in keys.items() if name not in same
-        for key in [f"{section}.{name}".lstrip(".")]
+        f"| `{key}` | {default(field)} | {allowed(kinds[name])} | {meanings.get(key, '')} |\n"
+        for name, field in fields.items() for key in [f"{section}.{name}".lstrip(".")]
     ]
-    if same:
-        other = ", ".join(f"`{name}`" for name in rules(Parallel) if name not in same)
+    if section == "variant":
+        other = ", ".join(f"`{name}`" for name in keys(Parallel) if name in OF_ALL_ROWS)
         rows.append(f"| all keys of `[parallel]` but {other} | not set | the same | The same, for this row. |\n")
     return HEAD + "".join(rows)
 
 
 def written(page):
-    """The page with its tables as the schema has them; raises `KeyError` if a section of the schema has no table."""
+    """The page with its tables as the sections have them; raises `KeyError` if a section has no table."""
     meanings = sentences(page)
-    for section, keys in schema().items():
+    for section, fields in sections().items():
         heading = f"## `[{section}]`\n" if section and section not in ("variant", "fault") else (
             f"## `[[{section}]]`\n" if section else "## At the top\n")
         before, found, after = page.partition(heading)
         if not found:
             raise KeyError(f"no heading {heading!r}")
-        page = before + found + TABLE.sub(lambda _, s=section, k=keys: table(s, k, meanings), after, count=1)
+        page = before + found + TABLE.sub(lambda _, s=section, k=fields: table(s, k, meanings), after, count=1)
     return page
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import zerosim.autograd.operations as package
-from zerosim.autograd.operation import Operation
+from zerosim.autograd.operation import Into, Operation
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,29 @@ def normals(seed, *shape):
 def uniform_draws(array):
     """The random numbers of all dropout here."""
     array[...] = np.random.default_rng(7).random(array.shape, np.float32)
+
+
+def nan(shape, dtype):
+    return np.full(shape, -7 if np.dtype(dtype).kind == "i" else np.nan, dtype)
+
+
+def computed(operation, arrays, **settings):
+    """y, and what forward saves or None."""
+    found = operation.forward(*arrays, empty=nan, **settings)
+    return found if operation.saves else (found, None)
+
+
+def gradients(operation, inputs, upstream, wanted, made=None, **settings):
+    """The gradients that `wanted` names, of a backward that is given copies of what its operation needs, and no more;
+    `made` is what its forward computed."""
+    y, saved = made or computed(operation, inputs.values(), **settings)
+    needed = {name for each in wanted for name in operation.needs[each]}
+    read = {name: array.copy(order="K") for name, array in {**inputs, "y": y}.items() if name in needed}
+    if operation.saves:
+        read["saved"] = saved
+    into = Into({name: inputs[name].shape for name in wanted}, lambda name: nan(inputs[name].shape, upstream.dtype))
+    operation.backward(upstream, into, empty=nan, **read, **settings)
+    return {name: into[name] for name in wanted}
 
 
 @dataclass(frozen=True)

@@ -286,8 +286,11 @@ def test_gradients_that_stay_in_16_bits_are_seen(monkeypatch):
 @pytest.mark.parametrize(("operation", "dtype"), [(add, np.dtype(np.float16)), (cast, FLOAT32)], ids=["sums", "casts"])
 def test_residual_sums_in_16_bits_and_products_in_32_are_seen(operation, dtype, monkeypatch):
     def wrong(step):
-        planted = step.instruction.operation is operation
-        return replace(step, dtypes={**step.dtypes, "y": dtype}) if planted else step
+        made = step.instruction
+        if made.operation is operation:
+            settings = {"dtype": dtype} if operation is cast else made.settings
+            return replace(step, dtypes={**step.dtypes, "y": dtype}, instruction=replace(made, settings=settings))
+        return step
 
     def narrow(replica, batch):
         honest = replica.tape._policy

@@ -119,7 +119,7 @@ NAN_X = np.zeros((6, 3))
 NAN_X[4, 1] = np.nan
 
 MISTAKES = {
-    "not TOML": (b"hello", {}, ":1:6: this is not TOML"),
+    "not TOML": (b"hello", {}, ":1:1: this is not TOML"),
     "NaN": (b"[data]\nsource = 'data.npz'", {"x": NAN_X, "y": np.zeros(6)}, "x[4, 1] is nan"),
     "label": (b"[data]\nsource = 'data.npz'", {"x": GOOD_X, "y": np.array([0, 1, 2, 0, -1, 2])}, "y[4] is -1"),
 }

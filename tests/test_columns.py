@@ -23,13 +23,13 @@ from zerosim.show.page import sections
 def offloading():
     """Two hosts; weights, gradients, state and activations offloaded."""
     return outcome_of(ranks=4, ranks_per_host=2, hidden=(24, 16), steps=2, micro_batches=4, stages=("zero2", "zero3"),
-                      recompute=True, offload_activations=True, offload_optimizer="disk", offload_parameters="host")
+                      recompute=True, offload_activations=True, offload_optimizer="host", offload_parameters="host")
 
 
 def by_hand(row):
     """The figures of a document's row, computed here from its ranks."""
     fullest = max(row["memory"], key=lambda rank: rank["peak_bytes"]["total"])
-    kept, far = fullest["resting_bytes"], fullest["far_resting_bytes"]
+    kept, far = fullest["resting_bytes"], fullest["host_resting_bytes"]
     steps = 2 - (row["resumed"] or {"step": 0})["step"]
 
     def mean(figure):
@@ -37,8 +37,8 @@ def by_hand(row):
 
     return {
         "kept_bytes": sum(kept.values()), "weights_bytes": kept["parameters"], "gradients_bytes": kept["gradients"],
-        "optimizer_bytes": kept["optimizer"], "host_bytes": sum(far["host"].values()),
-        "files_bytes": sum(far["disk"].values()) + fullest["offloaded_bytes"], "sent_bytes": mean("sent_bytes"),
+        "optimizer_bytes": kept["optimizer"], "sent_bytes": mean("sent_bytes"),
+        "host_bytes": sum(far.values()) + fullest["host_peak_bytes"].get("activations", 0),
         "between_bytes": mean("between_bytes"), "volume": row["volume"],
         "messages": max(rank["messages"] for rank in row["traffic"]) // steps,
         "peak_bytes": fullest["peak_bytes"]["total"], "layout": row["layout"],
@@ -87,7 +87,7 @@ def test_terminal_page_and_rows_have_the_figures_of_the_document(offloading):
     assert {key for figures in found for key, figure in figures.items() if figure} == keys
 
 
-@pytest.mark.parametrize("key", ["files_bytes", "between_bytes", "messages", "peak_bytes"])
+@pytest.mark.parametrize("key", ["host_bytes", "between_bytes", "messages", "peak_bytes"])
 def test_a_drift_of_one_reader_is_seen(offloading, monkeypatch, key):
     def drifted(table, rows):
         return [replace(each, value=lambda _: 7, of_ranks=None) if each.key == key else each
@@ -109,7 +109,7 @@ def test_a_resumed_run_counts_its_own_steps(tmp_path):
 @pytest.mark.parametrize(("changes", "marked"), [
     (lambda rank: {"resting_bytes": {**rank.due.resting_bytes, "gradients": 1}}, {"weights", "gradients", "optimizer"}),
     (lambda rank: {"peak_bytes": dict.fromkeys(rank.due.peak_bytes, 1)}, {"peak"}),
-    (lambda rank: {"offloaded_bytes": 1}, {"in files", "peak"}),
+    (lambda rank: {"host_peak_bytes": {"activations": 1}}, {"on host", "peak"}),
 ])
 def test_every_wrong_figure_is_marked_on_the_page(offloading, changes, marked):
     memory = [replace(rank, due=replace(rank.due, **changes(rank))) for rank in offloading.trained[1].memory]

@@ -54,11 +54,12 @@ from dataclasses import replace
 from pathlib import Path
 import numpy as np
 
-def noted(choices, *, out, empty, queues, capacity, place=queue_slots.forward):
-    place(choices, out=out, empty=empty, queues=queues, capacity=capacity)
+def noted(choices, *, empty, queues, capacity, place=queue_slots.forward):
+    out = place(choices, empty=empty, queues=queues, capacity=capacity)
     if isinstance(choices, np.ndarray):
         with Path(__file__).with_name("loads").open("a") as file:
             print(*np.bincount(choices.ravel(), minlength=queues), np.mean(out < 0), file=file)
+    return out
 
 queue_slots = replace(queue_slots, forward=noted)
 """

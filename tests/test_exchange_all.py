@@ -16,7 +16,7 @@ from zerosim.comm import Exchange, among
 from zerosim.errors import Deadlock
 from zerosim.instruments.faults import Faults, Faulty
 from zerosim.instruments.observed import Observed
-from zerosim.numerics.wires import wire
+from zerosim.numerics.wires import Format
 from zerosim.sharding import split
 from zerosim.worlds.checked import Checked
 from zerosim.worlds.local import spawn
@@ -32,7 +32,7 @@ WRAPPED = {
     "observed": lambda comm, x: Observed(comm),
     "checked": lambda comm, x: Checked(comm),
     "faulty": lambda comm, x: Faulty(comm, Faults([], None, None)),
-    "narrow": lambda comm, x: Narrowed(comm, wire("int8", block=0), allocate),
+    "narrow": lambda comm, x: Narrowed(comm, Format("int8", block=0), allocate),
     "out of place": lambda comm, x: Unmodified(comm, x.copy(), x),
 }
 

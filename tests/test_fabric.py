@@ -21,7 +21,7 @@ from zerosim.plan.fluid import ReceiveFrom, Transfer, last_end_ns
 from zerosim.plan.network import links, written_ns
 from zerosim.plan.topologies import Torus
 from zerosim.scenario.machine import ClusterKeys
-from zerosim.scenario.origin import Origin
+from zerosim.scenario.reading import Origin
 
 EXAMPLES = Path(__file__).parents[1] / "scenarios" / "examples"
 GRID = str(EXAMPLES / "torus" / "scenario.toml")

@@ -32,7 +32,7 @@ from zerosim.training.buckets import Buckets
 from zerosim.training.comparison import Checker, Fingerprint, comparable, holdings, kept_of
 from zerosim.training.experiment import Batches, prepare
 from zerosim.verdict.judged_run import parted
-from zerosim.verdict.outcome import TrainedRow
+from zerosim.verdict.outcome import RowOutcome
 from zerosim.worlds.local import spawn
 from zerosim.worlds.lockstep import LockstepArray, LockstepMessages, LockstepWorld
 
@@ -140,9 +140,9 @@ def test_ranks_that_hold_the_same_chunk_otherwise_disagree():
 
 def test_messages_a_step_are_the_formula_s_where_a_step_was_skipped_or_none_was_left():
     def sent(updates, steps_here):
-        return TrainedRow.messages_in_a_step.fget(SimpleNamespace(
-            measured=SimpleNamespace(updates=updates), config=SimpleNamespace(steps=4, steps_here=steps_here),
-            most_messages=12, traffic=[SimpleNamespace(counts=SimpleNamespace(messages=20))]))
+        return RowOutcome.messages_in_a_step.fget(SimpleNamespace(
+            measured=SimpleNamespace(updates=updates, traffic=[SimpleNamespace(messages=20)]),
+            config=SimpleNamespace(steps=4, steps_here=steps_here), most_messages=12))
 
     assert (sent(4, 4), sent(3, 4), sent(4, 0)) == (5, 12, 12)
 
@@ -150,9 +150,9 @@ def test_messages_a_step_are_the_formula_s_where_a_step_was_skipped_or_none_was_
 def test_rows_that_end_otherwise_are_those_that_differ_from_the_first():
     """Those that split the model in another way have other sums, and are not compared."""
     rows = [
-        SimpleNamespace(trained=SimpleNamespace(
+        SimpleNamespace(
             config=SimpleNamespace(course=name, model=SimpleNamespace(task=SimpleNamespace(parallel=split))),
-            equal=True, weights_sha256=sha256, measured=SimpleNamespace(weights_sha256=sha256)))
+            equal=True, weights_sha256=sha256, measured=SimpleNamespace(weights_sha256=sha256))
         for name, sha256, split in (("a", "x", 1), ("b", "x", 1), ("c", "y", 1), ("d", "y", 1), ("e", "z", 2))
     ]
     found = parted(SimpleNamespace(batches=lambda config: config.course), rows)
@@ -163,7 +163,7 @@ def test_rows_that_end_otherwise_are_those_that_differ_from_the_first():
 
 
 def test_a_model_that_is_tested_leaves_nothing_for_backward(monkeypatch):
-    """Of activations only what one layer reads, makes and returns is alive."""
+    """Of activations only what one layer reads, its linear map and what it returns are alive."""
     ledger = Ledger()
     honest = Tape
     monkeypatch.setattr(
@@ -177,7 +177,7 @@ def test_a_model_that_is_tested_leaves_nothing_for_backward(monkeypatch):
         collect.collected(comm, Batches(config, experiment.dataset), replica, keep_weights=False)
 
     spawn(program, 1)
-    assert ledger.peak["activations"] == 2 * 8 * 32 * 4                        # 8 samples
+    assert ledger.peak["activations"] == 3 * 8 * 32 * 4                        # 8 samples
 
 
 # Sums.
@@ -234,7 +234,7 @@ def test_what_is_repeated_counts_in_every_figure():
     before = clock.reading()
     clock.compute("forward", 5, "products")
     clock.communicate("all_gather", 7)
-    clock.wait_for_host(20)
+    clock.carry("gradients, device to host", "", 8, 4)
     clock.send(100, 3)
     clock.repeat(3, clock.since(before))
     assert (clock.now_ns, clock.exposed_ns) == (80, 28)

@@ -43,7 +43,7 @@ READERS = {
     "first weights": ["run", "small.toml", "--set", "model.weights=a.py"], "exercise": ["grade", "a.py"],
     "proof": ["prove", "a.py:all_gather"], "drawing": ["show", "a.py:all_gather"],
     "outcome": ["report", "a.py", "--html", "b.html"], "resume": ["run", "small.toml", "--resume", "a.py"],
-    "checkpoint": ["checkpoint", "show", "a.py"],
+    "checkpoint": ["checkpoint", "a.py"],
 }
 
 
@@ -124,7 +124,7 @@ INPUTS = {
     "an outcome": ["report", "o.json", "o.json", "--html", "o.json"],
     "a picture": ["report", "o.svg", "--picture", "kept=o.svg"],
     "a collective": ["run", "c.toml", "--json", "mine.py"],
-    "a checkpoint": ["checkpoint", "full", "k", "--weights", "k/ddp/step-00000001/rank-0.safetensors"],
+    "a checkpoint": ["checkpoint", "k", "--json", "k/ddp/step-00000001.safetensors"],
 }
 
 
@@ -151,7 +151,7 @@ def test_nothing_is_written_over_what_is_read(inputs, capsys):
 
 
 def told(line):
-    return "an input of this command; name another file" in line or "is inside a checkpoint" in line
+    return "an input of this command; name another file" in line or "is a checkpoint, which is never changed" in line
 
 
 def test_standard_output_is_no_file_to_write_beside(capsys):

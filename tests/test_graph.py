@@ -1,7 +1,7 @@
 """Graphs of operations in any order: the bits of a player that copies everything, and the slopes of formulas.
 
-A player writes over what it may, and gradients of several terms share memory in many ways: a value added to itself,
-read by three, passed on unchanged, a parameter read twice by one operation, an output that is the input.
+Gradients of several terms share memory in many ways: a value added to itself, read by three, passed on unchanged, a
+parameter read twice by one operation, an output that is the input.
 """
 
 from dataclasses import replace
@@ -12,9 +12,9 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.operations import OPERATIONS, normals, uniform_draws
-from tests.test_operations import close, nan, play, slope
-from zerosim.autograd.graph import Graph, GraphPlan
+from tests.operations import OPERATIONS, computed, gradients, normals, uniform_draws
+from tests.test_operations import close, play, slope
+from zerosim.autograd.graph import Graph
 from zerosim.autograd.operations.attention import causal_attention, causal_self_attention, rotary, softmax
 from zerosim.autograd.operations.dropout import dropout
 from zerosim.autograd.operations.elementwise import gelu, relu, silu, tanh
@@ -82,22 +82,26 @@ def numbers(seed, dtype):
 
 
 def naive(graph, x, parameters, upstream):
-    """As `play`, but nothing is ever written over, and all is kept; each operation widens 16 bits and rounds."""
+    """As `play`, but nothing is shared, and all is kept; each operation widens 16 bits and rounds."""
     names = {variable.slot: name for name, variable in graph.parameters.items()}
-    values = {graph.input.slot: x} | {slot: parameters[name] for slot, name in names.items()}
-    saved = {}
+    values, made = {graph.input.slot: x} | {slot: parameters[name] for slot, name in names.items()}, {}
     for each in graph.instructions:
-        y, saved[each.output] = computed(each, [values[slot] for slot in each.inputs.values()])
-        values[each.output] = y
-    gradients = {graph.output.slot: upstream}
+        inputs = [wide(values[slot]) for slot in each.inputs.values()]
+        y, saved = computed(each.operation, inputs, **known(each))
+        values[each.output] = y.astype(x.dtype)
+        made[each.output] = wide(y.astype(x.dtype)), None if saved is None else wide(saved.astype(x.dtype))
+    found = {graph.output.slot: upstream}
     for each in reversed(graph.instructions):
-        if each.output not in gradients:
+        if each.output not in found:
             continue
-        for name, found in terms(each, values, saved[each.output], gradients.pop(each.output)):
-            slot = each.inputs[name]
-            gradients[slot] = gradients[slot] + found if slot in gradients else found
+        inputs = {name: wide(values[slot]) for name, slot in each.inputs.items()}
+        upstream = wide(found.pop(each.output))
+        terms = gradients(each.operation, inputs, upstream, [*each.inputs], made[each.output], **known(each))
+        for name, slot in each.inputs.items():
+            term = terms[name].astype(x.dtype)
+            found[slot] = found[slot] + term if slot in found else term
     shapes = {**{slot: parameters[name] for slot, name in names.items()}, graph.input.slot: x}
-    found = {slot: gradients.get(slot, np.zeros_like(array)) for slot, array in shapes.items()}
+    found = {slot: found.get(slot, np.zeros_like(array)) for slot, array in shapes.items()}
     return values[graph.output.slot], {**{name: found[slot] for slot, name in names.items()}, "input": found[0]}
 
 
@@ -108,34 +112,6 @@ def wide(array):
 def known(instruction):
     draws = {"draws": uniform_draws} if instruction.operation.draws else {}
     return {**instruction.settings, **draws}
-
-
-def computed(instruction, inputs):
-    operation, dtype = instruction.operation, inputs[0].dtype
-    if operation.aliases:
-        return operation.forward(*inputs, out=None, empty=nan, **instruction.settings), None
-    inputs = [wide(each) for each in inputs]
-    y = nan(operation.shape(*(each.shape for each in inputs), **instruction.settings), inputs[0].dtype)
-    saved = operation.forward(*inputs, out=y, empty=nan, **known(instruction))
-    return y.astype(dtype), None if saved is None else saved.astype(dtype)
-
-
-def terms(instruction, values, saved, upstream):
-    """What each input's gradient gets, in the order in which it is added."""
-    operation, dtype = instruction.operation, upstream.dtype
-    for name, seen in operation.passed.items():
-        yield name, seen(upstream, values[instruction.inputs[name]].shape, **instruction.settings)
-    if operation.backward is None:
-        return
-    places = {**instruction.inputs, "y": instruction.output}
-    wanted = [name for name in instruction.inputs if name in operation.needs]
-    needed = {name for each in wanted for name in operation.needs[each]}
-    read = {name: wide(values[slot]) for name, slot in places.items() if name in needed}
-    if saved is not None:
-        read["saved"] = wide(saved)
-    into = {name: nan(values[instruction.inputs[name]].shape, wide(upstream).dtype) for name in wanted}
-    operation.backward(wide(upstream), into, empty=nan, **read, **known(instruction))
-    yield from ((name, found.astype(dtype)) for name, found in into.items())
 
 
 def check_bits(program, result, seed, dtype, of_input=True, split=False):
@@ -215,27 +191,16 @@ def test_each_way_of_reading_a_value_more_than_once(case, dtype):
     check_slopes(*CASES[case], 1)
 
 
-def always_in_place(self, slot, found, gradients, shared):
-    if slot in gradients:
-        gradients[slot] += found
-    else:
-        gradients[slot] = found
+right_give = Player._give
 
 
-def last_term_alone(self, slot, found, gradients, shared):
-    gradients[slot] = found
+def last_term_alone(self, slot, found, dtype, gradients, contribution, *, shared):
+    gradients.pop(slot, None)
+    right_give(self, slot, found, dtype, gradients, contribution, shared=shared)
 
 
-right_add = Player._add
-
-
-def into_what_is_passed_on(self, slot, found, gradients, shared):
-    right_add(self, slot, found, gradients, False)
-
-
-def in_place_whoever_reads(self, number, instruction):
-    return instruction.operation.over is not None and self.graph.shape(
-        instruction.inputs[instruction.operation.over]) == self.graph.shape(instruction.output)
+def into_what_is_passed_on(self, slot, found, dtype, gradients, contribution, *, shared):
+    right_give(self, slot, found, dtype, gradients, contribution, shared=False)
 
 
 def first_gradient_alone(self, name, found, contribution):
@@ -244,23 +209,10 @@ def first_gradient_alone(self, name, found, contribution):
         contribution.written.add(name)
 
 
-def room_over_upstream(self, step, name, upstream, wide, into, gradients, contribution):
-    if step.instruction.operation.over_upstream == name and step.instruction.inputs[name] not in self._names:
-        return wide
-    return right_room(self, step, name, upstream, wide, into, gradients, contribution)
-
-
-right_room = Player._room
-
-
-@pytest.mark.parametrize(("owner", "attribute", "wrong"), [
-    (Player, "_add", always_in_place), (Player, "_add", last_term_alone), (Player, "_add", into_what_is_passed_on),
-    (Player, "_write", first_gradient_alone),
-    (GraphPlan, "_in_place", in_place_whoever_reads), (GraphPlan, "_reads_last", lambda *_: True),
-    (Player, "_room", room_over_upstream),
-])
-def test_a_player_that_writes_over_what_others_read_is_caught(monkeypatch, owner, attribute, wrong):
-    monkeypatch.setattr(owner, attribute, wrong)
+@pytest.mark.parametrize(("attribute", "wrong"), [
+    ("_give", last_term_alone), ("_give", into_what_is_passed_on), ("_write", first_gradient_alone)])
+def test_a_player_that_adds_wrongly_is_caught(monkeypatch, attribute, wrong):
+    monkeypatch.setattr(Player, attribute, wrong)
     check = settings(max_examples=200, database=None, derandomize=True, phases=[Phase.generate])(
         lambda program, result, seed: check_bits(program, result, seed, "f4"))
 

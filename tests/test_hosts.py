@@ -83,7 +83,7 @@ def test_what_leaves_a_host_is_the_formulas_in_every_order(keys):
 
 
 def between(outcome):
-    return [sum(rank.counts.between_bytes for rank in row.traffic) for row in outcome.trained]
+    return [sum(rank.measured.between_bytes for rank in row.traffic) for row in outcome.trained]
 
 
 def test_hybrid_sharding_sends_less_between_hosts_and_one_host_nothing():
@@ -95,7 +95,7 @@ def test_hybrid_sharding_sends_less_between_hosts_and_one_host_nothing():
 def test_two_levels_share_what_leaves_a_host_among_its_ranks():
     flat, levels = (on_hosts(4, 2, order=order, stages=("ddp",)) for order in ("ring", "two_level"))
     assert between(levels)[0] * 3 == between(flat)[0] * 2
-    assert len({rank.counts.between_bytes for rank in levels.trained[0].traffic}) == 1
+    assert len({rank.measured.between_bytes for rank in levels.trained[0].traffic}) == 1
 
 
 def test_a_rank_that_sends_to_another_host_unseen_is_caught(monkeypatch):

@@ -33,7 +33,7 @@ OF_PYTORCH = {
 MOST_DEFINITIONS = 4
 """The most modules of the package that may define the same public name."""
 SHARED_NAMES = {
-    "main": "the entry of a program", "add_arguments": "a command's options", "show": "prints what a command found",
+    "main": "the entry of a program", "add_arguments": "a command's options",
     "MOST_RANKS": "a limit of what the module makes", "MOST_BYTES": "a limit of what the module reads",
     "declared": "a user's function as a part", "step": "a stage",
     **dict.fromkeys(("all_reduce", "reduce_scatter", "all_gather", "broadcast"), "a collective, by each algorithm"),

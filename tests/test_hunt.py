@@ -7,6 +7,7 @@ import tomllib
 from itertools import count, islice
 
 import pytest
+from msgspec.inspect import BoolType
 
 from tests.hunt import __main__ as hunt
 from tests.hunt import draw, judge, shrink, under_mpi
@@ -16,7 +17,6 @@ from tests.training import sabotaged
 from zerosim.commands import run as command
 from zerosim.jobs import training
 from zerosim.scenario import CollectiveScenario, Scenario
-from zerosim.scenario.rules import Choice, SectionRule, Switch, Tables, rules
 from zerosim.show import table
 from zerosim.stages import STAGES
 
@@ -80,26 +80,28 @@ OF_VOCABULARIES = ("parallel.vocabulary_parallel", "variant.vocabulary_parallel"
 def said(document, of, prefix=""):
     """Each key that a document says, with its value if there is a choice."""
     for name, value in document.items():
-        rule = rules(of)[name]
-        if isinstance(rule, SectionRule | Tables):
+        kind = draw.keys_of(of)[name]
+        section = draw.section_of(kind)
+        if section is not None:
             for each in value if isinstance(value, list) else [value]:
-                yield from said(each, rule.section, f"{name}.")
+                yield from said(each, section, f"{name}.")
         else:
             yield f"{prefix}{name}"
-            if isinstance(rule, Choice | Switch):
+            if draw.choices(kind) or isinstance(kind, BoolType):
                 yield f"{prefix}{name} = {value}"
 
 
 def sayable(of, prefix=""):
     """All keys of a kind of scenario, and all values where there is a choice."""
-    for name, rule in rules(of).items():
-        if isinstance(rule, SectionRule | Tables):
-            yield from sayable(rule.section, f"{name}.")
+    for name, kind in draw.keys_of(of).items():
+        section = draw.section_of(kind)
+        if section is not None:
+            yield from sayable(section, f"{name}.")
             continue
         yield f"{prefix}{name}"
         if f"{prefix}{name}" not in CLAIMED:
-            choices = {Choice: getattr(rule, "names", ()), Switch: (True, False)}.get(type(rule), ())
-            yield from (f"{prefix}{name} = {value}" for value in choices)
+            values = (True, False) if isinstance(kind, BoolType) else draw.choices(kind)
+            yield from (f"{prefix}{name} = {value}" for value in values)
 
 
 @pytest.mark.parametrize(("kind", "schema"), [("collective", CollectiveScenario), ("training", Scenario)])

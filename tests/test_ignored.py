@@ -33,7 +33,6 @@ def test_rows_that_reduce_once_a_step_say_so_below_the_table():
     ({"publish": "updates"}, "parallel.publish does nothing in DDP: every rank updates all weights"),
     ({"publish": "broadcasts"}, "parallel.publish does nothing in Stage III: weights stay sharded"),
     ({"accumulation": "layered", "micro_batches": 3}, "a rank has one micro-batch in a step"),
-    ({"offload_folder": "there"}, "parallel.offload_folder does nothing in DDP, Stage I, Stage II and Stage III"),
 ])
 def test_every_key_that_some_row_cannot_follow_is_named(keys, words):
     assert words in said(outcome_of(**keys))

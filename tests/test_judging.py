@@ -9,7 +9,6 @@ import pytest
 from tests.test_formulas import config
 from tests.training import labelled, scenario
 from zerosim.allocation import allocate
-from zerosim.figures.shapes import expected
 from zerosim.figures.traffic import message_copies
 from zerosim.instruments.observed import Observed
 from zerosim.numerics.orders import ORDERS
@@ -19,9 +18,11 @@ from zerosim.stages.replica import Replica
 from zerosim.training import build
 from zerosim.training.comparison import Evidence, first_of
 from zerosim.training.experiment import prepare
+from zerosim.training.measurement import Measurement, RankMemory
 from zerosim.training.program import Silent
 from zerosim.verdict.diagnosis import hexadecimal, orders_of_addition, ulps_apart
-from zerosim.verdict.judged_run import judged_memory, run_locally, what_it_needs
+from zerosim.verdict.judged_run import memory_due, run_locally, what_it_needs
+from zerosim.verdict.outcome import Compared, lingering, overweight
 
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
 
@@ -45,14 +46,12 @@ def test_what_is_true_of_each_stage():
 
 
 def left(owners):
-    figures = SimpleNamespace(
-        rank=0, owners={kind: owners.get(kind, {}) for kind in KINDS}, peak_bytes={}, alive_bytes=0, resident_bytes=0,
-        curve=[], copies_messages=owners.get("copies", False), at_rest=owners.get("at rest", {}), offloaded_bytes=0,
-        held_as_began=owners.get("as began", {}),
-    )
-    copies = message_copies(config("ddp")) if figures.copies_messages else 0
-    judged = judged_memory(config("ddp"), figures, expected(config("ddp")), copies)
-    return [*judged.overweight, *judged.lingering]
+    found = RankMemory(
+        rank=0, resting_bytes={}, peak_bytes={}, owners={kind: owners.get(kind, {}) for kind in KINDS},
+        at_rest=owners.get("at rest", {}), held_as_began=owners.get("as began", {}))
+    copies = message_copies(config("ddp")) if owners.get("copies") else None
+    judged = Compared(found, memory_due(config("ddp"), 0, config("ddp").steps_here, copies))
+    return [*overweight(judged), *lingering(judged)]
 
 
 def test_a_byte_too_much_is_named_with_its_unit():
@@ -65,13 +64,17 @@ def test_a_byte_too_much_is_named_with_its_unit():
     assert left({"buffers": {"messages": 1}}) == ["1 B of buffers for messages after the step"]
 
 
+def unfit(config):
+    return what_it_needs(Measurement(config, fits=False))
+
+
 def test_what_a_row_that_did_not_fit_needs():
     """Of 1,752, 62,751 and 753 elements, padded: 65,256, of which gradients are at most 753 and twice 62,751 in DDP."""
-    found = what_it_needs(config("ddp", {"memory_limit_mb": 1, "hidden": (250, 250)}))
+    found = unfit(config("ddp", {"memory_limit_mb": 1, "hidden": (250, 250)}))
     assert (found.needed_bytes, found.allowed_bytes) == (65_256 * 16, 10**6)
     assert found.would_fit == ["zero1", "zero2"]                                # Stage III: 87,008 + 251,004 + …
-    assert what_it_needs(config("zero3", {"memory_limit_mb": 1})).would_fit == [*STAGES][:-1]
-    assert what_it_needs(config("zero3", {"hidden": (250, 250)})).would_fit == []
+    assert unfit(config("zero3", {"memory_limit_mb": 1})).would_fit == [*STAGES][:-1]
+    assert unfit(config("zero3", {"hidden": (250, 250)})).would_fit == []
 
 
 # Where bytes first differ.

@@ -9,8 +9,9 @@ from tests import keys
 from tests.test_report import documented
 from zerosim.scenario import load
 from zerosim.scenario.fault import Fault
+from zerosim.scenario.reading import HIDDEN
 from zerosim.scenario.schema import Scenario
-from zerosim.scenario.sections import Parallel, Variant
+from zerosim.scenario.sections import Variant
 
 FIRST = "The ten to know first"
 
@@ -22,8 +23,7 @@ def keys_of_a_scenario():
     return {"kind", "title", "caption"} | {
         f"{name}.{key.name}"
         for name, section in sections.items() if is_dataclass(section) and name != "origin"
-        for key in fields(section) if key.name != "own"  # the keys of a part of the user's own
-        and not (name == "variant" and hasattr(Parallel, key.name))
+        for key in fields(section) if key.name not in HIDDEN
     }
 
 

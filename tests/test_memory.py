@@ -297,4 +297,4 @@ def test_a_gathered_layer_that_is_never_released_fails_the_run_and_is_named(monk
     surplus = {name: held[name] - kept[name] // 3 for name in kept}
     gathered = 2 * 2 * kept["layers.1"]                      # forward and backward, of two micro-batches
     assert surplus == {"layers.0": 0, "layers.1": gathered, "layers.2": 0}
-    assert memory.figures.resting_bytes["parameters"] - memory.due.resting_bytes["parameters"] == surplus["layers.1"]
+    assert memory.measured.resting_bytes["parameters"] - memory.due.resting_bytes["parameters"] == surplus["layers.1"]

@@ -219,7 +219,7 @@ def test_a_number_of_copies_is_a_size_of_groups(ranks, group):
     assert one.failures == other.failures == []
     assert bits(one) == bits(other)
     kept, kept_too = (
-        [(each.figures.resting_bytes, each.figures.peak_bytes) for row in found.trained for each in row.memory]
+        [(each.measured.resting_bytes, each.measured.peak_bytes) for row in found.trained for each in row.memory]
         for found in (one, other))
     assert kept == kept_too
 

@@ -5,8 +5,7 @@ import pytest
 
 from tests import independent
 from tests import independent_transformer as other
-from tests.operations import OPERATIONS, normals
-from tests.test_operations import nan
+from tests.operations import OPERATIONS, computed, gradients, nan, normals
 from zerosim.autograd.operations import shapes
 from zerosim.autograd.operations.losses import LOSSES
 
@@ -121,18 +120,14 @@ def test_an_operation_has_the_bits_of_an_independent_one(case, dtype, piece, mon
     operation = OPERATIONS[name]
     inputs = [each if isinstance(each, np.ndarray) else 3 * normals([1, number], *each).astype(dtype)
               for number, each in enumerate(sizes)]
-    y = nan(operation.shape(*(each.shape for each in inputs), **settings), dtype)
-    saved = operation.forward(*inputs, out=y, empty=nan, **settings)
+    y, _ = computed(operation, inputs, **settings)
     assert y.tobytes() == forward(*inputs).tobytes()
     upstream = normals(2, *y.shape).astype(dtype)
     due = backward(upstream, y, *inputs)
-    places = {**dict(zip(operation.inputs, inputs, strict=False)), "y": y, "saved": saved}
-    into = {name: nan(places[name].shape, dtype) for name in operation.needs if name in places}
-    needed = {name for each in into for name in operation.needs[each]} | ({"saved"} if operation.saves else set())
-    operation.backward(
-        upstream, into, empty=nan, **{name: places[name].copy() for name in needed}, **settings)
-    assert {name: found.tobytes() for name, found in into.items()} == {
-        name: due[name].tobytes() for name in into}
+    named = dict(zip(operation.inputs, inputs, strict=False))
+    found = gradients(operation, named, upstream, [name for name in named if name in operation.needs], **settings)
+    assert {name: each.tobytes() for name, each in found.items()} == {
+        name: due.get(name, upstream).tobytes() for name in found}
 
 
 def test_every_operation_that_computes_is_among_them():
@@ -166,8 +161,7 @@ def test_a_number_passes_dropout_where_what_is_drawn_is_at_least_the_probability
     def draws(array):
         array[...] = [0.0, np.nextafter(np.float32(0.25), np.float32(0)), 0.25, 1.0]
 
-    y, into = nan((4,), "f4"), {"x": nan((4,), "f4")}
-    dropout = OPERATIONS["dropout.dropout"]
-    dropout.forward(np.full(4, 3.0, "f4"), out=y, empty=nan, probability=0.25, draws=draws)
-    dropout.backward(np.full(4, 3.0, "f4"), into, empty=nan, probability=0.25, draws=draws)
-    assert y.tolist() == into["x"].tolist() == [0, 0, 4, 4]
+    dropout, threes = OPERATIONS["dropout.dropout"], np.full(4, 3.0, "f4")
+    drawing = {"probability": 0.25, "draws": draws}
+    assert computed(dropout, [threes], **drawing)[0].tolist() == [0, 0, 4, 4]
+    assert gradients(dropout, {"x": threes}, threes, ["x"], **drawing)["x"].tolist() == [0, 0, 4, 4]

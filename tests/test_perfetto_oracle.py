@@ -75,12 +75,12 @@ def test_perfetto_reads_every_event_without_a_complaint(events, outcome, tmp_pat
     )
     assert Counter((each["pid"], each["lane"], each["name"], each["ts"], each["dur"]) for each in spans) == due
     assert {each["depth"] for each in spans} == {0}
-    assert len(flows) == sum(rank.counts.messages for row in outcome.trained for rank in row.traffic) * 3 // 4
+    assert len(flows) == sum(rank.measured.messages for row in outcome.trained for rank in row.traffic) * 3 // 4
     assert all(each["sent"] == each["received"] and each["sent_ns"] <= each["received_ns"] for each in flows)
     peaks = {(each["pid"], each["name"]): each["most"] for each in counters}
     for index, row in enumerate(outcome.trained):
         for rank in row.memory:
-            assert peaks[3 * index + rank.figures.rank + 1, "bytes gradients"] == rank.figures.peak_bytes["gradients"]
+            assert peaks[3 * index + rank.measured.rank + 1, "bytes gradients"] == rank.measured.peak_bytes["gradients"]
 
 
 # Planted faults: the parser must not accept everything.

@@ -2,10 +2,9 @@
 
 import itertools
 import json
+from collections import defaultdict
 from dataclasses import replace
 from fractions import Fraction
-from functools import partial
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -17,10 +16,9 @@ from zerosim.autograd.player import Player
 from zerosim.data import load_dataset
 from zerosim.errors import ScenarioError, ZerosimError
 from zerosim.figures.pipelines import bubble, bubble_due, held, held_due, pass_lines
-from zerosim.stages import SCHEDULES
 from zerosim.stages.norms import SquareSums
-from zerosim.stages.pipeline import Slot, run_backward, run_backward_input, run_forward
 from zerosim.stages.replica import Replica
+from zerosim.stages.schedules import SCHEDULES, Slot, gpipe
 from zerosim.training import build, config
 from zerosim.training.experiment import prepare
 from zerosim.training.groups import RanksOfPipeline
@@ -111,58 +109,8 @@ def test_pipelines_under_mpirun(ranks, tmp_path):
     assert (said.returncode, said.stdout.count("every bit equal to one process")) == (0, 1)
 
 
-class Noted:
-    """A rank of a pipeline that notes its passes and messages, and computes nothing."""
-
-    def __init__(self, place, ranks, micro_batches, chunks):
-        self.neighbours, self.chunks = SimpleNamespace(place=place, size=ranks), range(chunks)
-        self.after, self.passes, self.messages = ranks - 1 - place, [], {}
-        self.parts = [SimpleNamespace(first=number) for number in range(micro_batches)]
-
-    def begin(self, batch):
-        return self.parts
-
-    def update(self):
-        assert len(self.passes) == len({*self.passes})
-        assert not len(self.passes) % (len(self.parts) * len(self.chunks))
-
-    def forward(self, part, given, chunk=0):
-        self.passes.append(Slot("F", part.first, chunk))
-
-    def backward(self, part, given, chunk=0):
-        self.passes.append(Slot("B", part.first, chunk))
-
-    def backward_input(self, part, given):
-        self.passes.append(Slot("B", part.first, 0))
-
-    def backward_weights(self, part):
-        self.passes.append(Slot("W", part.first, 0))
-
-    def note(self, what, by, part, chunk):
-        """A message of or to the piece before or after, by its receiver or sender, and the cut that it passes."""
-        ranks, place = self.neighbours.size, self.neighbours.place
-        piece = chunk * ranks + place
-        if 0 <= piece + by < ranks * len(self.chunks):
-            self.messages.setdefault((place + by) % ranks, []).append((what, part.first, max(piece, piece + by)))
-
-    def receive_activation(self, part, chunk=0):
-        self.note("came", -1, part, chunk)
-
-    def receive_gradient(self, part, chunk=0):
-        self.note("came", 1, part, chunk)
-
-    def send_activation(self, part, given, chunk=0):
-        self.note("sent", 1, part, chunk)
-
-    def send_gradient(self, part, given, chunk=0):
-        self.note("sent", -1, part, chunk)
-
-
-def noted(schedule, ranks, micro_batches, chunks):
-    found = [Noted(place, ranks, micro_batches, chunks) for place in range(ranks)]
-    for each in found:
-        SCHEDULES[schedule](each, None)
-    return found
+def passes_of(schedule, ranks, micro_batches, chunks):
+    return [SCHEDULES[schedule](rank, ranks, micro_batches, chunks) for rank in range(ranks)]
 
 
 SHAPES = [(schedule, ranks, micro_batches, chunks)
@@ -171,28 +119,42 @@ SHAPES = [(schedule, ranks, micro_batches, chunks)
           for ranks in (2, 3, 4, 8) for micro_batches in ((1, 2, 3, 4, 9) if chunks == 1 else (ranks, 3 * ranks))]
 
 
-def test_each_schedule_waits_and_holds_as_its_formula_says():
+def messages(rank, ranks, chunks, slots):
+    """What a rank sends to and receives from each other, in order: the micro-batch and the cut that it passes."""
+    sent, came = defaultdict(list), defaultdict(list)
+    for what, micro_batch, chunk in slots:
+        piece = chunk * ranks + rank
+        by = {"F": 1, "B": -1, "W": 0}[what]
+        for found, other in ((came, piece - by), (sent, piece + by)):
+            if by and 0 <= other < chunks * ranks:
+                found[other % ranks].append((micro_batch, max(piece, other)))
+    return sent, came
+
+
+def test_the_law_of_schedules():
+    """Every forward has its backward, and its W if backward is split; backward adds in the order of micro-batches;
+    what a pass needs comes before it, and no rank waits for ever; waiting and memory are the formula's; and what two
+    ranks send each other is received in that order, for there are no tags."""
     for schedule, ranks, micro_batches, chunks in SHAPES:
-        passes = [each.passes for each in noted(schedule, ranks, micro_batches, chunks)]
-        assert bubble(passes) == bubble_due(ranks, micro_batches, chunks, schedule)
+        passes = passes_of(schedule, ranks, micro_batches, chunks)
+        kinds = "FBW" if schedule == "zb_h1" else "FB"
+        everything = [Slot(*each) for each in itertools.product(kinds, range(micro_batches), range(chunks))]
+        for mine in passes:
+            assert sorted(mine) == sorted(everything)
+            for chunk, what in itertools.product(range(chunks), kinds):
+                order = [each.micro_batch for each in mine if (each.what, each.chunk) == (what, chunk)]
+                assert order == sorted(order)
+        assert bubble(passes) == bubble_due(ranks, micro_batches, chunks, schedule)     # or it raises: they wait
         assert [*map(held, passes)] == [
             held_due(schedule, rank, ranks, micro_batches, chunks) for rank in range(ranks)]
-
-
-def test_messages_between_two_ranks_are_received_in_the_order_in_which_they_are_sent():
-    """Activations and gradients too, where two ranks have several chunks: there are no tags."""
-    for shape in SHAPES:
-        found = noted(*shape)
-        for rank, mine in enumerate(found):
-            for other, messages in mine.messages.items():
-                sent = [each for what, *each in messages if what == "sent"]
-                assert sent == [each for what, *each in found[other].messages[rank] if what == "came"]
+        found = [messages(rank, ranks, chunks, mine) for rank, mine in enumerate(passes)]
+        assert all(sent == found[other][1][rank] for rank, mine in enumerate(found) for other, sent in mine[0].items())
 
 
 def test_a_split_backward_waits_as_the_paper_says_if_w_is_the_shortest():
     """(p − 1)(F + B − W), from m = p on."""
     for ranks, more, f, b in itertools.product((2, 4), (0, 1, 5), (2, 3, 5), (2, 4)):
-        passes = [each.passes for each in noted("zb_h1", ranks, ranks + more, 1)]
+        passes = passes_of("zb_h1", ranks, ranks + more, 1)
         for w in range(1, 6):
             idle = (ranks - 1) * (f + b - w)
             due = Fraction(idle, (ranks + more) * (f + b + w) + idle)
@@ -200,13 +162,13 @@ def test_a_split_backward_waits_as_the_paper_says_if_w_is_the_shortest():
 
 
 def test_a_schedule_is_drawn_in_lockstep():
-    assert pass_lines([each.passes for each in noted("1f1b", 2, 3, 1)]) == [
+    assert pass_lines(passes_of("1f1b", 2, 3, 1)) == [
         " 0   1   .  (0)  2  (1)  .  (2)",
         " .   0  (0)  1  (1)  2  (2)  ."]
 
 
 def test_a_schedule_that_holds_more_than_its_formula_is_noticed(tmp_path, monkeypatch):
-    monkeypatch.setitem(build.SCHEDULES, "1f1b", SCHEDULES["gpipe"])
+    monkeypatch.setitem(build.SCHEDULES, "1f1b", gpipe)
     assert outcome(MLP, tmp_path, "world.ranks=2", "parallel.pipeline_ranks=2", 'parallel.stages=["ddp"]').failures == [
         ("DDP", "activations held are not the formula's: rank 0 holds those of 4 micro-batches; expected 2")]
 
@@ -216,52 +178,38 @@ def test_passes_that_wait_for_each_other_are_refused():
         bubble([[Slot("B", 0, 0), Slot("F", 0, 0)], [Slot("F", 0, 0), Slot("B", 0, 0)]])
 
 
-def without_flush(pipeline, batch):
-    """1F1B that updates before the backward of the last micro-batch."""
-    parts = pipeline.begin(batch)
-    for part in parts:
-        run_forward(pipeline, part)
-    for part in parts[:-1]:
-        gradient_of = part if part is not parts[-2] else replace(part, last=True)
-        run_backward(pipeline, gradient_of)
-    return pipeline.update()
+def without_flush(rank, ranks, micro_batches, chunks):
+    """GPipe that leaves out a micro-batch."""
+    return [slot for slot in gpipe(rank, ranks, micro_batches, chunks) if slot.micro_batch != 1]
 
 
-def of_the_wrong_micro_batch(pipeline, batch):
-    """GPipe that labels the activation that it sends with the micro-batch before."""
-    parts = pipeline.begin(batch)
-    for part in parts:
-        given = pipeline.receive_activation(part)
-        pipeline.send_activation(part, pipeline.forward(part, given))
-    for part, wrong in zip(parts, [parts[1], parts[0], *parts[2:]], strict=True):
-        upstream = pipeline.receive_gradient(part)
-        pipeline.send_gradient(part, pipeline.backward(wrong, upstream))
-    return pipeline.update()
+def of_the_wrong_micro_batch(rank, ranks, micro_batches, chunks):
+    """GPipe whose first rank runs the backward of the second micro-batch with the gradient of the first."""
+    slots = gpipe(rank, ranks, micro_batches, chunks)
+    first = micro_batches
+    return slots if rank else [*slots[:first], slots[first + 1], slots[first], *slots[first + 2 :]]
 
 
-def zero_bubble(pipeline, batch, weights_of):
-    """Forward, backward of the input and, of the micro-batches that `weights_of` gives, of the weights."""
-    parts = pipeline.begin(batch)
-    for part in parts:
-        run_forward(pipeline, part)
-    for part in parts:
-        run_backward_input(pipeline, part)
-    for part in weights_of(parts):
-        pipeline.backward_weights(part)
-    return pipeline.update()
+def weights_of(chosen):
+    """A schedule that splits backward, and runs that of the weights of the chosen micro-batches."""
+    def schedule(rank, ranks, micro_batches, chunks):
+        slots = gpipe(rank, ranks, micro_batches, chunks)
+        return [*slots, *(Slot("W", each, 0) for each in chosen(range(micro_batches)))]
+
+    return schedule
 
 
-@pytest.mark.parametrize(("weights_of", "said"), [
+@pytest.mark.parametrize(("chosen", "said"), [
     (lambda parts: parts[1:], "it lacks micro-batch 0 of 4"),
     (lambda parts: [*parts[:2], parts[3], parts[2]], "it lacks micro-batch 2 of 4"),
     (lambda parts: [parts[1], *parts[1:]], "micro-batch 1: backward of its input has not run, or that of its weights"),
 ])
-def test_weights_of_the_wrong_micro_batch_are_named(weights_of, said, tmp_path, monkeypatch):
-    monkeypatch.setitem(build.SCHEDULES, "zb_h1", partial(zero_bubble, weights_of=weights_of))
+def test_weights_of_the_wrong_micro_batch_are_named(chosen, said, tmp_path, monkeypatch):
+    monkeypatch.setitem(build.SCHEDULES, "zb_h1", weights_of(chosen))
     try:
         found, failures = judged(tmp_path, "world.ranks=2", "parallel.pipeline_ranks=2", ZB)
         assert failures
-    except ZerosimError as error:
+    except (ZerosimError, KeyError) as error:
         found = [error]
     assert said in str(found[0])
 
@@ -283,7 +231,7 @@ def judged(tmp_path, *changes, text=MLP):
 
 
 @pytest.mark.parametrize(("schedule", "wrong", "said"), [
-    ("1f1b", without_flush, "times the gradient of the model in one piece: it lacks micro-batch 3 of 4"),
+    ("1f1b", without_flush, "times the gradient of the model in one piece: it lacks micro-batch 1 of 4"),
     ("gpipe", of_the_wrong_micro_batch, "the gradient of the model in one piece"),
 ])
 def test_a_wrong_schedule_is_found_before_the_run_and_by_its_bits(schedule, wrong, said, tmp_path, monkeypatch):

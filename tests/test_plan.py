@@ -190,8 +190,8 @@ def test_memory_bytes_and_operations_are_those_of_a_run(precision, clip_norm, tm
 
 
 def with_block(config, block):
-    train = dataclasses.replace(config.row.train, micro_batches=config.ranks * block)
-    return dataclasses.replace(config, row=dataclasses.replace(config.row, train=train))
+    train = dataclasses.replace(config.train, micro_batches=config.ranks * block)
+    return dataclasses.replace(config, train=train)
 
 
 SKIPPING = [
@@ -258,7 +258,7 @@ def test_costs_are_remembered_and_a_single_rank_communicates_for_nothing():
 def test_what_trains_on_32_gb_without_model_parallelism_is_what_the_zero_paper_says(shape, fits):
     keys = {f"model.{name}": value for name, value in shape.items()}
     found = zs.plan(PLANS / "zero_7b5.toml", set={**keys, "train.micro_batch": 1}).subject
-    assert {row.config.row.stage: row.fits for row in found.rows if row.config.row.stage in fits} == fits
+    assert {row.config.stage_key: row.fits for row in found.rows if row.config.stage_key in fits} == fits
 
 
 @pytest.mark.parametrize(("kind", "fitted"), [
@@ -281,7 +281,7 @@ def test_speed_up_is_beyond_linear_where_more_replicas_make_room_for_larger_micr
     for row in found.rows:
         if row.fits:
             best[row.config.ranks] = max(best.get(row.config.ranks, row), row, key=lambda each: each.tokens_per_second)
-    assert best[25].config.row.train.micro_batch > best[4].config.row.train.micro_batch
+    assert best[25].config.train.micro_batch > best[4].config.train.micro_batch
     assert best[25].tokens_per_second > best[4].tokens_per_second
 
 
@@ -305,7 +305,7 @@ def test_a_shipped_plan_keeps_its_claims(name):
 def test_model_states_are_those_of_another_estimator(name):
     """Of a Llama it counts neither the gate nor the head, so that is left out."""
     peer = json.loads((Path(simgrid.__file__).parent / "peers.json").read_text())[name]
-    (row,) = (row for row in shipped(name).rows if row.config.row.stage == "zero3")
+    (row,) = (row for row in shipped(name).rows if row.config.stage_key == "zero3")
     resting = row.found.resting
     assert row.config.model.count == pytest.approx(peer["num_params_total"], rel=0.002)
     assert resting["parameters"] == pytest.approx(peer["weight_memory_per_gpu"], rel=0.002)
@@ -406,7 +406,7 @@ def test_what_cannot_be_swept_is_told_as_a_sweep(sweep, found):
 
 
 def test_what_is_wrong_without_a_sweep_is_not_blamed_on_it():
-    with pytest.raises(ScenarioError, match=r"^--set:1:19: train\.micro_batch must be"):
+    with pytest.raises(ScenarioError, match=r"^--set:1:1: train\.micro_batch must be"):
         zs.plan(PLANS / "mpt_7b.toml", set={"train.micro_batch": 0}, sweep={"model.layers": [1, 2]})
 
 

@@ -52,14 +52,14 @@ def compared(row):
     directions = row.config.directions
     for rank in range(0, row.config.all_ranks, directions.side_by_side):
         stage = found.stages[directions.pipeline_rank(directions.place(rank))]
-        peaks, operations = row.memory[rank].figures.peak_bytes, row.measured.operations[rank]
+        peaks, operations = row.memory[rank].measured.peak_bytes, row.measured.operations[rank]
         ours.append({kind: stage.peak[kind] for kind in peaks if kind != "total"} | {"total": stage.peak_total})
         ours.append({what: stage.operations[what] * steps for what in operations})
         theirs += [peaks, operations]
         if row.measured.updates == steps:
             sent = {what: count * steps for what, count in stage.sent(directions.data_rank(rank)).items()}
             ours.append({"bytes": 0, "messages": 0} | sent)  # nothing is sent if all is frozen
-            counts = row.traffic[rank].counts
+            counts = row.traffic[rank].measured
             theirs.append({"bytes": counts.sent_bytes, "messages": counts.messages})
     return ours, theirs
 
@@ -74,7 +74,7 @@ def test_a_drawn_scenario_has_what_its_plan_says(number, tmp_path, monkeypatch):
 
 def test_a_plan_of_another_row_is_seen(tmp_path, monkeypatch):
     row, *_ = measured(NUMBERS[0], tmp_path, monkeypatch)
-    train = dataclasses.replace(row.config.row.train, micro_batch=row.config.row.train.micro_batch + 1)
-    other = dataclasses.replace(row.config, row=dataclasses.replace(row.config.row, train=train))
+    train = dataclasses.replace(row.config.train, micro_batch=row.config.train.micro_batch + 1)
+    other = dataclasses.replace(row.config, train=train)
     ours, theirs = compared(dataclasses.replace(row, measured=dataclasses.replace(row.measured, config=other)))
     assert ours != theirs

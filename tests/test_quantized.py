@@ -42,7 +42,7 @@ def test_gathers_send_a_quarter_or_an_eighth_and_scales():
     """A unit of 35, 24 or 15 weights on 3 ranks has shards of 12, 8 and 5."""
     def sent(**keys):
         row, = run(stages=("zero3",), steps=1, **keys).trained
-        return row.traffic[0].counts.by_collective["all_gather"]["sent_bytes"]
+        return row.traffic[0].measured.by_collective["all_gather"]["sent_bytes"]
 
     gathers, others, parts = 2, 2, 2
     shards = (12, 8, 5)
@@ -119,7 +119,7 @@ def test_gradients_are_decoded_before_each_addition_as_one_process_does(name, ke
 @pytest.mark.parametrize("order", ["ring", "rank"])
 def test_reductions_send_a_quarter_and_scales(order):
     row, = run(stages=("zero2",), steps=1, order=order, quantized_gradients="int8", quantized_block=4).trained
-    sent = row.traffic[0].counts.by_collective["reduce_scatter"]["sent_bytes"]
+    sent = row.traffic[0].measured.by_collective["reduce_scatter"]["sent_bytes"]
     assert sent == 2 * sum(4 * -(-each // 4) + each for each in (12, 8, 5))
 
 
@@ -152,8 +152,8 @@ def test_an_error_of_the_quantisation_alone_is_that_of_the_first_step():
     coded, = run(stages=("zero2",), steps=1, quantized_gradients="int4", quantized_block=4).trained
     found, due = (
         np.concatenate([snapshot.gradients[unit].narrow for unit in coded.config.model.units])
-        for snapshot in (last(coded.config), last(replace(coded.config, row=replace(
-            coded.config.row, parallel=replace(coded.config.row.parallel, quantized_gradients="none"))))))
+        for snapshot in (last(coded.config), last(replace(
+            coded.config, parallel=replace(coded.config.parallel, quantized_gradients="none")))))
     relative = np.linalg.norm((found - due).astype(np.float64)) / np.linalg.norm(due.astype(np.float64))
     assert np.isclose(coded.measured.wire_errors["gradients"]["relative"], relative, rtol=1e-6)
 

@@ -99,7 +99,7 @@ def check(row, cluster=CLUSTER):
     at_once, apart = rehearsed_at_once(row, cluster), rehearsed_apart(row, cluster)
     assert len(apart) == row.ranks
     for rank, alone in enumerate(apart):
-        assert difference(at_once, alone, rank) == [], f"rank {rank}, {row.name}, {row.row.parallel}"
+        assert difference(at_once, alone, rank) == [], f"rank {rank}, {row.name}, {row.parallel}"
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -20,10 +20,11 @@ from zerosim.show.legend import STATE_BARS
 from zerosim.show.notebook import compared
 from zerosim.show.table import show_run
 from zerosim.training.experiment import prepare
+from zerosim.training.measurement import Measurement
 from zerosim.training.program import Silent
 from zerosim.verdict.diagnosis import Divergence, RowDifference
 from zerosim.verdict.judged_run import run_locally
-from zerosim.verdict.outcome import DoesNotFit, RowOutcome
+from zerosim.verdict.outcome import RowOutcome
 
 NAME = "a variant with long name"
 ROOT = Path(__file__).parents[1]
@@ -47,7 +48,7 @@ def four():
 
 
 def named(config, name=NAME):
-    return replace(config, row=replace(config.row, name=name))
+    return replace(config, name=name)
 
 
 def called(stage, name):
@@ -56,7 +57,12 @@ def called(stage, name):
 
 def with_stages(outcome, stages, *others):
     """The outcome with other rows."""
-    return replace(outcome, rows=[*(RowOutcome(stage.config, stage) for stage in stages), *others])
+    return replace(outcome, rows=[*stages, *others])
+
+
+def unfit(config, would_fit):
+    """A row that did not fit."""
+    return RowOutcome(Measurement(config, fits=False), needed_bytes=2, allowed_bytes=1, would_fit=would_fit)
 
 
 def scaled(stage, factor):
@@ -66,14 +72,15 @@ def scaled(stage, factor):
         return {kind: count * factor for kind, count in counts.items()}
 
     memory = [
-        replace(rank, due=replace(rank.due, resting_bytes=times(rank.due.resting_bytes)), figures=replace(
-            rank.figures, peak_bytes=times(rank.figures.peak_bytes), resting_bytes=times(rank.figures.resting_bytes)))
+        replace(rank, due=replace(rank.due, resting_bytes=times(rank.due.resting_bytes)), measured=replace(
+            rank.measured, peak_bytes=times(rank.measured.peak_bytes),
+            resting_bytes=times(rank.measured.resting_bytes)))
         for rank in stage.memory
     ]
     traffic = [
-        replace(rank, counts=replace(
-            rank.counts, sent_bytes=rank.counts.sent_bytes * factor * (2 + rank.counts.rank),
-            messages=rank.counts.messages * (2 + rank.counts.rank)))
+        replace(rank, measured=replace(
+            rank.measured, sent_bytes=rank.measured.sent_bytes * factor * (2 + rank.measured.rank),
+            messages=rank.measured.messages * (2 + rank.measured.rank)))
         for rank in stage.traffic
     ]
     longer = measured(stage, config=named(stage.config), seconds={"train": 7.5})
@@ -107,8 +114,8 @@ def test_no_line_is_wider_than_the_terminal_and_no_cell_is_broken(four, factor, 
 def test_the_table_says_what_each_row_sends_keeps_and_holds(four, width):
     found = rows(printed(four, width), *FOUR)
     for name, stage in zip(FOUR, four.trained, strict=True):
-        memory = max((rank.figures for rank in stage.memory), key=lambda figures: figures.peak_bytes["total"])
-        kept, sent = sum(memory.resting_bytes.values()), stage.traffic[0].counts.sent_bytes / 4
+        memory = max((rank.measured for rank in stage.memory), key=lambda figures: figures.peak_bytes["total"])
+        kept, sent = sum(memory.resting_bytes.values()), stage.traffic[0].measured.sent_bytes / 4
         figures = [cell for cell in found[name] if cell[0].isdigit()]
         assert found[name][0] == "yes"
         assert figures == [f"{count / 1e3:.2f}" for count in (kept, sent, memory.peak_bytes["total"])]
@@ -119,11 +126,11 @@ WIDE = {60: (8, 6), 80: (16, 12), 120: (32, 18)}
 
 def bar_faults(lines, stages, for_kept, for_sent):
     """Where a bar is not as long as what it stands for, of the four rows of `stages`."""
-    most = sum(stages[0].memory[0].figures.resting_bytes.values())
+    most = sum(stages[0].memory[0].measured.resting_bytes.values())
     for stage, sent in zip(stages, (2, 2, 2, 3), strict=True):
         (line,) = [line for line in lines if line.startswith(f"{stage.name} ") and "━" in line]
         for kind in STATE_BARS:
-            length, due = line.count(kind.shade), stage.memory[0].figures.resting_bytes[kind.name] * for_kept / most
+            length, due = line.count(kind.shade), stage.memory[0].measured.resting_bytes[kind.name] * for_kept / most
             if not length or abs(length - due) > max(0.5, 1 - due):
                 yield f"{length} columns of {kind.name} in {stage.name}, not {due:.1f}"
         if line.count("━") != sent * for_sent // 3:
@@ -134,8 +141,8 @@ def bar_faults(lines, stages, for_kept, for_sent):
 def test_bars_are_as_long_as_what_is_kept_and_sent(four, width, most):
     lines = printed(four, width)
     assert list(bar_faults(lines, four.trained, *most)) == []
-    longer = {kind: 4 * count for kind, count in four.trained[2].memory[0].figures.resting_bytes.items()}
-    held = [replace(rank, figures=replace(rank.figures, resting_bytes=longer)) for rank in four.trained[2].memory]
+    longer = {kind: 4 * count for kind, count in four.trained[2].memory[0].measured.resting_bytes.items()}
+    held = [replace(rank, measured=replace(rank.measured, resting_bytes=longer)) for rank in four.trained[2].memory]
     assert list(bar_faults(lines, changed(four, 2, memory=held).trained, *most))
     assert not any("━" in line or "█" in line for line in printed(four, 52))
 
@@ -191,7 +198,7 @@ def test_verbose_adds_to_the_tables(four):
     assert [line for line in plain if line not in verbose] == []
     assert four.trained[0].measured.weights_sha256 in "".join(verbose)
     assert four.trained[0].measured.weights_sha256 not in "".join(plain)
-    memory = four.trained[3].memory[0].figures
+    memory = four.trained[3].memory[0].measured
     at = [number for number, line in enumerate(verbose) if line.startswith("Stage III ")]
     held, peak = verbose[at[3]].split()[2:], verbose[at[3] + 1].split()[3:]
     assert held == [f"{count / 1e3:.1f}" for count in [*memory.resting_bytes.values(),
@@ -243,7 +250,7 @@ def test_long_names_take_lines_and_long_words_keep_both_ends(four):
     lines = printed(with_stages(four, [called(four.trained[0], long), *four.trained[1:]]), 80)
     assert any(line.startswith("reduce_s…gather, ") or "…" in line for line in lines[:8])
     (first,) = [number for number, line in enumerate(lines) if line.startswith("by ")]
-    assert lines[first].split()[-1] == f"{four.trained[0].memory[0].figures.peak_bytes['total'] / 1e3:.2f}"
+    assert lines[first].split()[-1] == f"{four.trained[0].memory[0].measured.peak_bytes['total'] / 1e3:.2f}"
     assert lines[first + 2] == "2"
 
 
@@ -260,7 +267,7 @@ def test_one_rank_and_no_steps_and_one_row():
 
 
 def test_sixteen_rows_and_those_that_do_not_fit(four):
-    short = RowOutcome(four.trained[3].config, None, DoesNotFit(2, 1, ["ddp"]))
+    short = unfit(four.trained[3].config, ["ddp"])
     many = [called(four.trained[0], f"row {number}") for number in range(16)]
     lines = printed(with_stages(four, many, short), 80)
     assert len(rows(lines, *(stage.name for stage in many))) == 16
@@ -296,7 +303,7 @@ def test_digests_on_other_ranks_are_named_where_rows_differ(four):
     def elsewhere(stage):
         return {2: measured(stage, weights_sha256="1" if stage.name == "DDP" else "2")}
 
-    lines = printed(replace(four, rows=[replace(row, on_other_ranks=elsewhere(row.trained)) for row in four.rows]))
+    lines = printed(replace(four, rows=[replace(row, on_other_ranks=elsewhere(row)) for row in four.rows]))
     assert " 2 ranks  1  DDP" in lines
     assert " 2 ranks  2  Stage I, Stage II and Stage III" in lines
     assert f" 4 ranks  {four.trained[0].measured.weights_sha256[:12]}..." in lines
@@ -346,7 +353,7 @@ def test_every_key_of_the_document_is_documented(four):
     broken = changed(four, first_divergence=FOUND, order={"ours": "a", "reference": "b"}, fragmentation=where)
     config, other = four.rows[0].config, {2: four.trained[0]}
     broken = replace(broken, rows=[
-        replace(broken.rows[0], on_other_ranks=other), RowOutcome(config, None, DoesNotFit(2, 1, ["zero3"]))])
+        replace(broken.rows[0], on_other_ranks=other), unfit(config, ["zero3"])])
     apart = RowDifference("a", "b", 1, "gradient", "w", (0,), (1.0, 2.0), 1, (0, 1), ("g0", "g1"), 1, 1, 1, 1, {"1": 1})
     written = document(replace(broken, differences=[apart]), {})
     stage = written["rows"][0]

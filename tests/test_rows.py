@@ -13,8 +13,9 @@ from zerosim.numerics.orders import ORDERS
 from zerosim.numerics.precisions import PRECISIONS
 from zerosim.optim.optimizers import OPTIMIZERS
 from zerosim.scenario import Check, ModelKeys, Parallel, Train
-from zerosim.scenario.rules import rules
+from zerosim.scenario.reading import keys
 from zerosim.scenario.sections import PUBLICATIONS, STAGE_KEYS, Variant
+from zerosim.scenario.values import names_in
 from zerosim.stages import STAGES
 from zerosim.stages.adding import ADDITIONS
 from zerosim.stages.publishing import PUBLISHING
@@ -49,7 +50,7 @@ def test_a_row_that_does_not_fit_leaves_the_others_their_claims(short):
     check = Check(volumes=(9, 2, 5), messages=(9, 12, 30), does_not_fit=("ddp",))
     outcome = outcome_of(*ROWS, check=check)
     assert outcome.failures == []
-    assert [row.config.name for row in outcome.rows if row.trained is None] == ["first"]
+    assert [row.config.name for row in outcome.rows if not row.fits] == ["first"]
     wrong = outcome_of(*ROWS, check=replace(check, volumes=(2, 3, 2)))
     assert wrong.failures == [
         ("second", "sends 2 P (N−1)/N, not 3"), ("third", "sends 5 P (N−1)/N, not 2")]
@@ -67,7 +68,7 @@ def test_a_row_whose_steps_would_not_fit_leaves_the_others_trained(monkeypatch):
     monkeypatch.setattr(judged_run, "room_bytes", lambda config, held: 2**60 if config.name == "second" else 2**20)
     outcome = outcome_of(*ROWS, check=Check())
     assert [name for name, _ in outcome.failures] == ["second"]
-    assert [row.trained is not None and row.trained.equal for row in outcome.rows] == [True, False, True]
+    assert [row.fits and row.equal for row in outcome.rows] == [True, False, True]
 
 
 def test_a_shortage_within_a_step_names_its_row(monkeypatch):
@@ -81,8 +82,8 @@ def test_two_rows_of_one_stage_have_a_shortage_each(short):
     rows = (Variant(stage="zero1", name="a"), Variant(stage="zero1", name="b", units="model"), Variant(stage="ddp"))
     outcome = outcome_of(*rows, check=Check())
     assert [name for name, _ in outcome.failures] == ["a", "b"]
-    assert [(config.name, shortage.needed_bytes) for config, shortage in outcome.did_not_fit] == [
-        ("a", outcome.did_not_fit[0][1].needed_bytes), ("b", outcome.did_not_fit[1][1].needed_bytes)]
+    assert [(row.name, row.needed_bytes) for row in outcome.did_not_fit] == [
+        ("a", outcome.did_not_fit[0].needed_bytes), ("b", outcome.did_not_fit[1].needed_bytes)]
 
 
 def test_what_should_not_fit_and_does_fails():
@@ -116,11 +117,8 @@ def test_units_of_parallel_that_no_row_has_are_no_rows_business():
 def test_what_a_scenario_may_say_is_what_the_tables_hold():
     assert set(STAGE_KEYS) == set(STAGES) == {stage.key for stage in STAGES.values()}
     assert set(PUBLICATIONS) == set(PUBLISHING)
-    parallel, train = rules(Parallel), rules(Train)
-    assert set(parallel["order"].names) == set(ORDERS) == set(ADDITIONS)
-    assert set(train["optimizer"].names) == set(OPTIMIZERS)
-    assert set(train["precision"].names) == set(PRECISIONS)
-    model = rules(ModelKeys)
-    assert set(model["activation"].names) == set(ACTIVATIONS)
-    assert set(model["kind"].names) == set(MODELS)
-    assert set(model["architecture"].names) == set(PARTS)
+    tables = {(Parallel, "order"): ORDERS, (Train, "optimizer"): OPTIMIZERS, (Train, "precision"): PRECISIONS,
+              (ModelKeys, "activation"): ACTIVATIONS, (ModelKeys, "kind"): MODELS, (ModelKeys, "architecture"): PARTS}
+    for (section, key), table in tables.items():
+        assert set(names_in(keys(section)[key])) == set(table), key
+    assert set(ORDERS) == set(ADDITIONS)

@@ -81,14 +81,14 @@ def test_unsafe_sends_deadlock_unless_they_are_buffered():
 @pytest.mark.parametrize(("text", "words"), [
     ('kind = "collectiv"', ':1:8: kind must be training or collective'),
     ('kind = "collective"', "there is no [[program]]"),
-    ('kind = "collective"\n[[program]]\ncalls = ["ring.all_reduc"]', ":3:10: 'ring.all_reduc' is neither"),
-    ('kind = "collective"\n[[program]]\ncalls = ["nosuch.py:f"]', ":3:10: "),
+    ('kind = "collective"\n[[program]]\ncalls = ["ring.all_reduc"]', ":3:9: 'ring.all_reduc' is neither"),
+    ('kind = "collective"\n[[program]]\ncalls = ["nosuch.py:f"]', ":3:9: "),
     ('kind = "collective"\n[[program]]\ncalls = []', ":3:9: program[0].calls must be an array of length at least 1"),
     ('kind = "collective"\n[[program]]\nname = "idle"', ":2:3: program[0] has no calls"),
     ('kind = "collective"\n[[program]]\ncalls = ["all_reduce"]\n[[program]]', ":4:3: program[1] has no calls"),
-    ('kind = "collective"\nprogram = [{}]', ":2:12: program[0] has no calls"),
+    ('kind = "collective"\nprogram = [{}]', ":2:11: program[0] has no calls"),
     ('kind = "collective"\nworld.ranks = 3\n[[program]]\ncalls = ["halving.reduce_scatter"]',
-     ":4:10: halving.reduce_scatter serves a power of two"),
+     ":4:9: halving.reduce_scatter serves a power of two"),
     ('kind = "collective"\nvalues.given = [[1], [2]]\n[[program]]\ncalls = ["all_reduce"]',
      ":2:16: values.given has 2 rows for 4 ranks"),
     ('kind = "collective"\nworld.ranks = 2\nvalues.given = [[1], [2, 3]]\n[[program]]\ncalls = ["all_reduce"]',
@@ -103,7 +103,7 @@ def test_unsafe_sends_deadlock_unless_they_are_buffered():
     ('kind = "collective"\nworld.ranks = 1_000_000\n[[program]]\ncalls = ["all_reduce"]',
      ":2:15: world.ranks must be an integer of at least 1 and at most 4096"),
     *((f'kind = "collective"\nworld.ranks = 1\nvalues.dtype = "{dtype}"\nvalues.given = [[1, {number}]]\n'
-       '[[program]]\ncalls = ["all_reduce"]', f":4:21: values.given[0][1] is {shown}, which {dtype} cannot hold")
+       '[[program]]\ncalls = ["all_reduce"]', f":4:16: values.given[0][1] is {shown}, which {dtype} cannot hold")
       for dtype, number, shown in [
           ("int32", "1.7", "1.7"), ("int64", "1e300", "1e+300"), ("int32", "2_147_483_648", "2147483648"),
           ("float16", "65536", "65536"), ("float32", "1e300", "1e+300"),

@@ -196,7 +196,7 @@ def test_the_largest_value_fits_and_the_next_does_not(longest, search):
     for value, fits in ((answer.value, True), (answer.above, False)):
         assert (longest(keys={"model.sequence": value}, search=search).best is not None) == fits
     assert found.document()["largest"] == [vars(answer)]
-    assert {row.config.row.model.sequence for row in found.rows} == {answer.value}
+    assert {row.config.keys.sequence for row in found.rows} == {answer.value}
     if search:
         assert answer.value > longest(largest="model.sequence").largest[0].value
 
@@ -204,7 +204,7 @@ def test_the_largest_value_fits_and_the_next_does_not(longest, search):
 def test_each_number_of_ranks_has_its_largest_value_and_its_row(longest):
     found = longest(largest="model.layers", ranks=[4, 8])
     assert {(each.ranks, each.value) for each in found.largest} == {
-        (row.config.all_ranks, row.config.row.model.layers) for row in found.rows}
+        (row.config.all_ranks, row.config.keys.layers) for row in found.rows}
     assert [each.ranks for each in found.largest] == [4, 8]
 
 
@@ -239,7 +239,7 @@ def test_sequences_of_a_mixture_are_in_pieces_only_with_queues_for_them(queue, p
     keys = {key: value for key, value in (SMALL | PINNED).items() if key != "parallel.tensor_ranks"} | {
         "model.kind": "mixture", "model.experts": 2, "model.queue_tokens": queue, "parallel.stages": ["zero1"]}
     found = zs.plan("llama3_8b", set=keys, search="all").subject
-    assert any(row.config.row.parallel.sequence_parallel for row in found.rows) == pieces
+    assert any(row.config.parallel.sequence_parallel for row in found.rows) == pieces
     assert ("sequences stay in one piece: set model.queue_tokens" in found.search) != pieces
 
 

@@ -76,7 +76,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("found", ROWS, ids=lambda found: f"{found.model.words}, {found.row.train.precision}")
+@pytest.mark.parametrize("found", ROWS, ids=lambda found: f"{found.model.words}, {found.train.precision}")
 def test_memory_is_taken_and_given_back_as_by_players(found, monkeypatch):
     remembered = diary_of(found)
     monkeypatch.setattr(SeenSegments, "player", staticmethod(Player))

@@ -9,10 +9,12 @@ import pytest
 
 import zerosim as zs
 from tests import transformers
+from tests.operations import nan
 from tests.test_formulas import config
 from tests.training import run, scenario
+from zerosim.autograd.operation import Into
 from zerosim.autograd.tape import Tape
-from zerosim.autograd.tape_collectives import TAPE_COLLECTIVES, Direction, copy_to, reduce_from
+from zerosim.autograd.tape_collectives import TAPE_COLLECTIVES, Direction, backward_by, copy_to, reduce_from
 from zerosim.cli import main
 from zerosim.errors import CollectiveError, ZerosimError
 from zerosim.figures.traffic import most_messages, volume
@@ -157,26 +159,17 @@ CASES = {
 }
 
 
-def empty(shape, dtype):
-    return np.full(shape, 99, dtype)
-
-
 def both_ways(operation, group, name):
     """x, C x, y and Cᵀ y of one rank, of integers."""
     shape, settings = CASES[name]
     shared, own = np.random.default_rng(7), np.random.default_rng(group.place)
     direction = Direction("tensor", group.size)
-    due = operation.shape(shape, group=direction, **settings)
+    due = operation.on_shapes([shape], {"group": direction, **settings})[0].shape
     x = (shared if "x" in operation.alike else own).integers(-9, 9, shape).astype(np.float64)
     y = (shared if "y" in operation.alike else own).integers(-9, 9, due).astype(np.float64)
-    out = np.full(due, 99.0)
-    found = operation.forward(x, out=out, empty=empty, group=group, **settings)
-    if operation.backward is None:
-        back = operation.passed["x"](y, shape)
-    else:
-        back = np.full(shape, 99.0)
-        operation.backward(y, {"x": back}, empty=empty, group=group, **settings)
-    return x, out if found is None else found, y, back
+    into = Into({"x": shape}, lambda name: nan(shape, "f8"))
+    operation.backward(y, into, empty=nan, group=group, **settings)
+    return x, operation.forward(x, empty=nan, group=group, **settings), y, into["x"]
 
 
 def on_ranks(operation, name, size):
@@ -207,29 +200,26 @@ def test_one_process_has_the_bits_of_the_ranks(name):
 
 
 def not_added(upstream, into, *, empty, group):
-    into["x"][...] = upstream
+    into["x"] = upstream
 
 
 def added_again(upstream, into, *, empty, group):
     copy_to.backward(upstream, into, empty=empty, group=group)
 
 
-def of_a_different_rank(x, *, out, empty, group):
+def of_a_different_rank(x, *, empty, group):
     """An all-reduce of which rank 0 alone has the sum."""
-    mine = x.copy()
-    reduce_from.forward(x, out=out, empty=empty, group=group)
-    if group.place:
-        out[...] = mine
+    y = reduce_from.forward(x, empty=empty, group=group)
+    return x if group.place else y
 
 
 SHIFT, GATHER, JOIN = (TAPE_COLLECTIVES[name] for name in ("shift", "gather_from", "join_from"))
 WRONG = {
     "copy_to": (replace(copy_to, backward=not_added), "ranks 0 and 1 have different ∂L/∂x, which `alike` denies"),
-    "reduce_from": (replace(reduce_from, backward=added_again, needs={"x": ()}, passed={}),
+    "reduce_from": (replace(reduce_from, backward=added_again),
                     "between x of rank 0 and y of all ranks, ⟨C x, y⟩ = 2862 and ⟨x, Cᵀ y⟩ = 8586, 3 times"),
     "its forward": (replace(reduce_from, forward=of_a_different_rank), "ranks 0 and 1 have different y, which `alike`"),
-    "shift": (replace(SHIFT, backward=lambda upstream, into, *, empty, group, by: SHIFT.forward(
-        upstream, out=into["x"], empty=empty, group=group, by=by)), "x of rank 1 and y of rank 0, ⟨C x, y⟩ = 0"),
+    "shift": (replace(SHIFT, backward=backward_by(SHIFT.forward)), "x of rank 1 and y of rank 0, ⟨C x, y⟩ = 0"),
     "gather_from": (replace(GATHER, backward=JOIN.backward), "between x of rank 1 and y of rank 0, ⟨C x, y⟩ = 918 and"),
     "join_from": (replace(JOIN, backward=GATHER.backward), "of all ranks, ⟨C x, y⟩ = 2862 and ⟨x, Cᵀ y⟩ = 8586, 3 t"),
 }
@@ -265,12 +255,11 @@ import numpy as np
 from zerosim.extend import Direction, Operation, TapeCollective, model
 from tests.brought.split import net as split
 
-def norm_forward(x, *, out, empty, group):
+def norm_forward(x, *, empty, group):
     total = empty((1,), x.dtype)
     np.sum((x * x).reshape(-1), axis=0, keepdims=True, out=total)
     group.all_reduce(total)
-    np.divide(x, total, out=out)
-    return total
+    return np.divide(x, total, out=empty(x.shape, x.dtype)), total
 
 def norm_backward(upstream, into, *, empty, group, x, saved):
     dot = empty((1,), x.dtype)
@@ -279,14 +268,18 @@ def norm_backward(upstream, into, *, empty, group, x, saved):
         group.all_reduce(dot)
     into["x"][...] = upstream / saved - 2.0 * x * dot / (saved * saved)
 
-def mean_forward(x, *, out, empty, group):
-    out[...] = x
-    group.all_reduce(out.reshape(-1))
-    out /= group.size
+def mean_forward(x, *, empty, group):
+    y = empty(x.shape, x.dtype)
+    y[...] = x
+    group.all_reduce(y.reshape(-1))
+    y /= group.size
+    return y
 
-norm = Operation(norm_forward, norm_backward, lambda x, *, group: x, {"x": ("x",)})
-mean = TapeCollective(mean_forward, lambda upstream, into, *, empty, group: mean_forward(
-    upstream, out=into["x"], empty=empty, group=group), lambda x, *, group: x, {"x": ()})
+def mean_backward(upstream, into, *, empty, group):
+    into["x"] = mean_forward(upstream, empty=empty, group=group)
+
+norm = Operation(norm_forward, norm_backward, {"x": ("x",)})
+mean = TapeCollective(mean_forward, mean_backward, {"x": ()})
 EXAMPLES = {"norm": ((3, 4), {"group": Direction("tensor", SIZE)}), "mean": ((2,), {"group": Direction("tensor", 2)})}
 
 @model()
@@ -334,7 +327,7 @@ def test_every_collective_on_the_tape_has_a_case():
 
 def test_pieces_that_are_not_equal_are_refused():
     with pytest.raises(ZerosimError, match="dimension 1 to be a multiple of 4 ranks"):
-        TAPE_COLLECTIVES["scatter_to"].shape((2, 6), group=Direction("tensor", 4), axis=1)
+        TAPE_COLLECTIVES["scatter_to"].on_shapes([(2, 6)], {"group": Direction("tensor", 4), "axis": 1})
 
 
 def test_an_error_of_one_place_ends_all():
@@ -351,7 +344,6 @@ def test_an_error_of_one_place_ends_all():
 def test_a_transposed_array_is_added_too():
     def program(comm):
         group, x = groups_of(Observed(comm), Directions(tensor=2))["tensor"], np.arange(6.0).reshape(2, 3).T
-        reduce_from.forward(x, out=(y := np.empty((3, 2))), empty=empty, group=group)
-        return y
+        return reduce_from.forward(x, empty=nan, group=group)
 
     assert spawn(program, ranks=2)[0].tolist() == (2 * np.arange(6.0).reshape(2, 3).T).tolist()

@@ -104,7 +104,7 @@ def drawing(traced, *traces):
     """An outcome in which rows have these traces."""
     pairs = zip(traced.rows, traces, strict=False)
     return replace(traced, rows=[
-        replace(row, trained=replace(row.trained, measured=replace(row.trained.measured, trace=found)))
+        replace(row, measured=replace(row.measured, trace=found))
         for row, found in pairs])
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.oracles import functions, our_functions
 from tests.oracles.our_functions import BY_NAME
+from zerosim.autograd.operation import Into
 from zerosim.autograd.operations.elementwise import ACTIVATIONS
 from zerosim.autograd.operations.linear import linear_backward
 from zerosim.autograd.operations.losses import LOSSES
@@ -96,13 +97,15 @@ def without(operation, name):
 
 
 def passed_on(upstream, into, *, empty, **named):
-    into["x"][...] = upstream
+    into["x"] = upstream
 
 
 def last_sample_missing(upstream, into, *, empty, x, **given):
-    linear_backward(upstream, {name: each for name, each in into.items() if name == "x"}, empty=empty, **given)
-    of_parameters = {name: each for name, each in into.items() if name != "x"}
-    linear_backward(upstream[:-1], of_parameters, empty=empty, x=x[:-1])
+    def of(*names):
+        return Into({name: shape for name, shape in into.shapes.items() if name in names}, into.__getitem__)
+
+    linear_backward(upstream, of("x"), empty=empty, **given)
+    linear_backward(upstream[:-1], of("weight", "bias"), empty=empty, x=x[:-1])
 
 
 @pytest.mark.parametrize(("operation", "name", "concerned"), [

@@ -107,7 +107,7 @@ def test_no_trace_is_in_the_document_unless_one_was_asked_for(outcome):
 def test_memory_is_told_beside_the_spans(outcome):
     for row in outcome.trained:
         for step in row.measured.trace.steps:
-            peaks = row.memory[step.rank].figures.peak_bytes
+            peaks = row.memory[step.rank].measured.peak_bytes
             most = {kind: max(held.get(kind, 0) for _, held in step.memory) for kind in peaks}
             assert all(most[kind] <= peaks[kind] for kind in most)
             assert most["gradients"] == peaks["gradients"]
@@ -275,7 +275,7 @@ def test_trace_events_are_well_formed_and_complete(events, outcome):
     names = [event["args"]["name"] for event in events["traceEvents"] if event["name"] == "process_name"]
     assert names == [f"{row.name}, rank {rank}" for row in outcome.trained for rank in range(3)]
     carried = [event["args"]["bytes"] for event in events["traceEvents"] if event.get("cat") == OUT]
-    assert sum(carried) == sum(rank.counts.sent_bytes for row in outcome.trained for rank in row.traffic)
+    assert sum(carried) == sum(rank.measured.sent_bytes for row in outcome.trained for rank in row.traffic)
 
 
 def spoilt(events, kind, **fields):
@@ -307,7 +307,7 @@ def test_a_fault_in_trace_events_is_seen(events, kind, fields, words):
 def test_the_time_of_a_traced_step_is_shown(outcome):
     by_hand = step((COMPUTATION, 1, 0, 4 * 10**6), (COLLECTIVES, 2, 10**6, 9 * 10**6), end=10**7)
     trace = Trace([ClockOffset(0, "")], [by_hand])
-    rows = [replace(row, trained=replace(row.trained, measured=replace(row.trained.measured, trace=trace)))
+    rows = [replace(row, measured=replace(row.measured, trace=trace))
             for row in outcome.rows]
     for kind in ("mpi", "local"):
         run = read(replace(outcome, rows=rows[:2]), kind=kind)

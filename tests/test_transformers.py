@@ -98,7 +98,8 @@ def test_every_stage_computes_what_one_process_does_and_sends_what_is_due(keys):
     assert all(stage.equal for stage in found.trained)
     for stage in found.trained:
         for rank in stage.traffic:
-            assert rank.counts.sent_bytes == sent_by_hand(scenario(**keys), stage.stage, updates=stage.measured.updates)
+            assert rank.measured.sent_bytes == sent_by_hand(
+                scenario(**keys), stage.stage, updates=stage.measured.updates)
 
 
 def sent_by_hand(built, stage, *, reshards=True, updates=2):
@@ -140,7 +141,7 @@ def test_stage_3_gathers_a_unit_once_for_each_segment_recomputed_or_not(keys, ra
         found = outcome(**keys | {"recompute": recompute})
         assert found.failures == []
         expected = sent_by_hand(scenario(**keys), "zero3", reshards=keys.get("reshard_after_forward", True))
-        assert {rank.counts.sent_bytes for rank in found.trained[0].traffic} == {expected}
+        assert {rank.measured.sent_bytes for rank in found.trained[0].traffic} == {expected}
 
 
 @pytest.mark.parametrize("keys", [
@@ -223,7 +224,7 @@ def test_recomputing_gives_the_same_bits_and_holds_less(keys):
     found = outcome(variant=rows, layers=3, micro_batches=2, **keys)
     assert found.failures == []
     assert len({stage.measured.weights_sha256 for stage in found.trained}) == 1
-    peaks = [stage.memory[0].figures.peak_bytes["activations"] for stage in found.trained]
+    peaks = [stage.memory[0].measured.peak_bytes["activations"] for stage in found.trained]
     assert peaks[0] > peaks[1] > peaks[2]
 
 
@@ -246,9 +247,9 @@ def by_hand(keys, recomputed):
     """A row of one rank that has one micro-batch, and the most bytes of activations that it should hold."""
     keys = {"layers": 3, "ranks": 1, "micro_batches": 1, "stages": ("zero3",), "recompute": recomputed} | keys
     (config,) = prepared(**keys).rows
-    model = config.row.model
+    model = config.keys
     expected = gpt2_most_alive(
-        config.row.train.micro_batch, model.sequence, model.width, model.heads, model.layers, model.vocabulary,
+        config.train.micro_batch, model.sequence, model.width, model.heads, model.layers, model.vocabulary,
         inner=model.inner, recomputed=recomputed)
     return config, expected
 

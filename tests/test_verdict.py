@@ -197,7 +197,6 @@ def test_the_sums_that_are_told_are_the_values_that_are_told():
 
 @pytest.mark.parametrize(("other", "words"), [
     ({"accumulation": "micro_batch"}, "the rows add in different orders"),
-    ({"offload_optimizer": "host", "delayed_update": True}, "b applies each update one step later"),
     ({"stage": "zero1"}, None),
 ])
 def test_other_reasons_are_told_apart_and_equal_rows_are_not_asked(other, words):

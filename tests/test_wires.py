@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests import quantiser
 from zerosim.numerics import wires
 from zerosim.numerics.not_a_number import with_one_nan
-from zerosim.numerics.wires import CODES, wire
+from zerosim.numerics.wires import CODES, Format
 
 NAMES = st.sampled_from(list(CODES))
 BLOCKS = st.sampled_from([0, 1, 2, 3, 5, 8, 64, 10**9])
@@ -35,7 +35,7 @@ def decoded(chosen, coded, count, dtype=np.float32):
 @settings(max_examples=300, deadline=None)
 @given(NAMES, BLOCKS, ARRAYS)
 def test_every_byte_is_that_of_an_independent_quantiser(name, block, x):
-    chosen = wire(name, block)
+    chosen = Format(name, block)
     coded = encoded(chosen, x)
     message = quantiser.encode(name, block, x)
     assert coded.tobytes() == message
@@ -47,10 +47,10 @@ def test_every_byte_is_that_of_an_independent_quantiser(name, block, x):
 @pytest.mark.parametrize("block", [0, 3, 256])
 def test_long_arrays_are_encoded_in_pieces_as_short_ones_are(name, block, monkeypatch):
     x = np.random.default_rng(0).standard_normal(1001).astype(np.float32)
-    whole = encoded(wire(name, block), x)
+    whole = encoded(Format(name, block), x)
     monkeypatch.setattr(wires, "PIECE", 4)
-    assert encoded(wire(name, block), x).tobytes() == whole.tobytes() == quantiser.encode(name, block, x)
-    assert decoded(wire(name, block), whole, len(x)).tobytes() == quantiser.decode(
+    assert encoded(Format(name, block), x).tobytes() == whole.tobytes() == quantiser.encode(name, block, x)
+    assert decoded(Format(name, block), whole, len(x)).tobytes() == quantiser.decode(
         name, block, whole.tobytes(), len(x)).tobytes()
 
 
@@ -58,14 +58,14 @@ def test_long_arrays_are_encoded_in_pieces_as_short_ones_are(name, block, monkey
 def test_halves_are_rounded_to_even(name, halves):
     """A scale of 1: the largest element is the largest code."""
     x = np.array([CODES[name].largest, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, halves], np.float32)
-    assert wire(name, 0).arriving(x).tolist() == [CODES[name].largest, 0, 2, 2, 0, -2, -2, np.rint(halves)]
+    assert Format(name, 0).arriving(x).tolist() == [CODES[name].largest, 0, 2, 2, 0, -2, -2, np.rint(halves)]
 
 
 @settings(max_examples=100, deadline=None)
 @given(NAMES, BLOCKS, ARRAYS, st.integers(0, 9))
 def test_zeros_behind_an_array_change_nothing_of_it_and_stay_zeros(name, block, x, more):
     """Padding: the last block of a chunk may have it."""
-    chosen, padded = wire(name, block), np.concatenate([x, np.zeros(more, np.float32)])
+    chosen, padded = Format(name, block), np.concatenate([x, np.zeros(more, np.float32)])
     with np.errstate(all="ignore"):
         one, other = chosen.arriving(x), chosen.arriving(padded)
     assert other[: len(x)].tobytes() == one.tobytes()
@@ -75,9 +75,9 @@ def test_zeros_behind_an_array_change_nothing_of_it_and_stay_zeros(name, block, 
 def test_one_number_that_is_none_leaves_the_rest_of_its_block_alone():
     x = np.array([1, np.inf, -0.5, np.nan], np.float32)
     for name in CODES:
-        back = wire(name, 0).arriving(x)
+        back = Format(name, 0).arriving(x)
         assert np.isnan(back).tolist() == [False, True, False, True]
-        assert back[[0, 2]].tobytes() == wire(name, 0).arriving(x[[0, 2]]).tobytes()
+        assert back[[0, 2]].tobytes() == Format(name, 0).arriving(x[[0, 2]]).tobytes()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -86,7 +86,7 @@ def test_numbers_of_16_bits_are_widened_first_and_rounded_last(dtype):
 
     kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
     x = np.random.default_rng(1).standard_normal(50).astype(kind)
-    chosen = wire("int8", 8)
+    chosen = Format("int8", 8)
     assert encoded(chosen, x).tobytes() == encoded(chosen, x.astype(np.float32)).tobytes()
     back = decoded(chosen, encoded(chosen, x), len(x), kind)
     assert back.tobytes() == decoded(chosen, encoded(chosen, x), len(x)).astype(kind).tobytes()
@@ -97,14 +97,14 @@ def test_numbers_of_16_bits_are_widened_first_and_rounded_last(dtype):
     ("int8", 256, 1024, 1040), ("int4", 256, 1024, 528), ("int4", 0, 7, 8), ("fp8_e4m3", 0, 10, 14), ("int8", 4, 0, 0),
 ])
 def test_bytes_by_the_formula(name, block, count, expected):
-    assert wire(name, block).encoded_bytes(count) == expected
+    assert Format(name, block).encoded_bytes(count) == expected
 
 
 def test_the_error_of_an_element_is_at_most_half_a_step():
     x = np.random.default_rng(2).standard_normal(4096).astype(np.float32)
     for name, largest in (("int8", 127), ("int4", 7)):
         steps = np.abs(x).reshape(-1, 64).max(axis=1, keepdims=True) / largest
-        error = np.abs(wire(name, 64).arriving(x) - x).reshape(-1, 64)
+        error = np.abs(Format(name, 64).arriving(x) - x).reshape(-1, 64)
         assert (error <= steps / 2 * (1 + 1e-6)).all()
         assert error.max() > 0.4 * steps.max()
 
@@ -113,5 +113,5 @@ def test_the_error_of_an_element_is_at_most_half_a_step():
 def test_a_block_that_is_longer_than_the_array_costs_no_more_than_the_array(name, monkeypatch):
     x, zeros, made = np.arange(1001, dtype=np.float32), np.zeros, []
     monkeypatch.setattr(np, "zeros", lambda count, dtype: made.append(count) or zeros(count, dtype))
-    assert wire(name, 10**9).arriving(x).tobytes() == wire(name, 0).arriving(x).tobytes()
+    assert Format(name, 10**9).arriving(x).tobytes() == Format(name, 0).arriving(x).tobytes()
     assert max(made) == 1001

@@ -57,10 +57,8 @@ def claiming(outcome, check):
     """The same outcome, judged by other claims."""
     built = replace(outcome.scenario, check=check)
     return replace(outcome, experiment=replace(outcome.experiment, scenario=built), rows=[
-        replace(row, config=config, trained=row.trained and replace(
-            row.trained, measured=replace(row.trained.measured, config=config)))
+        replace(row, measured=replace(row.measured, config=replace(row.config, claims=found.claims)))
         for row, found in zip(outcome.rows, built.rows, strict=True)
-        for config in [replace(row.config, row=found)]
     ])
 
 

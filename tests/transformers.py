@@ -112,7 +112,7 @@ class Gpt2(Alive):
     def forward(self, layer, keeps):
         a, i = self.a, self.i
         if layer == 0:
-            self.make(("y", 0), a)
+            self.chain(layer, False, ("rows", a), ("y", a))
         elif layer == self.last:
             self.chain(layer, keeps, ("h", a, self.scratch), ("y", self.v))
         else:
@@ -121,18 +121,23 @@ class Gpt2(Alive):
             self.make(("chances", layer), self.chances)
             if not keeps:
                 self.drop(("chances", layer), ("qkv", layer))
-            self.make(("x2", layer), a)                 # the projection, to which x is added in place
+            self.make(("added", layer), a)
             if not keeps:
                 self.drop(("attended", layer))
-            self.chain(layer, keeps, ("h2", a, self.scratch), ("c_fc", i), ("gelu", i), ("y", a))   # to y, x2 is
+            self.make(("x2", layer), a)
+            self.drop(("added", layer))
+            self.chain(layer, keeps, ("h2", a, self.scratch), ("c_fc", i), ("gelu", i), ("added", a))
+            self.make(("y", layer), a)
+            self.drop(("added", layer))
             if not keeps:
                 self.drop(("x2", layer))
 
     def norm_backward(self, upstream):
-        """Its result lies over what came in; beside it are the weight's terms, and of a piece x̂ and the work."""
+        """Beside what came in are its result, the weight's terms, and of a piece x̂ and the work."""
         assert upstream in self.held
-        self.make("terms", self.a, self.scratch, self.scratch)
-        self.drop("terms")
+        self.take("terms", self.a)
+        self.make("result", self.a, self.scratch, self.scratch)
+        self.drop("terms", "result")
 
     def backward(self, layer):
         """From ("u", layer), ∂L/∂y, to that of its input, which is then let go of."""
@@ -152,8 +157,8 @@ class Gpt2(Alive):
         """Both branches are added to ∂L/∂y, which passes beside them."""
         self.make("of gelu", self.i)
         self.drop(("gelu", layer))
-        self.make("t", self.scratch_inside, self.scratch_inside)
-        self.drop("t", ("c_fc", layer))
+        self.make("of c_fc", self.i, self.scratch_inside, self.scratch_inside)
+        self.drop("of c_fc", ("c_fc", layer))
         self.make("of h2", self.a)
         self.drop("of gelu", ("h2", layer))
         self.norm_backward("of h2")

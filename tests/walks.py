@@ -61,7 +61,7 @@ def walks(scenario: str) -> tuple[tuple[int, int], tuple[int, int]]:
     run = judged_run.Run(job.local_world(), experiment, Silent())
     measured = run.world.run(lambda comm: list(measure(comm, run)))[0]
     judge = walked(lambda: judged_run.Outcome(
-        experiment, [judged_run.row_outcome(each, None) for each in measured]).failures)
+        experiment, [judged_run.judged(each, None) for each in measured]).failures)
     assert judge[0] == []
     return counted(to_its_run), counted(judge[1])
 

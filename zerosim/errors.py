@@ -57,10 +57,6 @@ class MessageError(ZerosimError):
     """A message was changed on its way, lost, or received twice."""
 
 
-class OffloadError(ZerosimError):
-    """The file of offloaded arrays cannot be written or read."""
-
-
 class Deadlock(ZerosimError):
     """No rank can proceed, or one has waited too long; the message says which rank waits for which."""
 

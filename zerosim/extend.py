@@ -43,7 +43,6 @@ from zerosim.comm import Communicator, Exchange, left, right
 from zerosim.models.own import model
 from zerosim.models.parameters import Cut, Parameter, constant, normal, uniform
 from zerosim.models.units import Layer, Task
-from zerosim.numerics.own import wire_format
 from zerosim.optim.own import optimizer
 from zerosim.stages.own import stage
 from zerosim.stages.replica import Batch, Replica
@@ -56,5 +55,5 @@ __all__ = [
     "model", "multiply", "normal", "one_hot", "optimizer", "own_rows", "positions", "queue_slots", "reduce_from",
     "refuse", "relu", "reshape", "right", "ring_attention", "ring_self_attention", "rms_norm", "rotary", "scale",
     "scatter_rows", "scatter_sum_to", "scatter_to", "shift", "sigmoid", "silu", "softmax", "stage", "take_along",
-    "tanh", "top_indices", "top_k", "transpose", "uniform", "wire_format",
+    "tanh", "top_indices", "top_k", "transpose", "uniform",
 ]

@@ -10,8 +10,8 @@ passed. Two trainers written from `docs/computation.md` alone (`tests/independen
 `tests/independent_transformer.py`) and recorded answers of PyTorch give the second opinion.
 
 The reference replays what a variant changes: 16-bit weights to which updates are applied, micro-batches reduced one by
-one, groups whose sums are added, the quantisation residuals of each rank. Where a run resumes, it begins with the same
-file, read in units of its own.
+one, groups whose sums are added, quantised messages. Where a run resumes, it begins with the same file, read in units
+of its own.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,12 +31,10 @@ from zerosim.numerics.not_a_number import with_one_nan
 from zerosim.numerics.orders import Order
 from zerosim.numerics.wires import Format, WireError, wire_error
 from zerosim.optim.scaling import Scaling, counted_square_sum
-from zerosim.optim.update import DELAYED, MASTER, UpdateRule, delay
+from zerosim.optim.update import MASTER, UpdateRule
 from zerosim.sharding import Mesh, bounds, chunk_length, padded
 
 MicroBatches = Sequence[tuple[Array, Array]]
-ResidualsOfRanks = Mapping[Unit, Sequence[Array]]
-"""Each rank's residuals, unpadded float32, by unit."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +51,6 @@ class Snapshot:
     scaling: Scaling
     wire_errors: Mapping[str, WireError] = field(default_factory=dict)
     """The errors of this step's weights and gradients that quantised messages cause."""
-    residuals: "ResidualsOfRanks" = field(default_factory=dict)
-    """The quantisation residual of each unit's gradient on each rank, with error feedback."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +80,10 @@ class Arithmetic:
     `compute`: weights are cast to it before use, and gradients are computed in it. `policy`: the dtype of each value of
     a model's computation, if not `compute`. `output`: the model's outputs are cast to it before the loss.
     `weights_wire`: how each shard is quantised for the all-gather. `gradients_wire`: how each chunk that a rank sends
-    is quantised; other ranks receive the quantised values. `error_feedback`: the quantisation error is added to the
-    next values of that chunk that the rank sends. `accumulate`, `wire`: the dtypes in which a rank's micro-batches, and
-    then the ranks, are added. `part_by_part`: ranks are added before micro-batches. `publishes_updates`: updates are
-    rounded to the precision of the weights, and subtracted from these, instead of from the master copy alone.
+    is quantised; other ranks receive the quantised values. `accumulate`, `wire`: the dtypes in which a rank's
+    micro-batches, and then the ranks, are added. `part_by_part`: ranks are added before micro-batches.
+    `publishes_updates`: updates are rounded to the precision of the weights, and subtracted from these, instead of from
+    the master copy alone.
     """
 
     compute: npt.DTypeLike
@@ -95,14 +91,11 @@ class Arithmetic:
     output: npt.DTypeLike
     weights_wire: Format | None
     gradients_wire: Format | None
-    error_feedback: bool
     accumulate: npt.DTypeLike
     wire: npt.DTypeLike
     accumulates_in_float32: bool
     part_by_part: bool
     publishes_updates: bool
-    delayed: bool = False
-    """Whether each step applies the update of the previous one, whose gradient is kept until then."""
 
 
 @dataclass(frozen=True)
@@ -127,26 +120,21 @@ class Reference:
         return [unit for unit in self.model.units if not unit.frozen]
 
     def train(self, batches: Iterator[MicroBatches], after: Snapshot | None = None) -> Iterator[Snapshot]:
-        """The snapshot before the first step, then one after each; the arrays in it are the live ones.
-
-        With `after` training continues from a saved state; residuals begin with zeros.
-        """
-        start = self.begun() if after is None else replace(after, residuals=self.nothing_lost())
+        """The snapshot before the first step, or `after` a saved one, then one after each; its arrays are live."""
+        start = after or self.begun()
         yield start
         weights, optimizer, scaling, count = start.weights, start.optimizer, start.scaling, start.updates
-        residuals = start.residuals
         for step, micro_batches in enumerate(batches, start=start.step + 1):
-            scale, before = scaling.loss_scale, copied(residuals)
-            loss, gradients = self.gradients(weights, micro_batches, step, scale, residuals)
-            errors = self.wire_errors(weights, gradients, residuals)
+            loss, gradients = self.gradients(weights, micro_batches, step, scaling.loss_scale)
+            errors = self.wire_errors(weights, gradients)
             needed = scaling.needs_norm
             factor = scaling.factor(added_over(self.groups, self.square_sums(gradients)) if needed else ())
             if factor is not None:
                 count += 1
                 for unit in self.trained:
-                    self.apply(unit, weights[unit], gradients[unit].used, optimizer[unit], step, count, factor)
-            residuals = copied(before if factor is None else residuals, scaling.loss_scale / scale)
-            yield Snapshot(step, with_one_nan(loss), weights, optimizer, gradients, count, scaling, errors, residuals)
+                    self.update(unit, weights[unit], gradients[unit].used, optimizer[unit],
+                                step=step, count=count, factor=factor)
+            yield Snapshot(step, with_one_nan(loss), weights, optimizer, gradients, count, scaling, errors)
 
     def begun(self) -> Snapshot:
         """The state before the first step: initial weights, master copies of them, and zeros."""
@@ -160,26 +148,7 @@ class Reference:
             for unit in self.trained
         }
         loss = np.zeros(1, self.rule.precision.state)
-        return Snapshot(
-            0, loss, weights, optimizer, {}, 0, self.scaling(), residuals=self.nothing_lost())
-
-    def nothing_lost(self) -> ResidualsOfRanks:
-        """Zero residuals for each rank and unit, with error feedback."""
-        fed = self.trained if self.arithmetic.error_feedback else []
-        return {unit: [np.zeros(unit.count, np.float32) for _ in range(self.mesh.size)] for unit in fed}
-
-    def apply(
-        self, unit: Unit, weights: Array, gradient: Array, state: Mapping[str, Array], step: int, count: int,
-        factor: float,
-    ) -> None:
-        """The update of this step or, where updates are delayed, of the previous step with its step number and count.
-        """
-        if not self.arithmetic.delayed:
-            self.update(unit, weights, gradient, state, step=step, count=count, factor=factor)
-            return
-        if count > 1:
-            self.update(unit, weights, state[DELAYED], state, step=step - 1, count=count - 1, factor=1.0)
-        delay(state[DELAYED], gradient, factor)
+        return Snapshot(0, loss, weights, optimizer, {}, 0, self.scaling())
 
     def update(
         self, unit: Unit, weights: Array, gradient: Array, state: Mapping[str, Array],
@@ -195,13 +164,9 @@ class Reference:
         self.rule.apply(unit, 0, weights, updates, step=step)
 
     def gradients(
-        self, weights: Mapping[Unit, Array], micro_batches: MicroBatches, step: int, loss_scale: float,
-        residuals: ResidualsOfRanks,
+        self, weights: Mapping[Unit, Array], micro_batches: MicroBatches, step: int, loss_scale: float
     ) -> tuple[Array, dict[Unit, Gradient]]:
-        """The loss and every unit's gradient of one global batch, summed over all micro-batches.
-
-        Quantisation errors are added to `residuals`.
-        """
+        """The loss and every unit's gradient of one global batch, summed over all micro-batches."""
         samples = sum(len(inputs) for inputs, _ in micro_batches)
         losses: list[Array] = []
         passed = replace(self.model, units=tuple(self.ends or self.model.units))
@@ -218,8 +183,8 @@ class Reference:
             for unit, each in contributions.items():
                 each.append(found[unit])
         return self.order.total(losses, self.mesh), {
-            unit: reduce(add, (self.gradient(each, residuals.get(unit, ()))
-                               for end, each in contributions.items() if end.numbers == unit.numbers))
+            unit: reduce(add, (self.gradient(each) for end, each in contributions.items()
+                               if end.numbers == unit.numbers))
             for unit in self.trained
         }
 
@@ -234,7 +199,7 @@ class Reference:
                 for start, stop in bounds(length, self.mesh.group)])
         return arriving.astype(self.arithmetic.compute, copy=False)
 
-    def gradient(self, contributions: Sequence[Array], residuals: Sequence[Array]) -> Gradient:
+    def gradient(self, contributions: Sequence[Array]) -> Gradient:
         """A unit's gradient: all micro-batches, rank by rank; or, `part_by_part`, the k-th micro-batch of every rank
         for each k."""
         contributions = [each.astype(self.arithmetic.accumulate, copy=False) for each in contributions]
@@ -242,7 +207,7 @@ class Reference:
         parts = [contributions[k::block] for k in range(block)] if self.arithmetic.part_by_part else [contributions]
         coded = self.arithmetic.gradients_wire
         length = chunk_length(len(contributions[0]), self.mesh.size)
-        arrives = None if coded is None else partial(received, coded, residuals, length)
+        arrives = None if coded is None else partial(received, coded, length)
         sums = [self.order.total(part, self.mesh, self.arithmetic.wire, arrives) for part in parts]
         kept_in = self.rule.precision.weights
         wide = added(sums, np.float32) if self.arithmetic.accumulates_in_float32 else None
@@ -250,7 +215,7 @@ class Reference:
         return Gradient(added(sums, kept_in), wide, added(whole, kept_in) if whole else None)
 
     def wire_errors(
-        self, weights: Mapping[Unit, Array], gradients: Mapping[Unit, Gradient], residuals: ResidualsOfRanks
+        self, weights: Mapping[Unit, Array], gradients: Mapping[Unit, Gradient]
     ) -> dict[str, WireError]:
         """The quantisation errors of weights and of gradients, over all units together."""
         found = {}
@@ -259,7 +224,7 @@ class Reference:
         pairs = [(each.narrow, each.unquantised) for each in gradients.values() if each.unquantised is not None]
         if pairs:
             arrived, due = zip(*pairs, strict=True)
-            found["gradients"] = wire_error(arrived, due, [each for mine in residuals.values() for each in mine])
+            found["gradients"] = wire_error(arrived, due)
         return found
 
     def square_sums(self, gradients: Mapping[Unit, Gradient]) -> Iterator[float]:
@@ -283,26 +248,9 @@ def backpropagate(
     return loss, gradients
 
 
-def received(
-    wire: Format, residuals: Sequence[Array], length: int, start: int, sent: Array, sender: int
-) -> Array:
-    """The values that other ranks receive of a chunk of one rank, which begins at `start`; updates the rank's residual.
-
-    The chunk is sent with zeros up to `length`.
-    """
-    if not residuals:
-        return wire.arriving(sent, length)
-    lost = residuals[sender][start : start + len(sent)]
-    due = sent.astype(np.float32) + lost
-    arrived = wire.arriving(due, length).astype(sent.dtype)
-    missing = due - arrived.astype(np.float32)
-    lost[:] = np.where(np.isfinite(missing), missing, np.float32(0))
-    return arrived
-
-
-def copied(residuals: ResidualsOfRanks, factor: float = 1.0) -> ResidualsOfRanks:
-    """Copies of all residuals, multiplied by a factor."""
-    return {unit: [each * np.float32(factor) for each in mine] for unit, mine in residuals.items()}
+def received(wire: Format, length: int, start: int, sent: Array, sender: int) -> Array:
+    """The values that other ranks receive of a chunk of one rank, which is sent with zeros up to `length`."""
+    return wire.arriving(sent, length)
 
 
 def added(sums: Sequence[Array], dtype: npt.DTypeLike) -> Array:

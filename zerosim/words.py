@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 KEPT = {"parameters": "weights", "gradients": "gradients", "optimizer": "optimizer"}
 """The names that tables give to the kinds of state that a rank keeps between steps."""
 
-FAR = {"host": "on host", "disk": "in files"}
-"""The names that tables give to tiers of memory other than the device."""
+ON_HOST = "on host"
+"""The name that tables give to the host's memory."""
 
 
 class ByteUnit(NamedTuple):

@@ -14,15 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.inspect import BoolType, DataclassType, Metadata, NoneType, UnionType, VarTupleType
 
 from zerosim.collectives import ALGORITHMS
 from zerosim.collectives.own import SERVING
+from zerosim.parts import Named
+from zerosim.scenario import reading
 from zerosim.scenario.collective import CollectiveScenario, CollectiveWorld, Expect, Program, Values
 from zerosim.scenario.fault import Fault
 from zerosim.scenario.ignored import ignored_by_stage
-from zerosim.scenario.rules import Choice, SectionRule, Switch, Tables, rules
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import (
+    OF_ALL_ROWS,
     STAGE_KEYS,
     Check,
     Checkpoint,
@@ -33,6 +36,7 @@ from zerosim.scenario.sections import (
     Variant,
     WorldKeys,
 )
+from zerosim.scenario.values import names_in
 from zerosim.teach.proofs.subject import COLLECTIVES
 from zerosim.words import toml
 
@@ -157,7 +161,6 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (Train, "clip_norm"): one_of(0, 0.0, 0.0, 0.0, 1e-30, 0.1, 1, 100.0, 1e30),
     (Train, "loss_scale"): one_of("dynamic", "dynamic", 1, 3.0, 1024.0, 65536, 2.0**40, 1e-3),
     (Train, "seed"): one_of(0, 1, 7, 2**31, 2**63 - 1),
-    (Parallel, "offload_folder"): one_of("", "."),
     (Parallel, "quantized_block"): one_of(0, 1, 3, 7, 64, 256, 10**9),
     (Parallel, "bucket_mb"): one_of(0, 0.0, 0.001, 0.005, 0.02, 1, 1e6),
     (Variant, "name"): one_of(*NAMES),
@@ -199,19 +202,50 @@ UNSAID: dict[type[Any], str] = {
 """Keys that have one valid value, or whose value follows from others."""
 
 
+def keys_of(section: type[Any]) -> dict[str, Any]:
+    """The keys of a section; those of a variant are also of [parallel]."""
+    own = reading.keys(section)
+    shared = {key: kind for key, kind in reading.keys(Parallel).items() if key not in OF_ALL_ROWS}
+    return {**own, **shared} if section is Variant else own
+
+
+def choices(kind: Any) -> tuple[str, ...]:
+    """The names between which a key chooses; none for arrays and for keys that may also be numbers."""
+    match kind:
+        case VarTupleType() | Metadata(type=VarTupleType()):
+            return ()
+        case UnionType(types=(first, DataclassType())):
+            return tuple(filter(None, names_in(first)))
+        case UnionType(types=(first, NoneType())):
+            return names_in(first)
+        case UnionType() | Metadata(type=UnionType()):
+            return ()
+    return names_in(kind)
+
+
+def section_of(kind: Any) -> Any:
+    """The section that a key contains, or several of; None for other values."""
+    match kind:
+        case Metadata(type=inner) | VarTupleType(item_type=inner):
+            return section_of(inner)
+        case DataclassType(cls=cls) if cls is not Named:
+            return cls
+    return None
+
+
 def keys(section: type[Any], chance: Random) -> Document:
     """Some keys of a section, each with a value of its own; those that hang together are left to the caller."""
     said = {}
-    for name, rule in rules(section).items():
+    for name, kind in keys_of(section).items():
         if chance.random() > SAID:
             continue
-        if isinstance(rule, SectionRule | Tables) or name in UNSAID.get(section, "").split():
+        if section_of(kind) is not None or name in UNSAID.get(section, "").split():
             continue
         if (section, name) in VALUES:
             said[name] = VALUES[section, name](chance)
-        elif isinstance(rule, Choice):
-            said[name] = chance.choice(rule.names)
-        elif isinstance(rule, Switch):
+        elif choices(kind):
+            said[name] = chance.choice(choices(kind))
+        elif isinstance(kind, BoolType):
             said[name] = chance.random() < 0.5
         else:
             raise LookupError(f"{section.__name__}.{name} is never drawn: say what it may hold in VALUES")
@@ -410,8 +444,6 @@ def agree(row: Document, parallel: Document, train: Document) -> None:
     grouped = whole.get("shard_ranks") or whole.get("replicas")
     if parallel.get("order", "ring") in ("tree", "exact") or grouped or whole.get("bucket_mb"):
         row["quantized_gradients"] = "none"
-    if {**parallel, **row}.get("quantized_gradients", "none") == "none" and {**parallel, **row}.get("error_feedback"):
-        row["error_feedback"] = False
     cast_once(row, whole)
     if whole.get("secondary_ranks") and not whole.get("reshard_after_forward", True):
         row["secondary_ranks"] = 0
@@ -419,11 +451,6 @@ def agree(row: Document, parallel: Document, train: Document) -> None:
         row["recompute_keeps"] = ""
     if not whole.get("recompute"):
         row |= {"offload_activations": False, "recompute_keeps": ""}
-    late = whole.get("offload_optimizer") == "host" and whole.get("offload_parameters", "none") == "none"
-    in_float16 = "fp16" in (train.get("precision"), whole.get("param_dtype"), whole.get("autocast"))
-    skips = in_float16 and train.get("loss_scale", "dynamic") == "dynamic"
-    if whole.get("delayed_update") and (not late or skips or whole.get("publish") == "updates"):
-        row["delayed_update"] = False
     if whole.get("prefetch") and not whole.get("reshard_after_forward", True):
         row["reshard_after_forward"] = True
 
@@ -536,7 +563,7 @@ def split_over_ranks(document: Document, most: int, chance: Random) -> None:
     said["sequence_parallel"] = cut and chance.random() < 0.5
     if said.get("context_ranks", 1) > 1:
         said["context_by"] = "all_to_all" if "latent" in model else chance.choice(("ring", "all_to_all"))
-    whole = {"quantized_weights": "none", "quantized_gradients": "none", "error_feedback": False}
+    whole = {"quantized_weights": "none", "quantized_gradients": "none"}
     if cut and chance.random() < 0.5:
         model["vocabulary"] = places * chance.choice((8, 13))
         said["vocabulary_parallel"] = True
@@ -568,7 +595,7 @@ def lay_pipeline(document: Document, most: int, chance: Random) -> None:
     document["variant"] = [
         {"stage": stage, "schedule": chance.choice(kinds)} for stage in chance.sample(("ddp", "zero1", "zero2"), 2)]
     for key in ("units", "accumulation", "offload_activations", "partition_activations", "shard_ranks", "replicas",
-                "secondary_ranks", "quantized_weights", "quantized_gradients", "error_feedback", "prefetch"):
+                "secondary_ranks", "quantized_weights", "quantized_gradients", "prefetch"):
         parallel.pop(key, None)
     parallel |= {"pipeline_ranks": ranks, "model_chunks": chunks, "schedule": kinds[0],
                  "stages": [each["stage"] for each in document["variant"]]}

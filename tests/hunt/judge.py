@@ -274,7 +274,7 @@ def computations(scenario: Document) -> list[str]:
         widths = (row["accumulate_dtype"],) if rounded or cast != "weights" else ()
         codes = (row["quantized_weights"], row["quantized_block"], row["shard_ranks"], row["replicas"])
         widths += codes if row["stage"] == "zero3" and row["quantized_weights"] != "none" else ()
-        codes = (row["quantized_gradients"], row["quantized_block"], row["error_feedback"])
+        codes = (row["quantized_gradients"], row["quantized_block"])
         widths += codes * (row["quantized_gradients"] != "none")
         dtypes = (*widths, cast, row["autocast"], row["reduce_dtype"], row["output_dtype"])
         updates = rounded and row["publish"] == "updates" and row["stage"] in ("zero1", "zero2")
@@ -319,7 +319,9 @@ def digest(path: Path) -> str:
 NAMES = (
     "wte", "wpe", "model.embed_tokens", "weight", "bias",
     "ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj",
-    *(f"self_attn.{part}_proj" for part in "qkvo"), *(f"mlp.{part}_proj" for part in ("gate", "up", "down")),
+    *(f"self_attn.{part}" for part in (
+        "q_down_proj", "q_norm", "q_up_proj", "q_rotary_proj", "kv_down_proj", "kv_norm", "k_rotary_proj", "k_up_proj",
+        "v_up_proj", "q_proj", "k_proj", "v_proj", "o_proj")), *(f"mlp.{part}_proj" for part in ("gate", "up", "down")),
     "input_layernorm", "post_attention_layernorm",
     "router", "gate", "inner", "outer", "ln_f", "model.norm", "lm_head",
 )

@@ -24,24 +24,29 @@ import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.autograd.graph import Graph, GraphPlan, Instruction, Variable
-from zerosim.autograd.operation import Empty, Operation
+from zerosim.autograd.operation import Empty, Into, Operation
 from zerosim.autograd.operations.attention import softmax
 from zerosim.autograd.operations.normalization import layer_norm, rms_norm
-from zerosim.autograd.operations.shapes import itself, same_shape
+from zerosim.autograd.operations.shapes import NOTHING
 
 
-def cast_forward(x: Array, *, out: Array, empty: Empty) -> None:
-    """y = x in the dtype of y, rounded to nearest; ∂L/∂x is upstream in the dtype of x.
+def cast_forward(x: Array, *, empty: Empty, dtype: np.dtype[Any]) -> Array:
+    """y = x in this dtype, rounded to nearest.
 
-    >>> y = np.empty(1, np.float16)
-    >>> cast_forward(np.array([1.0004]), out=y, empty=np.empty)
-    >>> y
+    >>> cast_forward(np.array([1.0004]), empty=np.empty, dtype=np.dtype(np.float16))
     array([1.], dtype=float16)
     """
-    out[...] = x
+    y = empty(x.shape, dtype)
+    y[...] = x
+    return y
 
 
-cast = Operation(cast_forward, None, same_shape, {}, passed={"x": itself}, moves=True)
+def cast_backward(upstream: Array, into: Into, *, empty: Empty, dtype: np.dtype[Any]) -> None:
+    """∂L/∂x = upstream, which the player rounds to the dtype of x."""
+    into["x"] = upstream
+
+
+cast = Operation(cast_forward, cast_backward, NOTHING, passes=("x",), moves=True)
 FLOAT32 = np.dtype(np.float32)
 IN_FLOAT32 = frozenset({softmax, layer_norm, rms_norm})
 """The operations whose inputs are cast to float32."""
@@ -92,13 +97,13 @@ def with_casts(graph: Graph, dtype: np.dtype[Any], low: np.dtype[Any]) -> Graph:
             return value
         key = value.slot, wanted
         if key not in casts or value.slot not in weights:
-            casts[key] = found.note(cast, [value], {}, like.layer, like.number, wanted)
+            casts[key] = found.note(cast, [value], {"dtype": wanted}, like.layer, like.number, wanted)
         return casts[key]
 
     for each in graph.instructions:
         chosen = casts_to(each.operation, low)
         inputs = [now[slot] if chosen is None else given(slot, chosen, each) for slot in each.inputs.values()]
-        made = np.dtype(np.int64) if each.operation.indices else chosen or widest(inputs)
+        made = np.dtype(np.int64) if each.output in graph.indices else chosen or widest(inputs)
         now[each.output] = found.note(each.operation, inputs, each.settings, each.layer, each.number, made)
     found.output = now[graph.output.slot]
     return found

@@ -1,18 +1,17 @@
-"""A check of an operation: backward against central differences of forward in float64, and the laws that it declares.
+"""A check of an operation: backward against central differences of forward in float64, and the laws that it keeps.
 
-A broken law gives wrong numbers only where the player relies on it, and the same ones in every stage and in the
-reference. So each law is tested by itself.
+A broken law gives wrong numbers only where a step relies on it, and the same ones in every stage and in the reference.
+So each law is tested by itself.
 """
 
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.autograd.operation import Operation, Shape
-from zerosim.autograd.player import no_array, no_view, owner, same_memory
+from zerosim.autograd.operation import Into, Operation, Shape
+from zerosim.payloads.extents import owner
 
 STEP = 1e-6
 TOLERANCE = 1e-6
@@ -21,9 +20,7 @@ TOLERANCE = 1e-6
 Inputs = Mapping[str, Array]
 
 
-def operation_fault(
-    operation: Operation, given: Sequence[Shape | Array], settings: Mapping[str, Any]
-) -> str | None:
+def operation_fault(operation: Operation, given: Sequence[Shape | Array], settings: Mapping[str, Any]) -> str | None:
     """The first broken law, or the first wrong element of a gradient, in a sentence; None if there is neither.
 
     `given` has the shape of each input, whose numbers are drawn, or an array of integers, which has no gradient.
@@ -37,149 +34,105 @@ def operation_fault(
         name: each if isinstance(each, np.ndarray) else random.standard_normal(each)
         for name, each in zip(operation.inputs, given, strict=False)
     }
-    upstream = random.standard_normal(shape_of(operation, inputs, settings))
+    upstream = random.standard_normal(forward(operation, inputs, settings)[0].shape)
     return law_fault(operation, inputs, upstream, settings) or gradient_fault(operation, inputs, upstream, settings)
 
 
+LAYOUTS: Mapping[str, Callable[[Array], Array]] = {
+    "C-ordered": lambda array: array.copy(),
+    "transposed": lambda array: array.T.copy().T,
+    "sliced": lambda array: np.stack([array, array], axis=-1)[..., 0],
+}
+"""The layouts in memory on which an operation is tried."""
+
+
+class Memory:
+    """Allocates arrays of NaN, and remembers them."""
+
+    def __init__(self) -> None:
+        self.arrays: list[Array] = []
+
+    def empty(self, shape: Shape, dtype: Any) -> Array:
+        self.arrays.append(np.full(shape, np.nan if np.dtype(dtype).kind == "f" else 0, dtype))
+        return self.arrays[-1]
+
+    def has(self, array: Any) -> bool:
+        return any(owner(array) is each for each in self.arrays)
+
+
 def law_fault(operation: Operation, inputs: Inputs, upstream: Array, settings: Mapping[str, Any]) -> str | None:
-    """The first law of `autograd/operation.py` that the operation breaks, in a sentence; None if it breaks none.
-
-    It is tried on inputs of every layout. An operation that `copies` gets arrays in C order.
-    """
+    """The first law of `autograd/operation.py` that the operation breaks, in a sentence; None if it breaks none."""
+    if fault := returned_fault(operation, inputs, settings):
+        return fault
+    due, gradients_due = forward(operation, inputs, settings), backward(operation, inputs, upstream, settings)
+    if np.isnan(due[0]).any():
+        return "forward leaves elements of y unwritten or NaN; write all of it, as in y[...] = …"
     for layout, lay in LAYOUTS.items():
-        def laid(arrays: Inputs, lay: Callable[[Inputs], Inputs] = lay) -> dict[str, Array]:
-            found = lay(arrays)
-            return {name: each.copy() if operation.copies else each for name, each in found.items()}
-
-        fault = (holding_fault(operation, laid(inputs), settings) or forward_fault(operation, laid(inputs), settings)
-                 or backward_fault(operation, laid(inputs), laid({"y": upstream})["y"], settings))
+        laid = {name: lay(each) for name, each in inputs.items()}
+        fault = (returned_fault(operation, laid, settings)
+                 or changed_fault(operation, laid, lay(upstream), settings)
+                 or result_fault(operation, laid, lay(upstream), settings, due[0], gradients_due))
         if fault:
             return fault if layout == "C-ordered" else f"{fault} ({layout} inputs)"
-    return needs_fault(operation, inputs, upstream, settings)
+    return needs_fault(operation, inputs, upstream, settings, gradients_due)
 
 
-def repeated(array: Array) -> Array:
-    """The first row of an array as each of its rows, in the memory of one."""
-    return np.broadcast_to(array[:1].copy(), array.shape)
-
-
-def shared(inputs: Inputs) -> Inputs:
-    """One array for all inputs of one shape."""
-    arrays = {(each.shape, each.dtype): each.copy() for each in inputs.values()}
-    return {name: arrays[each.shape, each.dtype] for name, each in inputs.items()}
-
-
-LAYOUTS: Mapping[str, Callable[[Inputs], Inputs]] = {
-    "C-ordered": lambda inputs: {name: each.copy() for name, each in inputs.items()},
-    "transposed": lambda inputs: {name: each.T.copy().T for name, each in inputs.items()},
-    "sliced": lambda inputs: {name: np.stack([each, each], axis=-1)[..., 0] for name, each in inputs.items()},
-    "broadcast": lambda inputs: {name: repeated(each) if each.ndim else each.copy() for name, each in inputs.items()},
-    "shared": shared,
-}
-"""The layouts in memory on which an operation is tried; the last two change the numbers."""
-
-
-def holding_fault(operation: Operation, inputs: dict[str, Array], settings: Mapping[str, Any]) -> str | None:
-    """The first array that forward aliases or keeps against its declaration, in a sentence; it empties `inputs`."""
-    made: list[weakref.ref[Array]] = []
-
-    def empty(shape: Shape, dtype: Any) -> Array:
-        made.append(weakref.ref(array := np.empty(shape, dtype)))
-        return array
-
-    out = None if operation.aliases else np.empty(shape_of(operation, inputs, settings))
-    given = {f"input {name}": each for name, each in inputs.items()} | ({} if out is None else {"output y": out})
-    memory = {name: weakref.ref(owner(each)) for name, each in given.items()}
-    found = operation.forward(*inputs.values(), out=out, empty=empty, **settings, **draws_setting(operation))
-    source = None if found is None else next(
-        (name for name, each in inputs.items() if same_memory(found, each)), None)
-    if operation.aliases and source != operation.aliases:
-        return no_view(operation)
-    if source and not operation.aliases and not operation.saves:
-        return f"returns a view of its input {source} that it declares as a copy; write out, or declare aliases"
-    saved: Any = found if operation.saves and not operation.aliases else None
-    if operation.saves and found is None:
-        return "forward returns None, and its backward reads saved; return the array that backward needs"
-    if saved is not None and not isinstance(saved, np.ndarray):
-        return no_array(saved)
-    del found, out
-    inputs.clear()
-    given.clear()
-    for name, reference in memory.items():
-        if (left := reference()) is not None:
-            return (f"keeps its {name}, which its declaration leaves out: {left.nbytes:,} bytes; name it in needs and "
-                    "keep no reference to it")
-    left_over = [array for reference in made if (array := reference()) is not None]
-    if saved is not None and not any(owner(saved) is each for each in left_over):
-        return f"saves {saved.nbytes:,} bytes that empty did not allocate; copy them to an array of empty(shape, dtype)"
-    if held := sum(each.nbytes for each in left_over if saved is None or each is not owner(saved)):
-        return f"keeps {held:,} bytes that it does not return; return what backward needs, as saved"
+def returned_fault(operation: Operation, inputs: Inputs, settings: Mapping[str, Any]) -> str | None:
+    """A result of forward that the memory ledger would not count, in a sentence."""
+    memory = Memory()
+    found = forward(operation, inputs, settings, memory)
+    if len(found) != 1 + operation.saves:
+        return f"forward returns {len(found)} arrays: return y, and saved if, and only if, backward reads it"
+    for name, array in zip(("y", "saved"), found, strict=False):
+        if not isinstance(array, np.ndarray):
+            return (f"forward returns {type(array).__name__} as {name}; return y, or y and saved if backward reads it: "
+                    "each an array of empty(shape, dtype), or a view of an input")
+        if not memory.has(array) and not any(owner(array) is owner(each) for each in inputs.values()):
+            return (f"forward returns {array.nbytes:,} bytes as {name} that empty did not allocate; write them to an "
+                    "array of empty(shape, dtype)")
     return None
 
 
-def forward_fault(operation: Operation, inputs: Inputs, settings: Mapping[str, Any]) -> str | None:
-    """The first law of forward that is broken on these inputs, which it may overwrite."""
-    due, _ = forward(operation, inputs, settings)
-    if np.isnan(due).any():
-        return "forward leaves elements of out unwritten or NaN; write all of it, as in out[...] = …"
-    before = {name: each.copy() for name, each in inputs.items()}
-    out = None if operation.aliases else np.empty(due.shape)
-    found = run_forward(operation, inputs, out, settings)
-    for name, each in before.items():
-        if each.tobytes() != inputs[name].tobytes():
-            return f"forward writes to its input {name}; write to out, and to arrays from empty(shape, dtype)"
-    y = found if out is None else out
-    if y is None or apart(y, due).any():
+def changed_fault(operation: Operation, inputs: Inputs, upstream: Array, settings: Mapping[str, Any]) -> str | None:
+    """An array that forward or backward gets and writes to, in a sentence."""
+    before = {name: each.tobytes() for name, each in inputs.items()}
+    y, *saved = forward(operation, inputs, settings)
+    if name := first_changed(before, inputs):
+        return f"forward writes to its input {name}; write to arrays of empty(shape, dtype)"
+    read = {**inputs, "y": y, "upstream": upstream, **({"saved": saved[0]} if saved else {})}
+    before = {name: each.tobytes() for name, each in read.items()}
+    gradients(operation, inputs, (y, *saved), upstream, settings, wanted_of(operation, inputs))
+    if name := first_changed(before, read):
+        return f"backward writes to {name}; write to into, and to arrays of empty(shape, dtype)"
+    return None
+
+
+def first_changed(before: Mapping[str, bytes], arrays: Inputs) -> str | None:
+    """The name of the first array that has other bytes than before."""
+    return next((name for name, each in before.items() if arrays[name].tobytes() != each), None)
+
+
+def result_fault(
+    operation: Operation, inputs: Inputs, upstream: Array, settings: Mapping[str, Any], y: Array, due: Inputs
+) -> str | None:
+    """A result on these layouts that differs from that of the same numbers in C order, in a sentence."""
+    if apart(forward(operation, inputs, settings)[0], y).any():
         return "y differs from that of the same numbers in C order"
-    over = operation.over
-    if over is not None and inputs[over].shape == y.shape and may_be_written(over, inputs):
-        run_forward(operation, inputs, inputs[over], settings)
-        if inputs[over].tobytes() != y.tobytes():
-            return f"y changes when it is written over {over}: leave over={over!r} out"
-    return None
+    wrong = first_apart(backward(operation, inputs, upstream, settings), due)
+    return f"∂L/∂{wrong} differs from that of the same numbers in C order" if wrong else None
 
 
-def may_be_written(name: str, inputs: Inputs) -> bool:
-    """Whether an array is in C order, may be written, and no other input lies in its memory."""
-    return inputs[name].flags.carray and sum(same_memory(inputs[name], each) for each in inputs.values()) == 1
-
-
-def backward_fault(operation: Operation, inputs: Inputs, upstream: Array, settings: Mapping[str, Any]) -> str | None:
-    """The first law of backward that is broken on these inputs and this upstream."""
-    due = backward(operation, inputs, upstream, settings)
-    for name, view in operation.passed.items():
-        if name in inputs and not same_memory(view(upstream, inputs[name].shape, **settings), upstream):
-            return (f"passes a copy of upstream on to {name}; return upstream or a view of it, or write ∂L/∂{name} in "
-                    "backward")
-    computed = [name for name in due if name not in operation.passed]
-    if operation.backward is None or not computed:
-        return None
-    read = for_backward(operation, inputs, settings, computed)
-    before = {name: each.tobytes() for name, each in {**read, "upstream": upstream}.items()}
-    found = gradients(operation, read, upstream, inputs, settings, computed)
-    for name, each in {**read, "upstream": upstream}.items():
-        if before[name] != each.tobytes() and name not in operation.spoils:
-            return f"backward writes to {name}; write to into, to arrays of empty, and to inputs that spoils names"
-    if (wrong := first_apart(found, due)) is not None:
-        return f"∂L/∂{wrong} differs from that of the same numbers in C order"
-    over = operation.over_upstream
-    if over is not None and due[over].shape == upstream.shape and upstream.flags.carray:
-        found = gradients(operation, for_backward(operation, inputs, settings, computed), upstream, inputs, settings,
-                          computed, over)
-        if (wrong := first_apart(found, due)) is not None:
-            return f"∂L/∂{wrong} changes when ∂L/∂{over} is written over upstream: leave over_upstream={over!r} out"
-    return None
-
-
-def needs_fault(operation: Operation, inputs: Inputs, upstream: Array, settings: Mapping[str, Any]) -> str | None:
+def needs_fault(
+    operation: Operation, inputs: Inputs, upstream: Array, settings: Mapping[str, Any], due: Inputs
+) -> str | None:
     """A gradient that is another one if it alone is wanted, or does not read an array that it needs."""
-    due = backward(operation, inputs, upstream, settings)
-    for wanted in (name for name in operation.needs if name in inputs and operation.backward is not None):
+    made = forward(operation, inputs, settings)
+    for wanted in wanted_of(operation, inputs):
         def alone(poisoned: str, poison: float, wanted: str = wanted) -> dict[str, Array]:
-            read = {name: each.copy() for name, each in for_backward(operation, inputs, settings, [wanted]).items()}
-            if poisoned in read:
-                read[poisoned][...] = poison
-            return gradients(operation, read, upstream.copy(), inputs, settings, [wanted])
+            read = {name: np.full_like(each, poison) if name == poisoned else each
+                    for name, each in {**inputs, "y": made[0]}.items()}
+            y = read.pop("y")
+            return gradients(operation, read, (y, *made[1:]), upstream, settings, [wanted])
 
         if first_apart(alone("", 0.0), due) is not None:
             return f"∂L/∂{wanted} differs if no other gradient is wanted"
@@ -199,76 +152,56 @@ def first_apart(found: Inputs, due: Inputs) -> str | None:
 
 def apart(found: Array, due: Array) -> Array:
     """Where two arrays differ by more than rounding."""
-    near: Array = np.abs(found - due) <= TOLERANCE * max(1.0, float(np.abs(due).max(initial=0.0)))
+    size = max(1.0, float(np.abs(due).max(initial=0.0)))
+    near: Array = np.abs(np.subtract(found, due, dtype=np.float64)) <= TOLERANCE * size
     return ~near
 
 
 def gradient_fault(operation: Operation, inputs: Inputs, upstream: Array, settings: Mapping[str, Any]) -> str | None:
     """The first element of a gradient that disagrees with the differences, in a sentence; None if all agree."""
-    found = backward(operation, inputs, upstream, settings)
-    for name in (*operation.needs, *operation.passed):
-        if name not in inputs:
-            continue
+    for name, found in backward(operation, inputs, upstream, settings).items():
         due = differences(operation, inputs, upstream, settings, name)
-        wrong = apart(found[name], due)
+        wrong = apart(found, due)
         if wrong.any():
             at = tuple(int(each) for each in np.unravel_index(int(wrong.argmax()), wrong.shape))
-            return (f"∂L/∂{name}{list(at)} is {found[name][at]:.6g} by backward and {due[at]:.6g} by differences of "
-                    "forward")
+            return f"∂L/∂{name}{list(at)} is {found[at]:.6g} by backward and {due[at]:.6g} by differences of forward"
     return None
 
 
-def shape_of(operation: Operation, inputs: Inputs, settings: Mapping[str, Any]) -> Shape:
-    return operation.shape(*(each.shape for each in inputs.values()), **settings)
+def forward(
+    operation: Operation, inputs: Inputs, settings: Mapping[str, Any], memory: Memory | None = None
+) -> tuple[Any, ...]:
+    """The output, and if backward reads it the array that forward saves."""
+    empty = (memory or Memory()).empty
+    found = operation.forward(*inputs.values(), empty=empty, **settings, **draws_setting(operation))
+    return found if isinstance(found, tuple) else (found,)
 
 
-def run_forward(operation: Operation, inputs: Inputs, out: Array | None, settings: Mapping[str, Any]) -> Array | None:
-    """The result of forward, which writes to `out`."""
-    return operation.forward(*inputs.values(), out=out, empty=np.empty, **settings, **draws_setting(operation))
+def wanted_of(operation: Operation, inputs: Inputs) -> list[str]:
+    """The inputs that have a gradient."""
+    return [name for name in inputs if name in operation.needs]
 
 
-def forward(operation: Operation, inputs: Inputs, settings: Mapping[str, Any]) -> tuple[Array, Array | None]:
-    """The output, and the array that forward keeps for backward."""
-    copies = {name: each.copy() for name, each in inputs.items()}
-    out = None if operation.aliases else np.full(shape_of(operation, inputs, settings), np.nan)
-    found = run_forward(operation, copies, out, settings)
-    return (np.asarray(found), None) if out is None else (out, found)
-
-
-def backward(
-    operation: Operation, inputs: Inputs, upstream: Array, settings: Mapping[str, Any]
-) -> dict[str, Array]:
+def backward(operation: Operation, inputs: Inputs, upstream: Array, settings: Mapping[str, Any]) -> dict[str, Array]:
     """The gradient of each input that has one."""
-    found = {name: np.array(view(upstream, inputs[name].shape, **settings)) for name, view in operation.passed.items()
-             if name in inputs}
-    wanted = [name for name in operation.needs if name in inputs]
-    if operation.backward is None or not wanted:
-        return found
-    copies = {name: each.copy() for name, each in inputs.items()}
-    read = for_backward(operation, copies, settings, wanted)
-    return found | gradients(operation, read, upstream.copy(), inputs, settings, wanted)
-
-
-def for_backward(
-    operation: Operation, inputs: Inputs, settings: Mapping[str, Any], wanted: Sequence[str]
-) -> dict[str, Array]:
-    """The arrays that backward declares to read for the `wanted` gradients; copies of those that it spoils."""
-    y, saved = forward(operation, inputs, settings)
-    names = {each for name in wanted for each in operation.needs[name]}
-    found = {name: array.copy(order="K") if name in operation.spoils else array
-             for name, array in {**inputs, "y": y}.items() if name in names}
-    return found | ({"saved": saved} if operation.saves and saved is not None else {})
+    made = forward(operation, inputs, settings)
+    return gradients(operation, inputs, made, upstream, settings, wanted_of(operation, inputs))
 
 
 def gradients(
-    operation: Operation, read: Mapping[str, Array], upstream: Array, inputs: Inputs, settings: Mapping[str, Any],
-    wanted: Sequence[str], over: str | None = None,
+    operation: Operation, inputs: Inputs, made: Sequence[Array], upstream: Array, settings: Mapping[str, Any],
+    wanted: Sequence[str],
 ) -> dict[str, Array]:
-    """The `wanted` gradients by backward, of which that of the input `over` is written over upstream."""
-    assert operation.backward is not None
-    into = {name: upstream if name == over else np.full(inputs[name].shape, np.nan) for name in wanted}
-    operation.backward(upstream, into, empty=np.empty, **read, **settings, **draws_setting(operation))
-    return into
+    """The `wanted` gradients by backward, which reads inputs and what forward `made` as it declares."""
+    if operation.backward is None or not wanted:
+        return {}
+    names = {each for name in wanted for each in operation.needs[name]}
+    read = {name: array for name, array in {**inputs, "y": made[0]}.items() if name in names}
+    into = Into({name: inputs[name].shape for name in wanted}, lambda name: np.full(inputs[name].shape, np.nan))
+    saved = {"saved": made[1]} if operation.saves else {}
+    operation.backward(
+        upstream, into, empty=Memory().empty, **read, **saved, **settings, **draws_setting(operation))
+    return {name: np.array(into[name]) for name in wanted}
 
 
 def differences(

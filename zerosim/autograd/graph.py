@@ -5,11 +5,10 @@
     plan       how a graph is run for certain gradients
 
 A tape that records while it computes does not know the later readers of an array. A graph knows every value's shape
-and last use before any number exists. From these follow:
+and last use before any number exists: recording runs each forward on extents. From these follow:
 
 - the values that backward reads, so that no other is kept: an operation declares, for each gradient, its inputs;
 - the last use of every other value, after which it is freed;
-- the inputs that an operation may overwrite, because no residual connection still reads them;
 - the floating-point operations of all matrix products, forward, backward and recomputed.
 
 The price: a layer's code cannot branch on values, and each new shape of input costs a few milliseconds, once for each
@@ -27,7 +26,7 @@ import numpy as np
 
 from zerosim.autograd.operation import Operation, Shape
 from zerosim.autograd.operations.elementwise import add, multiply, scale
-from zerosim.autograd.operations.shapes import elements
+from zerosim.payloads.extents import owner
 
 Weights = Mapping[str, "Variable"]
 """A layer's parameters, by their names in its code."""
@@ -95,6 +94,10 @@ class Graph:
     input_dtype: np.dtype[Any] | None = None
 
     def __post_init__(self) -> None:
+        self.views: dict[int, int] = {}
+        """The slot that has the memory of each view, by the view's slot."""
+        self.indices = set[int]()
+        """The slots of indices, which are int64 in every precision and have no gradient."""
         self.input = self._value(self.input_shape, self.input_dtype)
         self.output = self.input
         self._operations_of = Counter[int]()
@@ -121,8 +124,14 @@ class Graph:
         dtype: np.dtype[Any] | None = None,
     ) -> Variable:
         """The variable, of this dtype, that `operation` makes of `inputs` as instruction `number` of a layer."""
-        output = self._value(operation.shape(*(each.shape for each in inputs), **settings), dtype)
+        y, extents = operation.on_shapes([each.shape for each in inputs], settings)
+        output = self._value(y.shape, dtype)
         slots = {name: each.slot for name, each in zip(operation.inputs, inputs, strict=False)}
+        for value, extent in zip(inputs, extents, strict=True):
+            if owner(y) is extent:
+                self.views[output.slot] = self.views.get(value.slot, value.slot)
+        if y.dtype.kind == "i":
+            self.indices.add(output.slot)
         self.instructions.append(Instruction(operation, slots, output.slot, settings, layer, number))
         return output
 
@@ -132,8 +141,8 @@ class Graph:
         names, found = {each.slot: name for name, each in self.parameters.items()}, Counter[Hashable]()
         for each in self.instructions:
             read = [names[slot] for slot in each.inputs.values() if slot in names]
-            if each.operation.aliases and read:
-                names[each.output] = read[0]
+            if self.views.get(each.output) in names:
+                names[each.output] = names[self.views[each.output]]
             if each.operation.multiplications is not None:
                 found.update(dict.fromkeys(read, self.multiplications(each)))
         return found
@@ -172,16 +181,14 @@ class GraphPlan:
             found.add(self.graph.input.slot)
         for instruction in self.graph.instructions:
             operation = instruction.operation
-            if any(slot in found for name, slot in instruction.inputs.items()
-                   if name in operation.needs or name in operation.passed):
+            if any(slot in found for name, slot in instruction.inputs.items() if name in operation.needs):
                 found.add(instruction.output)
         return frozenset(found)
 
     def wanted(self, instruction: Instruction) -> tuple[str, ...]:
         """The inputs whose gradients the instruction's backward computes."""
-        operation = instruction.operation
-        has_one = [name for name in instruction.inputs if name in operation.needs or name in operation.passed]
-        return tuple(name for name in has_one if instruction.inputs[name] in self.differentiated)
+        return tuple(name for name, slot in instruction.inputs.items()
+                     if name in instruction.operation.needs and slot in self.differentiated)
 
     def needed(self, instruction: Instruction, wanted: Collection[str]) -> dict[str, int]:
         """The slots that backward reads for the gradients of these inputs, by name."""
@@ -234,12 +241,9 @@ class GraphPlan:
         """
         needed = self.needed(instruction, wanted)
         held = self._held(needed)
-        last = held - later
-        spoiled = frozenset(name for name in instruction.operation.spoils
-                            if name in needed and not self._reads_last(needed[name], instruction, last))
-        done = last & (self.kept | self.remade)
+        done = (held - later) & (self.kept | self.remade)
         later |= held
-        return {"wanted": wanted, "needed": needed, "spoiled": spoiled, "done_backward": tuple(sorted(done)),
+        return {"wanted": wanted, "needed": needed, "done_backward": tuple(sorted(done)),
                 "backward_operations": self._backward_operations(instruction, wanted)}
 
     def _step(self, number: int, instruction: Instruction, later: set[int]) -> "Step":
@@ -249,7 +253,7 @@ class GraphPlan:
             instruction=instruction,
             shape=self.graph.shape(instruction.output),
             done=tuple(slot for slot in self._ending[number] if slot not in self.kept),
-            in_place=self._in_place(number, instruction),
+            is_view=instruction.output in self.graph.views,
             input_shapes={name: self.graph.shape(slot) for name, slot in instruction.inputs.items()},
             dtypes={name: self.graph.dtype(slot) for name, slot in named.items()},
             keeps_saved=bool(wanted) or instruction.output in self.saving,
@@ -262,13 +266,16 @@ class GraphPlan:
         """The slots that stay from forward until backward, except parameters and their views: they are passed again."""
         needed = {slot for each in self.graph.instructions
                   for slot in self._held(self.needed(each, self.wanted(each)))} - self.remade
-        return frozenset(slot for slot in needed if self._memory[slot] not in self.parameters) | self.chosen
+        return frozenset(slot for slot in needed if self._memory(slot) not in self.parameters) | self.chosen
 
     @cached_property
     def parameter_views(self) -> Mapping[int, Instruction]:
         """The instructions that make views of parameters, by their output."""
-        return {each.output: each for each in self.graph.instructions
-                if each.operation.aliases and self._memory[each.output] in self.parameters}
+        return {each.output: each for each in self.graph.instructions if self._memory(each.output) in self.parameters}
+
+    def _memory(self, slot: int) -> int:
+        """The slot that owns the memory of a slot: another one for a view."""
+        return self.graph.views.get(slot, slot)
 
     @cached_property
     def _last_for_backward(self) -> int:
@@ -291,18 +298,6 @@ class GraphPlan:
         """The slots of parameters."""
         return frozenset(each.slot for each in self.graph.parameters.values())
 
-    def _reads_last(self, slot: int, instruction: Instruction, last: Collection[int]) -> bool:
-        """Whether all views of the slot's memory that are kept are among those that this instruction reads `last`."""
-        memory = self._memory[slot]
-        family = [each for each in self._families[memory] if each in self.kept]
-        mine = memory not in {
-            self._memory[self.graph.input.slot], self._memory[self.graph.output.slot], *self.parameters}
-        return mine and not self._given_twice(instruction, memory) and all(each in last for each in family)
-
-    def _given_twice(self, instruction: Instruction, memory: int) -> bool:
-        """Whether two inputs of an instruction lie in this memory."""
-        return [self._memory[each] for each in instruction.inputs.values()].count(memory) > 1
-
     @cached_property
     def _last_use(self) -> dict[int, int]:
         """The last instruction that reads each slot in forward."""
@@ -316,37 +311,6 @@ class GraphPlan:
             if slot not in self.parameters and slot != self.graph.output.slot:
                 found[number].append(slot)
         return found
-
-    @cached_property
-    def _memory(self) -> dict[int, int]:
-        """The slot that owns the memory of each slot: another one for a view."""
-        found = {each.slot: each.slot for each in self.graph.values}
-        for each in self.graph.instructions:
-            if each.operation.aliases:
-                found[each.output] = found[each.inputs[each.operation.aliases]]
-        return found
-
-    @cached_property
-    def _families(self) -> Mapping[int, list[int]]:
-        """The slots in the memory of each slot."""
-        found = defaultdict(list)
-        for slot, memory in self._memory.items():
-            found[memory].append(slot)
-        return found
-
-    def _in_place(self, number: int, instruction: Instruction) -> bool:
-        """Whether y may overwrite the operation's input, because that memory is not read again."""
-        if instruction.operation.over is None:
-            return False
-        slot = instruction.inputs[instruction.operation.over]
-        memory = self._memory[slot]
-        family = self._families[memory]
-        foreign = memory in self.parameters or memory == self._memory[self.graph.input.slot]
-        lives_on = any(each in self.kept or self._last_use.get(each, number) > number for each in family)
-        twice = self._given_twice(instruction, memory)
-        whole = self.graph.shape(slot) == self.graph.shape(instruction.output) and (
-            elements(self.graph.shape(memory)) == elements(self.graph.shape(slot)))
-        return whole and not (foreign or lives_on or twice or self._memory[self.graph.output.slot] == memory)
 
     @cached_property
     def forward_operations(self) -> int:
@@ -375,13 +339,12 @@ class Step:
     shape: Shape
     wanted: tuple[str, ...]
     needed: Mapping[str, int]
-    spoiled: frozenset[str]
-    """The inputs that backward would overwrite while another backward still reads them: it gets copies."""
     done: tuple[int, ...]
     """The slots that are freed after it in forward."""
     done_backward: tuple[int, ...]
     """The kept slots that are freed after its backward."""
-    in_place: bool
+    is_view: bool
+    """Whether the output is a view of an input, which costs nothing."""
     input_shapes: Mapping[str, Shape]
     dtypes: Mapping[str, np.dtype[Any] | None]
     """The dtype of each input, and of the output `y`; None for that of the weights."""

@@ -1,40 +1,42 @@
-"""An operation: forward and backward as plain functions on arrays, with declared properties.
+"""An operation: forward and backward as plain functions on arrays.
 
     x, y       an input and the output
     upstream   ∂L/∂y
-    into       the requested gradients, by the name of the input: arrays for backward to write
-    out        the array for forward to write
-    empty      allocates further arrays, called like `np.empty`
+    into       the wanted gradients, by the name of the input
+    empty      allocates arrays, called like `np.empty`
 
-Laws, which allow the reuse of memory:
+Laws:
 
-    forward writes `out` and none of its other arguments; `out` may be the input named by `over`
-    backward writes the arrays in `into` and those named by `spoils`; the gradient named by `over_upstream` may be
-    `upstream` itself
-    from forward to backward it keeps the arrays in `needs` and the one that forward returns, which `empty` has
-    allocated, and no reference to any other; with `aliases`, y is a view instead
-    arrays to write are in C order; those to read may be transposed or sliced, or be one array twice
+    forward returns y, or y and one array that its backward reads as `saved`: arrays of `empty`, or views of inputs
+    backward writes each wanted gradient to `into["x"]`, or sets it to `upstream`, a view of it, or an array of `empty`
+    neither changes another array that it gets; these may be transposed or sliced, or be one array twice
+    from forward to backward stay the arrays in `needs` and `saved`, and no other
     every array of numbers has one dtype, of 32 bits or more; scalars are Python floats, which do not change it
 
+As nothing is overwritten, a view is as good as a copy: y may be a view of x, and a sum passes one `upstream` on to both
+inputs. An array is freed with its last reference. Shapes are not declared either: forward runs on extents
+(`payloads/extents.py`) when a model's code is recorded.
+
 Backward is one function for all inputs, not one for each, because the gradients of attention share most of their
-work. Operations that compute nothing in backward (add, reshape, transpose) pass `upstream` on (`passed`); the player
-prevents overwriting while two of them read it. Every array is allocated by `empty`, so the ledger counts work arrays
-too. It does not count NumPy's temporaries, such as a mask or a product that is added at once.
+work. Every array is allocated by `empty` or `into`, so the ledger counts work arrays too. It does not count NumPy's
+temporaries, such as a mask or a product that is added at once.
 
 Operations are fused only where memory or time requires it. Attention is one operation; a norm, an activation and a
 product are separate, as in a textbook.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import numpy.typing as npt
 
 from zerosim.allocation import Array
-from zerosim.errors import ZerosimError
+from zerosim.errors import CollectiveError, ZerosimError
+from zerosim.payloads.extents import Extent
 
 Shape = tuple[int, ...]
 
@@ -62,13 +64,56 @@ class Empty(Protocol):
     def __call__(self, shape: Shape, dtype: npt.DTypeLike, /) -> Array: ...
 
 
+class Into:
+    """The wanted gradients of one backward, by input: `room(name)` is memory for one, taken when it is first read.
+
+    >>> into = Into({"x": (2,)}, lambda name: np.zeros(2))
+    >>> "x" in into, "weight" in into, into["x"]
+    (True, False, array([0., 0.]))
+    >>> into["x"] = np.ones(2)
+    >>> into["x"]
+    array([1., 1.])
+    """
+
+    def __init__(self, shapes: Mapping[str, Shape], room: Callable[[str], Array]) -> None:
+        self.shapes = shapes
+        self.passed = set[str]()
+        """The gradients that were set, and not written."""
+        self._room = room
+        self._arrays: dict[str, Array] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.shapes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._arrays:
+            self._arrays[name] = self._room(name)
+        return self._arrays[name]
+
+    def __setitem__(self, name: str, gradient: Array) -> None:
+        if name in self.shapes:
+            self._arrays[name] = gradient
+            self.passed.add(name)
+
+    def get(self, name: str) -> Array | None:
+        """Memory for a gradient; None if it is not wanted."""
+        return self[name] if name in self.shapes else None
+
+    def seen_as(self, view: Callable[[Array], Array]) -> "Into":
+        """These gradients, whose memory the function sees as `view` of it."""
+        return Into(self.shapes, lambda name: view(self[name]))
+
+
 @dataclass(frozen=True, eq=False)
 class Operation:
     """One step of a computation: `forward` and `backward` on arrays; called with variables, a line of a model's code.
 
-    `forward(*inputs, out, empty, **settings)` writes y into `out` and returns a further array for backward, or None;
-    `backward(upstream, into, empty, **named)` gets the arrays named in `needs`, the settings, and as `saved` the array
-    that forward returned, if any.
+    `forward(*inputs, empty, **settings)` returns y, and for a backward with the parameter `saved` also that array.
+    `backward(upstream, into, empty, **named)` gets the arrays named in `needs`, the settings, and `saved`. With a
+    parameter `draws` both draw random numbers; it is None if nothing is to be random.
 
     >>> from zerosim.autograd.graph import Graph
     >>> from zerosim.autograd.operations.linear import linear
@@ -77,24 +122,12 @@ class Operation:
     (8, 2)
     """
 
-    forward: Callable[..., Array | None]
-    backward: Callable[..., None] | None
-    shape: Callable[..., Shape]
-    """The shape of y, from the shapes of the inputs and the settings; raises `ZerosimError` if they do not fit."""
-    needs: Mapping[str, tuple[str, ...]]
+    forward: Callable[..., Any]
+    backward: Callable[..., None] | None = None
+    needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The inputs that backward reads for each gradient, by the input of that gradient; `y` is the output."""
-    over: str | None = None
-    """The input that y may overwrite."""
-    over_upstream: str | None = None
-    """The input whose gradient may overwrite `upstream`."""
-    spoils: tuple[str, ...] = ()
-    """The inputs that backward reads and then overwrites."""
-    passed: Mapping[str, Callable[..., Array]] = field(default_factory=dict)
-    """The inputs whose gradient is `upstream` or a view of it, each with the function that makes the view."""
-    aliases: str | None = None
-    """The input of which y is a view, which forward returns; None if y is memory of its own."""
-    copies: bool = False
-    """Whether it copies an input, or ∂L/∂y, that is not in C order before it makes a view of it."""
+    passes: tuple[str, ...] = ()
+    """The inputs whose gradient is always `upstream` or a view of it, which costs nothing."""
     moves: bool = False
     """Whether forward only copies numbers, so that they need not be widened."""
     sends: bool = False
@@ -103,10 +136,6 @@ class Operation:
     alike: tuple[str, ...] = ()
     """The inputs that all ranks of its direction have alike, and `y` if they have the output alike: a gradient of these
     is the whole one on every rank, not a part of a sum."""
-    indices: bool = False
-    """Whether y holds indices, which are int64 in every precision and have no gradient."""
-    draws: bool = False
-    """Whether it draws random numbers: it then gets `draws`, or None if nothing is to be random."""
     multiplications: Callable[..., int] | None = None
     """The multiplications of forward's matrix products, from the shapes of y and the inputs, and the settings."""
     backward_products: Mapping[str, float] = field(default_factory=dict)
@@ -114,8 +143,8 @@ class Operation:
 
     def __post_init__(self) -> None:
         read = [name for names in self.needs.values() for name in names if name != "y"]
-        for name in (*read, *self.needs, *self.passed, *self.spoils, self.over, self.over_upstream, self.aliases):
-            if name is not None and name not in self.inputs:
+        for name in (*read, *self.needs, *self.passes):
+            if name not in self.inputs:
                 raise ZerosimError(f"{self.name} declares {name!r}, which is no input of its forward; those are "
                                    f"{', '.join(self.inputs)}")
 
@@ -131,8 +160,23 @@ class Operation:
 
     @cached_property
     def saves(self) -> bool:
-        """Whether backward reads the array that forward returns."""
+        """Whether backward reads an array that forward returns beside y."""
         return self.backward is not None and "saved" in inspect.signature(self.backward).parameters
+
+    @cached_property
+    def draws(self) -> bool:
+        """Whether it draws random numbers."""
+        return "draws" in inspect.signature(self.forward).parameters
+
+    def on_shapes(self, shapes: Sequence[Shape], settings: Mapping[str, Any]) -> tuple[Any, list[Any]]:
+        """y and the inputs as extents. Raises `ZerosimError` if forward cannot compute with inputs of these shapes."""
+        inputs, drawing = [Extent(shape, np.float32) for shape in shapes], {"draws": None} if self.draws else {}
+        try:
+            y = self.forward(*inputs, empty=Extent, **settings, **drawing)
+        except (CollectiveError, ArithmeticError, LookupError, ValueError) as error:
+            named = ", ".join(f"{name} {shape}" for name, shape in zip(self.inputs, shapes, strict=False))
+            raise ZerosimError(f"{self.name} cannot be computed of {named}: {error}") from error
+        return (y[0] if self.saves else y), inputs
 
     def __call__(self, *inputs: AnyVariable, **settings: Any) -> AnyVariable:
         found: AnyVariable = inputs[0].graph.apply(self, inputs, settings)

@@ -1,7 +1,7 @@
 """The player: runs every operation of one segment's graph on one micro-batch, forward and backward.
 
-It allocates and frees by the plan that `graph.py` made. The planner replaces it by a player that repeats the
-allocations of an earlier run of an equal segment.
+It frees values by the plan that `graph.py` made, and everything else by its last reference. The planner replaces it by
+a player that repeats the allocations of an earlier run of an equal segment.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
@@ -12,11 +12,11 @@ import numpy as np
 
 from zerosim.allocation import Allocator, Array
 from zerosim.autograd.graph import GraphPlan, Instruction, Step
-from zerosim.autograd.operation import Operation, Shape
+from zerosim.autograd.operation import Into, Shape
 from zerosim.autograd.operations.dropout import Draws
-from zerosim.autograd.operations.shapes import contiguous
+from zerosim.autograd.operations.shapes import in_one_piece
 from zerosim.autograd.selection import SelectedPlan
-from zerosim.errors import ZerosimError
+from zerosim.payloads.extents import owner
 
 FLOAT_BYTES = np.dtype(np.float32).itemsize
 
@@ -59,16 +59,6 @@ class Precise:
     def empty(self, shape: Shape, dtype: Any) -> Array:
         return self.allocate(shape, dtype, kind="activations", owner=self.owner)
 
-    def in_one_piece(self, array: Array) -> Array:
-        """`array` in C order: itself, or a copy, which the ledger counts."""
-        return array if contiguous(array) else self.copied(array)
-
-    def copied(self, array: Array) -> Array:
-        """A copy in C order, which the ledger counts."""
-        copy = self.empty(array.shape, array.dtype)
-        copy[...] = array
-        return copy
-
     def widened(self, array: Array) -> Array:
         """`array` in at least 32 bits: itself if it has them, else a copy."""
         wide = self.wide_like(array)
@@ -89,8 +79,8 @@ class Precise:
         return self.allocate(shape, dtype, kind="buffers", owner="widened")
 
     def rounded(self, array: Array, dtype: np.dtype[Any]) -> Array:
-        """`array` as `dtype`: itself, or a rounded copy."""
-        if array.dtype == dtype:
+        """`array` as `dtype`: itself, as indices always, or a rounded copy."""
+        if array.dtype == dtype or array.dtype.kind == "i":
             return array
         narrow = self.empty(array.shape, dtype)
         narrow[...] = array
@@ -102,13 +92,12 @@ Perform = Callable[..., Any]
 
 
 def perform(step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
-    """The result of `function` on these arrays; None for a forward that returns what its backward does not read.
+    """The result of `function` on these arrays.
 
     >>> perform(None, max, 1, 2)
     2
     """
-    found = function(*arrays, **named)
-    return found if step is None or step.instruction.operation.saves else None
+    return function(*arrays, **named)
 
 
 class Plays(Protocol):
@@ -145,7 +134,7 @@ class Player:
     def forward(self, x: Array) -> tuple[Array, Kept]:
         """The output, in C order as it may be sent or stored, and the arrays for backward."""
         values, kept = self._play(self.plan.steps, x, Kept(self.plan))
-        return self.precise.in_one_piece(values[self.plan.graph.output.slot]), kept
+        return in_one_piece(values[self.plan.graph.output.slot], self.precise.empty), kept
 
     def again(self, x: Array, selected: SelectedPlan, given: Kept) -> Kept:
         """The arrays for backward, recomputed from the input and from the results that the first forward kept."""
@@ -161,8 +150,9 @@ class Player:
         for step in steps:
             output = step.instruction.output
             values[output], saved = self._forward(step, values, step.dtype or dtype)
-            if saved is not None:
+            if saved is not None and step.keeps_saved:
                 kept.saved[output] = saved
+            del saved
             for slot in step.done:
                 del values[slot]
         kept.values = {slot: values[slot] for slot in self.plan.kept}
@@ -172,47 +162,15 @@ class Player:
         """One operation's output and its saved array, in the precision `dtype`."""
         operation, settings = step.instruction.operation, self._settings(step)
         inputs = [values[slot] for slot in step.instruction.inputs.values()]
-        if operation.aliases:
-            return self._view(step.instruction, inputs), None
+        if step.is_view:
+            return operation.forward(*inputs, empty=self.precise.empty, **settings), None
         as_is = operation.moves or operation.sends
         wide = inputs if as_is else [self.precise.widened(each) for each in inputs]
-        made_in = np.dtype(np.int64) if operation.indices else dtype if as_is else wide[0].dtype
-        out = self._output(step, inputs, wide, dtype, made_in)
-        saved = self.perform(step, operation.forward, *wide, out=out, empty=self.precise.empty, **settings)
-        if not step.keeps_saved:
-            saved = None
-        elif saved is not None and not hasattr(saved, "nbytes"):
-            raise ZerosimError(f"{operation.name} {no_array(saved)}")
-        elif any(same_memory(saved, each) for each in (out, *wide)):
-            raise ZerosimError(f"{operation.name} saves a view of an input or of its output; name that array in needs "
-                               "and save an array of empty, or nothing")
-        if as_is or saved is None:
-            return (out if as_is else self.precise.rounded(out, dtype)), saved
-        return self.precise.rounded(out, dtype), self.precise.rounded(saved, dtype)
-
-    def _view(self, made: Instruction, inputs: Sequence[Array]) -> Array:
-        """The view that an operation declares, of memory in C order if it copies others."""
-        operation = made.operation
-        given = {name: self.precise.in_one_piece(each) if operation.copies else each
-                 for name, each in zip(made.inputs, inputs, strict=True)}
-        view = operation.forward(*given.values(), out=None, empty=self.precise.empty, **made.settings)
-        if view is None or not same_memory(view, given[operation.aliases or ""]):
-            raise ZerosimError(f"{operation.name} {no_view(operation)}")
-        return view
-
-    def _output(
-        self, step: Step, inputs: Sequence[Array], wide: Sequence[Array], dtype: np.dtype[Any], made_in: np.dtype[Any],
-    ) -> Array:
-        """The array in C order that an operation writes: an input that may be overwritten, or the widened copy of it if
-        the output is rounded afterwards, or a new one of dtype `made_in`."""
-        over = step.instruction.operation.over
-        if over is not None:
-            index = step.instruction.operation.inputs.index(over)
-            copied = wide[index] is not inputs[index]
-            may_be = dtype != wide[index].dtype if copied else step.in_place
-            if wide[index].shape == step.shape and may_be and contiguous(wide[index]):
-                return wide[index]
-        return self.precise.empty(step.shape, made_in)
+        y = self.perform(step, operation.forward, *wide, empty=self.precise.empty, **settings)
+        y, saved = y if isinstance(y, tuple) else (y, None)
+        del wide
+        return self.precise.rounded(y, dtype), (
+            saved if as_is or saved is None else self.precise.rounded(saved, dtype))
 
     def backward(self, kept: Kept, upstream: Array, contribution: Contribution | None) -> list[Array]:
         """∂L/∂input, if it is requested, in a list; the gradients of parameters are written to `contribution`."""
@@ -229,8 +187,7 @@ class Player:
         staying = {step.instruction.output for step in of_weights}
         self._run_backward(steps, gradients, kept, None, dtype, staying)
         kept.upstreams = {slot: gradients[slot] for slot in staying & gradients.keys()}
-        return [self.precise.copied(each) if any(same_memory(each, other) for other in kept.upstreams.values())
-                else each for each in self._of_input(gradients, dtype)]
+        return self._of_input(gradients, dtype)
 
     def backward_weights(self, kept: Kept, contribution: Contribution | None) -> None:
         """Write the gradients of parameters to `contribution`, after `backward_input`, and empty `kept`."""
@@ -257,46 +214,39 @@ class Player:
                 del kept.values[slot]
 
     def _of_input(self, gradients: dict[int, Array], dtype: np.dtype[Any]) -> list[Array]:
-        """∂L/∂input in C order, if it is requested, in a list."""
+        """∂L/∂input in C order, if it is requested, in a list; zeros if the output does not depend on it."""
         given = self.plan.graph.input
         if not self.plan.of_input:
             return []
         if given.slot not in gradients:
-            gradients[given.slot] = self._nothing(given.shape, given.dtype or dtype)
-        return [self.precise.in_one_piece(gradients[given.slot])]
-
-    def _nothing(self, shape: Shape, dtype: np.dtype[Any]) -> Array:
-        """The gradient of an input on which the output does not depend: zeros."""
-        zeros = self.precise.empty(shape, dtype)
-        zeros[...] = 0.0
-        return zeros
+            gradients[given.slot] = self.precise.empty(given.shape, given.dtype or dtype)
+            gradients[given.slot][...] = 0.0
+        return [in_one_piece(gradients[given.slot], self.precise.empty)]
 
     def _backward(
         self, step: Step, upstream: Array, gradients: dict[int, Array], kept: Kept, contribution: Contribution | None
     ) -> None:
-        operation, slots = step.instruction.operation, step.instruction.inputs
-        for name in step.wanted:
-            if name in operation.passed:
-                shape = self.plan.graph.shape(slots[name])
-                if operation.copies:
-                    upstream = self.precise.in_one_piece(upstream)
-                seen = operation.passed[name](upstream, shape, **step.instruction.settings)
-                self._give(slots[name], seen, upstream.dtype, gradients, contribution, shared=True)
-        if operation.backward is None or all(name in operation.passed for name in step.wanted):
+        """One operation's gradients, each added to those of the parameter or the value in its slot."""
+        operation, dtype = step.instruction.operation, upstream.dtype
+        if operation.backward is None or not step.wanted:
             return
-        widened = as_they_are if operation.sends else self.precise.widened
-        named = {name: self._read(step, name, slot, kept, widened) for name, slot in step.needed.items()}
-        if step.instruction.output in kept.saved:
+        costs_nothing = all(name in operation.passes for name in step.wanted)
+        as_is = operation.sends or costs_nothing
+        named = {name: self._read(slot, kept, as_is=as_is) for name, slot in step.needed.items()}
+        if operation.saves:
             named["saved"] = self.precise.widened(kept.saved[step.instruction.output])
-        wide = widened(upstream)
-        into: dict[str, Array] = {}
+        wide = upstream if as_is else self.precise.widened(upstream)
+        into = Into({name: self.plan.graph.shape(step.instruction.inputs[name]) for name in step.wanted},
+                    lambda name: self._room(step, name, wide.dtype, contribution))
+        settings = {**named, **self._settings(step)}
+        if costs_nothing:
+            operation.backward(wide, into, empty=self.precise.empty, **settings)
+        else:
+            self.perform(step, operation.backward, wide, into, empty=self.precise.empty, **settings)
         for name in step.wanted:
-            if name not in operation.passed:
-                into[name] = self._room(step, name, upstream, wide, into, gradients, contribution)
-        self.perform(
-            step, operation.backward, wide, into, empty=self.precise.empty, **named, **self._settings(step))
-        for name, found in into.items():
-            self._give(slots[name], found, upstream.dtype, gradients, contribution, shared=False)
+            passed = upstream if name in into.passed and into[name] is wide else into[name]
+            self._give(step.instruction.inputs[name], passed, dtype, gradients, contribution,
+                       shared=name in into.passed)
 
     def _give(
         self, slot: int, found: Array, dtype: np.dtype[Any], gradients: dict[int, Array],
@@ -304,49 +254,45 @@ class Player:
     ) -> None:
         """Add a gradient, or one more term of it, to the parameter or the value in this slot, in that slot's dtype.
 
-        `dtype` is for values to which no policy gave one.
+        `dtype` is for values to which no policy gave one. A `shared` term is never added in place.
         """
         if slot in self._names:
             self._write(self._names[slot], found, contribution)
-        else:
-            term = self.precise.rounded(found, self.plan.graph.dtype(slot) or dtype)
-            self._add(slot, term, gradients, shared and term is found)
+            return
+        term = self.precise.rounded(found, self.plan.graph.dtype(slot) or dtype)
+        if slot not in gradients:
+            gradients[slot] = term
+            return
+        so_far = gradients.pop(slot)
+        out = self.precise.empty(term.shape, term.dtype) if shared and term is found else term
+        gradients[slot] = np.add(so_far, term, out=out)
 
-    def _read(self, step: Step, name: str, slot: int, kept: Kept, widened: Callable[[Array], Array]) -> Array:
-        """The array that backward reads under this name, widened; a copy if it is overwritten while others still read
-        it."""
+    def _read(self, slot: int, kept: Kept, *, as_is: bool) -> Array:
+        """The array that backward reads in this slot, widened unless it is needed as it is."""
         array = kept.values[slot] if slot in kept.values else self._parameter(slot)
-        if array.dtype.kind == "i":
-            return array
-        wide = widened(array)
-        return self.precise.copied(wide) if name in step.spoiled and wide is array else wide
+        return array if as_is or array.dtype.kind == "i" else self.precise.widened(array)
 
     def _parameter(self, slot: int) -> Array:
         """The parameter in this slot, or the view of one that forward made."""
         if slot in self._names:
             return self.parameters[self._names[slot]]
         made = self.plan.parameter_views[slot]
-        return self._view(made, [self._parameter(each) for each in made.inputs.values()])
+        inputs = [self._parameter(each) for each in made.inputs.values()]
+        view: Array = made.operation.forward(*inputs, empty=self.precise.empty, **made.settings)
+        return view
 
-    def _room(
-        self, step: Step, name: str, upstream: Array, wide: Array, into: Mapping[str, Array],
-        gradients: dict[int, Array], contribution: Contribution | None,
-    ) -> Array:
-        """The array for the gradient of an input; `into` has the gradients before it."""
+    def _room(self, step: Step, name: str, dtype: np.dtype[Any], contribution: Contribution | None) -> Array:
+        """Memory for the gradient of an input: of a parameter's first one, its place among all gradients."""
         operation, slot = step.instruction.operation, step.instruction.inputs[name]
-        if slot in self._names:
-            assert contribution is not None
-            view = contribution.views[self._names[slot]]
-            twice = any(step.instruction.inputs[other] == slot for other in into)
-            if self._names[slot] not in contribution.written and not twice:
-                return view if operation.sends else self.precise.wide_like(view)
-            return self.precise.allocate(view.shape, wide.dtype, kind="buffers", owner=self.precise.owner)
-        alone = wide is not upstream or not any(same_memory(upstream, other) for other in gradients.values())
-        shape = self.plan.graph.shape(slot)
-        if operation.over_upstream == name and alone and shape == wide.shape and contiguous(wide):
-            return wide
-        chosen = self.plan.graph.dtype(slot)
-        return self.precise.to_round(shape, wide.dtype, chosen) if chosen else self.precise.empty(shape, wide.dtype)
+        if slot not in self._names:
+            chosen = self.plan.graph.dtype(slot)
+            return self.precise.to_round(self.plan.graph.shape(slot), dtype, chosen or dtype)
+        assert contribution is not None
+        view = contribution.views[self._names[slot]]
+        first = next(other for other in step.wanted if step.instruction.inputs[other] == slot)
+        if self._names[slot] not in contribution.written and name == first:
+            return view if operation.sends else self.precise.wide_like(view)
+        return self.precise.allocate(view.shape, dtype, kind="buffers", owner=self.precise.owner)
 
     def _write(self, name: Hashable, found: Array, contribution: Contribution | None) -> None:
         """Write the first gradient of a parameter, rounded into its view, or add a further one to it."""
@@ -358,44 +304,11 @@ class Player:
             view[...] = found
         contribution.written.add(name)
 
-    def _add(self, slot: int, found: Array, gradients: dict[int, Array], shared: bool) -> None:
-        """Add one more term of a value's gradient, in memory that nothing else reads; `shared` if the term is read
-        again."""
-        if slot not in gradients:
-            gradients[slot] = found
-            return
-        so_far = gradients.pop(slot)
-        others = list(gradients.values())
-        out = next(
-            (each for each in ([so_far] if shared else [found, so_far])
-             if not any(same_memory(each, other) for other in others) and not same_memory(found, so_far)),
-            None,
-        )
-        if out is None:
-            out = self.precise.empty(so_far.shape, so_far.dtype)
-        gradients[slot] = np.add(so_far, found, out=out)
-
     def _settings(self, step: Step) -> dict[str, Any]:
         settings = dict(step.instruction.settings)
         if step.instruction.operation.draws:
             settings["draws"] = self.draws(step.instruction)
         return settings
-
-
-def no_view(operation: Operation) -> str:
-    """The fault of an operation whose output is not the view that it declares."""
-    return (f"returns a copy of its input {operation.aliases} that it declares as a view; write out and leave "
-            f"aliases={operation.aliases!r} out, or declare copies=True")
-
-
-def no_array(saved: object) -> str:
-    """The fault of an operation that saves something else than an array."""
-    return f"saves a {type(saved).__name__}; return one array of empty(shape, dtype), in which several may lie, or None"
-
-
-def as_they_are(array: Array) -> Array:
-    """The array in its own precision, for operations that send it."""
-    return array
 
 
 def same_memory(one: Array, other: Array) -> bool:
@@ -406,9 +319,3 @@ def same_memory(one: Array, other: Array) -> bool:
     (True, False)
     """
     return owner(one) is owner(other)
-
-
-def owner(array: Any) -> Any:
-    while getattr(array, "base", None) is not None:
-        array = array.base
-    return array

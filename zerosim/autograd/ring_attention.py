@@ -23,71 +23,32 @@ from typing import Any
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.autograd.operation import Empty, Operation, Shape
+from zerosim.autograd.operation import Empty, Into, Operation, Shape
 from zerosim.autograd.operations.attention import (
-    Attended,
-    attention_shape,
+    check_attended,
+    check_self_attended,
     hidden,
+    in_thirds,
     products,
-    self_attention_shape,
     thirds,
 )
 from zerosim.autograd.tape_collectives import TapeGroup
 
 
 def ring_attention_forward(
-    q: Array, k: Array, v: Array, *, out: Array, empty: Empty, group: TapeGroup, heads: int, key_value_heads: int
-) -> Array:
-    """`causal_attention` of this rank's queries over all keys and values of the group; returns log Σ exp of each row.
+    q: Array, k: Array, v: Array, *, empty: Empty, group: TapeGroup, heads: int, key_value_heads: int
+) -> tuple[Array, Array]:
+    """`causal_attention` of this rank's queries over all keys and values of the group; saves log Σ exp of each row.
 
     q and y are (B, T, H·s), k and v (B, T, K·s), of which each rank has its piece along T.
 
     >>> from zerosim.autograd.tape_collectives import Direction
-    >>> q, k, v, y = np.zeros((1, 2, 1)), np.zeros((1, 2, 1)), np.array([[[1.0], [3.0]]]), np.empty((1, 2, 1))
-    >>> _ = ring_attention_forward(
-    ...     q, k, v, out=y, empty=np.empty, group=Direction("context"), heads=1, key_value_heads=1)
-    >>> y.tolist()
+    >>> q, k, v = np.zeros((1, 2, 1)), np.zeros((1, 2, 1)), np.array([[[1.0], [3.0]]])
+    >>> alone = Direction("context")
+    >>> ring_attention_forward(q, k, v, empty=np.empty, group=alone, heads=1, key_value_heads=1)[0].tolist()
     [[[1.0], [2.0]]]
     """
-    return attend_around(q, k, v, out, empty, group, heads, key_value_heads)
-
-
-def ring_attention_backward(
-    upstream: Array, into: dict[str, Array], *, empty: Empty, q: Array, k: Array, v: Array, y: Array, saved: Array,
-    group: TapeGroup, heads: int, key_value_heads: int,
-) -> None:
-    """The gradients of `causal_attention`; those of keys and values are sums over the ranks that see them."""
-    found = Attended(into.get("q"), into.get("k"), into.get("v"))
-    attend_around_backward(upstream, q, k, v, y, saved, found, empty, group, key_value_heads)
-
-
-def ring_self_attention_forward(
-    qkv: Array, *, out: Array, empty: Empty, group: TapeGroup, heads: int
-) -> Array:
-    """`ring_attention` of queries, keys and values side by side in one array (B, T, 3·H·s), as GPT-2 has them.
-
-    >>> from zerosim.autograd.tape_collectives import Direction
-    >>> y, qkv = np.empty((1, 2, 1)), np.array([[[0.0, 0.0, 1.0], [0.0, 0.0, 3.0]]])
-    >>> _ = ring_self_attention_forward(qkv, out=y, empty=np.empty, group=Direction("context"), heads=1)
-    >>> y.tolist()
-    [[[1.0], [2.0]]]
-    """
-    return attend_around(*thirds(qkv), out, empty, group, heads, heads)
-
-
-def ring_self_attention_backward(
-    upstream: Array, into: dict[str, Array], *, empty: Empty, qkv: Array, y: Array, saved: Array, group: TapeGroup,
-    heads: int,
-) -> None:
-    """The gradients of `ring_attention`, each in its third of ∂L/∂x."""
-    found = Attended(*thirds(into["qkv"]))
-    attend_around_backward(upstream, *thirds(qkv), y, saved, found, empty, group, heads)
-
-
-def attend_around(
-    q: Array, k: Array, v: Array, out: Array, empty: Empty, group: TapeGroup, heads: int, key_value_heads: int
-) -> Array:
-    """Compute attention block by block, each merged with those before it."""
+    check_attended(q.shape, k.shape, v.shape, heads, key_value_heads, alike=True)
     queries, block = by_heads(widened(q, empty), key_value_heads, heads // key_value_heads), travelling(k, v, empty)
     rows = (*queries.shape[:-1], 1)
     mixed, top, total = (empty(shape, queries.dtype) for shape in (queries.shape, rows, rows))
@@ -99,9 +60,62 @@ def attend_around(
         if step <= group.place:
             merge(queries, block, scores, mixed, top, total, empty, own=step == 0)
     mixed /= total
-    by_heads(out, *queries.shape[1:3])[...] = mixed
+    y = empty(q.shape, q.dtype)
+    by_heads(y, *queries.shape[1:3])[...] = mixed
     top += np.log(total, out=total)
-    return top
+    return y, top
+
+
+def ring_attention_backward(
+    upstream: Array, into: Into, *, empty: Empty, q: Array, k: Array, v: Array, y: Array, saved: Array,
+    group: TapeGroup, heads: int, key_value_heads: int,
+) -> None:
+    """The gradients of `causal_attention`; those of keys and values are sums over the ranks that see them: first those
+    of the other ranks' blocks, which travel home, then of one's own."""
+    groups = saved.shape[2]
+    queries, g = (by_heads(widened(each, empty), key_value_heads, groups) for each in (q, upstream))
+    delta = np.sum(np.multiply(g, by_heads(y, key_value_heads, groups)), axis=-1, keepdims=True)
+    block, gradients = travelling(k, v, empty), empty((2, *k.shape), k.dtype)
+    of_queries = empty(queries.shape, queries.dtype)
+    room = [empty((*queries.shape[:-1], q.shape[1]), queries.dtype) for _ in range(2)]
+    gradients[...], of_queries[...] = 0.0, 0.0
+    for step in range(1, group.size):
+        group.shift(block.reshape(-1), 1)
+        if step > 1:
+            group.shift(gradients.reshape(-1), 1)
+        if step <= group.place:
+            add_gradients(queries, g, block, saved, delta, room, of_queries, gradients, empty, own=False)
+    group.shift(gradients.reshape(-1), 1)
+    block[0], block[1] = k, v
+    add_gradients(queries, g, block, saved, delta, room, of_queries, gradients, empty, own=True)
+    if "q" in into:
+        by_heads(into["q"], key_value_heads, groups)[...] = of_queries
+    for name, gradient in zip("kv", gradients, strict=True):
+        if name in into:
+            into[name][...] = gradient
+
+
+def ring_self_attention_forward(
+    qkv: Array, *, empty: Empty, group: TapeGroup, heads: int
+) -> tuple[Array, Array]:
+    """`ring_attention` of queries, keys and values side by side in one array (B, T, 3·H·s), as GPT-2 has them.
+
+    >>> from zerosim.autograd.tape_collectives import Direction
+    >>> alone, qkv = Direction("context"), np.array([[[0.0, 0.0, 1.0], [0.0, 0.0, 3.0]]])
+    >>> ring_self_attention_forward(qkv, empty=np.empty, group=alone, heads=1)[0].tolist()
+    [[[1.0], [2.0]]]
+    """
+    check_self_attended(qkv.shape, heads)
+    return ring_attention_forward(**thirds(qkv), empty=empty, group=group, heads=heads, key_value_heads=heads)
+
+
+def ring_self_attention_backward(
+    upstream: Array, into: Into, *, empty: Empty, qkv: Array, y: Array, saved: Array, group: TapeGroup, heads: int,
+) -> None:
+    """The gradients of `ring_attention`, each in its third of ∂L/∂x."""
+    found = in_thirds(into["qkv"])
+    ring_attention_backward(upstream, found, empty=empty, **thirds(qkv), y=y, saved=saved, group=group, heads=heads,
+                            key_value_heads=heads)
 
 
 def merge(
@@ -120,34 +134,6 @@ def merge(
     total *= top
     total += np.sum(scores, axis=-1, keepdims=True)
     top[...] = higher
-
-
-def attend_around_backward(
-    upstream: Array, q: Array, k: Array, v: Array, y: Array, saved: Array, into: Attended, empty: Empty,
-    group: TapeGroup, key_value_heads: int,
-) -> None:
-    """Write the gradients in `into`: first those of the other ranks' blocks, which travel home, then of one's own."""
-    groups = saved.shape[2]
-    queries, g = (by_heads(widened(each, empty), key_value_heads, groups) for each in (q, upstream))
-    delta = np.sum(np.multiply(g, by_heads(y, key_value_heads, groups)), axis=-1, keepdims=True)
-    block, gradients = travelling(k, v, empty), empty((2, *k.shape), k.dtype)
-    of_queries = empty(queries.shape, queries.dtype)
-    room = [empty((*queries.shape[:-1], q.shape[1]), queries.dtype) for _ in range(2)]
-    gradients[...], of_queries[...] = 0.0, 0.0
-    for step in range(1, group.size):
-        group.shift(block.reshape(-1), 1)
-        if step > 1:
-            group.shift(gradients.reshape(-1), 1)
-        if step <= group.place:
-            add_gradients(queries, g, block, saved, delta, room, of_queries, gradients, empty, own=False)
-    group.shift(gradients.reshape(-1), 1)
-    block[0], block[1] = k, v
-    add_gradients(queries, g, block, saved, delta, room, of_queries, gradients, empty, own=True)
-    if into.q is not None:
-        by_heads(into.q, key_value_heads, groups)[...] = of_queries
-    for found, each in zip(gradients, into[1:], strict=True):
-        if each is not None:
-            each[...] = found
 
 
 def add_gradients(
@@ -207,11 +193,10 @@ def products_around(y: Shape, *inputs: Shape, group: TapeGroup, **_: Any) -> int
 
 
 ring_attention = Operation(
-    ring_attention_forward, ring_attention_backward, attention_shape,
-    dict.fromkeys(("q", "k", "v"), ("q", "k", "v", "y")),
+    ring_attention_forward, ring_attention_backward, dict.fromkeys(("q", "k", "v"), ("q", "k", "v", "y")),
     sends=True, multiplications=products_around, backward_products={"q": 1.0, "k": 0.75, "v": 0.75},
 )
 ring_self_attention = Operation(
-    ring_self_attention_forward, ring_self_attention_backward, self_attention_shape, {"qkv": ("qkv", "y")},
+    ring_self_attention_forward, ring_self_attention_backward, {"qkv": ("qkv", "y")},
     sends=True, multiplications=products_around, backward_products={"qkv": 2.5},
 )

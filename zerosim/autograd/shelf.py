@@ -1,16 +1,10 @@
-"""The shelf: the inputs of units that will be recomputed, in memory or in a store outside of it.
+"""The shelf: the inputs of units that will be recomputed, on the device or on the host.
 
     segment  the number of a segment of a unit in forward; backward needs segments last first
-    store    holds the bytes outside of memory, such as the file of an offloading rank
-
-The order of use is known, so the next input is read ahead while backward computes.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Protocol
 
 from zerosim.allocation import Allocator, Array
 from zerosim.autograd.operation import Shape
@@ -21,33 +15,22 @@ from zerosim.sharding import chunk_length, split
 class Shelf(Protocol):
     """Arrays by the number of a segment; each is put once and taken once."""
 
-    @property
-    def most_bytes(self) -> int:
-        """The peak of the bytes outside of memory."""
-
     def put(self, segment: int, owner: str, arrays: Sequence[Array]) -> None:
         """Keep `arrays`, one for each micro-batch, of unit `owner`."""
 
-    def begin(self, segment: int) -> None:
-        """Begin to read the arrays of this segment, if there are any."""
-
     def take(self, segment: int) -> Sequence[Array]:
         """The arrays of this segment."""
-
-    def close(self) -> None:
-        """Close the shelf: nothing is put or taken afterwards."""
 
 
 class InMemory:
     """Holds the arrays themselves.
 
+    >>> import numpy as np
     >>> shelf, x = InMemory(), np.ones(3)
     >>> shelf.put(0, "layers.1", [x])
     >>> shelf.take(0)[0] is x
     True
     """
-
-    most_bytes = 0
 
     def __init__(self) -> None:
         self._arrays: dict[int, Sequence[Array]] = {}
@@ -55,88 +38,34 @@ class InMemory:
     def put(self, segment: int, owner: str, arrays: Sequence[Array]) -> None:
         self._arrays[segment] = arrays
 
-    def begin(self, segment: int) -> None:
-        """Do nothing: the arrays never left memory."""
-
     def take(self, segment: int) -> Sequence[Array]:
         return self._arrays.pop(segment)
 
-    def close(self) -> None:
-        """Do nothing: no file is open."""
-
-
-class Store(Protocol):
-    """Bytes by their position, outside of the memory that a ledger counts."""
-
-    def write(self, start: int, array: Array, /) -> None:
-        """Copy an array to position `start`; it may be freed at once."""
-
-    def read(self, start: int, array: Array, /) -> Callable[[], object]:
-        """Begin to fill an array with the bytes at `start`; the returned function waits until it is complete."""
-
-    def close(self) -> None:
-        """Free everything."""
-
-
-@dataclass(frozen=True)
-class ShelvedArray:
-    """The position of an array in a store, and its shape and dtype."""
-
-    start: int
-    shape: Shape
-    dtype: np.dtype[Any]
-    owner: str
-    held_bytes: int
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.held_bytes
-
 
 class Offloaded:
-    """Keeps the bytes in a store and holds no array; `take` returns arrays in fresh memory of `allocate`.
+    """Keeps copies on the host, and brings them back to fresh memory of `near`.
 
-    Arrays are C-contiguous, so that restored arrays have the same layout and give the same bits.
+    `carry(what, owner, into, source)` copies. Arrays are C-contiguous, so that restored arrays have the same layout and
+    give the same bits.
     """
 
-    def __init__(self, store: Store, allocate: Allocator) -> None:
-        self.most_bytes = 0
-        self._store = store
-        self._allocate = allocate
-        self._places: dict[int, list[ShelvedArray]] = {}
-        self._coming: dict[int, list[tuple[Array, Callable[[], object]]]] = {}
+    def __init__(
+        self, near: Allocator, far: Allocator, carry: Callable[[str, str, Array, Array], None]
+    ) -> None:
+        self._near, self._far, self._carry = near, far, carry
+        self._copies: dict[int, list[tuple[str, Array]]] = {}
 
     def put(self, segment: int, owner: str, arrays: Sequence[Array]) -> None:
-        places = self._places[segment] = []
-        for array in arrays:
-            place = ShelvedArray(self._end(), array.shape, array.dtype, owner, array.nbytes)
-            self._store.write(place.start, array)
-            places.append(place)
-        self.most_bytes = max(self.most_bytes, self._end())
-
-    def _end(self) -> int:
-        """The end of the arrays that have not been taken."""
-        return max((place.stop for places in self._places.values() for place in places), default=0)
-
-    def begin(self, segment: int) -> None:
-        if segment in self._places and segment not in self._coming:
-            self._coming[segment] = []
-            for place in self._places[segment]:
-                array = self._allocate(place.shape, place.dtype, kind="activations", owner=place.owner)
-                self._coming[segment].append((array, self._store.read(place.start, array)))
+        self._copies[segment] = [
+            (owner, self._copied(self._far, "device to host", owner, each)) for each in arrays]
 
     def take(self, segment: int) -> Sequence[Array]:
-        self.begin(segment)
-        arrays = []
-        for array, wait in self._coming.pop(segment):
-            wait()
-            arrays.append(array)
-        del self._places[segment]
-        return arrays
+        return [self._copied(self._near, "host to device", *each) for each in self._copies.pop(segment)]
 
-    def close(self) -> None:
-        self._coming.clear()
-        self._store.close()
+    def _copied(self, room: Allocator, way: str, owner: str, array: Array) -> Array:
+        copy = room(array.shape, array.dtype, kind="activations", owner=owner)
+        self._carry(f"activations, {way}", owner, copy, array)
+        return copy
 
 
 class Partitioned:
@@ -145,6 +74,7 @@ class Partitioned:
     All ranks of the group have put the same arrays. Their pieces are equally long, the last ones padded. Source:
     Rajbhandari et al., "ZeRO" (2020), section 6.1.
 
+    >>> import numpy as np
     >>> from zerosim.allocation import allocate
     >>> from zerosim.autograd.tape_collectives import Direction
     >>> shelf = Partitioned(InMemory(), Direction("tensor"), allocate)
@@ -157,10 +87,6 @@ class Partitioned:
     def __init__(self, shelf: Shelf, group: TapeGroup, allocate: Allocator) -> None:
         self._shelf, self._group, self._allocate = shelf, group, allocate
         self._wholes: dict[int, list[tuple[Shape, str]]] = {}
-
-    @property
-    def most_bytes(self) -> int:
-        return self._shelf.most_bytes
 
     def put(self, segment: int, owner: str, arrays: Sequence[Array]) -> None:
         self._wholes[segment] = [(array.shape, owner) for array in arrays]
@@ -177,9 +103,6 @@ class Partitioned:
         found: Array = split(flat, self._group.size)[self._group.place]
         return found
 
-    def begin(self, segment: int) -> None:
-        self._shelf.begin(segment)
-
     def take(self, segment: int) -> Sequence[Array]:
         pieces = self._shelf.take(segment)
         return [self._whole(*each, piece) for each, piece in zip(self._wholes.pop(segment), pieces, strict=True)]
@@ -190,6 +113,3 @@ class Partitioned:
         mine[...] = piece[: len(mine)]
         self._group.all_gather(whole.reshape(-1))
         return whole
-
-    def close(self) -> None:
-        self._shelf.close()

@@ -186,7 +186,7 @@ class Tape:
         """The unit's outputs, one array for each micro-batch, samples first.
 
         `weights` is the unit's flat buffer, `unit.count` elements and any padding. Each call runs the unit's next
-        segment. The outputs belong to the tape: backward may overwrite them.
+        segment.
         """
         if activations:
             check_weights("forward", unit, weights)
@@ -205,17 +205,11 @@ class Tape:
         return outputs
 
     def recompute(self, unit: TapeUnit, weights: Array) -> None:
-        """Run the last segment of the unit forward again, before its backward, if only its input was kept.
-
-        Meanwhile the shelf may read the input of the previous segment.
-        """
-        number = self._open - 1
+        """Run the last segment of the unit forward again, before its backward, if only its input was kept."""
         if unit not in self._recomputed:
-            self.shelf.begin(number - 1)
             return
         segment, shelf, given = self._inputs[unit].pop()
-        activations = shelf.take(number)
-        self.shelf.begin(number - 1)
+        activations = shelf.take(self._open - 1)
         self._kept[unit].append((segment, self._recomputed_from(unit, segment, weights, activations, given)))
 
     def loss(
@@ -246,8 +240,8 @@ class Tape:
 
         The gradient is added to that of earlier micro-batches in `earlier`, from which it is removed.
 
-        Segments are run in reverse order of forward. `upstreams` holds ∂L/∂output; it is emptied and its arrays are
-        overwritten, so afterwards the tape holds nothing of the segment. The list is empty for the lowest trained
+        Segments are run in reverse order of forward. `upstreams` holds ∂L/∂output; it is emptied, so
+        afterwards the tape holds nothing of the segment. The list is empty for the lowest trained
         unit, since no gradient is computed below it. The gradient is None for a frozen unit, and for a unit with
         segments still to run.
         """

@@ -15,8 +15,8 @@ pieces from which all ranks compute the same: each has the whole gradient. Weigh
 different numbers, such as those of a norm on pieces of a sequence, go through `copy_to`.
 
 A model names a `Direction` of the mesh; `over` gives each operation the group of its direction. Forward and backward
-fill `out` or `into` with this rank's part, and the group adds or moves it in place. A direction is itself a group that
-does nothing, so shapes need no other code. Arrays travel in their own precision. Over one rank every operation is the
+fill memory with this rank's part, and the group adds or moves it in place. A direction is itself a group that does
+nothing, so shapes need no other code. Arrays travel in their own precision. Over one rank every operation is the
 identity, and leaves no trace in the graph.
 
 Sources: Shoeybi et al., "Megatron-LM" (2019), section 3; Korthikanti et al., "Reducing activation recomputation in
@@ -31,8 +31,8 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.autograd.operation import AnyVariable, Empty, Operation, Shape
-from zerosim.autograd.operations.shapes import itself, refuse, same_shape
+from zerosim.autograd.operation import AnyVariable, Empty, Into, Operation
+from zerosim.autograd.operations.shapes import NOTHING, like, refuse
 from zerosim.errors import ZerosimError
 from zerosim.sharding import JOINS
 
@@ -150,128 +150,137 @@ class TapeCollective(Operation):
         return inputs[0] if settings["group"].alone else super().__call__(*inputs, **settings)
 
 
-def copy_to_forward(x: Array, *, out: Array | None, empty: Empty, group: TapeGroup) -> Array:
+def copy_to_forward(x: Array, *, empty: Empty, group: TapeGroup) -> Array:
     """y = x, which all ranks of `group` have alike; ∂L/∂x is the sum of upstream over the group.
 
-    >>> copy_to_forward(np.ones(2), out=None, empty=np.empty, group=Direction("tensor", 2))
+    >>> copy_to_forward(np.ones(2), empty=np.empty, group=Direction("tensor", 2))
     array([1., 1.])
     """
     return x
 
 
-def copy_to_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, group: TapeGroup) -> None:
+def copy_to_backward(upstream: Array, into: Into, *, empty: Empty, group: TapeGroup) -> None:
     """∂L/∂x = Σ upstream over the group."""
-    summed_to(into["x"], upstream, group)
+    gradient = into["x"]
+    gradient[...] = upstream
+    group.all_reduce(gradient.reshape(-1))
 
 
-def reduce_from_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup) -> None:
+def reduce_from_forward(x: Array, *, empty: Empty, group: TapeGroup) -> Array:
     """y = Σ x over `group`; ∂L/∂x is upstream, which all ranks have alike.
 
-    >>> y = np.empty(2)
-    >>> reduce_from_forward(np.ones(2), out=y, empty=np.empty, group=Direction("tensor"))
-    >>> y
+    >>> reduce_from_forward(np.ones(2), empty=np.empty, group=Direction("tensor"))
     array([1., 1.])
     """
-    summed_to(out, x, group)
+    return in_place(x, empty, group.all_reduce)
 
 
-def summed_to(out: Array, x: Array, group: TapeGroup) -> None:
-    """Write the sum of x over the group to `out`, which may be x."""
-    if out is not x:
-        out[...] = x
-    group.all_reduce(out.reshape(-1))
-
-
-def gather_from_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup, axis: int) -> None:
+def gather_from_forward(x: Array, *, empty: Empty, group: TapeGroup, axis: int) -> Array:
     """y = the pieces of all ranks of `group`, joined along `axis`; ∂L/∂x is this rank's piece of the sum of upstream.
 
-    >>> y = np.empty(2)
-    >>> gather_from_forward(np.ones(2), out=y, empty=np.empty, group=Direction("tensor"), axis=0)
-    >>> y
+    >>> gather_from_forward(np.ones(2), empty=np.empty, group=Direction("tensor"), axis=0)
     array([1., 1.])
     """
-    pieces = by_rank(out, empty, group.size, axis)
+    y = empty((*x.shape[:axis], x.shape[axis] * group.size, *x.shape[axis + 1 :]), x.dtype)
+    laid = laid_out(y, group.size, axis)
+    pieces = empty((group.size, *x.shape), x.dtype) if axis else laid
     pieces[group.place] = x
     group.all_gather(pieces.reshape(-1))
     if axis:
-        laid_out(out, group.size, axis)[...] = pieces
+        laid[...] = pieces
+    return y
 
 
-def scatter_sum_to_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup, axis: int) -> None:
+def scatter_sum_to_forward(x: Array, *, empty: Empty, group: TapeGroup, axis: int) -> Array:
     """y = this rank's piece along `axis` of Σ x over `group`; ∂L/∂x is the pieces of upstream, joined.
 
-    >>> y = np.empty(2)
-    >>> scatter_sum_to_forward(np.ones(2), out=y, empty=np.empty, group=Direction("tensor"), axis=0)
-    >>> y
+    >>> scatter_sum_to_forward(np.ones(2), empty=np.empty, group=Direction("tensor"), axis=0)
     array([1., 1.])
     """
-    pieces = empty((group.size, *out.shape), x.dtype)
-    pieces[...] = laid_out(x, group.size, axis)
+    laid = pieces_of(x, group, axis)
+    pieces = like(laid, empty)
+    pieces[...] = laid
     group.reduce_scatter(pieces.reshape(-1))
-    out[...] = pieces[group.place]
+    return copy_of(pieces[group.place], empty)
 
 
-def scatter_to_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup, axis: int) -> None:
+def scatter_to_forward(x: Array, *, empty: Empty, group: TapeGroup, axis: int) -> Array:
     """y = this rank's piece along `axis` of x, which all ranks of `group` have alike; ∂L/∂x is all pieces, joined.
 
-    >>> y = np.empty(1)
-    >>> scatter_to_forward(np.array([1.0, 2.0]), out=y, empty=np.empty, group=Direction("tensor", 2), axis=0)
-    >>> y
+    >>> scatter_to_forward(np.array([1.0, 2.0]), empty=np.empty, group=Direction("tensor", 2), axis=0)
     array([1.])
     """
-    out[...] = laid_out(x, group.size, axis)[group.place]
+    return copy_of(pieces_of(x, group, axis)[group.place], empty)
 
 
-def join_from_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup, axis: int) -> None:
+def join_from_forward(x: Array, *, empty: Empty, group: TapeGroup, axis: int) -> Array:
     """y = the pieces of all ranks of `group`, joined along `axis`, for what all ranks then compute alike.
 
-    >>> y = np.empty(2)
-    >>> join_from_forward(np.ones(2), out=y, empty=np.empty, group=Direction("tensor"), axis=0)
-    >>> y
+    >>> join_from_forward(np.ones(2), empty=np.empty, group=Direction("tensor"), axis=0)
     array([1., 1.])
     """
-    gather_from_forward(x, out=out, empty=empty, group=group, axis=axis)
+    return gather_from_forward(x, empty=empty, group=group, axis=axis)
 
 
-def all_to_all_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup) -> None:
+def all_to_all_forward(x: Array, *, empty: Empty, group: TapeGroup) -> Array:
     """Block r of y along the first axis is this rank's block of rank r's x; ∂L/∂x is the same of upstream.
 
-    >>> y = np.empty(2)
-    >>> all_to_all_forward(np.ones(2), out=y, empty=np.empty, group=Direction("expert"))
-    >>> y
+    >>> all_to_all_forward(np.ones(2), empty=np.empty, group=Direction("expert"))
     array([1., 1.])
     """
-    out[...] = x
-    group.all_to_all(out.reshape(-1))
+    pieces_of(x, group, 0)
+    return in_place(x, empty, group.all_to_all)
 
 
-def shift_forward(x: Array, *, out: Array, empty: Empty, group: TapeGroup, by: int) -> None:
+def shift_forward(x: Array, *, empty: Empty, group: TapeGroup, by: int) -> Array:
     """y = x of the rank `by` places before in the ring of `group`; ∂L/∂x is upstream of the rank `by` places after.
 
-    >>> y = np.empty(2)
-    >>> shift_forward(np.ones(2), out=y, empty=np.empty, group=Direction("context"), by=1)
-    >>> y
+    >>> shift_forward(np.ones(2), empty=np.empty, group=Direction("context"), by=1)
     array([1., 1.])
     """
-    out[...] = x
-    group.shift(out.reshape(-1), by)
+    return in_place(x, empty, lambda flat: group.shift(flat, by))
 
 
-def shift_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, group: TapeGroup, by: int) -> None:
+def shift_backward(upstream: Array, into: Into, *, empty: Empty, group: TapeGroup, by: int) -> None:
     """∂L/∂x = upstream of the rank `by` places after."""
-    shift_forward(upstream, out=into["x"], empty=empty, group=group, by=-by)
+    into["x"] = shift_forward(upstream, empty=empty, group=group, by=-by)
 
 
-def own_rows_forward(indices: Array, *, out: Array, empty: Empty, group: TapeGroup, count: int) -> None:
+def pass_on(upstream: Array, into: Into, *, empty: Empty, group: TapeGroup) -> None:
+    """∂L/∂x = upstream."""
+    into["x"] = upstream
+
+
+def own_rows_forward(indices: Array, *, empty: Empty, group: TapeGroup, count: int) -> Array:
     """y = the number of each row within this rank's `count` rows of a table, and −1 for those of the other ranks.
 
-    >>> y = np.empty(2, int)
-    >>> own_rows_forward(np.array([1, 2]), out=y, empty=np.empty, group=Direction("tensor", 2), count=2)
-    >>> y
+    >>> own_rows_forward(np.array([1, 2]), empty=np.empty, group=Direction("tensor", 2), count=2)
     array([ 1, -1])
     """
-    np.subtract(indices, group.place * count, out=out)
-    np.copyto(out, -1, where=(out < 0) | (out >= count))
+    y = np.subtract(indices, group.place * count, out=empty(indices.shape, np.int64))
+    np.copyto(y, -1, where=(y < 0) | (y >= count))
+    return y
+
+
+def copy_of(x: Array, empty: Empty) -> Array:
+    """A copy of x in C order."""
+    copy = like(x, empty)
+    copy[...] = x
+    return copy
+
+
+def in_place(x: Array, empty: Empty, move: Callable[[Array], object]) -> Array:
+    """A copy of x that `move` has changed."""
+    y = copy_of(x, empty)
+    move(y.reshape(-1))
+    return y
+
+
+def pieces_of(x: Array, group: TapeGroup, axis: int) -> Array:
+    """x with the piece of each rank along `axis` in front. Raises `ZerosimError` unless all pieces are equal."""
+    if x.shape[axis] % group.size:
+        raise refuse("a piece for each rank", f"dimension {axis} to be a multiple of {group.size} ranks", x.shape)
+    return laid_out(x, group.size, axis)
 
 
 def laid_out(whole: Array, size: int, axis: int) -> Array:
@@ -285,57 +294,28 @@ def laid_out(whole: Array, size: int, axis: int) -> Array:
     return cut.transpose(axis, *range(axis), *range(axis + 1, len(shape) + 1))
 
 
-def by_rank(out: Array, empty: Empty, size: int, axis: int) -> Array:
-    """Memory for the piece of each of `size` ranks: that of `out`, if pieces lie in it one after the other."""
-    if axis == 0:
-        return laid_out(out, size, axis)
-    return empty((size, *out.shape[:axis], out.shape[axis] // size, *out.shape[axis + 1 :]), out.dtype)
-
-
-def longer(x: Shape, *, group: Direction, axis: int) -> Shape:
-    """The shape of the pieces of all ranks along `axis`."""
-    return (*x[:axis], x[axis] * group.size, *x[axis + 1 :])
-
-
-def shorter(x: Shape, *, group: Direction, axis: int) -> Shape:
-    """The shape of one rank's piece along `axis`. Raises `ZerosimError` unless all pieces are equal."""
-    if x[axis] % group.size:
-        raise refuse("a piece for each rank", f"dimension {axis} to be a multiple of {group.size} ranks", x)
-    return (*x[:axis], group.of(x[axis]), *x[axis + 1 :])
-
-
-def in_blocks(x: Shape, *, group: Direction) -> Shape:
-    """The shape of x. Raises `ZerosimError` unless its first dimension has a block for each rank."""
-    shorter(x, group=group, axis=0)
-    return x
-
-
-def backward_by(transpose: Callable[..., None]) -> Callable[..., None]:
+def backward_by(transpose: Callable[..., Array]) -> Callable[..., None]:
     """Backward of an operation whose transpose is another one's forward: ∂L/∂x is that of upstream."""
-    def backward(upstream: Array, into: dict[str, Array], *, empty: Empty, **settings: Any) -> None:
-        transpose(upstream, out=into["x"], empty=empty, **settings)
+    def backward(upstream: Array, into: Into, *, empty: Empty, **settings: Any) -> None:
+        into["x"] = transpose(upstream, empty=empty, **settings)
 
     return backward
 
 
-copy_to = TapeCollective(
-    copy_to_forward, copy_to_backward, same_shape, {"x": ()}, over_upstream="x", aliases="x", sends=True,
-    alike=("x",))
+copy_to = TapeCollective(copy_to_forward, copy_to_backward, NOTHING, sends=True, alike=("x",))
 reduce_from = TapeCollective(
-    reduce_from_forward, None, same_shape, {}, over="x", passed={"x": itself}, moves=True, sends=True,
-    alike=("y",))
+    reduce_from_forward, pass_on, NOTHING, passes=("x",), moves=True, sends=True, alike=("y",))
 gather_from, scatter_sum_to, scatter_to, join_from = (
-    TapeCollective(forward, backward_by(transpose), shape, {"x": ()}, moves=True, sends=True, alike=alike)
-    for forward, transpose, shape, alike in (
-        (gather_from_forward, scatter_sum_to_forward, longer, ()),
-        (scatter_sum_to_forward, gather_from_forward, shorter, ()),
-        (scatter_to_forward, gather_from_forward, shorter, ("x",)),
-        (join_from_forward, scatter_to_forward, longer, ("y",))))
-all_to_all = TapeCollective(
-    all_to_all_forward, backward_by(all_to_all_forward), in_blocks, {"x": ()}, moves=True, sends=True)
-shift = TapeCollective(shift_forward, shift_backward, same_shape, {"x": ()}, moves=True, sends=True)
-own_samples = TapeCollective(scatter_to_forward, None, shorter, {}, moves=True, indices=True)
-own_rows = Operation(own_rows_forward, None, same_shape, {}, moves=True, indices=True)
+    TapeCollective(forward, backward_by(transpose), NOTHING, moves=True, sends=True, alike=alike)
+    for forward, transpose, alike in (
+        (gather_from_forward, scatter_sum_to_forward, ()),
+        (scatter_sum_to_forward, gather_from_forward, ()),
+        (scatter_to_forward, gather_from_forward, ("x",)),
+        (join_from_forward, scatter_to_forward, ("y",))))
+all_to_all = TapeCollective(all_to_all_forward, backward_by(all_to_all_forward), NOTHING, moves=True, sends=True)
+shift = TapeCollective(shift_forward, shift_backward, NOTHING, moves=True, sends=True)
+own_samples = TapeCollective(scatter_to_forward, moves=True)
+own_rows = Operation(own_rows_forward, moves=True)
 
 TAPE_COLLECTIVES: Mapping[str, TapeCollective] = {each.name: each for each in (
     copy_to, reduce_from, gather_from, scatter_sum_to, scatter_to, join_from, all_to_all, shift)}

@@ -18,8 +18,8 @@ from zerosim.checkpoint.state_file import LOSSES, WEIGHTS, Saved, named, path_of
 from zerosim.comm import Communicator
 from zerosim.errors import CheckpointError, ZerosimError
 from zerosim.files import contents, is_file, is_folder, reason
-from zerosim.scenario.origin import shown
 from zerosim.scenario.schema import resolved
+from zerosim.scenario.values import shown
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Replica
 from zerosim.training.collect import gathered
@@ -73,7 +73,7 @@ class Keeper:
             "scenario": resolved(self.experiment.scenario), "data_sha256": self.experiment.data_sha256,
             "parts": {str(part): part.sha256 for part in self.experiment.scenario.parts.values()},
             "row": config.name, "step": step, "updates": state.updates, "loss_scale": float(state.scaling.loss_scale),
-            "good_steps": state.scaling.good_steps, "stage": config.row.stage, "ranks": config.all_ranks}
+            "good_steps": state.scaling.good_steps, "stage": str(config.stage_key), "ranks": config.all_ranks}
         try:
             write(path_of(folder, step), about, [*heads, (LOSSES, config.precision.state, [len(losses)])], contents())
             for each in retired(folder, asked.keep):
@@ -140,8 +140,8 @@ def folder_names(experiment: Experiment) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for config in experiment.rows:
-        shipped = config.row.stage in STAGES and not experiment.scenario.variant
-        name = config.row.stage if shipped else file_name(config.name)
+        shipped = config.stage_key in STAGES and not experiment.scenario.variant
+        name = str(config.stage_key) if shipped else file_name(config.name)
         taken = sum(name == other or other.startswith(f"{name}.") for other in found.values())
         found[config.name] = f"{name}.{taken + 1}" if taken else name
     return found
@@ -201,7 +201,7 @@ def refuse_another_training(experiment: Experiment, saved: Saved | None, *, acce
         raise CheckpointError(f"{saved.path} is of step {saved.step}, but train.steps is {scenario.train.steps}; set "
                               f"it to at least {saved.step}")
     for part in scenario.parts.values() if not accept_python else ():
-        was = about["parts"].get(part, part.sha256)
+        was = about["parts"].get(str(part), part.sha256)
         if was != part.sha256:
             raise CheckpointError(
                 f"{saved.path} was trained with other code of {part}: sha256 {was[:12]}…, and now {part.sha256[:12]}…. "

@@ -116,7 +116,7 @@ class Saved:
         return int(self.about["step"])
 
     def array(self, name: str, shape: Sequence[int]) -> Array:
-        """An array. Raises `CheckpointError` if it is missing or has another shape."""
+        """An array. Raises `CheckpointError` if it is missing or has a different shape."""
         found = self.arrays.get(name)
         if found is None or [*found.shape] != [*shape]:
             has = "lacks" if found is None else f"has shape {[*found.shape]} of"

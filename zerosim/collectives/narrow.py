@@ -14,11 +14,7 @@ refer to chunks that are sent one by one.
 Do not use it for an all-gather: decoding a value that was encoded twice need not give the same number, so ranks would
 differ. `stages/gathering.py` gathers the encoded bytes instead and decodes them once.
 
-With error feedback a rank adds, before it encodes a chunk, the loss of its earlier encoding of that chunk, and keeps
-the new loss: the value to be sent minus the value that arrives. A loss that is not finite is replaced by 0.
-
-Sources: Wang et al., "ZeRO++" (2023), section 3.3, which names the error of a quantised ring as the reason for qgZ; for
-error feedback see `stages/feedback.py`.
+Source: Wang et al., "ZeRO++" (2023), section 3.3, which names the error of a quantised ring as the reason for qgZ.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +25,6 @@ import numpy as np
 
 from zerosim.allocation import Allocator, Array
 from zerosim.comm import Communicator, Exchange, ExchangesTogether, Payload, Reduction
-from zerosim.sharding import memory_of, split
 
 NO_PADDING = np.zeros(0, np.float32)
 
@@ -47,11 +42,11 @@ class Narrowed(ExchangesTogether):
     `padding`, the zeros behind the last element of a vector, are 0 again after each message: a format need not keep 0.
 
     >>> from zerosim.allocation import allocate
-    >>> from zerosim.numerics.wires import wire
+    >>> from zerosim.numerics.wires import Format
     >>> from zerosim.worlds.local import spawn
     >>> def program(comm):
     ...     into = np.zeros(2, np.float32)
-    ...     narrow = Narrowed(comm, wire("int4", block=0), allocate)
+    ...     narrow = Narrowed(comm, Format("int4", block=0), allocate)
     ...     narrow.exchange(np.float32([0.1, 7]), to=0, into=into, source=0)
     ...     return into.tolist()
     >>> spawn(program, ranks=1)
@@ -108,68 +103,22 @@ class Narrowed(ExchangesTogether):
         return arrived
 
 
-class FedBack(Narrowed):
-    """A communicator that also applies error feedback to the messages with `chunks`; `residual` holds the losses."""
-
-    def __init__(
-        self, comm: Communicator, wire: WireFormat, allocate: Allocator, chunks: Sequence[Payload], residual: Array,
-        padding: Any = NO_PADDING,
-    ) -> None:
-        super().__init__(comm, wire, allocate, padding)
-        self._chunks = chunks
-        self._unused = residual[len(residual) - len(padding) :]
-        self._residuals = split(residual, len(chunks))
-
-    def _encoded(self, outgoing: Payload) -> Array:
-        residual = self._residual_of(outgoing)
-        residual += outgoing
-        coded = super()._encoded(residual)
-        lost = getattr(self._wire, "lost", None)
-        if lost is None or outgoing.dtype != residual.dtype:
-            residual -= self._decoded(coded, outgoing)
-        else:
-            lost(residual, coded)
-        residual[~np.isfinite(residual)] = 0
-        self._unused[:] = 0
-        return coded
-
-    def _residual_of(self, outgoing: Payload) -> Array:
-        """The residual of the chunk that is sent; empty for a message without elements, which some algorithms send."""
-        wanted = memory_of(outgoing)
-        found: Array = next(
-            (residual for chunk, residual in zip(self._chunks, self._residuals, strict=True)
-             if memory_of(chunk) == wanted), self._residuals[0][:0])
-        return found
-
-
 @dataclass(frozen=True)
 class OnNarrowWires:
-    """A reduce-scatter of vectors of `count` elements and padding, over communicators whose messages are encoded.
-
-    `residual`, this rank's of the same vector, adds error feedback.
-    """
+    """A reduce-scatter of vectors of `count` elements and padding, over communicators whose messages are encoded."""
 
     collective: Callable[..., None]
     wire: WireFormat
     allocate: Allocator
-    residual: Array | None = None
     count: int | None = field(default=None, kw_only=True)
 
     def __call__(self, comm: Communicator, chunks: Sequence[Payload]) -> None:
         padding: Any = NO_PADDING if self.count is None else cast(Any, chunks)[:][self.count :]
-        narrowed = Narrowed(comm, self.wire, self.allocate, padding) if self.residual is None else FedBack(
-            comm, self.wire, self.allocate, chunks, self.residual, padding)
-        self.collective(narrowed, chunks)
+        self.collective(Narrowed(comm, self.wire, self.allocate, padding), chunks)
 
     def encoding_bytes(self, chunk: Payload) -> int:
-        """The bytes read and written to encode a chunk: its numbers twice, once for scales and once for codes.
-
-        With error feedback also those to add the residual, to decode, and to keep the new loss.
-        """
-        coded = self.wire.encoded_bytes(len(chunk))
-        if self.residual is None:
-            return 2 * int(chunk.nbytes) + coded
-        return 3 * int(chunk.nbytes) + 6 * len(chunk) * int(self.residual.dtype.itemsize) + 2 * coded
+        """The bytes read and written to encode a chunk: its numbers twice, once for scales and once for codes."""
+        return 2 * int(chunk.nbytes) + self.wire.encoded_bytes(len(chunk))
 
     def take_room(self, chunk: Payload) -> None:
         """Allocate and free the buffers of one exchange of a chunk, for the ledger of a run that exchanges none."""

@@ -38,7 +38,7 @@ def main(arguments: argparse.Namespace) -> int:
     found = {name: tried(*each) for name, each in operations.items()}
     faults = [*((name, fault) for name, (_, fault) in found.items()), *parts]
     if not faults:
-        raise UsageError(f"{arguments.file} declares no operation, optimizer, stage, collective, wire format or "
+        raise UsageError(f"{arguments.file} declares no operation, optimizer, stage, collective or "
                          f"@model; data sources are checked when their scenario runs")
     known = [each for each, _ in found.values() if each is not None]
     if known:
@@ -69,4 +69,5 @@ def tried(part: Operation, example: OperationExample | None) -> tuple[OperationF
     try:
         return figures(part, example), fault
     except Exception as error:
-        return None, fault or f"a plan runs it on shapes, without numbers: {error_line(error, part.forward)}"
+        line = error_line(error.__cause__ or error, part.forward)
+        return None, fault or f"a plan runs it on shapes, without numbers: {line}"

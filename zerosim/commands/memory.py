@@ -32,13 +32,12 @@ from zerosim.models.units import Task
 from zerosim.optim.optimizers import OPTIMIZERS
 from zerosim.plan.foreign import hugging_face
 from zerosim.scenario.load import parse_override
-from zerosim.scenario.origin import Origin
-from zerosim.scenario.rules import section_values
+from zerosim.scenario.reading import Origin, read
 from zerosim.scenario.sections import ModelKeys
 from zerosim.show.grid import GAP, Column, show_grid, show_words
 from zerosim.show.legend import STATE_BARS, stacked
-from zerosim.stages import STAGES, TIERS
-from zerosim.words import FAR, KEPT, UNITS, ByteUnit
+from zerosim.stages import STAGES
+from zerosim.words import KEPT, ON_HOST, UNITS, ByteUnit
 
 SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 MOST_PARAMETERS = 10**15
@@ -83,11 +82,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fp32-accumulation", action="store_true",
         help="accumulate gradients over micro-batches in fp32: 4 more bytes per parameter")
     parser.add_argument(
-        "--offload-optimizer", choices=["none", *TIERS], default="none",
-        help="keep optimizer state, and reduced gradients, on the host or in files (disk); default %(default)s")
+        "--offload-optimizer", choices=["none", "host"], default="none",
+        help="keep optimizer state, and reduced gradients, on the host; default %(default)s")
     parser.add_argument(
-        "--offload-parameters", choices=["none", *TIERS], default="none",
-        help="keep Stage III's weights on the host or in files (disk); default %(default)s")
+        "--offload-parameters", choices=["none", "host"], default="none",
+        help="keep Stage III's weights on the host; default %(default)s")
     parser.add_argument(
         "--estimator", choices=["paper", "deepspeed"], default="paper",
         help="how to count: by the ZeRO paper, or by DeepSpeed's estimator; default %(default)s")
@@ -168,7 +167,8 @@ def estimated(args: argparse.Namespace, ranks: int) -> Estimate:
         k, optimizer = args.optimizer_bytes, f"K = {args.optimizer_bytes}"
     each = per_parameter(args.precision, k, fp32_accumulation=args.fp32_accumulation)
     offloading = {name: getattr(args, name) for name in OFFLOADING}
-    far = [f"{name.removeprefix('offload_')} offloaded to {tier}" for name, tier in offloading.items() if tier in TIERS]
+    far = [f"{name.removeprefix('offload_')} offloaded to host"
+           for name, tier in offloading.items() if tier == "host"]
     counted = "; ".join([basis(args.precision, optimizer, each), *far])
     return by_paper(args.parameters, ranks, each, counted, **offloading)
 
@@ -221,15 +221,14 @@ def transformer_shape(text: str) -> ModelKeys:
         raise argparse.ArgumentTypeError(f"found {text!r}; give key=value pairs, with commas between them")
     try:
         pairs = hugging_face(text).keys.items() if text.endswith(".json") else [
-            (path[-1], value) for path, value, _ in map(parse_override, text.split(","))]
+            (path[-1], value) for path, value in map(parse_override, text.split(","))]
         values = {str(key).removeprefix("model."): value for key, value in pairs}
         if len(values) < len(pairs):
             raise argparse.ArgumentTypeError(f"found {text!r}; give each key once")
-        read = section_values(ModelKeys, {"vocabulary": 0, "sequence": 0, **values}, ("model",), Origin("--model"))
+        model = read(ModelKeys, {**values, "kind": "transformer"}, ("model",), Origin("--model"))
     except ScenarioError as error:
         _, _, message = str(error).partition(f"{error.line}:{error.column}: ")
         raise argparse.ArgumentTypeError(message) from None
-    model = ModelKeys(**{**read, "kind": "transformer"})
     wrong = problem(shape_of(model, Task(model.sequence, model.vocabulary, "cross_entropy", tokens=True)))
     if min(model.vocabulary, model.sequence) == 0:
         raise argparse.ArgumentTypeError("give vocabulary and sequence, since there are no data to take them from")
@@ -255,7 +254,7 @@ def parameter_count(text: str) -> int:
 
 PAGE_COLUMNS = 80
 BAR_COLUMNS = 56
-TIER_WORDS: dict[Tier, str] = {"device": "on device", "host": FAR["host"], "disk": FAR["disk"]}
+TIER_WORDS: dict[Tier, str] = {"device": "on device", "host": ON_HOST}
 
 
 def show_estimate(console: Console, estimate: Estimate) -> None:

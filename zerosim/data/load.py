@@ -20,8 +20,8 @@ from zerosim.data.dataset import OTHER, DataFault, Dataset, regular_file
 from zerosim.errors import ScenarioError
 from zerosim.models import MODELS
 from zerosim.parts import Named
-from zerosim.scenario.origin import shown
 from zerosim.scenario.schema import Scenario
+from zerosim.scenario.values import shown
 
 TASKS: dict[str, Callable[[Array], Array]] = {
     "sort": lambda digits: np.sort(digits, axis=1),

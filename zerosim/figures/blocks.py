@@ -15,10 +15,10 @@ import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.autograd.operation import Shape
-from zerosim.autograd.player import Kept, Player, Precise, owner
+from zerosim.autograd.player import Kept, Player, Precise
 from zerosim.figures.shapes import expected
 from zerosim.models.units import Segment, Task, Unit
-from zerosim.payloads.extents import extent
+from zerosim.payloads.extents import extent, owner
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import ModelKeys, Parallel, Train, WorldKeys
 from zerosim.training.config import Config, configured

@@ -30,11 +30,10 @@ parameter models" (2020), sections 3.1 and 5, tables 1 and 2; `estimate_zero2_mo
 playbook: training LLMs on GPU clusters" (2025), memory of an 8B model.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
-from types import MappingProxyType
 from typing import NamedTuple
 
 from zerosim.allocation import MODEL_STATES, Kind, Tier
@@ -134,22 +133,22 @@ DIFFERENCES = (
 
 
 class EstimatedRow(NamedTuple):
-    """One stage: the bytes that a rank keeps, their sum as a formula, and the tier of each state that is offloaded."""
+    """One stage: the bytes that a rank keeps, their sum as a formula, and the states that are on the host."""
 
     stage: str
     formula: str
     states: ModelStates
-    tiers: Mapping[Kind, Tier] = MappingProxyType({})
+    on_host: Sequence[Kind] = ()
 
     def kept(self, tier: Tier) -> Fraction:
-        """The bytes that a rank keeps in a tier.
+        """The bytes that a rank keeps in a memory.
 
-        >>> row = EstimatedRow("zero1", "", ModelStates(Fraction(2), Fraction(2), Fraction(3)), {"optimizer": "host"})
-        >>> int(row.kept("device")), int(row.kept("host")), int(row.kept("disk"))
-        (4, 3, 0)
+        >>> row = EstimatedRow("zero1", "", ModelStates(Fraction(2), Fraction(2), Fraction(3)), ("optimizer",))
+        >>> int(row.kept("device")), int(row.kept("host"))
+        (4, 3)
         """
         found = {kind: getattr(self.states, kind) for kind in MODEL_STATES}
-        return sum((count for kind, count in found.items() if self.tiers.get(kind, "device") == tier), Fraction())
+        return sum((count for kind, count in found.items() if (kind in self.on_host) == (tier == "host")), Fraction())
 
 
 @dataclass(frozen=True)
@@ -166,14 +165,14 @@ class Estimate:
     @property
     def offloaded(self) -> bool:
         """Whether some state of some stage is offloaded."""
-        return any(row.tiers for row in self.rows)
+        return any(row.on_host for row in self.rows)
 
 
 def by_paper(
     parameters: int, ranks: int, each: ModelStates, basis: str, *, offload_optimizer: str = "none",
     offload_parameters: str = "none",
 ) -> Estimate:
-    """All stages, with `each` bytes for a parameter; some states may be offloaded to `host` or `disk`.
+    """All stages, with `each` bytes for a parameter; some states may be offloaded to the host.
 
     >>> estimate = by_paper(1000, 4, per_parameter("mixed", 12), "mixed precision")
     >>> {row.stage: int(row.states.total) for row in estimate.rows}["zero3"]
@@ -184,7 +183,7 @@ def by_paper(
         ranks,
         basis,
         [EstimatedRow(key, formula(key, each), resting(key, parameters, ranks, each),
-                      stage.offloaded(offload_optimizer, offload_parameters)) for key, stage in STAGES.items()],
+                      stage.on_host(offload_optimizer, offload_parameters)) for key, stage in STAGES.items()],
         ddp_bytes=parameters * each.total,
         notes=(
             "Memory between steps. During a step, activations are added, one unit's full gradient (Stages II and "

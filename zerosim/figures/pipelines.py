@@ -24,7 +24,7 @@ from fractions import Fraction
 from itertools import accumulate
 
 from zerosim.errors import ZerosimError
-from zerosim.stages.pipeline import Slot
+from zerosim.stages.schedules import Slot
 from zerosim.training.config import Config
 
 Passes = Sequence[Sequence[Slot]]
@@ -126,7 +126,7 @@ def pass_lines(passes: Passes) -> list[str]:
 
 def faults(config: Config, passes: Sequence[Passes]) -> Iterator[str]:
     """The differences between the passes of each pipeline and the formulas, in words."""
-    ranks, parallel = config.directions.pipeline, config.row.parallel
+    ranks, parallel = config.directions.pipeline, config.parallel
     for first, mine in enumerate(passes if config.steps_here else ()):
         due = bubble_due(ranks, config.block, parallel.model_chunks, parallel.schedule)
         if (found := bubble(mine)) != due:

@@ -26,10 +26,10 @@ from zerosim.allocation import Kind
 from zerosim.autograd.graph import GraphPlan, Instruction, Step
 from zerosim.autograd.operation import Shape
 from zerosim.autograd.operations.dropout import Draws
-from zerosim.autograd.player import Contribution, Kept, Perform, Player, Precise, owner, perform
+from zerosim.autograd.player import Contribution, Kept, Perform, Player, Precise, perform
 from zerosim.autograd.selection import SelectedPlan
 from zerosim.errors import ZerosimError
-from zerosim.payloads.extents import Extent
+from zerosim.payloads.extents import Extent, owner
 
 Charge = Callable[[Step, Callable[..., Any]], None]
 """`charge(step, function)` adds the time of an operation that is not run again."""

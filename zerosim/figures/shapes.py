@@ -1,8 +1,8 @@
 """The memory that every rank must hold within a step: the stage's own code, run on shapes alone.
 
-A rank runs two steps, because arrays of one step may meet those of the next: delayed updates, prefetched shards. It has
-no peers: collectives take their buffers and send nothing, and all ranks need the same bytes. Nothing is computed or
-allocated, so any model can be examined.
+A rank runs two steps, because arrays of one step may meet those of the next. It has no peers: collectives take their
+buffers and send nothing, and all ranks need the same bytes. Nothing is computed or allocated, so any model can be
+examined.
 
 These figures follow the code, so they cannot find a fault of a shipped stage; a user's stage is compared with the
 shipped one that shards the same states. Therefore what a stage keeps between steps, needs and sends is stated apart
@@ -16,20 +16,19 @@ work, and the copies themselves (`traffic.message_copies`).
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from zerosim.allocation import Allocator, Kind, Tier
+from zerosim.allocation import Allocator, Kind
 from zerosim.autograd.graph import Step
 from zerosim.autograd.player import perform
-from zerosim.autograd.shelf import InMemory, Offloaded, Partitioned, Shelf, Store
 from zerosim.autograd.tape_collectives import Direction, TapeGroup, over
 from zerosim.collectives.narrow import OnNarrowWires, WireFormat
 from zerosim.figures.flows import LoneRank
 from zerosim.figures.segments import SeenSegments
-from zerosim.instruments.memory import Ledger
+from zerosim.instruments.memory import Ledger, Moves
 from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.optim.update import UpdateRule
 from zerosim.payloads.extents import Extent, extent
@@ -38,8 +37,8 @@ from zerosim.stages.beside import Beside, Pending, Work
 from zerosim.stages.norms import SquareSums
 from zerosim.stages.own import SHIPPED
 from zerosim.stages.replica import Batch, Replica
-from zerosim.stages.storage import FarMemory
-from zerosim.training.build import gathering, publishing, reduce_scatter, replica, stepping, storage_of
+from zerosim.stages.storage import HostMemory
+from zerosim.training.build import gathering, publishing, reduce_scatter, replica, shelf, stepping, storage_of
 from zerosim.training.config import Config
 
 
@@ -65,12 +64,10 @@ class ExpectedMemory:
     """The peak of all kinds together."""
     beside_bytes: int
     """The peak of the buffers of overlapped work."""
-    far_peak_bytes: Mapping[Tier, Mapping[Kind, int]]
-    """The peak of each kind in the memory tiers beside the device's."""
+    host_peak_bytes: Mapping[Kind, int]
+    """The peak of each kind on the host."""
     moved_bytes: Mapping[str, int]
-    """The bytes copied between tiers in all steps, by kind and direction."""
-    offloaded_bytes: int
-    """The peak of offloaded activations."""
+    """The bytes copied to the host and back in all steps, by kind and direction."""
     operations: Mapping[str, int]
     """Floating-point operations of matrix products in all steps: forward, backward and recomputation."""
     tape_calls: Mapping[TapeCall, int]
@@ -107,12 +104,11 @@ def found(config: Config, updates: int) -> ExpectedMemory:
         moved += StepsOnShapes(config, 1, skipped=True).moved_in(skipped)
     return ExpectedMemory(
         peak_bytes=dict(run.ledger.peak),
-        bounded=frozenset() if in_place(config) or not config.row.parallel.overlap else frozenset({"gradients"}),
+        bounded=frozenset() if in_place(config) or not config.parallel.overlap else frozenset({"gradients"}),
         peak_total=run.ledger.peak_total,
         beside_bytes=run.aside.peak["buffers"],
-        far_peak_bytes={tier: dict(+ledger.peak) for tier, ledger in run.far.items()},
+        host_peak_bytes=dict(+run.host.peak),
         moved_bytes=dict(+moved),
-        offloaded_bytes=run.replica.tape.shelf.most_bytes,
         operations={what: run.replica.tape.operations[what] // (len(run.moved) or 1) * steps
                     for what in ("forward", "backward", "recomputation")},
         tape_calls={call: count // (len(run.moved) or 1) * steps for call, count in run.calls.total.items()},
@@ -125,14 +121,13 @@ def in_place(config: Config) -> bool:
 
 
 class StepsOnShapes:
-    """Steps of rank 0 on shapes, their ledgers, and the bytes that each step moves between tiers."""
+    """Steps of rank 0 on shapes, their ledgers, and the bytes that each step moves to the host and back."""
 
     def __init__(self, config: Config, steps: int, *, skipped: bool) -> None:
-        self.ledger, self.aside = Ledger(), Ledger()
-        self.far: dict[Tier, Ledger] = {"host": Ledger(), "disk": Ledger()}
+        self.ledger, self.aside, self.host = Ledger(), Ledger(), Ledger()
         self.moved: list[Counter[str]] = []
         self.calls = TapeCalls(config.directions)
-        self._queue = CountingQueue()
+        self._moves = Moves()
         self.replica = self._replica(config, NoSums(np.inf if skipped else 0.0, self.calls, config.whole))
         shipped = SHIPPED[frozenset(config.stage.sharded)]
         neighbours = Unconnected(config, self.calls.beside("ends", 2))
@@ -140,13 +135,12 @@ class StepsOnShapes:
         self.replica.begin(lambda unit: extent(
             padded(unit.count, config.ranks), np.float32, kind="parameters", owner=unit.name))
         self.replica.state.updates = config.done
-        for ledger in (self.ledger, self.aside, *self.far.values()):
+        for ledger in (self.ledger, self.aside, self.host):
             ledger.begin_peak()
         for number in range(1, steps + 1):
-            self._queue.moved = Counter()
+            self._moves.begin()
             run(whole_batch(config, number))
-            self.replica.storage.settle()
-            self.moved.append(self._queue.moved)
+            self.moved.append(Counter(self._moves.moved_bytes))
 
     def moved_in(self, steps: int) -> Counter[str]:
         """The bytes that so many steps move: all steps after the first move as much as the last one here."""
@@ -156,30 +150,26 @@ class StepsOnShapes:
 
     def _replica(self, config: Config, norms: "NoSums") -> Replica:
         comm = Uncalled(LoneRank(0, config.ranks))
-        tiers = FarMemory({tier: ObservedAllocator(extent, ledger) for tier, ledger in self.far.items()}, self._queue)
+        host = HostMemory(ObservedAllocator(extent, self.host), self._count)
         beside = Lingering(comm, ObservedAllocator(extent, self.ledger), self.aside)
         segments = SeenSegments(self.ledger.pass_by, carry_out=self.calls.carry_out, charge=self.calls.charge)
         built = replica(
-            config, comm, beside.allocate, perform=self.calls.perform, players=segments.player, tiers=tiers)
-        built.tape.shelf = shelf_on_shapes(config, Nowhere(), beside.allocate, self.calls)
-        storage, shards, rule = storage_of(
-            config, beside.allocate, tiers, built.state, NoNumbers(config.rule), comm.instruments)
+            config, comm, beside.allocate, perform=self.calls.perform, players=segments.player, host=host)
+        partition = {"tensor": self.calls.beside("tensor", config.directions.tensor)}
+        built.tape.shelf = shelf(config, beside.allocate, host, partition)
+        storage, rule = storage_of(config, beside.allocate, host, NoNumbers(config.rule), comm.instruments)
         reducing = config.gradients_wire and SilentWire(config.gradients_wire)
         return replace(
-            built, norms=norms, storage=storage, shards=shards, rule=rule,
+            built, norms=norms, storage=storage, rule=rule,
             publishing=publishing(config, NoNumbers(config.rule)),
             gathering=gathering(config, beside, config.weights_wire and SilentWire(config.weights_wire)),
-            overlap=beside if config.row.parallel.overlap else None,
+            overlap=beside if config.parallel.overlap else None,
             collectives=replace(built.collectives, reduce_scatter=reduce_scatter(
-                config, comm, beside.allocate, built.state.residuals, reducing)))
+                config, comm, beside.allocate, reducing)))
 
-
-def shelf_on_shapes(config: Config, store: Store, allocate: Allocator, calls: "TapeCalls") -> Shelf:
-    """The place where a tape keeps the inputs of recomputed units; offloaded ones are in `store`."""
-    kept: Shelf = Offloaded(store, allocate) if config.row.parallel.offload_activations else InMemory()
-    if not config.row.parallel.partition_activations:
-        return kept
-    return Partitioned(kept, calls.beside("tensor", config.directions.tensor), allocate)
+    def _count(self, what: str, owner: str, into: Any, source: Any) -> None:
+        """Count a copy to the host or back, and copy nothing."""
+        self._moves.moved(what, owner, source.nbytes)
 
 
 class TapeCalls:
@@ -269,7 +259,7 @@ class Unconnected:
 
 def whole_batch(config: Config, step: int = 1) -> Batch:
     """The micro-batches of a rank on shapes; tokens and labels are small enough to be real arrays."""
-    samples, task = config.row.train.micro_batch, config.model.task
+    samples, task = config.train.micro_batch, config.model.task
     inputs: Any = Extent((samples, task.inputs), config.computing.weights)
     targets: Any = np.zeros(samples, np.int64)
     if task.tokens:
@@ -287,19 +277,6 @@ def without_draws(step: Any, function: Callable[..., Any], *arrays: Any, **named
 def undrawn(named: dict[str, Any]) -> dict[str, Any]:
     """The arguments of an operation without their random draws: arrays have no numbers."""
     return {**named, "draws": lambda *_: None} if named.get("draws") else named
-
-
-class Nowhere:
-    """A store for arrays without numbers."""
-
-    def write(self, start: int, array: Any) -> None:
-        """Does nothing."""
-
-    def read(self, start: int, array: Any) -> Callable[[], object]:
-        return lambda: None
-
-    def close(self) -> None:
-        """Does nothing."""
 
 
 class Uncalled(Observed):
@@ -355,7 +332,7 @@ class NoNumbers:
     def update(self, *_: Any, **__: Any) -> None:
         """Nothing to write."""
 
-    differences = apply = delay = of_matrices = update
+    differences = apply = of_matrices = update
 
 
 class Lingering(Beside):
@@ -392,25 +369,3 @@ class HeldResult(Pending):
     def take(self) -> Any:
         self.held.clear()
         return self._array.pop()
-
-
-@dataclass
-class CountingQueue:
-    """A queue that copies nothing and counts what it is to copy."""
-
-    moved: Counter[str] = field(default_factory=Counter)
-
-    def begin(self, what: str, owner: str, into: Any, source: Any) -> None:
-        self.moved[what] += source.nbytes
-
-    def call(self, what: str, owner: str, work: Callable[[], None]) -> None:
-        work()
-
-    def wait(self, owner: str, moving: Any) -> None:
-        """Nothing is under way."""
-
-    def settle(self) -> None:
-        """Nothing is under way."""
-
-    def close(self) -> None:
-        """Nothing is open."""

@@ -25,7 +25,7 @@ from zerosim.payloads.extents import Extent
 from zerosim.sharding import Directions, Mesh, chunk_length, owned, padded
 from zerosim.training.config import Config
 from zerosim.training.groups import GroupOfRanks
-from zerosim.training.measurement import TrafficCounts
+from zerosim.training.measurement import RankTraffic
 
 NORM_BYTES = np.dtype(np.float64).itemsize
 
@@ -106,7 +106,7 @@ def calls(config: Config, rank: int, updates: int) -> Iterator[DueCall]:
         config.stage, config.steps_here, config.mesh_of(rank), config.computing.weights.itemsize, config.of_matrices)
     trained = [unit for unit in config.model.units if not unit.frozen]
     reductions, passes, addition = steps * config.reductions, steps * config.passes, config.addition
-    overlap, prefetch = config.row.parallel.overlap, config.row.parallel.prefetch
+    overlap, prefetch = config.parallel.overlap, config.parallel.prefetch
     codes, to_all, wire = config.gradients_wire, config.sums_everywhere, config.weights_wire
     copy, needs_norm = config.secondary_of(rank), config.scaling().needs_norm
     add, gather = addition.collective, addition.all_gather
@@ -132,7 +132,7 @@ def calls(config: Config, rank: int, updates: int) -> Iterator[DueCall]:
     yield from (DueCall("all_gather", [(gather, weights)], mesh.neighbours, length, updates)
                 for length in over(trained if of_matrices and stage.shares_updates else []))
     if stage.publishes:
-        named, by_owners = config.serving("broadcast"), config.row.parallel.publish == "broadcasts"
+        named, by_owners = config.serving("broadcast"), config.parallel.publish == "broadcasts"
         name, publish = ("broadcast", named.carry_out if named else tree.broadcast) if by_owners else (
             "all_gather", gather)
         for length in over(trained):
@@ -208,11 +208,11 @@ def tape_flow(call: TapeCall, directions: Directions, place: int) -> Flow:
     return Flow(dict(comm.to), dict(comm.messages), comm.received_bytes)
 
 
-def traffic_due(config: Config, rank: int, updates: int, hosts: Sequence[int]) -> TrafficCounts:
+def traffic_due(config: Config, rank: int, updates: int, hosts: Sequence[int]) -> RankTraffic:
     """The messages that `rank` must send and receive in a run's steps, in all and by collective."""
     formula = due(config, rank, updates, hosts)
     whole = sum(formula.values(), Due())
-    return TrafficCounts(
+    return RankTraffic(
         rank, whole.sent_bytes, whole.received_bytes, whole.messages,
         {name: {"calls": each.calls, "sent_bytes": each.sent_bytes, "messages": each.messages}
          for name, each in formula.items()},
@@ -223,7 +223,7 @@ def gathered(config: Config) -> tuple[Unit, ...]:
     """The units whose weights Stage III gathers in a part, in forward and backward."""
     if config.secondary_of(0) is not None:
         return tuple(dict.fromkeys(config.model.forward_units))
-    if config.row.parallel.reshard_after_forward:
+    if config.parallel.reshard_after_forward:
         return config.model.forward_units + config.model.backward_units
     return tuple(gathered_once(config))
 

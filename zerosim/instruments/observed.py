@@ -12,7 +12,7 @@ nothing. They are called on the thread that sends, receives or frees.
     ended(name, owner)                  after it, even if it raises
     computing(name, owner)              before a call of a method of an `observed` object
     computed(name, owner)               after it, even if it raises
-    moving(name, owner)                 before an array is copied to another tier of memory, or `wait`ed for
+    moving(name, owner)                 before an array is copied to another memory
     moved(name, owner, moved_bytes)     after it
     taken(kind, owner, held_bytes)      after an array has been allocated
     given_back(kind, owner, held_bytes) when the last reference to it, or to a view of it, is gone
@@ -237,6 +237,28 @@ def observed(thing: Thing, instruments: Sequence[object], **names: Name) -> Thin
     stand_in: Any = ObservedObject(thing, methods)
     found: Thing = stand_in
     return found
+
+
+def carrying(*instruments: object) -> Callable[[str, str, Array, Array], None]:
+    """A function that copies an array to another memory, and notifies the instruments.
+
+    >>> import numpy as np
+    >>> class Post:
+    ...     def moved(self, name, owner, moved_bytes):
+    ...         print(name, moved_bytes)
+    >>> carrying(Post())("gradients, device to host", "layers.0", np.empty(2), np.ones(2))
+    gradients, device to host 16
+    """
+    moving, moved = callbacks(instruments, "moving"), callbacks(instruments, "moved")
+
+    def carry(what: str, owner: str, into: Array, source: Array) -> None:
+        for tell in moving:
+            tell(what, owner)
+        into[...] = source
+        for tell in moved:
+            tell(what, owner, source.nbytes)
+
+    return carry
 
 
 def between_callbacks(

@@ -5,9 +5,8 @@
                waiting                 that thread waits for a collective in the second channel
                collectives             calls of collectives, each from its beginning to its end
                communication out, in   the messages within them
-               offload                 copies to memory of the host or to files and back, and waits for these
-    channel    1 for the step itself; 2 and more for other threads, each with its own channel. Threads that copy between
-               tiers of memory are counted apart, so the second channel has the same number on each rank
+               offload                 copies to memory of the host and back
+    channel    1 for the step itself; 2 and more for other threads, each with its own channel
     hidden     communication during which its rank computes
 
 In one lane and channel of a rank no two spans overlap, and neither do computation, waiting and the collectives of
@@ -116,12 +115,12 @@ class RankStep:
 
     @property
     def waiting_for_memory_ns(self) -> int:
-        """The time in which the step waits for copies between tiers of memory."""
+        """The time in which the step copies to memory of the host and back."""
         return length(self._lanes(OFFLOAD, range(1, 2)))
 
     @property
     def moving_ns(self) -> int:
-        """The time in which arrays are copied between tiers of memory, while the step runs."""
+        """The time in which arrays are copied to memory of the host and back, while the step runs."""
         return length(self._lanes(OFFLOAD, range(2, sys.maxsize)))
 
     @property
@@ -262,7 +261,7 @@ class Tracer:
         self._spans: list[Span] = []
         self._open = OpenSpans()
         self._thread = 0
-        self._others: tuple[dict[int, int], dict[int, int]] = {}, {}
+        self._others: dict[int, int] = {}
         self._began_ns = 0
 
     def begin(self) -> None:
@@ -286,8 +285,8 @@ class Tracer:
             self._note(WAITING if what == WAIT else COMPUTATION, what, unit, began_ns)
 
     def began(self, name: str, owner: str) -> None:
-        if self._open.computations and not self._open.collectives:    # a model's own collective interrupts its pass
-            self._note(COMPUTATION, *self._open.computations[0])
+        if not self._open.collectives:
+            self._interrupt()
         self._open.collectives.append((name, owner, time.monotonic_ns()))
 
     def ended(self, name: str, owner: str) -> None:
@@ -295,14 +294,24 @@ class Tracer:
         if not self._open.collectives:
             self._note(COLLECTIVES, what, unit, began_ns, self._open.sent_bytes)
             self._open.sent_bytes = 0
-            if self._open.computations:
-                self._open.computations[0] = (*self._open.computations[0][:2], time.monotonic_ns())
+            self._go_on()
 
     def moving(self, name: str, owner: str) -> None:
+        self._interrupt()
         self._open.moving_ns = time.monotonic_ns()
 
     def moved(self, name: str, owner: str, moved_bytes: int) -> None:
         self._note(OFFLOAD, name, owner, self._open.moving_ns, moved_bytes)
+        self._go_on()
+
+    def _interrupt(self) -> None:
+        """End a span of computation that a model's own collective, or a copy within it, interrupts."""
+        if self._open.computations:
+            self._note(COMPUTATION, *self._open.computations[0])
+
+    def _go_on(self) -> None:
+        if self._open.computations:
+            self._open.computations[0] = (*self._open.computations[0][:2], time.monotonic_ns())
 
     def sending(self, outgoing: Payload, to: int) -> None:
         self._open.sending_ns = time.monotonic_ns()
@@ -327,7 +336,7 @@ class Tracer:
         carried: int = 0, peer: int | None = None, waited_ns: int = 0,
     ) -> None:
         if self._thread:
-            thread, others = threading.get_ident(), self._others[lane == OFFLOAD]
+            thread, others = threading.get_ident(), self._others
             channel = 1 if thread == self._thread else others.setdefault(thread, len(others) + 2)
             ended_ns = time.monotonic_ns()
             self._spans.append(

@@ -19,7 +19,7 @@ def refuse_wrong_parts(scenario: Scenario) -> None:
 
 def refuse_wrong_stages(scenario: Scenario) -> None:
     """Test each user's stage on a few samples; raises `ScenarioError` with the place and the cause of a fault."""
-    for part in dict.fromkeys(row.stage for row in scenario.rows):
+    for part in dict.fromkeys(row.stage_key for row in scenario.rows):
         if isinstance(part, Named) and (why := fault_of_stage(part)):
             at = [("variant", index, "stage") for index, each in enumerate(scenario.variant) if each.stage == part]
             raise scenario.origin.error(f"{part} fails in a trial before the run: {why}", *at,

@@ -115,7 +115,7 @@ def training_job(scenario: Scenario, request: Request) -> TrainingJob:
 
 def refuse_split_otherwise(experiment: Experiment) -> None:
     """Compare each split model with the model in one piece; raises `ScenarioError` with the first differences."""
-    rows = {(each.model.task.parallel, each.row.parallel.pipelining): each
+    rows = {(each.model.task.parallel, each.parallel.pipelining): each
             for each in experiment.rows if each.directions.places > 1}
     for config in rows.values():
         with experiment.scenario.origin.blaming(("model", "kind")):
@@ -161,9 +161,10 @@ def files_of_training(scenario: Scenario) -> dict[str, Path]:
     ['the data', 'the scenario']
     """
     origin = scenario.origin
-    found = {"the scenario": Path(origin.file), "the data": origin.folder(("data", "source")) / scenario.data.source}
+    data = origin.folder(("data", "source")) / str(scenario.data.source)
+    found = {"the scenario": Path(origin.file), "the data": data}
     for where, part in parts_in(scenario):
-        file = part.rpartition(":")[0]
+        file = part.source.rpartition(":")[0]
         if file.endswith(".py"):
             found[f"the code of {where}"] = origin.folder(tuple(where.split("."))) / file
     if scenario.model.weights:

@@ -1,6 +1,6 @@
 """Wire formats: encoded forms of 32-bit numbers, each a pair of functions with exactly specified rounding.
 
-`Format` declares a format, shipped or a user's (`own.py`). The shipped ones are codes in blocks:
+A `Format` has codes in blocks:
 
     block    a run of neighbouring elements, from an array's first on; its last block may be shorter. 0: all of them
     scale    one float32 per block: the largest |x| of its finite elements over the largest code, divided in float32
@@ -28,12 +28,9 @@ Sources: Wang et al., "ZeRO++: Extremely efficient collective communication for 
 3.1 (block quantisation); Micikevicius et al., "FP8 formats for deep learning" (2022), table 1.
 """
 
-import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
@@ -41,8 +38,6 @@ import numpy.typing as npt
 
 from zerosim.allocation import Array
 from zerosim.numerics.not_a_number import NOT_A_NUMBER, with_one_nan
-from zerosim.parts import Table
-from zerosim.parts.loading import Declared
 
 SCALE = np.dtype("<f4")
 PIECE = 1 << 14
@@ -167,42 +162,32 @@ CODES = {
 
 
 @dataclass(frozen=True)
-class Format(Declared):
-    """A declared format: `function(x, out)` encodes float32 as bytes, `decodes(coded, out)` is its inverse.
-
-    `length(count)` is the number of bytes; `lost(x, coded)`, if there is one, turns x into x minus what was encoded.
-    All of them take `block` by keyword if the format has blocks. `rounding` is the largest change of decoded values,
-    relative to the largest of them, when they are encoded again.
-    """
+class Format:
+    """Codes by their name, in blocks of `block` elements, each with its scale; 0: one block."""
 
     name: str
-    function: Callable[..., None] = field(compare=False)
-    decodes: Callable[..., None] = field(compare=False)
-    length: Callable[..., int] = field(compare=False)
-    lost: Callable[..., None] | None = field(default=None, compare=False)
-    rounding: float = 0.0
-    block: int = 0
+    block: int
 
     def encoded_bytes(self, count: int) -> int:
         """The number of bytes of `count` encoded elements; none for none."""
-        return int(self.length(count, **self.settings)) if count else 0
+        return CODES[self.name].encoded_bytes(count, block=self.block) if count else 0
 
     def encode(self, x: Array, out: Array) -> None:
         """Write flat `x`, float32 or narrower, into `out`: bytes, as many as `encoded_bytes` says."""
         if len(x):
-            self.function(x.astype(np.float32, copy=False), out, **self.settings)
+            CODES[self.name].encode(x.astype(np.float32, copy=False), out, block=self.block)
 
     def decode(self, coded: Array, out: Array) -> None:
         """Fill flat `out` with the decoded values; a narrower dtype rounds them."""
         if len(out):
             values = out if out.dtype == np.float32 else np.empty(len(out), np.float32)
-            self.decodes(coded, values, **self.settings)
+            CODES[self.name].decode(coded, values, block=self.block)
             out[:] = with_one_nan(values)
 
     def arriving(self, x: Array, padded_to: int = 0) -> Array:
         """The received values of `x`: a copy that was encoded, with zeros up to a length, and decoded.
 
-        >>> wire("int8", block=2).arriving(np.float32([0.5, -1, 3e-9, 0])).tolist()
+        >>> Format("int8", block=2).arriving(np.float32([0.5, -1, 3e-9, 0])).tolist()
         [0.5039370059967041, -1.0, 3.000000026176508e-09, 0.0]
         """
         out = np.zeros(max(padded_to, len(x)), x.dtype)
@@ -211,21 +196,6 @@ class Format(Declared):
         self.encode(out, coded)
         self.decode(coded, out)
         return out[: len(x)]
-
-    @cached_property
-    def settings(self) -> dict[str, Any]:
-        """The keywords of the functions."""
-        return {"block": self.block} if "block" in inspect.signature(self.function).parameters else {}
-
-
-FORMATS = Table({name: Format(name, code.encode, code.decode, code.encoded_bytes, rounding=2.0**-22)
-                 for name, code in CODES.items()})
-"""The formats by name; a user's name carries its own."""
-
-
-def wire(name: str, block: int) -> Format:
-    """The format of that name, with blocks of `block` elements if it has blocks."""
-    return replace(FORMATS[name], block=block)
 
 
 @dataclass(frozen=True)
@@ -238,26 +208,22 @@ class WireError:
     """The median distance in float32, in representable numbers."""
     bits: float | None
     """−log₂ of the relative error: the number of correct bits."""
-    residual: float | None
-    """‖residuals of all ranks‖ / ‖due‖, with error feedback: what is still to be sent."""
 
 
-def wire_error(arrived: Sequence[Array], due: Sequence[Array], residuals: Sequence[Array] = ()) -> WireError:
+def wire_error(arrived: Sequence[Array], due: Sequence[Array]) -> WireError:
     """The error of all of `arrived` relative to `due`.
 
     >>> wire_error([np.float32([3.0, 4.5])], [np.float32([3.0, 4.0])])
-    WireError(relative=0.1, ulps=524288, bits=3.321928094887362, residual=None)
+    WireError(relative=0.1, ulps=524288, bits=3.321928094887362)
     """
     found, wanted = (np.concatenate(arrays).astype(np.float64) for arrays in (arrived, due))
     signal = float(np.sqrt(np.square(wanted).sum()))
-    relative, kept = (norm / signal if signal else math.nan for norm in (
-        float(np.linalg.norm(found - wanted)), float(np.linalg.norm(np.concatenate([*residuals, np.zeros(1)])))))
+    relative = float(np.linalg.norm(found - wanted)) / signal if signal else math.nan
     apart = np.abs(places(found) - places(wanted))
     return WireError(
         relative if math.isfinite(relative) else None,
         int(np.median(apart)) if len(apart) else 0,
         -math.log2(relative) if relative and math.isfinite(relative) else None,
-        kept if len(residuals) and math.isfinite(kept) else None,
     )
 
 

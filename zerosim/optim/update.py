@@ -2,7 +2,6 @@
 
     weights    the weights of the model, in its precision
     state      the optimizer's slots and, with 16-bit weights, `master`, the float32 weights that are updated
-    delayed    a slot for the gradient of the step before, if each step applies the previous step's update
     start      the index in the unit at which the stretch begins
     count      the number of the update; the first is 1, and skipped steps do not count
 
@@ -17,15 +16,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-import numpy as np
-
 from zerosim.allocation import Array
 from zerosim.models.units import Unit
-from zerosim.numerics.not_a_number import with_one_nan
 from zerosim.numerics.precisions import Precision
 from zerosim.optim.optimizers import Hyperparameters, Optimizer, apply
 
-MASTER, DELAYED = "master", "delayed gradient"
+MASTER = "master"
 
 
 @dataclass(frozen=True)
@@ -69,21 +65,6 @@ class WeightUpdates(Protocol):
     def apply(self, unit: Unit, start: int, weights: Array, differences: Array, *, step: int) -> None: ...
 
 
-def delay(kept: Array, gradient: Array, factor: float) -> None:
-    """Keep a gradient for the next step: multiplied by `factor`, and with equal bits for all NaNs, as in an update.
-
-    >>> kept = np.zeros(2, np.float32)
-    >>> delay(kept, np.array([1.0, np.nan], np.float16), 0.5)
-    >>> kept
-    array([0.5, nan], dtype=float32)
-    """
-    kept[:] = gradient
-    if factor != 1.0:
-        kept *= factor
-    if np.isnan(np.dot(kept, kept)):
-        with_one_nan(kept)
-
-
 @dataclass(frozen=True)
 class UpdateRule:
     """An optimizer with its settings, learning rates and precision."""
@@ -93,12 +74,11 @@ class UpdateRule:
     schedule: LearningRate
     precision: Precision
     decays_biases: bool = True
-    delayed: bool = False
 
     @property
     def slots(self) -> tuple[str, ...]:
         """The names of the state vectors, which have the length of the weights."""
-        return (MASTER,) * self.precision.mixed + self.optimizer.slots + (DELAYED,) * self.delayed
+        return (MASTER,) * self.precision.mixed + self.optimizer.slots
 
     def update(
         self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array],
@@ -135,8 +115,6 @@ class UpdateRule:
         for place in unit.places:
             if self.optimizer.of_matrix is not None and len(place.shape) == 2:
                 self.optimizer.of_matrix(differences[place.start : place.stop].reshape(place.shape), h=h)
-
-    delay = staticmethod(delay)
 
     def apply(self, unit: Unit, start: int, weights: Array, differences: Array, *, step: int) -> None:
         """Subtract differences from weights, after the decay of the step."""

@@ -1,13 +1,9 @@
-"""Imports of a user's Python code: a file or an installed module, and the object with a name in it.
+"""Imports of a user's Python code, and the named parts that come of it.
 
 This is the only place that imports a user's code. A `Loader` imports a file once, however many of its names are
-requested, and computes its SHA-256. A loader that may not import refuses; a loader for names from a checkpoint returns
-only objects that the scenario itself names.
+requested, and computes its SHA-256; a loader that may not import refuses.
 
-A doubt: the digest covers one file and not its imports. The digest of an installed module is computed after the
-import.
-
-A user's name carries the part itself, and a table returns the part of either kind of name.
+A doubt: the digest covers one file and not its imports.
 """
 
 import errno
@@ -25,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from zerosim.errors import UsageError, did_you_mean
 from zerosim.files import open_regular, reason
-from zerosim.parts.users_code import ended_after, refuse_to_leave
+from zerosim.parts.users_code import ended_after
 
 MOST_BYTES = 1 << 20
 """The most bytes read of a user's Python file."""
@@ -46,7 +42,37 @@ class Code:
 
     value: Any
     sha256: str
-    file: str
+
+
+@dataclass(frozen=True)
+class Named:
+    """A user's part in a scenario: its source, `mine.py:gated`, the part itself, and the digest of its code."""
+
+    source: str
+    part: Any = field(compare=False, repr=False)
+    sha256: str = ""
+
+    def __str__(self) -> str:
+        return self.source
+
+
+Name = str | Named
+"""The value of a key that names a part: the name of a shipped part, or a user's part."""
+
+Part = TypeVar("Part")
+
+
+class Table(dict[str, Part]):
+    """The shipped parts by name; a user's part is returned as it is.
+
+    >>> table = Table(adam=1)
+    >>> table["adam"], table[Named("mine.py:lion", 2)], list(table)
+    (1, 2, ['adam'])
+    """
+
+    def __getitem__(self, name: Name) -> Part:
+        part: Part = self.get(name.source, name.part) if isinstance(name, Named) else super().__getitem__(name)
+        return part
 
 
 class Imported(NamedTuple):
@@ -74,23 +100,24 @@ class Loader:
         where, _, what = name.rpartition(":")
         key = str(folder / where) if where.endswith(".py") else where
         if key not in self._modules:
-            self._modules[key] = import_file(key) if where.endswith(".py") else load_module(where)
+            self._modules[key] = import_file(key) if where.endswith(".py") else import_module(where)
         module, sha256 = self._modules[key]
-        return Code(attribute(module, what, where), sha256, str(getattr(module, "__file__", None) or key))
+        return Code(attribute(module, what, where), sha256)
 
 
 def attribute(module: ModuleType, name: str, where: str) -> Any:
     """The object with a name in a module. Raises `UsageError` with the names of the module's functions."""
-    if callable(getattr(module, name, None)) or isinstance(getattr(module, name, None), Declared):
-        return getattr(module, name)
-    defined = [each for each, value in vars(module).items() if inspect.isfunction(value) or isinstance(value, Declared)]
+    value = getattr(module, name, None)
+    if callable(value) or isinstance(value, Declared):
+        return value
+    defined = [key for key, each in vars(module).items() if inspect.isfunction(each) or isinstance(each, Declared)]
     raise UsageError(f"{where} has no function {name!r}; it has {', '.join(defined) or 'none'}{meant(name, defined)}")
 
 
 def function_of(file: str, function: str) -> Callable[..., Any]:
     """A function in a Python file. Raises `UsageError` with the names of the file's functions."""
-    found: Callable[..., Any] = attribute(load_file(file), function, file)
-    return found
+    value: Callable[..., Any] = attribute(load_file(file), function, file)
+    return value
 
 
 def meant(name: str, names: Iterable[str]) -> str:
@@ -109,10 +136,10 @@ def meant(name: str, names: Iterable[str]) -> str:
 def read_python(file: str) -> bytes:
     """The source of a Python file. Raises `OSError` for other than regular files and for more than `MOST_BYTES`."""
     with open_regular(file) as opened:
-        found = opened.read(MOST_BYTES + 1)
-    if len(found) > MOST_BYTES:
+        source = opened.read(MOST_BYTES + 1)
+    if len(source) > MOST_BYTES:
         raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES:,} bytes")
-    return found
+    return source
 
 
 def load_file(file: str) -> Any:
@@ -136,26 +163,25 @@ def import_file(file: str) -> Imported:
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))
     try:
-        imported(file, lambda: exec(compile(source, spec.origin or file, "exec"), vars(module)))
+        limited(file, lambda: exec(compile(source, spec.origin or file, "exec"), vars(module)))
     finally:
         sys.path.remove(str(path.parent))
     return Imported(module, hashlib.sha256(source).hexdigest())
 
 
-def load_module(name: str) -> Imported:
+def import_module(name: str) -> Imported:
     """The installed module with that name. Raises `UsageError` in one line if it cannot be imported."""
-    found: list[ModuleType] = []
-    imported(name, lambda: found.append(importlib.import_module(name)))
+    limited(name, lambda: importlib.import_module(name))
+    module = sys.modules[name]
     try:
-        source = read_python(str(found[0].__file__))
+        source = read_python(str(module.__file__))
     except OSError:
         source = b""
-    return Imported(found[0], hashlib.sha256(source).hexdigest())
+    return Imported(module, hashlib.sha256(source).hexdigest())
 
 
-def imported(name: str, run: Callable[[], None]) -> None:
-    """Import `name` by calling `run`; exceptions become a `UsageError`."""
-    refuse_to_leave()
+def limited(name: str, run: Callable[[], object]) -> None:
+    """Import `name` by calling `run`, within the time limit; exceptions become a `UsageError`."""
     try:
         with ended_after(IMPORT_SECONDS, f"{name} is still being imported"):
             run()
@@ -165,51 +191,13 @@ def imported(name: str, run: Callable[[], None]) -> None:
         raise UsageError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
 
 
-Part = TypeVar("Part")
-
-
-class Named(str):
-    """The name of a user's part in a scenario, with its `part` and the digest of its code, `sha256`.
-
-    It is compared, printed and written as a plain string.
-    """
-
-    __slots__ = ("part", "sha256")
-    part: Any
-    sha256: str
-
-    def __new__(cls, text: str, part: Any, sha256: str) -> "Named":
-        name = super().__new__(cls, text)
-        name.part, name.sha256 = part, sha256
-        return name
-
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        """Pickle as a plain string: each process imports the code itself."""
-        return str, (str(self),)
-
-
-class Table(dict[str, Part]):
-    """The shipped parts by name; the name of a user's part returns that part.
-
-    >>> table = Table(adam=1)
-    >>> table["adam"], table[Named("mine.py:lion", 2, "")], list(table)
-    (1, 2, ['adam'])
-    """
-
-    def __missing__(self, name: str) -> Part:
-        if isinstance(name, Named):
-            found: Part = name.part
-            return found
-        raise KeyError(name)
-
-
-def is_python(name: str) -> bool:
+def is_python(name: object) -> bool:
     """Whether a name refers to Python code, and not to a row of a table or to a data file.
 
     >>> [is_python(each) for each in ("mine.py:lion", "package.module:lion", "adam", "data.npz", "a:b/c")]
     [True, True, False, False, False]
     """
-    where, colon, what = name.rpartition(":")
+    where, colon, what = str(name).rpartition(":")
     return bool(colon and what.isidentifier() and (where.endswith(".py") or MODULE.fullmatch(where)))
 
 
@@ -219,9 +207,8 @@ def code_of(value: Any) -> tuple[str, Code]:
     inner: Callable[..., Any] = inspect.unwrap(known) if callable(known) else type(known)
     try:
         source = inspect.getsource(inner)
-        file = inspect.getsourcefile(inner) or ""
     except (OSError, TypeError):
         code = getattr(inner, "__code__", None)
-        source, file = repr(value) if code is None else code.co_code.hex() + repr(code.co_consts), ""
+        source = repr(value) if code is None else code.co_code.hex() + repr(code.co_consts)
     name = re.sub(r"\W", "_", getattr(inner, "__name__", "part"))
-    return f"{inner.__module__}:{name}", Code(value, hashlib.sha256(source.encode()).hexdigest(), file)
+    return f"{inner.__module__}:{name}", Code(value, hashlib.sha256(source.encode()).hexdigest())

@@ -1,89 +1,44 @@
-"""Limits for a user's code in this process: it may fail, but neither end the process silently nor run for ever.
+"""Limits for a user's code in this process: `sys.exit` is an error on its rank, and an import has a time limit.
 
-This is no sandbox. It prevents accidents: `sys.exit`, `os._exit` and all of `os.exec*` are errors of the function that
-called them, on its rank, and the import of a file has 60 s. An end of the process through C, and a loop inside C, are
-not caught. `grading` therefore runs a learner's code in a separate process.
+This is no sandbox. `os._exit`, `os.exec*` and a loop inside C are not caught. `grading` therefore runs a learner's code
+in a separate process.
 """
 
 import inspect
 import linecache
-import os
-import posix
 import signal
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from types import FrameType
 from typing import Any, NoReturn
 
-from zerosim.errors import CollectiveError, ZerosimError
+from zerosim.errors import CollectiveError
 
-LEAVE = os._exit
-ENDINGS = ("_exit", "execv", "execve")
-"""The functions that end a process at once; all others in `os` call one of them."""
 AGAIN_SECONDS = 1.0
 """The interval at which `TimeoutError` is raised again in code that continues after its time limit."""
-MOST_TIMES = 5
-BROKE = ZerosimError.exit_code
-
-
-class Leaving(SystemExit):
-    """An attempt to end the process at once; `code` names the call."""
 
 
 @contextmanager
 def staying(name: str, rank: int) -> Iterator[None]:
-    """A context that turns attempts to end the process into a `CollectiveError`."""
+    """A context that turns `sys.exit` into a `CollectiveError`."""
     try:
         yield
     except SystemExit as error:
-        called = error.code if isinstance(error, Leaving) else f"sys.exit({error.code!r})"
-        raise CollectiveError(f"{name} called {called} on rank {rank}; end a rank's program by returning") from error
-
-
-@cache
-def refuse_to_leave() -> None:
-    """Make `ENDINGS` raise `SystemExit` in this process from now on; forked children keep the originals."""
-    for name in ENDINGS:
-        refused = refusing(name, getattr(posix, name))
-        for module in (os, posix):
-            setattr(module, name, refused)
-
-
-def refusing(name: str, honest: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
-    """A function that calls `honest` in other processes and raises in this one."""
-    here = os.getpid()
-
-    def called(*given: Any, **named: Any) -> NoReturn:
-        if os.getpid() != here:
-            honest(*given, **named)
-        raise Leaving(f"os.{name}")
-
-    return called
+        raise CollectiveError(
+            f"{name} called sys.exit({error.code!r}) on rank {rank}; end a rank's program by returning") from error
 
 
 @contextmanager
 def ended_after(seconds: float, what: str) -> Iterator[None]:
-    """A context with a time limit for the main thread, in which `TimeoutError` is raised afterwards.
-
-    Code that continues nevertheless ends the process, with one line and exit code 3.
-    """
+    """A context with a time limit for the main thread, in which `TimeoutError` is raised afterwards."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    said, times = f"{what} after {seconds:g} seconds: look for a loop that never ends", 0
 
     def tell(number: int, frame: FrameType | None) -> NoReturn:
-        nonlocal times
-        times += 1
-        if times > MOST_TIMES:
-            sys.stderr.write(f"zerosim: {said}\n")
-            sys.stderr.flush()
-            LEAVE(BROKE)
-        raise TimeoutError(said)
+        raise TimeoutError(f"{what} after {seconds:g} seconds: look for a loop that never ends")
 
     before = signal.signal(signal.SIGALRM, tell)
     timer = signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_SECONDS)

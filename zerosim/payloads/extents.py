@@ -112,7 +112,10 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
     def reshape(self, *shape: Any) -> "Extent":
         wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
         known = prod(each for each in wanted if each != -1)
-        return self.viewed(tuple(self.size // known if each == -1 else each for each in wanted))
+        full = tuple(self.size // known if each == -1 else each for each in wanted)
+        if prod(full) != self.size:
+            raise CollectiveError(f"{self} has {self.size} elements, and not the shape {wanted}")
+        return self.viewed(full)
 
     def ravel(self) -> "Extent":
         return self.reshape(-1)
@@ -156,6 +159,18 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
 def extent(shape: int | tuple[int, ...], dtype: npt.DTypeLike, *, kind: Kind, owner: str) -> Any:
     """An `Extent`: called like `allocate`, without memory."""
     return Extent(shape, dtype)
+
+
+def owner(array: Any) -> Any:
+    """The array or extent that owns the memory of a view.
+
+    >>> vector = Extent(4, np.float32)
+    >>> owner(vector[:2].reshape(1, 2)) is vector
+    True
+    """
+    while getattr(array, "base", None) is not None:
+        array = array.base
+    return array
 
 
 def in_c_order(shape: Shape) -> Shape:

@@ -49,7 +49,7 @@ def advice(scenario: Scenario, planned: Callable[[Scenario], PlannedRow]) -> str
         if not any(change.key == "offload_optimizer" for change in changes):
             return ""
         found = row(changes)
-        host = f"{found.far_bytes('host') / 1e9:,.1f} GB of host memory"
+        host = f"{found.host_bytes / 1e9:,.1f} GB of host memory"
         return f" ({host} for each device, {duration(found.step_seconds)} a step)"
 
     changes = [change for change in possible(scenario) if allowed(change, scenario)]

@@ -35,7 +35,7 @@ OF_KIN = ("forward", "backward", "loss")
 
 def relatives(config: Config) -> str:
     """A key that layouts share which send the same over data ranks for each micro-batch."""
-    return repr((config.row.stage, config.ranks, config.samples, computed_once(config).row.parallel))
+    return repr((config.stage_key, config.ranks, config.samples, computed_once(config).parallel))
 
 
 class Kin(NamedTuple):
@@ -71,11 +71,11 @@ class Bounds:
     def least_seconds(self, row: Unplanned) -> float:
         """The seconds that the layout's step cannot be below, in the mean if ranks are uneven."""
         found, config = self._of(row, kin(row.config)), row.config
-        whole = config.row.parallel.schedule in ("gpipe", "1f1b")
+        whole = config.parallel.schedule in ("gpipe", "1f1b")
         passed = itertools.accumulate(found.seconds, initial=0.0) if whole else itertools.repeat(0.0)
         passes = max(before + config.block * each for before, each in zip(passed, found.seconds, strict=False))
         shared = updating(config, row.cluster) / updating(kin(config), row.cluster)
-        update = 0.0 if config.tiers or config.directions.pipeline > 1 else found.update / shared
+        update = 0.0 if config.on_host or config.directions.pipeline > 1 else found.update / shared
         return self._even(row) * (passes + update)
 
     def first_seconds(self, row: Unplanned) -> float:
@@ -107,7 +107,7 @@ class Bounds:
         self._planned[relatives(row.config)].append((row.config.block, over_data / NS))
 
     def _of(self, row: Unplanned, config: Config) -> Kin:
-        key = repr((dataclasses.replace(config.row, name=""), row.cluster))
+        key = repr((config.asked, row.cluster))
         if key not in self._kin:
             stages = rehearsed_without_others(config, row.cluster)
             clocks = [each.clock for each in stages]
@@ -122,23 +122,22 @@ class Bounds:
 
 def kin(config: Config) -> Config:
     """The layout on one data rank with one micro-batch; of stages one that computes the same."""
-    stage = "zero3" if config.stage.gathers and config.row.parallel.param_dtype != "weights" else "ddp"
-    train = dataclasses.replace(config.row.train, micro_batches=1)
-    return with_parallel(dataclasses.replace(config, row=dataclasses.replace(
-        config.row, stage=stage, ranks=1, train=train)), stages=(stage,), shard_ranks=0, replicas=0, secondary_ranks=0)
+    stage = "zero3" if config.stage.gathers and config.parallel.param_dtype != "weights" else "ddp"
+    train = dataclasses.replace(config.train, micro_batches=1)
+    return with_parallel(dataclasses.replace(config.on(1).by(stage), train=train),
+                         stages=(stage,), shard_ranks=0, replicas=0, secondary_ranks=0)
 
 
 def smallest(config: Config) -> Config:
     """The config with one sample for each rank: no array of a micro-batch has fewer bytes."""
-    return dataclasses.replace(config, row=dataclasses.replace(config.row, train=dataclasses.replace(
-        config.row.train, micro_batch=config.directions.expert)))
+    return dataclasses.replace(config, train=dataclasses.replace(
+        config.train, micro_batch=config.directions.expert))
 
 
 def in_one_piece(config: Config) -> Config:
     """The config without a pipeline."""
-    row = config.row
-    return with_parallel(dataclasses.replace(config, row=dataclasses.replace(
-        row, directions=dataclasses.replace(row.directions, pipeline=1))),
+    return with_parallel(
+        dataclasses.replace(config, directions=dataclasses.replace(config.directions, pipeline=1)),
         pipeline_ranks=1, model_chunks=1, pipeline_layers=(), schedule="1f1b")
 
 
@@ -150,5 +149,4 @@ def computed_once(config: Config) -> Config:
 
 def with_parallel(config: Config, **keys: Any) -> Config:
     """The config with other keys of [parallel]."""
-    return dataclasses.replace(config, row=dataclasses.replace(
-        config.row, parallel=dataclasses.replace(config.row.parallel, **keys)))
+    return dataclasses.replace(config, parallel=dataclasses.replace(config.parallel, **keys))

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from zerosim.autograd.operation import Into
 from zerosim.payloads.extents import Extent, Shape
 
 
@@ -136,21 +137,27 @@ def calls_of(function: Callable[..., Any], arrays: tuple[Any, ...], named: dict[
     found: list[NumpyCall] = []
 
     def noted(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: noted(each) for key, each in value.items()}
+        if isinstance(value, Into):
+            return value.seen_as(noted)
         return NotedExtent(value.shape, value.dtype, report=found.append) if isinstance(value, Extent) else value
 
     def empty(shape: Shape, dtype: npt.DTypeLike) -> NotedExtent:
         return NotedExtent(shape, dtype, report=found.append)
 
-    function(*map(noted, arrays), **(noted(named) | {"empty": empty}))
+    function(*map(noted, arrays), **{name: noted(each) for name, each in named.items()} | {"empty": empty})
     return found
 
 
 def silent(value: Any) -> Any:
     """Views of the same extents that do not report calls."""
-    if isinstance(value, dict):
-        return {key: silent(each) for key, each in value.items()}
+    if isinstance(value, Into):
+        return value.seen_as(silent)
     if isinstance(value, list):
         return [silent(each) for each in value]
     return Extent(value.shape, value.dtype, value) if isinstance(value, NotedExtent) else value
+
+
+def loud(value: Any) -> Any:
+    """The extent that `silent` has made a view of."""
+    return value.base if isinstance(value, Extent) and isinstance(value.base, NotedExtent) and (
+        value.shape == value.base.shape) else value

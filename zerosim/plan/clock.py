@@ -8,7 +8,7 @@ use of the result for an overlapped collective. A running collective occupies a 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -94,20 +94,9 @@ class VirtualClock:
         self.computing_ns[what] += ns
         self.bound_ns[bound] += ns
 
-    def aside(self, work: Callable[[], None]) -> int:
-        """The computing time of `work`; the clock does not advance."""
-        before_ns = self.now_ns
-        work()
-        took_ns, self.now_ns = self.now_ns - before_ns, before_ns
-        return took_ns
-
-    def carry(self, what: str, unit: str, began_ns: int, ended_ns: int, moved_bytes: int) -> None:
-        """Record a transfer between memory tiers beside the step."""
-        self.spans.append(Span(0, OFFLOAD, 2, what, unit, began_ns, ended_ns, moved_bytes))
-
-    def wait_for_host(self, until_ns: int) -> None:
-        """Stall the step until a transfer to or from host memory has ended."""
-        ns = max(until_ns - self.now_ns, 0)
+    def carry(self, what: str, unit: str, ns: int, moved_bytes: int) -> None:
+        """Copy to or from the host's memory, while the step waits."""
+        self.spans.append(Span(0, OFFLOAD, 1, what, unit, self.now_ns, self.now_ns + ns, moved_bytes))
         self.now_ns += ns
         self.computing_ns["offload"] += ns
         self.bound_ns["offload"] += ns

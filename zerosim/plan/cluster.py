@@ -20,7 +20,8 @@ from zerosim.plan.software import Software
 from zerosim.plan.stragglers import Stragglers
 from zerosim.plan.topologies import Dragonfly, Torus
 from zerosim.scenario.machine import ClusterKeys, DeviceKeys, LinkKeys
-from zerosim.scenario.origin import Origin, shown
+from zerosim.scenario.reading import Origin
+from zerosim.scenario.values import shown
 
 NS = 10**9
 
@@ -197,8 +198,6 @@ class Cluster:
     software: Software = Software()
     host_memory: Link = Link("memory at hand", 0, inf)
     """The link from a device to its host's memory, used for offloading."""
-    nvme: Link = Link("files at hand", 0, inf)
-    """One device's share of the link to its host's files."""
     fabric: Fabric = Fabric()
     ports: int = 1
     """The links of a rank, each way; each has the bandwidth of the link that it is part of."""
@@ -225,7 +224,6 @@ class Cluster:
 
         The groups that have a rank on a host share its links to other hosts.
 
-        >>> from zerosim.scenario.origin import Origin
         >>> from zerosim.scenario.machine import ClusterKeys
         >>> cluster = cluster_of(ClusterKeys(devices_per_host=8), Origin(), 32)
         >>> seen = cluster.seen_by(8)
@@ -289,7 +287,6 @@ def cluster_of(keys: ClusterKeys, origin: Origin, ranks: int) -> Cluster:
         inside=link_of(keys.inside, usual["inside"], origin, "inside"),
         between=link_of(keys.between, usual["between"], origin, "between"),
         host_memory=link_of(keys.host_memory, usual["host_memory"], origin, "host_memory"),
-        nvme=link_of(keys.nvme, "nvme_dgx_2", origin, "nvme"),
         pipelined=keys.collectives == "pipelined", fused=keys.kernels == "fused",
         fp8="" if keys.products == "weights" else keys.products,
         software=software_of(keys),

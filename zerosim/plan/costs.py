@@ -305,7 +305,7 @@ def moved_arrays(step: Step, way: str) -> list[tuple[int, np.dtype[Any] | None]]
     """The lengths and dtypes of the arrays that an operation reads and writes."""
     operation, shapes = step.instruction.operation, {**step.input_shapes, "y": step.shape}
     names = ["y", *step.needed, *step.wanted] if way == "backward" else ["y", *step.input_shapes]
-    if way == "forward" and operation.moves and operation.needs:
+    if way == "forward" and operation.moves and operation.needs and not operation.passes:
         names = ["y", "y"]
     return [(prod(shapes[name]), step.dtypes[name]) for name in names]
 

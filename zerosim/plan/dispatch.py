@@ -67,7 +67,7 @@ class Dispatch:
 def dispatch_of(config: Config, cluster: Cluster) -> Dispatch:
     """How the rows of a model's experts travel."""
     cuts = [place.parameter.cut for place in config.model.places if place.name.endswith(".outer")]
-    model = config.row.model
+    model = config.keys
     if model.kind != "mixture" or not cuts or cuts[0] is None:
         return Dispatch()
     return Dispatch(cuts[0].direction.name, model.experts, model.experts_per_token,

@@ -15,10 +15,8 @@ from typing import Any
 from zerosim.errors import ScenarioError, UsageError, did_you_mean
 from zerosim.files import read_at_most, reason
 from zerosim.scenario import Scenario
-from zerosim.scenario.origin import OVERRIDE, Origin, shown
-from zerosim.scenario.origin import path as steps_of
-from zerosim.scenario.positions import MOST_BYTES
-from zerosim.scenario.rules import Rule, SectionRule, rules
+from zerosim.scenario.reading import MOST_BYTES, OVERRIDE, kind_of, value_of
+from zerosim.scenario.values import shown, within, words
 
 Document = Mapping[str, Any]
 
@@ -38,11 +36,10 @@ class ForeignKeys:
         """Read one key if it is present; the scenario decides about "auto", as the trainer does for DeepSpeed."""
         if name not in found or found[name] == "auto":
             return
-        rule = rule_of(key)
         try:
-            self.keys[key] = rule.read(made(found[name]), steps_of(key), Origin())
+            self.keys[key] = value_of(Scenario, key, made(found[name]))
         except (UsageError, ScenarioError, TypeError):
-            raise self.wrong(found, name, str(rule)) from None
+            raise self.wrong(found, name, allowed_in(key)) from None
         self.names[key] = name
 
     def counted(self, found: Document, name: str, usual: int) -> int:
@@ -82,12 +79,12 @@ ALIKE = 0.85
 """How much a name is like the known one for which it is taken to be mistyped."""
 
 
-def rule_of(key: str) -> Rule:
-    """The allowed values of a scenario's key."""
-    section, name = key.split(".")
-    table = rules(Scenario)[section]
-    assert isinstance(table, SectionRule)
-    return rules(table.section)[name]
+def allowed_in(key: str) -> str:
+    """The allowed values of a scenario's key, in words."""
+    kind = kind_of(Scenario)
+    for step in key.split("."):
+        kind = within(kind, step) or kind
+    return words(kind)
 
 
 def document(path: str, flag: str) -> Document:
@@ -124,7 +121,7 @@ def hugging_face(path: str) -> ForeignKeys:
     for key, names in TABLES["hugging_face"]["sizes"].items():
         name = next((name for name in names if name in found), names[0])
         if name not in found and key not in ("key_value_heads", "inner"):
-            raise read.wrong(found, name, str(rule_of(f"model.{key}")))
+            raise read.wrong(found, name, allowed_in(f"model.{key}"))
         read.keys[f"model.{key}"] = 0
         read.take(found, name, f"model.{key}")
     if kind not in experts:

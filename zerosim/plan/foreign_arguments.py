@@ -22,8 +22,8 @@ from zerosim.files import read_at_most, reason
 from zerosim.models.transformer import usual_inner
 from zerosim.plan.foreign import ALIKE, TABLES, Document, ForeignKeys, latents_of
 from zerosim.plan.planned_row import PlannedRow
-from zerosim.scenario.directions import NUMBERS_OF_RANKS
-from zerosim.scenario.positions import MOST_BYTES
+from zerosim.scenario.conditions import NUMBERS_OF_RANKS
+from zerosim.scenario.reading import MOST_BYTES
 from zerosim.scenario.sections import Parallel, Train
 from zerosim.words import toml
 
@@ -265,7 +265,7 @@ def configuration_for(row: PlannedRow, project: str) -> tuple[str, list[str]]:
 
     Raises `UsageError` for a stage, a schedule or a direction that the project does not have.
     """
-    parallel, usual = row.config.row.parallel, Parallel()
+    parallel, usual = row.config.parallel, Parallel()
     there = TABLES.get(project, {}).get("schedules", {}).values()
     if there and parallel.schedule not in there:
         raise UsageError(f"--write: {project} has no schedule {parallel.schedule}; plan {', '.join(there)}")
@@ -281,32 +281,32 @@ def configuration_for(row: PlannedRow, project: str) -> tuple[str, list[str]]:
 
 def to_megatron(row: PlannedRow) -> tuple[str, list[str]]:
     """Arguments of Megatron-LM, a line each."""
-    found, parts, strategies = row.config.row, by_section(row), TABLES["megatron"]["strategies"]
+    found, parts, strategies = row.config, by_section(row), TABLES["megatron"]["strategies"]
     said = {name: parts[key] for name, key in TABLES["megatron"]["keys"].items() if key in parts}
-    llama, sharded = found.model.architecture == "llama", found.stage in ("zero2", "zero3")
+    llama, sharded = found.keys.architecture == "llama", found.stage_key in ("zero2", "zero3")
     said |= {
-        "swiglu": llama, "disable_bias_linear": llama, "group_query_attention": bool(found.model.key_value_heads),
-        "untie_embeddings_and_output_weights": not found.model.tied_embeddings,
+        "swiglu": llama, "disable_bias_linear": llama, "group_query_attention": bool(found.keys.key_value_heads),
+        "untie_embeddings_and_output_weights": not found.keys.tied_embeddings,
         "micro_batch_size": found.train.micro_batch // found.parallel.expert_ranks,
-        "global_batch_size": row.config.samples, "use_distributed_optimizer": found.stage != "ddp",
+        "global_batch_size": row.config.samples, "use_distributed_optimizer": found.stage_key != "ddp",
         "overlap_grad_reduce": found.parallel.overlap, "use_megatron_fsdp": sharded,
         found.train.precision: found.train.precision in ("bf16", "fp16"),
     }
-    if found.model.kind == "mixture":
+    if found.keys.kind == "mixture":
         said |= {"expert_model_parallel_size": row.config.model.task.parallel.tokens.size,
                  "expert_tensor_parallel_size": 1}
-    if dense := found.model.dense_layers * (found.model.kind == "mixture"):
-        usual = usual_inner(found.model)
-        said |= {"moe_layer_freq": f"'([0]*{dense}+[1]*{found.model.layers - dense})'",
-                 "ffn_hidden_size": found.model.dense_inner or usual, "moe_ffn_hidden_size": found.model.inner or usual}
-    if found.model.latent:
-        size = found.model.head_size or found.model.width // found.model.heads
-        sizes = {name: getattr(found.model, key) or None for name, key in TABLES["megatron"]["latent"].items()}
+    if dense := found.keys.dense_layers * (found.keys.kind == "mixture"):
+        usual = usual_inner(found.keys)
+        said |= {"moe_layer_freq": f"'([0]*{dense}+[1]*{found.keys.layers - dense})'",
+                 "ffn_hidden_size": found.keys.dense_inner or usual, "moe_ffn_hidden_size": found.keys.inner or usual}
+    if found.keys.latent:
+        size = found.keys.head_size or found.keys.width // found.keys.heads
+        sizes = {name: getattr(found.keys, key) or None for name, key in TABLES["megatron"]["latent"].items()}
         said |= {"kv_channels": None, **sizes, "multi_latent_attention": True, "qk_head_dim": size, "v_head_dim": size}
     said |= {"normalization": "RMSNorm", "position_embedding_type": "rope"} if llama else {}
     said |= {"optimizer": "sgd" if found.train.optimizer == "sgd" else "adam"}
     if sharded:
-        said["data_parallel_sharding_strategy"] = key_of(strategies, found.stage)
+        said["data_parallel_sharding_strategy"] = key_of(strategies, found.stage_key)
     if found.parallel.recompute is True:
         said |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
     words = (f"--{name.replace('_', '-')}{'' if value is True else f' {value}'}" for name, value in said.items()
@@ -317,10 +317,10 @@ def to_megatron(row: PlannedRow) -> tuple[str, list[str]]:
 
 def to_torchtitan(row: PlannedRow) -> tuple[str, list[str]]:
     """A job of torchtitan in TOML; its model is a flavor of Llama 3."""
-    found, parts, table = row.config.row, by_section(row), TABLES["torchtitan"]
-    sizes = [getattr(found.model, name) for name in ("layers", "width", "heads", "key_value_heads", "inner")]
+    found, parts, table = row.config, by_section(row), TABLES["torchtitan"]
+    sizes = [getattr(found.keys, name) for name in ("layers", "width", "heads", "key_value_heads", "inner")]
     flavor = next((name for name, each in table["flavors"].items() if each == sizes), None)
-    if flavor is None or found.model.head_size:
+    if flavor is None or found.keys.head_size:
         raise UsageError(f"--write: torchtitan has no flavor of these sizes; plan {', '.join(table['flavors'])}")
     parallel, pipelined = found.parallel, found.parallel.pipeline_ranks > 1
     group, each = parallel.group_of(found.ranks), found.train.micro_batch // parallel.expert_ranks
@@ -331,13 +331,13 @@ def to_torchtitan(row: PlannedRow) -> tuple[str, list[str]]:
         "optimizer.name": "Adam" if found.train.optimizer == "adam" else "AdamW",
         "training.local_batch_size": row.config.samples // ranks if pipelined else each,
         "training.global_batch_size": row.config.samples,
-        "parallelism.data_parallel_shard_degree": 1 if found.stage == "ddp" else group * parallel.expert_ranks,
-        "parallelism.data_parallel_replicate_degree": ranks if found.stage == "ddp" else found.ranks // group,
+        "parallelism.data_parallel_shard_degree": 1 if found.stage_key == "ddp" else group * parallel.expert_ranks,
+        "parallelism.data_parallel_replicate_degree": ranks if found.stage_key == "ddp" else found.ranks // group,
         "activation_checkpoint.mode": "full" if parallel.recompute is True else "none"}
     if pipelined:
         said |= {"parallelism.pipeline_parallel_schedule": key_of(table["schedules"], parallel.schedule),
                  "parallelism.pipeline_parallel_microbatch_size": each}
-    elif found.stage == "zero3":
+    elif found.stage_key == "zero3":
         said["parallelism.fsdp_reshard_after_forward"] = "always" if parallel.reshard_after_forward else "never"
     tables: dict[str, dict[str, Any]] = {}
     for key, value in said.items():
@@ -350,9 +350,9 @@ def to_torchtitan(row: PlannedRow) -> tuple[str, list[str]]:
 
 def to_deepspeed(row: PlannedRow) -> tuple[str, list[str]]:
     """DeepSpeed's JSON."""
-    found, table = row.config.row, TABLES["deepspeed"]
+    found, table = row.config, TABLES["deepspeed"]
     parallel, tiers = found.parallel, {ours: theirs for theirs, ours in table["tiers"].items()}
-    zero: dict[str, Any] = {"stage": table["stages"].index(found.stage), "overlap_comm": parallel.overlap}
+    zero: dict[str, Any] = {"stage": table["stages"].index(found.stage_key), "overlap_comm": parallel.overlap}
     zero |= {name: {"device": tiers[place]} for name, key in table["offloaded"].items()
              if (place := getattr(parallel, key.removeprefix("parallel."))) != "none"}
     groups = {"zero_hpz_partition_size": parallel.secondary_ranks, "mics_shard_size": parallel.shard_ranks}
@@ -361,7 +361,7 @@ def to_deepspeed(row: PlannedRow) -> tuple[str, list[str]]:
         "train_micro_batch_size_per_gpu": found.train.micro_batch,
         "gradient_accumulation_steps": found.train.micro_batches // found.ranks,
         "gradient_clipping": found.train.clip_norm, "zero_optimization": zero,
-        "optimizer": {"type": {"adam": "Adam", "sgd": "SGD"}.get(found.train.optimizer, "AdamW"),
+        "optimizer": {"type": {"adam": "Adam", "sgd": "SGD"}.get(str(found.train.optimizer), "AdamW"),
                       "params": {"lr": found.train.learning_rate}}}
     said |= {found.train.precision: {"enabled": True}} if found.train.precision in ("bf16", "fp16") else {}
     return json.dumps(said, indent=2) + "\n", [
@@ -370,10 +370,10 @@ def to_deepspeed(row: PlannedRow) -> tuple[str, list[str]]:
 
 def to_fsdp(row: PlannedRow) -> tuple[str, list[str]]:
     """Accelerate's keys of FSDP2."""
-    found = row.config.row
-    if found.stage != "zero3":
-        raise UsageError(f"--write: FSDP2 shards weights, and the row's stage is {found.stage}; plan zero3, or write "
-                         "deepspeed")
+    found = row.config
+    if found.stage_key != "zero3":
+        raise UsageError(f"--write: FSDP2 shards weights, and the row's stage is {found.stage_key}; plan zero3, or "
+                         "write deepspeed")
     parallel = found.parallel
     said = {"fsdp_version": 2, "fsdp_reshard_after_forward": parallel.reshard_after_forward,
             "fsdp_activation_checkpointing": parallel.recompute is True,
@@ -385,9 +385,9 @@ def to_fsdp(row: PlannedRow) -> tuple[str, list[str]]:
 
 def by_section(row: PlannedRow) -> dict[str, Any]:
     """The values of a row's keys that differ from their defaults, or that tell the model's sizes."""
-    found = row.config.row
-    mine = {f"model.{each.name}": getattr(found.model, each.name) for each in fields(found.model)
-            if each.name not in found.model.others_keys}
+    found = row.config
+    mine = {f"model.{each.name}": getattr(found.keys, each.name) for each in fields(found.keys)
+            if each.name not in found.keys.others_keys}
     for section, keys, usual in (("train", found.train, Train()), ("parallel", found.parallel, Parallel())):
         mine |= {f"{section}.{each.name}": value for each in fields(keys)
                  if (value := getattr(keys, each.name)) != getattr(usual, each.name)}

@@ -15,24 +15,26 @@ import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.autograd.graph import Graph, GraphPlan
-from zerosim.autograd.operation import Empty, Operation
-from zerosim.autograd.operations.elementwise import multiply, silu, two_alike
+from zerosim.autograd.operation import Empty, Into, Operation
+from zerosim.autograd.operations.elementwise import multiply, silu
+from zerosim.autograd.operations.shapes import like
 from zerosim.autograd.selection import is_product
 from zerosim.autograd.tape import Policy
 from zerosim.autograd.tape_collectives import gather_from
 from zerosim.plan.software import Software
 
 
-def swiglu_forward(x: Array, other: Array, *, out: Array, empty: Empty) -> None:
+def swiglu_forward(x: Array, other: Array, *, empty: Empty) -> Array:
     """y = x σ(x) · other; computes nothing, as plans have shapes only."""
+    return like(x, empty)
 
 
-def swiglu_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, x: Array, other: Array) -> None:
+def swiglu_backward(upstream: Array, into: Into, *, empty: Empty, x: Array, other: Array) -> None:
     """The gradients of both factors, one of them in the memory of `upstream`."""
+    into["other"] = upstream
 
 
-swiglu = Operation(swiglu_forward, swiglu_backward, two_alike, {"x": ("x", "other"), "other": ("x", "other")},
-                   over_upstream="other")
+swiglu = Operation(swiglu_forward, swiglu_backward, {"x": ("x", "other"), "other": ("x", "other")})
 
 
 @dataclass(eq=False)

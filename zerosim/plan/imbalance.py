@@ -78,7 +78,7 @@ class ExpertLoad:
 
 def busiest_of(config: Config, load: ExpertLoad) -> Busiest:
     """The busiest rank of a mixture."""
-    model = config.row.model
+    model = config.keys
     mine = next(place.shape[0] for place in config.model.places if place.name.endswith(".outer"))
     return load.busiest(model.experts, model.experts // mine, model.capacity_factor)
 
@@ -87,5 +87,5 @@ def on_the_busiest(config: Config, load: ExpertLoad) -> Config:
     """The config of the busiest rank; of even experts, the same."""
     if not load.any:
         return config
-    row = replace(config.row, model=replace(config.row.model, capacity_factor=busiest_of(config, load).load))
-    return replace(config, row=row, model=build(row.model, config.model.task, row.layers))
+    keys = replace(config.keys, capacity_factor=busiest_of(config, load).load)
+    return replace(config, keys=keys, model=build(keys, config.model.task, config.layers))

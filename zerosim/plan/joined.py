@@ -37,18 +37,18 @@ def with_sharers(config: Config, cluster: Cluster) -> Config:
 
     If weights are broadcast, or calls have rates, only ranks that share every weight are joined.
     """
-    row, directions = config.row, config.directions
+    parallel, directions = config.parallel, config.directions
     shared = {sharers(place.parameter, directions) for place in config.model.places}
-    alike = row.parallel.publish == "broadcasts" or cluster.device.calls is not None
+    alike = parallel.publish == "broadcasts" or cluster.device.calls is not None
     more = (min if alike else max)(shared) if cluster.software.joins_data else 1
     if more == 1:
         return config
     units = tuple(replace(unit, layers=tuple(with_elsewhere(layer, more, directions) for layer in unit.layers))
                   for unit in config.model.units)
-    groups = {key: more * getattr(row.parallel, key) for key in ("shard_ranks", "secondary_ranks")}
-    return replace(config, model=replace(config.model, units=units), row=replace(
-        row, ranks=more * row.ranks, parallel=replace(row.parallel, **groups),
-        train=replace(row.train, micro_batches=more * row.train.micro_batches)))
+    groups = {key: more * getattr(parallel, key) for key in ("shard_ranks", "secondary_ranks")}
+    return replace(
+        config.on(more * config.ranks), model=replace(config.model, units=units), parallel=replace(parallel, **groups),
+        train=replace(config.train, micro_batches=more * config.train.micro_batches))
 
 
 def resting_of(config: Config, cluster: Cluster) -> list[Resting]:

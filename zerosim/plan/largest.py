@@ -16,8 +16,8 @@ from zerosim.plan.questions import Largest, Question
 from zerosim.plan.reading import numbers_of_ranks, read_plan, scenario_of
 from zerosim.plan.search import read_search
 from zerosim.scenario import Scenario, Source
-from zerosim.scenario.origin import nearest
-from zerosim.scenario.rules import rules
+from zerosim.scenario.reading import keys as keys_of
+from zerosim.scenario.reading import keys_in, nearest
 
 PARTS = 8
 """The parts of a power of two in which values grow at last."""
@@ -60,8 +60,9 @@ def read_largest(
 
 def first_value(scenario: Scenario, key: str, sweep: Mapping[str, Sequence[Any]]) -> int:
     """The scenario's value of `key`, which must be a whole number above 0 that is not swept."""
-    keys = {f"{section}.{name}": value for section in rules(type(scenario))
-            for name, value in getattr(getattr(scenario, section), "__dict__", {}).items()}
+    keys = {f"{section}.{name}": getattr(getattr(scenario, section), name)
+            for section, kind in keys_of(type(scenario)).items() if section not in ("variant", "fault")
+            for name in keys_in(kind)}
     allowed = [name for name, value in keys.items() if type(value) is int and value > 0]
     if key in allowed and key not in sweep:
         return int(keys[key])

@@ -21,10 +21,10 @@ from zerosim.autograd.graph import Graph, GraphPlan, Step, Variable
 from zerosim.autograd.operation import Operation, Shape
 from zerosim.autograd.operations.shapes import reshape
 from zerosim.autograd.operations.table import EXAMPLES, OPERATIONS, OperationExample
-from zerosim.autograd.player import Contribution, Player, Precise, owner
+from zerosim.autograd.player import Contribution, Player, Precise
 from zerosim.errors import UsageError
 from zerosim.parts.loading import load_file
-from zerosim.payloads.extents import Extent
+from zerosim.payloads.extents import Extent, owner
 from zerosim.plan.costs import moved_bytes
 from zerosim.show.grid import show_words
 from zerosim.show.shown import Shown
@@ -87,7 +87,7 @@ def figures(operation: Operation, example: OperationExample) -> OperationFigures
         gradients=step.wanted,
         keeps=(*(name for name in step.needed if name not in PARAMETERS), *(["saved"] if operation.saves else [])),
         kept_bytes=kept_bytes, forward_products=step.forward_operations, backward_products=step.backward_operations,
-        forward_moves=0 if operation.aliases else moved_bytes(step, "forward", ITEMSIZE),
+        forward_moves=0 if step.is_view else moved_bytes(step, "forward", ITEMSIZE),
         backward_moves=moved_bytes(step, "backward", ITEMSIZE) if computes(step) else 0,
     )
 
@@ -134,7 +134,7 @@ def run(plan: GraphPlan, inputs: dict[str, Extent]) -> int:
 def computes(step: Step) -> bool:
     """Whether backward computes anything, beyond passing gradients on."""
     operation = step.instruction.operation
-    return operation.backward is not None and any(name not in operation.passed for name in step.wanted)
+    return any(name not in operation.passes for name in step.wanted)
 
 
 NOTES = (

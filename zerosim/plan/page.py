@@ -85,7 +85,7 @@ def row_of(name: str, row: PlannedRow) -> RowDocument:
     trace = trace_document(replace(traced, steps=[
         replace(step, memory=thinned(step.memory)) for step in traced.steps]))
     found: dict[str, Any] = plain({
-        "name": name, "stage": row.config.row.stage, "ranks": row.config.all_ranks, "trace": trace, "traffic": [],
+        "name": name, "stage": str(row.config.stage_key), "ranks": row.config.all_ranks, "trace": trace, "traffic": [],
         "model": {"title": row.config.model.words, "parameters": row.config.model.count}, "losses": [],
         "first_divergence": None,
         "memory": [{"rank": 0, "peak_bytes": peak, "resting_bytes": resting, "curve": []}],

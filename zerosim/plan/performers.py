@@ -10,9 +10,10 @@ import numpy as np
 
 from zerosim.allocation import Allocator
 from zerosim.autograd.graph import Step
+from zerosim.autograd.operation import Into
 from zerosim.figures.shapes import TapeCalls, undrawn
-from zerosim.payloads.extents import extent
-from zerosim.plan.calls import silent
+from zerosim.payloads.extents import extent, owner
+from zerosim.plan.calls import loud, silent
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.costs import Costs, scores_of
@@ -74,10 +75,15 @@ class CallByCall(Performer):
         """Charge the calls, then run the operation; the calls of a loss charge themselves."""
         if step is None:
             return self._sending(step, function, *arrays, **named)
-        arrays, named = tuple(map(silent, arrays)), {name: silent(each) for name, each in named.items()}
-        self._charge_calls(step, function, arrays, named)
+        quiet, named = tuple(map(silent, arrays)), {name: silent(each) for name, each in named.items()}
+        self._charge_calls(step, function, quiet, named)
         empty = named.pop("empty")
-        return self._sending(step, function, *arrays, **named, empty=lambda *shape: silent(empty(*shape)))
+        found = self._sending(step, function, *quiet, **named, empty=lambda *shape: silent(empty(*shape)))
+        for into, silenced in zip(arrays, quiet, strict=True):
+            if isinstance(into, Into):
+                for name in silenced.passed:
+                    into[name] = silenced[name]
+        return tuple(map(loud, found)) if isinstance(found, tuple) else loud(found)
 
     def _charge_calls(
         self, step: Step, function: Callable[..., Any], arrays: tuple[Any, ...], named: dict[str, Any]
@@ -91,8 +97,8 @@ class CallByCall(Performer):
 
 def described(value: Any) -> Any:
     """The part of an argument that determines shapes."""
-    if isinstance(value, dict):
-        return tuple((name, described(each)) for name, each in value.items())
+    if isinstance(value, Into):
+        return tuple(value.shapes.items())
     if hasattr(value, "shape"):
         return value.shape, value.dtype
     return value if value.__hash__ else repr(value)
@@ -101,26 +107,34 @@ def described(value: Any) -> Any:
 def kept_by_fused(
     cluster: Cluster, step: Step | None, function: Callable[..., Any], *arrays: Any, empty: Any, **named: Any
 ) -> Any:
-    """Allocate what a fused kernel keeps: of what forward saves, one number per row; the rest stays in registers.
+    """Allocate what a fused kernel keeps: y, and of what forward saves one number per row; the rest stays in registers.
 
     An operation whose software `keeps` numbers per output keeps these instead, in 16 bits. A loss keeps all.
     """
     if step is None:
         return function(*arrays, empty=empty, **named)
     operation = step.instruction.operation
-    if function is operation.backward and not operation.sends:
-        return None
-    keeps = operation.saves or operation.sends
-    saved = function(*arrays, empty=in_registers, **undrawn(named)) if keeps else None
     if function is operation.backward:
+        if operation.sends or not operation.saves:
+            function(*arrays, empty=in_registers, **undrawn(named))
+            take_gradients(arrays[0], arrays[1], empty)
         return None
+    found = function(*arrays, empty=in_registers, **undrawn(named))
+    y, saved = found if operation.saves else (found, None)
+    y = empty(y.shape, y.dtype)
     if cluster.software.score_keeps and scores_of(step):
-        return empty(round(scores_of(step) * cluster.software.score_keeps / 2), ml_dtypes.bfloat16)
+        return y, empty(round(scores_of(step) * cluster.software.score_keeps / 2), ml_dtypes.bfloat16)
     if kept := cluster.software.keeps.get(operation.name):
-        return empty(round(prod(step.shape) * kept), ml_dtypes.bfloat16)
-    if saved is None or not operation.saves:
-        return None
-    return empty(saved.shape if saved.shape[-1] == 1 else saved.shape[:-1], np.float32)
+        return y, empty(round(prod(step.shape) * kept), ml_dtypes.bfloat16)
+    if saved is None:
+        return y
+    return y, empty(saved.shape if saved.shape[-1] == 1 else saved.shape[:-1], np.float32)
+
+
+def take_gradients(upstream: Any, into: Into, empty: Any) -> None:
+    """Allocate the gradients that backward set, except views of upstream."""
+    for name in [name for name in into.passed if owner(into[name]) is not owner(upstream)]:
+        into[name] = empty(into[name].shape, into[name].dtype)
 
 
 def in_registers(shape: Any, dtype: Any) -> Any:

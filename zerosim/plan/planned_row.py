@@ -143,15 +143,15 @@ class PlannedRow:
         """Exposed communication."""
         return self.found.clock.exposed_ns / NS
 
-    def far_bytes(self, tier: str) -> int:
-        """The bytes that a rank needs in a memory tier beside the device's: the peaks of all kinds together."""
-        return sum(self.found.far_peak.get(tier, {}).values())
+    @property
+    def host_bytes(self) -> int:
+        """The bytes that a rank needs on the host: the peaks of all kinds together."""
+        return sum(self.found.host_peak.values())
 
     @property
     def between_bytes_per_host(self) -> int:
         """The bytes that leave the first host per step, by formula."""
-        one = dataclasses.replace(self.config.row, train=dataclasses.replace(self.config.row.train, steps=1))
-        config = dataclasses.replace(self.config, row=one)
+        config = dataclasses.replace(self.config, train=dataclasses.replace(self.config.train, steps=1))
         numbers = [*map(self.cluster.host, range(config.all_ranks))]
         first = range(numbers.count(0))
         return sum(each.between_bytes for rank in first for each in due(config, rank, 1, numbers).values())
@@ -169,9 +169,9 @@ class PlannedRow:
 
     @property
     def mfu(self) -> float:
-        model, shape = self.config.in_one_piece, self.config.row.model
+        model, shape = self.config.in_one_piece, self.config.keys
         per_token = shape.experts_per_token if shape.kind == "mixture" else 0
-        each = 6 * parameters_met(model, self.config.row.train.micro_batch, per_token)
+        each = 6 * parameters_met(model, self.config.train.micro_batch, per_token)
         if model.task.tokens:
             each += 12 * MODELS[shape.kind].attention(shape) * model.task.inputs
         return self._utilisation(each * self.units_of_data)
@@ -249,8 +249,8 @@ class PlannedRow:
         if config.at_once == 1 < config.block:
             pipeline = config.directions.pipeline      # an interleaved schedule needs a multiple of its ranks
             few = max(MOST_TRACED // pipeline, 1) * pipeline
-            train = dataclasses.replace(config.row.train, micro_batches=config.ranks * min(config.block, few))
-            config = dataclasses.replace(config, row=dataclasses.replace(config.row, train=train))
+            train = dataclasses.replace(config.train, micro_batches=config.ranks * min(config.block, few))
+            config = dataclasses.replace(config, train=train)
         step = rehearse(config, self.cluster, curve=True).step
         return Trace([ClockOffset(0, "virtual")], [step])
 
@@ -258,7 +258,7 @@ class PlannedRow:
         """The row as JSON types."""
         return {
             "name": self.name,
-            "stage": self.config.row.stage,
+            "stage": str(self.config.stage_key),
             "layout": self.config.layout,
             "ranks": self.config.all_ranks,
             "fits": self.fits,
@@ -267,7 +267,7 @@ class PlannedRow:
                 "peak": self.peak_bytes,
                 "device": int(self.cluster.device.memory),
                 "resting": {kind: self.found.resting[kind] for kind in MEMORY_KINDS},
-                **{tier: self.far_bytes(tier) for tier in self.found.far_peak},
+                "host": self.host_bytes,
             },
             "step_seconds": self.step_seconds,
             "uneven_step_seconds": None if self.uneven is None else dataclasses.asdict(self.uneven),

@@ -28,11 +28,11 @@ from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.questions import Answer, Answers, Largest, Question
 from zerosim.plan.rehearsal import rehearse
 from zerosim.plan.small import planned_otherwise
-from zerosim.scenario.origin import Origin
+from zerosim.scenario.reading import Origin
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import Check, ModelKeys
 from zerosim.stages import STAGES
-from zerosim.training.config import Config, split_task
+from zerosim.training.config import Config, configured
 
 
 class PlanClaim(NamedTuple):
@@ -92,7 +92,7 @@ class Plan:
 
     def _claim_of_fit(self, key: str, stage: str) -> PlanClaim:
         claimed = key == "fits"
-        rows = [row for row in self._rows_of(key) if row.config.row.stage == stage]
+        rows = [row for row in self._rows_of(key) if row.config.stage_key == stage]
         broken = [
             f"{row.name} must {'' if claimed else 'not '}fit, but it {'does' if row.fits else 'does not'}"
             for row in rows if row.fits != claimed
@@ -195,7 +195,7 @@ class Unplanned:
 
     def planned(self) -> PlannedRow:
         """The planned row. Raises `ScenarioError` if its split model is not the model in one piece."""
-        origin, parallel = self.scenario.origin, self.config.row.parallel
+        origin, parallel = self.scenario.origin, self.config.parallel
         with origin.blaming(("model", "kind")):
             wrong = planned_otherwise(self.config)
         if wrong:
@@ -203,7 +203,7 @@ class Unplanned:
                 f"the split model of {self.config.name} is not the model in one piece: {wrong}", ("model", "kind"))
         found = rehearse(self.config, self.cluster)
         alone = dataclasses.replace(self.scenario, variant=(), check=Check(), parallel=dataclasses.replace(
-            parallel, stages=(self.config.row.stage,)))
+            parallel, stages=(self.config.stage_key,)))
         return PlannedRow(self.config, self.cluster, found, alone, self.swept, self.layout)
 
 
@@ -225,7 +225,7 @@ def unplanned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> li
     found = []
     for name, row in zip(names, scenario.rows, strict=True):
         with scenario.origin.blaming(("model", "kind")):
-            config = Config(dataclasses.replace(row, name=name), model_of(row.model, split_task(row, task), row.layers))
+            config = configured(dataclasses.replace(row, name=name), task, model_of)
         refuse_what_cannot_be_shared(config, scenario.origin)
         refuse_what_never_ends(config, scenario.origin)
         found.append(Unplanned(config, cluster, scenario, swept))
@@ -240,7 +240,7 @@ def model_of(model: ModelKeys, task: Task, layers: tuple[tuple[int, ...], ...]) 
 
 def refuse_what_cannot_be_shared(config: Config, origin: Origin) -> None:
     """Raises `ScenarioError` for a micro-batch of which the model's code cannot give each rank its piece."""
-    shape: tuple[int, ...] = (config.row.train.micro_batch, config.model.task.inputs)
+    shape: tuple[int, ...] = (config.train.micro_batch, config.model.task.inputs)
     try:
         for _, segment in config.model.segments:
             shape = segment.graph(shape).output.shape
@@ -252,8 +252,8 @@ def refuse_what_cannot_be_shared(config: Config, origin: Origin) -> None:
 
 def refuse_what_never_ends(config: Config, origin: Origin) -> None:
     """Raises `ScenarioError` for a plan that would take hours or more memory than this machine has."""
-    train, task = config.row.train, config.model.task
-    one_by_one = config.at_once > 1 or config.row.parallel.order == "tree"
+    train, task = config.train, config.model.task
+    one_by_one = config.at_once > 1 or config.parallel.order == "tree"
     most = MOST_TOGETHER if one_by_one else MOST_IN_PIPELINE if config.directions.pipeline > 1 else MOST_IN_TURN
     if config.block > most:
         raise origin.error(

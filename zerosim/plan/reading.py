@@ -17,8 +17,7 @@ from zerosim.plan.planning import Plan, Swept, plan, task_in_words
 from zerosim.plan.questions import Question
 from zerosim.scenario import Scenario, Source, load
 from zerosim.scenario.load import changed_caption
-from zerosim.scenario.origin import OVERRIDE
-from zerosim.scenario.positions import MOST_BYTES, check_size, parse
+from zerosim.scenario.reading import MOST_BYTES, OVERRIDE, check_size, parse
 from zerosim.scenario.sections import MOST_RANKS
 from zerosim.words import toml_value
 
@@ -149,7 +148,7 @@ def cluster_in(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         content = read_at_most(path, MOST_BYTES)
         check_size(len(content), os.fspath(path))
-        found = parse(content.decode("utf-8-sig"), os.fspath(path))[0].get("cluster")
+        found = parse(content.decode("utf-8-sig"), os.fspath(path)).get("cluster")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--cluster: cannot read {os.fspath(path)}: {reason(error)}; {WRITE_ONE}") from error
     if not isinstance(found, dict) or not found:

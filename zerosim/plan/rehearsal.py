@@ -8,14 +8,14 @@ an operation is observed once per shape.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from zerosim.allocation import Allocator, Kind, Tier
+from zerosim.allocation import Allocator, Kind
 from zerosim.autograd.player import FLOAT_BYTES, Player
 from zerosim.collectives import dissemination
 from zerosim.collectives.narrow import OnNarrowWires
@@ -23,7 +23,7 @@ from zerosim.comm import Communicator
 from zerosim.errors import Unlike, ZerosimError
 from zerosim.figures.flows import LoneRank
 from zerosim.figures.segments import SeenSegments, Uncounted
-from zerosim.figures.shapes import NoSums, SilentWire, shelf_on_shapes, whole_batch
+from zerosim.figures.shapes import NoSums, SilentWire, whole_batch
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator, observed
 from zerosim.instruments.trace import WAIT, Curve, RankStep
@@ -40,21 +40,20 @@ from zerosim.plan.joined import full_buffers, groups_of_unit, one_by_one, with_s
 from zerosim.plan.performers import CallByCall, Performer, kept_by_fused
 from zerosim.plan.repeated import Repeating
 from zerosim.plan.timed import (
-    HostMemory,
     OnTheClock,
     PublishedAhead,
     Skipping,
     Timed,
-    TimedQueue,
+    TimedCopies,
     TimedWire,
     UntilUpdate,
     UpdateRoom,
 )
 from zerosim.sharding import Directions, padded
-from zerosim.stages.pipeline import Slot
 from zerosim.stages.replica import Replica
-from zerosim.stages.storage import FarMemory
-from zerosim.training.build import gathering, publishing, reduce_scatter, replica, stepping, storage_of
+from zerosim.stages.schedules import Slot
+from zerosim.stages.storage import HostMemory
+from zerosim.training.build import gathering, publishing, reduce_scatter, replica, shelf, stepping, storage_of
 from zerosim.training.config import Config
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.lockstep import LockstepWorld
@@ -81,8 +80,8 @@ class Rehearsal:
     """Floating-point operations of matrix products in forward, backward and recomputation."""
     curve: Curve
     """Live bytes after each change, by the clock, if requested."""
-    far_peak: dict[str, Counter[Kind]] = field(default_factory=dict)
-    """The peak of each memory tier beside the device's."""
+    host_peak: Counter[Kind] = field(default_factory=Counter)
+    """The peak of the host's memory."""
     passes: tuple[Slot, ...] = ()
     stages: "tuple[Rehearsal, ...]" = ()
     """Each rank of a pipeline; without one, this rank."""
@@ -212,19 +211,18 @@ def in_pipeline(stages: Sequence[Rehearsal]) -> Rehearsal:
     slowest = max(stages, key=lambda stage: stage.clock.now_ns)
     fullest = max(stages, key=lambda stage: stage.peak_total)
     return replace(slowest, resting=fullest.resting, peak=fullest.peak, peak_total=fullest.peak_total,
-                   far_peak=fullest.far_peak, stages=tuple(stages))
+                   host_peak=fullest.host_peak, stages=tuple(stages))
 
 
 def rehearsed(
     config: Config, comm: "Clocked", around: DirectionCosts, pipeline: Communicator, *, curve: bool
 ) -> Rehearsal:
     """A step of the ranks that `comm` represents: one data rank, or all at once, of one rank of a pipeline."""
-    ledger = Ledger(clock=lambda: comm.clock.now_ns)
-    far: dict[Tier, Ledger] = {"host": Ledger(), "disk": Ledger()}
+    ledger, far = Ledger(clock=lambda: comm.clock.now_ns), Ledger()
     neighbours = TimedNeighbours(pipeline, comm.clock, around)
     mine, skipping, room = on_shapes(config, comm, around, neighbours, ledger, far, each_segment=curve)
     mine.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
-    mine.state.updates = 1      # not the first step: delayed updates already have something to apply
+    mine.state.updates = 1
     comm.begun = True
     ledger.begin_peak()
     if curve:
@@ -233,7 +231,6 @@ def rehearsed(
     repeating = partial(Repeating, ledger=ledger, clock=comm.clock, runs_all=not skipping.repeats,
                         keeps_outputs=around.cluster.software.keeps_outputs)
     stepping(config, config.stage, comm, mine, neighbours, passes, repeating)(whole_batch(config))
-    mine.storage.settle()
     room.release()
     if around.cluster.software.ahead:
         comm.clock.wait(comm.clock.stream_ns - one_forward_ns(comm.clock, config.passes - skipping.skipped))
@@ -241,7 +238,7 @@ def rehearsed(
     return Rehearsal(
         resting=Counter(ledger.now), peak=Counter(ledger.peak), peak_total=ledger.peak_total, clock=comm.clock,
         operations=Counter(mine.tape.operations), curve=ledger.curve_so_far(),
-        far_peak={str(tier): Counter(each.peak) for tier, each in far.items()}, passes=tuple(passes),
+        host_peak=Counter(far.peak), passes=tuple(passes),
     )
 
 
@@ -252,7 +249,7 @@ def one_forward_ns(clock: VirtualClock, passes: int) -> int:
 
 def on_shapes(
     config: Config, comm: "Clocked", around: DirectionCosts, neighbours: TimedNeighbours, ledger: Ledger,
-    far: Mapping[Tier, Ledger], *, each_segment: bool,
+    far: Ledger, *, each_segment: bool,
 ) -> tuple[Replica, Skipping, UpdateRoom]:
     """A replica of a row on shapes, with the micro-batches that it skips and the buffers of its updates.
 
@@ -267,19 +264,17 @@ def on_shapes(
     performer = (CallByCall if called else Performer)(comm.clock, comm.costs, allocate, calls)
     segments = SeenSegments(ledger.pass_by, uncounted, performer.carry_out, performer.charge)
     players = Player if called or each_segment else segments.player
-    tiers = FarMemory(
-        {tier: ObservedAllocator(taken, each) for tier, each in far.items()},
-        TimedQueue(comm.clock, cluster, lambda: comm.begun))
+    host = HostMemory(ObservedAllocator(taken, far), TimedCopies(comm.clock, cluster.host_memory, lambda: comm.begun))
     policy = Fused(config.policy, cluster.software)
     built = replica(
-        config, comm, allocate, perform=performer.perform, players=players, tiers=tiers, policy=policy)
-    built.tape.shelf = shelf_on_shapes(config, HostMemory(comm.clock, cluster.host_memory), allocate, calls)
+        config, comm, allocate, perform=performer.perform, players=players, host=host, policy=policy)
+    built.tape.shelf = shelf(config, allocate, host, {"tensor": calls.beside("tensor", config.directions.tensor)})
     beside, reducing = (observed(found(comm, comm.clock), comm.instruments, wait=WAIT)
                         for found in (OnTheClock, UntilUpdate if cluster.software.ahead else OnTheClock))
     room = UpdateRoom(built, allocate, cluster.software)
-    timed = Timed(config.rule, comm.clock, comm.costs, room, on_host="optimizer" in config.tiers)
-    storage, shards, rule = storage_of(config, allocate, tiers, built.state, timed, comm.instruments)
-    repeats = config.row.parallel.order != "tree" and "parameters" not in config.tiers
+    timed = Timed(config.rule, comm.clock, comm.costs, room, on_host="optimizer" in config.on_host)
+    storage, rule = storage_of(config, allocate, host, timed, comm.instruments)
+    repeats = config.parallel.order != "tree" and "parameters" not in config.on_host
     alike = comm.alike and not each_segment and repeats
     wire = config.weights_wire and TimedWire(config.weights_wire, comm.clock, comm.costs)
     silent_wire = config.gradients_wire and SilentWire(config.gradients_wire)
@@ -291,11 +286,10 @@ def on_shapes(
         publishing=PublishedAhead(publishing(config, timed), comm.clock) if cluster.software.ahead else
         publishing(config, timed),
         collectives=replace(built.collectives, reduce_scatter=reduce_scatter(
-            config, comm, allocate, built.state.residuals, silent_wire)),
+            config, comm, allocate, silent_wire)),
         gathering=gathering(config, beside, wire),
-        overlap=reducing if config.row.parallel.overlap else None,
+        overlap=reducing if config.parallel.overlap else None,
         storage=storage,
-        shards=shards,
         rule=rule,
     ), skipping, room
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from zerosim.allocation import Array, Kind
-from zerosim.autograd.tape import Total
 from zerosim.instruments.memory import Ledger
 from zerosim.plan.clock import Interval, VirtualClock
-from zerosim.stages.pipeline import Pipeline, Slot
+from zerosim.stages.pipeline import Pipeline
 from zerosim.stages.replica import Batch
+from zerosim.stages.schedules import Slot
 
 FIRST_RUN = 2
 """The micro-batches that are run at the beginning of a step, beside the last one."""
@@ -62,86 +62,34 @@ class Repeating(Pipeline):
                      if self.runs_all or number < FIRST_RUN or reduces(part)}
         return parts
 
-    def receive_activation(self, part: Batch, chunk: int = 0) -> list[Array]:
-        if self._begins("F", part, chunk):
-            return super().receive_activation(part, chunk)
-        if not self.chunks[chunk].first:
-            self.neighbours.recv_activation(self.chunks[chunk].given)
-        return []
-
-    def forward(self, part: Batch, activations: list[Array], chunk: int = 0) -> list[Array]:
-        if part.first in self._run:
-            with self._timed():
-                return super().forward(part, activations, chunk)
-        self._repeat("F", part, chunk)
-        return []
-
-    def send_activation(self, part: Batch, activations: list[Array], chunk: int = 0) -> None:
-        if self.keeps_outputs:
-            self._sent[part.first, chunk] = activations
-        if part.first in self._run:
-            super().send_activation(part, activations, chunk)
-        elif not self.chunks[chunk].last:
-            self.neighbours.send_activation(self.chunks[chunk].output)
-
-    def receive_gradient(self, part: Batch, chunk: int = 0) -> list[Array]:
-        here = self.chunks[chunk]
-        if self._begins("B", part, chunk):
-            if not here.last:
-                return super().receive_gradient(part, chunk)
-            with self._timed():
-                return super().receive_gradient(part, chunk)
-        if not here.last:
-            self.neighbours.recv_gradient(here.output)
-        return []
-
-    def backward(self, part: Batch, upstream: list[Array], chunk: int = 0) -> list[Array]:
-        self._sent.pop((part.first, chunk), None)
-        if part.first in self._run:
-            with self._timed():
-                return super().backward(part, upstream, chunk)
-        self._repeat("B", part, chunk)
-        return []
-
-    def backward_input(self, part: Batch, upstream: list[Array], chunk: int = 0) -> list[Array]:
-        self._sent.pop((part.first, chunk), None)
-        if part.first in self._run:
-            with self._timed():
-                return super().backward_input(part, upstream, chunk)
-        self._repeat("B", part, chunk)
-        return []
-
-    def backward_weights(self, part: Batch, chunk: int = 0) -> None:
-        if self._begins("W", part, chunk):
-            with self._timed():
-                super().backward_weights(part, chunk)
+    def run(self, what: str, part: Batch, chunk: int) -> None:
+        if part.first not in self._run:
+            self._repeat(what, part, chunk)
+        elif self.runs_all:
+            super().run(what, part, chunk)
         else:
-            self._repeat("W", part, chunk)
+            self._begin(what, chunk)
+            super().run(what, part, chunk)
+            self._end()
 
-    def send_gradient(self, part: Batch, upstream: list[Array], chunk: int = 0) -> None:
-        if part.first in self._run:
-            super().send_gradient(part, upstream, chunk)
-        elif not self.chunks[chunk].first:
-            self.neighbours.send_gradient(self.chunks[chunk].given)
+    def compute(self, what: str, part: Batch, chunk: int, given: list[Array]) -> list[Array]:
+        self._sent.pop((part.first, chunk), None)
+        with self._timed():
+            found = super().compute(what, part, chunk, given)
+        if self.keeps_outputs and what == "F":
+            self._sent[part.first, chunk] = found
+        return found
 
-    def update(self) -> Total:
-        self._end()
-        return super().update()
-
-    def _begins(self, what: str, part: Batch, chunk: int) -> bool:
-        """Whether the pass of a micro-batch is run, which then begins; the pass before it has ended."""
-        self._end()
-        if part.first in self._run and not self.runs_all:
-            seen, ledger = SeenPass(), self.ledger
-            self._seen[what, chunk] = seen
-            self._open = seen, Counter(ledger.now), ledger.total, ledger.peak, ledger.peak_total
-            ledger.begin_peak()
-        return part.first in self._run
+    def _begin(self, what: str, chunk: int) -> None:
+        """Begin to note the memory of a pass."""
+        seen, ledger = SeenPass(), self.ledger
+        self._seen[what, chunk] = seen
+        self._open = seen, Counter(ledger.now), ledger.total, ledger.peak, ledger.peak_total
+        ledger.begin_peak()
 
     def _end(self) -> None:
-        """Note the memory of the pass under way, if there is one."""
-        if self._open is None:
-            return
+        """Note the memory of the pass under way."""
+        assert self._open is not None
         (seen, now, total, peak, peak_total), ledger, self._open = self._open, self.ledger, None
         seen.peak = {kind: held - now[kind] for kind, held in ledger.peak.items()}
         seen.peak_total = ledger.peak_total - total
@@ -158,7 +106,12 @@ class Repeating(Pipeline):
             self._open[0].operations += self.replica.tape.operations - operations
 
     def _repeat(self, what: str, part: Batch, chunk: int) -> None:
-        """Repeat a pass, and hold what it leaves."""
+        """Repeat a pass, and hold what it leaves; only shapes are sent."""
+        here, neighbours = self.chunks[chunk], self.neighbours
+        if what == "F" and not here.first:
+            neighbours.recv_activation(here.given)
+        elif what == "B" and not here.last:
+            neighbours.recv_gradient(here.output)
         self.passes.append(Slot(what, part.first, chunk))
         seen, key = self._seen[what, chunk], (part.first, chunk)
         for each in seen.times:
@@ -170,3 +123,7 @@ class Repeating(Pipeline):
         self._held.pop(key, None)      # before arrays for what is left are allocated
         self._held[key] = [self.replica.allocate(count, np.uint8, kind=kind, owner="pipeline")
                            for kind, count in left.items() if count > 0]
+        if what == "F" and not here.last:
+            neighbours.send_activation(here.output)
+        elif what == "B" and not here.first:
+            neighbours.send_gradient(here.given)

@@ -28,7 +28,6 @@ from zerosim.plan.questions import Answer, Question
 from zerosim.plan.reading import numbers_of_ranks, scenarios_of, searched, task_of, training, written
 from zerosim.scenario import Scenario, Source
 from zerosim.scenario.machine import ClusterKeys
-from zerosim.scenario.schema import Row
 from zerosim.scenario.sections import Check, Data, Parallel
 from zerosim.sharding import Directions
 from zerosim.training.config import Config
@@ -42,7 +41,7 @@ LEAST_PIECE = 8192
 """The least tokens of a sequence for each context rank, in the space of a search that is told no other."""
 MOST_STAGES, MOST_CHUNKS, LARGEST = 16, 4, 8
 """The most ranks of a pipeline, the most model chunks of each, and the largest micro-batch, there."""
-Identity = tuple[Row, ClusterKeys, Data]
+Identity = tuple[tuple[object, ...], ClusterKeys, Data]
 """A layout without its names."""
 
 
@@ -181,9 +180,9 @@ def identity(layout: Unplanned) -> Identity:
     of no pipeline."""
     config, scenario = layout.config, layout.scenario
     config = config if config.directions.pipeline > 1 else in_one_piece(config)
-    stage = "ddp" if config.ranks == 1 and config.row.stage == "zero1" else config.row.stage
-    row = with_parallel(config, shard_ranks=config.mesh.group, stages=(stage,)).row
-    return dataclasses.replace(row, name="", stage=stage), scenario.cluster, scenario.data
+    stage = "ddp" if config.ranks == 1 and config.stage_key == "zero1" else config.stage_key
+    row = with_parallel(config.by(stage), shard_ranks=config.mesh.group, stages=(stage,))
+    return row.asked, scenario.cluster, scenario.data
 
 
 def completed(keys: dict[str, Any], schedule: str) -> dict[str, Any]:
@@ -233,7 +232,7 @@ def layout_in_words(config: Config, keys: Mapping[str, Any]) -> str:
     others = {key.partition(".")[2]: value for key, value in keys.items() if key not in SAID}
     said = [key if value is True else f"{key} {value}" for key, value in others.items()
             if value != getattr(Parallel(), key)]
-    return ", ".join([" × ".join(filter(None, parts)), f"mb{config.row.train.micro_batch}", *said])
+    return ", ".join([" × ".join(filter(None, parts)), f"mb{config.train.micro_batch}", *said])
 
 
 def read_search(

@@ -26,7 +26,7 @@ def planned_otherwise(config: Config) -> str:
     """The differences between a row's split model and the model in one piece, in words; empty if none were found."""
     if config.directions.places == 1:
         return ""
-    asked, model, task = config.row.parallel, config.row.model, config.in_one_piece.task
+    asked, model, task = config.parallel, config.keys, config.in_one_piece.task
     few: dict[str, Any] = {
         f"{name}_ranks": min(getattr(config.directions, name), 2) for name in (*Directions().sizes, "pipeline")}
     few |= {name: getattr(asked, name) for name in KEPT} | {"model_chunks": min(asked.model_chunks, 2)}

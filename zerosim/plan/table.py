@@ -14,7 +14,7 @@ from zerosim.plan.planning import Plan
 from zerosim.plan.questions import Answers
 from zerosim.plan.software import Software
 from zerosim.show.grid import Column, show_grid, show_words
-from zerosim.words import FAR, common_unit, duration, ignored_in_words, in_unit, joined, joined_names, plural
+from zerosim.words import ON_HOST, common_unit, duration, ignored_in_words, in_unit, joined, joined_names, plural
 
 
 def show_plan(console: Console, plan: Plan) -> None:
@@ -22,7 +22,7 @@ def show_plan(console: Console, plan: Plan) -> None:
     first = plan.rows[0]
     show_words(console, machine(plan.rows), style="dim")
     show_words(console, f"{first.config.model.words}, {first.config.in_one_piece.count:,} parameters, "
-                        f"{first.config.row.train.precision}, {first.config.row.train.optimizer}", style="dim")
+                        f"{first.config.train.precision}, {first.config.train.optimizer}", style="dim")
     names = names_of(plan.rows)
     show_grid(console, names, columns(plan.rows))
     for word, meaning in legend(plan.rows):
@@ -150,7 +150,7 @@ def legend(rows: Sequence[PlannedRow]) -> list[tuple[str, str]]:
     """The meaning of the columns."""
     found = [
         ("memory", "at the peak, on each device; below 'fits': the bytes beyond its memory"),
-        *((FAR[tier], "the same of offloaded states, for each device") for tier in far_tiers(rows)),
+        *([(ON_HOST, "the same of offloaded states, for each device")] if offloaded(rows) else []),
         ("step", "time of one step; compute: forward, backward and recomputation"),
         ("waits", "exposed communication: time in which the device does not compute"),
         *([("bubble", "share of the step in which the ranks of a pipeline wait for each other's passes")]
@@ -189,9 +189,9 @@ def unit_of_data(row: PlannedRow) -> str:
     return "tokens" if row.config.model.task.tokens else "samples"
 
 
-def far_tiers(rows: Sequence[PlannedRow]) -> list[str]:
-    """The memory tiers beside the device's that some row needs."""
-    return [tier for tier in FAR if any(row.far_bytes(tier) for row in rows)]
+def offloaded(rows: Sequence[PlannedRow]) -> bool:
+    """Whether some row needs memory of the host."""
+    return any(row.host_bytes for row in rows)
 
 
 def pipelined(rows: Sequence[PlannedRow]) -> bool:
@@ -204,8 +204,8 @@ def columns(rows: Sequence[PlannedRow]) -> list[Column]:
     what = unit_of_data(rows[0])
     return [
         Column(f"memory\n{size.name}", [in_unit(row.peak_bytes, size) for row in rows]),
-        *(Column(f"{FAR[tier]}\n{size.name}", [in_unit(row.far_bytes(tier), size) for row in rows])
-          for tier in far_tiers(rows)),
+        *([Column(f"{ON_HOST}\n{size.name}", [in_unit(row.host_bytes, size) for row in rows])]
+          if offloaded(rows) else []),
         Column("fits", ["yes" if row.fits else f"+{in_unit(row.missing_bytes, size)}" for row in rows]),
         Column("step", [duration(row.step_seconds) for row in rows]),
         Column("compute", [duration(row.compute_seconds) for row in rows]),

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from zerosim.models.units import Unit
 from zerosim.numerics.precisions import Precision
 from zerosim.optim.update import UpdateRule
 from zerosim.plan.clock import Interval, VirtualClock
-from zerosim.plan.cluster import Cluster, Link
+from zerosim.plan.cluster import Link
 from zerosim.plan.costs import Costs
 from zerosim.plan.software import Software
 from zerosim.stages.beside import Beside, Pending, Work
@@ -75,61 +74,17 @@ class PublishedAhead:
             self.whole.publish(replica, unit, full)
 
 
-@dataclass(eq=False)
-class HostMemory:
-    """A store behind a link: the step waits for each write at once, and for each read when it uses the array."""
+@dataclass(frozen=True)
+class TimedCopies:
+    """Copies to the host's memory and back, which carry no data and take the time of a link once the step has begun."""
 
     clock: VirtualClock
     link: Link
-    free_ns: int = 0
-    """The time at which the link has carried all requested reads."""
-
-    def write(self, start: int, array: Any) -> None:
-        self.clock.wait_for_host(self.clock.now_ns + self.link.message_ns(array.nbytes))
-
-    def read(self, start: int, array: Any) -> Callable[[], object]:
-        self.free_ns = max(self.clock.now_ns, self.free_ns) + self.link.message_ns(array.nbytes)
-        return partial(self.clock.wait_for_host, self.free_ns)
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
-@dataclass(eq=False)
-class TimedQueue:
-    """A queue that carries no data and takes the time of a link: that of files for the disk, else that of host memory.
-
-    It carries one array after the other, beside the step, and is free of charge before the step begins.
-    """
-
-    clock: VirtualClock
-    cluster: Cluster
     begun: Callable[[], bool]
-    free_ns: int = 0
-    """The time at which all transfers have ended."""
 
-    def begin(self, what: str, owner: str, into: Any, source: Any) -> int:
+    def __call__(self, what: str, owner: str, into: Any, source: Any) -> None:
         if self.begun():
-            link = self.cluster.nvme if "disk" in what else self.cluster.host_memory
-            began_ns = max(self.clock.now_ns, self.free_ns)
-            self.free_ns = began_ns + link.message_ns(source.nbytes)
-            self.clock.carry(what, owner, began_ns, self.free_ns, source.nbytes)
-        return self.free_ns
-
-    def call(self, what: str, owner: str, work: Callable[[], None]) -> int:
-        began_ns = max(self.clock.now_ns, self.free_ns)
-        self.free_ns = began_ns + self.clock.aside(work)
-        self.clock.carry(what, owner, began_ns, self.free_ns, 0)
-        return self.free_ns
-
-    def wait(self, owner: str, moving: int) -> None:
-        self.clock.wait_for_host(moving)
-
-    def settle(self) -> None:
-        self.clock.wait_for_host(self.free_ns)
-
-    def close(self) -> None:
-        """Nothing is open."""
+            self.clock.carry(what, owner, self.link.message_ns(source.nbytes), source.nbytes)
 
 
 @dataclass(eq=False)
@@ -193,9 +148,6 @@ class Timed:
     def of_matrices(self, unit: Unit, differences: Any, *, step: int) -> None:
         """Take the time to read and write the differences; a user's products of matrices take longer."""
         self.clock.compute("update", self.costs.update_ns(2 * differences.nbytes, on_host=self.on_host))
-
-    def delay(self, kept: Any, gradient: Any, factor: float) -> None:
-        self.clock.compute("update", self.costs.update_ns(kept.nbytes + gradient.nbytes, on_host=self.on_host))
 
     def _take(self, weights: Any, gradient: Any, state: Any, written: list[Any]) -> None:
         self.clock.wait(self.clock.due_ns)

@@ -5,11 +5,13 @@ error messages with those of training, and nothing else.
 """
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 
-from zerosim.scenario.origin import Origin
-from zerosim.scenario.rules import ArrayRule, Choice, Integer, Switch, Tables, TextRule, Written, key, section
+from zerosim.scenario.reading import Origin
+from zerosim.scenario.values import SOME, Natural, Written, bounded, one_of
 
 MOST_RANKS = 4096
 MOST_ELEMENTS = 10**9
@@ -18,18 +20,18 @@ DTYPES = ("float16", "float32", "float64", "int32", "int64")
 
 @dataclass(frozen=True)
 class CollectiveWorld:
-    ranks: int = key(4, Integer(1, MOST_RANKS))
-    sends: str = key("buffered", Choice(("buffered", "rendezvous")))
+    ranks: Annotated[int, bounded(1, MOST_RANKS)] = 4
+    sends: Annotated[str, one_of(("buffered", "rendezvous"))] = "buffered"
 
 
 @dataclass(frozen=True)
 class Values:
     """Random tensors of these lengths on every rank, or `given`: one row for each rank."""
 
-    lengths: tuple[int, ...] = key((1000,), ArrayRule(Integer()))
-    dtype: str = key("float32", Choice(DTYPES))
-    seed: int = key(0, Integer())
-    given: tuple[tuple[int | float, ...], ...] = key((), ArrayRule(ArrayRule(Written())))
+    lengths: tuple[Natural, ...] = (1000,)
+    dtype: Annotated[str, one_of(DTYPES)] = "float32"
+    seed: Natural = 0
+    given: tuple[tuple[Written, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -40,33 +42,33 @@ class Program:
     scenario ("mine.py:my_all_reduce").
     """
 
-    name: str = key("", TextRule())
-    calls: tuple[str, ...] = key((), ArrayRule(TextRule(), 1))
-    bucket: str = key("all", Choice(("all", "each")))
+    name: str = ""
+    calls: Annotated[tuple[str, ...], Meta(min_length=1)] = ()
+    bucket: Annotated[str, one_of(("all", "each"))] = "all"
 
 
 @dataclass(frozen=True)
 class Expect:
     """The expected observations; a key that is left out is not checked."""
 
-    same_results: bool | None = key(None, Switch())
-    ranks_agree: bool | None = key(None, Switch())
-    same_bytes_sent: bool | None = key(None, Switch())
-    same_messages: bool | None = key(None, Switch())
-    results: tuple[tuple[int | float, ...], ...] = key((), ArrayRule(ArrayRule(Written())))
+    same_results: bool | None = None
+    ranks_agree: bool | None = None
+    same_bytes_sent: bool | None = None
+    same_messages: bool | None = None
+    results: tuple[tuple[Written, ...], ...] = ()
 
 
 @dataclass(frozen=True)
 class CollectiveScenario:
     """A whole scenario of collectives; `origin` has the positions of its keys."""
 
-    kind: str = key("collective", Choice(("collective",)))
-    title: str = key("", TextRule())
-    caption: str = key("", TextRule())
-    world: CollectiveWorld = section(CollectiveWorld)
-    values: Values = section(Values)
-    program: tuple[Program, ...] = key((), Tables(Program))
-    expect: Expect = section(Expect)
+    kind: Annotated[str, one_of(("collective",))] = "collective"
+    title: str = ""
+    caption: str = ""
+    world: CollectiveWorld = field(default_factory=CollectiveWorld)
+    values: Values = field(default_factory=Values)
+    program: Annotated[tuple[Program, ...], SOME] = ()
+    expect: Expect = field(default_factory=Expect)
     origin: Origin = field(default=Origin(), repr=False, compare=False)
 
     def __post_init__(self) -> None:

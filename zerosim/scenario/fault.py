@@ -5,8 +5,11 @@ strikes. A run with `--resume` counts as at least one restart.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from zerosim.scenario.rules import Choice, Integer, Number, key
+from msgspec import Meta
+
+from zerosim.scenario.values import Counted, Natural, below, one_of
 from zerosim.sharding import Directions
 
 FAULT_KINDS = ("kill", "stop", "delay", "slow", "drop", "duplicate", "flip")
@@ -19,11 +22,7 @@ DELAY_SECONDS = 1.0
 SLOW_SECONDS = 0.01
 
 
-class CollectiveOf(Choice):
-    """A collective of a stage, or of a model over a direction or several joined ones."""
-
-    def __str__(self) -> str:
-        return f"{', '.join(OF_STAGES)}, or a model's, such as tensor_all_reduce or context+expert_all_to_all"
+COLLECTIVES_IN_WORDS = f"{', '.join(OF_STAGES)}, or a model's, such as tensor_all_reduce or context+expert_all_to_all"
 
 
 @dataclass(frozen=True)
@@ -42,14 +41,15 @@ class Fault:
     that name in the step. Without a collective it strikes when the step begins, a flip when it ends.
     """
 
-    kind: str = key("kill", Choice(FAULT_KINDS))
-    rank: int = key(0, Integer())
-    step: int = key(1, Integer(1))
-    collective: str | None = key(None, CollectiveOf(OF_STAGES + OF_MODELS))
-    message: int = key(1, Integer(1))
-    seconds: float | None = key(None, Number(0, 3600))
-    bit: int = key(0, Integer())
-    after_restarts: int = key(0, Integer())
+    kind: Annotated[str, one_of(FAULT_KINDS)] = "kill"
+    rank: Natural = 0
+    step: Counted = 1
+    collective: Annotated[
+        str, one_of(OF_STAGES + OF_MODELS), Meta(extra={"words": COLLECTIVES_IN_WORDS})] | None = None
+    message: Counted = 1
+    seconds: Annotated[float, below(0, 3600)] | None = None
+    bit: Natural = 0
+    after_restarts: Natural = 0
 
     @property
     def problem(self) -> tuple[str, str] | None:

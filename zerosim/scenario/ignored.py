@@ -7,8 +7,13 @@ a key; every report names the rows without its effect, with the reason.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from zerosim.parts import Name
 from zerosim.scenario.sections import Parallel
 from zerosim.stages import STAGES, Stage
+
+USUAL = Parallel()
+IN_EVERY_STAGE = "layered"
+"""The accumulation that every stage has."""
 
 
 def publishes_nothing(stage: Stage) -> str:
@@ -27,39 +32,28 @@ BY_STAGE: Mapping[str, Callable[[Stage], str]] = {
         lambda stage: "" if stage.gathers else "it gathers no weights during the pass"),
 }
 """The keys that may have no effect on a stage, and the reason why; empty if they have one."""
-IN_EVERY_STAGE = "layered"
-"""The accumulation that every stage has."""
 
 
-def ignored_by_stage(stage: str, keys: Mapping[str, Any]) -> dict[str, str]:
+def ignored_by_stage(stage: Name, keys: Mapping[str, Any]) -> dict[str, str]:
     """The keys among `keys` without effect on a stage, with the reason.
 
     >>> ignored_by_stage("ddp", {"prefetch": True, "overlap": True})
     {'prefetch': 'it gathers no weights during the pass'}
-    >>> ignored_by_stage("ddp", {"prefetch": False})
-    {}
     """
-    usual = Parallel()
     found = {key: why(STAGES[stage]) for key, why in BY_STAGE.items()
-             if keys.get(key) not in (None, getattr(usual, key), IN_EVERY_STAGE)}
+             if keys.get(key) not in (None, getattr(USUAL, key), IN_EVERY_STAGE)}
     return {key: why for key, why in found.items() if why}
 
 
-def ignored(stage: str, keys: Mapping[str, Any], micro_batches_each: int) -> dict[str, str]:
+def ignored(stage: Name, keys: Mapping[str, Any], micro_batches_each: int) -> dict[str, str]:
     """The keys among `keys` that a row ignores, with the reason; accumulation needs several micro-batches on a rank.
 
     >>> ignored("zero2", {"accumulation": "micro_batch"}, 1)
     {'accumulation': 'a rank has one micro-batch in a step'}
-    >>> ignored("zero2", {"schedule": "zb_h1", "pipeline_ranks": 1}, 1)
-    {'schedule': 'it has no pipeline'}
     """
-    found, usual = {}, Parallel().schedule
-    if keys.get("pipeline_ranks", 1) == 1 and keys.get("schedule", usual) != usual:
+    found = {}
+    if keys.get("pipeline_ranks", 1) == 1 and keys.get("schedule", USUAL.schedule) != USUAL.schedule:
         found["schedule"] = "it has no pipeline"
     if micro_batches_each == 1 and keys.get("accumulation", "boundary") != "boundary":
         found["accumulation"] = "a rank has one micro-batch in a step"
-    on_disk = "disk" in (keys.get("offload_optimizer"), keys.get("offload_parameters"))
-    if keys.get("offload_folder") and not keys.get("offload_activations") and not on_disk:
-        found["offload_folder"] = "it offloads nothing to files"
-    return found | {key: why for key, why in ignored_by_stage(stage, keys).items()
-                    if key != "accumulation" or micro_batches_each > 1}
+    return {**ignored_by_stage(stage, keys), **found}

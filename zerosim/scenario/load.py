@@ -1,14 +1,14 @@
-"""A TOML file and its overrides -> a `Scenario`, or one error with line and column.
+"""A TOML file and its overrides -> a `Scenario`, or one error with file, line and key.
 
-A file with the name on the command line takes precedence over a shipped scenario (see `shipped/__init__.py`). `load`
-decides it, so that `run`, `plan`, `zs.run` and `zs.plan` cannot differ.
+Overrides are merged into the file's document; then each section is validated once. A file with the name on the command
+line takes precedence over a shipped scenario (see `shipped/__init__.py`). `load` decides it, so that `run`, `plan`,
+`zs.run` and `zs.plan` cannot differ.
 """
 
 import dataclasses
 import json
 import os
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +16,38 @@ import numpy as np
 
 from zerosim.errors import ScenarioError, did_you_mean
 from zerosim.files import read_at_most
-from zerosim.parts import Loader
+from zerosim.models import MODELS
+from zerosim.models.own import TOKEN_KEYS
+from zerosim.parts import Loader, Named
 from zerosim.parts.loading import Declared
 from zerosim.scenario.collective import CollectiveScenario
-from zerosim.scenario.origin import OVERRIDE, Origin, shown
-from zerosim.scenario.positions import (
+from zerosim.scenario.reading import (
     MOST_BYTES,
-    Document,
+    OVERRIDE,
     KeyPath,
-    Position,
-    Positions,
-    check_bounds,
+    Origin,
+    TomlTable,
     check_size,
+    keys,
     parse,
-    place,
-    positions,
+    read,
+    unknown,
 )
-from zerosim.scenario.rules import Choice, rules, section_values
-from zerosim.scenario.schema import Scenario, plain
+from zerosim.scenario.schema import Scenario
+from zerosim.scenario.sections import OF_ALL_ROWS, Parallel, Variant
+from zerosim.scenario.values import shown
 from zerosim.shipped import scenario_file, scenarios
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | Scenario
 """A path, the name of a shipped scenario, a dict with the types of TOML, or a scenario built in Python."""
+
+KINDS: Mapping[object, type[Scenario | CollectiveScenario]] = {
+    "training": Scenario, "collective": CollectiveScenario}
+CHANGED = "Changed from the file: "
+SAY_NOTHING = ("title", "caption", "checkpoint")
+"""The keys whose change leaves a caption true."""
+MOST_CHANGES = 4
+"""The most changed keys that a caption names."""
 
 
 def load(
@@ -51,33 +61,53 @@ def load(
     The caption of a scenario with changed keys names these instead of its own words, which may no longer be true.
 
     An override's value is TOML within the bounds of a scenario, or else a plain string; it replaces the file's.
-    Without `python` keys that name Python are refused. Raises `ScenarioError` with the line and column of the error,
-    in the file or in the override.
+    Without `python` keys that name Python are refusal. Raises `ScenarioError` with the file and the line of the error.
     """
-    file, document, where = read_source(path)
+    file, text, document = read_source(path)
     check_size(sum(map(len, overrides)), OVERRIDE)
-    written = {key: (file, position) for key, position in where.items()}
+    pairs = [parse_override(override) for override in overrides]
     changed = {}
-    for override in overrides:
-        key, value, places = parse_override(override)
+    for key, value in pairs:
         if value_at(document, key) != value and key[0] not in SAY_NOTHING:
             changed[".".join(map(str, key))] = value
-        apply((key, value, places), document, written)
-    described = document.get("title") or document.get("caption")
-    if changed and described and written.get(("caption",), (file,))[0] != OVERRIDE:
+        put(document, key, value)
+    origin = Origin(file, text, tuple(key for key, _ in pairs), Loader(python))
+    if changed and (document.get("title") or document.get("caption")) and not origin.is_override(("caption",)):
         document["caption"] = changed_caption("", changed)
-    origin = Origin(file, written, Loader(python))
-    kind = Choice(("training", "collective")).read(document.get("kind", "training"), ("kind",), origin)
-    if kind == "collective":
-        return CollectiveScenario(**section_values(CollectiveScenario, document, (), origin), origin=origin)
-    return Scenario(**section_values(Scenario, document, (), origin), origin=origin)
+    drop_keys_of_other_kinds(document, origin)
+    section = KINDS.get(document.get("kind", "training"))
+    if section is None:
+        raise origin.error(f"kind must be training or collective, found {shown(document['kind'])}", ("kind",))
+    if section is Scenario and isinstance(document.get("variant"), list):
+        document["variant"] = [
+            variant(each, ("variant", index), origin) for index, each in enumerate(document["variant"])]
+    return read(section, document, (), origin)
 
 
-CHANGED = "Changed from the file: "
-SAY_NOTHING = ("title", "caption", "checkpoint")
-"""The keys whose change leaves a caption true."""
-MOST_CHANGES = 4
-"""The most changed keys that a caption names."""
+def variant(table: Any, path: KeyPath, origin: Origin) -> Any:
+    """The row of a [[variant]], whose keys are those of [parallel]; what is no table is returned as it is."""
+    if not isinstance(table, dict):
+        return table
+    own = {key: value for key, value in table.items() if key not in keys(Variant)}
+    allowed = {**keys(Variant), **{key: kind for key, kind in keys(Parallel).items() if key not in OF_ALL_ROWS}}
+    for key in own:
+        if key not in allowed:
+            raise unknown(key, allowed, path, origin)
+    named = read(Variant, {key: value for key, value in table.items() if key not in own}, path, origin)
+    row = read(Parallel, own, path, origin)
+    return Variant(named.name, named.stage, **{key: getattr(row, key) for key in own})
+
+
+def drop_keys_of_other_kinds(document: TomlTable, origin: Origin) -> None:
+    """Leave out the file's keys of a kind of model that an override has replaced."""
+    model = document.get("model")
+    if not isinstance(model, dict) or not origin.is_override(("model", "kind")):
+        return
+    kind = str(model.get("kind"))
+    mine = MODELS[kind].own_keys if kind in MODELS else TOKEN_KEYS
+    others = {key for other in MODELS.values() for key in other.own_keys} - set(mine)
+    document["model"] = {key: value for key, value in model.items()
+                         if key not in others or origin.is_override(("model", key))}
 
 
 def changed_caption(caption: str, changed: Mapping[str, Any]) -> str:
@@ -87,10 +117,10 @@ def changed_caption(caption: str, changed: Mapping[str, Any]) -> str:
     'Changed from the file: world.ranks = 2, train.optimizer = sgd'
     """
     known = [caption.removeprefix(CHANGED)] if caption.startswith(CHANGED) else []
-    keys = [f"{key} = {value if isinstance(value, str) else json.dumps(value, default=str)}"
+    said = [f"{key} = {value if isinstance(value, str) else json.dumps(value, default=str)}"
             for key, value in changed.items()]
-    more = f" and {len(keys) - MOST_CHANGES} more" * (len(keys) > MOST_CHANGES)
-    return CHANGED + ", ".join([*known, *keys[:MOST_CHANGES]]) + more
+    more = f" and {len(said) - MOST_CHANGES} more" * (len(said) > MOST_CHANGES)
+    return CHANGED + ", ".join([*known, *said[:MOST_CHANGES]]) + more
 
 
 def value_at(document: Any, path: KeyPath) -> Any:
@@ -100,33 +130,48 @@ def value_at(document: Any, path: KeyPath) -> Any:
     return document
 
 
-def read_source(path: Source) -> tuple[str, Document, Positions]:
-    """The file, its document and the positions of its keys; a dict or a `Scenario` of Python has no positions."""
+def put(document: TomlTable, path: KeyPath, value: Any) -> None:
+    """Set the value at a path; what is no table on the way there is replaced by one.
+
+    >>> document = {"train": {"steps": 1}}
+    >>> put(document, ("train", "seed"), 2), document
+    (None, {'train': {'steps': 1, 'seed': 2}})
+    """
+    table: dict[Any, Any] = document
+    for name in path[:-1]:
+        if not isinstance(table.get(name), dict):
+            table[name] = {}
+        table = table[name]
+    table[path[-1]] = value
+
+
+def read_source(path: Source) -> tuple[str, str, TomlTable]:
+    """The file, the text in it, and the document; a dict or a `Scenario` of Python has no text."""
     if isinstance(path, Mapping):
-        return Origin().file, listed(path), {}
+        return Origin().file, "", as_toml(path)
     if isinstance(path, Scenario):
-        return path.origin.file, keys_set(path), {}
+        return path.origin.file, "", as_toml(path)
     file = scenario_file(path)
-    return file, *parse(read_text(file), file)
+    text = read_text(file)
+    return file, text, parse(text, file)
 
 
-def listed(value: Any) -> Any:
-    """A Python value in TOML's own types: tuples as lists, section objects as tables."""
+def as_toml(value: Any) -> Any:
+    """A Python value in TOML's own types: tuples as lists, sections as tables of the keys that are set."""
     if isinstance(value, Mapping):
-        return {key: listed(each) for key, each in value.items()}
+        return {key: as_toml(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [listed(each) for each in value]
+        return [as_toml(each) for each in value]
     if isinstance(value, np.generic):
         return value.item()
-    return keys_set(value) if dataclasses.is_dataclass(value) and not isinstance(value, Declared) else value
-
-
-def keys_set(section: Any) -> Document:
-    """The keys of a section that are set, as a table."""
-    found = plain(section)
-    given = {key: found[key] for key in (*rules(type(section)), *getattr(section, "own", {}))}
-    return {key: keys_set(getattr(section, key)) if dataclasses.is_dataclass(getattr(section, key, None)) else value
-            for key, value in given.items() if value is not None and not (key in UNSAID and not value)}
+    if isinstance(value, Variant):
+        return {"name": value.name, "stage": value.stage, **as_toml(value.keys_set)}
+    if not dataclasses.is_dataclass(value) or isinstance(value, Declared | Named):
+        return value
+    table = {key: as_toml(getattr(value, key)) for key in keys(type(value))}
+    own = as_toml(getattr(value, "own", {}))
+    return {key: each for key, each in {**table, **own}.items()
+            if each is not None and not (key in UNSAID and not each)}
 
 
 UNSAID = ("variant", "fault")
@@ -139,10 +184,9 @@ def read_text(file: str) -> str:
         check_size(max(len(content), os.stat(file).st_size), file)
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        before = error.object[: error.start].decode()
-        line, column = place(before, len(before))
+        line = error.object.count(b"\n", 0, error.start) + 1
         message = f"found the byte 0x{error.object[error.start]:02x}; a scenario is UTF-8 text"
-        raise ScenarioError(message, file=file, line=line, column=column) from None
+        raise ScenarioError(message, file=file, line=line) from None
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         missing = isinstance(error, FileNotFoundError)
@@ -150,56 +194,21 @@ def read_text(file: str) -> str:
         raise ScenarioError(f"{reason}; a scenario is a TOML file{known}", file=file) from None
 
 
-def parse_override(override: str) -> tuple[KeyPath, Any, Positions]:
-    """The key that an override sets, its value, and the positions of both in the override.
+def parse_override(override: str) -> tuple[KeyPath, Any]:
+    """The key that an override sets, and its value.
 
-    >>> parse_override("train.optimizer=sgd")[:2]
+    >>> parse_override("train.optimizer=sgd")
     (('train', 'optimizer'), 'sgd')
     """
     key, equals, value = override.partition("=")
     if not equals or "\n" in key or key.lstrip().startswith("#"):
-        message = f"an override is written section.key=value, found {shown(override)}"
-        raise ScenarioError(message, file=OVERRIDE)
-    stand_in = override.removesuffix(value.lstrip(" \t")) + "''"
-    *_, path = parse(stand_in, OVERRIDE)[1]
+        raise ScenarioError(f"an override is written section.key=value, found {shown(override)}", file=OVERRIDE)
+    path, rest = list[str](), parse(f"{key} = 0", OVERRIDE)
+    while rest:
+        (name, inner), = rest.items()
+        path, rest = [*path, name], inner or {}
     try:
-        check_bounds(value, OVERRIDE)
-        read = tomllib.loads(f"value={value}")
-    except (ValueError, ScenarioError):
-        read = {}
-    if read.keys() == {"value"}:
-        return path, read["value"], positions(override)
-    return path, value.strip(), positions(stand_in)
-
-
-def apply(
-    override: tuple[KeyPath, Any, Positions],
-    document: Document,
-    written: dict[KeyPath, tuple[str, Position]],
-) -> None:
-    """Replace the value at the override's path, and its known positions."""
-    path, value, where = override
-    table: dict[Any, Any] = document
-    for depth, name in enumerate(path[:-1], start=1):
-        if not isinstance(table.get(name), dict):
-            table[name] = {}
-            written[path[:depth]] = OVERRIDE, where[path[:depth]]
-        table = table[name]
-    for old in paths(table.get(path[-1]), path):
-        written.pop(old, None)
-    table[path[-1]] = value
-    for new in where:
-        if new[: len(path)] == path:
-            written[new] = OVERRIDE, where[new]
-
-
-def paths(value: Any, path: KeyPath) -> Iterator[KeyPath]:
-    """The path of `value`, and those of everything in it.
-
-    >>> list(paths({"betas": [0.9, 0.99]}, ("train",)))
-    [('train',), ('train', 'betas'), ('train', 'betas', 0), ('train', 'betas', 1)]
-    """
-    yield path
-    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, child in children:
-        yield from paths(child, (*path, key))
+        found = parse(f"value={value}", OVERRIDE)
+    except ScenarioError:
+        found = {}
+    return tuple(path), found["value"] if found.keys() == {"value"} else value.strip()

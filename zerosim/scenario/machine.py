@@ -3,27 +3,40 @@
 Their meanings are in `docs/scenario.md`.
 """
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Annotated
 
-from zerosim.scenario.rules import ArrayRule, Choice, Either, Integer, NameOr, Number, Switch, key, section
+from msgspec import Meta
+
+from zerosim.scenario.values import (
+    LARGEST_NUMBER,
+    Finite,
+    FromOne,
+    Natural,
+    Number,
+    Portion,
+    below,
+    bounded,
+    one_of,
+    said,
+)
 
 
 @dataclass(frozen=True)
 class Functions:
     """Numbers per second of each function; 0: limited by memory bandwidth alone."""
 
-    exp: float = key(0.0, Number())
-    tanh: float = key(0.0, Number())
-    max: float = key(0.0, Number())
+    exp: Number = 0.0
+    tanh: Number = 0.0
+    max: Number = 0.0
     """Numbers read in each row, as for `sum` and `mean`."""
-    sum: float = key(0.0, Number())
-    mean: float = key(0.0, Number())
-    take: float = key(0.0, Number())
-    scatter: float = key(0.0, Number())
-    copyto: float = key(0.0, Number())
+    sum: Number = 0.0
+    mean: Number = 0.0
+    take: Number = 0.0
+    scatter: Number = 0.0
+    copyto: Number = 0.0
     """Numbers of arrays that fit in no cache."""
-    update: float = key(0.0, Number())
+    update: Number = 0.0
     """Bytes of weights, gradients and state that an optimizer reads and writes."""
 
 
@@ -31,27 +44,27 @@ class Functions:
 class DeviceKeys:
     """The device of a rank, if it is in no table of named devices."""
 
-    flops: float = key(0.0, Number(1))
+    flops: FromOne
     """The floating-point operations per second of large products, as measured, in the precision of the weights."""
-    memory_bandwidth: float = key(0.0, Number(1))
+    memory_bandwidth: FromOne
     """The bytes per second, as measured."""
-    memory: float = key(0.0, Number(1))
+    memory: FromOne
     """The bytes of the device's memory."""
-    launch_us: float = key(3.8, Number(), optional=True)
+    launch_us: Number = 3.8
     """The least time of an operation; with `bandwidths`, the time of each call in its code in addition to its work."""
-    half_width: float = key(0.0, Number(), optional=True)
+    half_width: Number = 0.0
     """The narrower side at which a product reaches half of `flops`."""
-    working_sets: tuple[float, ...] = key((), ArrayRule(Number(-math.inf)), optional=True)
+    working_sets: tuple[Finite, ...] = ()
     """The bytes of a call's working set, ascending, for the `bandwidths`. Such a device is charged for each call in the
     code of an operation."""
-    bandwidths: tuple[float, ...] = key((), ArrayRule(Number(-math.inf)), optional=True)
-    functions: Functions = section(Functions, optional=True)
+    bandwidths: tuple[Finite, ...] = ()
+    functions: Functions = field(default_factory=Functions)
 
 
 @dataclass(frozen=True)
 class LinkKeys:
-    latency_us: float = key(0.0, Number())
-    gigabytes_per_second: float = key(0.0, Number(1e-6))
+    latency_us: Number
+    gigabytes_per_second: Annotated[float, bounded(1e-6, LARGEST_NUMBER)]
     """Each way, of 10⁹ bytes: for a device inside its host; between hosts, for all network cards of a host."""
 
 
@@ -59,53 +72,52 @@ class LinkKeys:
 class DeviceFigures:
     """Figures of a named device that replace those of its table; 0: the table's."""
 
-    flops: float = key(0.0, Number())
-    flops_fp8: float = key(0.0, Number())
-    memory: float = key(0.0, Number())
-    memory_bandwidth: float = key(0.0, Number())
-    product_share: float = key(0.0, Number(0, 2))
-    attention_share: float = key(0.0, Number(0, 2))
-    memory_share: float = key(0.0, Number(0, 2))
-    launch_ns: float = key(0.0, Number())
+    flops: Number = 0.0
+    flops_fp8: Number = 0.0
+    memory: Number = 0.0
+    memory_bandwidth: Number = 0.0
+    product_share: Annotated[float, below(0, 2)] = 0.0
+    attention_share: Annotated[float, below(0, 2)] = 0.0
+    memory_share: Annotated[float, below(0, 2)] = 0.0
+    launch_ns: Number = 0.0
 
 
 @dataclass(frozen=True)
 class ClusterKeys:
     """The machine of a plan."""
 
-    device: str | DeviceKeys = key("h100_80gb", NameOr(DeviceKeys))
-    devices_per_host: int = key(8, Integer(1, 1024))
-    inside: str | LinkKeys = key("", NameOr(LinkKeys))
-    between: str | LinkKeys = key("", NameOr(LinkKeys))
-    ports: int = key(1, Integer(1, 64))
-    cards: int = key(1, Integer(1, 1024))
-    rails: bool = key(False, Switch())
-    hosts_per_leaf: int = key(0, Integer())
-    torus: tuple[int, ...] = key((), ArrayRule(Integer(1, 4096), at_most=6))
-    dragonfly: tuple[int, ...] = key((), ArrayRule(Integer(1, 4096), at_most=3))
-    oversubscription: float = key(1.0, Number(1))
-    sharp: bool = key(False, Switch())
-    host_memory: str | LinkKeys = key("", NameOr(LinkKeys))
-    nvme: str | LinkKeys = key("nvme_dgx_2", NameOr(LinkKeys))
-    collectives: str = key("pipelined", Choice(("pipelined", "written")))
-    short_gather_kb: float = key(64.0, Number())
-    kernels: str = key("written", Choice(("written", "fused")))
-    software: str = key("", Choice(
-        ("", "eager", "compiled", "fused", "megatron", "deepspeed", "deepspeed_bf16")))
-    attention: str = key("", Choice(("", "flash2", "flash3")))
-    loss: str = key("", Choice(("", "whole", "compiled", "chunked")))
-    reserve: float | str = key("usual", Either("usual", Number(0, 10)))
-    products: str = key("weights", Choice(("weights", "fp8", "fp8_rowwise")))
-    dollars_per_hour: float = key(0.0, Number())
-    hours_between_failures: float = key(0.0, Number())
-    checkpoint_seconds: float = key(0.0, Number())
-    restart_seconds: float = key(0.0, Number())
-    jitter: float = key(0.0, Number(0, 2))
-    slow_share: float = key(0.0, Number(0, 1))
-    slow_by: float = key(0.0, Number(0, 100))
-    jitter_seed: int = key(0, Integer())
-    expert_load: tuple[float, ...] = key((), ArrayRule(Number(), at_most=10_000))
-    expert_zipf: float = key(0.0, Number(0, 10))
-    dispatcher: str = key("", Choice(("", "deepep", "hybridep")))
-    overlap_experts: bool = key(False, Switch())
-    figures: DeviceFigures = section(DeviceFigures)
+    device: Annotated[str, said("a name in quotes")] | DeviceKeys = "h100_80gb"
+    devices_per_host: Annotated[int, bounded(1, 1024)] = 8
+    inside: Annotated[str, said("a name in quotes")] | LinkKeys = ""
+    between: Annotated[str, said("a name in quotes")] | LinkKeys = ""
+    ports: Annotated[int, bounded(1, 64)] = 1
+    cards: Annotated[int, bounded(1, 1024)] = 1
+    rails: bool = False
+    hosts_per_leaf: Natural = 0
+    torus: Annotated[tuple[Annotated[int, bounded(1, 4096)], ...], Meta(max_length=6)] = ()
+    dragonfly: Annotated[tuple[Annotated[int, bounded(1, 4096)], ...], Meta(max_length=3)] = ()
+    oversubscription: FromOne = 1.0
+    sharp: bool = False
+    host_memory: Annotated[str, said("a name in quotes")] | LinkKeys = ""
+    collectives: Annotated[str, one_of(("pipelined", "written"))] = "pipelined"
+    short_gather_kb: Number = 64.0
+    kernels: Annotated[str, one_of(("written", "fused"))] = "written"
+    software: Annotated[str, one_of(
+        ("", "eager", "compiled", "fused", "megatron", "deepspeed", "deepspeed_bf16"))] = ""
+    attention: Annotated[str, one_of(("", "flash2", "flash3"))] = ""
+    loss: Annotated[str, one_of(("", "whole", "compiled", "chunked"))] = ""
+    reserve: Annotated[str, one_of(("usual",))] | Annotated[float, below(0, 10)] = "usual"
+    products: Annotated[str, one_of(("weights", "fp8", "fp8_rowwise"))] = "weights"
+    dollars_per_hour: Number = 0.0
+    hours_between_failures: Number = 0.0
+    checkpoint_seconds: Number = 0.0
+    restart_seconds: Number = 0.0
+    jitter: Annotated[float, below(0, 2)] = 0.0
+    slow_share: Portion = 0.0
+    slow_by: Annotated[float, below(0, 100)] = 0.0
+    jitter_seed: Natural = 0
+    expert_load: Annotated[tuple[Number, ...], Meta(max_length=10_000)] = ()
+    expert_zipf: Annotated[float, below(0, 10)] = 0.0
+    dispatcher: Annotated[str, one_of(("", "deepep", "hybridep"))] = ""
+    overlap_experts: bool = False
+    figures: DeviceFigures = field(default_factory=DeviceFigures)

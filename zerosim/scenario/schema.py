@@ -8,17 +8,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zerosim.parts import Named
+from zerosim.errors import ScenarioError
+from zerosim.parts import Name, Named
 from zerosim.scenario.collective import CollectiveScenario
-from zerosim.scenario.conditions import conflicts, no_fault, of_frozen
+from zerosim.scenario.conditions import first, refuse
 from zerosim.scenario.fault import Fault
-from zerosim.scenario.origin import Origin
-from zerosim.scenario.positions import dotted
-from zerosim.scenario.rules import rules
-from zerosim.scenario.sections import ModelKeys, Parallel, Sections, Train
+from zerosim.scenario.reading import Origin, dotted, keys
+from zerosim.scenario.sections import ModelKeys, Parallel, Sections, Train, Variant
 from zerosim.sharding import Directions
-
-OFFLOAD_FOLDER = ("parallel", "offload_folder")
 
 
 @dataclass(frozen=True)
@@ -53,24 +50,24 @@ class Claims:
     """The bytes that these send in a step, on the rank that sends the most."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Row:
     """One line of a comparison. Rows are identified by themselves, never by their position."""
 
     name: str
     """The scenario's name of the row, or one made from its keys; empty: the title of its stage."""
-    stage: str
-    """A key of the table of stages."""
+    stage_key: Name
+    """A key of the table of stages, or a user's stage."""
     ranks: int
     """The number of ranks with micro-batches of their own."""
     directions: Directions
-    """The ranks that train one copy of the model."""
+    """The ranks that train one copy of the model, and the number of copies."""
     ranks_per_host: int
     """The number of ranks on a host; 0: that of the real hosts."""
     short_gather_bytes: int
     """The longest vector that is short, for `parallel.all_gather = "auto"`."""
     memory_limit_mb: int
-    model: ModelKeys
+    keys: ModelKeys
     train: Train
     parallel: Parallel
     """The section with the row's own keys; its `stages` names this row's alone."""
@@ -90,30 +87,15 @@ class Scenario(Sections):
     """
 
     def __post_init__(self) -> None:
-        rows, origin = self.names({}), self.origin
-        if origin.is_override(("model", "kind")):
-            self._reset_keys_of_other_kinds()
-        changed = origin.overridden("parallel", "variant") and not origin.is_override(("check", "does_not_fit"))
-        for conflict in conflicts(self, rows, changed=changed):
-            raise conflict.error(origin)
-
-    def _reset_keys_of_other_kinds(self) -> None:
-        """Leave out the file's keys of a kind of model that an override has replaced."""
-        default = ModelKeys()
-        reset = {key: getattr(default, key) for key in self.model.others_keys
-                 if not self.origin.is_override(("model", key))}
-        object.__setattr__(self, "model", dataclasses.replace(self.model, **reset))
+        refuse(self, self.names({}))
+        for error in filter(None, [wrong_fault(self)]):
+            raise error
 
     def faults_after(self, restarts: int) -> list[Fault]:
         """The faults of a run after this number of restarts; raises `ScenarioError` if one names a missing rank."""
-        due = [(index, fault) for index, fault in enumerate(self.fault) if fault.after_restarts == restarts]
-        last = self.world.ranks - 1
-        for index, fault in due:
-            if fault.rank > last:
-                raise no_fault(
-                    index, "rank", f"rank is {fault.rank}, but the last rank is {last}; give an existing rank",
-                ).error(self.origin)
-        return [fault for _, fault in due]
+        for error in filter(None, [wrong_fault(self, self.world.ranks, restarts)]):
+            raise error
+        return [fault for fault in self.fault if fault.after_restarts == restarts]
 
     @property
     def parts(self) -> dict[str, Named]:
@@ -125,7 +107,7 @@ class Scenario(Sections):
         """The rows in the order of training: each variant or, without any, each stage.
 
         >>> from zerosim.scenario.sections import Check
-        >>> [(row.stage, row.claims.volume) for row in Scenario(
+        >>> [(row.stage_key, row.claims.volume) for row in Scenario(
         ...     parallel=Parallel(stages=("ddp", "zero3")), check=Check(volumes=(2, 3))).rows]
         [('ddp', 2), ('zero3', 3)]
         """
@@ -143,7 +125,7 @@ class Scenario(Sections):
         found: dict[str, None] = {}
         numbers: dict[str, int] = {}
         given = [variant.named(titles) for variant in self.variant]
-        for name in given or [titles.get(stage, stage) for stage in self.parallel.stages]:
+        for name in given or [titles.get(str(stage), str(stage)) for stage in self.parallel.stages]:
             another = name
             while another in found:
                 numbers[name] = numbers.get(name, 1) + 1
@@ -153,11 +135,10 @@ class Scenario(Sections):
 
     def _row(self, number: int, name: str, parallel: Parallel) -> Row:
         (stage,) = parallel.stages
-        for conflict in of_frozen(parallel, self.model) if self.model.frozen else ():
-            raise conflict.error(self.origin)
-        if parallel.offload_folder:
-            folder = self.origin.folder(OFFLOAD_FOLDER) / parallel.offload_folder
-            parallel = dataclasses.replace(parallel, offload_folder=str(folder))
+        unit = partly_frozen(parallel, self.model) if self.model.frozen else None
+        if unit:
+            raise self.origin.error(f"the unit of layers {unit} is partly frozen; freeze all of its layers or none, or "
+                                    "change parallel.units", ("model", "frozen"), ("parallel", "units"))
         claims = Claims(
             **self.check.of_row(number),
             fragmentation=bool(self.check.fragmentation or self.check.beyond_peak or self.check.beyond_peak_laid_out),
@@ -167,11 +148,33 @@ class Scenario(Sections):
             reference=self.check.reference,
             collectives=self.check.collectives,
         )
+        ranks = self.world.ranks // parallel.directions.places
         return Row(
-            name, stage, self.world.ranks // parallel.directions.places, parallel.directions, self.world.ranks_per_host,
+            name, stage, ranks, dataclasses.replace(parallel.directions, data=ranks), self.world.ranks_per_host,
             round(1000 * self.cluster.short_gather_kb), self.world.memory_limit_mb, self.model, self.train, parallel,
             self.model.units_of(parallel.units), claims,
         )
+
+
+def wrong_fault(scenario: Sections, ranks: int | None = None, restarts: int | None = None) -> ScenarioError | None:
+    """The error of the first fault in no step or with keys of other kinds, or of one that is due and has no rank."""
+    for index, fault in enumerate(scenario.fault):
+        problem = fault.problem
+        if fault.step > scenario.train.steps:
+            last = scenario.train.steps
+            problem = "step", f"step is {fault.step}, but the last step is {last}; give an existing step"
+        if ranks is not None and fault.after_restarts == restarts and fault.rank >= ranks:
+            problem = "rank", f"rank is {fault.rank}, but the last rank is {ranks - 1}; give an existing rank"
+        if problem is not None:
+            key, why = problem
+            return scenario.origin.error(f"fault[{index}].{why}", ("fault", index, key), ("fault", index, "kind"))
+    return None
+
+
+def partly_frozen(parallel: Parallel, model: ModelKeys) -> str:
+    """The first unit of a row of which some layers are frozen, and others are not."""
+    frozen = set(model.frozen)
+    return first(list(unit) for unit in model.units_of(parallel.units) if 0 < len(frozen & set(unit)) < len(unit))
 
 
 def resolved(scenario: "Scenario | CollectiveScenario") -> dict[str, Any]:
@@ -180,17 +183,22 @@ def resolved(scenario: "Scenario | CollectiveScenario") -> dict[str, Any]:
     >>> resolved(Scenario())["data"]
     {'source': 'digits', 'target': '', 'test_every': 0}
     """
-    return {name: plain(getattr(scenario, name)) for name in rules(type(scenario))}
+    return {name: plain(getattr(scenario, name)) for name in keys(type(scenario))}
 
 
 def plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [plain(each) for each in value]
+    match value:
+        case Named():
+            return str(value)
+        case Variant():
+            return {"name": value.name, "stage": plain(value.stage), **plain(value.keys_set)}
+        case tuple():
+            return [plain(each) for each in value]
+        case Mapping():
+            return {key: plain(each) for key, each in value.items()}
     if dataclasses.is_dataclass(value):
-        found = {each.name: plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
-        return found | found.pop("own", {})
-    if isinstance(value, Mapping):
-        return {key: plain(each) for key, each in value.items()}
+        found = {key: plain(getattr(value, key)) for key in keys(type(value))}
+        return {**found, **plain(getattr(value, "own", {}))}
     return value
 
 
@@ -201,6 +209,9 @@ def parts_in(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str
     elif isinstance(value, tuple):
         for index, each in enumerate(value):
             yield from parts_in(each, (*path, index))
+    elif isinstance(value, Variant):
+        for key, each in {"stage": value.stage, **value.keys_set}.items():
+            yield from parts_in(each, (*path, key))
     elif dataclasses.is_dataclass(value) and not isinstance(value, Origin):
         for each in dataclasses.fields(value):
             yield from parts_in(getattr(value, each.name), (*path, each.name))

@@ -6,10 +6,11 @@ plain SGD.
 
 import dataclasses
 import json
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta
 
 from zerosim.autograd.operations.elementwise import ACTIVATIONS
 from zerosim.autograd.selection import SELECTIONS
@@ -18,41 +19,36 @@ from zerosim.models import MODELS
 from zerosim.models.own import as_model
 from zerosim.models.transformer import PARTS
 from zerosim.numerics.orders import ORDERS
-from zerosim.numerics.own import as_wire
 from zerosim.numerics.precisions import PRECISIONS
-from zerosim.numerics.wires import FORMATS
+from zerosim.numerics.wires import CODES
 from zerosim.optim.optimizers import OPTIMIZERS
 from zerosim.optim.own import as_optimizer
-from zerosim.parts import Table
+from zerosim.parts import Name, Named
 from zerosim.parts.signature import as_source
 from zerosim.scenario.fault import Fault
 from zerosim.scenario.machine import ClusterKeys
-from zerosim.scenario.origin import Origin
-from zerosim.scenario.rules import (
-    ArrayOr,
-    ArrayRule,
-    Choice,
-    Either,
-    Integer,
+from zerosim.scenario.reading import Origin, made_in
+from zerosim.scenario.values import (
+    SOME,
+    Counted,
+    Finite,
+    Natural,
     Number,
-    PartOf,
-    Rule,
-    Section,
-    SourceOf,
-    Switch,
-    Tables,
-    TextRule,
-    key,
-    rules,
-    section,
+    Portion,
+    below,
+    bounded,
+    one_of,
+    said,
 )
 from zerosim.sharding import Directions
-from zerosim.stages import SCHEDULES, STAGES
+from zerosim.stages import STAGES
 from zerosim.stages.own import as_stage
 from zerosim.stages.publishing import PUBLISHING
+from zerosim.stages.schedules import SCHEDULES
 
-FAR = ("none", "host", "disk")
+FAR = ("none", "host")
 STAGE_KEYS = tuple(STAGES)
+AUTOCASTS = ("none", *(name for name, precision in PRECISIONS.items() if precision.mixed))
 WIRES = ("weights", *(name for name in PRECISIONS if name != "fp64"))
 PUBLICATIONS = tuple(PUBLISHING)
 MOST_RANKS = 2**20
@@ -65,70 +61,94 @@ ROW_BY_ROW = ("volumes", "messages", "largest_messages", "activations", "beyond_
               "between_bytes", "kept_bytes", "collective_bytes")
 """The keys of [check] with a number for each row."""
 
-
-Units = str | tuple[tuple[int, ...], ...]
+Units = Annotated[
+    Annotated[str, one_of(("layer", "model"))] | Annotated[
+        tuple[Annotated[tuple[Natural, ...], Meta(min_length=1)], ...], Meta(min_length=1)],
+    said("layer, model or an array of arrays of layer numbers such as [[0, 1], [2]]")]
 """The layers of each unit, `layer` for one each, or `model` for one unit."""
+Ranks = Annotated[int, bounded(1, MOST_RANKS)]
+Size = Annotated[int, bounded(0, LARGEST_SIZE)]
+"""A dimension of a model; 0 for the usual one."""
+Depth = Annotated[int, bounded(0, MOST_LAYERS)]
+Heads = Annotated[int, bounded(1, 10_000)]
+StageName = Annotated[str, one_of(STAGES)]
+WireName = Annotated[str, one_of(WIRES)]
+FormatName = Annotated[str, one_of(("none", *CODES))]
+TierName = Annotated[str, one_of(FAR)]
 
 
-def part_of(default: str | None, table: Table[Any], made: Callable[[str, Any], Any]) -> Any:
-    """A key that names a part of `table`, or a user's; its section then accepts the part's keys too."""
-    return key(default, PartOf(tuple(table), made, brings_keys=True, optional=not default))
+class Section:
+    """A section whose keys may name parts, in Python also as objects: functions and declared parts."""
+
+    names_parts: ClassVar[Mapping[str, Callable[[str, Any], Any]]] = {}
+    """The keys that name parts, and what makes a part from its name and a user's Python object."""
+    shared: ClassVar[tuple[str, ...]] = ()
+    """The keys that mean the same for every part, and that no part may define."""
+
+    def __post_init__(self) -> None:
+        for key, made in self.names_parts.items():
+            value = made_in(getattr(self, key), made, (key,), Origin())
+            object.__setattr__(self, key, tuple(value) if isinstance(value, list) else value)
+            own = getattr(getattr(value, "part", None), "keys", {})
+            if own:
+                object.__setattr__(self, "own", {**own, **getattr(self, "own", {})})
 
 
-def serving(default: str | None, kind: str) -> Any:
-    """A key that names an algorithm of a kind of collective, or a user's."""
-    return part_of(default, SERVING[kind], as_collective(kind))
+def serving(kind: str) -> Meta:
+    """The names of the algorithms of a kind of collective; empty for that of `parallel.order`."""
+    return one_of(("", *SERVING[kind]))
 
 
 @dataclass(frozen=True)
 class WorldKeys:
-    ranks: int = key(4, Integer(1, MOST_RANKS))
-    ranks_per_host: int = key(0, Integer(0, MOST_RANKS))
-    memory_limit_mb: int = key(0, Integer())
-    timeout_seconds: float = key(60.0, Number(0.1, 1e6))
+    ranks: Ranks = 4
+    ranks_per_host: Annotated[int, bounded(0, MOST_RANKS)] = 0
+    memory_limit_mb: Natural = 0
+    timeout_seconds: Annotated[float, below(0.1, 1e6)] = 60.0
 
 
 @dataclass(frozen=True)
 class Data(Section):
-    shared: ClassVar[tuple[str, ...]] = ("source", "target", "test_every")
-    """The keys that mean the same for every part, and that no part may define."""
-    source: str = key("digits", SourceOf((), as_source, brings_keys=True))
-    target: str = key("", TextRule())
-    test_every: int = key(0, Integer())
-    own: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    names_parts = {"source": as_source}  # noqa: RUF012 - never written
+    shared = ("source", "target", "test_every")
+    source: str | Named = "digits"
+    target: str = ""
+    test_every: Natural = 0
+    own: dict[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
 class ModelKeys(Section):
-    shared: ClassVar[tuple[str, ...]] = ("kind", "weights", "frozen")
-    """The keys that mean the same for every part, and that no part may define."""
-    kind: str = part_of("mlp", MODELS, as_model)
-    hidden: tuple[int, ...] = key((64, 64), ArrayRule(Integer(1, LARGEST_SIZE), at_most=MOST_LAYERS))
-    activation: str = key("relu", Choice(tuple(ACTIVATIONS)))
-    architecture: str = key("gpt2", Choice(tuple(PARTS)))
-    layers: int = key(2, Integer(1, MOST_LAYERS))
-    width: int = key(64, Integer(1, LARGEST_SIZE))
-    heads: int = key(4, Integer(1, 10_000))
-    key_value_heads: int = key(0, Integer())
-    head_size: int = key(0, Integer(0, 10_000))
-    latent: int = key(0, Integer(0, LARGEST_SIZE))
-    query_latent: int = key(0, Integer(0, LARGEST_SIZE))
-    rotary_size: int = key(0, Integer(0, 10_000))
-    inner: int = key(0, Integer(0, LARGEST_SIZE))
-    vocabulary: int = key(0, Integer(0, LARGEST_SIZE))
-    sequence: int = key(0, Integer(0, LARGEST_SIZE))
-    tied_embeddings: bool = key(False, Switch())
-    dropout: float = key(0.0, Number(0, 1))
-    experts: int = key(4, Integer(1, 10_000))
-    experts_per_token: int = key(1, Integer(1, 10_000))
-    capacity_factor: float = key(1.25, Number())
-    queue_tokens: int = key(0, Integer(0, LARGEST_SIZE))
-    shared_inner: int = key(0, Integer(0, LARGEST_SIZE))
-    dense_layers: int = key(0, Integer(0, MOST_LAYERS))
-    dense_inner: int = key(0, Integer(0, LARGEST_SIZE))
-    frozen: tuple[int, ...] = key((), ArrayRule(Integer()))
-    weights: str = key("", TextRule())
-    own: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    names_parts = {"kind": as_model}  # noqa: RUF012
+    shared = ("kind", "weights", "frozen")
+    kind: Annotated[str, one_of(MODELS)] | Named = "mlp"
+    hidden: Annotated[
+        tuple[Annotated[int, bounded(1, LARGEST_SIZE)], ...], Meta(max_length=MOST_LAYERS)] = (64, 64)
+    activation: Annotated[str, one_of(ACTIVATIONS)] = "relu"
+    architecture: Annotated[str, one_of(PARTS)] = "gpt2"
+    layers: Annotated[int, bounded(1, MOST_LAYERS)] = 2
+    width: Annotated[int, bounded(1, LARGEST_SIZE)] = 64
+    heads: Heads = 4
+    key_value_heads: Natural = 0
+    head_size: Annotated[int, bounded(0, 10_000)] = 0
+    latent: Size = 0
+    query_latent: Size = 0
+    rotary_size: Annotated[int, bounded(0, 10_000)] = 0
+    inner: Size = 0
+    vocabulary: Size = 0
+    sequence: Size = 0
+    tied_embeddings: bool = False
+    dropout: Portion = 0.0
+    experts: Heads = 4
+    experts_per_token: Heads = 1
+    capacity_factor: Number = 1.25
+    queue_tokens: Size = 0
+    shared_inner: Size = 0
+    dense_layers: Depth = 0
+    dense_inner: Size = 0
+    frozen: tuple[Natural, ...] = ()
+    weights: str = ""
+    own: dict[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def others_keys(self) -> tuple[str, ...]:
@@ -166,28 +186,28 @@ class ModelKeys(Section):
 class Train(Section):
     """How to train; the defaults of the optimizers are PyTorch's."""
 
-    shared: ClassVar[tuple[str, ...]] = (
+    names_parts = {"optimizer": as_optimizer}  # noqa: RUF012
+    shared = (
         "steps", "micro_batch", "micro_batches", "optimizer", "learning_rate", "weight_decay", "decay_biases",
         "schedule", "warmup_steps", "clip_norm", "precision", "loss_scale", "seed")
-    """The keys that mean the same for every part, and that no part may define."""
-    steps: int = key(20, Integer())
-    micro_batch: int = key(16, Integer(1, 10**7))
-    micro_batches: int = key(4, Integer(1, 10**8))
-    optimizer: str = part_of("adam", OPTIMIZERS, as_optimizer)
-    learning_rate: float = key(1e-3, Number())
-    betas: tuple[float, float] = key((0.9, 0.999), ArrayRule(Number(0, 1), 2, 2))
-    epsilon: float = key(1e-8, Number())
-    momentum: float = key(0.9, Number())
-    weight_decay: float = key(BY_OPTIMIZER, Number())
-    decay_biases: bool = key(True, Switch())
-    schedule: str = key("constant", Choice(("constant", "cosine")))
-    warmup_steps: int = key(0, Integer())
-    clip_norm: float = key(0.0, Number())
-    precision: str = key("fp32", Choice(tuple(PRECISIONS)))
-    loss_scale: float | str = key("dynamic", Either("dynamic", Number(1e-38, 1e38)))
+    steps: Natural = 20
+    micro_batch: Annotated[int, bounded(1, 10**7)] = 16
+    micro_batches: Annotated[int, bounded(1, 10**8)] = 4
+    optimizer: Annotated[str, one_of(OPTIMIZERS)] | Named = "adam"
+    learning_rate: Number = 1e-3
+    betas: tuple[Portion, Portion] = (0.9, 0.999)
+    epsilon: Number = 1e-8
+    momentum: Number = 0.9
+    weight_decay: Number = BY_OPTIMIZER
+    decay_biases: bool = True
+    schedule: Annotated[str, one_of(("constant", "cosine"))] = "constant"
+    warmup_steps: Natural = 0
+    clip_norm: Number = 0.0
+    precision: Annotated[str, one_of(PRECISIONS)] = "fp32"
+    loss_scale: Annotated[str, one_of(("dynamic",))] | Annotated[float, below(1e-38, 1e38)] = "dynamic"
     """Outside of these bounds the scale or its inverse is 0 or infinite in float32."""
-    seed: int = key(0, Integer())
-    own: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    seed: Natural = 0
+    own: dict[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -195,58 +215,53 @@ class Train(Section):
             object.__setattr__(self, "weight_decay", OPTIMIZERS[self.optimizer].usual_weight_decay)
 
 
-OF_ALL_ROWS = ("stages", "order", "offload_folder")
+OF_ALL_ROWS = ("stages", "order")
 """The keys of [parallel] that all rows share."""
 
 
 @dataclass(frozen=True)
 class Parallel(Section):
-    stages: tuple[str, ...] = key(STAGE_KEYS, ArrayRule(PartOf(tuple(STAGES), as_stage), 1, distinct=True))
-    order: str = key("ring", Choice(tuple(ORDERS)))
-    units: Units = key("layer", ArrayOr(
-        "layer, model or an array of arrays of layer numbers such as [[0, 1], [2]]", ("layer", "model"),
-        ArrayRule(ArrayRule(Integer(), 1), 1)))
-    shard_ranks: int = key(0, Integer())
-    replicas: int = key(0, Integer())
-    secondary_ranks: int = key(0, Integer())
-    tensor_ranks: int = key(1, Integer(1, MOST_RANKS))
-    context_ranks: int = key(1, Integer(1, MOST_RANKS))
-    expert_ranks: int = key(1, Integer(1, MOST_RANKS))
-    pipeline_ranks: int = key(1, Integer(1, MOST_RANKS))
-    schedule: str = key("1f1b", Choice(tuple(SCHEDULES)))
-    model_chunks: int = key(1, Integer(1, MOST_LAYERS))
-    pipeline_layers: tuple[int, ...] = key((), ArrayRule(Integer(1), at_most=MOST_LAYERS))
-    sequence_parallel: bool = key(False, Switch())
-    vocabulary_parallel: bool = key(False, Switch())
-    context_by: str = key("ring", Choice(("ring", "all_to_all")))
-    accumulation: str = key("boundary", Choice(("boundary", "micro_batch", "layered")))
-    accumulate_dtype: str = key("weights", Choice(("weights", "fp32")))
-    param_dtype: str = key("weights", Choice(WIRES))
-    autocast: str = key("none", Choice(("none", *(name for name, precision in PRECISIONS.items() if precision.mixed))))
-    reduce_dtype: str = key("weights", Choice(WIRES))
-    output_dtype: str = key("weights", Choice(WIRES))
-    reduce_scatter: str = serving("", "reduce_scatter")
-    all_gather: str = serving("", "all_gather")
-    broadcast: str = serving("", "broadcast")
-    quantized_weights: str = key("none", PartOf(("none", *FORMATS), as_wire))
-    quantized_gradients: str = key("none", PartOf(("none", *FORMATS), as_wire))
-    quantized_block: int = key(256, Integer(0, 10**9))
-    error_feedback: bool = key(False, Switch())
-    gradients: str = key("reduce_scatter", Choice(("reduce_scatter", "all_reduce")))
-    publish: str = key("weights", Choice(PUBLICATIONS))
-    reshard_after_forward: bool = key(True, Switch())
-    prefetch: bool = key(False, Switch())
-    overlap: bool = key(False, Switch())
-    recompute: bool | tuple[int, ...] = key(False, ArrayOr(
-        f"true, false or {ArrayRule(Integer(), distinct=True)}", (True, False), ArrayRule(Integer(), distinct=True)))
-    recompute_keeps: str = key("", Choice(("", *SELECTIONS)))
-    offload_activations: bool = key(False, Switch())
-    partition_activations: bool = key(False, Switch())
-    offload_optimizer: str = key("none", Choice(FAR))
-    offload_parameters: str = key("none", Choice(FAR))
-    delayed_update: bool = key(False, Switch())
-    offload_folder: str = key("", TextRule())
-    bucket_mb: float = key(0.0, Number())
+    names_parts = {"stages": as_stage, **{kind: as_collective(kind) for kind in SERVING}}  # noqa: RUF012
+    stages: Annotated[tuple[StageName | Named, ...], Meta(min_length=1)] = STAGE_KEYS
+    order: Annotated[str, one_of(ORDERS)] = "ring"
+    units: Units = "layer"
+    shard_ranks: Natural = 0
+    replicas: Natural = 0
+    secondary_ranks: Natural = 0
+    tensor_ranks: Ranks = 1
+    context_ranks: Ranks = 1
+    expert_ranks: Ranks = 1
+    pipeline_ranks: Ranks = 1
+    schedule: Annotated[str, one_of(SCHEDULES)] = "1f1b"
+    model_chunks: Annotated[int, bounded(1, MOST_LAYERS)] = 1
+    pipeline_layers: Annotated[tuple[Counted, ...], Meta(max_length=MOST_LAYERS)] = ()
+    sequence_parallel: bool = False
+    vocabulary_parallel: bool = False
+    context_by: Annotated[str, one_of(("ring", "all_to_all"))] = "ring"
+    accumulation: Annotated[str, one_of(("boundary", "micro_batch", "layered"))] = "boundary"
+    accumulate_dtype: Annotated[str, one_of(("weights", "fp32"))] = "weights"
+    param_dtype: WireName = "weights"
+    autocast: Annotated[str, one_of(AUTOCASTS)] = "none"
+    reduce_dtype: WireName = "weights"
+    output_dtype: WireName = "weights"
+    reduce_scatter: Annotated[str, serving("reduce_scatter")] | Named = ""
+    all_gather: Annotated[str, serving("all_gather")] | Named = ""
+    broadcast: Annotated[str, serving("broadcast")] | Named = ""
+    quantized_weights: FormatName = "none"
+    quantized_gradients: FormatName = "none"
+    quantized_block: Annotated[int, bounded(0, 10**9)] = 256
+    gradients: Annotated[str, one_of(("reduce_scatter", "all_reduce"))] = "reduce_scatter"
+    publish: Annotated[str, one_of(PUBLICATIONS)] = "weights"
+    reshard_after_forward: bool = True
+    prefetch: bool = False
+    overlap: bool = False
+    recompute: bool | tuple[Natural, ...] = False
+    recompute_keeps: Annotated[str, one_of(("", *SELECTIONS))] = ""
+    offload_activations: bool = False
+    partition_activations: bool = False
+    offload_optimizer: TierName = "none"
+    offload_parameters: TierName = "none"
+    bucket_mb: Number = 0.0
 
     @property
     def bucket_bytes(self) -> int:
@@ -276,26 +291,23 @@ class Parallel(Section):
         return self.shard_ranks or ranks // max(self.replicas, 1)
 
 
-def unset(rule: Rule) -> Any:
-    """The field of a key that a row may leave out; without it the row has that of [parallel]."""
-    return key(None, rule)
-
-
-VariantKeys: Any = dataclasses.make_dataclass("VariantKeys", [
-    ("name", str, key("", TextRule())), ("stage", str, part_of("zero3", STAGES, as_stage)),
-    *((name, Any, unset(rule)) for name, rule in rules(Parallel).items() if name not in OF_ALL_ROWS),
-], frozen=True)
-"""A name, a stage, and every key of [parallel] that rows may differ in, unset."""
-
-
-class Variant(VariantKeys, Section):  # type: ignore[misc]
+@dataclass(frozen=True, init=False)
+class Variant:
     """A row of its own in the comparison: a stage, with some keys of [parallel] replaced."""
 
-    @property
-    def keys_set(self) -> dict[str, Any]:
-        """The keys of [parallel] that it sets."""
-        keys = [each.name for each in dataclasses.fields(self) if each.name not in ("name", "stage")]
-        return {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
+    names_parts: ClassVar[Mapping[str, Callable[[str, Any], Any]]] = {"stage": as_stage}
+    shared: ClassVar[tuple[str, ...]] = ()
+    name: str = ""
+    stage: StageName | Named = "zero3"
+    keys_set: dict[str, Any] = field(default_factory=dict, hash=False)
+    """The keys of [parallel] that it sets."""
+
+    def __init__(self, name: str = "", stage: Name = "zero3", **keys_set: Any) -> None:
+        parallel = Parallel(stages=(stage,), **keys_set)
+        own = {key.name: getattr(parallel, key.name) for key in dataclasses.fields(Parallel)
+               if keys_set.get(key.name) is not None}
+        for key, value in (("name", name), ("stage", parallel.stages[0]), ("keys_set", own)):
+            object.__setattr__(self, key, value)
 
     def applied(self, parallel: Parallel) -> Parallel:
         """`parallel` with this variant's stage alone, and its keys."""
@@ -307,35 +319,35 @@ class Variant(VariantKeys, Section):  # type: ignore[misc]
         >>> Variant(stage="zero3", prefetch=True, units=((0, 1),)).named({"zero3": "Stage III"})
         'Stage III, units = [[0, 1]], prefetch = true'
         """
-        keys = self.keys_set.items()
-        words = [f"{key} = {value if isinstance(value, str) else json.dumps(value)}" for key, value in keys]
-        return self.name or ", ".join([titles.get(self.stage, self.stage), *words])
+        words = [f"{key} = {json.dumps(value) if isinstance(value, bool | int | float | tuple) else value}"
+                 for key, value in self.keys_set.items()]
+        return self.name or ", ".join([titles.get(str(self.stage), str(self.stage)), *words])
 
 
 @dataclass(frozen=True)
 class Check:
     """The claims of a run, in addition to the formula for its traffic."""
 
-    reference: bool = key(True, Switch())
-    checksums: bool = key(False, Switch())
-    test_accuracy: float = key(0.0, Number(0, 1))
-    test_loss: float | str = key(0.0, Either("bigram", Number()))
-    same_bits_on: tuple[int, ...] = key((), ArrayRule(Integer(1)))
-    does_not_fit: tuple[str, ...] = key((), ArrayRule(Choice(STAGE_KEYS), distinct=True))
-    fits: tuple[str, ...] = key((), ArrayRule(Choice(STAGE_KEYS), distinct=True))
-    mfu: tuple[float, ...] = key((), ArrayRule(Number(-math.inf)))
-    same_weights: bool | None = key(None, Switch())
-    volumes: tuple[float, ...] = key((), ArrayRule(Number(-math.inf)))
-    messages: tuple[int, ...] = key((), ArrayRule(Integer()))
-    largest_messages: tuple[int, ...] = key((), ArrayRule(Integer()))
-    activations: tuple[int, ...] = key((), ArrayRule(Integer()))
-    between_bytes: tuple[int, ...] = key((), ArrayRule(Integer()))
-    kept_bytes: tuple[int, ...] = key((), ArrayRule(Integer()))
-    collectives: tuple[str, ...] = key((), ArrayRule(TextRule(), distinct=True))
-    collective_bytes: tuple[int, ...] = key((), ArrayRule(Integer()))
-    fragmentation: bool = key(False, Switch())
-    beyond_peak: tuple[int, ...] = key((), ArrayRule(Integer()))
-    beyond_peak_laid_out: tuple[int, ...] = key((), ArrayRule(Integer()))
+    reference: bool = True
+    checksums: bool = False
+    test_accuracy: Portion = 0.0
+    test_loss: Annotated[str, one_of(("bigram",))] | Number = 0.0
+    same_bits_on: tuple[Counted, ...] = ()
+    does_not_fit: tuple[StageName, ...] = ()
+    fits: tuple[StageName, ...] = ()
+    mfu: tuple[Finite, ...] = ()
+    same_weights: bool | None = None
+    volumes: tuple[Finite, ...] = ()
+    messages: tuple[Natural, ...] = ()
+    largest_messages: tuple[Natural, ...] = ()
+    activations: tuple[Natural, ...] = ()
+    between_bytes: tuple[Natural, ...] = ()
+    kept_bytes: tuple[Natural, ...] = ()
+    collectives: tuple[str, ...] = ()
+    collective_bytes: tuple[Natural, ...] = ()
+    fragmentation: bool = False
+    beyond_peak: tuple[Natural, ...] = ()
+    beyond_peak_laid_out: tuple[Natural, ...] = ()
 
     def of_row(self, number: int) -> dict[str, Any]:
         """The claims about row `number`, for keys with one value for each row."""
@@ -347,26 +359,26 @@ class Check:
 class Checkpoint:
     """The folder of saved training states; without one nothing is saved."""
 
-    folder: str = key("", TextRule())
-    every: int = key(1, Integer(1))
-    keep: int = key(2, Integer(1))
+    folder: str = ""
+    every: Counted = 1
+    keep: Counted = 2
 
 
 @dataclass(frozen=True)
 class Sections:
-    """All sections of a scenario; `origin` has the positions of their keys and does not count in comparisons."""
+    """All sections of a scenario; `origin`, which does not count in comparisons, tells where a key is written."""
 
-    kind: str = key("training", Choice(("training",)))
-    title: str = key("", TextRule())
-    caption: str = key("", TextRule())
-    world: WorldKeys = section(WorldKeys)
-    data: Data = section(Data)
-    model: ModelKeys = section(ModelKeys)
-    train: Train = section(Train)
-    parallel: Parallel = section(Parallel)
-    cluster: ClusterKeys = section(ClusterKeys)
-    variant: tuple[Variant, ...] = key((), Tables(Variant))
-    check: Check = section(Check)
-    checkpoint: Checkpoint = section(Checkpoint)
-    fault: tuple[Fault, ...] = key((), Tables(Fault))
-    origin: Origin = dataclasses.field(default=Origin(), repr=False, compare=False)
+    kind: Annotated[str, one_of(("training",))] = "training"
+    title: str = ""
+    caption: str = ""
+    world: WorldKeys = field(default_factory=WorldKeys)
+    data: Data = field(default_factory=Data)
+    model: ModelKeys = field(default_factory=ModelKeys)
+    train: Train = field(default_factory=Train)
+    parallel: Parallel = field(default_factory=Parallel)
+    cluster: ClusterKeys = field(default_factory=ClusterKeys)
+    variant: Annotated[tuple[Variant, ...], SOME] = ()
+    check: Check = field(default_factory=Check)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    fault: Annotated[tuple[Fault, ...], SOME] = ()
+    origin: Origin = field(default=Origin(), repr=False, compare=False)

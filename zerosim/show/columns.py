@@ -13,9 +13,10 @@ from typing import Any
 
 from zerosim.figures.pipelines import bubble, held
 from zerosim.instruments.memory import MEMORY_KINDS
+from zerosim.show.document import peaks, rests
 from zerosim.show.run_document import RowDocument, RunDocument, unit_of
 from zerosim.training.measurement import Measurement
-from zerosim.words import FAR, KEPT, TESTS, ByteUnit, in_one_unit, in_unit, spread
+from zerosim.words import KEPT, ON_HOST, TESTS, ByteUnit, in_one_unit, in_unit, spread
 from zerosim.words import measured as in_words
 
 TERMINAL, VERBOSE, PAGE = "terminal", "verbose", "page"
@@ -29,7 +30,7 @@ def traffic_is_wrong(row: RowDocument) -> bool:
 
 
 def kept_is_wrong(row: RowDocument) -> bool:
-    return not all(rank.rests for rank in row.judged_memory)
+    return not all(map(rests, row.judged_memory))
 
 
 @dataclass(frozen=True)
@@ -88,13 +89,6 @@ def kept_figure(kind: str) -> Figure:
         lambda row: row.fullest["resting_bytes"].get(kind, 0), frozenset({PAGE}), wrong=kept_is_wrong)
 
 
-def far(tier: str, meaning: str) -> Figure:
-    """The bytes of another tier of memory than the device."""
-    return Figure(
-        f"{FAR[tier].split()[-1]}_bytes", FAR[tier], meaning, lambda row: sum(row.kept_on(tier).values()),
-        frozenset({TERMINAL, PAGE}), wrong=lambda row: not row.kept_as_due(tier), if_any=True)
-
-
 FIGURES = (
     Figure(
         "layout", "layout",
@@ -105,8 +99,10 @@ FIGURES = (
         lambda row: sum(row.fullest["resting_bytes"].get(kind, 0) for kind in MEMORY_KINDS[:3]), frozenset({TERMINAL}),
         wrong=kept_is_wrong),
     *map(kept_figure, MEMORY_KINDS[:3]),
-    far("host", "offloaded states between steps, in the memory of the host"),
-    far("disk", "offloaded states between steps, and offloaded activations at the peak"),
+    Figure(
+        "host_bytes", ON_HOST, "offloaded states between steps, and offloaded activations at the peak",
+        lambda row: sum(row.kept_on_host.values()), frozenset({TERMINAL, PAGE}),
+        wrong=lambda row: not row.on_host_as_due, if_any=True),
     Figure(
         "sent_bytes", "sends\na step", "bytes that a rank sends in a step, the mean over ranks",
         attrgetter("sent_bytes"), frozenset({TERMINAL, VERBOSE, PAGE}), of_ranks=lambda row: row.per_step("sent_bytes"),
@@ -125,7 +121,7 @@ FIGURES = (
     Figure(
         "peak_bytes", "peak", "largest memory of a rank at any time, with activations and messages",
         lambda row: row.fullest["peak_bytes"]["total"], frozenset({TERMINAL, PAGE}),
-        wrong=lambda row: not all(rank.peaks for rank in row.judged_memory)),
+        wrong=lambda row: not all(map(peaks, row.judged_memory))),
 )
 
 
@@ -148,8 +144,6 @@ def facts(run: RunDocument) -> dict[str, list[str]]:
         errors = [row.get("wire_errors", {}).get(what) for row in rows]
         if any(errors):
             found[f"error of {what} as codes"] = [as_codes(error) for error in errors]
-        if any(error and error.get("residual") is not None for error in errors):
-            found[f"residuals of {what}"] = [as_codes(error, "residual") for error in errors]
     measure = run.document.get("test_measure")
     if measure is not None and all(row["test"] is not None for row in rows):
         found[TESTS[measure]] = [in_words(measure, float(row["test"])) for row in rows]
@@ -173,12 +167,12 @@ def scheduled(row: RowDocument) -> tuple[str, str]:
     return (f"{float(bubble(row.passes)):.3g} of the time", most) if row.passes else ("none", "–")
 
 
-def as_codes(error: Mapping[str, float | None] | None, norm: str = "relative") -> str:
+def as_codes(error: Mapping[str, float | None] | None) -> str:
     """
     >>> as_codes({"relative": 0.00781, "ulps": 65536, "bits": 7.0}), as_codes(None)
     ('0.00781', 'none')
     """
-    relative = None if error is None else error.get(norm)
+    relative = None if error is None else error.get("relative")
     return "none" if relative is None else f"{float(relative):.3g}"
 
 

@@ -14,8 +14,8 @@ from zerosim.figures.addresses import Fragmentation
 from zerosim.instruments.trace import ClockOffset, RankStep, Span, Trace
 from zerosim.scenario import resolved
 from zerosim.stages import STAGES
-from zerosim.training.measurement import MemoryCounts, MemoryFigures
-from zerosim.verdict.outcome import Outcome, RankMemory, RankTraffic, TrainedRow
+from zerosim.training.measurement import RankMemory, RankTraffic
+from zerosim.verdict.outcome import Compared, Outcome, RowOutcome, lingering, overweight, traffic_fault
 from zerosim.words import joined_names, plural
 
 SCHEMA = "zerosim.run/1"
@@ -50,9 +50,8 @@ def document(outcome: Outcome, world: dict[str, Any], command: str | None = None
             "stages": rows,
             "differences": [asdict(each) | {"cause": each.cause} for each in outcome.differences],
             "did_not_fit": [
-                {"stage": config.row.stage, "name": config.name,
-                 **picked(each, "needed_bytes", "allowed_bytes", "would_fit")}
-                for config, each in outcome.did_not_fit
+                picked(row, "stage", "name", "needed_bytes", "allowed_bytes", "would_fit")
+                for row in outcome.did_not_fit
             ],
             "on_other_ranks": [
                 {"ranks": ranks, "name": row.name, "weights_sha256": row.measured.weights_sha256}
@@ -63,7 +62,7 @@ def document(outcome: Outcome, world: dict[str, Any], command: str | None = None
     return found
 
 
-def row_document(row: TrainedRow) -> dict[str, Any]:
+def row_document(row: RowOutcome) -> dict[str, Any]:
     """The measured figures of a row, and the expected ones."""
     found, divergence = row.measured, row.first_divergence
     return {
@@ -77,10 +76,10 @@ def row_document(row: TrainedRow) -> dict[str, Any]:
         "losses": [float(loss[0]) for loss in found.losses],
         "formula_operations": row.formula_operations,
         "ignored": row.config.ignored,
-        "traffic": [traffic_document(rank) for rank in row.traffic],
-        "traffic_holds": all(rank.holds for rank in row.traffic),
+        "traffic": [*map(traffic_document, row.traffic)],
+        "traffic_holds": not any(map(traffic_fault, row.traffic)),
         "volume": row.volume,
-        "memory": [memory_document(rank) for rank in row.memory],
+        "memory": [*map(memory_document, row.memory)],
         "fragmentation": None if row.fragmentation is None else fragmentation_document(row.fragmentation),
         "resumed": resumed(row),
         "trace": found.trace and trace_document(found.trace),
@@ -121,45 +120,48 @@ def fragmentation_document(found: Fragmentation) -> dict[str, Any]:
     }
 
 
-def resumed(row: TrainedRow) -> dict[str, Any] | None:
+def resumed(row: RowOutcome) -> dict[str, Any] | None:
     found = row.config.resumed
     if found is None:
         return None
     return {"folder": found.path, "step": found.step, "stage": found.stage, "ranks": found.ranks}
 
 
-def traffic_document(rank: RankTraffic) -> dict[str, Any]:
+def traffic_document(rank: Compared[RankTraffic]) -> dict[str, Any]:
     """One rank's counts, each with the formula's."""
     due = {f"formula_{name.removeprefix('sent_')}": count for name, count in asdict(rank.due).items() if name != "rank"}
-    return asdict(rank.counts) | due
+    return asdict(rank.measured) | due
 
 
-FAR_FIGURES = ("offloaded_bytes", "far_resting_bytes", "far_peak_bytes", "moved_bytes")
+HOST_FIGURES = ("host_resting_bytes", "host_peak_bytes", "moved_bytes")
 
 
-def memory_document(rank: RankMemory) -> dict[str, Any]:
-    """One rank's bytes by kind, and those due; `rank_memory` reads it."""
-    figures, due = rank.figures, rank.due
+def memory_document(rank: Compared[RankMemory]) -> dict[str, Any]:
+    """One rank's bytes by kind, and those due; `rests` and `peaks` judge it."""
+    found, due = rank.measured, rank.due
     return {
-        **picked(figures, "rank", "resting_bytes", "peak_bytes", "alive_bytes", "resident_bytes", *FAR_FIGURES),
+        **picked(found, "rank", "resting_bytes", "peak_bytes", "alive_bytes", "resident_bytes", *HOST_FIGURES),
         "formula_bytes": due.resting_bytes,
-        "padding_bytes": rank.padding_bytes,
         "bound_bytes": due.peak_bytes,
-        **picked(rank, "least_bytes", "overweight", "lingering"),
-        **{f"formula_{name}": getattr(due, name) for name in FAR_FIGURES},
-        "curve": [{"ns": at, **now} for at, now in figures.curve],
+        **picked(due, "padding_bytes", "least_bytes"),
+        "overweight": overweight(rank),
+        "lingering": lingering(rank),
+        **{f"formula_{name}": getattr(due, name) for name in HOST_FIGURES},
+        "curve": [{"ns": at, **now} for at, now in found.curve],
     }
 
 
-def rank_memory(found: dict[str, Any]) -> RankMemory:
-    """One rank's memory with the bytes due, as far as a document has it: the inverse of `memory_document`."""
-    rank, far = found["rank"], [name for name in FAR_FIGURES if f"formula_{name}" in found]
-    return RankMemory(
-        MemoryFigures(rank=rank, resting_bytes=found["resting_bytes"], peak_bytes=found["peak_bytes"],
-                      **{name: found[name] for name in far}),
-        MemoryCounts(rank=rank, resting_bytes=found["formula_bytes"], peak_bytes=found["bound_bytes"],
-                     **{name: found[f"formula_{name}"] for name in far}),
-        found["padding_bytes"], found["least_bytes"], found["overweight"], found["lingering"])
+def rests(rank: dict[str, Any]) -> bool:
+    """Whether a rank of a document keeps the bytes due between steps."""
+    return rank["resting_bytes"] == rank["formula_bytes"] and not rank["overweight"]
+
+
+def peaks(rank: dict[str, Any]) -> bool:
+    """Whether a rank of a document holds the bytes due at the peak and later, and on the host."""
+    held, least = rank["peak_bytes"], rank["least_bytes"]
+    return (all(least.get(kind, 0) <= held[kind] <= most for kind, most in rank["bound_bytes"].items())
+            and not rank["lingering"]
+            and all(rank.get(name) == rank.get(f"formula_{name}") for name in HOST_FIGURES))
 
 
 def verdict(outcome: Outcome) -> str:

@@ -61,7 +61,7 @@ def meaning_of_kept(run: RunDocument, *, bars: bool) -> Text:
     kinds = [Text.assemble((f"{kind.shade} " * bars, kind.colour), KIND_WORDS[kind.name]) for kind in STATE_BARS]
     apart = Text("  " if bars else ", ")
     uneven = any(len({str(rank["resting_bytes"]) for rank in row.found["memory"]}) > 1 for row in run.rows)
-    where = " on the device" * bool(run.far_tiers) + ", on the rank with the highest peak" * uneven
+    where = " on the device" * run.offloads + ", on the rank with the highest peak" * uneven
     copies = ", with float32 copies of weights" * run.precision.mixed
     return Text(f"between steps{where}: ").append(apart.join(kinds)).append(copies)
 

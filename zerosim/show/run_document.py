@@ -16,13 +16,13 @@ from zerosim.instruments.memory import MEMORY_KINDS
 from zerosim.instruments.trace import Trace
 from zerosim.numerics.precisions import PRECISIONS, Precision
 from zerosim.sharding import Directions
-from zerosim.show.document import SCHEMA, rank_memory, read_trace
+from zerosim.show.document import SCHEMA, read_trace
 from zerosim.show.page.markup import printable
 from zerosim.show.trace_events import message_ends
 from zerosim.stages import STAGES
-from zerosim.stages.pipeline import Slot
-from zerosim.verdict.outcome import DoesNotFit, RankMemory
-from zerosim.words import FAR, KEPT, ByteUnit, common_unit, plural
+from zerosim.stages.schedules import Slot
+from zerosim.verdict.outcome import misfit
+from zerosim.words import KEPT, ByteUnit, common_unit, plural
 
 KIND_NAMES: dict[str, str] = {kind: KEPT.get(kind, kind) for kind in MEMORY_KINDS}
 STEP_LANES = {"computation": 0, "waiting": 0, "collectives": 1, "communication out": 1, "communication in": 2}
@@ -148,21 +148,21 @@ class RowDocument:
         found: dict[str, Any] = max(self.found["memory"], key=lambda rank: rank["peak_bytes"]["total"])
         return found
 
-    def kept_on(self, tier: str) -> dict[str, int]:
-        """The bytes of each kind that the fullest rank keeps in another tier than the device: see `kept_in`."""
-        return kept_in(tier, self.fullest.get("far_resting_bytes", {}), self.fullest.get("offloaded_bytes", 0))
+    @property
+    def kept_on_host(self) -> dict[str, int]:
+        """The bytes of each kind that the fullest rank keeps on the host: see `on_host`."""
+        return on_host(self.fullest.get("host_resting_bytes", {}), self.fullest.get("host_peak_bytes", {}))
 
-    @cached_property
-    def judged_memory(self) -> list[RankMemory]:
+    @property
+    def judged_memory(self) -> list[dict[str, Any]]:
         """The memory of each rank with the bytes due; empty if no step was left to do, or nothing is due."""
-        found = [rank_memory(each) for each in self.found["memory"] if "formula_bytes" in each]
-        return found if self.steps_here > 0 else []
+        return [each for each in self.found["memory"] if "formula_bytes" in each] if self.steps_here > 0 else []
 
-    def kept_as_due(self, tier: str) -> bool:
-        """Whether every rank keeps the bytes due in another tier of memory than the device."""
-        return all(
-            kept_in(tier, rank.figures.far_resting_bytes, rank.figures.offloaded_bytes)
-            == kept_in(tier, rank.due.far_resting_bytes, rank.due.offloaded_bytes) for rank in self.judged_memory)
+    @property
+    def on_host_as_due(self) -> bool:
+        """Whether every rank keeps the bytes due on the host."""
+        return all(rank.get(name) == rank.get(f"formula_{name}") for rank in self.judged_memory
+                   for name in ("host_resting_bytes", "host_peak_bytes"))
 
     @cached_property
     def trace(self) -> Trace | None:
@@ -258,7 +258,7 @@ class RunDocument:
     def shortages(self) -> list[str]:
         """The rows that did not fit, the memory that they need, and the stages that would fit."""
         keys = ("needed_bytes", "allowed_bytes", "would_fit")
-        return [f"{row.name} does not fit: {DoesNotFit(*(row.found[key] for key in keys))}"
+        return [f"{row.name} does not fit: {misfit(*(row.found[key] for key in keys))}"
                 for row in self.all_rows if not row.is_trained]
 
     def sharding_ranks(self, stage: str) -> list[int]:
@@ -299,9 +299,9 @@ class RunDocument:
         return {row.found["compared_with"] for row in self.rows} - {None}
 
     @property
-    def far_tiers(self) -> list[str]:
-        """The tiers other than the device in which some row keeps bytes."""
-        return [tier for tier in FAR if any(row.kept_on(tier) for row in self.rows)]
+    def offloads(self) -> bool:
+        """Whether some row keeps bytes on the host."""
+        return any(row.kept_on_host for row in self.rows)
 
     @property
     def untraced(self) -> "RunDocument":
@@ -361,13 +361,13 @@ def element_name(found: Mapping[str, Any], state: str | None) -> str:
     return f"{state} of {found['name']}{index}" if state else f"{found['name']}{index}"
 
 
-def kept_in(tier: str, states: Mapping[str, Mapping[str, int]], activations: int) -> dict[str, int]:
-    """The bytes of a tier by kind: model states between steps, and offloaded activations at the peak on disk.
+def on_host(states: Mapping[str, int], peaks: Mapping[str, int]) -> dict[str, int]:
+    """The bytes on the host by kind: model states between steps, and offloaded activations at the peak.
 
-    >>> kept_in("disk", {"host": {"gradients": 8}, "disk": {"optimizer": 16}}, 5)
+    >>> on_host({"optimizer": 16}, {"optimizer": 24, "activations": 5})
     {'optimizer': 16, 'activations': 5}
     """
-    found = {**states.get(tier, {}), "activations": activations * (tier == "disk")}
+    found = {**states, "activations": peaks.get("activations", 0)}
     return {kind: count for kind, count in found.items() if count}
 
 

@@ -20,6 +20,7 @@ from rich.text import Text
 from zerosim.instruments.memory import MEMORY_KINDS
 from zerosim.optim.scaling import LOWEST_SCALE, skipped_in_vain
 from zerosim.show.columns import TERMINAL, VERBOSE, WRONG, Figure, facts, shown_in
+from zerosim.show.document import rests
 from zerosim.show.grid import Column, longest, show_grid, show_words, width_of
 from zerosim.show.legend import STATE_BARS, bar, show_legend, stacked
 from zerosim.show.run_document import RowDocument, RunDocument, element_name, unit_of
@@ -27,8 +28,8 @@ from zerosim.show.timeline import show_schedules, show_timeline, show_times
 from zerosim.stages import STAGES
 from zerosim.verdict.diagnosis import Divergence
 from zerosim.words import (
-    FAR,
     KEPT,
+    ON_HOST,
     grouped,
     ignored_in_words,
     in_unit,
@@ -347,9 +348,9 @@ STYLES = {PEAK: "dim", FORMULA: "red"}
 def held(row: RowDocument) -> list[tuple[str, dict[str, int]]]:
     """The lines of a row: their names, and bytes by kind."""
     memory = row.fullest
-    wrong = [(FORMULA, rank.due.resting_bytes) for rank in row.judged_memory
-             if rank.figures.rank == memory["rank"] and not rank.rests]
-    far = [(f"  {words}", found) for tier, words in FAR.items() if (found := row.kept_on(tier))]
+    wrong = [(FORMULA, rank["formula_bytes"]) for rank in row.judged_memory
+             if rank["rank"] == memory["rank"] and not rests(rank)]
+    far = [(f"  {ON_HOST}", row.kept_on_host)] if row.kept_on_host else []
     return [(row.name, memory["resting_bytes"]), *wrong, (PEAK, memory["peak_bytes"]), *far]
 
 
@@ -367,8 +368,8 @@ def show_fragmentation(console: Console, run: RunDocument) -> None:
 def show_padding(console: Console, run: RunDocument) -> None:
     """Print whether kept bytes equal the formula's, and their padding."""
     ranks = [rank for row in run.rows for rank in row.judged_memory]
-    if ranks and all(rank.rests for rank in ranks):
-        padding = spread(map(str, sorted(rank.padding_bytes for rank in ranks)))
+    if ranks and all(map(rests, ranks)):
+        padding = spread(map(str, sorted(rank["padding_bytes"] for rank in ranks)))
         show_words(console, f"Kept bytes are the formula's, {padding} B of padding included.", style="dim")
 
 

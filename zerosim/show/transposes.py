@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from zerosim.autograd.operation import Operation, Shape
+from zerosim.autograd.operation import Into, Operation, Shape
 from zerosim.autograd.tape_collectives import TapeCollective
 from zerosim.errors import UsageError, ZerosimError
 from zerosim.instruments.record import record
@@ -80,9 +80,9 @@ def shown_transpose(operation: Operation, size: int) -> Shown:
     """
     fault = first_fault(operation, size) if size > 1 else None
     shape, settings = smallest(operation, size)
-    due = operation.shape(shape, **settings)
+    due = operation.on_shapes([shape], settings)[0].shape
     passes = [drawn("forward", ("x", "y"), "x" in operation.alike, [shape[0]] * size,
-                    forward_on(operation, settings, due)),
+                    forward_on(operation, settings)),
               drawn("backward", ("∂y", "∂x"), "y" in operation.alike, [due[0]] * size,
                     backward_on(operation, settings, shape))]
     verdict = f"FAILED: {fault}" if fault else f"PASSED: {law_of(operation)}"
@@ -110,18 +110,16 @@ def smallest(operation: Operation, size: int) -> tuple[Shape, dict[str, Any]]:
     """The smallest vector that the operation accepts, and its settings."""
     _, settings = next(cases_of(operation, size))
     try:
-        operation.shape((1,), **settings)
+        operation.on_shapes([(1,)], settings)
     except ZerosimError:
         return (size,), settings
     return (1,), settings
 
 
-def forward_on(operation: Operation, settings: dict[str, Any], due: Shape) -> Callable[[Any, Any], Any]:
+def forward_on(operation: Operation, settings: dict[str, Any]) -> Callable[[Any, Any], Any]:
     """Forward, as a program of a rank."""
     def program(comm: Any, x: Any) -> Any:
-        out = np.empty(due, x.dtype)
-        found = operation.forward(x, out=out, empty=np.empty, **met(settings, comm))
-        return found if operation.aliases else out
+        return operation.forward(x, empty=np.empty, **met(settings, comm))
 
     return program
 
@@ -129,9 +127,8 @@ def forward_on(operation: Operation, settings: dict[str, Any], due: Shape) -> Ca
 def backward_on(operation: Operation, settings: dict[str, Any], shape: Shape) -> Callable[[Any, Any], Any]:
     """Backward, as a program of a rank."""
     def program(comm: Any, upstream: Any) -> Any:
-        if operation.backward is None:
-            return operation.passed["x"](upstream, shape, **settings)
-        into = {"x": np.empty(shape, upstream.dtype)}
+        assert operation.backward is not None
+        into = Into({"x": shape}, lambda name: np.empty(shape, upstream.dtype))
         operation.backward(upstream, into, empty=np.empty, **met(settings, comm))
         return into["x"]
 

@@ -1,4 +1,4 @@
-"""The tables of stages and of pipeline schedules; all facts about a stage are read from its row.
+"""The table of stages; all facts about a stage are read from its row.
 
 The states that a stage shards are stated once, as `SHARDED` in its file. Config, formulas, tables and `zerosim memory`
 read them from this table, so a stage is an object and not a string that many modules look up.
@@ -7,15 +7,14 @@ DDP writes its all-reduce as reduce-scatter and all-gather. Compared with Stage 
 from gradients to weights.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from zerosim.allocation import Kind, Tier
+from zerosim.allocation import Kind
 from zerosim.autograd.tape import Total
 from zerosim.parts import Table
 from zerosim.parts.loading import Declared
-from zerosim.stages import ddp, gpipe, interleaved, one_f_one_b, zero1, zero2, zero3, zero_bubble
-from zerosim.stages.pipeline import ScheduleStep
+from zerosim.stages import ddp, zero1, zero2, zero3
 from zerosim.stages.replica import Batch, Replica
 
 StageStep = Callable[[Replica, Batch], Total]
@@ -56,27 +55,19 @@ class Stage(Declared):
         """Whether a rank updates only its own 1/N, and so needs the other ranks' part of the norm."""
         return "optimizer" in self.sharded
 
-    def offloaded(self, optimizer: str, parameters: str) -> dict[Kind, Tier]:
-        """The tier of each model state that is not on the device, for the tiers that a user names, or `none`.
+    def on_host(self, optimizer: str, parameters: str) -> tuple[Kind, ...]:
+        """The model states that are on the host, if a user wants the optimizer or the parameters there, or `none`.
 
         Reduced gradients are on the host with an offloaded optimizer, if ranks keep shards of them. Weights are
         offloaded only if they are gathered.
 
-        >>> STAGES["zero2"].offloaded("disk", "host"), STAGES["ddp"].offloaded("host", "none")
-        ({'optimizer': 'disk', 'gradients': 'host'}, {'optimizer': 'host'})
+        >>> STAGES["zero2"].on_host("host", "host"), STAGES["zero3"].on_host("none", "host")
+        (('optimizer', 'gradients'), ('parameters',))
         """
-        found = dict[Kind, Tier]()
-        if optimizer in TIERS:
-            found["optimizer"] = TIERS[optimizer]
-            if "gradients" in self.sharded:
-                found["gradients"] = "host"
-        if parameters in TIERS and self.gathers:
-            found["parameters"] = TIERS[parameters]
-        return found
+        gradients: tuple[Kind, ...] = ("gradients",) if "gradients" in self.sharded else ()
+        updated: tuple[Kind, ...] = ("optimizer", *gradients) if optimizer == "host" else ()
+        return updated + (("parameters",) if parameters == "host" and self.gathers else ())
 
-
-TIERS: dict[str, Tier] = {"host": "host", "disk": "disk"}
-"""The tiers of memory that a user may name."""
 
 STAGES: Table[Stage] = Table({
     stage.key: stage
@@ -87,7 +78,3 @@ STAGES: Table[Stage] = Table({
         Stage("zero3", "Stage III", "ZeRO-3, FSDP FULL_SHARD", zero3.step, zero3.SHARDED, may_reduce_parts=True),
     )
 })
-
-SCHEDULES: Mapping[str, ScheduleStep] = {
-    "gpipe": gpipe.step, "1f1b": one_f_one_b.step, "interleaved_1f1b": interleaved.step, "zb_h1": zero_bubble.step}
-"""The step of each schedule, by the name that scenarios use."""

@@ -22,10 +22,6 @@ from zerosim.stages.replica import Replica
 class Fill(ABC):
     """A strategy that fills a full buffer with a unit's weights."""
 
-    def begin(self, replica: Replica, unit: Unit) -> None:
-        """Start to fetch this rank's own shard; a call of `fill` follows."""
-        replica.shards.begin(unit)
-
     @abstractmethod
     def fill(self, replica: Replica, unit: Unit, room: list[Array], comm: Communicator) -> Array:
         """The buffer in `room` with all weights of a unit; the list is emptied, so only the caller holds it."""
@@ -35,8 +31,9 @@ class Filled(Fill):
     """All-gathers the shards of all ranks. A shard in a different dtype is cast before it is sent."""
 
     def fill(self, replica: Replica, unit: Unit, room: list[Array], comm: Communicator) -> Array:
-        full = room.pop()
-        replica.own(full)[:] = replica.shards.take(unit)
+        full, storage = room.pop(), replica.storage
+        shard = replica.state.weights[unit]
+        storage.fill(unit.name, replica.own(full), shard, "parameters", storage.tier("parameters"), "device")
         within = replica.mesh.within(comm)
         replica.collectives.all_gather(unit.name, within, split(full, within.size))
         return full
@@ -53,7 +50,7 @@ class Quantized(Fill):
 
     def fill(self, replica: Replica, unit: Unit, room: list[Array], comm: Communicator) -> Array:
         full, within = room.pop(), replica.mesh.within(comm)
-        shard = replica.shards.take(unit)
+        shard = replica.storage.brought(unit.name, replica.state.weights[unit], "parameters", "device")
         encoded_bytes = within.size * self.wire.encoded_bytes(len(shard))
         coded = split(replica.allocate(encoded_bytes, np.uint8, kind="buffers", owner=unit.name), within.size)
         self.wire.encode(shard, coded[replica.mesh.place])
@@ -77,10 +74,6 @@ class SecondCopy(Fill):
         self._copies: dict[Unit, Array] = {}
         self._uses = Counter[Unit]()
         """The remaining uses of each unit in this micro-batch, for which its second copy is valid."""
-
-    def begin(self, replica: Replica, unit: Unit) -> None:
-        if not self._uses[unit]:
-            self._first.begin(replica, unit)
 
     def fill(self, replica: Replica, unit: Unit, room: list[Array], comm: Communicator) -> Array:
         mesh = replace(replica.mesh, group=self._ranks)
@@ -126,9 +119,7 @@ class WhenUsed:
         return gathered(replica, unit, self._fill)
 
     def prefetch(self, replica: Replica, unit: Unit | None) -> None:
-        """Start to fetch this rank's own shard; the other ranks' shards are gathered at the use."""
-        if unit is not None:
-            self._fill.begin(replica, unit)
+        """Nothing to do: weights are gathered at their use."""
 
     def reshard(self, replica: Replica, unit: Unit, full: Array) -> None:
         """Nothing to do: the gathering holds no reference."""
@@ -140,16 +131,12 @@ class KeptUntilBackward:
     def __init__(self, fill: Fill) -> None:
         self._fill = fill
         self._kept: dict[Unit, Array] = {}
-        self._in_use: Unit | None = None
 
     def gather(self, replica: Replica, unit: Unit) -> Array:
-        self._in_use = unit
         return self._kept.pop(unit) if unit in self._kept else gathered(replica, unit, self._fill)
 
     def prefetch(self, replica: Replica, unit: Unit | None) -> None:
-        """Start to fetch this rank's own shard, unless the weights are kept."""
-        if unit is not None and unit not in self._kept and unit is not self._in_use:
-            self._fill.begin(replica, unit)
+        """Nothing to do: weights are gathered at their first use."""
 
     def reshard(self, replica: Replica, unit: Unit, full: Array) -> None:
         if unit in replica.backward_units:
@@ -171,7 +158,6 @@ class Prefetched:
 
     def prefetch(self, replica: Replica, unit: Unit | None) -> None:
         if unit is not None:
-            self._fill.begin(replica, unit)
             self._pending[unit] = self._beside.begin(
                 partial(self._fill.fill, replica, unit, [replica.full(unit, "parameters")]))
 

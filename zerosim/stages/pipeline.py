@@ -1,30 +1,31 @@
-"""The verbs of a pipeline: each rank has some of the layers, and micro-batches pass from one rank to the next.
+"""One rank of a pipeline: each rank has some of the layers, and micro-batches pass from one rank to the next.
 
     piece        neighbouring units; with several model chunks a rank has pieces i, i + p, i + 2p, … of p ranks
     activation   the output of a piece for one micro-batch, which is sent to the rank of the next piece
     gradient     ∂L/∂input of a piece, which is sent to the rank of the piece before
 
-The schedules (`gpipe`, `one_f_one_b`, `interleaved`, `zero_bubble`) say which micro-batch runs when; all run backward
-in the order of micro-batches, so gradients add up left to right, as without a pipeline. Tied embeddings have a gradient
-on the first and on the last rank; the two are added once a step, after the sums over the data ranks. A send never
-waits, so no schedule has to pair sends with receives. With two ranks and several chunks, activations and gradients go
-the same way, without tags: both sides have them in the same order (`tests/test_pipeline.py`).
+A schedule is a list of passes (`schedules`); `step` runs it, and each pass receives and sends what it must. Tied
+embeddings have a gradient on the first and on the last rank; the two are added once a step, after the sums over the
+data ranks. A send never waits, so no schedule has to pair sends with receives. With two ranks and several chunks,
+activations and gradients go the same way, without tags: both sides have them in the same order, by a law of schedules
+(`tests/test_pipeline.py`).
 
 Each micro-batch has a tape of its own from its first forward to its last backward. The data direction is that of DDP or
 of ZeRO Stage I or II, in the verbs of `replica`; their code is that of the stages, for one unit. Stage III would gather
 the weights of every piece again for every micro-batch, 2 m times a step, so it is refused.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-from zerosim.allocation import Array, Kind
+from zerosim.allocation import Array
 from zerosim.autograd.tape import Tape, Total
 from zerosim.errors import UsageError
 from zerosim.models.units import Unit, runs_of
 from zerosim.stages.replica import Batch, Replica
+from zerosim.stages.schedules import RankSchedule, Slot
 
 
 class Neighbours(Protocol):
@@ -39,17 +40,6 @@ class Neighbours(Protocol):
     def send_gradient(self, array: Array, /) -> None: ...
     def recv_gradient(self, into: Array, /) -> None: ...
     def add_over_ends(self, array: Array, /) -> None: ...
-
-
-class Slot(NamedTuple):
-    """A forward ("F") or backward ("B") pass of a micro-batch through a model chunk, as a rank runs them in a step.
-
-    In a schedule that splits backward, "B" is that of the input, and "W" that of the weights.
-    """
-
-    what: str
-    micro_batch: int
-    chunk: int
 
 
 @dataclass(frozen=True)
@@ -105,15 +95,22 @@ class Pipeline:
     """Makes the tape of a micro-batch."""
     passes: list[Slot] = field(default_factory=list)
     """The passes of this rank in the last step, in order."""
+    _splits: bool = False
+    """Whether backward is split."""
     _tapes: dict[int, Tape] = field(default_factory=dict)
     _outputs: dict[int, list[Array]] = field(default_factory=dict)
+    """The outputs of the last piece, until the loss is computed from them."""
     _unreduced: list[tuple[Unit, Total]] = field(default_factory=list)
     _loss: Total = None
 
-    @property
-    def after(self) -> int:
-        """The number of ranks after this one."""
-        return self.neighbours.size - 1 - self.neighbours.place
+    def step(self, schedule: RankSchedule, batch: Batch) -> Total:
+        """One step: update all weights; this rank's part of the loss, None if it does not have the last piece."""
+        parts = self.begin(batch)
+        slots = schedule(self.neighbours.place, self.neighbours.size, len(parts), len(self.chunks))
+        self._splits = any(slot.what == "W" for slot in slots)
+        for slot in slots:
+            self.run(slot.what, parts[slot.micro_batch], slot.chunk)
+        return self.update()
 
     def begin(self, batch: Batch) -> list[Batch]:
         """Begin a step, and return its micro-batches in order."""
@@ -122,105 +119,90 @@ class Pipeline:
         self._loss = None
         return list(self.replica.parts(batch))
 
-    def receive_activation(self, part: Batch, chunk: int = 0) -> list[Array]:
-        """The input of a chunk: that of the micro-batch, or the output of the piece before."""
+    def run(self, what: str, part: Batch, chunk: int) -> None:
+        """A pass: receive what it needs from a neighbour, compute, and send its result on."""
+        found = self.compute(what, part, chunk, self.receive(what, part, chunk))
+        self.send(what, part, chunk, found)
+
+    def receive(self, what: str, part: Batch, chunk: int) -> list[Array]:
+        """The input of a chunk, or ∂L/∂output if a neighbour has it."""
         here = self.chunks[chunk]
-        if here.first:
+        if what == "F" and here.first:
             return part.inputs
-        given = self._room(here.given)
-        self.neighbours.recv_activation(given)
-        return [given]
+        if what == "W" or (what == "B" and here.last):
+            return []
+        room, receive = ((here.given, self.neighbours.recv_activation) if what == "F" else
+                         (here.output, self.neighbours.recv_gradient))
+        arrived = self.replica.allocate(room.shape, room.dtype, kind="activations", owner="pipeline")
+        receive(arrived)
+        return [arrived]
 
-    def forward(self, part: Batch, activations: list[Array], chunk: int = 0) -> list[Array]:
-        """The output of a chunk for one micro-batch, whose tape keeps what backward needs."""
-        replica, tape = self.replica, self._tape_of(part)
-        self.passes.append(Slot("F", part.first, chunk))
-        for unit in self.chunks[chunk].units:
-            activations = tape.forward(unit, replica.state.weights[unit], activations)
-        return activations
+    def compute(self, what: str, part: Batch, chunk: int, given: list[Array]) -> list[Array]:
+        """The output of a chunk, or ∂L/∂input; backward of its weights has no result."""
+        here, tape = self.chunks[chunk], self._tape_of(part)
+        self.passes.append(Slot(what, part.first, chunk))
+        if what == "F":
+            for unit in here.units:
+                given = tape.forward(unit, self.replica.state.weights[unit], given)
+            return given
+        if what == "B" and here.last:
+            self._loss, given = tape.loss(
+                self.replica.loss_name, self._outputs.pop(part.first), part.targets, part.samples, self._loss)
+        for unit in reversed(here.units):
+            given = self._backward(what, part, tape, unit, given)
+        if chunk == 0 and (what == "W" or not self._splits):
+            del self._tapes[part.first]
+        return given
 
-    def send_activation(self, part: Batch, activations: list[Array], chunk: int = 0) -> None:
-        """Send the output of a chunk to the next piece; that of the last piece stays until its loss is computed."""
-        if self.chunks[chunk].last:
-            self._outputs[part.first] = activations
-        else:
-            self.neighbours.send_activation(activations[0])
+    def _backward(self, what: str, part: Batch, tape: Tape, unit: Unit, upstream: list[Array]) -> list[Array]:
+        """∂L/∂input of a unit, whose gradient is added to those of earlier micro-batches, or only one of the two.
 
-    def receive_gradient(self, part: Batch, chunk: int = 0) -> list[Array]:
-        """∂L/∂output of a chunk: from the loss, or from the next piece."""
-        here = self.chunks[chunk]
-        if here.last:
-            outputs, replica = self._outputs.pop(part.first), self.replica
-            self._loss, upstream = self._tape_of(part).loss(
-                replica.loss_name, outputs, part.targets, part.samples, self._loss)
-            return upstream
-        upstream = [self._room(here.output)]
-        self.neighbours.recv_gradient(upstream[0])
-        return upstream
-
-    def backward(self, part: Batch, upstream: list[Array], chunk: int = 0) -> list[Array]:
-        """∂L/∂input of a chunk; the gradients of its units are kept, and reduced with the last micro-batch.
-
-        They are reduced beside the backward of the next unit if the scenario requests overlap, and otherwise once
+        Gradients are reduced beside the backward of the next unit if the scenario requests overlap, and otherwise once
         ∂L/∂input has been sent. The reductions of earlier micro-batches, if there are any, do not wait for that.
         """
-        replica, tape = self.replica, self._tape_of(part)
-        self.passes.append(Slot("B", part.first, chunk))
-        for unit in reversed(self.chunks[chunk].units):
-            weights = replica.state.weights[unit]
+        replica, weights = self.replica, self.replica.state.weights[unit]
+        if what == "B":
             tape.recompute(unit, weights)
+        if what == "B" and self._splits:
+            return tape.backward_input(unit, weights, upstream)
+        if what == "W":
+            gradient = tape.backward_weights(unit, weights, replica.unreduced)
+        else:
             upstream, gradient = tape.backward(unit, weights, upstream, replica.unreduced)
-            replica.wait_for_reduction()
-            self._unreduced.append((unit, replica.at_boundary(part, unit, gradient)))
-            del gradient
-            self._reduce_beside(part)
-        if chunk == 0:
-            del self._tapes[part.first]
-        return upstream
-
-    def backward_input(self, part: Batch, upstream: list[Array], chunk: int = 0) -> list[Array]:
-        """∂L/∂input of a chunk; what the gradients of its units need is kept until `backward_weights`."""
-        tape, weights = self._tape_of(part), self.replica.state.weights
-        self.passes.append(Slot("B", part.first, chunk))
-        for unit in reversed(self.chunks[chunk].units):
-            tape.recompute(unit, weights[unit])
-            upstream = tape.backward_input(unit, weights[unit], upstream)
-        return upstream
-
-    def backward_weights(self, part: Batch, chunk: int = 0) -> None:
-        """Add the gradients of a chunk's units, after `backward_input`; they are reduced with the last micro-batch."""
-        replica, tape = self.replica, self._tape_of(part)
-        self.passes.append(Slot("W", part.first, chunk))
-        for unit in reversed(self.chunks[chunk].units):
-            gradient = tape.backward_weights(unit, replica.state.weights[unit], replica.unreduced)
-            replica.wait_for_reduction()
-            self._unreduced.append((unit, replica.at_boundary(part, unit, gradient)))
-            del gradient
-            self._reduce_beside(part)
-        if chunk == 0:
-            del self._tapes[part.first]
-        self._reduce()
         replica.wait_for_reduction()
-
-    def send_gradient(self, part: Batch, upstream: list[Array], chunk: int = 0) -> None:
-        """Send ∂L/∂input of a chunk to the piece before; nothing precedes the first."""
-        if not self.chunks[chunk].first:
-            self.neighbours.send_gradient(upstream[0])
-        self._reduce()
-        self.replica.wait_for_reduction()
-
-    def _reduce_beside(self, part: Batch) -> None:
-        """Reduce gradients before the backward of the next unit, unless that delays ∂L/∂input."""
-        if self.replica.overlap is not None or not part.last:
+        self._unreduced.append((unit, replica.at_boundary(part, unit, gradient)))
+        del gradient
+        if replica.overlap is not None or not part.last:
             self._reduce()
+        return upstream
+
+    def send(self, what: str, part: Batch, chunk: int, found: list[Array]) -> None:
+        """Send the result of a pass on; the output of the last piece stays until its loss is computed."""
+        here = self.chunks[chunk]
+        if what == "F" and here.last:
+            self._outputs[part.first] = found
+        elif what == "F":
+            self.neighbours.send_activation(found[0])
+        elif what == "B" and not here.first:
+            self.neighbours.send_gradient(found[0])
+        if what != "F":
+            self._reduce()
+            self.replica.wait_for_reduction()
 
     def _reduce(self) -> None:
-        """Reduce the gradients of the units whose backward has ended."""
+        """Reduce the gradients of the units whose backward has ended, as the stage of the data direction does."""
+        replica, sharded = self.replica, self.replica.state.layouts.sharded
         while self._unreduced:
-            of_stage(self.replica).reduce(self.replica, *self._unreduced.pop(0))
+            unit, gradient = self._unreduced.pop(0)
+            if not sharded:
+                replica.keep(unit, replica.all_gather(unit, replica.reduce_scatter(unit, gradient)))    # DDP
+            elif "gradients" in sharded:
+                replica.keep_shard(unit, replica.reduce(unit, gradient))                                # Stage II
+            else:
+                replica.keep(unit, replica.reduce(unit, gradient))                                      # Stage I
 
     def update(self) -> Total:
-        """Update all weights; this rank's part of the loss, None if it does not have the last piece.
+        """Update all weights; this rank's part of the loss.
 
         Before that, add the gradient of a unit that the first and the last rank share: embeddings, and tied to them the
         outputs.
@@ -229,87 +211,15 @@ class Pipeline:
             for gradient in () if unit.end is None else self.replica.sums(unit):
                 self.neighbours.add_over_ends(gradient)
         self.replica.unscale_and_clip()
-        for unit in self.replica.units:
-            of_stage(self.replica).update(self.replica, unit)
+        for unit, weights in self.replica.state.weights.items():
+            if "optimizer" in self.replica.state.layouts.sharded:
+                self.replica.update(unit, self.replica.own(weights))
+                self.replica.publish(unit, weights)
+            else:
+                self.replica.update(unit, weights)
         return self._loss
 
     def _tape_of(self, part: Batch) -> Tape:
         if part.first not in self._tapes:
             self._tapes[part.first] = self.another_tape(part.first)
         return self._tapes[part.first]
-
-    def _room(self, like: Any) -> Array:
-        return self.replica.allocate(like.shape, like.dtype, kind="activations", owner="pipeline")
-
-
-def run_forward(pipeline: Pipeline, part: Batch, chunk: int = 0) -> None:
-    """Receive the activation of a micro-batch, run a chunk forward, send the output on."""
-    activations = pipeline.receive_activation(part, chunk)
-    activations = pipeline.forward(part, activations, chunk)
-    pipeline.send_activation(part, activations, chunk)
-
-
-def run_backward(pipeline: Pipeline, part: Batch, chunk: int = 0) -> None:
-    """Receive the gradient of the output, run a chunk backward, send that of the input back."""
-    upstream = pipeline.receive_gradient(part, chunk)
-    upstream = pipeline.backward(part, upstream, chunk)
-    pipeline.send_gradient(part, upstream, chunk)
-
-
-def run_backward_input(pipeline: Pipeline, part: Batch) -> None:
-    """Receive the gradient of the output, run backward for that of the input alone, send it back."""
-    upstream = pipeline.receive_gradient(part)
-    upstream = pipeline.backward_input(part, upstream)
-    pipeline.send_gradient(part, upstream)
-
-
-ScheduleStep = Callable[[Pipeline, Batch], Total]
-"""A schedule: one step, which updates weights and returns this rank's part of the loss, None without the last piece."""
-
-
-@dataclass(frozen=True)
-class InDataDirection:
-    """The code of a stage for the gradient of one unit, and then for its weights."""
-
-    reduce: Callable[[Replica, Unit, Total], None]
-    update: Callable[[Replica, Unit], None]
-
-
-def all_reduced(replica: Replica, unit: Unit, gradient: Total) -> None:
-    """DDP: reduce-scatter and all-gather the gradient."""
-    replica.keep(unit, replica.all_gather(unit, replica.reduce_scatter(unit, gradient)))
-
-
-def reduced(replica: Replica, unit: Unit, gradient: Total) -> None:
-    """Stage I: reduce-scatter the gradient."""
-    replica.keep(unit, replica.reduce(unit, gradient))
-
-
-def reduced_to_shard(replica: Replica, unit: Unit, gradient: Total) -> None:
-    """Stage II: reduce-scatter the gradient, and free all but the shard."""
-    replica.keep_shard(unit, replica.reduce(unit, gradient))
-
-
-def updated(replica: Replica, unit: Unit) -> None:
-    """DDP: update all weights on every rank."""
-    replica.update(unit, replica.state.weights[unit])
-
-
-def updated_and_published(replica: Replica, unit: Unit) -> None:
-    """Stages I and II: update this rank's shard, and all-gather the weights."""
-    weights = replica.state.weights[unit]
-    replica.update(unit, replica.own(weights))
-    replica.publish(unit, weights)
-
-
-IN_DATA_DIRECTION: Mapping[frozenset[Kind], InDataDirection] = {
-    frozenset(): InDataDirection(all_reduced, updated),
-    frozenset({"optimizer"}): InDataDirection(reduced, updated_and_published),
-    frozenset({"optimizer", "gradients"}): InDataDirection(reduced_to_shard, updated_and_published),
-}
-"""The stages that go with a pipeline, by the states that they shard."""
-
-
-def of_stage(replica: Replica) -> InDataDirection:
-    """The code of the replica's stage for one unit."""
-    return IN_DATA_DIRECTION[frozenset(replica.state.layouts.sharded)]

@@ -28,7 +28,7 @@ from zerosim.optim.update import MASTER, WeightUpdates
 from zerosim.sharding import Layout, Mesh, split
 from zerosim.stages.beside import Beside, Pending
 from zerosim.stages.state import TrainingState
-from zerosim.stages.storage import Shards, Storage
+from zerosim.stages.storage import Storage
 
 Reduced = Array | Pending | None
 """The full buffer of a gradient, a pending one, or None for a frozen unit."""
@@ -129,7 +129,6 @@ class Replica:
     gathering: Gathering
     allocate: Allocator
     storage: Storage
-    shards: Shards
     state: TrainingState
     param_dtype: npt.DTypeLike = np.float32
     """The dtype of gathered weights, in which units compute."""
@@ -184,7 +183,6 @@ class Replica:
             del weights
             if not unit.frozen:
                 self._begin_optimizer(unit, initial(unit))
-                self.state.residuals.begin(unit, layouts.full(unit).length, self.allocate)
 
     def _begin_optimizer(self, unit: Unit, values: Array) -> None:
         """Zeros in every slot, and a master copy of `values`."""
@@ -211,8 +209,7 @@ class Replica:
 
     def shard(self, unit: Unit, full: Array, kind: Kind) -> Array:
         """A copy of this rank's chunk of a full buffer, in the memory of its kind."""
-        own = self.own(full)
-        return self.storage.keep(unit.name, own, own.dtype, kind)
+        return self.storage.keep(unit.name, self.own(full), kind)
 
     def zero_grad(self, batch: Batch) -> None:
         """Begin a step: free the gradients of the last one."""
@@ -223,7 +220,6 @@ class Replica:
         self.state.step = batch.step
         self.tape.loss_scale = self.state.scaling.loss_scale
         self.tape.first_micro_batch = batch.first
-        self.storage.begin_step(batch.step)
 
     def parts(self, batch: Batch) -> Iterator[Batch]:
         """The micro-batches that run forward and backward together: one or, with layered accumulation, all."""
@@ -328,11 +324,8 @@ class Replica:
     def unscale_and_clip(self) -> None:
         """Agree on the factor of all gradients, or to skip this update, from the norm if it is needed."""
         sums = self.norms.of_gradients(self) if self.state.scaling.needs_norm else ()
-        scale = self.state.scaling.loss_scale
         self.factor = self.state.scaling.factor(sums)
         self.state.updates += self.factor is not None
-        self.state.residuals.settle(
-            used=self.factor is not None, rescaled=self.state.scaling.loss_scale / scale)
 
     def update(self, unit: Unit, weights: Array) -> None:
         """Compute this step's updates of `weights`, in the layout of the optimizer state, and apply them."""

@@ -10,7 +10,6 @@ from zerosim.allocation import Array, Kind
 from zerosim.models.units import Unit
 from zerosim.optim.scaling import Scaling
 from zerosim.sharding import Layout, Mesh, full, owned
-from zerosim.stages.feedback import Residuals
 
 GRADIENT, ACCUMULATED = "gradient", "accumulated gradient"
 
@@ -48,8 +47,6 @@ class TrainingState:
     gradient_layouts: dict[Unit, Layout] = field(default_factory=dict)
     """The layouts of `gradients` and `accumulated`, recorded by the verbs that keep them."""
     optimizer: dict[Unit, dict[str, Array]] = field(default_factory=dict)
-    residuals: Residuals = field(default_factory=Residuals)
-    """The residuals of quantised gradients, with error feedback."""
     step: int = 0
     updates: int = 0
     """Steps that were not skipped."""
@@ -58,13 +55,3 @@ class TrainingState:
         """The kept gradients of a unit, by the names that comparisons use."""
         found = {GRADIENT: self.gradients, ACCUMULATED: self.accumulated}
         return {name: held[unit] for name, held in found.items() if unit in held}
-
-    def residuals_of(self, unit: Unit) -> Mapping[str, Array]:
-        """This rank's residual of a unit, if it keeps one, by the name that comparisons and checkpoints use."""
-        now = self.residuals.now
-        return {residual_of(self.layouts.mesh.rank): now[unit]} if unit in now else {}
-
-
-def residual_of(rank: int) -> str:
-    """The name of a rank's residual in comparisons and checkpoints."""
-    return f"residual of rank {rank}"

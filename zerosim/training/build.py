@@ -9,8 +9,9 @@ import numpy as np
 
 from zerosim.allocation import Allocator, Array, Kind
 from zerosim.autograd.player import Perform, Player, Players, perform
+from zerosim.autograd.shelf import InMemory, Offloaded, Partitioned, Shelf
 from zerosim.autograd.tape import Policy, Tape, Total
-from zerosim.autograd.tape_collectives import ALONE, TapeGroups, over
+from zerosim.autograd.tape_collectives import ALONE, Direction, TapeGroups, over
 from zerosim.collectives import ring, tree
 from zerosim.collectives.narrow import OnNarrowWires, WireFormat
 from zerosim.comm import Communicator
@@ -21,11 +22,10 @@ from zerosim.numerics import draws
 from zerosim.optim.update import WeightUpdates
 from zerosim.places import side_by_side
 from zerosim.reference import Arithmetic, Reference, Snapshot
-from zerosim.stages import SCHEDULES, Stage
+from zerosim.stages import Stage
 from zerosim.stages.accumulating import ACCUMULATION
 from zerosim.stages.adding import add_replicas, widening
 from zerosim.stages.beside import Beside
-from zerosim.stages.feedback import Residuals
 from zerosim.stages.gathering import (
     Fill,
     Filled,
@@ -36,15 +36,15 @@ from zerosim.stages.gathering import (
     WhenUsed,
 )
 from zerosim.stages.norms import SquareSums
-from zerosim.stages.pipeline import Neighbours, Pipeline, Slot
+from zerosim.stages.pipeline import Neighbours, Pipeline
 from zerosim.stages.publishing import PUBLISHING, OfMatrices, RewritesMatrices
 from zerosim.stages.replica import Batch, Collectives, Gathering, GradientReduction, Initial, Publishing, Replica
+from zerosim.stages.schedules import SCHEDULES, Slot
 from zerosim.stages.state import Layouts, TrainingState
-from zerosim.stages.storage import DelayedUpdates, FarMemory, FarUpdates, LateUpdates, Shards, Storage
+from zerosim.stages.storage import HOST, HostMemory, Storage, StoredUpdates
 from zerosim.training.config import Config, Resumed
 from zerosim.training.experiment import Batches
 from zerosim.training.groups import RanksOfPipeline, groups_of
-from zerosim.training.tiers import far_memory, shelf
 
 
 def initial_weights(config: Config, place: int = 0) -> Initial:
@@ -52,7 +52,7 @@ def initial_weights(config: Config, place: int = 0) -> Initial:
     file, coordinates = config.initial, config.directions.coordinates(place)
 
     def drawn(unit: Unit) -> Array:
-        return unit.initial(config.row.train.seed, coordinates)
+        return unit.initial(config.train.seed, coordinates)
 
     def read(unit: Unit) -> Array:
         assert file is not None
@@ -66,46 +66,44 @@ def initial_weights(config: Config, place: int = 0) -> Initial:
 
 def replica(
     config: Config, comm: Observed, allocate: Allocator, second_channel: Communicator | None = None,
-    perform: Perform = perform, players: Players = Player, tiers: FarMemory | None = None,
+    perform: Perform = perform, players: Players = Player, host: HostMemory = HOST,
     groups: TapeGroups = ALONE, pipeline: TapeGroups = ALONE, policy: Policy | None = None,
 ) -> Replica:
     """One rank's replica, without states yet; the instruments of `comm` observe its collectives and computations.
 
     Prefetches and overlapped reductions use `second_channel`, if there is one. `perform` runs the operations of the
-    tape, and `players` runs its segments. `tiers` has the memory beside the device's. The tape's collectives run over
-    `groups`, and the norm is added over `pipeline` too. `policy` replaces the configured policy of the tape.
+    tape, and `players` runs its segments. The tape's collectives run over `groups`, and the norm is added over
+    `pipeline` too. `policy` replaces the configured policy of the tape.
     """
     beside = observed(Beside(comm, second_channel), comm.instruments, wait=WAIT)
     addition = config.addition
     accumulate = widening(addition.accumulate, allocate) if config.widens else addition.accumulate
-    residuals = Residuals(config.residuals)
-    state = TrainingState(
-        Layouts(config.mesh_of(comm.rank), config.stage.sharded), config.scaling(), residuals=residuals)
+    state = TrainingState(Layouts(config.mesh_of(comm.rank), config.stage.sharded), config.scaling())
 
     def draw(out: Array, micro_batch: int, layer: int, operation: int) -> None:
-        draws.uniform(config.row.train.seed, state.step, out, micro_batch, layer, operation)
+        draws.uniform(config.train.seed, state.step, out, micro_batch, layer, operation)
 
     buckets, every_unit = config.buckets, (config.whole or config).model.units
-    storage, shards, rule = storage_of(config, allocate, tiers, state, config.rule, comm.instruments)
+    storage, rule = storage_of(config, allocate, host, config.rule, comm.instruments)
     return Replica(
         comm=comm,
         model=config.model,
         tape=watched(config, comm, Tape(
             allocate, accumulate, config.in_one_piece.lowest_trained, draw, config.recomputed,
-            shelf(config, allocate, groups), over(groups, perform), players,
-            config.outputs, config.row.parallel.recompute_keeps, policy or config.policy,
+            shelf(config, allocate, host, groups), over(groups, perform), players,
+            config.outputs, config.parallel.recompute_keeps, policy or config.policy,
             config.model.loss_over,
         )),
         rule=rule,
         reduction=GradientReduction(
             wire=config.wire,
             accumulates_in_float32=config.accumulates_in_float32,
-            to_all=config.row.parallel.gradients == "all_reduce",
+            to_all=config.parallel.gradients == "all_reduce",
         ),
         accumulation=ACCUMULATION[config.accumulation](),
         norms=SquareSums(groups, pipeline, [unit for unit in every_unit if not unit.frozen]),
         collectives=Collectives(
-            reduce_scatter=reduce_scatter(config, comm, allocate, residuals),
+            reduce_scatter=reduce_scatter(config, comm, allocate),
             add_replicas=replicas_added(config, comm),
             all_gather=for_owners(buckets.chunked, comm.named("all_gather", config.addition.all_gather)),
             gather_norms=for_owners(buckets.chunked, comm.named("gather_norms", ring.all_gather)),
@@ -113,10 +111,9 @@ def replica(
         ),
         publishing=publishing(config, config.rule),
         gathering=gathering(config, beside),
-        overlap=beside if config.row.parallel.overlap else None,
+        overlap=beside if config.parallel.overlap else None,
         allocate=allocate,
         storage=storage,
-        shards=shards,
         state=state,
         param_dtype=config.computing.weights,
     )
@@ -124,7 +121,7 @@ def replica(
 
 def on_rank(
     config: Config, observed: Observed, allocate: Allocator, second: Communicator | None = None,
-    tiers: FarMemory | None = None,
+    host: HostMemory = HOST,
 ) -> tuple[Replica, Callable[[Batch], Total], list[Slot]]:
     """The replica of this rank of `observed`, with the groups of its directions; its step; the passes of the last one.
     """
@@ -132,7 +129,7 @@ def on_rank(
     neighbours = RanksOfPipeline(observed, directions)
     mine = replica(
         here, observed.around(directions.data_ranks(observed)), allocate, second and directions.data_ranks(second),
-        tiers=tiers, groups=groups_of(observed, directions), pipeline={"pipeline": neighbours})
+        host=host, groups=groups_of(observed, directions), pipeline={"pipeline": neighbours})
     return mine, stepping(here, config.stage, observed, mine, neighbours, passes), passes
 
 
@@ -140,7 +137,7 @@ def publishing(config: Config, rule: RewritesMatrices) -> Publishing:
     """The way of updated weights to the ranks that do not own them."""
     if config.of_matrices:
         return OfMatrices(rule)
-    return PUBLISHING[config.row.parallel.publish if config.stage.publishes else "weights"]()
+    return PUBLISHING[config.parallel.publish if config.stage.publishes else "weights"]()
 
 
 def watched(config: Config, comm: Observed, tape: Tape) -> Tape:
@@ -163,34 +160,34 @@ def stepping(
     def tapes(micro_batch: int) -> Tape:
         return watched(config, comm, mine.tape.another(micro_batch))
 
-    return partial(SCHEDULES[config.row.parallel.schedule], pipeline(
-        mine, neighbours, config.chunks, tapes, passes))
+    here = pipeline(mine, neighbours, config.chunks, tapes, passes)
+    return partial(here.step, SCHEDULES[config.parallel.schedule])
 
 
 def storage_of(
-    config: Config, allocate: Allocator, tiers: FarMemory | None, state: TrainingState, rule: LateUpdates,
-    instruments: Sequence[object],
-) -> tuple[Storage, Shards, WeightUpdates]:
-    """The storage of a row's states, the source of Stage III's shards, and the update rule on that storage.
+    config: Config, allocate: Allocator, host: HostMemory, rule: WeightUpdates, instruments: Sequence[object]
+) -> tuple[Storage, WeightUpdates]:
+    """The storage of a row's states, and the update rule on that storage, which instruments observe."""
+    updates = observed(rule, instruments, update="update", differences="update", apply="update")
+    storage = Storage(config.on_host, allocate, host)
+    return storage, StoredUpdates(updates, storage) if config.on_host else updates
 
-    Instruments observe the updates that the step itself computes.
-    """
-    updates: WeightUpdates = observed(rule, instruments, update="update", differences="update", apply="update")
-    tiers = tiers or far_memory(config.row.parallel.offload_folder)
-    storage = Storage(config.tiers, {"device": allocate, **tiers.rooms}, tiers.queue)
-    shards, trained = Shards(storage, state), [unit for unit in config.model.units if not unit.frozen]
-    if config.row.parallel.delayed_update:
-        delayed = DelayedUpdates(rule, storage, state, trained)
-        return replace(storage, begins=delayed.begin_step), shards, delayed
-    return storage, shards, FarUpdates(updates, storage, state, trained) if config.tiers else updates
+
+def shelf(config: Config, allocate: Allocator, host: HostMemory, groups: TapeGroups) -> Shelf:
+    """The place where the row's tape keeps the inputs of recomputed units."""
+    parallel = config.parallel
+    kept = Offloaded(allocate, host.allocate, host.carry) if parallel.offload_activations else InMemory()
+    if not parallel.partition_activations:
+        return kept
+    return Partitioned(kept, groups.get("tensor", Direction("tensor")), allocate)
 
 
 def reduce_scatter(
-    config: Config, comm: Observed, allocate: Allocator, residuals: Residuals, wire: WireFormat | None = None
+    config: Config, comm: Observed, allocate: Allocator, wire: WireFormat | None = None
 ) -> Callable[..., Any]:
     """The sum of gradients over the ranks, bucket by bucket if the scenario has a bucket size.
 
-    `wire` replaces the format of quantised gradients; the quantisation error is added to `residuals`, if any are kept.
+    `wire` replaces the format of quantised gradients.
     """
     addition, name, buckets, wire = config.addition, "reduce_scatter", config.buckets, wire or config.gradients_wire
     if addition.collective is None:
@@ -198,18 +195,16 @@ def reduce_scatter(
     collective = addition.collective if wire is None else OnNarrowWires(addition.collective, wire, allocate)
     named = comm.named(name, collective)
     if isinstance(collective, OnNarrowWires):
-        named = on_narrow_wires(config, comm, collective, residuals)
+        named = on_narrow_wires(config, comm, collective)
     return for_owners(lambda collective: addition.by(buckets.chunked(collective)).reduce_scatter, named)
 
 
-def on_narrow_wires(config: Config, comm: Observed, narrow: OnNarrowWires, residuals: Residuals) -> Callable[..., Any]:
-    """A reduce-scatter that knows the padding of its unit and, with error feedback, adds the residual to a gradient."""
-    units = {unit.name: unit for unit in config.model.units}
+def on_narrow_wires(config: Config, comm: Observed, narrow: OnNarrowWires) -> Callable[..., Any]:
+    """A reduce-scatter that knows the padding of its unit."""
+    counts = {unit.name: unit.count for unit in config.model.units}
 
     def call(owner: str, *args: Any) -> Any:
-        unit = units[owner]
-        collective = replace(narrow, count=unit.count, residual=residuals.now.get(unit))
-        return comm.named("reduce_scatter", collective)(owner, *args)
+        return comm.named("reduce_scatter", replace(narrow, count=counts[owner]))(owner, *args)
 
     return call
 
@@ -249,13 +244,13 @@ def broadcast(config: Config) -> Callable[..., None]:
 
 def gathering(config: Config, beside: Beside, wire: WireFormat | None = None) -> Gathering:
     """Stage III's gathering of weights; `wire` replaces the format of quantised weights."""
-    secondary, quantized = config.row.parallel.secondary_ranks, config.weights_wire
+    secondary, quantized = config.parallel.secondary_ranks, config.weights_wire
     fill: Fill = Filled() if quantized is None else Quantized(wire or quantized)
     if secondary:
         fill = SecondCopy(secondary, fill)
-    if config.row.parallel.prefetch:
+    if config.parallel.prefetch:
         return Prefetched(beside, fill)
-    return WhenUsed(fill) if config.row.parallel.reshard_after_forward else KeptUntilBackward(fill)
+    return WhenUsed(fill) if config.parallel.reshard_after_forward else KeptUntilBackward(fill)
 
 
 def reference(config: Config, place: int = 0, groups: TapeGroups = ALONE) -> Reference:
@@ -267,7 +262,7 @@ def reference(config: Config, place: int = 0, groups: TapeGroups = ALONE) -> Ref
         initial=initial_weights(config, place),
         rule=config.rule,
         scaling=config.scaling,
-        draw=partial(draws.uniform, config.row.train.seed),
+        draw=partial(draws.uniform, config.train.seed),
         mesh=config.mesh,
         order=config.order,
         arithmetic=Arithmetic(
@@ -276,13 +271,11 @@ def reference(config: Config, place: int = 0, groups: TapeGroups = ALONE) -> Ref
             output=config.outputs,
             weights_wire=config.weights_wire,
             gradients_wire=config.gradients_wire,
-            error_feedback=config.row.parallel.error_feedback,
             accumulate=config.summed,
             wire=config.wire,
             accumulates_in_float32=config.accumulates_in_float32,
             part_by_part=config.part_by_part,
             publishes_updates=config.publishes_updates,
-            delayed=config.row.parallel.delayed_update,
         ),
     )
 
@@ -336,5 +329,4 @@ def restored(config: Config, saved: Resumed, replica: Replica, place: int) -> li
         if not unit.frozen:
             state.optimizer[unit] = {
                 slot: filled(unit, slot, "optimizer", precision.state) for slot in replica.rule.slots}
-            state.residuals.begin(unit, state.layouts.full(unit).length, replica.allocate)
     return [loss.copy() for loss in saved.losses.reshape(-1, 1)]

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,19 +19,11 @@ from zerosim.training.config import Config
 from zerosim.training.experiment import Batches
 
 
-@dataclass(frozen=True)
-class Final:
-    """The results of a trained row on rank 0, which are fields of `Measurement`."""
+def collected(comm: Communicator, batches: Batches, replica: Replica, *, keep_weights: bool) -> dict[str, Any]:
+    """Collect the model on rank 0, one unit at a time; digest it, test it and, with `keep_weights`, keep it.
 
-    weights_sha256: str
-    optimizer_sha256: str
-    test: float | None
-    sample: str | None
-    weights: dict[Unit, Array] | None
-
-
-def collected(comm: Communicator, batches: Batches, replica: Replica, *, keep_weights: bool) -> Final:
-    """Collect the model on rank 0, one unit at a time; digest it, test it and, with `keep_weights`, keep it."""
+    The results, on rank 0, are fields of `Measurement`.
+    """
     config = batches.config
     weights_digest, optimizer_digest = hashlib.sha256(), hashlib.sha256()
     kept, used = dict[Unit, Array](), dict[Unit, Array]()
@@ -53,13 +44,14 @@ def collected(comm: Communicator, batches: Batches, replica: Replica, *, keep_we
             weights_digest.update(little_endian(weights[start:stop]))
             for slot in slots:
                 optimizer_digest.update(little_endian(slot[start:stop]))
-    return Final(
-        weights_digest.hexdigest(),
-        optimizer_digest.hexdigest(),
-        batches.test(outputs[0]) if outputs else None,
-        continued(config.in_one_piece, used, batches.dataset, config.row.train.seed, config.policy) if speaks else None,
-        kept if keep_weights else None,
-    )
+    return {
+        "weights_sha256": weights_digest.hexdigest(),
+        "optimizer_sha256": optimizer_digest.hexdigest(),
+        "test": batches.test(outputs[0]) if outputs else None,
+        "sample": continued(config.in_one_piece, used, batches.dataset, config.train.seed, config.policy)
+        if speaks else None,
+        "weights": kept if keep_weights else None,
+    }
 
 
 def gathered(

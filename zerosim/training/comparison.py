@@ -4,9 +4,9 @@ Rank 0 trains once in one process and publishes a fingerprint of every step. Eac
 fingerprints locally, so the check moves no weights, and keeps the first difference. Only after a difference the
 reference is trained again up to that step, to name the element.
 
-After every step the loss, the weights, the optimizer state, the gradients and the residuals are compared, including
-their padding, which is zero. NaN elements of a gradient are equal whatever their bits, because the optimizer makes all
-NaNs the same. Without a reference, ranks that hold the same chunk are compared with each other.
+After every step the loss, the weights, the optimizer state and the gradients are compared, including their padding,
+which is zero. NaN elements of a gradient are equal whatever their bits, because the optimizer makes all NaNs the same.
+Without a reference, ranks that hold the same chunk are compared with each other.
 
 Every rank's replica is checked, and nothing of a large model is stored twice. Without a reference the only other
 witness is another row. Rows with a different order of addition differ rightly and are not compared; `compared_with` in
@@ -35,7 +35,7 @@ from zerosim.places import joined
 from zerosim.reference import Snapshot
 from zerosim.sharding import padded, split
 from zerosim.stages.replica import Replica
-from zerosim.stages.state import ACCUMULATED, GRADIENT, TrainingState, residual_of
+from zerosim.stages.state import ACCUMULATED, GRADIENT, TrainingState
 from zerosim.training.config import Config
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
@@ -124,7 +124,6 @@ def states(snapshot: Snapshot, unit: Unit) -> dict[str, Array]:
         found[GRADIENT] = gradient.narrow
         if gradient.accumulated is not None:
             found[ACCUMULATED] = gradient.accumulated
-    found |= {residual_of(rank): flat for rank, flat in enumerate(snapshot.residuals.get(unit, ()))}
     return found
 
 
@@ -186,9 +185,8 @@ class Checker:
             if found != expected.counts[name]:
                 yield (f"after step {step} rank {rank} has {name} {found:g}, one process has {expected.counts[name]:g}")
         for number, unit in numbered(self.replica, self.units):
-            held, chunks = kept_of(state, unit), expected.chunks[number]
-            others = {residual_of(other) for other in range(self.replica.mesh.size) if other != self.replica.comm.rank}
-            due = set(chunks) - others - ({GRADIENT, ACCUMULATED} if rests else set())
+            held = kept_of(state, unit)
+            due = set(expected.chunks[number]) - ({GRADIENT, ACCUMULATED} if rests else set())
             for what in sorted(held ^ due):
                 yield f"after step {step} rank {rank} keeps {'a' if what in held else 'no'} {what} of {unit.name}"
 
@@ -220,9 +218,6 @@ def held_chunks(
         for slot, buffer in state.optimizer.get(unit, {}).items():
             for chunk, values in state.layouts.of(unit, "optimizer").chunks(buffer):
                 yield number, slot, chunk, values
-        for what, buffer in state.residuals_of(unit).items():
-            for chunk, values in state.layouts.full(unit).chunks(buffer):
-                yield number, what, chunk, values
         for what, gradient in state.gradients_of(unit).items():
             for chunk, values in state.gradient_layouts[unit].chunks(gradient):
                 if sums_everywhere or chunk in replica.mesh.owned:
@@ -231,7 +226,7 @@ def held_chunks(
 
 def kept_of(state: TrainingState, unit: Unit) -> set[str]:
     """The names of the states that this rank keeps of a unit, if they include its own chunk."""
-    held = {WEIGHTS, *state.optimizer.get(unit, {}), *state.residuals_of(unit)}
+    held = {WEIGHTS, *state.optimizer.get(unit, {})}
     for what in state.gradients_of(unit):
         layout = state.gradient_layouts[unit]
         if set(state.layouts.mesh.owned) <= set(range(layout.first, layout.last)):

@@ -4,13 +4,13 @@ Formulas need a row and its model only. `Batches` adds the data.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from zerosim.allocation import Array, Kind, Tier
+from zerosim.allocation import Array, Kind
 from zerosim.autograd.autocast import Autocast
 from zerosim.autograd.tape import Policy, as_written
 from zerosim.autograd.tape_collectives import Direction
@@ -23,13 +23,14 @@ from zerosim.models.model_parallel import IN_ONE_PIECE, ModelParallel
 from zerosim.models.units import Model, ParameterPlace, Task, Unit
 from zerosim.numerics.orders import ORDERS, Order
 from zerosim.numerics.precisions import FLOAT32, PRECISIONS, Precision
-from zerosim.numerics.wires import Format, wire
+from zerosim.numerics.wires import Format
 from zerosim.optim.optimizers import OPTIMIZERS, Hyperparameters
 from zerosim.optim.scaling import INITIAL_SCALE, Scaling
 from zerosim.optim.update import LearningRate, UpdateRule
+from zerosim.parts import Name
 from zerosim.scenario.ignored import ignored
 from zerosim.scenario.schema import Row
-from zerosim.sharding import Directions, Mesh
+from zerosim.sharding import Mesh
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.adding import ADDITIONS, Addition
 from zerosim.stages.pipeline import Chunk
@@ -38,10 +39,9 @@ from zerosim.training.model_chunks import chunks_of, with_units_of
 
 
 @dataclass(frozen=True, eq=False)
-class Config:
-    """A row and its model; everything else is derived here. The stage decides where model states are kept."""
+class Config(Row):
+    """A row with its model; everything else is derived here. The stage decides where model states are kept."""
 
-    row: Row
     model: Model
     resumed: "Resumed | None" = None
     """The checkpoint from which this run resumes; None for a run from the start."""
@@ -53,22 +53,8 @@ class Config:
     """The config of all ranks of the pipeline, if this is that of one."""
 
     @property
-    def name(self) -> str:
-        """The name of the row: the scenario's name for it, or the stage's title."""
-        return self.row.name or self.stage.title
-
-    @property
     def stage(self) -> Stage:
-        return STAGES[self.row.stage]
-
-    @property
-    def ranks(self) -> int:
-        return self.row.ranks
-
-    @property
-    def directions(self) -> Directions:
-        """The ranks that train one copy of the model, and the number of copies."""
-        return replace(self.row.directions, data=self.ranks)
+        return STAGES[self.stage_key]
 
     def of_rank(self, rank: int) -> "Config":
         """The config of a rank, whose model has the units of its rank of the pipeline."""
@@ -79,11 +65,11 @@ class Config:
     @cached_property
     def of_pipeline(self) -> "tuple[Config, ...]":
         """The config of each rank of the pipeline; without one, this config."""
-        size, parallel = self.directions.pipeline, self.row.parallel
+        size, parallel = self.directions.pipeline, self.parallel
         if size == 1:
             return (self,)
         chunks = chunks_of(
-            self.model, parallel.pieces, parallel.pipeline_layers, self.row.train.micro_batch, self.computing.weights,
+            self.model, parallel.pieces, parallel.pipeline_layers, self.train.micro_batch, self.computing.weights,
             self.policy)
         return tuple(replace(self, model=with_units_of(self.model, mine), chunks=tuple(mine), whole=self)
                      for mine in (chunks[rank::size] for rank in range(size)))
@@ -106,16 +92,16 @@ class Config:
 
     def mesh_of(self, rank: Any) -> Mesh:
         """The mesh of `rank`: its group, and the ranks that hold copies of its shard."""
-        return Mesh(rank, self.ranks, self.row.parallel.group_of(self.ranks))
+        return Mesh(rank, self.ranks, self.parallel.group_of(self.ranks))
 
     def secondary_of(self, rank: Any) -> Mesh | None:
         """The mesh of the second copy of the weights for `rank`; None if there is none."""
-        group = self.row.parallel.secondary_ranks
+        group = self.parallel.secondary_ranks
         return Mesh(rank, self.ranks, group) if group and self.stage.gathers else None
 
     @property
     def steps(self) -> int:
-        return self.row.train.steps
+        return self.train.steps
 
     @property
     def done(self) -> int:
@@ -130,23 +116,23 @@ class Config:
     @property
     def samples(self) -> int:
         """Samples in the global batch of one step."""
-        return self.row.train.micro_batches * self.row.train.micro_batch
+        return self.train.micro_batches * self.train.micro_batch
 
     @property
     def precision(self) -> Precision:
         """The precision of kept weights, gradients and optimizer state."""
-        return PRECISIONS[self.row.train.precision]
+        return PRECISIONS[self.train.precision]
 
     @property
     def computing(self) -> Precision:
         """The precision of gathered weights, of activations, and of a micro-batch's gradients."""
-        asked = self.row.parallel.param_dtype
+        asked = self.parallel.param_dtype
         return self.precision if asked == "weights" or not self.stage.gathers else PRECISIONS[asked]
 
     @property
     def autocast(self) -> Precision | None:
         """The precision of matrix products, where each operation has its own."""
-        return PRECISIONS.get(self.row.parallel.autocast)
+        return PRECISIONS.get(self.parallel.autocast)
 
     @cached_property
     def policy(self) -> Policy:
@@ -154,14 +140,14 @@ class Config:
         return Autocast(self.autocast.weights) if self.autocast else as_written
 
     @cached_property
-    def tiers(self) -> dict[Kind, Tier]:
-        """The tier of each model state that the row offloads."""
-        return self.stage.offloaded(self.row.parallel.offload_optimizer, self.row.parallel.offload_parameters)
+    def on_host(self) -> tuple[Kind, ...]:
+        """The model states that the row offloads."""
+        return self.stage.on_host(self.parallel.offload_optimizer, self.parallel.offload_parameters)
 
     @property
     def outputs(self) -> np.dtype[np.generic]:
         """The dtype of the model's outputs."""
-        return self.or_computing(self.row.parallel.output_dtype)
+        return self.or_computing(self.parallel.output_dtype)
 
     def or_computing(self, dtype: str) -> np.dtype[np.generic]:
         """The dtype of a key; `weights` means the dtype of the weights used in computation."""
@@ -170,7 +156,7 @@ class Config:
     @property
     def order(self) -> Order:
         """The declared order of addition."""
-        declared = ORDERS[self.row.parallel.order].with_hosts(self.row.ranks_per_host)
+        declared = ORDERS[self.parallel.order].with_hosts(self.ranks_per_host)
         named = self.serving("reduce_scatter")
         if named is None:
             return declared
@@ -180,47 +166,42 @@ class Config:
     @property
     def addition(self) -> Addition:
         """The order of addition as an `Addition` that stages run."""
-        addition = ADDITIONS[self.row.parallel.order].with_hosts(self.row.ranks_per_host)
+        addition = ADDITIONS[self.parallel.order].with_hosts(self.ranks_per_host)
         reduced, gathered = self.serving("reduce_scatter"), self.serving("all_gather")
         all_gather = addition.all_gather if gathered is None else gathered.carry_out
         return replace(addition if reduced is None else addition.by(reduced.carry_out), all_gather=all_gather)
 
     def serving(self, kind: str) -> Algorithm | None:
         """The algorithm that the row names for a kind of collective; None if it names none."""
-        name = getattr(self.row.parallel, kind)
+        name = getattr(self.parallel, kind)
         found = SERVING[kind][name] if name else None
-        return found.up_to(self.row.short_gather_bytes) if isinstance(found, BySize) else found
+        return found.up_to(self.short_gather_bytes) if isinstance(found, BySize) else found
 
     @property
     def buckets(self) -> Buckets:
         """The buckets of collectives on gradients, weights and norms."""
-        return Buckets(self.row.parallel.bucket_bytes)
+        return Buckets(self.parallel.bucket_bytes)
 
     @property
     def wire(self) -> np.dtype[np.generic]:
         """The dtype in which gradients are sent and added."""
         if self.stage.wire:
             return PRECISIONS[self.stage.wire].weights
-        return self.or_computing(self.row.parallel.reduce_dtype)
+        return self.or_computing(self.parallel.reduce_dtype)
 
     @property
     def weights_wire(self) -> Format | None:
         """The format of gathered weights, if they are quantised."""
-        return self.wire_of(self.row.parallel.quantized_weights) if self.stage.gathers else None
+        return self.wire_of(self.parallel.quantized_weights) if self.stage.gathers else None
 
     @property
     def gradients_wire(self) -> Format | None:
         """The format of sent gradients, if they are quantised."""
-        return self.wire_of(self.row.parallel.quantized_gradients)
-
-    @property
-    def residuals(self) -> int:
-        """The number of residuals per rank: none without error feedback, two if a step may be skipped, else one."""
-        return (1 + self.scaling().dynamic) * self.row.parallel.error_feedback
+        return self.wire_of(self.parallel.quantized_gradients)
 
     def wire_of(self, codes: str) -> Format | None:
         """The format with these codes in the row's blocks; None for "none"."""
-        return None if codes == "none" else wire(codes, self.row.parallel.quantized_block)
+        return None if codes == "none" else Format(codes, self.parallel.quantized_block)
 
     @property
     def summed(self) -> np.dtype[np.generic]:
@@ -239,35 +220,35 @@ class Config:
     @cached_property
     def recomputed(self) -> frozenset[Unit]:
         """The units that keep only their input for backward, and run forward again."""
-        chosen = self.row.parallel.recompute
+        chosen = self.parallel.recompute
         return frozenset(unit for unit in self.model.units if chosen is True or {*unit.numbers} & {*(chosen or ())})
 
     @property
     def accumulates_in_float32(self) -> bool:
-        return self.row.parallel.accumulate_dtype == "fp32"
+        return self.parallel.accumulate_dtype == "fp32"
 
     @cached_property
     def in_one_piece(self) -> Model:
         """The model of which each place has a piece."""
         whole = replace(self.model.task, parallel=IN_ONE_PIECE)
-        return self.model if self.directions.places == 1 else build(self.row.model, whole, self.row.layers)
+        return self.model if self.directions.places == 1 else build(self.keys, whole, self.layers)
 
     @property
     def block(self) -> int:
         """Micro-batches per rank and step."""
-        return self.row.train.micro_batches // self.ranks
+        return self.train.micro_batches // self.ranks
 
     @property
     def accumulation(self) -> str:
         """The accumulation that the row uses; if the requested one is impossible, `boundary`."""
-        asked = "micro_batch" if self.stage.reduces_each else self.row.parallel.accumulation
+        asked = "micro_batch" if self.stage.reduces_each else self.parallel.accumulation
         possible = self.block > 1 and (asked != "micro_batch" or self.stage.may_reduce_parts)
         return asked if possible else "boundary"
 
     @property
     def ignored(self) -> dict[str, str]:
         """The keys of [parallel] that have no effect on the row, and why."""
-        return ignored(self.row.stage, vars(self.row.parallel), self.block)
+        return ignored(self.stage_key, vars(self.parallel), self.block)
 
     @property
     def part_by_part(self) -> bool:
@@ -297,7 +278,7 @@ class Config:
     @property
     def sums_everywhere(self) -> bool:
         """Whether a reduction leaves the sums of all chunks on every rank, not only its own."""
-        to_all = self.row.parallel.gradients == "all_reduce"
+        to_all = self.parallel.gradients == "all_reduce"
         return (self.stage.publishes and to_all) or not self.stage.shares_updates
 
     @property
@@ -306,18 +287,18 @@ class Config:
 
         In float32, applying updates everywhere is the same computation as applying them once.
         """
-        published = self.row.parallel.publish == "updates" and self.stage.publishes
+        published = self.parallel.publish == "updates" and self.stage.publishes
         return published and self.precision.mixed
 
     @property
     def of_matrices(self) -> bool:
         """Whether the optimizer needs whole matrices."""
-        return OPTIMIZERS[self.row.train.optimizer].of_matrix is not None
+        return OPTIMIZERS[self.train.optimizer].of_matrix is not None
 
     @cached_property
     def rule(self) -> UpdateRule:
         """The optimizer step, for any stretch of a unit."""
-        train = self.row.train
+        train = self.train
         return UpdateRule(
             OPTIMIZERS[train.optimizer],
             Hyperparameters(
@@ -325,12 +306,11 @@ class Config:
             LearningRate(train.learning_rate, train.schedule, train.warmup_steps, train.steps),
             self.precision,
             train.decay_biases,
-            self.row.parallel.delayed_update,
         )
 
     def scaling(self) -> Scaling:
         """The first loss scale, and the norm for clipping."""
-        train = self.row.train
+        train = self.train
         if isinstance(train.loss_scale, str):
             dynamic = (self.autocast or self.computing).scales_loss
             return Scaling(INITIAL_SCALE if dynamic else 1.0, dynamic, train.clip_norm)
@@ -339,35 +319,39 @@ class Config:
     @property
     def arithmetic(self) -> tuple[object, ...]:
         """The keys that change the reference's arithmetic, as far as rows of one scenario differ in them."""
-        parallel = self.row.parallel
+        parallel = self.parallel
         return (
-            self.row.layers, self.part_by_part, parallel.accumulate_dtype, parallel.reduce_dtype,
+            self.layers, self.part_by_part, parallel.accumulate_dtype, parallel.reduce_dtype,
             self.publishes_updates, self.stage.wire, parallel.reduce_scatter, self.computing, parallel.autocast,
-            parallel.output_dtype, self.weights_wire, self.gradients_wire, parallel.error_feedback,
-            parallel.delayed_update,
+            parallel.output_dtype, self.weights_wire, self.gradients_wire,
         )
 
     @property
     def bits(self) -> tuple[object, ...]:
         """All that determines a step's bits beside the previous step, as far as rows of a training differ."""
-        train = self.row.train
+        train = self.train
         shaped = train.steps if train.schedule != "constant" else 0
-        hosts = self.row.ranks_per_host if self.order.on_hosts else 0
+        hosts = self.ranks_per_host if self.order.on_hosts else 0
         ends = any(unit.end for each in self.of_pipeline for unit in each.model.units)
-        return self.mesh, self.model.task.parallel, self.row.parallel.order, hosts, shaped, ends, self.arithmetic
+        return self.mesh, self.model.task.parallel, self.parallel.order, hosts, shaped, ends, self.arithmetic
 
     @property
     def course(self) -> tuple[object, ...]:
         """All that determines the bits of all steps here: rows with equal values share one reference."""
         return self.bits, self.resumed and self.resumed.sha256
 
+    @property
+    def asked(self) -> tuple[object, ...]:
+        """All that a scenario says of the row, beside its name."""
+        return tuple(getattr(self, each.name) for each in fields(Row) if each.name != "name")
+
     def on(self, ranks: int) -> "Config":
         """The config on a different number of ranks."""
-        return replace(self, row=replace(self.row, ranks=ranks))
+        return replace(self, ranks=ranks, directions=replace(self.directions, data=ranks))
 
-    def by(self, stage: str) -> "Config":
+    def by(self, stage: Name) -> "Config":
         """The config with another stage."""
-        return replace(self, row=replace(self.row, stage=stage))
+        return replace(self, stage_key=stage)
 
 
 @dataclass(frozen=True, eq=False)
@@ -390,9 +374,10 @@ class Resumed:
     """`whole(what, place)` reads the weights or a slot of a parameter."""
 
 
-def configured(row: Row, task: Task) -> Config:
+def configured(row: Row, task: Task, build: Callable[..., Model] = build) -> Config:
     """The config of a row, with a model for its data: the piece of one place, if ranks share micro-batches."""
-    return Config(row, build(row.model, split_task(row, task), row.layers))
+    known = vars(row) | {"name": row.name or STAGES[row.stage_key].title}
+    return Config(**known, model=build(row.keys, split_task(row, task), row.layers))
 
 
 def split_task(row: Row, task: Task) -> Task:

@@ -7,7 +7,6 @@ the activations of all micro-batches alive at the same time.
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,19 +19,18 @@ from zerosim.autograd.operations.losses import cross_entropy
 from zerosim.autograd.tape_collectives import Direction
 from zerosim.data import Dataset, bigram_loss, exact_share, sample_order
 from zerosim.data.weights import WeightsFile, weights_file
-from zerosim.errors import OffloadError, ScenarioError
+from zerosim.errors import ScenarioError
 from zerosim.models import MODELS, build
 from zerosim.models.units import Model, Task, Unit
 from zerosim.numerics.digests import little_endian
 from zerosim.numerics.precisions import Precision
 from zerosim.reference import MicroBatches
 from zerosim.scenario import Scenario
-from zerosim.scenario.origin import nearest, shown
-from zerosim.scenario.schema import OFFLOAD_FOLDER
+from zerosim.scenario.reading import nearest
+from zerosim.scenario.values import shown
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Batch
 from zerosim.training.config import Config, configured, split_task
-from zerosim.training.tiers import MappedFile, OffloadFile
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +55,8 @@ class Experiment:
 def prepare(scenario: Scenario, dataset: Dataset) -> Experiment:
     """The rows of a scenario, with models that fit the data.
 
-    Raises `ScenarioError` for claims that the data cannot support, for a model that does not fit the data, for a partly
-    frozen unit, and for a folder in which no file can be made.
+    Raises `ScenarioError` for claims that the data cannot support, for a model that does not fit the data, and for a
+    partly frozen unit.
     """
     task = Task(dataset.inputs, dataset.outputs, dataset.loss, tokens=dataset.kind == "tokens")
     check_data(scenario, task, None if dataset.x_test is None else dataset.measure)
@@ -73,35 +71,16 @@ def prepare(scenario: Scenario, dataset: Dataset) -> Experiment:
     initial = first_weights(scenario, configs[0])
     rows = tuple(replace(config, initial=initial) for config in configs)
     check_inputs(scenario, rows)
-    check_folder(scenario, rows)
     return Experiment(scenario, dataset, rows)
-
-
-def check_folder(scenario: Scenario, rows: Sequence[Config]) -> None:
-    """Refuse a folder for offloading in which no file can be made."""
-    for config in rows:
-        folder, files = config.row.parallel.offload_folder, list[OffloadFile | MappedFile]()
-        if config.row.parallel.offload_activations:
-            files.append(OffloadFile(folder))
-        if "disk" in config.tiers.values():
-            files.append(MappedFile(folder))
-        for file in files:
-            try:
-                with closing(file):
-                    file.open()
-            except OffloadError as error:
-                raise scenario.origin.error(
-                    str(error), OFFLOAD_FOLDER, ("parallel", "offload_activations"), ("parallel", "offload_optimizer"),
-                    ("parallel", "offload_parameters")) from None
 
 
 def check_inputs(scenario: Scenario, rows: Sequence[Config]) -> None:
     """Refuse to divide inputs of recomputed units of which each tensor rank has a piece already."""
     for config in rows:
-        if not config.row.parallel.partition_activations:
+        if not config.parallel.partition_activations:
             continue
         alone = replace(config.model.task.parallel, tensor=Direction("tensor"), sequence=False, vocabulary=False)
-        whole = build(config.row.model, replace(config.model.task, parallel=alone), config.row.layers)
+        whole = build(config.keys, replace(config.model.task, parallel=alone), config.layers)
         samples = config.directions.places
         pairs = zip(input_shapes(whole, samples), input_shapes(config.model, samples), strict=True)
         for (_, due), (unit, found) in pairs:
@@ -198,7 +177,7 @@ class Batches:
 
     def micro_batches(self, step: int, block: slice = slice(None)) -> MicroBatches:
         """Inputs and targets of the micro-batches of step `step`, or a block of them."""
-        train = self.config.row.train
+        train = self.config.train
         order = sample_order(len(self.dataset.x), step - 1, self.config.samples, train.seed)
         chosen = order.reshape(train.micro_batches, train.micro_batch)
         found = map(self.dataset.batch, chosen[block])

@@ -1,28 +1,27 @@
 """The measurements of a row, without expected values, and the observers that make them on one rank."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from zerosim.allocation import Allocator, Array, Kind, Tier, allocate
+from zerosim.allocation import Allocator, Array, Kind, allocate, allocate_on_host
 from zerosim.comm import Communicator
 from zerosim.instruments.faults import Faults
 from zerosim.instruments.location import Locator
 from zerosim.instruments.memory import HeldAtBeginnings, Ledger, Lifetime, Lifetimes, Moves
-from zerosim.instruments.observed import Observed, ObservedAllocator
+from zerosim.instruments.observed import Observed, ObservedAllocator, carrying
 from zerosim.instruments.trace import Trace, Tracer
 from zerosim.instruments.traffic import Traffic
 from zerosim.models.units import Unit
-from zerosim.stages.pipeline import Slot
-from zerosim.stages.storage import FarMemory
+from zerosim.stages.schedules import Slot
+from zerosim.stages.storage import HostMemory
 from zerosim.training.comparison import Evidence
 from zerosim.training.config import Config
-from zerosim.training.tiers import far_memory
 
 
 @dataclass(frozen=True)
-class TrafficCounts:
-    """The traffic of one rank in all steps."""
+class RankTraffic:
+    """The traffic of one rank in all steps: measured, or due."""
 
     rank: int
     sent_bytes: int
@@ -35,9 +34,13 @@ class TrafficCounts:
     """Bytes sent to other hosts."""
 
 
-def traffic_counts(rank: int, traffic: Traffic) -> TrafficCounts:
+def without_zeros(counts: Mapping[Kind, int]) -> dict[str, int]:
+    return {str(kind): count for kind, count in counts.items() if count}
+
+
+def traffic_counts(rank: int, traffic: Traffic) -> RankTraffic:
     """The traffic figures of one rank."""
-    return TrafficCounts(
+    return RankTraffic(
         rank=rank,
         sent_bytes=traffic.sent_bytes,
         received_bytes=traffic.received_bytes,
@@ -56,28 +59,27 @@ def by_pipeline(passes: list[list[Slot]], ranks: int) -> list[list[list[Slot]]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryCounts:
-    """The bytes of one rank that are compared: measured ones, or due ones."""
+class RankMemory:
+    """The memory of one rank between steps and at the peak within a step: measured by its ledger, or due.
+
+    Where due, `resting_bytes`, those on the host and `moved_bytes` are exact, and all others the most that is allowed.
+    """
 
     rank: int
     resting_bytes: dict[str, int]
     """Bytes of each model state after the last step."""
     peak_bytes: dict[str, int]
-    """The peak of each kind and of the total; where due, the largest allowed."""
-    offloaded_bytes: int = 0
-    """The greatest size of the file for offloaded activations."""
-    far_resting_bytes: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Bytes between steps in each memory tier beside the device's, by kind."""
-    far_peak_bytes: dict[str, dict[str, int]] = field(default_factory=dict)
-    """The peak of each kind in each of these tiers."""
+    """The peak of each kind and of the total."""
+    least_bytes: dict[str, int] = field(default_factory=dict)
+    """Where due, the least allowed peak, for kinds whose peak is known exactly."""
+    padding_bytes: int = 0
+    """Where due, the padding among the bytes between steps."""
+    host_resting_bytes: dict[str, int] = field(default_factory=dict)
+    """Bytes between steps on the host, by kind."""
+    host_peak_bytes: dict[str, int] = field(default_factory=dict)
+    """The peak of each kind on the host."""
     moved_bytes: dict[str, int] = field(default_factory=dict)
-    """Bytes transferred between tiers in all steps, by kind, source and destination."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemoryFigures(MemoryCounts):
-    """The memory of one rank between steps and at the peak within a step, by its ledger."""
-
+    """Bytes copied between device and host in all steps, by kind and direction."""
     owners: dict[str, dict[str, int]] = field(default_factory=dict)
     """Bytes after the last step, by kind, and within a kind by unit or purpose."""
     at_rest: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -136,8 +138,8 @@ class Measurement:
     """The forward and backward passes of each rank of each pipeline in the last step, in order; empty without one."""
     hosts: list[int] = figure(default_factory=list)
     """The number of each rank's host."""
-    traffic: list[TrafficCounts] = field(default_factory=list)
-    memory: list[MemoryFigures] = field(default_factory=list)
+    traffic: list[RankTraffic] = field(default_factory=list)
+    memory: list[RankMemory] = field(default_factory=list)
     trace: Trace | None = None
     """The trace of the requested steps."""
     updates: int = figure(default=0)
@@ -169,53 +171,33 @@ BEGINNINGS = ("reduce_scatter", "update")
 """Operations at whose beginning a step should have freed all arrays that it no longer needs."""
 
 
-@dataclass(frozen=True, eq=False)
 class Observers:
-    """The instruments of one row on one rank; every row has new ones."""
+    """The instruments of row `row` on `rank`, with that rank's faults; `hosts` has each rank's host.
 
-    locator: Locator
-    faults: Faults
-    traffic: Traffic
-    ledger: Ledger
-    far: dict[Tier, Ledger]
-    """The ledgers of memory tiers beside the device's."""
-    moves: Moves
-    held: HeldAtBeginnings
-    lifetimes: Lifetimes | None
-    """None unless the arrays of the last step are recorded."""
-    tracer: Tracer | None
-    """None unless a step is traced."""
+    Every row has new ones. `moves` are the copies to the host and back; `lifetimes` are None unless the arrays of the
+    last step are recorded, `tracer` is None unless a step is traced.
+    """
+
+    def __init__(
+        self, row: str, rank: int, hosts: Sequence[int], faults: Faults, *, lifetimes: bool, traced: bool
+    ) -> None:
+        self.locator, self.faults, self.moves = Locator(row), faults, Moves()
+        self.traffic = Traffic(away=lambda to: hosts[to] != hosts[rank])
+        self.ledger, self.host = Ledger(), Ledger()
+        self.held = HeldAtBeginnings(self.ledger, BEGINNINGS)
+        self.lifetimes = Lifetimes() if lifetimes else None
+        self.tracer = Tracer(rank) if traced else None
+        self._traced = [self.tracer] if self.tracer else []
 
     def observed(self, comm: Communicator) -> Observed:
         """A channel whose traffic the instruments observe."""
         injected = [self.faults] if self.faults.faults else []
-        traced = [self.tracer] if self.tracer else []
-        return Observed(comm, self.locator, *injected, self.traffic, self.held, *traced)
+        return Observed(comm, self.locator, *injected, self.traffic, self.held, *self._traced)
 
-    def tiers(self, folder: str) -> FarMemory:
-        """The memory tiers beside the device's, with instruments."""
-        traced = [self.tracer] if self.tracer else []
-        return far_memory(
-            folder, lambda tier, allocate: ObservedAllocator(allocate, self.far[tier]), [self.moves, *traced])
-
-    def beside_the_device(self, counted: Callable[[Ledger], Mapping[Kind, int]]) -> dict[str, dict[str, int]]:
-        """The counts of the ledger of each tier beside the device's, by kind."""
-        return {
-            str(tier): {str(kind): held for kind, held in counted(ledger).items() if held}
-            for tier, ledger in self.far.items()}
+    def host_memory(self) -> HostMemory:
+        """The host's memory, with instruments."""
+        return HostMemory(ObservedAllocator(allocate_on_host, self.host), carrying(self.moves, *self._traced))
 
     def allocator(self) -> Allocator:
         """The allocator of the device's memory, with instruments."""
         return ObservedAllocator(allocate, self.ledger, *([self.lifetimes] if self.lifetimes else []))
-
-
-def observers(
-    row: str, rank: int, hosts: Sequence[int], faults: Faults, *, lifetimes: bool, traced: bool
-) -> Observers:
-    """The observers of row `row` on `rank`, with that rank's faults; `hosts` has each rank's host."""
-    ledger = Ledger()
-    return Observers(
-        Locator(row), faults, Traffic(away=lambda to: hosts[to] != hosts[rank]), ledger,
-        {"host": Ledger(), "disk": Ledger()}, Moves(),
-        HeldAtBeginnings(ledger, BEGINNINGS), Lifetimes() if lifetimes else None, Tracer(rank) if traced else None,
-    )

@@ -27,7 +27,7 @@ def chunks_of(
         unit if len(unit.segments) == 1 else replace(unit, end=unit.segments.index(segment))
         for unit, segment in model.segments]
     shape, tape = (micro_batch, task.inputs), Tape(
-        extent, perform=unperformed, lowest=len(model.layers), policy=policy)
+        extent, lowest=len(model.layers), policy=policy)
     ends: list[Any] = [np.zeros(shape, np.int64) if task.tokens else Extent(shape, dtype)]
     found: dict[Any, Any] = {}      # equal segments have equal outputs for equal inputs
     for unit in units:
@@ -38,10 +38,6 @@ def chunks_of(
     cuts = pieces([unit.numbers for unit in model.units], count, layers)
     return [Chunk([units[number] for number in cut], ends[cut.start], ends[cut.stop], cut.start == 0, cut is cuts[-1])
             for cut in cuts]
-
-
-def unperformed(step: Any, function: Any, *arrays: Any, **named: Any) -> None:
-    """An operation whose output alone is asked for, which has been allocated."""
 
 
 def with_units_of(model: Model, chunks: Sequence[Chunk]) -> Model:

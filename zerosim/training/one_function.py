@@ -100,7 +100,7 @@ def differences(config: Config) -> list[Difference]:
 
 def found_differences(config: Config) -> Iterator[Difference]:
     whole, count, side = some_weights(config.in_one_piece), config.block, config.directions.side_by_side
-    x, y = some_batch(config.model, count * config.row.train.micro_batch)
+    x, y = some_batch(config.model, count * config.train.micro_batch)
     batch = Batch(1, np.split(x, count), np.split(y, count), len(x), first=0)
     parts = [computed(config.in_one_piece, whole, pair, len(x), draw=refuse_draws)
              for pair in zip(batch.inputs, batch.targets, strict=True)]
@@ -201,16 +201,17 @@ def computed(
 def in_float64(config: Config) -> Config:
     """A row with the same pieces of the model: one data rank, DDP, float64, and two micro-batches for each rank of a
     pipeline."""
-    row, asked, directions = config.row, config.row.parallel, config.directions
+    asked, directions = config.parallel, config.directions
     keys = ("tensor_ranks", "context_ranks", "expert_ranks", "pipeline_ranks", "sequence_parallel", "context_by",
             "vocabulary_parallel", "schedule", "model_chunks", "pipeline_layers", "units")
     parallel = Parallel(stages=("ddp",), **{key: getattr(asked, key) for key in keys})
     few = max(4, 2 * directions.side_by_side) if directions.side_by_side > 1 else 2
-    train = replace(row.train, precision="fp64", loss_scale="dynamic", micro_batch=few, steps=1,
+    train = replace(config.train, precision="fp64", loss_scale="dynamic", micro_batch=few, steps=1,
                     micro_batches=2 * directions.pipeline if directions.pipeline > 1 else 1)
-    model = replace(row.model, dropout=0.0)
-    row = replace(row, ranks=1, stage="ddp", parallel=parallel, train=train, model=model)
-    return Config(row, build(model, config.model.task, row.layers))
+    undropped = replace(config.keys, dropout=0.0)
+    return replace(
+        config.on(1).by("ddp"), parallel=parallel, train=train, keys=undropped, resumed=None, initial=None,
+        model=build(undropped, config.model.task, config.layers))
 
 
 def step_of_rank(

@@ -11,7 +11,6 @@ after the row has been trained.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -42,7 +41,14 @@ from zerosim.training.comparison import (
 )
 from zerosim.training.config import Config
 from zerosim.training.experiment import Batches, Experiment
-from zerosim.training.measurement import Measurement, MemoryFigures, Observers, by_pipeline, observers, traffic_counts
+from zerosim.training.measurement import (
+    Measurement,
+    Observers,
+    RankMemory,
+    by_pipeline,
+    traffic_counts,
+    without_zeros,
+)
 from zerosim.worlds.checked import Checked
 from zerosim.worlds.objects import gather_objects
 from zerosim.worlds.world import World
@@ -105,7 +111,7 @@ def measure(comm: Communicator, run: Run) -> Iterator[Measurement | None]:
     run = replace(run, idle_bytes=resident_bytes(), progress=run.progress if comm.rank == 0 else Silent())
     histories: dict[tuple[object, ...], dict[int, Fingerprint]] = {}
     for config in run.experiment.rows:
-        if config.row.claims.reference and config.course not in histories:
+        if config.claims.reference and config.course not in histories:
             histories[config.course] = train_alone(comm, run, config)
         measured = train(comm, run, config, config.name, histories.get(config.course))
         elsewhere = {ranks: train_on(comm, run, config, ranks) for ranks in run.experiment.scenario.check.same_bits_on}
@@ -149,25 +155,24 @@ def train(
     """Train one row and compare each step with `history`; the measurement on rank 0, None on other ranks."""
     faults = faults_of(comm, run)
     hosts = hosts_of(run, config)
-    seen = observers(
-        config.name, comm.rank, hosts, faults, lifetimes=config.row.claims.fragmentation, traced=bool(run.traced))
+    seen = Observers(
+        config.name, comm.rank, hosts, faults, lifetimes=config.claims.fragmentation, traced=bool(run.traced))
     comm = carrier(comm, run, faults)
     directions, observed, units = config.directions, seen.observed(comm), config.model.units
     second = None if run.second_channel is None else seen.observed(carrier(run.second_channel, run, faults))
     mine, step, passes = on_rank(
-        config, observed, seen.allocator(), second, seen.tiers(config.row.parallel.offload_folder))
-    with closing(mine.tape.shelf), closing(mine.storage):
-        earlier = begun(comm, run, mine, config.of_rank(comm.rank), seen.ledger)
-        if earlier is None:
-            return Measurement(config, fits=False) if comm.rank == 0 else None
-        updates_before = mine.state.updates
-        checker = None if history is None else Checker(
-            mine, comm.rank, history, units, config.sums_everywhere)
-        steps = Steps(comm, run, config, title, mine, step, seen, checker, earlier)
-        try:
-            memory = steps.run_all()
-        except MemoryError as error:
-            raise MemoryError(f"{title} did not fit, in step {len(steps.losses) + 1}: {error}") from error
+        config, observed, seen.allocator(), second, seen.host_memory())
+    earlier = begun(comm, run, mine, config.of_rank(comm.rank), seen.ledger)
+    if earlier is None:
+        return Measurement(config, fits=False) if comm.rank == 0 else None
+    updates_before = mine.state.updates
+    checker = None if history is None else Checker(
+        mine, comm.rank, history, units, config.sums_everywhere)
+    steps = Steps(comm, run, config, title, mine, step, seen, checker, earlier)
+    try:
+        memory = steps.run_all()
+    except MemoryError as error:
+        raise MemoryError(f"{title} did not fit, in step {len(steps.losses) + 1}: {error}") from error
     held = None if checker else holdings(
         comm, directions.place(comm.rank) % directions.side_by_side, mine, units, config.sums_everywhere)
     misfits = gather_objects(comm, checker.misfit if checker else None) or []
@@ -181,7 +186,7 @@ def train(
     disagreeing = held.disagreement if held else None
     last = history[config.steps] if history else None
     if last is not None and evidence is None:
-        home = brought_home_otherwise((final.weights_sha256, final.optimizer_sha256), last.sha256)
+        home = brought_home_otherwise((final["weights_sha256"], final["optimizer_sha256"]), last.sha256)
         disagreeing = next((misfit for misfit in misfits if misfit), home)
     return Measurement(
         config=config,
@@ -203,13 +208,13 @@ def train(
         updates_before=updates_before,
         seconds=steps.seconds,
         lifetimes=steps.taken,
-        **vars(final),
+        **final,
     )
 
 
 def hosts_of(run: Run, config: Config) -> list[int]:
     """The number of each rank's host, by the scenario or else by the world."""
-    per_host, ranks = config.row.ranks_per_host, config.all_ranks
+    per_host, ranks = config.ranks_per_host, config.all_ranks
     return [rank // per_host for rank in range(ranks)] if per_host else [*run.world.hosts[:ranks]]
 
 
@@ -245,7 +250,6 @@ def begun(comm: Communicator, run: Run, mine: Replica, config: Config, ledger: L
         short = True
         mine.state.weights.clear()
         mine.state.optimizer.clear()
-        mine.state.residuals.clear()
     lacking = any(agreed(comm, short))
     del room    # only now: ranks may share a process
     return None if lacking else losses
@@ -285,13 +289,13 @@ class Steps:
         """The least and greatest live bytes of each kind after a step."""
         self.look_at_rest(self.config.done + 1)
 
-    def run_all(self) -> MemoryFigures:
+    def run_all(self) -> RankMemory:
         """Train and check every step; return the memory figures."""
         progress = self.run.progress
         if self.checker is not None:
             self.checker.check(self.config.done, None)
         self.run.world.take_buffers_from(self.replica.allocate)
-        for ledger in (self.observers.ledger, *self.observers.far.values()):
+        for ledger in (self.observers.ledger, self.observers.host):
             ledger.begin_peak()
         self.observers.moves.begin()
         progress.begin(self.title, self.config.steps)
@@ -335,7 +339,6 @@ class Steps:
         self.observers.faults.begin(batch.step)
         started = time.perf_counter()
         partial_loss = self.step(batch)
-        self.replica.storage.settle()
         self.seconds["train"] += time.perf_counter() - started
         if tracer:
             self.traced.append(replace(tracer.end(batch.step), memory=self.observers.ledger.curve_so_far()))
@@ -365,25 +368,23 @@ class Steps:
         ring.all_gather(within, split(loss, within.size))
         return with_one_nan(loss.copy())
 
-    def memory(self) -> MemoryFigures:
+    def memory(self) -> RankMemory:
         """The memory figures of this rank."""
-        self.replica.storage.settle()
         ledger = self.observers.ledger
         owners: dict[str, dict[str, int]] = {kind: ledger.owners(kind) for kind in MEMORY_KINDS}
-        return MemoryFigures(
+        return RankMemory(
             rank=self.comm.rank,
             owners=owners,
             resting_bytes={kind: sum(owners[kind].values()) for kind in MODEL_STATES},
             at_rest=dict(self.at_rest),
-            offloaded_bytes=self.replica.tape.shelf.most_bytes,
             held_as_began={name: {**most} for name, most in self.observers.held.most.items()},
             peak_bytes=dict([*((kind, ledger.peak[kind]) for kind in MEMORY_KINDS), ("total", ledger.peak_total)]),
             alive_bytes=ledger.total,
             resident_bytes=resident_bytes() - self.run.idle_bytes,
             curve=[(at - self.began_ns, now) for at, now in ledger.curve_so_far()],
             copies_messages=self.run.world.copies_messages,
-            far_resting_bytes=self.observers.beside_the_device(lambda ledger: ledger.now),
-            far_peak_bytes=self.observers.beside_the_device(lambda ledger: ledger.peak),
+            host_resting_bytes=without_zeros(self.observers.host.now),
+            host_peak_bytes=without_zeros(self.observers.host.peak),
             moved_bytes=dict(self.observers.moves.moved_bytes),
         )
 

@@ -8,7 +8,7 @@ of central differences in float64.
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ def cases_of(operation: Operation, size: int) -> Iterator[tuple[Shape, dict[str,
     """
     choices: dict[str, list[Any]] = {"group": [Direction("tensor", size)], "axis": [0, 1], "by": [1, 2]}
     parameters = inspect.signature(operation.forward).parameters.values()
-    names = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.name not in ("out", "empty")]
+    names = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.name != "empty"]
     if "group" not in names or not choices.keys() >= set(names):
         raise UsageError(f"{operation.name} has the settings {', '.join(names) or 'none'}; a proof sets group, axis "
                          "and by; for any others, give the file EXAMPLES and use zerosim check FILE")
@@ -95,7 +95,6 @@ def of_rank(
     """Run both sides on one rank."""
     random = [np.random.default_rng([19, comm.rank]), np.random.default_rng(19)]
     named = met(settings, comm)
-    on_rank = replace(operation, shape=lambda *shapes, **_: operation.shape(*shapes, **settings))
 
     def drawn(name: str, shape: Shape) -> Array:
         """Integers, all multiples of the number of ranks, so that a mean over them is exact."""
@@ -109,22 +108,22 @@ def of_rank(
     inputs = {name: each if isinstance(each, np.ndarray) else drawn(name, each)
               for name, each in zip(operation.inputs, given, strict=False)}
     moves = {name: drawn(name, array.shape) for name, array in inputs.items()
-             if name in (*operation.needs, *operation.passed)}
+             if name in operation.needs}
     if not exact:
         inputs |= {name: inputs[name] / (9 * comm.size) for name in moves}
     step = 1.0 if exact else differences.STEP
-    upstream = drawn("y", differences.shape_of(on_rank, inputs, named))
+    upstream = drawn("y", differences.forward(operation, inputs, named)[0].shape)
 
     def moved(name: str, by: Array) -> Array:
-        return differences.forward(on_rank, {**inputs, name: inputs[name] + by}, named)[0].copy()
+        return np.array(differences.forward(operation, {**inputs, name: inputs[name] + by}, named)[0])
 
     def givers(name: str) -> range:
         return range(1 if name in operation.alike else comm.size)
 
-    fault = differences.law_fault(on_rank, inputs, upstream, named)
+    fault = differences.law_fault(operation, inputs, upstream, named)
     slopes = {name: [(moved(name, step * of(giver, name, move)) - moved(name, -step * of(giver, name, move)))
                      / (2.0 * step) for giver in givers(name)] for name, move in moves.items()}
-    found = [differences.backward(on_rank, inputs, of(taker, "y", upstream), named) for taker in givers("y")]
+    found = [differences.backward(operation, inputs, of(taker, "y", upstream), named) for taker in givers("y")]
     return OfRank(fault, moves, slopes, upstream, moved(next(iter(inputs)), np.zeros(())),
                   {name: [each[name] for each in found] for name in moves})
 

@@ -208,7 +208,6 @@ def chunk_sums(addition: Addition, mesh: Mesh, block: int) -> list[Symbol]:
 
 EDGES = (1, 2, 4, 16, 256)
 """The most ULPs in each bin of the histogram; a last bin has the larger distances."""
-LATER = ", applied one step later"
 
 
 @dataclass(frozen=True)
@@ -243,11 +242,6 @@ class RowDifference:
             return (f"{self.moved:,} of {self.elements:,} elements ({self.moved / self.elements:.1%}) lie in another "
                     f"chunk, and are added in a different order; {self.differing:,} of these differ, and none of the "
                     "rest")
-        late = [order.endswith(LATER) for order in self.orders]
-        if late[0] != late[1]:
-            whose = self.first if late[0] else self.other
-            return (f"{whose} applies each update one step later: {self.differing:,} of {self.elements:,} elements "
-                    "differ")
         first, other = (order.partition(", in ")[0] for order in self.orders)
         if first != other:
             return (f"the rows add in different orders: {self.differing:,} of {self.elements:,} elements differ, "
@@ -304,13 +298,11 @@ def order(config: Config, chunk: int) -> str:
     """The order in which a row adds one chunk, in words."""
     added = orders_of_addition(config, chunk)["reference"]
     again = f", {config.reductions} times, and these sums left to right" if config.part_by_part else ""
-    sent = config.row.parallel.quantized_gradients
+    sent = config.parallel.quantized_gradients
     codes = f", sent as {sent}" if sent != "none" else ""
-    codes += " with error feedback" if config.row.parallel.error_feedback else ""
     cast = "" if config.computing is config.precision else f", of gradients computed in {config.computing.weights}"
     cast += f", of products in {config.autocast.weights}" if config.autocast else ""
-    later = LATER if config.row.parallel.delayed_update else ""
-    return f"{added}{again}, in {config.wire} over ranks and {config.summed} over micro-batches{cast}{codes}{later}"
+    return f"{added}{again}, in {config.wire} over ranks and {config.summed} over micro-batches{cast}{codes}"
 
 
 def layers_of(what: str, model: Model, snapshot: Snapshot) -> list[tuple[int, Unit]]:

@@ -3,15 +3,15 @@
 A row's outcome has the expected value of every figure, by the formulas.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from zerosim.allocation import MODEL_STATES, Kind, Tier
+from zerosim.allocation import MODEL_STATES
 from zerosim.comm import Communicator
 from zerosim.figures.addresses import fragmentation
 from zerosim.figures.pipelines import faults
-from zerosim.figures.resting import Resting, far_resting, needed_as_began, resting_bytes, unit_bytes
-from zerosim.figures.shapes import ExpectedMemory, expected
+from zerosim.figures.resting import needed_as_began, resting_bytes, unit_bytes
+from zerosim.figures.shapes import expected
 from zerosim.figures.traffic import message_copies, most_messages, traffic_due, volume
 from zerosim.instruments.memory import MEMORY_KINDS
 from zerosim.instruments.resident import MemoryLimit, keep_freed, let_blas_allocate, limited, return_freed
@@ -19,23 +19,21 @@ from zerosim.stages import STAGES
 from zerosim.training.alike import alike_everywhere
 from zerosim.training.config import Config
 from zerosim.training.experiment import Batches, Experiment
-from zerosim.training.measurement import Measurement, MemoryCounts, MemoryFigures
+from zerosim.training.measurement import Measurement, RankMemory, without_zeros
 from zerosim.training.program import Keeping, Progress, Run, measure
 from zerosim.verdict.diagnosis import Divergence, first_divergence, orders_of_addition, row_differences
-from zerosim.verdict.outcome import DoesNotFit, Outcome, RankMemory, RankTraffic, RowOutcome, TrainedRow
+from zerosim.verdict.outcome import Compared, Outcome, RowOutcome
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.world import World
 
 
-def judged(measured: Measurement, divergence: Divergence | None) -> TrainedRow:
-    """The outcome of a trained row; `divergence` is the place of its first evidence."""
-    config = measured.config
-    updates = measured.updates_here
-    traffic = [RankTraffic(counts, traffic_due(config, counts.rank, updates, measured.hosts))
-               for counts in measured.traffic]
-    sent, messages = volume(config), most_messages(config)
+def judged(measured: Measurement, divergence: Divergence | None) -> RowOutcome:
+    """The outcome of a row; `divergence` is the place of its first evidence."""
+    if not measured.fits:
+        return what_it_needs(measured)
+    config, updates = measured.config, measured.updates_here
     copies = message_copies(config) if any(figures.copies_messages for figures in measured.memory) else 0
-    return TrainedRow(
+    return RowOutcome(
         measured=measured,
         equal=divergence is None if measured.compared else None,
         compared_with="one process" if measured.compared else None,
@@ -43,21 +41,27 @@ def judged(measured: Measurement, divergence: Divergence | None) -> TrainedRow:
         order=None if divergence is None else orders_of_addition(config, divergence.chunk),
         formula_operations={what: sum(expected(each, updates).operations[what] for each in config.of_pipeline)
                             for what in expected(config.of_pipeline[0], updates).operations},
-        traffic=traffic,
-        memory=[judged_memory(here, figures, expected(here, updates), copies) for figures in measured.memory
-                for here in [config.of_rank(figures.rank)]],
+        traffic=[Compared(found, traffic_due(config, found.rank, updates, measured.hosts))
+                 for found in measured.traffic],
+        memory=[Compared(found, memory_due(
+            config.of_rank(found.rank), found.rank, updates, copies if found.copies_messages else None))
+            for found in measured.memory],
         schedule_fault=next(faults(config, measured.passes), None) if measured.passes else None,
-        volume=sent,
-        most_messages=messages,
+        volume=volume(config),
+        most_messages=most_messages(config),
         fragmentation=fragmentation(measured.lifetimes) if measured.lifetimes else None,
+        on_other_ranks={ranks: judged(each, None) if each.fits else RowOutcome(each)
+                        for ranks, each in measured.on_other_ranks.items()},
     )
 
 
-def what_it_needs(config: Config) -> DoesNotFit:
+def what_it_needs(measured: Measurement) -> RowOutcome:
     """The memory that a row which did not fit would need, and the other stages whose states would fit."""
-    allowed = config.row.memory_limit_mb * 10**6
-    others = [stage for stage in STAGES if stage != config.row.stage and would_fit(config.by(stage), allowed)]
-    return DoesNotFit(resting_bytes(config).total, allowed, others)
+    config = measured.config
+    allowed = config.memory_limit_mb * 10**6
+    others = [stage for stage in STAGES if stage != config.stage_key and would_fit(config.by(stage), allowed)]
+    return RowOutcome(
+        measured, needed_bytes=resting_bytes(config).total, allowed_bytes=allowed, would_fit=others)
 
 
 def would_fit(config: Config, allowed_bytes: int) -> bool:
@@ -66,96 +70,45 @@ def would_fit(config: Config, allowed_bytes: int) -> bool:
     return sum(peak.get(kind, 0) for kind in MODEL_STATES) <= allowed_bytes
 
 
-def judged_memory(config: Config, figures: MemoryFigures, due: ExpectedMemory, copies: int) -> RankMemory:
-    """One rank's figures with those due; a world's copies of messages may have `copies` bytes."""
-    resting, far, as_began = resting_bytes(config), far_resting(config), needed_as_began(config)
-    bounds = {kind: due.peak_bytes.get(kind, 0) for kind in MEMORY_KINDS}
-    most = bounds | {"buffers": bounds["buffers"] + (due.beside_bytes + copies if figures.copies_messages else 0)}
-    timed = {*due.bounded, *(["buffers"] if figures.copies_messages else [])}
+def memory_due(config: Config, rank: int, updates: int, copies: int | None = None) -> RankMemory:
+    """The memory due of one rank, in whose world copies of messages may have `copies` bytes; None if it makes none."""
+    due, resting, far = expected(config, updates), resting_bytes(config), resting_bytes(config, "host")
+    peaks = {str(kind): due.peak_bytes.get(kind, 0) for kind in MEMORY_KINDS}
+    beside = 0 if copies is None else due.beside_bytes + copies
+    timed = {*due.bounded, *([] if copies is None else ["buffers"])}
+    at_rest: dict[str, tuple[int, int]] = {kind: (getattr(resting, kind),) * 2 for kind in MODEL_STATES}
     return RankMemory(
-        figures=figures,
-        due=MemoryCounts(
-            rank=figures.rank,
-            resting_bytes={kind: getattr(resting, kind) for kind in MODEL_STATES},
-            peak_bytes={str(kind): held for kind, held in most.items()},
-            offloaded_bytes=due.offloaded_bytes,
-            far_resting_bytes=without_zeros(far),
-            far_peak_bytes=without_zeros(due.far_peak_bytes),
-            moved_bytes=dict(due.moved_bytes),
-        ),
+        rank=rank,
+        resting_bytes={kind: getattr(resting, kind) for kind in MODEL_STATES},
+        peak_bytes=peaks | {"buffers": peaks["buffers"] + beside},
+        least_bytes={kind: least for kind, least in peaks.items() if config.steps_here > 0 and kind not in timed},
         padding_bytes=resting.padding,
-        least_bytes={str(kind): least for kind, least in bounds.items() if config.steps_here > 0 and kind not in timed},
-        overweight=[*overweight(config, figures), *left_over(figures, copies),
-                    *unsteady(config, figures, resting, copies)],
-        lingering=lingering(figures, as_began),
+        host_resting_bytes=without_zeros({kind: getattr(far, kind) for kind in MODEL_STATES}),
+        host_peak_bytes=without_zeros(due.host_peak_bytes),
+        moved_bytes=dict(due.moved_bytes),
+        owners={"activations": {}, "buffers": {"messages": copies or 0}} | {
+            kind: {unit.name: unit_bytes(config, unit).get(kind, (0, 0))[0] for unit in config.model.units}
+            for kind in MODEL_STATES},
+        at_rest=at_rest | {"activations": (0, 0), "buffers": (0, copies or 0)} if config.steps_here > 0 else {},
+        held_as_began=needed_as_began(config),
     )
-
-
-def without_zeros(tiers: Mapping[Tier, Mapping[Kind, int]]) -> dict[str, dict[str, int]]:
-    return {str(tier): {str(kind): held for kind, held in kinds.items() if held} for tier, kinds in tiers.items()}
-
-
-def unsteady(config: Config, figures: MemoryFigures, resting: Resting, copies: int) -> list[str]:
-    """The kinds with more or fewer bytes alive after some step than after the last."""
-    due: dict[str, tuple[int, int]] = {kind: (getattr(resting, kind),) * 2 for kind in MODEL_STATES}
-    due |= {"activations": (0, 0), "buffers": (0, copies if figures.copies_messages else 0)}
-    return [
-        f"from {least:,} to {most:,} B of {kind} between steps"
-        for kind, (least, most) in figures.at_rest.items()
-        if config.steps_here > 0 and not due[kind][0] <= least <= most <= due[kind][1]
-    ]
-
-
-def lingering(figures: MemoryFigures, as_began: Mapping[str, Mapping[Kind, int]]) -> list[str]:
-    """The memory that a step should have freed before it reduced a gradient, or updated weights, in words."""
-    return [
-        f"{held:,} B of {kind} as {words} begins; expected {due:,}"
-        for name, words in (("reduce_scatter", "a reduce-scatter"), ("update", "an update"))
-        for kind, due in as_began.get(name, {}).items()
-        if (held := figures.held_as_began.get(name, {}).get(kind, 0)) > due
-    ]
-
-
-def overweight(config: Config, figures: MemoryFigures) -> list[str]:
-    """The units with more bytes alive than should rest, in words."""
-    found = []
-    for kind in MODEL_STATES:
-        owners = figures.owners[kind]
-        for unit in config.model.units:
-            due, _ = unit_bytes(config, unit).get(kind, (0, 0))
-            if owners.get(unit.name, 0) > due:
-                found.append(f"{owners[unit.name]:,} B of {unit.name}'s {kind}; expected {due:,}")
-    return found
-
-
-def left_over(figures: MemoryFigures, copies: int) -> list[str]:
-    """The memory alive between steps that no step needs there, in words; a world's copies of messages are excepted."""
-    owners = [(kind, *each) for kind in ("activations", "buffers") for each in figures.owners[kind].items()]
-    allowed = {("buffers", "messages"): copies} if figures.copies_messages else {}
-    return [
-        f"{held:,} B of {kind} for {owner} after the step"
-        for kind, owner, held in owners if held > allowed.get((kind, owner), 0)
-    ]
 
 
 def compared_with_each_other(rows: Sequence[RowOutcome]) -> list[RowOutcome]:
     """The rows compared with each other: without a reference a row is equal if it ends like the first with its order.
     """
 
-    def ending(row: TrainedRow) -> tuple[object, ...]:
+    def ending(row: RowOutcome) -> tuple[object, ...]:
         found = row.measured
         losses = b"".join(loss.tobytes() for loss in found.losses)
         return losses, found.weights_sha256, found.optimizer_sha256, found.holdings_sha256
 
-    firsts: dict[tuple[object, ...], TrainedRow] = {}
+    firsts: dict[tuple[object, ...], RowOutcome] = {}
     found = []
     for row in rows:
-        if row.trained is not None and firsts.setdefault(row.config.course, row.trained) is not row.trained:
-            first = firsts[row.config.course]
-            equal = ending(row.trained) == ending(first)
-            found.append(replace(row, trained=replace(row.trained, equal=equal, compared_with=first.name)))
-        else:
-            found.append(row)
+        first = firsts.setdefault(row.config.course, row) if row.fits else row
+        found.append(row if first is row else replace(
+            row, equal=ending(row) == ending(first), compared_with=first.name))
     return found
 
 
@@ -182,7 +135,7 @@ def run_on(
     The steps in `traced`, counted from 1, are traced. `restarts` is the number of earlier starts of this training.
     """
     limit = experiment.scenario.world.memory_limit_mb * 10**6 if world.rank_is_process else 0
-    beside = any(config.row.parallel.prefetch or config.row.parallel.overlap for config in experiment.rows)
+    beside = any(config.parallel.prefetch or config.parallel.overlap for config in experiment.rows)
 
     def program(comm: Communicator) -> Outcome | None:
         second = world.channel() if beside else None
@@ -210,7 +163,7 @@ def measure_and_judge(comm: Communicator, run: Run) -> Outcome | None:
     for config, found in zip(run.experiment.rows, measured, strict=True):
         divergence = first_divergence(comm, run.batches(config), found.evidence if found else None)
         if found is not None:
-            rows.append(row_outcome(found, divergence))
+            rows.append(judged(found, divergence))
     differences = row_differences(comm, parted(run, rows) if comm.rank == 0 else None)
     if comm.rank != 0:
         return None
@@ -224,16 +177,8 @@ def parted(run: Run, rows: Sequence[RowOutcome]) -> list[tuple[Batches, Batches]
     Rows with equal references count as one. Rows that split the model in different ways are not paired: their sums have
     different terms.
     """
-    trained = {row.trained.config.course: row.trained for row in reversed(rows) if row.trained and row.trained.equal}
+    trained = {row.config.course: row for row in reversed(rows) if row.equal}
     different = [*reversed(trained.values())]
     others = [other for other in different[1:] if different[0].measured.weights_sha256 != other.measured.weights_sha256
               and different[0].config.model.task.parallel == other.config.model.task.parallel]
     return [(run.batches(different[0].config), run.batches(other.config)) for other in others]
-
-
-def row_outcome(measured: Measurement, divergence: Divergence | None) -> RowOutcome:
-    """The outcome of a row, on all numbers of ranks on which it was trained."""
-    if not measured.fits:
-        return RowOutcome(measured.config, None, what_it_needs(measured.config))
-    elsewhere = {ranks: judged(each, None) if each.fits else None for ranks, each in measured.on_other_ranks.items()}
-    return RowOutcome(measured.config, judged(measured, divergence), on_other_ranks=elsewhere)

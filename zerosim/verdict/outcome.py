@@ -3,113 +3,92 @@
 Outcomes know no terminal and no picture. Reports read outcomes; the page reads only the JSON document.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TypeVar
+from typing import Generic, TypeVar
 
+from zerosim.allocation import MODEL_STATES
 from zerosim.figures.addresses import LAID_OUT, Fragmentation
 from zerosim.models.units import Model
 from zerosim.scenario import Scenario
 from zerosim.stages import STAGES
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
-from zerosim.training.measurement import Measurement, MemoryCounts, MemoryFigures, TrafficCounts
+from zerosim.training.measurement import Measurement, RankMemory, RankTraffic
 from zerosim.verdict.diagnosis import Divergence, RowDifference
 from zerosim.worlds.world import counted
 
 Figure = TypeVar("Figure")
+Shape = TypeVar("Shape", RankTraffic, RankMemory)
 
 
 @dataclass(frozen=True)
-class RankTraffic:
-    """The messages that one rank sent and received in all steps, and those due."""
+class Compared(Generic[Shape]):
+    """The figures of a rank that were measured, and those due."""
 
-    counts: TrafficCounts
-    due: TrafficCounts
-
-    @property
-    def fault(self) -> str | None:
-        """The first count that differs from the one due, as the words after the name of a row."""
-        seen, due = self.counts, self.due
-        figures = [
-            ("bytes sent", seen.sent_bytes, due.sent_bytes),
-            ("bytes received", seen.received_bytes, due.received_bytes),
-            ("messages", seen.messages, due.messages),
-            ("bytes sent to other hosts", seen.between_bytes, due.between_bytes),
-            ("bytes in the largest message", seen.largest_message_bytes, due.largest_message_bytes),
-        ]
-        for name, ours, theirs in paired(seen.by_collective, due.by_collective, {}):
-            figures += [(f"{what} of {name}", found, expected) for what, found, expected in paired(ours, theirs, 0)]
-        return next((
-            f"{what} are not the formula's: {found:,} of rank {seen.rank}; expected {expected:,}"
-            for what, found, expected in figures if found != expected
-        ), None)
-
-    @property
-    def holds(self) -> bool:
-        return self.fault is None
+    measured: Shape
+    due: Shape
 
 
-@dataclass(frozen=True)
-class RankMemory:
-    """The bytes that one rank kept between steps and at the peak of a step, and those due."""
+TRAFFIC = {
+    "sent_bytes": "bytes sent", "received_bytes": "bytes received", "messages": "messages",
+    "between_bytes": "bytes sent to other hosts", "largest_message_bytes": "bytes in the largest message"}
+"""The compared counts of all messages, and their words."""
+BEGINNINGS = {"reduce_scatter": "a reduce-scatter", "update": "an update"}
 
-    figures: MemoryFigures
-    due: MemoryCounts
-    padding_bytes: int
-    """The padding among the bytes due between steps."""
-    least_bytes: dict[str, int]
-    """The least allowed peak, for kinds whose peak is known exactly."""
-    overweight: list[str]
+
+def traffic_fault(rank: Compared[RankTraffic]) -> str | None:
+    """The first count of a rank's messages that differs from the one due, as the words after the name of a row."""
+    found, due = rank.measured, rank.due
+    figures = [(words, getattr(found, name), getattr(due, name)) for name, words in TRAFFIC.items()]
+    for name, ours, theirs in paired(found.by_collective, due.by_collective, {}):
+        figures += [(f"{what} of {name}", seen, expected) for what, seen, expected in paired(ours, theirs, 0)]
+    return next((f"{what} are not the formula's: {seen:,} of rank {found.rank}; expected {expected:,}"
+                 for what, seen, expected in figures if seen != expected), None)
+
+
+def overweight(rank: Compared[RankMemory]) -> list[str]:
     """The units that keep more than is due, and other memory that outlives the step, in words."""
-    lingering: list[str]
-    """The memory that a step should have freed before it reduced a gradient or updated weights, in words."""
+    found, due = rank.measured, rank.due
+    kept = [
+        f"{held:,} B of {owner}'s {kind}; expected {most:,}" if kind in MODEL_STATES else
+        f"{held:,} B of {kind} for {owner} after the step"
+        for kind, owners in found.owners.items() for owner, held in owners.items()
+        if (kind not in MODEL_STATES or owner in due.owners[kind]) and held > (most := due.owners[kind].get(owner, 0))]
+    return kept + [
+        f"from {least:,} to {most:,} B of {kind} between steps" for kind, (least, most) in found.at_rest.items()
+        if kind in due.at_rest and not due.at_rest[kind][0] <= least <= most <= due.at_rest[kind][1]]
 
-    @property
-    def rests(self) -> bool:
-        return self.figures.resting_bytes == self.due.resting_bytes and not self.overweight
 
-    @property
-    def peaks(self) -> bool:
-        return self.mismeasured is None
+def lingering(rank: Compared[RankMemory]) -> list[str]:
+    """The memory that a step should have freed before it reduced a gradient, or updated weights, in words."""
+    return [
+        f"{held:,} B of {kind} as {words} begins; expected {most:,}"
+        for name, words in BEGINNINGS.items() for kind, most in rank.due.held_as_began.get(name, {}).items()
+        if (held := rank.measured.held_as_began.get(name, {}).get(kind, 0)) > most]
 
-    @property
-    def mismeasured(self) -> str | None:
-        """The first kind with too much or too little memory at the peak or later, or offloaded, in words."""
-        found = self.figures
-        for kind, bound in self.due.peak_bytes.items():
-            peak, least = found.peak_bytes[kind], self.least_bytes.get(kind, 0)
-            if peak > bound:
-                return (f"more memory than allowed is in use at the peak: rank {found.rank} holds {peak:,} B of "
-                        f"{kind}; {bound:,} are enough")
-            if peak < least:
-                return (f"less memory than required is in use at the peak: rank {found.rank} holds {peak:,} B of "
-                        f"{kind}, where {least:,} are used")
-        if self.lingering:
-            return f"memory is held too long: rank {found.rank} holds {self.lingering[0]}"
-        if found.offloaded_bytes != self.due.offloaded_bytes:
-            return (f"offloaded bytes are not the formula's: rank {found.rank} had {found.offloaded_bytes:,} B in its "
-                    f"file; expected {self.due.offloaded_bytes:,}")
-        return self.misplaced
 
-    @property
-    def misplaced(self) -> str | None:
-        """The first figure of host memory, files or copies between them that differs from the one due, in words."""
-        found, due = self.figures, self.due
-        figures = [
-            (f"{kind} {words} on {tier}", held, expected)
-            for words, ours, theirs in (("between steps", found.far_resting_bytes, due.far_resting_bytes),
-                                        ("at the peak", found.far_peak_bytes, due.far_peak_bytes))
-            for tier in ("host", "disk")
-            for kind, held, expected in paired(ours.get(tier, {}), theirs.get(tier, {}), 0)
-        ]
-        figures += [(f"bytes moved of {what}", moved, expected)
-                    for what, moved, expected in paired(found.moved_bytes, due.moved_bytes, 0)]
-        return next((
-            f"far memory is not the formula's: rank {found.rank}, {words}: {held:,} B; expected {expected:,}"
-            for words, held, expected in figures if held != expected
-        ), None)
+def mismeasured(rank: Compared[RankMemory]) -> str | None:
+    """The first kind with too much or too little memory at the peak or later, or on the host, in words."""
+    found, due = rank.measured, rank.due
+    for kind, most in due.peak_bytes.items():
+        peak, least = found.peak_bytes[kind], due.least_bytes.get(kind, 0)
+        if peak > most:
+            return (f"more memory than allowed is in use at the peak: rank {found.rank} holds {peak:,} B of {kind}; "
+                    f"{most:,} are enough")
+        if peak < least:
+            return (f"less memory than required is in use at the peak: rank {found.rank} holds {peak:,} B of {kind}, "
+                    f"where {least:,} are used")
+    for words in lingering(rank):
+        return f"memory is held too long: rank {found.rank} holds {words}"
+    return next((
+        f"host memory is not the formula's: rank {found.rank}, {words.format(what)}: {held:,} B; expected {expected:,}"
+        for words, ours, theirs in (
+            ("{} between steps", found.host_resting_bytes, due.host_resting_bytes),
+            ("{} at the peak", found.host_peak_bytes, due.host_peak_bytes),
+            ("bytes moved of {}", found.moved_bytes, due.moved_bytes))
+        for what, held, expected in paired(ours, theirs, 0) if held != expected), None)
 
 
 def paired(ours: Mapping[str, Figure], due: Mapping[str, Figure], nothing: Figure) -> list[tuple[str, Figure, Figure]]:
@@ -121,51 +100,54 @@ def paired(ours: Mapping[str, Figure], due: Mapping[str, Figure], nothing: Figur
     return [(key, ours.get(key, nothing), due.get(key, nothing)) for key in sorted({*ours, *due})]
 
 
-@dataclass(frozen=True)
-class DoesNotFit:
-    """A row whose states, or whose steps, did not fit under the run's limit on each rank."""
-
-    needed_bytes: int
-    allowed_bytes: int
-    would_fit: list[str]
-
-    def __str__(self) -> str:
-        others = ", ".join(STAGES[name].title for name in self.would_fit) or "no stage"
-        return (
-            f"needs {self.needed_bytes / 1e6:,.0f} MB for its model states on each rank, "
-            f"and more in a step; {self.allowed_bytes / 1e6:,.0f} MB are allowed; the states of {others} would fit"
-        )
+def misfit(needed_bytes: int, allowed_bytes: int, would_fit: Sequence[str]) -> str:
+    """Why a row's states, or its steps, did not fit under the run's limit on each rank, in words."""
+    others = ", ".join(STAGES[name].title for name in would_fit) or "no stage"
+    return (
+        f"needs {needed_bytes / 1e6:,.0f} MB for its model states on each rank, and more in a step; "
+        f"{allowed_bytes / 1e6:,.0f} MB are allowed; the states of {others} would fit")
 
 
 @dataclass(frozen=True)
-class TrainedRow:
-    """The measurements of one row, and the expected values."""
+class RowOutcome:
+    """The outcome of a row: what was measured and what is due, in the same shapes; or that it did not fit."""
 
     measured: Measurement
-    equal: bool | None
+    equal: bool | None = None
     """Whether it equals the row or process of `compared_with`; None without one."""
-    compared_with: str | None
+    compared_with: str | None = None
     """One process, or the name of the first row that adds in the same order."""
-    first_divergence: Divergence | None
-    order: dict[str, str] | None
+    first_divergence: Divergence | None = None
+    order: dict[str, str] | None = None
     """The order in which the collective adds the chunk that diverged, and the declared one."""
-    formula_operations: dict[str, int]
+    formula_operations: dict[str, int] = field(default_factory=dict)
     """The floating-point operations of matrix products that each rank must do in all steps, by pass; over a pipeline,
     its ranks together."""
-    traffic: list[RankTraffic]
-    memory: list[RankMemory]
-    volume: float
+    traffic: list[Compared[RankTraffic]] = field(default_factory=list)
+    memory: list[Compared[RankMemory]] = field(default_factory=list)
+    volume: float = 0.0
     """The bytes sent per rank and step by formula, in units of P (N − 1)/N."""
-    most_messages: int
+    most_messages: int = 0
     """The messages by formula in a step that is not skipped, of the rank that sends the most."""
     schedule_fault: str | None = None
     """The first difference between the passes of a pipeline's ranks and the formulas, in words."""
     fragmentation: Fragmentation | None = None
     """The fragmentation of rank 0's memory in the last step, if the scenario requests it."""
+    needed_bytes: int = 0
+    """If it did not fit, the bytes of its model states."""
+    allowed_bytes: int = 0
+    would_fit: list[str] = field(default_factory=list)
+    """The stages whose states would have fitted."""
+    on_other_ranks: "Mapping[int, RowOutcome]" = field(default_factory=dict)
+    """The results on different numbers of ranks."""
 
     @property
     def config(self) -> Config:
         return self.measured.config
+
+    @property
+    def fits(self) -> bool:
+        return self.measured.fits
 
     @property
     def name(self) -> str:
@@ -174,7 +156,7 @@ class TrainedRow:
 
     @property
     def stage(self) -> str:
-        return self.config.row.stage
+        return str(self.config.stage_key)
 
     @property
     def messages_in_a_step(self) -> Fraction:
@@ -184,30 +166,19 @@ class TrainedRow:
         """
         if self.measured.updates < self.config.steps or not self.config.steps_here:
             return Fraction(self.most_messages)
-        return Fraction(max(rank.counts.messages for rank in self.traffic), self.config.steps_here)
-
-
-@dataclass(frozen=True)
-class RowOutcome:
-    """The outcome of a row: its results, or that it did not fit."""
-
-    config: Config
-    trained: TrainedRow | None
-    did_not_fit: DoesNotFit | None = None
-    on_other_ranks: Mapping[int, TrainedRow | None] = field(default_factory=dict)
-    """The results on different numbers of ranks; None where the model states did not fit."""
+        return Fraction(max(rank.messages for rank in self.measured.traffic), self.config.steps_here)
 
     @property
     def failures(self) -> list[str]:
         """The failed checks of this row, in words."""
-        claims = self.config.row.claims
-        if self.trained is None:
-            return [] if claims.does_not_fit else [str(self.did_not_fit)]
+        claims = self.config.claims
+        if not self.fits:
+            return [] if claims.does_not_fit else [misfit(self.needed_bytes, self.allowed_bytes, self.would_fit)]
         return [
-            *failed_checks(self.trained),
+            *failed_checks(self),
             *(["fits after all"] if claims.does_not_fit else []),
-            *broken_claims(self.trained),
-            *other_bits(self.trained, self.on_other_ranks),
+            *broken_claims(self),
+            *other_bits(self),
         ]
 
 
@@ -230,24 +201,24 @@ class Outcome:
         return self.experiment.rows[0].model
 
     @property
-    def trained(self) -> list[TrainedRow]:
+    def trained(self) -> list[RowOutcome]:
         """The rows that were trained."""
-        return [row.trained for row in self.rows if row.trained is not None]
+        return [row for row in self.rows if row.fits]
 
     @property
-    def did_not_fit(self) -> list[tuple[Config, DoesNotFit]]:
-        """The rows that did not fit, and the memory they needed."""
-        return [(row.config, row.did_not_fit) for row in self.rows if row.did_not_fit is not None]
+    def did_not_fit(self) -> list[RowOutcome]:
+        """The rows that did not fit."""
+        return [row for row in self.rows if not row.fits]
 
     @property
-    def on_other_ranks(self) -> list[tuple[int, TrainedRow]]:
+    def on_other_ranks(self) -> list[tuple[int, RowOutcome]]:
         """The results of rows on different numbers of ranks, each with that number."""
-        return [(ranks, found) for row in self.rows for ranks, found in row.on_other_ranks.items() if found is not None]
+        return [(ranks, found) for row in self.rows for ranks, found in row.on_other_ranks.items() if found.fits]
 
     @property
     def failures(self) -> list[tuple[str, str]]:
         """The failed checks: the row, and the fault in words."""
-        failed = [(row.config.name, what) for row in self.rows for what in row.failures]
+        failed = [(row.name, what) for row in self.rows for what in row.failures]
         claimed = self.scenario.check.same_weights
         if claimed is not None and claimed != self.same_weights:
             failed.append(("all rows", f"weights are {'the same' if self.same_weights else 'not the same'}"))
@@ -263,7 +234,7 @@ class Outcome:
         return not self.failures
 
 
-def failed_checks(stage: TrainedRow) -> Iterator[str]:
+def failed_checks(stage: RowOutcome) -> Iterator[str]:
     """The failed checks of a row that hold for every scenario, in words; of each the first rank."""
     if stage.equal is False:
         yield "bits differ" + ("" if stage.compared_with == "one process" else f" from {stage.compared_with}")
@@ -271,12 +242,14 @@ def failed_checks(stage: TrainedRow) -> Iterator[str]:
         yield (f"counts {stage.measured.updates} updates in {stage.config.steps} steps, but no update may be skipped")
     if stage.measured.disagreement:
         yield stage.measured.disagreement
-    yield from first_fault(rank.fault for rank in stage.traffic)
+    yield from first_fault(map(traffic_fault, stage.traffic))
     yield from first_fault(miscalculated(stage))
     if stage.config.steps_here > 0:
-        if not all(rank.rests for rank in stage.memory):
-            yield f"bytes kept are not the formula's{who(stage)}"
-        yield from first_fault(rank.mismeasured for rank in stage.memory)
+        heavy = [f": rank {rank.due.rank} keeps {', '.join(more)}" for rank in stage.memory
+                 if (more := overweight(rank))]
+        if heavy or any(rank.measured.resting_bytes != rank.due.resting_bytes for rank in stage.memory):
+            yield f"bytes kept are not the formula's{next(iter(heavy), '')}"
+        yield from first_fault(map(mismeasured, stage.memory))
         yield from first_fault([stage.schedule_fault])
     if stage.measured.missed_faults:
         yield f"a fault was not injected: {'; '.join(stage.measured.missed_faults)}"
@@ -287,9 +260,9 @@ def first_fault(found: Iterable[str | None]) -> list[str]:
     return [words for words in found if words][:1]
 
 
-def broken_claims(stage: TrainedRow) -> Iterator[str]:
+def broken_claims(stage: RowOutcome) -> Iterator[str]:
     """The claims of a scenario about this row that do not hold, in words."""
-    claims, test = stage.config.row.claims, stage.measured.test
+    claims, found, test = stage.config.claims, stage.measured, stage.measured.test
     if claims.test_accuracy and test is not None and test < claims.test_accuracy:
         yield f"test accuracy is {percent(test)}, below {percent(claims.test_accuracy)}"
     if claims.test_loss and test is not None and not test < claims.test_loss:
@@ -302,27 +275,27 @@ def broken_claims(stage: TrainedRow) -> Iterator[str]:
         (claims.beyond_peak, beyond.get("first_fit"), "needs {:,} bytes beyond the peak by first_fit, not {:,}"),
         (claims.beyond_peak_laid_out, beyond.get("first_fit" + LAID_OUT),
          f"needs {{:,}} bytes beyond the peak by first_fit{LAID_OUT}, not {{:,}}"),
-        (claims.activations, max((rank.figures.peak_bytes["activations"] for rank in stage.memory), default=0),
+        (claims.activations, max((rank.peak_bytes["activations"] for rank in found.memory), default=0),
          "holds {:,} bytes of activations at the peak, not {:,}"),
-        (claims.between_bytes, Fraction(sum(rank.counts.between_bytes for rank in stage.traffic), max(steps, 1)),
+        (claims.between_bytes, Fraction(sum(rank.between_bytes for rank in found.traffic), max(steps, 1)),
          "sends {:,.10g} bytes between hosts in a step, not {:,}"),
-        (claims.kept_bytes, max((sum(rank.figures.resting_bytes.values()) for rank in stage.memory), default=0),
+        (claims.kept_bytes, max((sum(rank.resting_bytes.values()) for rank in found.memory), default=0),
          "keeps {:,} bytes between steps, not {:,}"),
         (claims.collective_bytes,
-         Fraction(max((sent_by(claims.collectives, rank) for rank in stage.traffic), default=0), max(steps, 1)),
+         Fraction(max((sent_by(claims.collectives, rank) for rank in found.traffic), default=0), max(steps, 1)),
          "sends {:,.10g} bytes a step by check.collectives, not {:,}"),
-        (claims.largest_message, max((rank.counts.largest_message_bytes for rank in stage.traffic), default=0),
+        (claims.largest_message, max((rank.largest_message_bytes for rank in found.traffic), default=0),
          "sends {:,} bytes in its largest message, not {:,}"),
     ]
-    for claimed, found, words in (
+    for claimed, figure, words in (
             (claims.messages, stage.messages_in_a_step, "sends {:g} messages a step, not {}"), *of_steps):
-        if claimed is not None and found != claimed:
-            yield words.format(float(found) if isinstance(found, Fraction) else found or 0, claimed)
+        if claimed is not None and figure != claimed:
+            yield words.format(float(figure) if isinstance(figure, Fraction) else figure or 0, claimed)
 
 
 def sent_by(collectives: Collection[str], rank: RankTraffic) -> int:
     """The bytes that a rank has sent by some collectives, or by all if none are named."""
-    return sum(each["sent_bytes"] for name, each in rank.counts.by_collective.items()
+    return sum(each["sent_bytes"] for name, each in rank.by_collective.items()
                if name in collectives or not collectives)
 
 
@@ -335,25 +308,19 @@ def percent(share: float) -> str:
     return f"{100 * share:.6g}%"
 
 
-def other_bits(stage: TrainedRow, others: Mapping[int, TrainedRow | None]) -> Iterator[str]:
+def other_bits(stage: RowOutcome) -> Iterator[str]:
     """The faults of the row on different numbers of ranks, in words."""
-    trained = {ranks: found for ranks, found in others.items() if found is not None}
+    trained = {ranks: found for ranks, found in stage.on_other_ranks.items() if found.fits}
     differing = [str(ranks) for ranks, found in trained.items()
                  if found.measured.weights_sha256 != stage.measured.weights_sha256]
     if differing:
         yield f"different bits on {', '.join(differing)} rank{'s' * (differing != ['1'])}"
     for ranks, found in trained.items():
         yield from (f"on {counted(ranks)}: {what}" for what in failed_checks(found))
-    yield from (f"does not fit on {counted(ranks)}" for ranks, found in others.items() if found is None)
+    yield from (f"does not fit on {counted(ranks)}" for ranks in stage.on_other_ranks if ranks not in trained)
 
 
-def who(stage: TrainedRow) -> str:
-    """The owners of the memory of the first rank that keeps too much."""
-    rank = next((rank for rank in stage.memory if rank.overweight), None)
-    return f": rank {rank.figures.rank} keeps {', '.join(rank.overweight)}" if rank else ""
-
-
-def miscalculated(stage: TrainedRow) -> Iterator[str]:
+def miscalculated(stage: RowOutcome) -> Iterator[str]:
     """The ranks whose matrix products differ from the model's operations, in words."""
     due, every = stage.formula_operations, stage.measured.operations
     stride = len(every) // stage.config.directions.pipeline

@@ -13,13 +13,13 @@ change the bits of the products.
 
 import math
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.autograd.operation import Empty, Operation, Shape
-from zerosim.autograd.operations.shapes import elements, refuse
+from zerosim.autograd.operation import Empty, Into, Operation, Shape
+from zerosim.autograd.operations.shapes import NOTHING, elements, like, refuse
 from zerosim.autograd.tape_collectives import Direction, TapeGroup
 
 WHOLE = Direction("context")
@@ -28,100 +28,56 @@ CACHED = 2**15
 """The scores that stay in a core's cache."""
 
 
-def softmax_forward(x: Array, *, out: Array, empty: Empty) -> None:
+def softmax_forward(x: Array, *, empty: Empty) -> Array:
     """y = exp x / Σ exp x, of each row, the last dimension; the largest of a row is subtracted first.
 
     x is (…, n).
 
-    >>> y = np.empty(2)
-    >>> softmax_forward(np.log([1.0, 3.0]), out=y, empty=np.empty)
-    >>> y
+    >>> softmax_forward(np.log([1.0, 3.0]), empty=np.empty)
     array([0.25, 0.75])
     """
-    np.subtract(x, np.max(x, axis=-1, keepdims=True), out=out)
-    np.exp(out, out=out)
-    out /= np.sum(out, axis=-1, keepdims=True)
+    if not x.shape:
+        raise refuse("softmax", "x (…, n)", x.shape)
+    y = like(x, empty)
+    np.subtract(x, np.max(x, axis=-1, keepdims=True), out=y)
+    np.exp(y, out=y)
+    y /= np.sum(y, axis=-1, keepdims=True)
+    return y
 
 
-def softmax_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, y: Array) -> None:
+def softmax_backward(upstream: Array, into: Into, *, empty: Empty, y: Array) -> None:
     """∂L/∂x = y · (upstream − Σ upstream · y), the sum over a row."""
-    work = np.multiply(upstream, y, out=empty(y.shape, y.dtype))
-    total = np.sum(work, axis=-1, keepdims=True)
-    np.subtract(upstream, total, out=into["x"])
-    into["x"] *= y
-
-
-def softmax_shape(x: Shape) -> Shape:
-    """The shape of x. Raises `ZerosimError` if x is a single number, which has no rows."""
-    if not x:
-        raise refuse("softmax", "x (…, n)", x)
-    return x
+    gradient = into["x"]
+    np.multiply(upstream, y, out=gradient)
+    np.subtract(upstream, np.sum(gradient, axis=-1, keepdims=True), out=gradient)
+    gradient *= y
 
 
 def causal_attention_forward(
-    q: Array, k: Array, v: Array, *, out: Array, empty: Empty, heads: int, key_value_heads: int
-) -> Array:
-    """y = softmax(q kᵀ / √s + mask) v, of each head, where the mask hides later tokens; returns the softmax.
+    q: Array, k: Array, v: Array, *, empty: Empty, heads: int, key_value_heads: int
+) -> tuple[Array, Array]:
+    """y = softmax(q kᵀ / √s + mask) v, of each head, where the mask hides later tokens; saves the softmax.
 
     y is (B, T, H·v), the softmax (B, H, T, T). Each of the K heads of keys and values serves H/K heads of queries.
     Vaswani et al., "Attention is all you need" (2017), section 3.2; Ainslie et al., "GQA" (2023), section 2.
 
-    >>> q, k, v, y = np.zeros((1, 2, 1)), np.zeros((1, 2, 1)), np.array([[[1.0], [3.0]]]), np.empty((1, 2, 1))
-    >>> causal_attention_forward(q, k, v, out=y, empty=np.empty, heads=1, key_value_heads=1)
-    array([[[[1. , 0. ],
-             [0.5, 0.5]]]])
-    >>> y.tolist()
-    [[[1.0], [2.0]]]
+    >>> q, k, v = np.zeros((1, 2, 1)), np.zeros((1, 2, 1)), np.array([[[1.0], [3.0]]])
+    >>> y, saved = causal_attention_forward(q, k, v, empty=np.empty, heads=1, key_value_heads=1)
+    >>> y.tolist(), saved.tolist()
+    ([[[1.0], [2.0]]], [[[[1.0, 0.0], [0.5, 0.5]]]])
     """
-    chances = empty((len(q), heads, q.shape[1], q.shape[1]), q.dtype)
-    attend(q, k, v, out, chances, heads, key_value_heads)
-    return chances
-
-
-def causal_attention_backward(
-    upstream: Array, into: dict[str, Array], *, empty: Empty, saved: Array,
-    q: Array | None = None, k: Array | None = None, v: Array | None = None, heads: int, key_value_heads: int,
-) -> None:
-    """∂L/∂v = pᵀ upstream;  ∂L/∂q = ∂s k / √s and ∂L/∂k = ∂sᵀ q / √s, where ∂s is softmax's backward of upstream vᵀ.
-    The gradients of queries' heads that share a key are added, first to last."""
-    found = Attended(into.get("q"), into.get("k"), into.get("v"))
-    attend_backward(upstream, Attended(q, k, v), saved, found, empty, heads, key_value_heads)
-
-
-def causal_self_attention_forward(qkv: Array, *, out: Array, empty: Empty, heads: int) -> Array:
-    """`causal_attention` of queries, keys and values side by side in one array: (B, T, 3·H·s), as GPT-2 has them.
-
-    >>> y = np.empty((1, 2, 1))
-    >>> qkv = np.array([[[0.0, 0.0, 1.0], [0.0, 0.0, 3.0]]])
-    >>> _ = causal_self_attention_forward(qkv, out=y, empty=np.empty, heads=1)
-    >>> y.tolist()
-    [[[1.0], [2.0]]]
-    """
-    chances = empty((len(qkv), heads, qkv.shape[1], qkv.shape[1]), qkv.dtype)
-    attend(*thirds(qkv), out, chances, heads, heads)
-    return chances
-
-
-def causal_self_attention_backward(
-    upstream: Array, into: dict[str, Array], *, empty: Empty, saved: Array, qkv: Array, heads: int
-) -> None:
-    """The gradients of `causal_attention`, each in its third of ∂L/∂x."""
-    inputs, found = Attended(*thirds(qkv)), Attended(*thirds(into["qkv"]))
-    attend_backward(upstream, inputs, saved, found, empty, heads, heads)
-
-
-def attend(q: Array, k: Array, v: Array, out: Array, chances: Array, heads: int, key_value_heads: int) -> None:
-    """Compute attention of as many samples at a time as have scores that stay in a core's cache. Arrays without numbers
-    need no mask."""
+    check_attended(q.shape, k.shape, v.shape, heads, key_value_heads)
     tokens, size = q.shape[1], q.shape[2] // heads
-    later = hidden(tokens, q.dtype.name) if isinstance(q, np.ndarray) else 0.0
+    y = empty((*q.shape[:2], heads * (v.shape[2] // key_value_heads)), q.dtype)
+    chances = empty((len(q), heads, tokens, tokens), q.dtype)
+    later = hidden(tokens, q.dtype.name) if isinstance(q, np.ndarray) else 0.0      # no numbers need no mask
     scale = 1.0 / math.sqrt(size)
     together = max(1, CACHED // (heads * tokens * tokens))
     for start in range(0, len(q), together):
         samples = slice(start, start + together)
-        queries, keys, values, y = (
+        queries, keys, values, mixed = (
             by_head(each[samples], count) for each, count in
-            ((q, heads), (k, key_value_heads), (v, key_value_heads), (out, heads))
+            ((q, heads), (k, key_value_heads), (v, key_value_heads), (y, heads))
         )
         p = grouped(chances[samples], key_value_heads)
         np.matmul(grouped(queries, key_value_heads), keys[:, :, np.newaxis].transpose(0, 1, 2, 4, 3), out=p)
@@ -130,32 +86,27 @@ def attend(q: Array, k: Array, v: Array, out: Array, chances: Array, heads: int,
         p -= np.max(p, axis=-1, keepdims=True)
         np.exp(p, out=p)
         p /= np.sum(p, axis=-1, keepdims=True)
-        np.matmul(p, values[:, :, np.newaxis], out=grouped(y, key_value_heads))
+        np.matmul(p, values[:, :, np.newaxis], out=grouped(mixed, key_value_heads))
+    return y, chances
 
 
-class Attended(NamedTuple):
-    """Queries, keys and values, or their gradients; None for those that are not computed."""
-
-    q: Array | None
-    k: Array | None
-    v: Array | None
-
-
-def attend_backward(
-    upstream: Array, inputs: Attended, chances: Array, into: Attended, empty: Empty, heads: int, key_value_heads: int
+def causal_attention_backward(
+    upstream: Array, into: Into, *, empty: Empty, saved: Array,
+    q: Array | None = None, k: Array | None = None, v: Array | None = None, heads: int, key_value_heads: int,
 ) -> None:
-    """Write the gradients in `into`, from the `inputs` that they need, one sample at a time."""
-    q, k, v = inputs
+    """∂L/∂v = pᵀ upstream;  ∂L/∂q = ∂s k / √s and ∂L/∂k = ∂sᵀ q / √s, where ∂s is softmax's backward of upstream vᵀ.
+    The gradients of queries' heads that share a key are added, first to last. Samples are computed one by one."""
     groups, scale = heads // key_value_heads, 1.0
     for array, count in ((q, heads), (k, key_value_heads)):
         if array is not None:
             scale = 1.0 / math.sqrt(array.shape[2] // count)
-    room, other = empty(chances.shape[1:], chances.dtype), empty(chances.shape[1:], chances.dtype)
+    of_q, of_k, of_v = into.get("q"), into.get("k"), into.get("v")
+    room, other = empty(saved.shape[1:], saved.dtype), empty(saved.shape[1:], saved.dtype)
     s, work = grouped(room, key_value_heads), grouped(other, key_value_heads)
     for sample in range(len(upstream)):
-        p, g = (grouped(each, key_value_heads) for each in (chances[sample], by_head(upstream[sample], heads)))
-        if into.v is not None:
-            add_groups(p.transpose(0, 1, 3, 2), g, by_head(into.v[sample], key_value_heads), groups)
+        p, g = (grouped(each, key_value_heads) for each in (saved[sample], by_head(upstream[sample], heads)))
+        if of_v is not None:
+            add_groups(p.transpose(0, 1, 3, 2), g, by_head(of_v[sample], key_value_heads), groups)
         if v is None:
             continue
         np.matmul(g, by_head(v[sample], key_value_heads)[:, np.newaxis].transpose(0, 1, 3, 2), out=s)
@@ -163,14 +114,32 @@ def attend_backward(
         s -= np.sum(work, axis=-1, keepdims=True)
         s *= p
         s *= scale
-        if into.q is not None:
-            assert k is not None
-            mine = grouped(by_head(into.q[sample], heads), key_value_heads)
+        if of_q is not None and k is not None:
+            mine = grouped(by_head(of_q[sample], heads), key_value_heads)
             np.matmul(s, by_head(k[sample], key_value_heads)[:, np.newaxis], out=mine)
-        if into.k is not None:
-            assert q is not None
+        if of_k is not None and q is not None:
             queries = grouped(by_head(q[sample], heads), key_value_heads)
-            add_groups(s.transpose(0, 1, 3, 2), queries, by_head(into.k[sample], key_value_heads), groups)
+            add_groups(s.transpose(0, 1, 3, 2), queries, by_head(of_k[sample], key_value_heads), groups)
+
+
+def causal_self_attention_forward(qkv: Array, *, empty: Empty, heads: int) -> tuple[Array, Array]:
+    """`causal_attention` of queries, keys and values side by side in one array: (B, T, 3·H·s), as GPT-2 has them.
+
+    >>> qkv = np.array([[[0.0, 0.0, 1.0], [0.0, 0.0, 3.0]]])
+    >>> causal_self_attention_forward(qkv, empty=np.empty, heads=1)[0].tolist()
+    [[[1.0], [2.0]]]
+    """
+    check_self_attended(qkv.shape, heads)
+    return causal_attention_forward(**thirds(qkv), empty=empty, heads=heads, key_value_heads=heads)
+
+
+def causal_self_attention_backward(
+    upstream: Array, into: Into, *, empty: Empty, saved: Array, qkv: Array, heads: int
+) -> None:
+    """The gradients of `causal_attention`, each in its third of ∂L/∂x."""
+    found = in_thirds(into["qkv"])
+    causal_attention_backward(
+        upstream, found, empty=empty, saved=saved, **thirds(qkv), heads=heads, key_value_heads=heads)
 
 
 def add_groups(left: Array, right: Array, out: Array, groups: int) -> None:
@@ -193,10 +162,16 @@ def grouped(by_heads: Array, key_value_heads: int) -> Array:
     return by_heads.reshape(*samples, key_value_heads, heads // key_value_heads, rows, columns)
 
 
-def thirds(qkv: Array) -> tuple[Array, Array, Array]:
+def thirds(qkv: Array) -> dict[str, Array]:
     """Queries, keys and values as views of one array."""
     width = qkv.shape[-1] // 3
-    return qkv[..., :width], qkv[..., width : 2 * width], qkv[..., 2 * width :]
+    return {name: qkv[..., place * width : (place + 1) * width] for place, name in enumerate("qkv")}
+
+
+def in_thirds(qkv: Array) -> Into:
+    """The gradients of queries, keys and values, in one array."""
+    parts = thirds(qkv)
+    return Into({name: each.shape for name, each in parts.items()}, parts.__getitem__)
 
 
 @cache
@@ -213,24 +188,22 @@ def hidden(tokens: int, dtype: str) -> Array:
     return np.lib.stride_tricks.sliding_window_view(row, tokens)[::-1]
 
 
-def attention_shape(
-    q: Shape, k: Shape, v: Shape, *, heads: int, key_value_heads: int, group: TapeGroup = WHOLE
-) -> Shape:
-    """The shape (B, T, H·v). Raises `ZerosimError` unless heads divide the widths, K divides H, and B, T and s agree;
-    and if keys and values travel round a ring in one message, unless they have one shape."""
+def check_attended(
+    q: Shape, k: Shape, v: Shape, heads: int, key_value_heads: int, *, alike: bool = False
+) -> None:
+    """Raise `ZerosimError` unless heads divide the widths, K divides H, and B, T and s agree; keys and values that must
+    be `alike` have one shape."""
     size = q[-1] // heads if len(q) == 3 and q[-1] % heads == 0 else 0
     wrong = not size or heads % key_value_heads or k != (*q[:-1], key_value_heads * size)
-    if wrong or v[:-1] != k[:-1] or v[-1] % key_value_heads or (v != k and group is not WHOLE):
+    if wrong or v[:-1] != k[:-1] or v[-1] % key_value_heads or (alike and v != k):
         wants = f"q (B, T, {heads}·s), k (B, T, {key_value_heads}·s), v (B, T, {key_value_heads}·v)"
         raise refuse("causal_attention", f"{wants}, heads a multiple of key-value heads", q, k, v)
-    return (*q[:-1], heads * (v[-1] // key_value_heads))
 
 
-def self_attention_shape(qkv: Shape, *, heads: int, group: TapeGroup = WHOLE) -> Shape:
-    """The shape (B, T, H·s). Raises `ZerosimError` unless the last dimension has three equal parts for each head."""
+def check_self_attended(qkv: Shape, heads: int) -> None:
+    """Raise `ZerosimError` unless the last dimension has three equal parts for each head."""
     if len(qkv) != 3 or qkv[-1] % (3 * heads):
         raise refuse("causal_self_attention", f"(B, T, 3·{heads}·s)", qkv)
-    return (*qkv[:-1], qkv[-1] // 3)
 
 
 def products(y: Shape, q: Shape, *keys_and_values: Shape, **_: Any) -> int:
@@ -238,24 +211,24 @@ def products(y: Shape, q: Shape, *keys_and_values: Shape, **_: Any) -> int:
     return (elements(q if keys_and_values else y) + elements(y)) * y[1]
 
 
-def rotary_forward(
-    x: Array, *, out: Array, empty: Empty, size: int, base: float, group: TapeGroup = WHOLE
-) -> None:
+def rotary_forward(x: Array, *, empty: Empty, size: int, base: float, group: TapeGroup = WHOLE) -> Array:
     """Each head's numbers i and i + s/2 of token t turned by the angle t · base^(−2i/s); x is (B, T, heads·s).
 
     With `group`, x is this rank's piece of a sequence, and t counts from the beginning of the whole.
     Su et al., "RoFormer" (2021), section 3.4.2, with halves beside each other as in Llama.
 
-    >>> y = np.empty((1, 2, 2))
-    >>> rotary_forward(np.array([[[1.0, 0.0], [1.0, 0.0]]]), out=y, empty=np.empty, size=2, base=10000.0)
-    >>> y.round(2).tolist()
+    >>> x = np.array([[[1.0, 0.0], [1.0, 0.0]]])
+    >>> rotary_forward(x, empty=np.empty, size=2, base=10000.0).round(2).tolist()
     [[[1.0, 0.0], [0.54, 0.84]]]
     """
-    turn(x, out, empty, size, base, group, 1.0)
+    if size % 2 or len(x.shape) != 3 or x.shape[-1] % size:
+        raise refuse("rotary", f"(B, T, heads·{size}) with an even number for each head", x.shape)
+    turn(x, y := like(x, empty), empty, size, base, group, 1.0)
+    return y
 
 
 def rotary_backward(
-    upstream: Array, into: dict[str, Array], *, empty: Empty, size: int, base: float, group: TapeGroup = WHOLE
+    upstream: Array, into: Into, *, empty: Empty, size: int, base: float, group: TapeGroup = WHOLE
 ) -> None:
     """∂L/∂x: upstream turned back."""
     turn(upstream, into["x"], empty, size, base, group, -1.0)
@@ -281,32 +254,28 @@ def angles(tokens: int, size: int, base: float, dtype: str) -> tuple[Array, Arra
     return np.cos(angle).astype(dtype), np.sin(angle).astype(dtype)
 
 
-def rotary_shape(x: Shape, *, size: int, base: float, group: TapeGroup = WHOLE) -> Shape:
-    """The shape of x. Raises `ZerosimError` if `size` is odd, or x is not (B, T, heads·size)."""
-    if size % 2 or len(x) != 3 or x[-1] % size:
-        raise refuse("rotary", f"(B, T, heads·{size}) with an even number for each head", x)
-    return x
-
-
-def beside_forward(x: Array, other: Array, *, out: Array, empty: Empty, heads: int, other_heads: int) -> None:
+def beside_forward(x: Array, other: Array, *, empty: Empty, heads: int, other_heads: int) -> Array:
     """Each head's numbers of x, then those of `other`: x (B, T, H·s), other (B, T, K·r), y (B, T, H·(s + r)).
 
     Each of the K heads of `other` stands beside H/K heads of x.
 
-    >>> y = np.empty((1, 1, 6))
     >>> x, other = np.array([[[1.0, 2.0, 3.0, 4.0]]]), np.array([[[5.0]]])
-    >>> beside_forward(x, other, out=y, empty=np.empty, heads=2, other_heads=1)
-    >>> y.tolist()
+    >>> beside_forward(x, other, empty=np.empty, heads=2, other_heads=1).tolist()
     [[[1.0, 2.0, 5.0, 3.0, 4.0, 5.0]]]
     """
-    y, size = in_groups(out, heads, other_heads), x.shape[2] // heads
+    if len(x.shape) != 3 or x.shape[:-1] != other.shape[:-1] or (
+            x.shape[-1] % heads or other.shape[-1] % other_heads or heads % other_heads):
+        raise refuse("beside", f"x (B, T, {heads}·s), other (B, T, {other_heads}·r), heads a multiple of others",
+                     x.shape, other.shape)
+    size = x.shape[2] // heads
+    out = empty((*x.shape[:2], x.shape[2] + heads * (other.shape[2] // other_heads)), x.dtype)
+    y = in_groups(out, heads, other_heads)
     y[..., :size] = in_groups(x, heads, other_heads)
     y[..., size:] = in_groups(other, other_heads, other_heads)
+    return out
 
 
-def beside_backward(
-    upstream: Array, into: dict[str, Array], *, empty: Empty, heads: int, other_heads: int
-) -> None:
+def beside_backward(upstream: Array, into: Into, *, empty: Empty, heads: int, other_heads: int) -> None:
     """∂L/∂x and ∂L/∂other: the parts of upstream; those of heads with one head of `other` are added, first to last."""
     parts = in_groups(upstream, heads, other_heads)
     if "x" in into:
@@ -326,25 +295,14 @@ def in_groups(array: Array, heads: int, other_heads: int) -> Array:
     return array.reshape(samples, tokens, other_heads, heads // other_heads, width // heads)
 
 
-def beside_shape(x: Shape, other: Shape, *, heads: int, other_heads: int) -> Shape:
-    """The shape (B, T, H·(s + r)). Raises `ZerosimError` unless heads divide the widths, and K divides H."""
-    if len(x) != 3 or x[:-1] != other[:-1] or x[-1] % heads or other[-1] % other_heads or heads % other_heads:
-        raise refuse("beside", f"x (B, T, {heads}·s), other (B, T, {other_heads}·r), heads a multiple of others",
-                     x, other)
-    return (*x[:-1], x[-1] + heads * (other[-1] // other_heads))
-
-
-softmax = Operation(
-    softmax_forward, softmax_backward, softmax_shape, {"x": ("y",)}, over="x", over_upstream="x"
-)
+softmax = Operation(softmax_forward, softmax_backward, {"x": ("y",)})
 causal_attention = Operation(
-    causal_attention_forward, causal_attention_backward, attention_shape,
-    {"q": ("k", "v"), "k": ("q", "v"), "v": ()},
+    causal_attention_forward, causal_attention_backward, {"q": ("k", "v"), "k": ("q", "v"), "v": ()},
     multiplications=products, backward_products={"q": 0.75, "k": 0.75, "v": 0.5},
 )
 causal_self_attention = Operation(
-    causal_self_attention_forward, causal_self_attention_backward, self_attention_shape, {"qkv": ("qkv",)},
+    causal_self_attention_forward, causal_self_attention_backward, {"qkv": ("qkv",)},
     multiplications=products, backward_products={"qkv": 2.0},
 )
-rotary = Operation(rotary_forward, rotary_backward, rotary_shape, {"x": ()}, over="x", over_upstream="x")
-beside = Operation(beside_forward, beside_backward, beside_shape, {"x": (), "other": ()}, moves=True)
+rotary = Operation(rotary_forward, rotary_backward, NOTHING)
+beside = Operation(beside_forward, beside_backward, {"x": (), "other": ()}, moves=True)

@@ -9,14 +9,15 @@ from collections.abc import Callable
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.autograd.operation import Empty, Operation, Shape
+from zerosim.autograd.operation import Empty, Into, Operation
+from zerosim.autograd.operations.shapes import NOTHING, like
 from zerosim.errors import ZerosimError
 
 Draws = Callable[[Array], None]
 """Fills an array (samples, …) with uniform numbers from 0 to 1, the same ones on each call."""
 
 
-def dropout_forward(x: Array, *, out: Array, empty: Empty, probability: float, draws: Draws | None) -> None:
+def dropout_forward(x: Array, *, empty: Empty, probability: float, draws: Draws | None) -> Array:
     """y = x / (1 − p) where a uniform number is at least p, otherwise 0; y = x where nothing is to be random.
 
     x has any shape, samples first; p is from 0 to below 1. Srivastava et al., "Dropout" (2014), section 10, scaled
@@ -24,34 +25,28 @@ def dropout_forward(x: Array, *, out: Array, empty: Empty, probability: float, d
 
     >>> def draws(array):
     ...     array[...] = [0.1, 0.3]
-    >>> y = np.empty(2)
-    >>> dropout_forward(np.ones(2), out=y, empty=np.empty, probability=0.2, draws=draws)
-    >>> y
+    >>> dropout_forward(np.ones(2), empty=np.empty, probability=0.2, draws=draws)
     array([0.  , 1.25])
     """
+    if not 0.0 <= probability < 1.0:
+        raise ZerosimError(f"dropout needs a probability from 0 to below 1, found {probability}")
+    y = like(x, empty)
+    dropped(x, y, empty, probability, draws)
+    return y
+
+
+def dropout_backward(upstream: Array, into: Into, *, empty: Empty, probability: float, draws: Draws | None) -> None:
+    """∂L/∂x = upstream / (1 − p) where forward kept x, otherwise 0; the mask is drawn again."""
+    dropped(upstream, into["x"], empty, probability, draws)
+
+
+def dropped(x: Array, out: Array, empty: Empty, probability: float, draws: Draws | None) -> None:
     if draws is None:
         np.copyto(out, x)
         return
-    drawn = empty(x.shape, np.float32)
-    draws(drawn)
+    draws(drawn := empty(x.shape, np.float32))
     np.multiply(x, 1.0 / (1.0 - probability), out=out)
     np.multiply(out, drawn >= probability, out=out)
 
 
-def dropout_backward(
-    upstream: Array, into: dict[str, Array], *, empty: Empty, probability: float, draws: Draws | None
-) -> None:
-    """∂L/∂x = upstream / (1 − p) where forward kept x, otherwise 0; the mask is drawn again."""
-    dropout_forward(upstream, out=into["x"], empty=empty, probability=probability, draws=draws)
-
-
-def dropout_shape(x: Shape, *, probability: float) -> Shape:
-    """The shape of x. Raises `ZerosimError` unless the probability is from 0 to below 1."""
-    if not 0.0 <= probability < 1.0:
-        raise ZerosimError(f"dropout needs a probability from 0 to below 1, found {probability}")
-    return x
-
-
-dropout = Operation(
-    dropout_forward, dropout_backward, dropout_shape, {"x": ()}, over="x", over_upstream="x", draws=True
-)
+dropout = Operation(dropout_forward, dropout_backward, NOTHING)

@@ -9,21 +9,19 @@ from collections.abc import Callable
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.autograd.operation import Empty, Operation, Shape
-from zerosim.autograd.operations.shapes import piecewise, refuse, rows
+from zerosim.autograd.operation import Empty, Into, Operation
+from zerosim.autograd.operations.shapes import like, piecewise, refuse, rows
 
 EPSILON = 1e-5
 """The number added to the mean square, as in PyTorch's LayerNorm and Llama's RMSNorm."""
 
 
-def layer_norm_forward(x: Array, weight: Array, bias: Array, *, out: Array, empty: Empty) -> None:
+def layer_norm_forward(x: Array, weight: Array, bias: Array, *, empty: Empty) -> Array:
     """y = x̂ · weight + bias, x̂ = (x − mean) / √(variance + ε), of each row.
 
     x is (…, n), weight and bias (n,). Ba, Kiros and Hinton, "Layer normalization" (2016), section 3.
 
-    >>> y = np.empty((1, 2))
-    >>> layer_norm_forward(np.array([[3.0, 5.0]]), np.ones(2), np.zeros(2), out=y, empty=np.empty)
-    >>> y.round(4)
+    >>> layer_norm_forward(np.array([[3.0, 5.0]]), np.ones(2), np.zeros(2), empty=np.empty).round(4)
     array([[-1.,  1.]])
     """
     def normalize(x: Array, y: Array, work: Array) -> None:
@@ -31,11 +29,13 @@ def layer_norm_forward(x: Array, weight: Array, bias: Array, *, out: Array, empt
         y *= weight
         y += bias
 
-    piecewise(normalize, x, out, empty=empty, work=1)
+    check_normalized(x, weight, bias)
+    piecewise(normalize, x, y := like(x, empty), empty=empty, work=1)
+    return y
 
 
 def layer_norm_backward(
-    upstream: Array, into: dict[str, Array], *, empty: Empty, x: Array | None = None, weight: Array | None = None
+    upstream: Array, into: Into, *, empty: Empty, x: Array | None = None, weight: Array | None = None
 ) -> None:
     """∂L/∂x = (g − mean g − x̂ · mean(g x̂)) / √(variance + ε), g = upstream · weight;  ∂L/∂weight = Σ upstream · x̂."""
     if "bias" in into:
@@ -44,25 +44,25 @@ def layer_norm_backward(
         normalized_gradients(standardized, upstream, into, x, weight, empty)
 
 
-def rms_norm_forward(x: Array, weight: Array, *, out: Array, empty: Empty) -> None:
+def rms_norm_forward(x: Array, weight: Array, *, empty: Empty) -> Array:
     """y = x̂ · weight, x̂ = x / √(mean x² + ε), of each row.
 
     x is (…, n), weight (n,). Zhang and Sennrich, "Root mean square layer normalization" (2019), section 3.
 
-    >>> y = np.empty((1, 2))
-    >>> rms_norm_forward(np.array([[1.0, 7.0]]), np.ones(2), out=y, empty=np.empty)
-    >>> y.round(4)
+    >>> rms_norm_forward(np.array([[1.0, 7.0]]), np.ones(2), empty=np.empty).round(4)
     array([[0.2, 1.4]])
     """
     def normalize(x: Array, y: Array, work: Array) -> None:
         scaled(x, y, work)
         y *= weight
 
-    piecewise(normalize, x, out, empty=empty, work=1)
+    check_normalized(x, weight)
+    piecewise(normalize, x, y := like(x, empty), empty=empty, work=1)
+    return y
 
 
 def rms_norm_backward(
-    upstream: Array, into: dict[str, Array], *, empty: Empty, x: Array, weight: Array | None = None
+    upstream: Array, into: Into, *, empty: Empty, x: Array, weight: Array | None = None
 ) -> None:
     """∂L/∂x = (g − x̂ · mean(g x̂)) / √(mean x² + ε), g = upstream · weight;  ∂L/∂weight = Σ upstream · x̂."""
     normalized_gradients(scaled, upstream, into, x, weight, empty)
@@ -85,11 +85,11 @@ def scaled(x: Array, out: Array, work: Array) -> Array:
 
 
 def normalized_gradients(
-    normalize: Callable[[Array, Array, Array], Array], upstream: Array, into: dict[str, Array], x: Array,
+    normalize: Callable[[Array, Array, Array], Array], upstream: Array, into: Into, x: Array,
     weight: Array | None, empty: Empty,
 ) -> None:
     """Write the gradients of x and weight; `normalize` computes x̂ from x."""
-    terms = empty(x.shape, x.dtype)
+    terms = like(x, empty)
 
     def differentiate(x: Array, upstream: Array, term: Array, g: Array, x_hat: Array, work: Array) -> None:
         scale = normalize(x, x_hat, work)
@@ -104,23 +104,17 @@ def normalized_gradients(
         g -= x_hat
         g *= scale
 
-    piecewise(differentiate, x, upstream, terms, into.get("x", terms), empty=empty, work=2)
+    gradient = terms if weight is None else into["x"]
+    piecewise(differentiate, x, upstream, terms, gradient, empty=empty, work=2)
     if "weight" in into:
         np.sum(rows(terms), axis=0, out=into["weight"])
 
 
-def normalized_shape(x: Shape, weight: Shape, bias: Shape | None = None) -> Shape:
-    """The shape of x. Raises `ZerosimError` unless weight and bias are as long as a row."""
-    if not x or weight != x[-1:] or bias not in (None, weight):
-        raise refuse("a norm", "x (…, n), weight (n,), bias (n,)", x, weight, bias)
-    return x
+def check_normalized(x: Array, weight: Array, bias: Array | None = None) -> None:
+    """Raise `ZerosimError` unless weight and bias are as long as a row."""
+    if not x.shape or weight.shape != x.shape[-1:] or (bias is not None and bias.shape != weight.shape):
+        raise refuse("a norm", "x (…, n), weight (n,), bias (n,)", x.shape, weight.shape)
 
 
-layer_norm = Operation(
-    layer_norm_forward, layer_norm_backward, normalized_shape,
-    {"x": ("x", "weight"), "weight": ("x",), "bias": ()}, over_upstream="x",
-)
-rms_norm = Operation(
-    rms_norm_forward, rms_norm_backward, normalized_shape,
-    {"x": ("x", "weight"), "weight": ("x",)}, over_upstream="x",
-)
+layer_norm = Operation(layer_norm_forward, layer_norm_backward, {"x": ("x", "weight"), "weight": ("x",), "bias": ()})
+rms_norm = Operation(rms_norm_forward, rms_norm_backward, {"x": ("x", "weight"), "weight": ("x",)})

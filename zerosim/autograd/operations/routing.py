@@ -14,130 +14,99 @@ the derivative of the choice is 0 almost everywhere. A router learns by its prob
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.autograd.operation import AnyVariable, Empty, Operation, Shape
+from zerosim.autograd.operation import AnyVariable, Empty, Into, Operation
 from zerosim.autograd.operations.shapes import refuse, rows
 
 
-def top_indices_forward(x: Array, *, out: Array, empty: Empty, count: int) -> None:
+def top_indices_forward(x: Array, *, empty: Empty, count: int) -> Array:
     """y = the places of the `count` largest numbers of each row, largest first; of equal ones the lowest place first.
 
     x is (…, n), y (…, count). −0 and 0 are equal; NaN comes after all numbers.
 
-    >>> y = np.empty((1, 3), int)
-    >>> top_indices_forward(np.array([[0.5, 2.0, 0.5, 2.0]]), out=y, empty=np.empty, count=3)
-    >>> y
+    >>> top_indices_forward(np.array([[0.5, 2.0, 0.5, 2.0]]), empty=np.empty, count=3)
     array([[1, 3, 0]])
     """
+    if not x.shape or not 1 <= count <= x.shape[-1]:
+        raise refuse("top_k", f"x (…, n) with n at least {count}, and a count of at least 1", x.shape)
     order = np.argsort(np.negative(x, out=empty(x.shape, x.dtype)), axis=-1, kind="stable")
-    out[...] = order[..., :count]
+    y = empty((*x.shape[:-1], count), np.int64)
+    y[...] = order[..., :count]
+    return y
 
 
-def top_indices_shape(x: Shape, *, count: int) -> Shape:
-    """The shape (…, count). Raises `ZerosimError` unless a row has at least `count` numbers."""
-    if not x or not 1 <= count <= x[-1]:
-        raise refuse("top_k", f"x (…, n) with n at least {count}, and a count of at least 1", x)
-    return (*x[:-1], count)
-
-
-def take_along_forward(x: Array, indices: Array, *, out: Array, empty: Empty) -> None:
+def take_along_forward(x: Array, indices: Array, *, empty: Empty) -> Array:
     """y[…, j] = x[…, indices[…, j]]: x (…, n), indices (…, k) from 0 to below n, y (…, k).
 
-    >>> y = np.empty((1, 2))
-    >>> take_along_forward(np.array([[0.5, 1.5, 2.5]]), np.array([[2, 0]]), out=y, empty=np.empty)
-    >>> y
+    >>> take_along_forward(np.array([[0.5, 1.5, 2.5]]), np.array([[2, 0]]), empty=np.empty)
     array([[2.5, 0.5]])
     """
-    out[...] = np.take_along_axis(x, indices, axis=-1)
+    if not x.shape or len(x.shape) != len(indices.shape) or x.shape[:-1] != indices.shape[:-1]:
+        raise refuse("take_along", "x (…, n), indices (…, k)", x.shape, indices.shape)
+    y = empty(indices.shape, x.dtype)
+    y[...] = np.take_along_axis(x, indices, axis=-1)
+    return y
 
 
-def take_along_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, indices: Array) -> None:
+def take_along_backward(upstream: Array, into: Into, *, empty: Empty, indices: Array) -> None:
     """∂L/∂x[…, i] = Σ upstream where the index is i, first to last."""
     gradient, places = rows(into["x"]), rows(indices)
     gradient[...] = 0.0
     np.add.at(gradient, (np.arange(len(places))[:, np.newaxis], places), rows(upstream))
 
 
-def take_along_shape(x: Shape, indices: Shape) -> Shape:
-    """The shape of the indices. Raises `ZerosimError` unless these have as many rows as x."""
-    if not x or len(x) != len(indices) or x[:-1] != indices[:-1]:
-        raise refuse("take_along", "x (…, n), indices (…, k)", x, indices)
-    return indices
-
-
-def one_hot_forward(indices: Array, *, out: Array, empty: Empty, count: int) -> None:
+def one_hot_forward(indices: Array, *, empty: Empty, count: int) -> Array:
     """y[…, j] = 1 where the index is j, otherwise 0; all 0 where it is −1. Indices (…), y (…, count).
 
-    >>> y = np.empty((2, 3))
-    >>> one_hot_forward(np.array([2, -1]), out=y, empty=np.empty, count=3)
-    >>> y
-    array([[0., 0., 1.],
-           [0., 0., 0.]])
+    >>> one_hot_forward(np.array([2, -1]), empty=np.empty, count=3).tolist()
+    [[False, False, True], [False, False, False]]
     """
-    out[...] = indices[..., np.newaxis] == np.arange(count)
+    return np.equal(indices[..., np.newaxis], np.arange(count), out=empty((*indices.shape, count), np.bool_))
 
 
-def one_hot_shape(indices: Shape, *, count: int) -> Shape:
-    """The shape (…, count)."""
-    return (*indices, count)
-
-
-def gather_rows_forward(x: Array, indices: Array, *, out: Array, empty: Empty) -> None:
+def gather_rows_forward(x: Array, indices: Array, *, empty: Empty) -> Array:
     """y = x[index], row by row; a row of zeros where the index is −1. x is (n, d), indices (…), y (…, d).
 
-    >>> y = np.empty((3, 1))
-    >>> gather_rows_forward(np.array([[0.5], [1.5]]), np.array([1, -1, 1]), out=y, empty=np.empty)
-    >>> y.tolist()
+    >>> gather_rows_forward(np.array([[0.5], [1.5]]), np.array([1, -1, 1]), empty=np.empty).tolist()
     [[1.5], [0.0], [1.5]]
     """
-    gather(x, indices, out)
+    if len(x.shape) != 2 or not indices.shape:
+        raise refuse("gather_rows", "x (n, d), indices (…)", x.shape, indices.shape)
+    gather(x, indices, y := empty((*indices.shape, x.shape[1]), x.dtype))
+    return y
 
 
-def gather_rows_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, indices: Array) -> None:
+def gather_rows_backward(upstream: Array, into: Into, *, empty: Empty, indices: Array) -> None:
     """∂L/∂x[i] = Σ upstream where the index is i, first to last, beginning with 0."""
     scatter(rows(upstream), indices.reshape(-1), into["x"], empty)
 
 
-def gather_rows_shape(x: Shape, indices: Shape) -> Shape:
-    """The shape (…, d). Raises `ZerosimError` unless x is (n, d) and there are indices."""
-    if len(x) != 2 or not indices:
-        raise refuse("gather_rows", "x (n, d), indices (…)", x, indices)
-    return (*indices, x[1])
-
-
-def scatter_rows_forward(x: Array, indices: Array, *, out: Array, empty: Empty, count: int) -> None:
+def scatter_rows_forward(x: Array, indices: Array, *, empty: Empty, count: int) -> Array:
     """y[i] = Σ of the rows of x that have i among their indices, first row to last, beginning with 0.
 
     x is (n, d), indices (n, k): each row goes to k places, or to fewer where an index is −1. y is (count, d).
 
-    >>> y = np.empty((3, 1))
-    >>> scatter_rows_forward(np.array([[1.0], [2.0]]), np.array([[0, 2], [2, -1]]), out=y, empty=np.empty, count=3)
-    >>> y.tolist()
+    >>> scatter_rows_forward(np.array([[1.0], [2.0]]), np.array([[0, 2], [2, -1]]), empty=np.empty, count=3).tolist()
     [[1.0], [0.0], [3.0]]
     """
-    scatter(x[:, np.newaxis], indices, out, empty)
+    if len(x.shape) != 2 or len(indices.shape) != 2 or len(indices) != len(x) or not indices.shape[1]:
+        raise refuse("scatter_rows", "x (n, d), indices (n, k)", x.shape, indices.shape)
+    scatter(x[:, np.newaxis], indices, y := empty((count, x.shape[1]), x.dtype), empty)
+    return y
 
 
-def scatter_rows_backward(
-    upstream: Array, into: dict[str, Array], *, empty: Empty, indices: Array, count: int
-) -> None:
+def scatter_rows_backward(upstream: Array, into: Into, *, empty: Empty, indices: Array, count: int) -> None:
     """∂L/∂x[s] = Σ upstream[indices[s, j]], j first to last; nothing where the index is −1."""
-    work = empty(into["x"].shape, into["x"].dtype)
-    gather(upstream, indices[:, 0], into["x"])
+    gradient = into["x"]
+    work = empty(gradient.shape, gradient.dtype)
+    gather(upstream, indices[:, 0], gradient)
     for place in range(1, indices.shape[1]):
         gather(upstream, indices[:, place], work)
-        into["x"] += work
-
-
-def scatter_rows_shape(x: Shape, indices: Shape, *, count: int) -> Shape:
-    """The shape (count, d). Raises `ZerosimError` unless x is (n, d) and indices are (n, k)."""
-    if len(x) != 2 or len(indices) != 2 or indices[0] != x[0] or not indices[1]:
-        raise refuse("scatter_rows", "x (n, d), indices (n, k)", x, indices)
-    return (count, x[1])
+        gradient += work
 
 
 def queue_slots_forward(
-    choices: Array, *, out: Array, empty: Empty, queues: int, capacity: int, sequences: int = 1
-) -> None:
+    choices: Array, *, empty: Empty, queues: int, capacity: int, sequences: int = 1
+) -> Array:
     """y = queue · capacity + place in it, −1 where the queue is full: choices (n, k) of `queues`, y (n, k).
 
     With `sequences`, the rows are so many equal runs, each with queues of its own, one after the other in a queue: y is
@@ -146,11 +115,13 @@ def queue_slots_forward(
     Places are given to first choices, first row to last, then to second choices, and so on. Lepikhin et al., "GShard"
     (2020), algorithm 1; Fedus, Zoph and Shazeer, "Switch transformers" (2021), section 2.2.
 
-    >>> y = np.empty((3, 2), int)
-    >>> queue_slots_forward(np.array([[0, 1], [0, 1], [1, 0]]), out=y, empty=np.empty, queues=2, capacity=2)
-    >>> y.tolist()
+    >>> queue_slots_forward(np.array([[0, 1], [0, 1], [1, 0]]), empty=np.empty, queues=2, capacity=2).tolist()
     [[0, 3], [1, -1], [2, -1]]
     """
+    if len(choices.shape) != 2 or min(queues, capacity, sequences) < 1 or len(choices) % sequences:
+        raise refuse("queue_slots", f"choices (n, k), queues and capacity of at least 1, not {queues}, {capacity}, and "
+                     f"n a multiple of {sequences} sequences,", choices.shape)
+    out = empty(choices.shape, np.int64)
     out[...] = -1
     shape = sequences, len(choices) // sequences, choices.shape[1]
     by_choice, slots = (each.reshape(shape).transpose(0, 2, 1) for each in (choices, out))
@@ -160,14 +131,7 @@ def queue_slots_forward(
         place = np.cumsum(mine.reshape(sequences, -1), axis=1).reshape(mine.shape)
         before = (queue * sequences + runs) * capacity - 1
         np.copyto(slots, place + before, where=mine & (place <= capacity))
-
-
-def queue_slots_shape(choices: Shape, *, queues: int, capacity: int, sequences: int = 1) -> Shape:
-    """The shape of the choices. Raises `ZerosimError` unless these are (n, k), and queues and capacity at least 1."""
-    if len(choices) != 2 or min(queues, capacity, sequences) < 1 or choices[0] % sequences:
-        raise refuse("queue_slots", f"choices (n, k), queues and capacity of at least 1, not {queues}, {capacity}, and "
-                     f"n a multiple of {sequences} sequences,", choices)
-    return choices
+    return out
 
 
 def gather(x: Array, indices: Array, out: Array) -> None:
@@ -184,14 +148,14 @@ def scatter(x: Array, indices: Array, out: Array, empty: Empty) -> None:
     out[...] = room[: out.shape[0]]
 
 
-top_indices = Operation(top_indices_forward, None, top_indices_shape, {}, moves=True, indices=True)
-take_along = Operation(take_along_forward, take_along_backward, take_along_shape, {"x": ("indices",)}, moves=True)
-one_hot = Operation(one_hot_forward, None, one_hot_shape, {}, moves=True)
-gather_rows = Operation(
-    gather_rows_forward, gather_rows_backward, gather_rows_shape, {"x": ("indices",)}, moves=True
-)
-scatter_rows = Operation(scatter_rows_forward, scatter_rows_backward, scatter_rows_shape, {"x": ("indices",)})
-queue_slots = Operation(queue_slots_forward, None, queue_slots_shape, {}, moves=True, indices=True)
+BY_INDEX = {"x": ("indices",)}
+
+top_indices = Operation(top_indices_forward, moves=True)
+take_along = Operation(take_along_forward, take_along_backward, BY_INDEX, moves=True)
+one_hot = Operation(one_hot_forward, moves=True)
+gather_rows = Operation(gather_rows_forward, gather_rows_backward, BY_INDEX, moves=True)
+scatter_rows = Operation(scatter_rows_forward, scatter_rows_backward, BY_INDEX)
+queue_slots = Operation(queue_slots_forward, moves=True)
 
 
 def top_k(x: AnyVariable, count: int) -> tuple[AnyVariable, AnyVariable]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.autograd.operation import Empty, Operation, Shape
+from zerosim.autograd.operation import Empty, Into, Operation, Shape
 from zerosim.errors import ZerosimError
 
 
@@ -72,60 +72,55 @@ def refuse(operation: str, wants: str, *found: Shape | None) -> ZerosimError:
     return ZerosimError(f"{operation} needs {wants}, found {shapes}")
 
 
-def same_shape(x: Shape, **_: Any) -> Shape:
-    """The shape of x."""
-    return x
+def like(x: Array, empty: Empty) -> Array:
+    """Memory for as many numbers as x has, in its shape and dtype."""
+    return empty(x.shape, x.dtype)
 
 
-def itself(upstream: Array, x: Shape, **_: Any) -> Array:
-    """∂L/∂x = upstream."""
-    return upstream
+def in_one_piece(x: Array, empty: Empty) -> Array:
+    """x in C order: itself, or a copy in memory of `empty`."""
+    if contiguous(x):
+        return x
+    copy = like(x, empty)
+    copy[...] = x
+    return copy
 
 
-def reshape_forward(x: Array, *, out: Array | None, empty: Empty, shape: Shape) -> Array:
+def reshape_forward(x: Array, *, empty: Empty, shape: Shape) -> Array:
     """y has the numbers of x, in C order, in a different shape: a view where x lies in one piece.
 
-    >>> reshape_forward(np.array([[1, 2], [3, 4]]), out=None, empty=np.empty, shape=(4,))
+    >>> reshape_forward(np.array([[1, 2], [3, 4]]), empty=np.empty, shape=(4,))
     array([1, 2, 3, 4])
     """
-    return x.reshape(shape)
+    if elements(x.shape) != elements(shape):
+        raise refuse("reshape", f"as many numbers as {shape} has", x.shape)
+    return in_one_piece(x, empty).reshape(shape)
 
 
-def reshape_shape(x: Shape, *, shape: Shape) -> Shape:
-    """The shape `shape`. Raises `ZerosimError` unless it has as many numbers as x."""
-    if elements(x) != elements(shape):
-        raise refuse("reshape", f"as many numbers as {shape} has", x)
-    return shape
-
-
-def reshape_upstream(upstream: Array, x: Shape, *, shape: Shape) -> Array:
+def reshape_backward(upstream: Array, into: Into, *, empty: Empty, shape: Shape) -> None:
     """∂L/∂x: upstream in the shape of x."""
-    return upstream.reshape(x)
+    into["x"] = in_one_piece(upstream, empty).reshape(into.shapes["x"])
 
 
-def transpose_forward(x: Array, *, out: Array | None, empty: Empty, axes: tuple[int, ...]) -> Array:
+def transpose_forward(x: Array, *, empty: Empty, axes: tuple[int, ...]) -> Array:
     """Dimension i of y is dimension axes[i] of x: a view.
 
-    >>> transpose_forward(np.array([[1, 2], [3, 4]]), out=None, empty=np.empty, axes=(1, 0))
+    >>> transpose_forward(np.array([[1, 2], [3, 4]]), empty=np.empty, axes=(1, 0))
     array([[1, 3],
            [2, 4]])
     """
+    if sorted(axes) != list(range(len(x.shape))):
+        raise refuse("transpose", f"axes that name each dimension once, not {axes}", x.shape)
     return x.transpose(axes)
 
 
-def transpose_shape(x: Shape, *, axes: tuple[int, ...]) -> Shape:
-    """x's dimensions in the order of `axes`. Raises `ZerosimError` unless these name each dimension once."""
-    if sorted(axes) != list(range(len(x))):
-        raise refuse("transpose", f"axes that name each dimension once, not {axes}", x)
-    return tuple(x[axis] for axis in axes)
-
-
-def transpose_upstream(upstream: Array, x: Shape, *, axes: tuple[int, ...]) -> Array:
+def transpose_backward(upstream: Array, into: Into, *, empty: Empty, axes: tuple[int, ...]) -> None:
     """∂L/∂x: upstream with the inverse permutation of dimensions."""
-    back: list[int] = np.argsort(axes).tolist()
-    return upstream.transpose(back)
+    into["x"] = upstream.transpose([axes.index(axis) for axis in range(len(axes))])
 
 
-reshape = Operation(
-    reshape_forward, None, reshape_shape, {}, passed={"x": reshape_upstream}, aliases="x", copies=True)
-transpose = Operation(transpose_forward, None, transpose_shape, {}, passed={"x": transpose_upstream}, aliases="x")
+NOTHING: dict[str, tuple[str, ...]] = {"x": ()}
+"""The `needs` of an operation whose backward reads nothing but upstream."""
+
+reshape = Operation(reshape_forward, reshape_backward, NOTHING, passes=("x",))
+transpose = Operation(transpose_forward, transpose_backward, NOTHING, passes=("x",))

@@ -72,7 +72,7 @@ SELECTIVE = {"selective": "all_but_attention", "op": "half_products"}
 
 def half_of_attention(row: PlannedRow) -> float:
     """The share of the MFU for scores that a causal mask removes."""
-    model = row.config.row.model
+    model = row.config.keys
     masked = 6 * MODELS[model.kind].attention(model) * row.config.in_one_piece.task.inputs
     return masked * row.tokens_per_second / row.cluster.device.flops
 

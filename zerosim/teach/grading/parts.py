@@ -3,7 +3,6 @@
     collective   proofs on 1 to 8 ranks, and the declared order of addition
     stage        the bits of the shipped stage with the same sharding, and the same bytes sent and kept
     optimizer    an elementwise formula that works in place
-    wire         a format whose messages are as long as declared and can be replayed
     model        layers that fit together, and gradients that agree with finite differences
     samples      a function that returns the same arrays twice
 
@@ -24,8 +23,6 @@ from zerosim.data import load_dataset
 from zerosim.errors import UsageError, ZerosimError
 from zerosim.models.own import as_model
 from zerosim.models.units import Model, ModelKind, Task
-from zerosim.numerics.own import wrong as wrong_wire
-from zerosim.numerics.wires import Format
 from zerosim.optim.optimizers import Optimizer
 from zerosim.optim.own import declared, wrong
 from zerosim.parts import Named
@@ -110,7 +107,7 @@ def kind_of(name: str, part: Any) -> str:
 
 
 DECLARED: dict[type, str] = {
-    Algorithm: "collective", Stage: "stage", Optimizer: "optimizer", ModelKind: "model", Format: "wire",
+    Algorithm: "collective", Stage: "stage", Optimizer: "optimizer", ModelKind: "model",
 }
 BY_COUNT = ("samples", "model", "stage")
 """The kind of a function by the number of its positional parameters."""
@@ -181,14 +178,6 @@ def optimizer_claims(name: str, rule: Optimizer) -> list[Claim]:
         Claim("its formula works element by element, and writes its slots in place", partial(wrong, rule), 2,
               first=True),
         Claim(TRAINED, partial(differs, train={"optimizer": Named(name, rule, "")}), 2),
-    ]
-
-
-def wire_claims(name: str, wire: Format) -> list[Claim]:
-    return [
-        Claim("its messages are as long as declared, can be replayed, and are their own encoding when decoded",
-              partial(wrong_wire, wire), 2, first=True),
-        Claim(TRAINED, partial(differs, parallel={"quantized_gradients": Named(name, wire, "")}), 2),
     ]
 
 
@@ -282,7 +271,6 @@ KINDS: dict[str, tuple[Callable[[str, Any], list[Claim]], Callable[[str, Any], A
     "collective": (collective_claims, collective_of),
     "stage": (stage_claims, as_stage),
     "optimizer": (optimizer_claims, optimizer_of),
-    "wire": (wire_claims, lambda _, part: part),
     "model": (model_claims, as_model),
     "samples": (samples_claims, as_source),
 }

@@ -16,7 +16,7 @@ from zerosim.allocation import Array
 from zerosim.comm import Communicator
 from zerosim.errors import CollectiveError
 from zerosim.figures.pipelines import bubble, bubble_due, held, held_due
-from zerosim.stages.pipeline import Slot
+from zerosim.stages.schedules import Slot
 from zerosim.teach.grading.exercises import Claim
 from zerosim.teach.grading.pairs import OnVectors
 from zerosim.worlds.local import spawn

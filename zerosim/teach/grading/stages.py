@@ -10,7 +10,7 @@ from typing import Any
 
 from zerosim.data import load_dataset
 from zerosim.errors import Deadlock, did_you_mean
-from zerosim.parts import Named
+from zerosim.parts import Name, Named
 from zerosim.plan.cluster import cluster_of
 from zerosim.plan.rehearsal import rehearse
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
@@ -51,7 +51,7 @@ MACHINE_IN_WORDS = "on 64 H100, 8 a host, with three layers of 4,096"
 class StageTrial:
     """A learner's `step`, which replaces the step of `stage`, and the outcomes of its trainings."""
 
-    stage: str
+    stage: Name
     step: LearnersStep
     variant: Mapping[str, Any] = field(default_factory=dict)
     """The variant of the row, as keys of [parallel]."""

@@ -20,6 +20,7 @@ from zerosim.instruments.memory import MEMORY_KINDS, Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.instruments.traffic import Traffic
 from zerosim.models.units import Unit
+from zerosim.parts import Name, Named
 from zerosim.scenario import Check, ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.sharding import chunk_length
 from zerosim.stages import STAGES
@@ -57,7 +58,7 @@ class Tiny:
         keys = "".join(f", {key} = {value}" for key, value in self.train)
         return f"on {plural(self.ranks, 'rank')}, {plural(layers, 'layer')}, {plural(self.steps, 'step')}{parts}{keys}"
 
-    def scenario(self, stage: str, variant: Mapping[str, Any]) -> Scenario:
+    def scenario(self, stage: Name, variant: Mapping[str, Any]) -> Scenario:
         """Two micro-batches of two samples per rank, trained by `stage`; `variant` has keys of [parallel]."""
         accumulation = {"accumulation": "micro_batch" if self.part_by_part else "layered"}
         return Scenario(
@@ -86,14 +87,16 @@ PRECISE = (
 
 
 @contextmanager
-def in_place_of(stage: str, step: LearnersStep) -> Iterator[None]:
+def in_place_of(stage: Name, step: LearnersStep) -> Iterator[None]:
     """Replace the step of `stage` in the table of stages, for the duration of the block."""
     honest = STAGES[stage]
-    STAGES[stage] = replace(honest, step=step)
+    STAGES[str(stage)] = replace(honest, step=step)
     try:
         yield
     finally:
-        STAGES[stage] = honest
+        STAGES[str(stage)] = honest
+        if isinstance(stage, Named):
+            del STAGES[stage.source]
 
 
 def samples(seed: int) -> Dataset:
@@ -163,7 +166,7 @@ def itself(replica: Replica) -> Replica:
 
 
 def trained(
-    tiny: Tiny, stage: str, variant: Mapping[str, Any], step: LearnersStep, hand: Hand = itself,
+    tiny: Tiny, stage: Name, variant: Mapping[str, Any], step: LearnersStep, hand: Hand = itself,
     log: CallLog | None = None,
 ) -> Trained:
     """Train with `step` instead of the step of `stage`; its exceptions pass through.
@@ -183,7 +186,7 @@ def trained(
 
 
 @cache
-def prepared(tiny: Tiny, stage: str, variant: tuple[tuple[str, Any], ...]) -> Experiment:
+def prepared(tiny: Tiny, stage: Name, variant: tuple[tuple[str, Any], ...]) -> Experiment:
     return prepare(tiny.scenario(stage, dict(variant)), samples(tiny.drawn))
 
 
@@ -193,7 +196,7 @@ def on_a_rank(comm: Communicator, experiment: Experiment, step: LearnersStep, ha
     ledger, traffic, figures = Ledger(), Traffic(), found.figures[comm.rank]
     backwards = Backwards(ledger, figures.weights_in_backward)
     mine = replica(config, Observed(comm, traffic, backwards), ObservedAllocator(allocate, ledger))
-    if config.row.parallel.accumulation == "micro_batch":
+    if config.parallel.accumulation == "micro_batch":
         mine = replace(mine, accumulation=EveryMicroBatch())
     mine.begin(initial_weights(config))
     given = hand(mine)
@@ -230,13 +233,13 @@ def checked(step: LearnersStep) -> LearnersStep:
 
 
 @cache
-def honest(tiny: Tiny, stage: str, variant: tuple[tuple[str, Any], ...]) -> Trained:
+def honest(tiny: Tiny, stage: Name, variant: tuple[tuple[str, Any], ...]) -> Trained:
     """The results of the library's step on every rank, with its recorded calls."""
     return trained(tiny, stage, dict(variant), STAGES[stage].step, log=CallLog())
 
 
 def first_difference(
-    mine: Trained, due: Trained, tiny: Tiny, stage: str, variant: Mapping[str, Any]
+    mine: Trained, due: Trained, tiny: Tiny, stage: Name, variant: Mapping[str, Any]
 ) -> Divergence | None:
     """The first element that differs from the expected one: the earliest step first, then losses before kept arrays."""
     (config,) = prepared(tiny, stage, tuple(variant.items())).rows
