@@ -16,7 +16,7 @@ from zerosim.cli import main
 from zerosim.scenario import load
 from zerosim.show import columns
 from zerosim.show.notebook import compared
-from zerosim.show.page import sections
+from zerosim.show.page import page as page_module
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +47,10 @@ def by_hand(row):
 
 def cells(html):
     """The figures of the page's table: for each row, the cells by heading."""
-    table = re.search(r'<table class="rows aliased">(.*?)</table>', html)[1]
-    lines = re.findall(r"<tr><th[^>]*>(.*?)</th>(.*?)</tr>", table)[1:]
-    return [dict(re.findall(r'data-heading="([^"]*)">([^<]*)<', unescape(cells))) for _, cells in lines]
+    table = re.search(r"<table>(.*?)</table>", html, re.S)[1]
+    heads, *lines = re.findall(r"<tr>(.*?)</tr>", table)
+    names, *rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line) for line in (heads, *lines)]
+    return [dict(zip(map(unescape, names), map(unescape, cells), strict=True)) for cells in rows]
 
 
 def drifts(outcome):
@@ -93,7 +94,7 @@ def test_a_drift_of_one_reader_is_seen(offloading, monkeypatch, key):
         return [replace(each, value=lambda _: 7, of_ranks=None) if each.key == key else each
                 for each in columns.shown_in(table, rows)]
 
-    monkeypatch.setattr(sections, "shown_in", drifted)
+    monkeypatch.setattr(page_module, "shown_in", drifted)
     assert {found.partition(" = ")[0] for found in drifts(offloading)} == {f"the page has {key}"}
 
 

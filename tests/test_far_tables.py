@@ -1,7 +1,6 @@
 """The host's memory in tables and legends: what a row keeps on the device and on the host."""
 
 import json
-import re
 from dataclasses import replace
 
 import pytest
@@ -12,8 +11,7 @@ from tests.test_planted import outcome_of
 from tests.test_report import changed, rows
 from zerosim.cli import main
 from zerosim.instruments.trace import COLLECTIVES, OFFLOAD, Span
-from zerosim.show.page.drawings import Drawings
-from zerosim.show.page.vega import svg
+from zerosim.show.page.pictures import timeline
 from zerosim.show.run_document import RunDocument
 from zerosim.show.timeline import ANYTHING, LETTERS, OFFLOADED, piece
 from zerosim.stages import STAGES
@@ -131,14 +129,7 @@ def test_the_table_of_a_plan_has_the_host_s_bytes_of_its_document(keys, capsys):
     assert ("on host   the same of offloaded states" in printed.err) == bool(keys)
 
 
-# Legends of a step.
-
-
-def drawn(document, *others):
-    """The pictures of a traced run, with further spans of these names in its first step."""
-    span = document["rows"][0]["trace"]["steps"][0]["spans"][0]
-    document["rows"][0]["trace"]["steps"][0]["spans"] += [span | {"lane": lane, "what": what} for lane, what in others]
-    return Drawings(RunDocument(document).rows)
+# A step.
 
 
 @pytest.fixture
@@ -150,22 +141,10 @@ def traced(tmp_path):
     return json.loads(out.read_text())
 
 
-@pytest.mark.parametrize(("others", "label"), [
-    ([], "offload"), ([("collectives", "compress")], "offload, other")], ids=["copies", "copies and a user's own"])
-def test_copies_to_the_host_are_named_in_legends(traced, others, label):
-    found = drawn(traced, *others)
-    assert len(found.activities) <= 8
-    assert found.words["other"] == label
-    (picture,) = [spec for name, spec in found.files() if name == "step-1"]
-    texts = re.findall(r"<text[^>]*>([^<]+)</text>", svg(picture))
-    assert label in texts
-    assert "other" not in texts
-
-
-def test_names_of_the_user_s_own_are_other(traced):
-    for step in traced["rows"][0]["trace"]["steps"]:
-        step["spans"] = [span for span in step["spans"] if span["lane"] != "offload"]
-    assert drawn(traced, ("collectives", "compress")).words["other"] == "other"
+def test_copies_between_tiers_have_a_lane_of_their_own(traced):
+    drawn = timeline(RunDocument(traced).rows[0])
+    assert {each["lane"] for each in drawn["data"]["values"] if " to host" in each["what"]} <= {
+        "rank 0 offloads", "rank 1 offloads", "rank 0 computes", "rank 1 computes"}
 
 
 def test_the_timeline_has_a_letter_for_copies():

@@ -18,12 +18,7 @@ from zerosim.cli import main
 from zerosim.errors import ZerosimError
 from zerosim.scenario.sections import Variant
 from zerosim.show import run_document
-from zerosim.show.activities import ACTIVITIES, TEXTURES, activity
-from zerosim.show.page import vega
-from zerosim.show.page.drawings import Drawings
-from zerosim.show.page.markup import printable
-from zerosim.show.page.page import schedules_of
-from zerosim.show.page.pictures import KIND_COLOURS
+from zerosim.show.page import pictures
 from zerosim.show.run_document import TURNS, RunDocument
 
 PACKAGE = Path(zerosim.__file__).parent
@@ -32,12 +27,12 @@ SCENARIO = str(PACKAGE.parent / "scenarios" / "zero3.toml")
 
 
 class Seen(HTMLParser):
-    """The elements of a page, the words outside of scripts, and what it would load."""
+    """The elements of a page, the words outside of scripts, what it would load, and its pictures by description."""
 
     def __init__(self, text):
         super().__init__()
-        self.tags, self.ids, self.words, self.loads, self.data, self.given = [], [], [], [], "", []
-        self.policy, self._script = "", None
+        self.tags, self.ids, self.words, self.loads, self.pictures, self.given = [], [], [], [], {}, []
+        self.policy, self._code = "", False
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
@@ -45,26 +40,27 @@ class Seen(HTMLParser):
         self.tags.append(tag)
         self.given.append(given)
         self.policy += given["content"] if given.get("http-equiv") == "Content-Security-Policy" else ""
-        self.ids += [given["id"]] if "id" in given and tag == "section" else []
+        self.ids += [given["id"]] if tag == "section" else []
         self.loads += [given[key] for key in ("src", "href") if not given.get(key, "#").startswith("#")]
-        self._script = given.get("type", "script") if tag in ("script", "style") else None
+        if "data-picture" in given:
+            self.pictures[given["aria-label"]] = json.loads(given["data-picture"])
+        self._code = tag in ("script", "style")
 
     def handle_endtag(self, tag):
-        self._script = None
+        self._code = False
 
     def handle_data(self, data):
-        if self._script is None:
-            self.words.append(data)
-        elif self._script == "application/json":
-            self.data += data
+        self.words += [] if self._code else [data]
 
     @property
     def text(self):
         return " ".join(" ".join(self.words).split())
 
-    @property
-    def values(self):
-        return json.loads(self.data)["values"]
+
+def values(spec):
+    """The data of a picture, those of its layers and views one after the other."""
+    inner = [value for part in (*spec.get("layer", []), *spec.get("vconcat", [])) for value in values(part)]
+    return [*spec.get("data", {"values": []})["values"], *inner]
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +74,8 @@ def seen(four):
 
 
 def test_its_sections_are_in_the_order_in_which_one_reads_a_run(seen, four):
-    assert seen.ids == ["table", "step", "traffic", "losses", "schedule", "origin"]
+    assert seen.ids == ["table", "step", "traffic", "losses", "origin"]
     assert seen.text.index(four["verdict"]) < seen.text.index("Results")
-    assert [tag for tag in seen.tags if tag == "article"] == ["article"] * 8
     for words in (four["command"], four["rows"][3]["weights_sha256"], four["versions"]["numpy"]):
         assert words in seen.text
 
@@ -91,61 +86,28 @@ def test_it_loads_nothing(seen):
     assert Seen('<img src="http://a.example/b.png"><a href="c.html">').loads == ["http://a.example/b.png", "c.html"]
 
 
-def test_every_span_and_both_ends_of_every_message_are_in_it(seen, four):
-    for number, stage in enumerate(four["rows"], 1):
-        spans = [dict(zip(seen.values[f"spans-{number}"], each, strict=True))
-                 for each in zip(*seen.values[f"spans-{number}"].values(), strict=True)]
-        assert len(spans) == sum(len(step["spans"]) for step in stage["trace"]["steps"])
-        messages = [span for span in spans if span["peer"] is not None]
-        assert {span["link"] for span in spans if span["peer"] is None} == {-1}
+def test_every_span_and_both_ends_of_every_message_are_in_it(four):
+    for row, found in zip(RunDocument(four).rows, four["rows"], strict=True):
+        drawn = [each for each in values(pictures.timeline(row)) if each["activity"] != "wait"]
+        assert len(drawn) == len([span for span in row.spans if span["kind"] != "collectives"])
         ends = {}
-        for span in messages:
-            ends.setdefault(span["link"], []).append(span)
-        assert len(ends) == sum(rank["messages"] for rank in stage["traffic"]) // 4
-        for link, (one, other) in ends.items():
-            assert link >= 0
-            assert (one["rank"], one["bytes"], one["unit"]) == (other["peer"], other["bytes"], other["unit"])
-        sent = seen.values[f"partners-{number}"]
-        assert sum(sent["bytes"]) == sum(rank["sent_bytes"] for rank in stage["traffic"]) // 4
-        assert sum(sent["messages"]) == len(messages) // 2
-
-
-def test_work_beside_the_step_has_lanes_of_its_own(four, seen):
-    beside = copy.deepcopy(four)
-    for step in beside["rows"][3]["trace"]["steps"]:
-        for span in step["spans"]:
-            span["channel"] = 2 if span["what"] == "all_gather" else 1
-    found = Seen(page_of(beside))
-    assert set(found.values["spans-4"]["lane"]) == {0, 1, 2, 3, 4}
-    assert '"sends beside"' in json.dumps(Drawings(RunDocument(beside).rows).specs["timeline"]).replace('\\"', '"')
-    assert '"sends beside"' not in json.dumps(Drawings(RunDocument(four).rows).specs["timeline"]).replace('\\"', '"')
-    assert sorted(found.values["links-4"]["link"]) == sorted(seen.values["links-4"]["link"])
-    assert set(seen.values["spans-4"]["lane"]) == {0, 1, 2}
-    assert "second channel" not in seen.text
-
-
-def test_without_a_trace_it_says_how_to_have_one():
-    bare = Seen(page_of(outcome(traced=False)))
-    assert "--report FILE.html traces the last one" in bare.text
-    assert not [name for name in bare.values if name.startswith("spans")]
-    assert "curve-1" in bare.values
+        for each in drawn:
+            ends.setdefault(each["message"], []).append(each)
+        messages = {number: both for number, both in ends.items() if number >= 0}
+        assert len(messages) == sum(rank["messages"] for rank in found["traffic"]) // 4
+        assert all(one["bytes"] == other["bytes"] and one["unit"] == other["unit"] for one, other in messages.values())
+        assert sum(each["kB"] for each in values(pictures.partners(row))) == pytest.approx(
+            sum(rank["sent_bytes"] for rank in found["traffic"]) / 4e3)
 
 
 def test_a_diverging_run_points_at_the_first_element(monkeypatch):
     found = added_otherwise(monkeypatch, stages=("zero2",), ranks=4, micro_batches=8)
-    page = page_of(found)
-    assert "divergence" in Seen(page).ids
-    first = found["rows"][0]["first_divergence"]
+    first, text = found["rows"][0]["first_divergence"], Seen(page_of(found)).text
     where = f"layers.{first['layer']}.{first['parameter']}[{', '.join(map(str, first['index']))}]"
-    assert f"{where} is the first element that differs, after step {first['step']}." in re.sub("<[^>]*>", "", page)
-    assert f"{first['ours']!r} ({first['ours_bits']})" in page
-    for side, words in first["order_of_addition"].items():
-        marked = page.split(f"{side} adds")[1].split("</pre>")[0]
-        assert re.sub("<[^>]*>", "", marked) == words
-        assert marked.count("<mark>g") == 8
-    assert Seen(page).values["divergences"] == {"row": ["Stage II"], "step": [first["step"]]}
-    assert "FAILED" in page
-    assert 'href="#divergence"' in page
+    assert f"{where} is the first element that differs, after step {first['step']}." in text
+    assert f"{first['ours']!r} ({first['ours_bits']})" in text
+    assert all(f"{side} adds {words}" in text for side, words in first["order_of_addition"].items())
+    assert "FAILED" in text
 
 
 def test_words_of_a_scenario_are_never_html():
@@ -153,28 +115,26 @@ def test_words_of_a_scenario_are_never_html():
         scenario(stages=("zero3",)), title=HOSTILE, caption=HOSTILE, variant=(Variant(name=HOSTILE, stage="zero3"),)))
     hostile["command"] = hostile["world"]["library"] = HOSTILE
     hostile["failures"] = [{"name": HOSTILE, "what": HOSTILE}]
+    for step in hostile["rows"][0]["trace"]["steps"]:
+        step["spans"] = [span | {"unit": HOSTILE} for span in step["spans"]]
     page = page_of(hostile)
     seen = Seen(page)
-    assert seen.tags.count("script") == 4
+    assert seen.tags.count("script") == 2
     assert "img" not in seen.tags
     assert seen.text.count("<script>alert(1)") >= 6
-    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202e]", page)
-    assert json.loads(seen.data)["values"]["kept"]["row"][0] == printable(HOSTILE)
-    step = next(step for step in hostile["rows"][0]["trace"]["steps"])
-    step["spans"] = [span | {"unit": HOSTILE} for span in step["spans"]]
-    for _, spec in Drawings(RunDocument(hostile).rows).files():
-        assert "<script" not in vega.svg(spec)
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202e]", "".join(page.split("<script>")[0]))
+    for spec in pictures.files(RunDocument(hostile).rows).values():
+        assert "<script" not in pictures.svg(spec)
 
 
 def test_two_outcomes_stand_side_by_side(four):
     other = copy.deepcopy(four)
     other["scenario"]["train"]["learning_rate"] = 7.0
     seen = Seen(page_of(four, other))
-    assert seen.ids == ["table", "differences", "step", "traffic", "losses", "schedule", "originA", "originB"]
+    assert seen.ids == ["table", "differences", "step", "traffic", "losses", "originA", "originB"]
     assert "train.learning_rate 0.01 7.0" in seen.text
     assert "All rows of both end with the same weights" in seen.text
     assert "A: Stage I" in seen.text
-    assert seen.tags.count("article") == 16
     other["rows"] = [dict(stage, weights_sha256="0") for stage in other["rows"]]
     assert "They end with different weights." in Seen(page_of(four, other)).text
 
@@ -195,14 +155,6 @@ def test_a_run_of_which_nothing_fitted_has_a_page(four):
     assert "DDP does not fit: needs 9 MB" in Seen(page_of(nothing)).text
 
 
-def test_losses_that_are_no_numbers_are_left_out(four):
-    odd = copy.deepcopy(four)
-    odd["rows"][1]["losses"][1:] = ["nan", "inf", "-inf"]
-    values = Seen(page_of(odd)).values["losses"]
-    assert values["step"].count(1) == 2
-    assert values["step"].count(3) == 1
-
-
 @pytest.mark.parametrize(("measure", "words"), [
     ("accuracy", "test accuracy: 25.00%"), ("exact sequences", "test sequences without a mistake: 25.00%"),
     ("loss", "test loss: 0.25"), ("mean squared error", "mean squared test error: 0.25"), (None, None)])
@@ -213,55 +165,14 @@ def test_what_the_test_split_came_to_has_its_name(measure, words, four):
     assert said[:1] == [words] * (measure is not None)
 
 
-def test_eight_ranks_and_four_rows_are_under_three_megabytes():
-    page = page_of(outcome(ranks=8, micro_batches=8))
-    assert len(page.encode()) < 3_000_000
-    assert len(Seen(page).values["spans-4"]["rank"]) > 1000
-
-
 def test_of_very_many_spans_those_of_the_first_ranks_are_drawn(four, monkeypatch):
     assert {row.drawn for row in RunDocument(four).rows} == {3}
     monkeypatch.setattr(run_document, "MOST_SPANS", sum(len(row.spans) for row in RunDocument(four).rows) - 1)
     assert {row.drawn for row in RunDocument(four).rows} == {2}
     seen = Seen(page_of(four))
-    assert set(seen.values["spans-1"]["rank"]) == {0, 1}
     assert "Stage III: ranks 0 to 1 are drawn, of 3." in seen.text
     monkeypatch.setattr(run_document, "MOST_SPANS", 1)
     assert {row.drawn for row in RunDocument(four).rows} == {1}
-
-
-def test_pictures_for_files_have_marks_and_textures(four):
-    files = dict(Drawings(RunDocument(four).rows).files())
-    each_row = {f"{what}-{number}" for what in ("step", "memory", "partners") for number in range(1, 5)}
-    assert set(files) == {"kept", "sent", "losses"} | each_row
-    drawn = {name: vega.svg(spec) for name, spec in files.items()}
-    assert all(svg.count("<path") >= 10 for svg in drawn.values())
-    spans = len(RunDocument(four).rows[3].spans)
-    assert drawn["step-4"].count("<path") > spans
-    assert all(f">{word}<" in drawn["step-4"] for word in ("forward", "update", "weights", "gradients"))
-    assert {name for name in TEXTURES if f'url(#texture-{name})"' in drawn["step-1"]} == {
-        "backward", "update", "reduce"}
-    used = set(re.findall(r"url\(#(texture-\w+)\)", drawn["step-4"]))
-    assert set() < used <= set(re.findall(r'<pattern id="([^"]+)"', drawn["step-4"]))
-    assert vega.pixels(drawn["kept"])[:8] == b"\x89PNG\r\n\x1a\n"
-
-
-@pytest.mark.parametrize(("order", "ranks", "names"), [
-    ("ring", 3, ["ring.all_reduce", "ring.reduce_scatter", "ring.all_gather"]),
-    ("tree", 16, ["rabenseifner.all_reduce", "rabenseifner.reduce_scatter", "ring.all_gather"]),
-])
-def test_the_collectives_that_a_run_uses_can_be_stepped_through(order, ranks, names):
-    found = schedules_of(order, ranks)
-    assert [each["name"] for each in found] == names
-    assert {each["ranks"] for each in found} == {min(ranks, 8)}
-    last = {}
-    for state in found[0]["states"]:
-        last |= {(cell["rank"], cell["place"]): cell["text"] for cell in state["cells"]}
-    assert all(text.endswith("✓") for text in last.values())
-    assert len(last) == min(ranks, 8) ** 2
-
-
-# The commands.
 
 
 @pytest.mark.long
@@ -276,13 +187,6 @@ def test_a_run_and_its_outcome_give_the_same_page(tmp_path, monkeypatch):
     assert written["command"] == f"zerosim run {SCENARIO} --set train.steps=3 --set check.test_accuracy=0"
     assert written["rows"][0]["trace"]["steps"][0]["step"] == 3
     assert sorted(os.listdir()) == ["a.html", "a.json", "b.html", "pictures"]
-
-
-def test_a_narrow_page_has_a_heading_beside_each_figure(four):
-    """There tables have no line of headings, see `page.css`."""
-    rows = page_of(four).partition('class="rows aliased"')[2].partition("</table>")[0]
-    headings = re.findall(r'<th scope="col">([^<]*)</th>', rows)[2:]
-    assert re.findall(r'data-heading="([^"]*)"', rows) == headings * 4
 
 
 def test_times_of_ranks_that_take_turns_are_said_to_be_none(four):
@@ -355,7 +259,7 @@ def test_every_file_of_the_package_is_installed():
                 for path in PACKAGE.parent.joinpath(*room.split(".")).glob(pattern)}
 
     assert others - taken(patterns) == set()
-    assert {path.name for path in others - taken(patterns.keys() - {"zerosim.show.page"})} >= {"page.css", "page.js"}
+    assert {path.name for path in others - taken(patterns.keys() - {"zerosim.show.page"})} >= {"page.html"}
 
 
 def test_one_picture_of_a_name(four, tmp_path, monkeypatch, capsys):
@@ -370,34 +274,6 @@ def test_one_picture_of_a_name(four, tmp_path, monkeypatch, capsys):
         with pytest.raises(SystemExit):
             main(["report", "a.json", "--picture", wrong])
         assert "write NAME=FILE, where FILE ends in .svg or .png" in " ".join(capsys.readouterr().err.split())
-
-
-def test_a_picture_in_a_file_is_the_same_each_time_and_has_its_labels(four):
-    spec = dict(Drawings(RunDocument(four).rows).files())["step-4"]
-    long = copy.deepcopy(spec)
-    for span in long["datasets"]["spans"]:
-        span["end_ns"] = span["begin_ns"] + long["params"][1]["value"]
-    assert [vega.svg(spec), vega.svg(spec)] == [vega.svg(spec)] * 2
-    assert len(re.findall(r">[fbu] \d</text>", vega.svg(long))) == len(
-        [span for span in long["datasets"]["spans"] if re.fullmatch(r"[fbu] \d", span["label"])])
-    assert vega.svg(long).count("clip-path") > 0
-    assert 'id="clip0"' in vega.svg(spec)
-
-
-def test_a_tidy_picture_lost_nothing_that_is_seen(four):
-    import vl_convert
-
-    for name, spec in Drawings(RunDocument(four).rows).files():
-        whole = vl_convert.vegalite_to_svg(vega.drawable(spec))
-        tidied = vega.tidy(whole)
-        assert len(tidied) < 0.9 * len(whole), name
-        for mark in ("<rect", "<line", "fill=", "clip-path="):
-            lost = whole.count(mark) - tidied.count(mark)
-            hidden = len(re.findall(r'<text [^>]*[^-]opacity="0"', whole))
-            assert lost == (hidden if mark == "fill=" else 0), (name, mark)
-        texts = re.findall(r"<text ([^>]*)>([^<]*)</text>", whole)
-        said = [words for given, words in texts if ' opacity="0"' not in given]
-        assert re.findall(r">([^<]*)</text>", tidied) == said, name
 
 
 def test_above_a_step_stands_how_each_row_compares_with_the_first(four):
@@ -415,20 +291,31 @@ def test_above_a_step_stands_how_each_row_compares_with_the_first(four):
         assert each.step_ns == max(ends) - min(begins)
 
 
-def test_no_colour_of_memory_is_one_of_an_activity_and_a_legend_is_short(four):
-    assert not set(KIND_COLOURS) & set(ACTIVITIES.values())
-    assert len(set(ACTIVITIES.values())) == len(ACTIVITIES) <= 8
-    drawn = Drawings(RunDocument(four).rows).activities
-    assert [each for each in drawn if each != "wait"] == ["forward", "backward", "update", "gather", "reduce"]
-
-
-def test_every_span_that_a_run_traces_has_an_activity(four):
-    done = {span["what"] for row in RunDocument(four).rows for span in row.spans}
-    assert "other" not in {activity(what) for what in done}
-    assert activity("of my own") == "other"
-
-
 def test_a_picture_for_a_file_says_stage_ranks_and_model(four):
     for row in RunDocument(four).rows:
         model = row.found["model"]
         assert row.heading == f"{row.name}, 3 ranks, {model['title']}, {model['parameters']:,} parameters"
+
+
+def test_losses_that_are_no_numbers_are_left_out(four):
+    odd = copy.deepcopy(four)
+    odd["rows"][1]["losses"][1:] = ["nan", "inf", "-inf"]
+    steps = [each["step"] for each in values(pictures.losses(RunDocument(odd).rows))]
+    assert (steps.count(1), steps.count(3)) == (2, 1)
+
+
+def test_pictures_for_files_have_marks_and_are_the_same_each_time(four):
+    files = pictures.files(RunDocument(four).rows)
+    each_row = {f"{what}-{number}" for what in ("step", "memory", "partners") for number in range(1, 5)}
+    assert set(files) == {"kept", "sent", "losses"} | each_row
+    drawn = {name: pictures.svg(spec) for name, spec in files.items()}
+    assert all(svg.count("<path") >= 10 for svg in drawn.values())
+    assert drawn["step-4"].count("<path") > len(RunDocument(four).rows[3].spans)
+    assert all(f">{word}<" in drawn["step-4"] for word in ("forward", "update", "weights", "gradients"))
+    assert pictures.pixels(drawn["kept"])[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_every_span_that_a_run_traces_has_an_activity(four):
+    done = {span["what"] for row in RunDocument(four).rows for span in row.spans}
+    assert "other" not in {pictures.activity(what) for what in done}
+    assert not set(pictures.KINDS.values()) & set(pictures.ACTIVITIES.values())

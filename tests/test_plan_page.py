@@ -8,17 +8,16 @@ import pytest
 
 import zerosim as zs
 from tests.pages import refused
-from tests.test_page import Seen
+from tests.test_page import Seen, values
 from tests.test_report import documented
 from zerosim.cli import main
 from zerosim.payloads.extents import Extent
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Link
-from zerosim.plan.page import drawn_rows, plan_page, row_of, table, thinned
+from zerosim.plan.page import drawn_rows, lines, plan_page, row_of, thinned
 from zerosim.plan.table import legend, machine, names_of
 from zerosim.plan.timed import HostMemory
-from zerosim.show.page.drawings import Drawings
-from zerosim.show.page.pictures import KIND_COLOURS, peaks
+from zerosim.show.page.pictures import files, memory, peaks, timeline
 from zerosim.words import common_unit, in_unit
 
 ROOT = Path(__file__).parents[1]
@@ -44,17 +43,16 @@ def test_its_sections_are_in_the_order_in_which_one_reads_a_plan(seen):
     assert "zerosim plan <b>mine</b>.toml" in seen.text
 
 
-def test_a_step_is_drawn_from_the_spans_and_the_memory_of_the_plan(small, seen):
-    for number, row in enumerate(small.rows, 1):
-        spans = seen.values[f"spans-{number}"]
-        assert len(spans["what"]) == len(row.found.clock.spans)
-        assert {"forward", "backward", "reduce_scatter"} <= set(spans["what"])
-        curve = seen.values[f"curve-{number}"]
+def test_a_step_is_drawn_from_the_spans_and_the_memory_of_the_plan(small):
+    for row, drawn in zip(small.rows, drawn_rows(small), strict=True):
+        spans = [each for each in values(timeline(drawn)) if each["activity"] != "wait"]
+        drawn_lanes = [each.lane for each in row.found.clock.spans if each.lane not in ("collectives", "waiting")]
+        assert len(spans) == len(drawn_lanes)
         totals = {}
-        for at, held in zip(curve["ns"], curve["bytes"], strict=True):
-            totals[at] = totals.get(at, 0) + held
-        assert max(totals.values()) == row.peak_bytes
-        assert max(curve["ns"]) == row.found.clock.now_ns
+        for each in values(memory(drawn)):
+            totals[each["ms"]] = totals.get(each["ms"], 0) + each["kB"]
+        assert max(totals.values()) == pytest.approx(row.peak_bytes / 1e3)
+        assert max(totals) == row.found.clock.now_ns / 1e6
 
 
 def test_a_curve_that_lost_its_fullest_moment_would_be_seen(small):
@@ -64,39 +62,35 @@ def test_a_curve_that_lost_its_fullest_moment_would_be_seen(small):
     assert max(sum(held.values()) for _, held in curve[: len(curve) // 10]) != row.peak_bytes
 
 
-def test_a_page_says_which_rows_it_draws(small):
+def test_a_page_says_which_rows_it_draws(small, seen):
     many = dataclasses.replace(small, rows=small.rows * 2)
-    assert "Pictures have the first 12 of these 16 rows." in str(table(many, names_of(many.rows)))
-    assert "Pictures have" not in str(table(small, names_of(small.rows)))
+    assert "Pictures have the first 12 of these 16 rows." in plan_page(many, "")
+    assert "Pictures have" not in seen.text
 
 
 def test_a_page_says_what_leaves_a_host_where_there_are_several():
     one, two = (zs.plan(MPT, ranks, set=SMALL).subject for ranks in (8, 16))
-    assert "leaves a host" not in str(table(one, names_of(one.rows)))
-    page = str(table(two, names_of(two.rows)))
-    assert "leaves a host, MB" in page or "leaves a host, GB" in page
-    unit = common_unit(max(row.between_bytes_per_host for row in two.rows))
-    assert all(f">{in_unit(row.between_bytes_per_host, unit)}<" in page for row in two.rows)
+    assert "leaves a host" not in str(lines(one, names_of(one.rows)))
+    found, unit = lines(two, names_of(two.rows)), common_unit(max(row.between_bytes_per_host for row in two.rows))
+    assert found["heads"][-1] == f"leaves a host, {unit.name}"
+    assert [row[-1] for row in found["rows"]] == [in_unit(row.between_bytes_per_host, unit) for row in two.rows]
 
 
 def test_a_page_s_heading_says_what_is_planned_and_no_other_number(tmp_path):
     """The shipped scenario has 64 ranks, and its page for 16 said so."""
     page = Seen(plan_page(zs.plan("llama3_8b", 16, set={"model.layers": 2}).subject, ""))
-    heading = page.text[: page.text.index("Memory and time of each row")]
+    heading = page.text[: page.text.index("SXM 80 GB") + 9]
     assert "16 ranks of H100 SXM 80 GB" in heading
     assert "64" not in heading.partition("Scenario checks skipped")[0]
     assert machine(zs.plan(MPT, [8, 64], set=SMALL).subject.rows).startswith("8 and 64 ranks of A100")
 
 
 def test_the_first_picture_has_what_decides_whether_a_row_fits(small):
-    content = plan_page(small, "")
-    assert content.index('data-spec="peaks"') < content.index('data-spec="kept"')
-    bars = Seen(content).values["peaks"]
+    assert [*Seen(plan_page(small, "")).pictures][:2] == [
+        "memory of a rank at the peak, by kind", "memory of a rank between steps, by kind"]
+    bars = values(peaks(drawn_rows(small), 0))
     for name, row in zip(names_of(small.rows), small.rows, strict=True):
-        held = [count for of, count in zip(bars["row"], bars["bytes"], strict=True) if of == name]
-        assert sum(held) == row.peak_bytes
-    line, label = (layer["data"]["values"] for layer in peaks([], 40 * 10**9)["layer"] if "data" in layer)
-    assert line == label == [{"bytes": 40 * 10**9, "of": "device memory"}]
+        assert sum(each["kB"] for each in bars if each["row"] == name) == pytest.approx(row.peak_bytes / 1e3)
 
 
 def test_hfu_below_mfu_is_explained_where_it_is_seen(small):
@@ -216,23 +210,18 @@ def test_a_machine_without_a_file_is_refused(path, found, capsys):
     assert found in refused(capsys, "plan", MPT, "--cluster", path)
 
 
-def test_every_picture_of_memory_has_a_line_at_the_device():
-    plan = zs.plan("scenarios/plans/mpt_7b.toml", set={"model.layers": 2}).subject
-    drawings = Drawings(drawn_rows(plan), int(plan.rows[0].cluster.device.memory))
-    for name in ("memory", "kept"):
-        _, line, label = drawings.specs[name]["layer"]
-        (value,) = line["data"]["values"]
-        assert (label["data"], line["mark"]["stroke"] in KIND_COLOURS) == (line["data"], False)
-        assert value["bytes"] == int(plan.rows[0].cluster.device.memory)
-    scale = drawings.specs["memory"]["layer"][0]["encoding"]["y"]["scale"]
-    assert scale["domain"][1] >= int(plan.rows[0].cluster.device.memory)
-    assert "layer" not in Drawings(drawn_rows(plan)).specs["memory"], "a run has no device"
+def test_every_picture_of_memory_has_a_line_at_the_device(small):
+    device_bytes = int(small.rows[0].cluster.device.memory)
+    drawn = files(drawn_rows(small), device_bytes)
+    for name in ("memory-1", "kept"):
+        assert values(drawn[name])[-1] == {"device memory, kB": device_bytes / 1e3}
+    assert "layer" not in files(drawn_rows(small))["memory-1"], "a run has no device"
 
 
 def test_a_plan_shows_machine_software_and_rows_in_a_notebook_and_little_at_the_prompt():
     found = zs.plan("scenarios/plans/mpt_7b.toml", set={"model.layers": 2, "cluster.software": "eager"})
     html = found._repr_html_()
-    for said in ("64 ranks of A100 SXM 40 GB", "PyTorch&#x27;s kernels one by one", "<table", "<li>"):
+    for said in ("64 ranks of A100 SXM 40 GB", "PyTorch&#39;s kernels one by one", "<table"):
         assert said in html
     assert html.count("<tr>") == 1 + len(found.subject.rows)
     assert "<script" not in html

@@ -221,3 +221,23 @@ def toml_value(value: Any) -> str:
         return f"{{ {', '.join(f'{key} = {toml_value(each)}' for key, each in value.items())} }}"
     words = json.dumps(value, ensure_ascii=False, default=str)
     return "".join(each if each.isprintable() else f"\\U{ord(each):08x}" for each in words)
+
+
+UNFIT = (
+    range(0x80, 0xA0), range(0x202A, 0x202F), range(0x2066, 0x206A), range(0xD800, 0xE000), range(0xFFFE, 0x10000))
+"""Characters that are not allowed in a page, or that would change the order in which its words are read."""
+
+
+def printable(words: str) -> str:
+    r"""Control characters as visible symbols; U+FFFD for invalid characters and those that change direction.
+
+    >>> printable("a\x1b[1m\nb\ud800\x7f")
+    'a␛[1m\nb\ufffd␡'
+    """
+    def visible(character: str) -> str:
+        code = ord(character)
+        if code < 0x20 and character not in "\n\t":
+            return chr(0x2400 + code)
+        return "\u2421" if code == 0x7F else "\ufffd" if any(code in each for each in UNFIT) else character
+
+    return "".join(map(visible, words))

@@ -20,8 +20,8 @@ from rich.segment import Segment
 from zerosim.checkpoint.state_file import STEP
 from zerosim.errors import ScenarioError, UsageError, ZerosimError, exit_code, last_words
 from zerosim.files import check_replaceable, reason, write_text
-from zerosim.show.page.markup import printable
 from zerosim.show.shown import Shown
+from zerosim.words import printable
 from zerosim.worlds.launcher import launched
 
 LEAST_WIDTH = 40

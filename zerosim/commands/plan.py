@@ -26,8 +26,7 @@ from zerosim.scenario import Source
 from zerosim.scenario.schema import python_run
 from zerosim.scenario.sections import MOST_RANKS
 from zerosim.show.grid import show_words
-from zerosim.show.page.drawings import Drawings
-from zerosim.show.page.vega import converter
+from zerosim.show.page.pictures import converter, files
 from zerosim.show.table import show_heading
 from zerosim.show.trace_events import trace_events
 from zerosim.words import joined
@@ -112,7 +111,7 @@ def main(arguments: argparse.Namespace) -> int:
     except ScenarioError as error:
         raise next(filter(None, (file.in_its_words(error) for file in others)), error) from None
     check_writable(arguments, files_of_training(found.scenario))
-    pictures = pictured(arguments.picture, Drawings(
+    pictures = pictured(arguments.picture, files(
         drawn_rows(found), int(found.rows[0].cluster.device.memory))) if arguments.picture else []
     configurations = [
         (path, *configuration_for(found.best or found.rows[0], project)) for project, path in arguments.write]

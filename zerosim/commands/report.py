@@ -12,9 +12,8 @@ from rich.console import Console
 from zerosim.commands.output import RUN_WIDTH, check_outputs, console
 from zerosim.errors import UsageError
 from zerosim.files import read_at_most, reason, write_text
-from zerosim.show.page.drawings import Drawings
 from zerosim.show.page.page import page
-from zerosim.show.page.vega import svg
+from zerosim.show.page.pictures import Spec, files, svg
 from zerosim.show.run_document import RunDocument, runs_of
 from zerosim.show.shown import Picture
 from zerosim.show.table import show_heading, show_run
@@ -80,8 +79,8 @@ def whole(names: Sequence[str]) -> Iterator[None]:
         ) from error
 
 
-def drawn(runs: Sequence[RunDocument]) -> Drawings:
-    return Drawings([row for run in runs for row in run.rows])
+def drawn(runs: Sequence[RunDocument]) -> dict[str, Spec]:
+    return files([row for run in runs for row in run.rows])
 
 
 def write_pictures(folder: str, runs: Sequence[RunDocument]) -> None:
@@ -90,7 +89,7 @@ def write_pictures(folder: str, runs: Sequence[RunDocument]) -> None:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--pictures: cannot make the folder {folder!r}: {error.strerror}") from error
-    for name, spec in drawn(runs).files():
+    for name, spec in drawn(runs).items():
         for form in ("svg", "png"):
             Picture(svg(spec), name).save(os.path.join(folder, f"{name}.{form}"))
 
@@ -126,9 +125,8 @@ def name_and_file(words: str) -> tuple[str, str]:
     return name, path
 
 
-def pictured(wanted: Sequence[tuple[str, str]], drawings: Drawings) -> list[tuple[str, Picture]]:
+def pictured(wanted: Sequence[tuple[str, str]], specs: dict[str, Spec]) -> list[tuple[str, Picture]]:
     """The file of each requested picture, and the picture; `UsageError` for an unknown name."""
-    specs = dict(drawings.files())
     for name, _ in wanted:
         if name not in specs:
             raise UsageError(f"--picture: there is no picture {name!r}; there are {', '.join(specs)}")

@@ -22,7 +22,7 @@ from zerosim.errors import LaunchError, UsageError, ZerosimError
 from zerosim.files import write_bytes, write_text
 from zerosim.jobs import Job, Request, load_job, overrides_for
 from zerosim.scenario import Scenario
-from zerosim.show.page.vega import converter
+from zerosim.show.page.pictures import converter
 from zerosim.show.run_document import runs_of, sharing
 from zerosim.show.table import show_heading
 from zerosim.show.trace_events import trace_events

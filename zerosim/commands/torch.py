@@ -13,7 +13,7 @@ from zerosim.files import is_file, write_text
 from zerosim.instruments.trace import Trace
 from zerosim.scenario.fault import FAULT_KINDS, Fault
 from zerosim.show.page.page import page
-from zerosim.show.page.vega import converter
+from zerosim.show.page.pictures import converter
 from zerosim.show.run_document import runs_of
 from zerosim.show.trace_events import markers, trace_events
 from zerosim.words import plural

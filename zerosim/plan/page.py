@@ -17,10 +17,8 @@ from zerosim.plan.table import flat, legend, machine, names_of, not_judged, sent
 from zerosim.scenario import resolved
 from zerosim.show.document import plain, trace_document
 from zerosim.show.grid import Column, show_grid
-from zerosim.show.page import markup, pictures, sections, step_pictures, vega
-from zerosim.show.page.drawings import Drawings
-from zerosim.show.page.markup import Markup, element, joined, scrolling, section
-from zerosim.show.page.page import columns, html_document, own
+from zerosim.show.page import pictures
+from zerosim.show.page.page import Block, Head, Section, excerpt_of, html, note, picture, step
 from zerosim.show.run_document import RowDocument
 from zerosim.show.shown import Page, Shown, printed
 from zerosim.words import common_unit, ignored_in_words, in_unit, toml
@@ -39,7 +37,7 @@ def shown_plan(plan: Plan) -> Shown:
         plan, plan.passed, sentence(plan), printed(lambda console: show_short(console, plan)),
         show=lambda console: show_plan(console, plan), make_document=plan.document,
         rows_of=lambda document: [flat(row) for row in document["rows"]],
-        excerpt=lambda: str(excerpt(plan)),
+        excerpt=lambda: excerpt_of(head(plan), lines(plan, names_of(plan.rows))),
         make_page=lambda: Page(plan_page(plan, "zs.plan"), f"all of {plan.scenario.title or 'a plan'}"))
 
 
@@ -57,17 +55,19 @@ def plan_page(plan: Plan, command: str) -> str:
     """
     names, rows = names_of(plan.rows), drawn_rows(plan)
     device_bytes = int(plan.rows[0].cluster.device.memory)
-    drawings = Drawings(rows, device_bytes)
-    content = [head(plan), table(plan, names), sections.step(rows, drawings), origin(plan, command)]
-    specs = drawings.for_a_page() | {"peaks": pictures.peaks(rows, device_bytes)}
-    values = drawings.values | {"peaks": pictures.peak_values(rows)}
-    used = {"timeline", "memory", "kept", "peaks"}
-    data = {
-        "specs": {name: vega.compiled(spec) for name, spec in specs.items() if name in used},
-        "values": {name: columns(each) for name, each in values.items()},
-        "lanes": {"tops": step_pictures.lane_tops(drawings.lanes), "height": step_pictures.rank_height(drawings.lanes)},
-    }
-    return html_document(plan.scenario.title or "A plan", content, data, [vega.script(), own("page.js")])
+    undrawn = f"Pictures have the first {MOST_DRAWN} of these {len(names)} rows."
+    return html([head(plan)], [
+        Section("table", "Memory and time of each row", [
+            *map(note, not_judged(plan)), lines(plan, names), {"lines": bounds(plan, names)},
+            note("; ".join(f"{word}: {meaning}" for word, meaning in legend(plan.rows))),
+            *map(note, ignored_in_words(
+                (name, row.config.ignored) for name, row in zip(names, plan.rows, strict=True))),
+            *([note(undrawn)] if len(names) > MOST_DRAWN else []),
+            picture(pictures.peaks(rows, device_bytes), "memory of a rank at the peak, by kind"),
+            picture(pictures.kept(rows), "memory of a rank between steps, by kind")]),
+        step(rows, device_bytes=device_bytes),
+        Section("origin", "How to reproduce it", [
+            {"text": "This was planned by"}, {"code": command}, {"code": toml(resolved(plan.scenario))}])])
 
 
 def drawn_rows(plan: Plan) -> list[RowDocument]:
@@ -108,52 +108,24 @@ def fullest(curve: Curve) -> tuple[int, dict[str, int]]:
     return max(curve, key=lambda found: sum(found[1].values()))
 
 
-def head(plan: Plan) -> Markup:
+def head(plan: Plan) -> Head:
     """The title of the plan, and its result in a sentence."""
-    scenario = plan.scenario
-    return element("header", element("div", element("h1", scenario.title or "A plan without a title"),
-        element("p", scenario.caption, class_="caption"),
-        element("p", machine(plan.rows), class_="setting"),
-        element("p", sentence(plan), class_="verdict passed" if plan.passed and plan.best else "verdict failed"),
-        *(element("p", f"FAILED: {words}", class_="verdict failed") for words in plan.broken),
-        *(element("p", words) for words in not_judged(plan))))
+    return Head(plan.scenario.title or "A plan without a title", [
+        sentence(plan), *(f"FAILED: {words}" for words in plan.broken)], bool(plan.passed and plan.best),
+        f"{plan.scenario.caption}\n{machine(plan.rows)}".strip())
 
 
-def excerpt(plan: Plan) -> Markup:
-    """A plan without its pictures, for a cell of a notebook: no script and no style of its own."""
-    names = names_of(plan.rows)
-    return joined(head(plan), lines(plan, names), facts(plan, names))
+def bounds(plan: Plan, names: Sequence[str]) -> list[str]:
+    """The bound of each row."""
+    return [f"{name}: {words}" for name, row in zip(names, plan.rows, strict=True)
+            for words in (row.bound, row.over_directions) if words]
 
 
-def facts(plan: Plan, names: Sequence[str]) -> Markup:
-    """A list of the bound of each row."""
-    bounds = [element("li", f"{name}: {words}") for name, row in zip(names, plan.rows, strict=True)
-              for words in (row.bound, row.over_directions) if words]
-    return element("ul", *bounds, class_="facts")
-
-
-def lines(plan: Plan, names: Sequence[str]) -> Markup:
+def lines(plan: Plan, names: Sequence[str]) -> Block:
     """The table: a line for each row."""
     shown = [*columns_of(plan.rows), *between_hosts(plan.rows)]
-    heads = ["row", *(each.heading.replace("\n", " ") for each in shown)]
-    return markup.table([[name, *(str(each.cells[at]) for each in shown)] for at, name in enumerate(names)], heads,
-                        class_="rows", labelled=True)
-
-
-def table(plan: Plan, names: Sequence[str]) -> Markup:
-    """The section with a line for each row, its bound, and its memory by kind."""
-    meanings = "; ".join(f"{word}: {meaning}" for word, meaning in legend(plan.rows))
-    undrawn = f"Pictures have the first {MOST_DRAWN} of these {len(names)} rows."
-    return section(
-        "table", "Memory and time of each row", scrolling(lines(plan, names)),
-        element("p", meanings, class_="legend"), facts(plan, names),
-        *(element("p", words) for words in ignored_in_words(
-            (name, row.config.ignored) for name, row in zip(names, plan.rows, strict=True))),
-        *([element("p", undrawn, class_="note")] if len(names) > MOST_DRAWN else []),
-        sections.picture("peaks", "memory of a rank at the peak, by kind, and the memory of the device",
-                         {"bars": "peaks"}, {"row": "row", "kind": "kind", "bytes": "bytes"}),
-        sections.picture("kept", "memory of a rank between steps, by kind", {"bars": "kept"},
-                         {"row": "row", "kind": "kind", "bytes": "bytes"}))
+    return {"heads": ["row", *(each.heading.replace("\n", " ") for each in shown)], "figures": True,
+            "rows": [[name, *(str(each.cells[at]) for each in shown)] for at, name in enumerate(names)]}
 
 
 def between_hosts(rows: Sequence[PlannedRow]) -> list[Column]:
@@ -162,11 +134,3 @@ def between_hosts(rows: Sequence[PlannedRow]) -> list[Column]:
     unit = common_unit(max(counts))
     cells = [in_unit(count, unit) for count in counts]
     return [Column(f"leaves a host, {unit.name}", cells)] if any(counts) else []
-
-
-def origin(plan: Plan, command: str) -> Markup:
-    """The command and the scenario, with every default filled in."""
-    return section(
-        "origin", "How to reproduce it", element("p", "This was planned by"), element("pre", command),
-        element("details", element("summary", "the scenario as resolved"),
-                element("pre", toml(resolved(plan.scenario)), class_="scenario")))

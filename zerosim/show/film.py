@@ -40,7 +40,7 @@ def shown_step(step: RecordedStep, only: int | None = None) -> Shown:
     """
 
     def page() -> Page:
-        return Page(step_page(step, (only or 1) - 1), f"{step.title} step by step")
+        return Page(step_page(step), f"{step.title} step by step")
 
     return Shown(
         step, step.fault is None, step.verdict,

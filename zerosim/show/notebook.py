@@ -27,9 +27,8 @@ from zerosim.scenario import Scenario, Source
 from zerosim.show.collectives import show_collectives
 from zerosim.show.columns import FIGURES, MEASURED
 from zerosim.show.film import shown_schedule, shown_step
-from zerosim.show.page.drawings import Drawings
 from zerosim.show.page.page import excerpt, page
-from zerosim.show.page.vega import Spec, svg
+from zerosim.show.page.pictures import Spec, files, svg
 from zerosim.show.run_document import KIND_NAMES, RunDocument
 from zerosim.show.shown import Page, Picture, Shown, printed
 from zerosim.show.table import show_run
@@ -76,7 +75,7 @@ class ShownOutcome(Shown):
 
     @cached_property
     def _specs(self) -> dict[str, Spec]:
-        return dict(Drawings(self.run.rows).files())
+        return files(self.run.rows)
 
     def picture(self, name: str = "kept", row: str = "") -> Picture:
         """One picture of the page: `kept`, `sent`, `losses`; for a row `step`, `memory` or `partners`.
@@ -101,7 +100,7 @@ def shown_outcome(outcome: Outcome, document: dict[str, Any]) -> ShownOutcome:
     return ShownOutcome(
         outcome, outcome.passed, str(document["verdict"]), f"<outcome of {run.title!r}: {document['verdict']}>",
         show=lambda console: show_run(console, run.untraced), make_document=lambda: document,
-        rows_of=lambda _: compared(run), excerpt=lambda: str(excerpt(run)), width=80,
+        rows_of=lambda _: compared(run), excerpt=lambda: excerpt(run), width=80,
         make_page=lambda: Page(page([run]), f"all of {run.title or 'a run'}"), run=run)
 
 

@@ -148,14 +148,14 @@ def held_at(step: RankStep, at_ns: int) -> dict[str, int]:
     return {kind: held for kind, held in step.memory[max(number - 1, 0)][1].items() if held}
 
 
-def show_step(console: Console, found: RecordedStep, only: int | None = None) -> None:
-    """Show a line for each event, a column for each rank; or `only` one event, counted from 1."""
+def show_step(console: Console, found: RecordedStep, only: int | None = None, most: int = MOST_RANKS) -> None:
+    """Show a line for each event, a column for each of `most` ranks; or `only` one event, counted from 1."""
     console.print(Text.assemble((found.title, "bold"), f": {found.about}"), soft_wrap=True)
     legend = Text("  ").join(
         Text.assemble((kind.shade, kind.colour), f" {KIND_WORDS[kind.name]}") for kind in STATE_BARS)
     show_words(console, legend.append("  · others: held when an event ends, kB  ▶ kB that a rank sends"))
     width = max(len(line_of(number, each)) for number, each in enumerate(found.events, 1)) + 2
-    ranks = range(min(found.size, MOST_RANKS, max((console.width - width) // (ROOM + FIGURE), 1)))
+    ranks = range(min(found.size, most, max((console.width - width) // (ROOM + FIGURE), 1)))
     names = "".join(f"{f'rank {rank}':<{ROOM + FIGURE}}" for rank in ranks)
     console.print(Text(" " * width + names.rstrip(), style="bold"), soft_wrap=True)
     for number, event in enumerate(found.events, 1):

@@ -1,200 +1,238 @@
-"""The page: sections, styles, scripts and data in one file that loads nothing.
+"""The pages: of one run or two, of a schedule and of a step. Each is a list of sections, which `page.html` shows.
 
-The last sections are about the origin of a run: its command, its scenario as TOML, and the differences of two runs.
-A schedule is data for an interactive drawing: the contents of every rank after each round, and its messages.
+A section has blocks: `text`, `lines` of a list, `code`, `rows` of a table with `heads`, a `picture`, or `frames` to
+step through.
 """
 
 import json
 from base64 import b64encode
-from collections.abc import Sequence
-from importlib.resources import files
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
-from zerosim.collectives import ALGORITHMS
-from zerosim.errors import UsageError
-from zerosim.payloads.terms import Term, leaves
-from zerosim.show.activities import ACTIVITIES, activity, definitions, edge, is_paler
-from zerosim.show.legend import KIND_WORDS
-from zerosim.show.page import pictures, sections, step_pictures, vega
-from zerosim.show.page.drawings import Drawings
-from zerosim.show.page.markup import Markup, element, joined, scrolling, section, table
-from zerosim.show.run_document import RunDocument
-from zerosim.show.schedule import Cell, Schedule, expression, scheduled
-from zerosim.show.schedule_svg import TONES
-from zerosim.show.step import RecordedStep
-from zerosim.stages.adding import ADDITIONS
-from zerosim.teach.proofs.subject import named_subject
-from zerosim.words import plural, toml
+import jinja2
 
-POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data:"
-"""The browser may load nothing. Vega compiles its expressions to functions, which counts as evaluating."""
+from zerosim.errors import UsageError
+from zerosim.show.columns import PAGE, WRONG, facts, shown_in, why_peaks_stay
+from zerosim.show.page import pictures
+from zerosim.show.run_document import RowDocument, RunDocument, element_name, unit_of
+from zerosim.show.schedule import Schedule
+from zerosim.show.schedule_svg import schedule_picture
+from zerosim.show.step import RecordedStep, show_step
+from zerosim.words import grouped, ignored_in_words, percentage, plural, printable, short, toml
+
+Block = dict[str, Any]
+NO_TRACE = "No step of this run was traced. zerosim run SCENARIO --report FILE.html traces the last one."
+
+
+@dataclass(frozen=True)
+class Head:
+    """A title, and the verdict below it."""
+
+    title: str
+    verdict: Sequence[str]
+    passed: bool
+    caption: str = ""
+    failures: Sequence[str] = ()
+
+    @property
+    def words(self) -> list[str]:
+        return [*self.verdict, *self.failures]
+
+
+@dataclass(frozen=True)
+class Section:
+    id: str
+    title: str
+    blocks: list[Block] = field(default_factory=list)
+
+
+@cache
+def template() -> jinja2.Template:
+    """The template; every word is escaped, and characters that cannot be printed are made visible."""
+    found = jinja2.Environment(
+        autoescape=True, loader=jinja2.PackageLoader("zerosim.show.page", "."), undefined=jinja2.ChainableUndefined,
+        finalize=lambda each: printable(each) if type(each) is str else each)
+    return found.get_template("page.html")
+
+
+def html(heads: Sequence[Head], sections: Sequence[Section]) -> str:
+    """The HTML of a page; with pictures it needs the extra [report]."""
+    blocks = [block for section in sections for block in section.blocks]
+    drawn, plays = (any(kind in block for block in blocks) for kind in ("picture", "frames"))
+    return template().render(title=" · ".join(head.title for head in heads), heads=heads, sections=sections,
+                             vega=pictures.script() if drawn else "", plays=plays) + "\n"
+
+
+def picture(spec: pictures.Spec, about: str) -> Block:
+    return {"picture": pictures.interactive(spec), "about": about}
+
+
+def note(words: str) -> Block:
+    return {"text": words, "look": "note"}
 
 
 def page(runs: Sequence[RunDocument]) -> str:
-    """The HTML of one run, or of several side by side.
-
-    Raises `UsageError` if the extra that draws pictures is missing.
-    """
+    """The HTML of one run, or of several side by side."""
     rows = [row for run in runs for row in run.rows]
-    drawings = Drawings(rows)
-    ranks = max(run.ranks for run in runs)
-    stepped = [each for order in dict.fromkeys(run.scenario["parallel"]["order"] for run in runs)
-               for each in schedules_of(order, ranks)]
-    content = [sections.head(runs), *map(sections.checks, runs), sections.results(runs), differences(runs)]
+    sections = [*map(checks, runs), results(runs), differences(runs)]
     if any(row.steps for row in rows):
-        about_times = [run.about_times for run in runs if run.about_times]
-        content += [sections.step(rows, drawings, about_times), sections.traffic(rows), sections.losses(rows)]
-    content += map(sections.calls, filter(lambda row: "calls" in row.found, rows))
-    content += [sections.schedules(stepped, ranks), sections.divergence(rows), sections.row_differences(runs)]
-    content += map(origin, runs)
-    data = {
-        "specs": {name: vega.compiled(spec) for name, spec in drawings.for_a_page().items()},
-        "values": {name: columns(values) for name, values in drawings.values.items()},
-        "schedules": stepped,
-        "lanes": {"tops": step_pictures.lane_tops(drawings.lanes), "height": step_pictures.rank_height(drawings.lanes)},
-    }
-    title = " · ".join(run.title for run in runs if run.title) or "A run"
-    return html_document(title, content, data, [vega.script(), own("page.js"), own("player.js")])
+        sections += [step(rows, [run.about_times for run in runs if run.about_times]), traffic(rows), losses(rows)]
+    sections += [calls(row) for row in rows if "calls" in row.found]
+    sections += [Section("divergence", "Where bits first differ", [block for row in rows for block in divergence(row)]),
+                 Section("apart", "Both correct, but different", [
+                     block for run in runs for each in run.document.get("differences", [])
+                     for block in row_difference(each)]), *map(origin, runs)]
+    return html([*map(head, runs)], sections)
 
 
-def schedule_page(schedule: Schedule, first: int = 0) -> str:
-    """The HTML of one collective, shown round by round from round `first` on; it needs no extra.
-
-    >>> from zerosim.teach.proofs.subject import named_subject
-    >>> from zerosim.show.schedule import scheduled
-    >>> schedule_page(scheduled(named_subject("ring.all_reduce"), 4)).count("<script")
-    2
-    """
-    stepped = [states_of(schedule, first)]
-    head = sections.verdict_of(schedule.title, f"{schedule.cost}; {schedule.about}", schedule.verdict.split("; "),
-                               passed=not schedule.faults)
-    content = [head, sections.schedules(stepped, schedule.size)]
-    return html_document(schedule.title, content, {"schedules": stepped}, [own("player.js")])
+def head(run: RunDocument) -> Head:
+    title = run.title or "A run without a title"
+    return Head(f"{run.label}: {title}" if run.label else title, [str(run.document["verdict"])],
+                bool(run.document["passed"]), str(run.scenario["caption"]),
+                [f"{each['name']}: {each['what']}" for each in run.document["failures"]])
 
 
-def step_page(found: RecordedStep, first: int = 0) -> str:
-    """The HTML of a stage's step, shown event by event from event `first` on; it needs no extra."""
-    units = list(dict.fromkeys(event.unit for event in found.events if event.unit))
-    drawn = found.document()
-    for event, each in zip(found.events, drawn["moments"], strict=True):
-        each |= {"letter": event.letter, "paler": is_paler(event.unit, units),
-                 "colour": ACTIVITIES[activity(event.what)], "edge": edge(ACTIVITIES[activity(event.what)])}
-    kinds = {kind: {"words": words, "colour": colour, "edge": edge(colour)}
-             for (kind, words), colour in zip(KIND_WORDS.items(), pictures.KIND_COLOURS, strict=True)}
-    data = {"step": {**drawn, "first": first, "most": found.most, "kinds": kinds}}
-    head = sections.verdict_of(found.title, found.about, [found.verdict], passed=found.fault is None)
-    content = [head, sections.step_by_step(found, kinds)]
-    return html_document(f"{found.title}, {found.about}", content, data, [own("stage.js")])
+def checks(run: RunDocument) -> Section:
+    """The verdicts on each subject of a check, and what it observed."""
+    found = run.document.get("check")
+    return Section("check", "Check", [] if found is None else [
+        {"heads": ("subject", "verdict", "reason"),
+         "rows": [[each["what"], each["verdict"], each["why"]] for each in found["verdicts"]]},
+        {"lines": [f"{each['text']} {each['line']}" for each in found["observations"]]}])
 
 
-def html_document(title: str, content: Sequence[Markup], data: dict[str, Any], scripts: Sequence[str]) -> str:
-    """The HTML of the whole page."""
-    head = element(
-        "head", element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=POLICY),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("title", title), element("style", Markup(own("page.css"))))
-    textures = Markup(f'<svg width="0" height="0" aria-hidden="true" class="textures">{definitions()}</svg>')
-    body = element(
-        "body", textures, element("main", *content), element("div", id="tip", role="status", hidden=True),
-        element("script", embedded(data), type="application/json", id="data"),
-        *(element("script", Markup(each)) for each in scripts))
-    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
+def results(runs: Sequence[RunDocument]) -> Section:
+    """A line for each row, the meaning of the columns, and the facts that all rows share."""
+    rows = [row for run in runs for row in run.rows]
+    meanings = [
+        "bits: loss, weights, gradients and optimizer state of every step, compared with one process, or with the "
+        "first row that adds in the same order",
+        *(f"{figure.heading.replace(chr(10), ' ')}: {figure.meaning}" for figure in shown_in(PAGE, rows)),
+        f"{WRONG}: not what the formula says"]
+    notes = [why_peaks_stay(rows), *ignored_in_words((row.name, row.found.get("ignored", {})) for row in rows),
+             *(words for run in runs for words in run.shortages)]
+    return Section("table", "Results", [
+        *([rows_table(rows), {"lines": meanings}] if rows else []), *({"text": words} for words in notes if words),
+        *({"lines": shared(run)} for run in runs if run.rows),
+        *([picture(pictures.kept(rows), "memory of a rank between steps, by kind")] if rows else [])])
 
 
-def own(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+def rows_table(rows: Sequence[RowDocument]) -> Block:
+    """The table of rows: whether bits are equal, and the figures of a page."""
+    unit = unit_of(rows)
+    columns = [("bits", [{None: "–", True: "equal", False: "differ"}[row.found["equal"]] for row in rows])]
+    columns += [(figure.name(unit), figure.marked(rows, unit)) for figure in shown_in(PAGE, rows)]
+    return {"heads": ["row", "", *(name for name, _ in columns)], "figures": True,
+            "rows": [[row.name, row.also, *(cells[at] for _, cells in columns)] for at, row in enumerate(rows)]}
 
 
-def embedded(data: Any) -> Markup:
-    """JSON that cannot end the script that contains it.
-
-    >>> embedded(["</script>"])
-    '["\\\\u003c/script>"]'
-    """
-    return Markup(json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"))
-
-
-def columns(values: pictures.PictureValues) -> dict[str, list[Any]]:
-    """Each key once, with its values in a list: a third of the size.
-
-    >>> columns([{"a": 1, "b": 2}, {"a": 3, "b": 4}])
-    {'a': [1, 3], 'b': [2, 4]}
-    """
-    return {key: [value[key] for value in values] for key in values[0]} if values else {}
+def shared(run: RunDocument) -> list[str]:
+    """The facts that all rows share, or the rows to which they apply."""
+    names = [row.name for row in run.rows]
+    of = f"{run.label}: " if run.label else ""
+    return [f"{of}{what}: {found[0] if len(set(found)) == 1 else grouped(names, found)}"
+            for what, found in facts(run).items()]
 
 
-PICTURES = {"kept": "memory of a rank between steps, by kind",
-            "sent": "bytes sent by a rank in a step, by collective"}
+def step(rows: Sequence[RowDocument], about_times: Sequence[str] = (), device_bytes: int = 0) -> Section:
+    """The timeline of a step and its memory for each row, on one scale of time."""
+    traced = [row for row in rows if row.spans]
+    missing = [row.name for row in rows if not row.spans]
+    lines = [[row.name, *(short(ns / 1e6) for ns in (row.step_ns, row.computing_ns, row.step_ns - row.computing_ns)),
+              percentage(row.hidden)] for row in traced]
+    heads = ("row", "step, ms", "computes, ms", "not computing, ms", "communication overlapped")
+    return Section("step", "A step in time", [
+        *([note(f"{', '.join(missing)}: {NO_TRACE}" if traced else NO_TRACE)] if missing else []),
+        *(note(f"{row.name}: ranks 0 to {row.drawn - 1} are drawn, of {row.ranks}.") for row in traced
+          if row.drawn < row.ranks),
+        *(note(words) for words in about_times if traced),
+        *({"text": comparison(traced[0], other)} for other in traced[1:]),
+        {"heads": heads, "rows": lines, "figures": True},
+        note("The wheel zooms all of these pictures, dragging pans them. Pointing at a message shows its other end."),
+        picture(pictures.steps(rows, device_bytes), "what each rank computes, sends and holds in a step")])
 
 
-def excerpt(run: RunDocument) -> Markup:
-    """The verdict, the table, and pictures of kept and sent bytes; a sentence if pictures cannot be drawn."""
-    said = [element("p", element("strong", run.title)), element("p", str(run.document["verdict"])),
-            sections.failures(run)]
-    if not run.rows:
-        return joined(*said)
-    return joined(*said, sections.rows_table(run.rows), images(run))
+def comparison(first: RowDocument, other: RowDocument) -> str:
+    """A sentence on the bytes and the time of a row relative to the first one."""
+    ratios = [f"sends {other.sent_bytes / first.sent_bytes:.2f}× the bytes"] if first.sent_bytes else []
+    ratios += [f"takes {other.step_ns / first.step_ns:.2f}× the time"] if first.step_ns else []
+    of = f" of {first.name}" if ratios else ""
+    return f"{other.name} {' and '.join(ratios)}{of}: " + (
+        "nothing is communicated." if other.hidden is None
+        else f"{percentage(other.hidden)} of its communication is overlapped.")
 
 
-def images(run: RunDocument) -> Markup:
-    """Pictures as images: the styles and names of SVG inside the page would apply to all cells."""
-    specs = dict(Drawings(run.rows).files())
-    try:
-        drawn = {about: vega.svg(specs[name]) for name, about in PICTURES.items() if name in specs}
-    except UsageError as error:
-        return element("p", str(error))
-    return joined(*(
-        element("p", element("img", src=f"data:image/svg+xml;base64,{b64encode(each.encode()).decode()}", alt=about))
-        for about, each in drawn.items()))
+def traffic(rows: Sequence[RowDocument]) -> Section:
+    return Section("traffic", "Bytes between each pair of ranks", [
+        picture(pictures.sent(rows), "bytes sent by a rank in a step, by collective"),
+        *(picture(pictures.partners(row), f"{row.name}: bytes from each rank to each other in a step")
+          for row in rows if row.spans and row.ranks > 1)])
 
 
-def origin(run: RunDocument) -> Markup:
-    """The resolved scenario, versions, digests and the command that repeats the run."""
-    world = run.document["world"]
-    facts = {
-        "world": f"{world['kind']}, {plural(world['ranks'], 'rank')}, {world['library']}",
-        **{name: str(found) for name, found in run.document["versions"].items()},
-    }
-    digests = [[row.name, *(element("code", row.found[f"{what}_sha256"]) for what in ("weights", "optimizer"))]
-               for row in run.rows]
-    command = run.document["command"]
-    again = toml(run.scenario)
-    prefix = f"mpirun -n {run.ranks} " if world["kind"] == "mpi" else ""
-    name = f"{run.label}: " if run.label else ""
-    return section(
-        f"origin{run.label}", f"{name}How to reproduce it",
-        *([element("p", "This was run as"), element("pre", str(command))] if command else []),
-        *([] if run.is_script else [
-            element("p", "The resolved scenario, with all defaults. Saved as again.toml, it reproduces the same bits "
-                         "with ",
-                    element("code", f"{prefix}zerosim run again.toml --report again.html"), "."),
-            element("details", element("summary", "again.toml"), element("pre", again, class_="scenario"))]),
-        table(facts.items(), class_="facts"), element("h3", "SHA-256"),
-        scrolling(table(digests, ("row", "weights", "optimizer state"))))
+def losses(rows: Sequence[RowDocument]) -> Section:
+    same = len(rows) > 1 and len({tuple(row.losses) for row in rows}) == 1 and all(row.found["equal"] for row in rows)
+    return Section("losses", "Losses", [
+        *([note("All rows have the same losses, bit for bit.")] if same else []),
+        picture(pictures.losses(rows), "the loss of every step")])
 
 
-def differences(runs: Sequence[RunDocument]) -> Markup:
-    """The keys in which the scenarios of two runs differ, and the rows with the same weights."""
+def calls(row: RowDocument) -> Section:
+    """A table of the calls of rank 0, in order."""
+    heads = ("collective", "called by", "fills", "bytes sent", "messages", "waits, ms")
+    return Section("calls", f"{row.name}: calls of collectives", [
+        note("Rank 0 in the last step. A line of PyTorch is followed by the line of the script that called it, and by "
+             "the unit of FSDP2. On a CPU, FSDP2 waits for each collective where it calls it, so none is overlapped."),
+        {"heads": heads, "rows": [
+            [call["collective"], call["by"], call.get("tensors", ""), f"{call['sent_bytes']:,}",
+             f"{call['messages']:,}", f"{call.get('waited_ns', 0) / 1e6:.2f}"] for call in row.found["calls"][0]]}])
+
+
+def divergence(row: RowDocument) -> Iterator[Block]:
+    """The first differing bits of a row, with both orders of addition."""
+    first = row.found["first_divergence"]
+    if not first:
+        return
+    what, order = element_name(first, first["state"]), first["order_of_addition"]
+    yield {"text": f"{row.name}: {what} is the first element that differs, after step {first['step']}.",
+           "look": "verdict failed"}
+    yield {"rows": [
+        ["chunk", f"{first['chunk']}, {plural(first['differing_elements'], 'element')} of it differing"],
+        ["noticed by", f"rank {first['rank']}"], [f"{row.name} holds", f"{first['ours']!r} ({first['ours_bits']})"],
+        [f"{row.found['compared_with']} holds", f"{first['reference']!r} ({first['reference_bits']})"],
+        ["distance", "not comparable in ULPs" if first["ulps"] is None else f"{first['ulps']:,} ULP apart"]]}
+    if order is not None:
+        yield from ({"code": f"{side} adds {words}"} for side, words in order.items())
+
+
+def row_difference(found: dict[str, Any]) -> Iterator[Block]:
+    """Why two rows differ although each equals one process."""
+    yield {"text": f"Each of {found['first']} and {found['other']} has the bits of one process. "
+                   f"{found['cause'][:1].upper()}{found['cause'][1:]}."}
+    yield {"rows": [
+        ["step", f"{found['step']}"], ["element", element_name(found, found["what"])],
+        *([f"{found[who]} has", f"{value!r}, in chunk {chunk}"] for who, value, chunk in zip(
+            ("first", "other"), found["values"], found["chunks"], strict=True)), ["distance", f"{found['ulps']:,} ULP"],
+        *([f"{count:,} elements differ by", f"{ulps} ULP"] for ulps, count in found["histogram"].items() if count)]}
+    yield from ({"code": f"{found[who]}: {order}"} for who, order in zip(
+        ("first", "other"), found["orders"], strict=True))
+
+
+def differences(runs: Sequence[RunDocument]) -> Section:
+    """The keys in which the scenarios of two runs differ, and whether their rows have the same weights."""
     if len(runs) < 2:
-        return joined()
+        return Section("differences", "")
     one, other = (flat(run.scenario) for run in runs)
-    changed = [(key, one.get(key), other.get(key)) for key in dict.fromkeys([*one, *other])
-               if one.get(key) != other.get(key) and key not in ("title", "caption")]
-    lines = [[key, *(json.dumps(each, ensure_ascii=False) for each in both)] for key, *both in changed]
-    found = table(lines, ("key", *(run.label for run in runs))) if lines else element(
-        "p", "Both have the same scenario, except for titles and captions.")
-    return section("differences", "Differences of the scenarios", scrolling(found), element("p", same_bits(runs)))
-
-
-def same_bits(runs: Sequence[RunDocument]) -> str:
-    """A sentence on whether the rows of both runs end with the same weights."""
-    digests = [{row.found["weights_sha256"] for row in run.rows} for run in runs]
-    if digests[0] == digests[1] and len(digests[0]) == 1:
-        return "All rows of both end with the same weights, bit for bit."
-    common = digests[0] & digests[1]
-    return "Some rows of both end with the same weights." if common else "They end with different weights."
+    lines = [[key, *(json.dumps(each.get(key), ensure_ascii=False) for each in (one, other))]
+             for key in dict.fromkeys([*one, *other])
+             if one.get(key) != other.get(key) and key not in ("title", "caption")]
+    mine, theirs = ({row.found["weights_sha256"] for row in run.rows} for run in runs)
+    words = ("All rows of both end with the same weights, bit for bit." if mine == theirs and len(mine) == 1 else
+             "Some rows of both end with the same weights." if mine & theirs else "They end with different weights.")
+    return Section("differences", "Differences of the scenarios", [
+        {"heads": ("key", *(run.label for run in runs)), "rows": lines} if lines else
+        {"text": "Both have the same scenario, except for titles and captions."}, {"text": words}])
 
 
 def flat(scenario: dict[str, Any]) -> dict[str, Any]:
@@ -209,82 +247,55 @@ def flat(scenario: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-MOST_RANKS = 8
-"""The most columns that fit on a lecturer's screen."""
+def origin(run: RunDocument) -> Section:
+    """The resolved scenario, versions, digests and the command that repeats the run."""
+    world, prefix = run.document["world"], f"mpirun -n {run.ranks} " * (run.document["world"]["kind"] == "mpi")
+    command = run.document["command"]
+    return Section(f"origin{run.label}", f"{f'{run.label}: ' if run.label else ''}How to reproduce it", [
+        *([{"text": "This was run as"}, {"code": str(command)}] if command else []),
+        *([] if run.is_script else [
+            {"text": "The resolved scenario, with all defaults. Saved as again.toml, it reproduces the same bits with "
+                     f"{prefix}zerosim run again.toml --report again.html."}, {"code": toml(run.scenario)}]),
+        {"rows": [["world", f"{world['kind']}, {plural(world['ranks'], 'rank')}, {world['library']}"],
+                  *([name, str(found)] for name, found in run.document["versions"].items())]},
+        {"heads": ("SHA-256", "weights", "optimizer state"),
+         "rows": [[row.name, row.found["weights_sha256"], row.found["optimizer_sha256"]] for row in run.rows]}])
 
 
-def collectives_of(order: str) -> list[str]:
-    """The algorithms by which a run adds and gathers, and their composition if there is one.
-
-    >>> collectives_of("ring"), collectives_of("exact")
-    (['ring.all_reduce', 'ring.reduce_scatter', 'ring.all_gather'], ['ring.all_gather'])
-    """
-    adds = ADDITIONS[order].collective
-    family = adds.__module__.rpartition(".")[2] if adds else ""
-    wanted = (f"{family}.all_reduce", f"{family}.reduce_scatter", "ring.all_gather")
-    return [name for name in wanted if name in ALGORITHMS]
+def schedule_page(schedule: Schedule, first: int = 0) -> str:
+    """The HTML of one collective, shown round by round from round `first` on; it needs no extra."""
+    frames = [schedule_picture(schedule, number) for number in range(len(schedule.states))]
+    return html([Head(schedule.title, schedule.verdict.split("; "), not schedule.faults,
+                      f"{schedule.cost}; {schedule.about}")],
+                [Section("schedule", "Round by round", [{"frames": frames, "first": first}])])
 
 
-def states_of(schedule: Schedule, first: int = 0) -> dict[str, Any]:
-    """The schedule by states, shown from state `first` on; each state has only the cells that changed.
+def step_page(found: RecordedStep) -> str:
+    """The HTML of a stage's step, event by event; it needs no extra."""
+    from zerosim.show.shown import printed  # noqa: PLC0415 - which imports pictures
 
-    >>> found = states_of(scheduled(named_subject("ring.all_gather"), 2))
-    >>> found["states"][1]["messages"][0]["words"]
-    'rank 1 sends chunk 1 to rank 0'
-    """
-    return {
-        "name": schedule.subject.name,
-        "about": f"{schedule.title}: {schedule.cost}",
-        "ranks": schedule.size,
-        "places": [schedule.place_name(place) for place in range(schedule.chunks)],
-        "tones": tones(schedule.chunks),
-        "first": first,
-        "states": [state(schedule, number) for number in range(len(schedule.states))],
-    }
+    drawing = printed(lambda console: show_step(console, found, most=found.size), 2000)
+    return html([Head(found.title, [found.verdict], found.fault is None, found.about)],
+                [Section("step", "Event by event", [{"code": drawing}])])
 
 
-def tones(chunks: int) -> list[dict[str, str]]:
-    """A colour for each chunk: those of the pictures or, for more chunks, hues around the circle.
-
-    >>> len(tones(4)), len(tones(16)), tones(16)[4]["line"]
-    (8, 16, 'hsl(90 65% 38%)')
-    """
-    if chunks <= len(TONES):
-        return [{"line": tone.line, "ground": tone.ground} for tone in TONES]
-    hues = [round(360 * chunk / chunks) for chunk in range(chunks)]
-    return [{"line": f"hsl({hue} 65% 38%)", "ground": f"hsl({hue} 60% 84%)"} for hue in hues]
-
-
-def share(cell: Cell, size: int) -> float:
-    """The filled share of a cell without room for words: for a sum, the share of the ranks in it.
-
-    >>> from zerosim.payloads.terms import Blank, Term
-    >>> share(Cell(Term(0) + Term(1), 0, 1), 8), share(Cell(Blank(0), 0, 0), 8)
-    (0.25, 0.0)
-    """
-    ranks = {leaf.rank for leaf in leaves(cell.holds) if isinstance(leaf, Term)}
-    return 1.0 if cell.complete else round(len(ranks) / size, 3)
+def excerpt(run: RunDocument) -> str:
+    """The verdict, the table, and pictures of kept and sent bytes; a sentence if pictures cannot be drawn."""
+    if not run.rows:
+        return excerpt_of(head(run), {})
+    try:
+        drawn = [b64encode(pictures.svg(each(run.rows)).encode()).decode() for each in (pictures.kept, pictures.sent)]
+    except UsageError as error:
+        return excerpt_of(head(run), rows_table(run.rows)) + f"<p>{error}</p>"
+    images = "".join(f'<p><img src="data:image/svg+xml;base64,{each}"></p>' for each in drawn)
+    return excerpt_of(head(run), rows_table(run.rows)) + images
 
 
-def state(schedule: Schedule, number: int) -> dict[str, Any]:
-    return {
-        "heading": schedule.heading(number),
-        "cells": [
-            {"rank": rank, "place": cell.place, "text": cell.text, "holds": expression(cell.holds, cell.place),
-             "share": share(cell, schedule.size)}
-            for rank, cells in enumerate(schedule.states[number]) for cell in cells if cell.since == number
-        ],
-        "messages": [
-            {
-                "source": arrow.source, "to": arrow.to, "chunks": list(arrow.chunks), "lands": list(arrow.lands),
-                "words": f"rank {arrow.source} sends {schedule.cargo(arrow)} to rank {arrow.to}"
-                         + ", which adds it" * arrow.reduced,
-            }
-            for arrow in schedule.arrows_in(number)
-        ],
-    }
-
-
-def schedules_of(order: str, ranks: int) -> list[dict[str, Any]]:
-    """The schedules of the collectives of a run with this order of addition."""
-    return [states_of(scheduled(named_subject(name), min(ranks, MOST_RANKS))) for name in collectives_of(order)]
+def excerpt_of(head: Head, table: Block) -> str:
+    """The verdict and the table, for a cell of a notebook: no script and no style of its own."""
+    cell = template().environment.from_string(
+        "<p><strong>{{ head.title }}</strong></p>{% for words in [head.caption] + head.words %}<p>{{ words }}</p>"
+        "{% endfor %}{% if table %}<table><tr>{% for each in table.heads %}<th>{{ each }}</th>{% endfor %}</tr>"
+        "{% for row in table.rows %}<tr>{% for each in row %}<td>{{ each }}</td>{% endfor %}</tr>{% endfor %}</table>"
+        "{% endif %}")
+    return cell.render(head=head, table=table)
