@@ -1,6 +1,6 @@
 """The reference for PyTorch's trainers: one process adds every rank's gradient in the declared order.
 
-It calls no collective. PyTorch computes the gradients with the full model, `zerosim.torch.adding` the sums, and the
+It calls no collective. PyTorch computes the gradients with the full model, `tests.torch.adding` the sums, and the
 same optimizer the update.
 """
 
@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from tests.torch.adding import all_reduced, in_ring_order, over_mesh
 from tests.torch.ways import CLIP, batches, fresh_model, loss_of, optimizer_of, units
-from zerosim.torch.adding import all_reduced, in_ring_order, over_mesh
-from zerosim.torch.arrays import flat
+from zerosim.torch.backend import flat
 
 
 class Alone:
@@ -97,7 +97,7 @@ class Alone:
             start, length = 0, sum(self.parameters[number].numel() for number in bucket)
             for number in bucket:
                 shape = self.parameters[number].shape
-                shares = [flat(self._share(of_rank[number]).reshape(-1), "adding") for of_rank in brought]
+                shares = [flat(self._share(of_rank[number]).reshape(-1)) for of_rank in brought]
                 found[number] = torch.from_numpy(all_reduced(shares, start, length)).reshape(shape)
                 start += shape.numel()
         return found
@@ -135,7 +135,7 @@ class Alone:
     def _array(self, gradient):
         """The gradient as an array in the precision of the reduction."""
         reduced = gradient.to(self.way.reduce_dtype or gradient.dtype)
-        return flat(reduced, "adding").reshape(gradient.shape)
+        return flat(reduced).reshape(gradient.shape)
 
     def _sharded_norm(self):
         """The norm of all gradients, computed from shards.
@@ -147,6 +147,6 @@ class Alone:
         for parameter in self.parameters:
             rows = -(-len(parameter) // self.ranks)
             cut = [parameter.grad[rank * rows : (rank + 1) * rows] for rank in range(self.ranks)]
-            squares = [flat(torch.linalg.vector_norm(piece).reshape(1) ** 2.0, "adding") for piece in cut]
+            squares = [flat(torch.linalg.vector_norm(piece).reshape(1) ** 2.0) for piece in cut]
             norms.append((torch.from_numpy(in_ring_order(squares, 0)) ** 0.5)[0])
         return torch.linalg.vector_norm(torch.stack(norms))

@@ -38,7 +38,6 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import zerosim.torch  # noqa: F401 - registers the backend
 from tests.torch.ways import perceptron, sharded
-from zerosim.torch.running import every_group_is_ours
 from zerosim.worlds.mpi import connect
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
@@ -306,7 +305,7 @@ def result_of(name, run, backend):
     dist.init_process_group(backend, store=dist.PrefixStore(f"{name}/{backend}", STORE), rank=RANK, world_size=SIZE,
                             timeout=timedelta(seconds=40))
     try:
-        with every_group_is_ours() if backend == "zerosim" else nullcontext():
+        with nullcontext():
             torch.manual_seed(0)
             return run()
     except Exception as error:  # the others go on

@@ -16,9 +16,8 @@ import torch.distributed as dist
 import zerosim.torch  # noqa: F401 - registers the backend
 from tests.torch.alone import Alone
 from tests.torch.ways import WAYS, Trainer, way_named
-from zerosim.torch.arrays import flat
-from zerosim.torch.group import Group
-from zerosim.torch.works import Began
+from zerosim.torch.backend import Done as Began
+from zerosim.torch.backend import Group, flat
 from zerosim.worlds.mpi import connect
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
@@ -68,7 +67,7 @@ def differences(model, alone, step):
             shards, place = mine.device_mesh.size(-1), mine.device_mesh.get_local_rank(mine.device_mesh.ndim - 1)
             rows = -(-len(whole) // shards)
             mine, whole = mine.to_local(), whole[place * rows : (place + 1) * rows]
-        one, other = flat(mine.contiguous(), "checking"), flat(whole.contiguous(), "checking")
+        one, other = flat(mine.contiguous()), flat(whole.contiguous())
         apart = np.flatnonzero(one.view(np.uint32) != other.view(np.uint32))
         if len(one) != len(other) or len(apart):
             index = int(apart[0])

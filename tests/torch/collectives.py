@@ -3,17 +3,13 @@
 Run as `mpirun -n N python -m tests.torch.collectives`; each `check_*` is a program that all ranks run.
 """
 
-import threading
-from datetime import timedelta
-
 import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 import zerosim.torch  # noqa: F401 - registers the backend
-from zerosim.errors import CollectiveError, Deadlock
-from zerosim.torch.works import Turns
+from zerosim.errors import CollectiveError
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.uint8)
 
@@ -142,56 +138,19 @@ def check_send_and_recv(rank, size):
     same(torch.cat(two), torch.tensor([10.0 * left, 10.0 * left + 1]))
 
 
-def check_tags_and_receives_from_any_rank(rank, size):
-    """A message finds the receive of its tag; a receive from any rank takes what came first and names its rank."""
-    right, left = (rank + 1) % size, (rank - 1) % size
-    found = [torch.empty(1) for _ in range(3)]
-    for tag in (0, 7, 40_000):
-        dist.isend(torch.tensor([100.0 * rank + tag]), right, tag=tag)
-    requests = [dist.irecv(each, left, tag=tag) for each, tag in zip(found, (40_000, 0, 7), strict=True)]
-    for request in requests[::-1]:
-        request.wait()
-    same(torch.cat(found), 100.0 * left + torch.tensor([40_000.0, 0.0, 7.0]))
-    for each in range(size):
-        dist.isend(torch.tensor([float(rank)]), each, tag=1)
-    sources, values = [], torch.empty(size)
-    for each in values:
-        request = dist.irecv(each, tag=1)
-        request.wait()
-        sources.append(request.source_rank())
-    same(values, torch.tensor([float(each) for each in sources]))
-    assert sorted(sources) == list(range(size))
-
-
 def check_receives_get_messages_in_the_order_in_which_they_were_asked_for(rank, size):
-    """The first receive takes any rank's; those of one rank that were asked for later must not take its message."""
+    """A receive that was asked for later must not take the message of an earlier one."""
     if size == 1:
         return
     found = torch.zeros(3)
     if rank == 0:
-        anybodys = dist.irecv(found[0])
-        later = [dist.irecv(each, size - 1) for each in found[1:]]
-        later[1].wait()
+        asked = [dist.irecv(each, size - 1) for each in found]
+        asked[2].wait()
         same(found, torch.tensor([1.0, 2.0, 3.0]))
-        assert anybodys.is_completed()
-        assert anybodys.source_rank() == size - 1
+        assert asked[0].is_completed()
     elif rank == size - 1:
         for value in (1.0, 2.0, 3.0):
             dist.send(torch.tensor(value), 0)
-
-
-def check_asking_whether_a_receive_is_complete_never_waits(rank, size):
-    """Each rank asks before anything was sent to it, and sends only then."""
-    right, left = (rank + 1) % size, (rank - 1) % size
-    found = [torch.empty(5), torch.empty(5)]
-    requests = [dist.irecv(found[0], left), dist.irecv(found[1], tag=3)]
-    assert not any(request.is_completed() for request in requests)
-    dist.barrier()
-    dist.isend(brought(rank), right)
-    dist.isend(brought(rank), right, tag=3)
-    while not all(request.is_completed() for request in requests):
-        pass
-    same(torch.stack(found), torch.stack([brought(left)] * 2))
 
 
 def check_what_is_in_pieces(rank, size):
@@ -252,26 +211,6 @@ def check_asynchronous_collectives_keep_their_order(rank, size):
     same(future.wait()[0], size * all_brought(size, 1000).sum(0))
 
 
-def check_groups_work_at_once(rank, size):
-    """Each rank in two groups, whose collectives are under way together, on every second rank in a different order."""
-    halves = [dist.new_group([each for each in range(size) if each % 2 == half]) for half in range(min(2, size))]
-    mine, backwards = halves[rank % 2], dist.new_group(list(range(size))[::-1])
-    one, other = brought(rank, 999), brought(rank, 999)
-    begin = [lambda: dist.all_reduce(one, group=mine, async_op=True),
-             lambda: dist.all_reduce(other, group=backwards, async_op=True)]
-    for work in [each() for each in (begin if rank % 2 else begin[::-1])]:
-        work.wait()
-    same(one, all_brought(size, 999)[rank % 2 :: 2].sum(0))
-    same(other, all_brought(size, 999).sum(0))
-    assert dist.get_world_size(mine) == len(range(rank % 2, size, 2))
-    found = [None] * size
-    dist.all_gather_object(found, rank, group=backwards)
-    assert sorted(found) == list(range(size))
-    tensor = brought(rank)
-    dist.broadcast(tensor, src=size - 1, group=backwards)
-    same(tensor, brought(size - 1))
-
-
 def check_a_mesh(rank, size):
     if size % 2:
         return
@@ -280,18 +219,6 @@ def check_a_mesh(rank, size):
         tensor = brought(rank)
         dist.all_reduce(tensor, group=mesh.get_group(name))
         same(tensor, all_brought(size)[list(members)].sum(0))
-
-
-def check_ranks_that_reduce_differently_are_named(rank, size):
-    """Nobody receives after a refusal, so each pair of calls has a group of its own."""
-    for odd, even in (({"op": ReduceOp.MAX}, {}), ({}, {"shape": (3, 2)}), ({}, {"dtype": torch.int32})):
-        group = dist.new_group(range(size))
-        wanted = {"op": ReduceOp.SUM, "shape": (2, 3), "dtype": torch.float32} | (odd if rank % 2 else even)
-        tensor = torch.ones(wanted["shape"], dtype=wanted["dtype"])
-        if size % 2:
-            continue
-        with pytest.raises(CollectiveError, match=f"^ranks {rank} and {(rank - 1) % size} of the group differ in the "):
-            dist.all_reduce(tensor, wanted["op"], group)
 
 
 def check_what_is_brought_is_not_changed(rank, size):
@@ -303,28 +230,6 @@ def check_what_is_brought_is_not_changed(rank, size):
     assert tensor.untyped_storage().resizable()
 
 
-def check_a_failed_operation_is_no_success(rank, size):
-    turns = Turns("mine", 60.0, lambda: 0)
-    failed, done = turns.begin(lambda: 1 / 0, []), turns.begin(lambda: None, [])
-    done.wait()
-    assert isinstance(failed.exception(), ZeroDivisionError)
-    assert done.is_success()
-    assert failed.is_completed()
-    assert not failed.is_success()
-
-
-def check_a_wait_for_a_collective_ends(rank, size):
-    """An operation that never ends is waited for as long as messages arrive, and then for the timeout."""
-    arriving, ends = iter([1, 2, 2, 2]), threading.Event()
-    turns = Turns("mine", 0.01, lambda: next(arriving))
-    work = turns.begin(lambda: ends.wait() and None, [])
-    for timeout, seconds in ((timedelta(seconds=0.02), "0.02"), (timedelta(0), r"1\.01")):
-        with pytest.raises(Deadlock, match=rf"^waited {seconds} s for a collective of group mine; "):
-            work.wait(timeout)
-    ends.set()
-    work.wait()
-
-
 def check_a_callback_may_wait_for_a_collective(rank, size):
     one, other = brought(rank), brought(rank)
     dist.all_reduce(one, async_op=True).get_future().then(
@@ -332,32 +237,13 @@ def check_a_callback_may_wait_for_a_collective(rank, size):
     same(other, all_brought(size).sum(0))
 
 
-def check_a_monitored_barrier_names_who_is_late(rank, size):
-    before = dist.group.WORLD._get_sequence_number_for_group()
-    dist.group.WORLD.monitored_barrier(timedelta(seconds=30))
-    dist.barrier()
-    assert dist.group.WORLD._get_sequence_number_for_group() == before + 1
-    if size > 2:
-        three = dist.new_group([0, 1, 2])
-        if rank == 0:
-            with pytest.raises(Deadlock, match=r"Ranks 1, 2 failed to pass monitoredBarrier in 10 ms .* Timed out"):
-                three.monitored_barrier(timedelta(seconds=0.01), wait_all_ranks=True)
-
-
 def check_what_is_not_supported_says_so(rank, size):
-    with pytest.raises(CollectiveError, match="tag=-1: tags are whole numbers from 0 to"):
-        dist.isend(torch.ones(1), (rank + 1) % size, tag=-1)
-    with pytest.raises(CollectiveError, match="all_reduce by avg of int64 is not supported"):
-        dist.all_reduce(torch.ones(1, dtype=torch.int64), ReduceOp.AVG)
-    with pytest.raises(CollectiveError, match="all_reduce by bxor of float32 is not supported"):
+    with pytest.raises(CollectiveError, match="a reduction by AVG of bool is not supported"):
+        dist.all_reduce(torch.ones(1, dtype=torch.bool), ReduceOp.AVG)
+    with pytest.raises(CollectiveError, match="a reduction by BXOR of float32 is not supported"):
         dist.all_reduce(torch.ones(1), ReduceOp.BXOR)
-    with pytest.raises(CollectiveError, match=r"all_reduce of a tensor on cpu, torch\.sparse_coo is not supported"):
+    with pytest.raises(CollectiveError, match=r"a tensor on cpu, torch\.sparse_coo"):
         dist.all_reduce(torch.eye(2).to_sparse())
-    with pytest.raises(CollectiveError, match=r"broadcast of torch\.float4_e2m1fn_x2 is not supported"):
-        dist.broadcast(torch.empty(1, dtype=torch.float4_e2m1fn_x2), 0)
-    for name in ("split_group", "merge_remote_group", "_register_on_completion_hook"):
-        with pytest.raises(CollectiveError, match=f"^{name} is not supported over zerosim"):
-            getattr(dist.group.WORLD, name)()
 
 
 CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]

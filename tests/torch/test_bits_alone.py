@@ -29,7 +29,7 @@ def test_what_fsdp2_keeps_between_forward_and_backward_changes_no_bit():
 
 
 def test_three_replicas_are_added_chunk_by_chunk():
-    from zerosim.torch.adding import over_mesh
+    from tests.torch.adding import over_mesh
 
     found = over_mesh([[torch.full((3,), value).numpy()] for value in (1e8, 1.0, -1e8)], 0, 0, 3)
     assert [float(each) > 0 for each in found] == [False, True, False]

@@ -1,10 +1,9 @@
-"""`zerosim torch --check` on many small scripts; these tests run where PyTorch is installed."""
+"""`python -m zerosim.torch.check` on many small scripts; these tests run where PyTorch is installed."""
 
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,41 +11,26 @@ from tests.mpi.launch import SECONDS_TO_END, mpirun
 
 pytest.importorskip("torch", reason="make torch runs these in an environment that has PyTorch")
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node"]
 
 
-def torchrun(*words):
+def torchrun(ranks, *words):
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PMI", "OMPI"))}
-    return subprocess.run([*TORCHRUN, *words], capture_output=True, text=True, timeout=10 * SECONDS_TO_END,
+    return subprocess.run([*TORCHRUN, str(ranks), *words], capture_output=True, text=True, timeout=10 * SECONDS_TO_END,
                           env=kept | {"OMP_NUM_THREADS": "1"}, check=False)
 
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_wrong_scripts_are_found_with_their_cause_and_right_ones_are_not_accused(ranks):
-    outcome = mpirun(ranks, ["-W", "ignore", "-m", "tests.torch.corpus"], timeout=10 * SECONDS_TO_END)
+    outcome = torchrun(ranks, "-m", "tests.torch.corpus")
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
 
 
 @pytest.mark.mpi
-def test_the_same_holds_under_torchrun_over_gloo():
-    outcome = torchrun("-m", "tests.torch.corpus")
+def test_the_same_holds_over_zerosim():
+    outcome = mpirun(3, ["-W", "ignore", "-m", "tests.torch.corpus"], timeout=10 * SECONDS_TO_END)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
-
-
-@pytest.mark.mpi
-def test_torchrun_checks_an_unchanged_script_without_mpi(tmp_path):
-    script, found = tmp_path / "train.py", tmp_path / "found.json"
-    script.write_text(WITHOUT_SYNC)
-    outcome = checked(BY_TORCHRUN, script, "--check-steps", "1..2", "--json", str(found))
-    assert outcome.returncode == 1, outcome.stderr
-    assert "mpi4py" not in outcome.stdout
-    document = json.loads(found.read_text())
-    assert document["schema"] == "zerosim.check/1"
-    (finding,) = document["findings"]
-    assert (finding["step"], finding["rank"], finding["line"]) == (1, 0, "train.py:9")
-    assert finding["cause"] == "own gradient only"
-    assert "zerosim: FOUND step 1, rank 0: own gradient only" in outcome.stderr
 
 
 WITHOUT_SYNC = """import sys, torch, torch.distributed as dist
@@ -66,53 +50,21 @@ dist.destroy_process_group()
 
 
 @pytest.mark.mpi
-def test_findings_are_in_the_page_and_in_the_trace(tmp_path):
-    script, page, trace = (tmp_path / name for name in ("train.py", "page.html", "trace.json"))
+def test_torchrun_checks_an_unchanged_script_and_its_records_can_be_judged_later(tmp_path):
+    script, found, records = tmp_path / "train.py", tmp_path / "found.json", tmp_path / "records"
     script.write_text(WITHOUT_SYNC)
-    outcome = checked(BY_MPIRUN, script, "--report", str(page), "--trace", str(trace))
+    outcome = torchrun(2, "-m", "zerosim.torch.check", "--steps", "1..2", "--json", str(found), "--records",
+                       str(records), str(script), "2")
     assert outcome.returncode == 1, outcome.stderr
-    assert "CHECKED: 2 steps, 1 finding" in page.read_text()
-    assert "step 1, rank 0: own gradient only" in page.read_text()
-    events = json.loads(trace.read_text())["traceEvents"]
-    (marker,) = [each for each in events if each["ph"] == "i"]
-    assert (marker["pid"], marker["name"]) == (1, "step 1: own gradient only")
-    assert {"forward", "backward", "check", "update"} <= {each["name"] for each in events if each["ph"] == "X"}
-
-
-BY_MPIRUN, BY_TORCHRUN = "mpirun", "torchrun"
-
-
-def checked(by, script, *flags):
-    """Two ranks that check a script, over zerosim or over gloo."""
-    if by == BY_TORCHRUN:
-        return torchrun("-m", "zerosim.torch", "--check", *flags, str(script), "2")
-    return mpirun(2, ["-m", "zerosim", "torch", "--check", *flags, str(script), "2"], timeout=SECONDS_TO_END)
-
-
-@pytest.mark.mpi
-@pytest.mark.parametrize("by", [BY_MPIRUN, BY_TORCHRUN])
-def test_a_check_that_fails_on_one_rank_ends_all_with_one_line(by, tmp_path):
-    (script := tmp_path / "train.py").write_text(FAILING_CHECK + WITHOUT_SYNC)
-    outcome = checked(by, script)
-    assert outcome.returncode == (3 if by == BY_MPIRUN else 1), outcome.stderr
-    said = [line for line in outcome.stderr.splitlines() if line.startswith("zerosim: ")]
-    assert said == ["zerosim: rank 1: the check failed on this rank alone: ZeroDivisionError: division by zero"]
-
-
-FAILING_CHECK = """import os
-from zerosim.torch.verdicts.judging import Judge
-if os.environ["RANK"] == "1":
-    Judge.replay = lambda *_: 1 / 0
-"""
-
-
-@pytest.mark.mpi
-@pytest.mark.parametrize(("flags", "code"), [([], 0), (["--double"], 1)])
-def test_in_64_bits_a_fault_within_the_rounding_of_32_is_found(flags, code, tmp_path):
-    (script := tmp_path / "train.py").write_text(SLIGHTLY_OFF)
-    outcome = checked(BY_TORCHRUN, script, *flags)
-    assert outcome.returncode == code, outcome.stderr
-    assert ("no order of addition explains it" in outcome.stderr) == bool(code)
+    assert "mpi4py" not in outcome.stdout
+    (finding,) = json.loads(found.read_text())["findings"]
+    assert (finding["step"], finding["rank"], finding["line"]) == (1, 0, "train.py:9")
+    assert "zerosim: FOUND step 1, rank 0: own gradient only" in outcome.stderr
+    again = subprocess.run([sys.executable, "-m", "zerosim.torch.check", "--judge", str(records)], capture_output=True,
+                           text=True, check=False, env=os.environ | {"TORCHELASTIC_RUN_ID": "none"})
+    assert again.returncode == 1
+    assert [line for line in again.stderr.splitlines() if line.startswith("zerosim: FOUND")] == [
+        line for line in outcome.stderr.splitlines() if line.startswith("zerosim: FOUND")]
 
 
 SLIGHTLY_OFF = """import torch, torch.distributed as dist, torch.distributed.fsdp
@@ -128,38 +80,36 @@ dist.destroy_process_group()
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("by", [BY_MPIRUN, BY_TORCHRUN])
-def test_a_part_of_a_script_is_checked_and_nothing_is_left_wrapped(by, tmp_path):
-    (script := tmp_path / "train.py").write_text(CHECKING)
-    outcome = torchrun(str(script)) if by == BY_TORCHRUN else mpirun(2, [str(script)], timeout=SECONDS_TO_END)
-    assert outcome.returncode == 0, outcome.stderr
-    assert outcome.stdout.count("['clipping on one rank'] True") == 2
-    assert outcome.stderr.count("zerosim: FOUND step 1") == 1
+@pytest.mark.parametrize(("flags", "code"), [([], 0), (["--double"], 1)])
+def test_in_64_bits_a_fault_within_the_rounding_of_32_is_found(flags, code, tmp_path):
+    (script := tmp_path / "train.py").write_text(SLIGHTLY_OFF)
+    outcome = torchrun(2, "-m", "zerosim.torch.check", *flags, str(script))
+    assert outcome.returncode == code, outcome.stderr
+    assert ("no order of addition explains it" in outcome.stderr) == bool(code)
 
 
-CHECKING = """import sys, torch, torch.distributed as dist, zerosim.torch
+CHECKING = """import sys, torch, torch.distributed as dist, zerosim.torch.check
 from torch.nn.utils import clip_grad_norm_
-from zerosim.worlds.launcher import launched
-dist.init_process_group("zerosim" if launched() else "gloo")
+dist.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
-optimizer, called = torch.optim.SGD(model.parameters(), 0.1), torch.nn.Module.__call__
-with zerosim.torch.checking(model, optimizer) as check:
+optimizer, called = torch.optim.SGD(model.parameters(), 0.1), torch.autograd.backward
+with zerosim.torch.check.checking(optimizer) as found:
     for step in range(2):
         model(torch.randn(4, 3) + dist.get_rank()).square().mean().backward()
         if dist.get_rank() == 0:
-            clip_grad_norm_(model.parameters(), 0.01)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
         optimizer.step()
         optimizer.zero_grad()
-causes = [each["cause"] for each in check.document["findings"]][:1]
-sys.stdout.write(f"{causes} {torch.nn.Module.__call__ is called}\\n")  # in one piece: ranks share the terminal
+causes = [each["cause"] for each in found["findings"]][:1]
+sys.stdout.write(f"{causes} {torch.autograd.backward is called}\\n")  # in one piece: ranks share the terminal
 dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("flags", [["--check-steps", "3..1"], ["--check-steps", "x"]])
-def test_wrong_flags_are_one_line(flags, tmp_path, capsys):
-    from zerosim.cli import main
-
-    (Path(tmp_path) / "train.py").write_text("")
-    assert main(["torch", "--check", *flags, str(tmp_path / "train.py")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+@pytest.mark.mpi
+def test_a_part_of_a_script_is_checked_and_nothing_is_left_wrapped(tmp_path):
+    (script := tmp_path / "train.py").write_text(CHECKING)
+    outcome = torchrun(2, str(script))
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.count("['clipping on one rank'] True") == 2
+    assert outcome.stderr.count("zerosim: FOUND step 1") == 1

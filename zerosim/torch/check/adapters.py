@@ -1,0 +1,95 @@
+"""The two trainers whose parameters or gradients are not where PyTorch keeps them: FSDP1's flat ones, and DeepSpeed."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from typing import Any
+
+import torch.distributed as dist
+
+from zerosim.torch.check.sketch import Part
+
+
+class Flat:
+    """A flat parameter of FSDP1: `names` are those of its parameters, `ends` where each begins and ends in it."""
+
+    def __init__(self, handle: Any, paths: Any) -> None:
+        flat = handle.flat_param
+        ends = [*accumulate(flat._numels_with_padding)]
+        bounds = [(end - size, end) for end, size, padding in zip(
+            ends, flat._numels_with_padding, flat._is_padding_mask, strict=True) if not padding]
+        self.names = [f"{paths[info.module]}.{info.param_name}".lstrip(".") for info in flat._param_infos]
+        self.bounds = dict(zip(self.names, bounds, strict=True))
+        self.size = flat._unpadded_unsharded_size.numel()
+        shard = flat._sharded_size.numel() if handle.uses_sharded_strategy else self.size
+        self.shard = range(shard * handle.rank, shard * (handle.rank + 1)) if shard < self.size else range(self.size)
+
+    def part(self, name: str, within: range) -> tuple[Part, slice]:
+        """The place of a parameter's elements within a range of the flat one, and in values of that range."""
+        first, last = self.bounds[name]
+        low, high = max(first, within.start), max(min(last, within.stop), max(first, within.start))
+        at = min(low, last) - first
+        return (Part((last - first,), (slice(at, at + high - low),)), slice(low - within.start, high - within.start))
+
+    def __call__(self, values: Any) -> Iterator[tuple[str, Any, Part]]:
+        """The pieces of a gathered flat tensor, or of this rank's shard of one."""
+        within = range(self.size) if values.numel() >= self.size else self.shard
+        for name in self.names:
+            part, at = self.part(name, within)
+            yield name, values.reshape(-1)[at], part
+
+
+def flat_pieces(module: Any, paths: Any) -> Iterator[tuple[Any, Flat, list[tuple[Any, tuple[str, Part]]]]]:
+    """The flat parameter of one module, its pieces, and the places of the parameters that are views of its shard."""
+    handle = getattr(module, "_handle", None) if type(module).__name__ == "FullyShardedDataParallel" else None
+    if handle is None:
+        return
+    for each in module.modules():
+        paths.setdefault(each, ".".join(filter(None, (paths[module], next(
+            path for path, other in module.named_modules() if other is each).replace("_fsdp_wrapped_module", "").strip(
+                ".")))))
+    found = Flat(handle, paths)
+    views = handle.flat_param._params or ()
+    yield handle.flat_param, found, [
+        (each, (name, found.part(name, found.shard)[0])) for each, name in zip(views, found.names, strict=False)]
+
+
+def gathered_parameters(modules: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """FSDP2's parameters of these modules: each as the optimizer has it, and as it is gathered for a forward."""
+    for module in modules:
+        state = module._get_fsdp_state() if hasattr(module, "_get_fsdp_state") else None
+        groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+        for each in (each for group in groups if group for each in group.fsdp_params):
+            if hasattr(each, "_unsharded_param"):
+                yield each.sharded_param, each._unsharded_param
+
+
+def of_wrapper(made: Any, module: Any, kwargs: dict[str, Any]) -> tuple[str, list[int], Any, bool]:
+    """A trainer's name and ranks, the dtype in which it reduces, and whether it shards what ranks have initialised."""
+    name = type(made).__name__ if made is not None else "FSDP2"
+    if name == "DistributedDataParallel":
+        return name, list(dist.get_process_group_ranks(made.process_group)), None, False
+    policy = kwargs.get("mixed_precision") or kwargs.get("mp_policy")
+    reduced = policy and (policy.reduce_dtype or policy.param_dtype)
+    mesh = kwargs.get("mesh") or kwargs.get("device_mesh")
+    group = sorted(mesh.mesh.flatten().tolist()) if mesh is not None else list(range(dist.get_world_size()))
+    return name, group, reduced, not kwargs.get("sync_module_states")
+
+
+def deepspeed_obstacle(engine: Any) -> str:
+    """Why the gradients of an engine of DeepSpeed cannot be judged; empty for anything else."""
+    if type(engine).__name__ != "DeepSpeedEngine":
+        return ""
+    version = tuple(int(each) for each in sys.modules["deepspeed"].__version__.split(".")[:3] if each.isdigit())
+    if engine.fp16_enabled():
+        return "DeepSpeed's fp16"
+    if engine.zero_round_robin_gradients() and engine.zero_optimization_stage() in (1, 2):
+        return "under round_robin_gradients DeepSpeed tells the gradients of other parameters"
+    if engine.bfloat16_enabled() and (0, 19) <= version < (0, 19, 8):
+        return "this DeepSpeed tells gradients in bfloat16 before they are reduced; 0.19.8 is judged"
+    return ""
+
+
+def deepspeed_gradient(parameter: Any) -> Any:
+    """The reduced gradient before `engine.step()`, by DeepSpeed's own function."""
+    return sys.modules["deepspeed.utils"].safe_get_full_grad(parameter)
