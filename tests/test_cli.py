@@ -220,7 +220,7 @@ COMMANDS_THAT_WRITE = {
     "the table": ["show", "--list"],
     "prove": ["prove", "ring.all_reduce"],
     "memory": ["memory", "--parameters", "7B", "--ranks", "4"],
-    "grade": ["grade", "{small}"],
+    "check": ["check", "{small}"],
     "bench": ["bench", "step"],
 }
 

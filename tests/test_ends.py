@@ -84,7 +84,7 @@ STREAMS = """
 import os, sys
 from zerosim.cli import main
 commands = [["show", "--list"], ["prove", "ring.all_gather"], ["memory", "--table", "figure1"], ["run", "no"],
-            ["plan", "no"], ["grade", "no"], ["report", "no", "--html", "x"], ["checkpoint", "show", "no"],
+            ["plan", "no"], ["check", "no"], ["report", "no", "--html", "x"], ["checkpoint", "show", "no"],
             ["bench", "published"]]
 codes = []
 for command in commands:

@@ -40,7 +40,7 @@ SPECIAL = {
 }
 READERS = {
     "scenario": ["run", "a.py"], "plan": ["plan", "a.py"], "data": ["run", "small.toml", "--set", "data.source=a.py"],
-    "first weights": ["run", "small.toml", "--set", "model.weights=a.py"], "exercise": ["grade", "a.py"],
+    "first weights": ["run", "small.toml", "--set", "model.weights=a.py"], "exercise": ["check", "a.py"],
     "proof": ["prove", "a.py:all_gather"], "drawing": ["show", "a.py:all_gather"],
     "outcome": ["report", "a.py", "--html", "b.html"], "resume": ["run", "small.toml", "--resume", "a.py"],
     "checkpoint": ["checkpoint", "a.py"],
@@ -118,7 +118,7 @@ INPUTS = {
     "first weights": ["run", "small.toml", "--set", "model.weights=w", "--weights", "w"],
     "the plan's": ["plan", "small.toml", "--trace", "small.toml"],
     "other arguments": ["plan", "--megatron-args", "o.json", "--write", "megatron=o.json"],
-    "learner's work": ["grade", "mine.py", "--json", "./mine.py"],
+    "learner's work": ["check", "mine.py", "--json", "./mine.py"],
     "the proved": ["prove", "mine.py:all_gather", "--json", "mine.py"],
     "the drawn": ["show", "mine.py:all_gather", "--svg", "mine.py"],
     "an outcome": ["report", "o.json", "o.json", "--html", "o.json"],

@@ -61,7 +61,7 @@ def test_set_replaces_keys_of_an_object():
 def test_everything_shows_itself_and_is_saved(tmp_path):
     shown = [zs.run(small()), zs.plan(small()), zs.show("ring.all_reduce", ranks=2), zs.show(mine.compressed, ranks=2),
              zs.prove(mine.halving_reduce_scatter, ranks=[2, 4]), zs.operations(),
-             zs.grade(all_gather)]
+             zs.check(all_gather)]
     for number, each in enumerate(shown):
         assert len(repr(each).splitlines()) < 40
         assert each.rows() or number == 6

@@ -55,7 +55,7 @@ def test_the_identity_holds_on_any_number_of_ranks(ranks):
 def test_a_planted_bug_is_located():
     outcome = carried_out("planted_bug")
     assert [finding.holds for finding in outcome.findings] == [False, True]
-    assert "in round 4 rank 1 sends chunk 0 to rank 2 as g1, which is not a full sum" in outcome.findings[0].seen
+    assert "in round 4 rank 0 sends chunk 3 as g0 to rank 1, where ring.all_reduce sends" in outcome.findings[0].seen
     assert "zerosim show" in outcome.findings[0].seen
     assert cli.main(["run", str(SCENARIOS / "planted_bug.toml")]) == 1
 

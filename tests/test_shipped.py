@@ -157,7 +157,7 @@ def test_no_command_ends_in_a_traceback_where_an_extra_is_missing(tmp_path):
         "prove ring.py:all_gather": (0, ""),
         "exercises here": (0, ""),
         "lessons": (0, ""),
-        "grade here/2_tree.py": (1, ""),
+        "check here/2_tree.py": (1, ""),
         "memory --parameters 1e9 --ranks 8": (0, ""),
         "plan zero3 --set train.steps=1": (0, ""),
         "--version": (0, ""),
@@ -214,7 +214,7 @@ def test_exercises_and_lessons_are_copied_out(tmp_path, capsys):
     mine = tmp_path / "mine"
     assert main(["exercises", str(mine)]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[-1] == f"    zerosim grade {mine / '1_ring.py'}"
+    assert out[-1] == f"    zerosim check {mine / '1_ring.py'}"
     assert main(["run", str(mine / "scenarios" / "unsafe_sends.toml")]) == 3, "what it needs beside it was copied too"
     assert main(["exercises", str(mine)]) == 2
     assert "exists already" in capsys.readouterr().err

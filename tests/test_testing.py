@@ -160,8 +160,8 @@ BUGS = [
     (laws.gather_undoes_scatter, gather_in_the_order_of_arrival, {}, 2, 2),
     (laws.all_to_all_twice_is_nothing, all_to_all_that_rotates, {}, 3, 3),
     (laws.all_to_all_transposes, all_to_all_that_does_nothing, {}, 2, 2),
-    (laws.is_linear, all_reduce_without_signs, {}, 1, 2),
-    (laws.ranks_may_be_permuted, all_reduce_weighted_by_rank, {}, 2, 1),
+    (laws.is_linear, all_reduce_without_signs, {}, 1, 3),
+    (laws.ranks_may_be_permuted, all_reduce_weighted_by_rank, {}, 3, 1),
     (laws.every_rank_holds_the_same_bytes, all_reduce_from_here_to_the_left, {}, 3, 1),
     (laws.inputs_stay_unchanged, all_reduce_into_its_input, {}, 2, 1),
     (laws.inputs_stay_unchanged, all_reduce_in_an_alias, {}, 2, 1),
@@ -180,9 +180,8 @@ def test_a_bug_breaks_its_law_on_a_small_example(law, bug, declared, ranks, leng
     x = broken.value.example
     assert x.size <= ranks
     assert x.count <= length
-    *lines, why, see = str(broken.value).splitlines()
-    assert len(lines) == 2 + x.size
-    assert why.startswith("  why: ")
+    *lines, see = str(broken.value).splitlines()
+    assert len([line for line in lines if not line.startswith("  why: ")]) == 2 + x.size
     assert re.match(rf"  see: zerosim (show|prove) .*test_testing.py:{bug.__name__} --ranks \d", see)
 
 
@@ -200,13 +199,13 @@ def broken_by(function, law=check, **declared):
 
 
 def test_a_message_says_what_each_rank_brings_has_and_should_have():
-    assert broken_by(gather_in_the_order_of_arrival, laws.gather_undoes_scatter)[:-2] == [
+    assert broken_by(gather_in_the_order_of_arrival, laws.gather_undoes_scatter)[:4] == [
         "gather_in_the_order_of_arrival breaks gather_undoes_scatter: 2 ranks, 2 × float64, root 1",
         "  gather reverses scatter",
         "  rank 0 starts with [1.0], has nothing",
         "  rank 1 starts with [12.0], has [12.0, 2.0], expected [2.0, 12.0]",
     ]
-    assert broken_by(all_reduce_in_rank_order, laws.adds_in_the_declared_order, order=orders.ring)[2:-2] == [
+    assert broken_by(all_reduce_in_rank_order, laws.adds_in_the_declared_order, order=orders.ring)[2:5] == [
         f"  rank {r} starts with [g{r}], has [((g0 + g1) + g2)], expected [((g1 + g2) + g0)]" for r in range(3)
     ]
     assert "reduce=np.m" in broken_by(reduce_scatter_can_only_add)[0]

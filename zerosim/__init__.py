@@ -45,7 +45,7 @@ from zerosim.comm import Communicator
 from zerosim.errors import CollectiveError, Deadlock, LaunchError, ScenarioError, ZerosimError
 from zerosim.plan import operations, plan
 from zerosim.show import run, show
-from zerosim.teach import grade, prove
+from zerosim.teach import check, prove
 from zerosim.worlds.local import spawn
 from zerosim.worlds.mpi import connect
 from zerosim.worlds.mpi_communicator import MpiCommunicator
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Communicator", "spawn", "connect", "MpiCommunicator", "reduce_scatter", "all_gather", "all_reduce", "broadcast",
     "reduce", "scatter", "gather", "all_to_all", "barrier", "Scenario", "World", "Data", "Model", "Train", "Parallel",
-    "Variant", "Check", "grade", "operations", "plan", "run", "show", "prove", "ZerosimError", "CollectiveError",
+    "Variant", "Check", "check", "operations", "plan", "run", "show", "prove", "ZerosimError", "CollectiveError",
     "Deadlock", "LaunchError", "ScenarioError",
 ]
 

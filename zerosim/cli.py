@@ -39,7 +39,6 @@ COMMANDS = {
                                         "collectives"),
     "lessons": ("zerosim.commands.lessons", "open, list or copy the lessons that come with the package"),
     "exercises": ("zerosim.commands.exercises", "copy the exercises, functions with empty bodies, into a folder"),
-    "grade": ("zerosim.commands.grade", "grade a learner's functions against proofs and laws"),
     "memory": ("zerosim.commands.memory", "memory of model states, by formula"),
     "plan": ("zerosim.commands.plan", "plan a scenario on a cluster: memory and time, on shapes alone"),
     "torch": ("zerosim.commands.torch", "run a PyTorch script over zerosim's collectives"),

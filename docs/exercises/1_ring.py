@@ -1,4 +1,4 @@
-"""Exercise 1: the ring. Fill in the three functions, then run `zerosim grade 1_ring.py`.
+"""Exercise 1: the ring. Fill in the three functions, then run `zerosim check 1_ring.py`.
 
 Every rank sits on a ring between `left(comm)` and `right(comm)`, and has one chunk of its vector for each rank:
 `chunks[0]` … `chunks[comm.size - 1]`, views that you may read and write. In one step a rank sends a chunk to the
@@ -14,8 +14,10 @@ With `reduce=reduce` what arrives is added to `chunks[incoming]` instead of repl
 import numpy as np
 
 from zerosim.comm import left, right  # noqa: F401
+from zerosim.extend import collective
 
 
+@collective(order="ring", chunks_sent=lambda ranks: ranks - 1)
 def reduce_scatter(comm, chunks, reduce=np.add):
     """Leave in `chunks[comm.rank]` the sum of that chunk over all ranks; what is in the others does not matter.
 
@@ -26,6 +28,7 @@ def reduce_scatter(comm, chunks, reduce=np.add):
     raise NotImplementedError
 
 
+@collective(chunks_sent=lambda ranks: ranks - 1)
 def all_gather(comm, chunks):
     """Fill every chunk with what its owner holds: rank r owns `chunks[r]`.
 
@@ -34,6 +37,7 @@ def all_gather(comm, chunks):
     raise NotImplementedError
 
 
+@collective(order="ring", chunks_sent=lambda ranks: 2 * (ranks - 1))
 def all_reduce(comm, chunks, reduce=np.add):
     """Leave in every chunk its sum over all ranks: the same bytes on every rank."""
     raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Exercise 3: the stages of ZeRO. Fill in the three functions, then run `zerosim grade 3_zero.py`.
+"""Exercise 3: the stages of ZeRO. Fill in the three functions, then run `zerosim check 3_zero.py`.
 
 A unit is a layer. A buffer is full (all elements of a unit, padded so that the ranks divide it) or a shard (this
 rank's chunk of it). You have
@@ -31,7 +31,10 @@ Your function is one training step on this rank's part of the batch: `part.input
 returns the loss that `tape.loss` gave. The result must have the bits of one process that trains alone.
 """
 
+from zerosim.extend import stage
 
+
+@stage(sharded=("optimizer",))
 def zero1_step(replica, batch):
     """Stage I: the optimizer state is sharded, so every rank updates its shard of the weights, then all share them.
 
@@ -41,6 +44,7 @@ def zero1_step(replica, batch):
     raise NotImplementedError
 
 
+@stage(sharded=("optimizer", "gradients"))
 def zero2_step(replica, batch):
     """Stage II: as Stage I, and only the shard of each gradient is kept, as soon as it is reduced.
 
@@ -49,6 +53,7 @@ def zero2_step(replica, batch):
     raise NotImplementedError
 
 
+@stage(sharded=("optimizer", "gradients", "parameters"))
 def zero3_step(replica, batch):
     """Stage III: only shards are kept, of weights too. Before a unit is used, forward or backward, gather its weights.
 

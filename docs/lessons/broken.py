@@ -3,6 +3,7 @@
 import numpy as np
 
 from zerosim.comm import left, right
+from zerosim.extend import stage
 
 
 def a_reduce_scatter(comm, chunks, reduce=np.add):
@@ -67,6 +68,7 @@ def h_reduce(comm, vector, root, reduce=np.add):
             comm.recv(into=vector, source=(child + root) % comm.size, reduce=reduce)
 
 
+@stage(sharded=("optimizer",))
 def zero1_step(replica, batch):
     tape, weights = replica.tape, replica.state.weights
     replica.zero_grad(batch)
@@ -84,6 +86,7 @@ def zero1_step(replica, batch):
     return loss
 
 
+@stage(sharded=("optimizer", "gradients", "parameters"))
 def zero3_step(replica, batch):
     tape = replica.tape
     replica.zero_grad(batch)
@@ -95,6 +98,7 @@ def zero3_step(replica, batch):
         for unit in replica.backward_units:
             upstream, gradient = tape.backward(unit, replica.gather(unit), upstream)
             replica.keep_shard(unit, replica.reduce_scatter(unit, gradient))
+            del gradient
     replica.unscale_and_clip()
     for unit in replica.units:
         replica.update(unit, replica.state.weights[unit])

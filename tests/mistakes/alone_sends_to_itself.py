@@ -1,7 +1,4 @@
 """On one rank nothing is to be sent, and here a partner is looked for.
-
-Says: on 1 rank
-Says: waits for a message from rank 0, itself
 """
 
 from zerosim.collectives import ring

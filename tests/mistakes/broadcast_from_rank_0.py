@@ -1,7 +1,4 @@
 """The root is taken to be rank 0.
-
-Says: right from root 0, wrong from root 1
-Says: (comm.rank − root) % comm.size
 """
 
 

@@ -1,7 +1,4 @@
 """A receive buffer with the wrong dtype.
-
-Says: receives into a buffer of float64
-Says: np.empty_like(chunks[c])
 """
 
 import numpy as np

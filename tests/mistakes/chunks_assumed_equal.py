@@ -1,7 +1,4 @@
 """The vector is cut as if the ranks divided it.
-
-Says: ceil(count / size)
-Says: zerosim.sharding.split
 """
 
 from zerosim.collectives import ring

@@ -1,6 +1,4 @@
 """What comes is added to the sender's chunk, not to the receiver's.
-
-Says: in round 1 rank 3 sends chunk 0 to rank 0, which receives it into chunk 3
 """
 
 import numpy as np

@@ -1,7 +1,4 @@
 """Partners at doubled distances, each sending its own chunk alone.
-
-Says: is on rank 2 when rank 2 sends to rank 0 in round 2
-Says: send all that has arrived by then
 """
 
 def all_gather(comm, chunks):

@@ -1,6 +1,4 @@
 """Rank 0 collects all vectors and sends the sums to the others.
-
-Says: all 4 messages go to or come from rank 0, one after another
 """
 
 import numpy as np

@@ -1,6 +1,4 @@
 """A rank that is half of something.
-
-Says: // does not
 """
 
 import numpy as np

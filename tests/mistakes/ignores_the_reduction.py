@@ -1,7 +1,4 @@
 """It adds, whatever it is told.
-
-Says: reduce=np.m
-Says: pass reduce on to comm.exchange
 By: laws
 """
 

@@ -1,6 +1,4 @@
 """mpi4py's names.
-
-Says: MPI's Get_rank() is comm.rank
 """
 
 

@@ -1,7 +1,4 @@
 """One receive buffer, of which references are collected.
-
-Says: one buffer serves every receive
-Says: buffer.copy()
 """
 
 import numpy as np

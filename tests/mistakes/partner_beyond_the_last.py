@@ -1,6 +1,4 @@
 """rank ^ distance, of which some are none.
-
-Says: it needs a power of two
 """
 
 import numpy as np

@@ -1,6 +1,4 @@
 """The pieces are put together as they came.
-
-Says: has all expected contributions, but in wrong places
 """
 
 import numpy as np

@@ -1,7 +1,4 @@
 """count // size elements in each chunk: the remainder stays behind.
-
-Says: right with one element in each chunk
-Says: not by count // size
 """
 
 from zerosim.collectives import ring

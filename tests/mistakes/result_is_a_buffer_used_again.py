@@ -1,7 +1,4 @@
 """A buffer outlives the call, and the result is this buffer.
-
-Says: breaks results_stay_as_they_are
-Says: result.copy()
 By: laws
 """
 

@@ -1,6 +1,4 @@
 """A list of pieces instead of one array.
-
-Says: np.concatenate joins several
 """
 
 from zerosim.comm import left, right

@@ -1,7 +1,4 @@
 """The result is not returned.
-
-Says: returned None
-Says: return the result as an array
 """
 
 from zerosim.collectives import ring

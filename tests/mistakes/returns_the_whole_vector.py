@@ -1,6 +1,4 @@
 """All chunks are returned, not the rank's own.
-
-Says: return this rank's own chunk alone
 """
 
 from zerosim.collectives import ring

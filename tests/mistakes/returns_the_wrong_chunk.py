@@ -1,7 +1,4 @@
 """The neighbour's chunk is returned.
-
-Says: the full sum of chunk 0, but not in its place
-Says: chunk comm.rank is its own
 """
 
 from zerosim.collectives import ring

@@ -1,7 +1,4 @@
 """In a tree of sums a child sends before its own children's have come.
-
-Says: goes as far as rank
-Says: receive from all below it before it sends up
 """
 
 import numpy as np

@@ -1,6 +1,4 @@
 """A list of the default argument grows from call to call and on all ranks.
-
-Says: why: the default of `seen` in line 9 is shared by all ranks and all calls
 """
 
 from zerosim.comm import left, right

@@ -1,6 +1,4 @@
 """A list of the module grows from call to call and on all ranks.
-
-Says: why: `seen` of line 8 is shared by all ranks and all calls
 """
 
 from zerosim.comm import left, right

@@ -1,6 +1,4 @@
 """Not written yet, beside one that is.
-
-Says: not written yet: NotImplementedError in line
 """
 
 

@@ -1,6 +1,4 @@
 """Shifted trees send sums also where the tree has no such edge: right on powers of two, which no partner needs.
-
-Says: so its contributions count twice: is this message one too many?
 """
 
 import numpy as np

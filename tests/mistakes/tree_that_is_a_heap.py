@@ -1,6 +1,4 @@
 """Each rank sends to two others, as in a binary heap, and is idle afterwards: 4 rounds for 7 ranks.
-
-Says: in round 3 ranks 1 and 2 send, but not ranks 0 and 3, which have the data already
 """
 
 

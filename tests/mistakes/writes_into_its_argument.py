@@ -1,7 +1,4 @@
 """The caller's array is worked on.
-
-Says: breaks inputs_stay_unchanged
-Says: begin with x = x.copy()
 By: laws
 """
 

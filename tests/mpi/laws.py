@@ -11,7 +11,7 @@ from zerosim.collectives import ring
 from zerosim.comm import left, right
 from zerosim.errors import UsageError
 from zerosim.numerics import orders
-from zerosim.testing import LawBroken, example, laws
+from zerosim.testing import LawBroken, law, laws
 from zerosim.worlds.objects import gather_objects
 
 
@@ -43,7 +43,7 @@ def swapped_all_reduce(comm, chunks, reduce=np.add):
         comm.exchange(chunks[comm.rank], to=right(comm), into=chunks[left(comm)], source=left(comm))
 
 
-example.PATIENCE_SECONDS = 0.5 if sys.argv[1] in ("raising", "waiting") else 300
+law.PATIENCE_SECONDS = 0.5 if sys.argv[1] in ("raising", "waiting") else 300
 comm = zs.connect(timeout_seconds=300)
 examined = globals()[f"{sys.argv[1]}_all_reduce"]
 started = time.monotonic()
@@ -52,7 +52,7 @@ try:
 except LawBroken as broken:
     said = str(broken)
 assert time.monotonic() - started < comm.timeout_seconds / 2
-example.PATIENCE_SECONDS = 300
+law.PATIENCE_SECONDS = 300
 with pytest.raises(UsageError, match="it needs the local world"):
     laws.works_when_sends_wait(examined, comm=comm)
 laws.all_reduce_is_broadcast_after_reduce(honest_all_reduce, comm=comm, examples=5)

@@ -33,13 +33,13 @@ SERVING["all_gather"][AUTO_ALL_GATHER.name] = AUTO_ALL_GATHER
 
 def collective(
     *, order: str | AddingOrder | None = None, powers_of_two: bool = False,
-    chunks_sent: Callable[[int], float] | None = None,
+    chunks_sent: Callable[[int], float] | None = None, rounds: Callable[[int], int] | None = None,
 ) -> Callable[[Callable[..., None]], Algorithm]:
     """A decorator that makes a function an `Algorithm` with this order, for any number of ranks or for powers of two.
 
     `order` is ring, rank, near_tree, folded_tree or far_tree, or a function `order(contributions, chunk)` that adds the
     ranks' contributions to a chunk with `+`. `chunks_sent(ranks)`, if given, is the mean number of chunks that a rank
-    sends, which a proof compares with the messages.
+    sends, and `rounds(ranks)` the most rounds; a proof compares both with the messages.
 
     >>> @collective(order="rank")
     ... def my_reduce_scatter(comm, chunks): ...
@@ -50,16 +50,17 @@ def collective(
         raise UsageError(f"order {order!r} is unknown; use one of {', '.join(NAMED_ORDERS)}, or a function "
                          f"order(contributions, chunk)")
     adds = NAMED_ORDERS[order] if isinstance(order, str) else order
-    return lambda function: declared(function.__name__, "", function, adds, powers_of_two, chunks_sent)
+    return lambda function: declared(function.__name__, "", function, adds, powers_of_two, chunks_sent, rounds)
 
 
 def declared(
     name: str, kind: str, function: Callable[..., None], order: AddingOrder | None = None, powers_of_two: bool = False,
-    chunks_sent: Callable[[int], float] | None = None,
+    chunks_sent: Callable[[int], float] | None = None, rounds: Callable[[int], int] | None = None,
 ) -> Algorithm:
     return Algorithm(
         name, kind, function, "yours", steps=unrecorded, steps_formula="as recorded", volume=unrecorded,
-        source="yours", order=order, needs_power_of_two=powers_of_two, users=True, chunks_sent=chunks_sent)
+        source="yours", order=order, needs_power_of_two=powers_of_two, users=True, chunks_sent=chunks_sent,
+        rounds=rounds)
 
 
 def unrecorded(*_: Any) -> NoReturn:

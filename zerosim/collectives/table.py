@@ -78,6 +78,8 @@ class Algorithm(Declared):
     """Whether it is a user's: its messages are then recorded, and its order is proved up to a + b = b + a."""
     chunks_sent: Callable[[int], float] | None = None
     """The mean chunks that a rank sends, by the number of ranks, if a user declares it."""
+    rounds: Callable[[int], int] | None = None
+    """The most rounds, by the number of ranks, if a user declares it."""
     per_host: int = 0
     """The number of neighbouring ranks on each host, if the algorithm depends on it; else 0."""
 

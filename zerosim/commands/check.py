@@ -9,16 +9,18 @@ from zerosim.autograd.operation import Operation
 from zerosim.autograd.operations.table import EXAMPLES, OPERATIONS, OperationExample
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import UsageError
+from zerosim.parts import Loader, is_python
 from zerosim.parts.loading import load_file
 from zerosim.parts.users_code import error_line
 from zerosim.plan.operations import OperationFigures, declared, figures, show_operations
-from zerosim.teach.grading.parts import DECLARED, fault_of_part
+from zerosim.teach.checks.parts import DECLARED, checked
+from zerosim.teach.notebook import check_document, show_check
 from zerosim.training.transposes import direction_in, transpose_fault
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim check`."""
-    parser.add_argument("file", nargs="?", help="a Python file with parts, whose EXAMPLES has shapes for its "
+    parser.add_argument("file", nargs="?", help="a Python file with parts, or FILE.py:NAME; EXAMPLES has shapes of "
                                                 "operations; without a file, list the public operations with the "
                                                 "memory and cost of each")
     parser.add_argument("--json", metavar="FILE", help="write the result as JSON; - is standard output")
@@ -27,17 +29,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Check all parts: 0 if every part holds, 1 if one does not."""
     if arguments.file:
-        check_writable(arguments, {"the file": arguments.file})
-        names = vars(load_file(arguments.file))
+        file, _, only = arguments.file.rpartition(":") if is_python(arguments.file) else (arguments.file, "", "")
+        check_writable(arguments, {"the file": file})
+        names = vars(load_file(file))
+        if only:
+            names = {each: names[each] for each in ("__name__", "EXAMPLES") if each in names} | {
+                only: Loader().load(arguments.file).value}
         operations = declared(names)
-        parts = [(name, fault_of_part(name, part)) for name, part in names.items() if isinstance(part, tuple(DECLARED))]
+        parts = [checked(f"{file}:{name}", part) for name, part in names.items()
+                 if isinstance(part, tuple(DECLARED)) or (name == only and not operations)]
     else:
         check_writable(arguments)
         operations, parts = {name: (each, EXAMPLES[name]) for name, each in OPERATIONS.items()}, []
     console = standard_output(arguments)
     found = {name: tried(*each) for name, each in operations.items()}
-    faults = [*((name, fault) for name, (_, fault) in found.items()), *parts]
-    if not faults:
+    faults = [(name, fault) for name, (_, fault) in found.items()]
+    if not faults and not parts:
         raise UsageError(f"{arguments.file} declares no operation, optimizer, stage, collective or "
                          f"@model; data sources are checked when their scenario runs")
     known = [each for each, _ in found.values() if each is not None]
@@ -46,14 +53,17 @@ def main(arguments: argparse.Namespace) -> int:
     for name, fault in faults:
         if arguments.file or fault:
             console.print(f"{name}: {fault or 'holds'}", soft_wrap=True, markup=False)
+    for part in parts:
+        show_check(console, part)
     if not arguments.file:
         console.print(f"{len(found) - sum(fault is not None for _, fault in faults)} of {len(found)} operations have "
                       f"the gradients of finite differences in float64 and satisfy their declared laws")
     if arguments.json:
-        write_json(arguments.json, {"schema": "zerosim.check/1", "parts": [
-            {"name": name, "holds": fault is None, "fault": fault} for name, fault in faults],
-            "operations": [asdict(each) for each in known]})
-    return 1 if any(fault for _, fault in faults) else 0
+        write_json(arguments.json, {
+            "schema": "zerosim.check/2", "parts": [check_document(part) for part in parts],
+            "operations": [{"name": name, "fault": fault} for name, fault in faults],
+            "figures": [asdict(each) for each in known]})
+    return 0 if all(part.holds for part in parts) and not any(fault for _, fault in faults) else 1
 
 
 def tried(part: Operation, example: OperationExample | None) -> tuple[OperationFigures | None, str | None]:

@@ -17,5 +17,5 @@ def main(arguments: argparse.Namespace) -> int:
     for path in copy_out((source, folder / place) for source, place in exercises().items()):
         print(path)
     first = folder / next(iter(exercises().values()))
-    print(f"\nComplete a function in {first}, then run\n    zerosim grade {first}")
+    print(f"\nComplete a function in {first}, then run\n    zerosim check {first}")
     return 0

@@ -36,10 +36,6 @@ class Message:
     """The stretch of the sender's vector from which it was sent."""
     into: range = range(0)
     """The stretch of the receiver's vector into which it was received."""
-    beside: range = range(0)
-    """The stretch that its receiver sent in the same exchange."""
-    memory: int = 0
-    """The address at which it was received."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +154,6 @@ class Recorder:
         self._sent = 0
         self._next_arrival = 1
         self._begun = 0
-        self._beside = range(0)
 
     def sending(self, outgoing: Payload, to: int) -> None:
         if not hasattr(outgoing, "reshape"):
@@ -170,14 +165,12 @@ class Recorder:
             self._round += 1
             self._next_arrival = self._round
         self._begun += 1
-        self._beside = stretch(outgoing, self._vector)
-        sent = Sent(self._round, self._rank, to, elements(outgoing), self._beside)
+        sent = Sent(self._round, self._rank, to, elements(outgoing), stretch(outgoing, self._vector))
         self._posted[self._rank, to].append(sent)
 
     def sent(self, outgoing: Payload, to: int) -> None:
         self._begun -= 1
         self._next_arrival = self._round + 1
-        self._beside = range(0)
 
     def receiving(self, into: Payload, source: int) -> None:
         if isinstance(into, np.ndarray):
@@ -192,7 +185,7 @@ class Recorder:
             self._next_arrival = self._round + 1
         self._recording.messages.append(Message(
             self._round, source, self._rank, sent.carried, elements(into), reduce is not None,
-            sent.outgoing, stretch(into, self._vector), self._beside, address(into),
+            sent.outgoing, stretch(into, self._vector),
         ))
         self._recording.vectors[self._rank].append((self._round, elements(self._vector)))
 

@@ -5,8 +5,8 @@ from zerosim.errors import ZerosimError
 from zerosim.parts import Named
 from zerosim.parts.users_code import error_line
 from zerosim.scenario import Scenario
-from zerosim.teach.grading.stages import fault_of_stage
-from zerosim.teach.proofs.diagnosis import diagnosis
+from zerosim.teach.checks.parts import fault_of_stage
+from zerosim.teach.proofs.cause import diagnosis
 from zerosim.teach.proofs.proof import prove
 from zerosim.teach.proofs.subject import Subject
 
@@ -19,8 +19,8 @@ def refuse_wrong_parts(scenario: Scenario) -> None:
 
 def refuse_wrong_stages(scenario: Scenario) -> None:
     """Test each user's stage on a few samples; raises `ScenarioError` with the place and the cause of a fault."""
-    for part in dict.fromkeys(row.stage_key for row in scenario.rows):
-        if isinstance(part, Named) and (why := fault_of_stage(part)):
+    for part, accumulation in dict.fromkeys((row.stage_key, row.parallel.accumulation) for row in scenario.rows):
+        if isinstance(part, Named) and (why := fault_of_stage(str(part), part.part, accumulation=accumulation)):
             at = [("variant", index, "stage") for index, each in enumerate(scenario.variant) if each.stage == part]
             raise scenario.origin.error(f"{part} fails in a trial before the run: {why}", *at,
                                         ("parallel", "stages"))

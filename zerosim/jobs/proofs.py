@@ -9,7 +9,6 @@ from zerosim.collectives import Algorithm
 from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.errors import UsageError
 from zerosim.parts import Loader, is_python
-from zerosim.teach.grading.claims import by_contract
 from zerosim.teach.proofs.proof import Proof, prove
 from zerosim.teach.proofs.subject import Subject, named_subject, subject, with_hosts
 from zerosim.worlds.local import StillRunning
@@ -33,7 +32,7 @@ def asked_subject(
     collective: str | Algorithm | Callable[..., Any], claims: str | None, ranks_per_host: int | None = None,
     loader: Loader | None = None, stages: Sequence[str] = (),
 ) -> Subject:
-    """A collective by its name, or a function; one of an exercise by that exercise's contract.
+    """A collective by its name, or a function.
 
     Raises `UsageError` for anything else; the message mentions `stages` if these are allowed too.
     """
@@ -43,7 +42,7 @@ def asked_subject(
         found = subject(collective, claims)
     else:
         raise UsageError(f"found {collective!r}; give the name of an algorithm, FILE.py:FUNCTION, or a function")
-    return with_hosts(by_contract(found), ranks_per_host)
+    return with_hosts(found, ranks_per_host)
 
 
 def proofs_of(subject: Subject, asked: Sequence[int]) -> list[Proof]:

@@ -5,7 +5,6 @@ A step of a stage, of the library, of a learner or of a user, is recorded in a s
 
 import inspect
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,6 @@ from zerosim.collectives import find
 from zerosim.data import load_dataset
 from zerosim.errors import CollectiveError, ScenarioError, UsageError, ZerosimError
 from zerosim.parts import Loader, Named, code_of, is_python
-from zerosim.parts.loading import function_of
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.scenario.ignored import ignored_by_stage
 from zerosim.show.schedule import Schedule, scheduled
@@ -21,10 +19,8 @@ from zerosim.show.step import RecordedStep, events_of
 from zerosim.show.table import divergence
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.own import as_stage
-from zerosim.teach.grading.claims import STAGE_TRIALS
-from zerosim.teach.grading.stages import StageTrial, fault_of_stage
-from zerosim.teach.grading.trained import in_place_of
-from zerosim.teach.proofs.hints import raised, why_it_never_ends
+from zerosim.teach.checks.parts import fault_of_stage
+from zerosim.teach.proofs.ended import endless_loop, raised
 from zerosim.teach.proofs.subject import Subject
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
@@ -38,7 +34,7 @@ STEPS = 2
 """The last step is recorded, when all states exist."""
 
 
-def recorded_stage(name: str, ranks: int, **variant: int) -> RecordedStep:
+def recorded_stage(name: str, ranks: int, **variant: Any) -> RecordedStep:
     """A step of a shipped stage; `variant` has keys of [parallel], which its title names.
 
     Raises `UsageError` for keys that [parallel] refuses.
@@ -50,25 +46,9 @@ def recorded_stage(name: str, ranks: int, **variant: int) -> RecordedStep:
     if why := ignored_by_stage(name, variant):
         raise UsageError("; ".join(f"leave out {key}: of {name}, {words}" for key, words in why.items()))
     try:
-        return recorded(title, StageTrial(name, STAGES[name].step, variant), ranks)
+        return recorded_row(title, Parallel((name,), **variant), ranks)
     except ScenarioError as error:
         raise UsageError(error.args[0].partition(": ")[2] or str(error)) from None
-
-
-def recorded_step(file: str, name: str, function: Callable[..., Any], ranks: int) -> RecordedStep:
-    """A step of a learner's stage. Raises `UsageError` for its exceptions, with the line."""
-    try:
-        found = recorded(f"{file}:{name}", STAGE_TRIALS[name](function), ranks)
-        return replace(found, fault=f"{found.fault}; zerosim grade {file} says why") if found.fault else found
-    except StillRunning as error:
-        why = why_it_never_ends(error.places, os.path.abspath(file))
-        raise UsageError(f"{file}: {raised(error, os.path.abspath(file))}{f': {why}' if why else ''}") from error
-    except ZerosimError:
-        raise
-    except NotImplementedError as error:
-        raise UsageError(f"{file}: {name} is not written yet") from error
-    except Exception as error:
-        raise UsageError(f"{file}: {raised(error, os.path.abspath(file))}; zerosim grade {file} says why") from error
 
 
 def recorded_part(name: Named, ranks: int) -> RecordedStep:
@@ -76,18 +56,17 @@ def recorded_part(name: Named, ranks: int) -> RecordedStep:
     file = os.path.abspath(name.part.step.__code__.co_filename)
     try:
         found = recorded_row(str(name), Parallel((name,)), ranks)
-        why = fault_of_stage(name) if found.fault else None
+        why = fault_of_stage(str(name), name.part) if found.fault else None
         return replace(found, fault=f"{found.fault}\n{why}") if why else found
+    except NotImplementedError as error:
+        raise UsageError(f"{name} is not written yet") from error
+    except StillRunning as error:
+        why = endless_loop(error, file)
+        raise UsageError(f"{name}: {raised(error, file)}{f': {why}' if why else ''}") from error
     except ZerosimError:
         raise
     except Exception as error:
         raise UsageError(f"{name}: {raised(error, file)}") from error
-
-
-def recorded(title: str, trial: StageTrial, ranks: int) -> RecordedStep:
-    """A step of a trial, which replaces the step of its stage."""
-    with in_place_of(trial.stage, trial.given):
-        return recorded_row(title, Parallel((trial.stage,), **trial.variant), ranks)
 
 
 def recorded_row(title: str, parallel: Parallel, ranks: int) -> RecordedStep:
@@ -106,14 +85,8 @@ def recorded_row(title: str, parallel: Parallel, ranks: int) -> RecordedStep:
 
 
 def is_stage(subject: str) -> bool:
-    """Whether a name stands for a stage of ours, a learner's in a file, or a user's."""
-    return subject in STAGES or is_learners(subject) or (is_python(subject) and is_step(Loader().load(subject).value))
-
-
-def is_learners(subject: str) -> bool:
-    """Whether a name stands for the step of an exercise."""
-    file, _, function = subject.rpartition(":")
-    return function in STAGE_TRIALS and file.endswith(".py")
+    """Whether a name stands for a stage of ours or a user's."""
+    return subject in STAGES or (is_python(subject) and is_step(Loader().load(subject).value))
 
 
 def is_step(found: Any) -> bool:
@@ -133,11 +106,8 @@ def stage_step(subject: str, ranks: int, **variant: int) -> RecordedStep:
         return recorded_stage(subject, ranks, **variant)
     if variant:
         raise UsageError(f"remove {', '.join(variant)}: they are for {', '.join(STAGES)}")
-    file, _, function = subject.rpartition(":")
-    if not is_learners(subject):
-        code = Loader().load(subject)
-        return recorded_part(Named(subject, as_stage(subject, code.value), code.sha256), ranks)
-    return recorded_step(file, function, function_of(file, function), ranks)
+    code = Loader().load(subject)
+    return recorded_part(Named(subject, as_stage(subject, code.value), code.sha256), ranks)
 
 
 def step_of(found: Any, ranks: int) -> RecordedStep:

@@ -114,12 +114,6 @@ def attribute(module: ModuleType, name: str, where: str) -> Any:
     raise UsageError(f"{where} has no function {name!r}; it has {', '.join(defined) or 'none'}{meant(name, defined)}")
 
 
-def function_of(file: str, function: str) -> Callable[..., Any]:
-    """A function in a Python file. Raises `UsageError` with the names of the file's functions."""
-    value: Callable[..., Any] = attribute(load_file(file), function, file)
-    return value
-
-
 def meant(name: str, names: Iterable[str]) -> str:
     """The nearest of the names, as a question; empty if none is near.
 

@@ -1,7 +1,7 @@
 """Limits for a user's code in this process: `sys.exit` is an error on its rank, and an import has a time limit.
 
-This is no sandbox. `os._exit`, `os.exec*` and a loop inside C are not caught. `grading` therefore runs a learner's code
-in a separate process.
+This is no sandbox. It prevents accidents: `sys.exit` is an error of the function that called it, on its rank, and the
+import of a file has 60 s. `os._exit`, an end of the process through C, and a loop inside C, are not caught.
 """
 
 import inspect

@@ -19,7 +19,7 @@ from zerosim.errors import Deadlock
 from zerosim.instruments.record import Message, Recording
 from zerosim.payloads.terms import Blank, Sum, Term, leaves
 from zerosim.teach.proofs.case import Case, Place, expected_terms
-from zerosim.teach.proofs.diagnosis import Diagnosis, of_case
+from zerosim.teach.proofs.cause import Diagnosis, of_case
 from zerosim.teach.proofs.proof import WAITING, Proof, check_order, failure_line, run
 from zerosim.teach.proofs.proof import faults as proof_faults
 from zerosim.teach.proofs.subject import Subject

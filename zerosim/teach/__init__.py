@@ -1,7 +1,7 @@
-"""Teaching: proofs of collectives on symbols, exercises and their grades, the pages of the course.
+"""Proofs of collectives on symbols, and checks of a user's parts; an exercise is a part without a body.
 
     proofs/     the sum that each rank holds, as a tree; causes of wrong ones; scenarios of collectives
-    grading/    exercises: claims, diagnoses, learners' programs in processes of their own
+    checks/     what each kind of part promises; the first call in which a stage differs
     pages       the lessons as HTML
 """
 
@@ -33,21 +33,16 @@ def prove(
     return proved(collective, ranks, claims)
 
 
-def grade(function: "str | Algorithm | Stage | Optimizer | ModelKind | Callable[..., Any]") -> "Shown":
-    """The grade of a user's part, or of a function for an exercise, computed in this process.
+def check(part: "str | Algorithm | Stage | Optimizer | ModelKind | Callable[..., Any]") -> "Shown":
+    """The check of a part: all that its kind and its declarations promise. `FILE.py:NAME` is loaded first.
 
-    `function` is the function, the object that a decorator made from it, or `FILE.py:NAME`. One with the name of an
-    exercise is graded as that; `zerosim grade` gives each learner's file a process of its own. Raises `UsageError` for
-    an object that is no part.
+    Raises `UsageError` for an object that is no part.
 
     >>> import zerosim as zs
     >>> def all_gather(comm, chunks): raise NotImplementedError
-    >>> zs.grade(all_gather)
-    <grade of all_gather: not yet written>
-    >>> def signs(g, *, t, h, a, b): g *= h.learning_rate
-    >>> print(zs.grade(signs).document["complaint"].splitlines()[-1])
-    it writes to the gradient g, which is read-only; use the scratch arrays a and b
+    >>> zs.check(all_gather)
+    <check of __main__:all_gather: not yet written>
     """
-    from zerosim.teach.notebook import graded  # noqa: PLC0415
+    from zerosim.teach.notebook import checked_part  # noqa: PLC0415
 
-    return graded(function)
+    return checked_part(part)

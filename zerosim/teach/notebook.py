@@ -1,4 +1,4 @@
-"""Proofs and grades for the terminal, the Python prompt and notebooks, in the words of `zerosim prove` and `grade`.
+"""Proofs and checks for the terminal, the Python prompt and notebooks, in the words of `zerosim prove` and `check`.
 
 A proof shows the ranks' sums, what was proved, and the cause of a fault.
 """
@@ -16,9 +16,9 @@ from zerosim.parts import Loader, code_of, is_python
 from zerosim.plan.reading import numbers_of_ranks
 from zerosim.show.shown import Shown
 from zerosim.show.transposes import shown_proofs
-from zerosim.teach.grading.exercises import Grade
-from zerosim.teach.grading.parts import grade_named
-from zerosim.teach.proofs.diagnosis import diagnosis, remark
+from zerosim.teach.checks.claim import CheckedPart
+from zerosim.teach.checks.parts import checked
+from zerosim.teach.proofs.cause import diagnosis
 from zerosim.teach.proofs.proof import Proof
 from zerosim.teach.proofs.subject import Subject
 
@@ -29,7 +29,7 @@ def proved(
 ) -> Shown:
     """The proofs of a named collective, or of a function, on each number of ranks.
 
-    A row has `ranks`, `holds`, `order`, `cause`, `command`, `remark`.
+    A row has `ranks`, `holds`, `order`, `cause`, `command`.
     """
     asked, loader = numbers_of_ranks([ranks] if isinstance(ranks, int) else list(ranks)), Loader()
     if (operation := on_tape(collective, loader)) is not None:
@@ -50,32 +50,40 @@ def proved(
         ])
 
 
-def graded(part: Any) -> Shown:
-    """The grade of a part or a function, or of `FILE.py:NAME`; an exercise is known by its name.
+def checked_part(part: Any) -> Shown:
+    """The check of a part, of `FILE.py:NAME`, or of a function.
 
-    A row, one for each claim, has `says`, `state`, `points`, `earned`, `complaint`.
+    A row, one for each claim, has `says`, `complaint`.
     """
     if isinstance(part, str):
         if not is_python(part):
-            raise UsageError(f"found {part!r}; give FILE.py:NAME, or a function")
-        return shown_grade(grade_named(part, Loader().load(part).value))
+            raise UsageError(f"found {part!r}; give FILE.py:NAME, or a part")
+        return shown_check(checked(part, Loader().load(part).value))
     name, _ = code_of(part)
-    return shown_grade(grade_named(name, part))
+    return shown_check(checked(name, part))
 
 
-def shown_grade(grade: Grade) -> Shown:
-    """A grade that displays itself: its claims, its points, and a complaint about the first fault."""
-    items = [{"says": item.says, "state": item.state, "points": item.points, "earned": item.earned,
-              "complaint": item.complaint} for item in grade.items]
-    lines = [f"{item.state:>15}  {item.says} ({item.earned} of {item.points})" for item in grade.items]
-    text = "\n".join([f"{grade.function}: {grade.state}", *lines, *filter(None, [grade.complaint])])
+def shown_check(found: CheckedPart) -> Shown:
+    """A check that displays itself: its claims, and the complaint about each that does not hold."""
     return Shown(
-        grade, grade.complaint is None and grade.state != "not yet written", grade.state,
-        f"<grade of {grade.function}: {grade.state}>",
-        show=lambda console: console.print(text, markup=False, soft_wrap=True),
-        make_document=lambda: {"schema": "zerosim.grade/1", "function": grade.function, "state": grade.state,
-                               "complaint": grade.complaint, "items": items},
-        rows_of=lambda document: list(document["items"]))
+        found, found.holds, found.state, f"<check of {found.name}: {found.state}>",
+        show=lambda console: show_check(console, found),
+        make_document=lambda: check_document(found),
+        rows_of=lambda document: list(document["claims"]))
+
+
+def check_document(found: CheckedPart) -> dict[str, Any]:
+    return {"name": found.name, "state": found.state,
+            "claims": [{"says": says, "complaint": complaint} for says, complaint in found.claims]}
+
+
+def show_check(console: Console, found: CheckedPart) -> None:
+    """Print a line for each claim, below a failed one the complaint."""
+    console.print(f"{found.name}: {found.state}", markup=False, soft_wrap=True)
+    for says, complaint in found.claims if found.written else ():
+        console.print(f"  {'✗' if complaint else '✓'} {says}", markup=False, soft_wrap=True)
+        for line in (complaint or "").splitlines():
+            console.print(f"      {line}", markup=False, soft_wrap=not console.is_terminal)
 
 
 SHOWN = 8
@@ -118,8 +126,6 @@ def show_verdict(console: Console, proof: Proof) -> None:
         console.print(f"[green]proved[/] on {ranks}: {words}", soft_wrap=not console.is_terminal)
         if proof.sent is not None:
             console.print(f"sends {proof.sent}", soft_wrap=not console.is_terminal)
-        if odd := remark(proof):
-            console.print(f"[yellow]but[/] {escape(odd)}", soft_wrap=not console.is_terminal)
         return
     console.print(f"[red]not proved[/] on {ranks}:")
     for fault in proof.faults:
@@ -166,7 +172,6 @@ def document(subject: Subject, proofs: Sequence[Proof]) -> dict[str, Any]:
                 "faults": [vars(fault) for fault in proof.faults],
                 "cause": found and found.cause,
                 "command": found and found.command,
-                "remark": remark(proof),
             }
             for proof, found in zip(proofs, map(diagnosis, proofs), strict=True)
         ],

@@ -13,8 +13,7 @@ except ImportError as error:
     raise ImportError("zerosim.testing needs Hypothesis: pip install 'hypothesis>=6.100'") from error
 
 from zerosim.testing import laws, strategies
-from zerosim.testing.example import LawBroken
-from zerosim.testing.law import Law
+from zerosim.testing.law import Law, LawBroken
 from zerosim.testing.laws import LAWS, check
 
 __all__ = ["laws", "strategies", "check", "LAWS", "Law", "LawBroken"]

@@ -3,10 +3,14 @@
     examined    the function under examination, callable with an example: the result of each rank
     x           an example: a vector for each rank, drawn by Hypothesis
     sides       the result of each rank, and the expected one
+
+Under MPI every rank draws the same examples, since Hypothesis is derandomized, and judges the gathered results of all,
+so all ranks come to the same end without a leader.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,26 +18,59 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
+from zerosim.allocation import Array
 from zerosim.collectives import ALGORITHMS
-from zerosim.errors import UsageError
-from zerosim.numerics import orders
+from zerosim.comm import Communicator
+from zerosim.errors import CollectiveError, Deadlock, UsageError
+from zerosim.instruments.observed import Observed
+from zerosim.instruments.traffic import Traffic
+from zerosim.numerics.orders import AddingOrder
 from zerosim.payloads.terms import Sum, Term, commuted, leaves
-from zerosim.teach.proofs.diagnosis import ONLY_ADDS, Diagnosis, command, of_its_order, of_what_is_sent, why
+from zerosim.sharding import Chunks
+from zerosim.teach.proofs.cause import diagnosis, of_run
 from zerosim.teach.proofs.proof import prove
 from zerosim.teach.proofs.subject import Subject, named_subject
 from zerosim.teach.proofs.subject import subject as subject_of
 from zerosim.testing import strategies
-from zerosim.testing.example import Example, Failed, Ground, Launched, LawBroken, SeenExample, Stranded, local
+from zerosim.testing.example import Example
+from zerosim.worlds.local import spawn
 from zerosim.worlds.mpi_communicator import MpiCommunicator
+from zerosim.worlds.objects import broadcast_object, gather_objects
 
-SHOWN_RANKS = 8
-SHOWN_ELEMENTS = 12
+SHOWN_RANKS, SHOWN_ELEMENTS = 8, 12
+PATIENCE_SECONDS = 2.0
+"""The seconds that a rank waits under MPI for a message of the examined function before it is a deadlock."""
 
-SentBytes = Callable[[Sequence[int], int, int], int]
-"""`sent_bytes(chunk_bytes, rank, root)`: the bytes that `rank` sends for chunks of these lengths."""
 
-Messages = Callable[[int, int, int], int]
-"""`messages(rank, size, root)`: the number of messages that `rank` sends."""
+class LawBroken(AssertionError):
+    """A law does not hold on `example`: its name, and for each rank its input, its result, and the expected one."""
+
+    def __init__(self, message: str, example: Example) -> None:
+        super().__init__(message)
+        self.example = example
+
+
+class Failed(Exception):
+    """The examined function raised an exception or deadlocked."""
+
+
+class Stranded(BaseException):
+    """A rank failed under MPI: messages may be left over, so no further example can be tried."""
+
+
+@dataclass(frozen=True)
+class SeenRun:
+    """One rank's result, the messages that it sent and received, and its argument before and after the call.
+
+    `kept` is the returned array before and after a second call, if there was one.
+    """
+
+    result: Any
+    sent_bytes: int
+    messages: int
+    received: int
+    given: tuple[Array, Array] | None
+    kept: tuple[Array, Array] | None = None
 
 
 @dataclass(frozen=True)
@@ -41,22 +78,76 @@ class Examined:
     """A function under examination, its declarations, and the world in which it runs."""
 
     subject: Subject
-    ground: Ground
-    order: orders.AddingOrder | None
-    sent_bytes: SentBytes | None
-    messages: Messages | None
+    comm: MpiCommunicator | None = None
+    order: AddingOrder | None = None
+    sent_bytes: Callable[[Sequence[int], int, int], int] | None = None
+    """`sent_bytes(chunk_bytes, rank, root)`"""
+    messages: Callable[[int, int, int], int] | None = None
+    """`messages(rank, size, root)`"""
 
-    @property
-    def launched(self) -> bool:
-        return isinstance(self.ground, Launched)
+    def seen(self, x: Example) -> list[SeenRun]:
+        """What each rank did, in the local world or on all ranks that the launcher started."""
+        with np.errstate(all="ignore"):
+            if self.comm is None:
+                try:
+                    return spawn(lambda comm: self.observed(comm, x), x.size, seed=x.seed, sends=x.sends)
+                except Exception as error:
+                    raise Failed(failure_line(error)) from error
+            try:
+                mine: Any = self.observed(channel(self.comm), x)
+            except Exception as error:
+                where = "" if isinstance(error, Deadlock) else f" (raised on rank {self.comm.rank} of {self.comm.size})"
+                mine = Failed(failure_line(error) + where)
+        outcomes = broadcast_object(self.comm, gather_objects(self.comm, mine))
+        failures = [each for each in outcomes if isinstance(each, Failed)]
+        if not failures and (lost := sum(each.messages - each.received for each in outcomes)):
+            failures = [Failed(f"{lost} message(s) were sent that no rank received: every send needs its receive")]
+        if failures:
+            channel.cache_clear()
+            raise next((each for each in failures if "waited" not in str(each)), failures[0])
+        return list(outcomes)
 
-    def seen(self, x: Example) -> list[SeenExample]:
-        """The result of each rank, and the messages that it sent."""
-        return self.ground(self.subject, x)
+    def observed(self, comm: Communicator, x: Example) -> SeenRun:
+        """One rank's run."""
+        subject, traffic = self.subject, Traffic()
+        given: list[tuple[Array, Array]] = []
+        kept: list[tuple[Array, Array]] = []
+
+        def watched(comm: Communicator, argument: Any, *rest: Any) -> Any:
+            whole = argument.flat if isinstance(argument, Chunks) else argument
+            before = whole.copy()
+            returned = subject.function(comm, argument, *rest)
+            given.append((before, whole.copy()))
+            if x.calls_again:
+                once = returned.copy() if isinstance(returned, np.ndarray) else returned
+                subject.function(comm, np.zeros_like(argument), *rest)
+                if once is not None:
+                    kept.append((once, returned.copy()))
+            return returned
+
+        vector = x.vectors[comm.rank].copy()
+        reduction = [x.reduce] if subject.takes_reduction else []
+        replace(subject, function=watched)(Observed(comm, traffic), vector, x.root, *reduction)
+        left = subject.kind.left(vector, comm.rank, comm.size, x.root)
+        return SeenRun(None if left is None else left.copy(), traffic.sent_bytes, traffic.messages,
+                    traffic.received_messages, given[0] if subject.keeps_argument else None, kept[0] if kept else None)
 
     def __call__(self, x: Example) -> list[Any]:
         """The result of each rank, None for a rank without one."""
         return [seen.result for seen in self.seen(x)]
+
+
+@cache
+def channel(comm: MpiCommunicator) -> MpiCommunicator:
+    """The channel that examined functions use; all ranks make it together."""
+    return comm.channel(PATIENCE_SECONDS)
+
+
+def failure_line(error: Exception) -> str:
+    """The message of an exception, and the rank that raised it, in one line."""
+    if isinstance(error, Deadlock | CollectiveError):
+        return str(error)
+    return f"{type(error).__name__}: {error} {' '.join(getattr(error, '__notes__', []))}".strip()
 
 
 Sides = tuple[Sequence[Any], Sequence[Any]]
@@ -66,9 +157,7 @@ Sides = tuple[Sequence[Any], Sequence[Any]]
 class Law:
     """One law. Called with a function it returns None, or raises `LawBroken` with the smallest example found.
 
-    `collective` is needed if the function's name does not contain it. `order`, `sent_bytes` and `messages`
-    are declared as in a row of `zerosim.collectives.ALGORITHMS`. With `comm=zs.connect()` the function is examined
-    on all ranks that the launcher started; all of them call the law alike, and end alike.
+    The keywords are those of `check`.
     """
 
     name: str
@@ -79,51 +168,26 @@ class Law:
     reductions: bool
     needs: str | None
 
-    def applies(self, examined: Examined) -> bool:
-        """Whether it applies to this function: to its collective, with all declarations that the law needs."""
-        return examined.subject.collective in self.collectives and self.missing(examined) is None
-
     def missing(self, examined: Examined) -> str | None:
-        """The requirement besides the right collective that is missing; None if none is."""
+        """What the function lacks for this law to apply; None if it applies."""
         there = {
             None: True,
             "an argument that is not worked on in place": examined.subject.keeps_argument,
             "an array that it returns": examined.subject.manner == "array",
-            "the local world, where a send can wait": not examined.launched,
-            "order=": examined.order,
-            "sent_bytes=": examined.sent_bytes,
-            "messages=": examined.messages,
+            "the local world, where a send can wait": examined.comm is None,
+            "order=": examined.order, "sent_bytes=": examined.sent_bytes, "messages=": examined.messages,
         }
+        if examined.subject.collective not in self.collectives:
+            return " or ".join(self.collectives)
         return None if there[self.needs] else self.needs
 
-    def __call__(
-        self,
-        function: Callable[..., Any] | Subject,
-        *,
-        collective: str | None = None,
-        comm: MpiCommunicator | None = None,
-        examples: int = 100,
-        order: orders.AddingOrder | None = None,
-        sent_bytes: SentBytes | None = None,
-        messages: Messages | None = None,
-    ) -> None:
-        examined = under_examination(
-            function, collective=collective, comm=comm, order=order, sent_bytes=sent_bytes, messages=messages
-        )
-        if not self.applies(examined):
-            needed = self.missing(examined) or " or ".join(self.collectives)
+    def __call__(self, function: Callable[..., Any] | Subject, *, examples: int = 100, **keywords: Any) -> None:
+        examined = under_examination(function, **keywords)
+        if needed := self.missing(examined):
             raise UsageError(f"{self.name} does not apply to {examined.subject.name}: it needs {needed}")
         self.hold(examined, examples)
 
     def hold(self, examined: Examined, examples: int) -> None:
-        """Test that many examples, here or on all ranks."""
-        ground = examined.ground
-        if isinstance(ground, Launched):
-            ground.lead_or_follow(examined.subject, lambda: self.search(examined, examples))
-        else:
-            self.search(examined, examples)
-
-    def search(self, examined: Examined, examples: int) -> None:
         """Let Hypothesis search for an example that breaks the law, and shrink it."""
         found: list[LawBroken] = []
 
@@ -132,6 +196,8 @@ class Law:
                 self.judge(examined, x)
             except LawBroken as broken:
                 found.append(broken)
+                if examined.comm is not None and isinstance(broken.__context__, Failed):
+                    raise Stranded from broken.__cause__
                 raise
 
         controlled = settings(
@@ -140,36 +206,24 @@ class Law:
         )
         try:
             controlled(given(self.examples(examined))(attempt))()
-        except LawBroken as broken:
-            raise self.diagnosed(examined, broken) from broken.__cause__
+        except (LawBroken, Stranded) as broken:
+            said, x = found[-1], found[-1].example
+            proof = prove(examined.subject, x.size)
+            lines = str(diagnosis(proof) or of_run(examined.subject, x.size, x.root)).splitlines()
+            raise LawBroken("\n  ".join([str(said), *lines]), x) from broken.__cause__
         except Flaky:
-            raise LawBroken(
-                f"{found[-1]}\n  but not when repeated: does it read uninitialized memory?",
-                found[-1].example,
-            ) from None
-        except Stranded as stranded:
-            raise stranded.broken from None
-
-    def diagnosed(self, examined: Examined, broken: LawBroken) -> LawBroken:
-        """The broken law with its cause, if symbols or ranks show one."""
-        example = broken.example
-        assert example is not None
-        lines = str(diagnosed(self.name, examined.subject, example)).splitlines()
-        return LawBroken("\n  ".join([str(broken), *lines]), example)
+            raise LawBroken(f"{found[-1]}\n  but not when repeated: does it read uninitialized memory?",
+                            found[-1].example) from None
 
     def examples(self, examined: Examined) -> st.SearchStrategy[Example]:
         """The strategy for examples of this law."""
-        subject, values = examined.subject, self.values
-        if isinstance(examined.ground, Launched):
-            ranks: st.SearchStrategy[int] = st.just(examined.ground.comm.size)
-            values = strategies.ARITHMETIC if values == ("symbols",) else values
-        else:
-            ranks = strategies.rank_counts().filter(subject.serves)
-        chosen = self.reductions and subject.takes_reduction
+        subject, values, comm = examined.subject, self.values, examined.comm
+        if comm is not None and values == ("symbols",):
+            values = strategies.ARITHMETIC
         return strategies.examples(
-            ranks=ranks, values=values, even=subject.even, rooted=subject.kind.rooted,
-            reduction=strategies.reductions() if chosen else None,
-        )
+            ranks=strategies.rank_counts().filter(subject.serves) if comm is None else st.just(comm.size),
+            values=values, even=subject.even, rooted=subject.kind.rooted,
+            reduction=strategies.reductions() if self.reductions and subject.takes_reduction else None)
 
     def judge(self, examined: Examined, x: Example) -> None:
         """Raise `LawBroken` unless both sides are equal."""
@@ -177,8 +231,6 @@ class Law:
             have, due = self.sides(examined, x)
         except Failed as failed:
             broken = LawBroken(self.report(examined.subject, x, str(failed)), x)
-            if examined.launched:
-                raise Stranded(broken) from failed
             raise broken from failed.__cause__
         if not all(map(same, have, due)):
             raise LawBroken(self.report(examined.subject, x, self.says, have, due), x)
@@ -202,22 +254,16 @@ class Law:
 
 
 def under_examination(
-    function: Callable[..., Any] | Subject,
-    *,
-    collective: str | None = None,
-    comm: MpiCommunicator | None = None,
-    order: orders.AddingOrder | None = None,
-    sent_bytes: SentBytes | None = None,
-    messages: Messages | None = None,
+    function: Callable[..., Any] | Subject, *, collective: str | None = None, comm: MpiCommunicator | None = None,
+    **declared: Any,
 ) -> Examined:
     """`function` with its declarations, by the caller or, for our own algorithms, by their table."""
     if not isinstance(function, Subject):
         ours = [name for name, row in ALGORITHMS.items() if row.function == function]
         function = named_subject(ours[0]) if ours else subject_of(function, collective)
-    row = function.algorithm
-    if row is not None:
-        order, sent_bytes, messages = order or row.order, sent_bytes or row.sent_bytes, messages or row.messages
-    return Examined(function, local if comm is None else Launched(comm), order, sent_bytes, messages)
+    if (row := function.algorithm) is not None:
+        declared = {"order": row.order, "sent_bytes": row.sent_bytes, "messages": row.messages} | declared
+    return Examined(function, comm, **declared)
 
 
 def same(have: Any, due: Any) -> bool:
@@ -253,10 +299,7 @@ def shown(side: Any) -> str:
 
 
 def law(
-    *collectives: str,
-    values: Sequence[str] = ("exact",),
-    reductions: bool = False,
-    needs: str | None = None,
+    *collectives: str, values: Sequence[str] = ("exact",), reductions: bool = False, needs: str | None = None
 ) -> Callable[[Callable[[Examined, Example], Sides]], Law]:
     """A decorator that makes a law of the function that computes its two sides; the docstring is its statement."""
 
@@ -266,31 +309,3 @@ def law(
         )
 
     return made
-
-
-OWN_WORDS = {
-    "inputs_stay_unchanged": "it changes its argument, which belongs to the caller: begin with x = x.copy()",
-    "results_stay_as_they_are": "its result shares memory with a reused buffer, a default argument or a global: "
-                                "return a copy (result.copy()), or create the buffer in the function",
-}
-"""The words for laws about one property."""
-
-COUNTS = ("sends_the_declared_bytes", "sends_the_declared_messages")
-
-
-NUMBERS_ALONE = "right on symbols, wrong on these numbers: does it convert, round or compare what it adds?"
-
-
-def diagnosed(law: str, subject: Subject, example: Example) -> Diagnosis:
-    """The reason why `subject` breaks the law of this name, and the command that shows it."""
-    proof = prove(subject, example.size)
-    assert proof.case is not None
-    if not proof.case.wrong_somewhere:
-        if law in COUNTS:
-            return of_what_is_sent(subject, example.size)
-        if law in OWN_WORDS:
-            return Diagnosis(OWN_WORDS[law], command(proof.case))
-        if law == "adds_in_the_declared_order" and proof.order:
-            return of_its_order(subject, example.size)
-    found = why(subject, example.size, example.root)
-    return found or Diagnosis(NUMBERS_ALONE if example.reduce is np.add else ONLY_ADDS, command(proof.case))

@@ -18,13 +18,6 @@ from zerosim.teach.proofs.subject import Subject
 from zerosim.words import joined
 from zerosim.worlds.local import Sends
 
-
-class Observation(str):
-    """An observation about an error, in words, if its cause is not certain."""
-
-    __slots__ = ()
-
-
 Place = tuple[int, int]
 """A rank and an element."""
 

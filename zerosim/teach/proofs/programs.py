@@ -17,7 +17,8 @@ from zerosim.instruments.observed import Observed
 from zerosim.instruments.traffic import Traffic
 from zerosim.scenario import CollectiveScenario
 from zerosim.sharding import bounds
-from zerosim.teach.proofs.diagnosis import why
+from zerosim.teach.proofs.cause import diagnosis
+from zerosim.teach.proofs.proof import prove
 from zerosim.teach.proofs.subject import Subject, named_subject
 from zerosim.worlds.objects import gather_objects
 
@@ -127,7 +128,7 @@ def run_collectives(
 def explained(scenario: CollectiveScenario, finding: Finding) -> Finding:
     """A failed claim with its cause, if a function that is not in the table of algorithms is wrong."""
     calls = [] if finding.holds else [call for program in programs_of(scenario) for call in program.calls]
-    said = [why(call, scenario.world.ranks) for call in calls if call.algorithm is None]
+    said = [diagnosis(prove(call, scenario.world.ranks)) for call in calls if call.algorithm is None]
     causes = "".join(f"; {call.cause} ({call.command})" for call in said if call is not None)
     return replace(finding, seen=finding.seen + causes)
 

@@ -32,7 +32,7 @@ from zerosim.numerics import orders
 from zerosim.parts.users_code import error_line
 from zerosim.payloads.terms import Symbol, Term, blanks, commuted, leaves, symbols
 from zerosim.teach.proofs.case import Case, Place, chunks_by_element, expected_terms
-from zerosim.teach.proofs.hints import raised
+from zerosim.teach.proofs.ended import raised
 from zerosim.teach.proofs.subject import Subject
 from zerosim.words import plural
 from zerosim.worlds.local import Sends, StillRunning
@@ -300,10 +300,12 @@ def last_change(recording: Recording, rank: int, element: int) -> tuple[int | No
 
 
 def check_sent(proof: Proof, sent: SentChunks) -> None:
-    """Check that a user's collective sends as many chunks as it declares, if it does."""
+    """Check that a user's collective sends the chunks and takes the rounds that it declares, if it does."""
     row = proof.subject.declared
     if row is not None and row.chunks_sent is not None and (fault := sent.differs_from(row.chunks_sent(sent.ranks))):
         proof.faults.append(ProofFault(fault))
+    if row is not None and row.rounds is not None and sent.rounds > row.rounds(sent.ranks):
+        proof.faults.append(ProofFault(f"it takes {sent.rounds} rounds; {row.rounds(sent.ranks)} are declared"))
 
 
 def check_order(proof: Proof, results: Sequence[Sequence[Symbol]], count: int, root: int) -> None:

@@ -8,10 +8,10 @@ on a vector, as those in `zerosim.collectives` do. Any other takes this rank's a
 import inspect
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -28,31 +28,6 @@ HOUSE = str(Path(__file__).parents[2]) + os.sep
 IN_PLACE = {name for kind in COLLECTIVE_KINDS.values() for name in kind.parameters[:1]}
 
 
-MOST_NOTED = 1000
-
-
-class CutShort(NamedTuple):
-    """A slice of the chunks of `rank` that extends past the last one."""
-
-    size: int
-    rank: int
-    start: int
-    stop: int
-
-
-class Noticing(Chunks):
-    """Chunks that report slices which extend past the last one."""
-
-    def __init__(self, flat: Any, size: int, tell: Callable[[int, int], None]) -> None:
-        super().__init__(flat, size)
-        self._tell = tell
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice) and (index.stop or 0) > len(self):
-            self._tell(index.start or 0, index.stop)
-        return super().__getitem__(index)
-
-
 @dataclass(frozen=True)
 class Subject:
     """A function, the collective that it implements, and its row in the table of algorithms if it has one."""
@@ -62,16 +37,12 @@ class Subject:
     function: Callable[..., Any]
     manner: Literal["in place", "array"]
     algorithm: Algorithm | None = None
-    promise: CollectiveKind | None = None
-    """Its inputs and results, if they are not those of its kind of collective."""
     declared: Algorithm | None = None
     """The declaration of a user's function: its order of addition, and the numbers of ranks that it supports."""
-    cut_short: list["CutShort"] = field(default_factory=list, compare=False)
-    """Slices of chunks that were cut short at the last chunk."""
 
     @property
     def kind(self) -> CollectiveKind:
-        return self.promise or COLLECTIVE_KINDS[self.collective]
+        return COLLECTIVE_KINDS[self.collective]
 
     @property
     def file(self) -> str:
@@ -117,7 +88,7 @@ class Subject:
         """
         if self.takes_reduction and not reduction:
             reduction = (np.add,)
-        kind, chunks = self.kind, Noticing(vector, comm.size, partial(self.note, comm))
+        kind, chunks = self.kind, Chunks(vector, comm.size)
         where = [root] if kind.rooted else []
         if self.manner == "in place":
             views = {"vector": vector, "chunks": chunks, "incoming": chunks}
@@ -132,11 +103,6 @@ class Subject:
         due = kind.left(vector, comm.rank, comm.size, root)
         if due is not None:
             self._place(result, due, comm.rank)
-
-    def note(self, comm: Communicator, start: int, stop: int) -> None:
-        """Record that a slice has been cut short."""
-        if len(self.cut_short) < MOST_NOTED:
-            self.cut_short.append(CutShort(comm.size, comm.rank, start, stop))
 
     def _place(self, result: Any, where: Any, rank: int) -> None:
         if not isinstance(result, np.ndarray):

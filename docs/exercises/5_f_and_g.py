@@ -1,4 +1,4 @@
-"""Exercise 6: f and g of tensor parallelism. Fill in the function, then run `zerosim grade 6_f_and_g.py`.
+"""Exercise 5: f and g of tensor parallelism. Fill in the function, then run `pytest test_5_f_and_g.py`.
 
     x ── f ── relu(x upᵀ) ── · downᵀ ── g ── y
 

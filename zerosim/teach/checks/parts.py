@@ -1,12 +1,13 @@
-"""The claims about a user's own part: the checks that a scenario makes before a run, and more.
+"""What each kind of a user's part promises, as claims; they are checked before a run and by `zerosim check`.
 
-    collective   proofs on 1 to 8 ranks, and the declared order of addition
-    stage        the bits of the shipped stage with the same sharding, and the same bytes sent and kept
+    collective   proofs on 1 to 8 ranks: every contribution once, the declared order, chunks and rounds
+    stage        small trainings: the bits of one process, and the bytes and memory of the formulas
     optimizer    an elementwise formula that works in place
     model        layers that fit together, and gradients that agree with finite differences
     samples      a function that returns the same arrays twice
 
-Each part except a stage, which is compared separately, is also trained with by all stages and by one process.
+Each part is also trained with by all stages and by one process. An exercise of the course is a part with its
+declarations and without a body.
 """
 
 import inspect
@@ -18,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from zerosim.collectives import Algorithm
-from zerosim.collectives.own import SERVING, as_collective
-from zerosim.data import load_dataset
+from zerosim.collectives.own import SERVING
+from zerosim.comm import Communicator
+from zerosim.data import Dataset, load_dataset
 from zerosim.errors import UsageError, ZerosimError
 from zerosim.models.own import as_model
 from zerosim.models.units import Model, ModelKind, Task
@@ -27,52 +29,51 @@ from zerosim.optim.optimizers import Optimizer
 from zerosim.optim.own import declared, wrong
 from zerosim.parts import Named
 from zerosim.parts.signature import as_source
-from zerosim.scenario import Data, ModelKeys, Parallel, Scenario, Train, WorldKeys
+from zerosim.scenario import Check, Data, ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.show.table import divergence
 from zerosim.stages import STAGES, Stage
-from zerosim.stages.own import as_stage
-from zerosim.teach.grading.claims import CLAIMS
-from zerosim.teach.grading.examination import Examination, grade
-from zerosim.teach.grading.exercises import Claim, Grade
-from zerosim.teach.grading.proved import PLAIN, RANKS, added_in, unproved
-from zerosim.teach.grading.stages import StageTrial, fault_in, trials_of
-from zerosim.teach.proofs.subject import Subject, collective_in
+from zerosim.stages.own import as_stage, like
+from zerosim.teach.checks.claim import CheckedPart, Claim
+from zerosim.teach.checks.stage_cause import Log, first_unlike, recording
+from zerosim.teach.proofs.case import expected_terms
+from zerosim.teach.proofs.cause import diagnosis
+from zerosim.teach.proofs.ended import endless_loop, raised
+from zerosim.teach.proofs.proof import prove
+from zerosim.teach.proofs.subject import Subject, subject
 from zerosim.training.config import configured
 from zerosim.training.experiment import prepare
 from zerosim.training.one_function import computed, differences, some_batch, some_weights
 from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
+from zerosim.worlds.local import spawn
 
 TRAINED = "every stage trains with it to the bits of one process"
 DIGITS, TEXT = Task(64, 10, "cross_entropy"), Task(8, 65, "cross_entropy", tokens=True)
 PATIENCE_SECONDS = 60.0
+RANKS = range(1, 9)
 
 
-def grade_named(name: str, part: Any) -> Grade:
-    """The grade of an exercise if the function has the name of one, else of a part."""
-    function = getattr(part, "__name__", "")
-    if function not in CLAIMS:
-        return grade_part(name, part)
-    return grade(part, function, CLAIMS[function], inspect.getsourcefile(part) or "")
-
-
-def grade_part(name: str, part: Any) -> Grade:
-    """The grade of a user's own part. Raises `UsageError` for anything else."""
-    file = getattr(inspect.getmodule(part), "__file__", None) or name.rpartition(":")[0]
-    examination = Examination(file)
+def checked(name: str, part: Any) -> CheckedPart:
+    """The check of a user's part. Raises `UsageError` for anything else."""
+    found = list[tuple[str, str | None]]()
     try:
-        items = list(examination.items(part_claims(name, part)))
+        for claim in part_claims(name, part):
+            found.append((claim.says, claim.complaint()))
+            if claim.first and found[-1][1]:
+                break
     except NotImplementedError:
-        return Grade(name, "not yet written")
-    failed = [item for item in items if item.state == "does not hold"]
-    complaint = f"not so: {failed[0].says}\n{failed[0].complaint}" if failed else None
-    return Grade(name, "does not hold yet" if failed else "holds", items, complaint, examination.printed)
+        return CheckedPart(name, found, written=False)
+    return CheckedPart(name, found)
 
 
-def fault_of_part(name: str, part: Any) -> str | None:
-    """The first complaint about a part, without training with it."""
-    return next((said for claim in part_claims(name, part) if claim.says != TRAINED and (said := claim.complaint())),
-                None)
+def fault_of_stage(name: str, part: Stage, **parallel: Any) -> str | None:
+    """The first complaint about a stage, before a run with it; `parallel` has keys of that run."""
+    as_in_the_run = Claim("also as in the run", partial(trains_otherwise, name, part, parallel=parallel))
+    asked = [*stage_claims(name, part), as_in_the_run]
+    try:
+        return next((said for claim in asked if (said := claim.complaint())), None)
+    except NotImplementedError as error:
+        return f"it is not written yet: {error}".removesuffix(": ")
 
 
 def part_claims(name: str, part: Any) -> list[Claim]:
@@ -113,60 +114,132 @@ BY_COUNT = ("samples", "model", "stage")
 """The kind of a function by the number of its positional parameters."""
 
 
-def collective_of(name: str, part: Any) -> Algorithm:
-    """The algorithm, of the kind in its name."""
-    function = part.function if isinstance(part, Algorithm) else part
-    kind = collective_in(function.__name__)
-    if kind not in SERVING:
-        raise UsageError(f"{name} serves a stage as one of {', '.join(SERVING)}: let its name contain which")
-    return as_collective(kind)(name, part)
+# Collectives.
 
 
-def collective_claims(name: str, row: Algorithm) -> list[Claim]:
-    """Proofs on the numbers of ranks that the algorithm supports, and a training."""
-    examined = Subject(row.function.__name__, row.collective, row.function, "in place", declared=row)
-    sizes = [size for size in RANKS if row.serves(size)]
-    found = [
-        Claim("every contribution arrives at its place, once", partial(unproved_on, examined, sizes), 3, first=True),
-        Claim("also where the ranks do not divide the vector", partial(unproved, examined, sizes, divided=False)),
-    ]
-    if row.order is not None:
-        adds = partial(added_in, examined, row.order, sizes)
-        found.append(Claim("every chunk is added in the order that it declares", adds, 2))
-    keys: dict[str, Any] = {row.collective: Named(name, row, "")}
-    if row.collective == "broadcast":
-        keys["publish"] = "broadcasts"
-    return [*found, Claim(TRAINED, partial(differs, parallel=keys), 2)]
+def collective_of(name: str, part: Any) -> Subject:
+    """The collective that its name contains; one that serves a stage must declare its order of addition."""
+    found = subject(part)
+    if found.collective in SERVING and found.kind.reducing and (found.declared is None or found.declared.order is None):
+        raise UsageError(f"{name} does not declare its order of addition; write @collective(order=\"ring\") above it")
+    return found
 
 
-def unproved_on(examined: Subject, sizes: Sequence[int]) -> str | None:
-    """The error on the fewest ranks, and the declaration to add if it is correct on powers of two."""
-    found = unproved(examined, sizes)
-    if found is None or unproved(examined, [size for size in PLAIN if size in sizes]) is not None:
-        return found
-    return f"{found}\n{DECLARE}"
+def collective_claims(name: str, examined: Subject) -> list[Claim]:
+    """Proofs on the supported numbers of ranks, and a training with a collective that serves a stage."""
+    sizes = [size for size in RANKS if examined.serves(size)]
+    found = [Claim("every contribution arrives at its place, once, and added as declared, on 1 to 8 ranks",
+                   partial(unproved, examined, sizes), first=True)]
+    if examined.takes_reduction:
+        found.append(Claim("it reduces with the given function", partial(reduces_otherwise, examined)))
+    if examined.collective in SERVING and examined.manner == "in place" and examined.declared is not None:
+        row = replace(examined.declared, name=name, collective=examined.collective)
+        keys: dict[str, Any] = {examined.collective: Named(name, row, "")}
+        if examined.collective == "broadcast":
+            keys["publish"] = "broadcasts"
+        found.append(Claim(TRAINED, partial(differs, parallel=keys)))
+    return found
 
 
-DECLARE = "or declare it: @collective(powers_of_two=True) serves 1, 2, 4, 8, … ranks only"
+def unproved(examined: Subject, sizes: Sequence[int]) -> str | None:
+    """The first fault on the fewest ranks, and its cause."""
+    right = list[int]()
+    for size in sizes:
+        proof = prove(examined, size)
+        failure = proof.case and proof.case.recording.failure
+        if isinstance(failure, NotImplementedError):
+            raise failure
+        if proof.faults:
+            before = f"right on {', '.join(map(str, right))}, but " if right else ""
+            return f"{before}on {size} ranks: {proof.faults[0].what}\n{diagnosis(proof)}"
+        right.append(size)
+    return None
+
+
+def reduces_otherwise(examined: Subject) -> str | None:
+    """The complaint if the function ignores `reduce`."""
+    vectors = [np.array([(7 * rank + 3 * element) % 5 for element in range(3)]) for rank in range(3)]
+
+    def reduced(comm: Communicator) -> Any:
+        vector = vectors[comm.rank].copy()
+        examined(comm, vector, 0, np.maximum)
+        return vector
+
+    left = spawn(reduced, 3)
+    for (rank, element), due in expected_terms(examined.kind, 3, 3, 0).items():
+        most = max(vectors[term.rank][term.element] for term in due)
+        if left[rank][element] != most:
+            return (f"on 3 ranks with reduce=np.maximum: rank {rank} has {left[rank][element]} in element {element}; "
+                    f"the maximum of all is {most}")
+    return None
+
+
+# Stages.
+
+TRIALS: Sequence[tuple[str, dict[str, Any]]] = (
+    ("it trains to the bits of one process, with the bytes and the memory of the formulas", {}),
+    ("also where each micro-batch is reduced by itself", {"parallel": {"accumulation": "micro_batch"}}),
+    ("also where the ranks do not divide the layers",
+     {"ranks": 3, "model": ModelKeys(hidden=(5, 4), activation="tanh")}),
+    ("also with clipped gradients, in 16 bits", {"ranks": 2, "train": {"precision": "fp16", "clip_norm": 0.05}}),
+)
+"""The small trainings of a stage, and what they differ in."""
+
+
+ITS_OWN_AFFAIR = ("less memory than required", "calls of ")
+"""The checks of a run that a user's stage need not pass: it may save memory, and send messages without a verb."""
 
 
 def stage_claims(name: str, part: Stage) -> list[Claim]:
-    """The bits of the shipped stage with the same sharding, and its bytes sent, kept and held."""
-    at_once, in_turn = trials = trials_of(part)
-    return [
-        Claim("it trains to the bits of the stage that shards the same", partial(fault_in, at_once), 3,
-              first=True),
-        Claim("also where micro-batches go one after another", partial(fault_in, in_turn), first=True),
-        Claim("every rank sends the bytes of the formula", partial(either, trials, StageTrial.sent_otherwise), 2),
-        Claim("every rank keeps between steps what it declares, and no more",
-              partial(either, trials, StageTrial.kept_otherwise), 2),
-        Claim("nothing is held longer than it is used", partial(either, trials, StageTrial.held_too_much), 2),
-    ]
+    return [Claim(says, partial(trains_otherwise, name, part, **changes), first=number == 0)
+            for number, (says, changes) in enumerate(TRIALS) if "parallel" not in changes or part.may_reduce_parts]
 
 
-def either(trials: Sequence[StageTrial], ask: Callable[[StageTrial], str | None]) -> str | None:
-    """The first complaint about the trials."""
-    return next(filter(None, map(ask, trials)), None)
+def trains_otherwise(
+    name: str, part: Stage, ranks: int = 4, model: ModelKeys | None = None, train: dict[str, Any] | None = None,
+    parallel: dict[str, Any] | None = None,
+) -> str | None:
+    """The first failed check of a small training, and the first call that differs from the shipped stage's."""
+    scenario = Scenario(
+        world=WorldKeys(ranks), model=model or ModelKeys(hidden=(7,), activation="tanh"), check=Check(reference=True),
+        train=Train(steps=2, micro_batch=2, micro_batches=2 * ranks, learning_rate=0.01, **train or {}),
+        parallel=Parallel((), accumulation="layered"))
+
+    def outcome_of(stage: Stage, log: Log) -> Any:
+        step = Named(name, replace(stage, step=recording(stage.step, log)), "")
+        row = replace(scenario, parallel=replace(scenario.parallel, stages=(step,), **parallel or {}))
+        return run_locally(prepare(row, few_samples()), Silent(), limit_seconds=PATIENCE_SECONDS)
+
+    mine, due, file = Log(), Log(), part.step.__code__.co_filename
+    try:
+        (row,) = outcome_of(part, mine).rows
+        said = "; ".join(failure for failure in row.failures if not failure.startswith(ITS_OWN_AFFAIR))
+        if row.trained and row.trained.first_divergence:
+            said = f"{said}: {divergence(row.trained.first_divergence)}"
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        loop = endless_loop(error, file)
+        said = raised(error, file) + (f"\nwhy: {loop}" if loop else "")
+        if loop:
+            return f"on {ranks} ranks: {said}"
+    if not said:
+        return None
+    shipped = like(part).part
+    outcome_of(shipped, due)
+    cause = first_unlike(mine, due)
+    lines = [f"on {ranks} ranks: {said}", *([f"why: {cause}"] if cause else []),
+             f"see: zerosim show {name} --ranks {ranks}, and zerosim show {shipped.key} --ranks {ranks}"]
+    return "\n".join(lines)
+
+
+def few_samples() -> Dataset:
+    """Random samples of two classes."""
+    random = np.random.default_rng(0)
+    return Dataset(random.standard_normal((24, 3)).astype(np.float32), random.integers(0, 2, 24), None, None, 2)
+
+
+# Other parts.
 
 
 def optimizer_of(name: str, part: Any) -> Optimizer:
@@ -175,9 +248,8 @@ def optimizer_of(name: str, part: Any) -> Optimizer:
 
 def optimizer_claims(name: str, rule: Optimizer) -> list[Claim]:
     return [
-        Claim("its formula works element by element, and writes its slots in place", partial(wrong, rule), 2,
-              first=True),
-        Claim(TRAINED, partial(differs, train={"optimizer": Named(name, rule, "")}), 2),
+        Claim("its formula works element by element, and writes its slots in place", partial(wrong, rule), first=True),
+        Claim(TRAINED, partial(differs, train={"optimizer": Named(name, rule, "")})),
     ]
 
 
@@ -196,8 +268,8 @@ def model_claims(name: str, kind: ModelKind) -> list[Claim]:
 
     return [
         Claim("its layers fit together and read all of their parameters", partial(named_error, name, read), first=True),
-        Claim("its gradients are what differences of forward say, in float64", slopes, 2),
-        Claim(TRAINED, partial(differs, model=settings, data=data), 2),
+        Claim("its gradients are what differences of forward say, in float64", slopes),
+        Claim(TRAINED, partial(differs, model=settings, data=data)),
         Claim("over two ranks of any direction it is the model in one piece", partial(split_otherwise, name, kind)),
     ]
 
@@ -228,7 +300,7 @@ def samples_claims(name: str, part: Any) -> list[Claim]:
     scenario = partial(small, data={"source": Named(name, part, "")})
     return [
         Claim("it gives the same arrays each time, which fit together",
-              partial(named_error, name, lambda: load_dataset(scenario()) and None), 2, first=True),
+              partial(named_error, name, lambda: load_dataset(scenario()) and None), first=True),
         Claim(TRAINED, partial(differs, data={"source": Named(name, part, "")})),
     ]
 

@@ -1,0 +1,31 @@
+"""The pair of products on integers, whose sums are exact: the results of the whole matrices, with two all-reduces."""
+
+import numpy as np
+import pytest
+
+import zerosim as zs
+
+split_pair = __import__("5_f_and_g").split_pair
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_results_are_those_of_the_whole_matrices(ranks):
+    random = np.random.default_rng(ranks)
+    x, up, down, upstream = (random.integers(-9, 10, shape).astype(float) for shape in ((3, 4), (8, 4), (4, 8), (3, 4)))
+    inner = np.maximum(x @ up.T, 0)
+    of_inner = (upstream @ down) * (inner > 0)
+
+    def program(comm):
+        calls, mine = [], slice(comm.rank * 8 // ranks, (comm.rank + 1) * 8 // ranks)
+
+        def all_reduce(array):
+            calls.append(array)
+            return zs.all_reduce(comm, array)
+
+        found = split_pair(all_reduce, x, up[mine], down[:, mine], upstream)
+        due = inner @ down.T, of_inner @ up, of_inner.T[mine] @ x, upstream.T @ inner[:, mine]
+        for name, has, wants in zip(("y", "∂L/∂x", "∂L/∂up", "∂L/∂down"), found, due, strict=True):
+            np.testing.assert_array_equal(has, wants, err_msg=f"{name} of rank {comm.rank}")
+        assert len(calls) == 2, f"rank {comm.rank} calls all_reduce {len(calls)} times, not twice"
+
+    zs.spawn(program, ranks)

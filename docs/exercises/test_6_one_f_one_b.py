@@ -1,0 +1,20 @@
+"""The passes of all ranks together: each once, no rank waits forever, and the memory and the bubble of 1F1B."""
+
+import pytest
+
+from zerosim.figures.pipelines import bubble, bubble_due, held, held_due
+from zerosim.stages.pipeline import Slot
+
+one_f_one_b = __import__("6_one_f_one_b").one_f_one_b
+
+
+@pytest.mark.parametrize(("ranks", "micro_batches"), [(1, 3), (2, 1), (2, 4), (4, 3), (4, 6)])
+def test_the_schedule_is_1f1b(ranks, micro_batches):
+    found = [one_f_one_b(rank, ranks, micro_batches) for rank in range(ranks)]
+    for rank, passes in enumerate(found):
+        for what in "FB":
+            numbers = [number for kind, number in passes if kind == what]
+            assert numbers == [*range(micro_batches)], f"rank {rank} runs {what} of {numbers}"
+    slots = [[Slot(what, number, 0) for what, number in passes] for passes in found]
+    assert [held(each) for each in slots] == [held_due("1f1b", rank, ranks, micro_batches) for rank in range(ranks)]
+    assert bubble(slots) == bubble_due(ranks, micro_batches)

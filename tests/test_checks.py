@@ -1,0 +1,124 @@
+"""`check` of parts of one's own and of exercises: what holds is said, and a fault planted in each kind is named."""
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import zerosim as zs
+from tests import solutions
+from tests.declared import skeletons
+from zerosim.cli import main
+from zerosim.collectives import ring, tree
+from zerosim.stages import zero1, zero2, zero3
+
+ROOT = Path(__file__).parents[1]
+MINE = (ROOT / "tests" / "brought" / "mine.py").read_text().replace("linear(silu(linear(", "linear(swish(linear(")
+PARTS = ("gated", "lion", "compressed", "halving_reduce_scatter", "doubling_all_gather", "spirals")
+EXAMPLES = ("lion/lion.py:lion", "residual_mlp/residual.py:residual", "mixture_of_experts/experts.py:mixture",
+            "two_level/two_level.py:reduce_scatter", "two_level/two_level.py:all_gather",
+            "each_micro_batch/stage.py:step")
+
+
+def graded(folder, capsys, name):
+    code = main(["check", f"{folder / 'mine.py'}:{name}"])
+    found = capsys.readouterr()
+    return code, " ".join(f"{found.out} {found.err}".split())
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_hold(name, tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(MINE)
+    assert main(["check", f"{tmp_path / 'mine.py'}:{name}", "--json", str(tmp_path / "found.json")]) == 0
+    (found,) = json.loads((tmp_path / "found.json").read_text())["parts"]
+    assert found["state"] == "holds"
+    assert [claim["complaint"] for claim in found["claims"]] == [None] * len(found["claims"])
+
+
+RIGHT = {
+    "reduce_scatter": ring.reduce_scatter, "all_gather": ring.all_gather, "all_reduce": ring.all_reduce,
+    "broadcast": tree.broadcast, "reduce": tree.reduce, "reduce_scatter_left": solutions.reduce_scatter_left,
+    "zero1_step": zero1.step, "zero2_step": zero2.step, "zero3_step": zero3.step,
+    "zero2_each_part_step": solutions.zero2_each_part_step,
+}
+
+
+@pytest.mark.parametrize("name", skeletons())
+def test_an_exercise_is_not_yet_written_and_its_solution_holds(name):
+    part = skeletons()[name]
+    assert zs.check(part).verdict == "not yet written"
+    right = replace(part, **{"step" if hasattr(part, "step") else "function": RIGHT[name]})
+    assert zs.check(right).verdict == "holds"
+
+
+@pytest.mark.parametrize("exercise", ["5_f_and_g", "6_one_f_one_b"])
+def test_exercises_with_tests_hold_for_solutions_only(exercise, tmp_path):
+    for file in (ROOT / "docs" / "exercises").glob(f"*{exercise}.py"):
+        shutil.copy(file, tmp_path)
+
+    def passed():
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+        return subprocess.run(command, capture_output=True, check=False, cwd=tmp_path).returncode == 0
+
+    assert not passed()
+    shutil.copy(solutions.__file__, tmp_path / f"{exercise}.py")
+    assert passed()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_hold(name):
+    assert zs.check(str(ROOT / "scenarios" / "examples" / name)).passed
+
+
+@pytest.mark.parametrize(("name", "old", "new", "words"), [
+    ("lion", "    momentum *= beta2", "    momentum *= beta2 * np.mean(g)", "a formula works element by element"),
+    ("lion", "    np.sign(a, out=a)", "    a += 0.1 * len(g)", "✗ its formula works element by element,"),
+    ("gated", "swish(linear(", "swish([] + linear(", "layer blocks.0: line 23"),
+    ("gated", "sigma * (1.0 + x * (1.0 - sigma))", "sigma",
+     "layer blocks.1: the gradient of its parameter 'gate' along a random direction is"),
+    ("gated", "np.divide(x, 1.0 + np.exp(-x), out=out)", "out[...] = np.where(x < 9, x, x)",
+     "np.where is not for extents"),
+    ("compressed", "            gradient = replica.reduce_scatter(unit, gradient)\n", "",
+     "replica.keep_shard(layers."),
+    ("compressed", "replica.keep_shard(unit, gradient)", "replica.keep(unit, gradient)",
+     "of layers.0's gradients; expected"),
+    ("halving_reduce_scatter", "reduce=np.add)", "reduce=lambda arrived, kept: arrived)",
+     "; with halving.reduce_scatter it is (g"),
+    ("halving_reduce_scatter", "@collective(order=halves_first,", '@collective(order="ring",',
+     "declared is"),
+    ("halving_reduce_scatter", "    low, high, half = 0,",
+     "    if chunks[0].dtype == np.float32:\n        chunks[0][:1] *= 1.001\n    low, high, half = 0,",
+     "✗ every stage trains with it to the bits of one process DDP: "),
+    ("halving_reduce_scatter", ", powers_of_two=True)", ")", "right on 1, 2, but on 3 ranks"),
+    ("halving_reduce_scatter", "@collective(order=halves_first, powers_of_two=True)\n", "",
+     "does not declare its order of addition"),
+    ("spirals", '{"x": x[10:]', '{"x": x[10:].tolist()', "its x is a list"),
+])
+def test_a_fault_is_named(name, old, new, words, tmp_path, capsys):
+    assert old in MINE
+    (tmp_path / "mine.py").write_text(MINE.replace(old, new))
+    code, said = graded(tmp_path, capsys, name)
+    assert code == 1
+    assert words in said
+
+
+def test_a_collective_of_no_kind_is_refused_at_the_prompt():
+    def doubling(comm, chunks):
+        """All-gather that serves everybody wrongly."""
+
+    found = zs.check(doubling)
+    assert "let the function's name contain it" in str(found)
+    assert not found.passed
+
+
+@pytest.mark.parametrize(("name", "said"), [
+    ("EXAMPLES", "has no function 'EXAMPLES'"), ("both", "is no part; write f(comm, chunks), step(replica, batch)"),
+])
+def test_what_is_no_part_is_refused(name, said, tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(MINE + "\ndef both(a, b, c): ...\n")
+    assert main(["check", f"{tmp_path / 'mine.py'}:{name}"]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
