@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from zerosim.checkpoint.keeping import keeper
 from zerosim.scenario.sections import Checkpoint
 from zerosim.training.experiment import prepare
+from zerosim.training.keeping import keeper
 from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
 

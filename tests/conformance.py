@@ -11,9 +11,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from zerosim.allocation import allocate
-from zerosim.comm import Communicator, Exchange, among, left, right
-from zerosim.errors import CollectiveError
+from zerosim.core.allocation import allocate
+from zerosim.core.comm import Communicator, Exchange, among, left, right
+from zerosim.core.errors import CollectiveError
 from zerosim.worlds.objects import gather_objects
 
 LARGE = 1 << 20  # bytes: above what an MPI library sends without asking the receiver

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from zerosim.parts.loading import Declared, load_file
+from zerosim.core.parts.loading import Declared, load_file
 
 SKELETONS = Path(__file__).parents[1] / "docs" / "exercises"
 

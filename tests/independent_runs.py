@@ -8,7 +8,7 @@ from pathlib import Path
 
 from safetensors.numpy import load_file
 
-from zerosim.cli import main
+from zerosim.commands.cli import main
 from zerosim.scenario import Scenario
 
 STAGES = ("ddp", "zero1", "zero2", "zero3")

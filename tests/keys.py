@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec.inspect import DataclassType, Metadata, VarTupleType
 
-from zerosim.parts import Named
+from zerosim.core.parts import Named
 from zerosim.scenario.reading import keys, keys_in
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import OF_ALL_ROWS, Parallel

@@ -15,8 +15,8 @@ import numpy as np
 import zerosim as zs
 from zerosim.collectives import ALGORITHMS, Algorithm
 from zerosim.collectives.kinds import COLLECTIVE_KINDS
-from zerosim.comm import Communicator
-from zerosim.sharding import split
+from zerosim.core.comm import Communicator
+from zerosim.core.sharding import split
 
 SIZES = (1, 2, 3, 4, 5, 7, 8, 10)
 DTYPES = ("?", "i1", "u1", "i2", "u4", "i8", "f2", "f4", "f8", "c8", "c16")

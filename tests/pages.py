@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from tests.training import labelled, scenario
-from zerosim.cli import main
+from zerosim.commands.cli import main
 from zerosim.scenario import Scenario
 from zerosim.show.document import document
 from zerosim.show.page.page import page

@@ -13,7 +13,7 @@ from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 
-from zerosim.cli import main
+from zerosim.commands.cli import main
 
 ROOT = Path(__file__).parents[1]
 TABLES = "docs/pictures/README.md"

@@ -1,4 +1,4 @@
-"""A second quantiser, written from the head of `numerics/wires.py` as loops over single numbers: bytes, nothing shared.
+"""A second quantiser, written from the head of `core/wires.py` as loops over single numbers: bytes, nothing shared.
 
 Rationals decide which code is nearest, so nothing here rounds but what the definition says is rounded.
 """

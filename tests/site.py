@@ -21,10 +21,10 @@ from tests.style import helps
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = (
-    "*.md", "docs/**/*.md", "scenarios/**/*.md", "zerosim/data/README.md", "zerosim/commands/benches/runs/README.md")
+    "*.md", "docs/**/*.md", "scenarios/**/*.md", "zerosim/scenario/data/README.md", "zerosim/commands/benches/runs/README.md")
 MODULES = (
-    "zerosim", "zerosim.show", "zerosim.plan", "zerosim.teach", "zerosim.collectives", "zerosim.comm", "zerosim.extend",
-    "zerosim.testing.laws")
+    "zerosim", "zerosim.show", "zerosim.plan", "zerosim.proofs", "zerosim.collectives", "zerosim.core.comm", "zerosim.extend",
+    "zerosim.proofs.laws")
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)]*)?\)")
 LOADED = re.compile(
     r"<(?:script|img|iframe)[^>]*\ssrc=\"(?:https?:)?//[^\"]*\"|<link[^>]*rel=\"stylesheet\"[^>]*href=\"(?:https?:)?//[^>]*>")

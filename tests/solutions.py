@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from zerosim.comm import left, right
+from zerosim.core.comm import left, right
 
 
 def reduce_scatter_left(comm, chunks, reduce=np.add):

@@ -15,11 +15,11 @@ import sys
 import tokenize
 from pathlib import Path
 
-from zerosim.cli import COMMANDS, main
+from zerosim.commands.cli import COMMANDS, main
 
 ROOT = Path(__file__).parents[1]
 STYLE = ROOT / "docs" / "style.md"
-FOLDERS = ("*.md", "docs/*.md", "docs/[!d]*/*.md", "scenarios/**/*.md", "zerosim/teach/**/*.toml")
+FOLDERS = ("*.md", "docs/*.md", "docs/[!d]*/*.md", "scenarios/**/*.md", "zerosim/proofs/**/*.toml")
 PAGES = sorted({page for folder in FOLDERS for page in ROOT.glob(folder)} - {STYLE})
 SOME_WORDS = 4
 BEFORE = r"(?:(?<=[.:!?] )|(?<=\n\n)|(?<=^- )|(?<=\*\*)|(?<=\| )|\A)"

@@ -24,9 +24,9 @@ from tests.test_formulas import (
 )
 from tests.test_planted import fails, outcome_of
 from tests.training import sabotaged
-from zerosim.figures.traffic import most_messages, volume
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Replica
+from zerosim.verdict.traffic import most_messages, volume
 
 ALL = ("ddp", "zero1", "zero2", "zero3")
 PREFETCH, KEEP = {"prefetch": True}, {"reshard_after_forward": False}

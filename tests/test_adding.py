@@ -5,9 +5,9 @@ import pytest
 
 from zerosim.autograd.tape import left_to_right
 from zerosim.collectives import ring
-from zerosim.numerics.orders import ORDERS
-from zerosim.payloads.terms import symbols
-from zerosim.sharding import Mesh
+from zerosim.core.orders import ORDERS
+from zerosim.core.sharding import Mesh
+from zerosim.core.terms import symbols
 from zerosim.stages.adding import ADDITIONS, in_order, itself
 from zerosim.verdict.diagnosis import chunk_sums
 

@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.test_planted import outcome_of
-from zerosim.allocation import allocate
-from zerosim.figures import addresses
-from zerosim.figures.addresses import (
+from zerosim.core.allocation import allocate
+from zerosim.observe.memory import Lifetime, Lifetimes
+from zerosim.observe.observed import ObservedAllocator
+from zerosim.verdict import addresses
+from zerosim.verdict.addresses import (
     FITS,
     Addresses,
     best_fit,
@@ -23,8 +25,6 @@ from zerosim.figures.addresses import (
     peak,
     placed,
 )
-from zerosim.instruments.memory import Lifetime, Lifetimes
-from zerosim.instruments.observed import ObservedAllocator
 
 KINDS = st.sampled_from(["parameters", "gradients", "activations"])
 OWNERS = st.sampled_from(["layers.0", "layers.1", "loss"])

@@ -8,8 +8,8 @@ import pytest
 
 from tests.oracles.argument_names import names_in
 from tests.pages import refused
-from zerosim.cli import main
-from zerosim.errors import UsageError
+from zerosim.commands.cli import main
+from zerosim.core.errors import UsageError
 from zerosim.plan import foreign
 from zerosim.plan.foreign_arguments import arguments, configuration_for, megatron, torchtitan
 from zerosim.plan.reading import OWN_MODEL, read_plan

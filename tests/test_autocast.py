@@ -13,7 +13,6 @@ from tests.test_planted import plant
 from tests.test_variants import run, tensors
 from tests.test_whole_steps import SKIPPING, outcome_of
 from tests.training import labelled, scenario
-from zerosim.allocation import allocate
 from zerosim.autograd.autocast import FLOAT32, Autocast, cast
 from zerosim.autograd.graph import Graph, GraphPlan
 from zerosim.autograd.operations.attention import softmax
@@ -21,13 +20,14 @@ from zerosim.autograd.operations.elementwise import add, scale
 from zerosim.autograd.operations.linear import linear
 from zerosim.autograd.operations.normalization import layer_norm, rms_norm
 from zerosim.autograd.player import Contribution, Player, Precise, owner
-from zerosim.figures.shapes import extent
+from zerosim.core.allocation import allocate
+from zerosim.core.extents import Extent
+from zerosim.core.precisions import PRECISIONS
 from zerosim.models.mlp import mlp
 from zerosim.models.transformer import TransformerShape, transformer
-from zerosim.numerics.precisions import PRECISIONS
-from zerosim.payloads.extents import Extent
 from zerosim.plan.costs import Costs, moved_bytes
 from zerosim.plan.software import Software
+from zerosim.verdict.shapes import extent
 
 BF16, FP16 = {"autocast": "bf16"}, {"autocast": "fp16"}
 LOUD = {**SKIPPING, "precision": "fp32"}

@@ -10,7 +10,6 @@ from rich.console import Console
 
 from tests.mpi.launch import mpirun
 from tests.pages import refused
-from zerosim.cli import main, parse
 from zerosim.collectives.table import ALGORITHMS
 from zerosim.commands.bench import users_collective
 from zerosim.commands.benches.cluster import measured_toml
@@ -19,10 +18,11 @@ from zerosim.commands.benches.plans import PLANS, alone
 from zerosim.commands.benches.samples import Sample, on_rank_0
 from zerosim.commands.benches.tables import show_collectives, show_samples
 from zerosim.commands.benches.timings import RANKS, Workload, time_steps
-from zerosim.errors import UsageError
+from zerosim.commands.cli import main, parse
+from zerosim.core.errors import UsageError
+from zerosim.proofs.subject import named_subject
 from zerosim.scenario import ModelKeys
 from zerosim.stages import STAGES
-from zerosim.teach.proofs.subject import named_subject
 from zerosim.worlds.local import spawn
 
 MLP = Workload(ModelKeys(hidden=(4,)), batch=4, inputs=5, outputs=3)
@@ -131,7 +131,7 @@ def test_the_command_measures_on_real_processes(model, tmp_path):
     small = (
         "import sys; from tests.test_bench import MLP, TRANSFORMER; "
         "from zerosim.commands.benches.timings import WORKLOADS; "
-        "from zerosim.cli import main; WORKLOADS.update(mlp=MLP, transformer=TRANSFORMER); sys.exit(main())")
+        "from zerosim.commands.cli import main; WORKLOADS.update(mlp=MLP, transformer=TRANSFORMER); sys.exit(main())")
     done = mpirun(2, ["-c", small, "bench", "step", "--model", model, "--rounds", "1", "--json", str(out)])
     assert done.returncode == 0, done.stderr
     assert [each["stage"] for each in json.loads(out.read_text())["stages"]] == list(STAGES)

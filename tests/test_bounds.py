@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from zerosim.errors import ScenarioError
+from zerosim.core.errors import ScenarioError
 from zerosim.scenario import load
 from zerosim.scenario.reading import MOST_BYTES, check_size, parse, place
 

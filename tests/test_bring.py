@@ -12,10 +12,10 @@ import pytest
 from tests.mpi.launch import mpirun
 from zerosim.autograd.differences import operation_fault
 from zerosim.autograd.operations.elementwise import multiply
-from zerosim.cli import main
 from zerosim.collectives.own import as_collective, collective
-from zerosim.data.arrays import csv_arrays
+from zerosim.commands.cli import main
 from zerosim.scenario import load
+from zerosim.scenario.data.arrays import csv_arrays
 
 MINE = (Path(__file__).parent / "brought" / "mine.py").read_text()
 SCENARIO = """

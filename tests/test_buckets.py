@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from tests.test_planted import fails, outcome_of
 from zerosim.collectives import ring
-from zerosim.data import load_dataset
+from zerosim.core.sharding import split
 from zerosim.scenario import Scenario, load
-from zerosim.sharding import split
+from zerosim.scenario.data import load_dataset
 from zerosim.training import build
 from zerosim.training.buckets import Buckets
 from zerosim.training.experiment import prepare

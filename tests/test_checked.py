@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from tests.conformance import CHECKS
-from zerosim.errors import CollectiveError, MessageError
-from zerosim.instruments.faults import Faults
-from zerosim.instruments.location import Locator
-from zerosim.instruments.observed import Observed
+from zerosim.core.errors import CollectiveError, MessageError
+from zerosim.observe.faults import Faults
+from zerosim.observe.location import Locator
+from zerosim.observe.observed import Observed
 from zerosim.scenario.fault import Fault
 from zerosim.worlds.checked import TRAILER, Checked
 from zerosim.worlds.local import spawn

@@ -15,13 +15,13 @@ from safetensors.numpy import load_file
 from tests.checkpointing import bits, go
 from tests.small import examples
 from tests.training import labelled, scenario
-from zerosim.checkpoint.keeping import latest
-from zerosim.checkpoint.state_file import read, steps_in
-from zerosim.data import load_dataset
-from zerosim.errors import CheckpointError, ZerosimError
+from zerosim.core.errors import CheckpointError, ZerosimError
 from zerosim.scenario import Check, Data, ModelKeys, Parallel, Scenario, Train, WorldKeys
+from zerosim.scenario.data import load_dataset
 from zerosim.scenario.sections import Variant
 from zerosim.training import program
+from zerosim.training.keeping import latest
+from zerosim.training.state_file import read, steps_in
 
 STAGES = ("ddp", "zero1", "zero2", "zero3")
 

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 import zerosim as zs
 from tests.kills import kill_and_resume
 from tests.mpi.launch import mpirun
-from zerosim.cli import main
+from zerosim.commands.cli import main
 
 SMALL = """\
 title = "small"

@@ -12,8 +12,8 @@ import pytest
 import zerosim as zs
 from tests import solutions
 from tests.declared import skeletons
-from zerosim.cli import main
 from zerosim.collectives import ring, tree
+from zerosim.commands.cli import main
 from zerosim.stages import zero1, zero2, zero3
 
 ROOT = Path(__file__).parents[1]

@@ -7,7 +7,7 @@ import zerosim as zs
 from zerosim.collectives import choosing
 from zerosim.collectives.choosing import LONG, SHORT, SWITCHES, choose, switch_at
 from zerosim.collectives.table import ALGORITHMS
-from zerosim.errors import CollectiveError
+from zerosim.core.errors import CollectiveError
 from zerosim.worlds.local import spawn
 
 

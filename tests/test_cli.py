@@ -16,11 +16,11 @@ import pytest
 from safetensors.numpy import load, load_file
 
 from tests.pages import refused
-from zerosim import files
-from zerosim.cli import COMMANDS, main, parse
+from zerosim.commands.cli import COMMANDS, main, parse
 from zerosim.commands.output import console
 from zerosim.commands.run import LiveProgress, request
-from zerosim.errors import LESS, Deadlock, ScenarioError, UsageError
+from zerosim.core import files
+from zerosim.core.errors import LESS, Deadlock, ScenarioError, UsageError
 from zerosim.jobs import load_job, overrides_for
 from zerosim.scenario import load as load_scenario
 

@@ -16,12 +16,12 @@ from zerosim import collectives
 from zerosim.collectives import ALGORITHMS, dissemination, find
 from zerosim.collectives.kinds import COLLECTIVE_KINDS
 from zerosim.collectives.pairs import near_first
-from zerosim.errors import CollectiveError
-from zerosim.instruments.observed import Observed
-from zerosim.instruments.traffic import Traffic
-from zerosim.payloads.terms import leaves, symbols
-from zerosim.sharding import bounds, split
-from zerosim.teach.proofs.subject import Subject
+from zerosim.core.errors import CollectiveError
+from zerosim.core.sharding import bounds, split
+from zerosim.core.terms import leaves, symbols
+from zerosim.observe.observed import Observed
+from zerosim.observe.traffic import Traffic
+from zerosim.proofs.subject import Subject
 from zerosim.worlds.local import spawn
 
 SIZES = range(1, 17)

@@ -12,7 +12,7 @@ from tests.pages import page_of, printed, read
 from tests.test_planted import outcome_of
 from tests.test_report import changed
 from tests.training import labelled, run, scenario
-from zerosim.cli import main
+from zerosim.commands.cli import main
 from zerosim.scenario import load
 from zerosim.show import columns
 from zerosim.show.notebook import compared

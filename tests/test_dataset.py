@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerosim.data import load_dataset, sample_order
-from zerosim.errors import ScenarioError
+from zerosim.core.errors import ScenarioError
 from zerosim.scenario import Data, Scenario, load
+from zerosim.scenario.data import load_dataset, sample_order
 
 X = np.arange(12.0).reshape(4, 3)
 Y = np.array([0, 2, 1, 0])

@@ -11,8 +11,8 @@ from zerosim.show.activities import ACTIVITIES
 from zerosim.show.activities import WORDS as LEGEND
 
 from tests.pages import printed
-from zerosim.data import load_dataset
 from zerosim.scenario import load
+from zerosim.scenario.data import load_dataset
 from zerosim.show.page.pictures import KIND_COLOURS
 from zerosim.show.step import KIND_WORDS
 from zerosim.stages.replica import Replica

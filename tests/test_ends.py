@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from zerosim.cli import main
-from zerosim.errors import CollectiveError, UsageError
-from zerosim.parts import loading, users_code
-from zerosim.parts.loading import load_file
-from zerosim.parts.users_code import ended_after
+from zerosim.commands.cli import main
+from zerosim.core.errors import CollectiveError, UsageError
+from zerosim.core.parts import loading, users_code
+from zerosim.core.parts.loading import load_file
+from zerosim.core.parts.users_code import ended_after
 from zerosim.worlds.local import spawn
 
 LEAVING = "import os, posix, sys\ndef my_all_gather(comm, chunks):\n    {0}\n"
@@ -82,7 +82,7 @@ def ended(command, **streams):
 
 STREAMS = """
 import os, sys
-from zerosim.cli import main
+from zerosim.commands.cli import main
 commands = [["show", "--list"], ["prove", "ring.all_gather"], ["memory", "--table", "figure1"], ["run", "no"],
             ["plan", "no"], ["check", "no"], ["report", "no", "--html", "x"], ["checkpoint", "show", "no"],
             ["bench", "published"]]
@@ -144,7 +144,7 @@ sys.meta_path.insert(0, Interrupts())
 """
 
 
-@pytest.mark.parametrize("module", ["zerosim.worlds.launcher", "zerosim.collectives", "zerosim.cli"])
+@pytest.mark.parametrize("module", ["zerosim.worlds.launcher", "zerosim.collectives", "zerosim.commands.cli"])
 def test_an_interrupt_while_the_package_is_imported_is_one_line(module, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(INTERRUPTS.format(module=module))
     paths = os.pathsep.join([str(tmp_path), str(Path(users_code.__file__).parents[2])])

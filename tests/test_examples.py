@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.mpi.launch import mpirun
-from zerosim.cli import main
-from zerosim.optim.optimizers import OPTIMIZERS
-from zerosim.optim.own import optimizer, wrong
+from zerosim.commands.cli import main
+from zerosim.stages.optimizers import OPTIMIZERS
+from zerosim.stages.own_optimizers import optimizer, wrong
 from zerosim.stages.publishing import OfMatrices
 from zerosim.stages.replica import Replica
 from zerosim.training import build

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from tests.mpi.launch import mpirun
-from zerosim.allocation import allocate
-from zerosim.cli import main
 from zerosim.collectives.narrow import Narrowed
 from zerosim.collectives.results import Unmodified
-from zerosim.comm import Exchange, among
-from zerosim.errors import Deadlock
-from zerosim.instruments.faults import Faults, Faulty
-from zerosim.instruments.observed import Observed
-from zerosim.numerics.wires import Format
-from zerosim.sharding import split
+from zerosim.commands.cli import main
+from zerosim.core.allocation import allocate
+from zerosim.core.comm import Exchange, among
+from zerosim.core.errors import Deadlock
+from zerosim.core.sharding import split
+from zerosim.core.wires import Format
+from zerosim.observe.faults import Faults, Faulty
+from zerosim.observe.observed import Observed
 from zerosim.worlds.checked import Checked
 from zerosim.worlds.local import spawn
 

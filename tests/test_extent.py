@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerosim.collectives import ALGORITHMS
-from zerosim.errors import CollectiveError
-from zerosim.instruments.observed import Observed
-from zerosim.instruments.traffic import Traffic
-from zerosim.payloads.extents import Extent
-from zerosim.sharding import bounds
-from zerosim.teach.proofs.subject import named_subject
+from zerosim.core.errors import CollectiveError
+from zerosim.core.extents import Extent
+from zerosim.core.sharding import bounds
+from zerosim.observe.observed import Observed
+from zerosim.observe.traffic import Traffic
+from zerosim.proofs.subject import named_subject
 from zerosim.worlds.local import spawn
 
 COLLECTIVES = [name for name, row in ALGORITHMS.items() if row.collective != "barrier"]

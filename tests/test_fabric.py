@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 import zerosim as zs
-from zerosim.cli import main
 from zerosim.collectives import algorithm_of, direct, doubling, halving, ring
-from zerosim.errors import ScenarioError, UsageError
-from zerosim.figures.flows import with_messages
+from zerosim.commands.cli import main
+from zerosim.core.errors import ScenarioError, UsageError
 from zerosim.plan.cluster import Cluster, Device, Fabric, Link, cluster_of
 from zerosim.plan.costs import Costs
 from zerosim.plan.fluid import ReceiveFrom, Transfer, last_end_ns
@@ -22,6 +21,7 @@ from zerosim.plan.network import links, written_ns
 from zerosim.plan.topologies import Torus
 from zerosim.scenario.machine import ClusterKeys
 from zerosim.scenario.reading import Origin
+from zerosim.verdict.flows import with_messages
 
 EXAMPLES = Path(__file__).parents[1] / "scenarios" / "examples"
 GRID = str(EXAMPLES / "torus" / "scenario.toml")

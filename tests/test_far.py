@@ -10,11 +10,10 @@ from tests.checkpointing import bits, go
 from tests.test_planted import fails, outcome_of
 from tests.training import labelled, scenario
 from zerosim.autograd.shelf import InMemory, Offloaded
-from zerosim.cli import main
-from zerosim.figures.shapes import StepsOnShapes, expected
-from zerosim.instruments.observed import carrying
-from zerosim.instruments.trace import OFFLOAD
+from zerosim.commands.cli import main
 from zerosim.models.units import Task
+from zerosim.observe.observed import carrying
+from zerosim.observe.trace import OFFLOAD
 from zerosim.plan.cluster import cluster_of
 from zerosim.plan.rehearsal import rehearse
 from zerosim.scenario.machine import ClusterKeys, LinkKeys
@@ -24,6 +23,7 @@ from zerosim.stages.storage import Storage
 from zerosim.training import program
 from zerosim.training.config import configured
 from zerosim.training.experiment import prepare
+from zerosim.verdict.shapes import StepsOnShapes, expected
 
 UPDATES, BOTH = {"offload_optimizer": "host"}, {"offload_optimizer": "host", "offload_parameters": "host"}
 FAR = (UPDATES, {"offload_parameters": "host"}, BOTH)

@@ -9,8 +9,8 @@ from tests.pages import printed, read
 from tests.test_far import BOTH, FAR, UPDATES
 from tests.test_planted import outcome_of
 from tests.test_report import changed, rows
-from zerosim.cli import main
-from zerosim.instruments.trace import COLLECTIVES, OFFLOAD, Span
+from zerosim.commands.cli import main
+from zerosim.observe.trace import COLLECTIVES, OFFLOAD, Span
 from zerosim.show.page.pictures import timeline
 from zerosim.show.run_document import RunDocument
 from zerosim.show.timeline import ANYTHING, LETTERS, OFFLOADED, piece
@@ -87,7 +87,7 @@ def test_the_command_estimates_what_a_run_keeps(keys, tmp_path, capsys):
 
 
 def test_gradients_that_are_left_on_the_device_are_noticed(monkeypatch, tmp_path):
-    monkeypatch.setattr("zerosim.figures.memory.STAGES", {"zero2": replace(STAGES["zero2"], sharded=())})
+    monkeypatch.setattr("zerosim.verdict.memory.STAGES", {"zero2": replace(STAGES["zero2"], sharded=())})
     found = estimated("--offload-optimizer", "host", tmp_path=tmp_path)["zero2"]
     (stage,) = outcome_of(**ONE, **UPDATES, stages=("zero2",)).trained
     assert found["host"] == 168

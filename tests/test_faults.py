@@ -17,11 +17,11 @@ import pytest
 from tests.kills import ranks_once_there
 from tests.mpi.launch import OPEN_MPI_AS_ROOT_ON_FEW_CORES, ROOT, end, mpirun
 from tests.pages import refused
-from zerosim.cli import main
+from zerosim.commands.cli import main
 from zerosim.commands.supervise import fewer
-from zerosim.data import load_dataset
-from zerosim.instruments.faults import flip, flipped
+from zerosim.observe.faults import flip, flipped
 from zerosim.scenario import load
+from zerosim.scenario.data import load_dataset
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally, run_on

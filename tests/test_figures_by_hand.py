@@ -7,25 +7,25 @@ import numpy as np
 import pytest
 
 from tests.training import labelled, scenario
-from zerosim.allocation import allocate
 from zerosim.autograd.operations.elementwise import relu
 from zerosim.autograd.tape import Tape
 from zerosim.collectives import ring, tree
-from zerosim.comm import Exchange, Strided, left, right
-from zerosim.errors import Unlike
-from zerosim.instruments.memory import Ledger
-from zerosim.instruments.observed import Observed, ObservedAllocator
+from zerosim.core.allocation import allocate
+from zerosim.core.comm import Exchange, Strided, left, right
+from zerosim.core.digests import digest
+from zerosim.core.errors import Unlike
+from zerosim.core.not_a_number import NOT_A_NUMBER
+from zerosim.core.orders import ORDERS
+from zerosim.core.sharding import Directions, Layout, Mesh, full, shard, split
 from zerosim.models.mlp import mlp
 from zerosim.models.units import Layer, Model, Task, grouped
-from zerosim.numerics.digests import digest
-from zerosim.numerics.not_a_number import NOT_A_NUMBER
-from zerosim.numerics.orders import ORDERS
+from zerosim.observe.memory import Ledger
+from zerosim.observe.observed import Observed, ObservedAllocator
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster, Device, Link
 from zerosim.plan.costs import Costs
 from zerosim.plan.fluid import last_end_ns
 from zerosim.plan.network import Lockstep, NotedSends, links
-from zerosim.sharding import Directions, Layout, Mesh, full, shard, split
 from zerosim.stages.state import ACCUMULATED, GRADIENT, Layouts, TrainingState
 from zerosim.training import build, collect, comparison
 from zerosim.training.buckets import Buckets

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.pages import refused
-from zerosim import files
-from zerosim.cli import main
-from zerosim.errors import ZerosimError
-from zerosim.files import open_regular, read_at_most, replace
+from zerosim.commands.cli import main
+from zerosim.core import files
+from zerosim.core.errors import ZerosimError
+from zerosim.core.files import open_regular, read_at_most, replace
 
 SMALL = "[world]\nranks = 2\n[model]\nhidden = [6]\n[train]\nsteps = 1\nmicro_batch = 2\nmicro_batches = 2\n"
 SILENT = ["--progress", "none"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from zerosim.collectives import exact
-from zerosim.numerics.fixed_point import exact_sum
+from zerosim.core.fixed_point import exact_sum
 from zerosim.verdict.diagnosis import bit_pattern, ulps_apart
 from zerosim.worlds.local import spawn
 

@@ -10,13 +10,13 @@ from itertools import product
 import pytest
 
 from tests.alive import most_alive
-from zerosim.figures.resting import Resting, needed_as_began, resting_bytes
-from zerosim.figures.shapes import expected as expected_memory
-from zerosim.figures.traffic import Due, due, message_copies, message_lengths, most_messages, volume
 from zerosim.models.units import Task
 from zerosim.scenario import Check, ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.training.config import configured
 from zerosim.verdict.judged_run import would_fit
+from zerosim.verdict.resting import Resting, needed_as_began, resting_bytes
+from zerosim.verdict.shapes import expected as expected_memory
+from zerosim.verdict.traffic import Due, due, message_copies, message_lengths, most_messages, volume
 
 BASE = Scenario(
     world=WorldKeys(3), model=ModelKeys(hidden=(5, 4), activation="relu"),

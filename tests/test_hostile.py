@@ -12,10 +12,10 @@ from tests.hostile import attack
 from tests.hostile.__main__ import main
 from tests.hostile.attack import KINDS, Grounds, attacked, fault_of
 from tests.hostile.mutate import LEAVES, bytes_of, document_of, lines_of
-from zerosim.figures.shapes import expected
 from zerosim.models.units import Task
 from zerosim.scenario import Scenario
 from zerosim.training.config import configured
+from zerosim.verdict.shapes import expected
 
 COUNTS = {"scenario": 80, "data": 30, "weights": 30, "checkpoint": 8, "outcome": 6}
 

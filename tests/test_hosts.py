@@ -8,10 +8,10 @@ import pytest
 
 from tests.training import run
 from zerosim.collectives import direct, rabenseifner, ring, tree, two_level
-from zerosim.figures.flows import flow
-from zerosim.instruments.observed import Observed
-from zerosim.instruments.traffic import Traffic
-from zerosim.sharding import split
+from zerosim.core.sharding import split
+from zerosim.observe.observed import Observed
+from zerosim.observe.traffic import Traffic
+from zerosim.verdict.flows import flow
 from zerosim.worlds.local import spawn
 from zerosim.worlds.mpi_start import numbered
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.pages import printed
 from tests.test_planted import outcome_of
-from zerosim.cli import main
+from zerosim.commands.cli import main
 from zerosim.scenario.ignored import ignored
 from zerosim.show.document import document
 

@@ -160,7 +160,7 @@ def data(name):
     add up to what is lost beside the largest; of those that are infinite, to infinities of one sign or of both.
     """
     if name == "digits":
-        with np.load(files("zerosim.data") / "digits.npz") as digits:
+        with np.load(files("zerosim.scenario.data") / "digits.npz") as digits:
             return digits["x"].reshape(-1, 64).astype(np.float32) / 16, digits["y"].astype(np.int64)
     draw = np.random.default_rng(3)
     x = draw.standard_normal((50, 6), dtype=np.float32)

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 from tests import independent
 from tests import independent_transformer as transformer
 from tests.independent_runs import alike, differences, run
-from zerosim.data.load import sequences
+from zerosim.scenario.data.load import sequences
 
 TEXT = "the quick brown fox jumps over the lazy dog, and then sleeps; " * 8
 SOURCES = {

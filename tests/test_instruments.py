@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerosim.allocation import allocate
-from zerosim.instruments import trace
-from zerosim.instruments.faults import Faults, flipped
-from zerosim.instruments.location import Locator
-from zerosim.instruments.memory import HeldAtBeginnings, Ledger, Lifetimes
-from zerosim.instruments.observed import Observed, ObservedAllocator
-from zerosim.instruments.trace import (
+from zerosim.core.allocation import allocate
+from zerosim.observe import trace
+from zerosim.observe.faults import Faults, flipped
+from zerosim.observe.location import Locator
+from zerosim.observe.memory import HeldAtBeginnings, Ledger, Lifetimes
+from zerosim.observe.observed import Observed, ObservedAllocator
+from zerosim.observe.trace import (
     COMPUTATION,
     IN,
     OUT,
@@ -26,7 +26,7 @@ from zerosim.instruments.trace import (
     together,
     union,
 )
-from zerosim.instruments.traffic import Count, Traffic
+from zerosim.observe.traffic import Count, Traffic
 from zerosim.scenario.fault import Fault
 from zerosim.worlds.here import HERE, Location
 
@@ -228,7 +228,7 @@ def test_a_message_is_counted_from_the_beginning_of_its_step(kind, sent):
 
 def test_who_is_slow_is_slow_from_its_step_on(monkeypatch):
     slept = []
-    monkeypatch.setattr("zerosim.instruments.faults.time.sleep", slept.append)
+    monkeypatch.setattr("zerosim.observe.faults.time.sleep", slept.append)
     steps = Steps(Fault(kind="slow", step=2, seconds=0.5))
     for step in (1, 2, 3):
         steps.run(step, 5, 7)

@@ -7,12 +7,12 @@ import pytest
 
 import zerosim as zs
 from zerosim.collectives import ring
-from zerosim.payloads.extents import Extent
+from zerosim.core.extents import Extent
+from zerosim.core.sharding import split
 from zerosim.plan.calls import Rates
 from zerosim.plan.costs import Costs
 from zerosim.plan.joined import resting_of
 from zerosim.plan.rehearsal import rehearsed_apart
-from zerosim.sharding import split
 
 WIDTH, INNER, EXPERTS, VOCABULARY, RANKS = 512, 256, 8, 1024, 32
 SMALL = {

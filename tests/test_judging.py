@@ -8,10 +8,9 @@ import pytest
 
 from tests.test_formulas import config
 from tests.training import labelled, scenario
-from zerosim.allocation import allocate
-from zerosim.figures.traffic import message_copies
-from zerosim.instruments.observed import Observed
-from zerosim.numerics.orders import ORDERS
+from zerosim.core.allocation import allocate
+from zerosim.core.orders import ORDERS
+from zerosim.observe.observed import Observed
 from zerosim.stages import STAGES
 from zerosim.stages.gathering import Prefetched
 from zerosim.stages.replica import Replica
@@ -23,6 +22,7 @@ from zerosim.training.program import Silent
 from zerosim.verdict.diagnosis import hexadecimal, orders_of_addition, ulps_apart
 from zerosim.verdict.judged_run import memory_due, run_locally, what_it_needs
 from zerosim.verdict.outcome import Compared, lingering, overweight
+from zerosim.verdict.traffic import message_copies
 
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 import zerosim as zs
-from zerosim import cli
 from zerosim.collectives import ALGORITHMS, kinds
 from zerosim.collectives.kinds import COLLECTIVE_KINDS, COLLECTIVES
-from zerosim.teach.proofs.proof import prove
-from zerosim.teach.proofs.subject import collective_in, named_subject
+from zerosim.commands import cli
+from zerosim.proofs.proof import prove
+from zerosim.proofs.subject import collective_in, named_subject
 from zerosim.testing import LAWS, LawBroken, check
 
 

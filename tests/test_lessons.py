@@ -8,10 +8,10 @@ import pytest
 
 from tests.small import SCENARIOS, WHOLE, small_if_it_trains
 from tests.test_report import documented
-from zerosim import shipped
-from zerosim.cli import COMMANDS, main
 from zerosim.collectives.kinds import COLLECTIVE_KINDS
-from zerosim.shipped import title
+from zerosim.commands.cli import COMMANDS, main
+from zerosim.scenario import shipped
+from zerosim.scenario.shipped import title
 from zerosim.stages.replica import Replica
 
 ROOT = Path(__file__).parents[1]

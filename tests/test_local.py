@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from zerosim.comm import left, right
-from zerosim.errors import CollectiveError, Deadlock
+from zerosim.core.comm import left, right
+from zerosim.core.errors import CollectiveError, Deadlock
 from zerosim.worlds.local import StillRunning, spawn
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.conformance import CHECKS, a_second_thread_is_refused, face_of
 from zerosim.collectives import all_reduce
-from zerosim.comm import SendsFirst, among, check_rank
-from zerosim.errors import CollectiveError, Deadlock, ZerosimError
+from zerosim.core.comm import SendsFirst, among, check_rank
+from zerosim.core.errors import CollectiveError, Deadlock, ZerosimError
 from zerosim.worlds.delivery import check_into, check_match, check_payload, deliver
 from zerosim.worlds.local import LocalWorld, spawn
 

@@ -6,21 +6,21 @@ import time
 
 import numpy as np
 import pytest
+from zerosim.proofs.proofs import proof
 
 import zerosim as zs
-from zerosim.cli import main
-from zerosim.errors import Runaway
+from zerosim.commands.cli import main
+from zerosim.core.errors import Runaway
+from zerosim.core.parts.loading import load_file
+from zerosim.core.terms import MOST_CONTRIBUTIONS, Sum, Term, leaves
 from zerosim.jobs import schedules
-from zerosim.parts.loading import load_file
-from zerosim.payloads.terms import MOST_CONTRIBUTIONS, Sum, Term, leaves
-from zerosim.teach.proofs import proof
-from zerosim.teach.proofs.ended import endless_loop
+from zerosim.proofs.ended import endless_loop
 from zerosim.worlds import local
 from zerosim.worlds.local import StillRunning, spawn
 from zerosim.worlds.running import CodePlace
 
 GATHER = """\
-from zerosim.comm import left, right
+from zerosim.core.comm import left, right
 
 
 def my_all_gather(comm, chunks):

@@ -10,7 +10,6 @@ import pytest
 from rich.console import Console
 
 from tests.mpi.launch import mpirun
-from zerosim.cli import main
 from zerosim.commands.benches import cluster as bench
 from zerosim.commands.benches.cluster import (
     TimedRun,
@@ -22,6 +21,7 @@ from zerosim.commands.benches.cluster import (
 )
 from zerosim.commands.benches.tables import show_samples
 from zerosim.commands.benches.timings import Workload, batches_of
+from zerosim.commands.cli import main
 from zerosim.plan.calls import NotedExtent, NumpyCall, Rates, calls_of
 from zerosim.plan.cluster import cluster_of, machines
 from zerosim.plan.rehearsal import rehearse
@@ -160,7 +160,7 @@ def test_a_narrow_terminal_breaks_no_figure():
 @pytest.mark.mpi
 def test_the_command_measures_on_two_processes(tmp_path):
     code = (
-        "import sys; from zerosim.commands.benches import cluster; from zerosim.cli import main; "
+        "import sys; from zerosim.commands.benches import cluster; from zerosim.commands.cli import main; "
         "cluster.MOST_SECONDS = 0.0; cluster.MEASURED.clear(); sys.exit(main(sys.argv[1:]))")
     out, written = tmp_path / "out.json", tmp_path / "here.toml"
     done = mpirun(2, ["-c", code, "bench", "cluster", "--rounds", "1", "--json", str(out), "--toml", str(written)])

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.training import batches_of, run, sabotaged, scenario
-from zerosim.allocation import allocate
-from zerosim.instruments.memory import MEMORY_KINDS, Ledger
-from zerosim.instruments.observed import Observed, ObservedAllocator
-from zerosim.optim.optimizers import PIECE
-from zerosim.sharding import padded
+from zerosim.core.allocation import allocate
+from zerosim.core.sharding import padded
+from zerosim.observe.memory import MEMORY_KINDS, Ledger
+from zerosim.observe.observed import Observed, ObservedAllocator
 from zerosim.stages import STAGES
+from zerosim.stages.optimizers import PIECE
 from zerosim.training.build import initial_weights
 from zerosim.training.build import replica as replica_of
 from zerosim.worlds.local import spawn

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from tests.checkpointing import bits, go
 from tests.training import labelled, run, scenario
 from zerosim.collectives import ring
-from zerosim.comm import among
-from zerosim.errors import CollectiveError, ScenarioError, ZerosimError
-from zerosim.numerics.orders import ORDERS
-from zerosim.payloads.terms import symbols
+from zerosim.core.comm import among
+from zerosim.core.errors import CollectiveError, ScenarioError, ZerosimError
+from zerosim.core.orders import ORDERS
+from zerosim.core.sharding import Mesh, owned, padded, split
+from zerosim.core.terms import symbols
 from zerosim.plan.cluster import cluster_of
 from zerosim.plan.rehearsal import rehearse, rehearsed_apart
 from zerosim.scenario import Check, Parallel, Scenario, Train, WorldKeys
 from zerosim.scenario.machine import ClusterKeys
-from zerosim.sharding import Mesh, owned, padded, split
 from zerosim.stages.adding import ADDITIONS
 from zerosim.stages.replica import Replica
 from zerosim.training.experiment import prepare

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.declared import as_exercise, skeletons
-from zerosim.parts.loading import load_file
-from zerosim.teach.checks.parts import checked
-from zerosim.teach.proofs.cause import diagnosis
-from zerosim.teach.proofs.proof import prove
-from zerosim.teach.proofs.subject import collective_in, subject
+from zerosim.core.parts.loading import load_file
+from zerosim.proofs.cause import diagnosis
+from zerosim.proofs.parts import checked
+from zerosim.proofs.proof import prove
+from zerosim.proofs.subject import collective_in, subject
 from zerosim.testing import LawBroken, laws
 
 HERE = Path(__file__).parent / "mistakes"

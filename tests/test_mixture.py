@@ -12,12 +12,12 @@ from zerosim.autograd.operations.routing import queue_slots_forward
 from zerosim.autograd.operations.shapes import reshape
 from zerosim.autograd.tape import Tape
 from zerosim.autograd.tape_collectives import copy_to
-from zerosim.data import load_dataset
-from zerosim.errors import ScenarioError
+from zerosim.core.errors import ScenarioError
 from zerosim.models import mixture
 from zerosim.models.transformer import TransformerShape, transformer
 from zerosim.models.units import Layer, grouped
 from zerosim.plan.planned_row import parameters_met
+from zerosim.scenario.data import load_dataset
 from zerosim.training.experiment import prepare
 from zerosim.training.one_function import differences
 

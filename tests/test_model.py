@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerosim.errors import ZerosimError
+from zerosim.core.errors import ZerosimError
 from zerosim.models.mlp import mlp
 
 widths = st.lists(st.integers(1, 6), min_size=2, max_size=5)

@@ -7,10 +7,10 @@ import pytest
 
 from tests.mpi.launch import SECONDS_TO_END, mpirun
 from tests.small import SCENARIOS, SMALLER, WHOLE, small_if_it_trains
-from zerosim.data import load_dataset
 from zerosim.jobs.collectives import collectives_job
 from zerosim.jobs.job import Request
 from zerosim.scenario import Scenario, load
+from zerosim.scenario.data import load_dataset
 from zerosim.show.collectives import collectives_document
 from zerosim.show.document import document
 from zerosim.training.experiment import prepare
@@ -122,7 +122,7 @@ def test_prefetching_ends_on_fewer_ranks_too():
 
 
 LATE = """\
-from zerosim.errors import CollectiveError
+from zerosim.core.errors import CollectiveError
 def late_all_reduce(comm, x):
     if comm.rank == 1:
         {failure}

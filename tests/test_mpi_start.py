@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.mpi.launch import ROOT, mpiexec
-from zerosim.cli import agree, main
-from zerosim.errors import UsageError
+from zerosim.commands.cli import agree, main
+from zerosim.core.errors import UsageError
 from zerosim.worlds import launcher, mpi_start
 from zerosim.worlds.local import spawn
 
@@ -207,7 +207,7 @@ def test_a_failure_with_company_leaves_main_for_the_hook(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setenv("PMI_SIZE", "2")
-    monkeypatch.setattr("zerosim.cli.connect", refuse)
+    monkeypatch.setattr("zerosim.commands.cli.connect", refuse)
     with pytest.raises(KeyboardInterrupt):
         main(["show", "--list"])
 

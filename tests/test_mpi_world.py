@@ -9,7 +9,7 @@ import pytest
 
 import zerosim
 from tests.mpi.launch import ROOT, SECONDS_TO_END, mpirun
-from zerosim.errors import CollectiveError
+from zerosim.core.errors import CollectiveError
 from zerosim.worlds.launcher import RANK_VARIABLES, SIZE_VARIABLES, launched, launched_rank
 from zerosim.worlds.mpi import connect
 from zerosim.worlds.mpi_communicator import MpiCommunicator

@@ -10,8 +10,8 @@ import pytest
 import zerosim as zs
 from tests.pages import HOSTILE
 from tests.test_page import Seen
-from zerosim.cli import main
-from zerosim.errors import LaunchError, ScenarioError, UsageError
+from zerosim.commands.cli import main
+from zerosim.core.errors import LaunchError, ScenarioError, UsageError
 from zerosim.show.notebook import ShownOutcome, compared, override, shown_outcome
 from zerosim.show.run_document import RunDocument
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from tests.conformance import CHECKS
-from zerosim.allocation import allocate
-from zerosim.comm import left, right
-from zerosim.errors import Deadlock
-from zerosim.instruments.memory import Ledger
-from zerosim.instruments.observed import Observed, ObservedAllocator, observed
-from zerosim.instruments.traffic import Count, Traffic
+from zerosim.core.allocation import allocate
+from zerosim.core.comm import left, right
+from zerosim.core.errors import Deadlock
+from zerosim.observe.memory import Ledger
+from zerosim.observe.observed import Observed, ObservedAllocator, observed
+from zerosim.observe.traffic import Count, Traffic
 from zerosim.worlds.local import spawn
 
 CALLBACKS = ("sending", "receiving", "received", "sent", "began", "ended", "came", "taken", "given_back")

@@ -18,8 +18,8 @@ from zerosim.autograd.graph import GraphPlan
 from zerosim.autograd.operations import attention, elementwise, normalization, shapes
 from zerosim.autograd.operations.losses import cross_entropy
 from zerosim.autograd.player import Contribution, Player, Precise
-from zerosim.errors import ZerosimError
-from zerosim.numerics import draws
+from zerosim.core import draws
+from zerosim.core.errors import ZerosimError
 
 every_operation = pytest.mark.parametrize("name", KITS)
 dtypes = st.sampled_from(["f4", "f8"])

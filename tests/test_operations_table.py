@@ -11,7 +11,7 @@ import zerosim as zs
 from tests import operations
 from zerosim import extend
 from zerosim.autograd.operations.table import EXAMPLES, OPERATIONS
-from zerosim.cli import main
+from zerosim.commands.cli import main
 from zerosim.plan.operations import figures
 
 ROOT = Path(__file__).parents[1]

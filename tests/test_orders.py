@@ -2,8 +2,8 @@
 
 import pytest
 
-from zerosim.numerics.orders import ORDERS, far_tree, folded_tree, near_tree, rank_order, ring, two_level
-from zerosim.payloads.terms import Term, leaves
+from zerosim.core.orders import ORDERS, far_tree, folded_tree, near_tree, rank_order, ring, two_level
+from zerosim.core.terms import Term, leaves
 
 POWERS = [1, 2, 4, 8, 16]
 ANY = range(1, 18)

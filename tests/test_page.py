@@ -14,8 +14,8 @@ import pytest
 import zerosim
 from tests.pages import HOSTILE, added_otherwise, outcome, page_of, refused
 from tests.training import scenario
-from zerosim.cli import main
-from zerosim.errors import ZerosimError
+from zerosim.commands.cli import main
+from zerosim.core.errors import ZerosimError
 from zerosim.scenario.sections import Variant
 from zerosim.show import run_document
 from zerosim.show.page import pictures

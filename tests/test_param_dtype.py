@@ -8,7 +8,7 @@ import pytest
 from tests.test_variants import run, tensors
 from tests.test_whole_steps import outcome_of
 from tests.training import labelled
-from zerosim.numerics.precisions import PRECISIONS
+from zerosim.core.precisions import PRECISIONS
 
 BF16, FP16 = {"param_dtype": "bf16"}, {"param_dtype": "fp16"}
 WIDE = {"reduce_dtype": "fp32", "accumulate_dtype": "fp32"}

@@ -10,11 +10,11 @@ import pytest
 
 from tests import pictures
 from tests.pictures import ROOT, TABLES, faults, records
+from zerosim.proofs import pages
 from zerosim.scenario import load, resolved
 from zerosim.show import run
 from zerosim.show.notebook import compared
 from zerosim.show.run_document import runs_of
-from zerosim.teach import pages
 
 
 def test_every_picture_is_what_its_command_makes(tmp_path):

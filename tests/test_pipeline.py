@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from tests.mpi.launch import mpirun
 from tests.test_split_models import GPT, LLAMA, MLP, outcome, read
 from zerosim.autograd.player import Player
-from zerosim.data import load_dataset
-from zerosim.errors import ScenarioError, ZerosimError
-from zerosim.figures.pipelines import bubble, bubble_due, held, held_due, pass_lines
+from zerosim.core.errors import ScenarioError, ZerosimError
+from zerosim.scenario.data import load_dataset
 from zerosim.stages.norms import SquareSums
 from zerosim.stages.replica import Replica
 from zerosim.stages.schedules import SCHEDULES, Slot, gpipe
@@ -26,6 +25,7 @@ from zerosim.training.model_chunks import chunks_of
 from zerosim.training.one_function import differences
 from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
+from zerosim.verdict.pipelines import bubble, bubble_due, held, held_due, pass_lines
 
 BESIDE = """
 [parallel]

@@ -12,10 +12,9 @@ import pytest
 import zerosim as zs
 from tests.oracles import simgrid_cases as simgrid
 from tests.test_plan_drawn import compared
-from zerosim.cli import main
 from zerosim.collectives import ALGORITHMS, direct, ring, tree
-from zerosim.data import load_dataset
-from zerosim.errors import CollectiveError, Deadlock, ScenarioError, Unlike, UsageError
+from zerosim.commands.cli import main
+from zerosim.core.errors import CollectiveError, Deadlock, ScenarioError, Unlike, UsageError
 from zerosim.plan import reading
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster, Device, Link, cluster_of, machines
@@ -27,6 +26,7 @@ from zerosim.plan.planning import Plan, on_ranks
 from zerosim.plan.reading import read_plan
 from zerosim.plan.rehearsal import Clocked, rehearse
 from zerosim.scenario import load
+from zerosim.scenario.data import load_dataset
 from zerosim.scenario.machine import ClusterKeys as Said
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import Check, Data, ModelKeys, Parallel, Train, Variant, WorldKeys

@@ -10,8 +10,8 @@ import zerosim as zs
 from tests.test_pipeline import without_flush
 from tests.test_plan_drawn import CLUSTER, compared, trained
 from tests.test_split_models import GPT, MLP, SPLIT, read
-from zerosim.cli import main
-from zerosim.figures.pipelines import bubble_due
+from zerosim.commands.cli import main
+from zerosim.core.sharding import Directions
 from zerosim.models.units import Task
 from zerosim.plan import directions, repeated
 from zerosim.plan.cluster import Cluster, Device, Link
@@ -19,9 +19,9 @@ from zerosim.plan.rehearsal import rehearse
 from zerosim.plan.small import found_otherwise
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import Check, ModelKeys, Parallel, Train, WorldKeys
-from zerosim.sharding import Directions
 from zerosim.stages import schedules
 from zerosim.training.config import configured
+from zerosim.verdict.pipelines import bubble_due
 
 AT_ONCE = Link("", 0, inf)
 ONLY_PRODUCTS = Cluster(Device("", 8.192e12, 1e12, inf), 64, AT_ONCE, AT_ONCE, pipelined=True, fused=False)

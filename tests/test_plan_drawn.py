@@ -9,10 +9,10 @@ import os
 import pytest
 
 from tests.hunt.draw import draw
-from zerosim.data import load_dataset
 from zerosim.plan.cluster import Cluster, Device, Link
 from zerosim.plan.rehearsal import rehearse
 from zerosim.scenario import load
+from zerosim.scenario.data import load_dataset
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally

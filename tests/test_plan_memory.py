@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerosim.commands.memory import add_arguments, main
-from zerosim.figures.memory import (
+from zerosim.stages import STAGES
+from zerosim.verdict.memory import (
     DIFFERENCES,
     PRECISIONS,
     TABLES,
@@ -26,7 +27,6 @@ from zerosim.figures.memory import (
     table1,
     truncated,
 )
-from zerosim.stages import STAGES
 
 MIXED_ADAM = per_parameter("mixed", 12)
 GB = 10**9

@@ -10,15 +10,15 @@ import zerosim as zs
 from tests.pages import refused
 from tests.test_page import Seen, values
 from tests.test_report import documented
-from zerosim.cli import main
-from zerosim.payloads.extents import Extent
+from zerosim.commands.cli import main
+from zerosim.core.extents import Extent
+from zerosim.core.words import common_unit, in_unit
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Link
 from zerosim.plan.page import drawn_rows, lines, plan_page, row_of, thinned
 from zerosim.plan.table import legend, machine, names_of
 from zerosim.plan.timed import HostMemory
 from zerosim.show.page.pictures import files, memory, peaks, timeline
-from zerosim.words import common_unit, in_unit
 
 ROOT = Path(__file__).parents[1]
 MPT = str(ROOT / "scenarios" / "plans" / "mpt_7b.toml")

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from tests.training import run, sabotaged
-from zerosim.instruments.memory import MEMORY_KINDS
-from zerosim.instruments.traffic import Count, Traffic
-from zerosim.optim.optimizers import OPTIMIZERS
+from zerosim.observe.memory import MEMORY_KINDS
+from zerosim.observe.traffic import Count, Traffic
 from zerosim.scenario import Check
 from zerosim.scenario.sections import Variant
 from zerosim.stages import STAGES
+from zerosim.stages.optimizers import OPTIMIZERS
 from zerosim.stages.replica import Replica
 from zerosim.training import collect
 

@@ -8,7 +8,6 @@ import pytest
 import zerosim as zs
 from tests.operations import normals
 from tests.test_operations import play
-from zerosim.allocation import allocate
 from zerosim.autograd import player as module
 from zerosim.autograd.graph import Graph, GraphPlan
 from zerosim.autograd.operations.attention import causal_attention
@@ -18,6 +17,7 @@ from zerosim.autograd.operations.linear import linear
 from zerosim.autograd.operations.normalization import rms_norm
 from zerosim.autograd.operations.shapes import PIECE, piecewise, transpose
 from zerosim.autograd.player import Player, Precise, perform
+from zerosim.core.allocation import allocate
 
 SHAPE = (2, 4, 4)
 def test_a_sum_is_written_over_one_of_its_terms_or_beside_both(monkeypatch):

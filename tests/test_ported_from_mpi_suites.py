@@ -10,7 +10,7 @@ from tests import mpi_suites
 from tests.mpi.launch import mpirun
 from zerosim.collectives import ALGORITHMS, naive
 from zerosim.collectives.choosing import named
-from zerosim.comm import left, right
+from zerosim.core.comm import left, right
 from zerosim.worlds.local import spawn
 
 

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from zerosim.instruments import resident as module
-from zerosim.instruments.resident import MemoryLimit, resident_bytes, status_bytes
+from zerosim.observe import resident as module
+from zerosim.observe.resident import MemoryLimit, resident_bytes, status_bytes
 
 MEGABYTES = 10**6
 HELD = 50 * MEGABYTES
@@ -42,7 +42,7 @@ def test_a_limit_of_0_is_none():
 
 STARVED = """
 import numpy as np
-from zerosim.instruments.resident import MemoryLimit
+from zerosim.observe.resident import MemoryLimit
 with MemoryLimit(100_000_000):
     np.empty(50_000_000, np.uint8)
     try:
@@ -61,8 +61,8 @@ def test_what_exceeds_a_limit_is_a_memory_error():
 
 HOLDING = """
 import numpy as np
-from zerosim.instruments.resident import status_bytes
-from zerosim.instruments.resident import resident_bytes
+from zerosim.observe.resident import status_bytes
+from zerosim.observe.resident import resident_bytes
 def grown():
     return status_bytes("VmData") - data, resident_bytes() - resident
 data, resident = status_bytes("VmData"), resident_bytes()
@@ -131,7 +131,7 @@ def test_no_limit_is_too_large():
 
 SCANTY = """
 import resource, sys
-from zerosim.instruments.resident import let_blas_allocate, status_bytes
+from zerosim.observe.resident import let_blas_allocate, status_bytes
 resource.setrlimit(resource.RLIMIT_DATA, (status_bytes("VmData") + 40_000_000, -1))
 try:
     let_blas_allocate()
@@ -140,7 +140,7 @@ except MemoryError:
 """
 AFTERWARDS = """
 import numpy as np
-from zerosim.instruments.resident import MemoryLimit, let_blas_allocate
+from zerosim.observe.resident import MemoryLimit, let_blas_allocate
 let_blas_allocate()
 with MemoryLimit(2_000_000):
     assert (np.ones((200, 200)) @ np.ones((200, 200)))[0, 0] == 200

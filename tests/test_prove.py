@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from zerosim import cli
 from zerosim.collectives import ALGORITHMS, doubling, ring
-from zerosim.comm import left, right
-from zerosim.errors import UsageError
-from zerosim.numerics import orders
-from zerosim.payloads.terms import Term, commuted, symbols
-from zerosim.teach.proofs.proof import SMALL, difference, known_order, prove, roots
-from zerosim.teach.proofs.subject import named_subject, subject
+from zerosim.commands import cli
+from zerosim.core import orders
+from zerosim.core.comm import left, right
+from zerosim.core.errors import UsageError
+from zerosim.core.terms import Term, commuted, symbols
+from zerosim.proofs.proof import SMALL, difference, known_order, prove, roots
+from zerosim.proofs.subject import named_subject, subject
 
 PROVABLE = [name for name in ALGORITHMS if not name.endswith("barrier")]
 
@@ -214,7 +214,7 @@ def my_all_reduce(comm, x):
 
 @pytest.mark.parametrize("command", ["prove", "show"])
 def test_a_function_that_never_ends_is_told_of(command, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("zerosim.teach.proofs.proof.LIMIT_SECONDS", 0.1)
+    monkeypatch.setattr("zerosim.proofs.proof.LIMIT_SECONDS", 0.1)
     (tmp_path / "endless.py").write_text(ENDLESS)
     assert cli.main([command, f"{tmp_path}/endless.py:my_all_reduce"]) == 1
     assert "still ran after 0.1 s" in capsys.readouterr().out

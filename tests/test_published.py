@@ -9,9 +9,9 @@ import pytest
 
 from tests.oracles.fit_devices import FITTED, Noted, fit, held_out, off
 from tests.pages import refused
-from zerosim.cli import main
 from zerosim.commands.benches.published import NEAR, compare, errors, grouped, task_of
 from zerosim.commands.benches.run_lines import CONTEXT_BYTES, GIB, MPT, OUTSIDE, lines_of, shipped
+from zerosim.commands.cli import main
 from zerosim.plan.cluster import cluster_of, machines
 from zerosim.plan.planning import planned
 

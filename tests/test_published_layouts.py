@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from zerosim.cli import main
 from zerosim.commands.benches.fitting import Course, best_factor, without_sources
 from zerosim.commands.benches.published import compare
 from zerosim.commands.benches.run_lines import PARALLEL, known, lines_of, of_pieces, rules_of, shipped, unplanned
+from zerosim.commands.cli import main
 from zerosim.plan.cluster import machines
 
 LINES = lines_of(shipped("parallel.csv"))

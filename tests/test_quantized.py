@@ -11,15 +11,15 @@ from tests.test_rehearsal import CLUSTER
 from tests.test_variants import run
 from tests.test_whole_steps import outcome_of
 from tests.training import labelled
-from zerosim.cli import main
 from zerosim.collectives import two_level
-from zerosim.figures.shapes import expected
-from zerosim.figures.traffic import due
-from zerosim.numerics.wires import CODES, Format
+from zerosim.commands.cli import main
+from zerosim.core.wires import CODES, Format
 from zerosim.plan.rehearsal import rehearse
 from zerosim.stages.adding import ADDITIONS
 from zerosim.training.build import alone
 from zerosim.training.experiment import Batches
+from zerosim.verdict.shapes import expected
+from zerosim.verdict.traffic import due
 
 WEIGHTS = (
     {"quantized_weights": "int8", "quantized_block": 4}, {"quantized_weights": "int4", "quantized_block": 3},

@@ -12,8 +12,8 @@ import pytest
 
 import zerosim as zs
 from tests.pages import refused
-from zerosim.cli import main
-from zerosim.errors import UsageError
+from zerosim.commands.cli import main
+from zerosim.core.errors import UsageError
 from zerosim.plan import foreign
 from zerosim.plan.failures import Failures
 from zerosim.plan.planning import planned

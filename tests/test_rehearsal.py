@@ -7,16 +7,16 @@ from itertools import product
 import numpy as np
 import pytest
 
-from zerosim.errors import Unlike, ZerosimError
+from zerosim.core.errors import Unlike, ZerosimError
+from zerosim.core.extents import Extent
+from zerosim.core.sharding import split
 from zerosim.models.units import Task
-from zerosim.payloads.extents import Extent
 from zerosim.plan import rehearsal
 from zerosim.plan.cluster import Cluster, Device, Link
 from zerosim.plan.costs import Costs, Price
 from zerosim.plan.rehearsal import rehearse, rehearsed_apart, rehearsed_at_once
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import Check, ModelKeys, Parallel, Train, WorldKeys
-from zerosim.sharding import split
 from zerosim.stages import STAGES
 from zerosim.training.config import configured
 from zerosim.worlds.lockstep import ranks

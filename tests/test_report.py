@@ -10,10 +10,9 @@ from rich.console import Console
 
 from tests.pages import printed, read
 from tests.training import labelled, run, scenario
-from zerosim.data import Dataset
-from zerosim.figures.addresses import fragmentation
-from zerosim.instruments.memory import Lifetime
+from zerosim.observe.memory import Lifetime
 from zerosim.scenario import Check
+from zerosim.scenario.data import Dataset
 from zerosim.scenario.sections import Variant
 from zerosim.show.document import document
 from zerosim.show.legend import STATE_BARS
@@ -22,6 +21,7 @@ from zerosim.show.table import show_run
 from zerosim.training.experiment import prepare
 from zerosim.training.measurement import Measurement
 from zerosim.training.program import Silent
+from zerosim.verdict.addresses import fragmentation
 from zerosim.verdict.diagnosis import Divergence, RowDifference
 from zerosim.verdict.judged_run import run_locally
 from zerosim.verdict.outcome import RowOutcome

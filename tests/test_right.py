@@ -7,8 +7,8 @@ import pytest
 
 from tests.declared import as_exercise, skeletons
 from tests.test_mistakes import changed
-from zerosim.parts.loading import load_file
-from zerosim.teach.checks.parts import checked
+from zerosim.core.parts.loading import load_file
+from zerosim.proofs.parts import checked
 
 HERE = Path(__file__).parent / "right"
 EXERCISES = skeletons()

@@ -7,17 +7,17 @@ import pytest
 
 from tests.training import run
 from zerosim.autograd.operations.elementwise import ACTIVATIONS
+from zerosim.core.orders import ORDERS
+from zerosim.core.precisions import PRECISIONS
 from zerosim.models import MODELS
 from zerosim.models.transformer import PARTS
-from zerosim.numerics.orders import ORDERS
-from zerosim.numerics.precisions import PRECISIONS
-from zerosim.optim.optimizers import OPTIMIZERS
 from zerosim.scenario import Check, ModelKeys, Parallel, Train
 from zerosim.scenario.reading import keys
 from zerosim.scenario.sections import PUBLICATIONS, STAGE_KEYS, Variant
 from zerosim.scenario.values import names_in
 from zerosim.stages import STAGES
 from zerosim.stages.adding import ADDITIONS
+from zerosim.stages.optimizers import OPTIMIZERS
 from zerosim.stages.publishing import PUBLISHING
 from zerosim.stages.replica import Replica
 from zerosim.training.program import Steps

@@ -7,9 +7,9 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from tests.training import claiming, labelled, run, scenario
-from zerosim.data import load_dataset
-from zerosim.errors import ScenarioError
+from zerosim.core.errors import ScenarioError
 from zerosim.scenario import Check, Parallel, load
+from zerosim.scenario.data import load_dataset
 from zerosim.scenario.sections import Variant
 from zerosim.training.alike import alike_everywhere
 from zerosim.training.experiment import prepare

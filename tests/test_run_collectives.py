@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from zerosim import cli
-from zerosim.errors import Deadlock, ScenarioError
+from zerosim.commands import cli
+from zerosim.core.errors import Deadlock, ScenarioError
 from zerosim.jobs.collectives import collectives_job
 from zerosim.jobs.job import Request
+from zerosim.proofs.programs import programs_of, run_collectives
 from zerosim.scenario import CollectiveScenario, load
 from zerosim.scenario.collective import Program
-from zerosim.teach.proofs.programs import programs_of, run_collectives
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from zerosim.errors import ScenarioError
+from zerosim.core.errors import ScenarioError
+from zerosim.core.words import toml
 from zerosim.models import MODELS
-from zerosim.optim.optimizers import OPTIMIZERS
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys, load, resolved
 from zerosim.scenario.reading import keys
 from zerosim.scenario.sections import OF_ALL_ROWS, PUBLICATIONS, Variant
 from zerosim.stages import STAGES
-from zerosim.words import toml
+from zerosim.stages.optimizers import OPTIMIZERS
 
 COMPLETE = Path(__file__).with_name("complete.toml").read_text()
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.small import SCENARIOS, small
 from tests.training import claiming
-from zerosim.data import load_dataset
 from zerosim.scenario import Scenario, load
+from zerosim.scenario.data import load_dataset
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally

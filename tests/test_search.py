@@ -7,8 +7,8 @@ import pytest
 
 import zerosim as zs
 from tests.pages import refused
-from zerosim.cli import main
-from zerosim.errors import UsageError, ZerosimError
+from zerosim.commands.cli import main
+from zerosim.core.errors import UsageError, ZerosimError
 from zerosim.plan.bounds import Bounds
 from zerosim.plan.planning import Unplanned
 from zerosim.plan.reading import scenario_of, written

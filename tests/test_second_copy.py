@@ -6,8 +6,8 @@ import pytest
 
 from tests.checkpointing import bits, go
 from tests.training import labelled, run, scenario
-from zerosim.cli import main
-from zerosim.errors import ScenarioError
+from zerosim.commands.cli import main
+from zerosim.core.errors import ScenarioError
 from zerosim.plan.cluster import cluster_of
 from zerosim.plan.rehearsal import rehearse, rehearsed_apart
 from zerosim.scenario import Check, Parallel, Scenario, WorldKeys

@@ -9,16 +9,16 @@ from tests.test_rehearsal import CLUSTER, config, difference
 from zerosim.autograd.player import Player
 from zerosim.autograd.selection import SELECTIONS
 from zerosim.autograd.tape import Tape
-from zerosim.figures import segments, shapes
-from zerosim.figures.segments import SeenSegments
-from zerosim.figures.shapes import StepsOnShapes, extent
-from zerosim.instruments.memory import Ledger
+from zerosim.core.extents import Extent
 from zerosim.models.units import Task
-from zerosim.payloads.extents import Extent
+from zerosim.observe.memory import Ledger
 from zerosim.plan.rehearsal import rehearsed_at_once
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import Check, ModelKeys, Parallel, Train, WorldKeys
 from zerosim.training.config import configured
+from zerosim.verdict import segments, shapes
+from zerosim.verdict.segments import SeenSegments
+from zerosim.verdict.shapes import StepsOnShapes, extent
 
 LLAMA = ModelKeys(kind="transformer", architecture="llama", layers=4, width=8, heads=4, key_value_heads=2,
                   vocabulary=11, sequence=5)

@@ -8,7 +8,7 @@ from tests.test_tape import backpropagated, batches, model_of
 from zerosim.autograd.player import Player
 from zerosim.autograd.selection import SELECTIONS, SelectedPlan
 from zerosim.autograd.tape import Tape
-from zerosim.errors import ScenarioError
+from zerosim.core.errors import ScenarioError
 from zerosim.models.units import Task
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import ModelKeys

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.small import examples
-from zerosim.data import Dataset, bigram_loss, exact_share, load, load_dataset, sequences
-from zerosim.data import dataset as datasets
-from zerosim.data.load import LARGEST_FILE, TASKS, distinct_digits, shakespeare, tokenised, windows_of
-from zerosim.errors import ScenarioError
+from zerosim.core.errors import ScenarioError
 from zerosim.scenario import Data, Scenario
+from zerosim.scenario.data import Dataset, bigram_loss, exact_share, load, load_dataset, sequences
+from zerosim.scenario.data import dataset as datasets
+from zerosim.scenario.data.load import LARGEST_FILE, TASKS, distinct_digits, shakespeare, tokenised, windows_of
 
 TEXTS = st.text(st.sampled_from("ab\n €\U0001f600\ufffd") | st.characters(codec="utf-8"), min_size=11, max_size=400)
 
@@ -190,7 +190,7 @@ def test_test_windows_are_few_and_spread_evenly(sequence, windows):
 def test_shakespeare():
     whole = shakespeare()
     assert (len(whole), len(set(whole)), whole.isascii(), whole.count("\n")) == (1_115_394, 65, True, 40_000)
-    attribution = (files("zerosim.data") / "README.md").read_text()
+    attribution = (files("zerosim.scenario.data") / "README.md").read_text()
     assert hashlib.sha256(whole.encode()).hexdigest() in attribution
     assert text_faults(of("text", 500), whole, 500) == ["test"]  # which has 32 windows of the 223
 
@@ -368,7 +368,7 @@ def test_the_bigram_of_a_text(whole, sequence, vocabulary, block):
 
 def test_the_bigram_of_shakespeare():
     dataset = of("text", 64)
-    attribution = " ".join((files("zerosim.data") / "README.md").read_text().split())
+    attribution = " ".join((files("zerosim.scenario.data") / "README.md").read_text().split())
     (said,) = re.findall(r"reaches (\S+) nats per character", attribution)
     assert f"{bigram_loss(dataset):.3f}" == said
     assert f"{len(dataset.x):,} windows train and {len(dataset.x_test)} test" in attribution

@@ -11,11 +11,11 @@ from urllib.parse import unquote
 
 import pytest
 
-from zerosim import shipped
-from zerosim.cli import main
 from zerosim.commands import scenarios as listing
-from zerosim.errors import UsageError
-from zerosim.words import plural
+from zerosim.commands.cli import main
+from zerosim.core.errors import UsageError
+from zerosim.core.words import plural
+from zerosim.scenario import shipped
 
 ROOT = Path(__file__).parents[1]
 
@@ -128,7 +128,7 @@ class Absent:
         if name.partition(".")[0] in {absent}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Absent())
-from zerosim.cli import main
+from zerosim.commands.cli import main
 for number, words in enumerate({commands}):
     sys.argv[1:] = words
     try:
@@ -192,7 +192,7 @@ def test_the_package_data_are_declared():
     """Every file that a lesson, an exercise or a scenario is made of has a pattern that takes it along."""
     read = configparser.ConfigParser()
     read.read(ROOT / "setup.cfg")
-    patterns = read["options.package_data"]["zerosim.shipped"].split()
+    patterns = read["options.package_data"]["zerosim.scenario.shipped"].split()
     house = Path(shipped.__file__).parent
     taken = {path for pattern in patterns for path in house.glob(pattern) if path.is_file()}
     for needed in ("scenarios", "docs/lessons", "docs/exercises"):

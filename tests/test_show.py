@@ -12,18 +12,18 @@ import pytest
 from rich.console import Console
 
 from tests.pages import refused
-from zerosim.cli import main
 from zerosim.collectives import ALGORITHMS
-from zerosim.comm import left, right
 from zerosim.commands import show
+from zerosim.commands.cli import main
 from zerosim.commands.show import show_algorithms
-from zerosim.errors import UsageError
+from zerosim.core.comm import left, right
+from zerosim.core.errors import UsageError
+from zerosim.proofs.subject import named_subject, subject
 from zerosim.show import schedule_svg
 from zerosim.show.film import show_schedule
 from zerosim.show.schedule import schedule_document, scheduled
 from zerosim.show.schedule_svg import schedule_picture
 from zerosim.show.shown import printed
-from zerosim.teach.proofs.subject import named_subject, subject
 
 SIZES = range(1, 10)
 EVERY = [(name, size) for name, row in ALGORITHMS.items() for size in SIZES if row.serves(size)]

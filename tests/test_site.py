@@ -1,7 +1,7 @@
 """The pages of the site: all documents are gathered, links lead to what is there, and what a page loads is seen."""
 
 from tests import site
-from zerosim.cli import COMMANDS
+from zerosim.commands.cli import COMMANDS
 
 
 def test_every_command_and_module_has_its_place():

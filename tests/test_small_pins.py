@@ -3,12 +3,12 @@
 
 import numpy as np
 
+from zerosim.core.not_a_number import NOT_A_NUMBER, with_one_nan
+from zerosim.core.precisions import PRECISIONS
 from zerosim.models.mlp import mlp
-from zerosim.numerics.not_a_number import NOT_A_NUMBER, with_one_nan
-from zerosim.numerics.precisions import PRECISIONS
-from zerosim.optim.optimizers import OPTIMIZERS, Hyperparameters
-from zerosim.optim.scaling import skipped_in_vain
-from zerosim.optim.update import LearningRate, UpdateRule
+from zerosim.stages.optimizers import OPTIMIZERS, Hyperparameters
+from zerosim.stages.scaling import skipped_in_vain
+from zerosim.stages.update import LearningRate, UpdateRule
 
 
 def test_there_is_one_nan_and_it_is_this_processors():

@@ -10,15 +10,15 @@ from tests.checkpointing import bits, go
 from tests.mpi.launch import mpirun
 from tests.small import examples
 from tests.test_split_models import GPT, LLAMA, MLP, read
-from zerosim.checkpoint.keeping import latest
-from zerosim.checkpoint.state_file import read as read_file
-from zerosim.data import load_dataset
-from zerosim.errors import CheckpointError
+from zerosim.core.errors import CheckpointError
+from zerosim.core.sharding import full
 from zerosim.models.parameters import Pieced
 from zerosim.models.units import Task
-from zerosim.sharding import full
+from zerosim.scenario.data import load_dataset
 from zerosim.training import program
 from zerosim.training.config import configured
+from zerosim.training.keeping import latest
+from zerosim.training.state_file import read as read_file
 
 
 def layout(data, tensor, *more):

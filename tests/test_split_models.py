@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.mpi.launch import mpirun
-from zerosim.cli import main
-from zerosim.data import load_dataset
-from zerosim.errors import ScenarioError
+from zerosim.commands.cli import main
+from zerosim.core.errors import ScenarioError
 from zerosim.models.parameters import Parameter
+from zerosim.scenario.data import load_dataset
 from zerosim.scenario.load import load
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent

@@ -14,11 +14,11 @@ from zerosim.autograd import ring_attention
 from zerosim.autograd.operations.shapes import reshape
 from zerosim.autograd.shelf import Partitioned
 from zerosim.autograd.tape_collectives import copy_to, own_rows
-from zerosim.cli import main
-from zerosim.data import load_dataset
-from zerosim.errors import ScenarioError
-from zerosim.instruments.trace import COLLECTIVES, Tracer
+from zerosim.commands.cli import main
+from zerosim.core.errors import ScenarioError
 from zerosim.models import context_parallel, tensor_parallel, transformer
+from zerosim.observe.trace import COLLECTIVES, Tracer
+from zerosim.scenario.data import load_dataset
 from zerosim.show.document import read_trace
 from zerosim.training.experiment import prepare
 from zerosim.training.one_function import Difference, differences

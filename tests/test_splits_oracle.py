@@ -12,16 +12,16 @@ from zerosim.autograd import ring_attention
 from zerosim.autograd.operations.elementwise import scale
 from zerosim.autograd.operations.shapes import reshape
 from zerosim.autograd.tape_collectives import Direction, all_to_all, copy_to, gather_from, join_from
+from zerosim.core.sharding import Directions
 from zerosim.models import mixture as module_of_mixture
 from zerosim.models import tensor_parallel
 from zerosim.models import transformer as module_of_transformer
 from zerosim.models.mixture import MixtureShape, mixture
 from zerosim.models.model_parallel import ModelParallel
+from zerosim.models.places import side_by_side
 from zerosim.models.units import Task
-from zerosim.places import side_by_side
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import ModelKeys, Parallel, Train
-from zerosim.sharding import Directions
 from zerosim.stages.replica import Batch
 from zerosim.training import build
 from zerosim.training.config import configured

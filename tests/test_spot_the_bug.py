@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from zerosim import cli
+from zerosim.commands import cli
 
 LESSONS = Path(__file__).parents[1] / "docs" / "lessons"
 TEXT = (LESSONS / "9_spot_the_bug.md").read_text()

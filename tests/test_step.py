@@ -5,11 +5,11 @@ import json
 import pytest
 
 from tests.pages import refused
-from zerosim.cli import main
-from zerosim.errors import UsageError
+from zerosim.commands.cli import main
+from zerosim.core.errors import UsageError
 from zerosim.extend import stage
-from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, OUT, RankStep, Span, Trace
 from zerosim.jobs.schedules import recorded_stage, step_of
+from zerosim.observe.trace import COLLECTIVES, COMPUTATION, OUT, RankStep, Span, Trace
 from zerosim.show.step import events_of
 from zerosim.stages import STAGES, zero3
 

@@ -15,18 +15,18 @@ from tests.training import run, scenario
 from zerosim.autograd.operation import Into
 from zerosim.autograd.tape import Tape
 from zerosim.autograd.tape_collectives import TAPE_COLLECTIVES, Direction, backward_by, copy_to, reduce_from
-from zerosim.cli import main
-from zerosim.errors import CollectiveError, ZerosimError
-from zerosim.figures.traffic import most_messages, volume
-from zerosim.instruments.observed import Observed
+from zerosim.commands.cli import main
+from zerosim.core.errors import CollectiveError, ZerosimError
+from zerosim.core.sharding import Directions
 from zerosim.models.mlp import mlp
-from zerosim.places import side_by_side
+from zerosim.models.places import side_by_side
+from zerosim.observe.observed import Observed
 from zerosim.scenario.sections import Variant
-from zerosim.sharding import Directions
 from zerosim.stages.beside import Beside
 from zerosim.stages.gathering import Prefetched
 from zerosim.training.config import Resumed
 from zerosim.training.groups import groups_of
+from zerosim.verdict.traffic import most_messages, volume
 from zerosim.worlds.local import spawn
 
 

@@ -13,13 +13,13 @@ import zerosim as zs
 from tests.small import examples
 from zerosim.collectives import ALGORITHMS, naive, ring
 from zerosim.collectives.kinds import COLLECTIVES
-from zerosim.comm import left, right
-from zerosim.errors import UsageError
-from zerosim.numerics import orders
-from zerosim.sharding import split
-from zerosim.teach.proofs.subject import Subject
+from zerosim.core import orders
+from zerosim.core.comm import left, right
+from zerosim.core.errors import UsageError
+from zerosim.core.sharding import split
+from zerosim.proofs.example import Example
+from zerosim.proofs.subject import Subject
 from zerosim.testing import LAWS, LawBroken, check, laws, strategies
-from zerosim.testing.example import Example
 
 FAMILY = [name for name, row in ALGORITHMS.items() if row.collective in COLLECTIVES]
 

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from tests.pages import read
 from tests.training import run
-from zerosim.cli import main
-from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, IN, OUT, WAITING, ClockOffset, RankStep, Span, Trace
+from zerosim.commands.cli import main
+from zerosim.observe.trace import COLLECTIVES, COMPUTATION, IN, OUT, WAITING, ClockOffset, RankStep, Span, Trace
 from zerosim.show import timeline
 from zerosim.show.timeline import LABEL, LETTERS, Scale, duration, show_timeline, typical_step
 

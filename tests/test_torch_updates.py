@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.oracles import functions, updates
-from zerosim.optim.optimizers import OPTIMIZERS, Hyperparameters
-from zerosim.optim.scaling import INITIAL_SCALE, Scaling, square_sum
+from zerosim.stages.optimizers import OPTIMIZERS, Hyperparameters
+from zerosim.stages.scaling import INITIAL_SCALE, Scaling, square_sum
 
 with np.load(functions.ANSWERS / updates.FILE) as stored:
     PYTORCH = dict(stored)
@@ -107,5 +107,5 @@ def test_a_wrong_optimizer_is_caught(monkeypatch, name, wrong, decaying):
 
 @pytest.mark.parametrize("steps", [1999, 2001])
 def test_another_number_of_steps_before_the_loss_scale_grows_is_caught(monkeypatch, steps):
-    monkeypatch.setattr("zerosim.optim.scaling.STEPS_TO_GROW", steps)
+    monkeypatch.setattr("zerosim.stages.scaling.STEPS_TO_GROW", steps)
     assert different() == {"loss scales"}

@@ -13,10 +13,10 @@ from tests.mpi.launch import ROOT, mpirun
 from tests.pages import read, refused
 from tests.tracing import event_faults, span_faults, traffic_faults
 from tests.training import labelled, scenario
-from zerosim.cli import main
 from zerosim.commands.arguments import steps_in_order
-from zerosim.instruments.observed import Observed
-from zerosim.instruments.trace import (
+from zerosim.commands.cli import main
+from zerosim.observe.observed import Observed
+from zerosim.observe.trace import (
     COLLECTIVES,
     COMPUTATION,
     IN,

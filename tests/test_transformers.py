@@ -13,12 +13,12 @@ from tests.hunt.under_mpi import judge_under_mpi
 from tests.transformers import gpt2_most_alive, outcome, prepared, scenario, tokens, unit_counts
 from zerosim.autograd.operations.linear import affine
 from zerosim.autograd.tape import Tape
-from zerosim.cli import main
-from zerosim.figures.shapes import expected as expected_memory
+from zerosim.commands.cli import main
 from zerosim.models.transformer import TransformerShape, transformer
 from zerosim.scenario.sections import STAGE_KEYS, Variant
 from zerosim.stages.replica import Replica
 from zerosim.training.collect import continued
+from zerosim.verdict.shapes import expected as expected_memory
 
 LLAMA = {"architecture": "llama", "width": 12, "heads": 6, "key_value_heads": 3, "inner": 5}
 DROPOUT = {"dropout": 0.3}

@@ -10,8 +10,8 @@ import pytest
 
 import zerosim as zs
 from tests.mpi.launch import mpirun
-from zerosim.checkpoint.state_file import steps_in
-from zerosim.cli import main
+from zerosim.commands.cli import main
+from zerosim.training.state_file import steps_in
 
 SMALL = {"world.ranks": 2, "train.micro_batches": 4, "train.steps": 3, "check.test_accuracy": 0}
 FLAGS = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]

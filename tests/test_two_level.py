@@ -6,23 +6,23 @@ import pytest
 
 from tests.test_collectives import called, steps_taken
 from tests.training import labelled, run, scenario
-from zerosim.cli import main
 from zerosim.collectives import ring, tree
 from zerosim.collectives.table import algorithm_of, in_two_hops, on_hosts
 from zerosim.collectives.two_level import TwoLevel
-from zerosim.comm import among
-from zerosim.errors import ScenarioError
-from zerosim.instruments.observed import Observed
-from zerosim.numerics.orders import ORDERS
-from zerosim.payloads.terms import symbols
+from zerosim.commands.cli import main
+from zerosim.core.comm import among
+from zerosim.core.errors import ScenarioError
+from zerosim.core.orders import ORDERS
+from zerosim.core.sharding import Mesh
+from zerosim.core.terms import symbols
+from zerosim.observe.observed import Observed
 from zerosim.plan.cluster import cluster_of
 from zerosim.plan.rehearsal import rehearse
+from zerosim.proofs.proof import prove
+from zerosim.proofs.subject import Subject, named_subject, with_hosts
 from zerosim.scenario import Check, Parallel, Scenario, WorldKeys
 from zerosim.scenario.machine import ClusterKeys, LinkKeys
-from zerosim.sharding import Mesh
 from zerosim.stages.adding import ADDITIONS
-from zerosim.teach.proofs.proof import prove
-from zerosim.teach.proofs.subject import Subject, named_subject, with_hosts
 from zerosim.testing import check
 from zerosim.training.experiment import prepare
 from zerosim.verdict.diagnosis import chunk_sums

@@ -8,7 +8,7 @@ from zerosim.collectives import results
 from zerosim.collectives.kinds import COLLECTIVE_KINDS
 from zerosim.collectives.results import Unmodified
 from zerosim.collectives.table import ALGORITHMS
-from zerosim.sharding import split
+from zerosim.core.sharding import split
 from zerosim.worlds.local import spawn
 
 ROWS = [row for row in ALGORITHMS.values() if row.collective in ("all_reduce", "reduce_scatter", "broadcast", "reduce")]

@@ -11,14 +11,14 @@ import pytest
 from tests import independent
 from tests.pages import printed
 from tests.training import labelled, run, scenario
-from zerosim.data import Dataset
+from zerosim.core.not_a_number import NOT_A_NUMBER
+from zerosim.core.precisions import PRECISIONS
+from zerosim.core.sharding import shard
 from zerosim.models.mlp import mlp
-from zerosim.numerics.not_a_number import NOT_A_NUMBER
-from zerosim.numerics.precisions import PRECISIONS
-from zerosim.optim.optimizers import OPTIMIZERS, PIECE, Hyperparameters
-from zerosim.optim.scaling import EPSILON, INITIAL_SCALE, LOWEST_SCALE, STEPS_TO_GROW, Scaling, square_sum
-from zerosim.optim.update import MASTER, LearningRate, UpdateRule
-from zerosim.sharding import shard
+from zerosim.scenario.data import Dataset
+from zerosim.stages.optimizers import OPTIMIZERS, PIECE, Hyperparameters
+from zerosim.stages.scaling import EPSILON, INITIAL_SCALE, LOWEST_SCALE, STEPS_TO_GROW, Scaling, square_sum
+from zerosim.stages.update import MASTER, LearningRate, UpdateRule
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally

@@ -8,14 +8,14 @@ import pytest
 
 from tests.mpi.launch import mpirun
 from tests.training import SMALL, batches_of, labelled, sabotaged, scenario
-from zerosim.allocation import allocate
-from zerosim.data import load_dataset
-from zerosim.errors import CollectiveError, Deadlock
-from zerosim.instruments.observed import Observed
-from zerosim.optim.scaling import INITIAL_SCALE
-from zerosim.optim.update import MASTER
+from zerosim.core.allocation import allocate
+from zerosim.core.errors import CollectiveError, Deadlock
+from zerosim.observe.observed import Observed
 from zerosim.scenario import load
+from zerosim.scenario.data import load_dataset
 from zerosim.stages import STAGES
+from zerosim.stages.scaling import INITIAL_SCALE
+from zerosim.stages.update import MASTER
 from zerosim.training.build import initial_weights
 from zerosim.training.build import replica as replica_of
 from zerosim.training.experiment import prepare

@@ -13,7 +13,7 @@ from tests.pages import page_of, read
 from tests.training import labelled, run, sabotaged, scenario
 from zerosim.autograd.tape import left_to_right
 from zerosim.collectives import ring
-from zerosim.comm import left, right
+from zerosim.core.comm import left, right
 from zerosim.scenario.sections import Variant
 from zerosim.show.document import document
 from zerosim.show.table import show_row_difference

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import quantiser
-from zerosim.numerics import wires
-from zerosim.numerics.not_a_number import with_one_nan
-from zerosim.numerics.wires import CODES, Format
+from zerosim.core import wires
+from zerosim.core.not_a_number import with_one_nan
+from zerosim.core.wires import CODES, Format
 
 NAMES = st.sampled_from(list(CODES))
 BLOCKS = st.sampled_from([0, 1, 2, 3, 5, 8, 64, 10**9])

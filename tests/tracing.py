@@ -4,7 +4,7 @@ import json
 from collections import Counter, defaultdict
 from itertools import pairwise
 
-from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, IN, OUT, WAITING
+from zerosim.observe.trace import COLLECTIVES, COMPUTATION, IN, OUT, WAITING
 
 
 def span_faults(trace):

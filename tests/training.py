@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from zerosim.data import Dataset
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
+from zerosim.scenario.data import Dataset
 from zerosim.scenario.sections import BY_OPTIMIZER
 from zerosim.training.experiment import Batches, prepare
 from zerosim.training.program import Silent

@@ -3,8 +3,8 @@
 import numpy as np
 
 from tests.alive import Alive
-from zerosim.data.dataset import Dataset
 from zerosim.scenario import Check, ModelKeys, Parallel, Scenario, Train, WorldKeys
+from zerosim.scenario.data.dataset import Dataset
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally

@@ -16,10 +16,9 @@ from typing import Any
 
 import zerosim
 from tests.small import small
-from zerosim.figures import flows, shapes
 from zerosim.jobs import load_job
 from zerosim.training.program import Silent, measure
-from zerosim.verdict import judged_run
+from zerosim.verdict import flows, judged_run, shapes
 
 ROOT = str(Path(zerosim.__file__).parent)
 NOT_FOLLOWED = {shapes.expected.__code__, flows.flow.__code__}

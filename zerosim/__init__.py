@@ -41,11 +41,11 @@ from zerosim.collectives import (
     reduce_scatter,
     scatter,
 )
-from zerosim.comm import Communicator
-from zerosim.errors import CollectiveError, Deadlock, LaunchError, ScenarioError, ZerosimError
+from zerosim.core.comm import Communicator
+from zerosim.core.errors import CollectiveError, Deadlock, LaunchError, ScenarioError, ZerosimError
 from zerosim.plan import operations, plan
+from zerosim.proofs import check, prove
 from zerosim.show import run, show
-from zerosim.teach import check, prove
 from zerosim.worlds.local import spawn
 from zerosim.worlds.mpi import connect
 from zerosim.worlds.mpi_communicator import MpiCommunicator

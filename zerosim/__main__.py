@@ -5,7 +5,7 @@ import sys
 
 def start() -> int:
     """Run the command line; it is imported here, where the hooks of the package report an interrupt in one line."""
-    from zerosim.cli import main  # noqa: PLC0415
+    from zerosim.commands.cli import main  # noqa: PLC0415
 
     return main()
 

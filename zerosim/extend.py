@@ -39,12 +39,12 @@ from zerosim.autograd.tape_collectives import (
     shift,
 )
 from zerosim.collectives.own import collective
-from zerosim.comm import Communicator, Exchange, left, right
+from zerosim.core.comm import Communicator, Exchange, left, right
 from zerosim.models.own import model
 from zerosim.models.parameters import Cut, Parameter, constant, normal, uniform
 from zerosim.models.units import Layer, Task
-from zerosim.optim.own import optimizer
 from zerosim.stages.own import stage
+from zerosim.stages.own_optimizers import optimizer
 from zerosim.stages.replica import Batch, Replica
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zerosim.figures.pipelines import bubble, bubble_due, held, held_due
+from zerosim.verdict.pipelines import bubble, bubble_due, held, held_due
 from zerosim.stages.pipeline import Slot
 
 one_f_one_b = __import__("6_one_f_one_b").one_f_one_b

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from zerosim.data.load import shakespeare
+from zerosim.scenario.data.load import shakespeare
 
 LAYERS, WIDTH, HEADS, CONTEXT, BATCH = 2, 64, 4, 64, 16
 

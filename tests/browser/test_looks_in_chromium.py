@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from zerosim.cli import main
+from zerosim.commands.cli import main
 
 PAGES = {"run": "run compare --set train.steps=2 --set check.test_accuracy=0 --trace-steps 2 --progress none --report",
          "plan": "plan mpt_7b --set model.layers=4 --set check.mfu=[] --set check.fits=[] --report",

@@ -2,8 +2,8 @@
 
 import pytest
 
-from zerosim.cli import main
-from zerosim.teach.pages import write_pages
+from zerosim.commands.cli import main
+from zerosim.proofs.pages import write_pages
 
 SHOWN = {"ring": "ring.all_reduce --ranks 4", "many": "ring.all_reduce --ranks 16", "stage": "zero3 --ranks 4"}
 PLACES = {"ring": ["start", *(f"round {number} of 6" for number in range(1, 7))], "stage": [

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from tests.hostile.mutate import bytes_of, document_of, lines_of
-from zerosim.cli import main
-from zerosim.errors import ScenarioError
+from zerosim.commands.cli import main
+from zerosim.core.errors import ScenarioError
 from zerosim.scenario import Scenario, load
 
 SECONDS = 60

@@ -13,7 +13,7 @@ import numpy as np
 import zerosim as zs
 from zerosim.collectives import ring
 from zerosim.collectives.two_level import on_hosts
-from zerosim.sharding import split
+from zerosim.core.sharding import split
 from zerosim.worlds.objects import gather_objects
 
 

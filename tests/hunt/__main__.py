@@ -16,7 +16,7 @@ from tests.hunt.draw import Drawn, draw
 from tests.hunt.judge import Fault, judge
 from tests.hunt.shrink import shrunk
 from tests.hunt.under_mpi import judge_alone_under_mpi, judge_under_mpi
-from zerosim.words import toml
+from zerosim.core.words import toml
 
 PLACE = Path(__file__).parents[2] / "build" / "fuzz"
 IN_A_START = 15

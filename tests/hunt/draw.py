@@ -18,7 +18,9 @@ from msgspec.inspect import BoolType, DataclassType, Metadata, NoneType, UnionTy
 
 from zerosim.collectives import ALGORITHMS
 from zerosim.collectives.own import SERVING
-from zerosim.parts import Named
+from zerosim.core.parts import Named
+from zerosim.core.words import toml
+from zerosim.proofs.subject import COLLECTIVES
 from zerosim.scenario import reading
 from zerosim.scenario.collective import CollectiveScenario, CollectiveWorld, Expect, Program, Values
 from zerosim.scenario.fault import Fault
@@ -37,8 +39,6 @@ from zerosim.scenario.sections import (
     WorldKeys,
 )
 from zerosim.scenario.values import names_in
-from zerosim.teach.proofs.subject import COLLECTIVES
-from zerosim.words import toml
 
 Document = dict[str, Any]
 Random = random.Random
@@ -55,7 +55,7 @@ MINE = '''"""Collectives of a user's own."""
 import numpy as np
 
 import zerosim as zs
-from zerosim.comm import left, right
+from zerosim.core.comm import left, right
 
 
 def my_all_reduce(comm, x):

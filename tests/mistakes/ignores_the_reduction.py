@@ -5,7 +5,7 @@ By: laws
 import numpy as np
 
 from zerosim.collectives import ring
-from zerosim.sharding import split
+from zerosim.core.sharding import split
 
 
 def my_all_reduce(comm, x, reduce=np.add):

@@ -2,7 +2,7 @@
 """
 
 from zerosim.collectives import ring
-from zerosim.sharding import split
+from zerosim.core.sharding import split
 
 
 def my_all_reduce(comm, x):

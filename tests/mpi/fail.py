@@ -7,8 +7,8 @@ import time
 
 import numpy as np
 
-from zerosim.comm import left, right
-from zerosim.errors import ScenarioError
+from zerosim.core.comm import left, right
+from zerosim.core.errors import ScenarioError
 from zerosim.worlds.mpi import connect
 
 

@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 
 import zerosim as zs
-from zerosim.cli import parse
+from zerosim.commands.cli import parse
 from zerosim.commands.run import run_as_one_of_many
 
 WAIT_SECONDS = 300.0

@@ -8,9 +8,9 @@ import pytest
 
 import zerosim as zs
 from zerosim.collectives import ring
-from zerosim.comm import left, right
-from zerosim.errors import UsageError
-from zerosim.numerics import orders
+from zerosim.core import orders
+from zerosim.core.comm import left, right
+from zerosim.core.errors import UsageError
 from zerosim.testing import LawBroken, law, laws
 from zerosim.worlds.objects import gather_objects
 

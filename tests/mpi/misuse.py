@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from zerosim.comm import left, right
-from zerosim.errors import CollectiveError
+from zerosim.core.comm import left, right
+from zerosim.core.errors import CollectiveError
 from zerosim.worlds import mpi
 from zerosim.worlds.mpi_communicator import MOST_BYTES
 

@@ -20,8 +20,8 @@ import numpy as np
 import zerosim as zs
 from zerosim.collectives import ALGORITHMS
 from zerosim.collectives.folding import extra
-from zerosim.numerics import orders
-from zerosim.sharding import bounds
+from zerosim.core import orders
+from zerosim.core.sharding import bounds
 
 
 def own_first_leftward(contributions, chunk):
@@ -46,7 +46,7 @@ def own_first_rightward(contributions, chunk):
 def folded_far_tree(contributions, chunk):
     """The far tree over a power of two of sums: the first pairs of ranks are added beforehand.
 
-    >>> from zerosim.payloads.terms import Term
+    >>> from zerosim.core.terms import Term
     >>> folded_far_tree([Term(rank) for rank in range(5)], 4)
     (((g0 + g1) + g3) + (g2 + g4))
     """

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from zerosim.data import load_dataset
 from zerosim.scenario import Check, ModelKeys, Parallel, Scenario, Train, WorldKeys
+from zerosim.scenario.data import load_dataset
 from zerosim.stages import STAGES
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent

@@ -4,7 +4,7 @@ import json
 import sys
 
 import zerosim as zs
-from zerosim.cli import parse
+from zerosim.commands.cli import parse
 from zerosim.commands.run import run_as_one_of_many
 
 comm = zs.connect(300.0)

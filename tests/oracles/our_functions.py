@@ -12,12 +12,12 @@ from safetensors.numpy import load_file
 
 from tests.operations import OPERATIONS
 from tests.oracles import functions
-from zerosim.allocation import allocate
 from zerosim.autograd.graph import Graph, GraphPlan
 from zerosim.autograd.operations.losses import LOSSES
 from zerosim.autograd.player import Contribution, Player, Precise
 from zerosim.autograd.tape import Tape
-from zerosim.cli import main as command
+from zerosim.commands.cli import main as command
+from zerosim.core.allocation import allocate
 from zerosim.models.mlp import mlp
 from zerosim.models.model_parallel import IN_ONE_PIECE
 from zerosim.models.transformer import TransformerShape, transformer

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from zerosim.allocation import Array
-from zerosim.sharding import bounds
+from zerosim.core.allocation import Array
+from zerosim.core.sharding import bounds
 
 
 def in_ring_order(parts: Sequence[Array], chunk: int) -> Array:

@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.allocation import Array
 from zerosim.autograd.graph import Graph, GraphPlan, Instruction, Variable
 from zerosim.autograd.operation import Empty, Into, Operation
 from zerosim.autograd.operations.attention import softmax
 from zerosim.autograd.operations.normalization import layer_norm, rms_norm
 from zerosim.autograd.operations.shapes import NOTHING
+from zerosim.core.allocation import Array
 
 
 def cast_forward(x: Array, *, empty: Empty, dtype: np.dtype[Any]) -> Array:

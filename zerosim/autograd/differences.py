@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.allocation import Array
 from zerosim.autograd.operation import Into, Operation, Shape
-from zerosim.payloads.extents import owner
+from zerosim.core.allocation import Array
+from zerosim.core.extents import owner
 
 STEP = 1e-6
 TOLERANCE = 1e-6

@@ -26,7 +26,7 @@ import numpy as np
 
 from zerosim.autograd.operation import Operation, Shape
 from zerosim.autograd.operations.elementwise import add, multiply, scale
-from zerosim.payloads.extents import owner
+from zerosim.core.extents import owner
 
 Weights = Mapping[str, "Variable"]
 """A layer's parameters, by their names in its code."""

@@ -15,7 +15,7 @@ Laws:
 
 As nothing is overwritten, a view is as good as a copy: y may be a view of x, and a sum passes one `upstream` on to both
 inputs. An array is freed with its last reference. Shapes are not declared either: forward runs on extents
-(`payloads/extents.py`) when a model's code is recorded.
+(`core/extents.py`) when a model's code is recorded.
 
 Backward is one function for all inputs, not one for each, because the gradients of attention share most of their
 work. Every array is allocated by `empty` or `into`, so the ledger counts work arrays too. It does not count NumPy's
@@ -34,9 +34,9 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from zerosim.allocation import Array
-from zerosim.errors import CollectiveError, ZerosimError
-from zerosim.payloads.extents import Extent
+from zerosim.core.allocation import Array
+from zerosim.core.errors import CollectiveError, ZerosimError
+from zerosim.core.extents import Extent
 
 Shape = tuple[int, ...]
 

@@ -10,13 +10,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from zerosim.allocation import Allocator, Array
 from zerosim.autograd.graph import GraphPlan, Instruction, Step
 from zerosim.autograd.operation import Into, Shape
 from zerosim.autograd.operations.dropout import Draws
 from zerosim.autograd.operations.shapes import in_one_piece
 from zerosim.autograd.selection import SelectedPlan
-from zerosim.payloads.extents import owner
+from zerosim.core.allocation import Allocator, Array
+from zerosim.core.extents import owner
 
 FLOAT_BYTES = np.dtype(np.float32).itemsize
 

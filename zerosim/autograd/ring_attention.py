@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.allocation import Array
 from zerosim.autograd.operation import Empty, Into, Operation, Shape
 from zerosim.autograd.operations.attention import (
     check_attended,
@@ -33,6 +32,7 @@ from zerosim.autograd.operations.attention import (
     thirds,
 )
 from zerosim.autograd.tape_collectives import TapeGroup
+from zerosim.core.allocation import Array
 
 
 def ring_attention_forward(

@@ -6,10 +6,10 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from zerosim.allocation import Allocator, Array
 from zerosim.autograd.operation import Shape
 from zerosim.autograd.tape_collectives import TapeGroup
-from zerosim.sharding import chunk_length, split
+from zerosim.core.allocation import Allocator, Array
+from zerosim.core.sharding import chunk_length, split
 
 
 class Shelf(Protocol):
@@ -75,7 +75,7 @@ class Partitioned:
     Rajbhandari et al., "ZeRO" (2020), section 6.1.
 
     >>> import numpy as np
-    >>> from zerosim.allocation import allocate
+    >>> from zerosim.core.allocation import allocate
     >>> from zerosim.autograd.tape_collectives import Direction
     >>> shelf = Partitioned(InMemory(), Direction("tensor"), allocate)
     >>> shelf.put(0, "layers.1", [np.ones((2, 2))])

@@ -33,7 +33,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from zerosim.allocation import Allocator, Array, allocate
 from zerosim.autograd.graph import GraphPlan, Instruction
 from zerosim.autograd.operation import Shape
 from zerosim.autograd.operations.dropout import Draws
@@ -42,7 +41,8 @@ from zerosim.autograd.player import Contribution, Kept, Perform, Player, Players
 from zerosim.autograd.selection import SelectedPlan
 from zerosim.autograd.shelf import InMemory, Shelf
 from zerosim.autograd.tape_collectives import Direction
-from zerosim.errors import CollectiveError
+from zerosim.core.allocation import Allocator, Array, allocate
+from zerosim.core.errors import CollectiveError
 
 
 class TapeSegment(Protocol):

@@ -30,11 +30,11 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from zerosim.allocation import Array
 from zerosim.autograd.operation import AnyVariable, Empty, Into, Operation
 from zerosim.autograd.operations.shapes import NOTHING, like, refuse
-from zerosim.errors import ZerosimError
-from zerosim.sharding import JOINS
+from zerosim.core.allocation import Array
+from zerosim.core.errors import ZerosimError
+from zerosim.core.sharding import JOINS
 
 
 class TapeGroup(Protocol):

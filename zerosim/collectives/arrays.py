@@ -1,7 +1,7 @@
 """Collectives on whole arrays, in NumPy's style: any shape, any length, any dtype, `out=`.
 
     x           this rank's array; every rank passes the same shape and dtype
-    shard       this rank's chunk of a flat vector, cut as in `zerosim.sharding`
+    shard       this rank's chunk of a flat vector, cut as in `zerosim.core.sharding`
     algorithm   a name from `ALGORITHMS`, or "auto", with which `choose` selects by ranks and length
 
 Arrays are flattened in C order. Inputs are not modified and results are fresh arrays, unless `out`
@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zerosim.allocation import Array
 from zerosim.collectives.choosing import named
 from zerosim.collectives.results import check_out, copied, copied_out, memory, returned, whole_length, worked_on
 from zerosim.collectives.table import find
-from zerosim.comm import Communicator, Reduction
-from zerosim.errors import CollectiveError
-from zerosim.sharding import split
+from zerosim.core.allocation import Array
+from zerosim.core.comm import Communicator, Reduction
+from zerosim.core.errors import CollectiveError
+from zerosim.core.sharding import split
 
 NO_NUMBERS = {"U": "strings", "T": "strings", "S": "byte strings", "M": "dates", "m": "spans of time"}
 """The dtypes without arithmetic, by NumPy's letter for their kind."""
@@ -110,7 +110,7 @@ def all_gather(
     """The shards of all ranks, concatenated in rank order: one axis, the inverse of `reduce_scatter`'s cut.
 
     Shards are equally long, unless every rank passes `out`: it has any shape and the length of the whole vector, and
-    the shards are its chunks as `zerosim.sharding` cuts them. For blocks of any other lengths pass a list of views,
+    the shards are its chunks as `zerosim.core.sharding` cuts them. For blocks of any other lengths pass a list of views,
     one for each rank, to `ring.all_gather` or `direct.all_gather`.
 
     Raises `CollectiveError` for a shard that is not its rank's chunk of the whole, for an `out` of a different dtype,

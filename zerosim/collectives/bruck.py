@@ -15,8 +15,8 @@ in multiport message-passing systems" (1997).
 """
 
 from zerosim.collectives.pairs import near_first
-from zerosim.comm import Communicator
-from zerosim.sharding import Chunks
+from zerosim.core.comm import Communicator
+from zerosim.core.sharding import Chunks
 
 
 def all_gather(comm: Communicator, chunks: Chunks) -> None:

@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import Any
 
 from zerosim.collectives.table import ALGORITHMS, Algorithm, find, nearest
-from zerosim.comm import Communicator
-from zerosim.errors import CollectiveError
+from zerosim.core.comm import Communicator
+from zerosim.core.errors import CollectiveError
 
 SHORT = {"all_reduce": ("doubling",), "all_gather": ("doubling", "bruck")}
 """The algorithms for short vectors; the first that supports the number of ranks is used."""

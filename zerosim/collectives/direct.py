@@ -24,7 +24,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from zerosim.collectives.pairs import in_turn
-from zerosim.comm import Communicator, Payload, Reduction
+from zerosim.core.comm import Communicator, Payload, Reduction
 
 
 def reduce_scatter(

@@ -13,7 +13,7 @@ Source: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization"
 import numpy as np
 
 from zerosim.collectives.pairs import near_first
-from zerosim.comm import Communicator
+from zerosim.core.comm import Communicator
 
 
 def barrier(comm: Communicator) -> None:

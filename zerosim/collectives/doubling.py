@@ -20,8 +20,8 @@ import numpy as np
 
 from zerosim.collectives.folding import fold, members, unfold
 from zerosim.collectives.pairs import aligned, near_first, ranked
-from zerosim.comm import Communicator, Reduction
-from zerosim.sharding import Chunks
+from zerosim.core.comm import Communicator, Reduction
+from zerosim.core.sharding import Chunks
 
 
 def all_gather(comm: Communicator, chunks: Chunks) -> None:

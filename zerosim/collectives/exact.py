@@ -9,7 +9,7 @@ Laws, for n elements, N = size and floats of up to 4 bytes (float64 has two limb
     bytes sent     2 · 2n (N − 1)/N for the exponents, 8n (N − 1)/N for the limb, by each rank
     addition       none: the bits depend neither on the order nor on how contributions are spread over ranks
 
-`zerosim.numerics.fixed_point` defines the bits of the result. These functions take numbers only, no symbols.
+`zerosim.core.fixed_point` defines the bits of the result. These functions take numbers only, no symbols.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from zerosim.allocation import Array
 from zerosim.collectives import ring
-from zerosim.comm import Communicator
-from zerosim.numerics.fixed_point import exponents, limbs, restored, total_of
-from zerosim.sharding import bounds, split
+from zerosim.core.allocation import Array
+from zerosim.core.comm import Communicator
+from zerosim.core.fixed_point import exponents, limbs, restored, total_of
+from zerosim.core.sharding import bounds, split
 
 EXPONENT_BYTES, LIMB_BYTES = 2, 8
 

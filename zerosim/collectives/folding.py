@@ -16,7 +16,7 @@ MPICH" (2005), on all-reduce where the number of ranks is no power of two.
 
 from functools import cache
 
-from zerosim.comm import Communicator, Payload, Reduction
+from zerosim.core.comm import Communicator, Payload, Reduction
 
 
 @cache

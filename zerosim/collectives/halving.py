@@ -18,8 +18,8 @@ MPICH" (2005), on reduce-scatter.
 import numpy as np
 
 from zerosim.collectives.pairs import aligned, far_first
-from zerosim.comm import Communicator, Reduction
-from zerosim.sharding import Chunks
+from zerosim.core.comm import Communicator, Reduction
+from zerosim.core.sharding import Chunks
 
 
 def reduce_scatter(comm: Communicator, chunks: Chunks, reduce: Reduction = np.add) -> None:

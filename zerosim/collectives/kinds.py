@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zerosim.sharding import split
+from zerosim.core.sharding import split
 
 ChunkPart = Callable[[int, int], slice | None]
 """`part(rank, root)`"""

@@ -22,8 +22,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from zerosim.collectives.pairs import in_turn
-from zerosim.comm import Communicator, Payload, Reduction
-from zerosim.sharding import Chunks
+from zerosim.core.comm import Communicator, Payload, Reduction
+from zerosim.core.sharding import Chunks
 
 
 def others(comm: Communicator) -> Iterator[int]:

@@ -23,8 +23,8 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from zerosim.allocation import Allocator, Array
-from zerosim.comm import Communicator, Exchange, ExchangesTogether, Payload, Reduction
+from zerosim.core.allocation import Allocator, Array
+from zerosim.core.comm import Communicator, Exchange, ExchangesTogether, Payload, Reduction
 
 NO_PADDING = np.zeros(0, np.float32)
 
@@ -41,8 +41,8 @@ class Narrowed(ExchangesTogether):
 
     `padding`, the zeros behind the last element of a vector, are 0 again after each message: a format need not keep 0.
 
-    >>> from zerosim.allocation import allocate
-    >>> from zerosim.numerics.wires import Format
+    >>> from zerosim.core.allocation import allocate
+    >>> from zerosim.core.wires import Format
     >>> from zerosim.worlds.local import spawn
     >>> def program(comm):
     ...     into = np.zeros(2, np.float32)

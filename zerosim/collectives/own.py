@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 from zerosim.collectives.choosing import AUTO_ALL_GATHER
 from zerosim.collectives.kinds import COLLECTIVE_KINDS
 from zerosim.collectives.table import ALGORITHMS, Algorithm
-from zerosim.errors import UsageError
-from zerosim.numerics import orders
-from zerosim.numerics.orders import AddingOrder
-from zerosim.parts import Table
+from zerosim.core import orders
+from zerosim.core.errors import UsageError
+from zerosim.core.orders import AddingOrder
+from zerosim.core.parts import Table
 
 NAMED_ORDERS: dict[str, AddingOrder] = {
     "ring": orders.ring, "rank": orders.rank_order, "near_tree": orders.near_tree, "folded_tree": orders.folded_tree,

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.comm import Payload, Reduction, Swapped
+from zerosim.core.comm import Payload, Reduction, Swapped
 
 
 def near_first(places: int) -> Iterator[int]:

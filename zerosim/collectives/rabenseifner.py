@@ -28,8 +28,8 @@ import numpy as np
 
 from zerosim.collectives.folding import fold, members, unfold
 from zerosim.collectives.pairs import aligned, near_first, ranked
-from zerosim.comm import Communicator, Payload, Reduction
-from zerosim.sharding import Chunks
+from zerosim.core.comm import Communicator, Payload, Reduction
+from zerosim.core.sharding import Chunks
 
 
 def reduce_scatter(

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from zerosim.allocation import Array
 from zerosim.collectives.table import Algorithm
-from zerosim.comm import Communicator, ElementByElement, Exchange, Reduction, Swapped
-from zerosim.errors import CollectiveError
-from zerosim.sharding import bounds
+from zerosim.core.allocation import Array
+from zerosim.core.comm import Communicator, ElementByElement, Exchange, Reduction, Swapped
+from zerosim.core.errors import CollectiveError
+from zerosim.core.sharding import bounds
 
 InPlace = Callable[[Communicator, Array], None]
 """A collective in place on a flat array."""

@@ -15,7 +15,7 @@ Laws, for n bytes in all chunks together and N = size:
     addition       chunk c is ((g[c+1] + g[c+2]) + …) + g[c], where g[r] is rank r's contribution, indices modulo N;
                    the arrived sum is the left operand
 
->>> from zerosim.teach.proofs.proof import summed
+>>> from zerosim.proofs.proof import summed
 >>> summed(reduce_scatter, ranks=3)
 [((g1 + g2) + g0), ((g2 + g0) + g1), ((g0 + g1) + g2)]
 
@@ -27,7 +27,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from zerosim.comm import Communicator, Payload, Reduction, left, right
+from zerosim.core.comm import Communicator, Payload, Reduction, left, right
 
 
 def reduce_scatter(

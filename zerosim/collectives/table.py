@@ -8,7 +8,7 @@
     fold       2 where N is no power of two: some ranks fold into their neighbours first, and unfold last
 
 Volumes are declared here and compared with a counting communicator in the tests, to the byte. Orders are declared in
-`numerics/orders.py` and confirmed by proofs. Here "auto" depends on the number of ranks alone; `choosing` also reads
+`core/orders.py` and confirmed by proofs. Here "auto" depends on the number of ranks alone; `choosing` also reads
 lengths, as MPI libraries do, and selects among algorithms that leave the same bits.
 """
 
@@ -30,10 +30,10 @@ from zerosim.collectives import (
     volume,
 )
 from zerosim.collectives.volume import Volume
-from zerosim.comm import Communicator
-from zerosim.errors import CollectiveError, did_you_mean
-from zerosim.numerics import orders
-from zerosim.parts.loading import Declared
+from zerosim.core import orders
+from zerosim.core.comm import Communicator
+from zerosim.core.errors import CollectiveError, did_you_mean
+from zerosim.core.parts.loading import Declared
 
 MPI_STANDARD = "MPI: A Message-Passing Interface Standard, chapter Collective Communication"
 BRUCK = "Bruck, Ho, Kipnis, Upfal, Weathersby, Efficient algorithms for all-to-all (1997)"

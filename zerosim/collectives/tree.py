@@ -24,8 +24,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from zerosim.collectives.pairs import ranked
-from zerosim.comm import Communicator, Payload, Reduction
-from zerosim.sharding import Chunks
+from zerosim.core.comm import Communicator, Payload, Reduction
+from zerosim.core.sharding import Chunks
 
 
 def halvings(rank: int, size: int, root: int) -> Iterator[tuple[int, int, slice]]:

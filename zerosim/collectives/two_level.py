@@ -19,7 +19,7 @@ of it: p times as much through one network card, and n (N − 1) / N from each h
 A trade-off: chunk r belongs to rank r, so the chunks for one place, one of each host, are not contiguous and take H
 messages. An all-reduce alone could send them in one. It would then add in a different order than reduce_scatter.
 
->>> from zerosim.teach.proofs.proof import summed
+>>> from zerosim.proofs.proof import summed
 >>> summed(on_hosts(2).reduce_scatter, ranks=4)[:2]
 [((g3 + g2) + (g1 + g0)), ((g2 + g3) + (g0 + g1))]
 
@@ -34,7 +34,7 @@ from functools import cache
 import numpy as np
 
 from zerosim.collectives import direct, ring, tree
-from zerosim.comm import Communicator, Payload, Reduction, among
+from zerosim.core.comm import Communicator, Payload, Reduction, among
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def in_two_hops(per_host: int) -> TwoLevel:
     A contribution is quantised once within its host and, as part of its host's sum, once more between hosts, as qgZ of
     ZeRO++ requires; in rings every partial sum would be quantised again.
 
-    >>> from zerosim.teach.proofs.proof import summed
+    >>> from zerosim.proofs.proof import summed
     >>> summed(in_two_hops(2).reduce_scatter, ranks=4)[0]
     ((g0 + g1) + (g2 + g3))
     """

@@ -18,12 +18,12 @@ from zerosim.commands.benches.samples import Sample, on_rank_0
 from zerosim.commands.benches.tables import SUBJECTS, show_collectives, show_published, show_samples
 from zerosim.commands.benches.timings import RANKS, WORKLOADS, Workload
 from zerosim.commands.output import check_writable, standard_output, write_json
-from zerosim.errors import UsageError
-from zerosim.files import write_text
+from zerosim.core.errors import UsageError
+from zerosim.core.files import write_text
+from zerosim.proofs.proof import prove
+from zerosim.proofs.subject import Subject, named_subject
 from zerosim.show.grid import show_words
 from zerosim.show.run_document import sharing
-from zerosim.teach.proofs.proof import prove
-from zerosim.teach.proofs.subject import Subject, named_subject
 from zerosim.worlds.launcher import launched
 from zerosim.worlds.mpi import MpiWorld, connect
 from zerosim.worlds.mpi_start import zerosim_on

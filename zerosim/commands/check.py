@@ -8,13 +8,13 @@ from zerosim.autograd.differences import operation_fault
 from zerosim.autograd.operation import Operation
 from zerosim.autograd.operations.table import EXAMPLES, OPERATIONS, OperationExample
 from zerosim.commands.output import check_writable, standard_output, write_json
-from zerosim.errors import UsageError
-from zerosim.parts import Loader, is_python
-from zerosim.parts.loading import load_file
-from zerosim.parts.users_code import error_line
+from zerosim.core.errors import UsageError
+from zerosim.core.parts import Loader, is_python
+from zerosim.core.parts.loading import load_file
+from zerosim.core.parts.users_code import error_line
 from zerosim.plan.operations import OperationFigures, declared, figures, show_operations
-from zerosim.teach.checks.parts import DECLARED, checked
-from zerosim.teach.notebook import check_document, show_check
+from zerosim.proofs.notebook import check_document, show_check
+from zerosim.proofs.parts import DECLARED, checked
 from zerosim.training.transposes import direction_in, transpose_fault
 
 

@@ -3,12 +3,12 @@
 import argparse
 from pathlib import Path
 
-from zerosim.checkpoint.state_file import Saved, path_of, read, steps_in
 from zerosim.commands.output import check_writable, complain, standard_output, write_json
-from zerosim.errors import CheckpointError
-from zerosim.files import contents, is_file, is_folder
+from zerosim.core.errors import CheckpointError
+from zerosim.core.files import contents, is_file, is_folder
+from zerosim.core.words import common_unit, in_unit
 from zerosim.show.grid import Column, show_grid
-from zerosim.words import common_unit, in_unit
+from zerosim.training.state_file import Saved, path_of, read, steps_in
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from zerosim.shipped import copy_out, exercises
+from zerosim.scenario.shipped import copy_out, exercises
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,8 +5,8 @@ import webbrowser
 from pathlib import Path
 from tempfile import mkdtemp
 
-from zerosim.shipped import copy_out, lessons, material, title
-from zerosim.teach.pages import write_pages
+from zerosim.proofs.pages import write_pages
+from zerosim.scenario.shipped import copy_out, lessons, material, title
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

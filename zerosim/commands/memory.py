@@ -10,12 +10,23 @@ from typing import Any
 
 from rich.console import Console
 
-from zerosim.allocation import Tier
 from zerosim.commands.arguments import whole_number, whole_numbers
 from zerosim.commands.output import check_writable, standard_output, write_json
-from zerosim.errors import ScenarioError
-from zerosim.figures.blocks import BlockActivations, transformer
-from zerosim.figures.memory import (
+from zerosim.core.allocation import Tier
+from zerosim.core.errors import ScenarioError
+from zerosim.core.words import KEPT, ON_HOST, UNITS, ByteUnit
+from zerosim.models.transformer import problem, shape_of
+from zerosim.models.units import Task
+from zerosim.plan.foreign import hugging_face
+from zerosim.scenario.load import parse_override
+from zerosim.scenario.reading import Origin, read
+from zerosim.scenario.sections import ModelKeys
+from zerosim.show.grid import GAP, Column, show_grid, show_words
+from zerosim.show.legend import STATE_BARS, stacked
+from zerosim.stages import STAGES
+from zerosim.stages.optimizers import OPTIMIZERS
+from zerosim.verdict.blocks import BlockActivations, transformer
+from zerosim.verdict.memory import (
     PRECISIONS,
     TABLES,
     Estimate,
@@ -27,17 +38,6 @@ from zerosim.figures.memory import (
     optimizer_bytes,
     per_parameter,
 )
-from zerosim.models.transformer import problem, shape_of
-from zerosim.models.units import Task
-from zerosim.optim.optimizers import OPTIMIZERS
-from zerosim.plan.foreign import hugging_face
-from zerosim.scenario.load import parse_override
-from zerosim.scenario.reading import Origin, read
-from zerosim.scenario.sections import ModelKeys
-from zerosim.show.grid import GAP, Column, show_grid, show_words
-from zerosim.show.legend import STATE_BARS, stacked
-from zerosim.stages import STAGES
-from zerosim.words import KEPT, ON_HOST, UNITS, ByteUnit
 
 SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 MOST_PARAMETERS = 10**15

@@ -17,11 +17,11 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
 
-from zerosim.checkpoint.state_file import STEP
-from zerosim.errors import ScenarioError, UsageError, ZerosimError, exit_code, last_words
-from zerosim.files import check_replaceable, reason, write_text
+from zerosim.core.errors import ScenarioError, UsageError, ZerosimError, exit_code, last_words
+from zerosim.core.files import check_replaceable, reason, write_text
+from zerosim.core.words import printable
 from zerosim.show.shown import Shown
-from zerosim.words import printable
+from zerosim.training.state_file import STEP
 from zerosim.worlds.launcher import launched
 
 LEAST_WIDTH = 40

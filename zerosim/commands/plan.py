@@ -10,8 +10,9 @@ from typing import Any
 from zerosim.commands.arguments import NO_PYTHON, whole_numbers
 from zerosim.commands.output import check_outputs, check_writable, saying, standard_output, write_json
 from zerosim.commands.report import name_and_file, pictured
-from zerosim.errors import ScenarioError, UsageError
-from zerosim.files import write_text
+from zerosim.core.errors import ScenarioError, UsageError
+from zerosim.core.files import write_text
+from zerosim.core.words import joined
 from zerosim.jobs.training import files_of_training
 from zerosim.plan import foreign
 from zerosim.plan.foreign import ForeignKeys
@@ -29,7 +30,6 @@ from zerosim.show.grid import show_words
 from zerosim.show.page.pictures import converter, files
 from zerosim.show.table import show_heading
 from zerosim.show.trace_events import trace_events
-from zerosim.words import joined
 
 READ = ("cluster", "model", "ds_config", "fsdp_config", "megatron_args", "torchtitan")
 """The arguments with the path of a file that is read."""

@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console
 
 from zerosim.commands.output import RUN_WIDTH, check_outputs, console
-from zerosim.errors import UsageError
-from zerosim.files import read_at_most, reason, write_text
+from zerosim.core.errors import UsageError
+from zerosim.core.files import read_at_most, reason, write_text
 from zerosim.show.page.page import page
 from zerosim.show.page.pictures import Spec, files, svg
 from zerosim.show.run_document import RunDocument, runs_of

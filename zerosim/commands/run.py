@@ -13,13 +13,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
 from safetensors.numpy import save
 
-from zerosim.allocation import Array
-from zerosim.comm import Communicator
 from zerosim.commands.arguments import NO_PYTHON, steps_in_order, whole_number
 from zerosim.commands.output import RUN_WIDTH, check_writable, complain, console, standard_output, write_json
 from zerosim.commands.supervise import supervise
-from zerosim.errors import LaunchError, UsageError, ZerosimError
-from zerosim.files import write_bytes, write_text
+from zerosim.core.allocation import Array
+from zerosim.core.comm import Communicator
+from zerosim.core.errors import LaunchError, UsageError, ZerosimError
+from zerosim.core.files import write_bytes, write_text
 from zerosim.jobs import Job, Request, load_job, overrides_for
 from zerosim.scenario import Scenario
 from zerosim.show.page.pictures import converter

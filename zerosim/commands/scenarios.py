@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.text import Text
 
 from zerosim.commands.output import check_writable, standard_output, write_json
+from zerosim.core.words import plural
 from zerosim.scenario import load
-from zerosim.shipped import scenarios
+from zerosim.scenario.shipped import scenarios
 from zerosim.show.grid import show_words
-from zerosim.words import plural
 
 COMMANDS = {"run": "zerosim run NAME, or mpirun -n RANKS zerosim run NAME", "plan": "zerosim plan NAME"}
 """The commands that run the scenarios."""

@@ -19,11 +19,11 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from zerosim.checkpoint.state_file import steps_in
-from zerosim.errors import BROKE, INTERRUPTED, ScenarioError, UsageError
-from zerosim.files import contents
+from zerosim.core.errors import BROKE, INTERRUPTED, ScenarioError, UsageError
+from zerosim.core.files import contents
+from zerosim.core.words import plural
 from zerosim.scenario import Scenario, load
-from zerosim.words import plural
+from zerosim.training.state_file import steps_in
 from zerosim.worlds.launcher import RESTARTS
 from zerosim.worlds.mpi_start import zerosim_on
 from zerosim.worlds.processes import children_of

@@ -3,8 +3,8 @@
 import argparse
 import os
 
-from zerosim.errors import UsageError
-from zerosim.files import is_file
+from zerosim.core.errors import UsageError
+from zerosim.core.files import is_file
 from zerosim.worlds.launcher import launched_rank
 
 

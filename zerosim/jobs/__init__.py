@@ -9,7 +9,7 @@ compute the results that `zerosim prove` and `zerosim show` print and notebooks 
 from collections.abc import Sequence
 from contextlib import suppress
 
-from zerosim.errors import ZerosimError
+from zerosim.core.errors import ZerosimError
 from zerosim.jobs.job import Job, Request
 from zerosim.jobs.training import training_job
 from zerosim.scenario import CollectiveScenario, Scenario, Source, load

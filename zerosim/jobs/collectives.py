@@ -6,11 +6,11 @@ from typing import Any
 
 from rich.console import Console
 
-from zerosim.errors import UsageError
+from zerosim.core.errors import UsageError
 from zerosim.jobs.job import Job, Request, described, inputs_digest
+from zerosim.proofs.programs import CollectivesOutcome, PreparedProgram, programs_of, run_collectives
 from zerosim.scenario import CollectiveScenario
 from zerosim.show.collectives import collectives_document, described_values, show_collectives
-from zerosim.teach.proofs.programs import CollectivesOutcome, PreparedProgram, programs_of, run_collectives
 from zerosim.training.program import Progress
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.world import World

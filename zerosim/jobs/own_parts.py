@@ -1,14 +1,14 @@
 """The parts of a user's own that a scenario names, tried before the run: stages and collectives."""
 
 from zerosim.collectives.own import SERVING
-from zerosim.errors import ZerosimError
-from zerosim.parts import Named
-from zerosim.parts.users_code import error_line
+from zerosim.core.errors import ZerosimError
+from zerosim.core.parts import Named
+from zerosim.core.parts.users_code import error_line
+from zerosim.proofs.cause import diagnosis
+from zerosim.proofs.parts import fault_of_stage
+from zerosim.proofs.proof import prove
+from zerosim.proofs.subject import Subject
 from zerosim.scenario import Scenario
-from zerosim.teach.checks.parts import fault_of_stage
-from zerosim.teach.proofs.cause import diagnosis
-from zerosim.teach.proofs.proof import prove
-from zerosim.teach.proofs.subject import Subject
 
 
 def refuse_wrong_parts(scenario: Scenario) -> None:

@@ -7,10 +7,10 @@ from zerosim.autograd.operation import Operation
 from zerosim.autograd.tape_collectives import TAPE_COLLECTIVES
 from zerosim.collectives import Algorithm
 from zerosim.collectives.kinds import COLLECTIVES
-from zerosim.errors import UsageError
-from zerosim.parts import Loader, is_python
-from zerosim.teach.proofs.proof import Proof, prove
-from zerosim.teach.proofs.subject import Subject, named_subject, subject, with_hosts
+from zerosim.core.errors import UsageError
+from zerosim.core.parts import Loader, is_python
+from zerosim.proofs.proof import Proof, prove
+from zerosim.proofs.subject import Subject, named_subject, subject, with_hosts
 from zerosim.worlds.local import StillRunning
 
 MOST_RANKS = 256

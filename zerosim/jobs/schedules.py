@@ -9,23 +9,23 @@ from dataclasses import replace
 from typing import Any
 
 from zerosim.collectives import find
-from zerosim.data import load_dataset
-from zerosim.errors import CollectiveError, ScenarioError, UsageError, ZerosimError
-from zerosim.parts import Loader, Named, code_of, is_python
+from zerosim.core.errors import CollectiveError, ScenarioError, UsageError, ZerosimError
+from zerosim.core.parts import Loader, Named, code_of, is_python
+from zerosim.core.words import plural
+from zerosim.proofs.ended import endless_loop, raised
+from zerosim.proofs.parts import fault_of_stage
+from zerosim.proofs.subject import Subject
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
+from zerosim.scenario.data import load_dataset
 from zerosim.scenario.ignored import ignored_by_stage
 from zerosim.show.schedule import Schedule, scheduled
 from zerosim.show.step import RecordedStep, events_of
 from zerosim.show.table import divergence
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.own import as_stage
-from zerosim.teach.checks.parts import fault_of_stage
-from zerosim.teach.proofs.ended import endless_loop, raised
-from zerosim.teach.proofs.subject import Subject
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
-from zerosim.words import plural
 from zerosim.worlds.local import StillRunning
 
 MOST_RANKS = 128

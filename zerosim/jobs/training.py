@@ -8,21 +8,21 @@ from typing import Any
 
 from rich.console import Console
 
-from zerosim.checkpoint.keeping import Keeper, keeper
-from zerosim.data import load_dataset
-from zerosim.errors import LaunchError, UsageError
+from zerosim.core.errors import LaunchError, UsageError
+from zerosim.core.words import plural
 from zerosim.jobs.job import Job, Request, described, inputs_digest
 from zerosim.scenario import Scenario
+from zerosim.scenario.data import load_dataset
 from zerosim.scenario.schema import parts_in, python_run
 from zerosim.show.document import document
 from zerosim.show.run_document import RunDocument
 from zerosim.show.table import show_run
 from zerosim.training.experiment import Experiment, prepare
+from zerosim.training.keeping import Keeper, keeper
 from zerosim.training.one_function import split_otherwise
 from zerosim.training.program import Progress
 from zerosim.verdict.judged_run import run_on
 from zerosim.verdict.outcome import Outcome
-from zerosim.words import plural
 from zerosim.worlds.launcher import launched_rank, restarts
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.world import World

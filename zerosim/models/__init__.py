@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+from zerosim.core.parts import Table
 from zerosim.models.units import Model, ModelKind, Task
-from zerosim.parts import Table
 
 LayerGroups = Sequence[Sequence[int]]
 

@@ -39,7 +39,7 @@ from zerosim.autograd.operations.linear import linear, matmul
 from zerosim.autograd.operations.routing import gather_rows, queue_slots, scatter_rows, top_k
 from zerosim.autograd.operations.shapes import reshape, transpose
 from zerosim.autograd.tape_collectives import Direction, all_to_all
-from zerosim.errors import ZerosimError
+from zerosim.core.errors import ZerosimError
 from zerosim.models.context_parallel import on_pieces
 from zerosim.models.parameters import Cut, Parameter, normal
 from zerosim.models.tensor_parallel import of_pieces

@@ -11,12 +11,12 @@ from typing import Any
 
 from zerosim.autograd.graph import Graph, Variable
 from zerosim.autograd.tape_collectives import Direction
-from zerosim.errors import UsageError, ZerosimError
+from zerosim.core.errors import UsageError, ZerosimError
+from zerosim.core.parts.signature import signature_of
+from zerosim.core.parts.users_code import error_line
+from zerosim.core.sharding import parts_of
 from zerosim.models.parameters import Cut, Parameter
 from zerosim.models.units import Layer, Model, ModelKind, Task, grouped
-from zerosim.parts.signature import signature_of
-from zerosim.parts.users_code import error_line
-from zerosim.sharding import parts_of
 
 Layers = Callable[..., Sequence[Layer]]
 """`layers(task, **keys)`"""

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zerosim.allocation import Array
 from zerosim.autograd.tape_collectives import Direction
-from zerosim.sharding import parts_of
+from zerosim.core.allocation import Array
+from zerosim.core.sharding import parts_of
 
 Initial = Callable[[np.random.Generator, Array], None]
 """Fills a float32 array with initial values."""

@@ -27,7 +27,7 @@ from zerosim.autograd.operations.embedding import positions
 from zerosim.autograd.operations.linear import add_bias, affine, linear
 from zerosim.autograd.operations.normalization import layer_norm, rms_norm
 from zerosim.autograd.tape_collectives import Direction
-from zerosim.errors import ZerosimError
+from zerosim.core.errors import ZerosimError
 from zerosim.models.context_parallel import attention, on_pieces, self_attention
 from zerosim.models.model_parallel import IN_ONE_PIECE, ModelParallel
 from zerosim.models.parameters import Cut, Parameter, constant, normal

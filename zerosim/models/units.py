@@ -25,14 +25,14 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.allocation import Array
 from zerosim.autograd.graph import Compute, Graph, GraphPlan
 from zerosim.autograd.operation import Shape
 from zerosim.autograd.tape_collectives import Direction
-from zerosim.errors import ZerosimError
+from zerosim.core.allocation import Array
+from zerosim.core.errors import ZerosimError
+from zerosim.core.parts.loading import Declared
 from zerosim.models.model_parallel import IN_ONE_PIECE, ModelParallel
 from zerosim.models.parameters import ORIGIN, Coordinates, Parameter
-from zerosim.parts.loading import Declared
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,11 +6,11 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any, NamedTuple
 
-from zerosim.errors import ScenarioError
+from zerosim.core.errors import ScenarioError
+from zerosim.core.words import duration, joined
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.scenario.schema import Scenario
 from zerosim.stages import STAGES
-from zerosim.words import duration, joined
 
 SHORTEST = 256
 """Sequences are not shortened below this number of tokens."""

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zerosim.autograd.operation import Into
-from zerosim.payloads.extents import Extent, Shape
+from zerosim.core.extents import Extent, Shape
 
 
 class NumpyCall(NamedTuple):

@@ -12,7 +12,7 @@ from importlib import resources
 from math import inf, prod
 from typing import Any
 
-from zerosim.errors import UsageError
+from zerosim.core.errors import UsageError
 from zerosim.plan.calls import Rates
 from zerosim.plan.failures import Failures
 from zerosim.plan.imbalance import ExpertLoad

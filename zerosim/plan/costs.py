@@ -35,17 +35,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from zerosim.allocation import Array
 from zerosim.autograd.graph import Step
 from zerosim.autograd.operation import Shape
 from zerosim.collectives import algorithm_of
 from zerosim.collectives.narrow import OnNarrowWires
 from zerosim.collectives.table import Algorithm
-from zerosim.comm import Communicator, Strided
-from zerosim.figures.flows import with_messages
+from zerosim.core.allocation import Array
+from zerosim.core.comm import Communicator, Strided
 from zerosim.plan.calls import NumpyCall, calls_of
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.network import written_ns
+from zerosim.verdict.flows import with_messages
 
 MOST_COUNTED = 1024
 """Up to this number of ranks the messages of every rank are counted where they differ; above it, only rank 0's."""

@@ -21,19 +21,19 @@ from typing import Any
 import numpy as np
 
 from zerosim.collectives import direct, ring
-from zerosim.comm import Communicator, Strided
-from zerosim.figures.shapes import TapeCall, TapeCalls
-from zerosim.figures.traffic import tape_flow
-from zerosim.instruments.observed import Observed
-from zerosim.payloads.extents import Extent
+from zerosim.core.comm import Communicator, Strided
+from zerosim.core.extents import Extent
+from zerosim.core.sharding import Directions, parts_of, split
+from zerosim.observe.observed import Observed
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.costs import Costs, Price, of_rank
 from zerosim.plan.dispatch import Dispatch
 from zerosim.plan.joined import JOINING
 from zerosim.plan.network import written_ns
-from zerosim.sharding import Directions, parts_of, split
 from zerosim.training.groups import RanksOfPipeline, shift
+from zerosim.verdict.shapes import TapeCall, TapeCalls
+from zerosim.verdict.traffic import tape_flow
 
 HALVES = {"all_reduce": ("reduce_scatter", "all_gather")}
 """The collectives that are priced one after the other."""

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from zerosim.allocation import Array
-from zerosim.errors import Deadlock
+from zerosim.core.allocation import Array
+from zerosim.core.errors import Deadlock
 from zerosim.plan.cluster import NS
 
 TOGETHER = 1e-12

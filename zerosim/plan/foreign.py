@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
-from zerosim.errors import ScenarioError, UsageError, did_you_mean
-from zerosim.files import read_at_most, reason
+from zerosim.core.errors import ScenarioError, UsageError, did_you_mean
+from zerosim.core.files import read_at_most, reason
 from zerosim.scenario import Scenario
 from zerosim.scenario.reading import MOST_BYTES, OVERRIDE, kind_of, value_of
 from zerosim.scenario.values import shown, within, words

@@ -17,15 +17,15 @@ from dataclasses import fields
 from math import prod
 from typing import Any
 
-from zerosim.errors import UsageError, did_you_mean
-from zerosim.files import read_at_most, reason
+from zerosim.core.errors import UsageError, did_you_mean
+from zerosim.core.files import read_at_most, reason
+from zerosim.core.words import toml
 from zerosim.models.transformer import usual_inner
 from zerosim.plan.foreign import ALIKE, TABLES, Document, ForeignKeys, latents_of
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.scenario.conditions import NUMBERS_OF_RANKS
 from zerosim.scenario.reading import MOST_BYTES
 from zerosim.scenario.sections import Parallel, Train
-from zerosim.words import toml
 
 SIZES = tuple(f"model.{name}" for name in ("layers", "width", "heads", "sequence", "vocabulary"))
 """The keys without which there is no model to plan."""

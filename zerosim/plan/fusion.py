@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.allocation import Array
 from zerosim.autograd.graph import Graph, GraphPlan
 from zerosim.autograd.operation import Empty, Into, Operation
 from zerosim.autograd.operations.elementwise import multiply, silu
@@ -21,6 +20,7 @@ from zerosim.autograd.operations.shapes import like
 from zerosim.autograd.selection import is_product
 from zerosim.autograd.tape import Policy
 from zerosim.autograd.tape_collectives import gather_from
+from zerosim.core.allocation import Array
 from zerosim.plan.software import Software
 
 

@@ -18,15 +18,15 @@ from math import prod
 from operator import index
 from typing import Any
 
-from zerosim.allocation import Allocator, Kind
-from zerosim.comm import Communicator, Strided
-from zerosim.figures.resting import Resting, resting_bytes, unit_bytes
+from zerosim.core.allocation import Allocator, Kind
+from zerosim.core.comm import Communicator, Strided
+from zerosim.core.extents import Extent, Shape, extent
+from zerosim.core.sharding import Directions, padded, parts_of, split
 from zerosim.models.parameters import Parameter, constant
 from zerosim.models.units import ELSEWHERE, Layer, Unit
-from zerosim.payloads.extents import Extent, Shape, extent
 from zerosim.plan.cluster import Cluster
-from zerosim.sharding import Directions, padded, parts_of, split
 from zerosim.training.config import Config
+from zerosim.verdict.resting import Resting, resting_bytes, unit_bytes
 
 JOINING = ("context", "expert")
 """The directions whose ranks use a weight on different tokens."""

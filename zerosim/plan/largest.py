@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from zerosim.errors import UsageError, ZerosimError
+from zerosim.core.errors import UsageError, ZerosimError
 from zerosim.plan.planning import Plan
 from zerosim.plan.questions import Largest, Question
 from zerosim.plan.reading import numbers_of_ranks, read_plan, scenario_of

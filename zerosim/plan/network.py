@@ -25,14 +25,14 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.allocation import Array
-from zerosim.comm import Exchange, SendsFirst
-from zerosim.errors import Unlike
-from zerosim.payloads.extents import Extent
+from zerosim.core.allocation import Array
+from zerosim.core.comm import Exchange, SendsFirst
+from zerosim.core.errors import Unlike
+from zerosim.core.extents import Extent
+from zerosim.core.sharding import split
 from zerosim.plan.cluster import NS, Cluster
 from zerosim.plan.fluid import FluidProgram, Links, ReceiveFrom, Transfer, last_end_ns
 from zerosim.plan.topologies import Torus
-from zerosim.sharding import split
 from zerosim.worlds.lockstep import LockstepChunks, LockstepMessages, LockstepWorld
 
 TICKS = 1024

@@ -16,19 +16,19 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from zerosim.allocation import Kind
 from zerosim.autograd.graph import Graph, GraphPlan, Step, Variable
 from zerosim.autograd.operation import Operation, Shape
 from zerosim.autograd.operations.shapes import reshape
 from zerosim.autograd.operations.table import EXAMPLES, OPERATIONS, OperationExample
 from zerosim.autograd.player import Contribution, Player, Precise
-from zerosim.errors import UsageError
-from zerosim.parts.loading import load_file
-from zerosim.payloads.extents import Extent, owner
+from zerosim.core.allocation import Kind
+from zerosim.core.errors import UsageError
+from zerosim.core.extents import Extent, owner
+from zerosim.core.parts.loading import load_file
+from zerosim.core.words import joined
 from zerosim.plan.costs import moved_bytes
 from zerosim.show.grid import show_words
 from zerosim.show.shown import Shown
-from zerosim.words import joined
 
 PARAMETERS = ("weight", "bias")
 """Inputs with these names are parameters here."""

@@ -8,8 +8,9 @@ from typing import Any
 
 from rich.console import Console
 
-from zerosim.instruments.memory import MEMORY_KINDS
-from zerosim.instruments.trace import Curve
+from zerosim.core.words import common_unit, ignored_in_words, in_unit, toml
+from zerosim.observe.memory import MEMORY_KINDS
+from zerosim.observe.trace import Curve
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.planning import Plan
 from zerosim.plan.table import columns as columns_of
@@ -21,7 +22,6 @@ from zerosim.show.page import pictures
 from zerosim.show.page.page import Block, Head, Section, excerpt_of, html, note, picture, step
 from zerosim.show.run_document import RowDocument
 from zerosim.show.shown import Page, Shown, printed
-from zerosim.words import common_unit, ignored_in_words, in_unit, toml
 
 MOST_DRAWN = 12
 """The most rows whose step is drawn; all rows are in the table."""

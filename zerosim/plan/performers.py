@@ -8,15 +8,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from zerosim.allocation import Allocator
 from zerosim.autograd.graph import Step
 from zerosim.autograd.operation import Into
-from zerosim.figures.shapes import TapeCalls, undrawn
-from zerosim.payloads.extents import extent, owner
+from zerosim.core.allocation import Allocator
+from zerosim.core.extents import extent, owner
 from zerosim.plan.calls import loud, silent
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.costs import Costs, scores_of
+from zerosim.verdict.shapes import TapeCalls, undrawn
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,18 +17,18 @@ from typing import Any
 
 from zerosim.autograd.operation import Shape
 from zerosim.collectives.own import SERVING
-from zerosim.figures.traffic import due
-from zerosim.instruments.memory import MEMORY_KINDS
-from zerosim.instruments.trace import ClockOffset, Trace
+from zerosim.core.words import common_unit, in_unit, joined
 from zerosim.models import MODELS
 from zerosim.models.units import Model, Unit
+from zerosim.observe.memory import MEMORY_KINDS
+from zerosim.observe.trace import ClockOffset, Trace
 from zerosim.plan.cluster import NS, Cluster
 from zerosim.plan.imbalance import Busiest, busiest_of
 from zerosim.plan.rehearsal import Rehearsal, rehearse
 from zerosim.plan.stragglers import UnevenSteps, uneven_steps
 from zerosim.scenario.schema import Scenario
 from zerosim.training.config import Config
-from zerosim.words import common_unit, in_unit, joined
+from zerosim.verdict.traffic import due
 
 SHARE_THAT_BOUNDS = 0.25
 """A row is bound by communication if exposed communication exceeds this share of its step."""

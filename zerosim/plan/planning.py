@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from zerosim.errors import ZerosimError
+from zerosim.core.errors import ZerosimError
 from zerosim.models import MODELS, build
 from zerosim.models.units import Model, Task
 from zerosim.plan.advice import advice

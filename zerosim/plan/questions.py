@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from zerosim.errors import UsageError
+from zerosim.core.errors import UsageError
 from zerosim.plan.planned_row import PlannedRow
 
 DAY = 24 * 3600

@@ -8,18 +8,18 @@ from math import inf, prod
 from operator import index
 from typing import Any, SupportsIndex
 
-from zerosim.data import load_dataset
-from zerosim.errors import ScenarioError, UsageError
-from zerosim.files import read_at_most, reason
+from zerosim.core.errors import ScenarioError, UsageError
+from zerosim.core.files import read_at_most, reason
+from zerosim.core.words import toml_value
 from zerosim.models.units import Task
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.planning import Plan, Swept, plan, task_in_words
 from zerosim.plan.questions import Question
 from zerosim.scenario import Scenario, Source, load
+from zerosim.scenario.data import load_dataset
 from zerosim.scenario.load import changed_caption
 from zerosim.scenario.reading import MOST_BYTES, OVERRIDE, check_size, parse
 from zerosim.scenario.sections import MOST_RANKS
-from zerosim.words import toml_value
 
 MOST_ROWS = 1000
 

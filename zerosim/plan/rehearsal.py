@@ -15,19 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.allocation import Allocator, Kind
 from zerosim.autograd.player import FLOAT_BYTES, Player
 from zerosim.collectives import dissemination
 from zerosim.collectives.narrow import OnNarrowWires
-from zerosim.comm import Communicator
-from zerosim.errors import Unlike, ZerosimError
-from zerosim.figures.flows import LoneRank
-from zerosim.figures.segments import SeenSegments, Uncounted
-from zerosim.figures.shapes import NoSums, SilentWire, whole_batch
-from zerosim.instruments.memory import Ledger
-from zerosim.instruments.observed import Observed, ObservedAllocator, observed
-from zerosim.instruments.trace import WAIT, Curve, RankStep
-from zerosim.payloads.extents import extent
+from zerosim.core.allocation import Allocator, Kind
+from zerosim.core.comm import Communicator
+from zerosim.core.errors import Unlike, ZerosimError
+from zerosim.core.extents import extent
+from zerosim.core.sharding import Directions, padded
+from zerosim.observe.memory import Ledger
+from zerosim.observe.observed import Observed, ObservedAllocator, observed
+from zerosim.observe.trace import WAIT, Curve, RankStep
 from zerosim.plan.calls import NotedExtent, NumpyCall, silent
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster
@@ -49,12 +47,14 @@ from zerosim.plan.timed import (
     UntilUpdate,
     UpdateRoom,
 )
-from zerosim.sharding import Directions, padded
 from zerosim.stages.replica import Replica
 from zerosim.stages.schedules import Slot
 from zerosim.stages.storage import HostMemory
 from zerosim.training.build import gathering, publishing, reduce_scatter, replica, shelf, stepping, storage_of
 from zerosim.training.config import Config
+from zerosim.verdict.flows import LoneRank
+from zerosim.verdict.segments import SeenSegments, Uncounted
+from zerosim.verdict.shapes import NoSums, SilentWire, whole_batch
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.lockstep import LockstepWorld
 

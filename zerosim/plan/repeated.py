@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.allocation import Array, Kind
-from zerosim.instruments.memory import Ledger
+from zerosim.core.allocation import Array, Kind
+from zerosim.observe.memory import Ledger
 from zerosim.plan.clock import Interval, VirtualClock
 from zerosim.stages.pipeline import Pipeline
 from zerosim.stages.replica import Batch

@@ -18,7 +18,8 @@ from heapq import heapify, heappop, heappush
 from math import inf, prod
 from typing import Any
 
-from zerosim.errors import UsageError, ZerosimError
+from zerosim.core.errors import UsageError, ZerosimError
+from zerosim.core.sharding import Directions
 from zerosim.models import MODELS
 from zerosim.plan.bounds import Bounds, in_one_piece, with_parallel
 from zerosim.plan.joined import resting_of
@@ -29,7 +30,6 @@ from zerosim.plan.reading import numbers_of_ranks, scenarios_of, searched, task_
 from zerosim.scenario import Scenario, Source
 from zerosim.scenario.machine import ClusterKeys
 from zerosim.scenario.sections import Check, Data, Parallel
-from zerosim.sharding import Directions
 from zerosim.training.config import Config
 
 MOST_LAYOUTS = 50_000

@@ -8,11 +8,11 @@ import dataclasses
 from functools import lru_cache
 from typing import Any
 
+from zerosim.core.parts import is_python
+from zerosim.core.sharding import Directions
 from zerosim.models.units import Task
-from zerosim.parts import is_python
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import ModelKeys, Parallel, Train, WorldKeys
-from zerosim.sharding import Directions
 from zerosim.training.config import Config, configured
 from zerosim.training.one_function import split_otherwise
 

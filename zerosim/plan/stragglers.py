@@ -17,7 +17,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from zerosim.allocation import Array
+from zerosim.core.allocation import Array
 
 STEPS = 2_000
 """The number of steps drawn."""

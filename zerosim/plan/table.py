@@ -8,13 +8,13 @@ from typing import Any
 
 from rich.console import Console
 
+from zerosim.core.words import ON_HOST, common_unit, duration, ignored_in_words, in_unit, joined, joined_names, plural
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.planning import Plan
 from zerosim.plan.questions import Answers
 from zerosim.plan.software import Software
 from zerosim.show.grid import Column, show_grid, show_words
-from zerosim.words import ON_HOST, common_unit, duration, ignored_in_words, in_unit, joined, joined_names, plural
 
 
 def show_plan(console: Console, plan: Plan) -> None:

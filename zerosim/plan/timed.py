@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.allocation import Allocator, Array
 from zerosim.autograd.player import FLOAT_BYTES
 from zerosim.collectives.narrow import WireFormat
-from zerosim.comm import Communicator
+from zerosim.core.allocation import Allocator, Array
+from zerosim.core.comm import Communicator
+from zerosim.core.precisions import Precision
 from zerosim.models.units import Unit
-from zerosim.numerics.precisions import Precision
-from zerosim.optim.update import UpdateRule
 from zerosim.plan.clock import Interval, VirtualClock
 from zerosim.plan.cluster import Link
 from zerosim.plan.costs import Costs
 from zerosim.plan.software import Software
 from zerosim.stages.beside import Beside, Pending, Work
 from zerosim.stages.replica import Accumulation, Batch, Publishing, Replica
+from zerosim.stages.update import UpdateRule
 
 
 class Arriving(Pending):

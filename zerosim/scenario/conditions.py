@@ -13,15 +13,15 @@ from functools import partial
 from typing import Any
 
 from zerosim.collectives.own import SERVING
-from zerosim.errors import UsageError
+from zerosim.core.errors import UsageError
+from zerosim.core.parts import Named
 from zerosim.models import MODELS
 from zerosim.models.units import runs_of
-from zerosim.optim.optimizers import OPTIMIZERS
-from zerosim.parts import Named
 from zerosim.scenario.ignored import USUAL, ignored_by_stage
 from zerosim.scenario.reading import KeyPath
 from zerosim.scenario.sections import MEGABYTE, ROW_BY_ROW, ModelKeys, Parallel, Sections
 from zerosim.scenario.values import shortened
+from zerosim.stages.optimizers import OPTIMIZERS
 from zerosim.stages.pipeline import pieces
 
 WIDEST_BYTES = 8

@@ -9,8 +9,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from zerosim.core.sharding import Directions
 from zerosim.scenario.values import Counted, Natural, below, one_of
-from zerosim.sharding import Directions
 
 FAULT_KINDS = ("kill", "stop", "delay", "slow", "drop", "duplicate", "flip")
 OF_MESSAGES = ("drop", "duplicate")

@@ -7,7 +7,7 @@ a key; every report names the rows without its effect, with the reason.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from zerosim.parts import Name
+from zerosim.core.parts import Name
 from zerosim.scenario.sections import Parallel
 from zerosim.stages import STAGES, Stage
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.errors import ScenarioError, did_you_mean
-from zerosim.files import read_at_most
+from zerosim.core.errors import ScenarioError, did_you_mean
+from zerosim.core.files import read_at_most
+from zerosim.core.parts import Loader, Named
+from zerosim.core.parts.loading import Declared
 from zerosim.models import MODELS
 from zerosim.models.own import TOKEN_KEYS
-from zerosim.parts import Loader, Named
-from zerosim.parts.loading import Declared
 from zerosim.scenario.collective import CollectiveScenario
 from zerosim.scenario.reading import (
     MOST_BYTES,
@@ -35,8 +35,8 @@ from zerosim.scenario.reading import (
 )
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import OF_ALL_ROWS, Parallel, Variant
+from zerosim.scenario.shipped import scenario_file, scenarios
 from zerosim.scenario.values import shown
-from zerosim.shipped import scenario_file, scenarios
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | Scenario
 """A path, the name of a shipped scenario, a dict with the types of TOML, or a scenario built in Python."""

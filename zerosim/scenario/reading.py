@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, TypeVar, get_type_hints
 import msgspec
 from msgspec.inspect import DataclassType, Metadata, Type, UnionType, VarTupleType, type_info
 
-from zerosim.errors import ScenarioError, UsageError
-from zerosim.parts import Loader, Named, code_of, is_python
-from zerosim.parts.loading import Declared
+from zerosim.core.errors import ScenarioError, UsageError
+from zerosim.core.parts import Loader, Named, code_of, is_python
+from zerosim.core.parts.loading import Declared
 from zerosim.scenario.values import AnyInteger, Finite, names_in, shortened, shown, within, words
 
 KeyPath = tuple[str | int, ...]

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zerosim.errors import ScenarioError
-from zerosim.parts import Name, Named
+from zerosim.core.errors import ScenarioError
+from zerosim.core.parts import Name, Named
+from zerosim.core.sharding import Directions
 from zerosim.scenario.collective import CollectiveScenario
 from zerosim.scenario.conditions import first, refuse
 from zerosim.scenario.fault import Fault
 from zerosim.scenario.reading import Origin, dotted, keys
 from zerosim.scenario.sections import ModelKeys, Parallel, Sections, Train, Variant
-from zerosim.sharding import Directions
 
 
 @dataclass(frozen=True)

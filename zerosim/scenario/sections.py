@@ -15,16 +15,15 @@ from msgspec import Meta
 from zerosim.autograd.operations.elementwise import ACTIVATIONS
 from zerosim.autograd.selection import SELECTIONS
 from zerosim.collectives.own import SERVING, as_collective
+from zerosim.core.orders import ORDERS
+from zerosim.core.parts import Name, Named
+from zerosim.core.parts.signature import as_source
+from zerosim.core.precisions import PRECISIONS
+from zerosim.core.sharding import Directions
+from zerosim.core.wires import CODES
 from zerosim.models import MODELS
 from zerosim.models.own import as_model
 from zerosim.models.transformer import PARTS
-from zerosim.numerics.orders import ORDERS
-from zerosim.numerics.precisions import PRECISIONS
-from zerosim.numerics.wires import CODES
-from zerosim.optim.optimizers import OPTIMIZERS
-from zerosim.optim.own import as_optimizer
-from zerosim.parts import Name, Named
-from zerosim.parts.signature import as_source
 from zerosim.scenario.fault import Fault
 from zerosim.scenario.machine import ClusterKeys
 from zerosim.scenario.reading import Origin, made_in
@@ -40,9 +39,10 @@ from zerosim.scenario.values import (
     one_of,
     said,
 )
-from zerosim.sharding import Directions
 from zerosim.stages import STAGES
+from zerosim.stages.optimizers import OPTIMIZERS
 from zerosim.stages.own import as_stage
+from zerosim.stages.own_optimizers import as_optimizer
 from zerosim.stages.publishing import PUBLISHING
 from zerosim.stages.schedules import SCHEDULES
 

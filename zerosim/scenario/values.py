@@ -23,7 +23,7 @@ from msgspec.inspect import (
     VarTupleType,
 )
 
-from zerosim.parts import Named
+from zerosim.core.parts import Named
 
 LARGEST_INTEGER = 2**63 - 1
 """The largest integer of TOML."""

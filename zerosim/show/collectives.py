@@ -6,12 +6,12 @@ from typing import Any
 
 from rich.console import Console
 
-from zerosim.numerics.digests import digest
+from zerosim.core.digests import digest
+from zerosim.core.words import plural
+from zerosim.proofs.programs import CollectivesOutcome, spread
 from zerosim.scenario import CollectiveScenario, resolved
 from zerosim.show.document import plain
 from zerosim.show.grid import Column, show_grid, show_words
-from zerosim.teach.proofs.programs import CollectivesOutcome, spread
-from zerosim.words import plural
 
 SCHEMA = "zerosim.collective/1"
 COMMAND = re.compile(r" \((zerosim show [^)]*)\)")

@@ -11,13 +11,13 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
-from zerosim.figures.pipelines import bubble, held
-from zerosim.instruments.memory import MEMORY_KINDS
+from zerosim.core.words import KEPT, ON_HOST, TESTS, ByteUnit, in_one_unit, in_unit, spread
+from zerosim.core.words import measured as in_words
+from zerosim.observe.memory import MEMORY_KINDS
 from zerosim.show.document import peaks, rests
 from zerosim.show.run_document import RowDocument, RunDocument, unit_of
 from zerosim.training.measurement import Measurement
-from zerosim.words import KEPT, ON_HOST, TESTS, ByteUnit, in_one_unit, in_unit, spread
-from zerosim.words import measured as in_words
+from zerosim.verdict.pipelines import bubble, held
 
 TERMINAL, VERBOSE, PAGE = "terminal", "verbose", "page"
 """The tables."""

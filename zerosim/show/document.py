@@ -10,13 +10,13 @@ from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 
-from zerosim.figures.addresses import Fragmentation
-from zerosim.instruments.trace import ClockOffset, RankStep, Span, Trace
+from zerosim.core.words import joined_names, plural
+from zerosim.observe.trace import ClockOffset, RankStep, Span, Trace
 from zerosim.scenario import resolved
 from zerosim.stages import STAGES
 from zerosim.training.measurement import RankMemory, RankTraffic
+from zerosim.verdict.addresses import Fragmentation
 from zerosim.verdict.outcome import Compared, Outcome, RowOutcome, lingering, overweight, traffic_fault
-from zerosim.words import joined_names, plural
 
 SCHEMA = "zerosim.run/1"
 PACKAGES = ("zerosim", "numpy")

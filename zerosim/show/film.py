@@ -9,13 +9,13 @@ from itertools import groupby
 from rich.console import Console
 from rich.text import Text
 
-from zerosim.payloads.terms import Sum
+from zerosim.core.terms import Sum
+from zerosim.core.words import plural
 from zerosim.show.page.page import schedule_page, step_page
 from zerosim.show.schedule import Arrow, Cell, Schedule, schedule_document
 from zerosim.show.schedule_svg import MOST_CELLS, cell_count, schedule_picture
 from zerosim.show.shown import Page, Picture, Shown
 from zerosim.show.step import RecordedStep, show_step
-from zerosim.words import plural
 
 
 def shown_schedule(schedule: Schedule, only: int | None = None) -> Shown:

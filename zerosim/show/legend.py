@@ -11,10 +11,10 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
+from zerosim.core.words import grouped, in_one_unit, joined, joined_names
 from zerosim.show.columns import TERMINAL, WRONG, shown_in, why_peaks_stay
 from zerosim.show.grid import Column, show_words
 from zerosim.show.run_document import KIND_NAMES, RowDocument, RunDocument, StageWords, unit_of
-from zerosim.words import grouped, in_one_unit, joined, joined_names
 
 KIND_WORDS = {kind: "optimizer state" if kind == "optimizer" else name for kind, name in KIND_NAMES.items()}
 """The names of kinds of memory in sentences."""

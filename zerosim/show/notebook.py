@@ -18,11 +18,13 @@ import numpy as np
 from rich.console import Console
 
 from zerosim.collectives import Algorithm
-from zerosim.errors import LaunchError, UsageError
+from zerosim.core.errors import LaunchError, UsageError
+from zerosim.core.parts import Loader
+from zerosim.core.words import joined
 from zerosim.jobs import Request, load_job
 from zerosim.jobs.proofs import asked_subject, on_tape
 from zerosim.jobs.schedules import MOST_RANKS, is_stage, is_step, schedule_of, stage_step, step_of
-from zerosim.parts import Loader
+from zerosim.proofs.programs import CollectivesOutcome
 from zerosim.scenario import Scenario, Source
 from zerosim.show.collectives import show_collectives
 from zerosim.show.columns import FIGURES, MEASURED
@@ -34,10 +36,8 @@ from zerosim.show.shown import Page, Picture, Shown, printed
 from zerosim.show.table import show_run
 from zerosim.show.transposes import shown_transpose
 from zerosim.stages import Stage
-from zerosim.teach.proofs.programs import CollectivesOutcome
 from zerosim.training.program import Silent
 from zerosim.verdict.outcome import Outcome
-from zerosim.words import joined
 from zerosim.worlds.launcher import has_company
 
 

@@ -11,17 +11,17 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from zerosim.errors import UsageError
-from zerosim.instruments.memory import MEMORY_KINDS
-from zerosim.instruments.trace import Trace
-from zerosim.numerics.precisions import PRECISIONS, Precision
-from zerosim.sharding import Directions
+from zerosim.core.errors import UsageError
+from zerosim.core.precisions import PRECISIONS, Precision
+from zerosim.core.sharding import Directions
+from zerosim.core.words import KEPT, ByteUnit, common_unit, plural, printable
+from zerosim.observe.memory import MEMORY_KINDS
+from zerosim.observe.trace import Trace
 from zerosim.show.document import SCHEMA, read_trace
 from zerosim.show.trace_events import message_ends
 from zerosim.stages import STAGES
 from zerosim.stages.schedules import Slot
 from zerosim.verdict.outcome import misfit
-from zerosim.words import KEPT, ByteUnit, common_unit, plural, printable
 
 KIND_NAMES: dict[str, str] = {kind: KEPT.get(kind, kind) for kind in MEMORY_KINDS}
 STEP_LANES = {"computation": 0, "waiting": 0, "collectives": 1, "communication out": 1, "communication in": 2}

@@ -15,14 +15,14 @@ from itertools import pairwise
 from typing import Any
 
 from zerosim.collectives.kinds import COLLECTIVES
-from zerosim.errors import Deadlock
-from zerosim.instruments.record import Message, Recording
-from zerosim.payloads.terms import Blank, Sum, Term, leaves
-from zerosim.teach.proofs.case import Case, Place, expected_terms
-from zerosim.teach.proofs.cause import Diagnosis, of_case
-from zerosim.teach.proofs.proof import WAITING, Proof, check_order, failure_line, run
-from zerosim.teach.proofs.proof import faults as proof_faults
-from zerosim.teach.proofs.subject import Subject
+from zerosim.core.errors import Deadlock
+from zerosim.core.terms import Blank, Sum, Term, leaves
+from zerosim.observe.record import Message, Recording
+from zerosim.proofs.case import Case, Place, expected_terms
+from zerosim.proofs.cause import Diagnosis, of_case
+from zerosim.proofs.proof import WAITING, Proof, check_order, failure_line, run
+from zerosim.proofs.proof import faults as proof_faults
+from zerosim.proofs.subject import Subject
 
 WIDEST = 11
 """The columns of the longest sum that is written out in a cell."""
@@ -154,7 +154,7 @@ class Schedule:
 def scheduled(subject: Subject, size: int, root: int = 0) -> Schedule:
     """The schedule of a recorded run of `subject` on `size` ranks, up to its end or its failure.
 
-    >>> from zerosim.teach.proofs.subject import named_subject
+    >>> from zerosim.proofs.subject import named_subject
     >>> schedule = scheduled(named_subject("ring.all_reduce"), 3)
     >>> schedule.cost, schedule.arrows[0].chunks, [cell.text for cell in schedule.states[-1][0]]
     ('4 rounds, 12 messages', (1,), ['1+2+0✓', '2+0+1✓', '0+1+2✓'])

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import NamedTuple
 
-from zerosim.errors import UsageError
-from zerosim.payloads.terms import Sum
+from zerosim.core.errors import UsageError
+from zerosim.core.terms import Sum
 from zerosim.show.schedule import Arrow, Cell, Schedule
 
 MOST_CELLS = 20_000
@@ -63,7 +63,7 @@ def schedule_picture(schedule: Schedule, only: int | None = None) -> str:
     Raises `UsageError` when it has too many cells.
 
     >>> from zerosim.show.schedule import scheduled
-    >>> from zerosim.teach.proofs.subject import named_subject
+    >>> from zerosim.proofs.subject import named_subject
     >>> schedule_picture(scheduled(named_subject("tree.broadcast"), 4)).count('class="message"')
     3
     """

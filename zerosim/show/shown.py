@@ -15,8 +15,8 @@ from typing import Any
 
 from rich.console import Console
 
-from zerosim.errors import UsageError
-from zerosim.files import write_bytes, write_text
+from zerosim.core.errors import UsageError
+from zerosim.core.files import write_bytes, write_text
 from zerosim.show.page.pictures import pixels
 
 Bundle = dict[str, Any]

@@ -16,12 +16,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from zerosim.errors import UsageError
-from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, OUT, RankStep, Span, Trace
+from zerosim.core.errors import UsageError
+from zerosim.core.words import plural
+from zerosim.observe.trace import COLLECTIVES, COMPUTATION, OUT, RankStep, Span, Trace
 from zerosim.show.grid import show_words
 from zerosim.show.legend import KIND_WORDS, STATE_BARS, stacked
 from zerosim.show.timeline import LETTERS
-from zerosim.words import plural
 
 OTHERS = ("activations", "buffers")
 MOST_RANKS = 4

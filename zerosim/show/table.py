@@ -17,17 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from zerosim.instruments.memory import MEMORY_KINDS
-from zerosim.optim.scaling import LOWEST_SCALE, skipped_in_vain
-from zerosim.show.columns import TERMINAL, VERBOSE, WRONG, Figure, facts, shown_in
-from zerosim.show.document import rests
-from zerosim.show.grid import Column, longest, show_grid, show_words, width_of
-from zerosim.show.legend import STATE_BARS, bar, show_legend, stacked
-from zerosim.show.run_document import RowDocument, RunDocument, element_name, unit_of
-from zerosim.show.timeline import show_schedules, show_timeline, show_times
-from zerosim.stages import STAGES
-from zerosim.verdict.diagnosis import Divergence
-from zerosim.words import (
+from zerosim.core.words import (
     KEPT,
     ON_HOST,
     grouped,
@@ -40,6 +30,16 @@ from zerosim.words import (
     short_digest,
     spread,
 )
+from zerosim.observe.memory import MEMORY_KINDS
+from zerosim.show.columns import TERMINAL, VERBOSE, WRONG, Figure, facts, shown_in
+from zerosim.show.document import rests
+from zerosim.show.grid import Column, longest, show_grid, show_words, width_of
+from zerosim.show.legend import STATE_BARS, bar, show_legend, stacked
+from zerosim.show.run_document import RowDocument, RunDocument, element_name, unit_of
+from zerosim.show.timeline import show_schedules, show_timeline, show_times
+from zerosim.stages import STAGES
+from zerosim.stages.scaling import LOWEST_SCALE, skipped_in_vain
+from zerosim.verdict.diagnosis import Divergence
 
 MOST_NAME = 16
 """The most columns of names, if figures could have bars beside them."""

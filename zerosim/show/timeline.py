@@ -24,11 +24,11 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from zerosim.figures.pipelines import pass_lines
-from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, IN, OFFLOAD, OUT, WAITING, RankStep, Span, Trace
+from zerosim.core.words import percentage, short
+from zerosim.observe.trace import COLLECTIVES, COMPUTATION, IN, OFFLOAD, OUT, WAITING, RankStep, Span, Trace
 from zerosim.show.grid import Column, show_grid, show_words
 from zerosim.show.run_document import RunDocument
-from zerosim.words import percentage, short
+from zerosim.verdict.pipelines import pass_lines
 
 
 class Letter(NamedTuple):

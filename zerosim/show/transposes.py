@@ -9,13 +9,13 @@ from rich.console import Console
 
 from zerosim.autograd.operation import Into, Operation, Shape
 from zerosim.autograd.tape_collectives import TapeCollective
-from zerosim.errors import UsageError, ZerosimError
-from zerosim.instruments.record import record
-from zerosim.payloads.terms import leaves, symbols
+from zerosim.core.errors import UsageError, ZerosimError
+from zerosim.core.terms import leaves, symbols
+from zerosim.core.words import plural
+from zerosim.observe.record import record
 from zerosim.show.grid import Column, show_grid
 from zerosim.show.shown import Shown
 from zerosim.training.transposes import cases_of, met, transpose_fault
-from zerosim.words import plural
 
 MOST_RANKS = 16
 """The most ranks of a proof: both sides are computed for every two of them."""

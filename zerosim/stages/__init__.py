@@ -10,10 +10,10 @@ from gradients to weights.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from zerosim.allocation import Kind
 from zerosim.autograd.tape import Total
-from zerosim.parts import Table
-from zerosim.parts.loading import Declared
+from zerosim.core.allocation import Kind
+from zerosim.core.parts import Table
+from zerosim.core.parts.loading import Declared
 from zerosim.stages import ddp, zero1, zero2, zero3
 from zerosim.stages.replica import Batch, Replica
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from zerosim.allocation import Allocator, Array
 from zerosim.autograd.tape import Accumulate, Total, left_to_right
 from zerosim.collectives import direct, exact, rabenseifner, ring, two_level
-from zerosim.comm import Communicator
-from zerosim.sharding import split
+from zerosim.core.allocation import Allocator, Array
+from zerosim.core.comm import Communicator
+from zerosim.core.sharding import split
 
 ReduceScatter = Callable[..., None]
 """`reduce_scatter(comm, chunks)`, in place."""

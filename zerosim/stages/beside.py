@@ -12,8 +12,8 @@ to the byte, under MPI too.
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from zerosim.allocation import Array
-from zerosim.comm import Communicator
+from zerosim.core.allocation import Array
+from zerosim.core.comm import Communicator
 from zerosim.models.units import Unit
 
 Work = Callable[[Communicator], Array]

@@ -10,11 +10,11 @@ from functools import partial
 
 import numpy as np
 
-from zerosim.allocation import Array
 from zerosim.collectives.narrow import WireFormat
-from zerosim.comm import Communicator
+from zerosim.core.allocation import Array
+from zerosim.core.comm import Communicator
+from zerosim.core.sharding import Mesh, owned, split
 from zerosim.models.units import Model, Unit
-from zerosim.sharding import Mesh, owned, split
 from zerosim.stages.beside import Beside, Pending
 from zerosim.stages.replica import Replica
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from zerosim.autograd.tape_collectives import ALONE, TapeGroups, added_over, coordinates_in
 from zerosim.models.units import Unit
-from zerosim.optim.scaling import counted_square_sum
 from zerosim.stages.replica import Replica
+from zerosim.stages.scaling import counted_square_sum
 
 
 class SquareSums:

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from zerosim.allocation import MODEL_STATES, Kind
-from zerosim.errors import UsageError
-from zerosim.numerics.precisions import PRECISIONS
-from zerosim.parts import Named
+from zerosim.core.allocation import MODEL_STATES, Kind
+from zerosim.core.errors import UsageError
+from zerosim.core.parts import Named
+from zerosim.core.precisions import PRECISIONS
 from zerosim.stages import STAGES, Stage, StageStep
 
 SHIPPED = {frozenset(each.sharded): each for each in STAGES.values()}

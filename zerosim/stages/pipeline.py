@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Protocol
 
-from zerosim.allocation import Array
 from zerosim.autograd.tape import Tape, Total
-from zerosim.errors import UsageError
+from zerosim.core.allocation import Array
+from zerosim.core.errors import UsageError
 from zerosim.models.units import Unit, runs_of
 from zerosim.stages.replica import Batch, Replica
 from zerosim.stages.schedules import RankSchedule, Slot

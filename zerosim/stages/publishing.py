@@ -12,9 +12,9 @@ An optimizer of whole matrices needs the differences of a whole unit: the ranks 
 
 from typing import Protocol
 
-from zerosim.allocation import Array
+from zerosim.core.allocation import Array
+from zerosim.core.sharding import split
 from zerosim.models.units import Unit
-from zerosim.sharding import split
 from zerosim.stages.beside import Pending
 from zerosim.stages.replica import Publishing, Replica
 

@@ -19,16 +19,16 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from zerosim.allocation import Allocator, Array, Kind
 from zerosim.autograd.tape import Tape, Total
-from zerosim.comm import Communicator, Payload
-from zerosim.errors import CollectiveError
+from zerosim.core.allocation import Allocator, Array, Kind
+from zerosim.core.comm import Communicator, Payload
+from zerosim.core.errors import CollectiveError
+from zerosim.core.sharding import Layout, Mesh, split
 from zerosim.models.units import Model, Unit
-from zerosim.optim.update import MASTER, WeightUpdates
-from zerosim.sharding import Layout, Mesh, split
 from zerosim.stages.beside import Beside, Pending
 from zerosim.stages.state import TrainingState
 from zerosim.stages.storage import Storage
+from zerosim.stages.update import MASTER, WeightUpdates
 
 Reduced = Array | Pending | None
 """The full buffer of a gradient, a pending one, or None for a frozen unit."""

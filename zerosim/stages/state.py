@@ -6,10 +6,10 @@ Layouts are stored beside the arrays. A length cannot distinguish a full buffer 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from zerosim.allocation import Array, Kind
+from zerosim.core.allocation import Array, Kind
+from zerosim.core.sharding import Layout, Mesh, full, owned
 from zerosim.models.units import Unit
-from zerosim.optim.scaling import Scaling
-from zerosim.sharding import Layout, Mesh, full, owned
+from zerosim.stages.scaling import Scaling
 
 GRADIENT, ACCUMULATED = "gradient", "accumulated gradient"
 

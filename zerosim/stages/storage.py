@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zerosim.allocation import Allocator, Array, Kind, Tier, allocate_on_host
+from zerosim.core.allocation import Allocator, Array, Kind, Tier, allocate_on_host
+from zerosim.core.precisions import Precision
 from zerosim.models.units import Unit
-from zerosim.numerics.precisions import Precision
-from zerosim.optim.update import MASTER, WeightUpdates
+from zerosim.stages.update import MASTER, WeightUpdates
 
 Carry = Callable[[str, str, Array, Array], None]
 """`carry(what, owner, into, source)` fills `into` from `source`, in the other memory."""

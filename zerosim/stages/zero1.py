@@ -12,8 +12,8 @@
 With overlap, 2 runs during the backward of the next unit.
 """
 
-from zerosim.allocation import Kind
 from zerosim.autograd.tape import Total
+from zerosim.core.allocation import Kind
 from zerosim.stages.replica import Batch, Replica
 
 SHARDED: tuple[Kind, ...] = ("optimizer",)                                # 0

@@ -13,8 +13,8 @@ With overlap, 2 runs during the backward of the next unit. Before 2, gradients a
 step keeps all of them from one micro-batch to the next.
 """
 
-from zerosim.allocation import Kind
 from zerosim.autograd.tape import Total
+from zerosim.core.allocation import Kind
 from zerosim.stages.replica import Batch, Replica
 
 SHARDED: tuple[Kind, ...] = ("optimizer", "gradients")                    # 0

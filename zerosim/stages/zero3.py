@@ -16,8 +16,8 @@ With prefetch, the next unit's all-gather runs while this unit computes; without
 1 until 2; with overlap, a unit's reduce-scatter runs during the backward of the next unit.
 """
 
-from zerosim.allocation import Kind
 from zerosim.autograd.tape import Total
+from zerosim.core.allocation import Kind
 from zerosim.stages.replica import Batch, Replica, with_next
 
 SHARDED: tuple[Kind, ...] = ("optimizer", "gradients", "parameters")      # 0

@@ -20,13 +20,13 @@ import torch
 import torch.distributed as dist
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 
-from zerosim.allocation import Array
 from zerosim.collectives import direct, dissemination, naive, ring, tree
-from zerosim.comm import Communicator, among
-from zerosim.errors import CollectiveError
-from zerosim.instruments.observed import Observed
-from zerosim.instruments.traffic import Traffic
-from zerosim.sharding import split
+from zerosim.core.allocation import Array
+from zerosim.core.comm import Communicator, among
+from zerosim.core.errors import CollectiveError
+from zerosim.core.sharding import split
+from zerosim.observe.observed import Observed
+from zerosim.observe.traffic import Traffic
 from zerosim.torch.places import calling
 from zerosim.worlds.mpi import connect
 from zerosim.worlds.objects import broadcast_object, gather_objects

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed import device_mesh, distributed_c10d
 
 import zerosim.torch  # noqa: F401 - registers the backend
-from zerosim.errors import UsageError
+from zerosim.core.errors import UsageError
 from zerosim.torch.backend import CALLS
 from zerosim.worlds.mpi import connect
 

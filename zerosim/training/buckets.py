@@ -10,10 +10,10 @@ larger than a bucket.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from zerosim.allocation import Allocator, Array
 from zerosim.collectives.exact import LIMB_BYTES
-from zerosim.comm import Communicator, Payload
-from zerosim.sharding import split
+from zerosim.core.allocation import Allocator, Array
+from zerosim.core.comm import Communicator, Payload
+from zerosim.core.sharding import split
 from zerosim.stages.adding import AddRanks, ReduceScatter, Rounding
 
 Broadcast = Callable[[Communicator, Payload, int], None]

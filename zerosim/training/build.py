@@ -7,21 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.allocation import Allocator, Array, Kind
 from zerosim.autograd.player import Perform, Player, Players, perform
 from zerosim.autograd.shelf import InMemory, Offloaded, Partitioned, Shelf
 from zerosim.autograd.tape import Policy, Tape, Total
 from zerosim.autograd.tape_collectives import ALONE, Direction, TapeGroups, over
 from zerosim.collectives import ring, tree
 from zerosim.collectives.narrow import OnNarrowWires, WireFormat
-from zerosim.comm import Communicator
-from zerosim.instruments.observed import Observed, observed
-from zerosim.instruments.trace import WAIT
+from zerosim.core import draws
+from zerosim.core.allocation import Allocator, Array, Kind
+from zerosim.core.comm import Communicator
+from zerosim.models.places import side_by_side
 from zerosim.models.units import Unit
-from zerosim.numerics import draws
-from zerosim.optim.update import WeightUpdates
-from zerosim.places import side_by_side
-from zerosim.reference import Arithmetic, Reference, Snapshot
+from zerosim.observe.observed import Observed, observed
+from zerosim.observe.trace import WAIT
 from zerosim.stages import Stage
 from zerosim.stages.accumulating import ACCUMULATION
 from zerosim.stages.adding import add_replicas, widening
@@ -42,9 +40,11 @@ from zerosim.stages.replica import Batch, Collectives, Gathering, GradientReduct
 from zerosim.stages.schedules import SCHEDULES, Slot
 from zerosim.stages.state import Layouts, TrainingState
 from zerosim.stages.storage import HOST, HostMemory, Storage, StoredUpdates
+from zerosim.stages.update import WeightUpdates
 from zerosim.training.config import Config, Resumed
 from zerosim.training.experiment import Batches
 from zerosim.training.groups import RanksOfPipeline, groups_of
+from zerosim.training.reference import Arithmetic, Reference, Snapshot
 
 
 def initial_weights(config: Config, place: int = 0) -> Initial:

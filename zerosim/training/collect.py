@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.allocation import Array
 from zerosim.autograd.tape import Policy, Tape, as_written
-from zerosim.comm import Communicator
-from zerosim.data import Dataset
+from zerosim.core.allocation import Array
+from zerosim.core.comm import Communicator
+from zerosim.core.digests import little_endian
+from zerosim.core.sharding import Layout, full, split
+from zerosim.models.places import joined
 from zerosim.models.units import Model, Unit
-from zerosim.numerics.digests import little_endian
-from zerosim.places import joined
-from zerosim.sharding import Layout, full, split
+from zerosim.scenario.data import Dataset
 from zerosim.stages.replica import Replica
 from zerosim.training.config import Config
 from zerosim.training.experiment import Batches

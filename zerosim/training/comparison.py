@@ -24,19 +24,19 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.allocation import Array
-from zerosim.comm import Communicator
+from zerosim.core.allocation import Array
+from zerosim.core.comm import Communicator
+from zerosim.core.digests import Digest, digest, little_endian
+from zerosim.core.not_a_number import with_one_nan
+from zerosim.core.sharding import padded, split
+from zerosim.core.wires import WireError
+from zerosim.models.places import joined
 from zerosim.models.units import Unit
-from zerosim.numerics.digests import Digest, digest, little_endian
-from zerosim.numerics.not_a_number import with_one_nan
-from zerosim.numerics.wires import WireError
-from zerosim.optim.scaling import Scaling
-from zerosim.places import joined
-from zerosim.reference import Snapshot
-from zerosim.sharding import padded, split
 from zerosim.stages.replica import Replica
+from zerosim.stages.scaling import Scaling
 from zerosim.stages.state import ACCUMULATED, GRADIENT, TrainingState
 from zerosim.training.config import Config
+from zerosim.training.reference import Snapshot
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
 WEIGHTS = "weights"

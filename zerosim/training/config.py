@@ -10,30 +10,30 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.allocation import Array, Kind
 from zerosim.autograd.autocast import Autocast
 from zerosim.autograd.tape import Policy, as_written
 from zerosim.autograd.tape_collectives import Direction
 from zerosim.collectives import Algorithm
 from zerosim.collectives.choosing import BySize
 from zerosim.collectives.own import SERVING
-from zerosim.data.weights import WeightsFile
+from zerosim.core.allocation import Array, Kind
+from zerosim.core.orders import ORDERS, Order
+from zerosim.core.parts import Name
+from zerosim.core.precisions import FLOAT32, PRECISIONS, Precision
+from zerosim.core.sharding import Mesh
+from zerosim.core.wires import Format
 from zerosim.models import build
 from zerosim.models.model_parallel import IN_ONE_PIECE, ModelParallel
 from zerosim.models.units import Model, ParameterPlace, Task, Unit
-from zerosim.numerics.orders import ORDERS, Order
-from zerosim.numerics.precisions import FLOAT32, PRECISIONS, Precision
-from zerosim.numerics.wires import Format
-from zerosim.optim.optimizers import OPTIMIZERS, Hyperparameters
-from zerosim.optim.scaling import INITIAL_SCALE, Scaling
-from zerosim.optim.update import LearningRate, UpdateRule
-from zerosim.parts import Name
+from zerosim.scenario.data.weights import WeightsFile
 from zerosim.scenario.ignored import ignored
 from zerosim.scenario.schema import Row
-from zerosim.sharding import Mesh
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.adding import ADDITIONS, Addition
+from zerosim.stages.optimizers import OPTIMIZERS, Hyperparameters
 from zerosim.stages.pipeline import Chunk
+from zerosim.stages.scaling import INITIAL_SCALE, Scaling
+from zerosim.stages.update import LearningRate, UpdateRule
 from zerosim.training.buckets import Buckets
 from zerosim.training.model_chunks import chunks_of, with_units_of
 

@@ -13,24 +13,24 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from zerosim.allocation import Array
 from zerosim.autograd.operation import Shape
 from zerosim.autograd.operations.losses import cross_entropy
 from zerosim.autograd.tape_collectives import Direction
-from zerosim.data import Dataset, bigram_loss, exact_share, sample_order
-from zerosim.data.weights import WeightsFile, weights_file
-from zerosim.errors import ScenarioError
+from zerosim.core.allocation import Array
+from zerosim.core.digests import little_endian
+from zerosim.core.errors import ScenarioError
+from zerosim.core.precisions import Precision
 from zerosim.models import MODELS, build
 from zerosim.models.units import Model, Task, Unit
-from zerosim.numerics.digests import little_endian
-from zerosim.numerics.precisions import Precision
-from zerosim.reference import MicroBatches
 from zerosim.scenario import Scenario
+from zerosim.scenario.data import Dataset, bigram_loss, exact_share, sample_order
+from zerosim.scenario.data.weights import WeightsFile, weights_file
 from zerosim.scenario.reading import nearest
 from zerosim.scenario.values import shown
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Batch
 from zerosim.training.config import Config, configured, split_task
+from zerosim.training.reference import MicroBatches
 
 
 @dataclass(frozen=True, eq=False)

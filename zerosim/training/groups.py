@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from zerosim.allocation import Array
 from zerosim.collectives import direct, ring
-from zerosim.comm import Communicator
-from zerosim.instruments.observed import Observed
-from zerosim.sharding import Directions, split
+from zerosim.core.allocation import Array
+from zerosim.core.comm import Communicator
+from zerosim.core.sharding import Directions, split
+from zerosim.observe.observed import Observed
 
 OWNER = "tape"
 """The owner of the tape's collectives."""

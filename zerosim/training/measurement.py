@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from zerosim.allocation import Allocator, Array, Kind, allocate, allocate_on_host
-from zerosim.comm import Communicator
-from zerosim.instruments.faults import Faults
-from zerosim.instruments.location import Locator
-from zerosim.instruments.memory import HeldAtBeginnings, Ledger, Lifetime, Lifetimes, Moves
-from zerosim.instruments.observed import Observed, ObservedAllocator, carrying
-from zerosim.instruments.trace import Trace, Tracer
-from zerosim.instruments.traffic import Traffic
+from zerosim.core.allocation import Allocator, Array, Kind, allocate, allocate_on_host
+from zerosim.core.comm import Communicator
 from zerosim.models.units import Unit
+from zerosim.observe.faults import Faults
+from zerosim.observe.location import Locator
+from zerosim.observe.memory import HeldAtBeginnings, Ledger, Lifetime, Lifetimes, Moves
+from zerosim.observe.observed import Observed, ObservedAllocator, carrying
+from zerosim.observe.trace import Trace, Tracer
+from zerosim.observe.traffic import Traffic
 from zerosim.stages.schedules import Slot
 from zerosim.stages.storage import HostMemory
 from zerosim.training.comparison import Evidence

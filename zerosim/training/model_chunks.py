@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from zerosim.autograd.tape import Policy, Tape
+from zerosim.core.extents import Extent, extent
 from zerosim.models.units import Model
-from zerosim.payloads.extents import Extent, extent
 from zerosim.stages.pipeline import Chunk, pieces
 
 

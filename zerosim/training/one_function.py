@@ -16,21 +16,21 @@ from functools import reduce
 
 import numpy as np
 
-from zerosim.allocation import Array, allocate
 from zerosim.autograd.player import perform
 from zerosim.autograd.tape import Draw, Tape
 from zerosim.autograd.tape_collectives import ALONE, TapeGroups, over
-from zerosim.comm import Communicator
-from zerosim.errors import UsageError
-from zerosim.instruments.observed import Observed
+from zerosim.core.allocation import Array, allocate
+from zerosim.core.comm import Communicator
+from zerosim.core.errors import UsageError
 from zerosim.models import build
+from zerosim.models.places import cut, joined
 from zerosim.models.units import Model, Unit
-from zerosim.places import cut, joined
-from zerosim.reference import backpropagate
+from zerosim.observe.observed import Observed
 from zerosim.scenario.sections import Parallel
 from zerosim.stages.replica import Batch
 from zerosim.training.build import on_rank
 from zerosim.training.config import Config
+from zerosim.training.reference import backpropagate
 from zerosim.worlds.local import spawn
 
 TOLERANCE = 1e-9

@@ -16,16 +16,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from zerosim.allocation import MODEL_STATES, Array, allocate
 from zerosim.collectives import ring, tree
-from zerosim.comm import Communicator, among
-from zerosim.instruments.faults import Faults
-from zerosim.instruments.location import Locator
-from zerosim.instruments.memory import MEMORY_KINDS, Ledger, Lifetime
-from zerosim.instruments.resident import resident_bytes
-from zerosim.instruments.trace import RankStep, brought_together
-from zerosim.numerics.not_a_number import with_one_nan
-from zerosim.sharding import split
+from zerosim.core.allocation import MODEL_STATES, Array, allocate
+from zerosim.core.comm import Communicator, among
+from zerosim.core.not_a_number import with_one_nan
+from zerosim.core.sharding import split
+from zerosim.observe.faults import Faults
+from zerosim.observe.location import Locator
+from zerosim.observe.memory import MEMORY_KINDS, Ledger, Lifetime
+from zerosim.observe.resident import resident_bytes
+from zerosim.observe.trace import RankStep, brought_together
 from zerosim.stages.adding import add_replicas
 from zerosim.stages.replica import Batch, Replica
 from zerosim.training.build import alone, initial_weights, on_rank, restored

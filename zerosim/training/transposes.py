@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.allocation import Array
 from zerosim.autograd import differences
 from zerosim.autograd.operation import Operation, Shape
 from zerosim.autograd.tape_collectives import Direction, TapeCollective
-from zerosim.errors import UsageError
-from zerosim.instruments.observed import Observed
-from zerosim.sharding import Directions
+from zerosim.core.allocation import Array
+from zerosim.core.errors import UsageError
+from zerosim.core.sharding import Directions
+from zerosim.observe.observed import Observed
 from zerosim.training.groups import groups_of
 from zerosim.worlds.local import spawn
 

@@ -3,7 +3,7 @@
 After every step it compares on every rank: weights, every slot of the optimizer, gradients (for a shard only the chunk
 that is a sum there; two NaNs count as equal), losses, updates, loss scale. Once per run: messages, bytes and
 calls of each collective, exactly; the state kept between steps, exactly; the peak of each kind, exactly or as a bound
-(see `figures/shapes.py`); the digests of the arrays that rank 0 collects; whether all ranks read the same scenario and
+(see `verdict/shapes.py`); the digests of the arrays that rank 0 collects; whether all ranks read the same scenario and
 data.
 
 Equal bytes prove nothing about code that both sides share: the tape, the operations, the optimizer, the stream of

@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.allocation import Array
-from zerosim.comm import Communicator
+from zerosim.core.allocation import Array
+from zerosim.core.comm import Communicator
+from zerosim.core.sharding import Mesh, chunk_length, split
+from zerosim.core.terms import Symbol, symbols
 from zerosim.models.parameters import ORIGIN, Coordinates
 from zerosim.models.units import Model, Unit
-from zerosim.payloads.terms import Symbol, symbols
-from zerosim.reference import Snapshot
-from zerosim.sharding import Mesh, chunk_length, split
 from zerosim.stages.adding import Addition, add_replicas
 from zerosim.training.build import alone
 from zerosim.training.comparison import WEIGHTS, Evidence, comparable, published, states, with_padding
 from zerosim.training.config import Config
 from zerosim.training.experiment import Batches
+from zerosim.training.reference import Snapshot
 from zerosim.worlds.local import spawn
 
 

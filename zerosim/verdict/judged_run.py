@@ -6,23 +6,23 @@ A row's outcome has the expected value of every figure, by the formulas.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from zerosim.allocation import MODEL_STATES
-from zerosim.comm import Communicator
-from zerosim.figures.addresses import fragmentation
-from zerosim.figures.pipelines import faults
-from zerosim.figures.resting import needed_as_began, resting_bytes, unit_bytes
-from zerosim.figures.shapes import expected
-from zerosim.figures.traffic import message_copies, most_messages, traffic_due, volume
-from zerosim.instruments.memory import MEMORY_KINDS
-from zerosim.instruments.resident import MemoryLimit, keep_freed, let_blas_allocate, limited, return_freed
+from zerosim.core.allocation import MODEL_STATES
+from zerosim.core.comm import Communicator
+from zerosim.observe.memory import MEMORY_KINDS
+from zerosim.observe.resident import MemoryLimit, keep_freed, let_blas_allocate, limited, return_freed
 from zerosim.stages import STAGES
 from zerosim.training.alike import alike_everywhere
 from zerosim.training.config import Config
 from zerosim.training.experiment import Batches, Experiment
 from zerosim.training.measurement import Measurement, RankMemory, without_zeros
 from zerosim.training.program import Keeping, Progress, Run, measure
+from zerosim.verdict.addresses import fragmentation
 from zerosim.verdict.diagnosis import Divergence, first_divergence, orders_of_addition, row_differences
 from zerosim.verdict.outcome import Compared, Outcome, RowOutcome
+from zerosim.verdict.pipelines import faults
+from zerosim.verdict.resting import needed_as_began, resting_bytes, unit_bytes
+from zerosim.verdict.shapes import expected
+from zerosim.verdict.traffic import message_copies, most_messages, traffic_due, volume
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.world import World
 

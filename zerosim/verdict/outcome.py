@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Generic, TypeVar
 
-from zerosim.allocation import MODEL_STATES
-from zerosim.figures.addresses import LAID_OUT, Fragmentation
+from zerosim.core.allocation import MODEL_STATES
 from zerosim.models.units import Model
 from zerosim.scenario import Scenario
 from zerosim.stages import STAGES
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
 from zerosim.training.measurement import Measurement, RankMemory, RankTraffic
+from zerosim.verdict.addresses import LAID_OUT, Fragmentation
 from zerosim.verdict.diagnosis import Divergence, RowDifference
 from zerosim.worlds.world import counted
 

@@ -19,9 +19,9 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from zerosim.allocation import Array
-from zerosim.comm import Communicator, Reduction, SendsFirst, check_rank
-from zerosim.errors import CollectiveError, LengthError, MessageError
+from zerosim.core.allocation import Array
+from zerosim.core.comm import Communicator, Reduction, SendsFirst, check_rank
+from zerosim.core.errors import CollectiveError, LengthError, MessageError
 from zerosim.worlds.copies import Bytes, Copies, shaped
 from zerosim.worlds.delivery import check_into, check_payload, deliver
 from zerosim.worlds.here import HERE, spaced

@@ -5,7 +5,7 @@ from collections import defaultdict
 import numpy as np
 import numpy.typing as npt
 
-from zerosim.allocation import Allocator, Array, allocate
+from zerosim.core.allocation import Allocator, Array, allocate
 
 Bytes = npt.NDArray[np.uint8]
 

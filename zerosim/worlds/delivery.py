@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.comm import ElementByElement, Payload, Reduction
-from zerosim.errors import CollectiveError, LengthError
+from zerosim.core.comm import ElementByElement, Payload, Reduction
+from zerosim.core.errors import CollectiveError, LengthError
 from zerosim.worlds.here import HERE, spaced
 
 MESSAGES: set[type] = {np.ndarray}

@@ -13,7 +13,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import NoReturn
 
-from zerosim.errors import exit_code, say
+from zerosim.core.errors import exit_code, say
 
 SIZE_VARIABLES = (
     "OMPI_COMM_WORLD_SIZE",  # Open MPI

@@ -23,8 +23,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 
-from zerosim.comm import Communicator, Exchange, ExchangesTogether, Payload, Reduction, check_rank
-from zerosim.errors import CollectiveError, Deadlock
+from zerosim.core.comm import Communicator, Exchange, ExchangesTogether, Payload, Reduction, check_rank
+from zerosim.core.errors import CollectiveError, Deadlock
 from zerosim.worlds.delivery import check_into, check_match, check_payload, deliver
 from zerosim.worlds.here import HERE, Location, explained
 from zerosim.worlds.running import CodePlace, OneThread, places, throw
@@ -71,7 +71,7 @@ def spawn(
     `TURN_SECONDS` without a message; and `CollectiveError` when messages were never received, or a rank called
     `sys.exit`.
 
-    >>> from zerosim.comm import left, right
+    >>> from zerosim.core.comm import left, right
     >>> import numpy as np
     >>> def program(comm):
     ...     arrived = np.empty(1)

@@ -17,10 +17,10 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from zerosim.allocation import Array
-from zerosim.comm import Communicator, Exchange, ExchangesTogether, Payload, Reduction
-from zerosim.errors import CollectiveError, Unlike
-from zerosim.sharding import bounds
+from zerosim.core.allocation import Array
+from zerosim.core.comm import Communicator, Exchange, ExchangesTogether, Payload, Reduction
+from zerosim.core.errors import CollectiveError, Unlike
+from zerosim.core.sharding import bounds
 from zerosim.worlds.world import OneProcess, Result, counted
 
 
@@ -178,7 +178,7 @@ class LockstepCommunicator(ExchangesTogether):
 class LockstepWorld(OneProcess):
     """All ranks in one thread, at once: a `World`.
 
-    >>> from zerosim.comm import left, right
+    >>> from zerosim.core.comm import left, right
     >>> def program(comm):
     ...     chunks = LockstepChunks(10, comm.size, np.float32)
     ...     comm.exchange(chunks[comm.rank], to=right(comm), into=chunks[left(comm)], source=left(comm))

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import ClassVar, NoReturn
 
-from zerosim.allocation import Allocator
-from zerosim.comm import Communicator
-from zerosim.errors import ZerosimError
+from zerosim.core.allocation import Allocator
+from zerosim.core.comm import Communicator
+from zerosim.core.errors import ZerosimError
 from zerosim.worlds.launcher import has_company
 from zerosim.worlds.mpi_communicator import MpiCommunicator, check_timeout
 from zerosim.worlds.mpi_start import FirstFailure, fail_alone, join

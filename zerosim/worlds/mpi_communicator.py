@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from zerosim.allocation import Allocator, Array
-from zerosim.comm import Exchange, Reduction, SendsFirst, check_rank
-from zerosim.errors import CollectiveError, Deadlock, LengthError
+from zerosim.core.allocation import Allocator, Array
+from zerosim.core.comm import Exchange, Reduction, SendsFirst, check_rank
+from zerosim.core.errors import CollectiveError, Deadlock, LengthError
 from zerosim.worlds.copies import Bytes, Copies, shaped
 from zerosim.worlds.delivery import check_into, deliver, refuse_mask
 from zerosim.worlds.here import HERE, spaced

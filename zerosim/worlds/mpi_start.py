@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from zerosim.errors import LaunchError, ZerosimError, exit_code, say
+from zerosim.core.errors import LaunchError, ZerosimError, exit_code, say
 from zerosim.worlds.launcher import FORWARDING, LAST_WORDS, first_number, has_company, launched
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.comm import Communicator
+from zerosim.core.comm import Communicator
 
 
 def broadcast_object(comm: Communicator, value: Any, *, root: int = 0) -> Any:

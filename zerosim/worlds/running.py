@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import NamedTuple
 
-from zerosim.comm import Renumbered
-from zerosim.errors import CollectiveError
+from zerosim.core.comm import Renumbered
+from zerosim.core.errors import CollectiveError
 
 USERS = ("zerosim.worlds", "zerosim.collectives")
 """The modules in which a call with a communicator is one message, or one collective."""

@@ -8,8 +8,8 @@ command has a branch for its world, and a new world is one file. `tests/conforma
 from collections.abc import Callable, Sequence
 from typing import ClassVar, NoReturn, Protocol, TypeVar
 
-from zerosim.allocation import Allocator
-from zerosim.comm import Communicator
+from zerosim.core.allocation import Allocator
+from zerosim.core.comm import Communicator
 
 Result = TypeVar("Result")
 

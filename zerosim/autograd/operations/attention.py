@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.allocation import Array
 from zerosim.autograd.operation import Empty, Into, Operation, Shape
 from zerosim.autograd.operations.shapes import NOTHING, elements, like, refuse
 from zerosim.autograd.tape_collectives import Direction, TapeGroup
+from zerosim.core.allocation import Array
 
 WHOLE = Direction("context")
 """The group of whole sequences."""

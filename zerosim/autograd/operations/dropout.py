@@ -1,17 +1,17 @@
 """Dropout, whose mask depends on the sample and not on the rank that computes it.
 
 Backward draws the mask again instead of keeping it. That costs time and saves an array as large as the activation. It
-is possible because `numerics/draws.py` derives each number from seed, step, sample, layer and operation.
+is possible because `core/draws.py` derives each number from seed, step, sample, layer and operation.
 """
 
 from collections.abc import Callable
 
 import numpy as np
 
-from zerosim.allocation import Array
 from zerosim.autograd.operation import Empty, Into, Operation
 from zerosim.autograd.operations.shapes import NOTHING, like
-from zerosim.errors import ZerosimError
+from zerosim.core.allocation import Array
+from zerosim.core.errors import ZerosimError
 
 Draws = Callable[[Array], None]
 """Fills an array (samples, …) with uniform numbers from 0 to 1, the same ones on each call."""

@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
-from zerosim.allocation import Array
 from zerosim.autograd.operation import Empty, Into, Operation
 from zerosim.autograd.operations.shapes import NOTHING, like, piecewise, refuse
+from zerosim.core.allocation import Array
 
 
 def add_forward(x: Array, other: Array, *, empty: Empty) -> Array:

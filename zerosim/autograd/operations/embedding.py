@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from zerosim.allocation import Array
 from zerosim.autograd.operation import Empty, Into, Operation
 from zerosim.autograd.operations.shapes import like, refuse, rows
+from zerosim.core.allocation import Array
 
 
 def embedding_forward(tokens: Array, weight: Array, *, empty: Empty) -> Array:

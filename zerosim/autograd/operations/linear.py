@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from zerosim.allocation import Array
 from zerosim.autograd.operation import Empty, Into, Operation, Shape
 from zerosim.autograd.operations.shapes import elements, like, refuse, rows
+from zerosim.core.allocation import Array
 
 
 def linear_forward(x: Array, weight: Array, bias: Array | None = None, *, empty: Empty) -> Array:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from zerosim.allocation import Array
 from zerosim.autograd.operation import Empty
 from zerosim.autograd.tape_collectives import Direction, TapeGroup, laid_out
+from zerosim.core.allocation import Array
 
 UNCOUNTED = -1
 """The target of a position in a sequence that the loss does not count."""

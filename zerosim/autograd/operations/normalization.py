@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from zerosim.allocation import Array
 from zerosim.autograd.operation import Empty, Into, Operation
 from zerosim.autograd.operations.shapes import like, piecewise, refuse, rows
+from zerosim.core.allocation import Array
 
 EPSILON = 1e-5
 """The number added to the mean square, as in PyTorch's LayerNorm and Llama's RMSNorm."""

@@ -13,9 +13,9 @@ the derivative of the choice is 0 almost everywhere. A router learns by its prob
 
 import numpy as np
 
-from zerosim.allocation import Array
 from zerosim.autograd.operation import AnyVariable, Empty, Into, Operation
 from zerosim.autograd.operations.shapes import refuse, rows
+from zerosim.core.allocation import Array
 
 
 def top_indices_forward(x: Array, *, empty: Empty, count: int) -> Array:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.allocation import Array
 from zerosim.autograd.operation import Empty, Into, Operation, Shape
-from zerosim.errors import ZerosimError
+from zerosim.core.allocation import Array
+from zerosim.core.errors import ZerosimError
 
 
 def rows(array: Any) -> Any:

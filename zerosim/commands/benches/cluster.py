@@ -29,16 +29,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from zerosim.comm import Communicator, among
 from zerosim.commands.benches.samples import WARM_UP, Sample
 from zerosim.commands.benches.timings import RANKS, Workload, batches_of, plain, steps
-from zerosim.figures.shapes import NoNumbers
-from zerosim.optim.optimizers import OPTIMIZERS, Hyperparameters
+from zerosim.core.comm import Communicator, among
+from zerosim.core.words import toml
 from zerosim.plan.cluster import NS, cluster_of
 from zerosim.plan.rehearsal import rehearse
 from zerosim.scenario import ModelKeys, Scenario
 from zerosim.scenario.machine import ClusterKeys, DeviceKeys, Functions, LinkKeys
-from zerosim.words import toml
+from zerosim.stages.optimizers import OPTIMIZERS, Hyperparameters
+from zerosim.verdict.shapes import NoNumbers
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
 UNDISTURBED = 0.97

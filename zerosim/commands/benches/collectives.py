@@ -17,13 +17,13 @@ from math import inf
 
 import numpy as np
 
-from zerosim.allocation import Array
 from zerosim.collectives.arrays import all_gather, all_reduce, broadcast, reduce_scatter
 from zerosim.collectives.choosing import LONG, SHORT, choose
 from zerosim.collectives.table import ALGORITHMS
-from zerosim.comm import Communicator
 from zerosim.commands.benches.samples import Sample, SampleRow
-from zerosim.teach.proofs.subject import Subject
+from zerosim.core.allocation import Array
+from zerosim.core.comm import Communicator
+from zerosim.proofs.subject import Subject
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
 SIZES = tuple(1 << power for power in range(10, 27, 2))

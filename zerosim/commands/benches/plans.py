@@ -19,7 +19,7 @@ REFERENCE = "sorted(map(str, range(1_000_000)))"
 IN_A_PROCESS = """
 import json, sys, time
 import zerosim as zs
-from zerosim.instruments.resident import status_bytes
+from zerosim.observe.resident import status_bytes
 started = time.perf_counter()
 exec(sys.argv[1])
 print(json.dumps([time.perf_counter() - started, status_bytes("VmHWM")]))

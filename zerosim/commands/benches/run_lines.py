@@ -21,7 +21,7 @@ from typing import Any
 
 from zerosim.commands.benches.fitting import without_sources
 from zerosim.commands.benches.published import NEAR, PublishedFigure
-from zerosim.errors import UsageError
+from zerosim.core.errors import UsageError
 from zerosim.models import MODELS
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.scenario.machine import ClusterKeys, DeviceFigures, LinkKeys

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from threadpoolctl import threadpool_limits
 
-from zerosim.comm import Communicator
-from zerosim.instruments.resident import keep_freed
+from zerosim.core.comm import Communicator
+from zerosim.observe.resident import keep_freed
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
 Found = TypeVar("Found")

@@ -13,12 +13,12 @@ from functools import partial
 
 import numpy as np
 
-from zerosim.allocation import allocate
-from zerosim.comm import Communicator, among
 from zerosim.commands.benches.samples import Sample, by_turns, slower, timed
-from zerosim.data import Dataset
-from zerosim.instruments.observed import Observed
+from zerosim.core.allocation import allocate
+from zerosim.core.comm import Communicator, among
+from zerosim.observe.observed import Observed
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
+from zerosim.scenario.data import Dataset
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Replica
 from zerosim.training.build import initial_weights, replica

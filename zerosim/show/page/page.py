@@ -13,14 +13,14 @@ from typing import Any
 
 import jinja2
 
-from zerosim.errors import UsageError
+from zerosim.core.errors import UsageError
+from zerosim.core.words import grouped, ignored_in_words, percentage, plural, printable, short, toml
 from zerosim.show.columns import PAGE, WRONG, facts, shown_in, why_peaks_stay
 from zerosim.show.page import pictures
 from zerosim.show.run_document import RowDocument, RunDocument, element_name, unit_of
 from zerosim.show.schedule import Schedule
 from zerosim.show.schedule_svg import schedule_picture
 from zerosim.show.step import RecordedStep, show_step
-from zerosim.words import grouped, ignored_in_words, percentage, plural, printable, short, toml
 
 Block = dict[str, Any]
 NO_TRACE = "No step of this run was traced. zerosim run SCENARIO --report FILE.html traces the last one."

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from zerosim.errors import UsageError
-from zerosim.instruments.memory import MEMORY_KINDS
+from zerosim.core.errors import UsageError
+from zerosim.core.words import printable
+from zerosim.observe.memory import MEMORY_KINDS
 from zerosim.show.run_document import KIND_NAMES, RowDocument
-from zerosim.words import printable
 
 Spec = dict[str, Any]
 """A specification as Vega-Lite reads it: https://vega.github.io/vega-lite/docs/."""

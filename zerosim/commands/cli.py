@@ -1,0 +1,212 @@
+"""The command line: `zerosim COMMAND`, also as `python -m zerosim`.
+
+Exit codes: 0, every check held; 1, a check failed; 2, the scenario or the command line is wrong; 3, the run broke;
+130, it was interrupted.
+"""
+
+import argparse
+import contextlib
+import importlib
+import importlib.metadata
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+from zerosim.commands.output import (
+    abandon_full_streams,
+    complain,
+    forget_unusable_sizes,
+    open_streams,
+    replace_what_cannot_be_printed,
+)
+from zerosim.core.comm import Communicator
+from zerosim.core.errors import UsageError, did_you_mean
+from zerosim.worlds.launcher import has_company, launched_rank
+from zerosim.worlds.mpi import connect
+from zerosim.worlds.objects import broadcast_object, gather_objects
+
+COMMANDS = {
+    "run": ("zerosim.commands.run", "train by a scenario file and compare every bit"),
+    "scenarios": ("zerosim.commands.scenarios", "list the scenarios that come with the package"),
+    "report": ("zerosim.commands.report", "make a page of a run, or of two side by side, from their outcomes"),
+    "checkpoint": ("zerosim.commands.checkpoint", "show, verify or merge the files of a checkpoint"),
+    "show": ("zerosim.commands.show", "draw the messages of a collective round by round, or list all algorithms"),
+    "prove": ("zerosim.commands.prove", "prove a collective on symbols, a shipped one or yours"),
+    "check": ("zerosim.commands.check", "check the parts in your Python file: gradients, formulas, stages, "
+                                        "collectives"),
+    "lessons": ("zerosim.commands.lessons", "open, list or copy the lessons that come with the package"),
+    "exercises": ("zerosim.commands.exercises", "copy the exercises, functions with empty bodies, into a folder"),
+    "memory": ("zerosim.commands.memory", "memory of model states, by formula"),
+    "plan": ("zerosim.commands.plan", "plan a scenario on a cluster: memory and time, on shapes alone"),
+    "torch": ("zerosim.commands.torch", "run a PyTorch script over zerosim's collectives"),
+    "bench": ("zerosim.commands.bench", "benchmark: measure ratios of times within one run"),
+}
+"""The module and the purpose of each command. Only the module of the called command is imported."""
+
+NEXT = """\
+zerosim run compare                             train by DDP and ZeRO Stages I, II and III, and compare every bit
+zerosim torch --check train.py                  is this PyTorch training right? Needs the extra torch
+zerosim plan --model config.json --ranks 8,16   which stage fits, on how many devices, and how fast
+zerosim --help                                  all commands
+"""
+"""The next commands of a user, printed if none is given."""
+
+PARALLEL = ("run", "torch", "bench")
+"""The commands that all ranks run; rank 0 alone runs the others."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; its exit code.
+
+    No exception of a command leaves this function, except one that must end other ranks too. Ranks are connected first:
+    a rank that fails later then ends all others.
+    """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        open_streams()
+        forget_unusable_sizes()
+        replace_what_cannot_be_printed()
+        if has_company():
+            agree(connect(), given)
+        with contextlib.nullcontext() if launched_rank() == 0 else silence():
+            parsed = parse(given)
+        if launched_rank() > 0 and parsed.command not in PARALLEL:
+            return 0
+        code = int(importlib.import_module(COMMANDS[parsed.command][0]).main(parsed))
+        sys.stdout.flush()
+        return code
+    except SystemExit:
+        raise
+    except BaseException as error:
+        if has_company():
+            raise
+        return complain(error)
+    finally:
+        abandon_full_streams()
+
+
+def agree(comm: Communicator, given: list[str]) -> None:
+    """Refuse command lines that differ between ranks, before any rank acts."""
+    for rank, other in enumerate(gather_objects(comm, given) or []):
+        if other != given:
+            raise UsageError(
+                f"rank 0 was started with {shlex.join(given)!r} and rank {rank} with {shlex.join(other)!r}: "
+                "give all ranks one command line"
+            )
+    broadcast_object(comm, None)
+
+
+def parse(given: Sequence[str]) -> argparse.Namespace:
+    """The command and its flags; exits with code 2 if they are wrong."""
+    top = Parser(
+        prog="zerosim",
+        description="Train by DDP and ZeRO Stages I, II and III under MPI, every bit checked against one process.",
+    )
+    top.add_argument("--version", action=Version)
+    commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
+    for name, (module, purpose) in COMMANDS.items():
+        command = commands.add_parser(name, help=purpose, description=purpose.capitalize() + ".")
+        if name in given[:1]:
+            importlib.import_module(module).add_arguments(command)
+    try:
+        if not given:
+            top.exit(2, NEXT)
+        parsed, unknown = top.parse_known_args(without_spaces(given))
+        if unknown and given[0] not in COMMANDS:
+            top.error(f"found {given[0]!r} before the command; give the command first, and then its flags")
+        if unknown:
+            commands.choices[parsed.command].refuse_unknown(unknown)
+        return parsed
+    finally:
+        sys.stdout.flush()
+
+
+def without_spaces(given: Sequence[str]) -> list[str]:
+    """The command line with each override as one word.
+
+    >>> without_spaces(["run", "zero3", "--set", "train.steps", "=", "5"])
+    ['run', 'zero3', '--set', 'train.steps=5']
+    """
+    words: list[str] = []
+    for word in given:
+        key = words[-1] if words[-2:-1] == ["--set"] else ""
+        begun = key.endswith("=") and key not in given
+        if key and (begun or ("=" not in key and word.startswith("="))):
+            words[-1] += word
+        else:
+            words.append(word)
+    return words
+
+
+class Version(argparse.Action):
+    """Prints the version of the installed package, and exits."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help="print the version")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        try:
+            found = importlib.metadata.version("zerosim")
+        except importlib.metadata.PackageNotFoundError:
+            found = "(not installed)"
+        print(f"zerosim {found}")
+        parser.exit()
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Discards all output."""
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, \
+            contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        yield
+
+
+ELSEWHERE = {("zerosim run", "--ranks"): "; mpirun -n N starts N ranks, and --set world.ranks=N asks for them"}
+"""Flags of other commands, and the replacement in this one."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line: what was found, what is allowed, and which command prints help."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print as argparse does, but raise if the help cannot be written."""
+        if file is sys.stdout:
+            sys.stdout.write(message)
+        else:
+            super()._print_message(message, file)
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with code 2 and one line, without the usage."""
+        self.exit(2, f"{self.prog}: {in_our_words(message, self.prog)} ({self.prog} --help says more)\n")
+
+    def refuse_unknown(self, words: Sequence[str]) -> NoReturn:
+        """Exit because `words` are unknown flags or surplus arguments."""
+        flag = words[0].partition("=")[0]
+        flags = re.findall(r"--[\w-]+", self.format_usage())
+        mend = ELSEWHERE.get((self.prog, flag)) or did_you_mean(flag, flags, alike=0.8) or "; leave it out"
+        self.error(f"found {' '.join(words)!r}, which is not an argument of this command{mend}")
+
+
+def in_our_words(message: str, prog: str) -> str:
+    """Argparse's message in the words of the other errors.
+
+    >>> in_our_words("argument COMMAND: invalid choice: 'rum' (choose from 'run', 'show')", "zerosim")
+    "COMMAND: found 'rum'; allowed are run, show; did you mean 'run'?"
+    >>> in_our_words("argument --json: expected one argument", "zerosim run")
+    '--json: give it a value; one that begins with - is written --json=-…'
+    >>> in_our_words("the following arguments are required: scenario", "zerosim run")
+    'scenario is missing: zerosim run … scenario'
+    """
+    message = message.removeprefix("argument ")
+    if wrong := re.fullmatch(r"(.*?): invalid choice: '?(.*?)'? \(choose from (.*)\)", message):
+        what, found, choices = wrong[1], wrong[2], wrong[3].replace("'", "").split(", ")
+        return f"{what}: found {found!r}; allowed are {', '.join(choices)}{did_you_mean(found, choices)}"
+    if flag := re.fullmatch(r"(\S+): expected .*", message):
+        return f"{flag[1]}: give it a value; one that begins with - is written {flag[1]}=-…"
+    if missing := re.fullmatch(r"the following arguments are required: (.*)", message):
+        names = missing[1].replace(",", "")
+        return f"{missing[1]} {'are' if ',' in missing[1] else 'is'} missing: {prog} … {names}"
+    return message

@@ -1,0 +1,208 @@
+"""Imports of a user's Python code, and the named parts that come of it.
+
+This is the only place that imports a user's code. A `Loader` imports a file once, however many of its names are
+requested, and computes its SHA-256; a loader that may not import refuses.
+
+A doubt: the digest covers one file and not its imports.
+"""
+
+import errno
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple, TypeVar
+
+from zerosim.core.errors import UsageError, did_you_mean
+from zerosim.core.files import open_regular, reason
+from zerosim.core.parts.users_code import ended_after
+
+MOST_BYTES = 1 << 20
+"""The most bytes read of a user's Python file."""
+
+IMPORT_SECONDS = 60.0
+"""The time limit of its import."""
+
+MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+class Declared:
+    """A part with its declarations: a row of a table, or a user's function after a decorator."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """The object that a name stands for, and the digest of its file."""
+
+    value: Any
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Named:
+    """A user's part in a scenario: its source, `mine.py:gated`, the part itself, and the digest of its code."""
+
+    source: str
+    part: Any = field(compare=False, repr=False)
+    sha256: str = ""
+
+    def __str__(self) -> str:
+        return self.source
+
+
+Name = str | Named
+"""The value of a key that names a part: the name of a shipped part, or a user's part."""
+
+Part = TypeVar("Part")
+
+
+class Table(dict[str, Part]):
+    """The shipped parts by name; a user's part is returned as it is.
+
+    >>> table = Table(adam=1)
+    >>> table["adam"], table[Named("mine.py:lion", 2)], list(table)
+    (1, 2, ['adam'])
+    """
+
+    def __getitem__(self, name: Name) -> Part:
+        part: Part = self.get(name.source, name.part) if isinstance(name, Named) else super().__getitem__(name)
+        return part
+
+
+class Imported(NamedTuple):
+    """A module, and the digest of its code."""
+
+    module: ModuleType
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Loader:
+    """An importer of names; `allowed` is False if no Python code may run."""
+
+    allowed: bool = True
+    _modules: dict[str, Imported] = field(default_factory=dict)
+
+    def load(self, name: str, folder: Path = Path()) -> Code:
+        """The object named `file.py:name`, where a relative file is in `folder`, or `package.module:name`.
+
+        Raises `UsageError` if it does not exist or cannot be imported, and if Python code is not allowed.
+        """
+        if not self.allowed:
+            raise UsageError(f"{name} is Python code, which --no-python refuses; remove --no-python, or name a "
+                             f"shipped part")
+        where, _, what = name.rpartition(":")
+        key = str(folder / where) if where.endswith(".py") else where
+        if key not in self._modules:
+            self._modules[key] = import_file(key) if where.endswith(".py") else import_module(where)
+        module, sha256 = self._modules[key]
+        return Code(attribute(module, what, where), sha256)
+
+
+def attribute(module: ModuleType, name: str, where: str) -> Any:
+    """The object with a name in a module. Raises `UsageError` with the names of the module's functions."""
+    value = getattr(module, name, None)
+    if callable(value) or isinstance(value, Declared):
+        return value
+    defined = [key for key, each in vars(module).items() if inspect.isfunction(each) or isinstance(each, Declared)]
+    raise UsageError(f"{where} has no function {name!r}; it has {', '.join(defined) or 'none'}{meant(name, defined)}")
+
+
+def meant(name: str, names: Iterable[str]) -> str:
+    """The nearest of the names, as a question; empty if none is near.
+
+    >>> meant("ring.all_reduc", ["ring.all_gather", "ring.all_reduce"]), meant("fly", ["ring.all_gather"])
+    ("; did you mean 'ring.all_reduce'?", '')
+    >>> meant("ring", ["tree.gather", "ring.all_gather"])
+    "; did you mean 'ring.all_gather'?"
+    """
+    known = list(names)
+    parts = [each for each in known if name and name in each.split(".")]
+    return did_you_mean(name, known) or did_you_mean(name, parts[:1], alike=0.0)
+
+
+def read_python(file: str) -> bytes:
+    """The source of a Python file. Raises `OSError` for other than regular files and for more than `MOST_BYTES`."""
+    with open_regular(file) as opened:
+        source = opened.read(MOST_BYTES + 1)
+    if len(source) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES:,} bytes")
+    return source
+
+
+def load_file(file: str) -> Any:
+    """The Python file as a module. Raises `UsageError` in one line if it cannot be imported."""
+    return import_file(file).module
+
+
+def import_file(file: str) -> Imported:
+    """The Python file as a module, and the digest of the compiled bytes.
+
+    Raises `UsageError` in one line if it cannot be imported.
+    """
+    path = Path(file)
+    try:
+        source = read_python(file)
+    except OSError as error:
+        raise UsageError(f"{file}: {reason(error)}; name a Python file") from None
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None:
+        raise UsageError(f"{file} is no Python file, since its name does not end in .py; name a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    try:
+        limited(file, lambda: exec(compile(source, spec.origin or file, "exec"), vars(module)))
+    finally:
+        sys.path.remove(str(path.parent))
+    return Imported(module, hashlib.sha256(source).hexdigest())
+
+
+def import_module(name: str) -> Imported:
+    """The installed module with that name. Raises `UsageError` in one line if it cannot be imported."""
+    limited(name, lambda: importlib.import_module(name))
+    module = sys.modules[name]
+    try:
+        source = read_python(str(module.__file__))
+    except OSError:
+        source = b""
+    return Imported(module, hashlib.sha256(source).hexdigest())
+
+
+def limited(name: str, run: Callable[[], object]) -> None:
+    """Import `name` by calling `run`, within the time limit; exceptions become a `UsageError`."""
+    try:
+        with ended_after(IMPORT_SECONDS, f"{name} is still being imported"):
+            run()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise UsageError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def is_python(name: object) -> bool:
+    """Whether a name refers to Python code, and not to a row of a table or to a data file.
+
+    >>> [is_python(each) for each in ("mine.py:lion", "package.module:lion", "adam", "data.npz", "a:b/c")]
+    [True, True, False, False, False]
+    """
+    where, colon, what = str(name).rpartition(":")
+    return bool(colon and what.isidentifier() and (where.endswith(".py") or MODULE.fullmatch(where)))
+
+
+def code_of(value: Any) -> tuple[str, Code]:
+    """A name for a function or part passed from Python, and its code, with the digest of the source if there is one."""
+    known = getattr(value, "formula", None) or getattr(value, "function", None) or getattr(value, "step", None) or value
+    inner: Callable[..., Any] = inspect.unwrap(known) if callable(known) else type(known)
+    try:
+        source = inspect.getsource(inner)
+    except (OSError, TypeError):
+        code = getattr(inner, "__code__", None)
+        source = repr(value) if code is None else code.co_code.hex() + repr(code.co_consts)
+    name = re.sub(r"\W", "_", getattr(inner, "__name__", "part"))
+    return f"{inner.__module__}:{name}", Code(value, hashlib.sha256(source.encode()).hexdigest())

@@ -1,0 +1,176 @@
+"""Every place of a split model in one process: the groups of its tape's collectives, which add in the declared order.
+
+The places run side by side, one thread each. A collective waits until all places have given their arrays; each place
+then computes its result from them, without messages. All places run the same operations, so one barrier serves every
+direction. Sums are added in the order of the ring, as on ranks.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from zerosim.core.allocation import Array
+from zerosim.core.errors import UsageError
+from zerosim.core.orders import ring
+from zerosim.core.sharding import Directions, bounds
+from zerosim.models.parameters import Coordinates
+from zerosim.models.units import Unit
+
+Item = TypeVar("Item")
+SECONDS = 60.0
+"""The longest wait of a place for the others in a collective."""
+
+
+def joined(whole: Unit, piece: Unit, flats: Sequence[Array], directions: Directions) -> Array:
+    """A unit of the model in one piece, from that of every place.
+
+    >>> from zerosim.autograd.tape_collectives import Direction
+    >>> from zerosim.models.mlp import mlp
+    >>> from zerosim.models.model_parallel import ModelParallel
+    >>> def model(size):
+    ...     parallel = ModelParallel(tensor=Direction("tensor", size))
+    ...     return mlp(2, [2], 1, "relu", "mean_squared_error", parallel=parallel).units[0]
+    >>> joined(model(1), model(2), [np.array([1.0, 2.0, 5.0]), np.array([3.0, 4.0, 6.0])], Directions(tensor=2))
+    array([1., 2., 3., 4., 5., 6.])
+    """
+    found = np.empty(whole.count, flats[0].dtype)
+    views = whole.views(found)
+    for place, flat in enumerate(flats):
+        for each, mine in zip(piece.places, piece.views(flat).values(), strict=True):
+            each.parameter.join(views[each.name], mine, directions.coordinates(place))
+    return found
+
+
+def cut(whole: Unit, piece: Unit, flat: Array, coordinates: Coordinates) -> Array:
+    """The piece of a place, from a unit of the model in one piece."""
+    views = whole.views(flat)
+    return np.concatenate([each.parameter.piece(views[each.name], coordinates).reshape(-1) for each in piece.places])
+
+
+class Rendezvous:
+    """The arrays that all places have given to the collective that they perform now."""
+
+    def __init__(self, places: int) -> None:
+        self._barrier = threading.Barrier(places)
+        self._given: list[Array | None] = [None] * places
+
+    def gathered(self, place: int, array: Array) -> list[Any]:
+        """The arrays of all places, copies."""
+        self._given[place] = array.copy()
+        self._wait(place)
+        found = list(self._given)
+        self._wait(place)
+        return found
+
+    def _wait(self, place: int) -> None:
+        began = time.monotonic()
+        try:
+            self._barrier.wait(SECONDS)
+        except threading.BrokenBarrierError:
+            if time.monotonic() - began < SECONDS:
+                raise
+            raise UsageError(
+                f"in one process, place {place} has waited {SECONDS:g} s in a collective of the model for the other "
+                "places; let every place make the same calls in the same order") from None
+
+    def abort(self) -> None:
+        """End every wait."""
+        self._barrier.abort()
+
+
+@dataclass(frozen=True)
+class GroupInOneProcess:
+    """The group of one place in one direction: `members` are its places."""
+
+    meeting: Rendezvous
+    members: list[int]
+    here: int
+
+    @property
+    def size(self) -> int:
+        return len(self.members)
+
+    @property
+    def place(self) -> int:
+        return self.members.index(self.here)
+
+    def _gathered(self, flat: Array) -> list[Array]:
+        found = self.meeting.gathered(self.here, flat)
+        return [found[member] for member in self.members]
+
+    def all_reduce(self, flat: Array) -> None:
+        parts = self._gathered(flat)
+        for chunk, (start, stop) in enumerate(bounds(len(flat), self.size)):
+            flat[start:stop] = ring([part[start:stop] for part in parts], chunk)
+
+    reduce_scatter = all_reduce
+
+    def all_gather(self, flat: Array) -> None:
+        for part, (start, stop) in zip(self._gathered(flat), bounds(len(flat), self.size), strict=True):
+            flat[start:stop] = part[start:stop]
+
+    def all_to_all(self, flat: Array) -> None:
+        mine = slice(*bounds(len(flat), self.size)[self.place])
+        for part, (start, stop) in zip(self._gathered(flat), bounds(len(flat), self.size), strict=True):
+            flat[start:stop] = part[mine]
+
+    def shift(self, flat: Array, by: int) -> None:
+        flat[...] = self._gathered(flat)[(self.place - by) % self.size]
+
+
+def side_by_side(
+    directions: Directions, program: Callable[[int, dict[str, GroupInOneProcess]], Iterator[Item]]
+) -> Iterator[tuple[Item, ...]]:
+    """The next item of `program(place, groups)` of every place, again and again; the places wait until it was used.
+
+    The first error of a place is raised here, and ends the others.
+
+    >>> def program(place, groups):
+    ...     total = np.array([10.0 ** place])
+    ...     groups["tensor"].all_reduce(total)
+    ...     yield float(total[0])
+    >>> next(side_by_side(Directions(tensor=2), program))
+    (11.0, 11.0)
+    """
+    places = directions.places
+    meeting, gate = Rendezvous(places), threading.Barrier(places + 1)
+    found: list[Any] = [None] * places
+    ended, errors = object(), list[BaseException]()
+
+    def groups(place: int) -> dict[str, GroupInOneProcess]:
+        return {name: GroupInOneProcess(meeting, directions.group(name, place), place) for name in directions.groups}
+
+    def run(place: int) -> None:
+        try:
+            with np.errstate(all="ignore"):
+                for item in program(place, groups(place)):
+                    found[place] = item
+                    gate.wait()
+                    gate.wait()
+            found[place] = ended
+            gate.wait()
+        except threading.BrokenBarrierError:
+            """A different place, or the caller, has ended."""
+        except BaseException as error:
+            errors.append(error)
+            meeting.abort()
+            gate.abort()
+
+    for place in range(places):
+        threading.Thread(target=run, args=[place], daemon=True).start()
+    try:
+        while True:
+            gate.wait()
+            if found[0] is ended:
+                return
+            yield tuple(found)
+            gate.wait()
+    except threading.BrokenBarrierError:
+        raise errors[0] from None
+    finally:
+        meeting.abort()
+        gate.abort()

@@ -1,0 +1,168 @@
+"""Injected faults: a rank dies, freezes or is slow, and its messages are lost, doubled or changed.
+
+- A fault of a rank strikes when its communicator is about to send, before traffic and trace are told. A rank that
+  sleeps is therefore not shown as waiting.
+- A fault of a message strikes in a wrapper beneath all observers. A dropped, doubled or flipped message has been
+  counted and sealed above, as on a real wire.
+- `kill` and `stop` are methods of the world: under MPI the process ends or stops itself by the signal that another
+  process would send it; in one process its thread ends, or blocks for ever.
+- A bit of resting weights flips between a step and its check, so that the verdict names this element and not a loss
+  that the flip has changed.
+- A fault that did not strike fails the run. A scenario that names the ninth message of a collective that has three
+  would otherwise pass and prove nothing.
+- A fault strikes once. A resumed run repeats the step, as if the broken machine had been replaced; `after_restarts`
+  selects the run.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from zerosim.core.allocation import Array
+from zerosim.core.comm import Communicator, Reduction, SendsFirst
+from zerosim.scenario.fault import Fault
+from zerosim.worlds.here import HERE, Location
+
+OF_MESSAGES = ("drop", "duplicate", "flip")
+"""The kinds of faults that change a message, and not its rank."""
+
+
+class Faults:
+    """The faults of one rank in one row.
+
+    `kill` and `stop` end and freeze this rank in its world. Faults of the rank strike as the communicators that it
+    observes are about to send, before later instruments in the list are told; faults of messages strike in the
+    communicators that `around` returns.
+    """
+
+    def __init__(self, faults: Sequence[Fault], kill: Callable[[], None], stop: Callable[[], None]) -> None:
+        self.faults = faults
+        self._acts = {"kill": kill, "stop": stop}
+        self._struck: list[Fault] = []
+        self._begun: Counter[str] = Counter()
+        self._carried: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    @property
+    def missed(self) -> list[Fault]:
+        """The faults that have not struck."""
+        return [fault for fault in self.faults if fault not in self._struck]
+
+    def begin(self, step: int) -> None:
+        """Let the faults strike that belong to the beginning of a step."""
+        self._begun.clear()
+        self._carried.clear()
+        for fault in self.faults:
+            if fault.step == step and fault.collective is None and fault.kind not in ("flip", "slow"):
+                self._act(fault)
+
+    def end(self, step: int, weights: Iterable[Array]) -> None:
+        """Flip a bit of the weights that this rank keeps, after a step, if there is such a fault."""
+        kept = [each for each in weights if each.nbytes]
+        for fault in self.faults:
+            if fault.step == step and fault.collective is None and fault.kind == "flip" and kept:
+                self._struck.append(fault)
+                flip_in(kept, fault.bit % (8 * sum(each.nbytes for each in kept)))
+
+    def sending(self, outgoing: Array, to: int) -> None:
+        """Let a fault of the rank strike before it sends a message."""
+        location, number = HERE.location, self._count(self._begun)
+        for fault in self.faults:
+            wanted = fault.collective in (None, location.collective)
+            lasts = fault.kind == "slow" and location.step >= fault.step and wanted
+            if location.collective and (lasts or (fault.kind not in OF_MESSAGES and is_at(fault, location, number))):
+                self._act(fault)
+
+    def around(self, comm: Communicator) -> Communicator:
+        """`comm`, wrapped if any fault changes messages."""
+        of_messages = any(fault.collective and fault.kind in OF_MESSAGES for fault in self.faults)
+        return Faulty(comm, self) if of_messages else comm
+
+    def sent_as(self, outgoing: Array) -> list[Array]:
+        """The messages that are really sent instead of one: usually that one."""
+        location, number, messages = HERE.location, self._count(self._carried), [outgoing]
+        for fault in self.faults:
+            empty = fault.kind == "flip" and not getattr(outgoing, "nbytes", True)
+            if fault.kind in OF_MESSAGES and is_at(fault, location, number) and not empty:
+                self._struck.append(fault)
+                messages = changed(fault, messages)
+        return messages
+
+    def _count(self, messages: Counter[str]) -> int:
+        """The number of the next message in collectives with the name of the present one."""
+        with self._lock:
+            messages[HERE.location.collective] += 1
+            return messages[HERE.location.collective]
+
+    def _act(self, fault: Fault) -> None:
+        self._struck.append(fault)
+        if fault.kind in self._acts:
+            self._acts[fault.kind]()
+        else:
+            time.sleep(fault.lasts_seconds)
+
+
+def is_at(fault: Fault, location: Location, number: int) -> bool:
+    """Whether a fault strikes at this message, by its number in that collective of that step."""
+    return (fault.step, fault.collective, fault.message) == (location.step, location.collective, number)
+
+
+def changed(fault: Fault, messages: list[Array]) -> list[Array]:
+    """The messages after a fault."""
+    match fault.kind:
+        case "drop":
+            return []
+        case "duplicate":
+            return [*messages, *messages]
+    return [flipped(each, fault.bit) for each in messages]
+
+
+class Faulty(SendsFirst):
+    """A communicator with faults in its messages."""
+
+    def __init__(self, comm: Communicator, faults: Faults) -> None:
+        self.rank = comm.rank
+        self.size = comm.size
+        self._comm = comm
+        self._faults = faults
+
+    @property
+    def came_ns(self) -> int:
+        """The time at which the last wait ended, by the underlying communicator."""
+        return int(getattr(self._comm, "came_ns", 0))
+
+    def send(self, outgoing: Array, *, to: int) -> None:
+        for message in self._faults.sent_as(outgoing):
+            self._comm.send(message, to=to)
+
+    def recv(self, *, into: Array, source: int, reduce: Reduction | None = None) -> None:
+        self._comm.recv(into=into, source=source, reduce=reduce)
+
+
+def flip(array: Array, bit: int) -> None:
+    """Flip one bit of a contiguous array, counted from the lowest bit of its first byte."""
+    array.reshape(-1).view(np.uint8)[bit // 8] ^= 1 << bit % 8
+
+
+def flip_in(arrays: Iterable[Array], bit: int) -> None:
+    """Flip one bit of several arrays, counted as if they were one."""
+    for array in arrays:
+        if bit < 8 * array.nbytes:
+            flip(array, bit)
+            return
+        bit -= 8 * array.nbytes
+
+
+def flipped(array: Array, bit: int) -> Array:
+    """A copy with one bit flipped; `bit` is taken modulo the length.
+
+    >>> flipped(np.array([1, 2], np.uint8), 1 + 16).tolist()
+    [3, 2]
+    """
+    changed = np.array(array, order="C", copy=True)
+    if changed.nbytes:
+        flip(changed, bit % (8 * changed.nbytes))
+    return changed

@@ -1,0 +1,213 @@
+"""The recorder: it records every message of a local world, and each rank's vector after it.
+
+    round     the arrival of a message, if sending and receiving one message each takes a rank one round
+    element   one place of a rank's vector
+    stretch   the elements of a rank's vector that an array is a view of; empty for other memory
+    holds     the whole vector of a rank, after a round
+
+The resulting schedule is data: tables, drawings and proofs are made from it. Nothing is derived from an
+algorithm's description. The table of algorithms counts rounds as steps.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from zerosim.core.comm import Communicator, Payload, Reduction
+from zerosim.core.errors import Runaway
+from zerosim.observe.observed import Observed
+from zerosim.worlds.local import Sends, StillRunning, spawn
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message: its contents, and the contents of its destination after it had been received or reduced."""
+
+    round: int
+    source: int
+    to: int
+    carried: tuple[Any, ...]
+    landed: tuple[Any, ...]
+    reduced: bool
+    outgoing: range = range(0)
+    """The stretch of the sender's vector from which it was sent."""
+    into: range = range(0)
+    """The stretch of the receiver's vector into which it was received."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message in flight, and the round in which it was sent."""
+
+    round: int
+    source: int
+    to: int
+    carried: tuple[Any, ...]
+    outgoing: range
+
+
+@dataclass(frozen=True)
+class Awaited:
+    """An unfinished receive: its source, and the number and dtype of its elements."""
+
+    source: int
+    count: int
+    dtype: Any
+    into: range
+
+
+@dataclass
+class Recording:
+    """A recorded run: messages in the order of their arrival, and each rank's vector after every change.
+
+    `failure` is the exception that ended the run early, or None. `unasked` are the messages that were never received,
+    and `awaited`, by rank, the unfinished receives.
+    """
+
+    size: int
+    messages: list[Message] = field(default_factory=list)
+    vectors: list[list[tuple[int, tuple[Any, ...]]]] = field(default_factory=list)
+    results: list[Any] | None = None
+    failure: Exception | None = None
+    unasked: list[Sent] = field(default_factory=list)
+    awaited: dict[int, Awaited] = field(default_factory=dict)
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds."""
+        return max((message.round for message in self.messages), default=0)
+
+    def holds(self, rank: int, after: int) -> tuple[Any, ...]:
+        """The vector of `rank` after round `after`; 0 is before the first."""
+        return next(vector for round_, vector in reversed(self.vectors[rank]) if round_ <= after)
+
+
+def record(
+    program: Callable[[Communicator, Any], Any],
+    vectors: Sequence[Any],
+    *,
+    sends: Sends = "buffered",
+    seed: int = 0,
+    limit_seconds: float | None = None,
+) -> Recording:
+    """Run `program(comm, vectors[comm.rank])` on every rank and record its messages.
+
+    A failure does not raise; the recording contains it: `StillRunning` for a program that has not ended after
+    `limit_seconds`, `Runaway` for one that has sent more messages than any terminating program needs.
+
+    >>> from zerosim.collectives import ring
+    >>> from zerosim.core.sharding import split
+    >>> from zerosim.core.terms import symbols
+    >>> recording = record(lambda comm, x: ring.all_reduce(comm, split(x, 2)), [symbols(r, 2) for r in range(2)])
+    >>> recording.rounds, recording.holds(0, after=1), recording.holds(0, after=2)
+    (2, ((g1 + g0), g0), ((g1 + g0), (g0 + g1)))
+    """
+    recording = Recording(len(vectors))
+    recording.vectors = [[(0, elements(vector))] for vector in vectors]
+    posted: Posted = defaultdict(deque)
+
+    def recorded(comm: Communicator) -> Any:
+        vector = vectors[comm.rank]
+        return program(Observed(comm, Recorder(comm.rank, vector, recording, posted)), vector)
+
+    try:
+        recording.results = spawn(recorded, len(vectors), sends=sends, seed=seed, limit_seconds=limit_seconds)
+    except StillRunning as error:
+        return up_to_now(recording, error)
+    except Exception as error:
+        recording.failure = error
+    recording.unasked = [message for mail in posted.values() for message in mail]
+    return recording
+
+
+def up_to_now(recording: Recording, failure: Exception) -> Recording:
+    """A copy of the recording so far: a rank that still runs may continue to write."""
+    vectors = [list(vector) for vector in recording.vectors]
+    arrived = sum(len(vector) - 1 for vector in vectors)
+    return Recording(recording.size, recording.messages[:arrived], vectors, failure=failure)
+
+
+Posted = defaultdict[tuple[int, int], deque[Sent]]
+
+
+def most_messages(size: int) -> int:
+    """The most messages that a rank may send: many times those of a collective with one message for each element.
+
+    >>> most_messages(2), most_messages(128)
+    (280, 327880)
+    """
+    return 200 + 20 * size * size
+
+
+class Recorder:
+    """One rank's part of a recording: its messages, and its vector after each."""
+
+    def __init__(self, rank: int, vector: Any, recording: Recording, posted: Posted) -> None:
+        self._rank = rank
+        self._vector = vector
+        self._recording = recording
+        self._posted = posted
+        self._round = 0
+        self._sent = 0
+        self._next_arrival = 1
+        self._begun = 0
+
+    def sending(self, outgoing: Payload, to: int) -> None:
+        if not hasattr(outgoing, "reshape"):
+            return  # the world refuses it next
+        self._sent += 1
+        if self._sent > most_messages(self._recording.size):
+            raise Runaway(f"rank {self._rank} has sent {self._sent - 1:,} messages, and goes on")
+        if not self._begun:
+            self._round += 1
+            self._next_arrival = self._round
+        self._begun += 1
+        sent = Sent(self._round, self._rank, to, elements(outgoing), stretch(outgoing, self._vector))
+        self._posted[self._rank, to].append(sent)
+
+    def sent(self, outgoing: Payload, to: int) -> None:
+        self._begun -= 1
+        self._next_arrival = self._round + 1
+
+    def receiving(self, into: Payload, source: int) -> None:
+        if isinstance(into, np.ndarray):
+            awaited = Awaited(source, into.size, into.dtype, stretch(into, self._vector))
+            self._recording.awaited[self._rank] = awaited
+
+    def received(self, into: Payload, source: int, reduce: Reduction | None) -> None:
+        sent = self._posted[source, self._rank].popleft()
+        self._recording.awaited.pop(self._rank, None)
+        self._round = max(self._round, self._next_arrival, sent.round)
+        if not self._begun:
+            self._next_arrival = self._round + 1
+        self._recording.messages.append(Message(
+            self._round, source, self._rank, sent.carried, elements(into), reduce is not None,
+            sent.outgoing, stretch(into, self._vector),
+        ))
+        self._recording.vectors[self._rank].append((self._round, elements(self._vector)))
+
+
+def address(payload: Payload) -> int:
+    """The address of a payload's first element; 0 if it has none."""
+    return int(payload.__array_interface__["data"][0]) if isinstance(payload, np.ndarray) else 0
+
+
+def stretch(payload: Payload, vector: Any) -> range:
+    """The elements of `vector` that `payload` is a view of.
+
+    >>> vector = np.arange(6)
+    >>> stretch(vector[2:4], vector), stretch(vector[2:4].copy(), vector)
+    (range(2, 4), range(0, 0))
+    """
+    if not (isinstance(payload, np.ndarray) and isinstance(vector, np.ndarray) and vector.size):
+        return range(0)
+    start = (address(payload) - address(vector)) // vector.itemsize
+    return range(start, start + payload.size) if 0 <= start < vector.size and payload.size else range(0)
+
+
+def elements(payload: Payload) -> tuple[Any, ...]:
+    """The elements of a payload."""
+    return tuple(payload.reshape(-1).tolist())

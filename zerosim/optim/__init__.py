@@ -1,1 +1,0 @@
-"""Optimizers, learning rates, loss scaling and clipping, and the update that combines them."""

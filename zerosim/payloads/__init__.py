@@ -1,1 +1,0 @@
-"""Payloads of messages besides arrays: symbols, and shapes alone."""

@@ -1,0 +1,130 @@
+"""One recorded run of a wrong collective: the expected terms of each place, and the values that each rank held.
+
+    complete   a symbol with all terms expected in its chunk: for a reducing collective the full sum, else one term
+    place      a rank and an element of its vector
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from zerosim.collectives.kinds import CollectiveKind
+from zerosim.core.sharding import bounds
+from zerosim.core.terms import Blank, Symbol, Term, leaves, symbols
+from zerosim.core.words import joined
+from zerosim.observe.record import Message, Recording
+from zerosim.proofs.subject import Subject
+from zerosim.worlds.local import Sends
+
+Place = tuple[int, int]
+"""A rank and an element."""
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A run of `subject` with `count` elements, and its settings."""
+
+    subject: Subject
+    recording: Recording
+    count: int
+    root: int = 0
+    sends: Sends = "buffered"
+
+    @property
+    def size(self) -> int:
+        return self.recording.size
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        return self.recording.messages
+
+    @cached_property
+    def due(self) -> dict[Place, tuple[Term, ...]]:
+        return expected_terms(self.subject.kind, self.size, self.count, self.root)
+
+    @cached_property
+    def chunk_of(self) -> dict[int, int]:
+        """The chunk of each element."""
+        return chunks_by_element(self.count, self.size)
+
+    @cached_property
+    def wrong(self) -> list[Place]:
+        """The places whose final value differs from the expected one, in order."""
+        return [
+            (rank, element) for (rank, element), due in self.due.items()
+            if Counter(leaves(self.last(rank)[element])) != Counter(due)
+        ]
+
+    @property
+    def wrong_somewhere(self) -> bool:
+        """Whether the run ended early, or some final value is wrong."""
+        return self.recording.results is None or bool(self.wrong)
+
+    def last(self, rank: int) -> Sequence[Symbol]:
+        """The final vector of `rank`."""
+        results = self.recording.results
+        found: Sequence[Symbol] = self.recording.vectors[rank][-1][1] if results is None else results[rank]
+        return found
+
+    def complete(self, symbol: Any) -> int | None:
+        """The element of which `symbol` is the full sum of all ranks; None if it is no such sum."""
+        found = Counter(leaves(symbol))
+        elements = {leaf.element for leaf in found if isinstance(leaf, Term)}
+        whole = len(elements) == 1 and found == Counter(Term(rank, *elements) for rank in range(self.size))
+        return next(iter(elements)) if whole else None
+
+    def words(self, stretch: range) -> str:
+        """The chunks in a stretch of a vector, in words."""
+        chunks = sorted({self.chunk_of[element] for element in stretch if element in self.chunk_of})
+        if len(chunks) == self.size > 1:
+            return "the whole vector"
+        return listed("chunk", chunks)
+
+    def cargo(self, carried: Sequence[Any]) -> str:
+        """The chunks of the contributions in a message, in words."""
+        elements = {leaf.element for symbol in carried for leaf in terms(symbol)}
+        return self.words(range(0)) if not elements else listed("chunk", sorted(
+            {self.chunk_of[element] for element in elements if element in self.chunk_of}))
+
+
+def before(case: Case, rank: int, round_: int) -> Sequence[Symbol]:
+    """The vector of `rank` at the beginning of a round."""
+    return case.recording.holds(rank, after=round_ - 1)
+
+
+def terms(symbol: Any) -> list[Term | Blank]:
+    """The contributions in a symbol, without other leaves."""
+    return [leaf for leaf in leaves(symbol) if isinstance(leaf, Term | Blank)]
+
+
+def listed(what: str, numbers: Sequence[int]) -> str:
+    """
+    >>> listed("chunk", [2]), listed("rank", [0, 1, 3]), listed("chunk", [])
+    ('chunk 2', 'ranks 0, 1 and 3', 'nothing')
+    """
+    return f"{what}{'s' * (len(numbers) > 1)} {joined([*map(str, numbers)])}" if numbers else "nothing"
+
+
+def chunks_by_element(count: int, size: int) -> dict[int, int]:
+    """The chunk of each of `count` elements."""
+    return {e: c for c, (start, stop) in enumerate(bounds(count, size)) for e in range(start, stop)}
+
+
+def expected_terms(kind: CollectiveKind, size: int, count: int, root: int) -> dict[Place, tuple[Term, ...]]:
+    """The terms expected in each place at the end, each once; other places do not matter.
+
+    Places with the same terms share one tuple, so that work on it can be done once.
+    """
+    cut, vectors = bounds(count, size), [symbols(rank, count) for rank in range(size)]
+    claimed: dict[Place, tuple[Term, ...]] = {}
+    terms_from: dict[Any, list[tuple[Term, ...]]] = {}
+    for rank in range(size):
+        for chunk in kind.filled(rank, size, root):
+            places = ((rank, element) for element in range(*cut[chunk]))
+            sources = tuple(kind.sources(rank, chunk, size, root))
+            if sources not in terms_from:
+                terms_from[sources] = list(zip(*kind.contributions(vectors, rank, chunk, root), strict=True))
+            claimed |= zip(places, terms_from[sources], strict=True)
+    return claimed

@@ -1,0 +1,50 @@
+"""How a user's function ended early: its exception in one line, and the loop in which it still runs."""
+
+import ast
+import re
+from collections.abc import Sequence
+
+from zerosim.core.errors import Runaway
+from zerosim.core.parts.loading import read_python
+from zerosim.worlds.local import StillRunning
+from zerosim.worlds.running import CodePlace, places_of
+
+
+def raised(error: BaseException, file: str) -> str:
+    """An exception in one line: its message, the last line of `file` in its traceback, and the rank."""
+    lines = [place.line for place in places_in(error) if place.file == file]
+    said = re.sub(r"\b(?:Observed|\w*Communicator)\.(exchange|send|recv)\(", r"comm.\1(", f"{error}").rstrip()
+    named = "" if type(error).__module__.startswith("zerosim.") else type(error).__name__
+    if isinstance(error, NotImplementedError):
+        named = "not written yet: NotImplementedError"
+    what = ": ".join(filter(None, [named, said]))
+    where = f"in line {lines[-1]}" if lines else ""
+    return " ".join([", ".join(filter(None, [what, where])), *getattr(error, "__notes__", [])])
+
+
+def places_in(error: BaseException) -> Sequence[CodePlace]:
+    """The traceback of an exception, or the stack of a rank that still runs, the innermost call last."""
+    return error.places if isinstance(error, StillRunning) else places_of(error)
+
+
+def endless_loop(error: BaseException, file: str) -> str | None:
+    """The `while` loop of `file` in which a run did not end, and the values of its variables; None if it is in none."""
+    if not isinstance(error, StillRunning | Runaway):
+        return None
+    found = [(loop, place) for place in places_in(error) if place.file == file for loop in loops(file, place.line)]
+    if not found:
+        return None
+    loop, place = found[-1]
+    names = [node.id for node in ast.walk(loop.test) if isinstance(node, ast.Name)]
+    now = ", ".join(f"{name} is {place.numbers[name]}" for name in dict.fromkeys(names) if name in place.numbers)
+    return f"the loop of line {loop.lineno}, while {ast.unparse(loop.test)}, does not end{f': {now}' if now else ''}"
+
+
+def loops(file: str, line: int) -> list[ast.While]:
+    """The `while` loops of a file around a line, the innermost last."""
+    try:
+        tree = ast.parse(read_python(file))
+    except (OSError, SyntaxError, ValueError):
+        return []
+    return [node for node in ast.walk(tree)
+            if isinstance(node, ast.While) and node.lineno <= line <= (node.end_lineno or 0)]

@@ -1,0 +1,311 @@
+"""A law: two sides that must be equal, tested on examples, and a message if they are not.
+
+    examined    the function under examination, callable with an example: the result of each rank
+    x           an example: a vector for each rank, drawn by Hypothesis
+    sides       the result of each rank, and the expected one
+
+Under MPI every rank draws the same examples, since Hypothesis is derandomized, and judges the gathered results of all,
+so all ranks come to the same end without a leader.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Flaky
+
+from zerosim.collectives import ALGORITHMS
+from zerosim.core.allocation import Array
+from zerosim.core.comm import Communicator
+from zerosim.core.errors import CollectiveError, Deadlock, UsageError
+from zerosim.core.orders import AddingOrder
+from zerosim.core.sharding import Chunks
+from zerosim.core.terms import Sum, Term, commuted, leaves
+from zerosim.observe.observed import Observed
+from zerosim.observe.traffic import Traffic
+from zerosim.proofs import strategies
+from zerosim.proofs.cause import diagnosis, of_run
+from zerosim.proofs.example import Example
+from zerosim.proofs.proof import prove
+from zerosim.proofs.subject import Subject, named_subject
+from zerosim.proofs.subject import subject as subject_of
+from zerosim.worlds.local import spawn
+from zerosim.worlds.mpi_communicator import MpiCommunicator
+from zerosim.worlds.objects import broadcast_object, gather_objects
+
+SHOWN_RANKS, SHOWN_ELEMENTS = 8, 12
+PATIENCE_SECONDS = 2.0
+"""The seconds that a rank waits under MPI for a message of the examined function before it is a deadlock."""
+
+
+class LawBroken(AssertionError):
+    """A law does not hold on `example`: its name, and for each rank its input, its result, and the expected one."""
+
+    def __init__(self, message: str, example: Example) -> None:
+        super().__init__(message)
+        self.example = example
+
+
+class Failed(Exception):
+    """The examined function raised an exception or deadlocked."""
+
+
+class Stranded(BaseException):
+    """A rank failed under MPI: messages may be left over, so no further example can be tried."""
+
+
+@dataclass(frozen=True)
+class SeenRun:
+    """One rank's result, the messages that it sent and received, and its argument before and after the call.
+
+    `kept` is the returned array before and after a second call, if there was one.
+    """
+
+    result: Any
+    sent_bytes: int
+    messages: int
+    received: int
+    given: tuple[Array, Array] | None
+    kept: tuple[Array, Array] | None = None
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A function under examination, its declarations, and the world in which it runs."""
+
+    subject: Subject
+    comm: MpiCommunicator | None = None
+    order: AddingOrder | None = None
+    sent_bytes: Callable[[Sequence[int], int, int], int] | None = None
+    """`sent_bytes(chunk_bytes, rank, root)`"""
+    messages: Callable[[int, int, int], int] | None = None
+    """`messages(rank, size, root)`"""
+
+    def seen(self, x: Example) -> list[SeenRun]:
+        """What each rank did, in the local world or on all ranks that the launcher started."""
+        with np.errstate(all="ignore"):
+            if self.comm is None:
+                try:
+                    return spawn(lambda comm: self.observed(comm, x), x.size, seed=x.seed, sends=x.sends)
+                except Exception as error:
+                    raise Failed(failure_line(error)) from error
+            try:
+                mine: Any = self.observed(channel(self.comm), x)
+            except Exception as error:
+                where = "" if isinstance(error, Deadlock) else f" (raised on rank {self.comm.rank} of {self.comm.size})"
+                mine = Failed(failure_line(error) + where)
+        outcomes = broadcast_object(self.comm, gather_objects(self.comm, mine))
+        failures = [each for each in outcomes if isinstance(each, Failed)]
+        if not failures and (lost := sum(each.messages - each.received for each in outcomes)):
+            failures = [Failed(f"{lost} message(s) were sent that no rank received: every send needs its receive")]
+        if failures:
+            channel.cache_clear()
+            raise next((each for each in failures if "waited" not in str(each)), failures[0])
+        return list(outcomes)
+
+    def observed(self, comm: Communicator, x: Example) -> SeenRun:
+        """One rank's run."""
+        subject, traffic = self.subject, Traffic()
+        given: list[tuple[Array, Array]] = []
+        kept: list[tuple[Array, Array]] = []
+
+        def watched(comm: Communicator, argument: Any, *rest: Any) -> Any:
+            whole = argument.flat if isinstance(argument, Chunks) else argument
+            before = whole.copy()
+            returned = subject.function(comm, argument, *rest)
+            given.append((before, whole.copy()))
+            if x.calls_again:
+                once = returned.copy() if isinstance(returned, np.ndarray) else returned
+                subject.function(comm, np.zeros_like(argument), *rest)
+                if once is not None:
+                    kept.append((once, returned.copy()))
+            return returned
+
+        vector = x.vectors[comm.rank].copy()
+        reduction = [x.reduce] if subject.takes_reduction else []
+        replace(subject, function=watched)(Observed(comm, traffic), vector, x.root, *reduction)
+        left = subject.kind.left(vector, comm.rank, comm.size, x.root)
+        return SeenRun(None if left is None else left.copy(), traffic.sent_bytes, traffic.messages,
+                    traffic.received_messages, given[0] if subject.keeps_argument else None, kept[0] if kept else None)
+
+    def __call__(self, x: Example) -> list[Any]:
+        """The result of each rank, None for a rank without one."""
+        return [seen.result for seen in self.seen(x)]
+
+
+@cache
+def channel(comm: MpiCommunicator) -> MpiCommunicator:
+    """The channel that examined functions use; all ranks make it together."""
+    return comm.channel(PATIENCE_SECONDS)
+
+
+def failure_line(error: Exception) -> str:
+    """The message of an exception, and the rank that raised it, in one line."""
+    if isinstance(error, Deadlock | CollectiveError):
+        return str(error)
+    return f"{type(error).__name__}: {error} {' '.join(getattr(error, '__notes__', []))}".strip()
+
+
+Sides = tuple[Sequence[Any], Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Law:
+    """One law. Called with a function it returns None, or raises `LawBroken` with the smallest example found.
+
+    The keywords are those of `check`.
+    """
+
+    name: str
+    says: str
+    collectives: tuple[str, ...]
+    sides: Callable[[Examined, Example], Sides]
+    values: tuple[str, ...]
+    reductions: bool
+    needs: str | None
+
+    def missing(self, examined: Examined) -> str | None:
+        """What the function lacks for this law to apply; None if it applies."""
+        there = {
+            None: True,
+            "an argument that is not worked on in place": examined.subject.keeps_argument,
+            "an array that it returns": examined.subject.manner == "array",
+            "the local world, where a send can wait": examined.comm is None,
+            "order=": examined.order, "sent_bytes=": examined.sent_bytes, "messages=": examined.messages,
+        }
+        if examined.subject.collective not in self.collectives:
+            return " or ".join(self.collectives)
+        return None if there[self.needs] else self.needs
+
+    def __call__(self, function: Callable[..., Any] | Subject, *, examples: int = 100, **keywords: Any) -> None:
+        examined = under_examination(function, **keywords)
+        if needed := self.missing(examined):
+            raise UsageError(f"{self.name} does not apply to {examined.subject.name}: it needs {needed}")
+        self.hold(examined, examples)
+
+    def hold(self, examined: Examined, examples: int) -> None:
+        """Let Hypothesis search for an example that breaks the law, and shrink it."""
+        found: list[LawBroken] = []
+
+        def attempt(x: Example) -> None:
+            try:
+                self.judge(examined, x)
+            except LawBroken as broken:
+                found.append(broken)
+                if examined.comm is not None and isinstance(broken.__context__, Failed):
+                    raise Stranded from broken.__cause__
+                raise
+
+        controlled = settings(
+            max_examples=examples, deadline=None, database=None, derandomize=True, report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck), phases=(Phase.generate, Phase.shrink),
+        )
+        try:
+            controlled(given(self.examples(examined))(attempt))()
+        except (LawBroken, Stranded) as broken:
+            said, x = found[-1], found[-1].example
+            proof = prove(examined.subject, x.size)
+            lines = str(diagnosis(proof) or of_run(examined.subject, x.size, x.root)).splitlines()
+            raise LawBroken("\n  ".join([str(said), *lines]), x) from broken.__cause__
+        except Flaky:
+            raise LawBroken(f"{found[-1]}\n  but not when repeated: does it read uninitialized memory?",
+                            found[-1].example) from None
+
+    def examples(self, examined: Examined) -> st.SearchStrategy[Example]:
+        """The strategy for examples of this law."""
+        subject, values, comm = examined.subject, self.values, examined.comm
+        if comm is not None and values == ("symbols",):
+            values = strategies.ARITHMETIC
+        return strategies.examples(
+            ranks=strategies.rank_counts().filter(subject.serves) if comm is None else st.just(comm.size),
+            values=values, even=subject.even, rooted=subject.kind.rooted,
+            reduction=strategies.reductions() if self.reductions and subject.takes_reduction else None)
+
+    def judge(self, examined: Examined, x: Example) -> None:
+        """Raise `LawBroken` unless both sides are equal."""
+        try:
+            have, due = self.sides(examined, x)
+        except Failed as failed:
+            broken = LawBroken(self.report(examined.subject, x, str(failed)), x)
+            raise broken from failed.__cause__
+        if not all(map(same, have, due)):
+            raise LawBroken(self.report(examined.subject, x, self.says, have, due), x)
+
+    def report(
+        self, subject: Subject, x: Example, what: str, have: Sequence[Any] = (), due: Sequence[Any] = ()
+    ) -> str:
+        """The law, the setting, and a line for each rank."""
+        dtype = "symbols" if x.vectors[0].dtype == object else x.vectors[0].dtype
+        setting = [f"{x.size} rank{'s' * (x.size > 1)}", f"{x.count} × {dtype}"]
+        setting += [f"root {x.root}"] * subject.kind.rooted
+        setting += [f"reduce=np.{getattr(x.reduce, '__name__', x.reduce)}"] * (x.reduce is not np.add)
+        lines = [f"{subject.name} breaks {self.name}: {', '.join(setting)}", f"  {what}"]
+        for rank in range(min(x.size, SHOWN_RANKS)):
+            line = f"  rank {rank} starts with {shown(subject.kind.brought(x.vectors[rank], rank, x.size, x.root))}"
+            if have:
+                line += f", has {shown(have[rank])}"
+                line += "" if same(have[rank], due[rank]) else f", expected {shown(due[rank])}"
+            lines.append(line)
+        return "\n".join(lines)
+
+
+def under_examination(
+    function: Callable[..., Any] | Subject, *, collective: str | None = None, comm: MpiCommunicator | None = None,
+    **declared: Any,
+) -> Examined:
+    """`function` with its declarations, by the caller or, for our own algorithms, by their table."""
+    if not isinstance(function, Subject):
+        ours = [name for name, row in ALGORITHMS.items() if row.function == function]
+        function = named_subject(ours[0]) if ours else subject_of(function, collective)
+    if (row := function.algorithm) is not None:
+        declared = {"order": row.order, "sent_bytes": row.sent_bytes, "messages": row.messages} | declared
+    return Examined(function, comm, **declared)
+
+
+def same(have: Any, due: Any) -> bool:
+    """Equal to the byte; sums of symbols up to a + b = b + a, which changes no bit.
+
+    >>> same(np.array([0.0]), np.array([-0.0])), same(np.array([np.nan]), np.array([np.nan]))
+    (False, True)
+    """
+    if not (isinstance(have, np.ndarray) and isinstance(due, np.ndarray)):
+        return type(have) is type(due) and bool(have == due)
+    if have.dtype == object:
+        return have.shape == due.shape and all(map(same_sum, have.tolist(), due.tolist()))
+    return have.dtype == due.dtype and have.tobytes() == due.tobytes()
+
+
+def same_sum(have: Any, due: Any) -> bool:
+    if have == due or not isinstance(have, Sum):
+        return bool(have == due)
+    return all(isinstance(leaf, Term) for leaf in leaves(have)) and commuted(have) == commuted(due)
+
+
+def shown(side: Any) -> str:
+    """
+    >>> shown(np.arange(3.0)), shown(None), shown("8 bytes")
+    ('[0.0, 1.0, 2.0]', 'nothing', '8 bytes')
+    """
+    if side is None:
+        return "nothing"
+    if not isinstance(side, np.ndarray):
+        return str(side)
+    more = f", … {side.size - SHOWN_ELEMENTS} more" if side.size > SHOWN_ELEMENTS else ""
+    return f"[{', '.join(map(str, side[:SHOWN_ELEMENTS].tolist()))}{more}]"
+
+
+def law(
+    *collectives: str, values: Sequence[str] = ("exact",), reductions: bool = False, needs: str | None = None
+) -> Callable[[Callable[[Examined, Example], Sides]], Law]:
+    """A decorator that makes a law of the function that computes its two sides; the docstring is its statement."""
+
+    def made(sides: Callable[[Examined, Example], Sides]) -> Law:
+        return Law(
+            sides.__name__, (sides.__doc__ or "").strip(), collectives, sides, tuple(values), reductions, needs
+        )
+
+    return made

@@ -1,0 +1,231 @@
+"""Laws of the collectives, each to be applied to a function in one line; `check` applies all that concern it.
+
+A law is a function of an `Examined` and of an example `x`; it returns two sides, which must be equal, byte for byte.
+One side is the function's, the other is computed by a proved algorithm of ours, or by NumPy. If the two may add in
+different orders, the values are such that order does not matter ("exact"); if nothing is added, values are of every
+kind, NaN included.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from zerosim.collectives.kinds import COLLECTIVE_KINDS, COLLECTIVES, CollectiveKind, of_everyone
+from zerosim.core import orders
+from zerosim.core.comm import Communicator
+from zerosim.core.sharding import bounds, split
+from zerosim.proofs import strategies
+from zerosim.proofs.example import Example
+from zerosim.proofs.law import Examined, Law, Sides, law, under_examination
+from zerosim.proofs.subject import Subject, named_subject
+from zerosim.worlds.local import spawn
+
+
+def those(such: Callable[[CollectiveKind], bool]) -> list[str]:
+    """The collectives whose kind satisfies a condition."""
+    return [name for name in COLLECTIVES if such(COLLECTIVE_KINDS[name])]
+
+
+# Compositions: one collective equals two others in sequence.
+
+
+@law("all_reduce", reductions=True)
+def all_reduce_is_all_gather_after_reduce_scatter(examined: Examined, x: Example) -> Sides:
+    """all-reduce is reduce-scatter, then all-gather"""
+    return examined(x), ours(x, "ring.reduce_scatter", "ring.all_gather")
+
+
+@law("all_reduce", reductions=True)
+def all_reduce_is_broadcast_after_reduce(examined: Examined, x: Example) -> Sides:
+    """all-reduce is reduce to one rank, then broadcast from there"""
+    return examined(x), ours(x, "tree.reduce", "tree.broadcast")
+
+
+@law("reduce_scatter", reductions=True)
+def reduce_scatter_is_scatter_after_reduce(examined: Examined, x: Example) -> Sides:
+    """reduce-scatter is reduce to one rank, then scatter from there"""
+    return examined(x), ours(x, "tree.reduce", "tree.scatter")
+
+
+@law("reduce", reductions=True)
+def reduce_is_gather_after_reduce_scatter(examined: Examined, x: Example) -> Sides:
+    """reduce is reduce-scatter, then gather on the root"""
+    return examined(x), ours(x, "direct.reduce_scatter", "naive.gather")
+
+
+@law("all_gather", values=strategies.BYTES)
+def all_gather_is_broadcast_after_gather(examined: Examined, x: Example) -> Sides:
+    """all-gather is gather on one rank, then broadcast from there"""
+    return examined(x), ours(x, "tree.gather", "tree.broadcast")
+
+
+@law("broadcast", values=strategies.BYTES)
+def broadcast_is_all_gather_after_scatter(examined: Examined, x: Example) -> Sides:
+    """broadcast is scatter from the root, then all-gather"""
+    return examined(x), ours(x, "tree.scatter", "ring.all_gather")
+
+
+# Inverses.
+
+
+@law("scatter", values=strategies.BYTES)
+def scatter_is_undone_by_gather(examined: Examined, x: Example) -> Sides:
+    """gather after scatter returns the root's vector"""
+    return ours(dealt(x, examined(x)), "tree.gather"), on_the_root(x, x.vectors)
+
+
+@law("gather", values=strategies.BYTES)
+def gather_undoes_scatter(examined: Examined, x: Example) -> Sides:
+    """gather reverses scatter"""
+    return examined(dealt(x, ours(x, "tree.scatter"))), on_the_root(x, x.vectors)
+
+
+@law("all_to_all", values=strategies.BYTES)
+def all_to_all_twice_is_nothing(examined: Examined, x: Example) -> Sides:
+    """all-to-all twice returns the input"""
+    return examined(x.but(examined(x))), x.vectors
+
+
+@law("all_to_all", values=strategies.BYTES)
+def all_to_all_transposes(examined: Examined, x: Example) -> Sides:
+    """block s of rank r moves to block r of rank s"""
+    blocks = np.stack(x.vectors).reshape(x.size, x.size, -1 if x.count else 0)
+    return examined(x), list(blocks.swapaxes(0, 1).reshape(x.size, x.count))
+
+
+# Symmetries.
+
+
+@law(*COLLECTIVES)
+def is_linear(examined: Examined, x: Example) -> Sides:
+    """f(2x + 1) = 2 f(x) + f(1)"""
+    ones = [np.ones_like(vector) for vector in x.vectors]
+    of_both = examined(x.but([2 * vector + 1 for vector in x.vectors]))
+    of_each = zip(examined(x), examined(x.but(ones)), strict=True)
+    return of_both, [None if of_x is None else 2 * of_x + of_1 for of_x, of_1 in of_each]
+
+
+@law(*those(lambda kind: kind.sources is of_everyone), reductions=True)
+def ranks_may_be_permuted(examined: Examined, x: Example) -> Sides:
+    """sums do not depend on which rank holds which vector"""
+    permutation = np.random.default_rng(x.seed).permutation(x.size)
+    return examined(x.but([x.vectors[rank] for rank in permutation])), examined(x)
+
+
+@law(*those(lambda kind: kind.agreeing), values=(*strategies.ARITHMETIC, "special"))
+def every_rank_holds_the_same_bytes(examined: Examined, x: Example) -> Sides:
+    """the ranks agree to the last bit, ±0 and NaN included"""
+    results = examined(x)
+    return results, [results[0]] * x.size
+
+
+# Declarations.
+
+
+@law(*COLLECTIVES, values=strategies.BYTES, needs="an argument that is not worked on in place")
+def inputs_stay_unchanged(examined: Examined, x: Example) -> Sides:
+    """arguments are unchanged after the call"""
+    given = [seen.given for seen in examined.seen(x)]
+    return [pair and pair[1] for pair in given], [pair and pair[0] for pair in given]
+
+
+@law(*COLLECTIVES, needs="an array that it returns")
+def results_stay_as_they_are(examined: Examined, x: Example) -> Sides:
+    """a result is unchanged after the next call"""
+    seen = [each.kept for each in examined.seen(replace(x, calls_again=True))]
+    return [pair and pair[1] for pair in seen], [pair and pair[0] for pair in seen]
+
+
+@law(*those(lambda kind: kind.reducing), values=("symbols",), needs="order=")
+def adds_in_the_declared_order(examined: Examined, x: Example) -> Sides:
+    """every chunk is added in the declared order"""
+    assert examined.order is not None
+    return examined(x), [added(examined.subject.kind, examined.order, x, rank) for rank in range(x.size)]
+
+
+@law(*COLLECTIVES, needs="sent_bytes=")
+def sends_the_declared_bytes(examined: Examined, x: Example) -> Sides:
+    """every rank sends the declared number of bytes"""
+    assert examined.sent_bytes is not None
+    item = x.vectors[0].itemsize
+    lengths = [(stop - start) * item for start, stop in bounds(x.count, x.size)]
+    due = [examined.sent_bytes(lengths, rank, x.root) for rank in range(x.size)]
+    return [f"{seen.sent_bytes} bytes" for seen in examined.seen(x)], [f"{count} bytes" for count in due]
+
+
+@law(*COLLECTIVES, needs="messages=")
+def sends_the_declared_messages(examined: Examined, x: Example) -> Sides:
+    """every rank sends the declared number of messages"""
+    assert examined.messages is not None
+    due = [examined.messages(rank, x.size, x.root) for rank in range(x.size)]
+    return [f"{seen.messages} messages" for seen in examined.seen(x)], [f"{count} messages" for count in due]
+
+
+@law(*COLLECTIVES, needs="the local world, where a send can wait")
+def works_when_sends_wait(examined: Examined, x: Example) -> Sides:
+    """the result is the same if sends wait for their receivers, as MPI allows"""
+    return examined(replace(x, sends="rendezvous")), examined(x)
+
+
+LAWS: tuple[Law, ...] = tuple(each for each in list(globals().values()) if isinstance(each, Law))
+"""The table: each law with its name, its statement, and its collectives."""
+
+
+def check(function: Callable[..., Any] | Subject, *, examples: int = 100, **keywords: Any) -> list[str]:
+    """Test every law that concerns `function` on `examples` examples each; their names.
+
+    `collective` is needed if the function's name does not contain it. `order`, `sent_bytes` and `messages` are declared
+    as in a row of `zerosim.collectives.ALGORITHMS`, where those of our algorithms are. With `comm=zs.connect()` the
+    function is examined on all ranks that the launcher started; all of them call this alike, and end alike.
+
+    >>> from zerosim.collectives import ring
+    >>> check(ring.all_gather, examples=20)  # doctest: +NORMALIZE_WHITESPACE
+    ['all_gather_is_broadcast_after_gather', 'is_linear', 'every_rank_holds_the_same_bytes',
+     'sends_the_declared_bytes', 'sends_the_declared_messages', 'works_when_sends_wait']
+
+    Raises `LawBroken` for the first law that does not hold, `UsageError` if neither the name nor `collective` says
+    which collective the function is.
+    """
+    examined = under_examination(function, **keywords)
+    chosen = [each for each in LAWS if each.missing(examined) is None]
+    for each in chosen:
+        each.hold(examined, examples)
+    return [each.name for each in chosen]
+
+
+def ours(x: Example, *algorithms: str) -> list[Any]:
+    """The result of each rank after algorithms of our table, one after the other."""
+    steps = [named_subject(name) for name in algorithms]
+
+    def program(comm: Communicator) -> Any:
+        vector = x.vectors[comm.rank].copy()
+        for step in steps:
+            step(comm, vector, x.root, *[x.reduce] * step.kind.reducing)
+        return steps[-1].kind.left(vector, comm.rank, comm.size, x.root)
+
+    with np.errstate(all="ignore"):
+        return spawn(program, x.size, seed=x.seed)
+
+
+def dealt(x: Example, pieces: Sequence[Any]) -> Example:
+    """The example in which rank r holds `pieces[r]` as its chunk, and zeros elsewhere."""
+    vectors = [np.zeros_like(vector) for vector in x.vectors]
+    for rank, (vector, piece) in enumerate(zip(vectors, pieces, strict=True)):
+        if piece is not None:
+            split(vector, x.size)[rank][...] = piece
+    return x.but(vectors)
+
+
+def on_the_root(x: Example, vectors: Sequence[Any]) -> list[Any]:
+    """The root's own vector for the root, None for the others."""
+    return [vector if rank == x.root else None for rank, vector in enumerate(vectors)]
+
+
+def added(kind: CollectiveKind, order: orders.AddingOrder, x: Example, rank: int) -> Any:
+    """The expected result of a reducing collective on `rank`, its sources added in this order."""
+    vector = np.empty_like(x.vectors[rank])
+    for chunk in kind.filled(rank, x.size, x.root):
+        split(vector, x.size)[chunk][...] = order(kind.contributions(x.vectors, rank, chunk, x.root), chunk)
+    return kind.left(vector, rank, x.size, x.root)

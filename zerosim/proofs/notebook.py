@@ -1,0 +1,178 @@
+"""Proofs and checks for the terminal, the Python prompt and notebooks, in the words of `zerosim prove` and `check`.
+
+A proof shows the ranks' sums, what was proved, and the cause of a fault.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from zerosim.collectives import Algorithm
+from zerosim.core.errors import UsageError
+from zerosim.core.parts import Loader, code_of, is_python
+from zerosim.jobs.proofs import asked_subject, on_tape, proofs_of
+from zerosim.plan.reading import numbers_of_ranks
+from zerosim.proofs.cause import diagnosis
+from zerosim.proofs.claim import CheckedPart
+from zerosim.proofs.parts import checked
+from zerosim.proofs.proof import Proof
+from zerosim.proofs.subject import Subject
+from zerosim.show.shown import Shown
+from zerosim.show.transposes import shown_proofs
+
+
+def proved(
+    collective: str | Algorithm | Callable[..., Any], ranks: int | Iterable[int], claims: str | None,
+    ranks_per_host: int | None = None,
+) -> Shown:
+    """The proofs of a named collective, or of a function, on each number of ranks.
+
+    A row has `ranks`, `holds`, `order`, `cause`, `command`.
+    """
+    asked, loader = numbers_of_ranks([ranks] if isinstance(ranks, int) else list(ranks)), Loader()
+    if (operation := on_tape(collective, loader)) is not None:
+        if claims or ranks_per_host:
+            raise UsageError("remove --as and --ranks-per-host: a collective on the tape has neither")
+        return shown_proofs(operation, asked)
+    found = asked_subject(collective, claims, ranks_per_host, loader)
+    proofs = proofs_of(found, asked)
+    passed = all(proof.holds for proof in proofs)
+    verdict = "proved" if passed else "not proved"
+    sizes = ", ".join(str(proof.size) for proof in proofs)
+    return Shown(
+        proofs, passed, verdict, f"<{found.name} on {sizes} ranks: {verdict}>",
+        show=lambda console: show_proofs(console, found, asked, proofs),
+        make_document=lambda: document(found, proofs),
+        rows_of=lambda document: [
+            {key: each for key, each in proof.items() if key not in ("held", "faults")} for proof in document["proofs"]
+        ])
+
+
+def checked_part(part: Any) -> Shown:
+    """The check of a part, of `FILE.py:NAME`, or of a function.
+
+    A row, one for each claim, has `says`, `complaint`.
+    """
+    if isinstance(part, str):
+        if not is_python(part):
+            raise UsageError(f"found {part!r}; give FILE.py:NAME, or a part")
+        return shown_check(checked(part, Loader().load(part).value))
+    name, _ = code_of(part)
+    return shown_check(checked(name, part))
+
+
+def shown_check(found: CheckedPart) -> Shown:
+    """A check that displays itself: its claims, and the complaint about each that does not hold."""
+    return Shown(
+        found, found.holds, found.state, f"<check of {found.name}: {found.state}>",
+        show=lambda console: show_check(console, found),
+        make_document=lambda: check_document(found),
+        rows_of=lambda document: list(document["claims"]))
+
+
+def check_document(found: CheckedPart) -> dict[str, Any]:
+    return {"name": found.name, "state": found.state,
+            "claims": [{"says": says, "complaint": complaint} for says, complaint in found.claims]}
+
+
+def show_check(console: Console, found: CheckedPart) -> None:
+    """Print a line for each claim, below a failed one the complaint."""
+    console.print(f"{found.name}: {found.state}", markup=False, soft_wrap=True)
+    for says, complaint in found.claims if found.written else ():
+        console.print(f"  {'✗' if complaint else '✓'} {says}", markup=False, soft_wrap=True)
+        for line in (complaint or "").splitlines():
+            console.print(f"      {line}", markup=False, soft_wrap=not console.is_terminal)
+
+
+SHOWN = 8
+"""The most ranks for which the sums are printed."""
+
+
+def show_proofs(console: Console, subject: Subject, asked: Sequence[int], proofs: Sequence[Proof]) -> None:
+    """Print the ranks' sums, for a single small proof; what was proved, and what was not tried."""
+    served = [size for size in asked if subject.serves(size)]
+    if len(proofs) == 1 and proofs[0].held and proofs[0].size <= SHOWN:
+        show_sums(console, proofs[0])
+    for proof in proofs:
+        show_verdict(console, proof)
+    if served[len(proofs) :]:
+        console.print(f"not tried on {', '.join(map(str, served[len(proofs) :]))} ranks: it does not end")
+    left_out = [str(size) for size in asked if size not in served]
+    if left_out:
+        row = subject.algorithm or subject.declared
+        assert row is not None
+        console.print(f"not for {', '.join(left_out)} ranks: it serves {row.limit}")
+
+
+def show_sums(console: Console, proof: Proof) -> None:
+    """Print each rank's sum of each chunk; ranks with the same sums share a paragraph."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for rank, held in enumerate(proof.held):
+        groups.setdefault(tuple(map(str, held)), []).append(rank)
+    for written, ranks in groups.items():
+        who = "rank" if len(ranks) == 1 else "ranks"
+        console.print(f"[bold]{who} {', '.join(map(str, ranks))}[/]")
+        for chunk, symbol in enumerate(written):
+            console.print(f"  chunk {chunk}  {symbol}", soft_wrap=not console.is_terminal)
+
+
+def show_verdict(console: Console, proof: Proof) -> None:
+    """Print one line for a proof that holds, one for each fault of one that does not."""
+    ranks = f"{proof.size} rank{'s' if proof.size != 1 else ''}"
+    if proof.holds:
+        words = ", ".join(proved_properties(proof))
+        console.print(f"[green]proved[/] on {ranks}: {words}", soft_wrap=not console.is_terminal)
+        if proof.sent is not None:
+            console.print(f"sends {proof.sent}", soft_wrap=not console.is_terminal)
+        return
+    console.print(f"[red]not proved[/] on {ranks}:")
+    for fault in proof.faults:
+        console.print(f"  {escape(fault.what)}", soft_wrap=not console.is_terminal)
+    for line in str(diagnosis(proof)).splitlines():
+        console.print(f"  {escape(line)}", soft_wrap=not console.is_terminal)
+
+
+def proved_properties(proof: Proof) -> list[str]:
+    """The proved properties, in words."""
+    subject = proof.subject
+    if not subject.kind.reducing:
+        return ["every contribution arrives at its place", "nothing else does", tried(proof)]
+    words = ["every contribution arrives exactly once"]
+    if proof.order == "declared":
+        words.append("added in the declared order")
+    elif proof.order is not None:
+        words.append(f"added in {proof.order if proof.order.endswith('order') else f'the order of the {proof.order}'}")
+    else:
+        words.append("added in no named order")
+    if subject.kind.agreeing:
+        words.append("the same on every rank")
+    return [*words, tried(proof)]
+
+
+def tried(proof: Proof) -> str:
+    lengths = ", ".join(map(str, sorted(proof.lengths)))
+    roots = ", from every root" if proof.subject.kind.rooted and proof.size <= 16 else ""
+    return f"with {lengths} elements{roots}, also when sends wait for their receivers"
+
+
+def document(subject: Subject, proofs: Sequence[Proof]) -> dict[str, Any]:
+    return {
+        "schema": "zerosim.proof/1",
+        "subject": subject.name,
+        "collective": subject.collective,
+        "proofs": [
+            {
+                "ranks": proof.size,
+                "holds": proof.holds,
+                "order": proof.order,
+                "sent": proof.sent and proof.sent._asdict(),
+                "held": [[str(symbol) for symbol in held] for held in proof.held],
+                "faults": [vars(fault) for fault in proof.faults],
+                "cause": found and found.cause,
+                "command": found and found.command,
+            }
+            for proof, found in zip(proofs, map(diagnosis, proofs), strict=True)
+        ],
+    }

@@ -1,0 +1,380 @@
+"""What each kind of a user's part promises, as claims; they are checked before a run and by `zerosim check`.
+
+    collective   proofs on 1 to 8 ranks: every contribution once, the declared order, chunks and rounds
+    stage        small trainings: the bits of one process, and the bytes and memory of the formulas
+    optimizer    an elementwise formula that works in place
+    model        layers that fit together, and gradients that agree with finite differences
+    samples      a function that returns the same arrays twice
+
+Each part is also trained with by all stages and by one process. An exercise of the course is a part with its
+declarations and without a body.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from zerosim.collectives import Algorithm
+from zerosim.collectives.own import SERVING
+from zerosim.core.comm import Communicator
+from zerosim.core.errors import UsageError, ZerosimError
+from zerosim.core.parts import Named
+from zerosim.core.parts.signature import as_source
+from zerosim.models.own import as_model
+from zerosim.models.units import Model, ModelKind, Task
+from zerosim.proofs.case import expected_terms
+from zerosim.proofs.cause import diagnosis
+from zerosim.proofs.claim import CheckedPart, Claim
+from zerosim.proofs.ended import endless_loop, raised
+from zerosim.proofs.proof import prove
+from zerosim.proofs.stage_cause import Log, first_unlike, recording
+from zerosim.proofs.subject import Subject, subject
+from zerosim.scenario import Check, Data, ModelKeys, Parallel, Scenario, Train, WorldKeys
+from zerosim.scenario.data import Dataset, load_dataset
+from zerosim.show.table import divergence
+from zerosim.stages import STAGES, Stage
+from zerosim.stages.optimizers import Optimizer
+from zerosim.stages.own import as_stage, like
+from zerosim.stages.own_optimizers import declared, wrong
+from zerosim.training.config import configured
+from zerosim.training.experiment import prepare
+from zerosim.training.one_function import computed, differences, some_batch, some_weights
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally
+from zerosim.worlds.local import spawn
+
+TRAINED = "every stage trains with it to the bits of one process"
+DIGITS, TEXT = Task(64, 10, "cross_entropy"), Task(8, 65, "cross_entropy", tokens=True)
+PATIENCE_SECONDS = 60.0
+RANKS = range(1, 9)
+
+
+def checked(name: str, part: Any) -> CheckedPart:
+    """The check of a user's part. Raises `UsageError` for anything else."""
+    found = list[tuple[str, str | None]]()
+    try:
+        for claim in part_claims(name, part):
+            found.append((claim.says, claim.complaint()))
+            if claim.first and found[-1][1]:
+                break
+    except NotImplementedError:
+        return CheckedPart(name, found, written=False)
+    return CheckedPart(name, found)
+
+
+def fault_of_stage(name: str, part: Stage, **parallel: Any) -> str | None:
+    """The first complaint about a stage, before a run with it; `parallel` has keys of that run."""
+    as_in_the_run = Claim("also as in the run", partial(trains_otherwise, name, part, parallel=parallel))
+    asked = [*stage_claims(name, part), as_in_the_run]
+    try:
+        return next((said for claim in asked if (said := claim.complaint())), None)
+    except NotImplementedError as error:
+        return f"it is not written yet: {error}".removesuffix(": ")
+
+
+def part_claims(name: str, part: Any) -> list[Claim]:
+    """All claims about a part, the most basic first; a malformed part has one claim, which fails."""
+    claims_of, made = KINDS[kind_of(name, part)]
+    try:
+        return claims_of(name, made(name, part))
+    except UsageError as error:
+        said = str(error).removeprefix(f"{name}: ")
+        return [Claim("it is written as its kind is", lambda: said, first=True)]
+
+
+def kind_of(name: str, part: Any) -> str:
+    """The kind of a part, by the type that its decorator gave it, or by its parameters."""
+    for row, kind in DECLARED.items():
+        if isinstance(part, row):
+            return kind
+    if not inspect.isfunction(part):
+        raise UsageError(f"{name} is a {type(part).__name__}; give a model, an optimizer, a stage, a collective or a "
+                         "function that gives samples, as docs/extend.md writes them")
+    parameters = inspect.signature(part).parameters
+    positional = [each.name for each in parameters.values()
+                  if each.kind is each.POSITIONAL_OR_KEYWORD and each.default is each.empty]
+    if positional[:1] == ["comm"]:
+        return "collective"
+    if {"t", "h"} & set(parameters):
+        return "optimizer"
+    if len(positional) < len(BY_COUNT):
+        return BY_COUNT[len(positional)]
+    raise UsageError(f"{name}{inspect.signature(part)} is no part; write f(comm, chunks), step(replica, batch), "
+                     "f(g, …, *, t, h, a, b), f(task, *, key=default) or f(*, key=default)")
+
+
+DECLARED: dict[type, str] = {
+    Algorithm: "collective", Stage: "stage", Optimizer: "optimizer", ModelKind: "model",
+}
+BY_COUNT = ("samples", "model", "stage")
+"""The kind of a function by the number of its positional parameters."""
+
+
+# Collectives.
+
+
+def collective_of(name: str, part: Any) -> Subject:
+    """The collective that its name contains; one that serves a stage must declare its order of addition."""
+    found = subject(part)
+    if found.collective in SERVING and found.kind.reducing and (found.declared is None or found.declared.order is None):
+        raise UsageError(f"{name} does not declare its order of addition; write @collective(order=\"ring\") above it")
+    return found
+
+
+def collective_claims(name: str, examined: Subject) -> list[Claim]:
+    """Proofs on the supported numbers of ranks, and a training with a collective that serves a stage."""
+    sizes = [size for size in RANKS if examined.serves(size)]
+    found = [Claim("every contribution arrives at its place, once, and added as declared, on 1 to 8 ranks",
+                   partial(unproved, examined, sizes), first=True)]
+    if examined.takes_reduction:
+        found.append(Claim("it reduces with the given function", partial(reduces_otherwise, examined)))
+    if examined.collective in SERVING and examined.manner == "in place" and examined.declared is not None:
+        row = replace(examined.declared, name=name, collective=examined.collective)
+        keys: dict[str, Any] = {examined.collective: Named(name, row, "")}
+        if examined.collective == "broadcast":
+            keys["publish"] = "broadcasts"
+        found.append(Claim(TRAINED, partial(differs, parallel=keys)))
+    return found
+
+
+def unproved(examined: Subject, sizes: Sequence[int]) -> str | None:
+    """The first fault on the fewest ranks, and its cause."""
+    right = list[int]()
+    for size in sizes:
+        proof = prove(examined, size)
+        failure = proof.case and proof.case.recording.failure
+        if isinstance(failure, NotImplementedError):
+            raise failure
+        if proof.faults:
+            before = f"right on {', '.join(map(str, right))}, but " if right else ""
+            return f"{before}on {size} ranks: {proof.faults[0].what}\n{diagnosis(proof)}"
+        right.append(size)
+    return None
+
+
+def reduces_otherwise(examined: Subject) -> str | None:
+    """The complaint if the function ignores `reduce`."""
+    vectors = [np.array([(7 * rank + 3 * element) % 5 for element in range(3)]) for rank in range(3)]
+
+    def reduced(comm: Communicator) -> Any:
+        vector = vectors[comm.rank].copy()
+        examined(comm, vector, 0, np.maximum)
+        return vector
+
+    left = spawn(reduced, 3)
+    for (rank, element), due in expected_terms(examined.kind, 3, 3, 0).items():
+        most = max(vectors[term.rank][term.element] for term in due)
+        if left[rank][element] != most:
+            return (f"on 3 ranks with reduce=np.maximum: rank {rank} has {left[rank][element]} in element {element}; "
+                    f"the maximum of all is {most}")
+    return None
+
+
+# Stages.
+
+TRIALS: Sequence[tuple[str, dict[str, Any]]] = (
+    ("it trains to the bits of one process, with the bytes and the memory of the formulas", {}),
+    ("also where each micro-batch is reduced by itself", {"parallel": {"accumulation": "micro_batch"}}),
+    ("also where the ranks do not divide the layers",
+     {"ranks": 3, "model": ModelKeys(hidden=(5, 4), activation="tanh")}),
+    ("also with clipped gradients, in 16 bits", {"ranks": 2, "train": {"precision": "fp16", "clip_norm": 0.05}}),
+)
+"""The small trainings of a stage, and what they differ in."""
+
+
+ITS_OWN_AFFAIR = ("less memory than required", "calls of ")
+"""The checks of a run that a user's stage need not pass: it may save memory, and send messages without a verb."""
+
+
+def stage_claims(name: str, part: Stage) -> list[Claim]:
+    return [Claim(says, partial(trains_otherwise, name, part, **changes), first=number == 0)
+            for number, (says, changes) in enumerate(TRIALS) if "parallel" not in changes or part.may_reduce_parts]
+
+
+def trains_otherwise(
+    name: str, part: Stage, ranks: int = 4, model: ModelKeys | None = None, train: dict[str, Any] | None = None,
+    parallel: dict[str, Any] | None = None,
+) -> str | None:
+    """The first failed check of a small training, and the first call that differs from the shipped stage's."""
+    scenario = Scenario(
+        world=WorldKeys(ranks), model=model or ModelKeys(hidden=(7,), activation="tanh"), check=Check(reference=True),
+        train=Train(steps=2, micro_batch=2, micro_batches=2 * ranks, learning_rate=0.01, **train or {}),
+        parallel=Parallel((), accumulation="layered"))
+
+    def outcome_of(stage: Stage, log: Log) -> Any:
+        step = Named(name, replace(stage, step=recording(stage.step, log)), "")
+        row = replace(scenario, parallel=replace(scenario.parallel, stages=(step,), **parallel or {}))
+        return run_locally(prepare(row, few_samples()), Silent(), limit_seconds=PATIENCE_SECONDS)
+
+    mine, due, file = Log(), Log(), part.step.__code__.co_filename
+    try:
+        (row,) = outcome_of(part, mine).rows
+        said = "; ".join(failure for failure in row.failures if not failure.startswith(ITS_OWN_AFFAIR))
+        if row.trained and row.trained.first_divergence:
+            said = f"{said}: {divergence(row.trained.first_divergence)}"
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        loop = endless_loop(error, file)
+        said = raised(error, file) + (f"\nwhy: {loop}" if loop else "")
+        if loop:
+            return f"on {ranks} ranks: {said}"
+    if not said:
+        return None
+    shipped = like(part).part
+    outcome_of(shipped, due)
+    cause = first_unlike(mine, due)
+    lines = [f"on {ranks} ranks: {said}", *([f"why: {cause}"] if cause else []),
+             f"see: zerosim show {name} --ranks {ranks}, and zerosim show {shipped.key} --ranks {ranks}"]
+    return "\n".join(lines)
+
+
+def few_samples() -> Dataset:
+    """Random samples of two classes."""
+    random = np.random.default_rng(0)
+    return Dataset(random.standard_normal((24, 3)).astype(np.float32), random.integers(0, 2, 24), None, None, 2)
+
+
+# Other parts.
+
+
+def optimizer_of(name: str, part: Any) -> Optimizer:
+    return part if isinstance(part, Optimizer) else declared(name, part)
+
+
+def optimizer_claims(name: str, rule: Optimizer) -> list[Claim]:
+    return [
+        Claim("its formula works element by element, and writes its slots in place", partial(wrong, rule), first=True),
+        Claim(TRAINED, partial(differs, train={"optimizer": Named(name, rule, "")})),
+    ]
+
+
+def model_claims(name: str, kind: ModelKind) -> list[Claim]:
+    settings, task = trial_of(name, kind)
+    data = {"source": "text"} if task.tokens else {}
+
+    def read() -> str | None:
+        groups = [[number] for number in range(kind.layer_count(settings))]
+        kind.for_task(settings, task, groups, ())
+        return None
+
+    def slopes() -> str | None:
+        groups = [[number] for number in range(kind.layer_count(settings))]
+        return wrong_slope(kind.for_task(settings, task, groups, ()))
+
+    return [
+        Claim("its layers fit together and read all of their parameters", partial(named_error, name, read), first=True),
+        Claim("its gradients are what differences of forward say, in float64", slopes),
+        Claim(TRAINED, partial(differs, model=settings, data=data)),
+        Claim("over two ranks of any direction it is the model in one piece", partial(split_otherwise, name, kind)),
+    ]
+
+
+def split_otherwise(name: str, kind: ModelKind) -> str | None:
+    """The first difference of the model over two ranks of a direction, in float64; None where it cannot be split."""
+    settings, task = trial_of(name, kind)
+    for direction in ("tensor", "context", "expert"):
+        sizes: dict[str, Any] = {f"{direction}_ranks": 2}
+        (row,) = Scenario(world=WorldKeys(2), model=settings, parallel=Parallel(("ddp",), **sizes)).rows
+        try:
+            config = configured(row, task)
+        except ZerosimError:
+            continue
+        for each in differences(config):
+            return f"over two {direction} ranks: {each}"
+    return None
+
+
+def trial_of(name: str, kind: ModelKind) -> tuple[ModelKeys, Task]:
+    """The keys of the model with their defaults, and a small task."""
+    task = TEXT if kind.reads_tokens else DIGITS
+    settings = ModelKeys(kind=Named(name, kind, ""))
+    return (replace(settings, sequence=task.inputs) if task.tokens else settings), task
+
+
+def samples_claims(name: str, part: Any) -> list[Claim]:
+    scenario = partial(small, data={"source": Named(name, part, "")})
+    return [
+        Claim("it gives the same arrays each time, which fit together",
+              partial(named_error, name, lambda: load_dataset(scenario()) and None), first=True),
+        Claim(TRAINED, partial(differs, data={"source": Named(name, part, "")})),
+    ]
+
+
+def named_error(name: str, call: Callable[[], Any]) -> str | None:
+    """The message of a named error without the part's name; None without an error."""
+    try:
+        call()
+    except ZerosimError as error:
+        return str(error).removeprefix(f"{name}: ")
+    return None
+
+
+def small(
+    *, data: dict[str, Any] | None = None, model: ModelKeys | None = None, train: dict[str, Any] | None = None,
+    parallel: dict[str, Any] | None = None,
+) -> Scenario:
+    """A scenario of two steps on four ranks by every stage."""
+    return Scenario(
+        world=WorldKeys(4), data=Data(**data or {}), model=model or ModelKeys(hidden=(9,)),
+        train=Train(steps=2, micro_batch=4, micro_batches=8, **train or {}),
+        parallel=Parallel(tuple(STAGES)[:4], **parallel or {}))
+
+
+def differs(**sections: Any) -> str | None:
+    """The failed claims of a training with the part, and the first number that differs."""
+    scenario = small(**sections)
+    try:
+        outcome = run_locally(prepare(scenario, load_dataset(scenario)), Silent(), limit_seconds=PATIENCE_SECONDS)
+    except ZerosimError as error:
+        return str(error)
+    if outcome.passed:
+        return None
+    first = next((row for row in outcome.trained if row.first_divergence is not None), None)
+    where = f"\n{first.config.name}: {divergence(first.first_divergence)}" if first and first.first_divergence else ""
+    return "; ".join(f"{row}: {what}" for row, what in outcome.failures) + where
+
+
+KINDS: dict[str, tuple[Callable[[str, Any], list[Claim]], Callable[[str, Any], Any]]] = {
+    "collective": (collective_claims, collective_of),
+    "stage": (stage_claims, as_stage),
+    "optimizer": (optimizer_claims, optimizer_of),
+    "model": (model_claims, as_model),
+    "samples": (samples_claims, as_source),
+}
+"""The claims of each kind, and the constructor of a part of that kind."""
+
+
+SAMPLES = 4
+STEP = 1e-6
+TOLERANCE = 1e-5
+"""The greatest error relative to the sum of the terms in the slope; `NOISE` is that of a difference of losses."""
+NOISE = 1e-8
+
+
+def wrong_slope(model: Model) -> str | None:
+    """The last parameter whose gradient differs from central differences of the loss; None if all agree.
+
+    A wrong gradient of a layer's input also makes those of all earlier parameters wrong.
+    """
+    random, batch = np.random.default_rng(19), some_batch(model, SAMPLES)
+    weights = some_weights(model)
+    _, gradients = computed(model, weights, batch)
+    for unit, place in ((each, place) for each in reversed(model.units) for place in reversed(each.places)):
+        weight, gradient = unit.views(weights[unit])[place.name], gradients[place.name]
+        direction, before, losses = random.standard_normal(weight.shape), weight.copy(), []
+        for step in (STEP, -STEP):
+            weight[...] = before + step * direction
+            losses.append(float(computed(model, weights, batch)[0][0]))
+        weight[...] = before
+        due = (losses[0] - losses[1]) / (2 * STEP)
+        told, size = float(np.sum(gradient * direction)), float(np.abs(gradient * direction).sum())
+        if not abs(told - due) <= TOLERANCE * size + NOISE:
+            return (f"layer {place.prefix.rstrip('.')}: the gradient of its parameter {place.parameter.name!r} along a "
+                    f"random direction is {told:.6g} by backward and {due:.6g} by finite differences; zerosim check "
+                    "FILE tries single operations")
+    return None

@@ -1,0 +1,396 @@
+"""Proofs on symbols: the result of a collective on every rank, for all values that the numbers could have.
+
+After a run, an element holds a tree of terms. The claims of a collective say which terms, each exactly once; the
+declared order says in which tree. Since receives name their sources, one run stands for all schedules; it is made
+twice, with buffered sends and with sends that wait for their receivers.
+
+The chunks that a collective sends are counted beside the least that any algorithm for it can send.
+
+    chunks    the elements of all messages of all ranks, in a run whose chunks have one element each
+    least     the contributions to an element meet at some rank, and the sum reaches its holders from there: every other
+              contributor sends it at least once, and every other holder receives it once more. That makes
+              contributors + holders − 1 messages, or one fewer if some rank is both
+
+For a user's function two orders are equal if they differ only by `a + b` and `b + a`: IEEE addition commutes. Our own
+algorithms are compared with the declared tree including its operands, because of NaN payloads.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import isclose
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from zerosim.collectives import Algorithm
+from zerosim.collectives.kinds import CollectiveKind
+from zerosim.core import orders
+from zerosim.core.comm import Communicator
+from zerosim.core.errors import Deadlock
+from zerosim.core.parts.users_code import error_line
+from zerosim.core.terms import Symbol, Term, blanks, commuted, leaves, symbols
+from zerosim.core.words import plural
+from zerosim.observe.record import Recording, elements, record
+from zerosim.proofs.case import Case, Place, chunks_by_element, expected_terms
+from zerosim.proofs.ended import raised
+from zerosim.proofs.subject import Subject
+from zerosim.worlds.local import Sends, StillRunning
+
+
+class SentChunks(NamedTuple):
+    """The messages, the rounds and the chunks of a run, and the least chunks for this collective."""
+
+    ranks: int
+    messages: int
+    rounds: int
+    chunks: int
+    least: int
+
+    def __str__(self) -> str:
+        """
+        >>> str(SentChunks(4, messages=24, rounds=3, chunks=24, least=12))
+        '24 chunks in 24 messages and 3 rounds; 12 chunks is the least, so it sends 2 times as many'
+        """
+        often = self.chunks / self.least if self.least else 0
+        more = f", so it sends {often:.3g} times as many" if often > 1 else ""
+        least = f"; {plural(self.least, 'chunk')} is the least{more}" if self.ranks > 1 else ""
+        return (f"{plural(self.chunks, 'chunk')} in {plural(self.messages, 'message')} and "
+                f"{plural(self.rounds, 'round')}{least}")
+
+    def differs_from(self, declared: float) -> str:
+        """The fault if each rank should send `declared` chunks on average; empty if it does."""
+        if isclose(self.chunks, declared * self.ranks, rel_tol=1e-9):
+            return ""
+        return (f"a rank sends {self.chunks / self.ranks:.6g} chunks on average, and chunks_sent declares "
+                f"{declared:.6g} on {plural(self.ranks, 'rank')}")
+
+
+def sent_in(recording: Recording, kind: CollectiveKind, root: int) -> SentChunks:
+    """The messages and chunks of a run with one element in each chunk.
+
+    >>> from zerosim.proofs.subject import named_subject
+    >>> for name in ("ring.all_reduce", "naive.all_reduce", "tree.broadcast"):
+    ...     subject = named_subject(name)
+    ...     print(sent_in(run(subject, 4, 4), subject.kind, root=0))
+    24 chunks in 24 messages and 6 rounds; 24 chunks is the least
+    24 chunks in 6 messages and 6 rounds; 24 chunks is the least
+    12 chunks in 3 messages and 2 rounds; 12 chunks is the least
+    """
+    chunks = sum(len(message.carried) for message in recording.messages)
+    return SentChunks(
+        recording.size, len(recording.messages), recording.rounds, chunks, least_chunks(kind, recording.size, root))
+
+
+def least_chunks(kind: CollectiveKind, size: int, root: int) -> int:
+    """The least chunks that any algorithm sends for this collective.
+
+    Source for all-reduce: Patarasuk and Yuan (2009), section 2.
+    """
+    holders: defaultdict[tuple[Term, ...], set[int]] = defaultdict(set)
+    for (rank, _), due in expected_terms(kind, size, size, root).items():
+        holders[due].add(rank)
+    return sum(
+        len(contributors) + len(holding) - 1 - bool(contributors & holding)
+        for due, holding in holders.items() for contributors in [{term.rank for term in due}])
+
+
+SMALL = 16
+"""The most ranks for which a proof also tries vectors that do not divide evenly."""
+
+LIMIT_SECONDS = 60.0
+"""The limit of one run of a user's function, which need not end."""
+
+WAITING = "sends that wait for their receivers, as MPI sends may"
+
+KNOWN_ORDERS: dict[str, orders.AddingOrder] = {
+    "ring": orders.ring,
+    "rank order": orders.rank_order,
+    "near tree": orders.near_tree,
+    "folded tree": orders.folded_tree,
+}
+
+@dataclass(frozen=True)
+class ProofFault:
+    """One fault: its place, and a line that says what is wrong."""
+
+    what: str
+    rank: int | None = None
+    chunk: int | None = None
+    round: int | None = None
+
+
+@dataclass
+class Proof:
+    """The findings about a subject on `size` ranks; it holds if there are no faults."""
+
+    subject: Subject
+    size: int
+    held: list[list[Symbol]] = field(default_factory=list)
+    """The final vector of each rank in the run with one element in each chunk."""
+    faults: list[ProofFault] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    order: str | None = None
+    """The name of the order of addition found: the declared one, or a known one."""
+    sent: SentChunks | None = None
+    """The messages of the first run with one element in each chunk."""
+    case: Case | None = None
+    """The run that fails or, if none does, the first."""
+
+    @property
+    def holds(self) -> bool:
+        return not self.faults
+
+
+def prove(subject: Subject, size: int, lengths: Sequence[int] | None = None) -> Proof:
+    """The proof that every contribution is there once, in its place, in the declared order, the same on every rank.
+
+    It tries one element for each rank, up to `SMALL` ranks also lengths that `size` does not divide; every
+    root (beyond `SMALL`, three of them); buffered sends and rendezvous. `lengths` replace these lengths.
+
+    >>> from zerosim.proofs.subject import named_subject
+    >>> proof = prove(named_subject("ring.all_reduce"), 3)
+    >>> proof.holds, proof.order, proof.held[2][0]
+    (True, 'declared', ((g1 + g2) + g0))
+    """
+    proof = Proof(subject, size)
+    proof.lengths = [size] if size > SMALL else sorted({size, 2 * size + 1, 1, 0}, key=lambda n: (n != size, n))
+    if subject.even:
+        proof.lengths = [size, 2 * size]
+    proof.lengths = [*lengths] if lengths is not None else proof.lengths
+    for count in proof.lengths:
+        for root in roots(subject, size):
+            examine(proof, count, root, "buffered")
+            if proof.faults:
+                return proof
+    for root in roots(subject, size):
+        examine(proof, size, root, "rendezvous")
+    return proof
+
+
+def roots(subject: Subject, size: int) -> Sequence[int]:
+    if not subject.kind.rooted:
+        return [0]
+    return range(size) if size <= SMALL else sorted({0, 1, size - 1})
+
+
+def examine(proof: Proof, count: int, root: int, sends: Sends) -> None:
+    """One recorded run; its faults are added to the proof."""
+    subject, size = proof.subject, proof.size
+    recording = run(subject, size, count, root, sends)
+    case = Case(subject, recording, count, root, sends)
+    proof.case = proof.case or case
+    found = list(faults(subject, recording, count, root))
+    if sends == "rendezvous":
+        found = [fault for fault in found if isinstance(recording.failure, Deadlock)]
+    setting = [f"{count} elements"] if count != size else []
+    setting += [f"root {root}"] if root else []
+    setting += [WAITING] if sends == "rendezvous" else []
+    for fault in found:
+        what = f"with {', '.join(setting)}: {fault.what}" if setting else fault.what
+        proof.faults.append(ProofFault(what, fault.rank, fault.chunk, fault.round))
+    if found or recording.results is None:
+        proof.case = case if found else proof.case
+        return
+    if not proof.held and count == size:
+        proof.held = [list(result) for result in recording.results]
+        proof.sent = sent_in(recording, subject.kind, root)
+        check_sent(proof, proof.sent)
+    if subject.kind.reducing and sends == "buffered" and count:
+        check_order(proof, recording.results, count, root)
+    if proof.faults:
+        proof.case = case
+
+
+def run(subject: Subject, size: int, count: int, root: int = 0, sends: Sends = "buffered") -> Recording:
+    """The recorded run of `subject` on symbols; each rank's result is its final vector."""
+
+    def program(comm: Communicator, vector: Any) -> tuple[Any, ...]:
+        subject(comm, vector, root)
+        return elements(vector)
+
+    vectors = [beginning(subject.kind, rank, size, count, root) for rank in range(size)]
+    return record(program, vectors, sends=sends, limit_seconds=None if subject.shipped else LIMIT_SECONDS)
+
+
+def beginning(kind: CollectiveKind, rank: int, size: int, count: int, root: int) -> Any:
+    """The initial vector of `rank`: its terms where it contributes, else blanks."""
+    vector = blanks(rank, count)
+    brought = kind.brought(vector, rank, size, root)
+    if brought is not None:
+        brought[:] = kind.brought(symbols(rank, count), rank, size, root)
+    return vector
+
+
+def again(case: Case, size: int) -> Case:
+    """The case, run on a different number of ranks."""
+    count = size if case.count == case.size else 2 * size + 1 if case.count > case.size else case.count
+    subject, root = case.subject, min(case.root, size - 1)
+    return Case(subject, run(subject, size, count, root, case.sends), count, root, case.sends)
+
+
+def faults(subject: Subject, recording: Recording, count: int, root: int = 0) -> Iterator[ProofFault]:
+    """The faults of a recorded run: why it ended early, or the first wrong place on each rank."""
+    if recording.results is None:
+        yield ProofFault(failure_line(subject, recording.failure), round=recording.rounds)
+        return
+    size = recording.size
+    chunk_of = chunks_by_element(count, size)
+    blamed: set[int] = set()
+    right: set[tuple[int, int]] = set()  # by identity: most ranks hold the same symbols, of as many terms as ranks
+    for (rank, element), expected in expected_terms(subject.kind, size, count, root).items():
+        held = recording.results[rank][element]
+        if (id(held), id(expected)) in right:
+            continue
+        wrong = difference(held, expected)
+        if not wrong:
+            right.add((id(held), id(expected)))
+        if wrong and rank not in blamed:
+            blamed.add(rank)
+            chunk = chunk_of[element]
+            at, origin = last_change(recording, rank, element)
+            yield ProofFault(f"rank {rank}, chunk {chunk}: {wrong}; it holds {held}, {origin}", rank, chunk, at)
+
+
+def failure_line(subject: Subject, failure: Exception | None) -> str:
+    """A failure in one line."""
+    if failure is None or (isinstance(failure, Deadlock) and not isinstance(failure, StillRunning)):
+        return str(failure)
+    return raised(failure, subject.file)
+
+
+def difference(held: Symbol, expected: Sequence[Term]) -> str:
+    """The difference between the terms in `held` and those expected, once each; empty if there is none."""
+    found, due = Counter(leaves(held)), Counter(expected)
+    if found == due:
+        return ""
+    complaints = []
+    element = expected[0].element
+    lost = [term for term in due if not found[term]]
+    doubled = [leaf for leaf in due if found[leaf] > 1]
+    foreign = [leaf for leaf in found if leaf not in due]
+    if lost:
+        complaints.append(f"{names(lost)} missing")
+    if doubled:
+        complaints.append(f"{names(doubled)} added {max(found[leaf] for leaf in doubled)} times")
+    if any(not isinstance(leaf, Term) for leaf in foreign):
+        complaints.append("a place that was never filled")
+    strays = [leaf for leaf in foreign if isinstance(leaf, Term) and leaf.element != element]
+    if strays:
+        told_of = ", ".join(f"{stray} of element {stray.element}" for stray in strays)
+        complaints.append(f"misplaced: {told_of}, where element {element} belongs")
+    uninvited = [leaf for leaf in foreign if isinstance(leaf, Term) and leaf.element == element]
+    if uninvited:
+        complaints.append(f"{names(uninvited)} not expected here")
+    return ", ".join(complaints)
+
+
+def names(terms: Sequence[Any]) -> str:
+    return f"{', '.join(map(str, terms))} {'is' if len(terms) == 1 else 'are'}"
+
+
+def last_change(recording: Recording, rank: int, element: int) -> tuple[int | None, str]:
+    """The round in which an element of a rank was last written, and by whose message, in words."""
+    history = recording.vectors[rank]
+    for (_, before), (round_, after) in zip(reversed(history[:-1]), reversed(history[1:]), strict=True):
+        if before[element] is not after[element]:
+            sources = [m.source for m in recording.messages if m.to == rank and m.round == round_]
+            return round_, f"since round {round_}, with a message from rank {sources[-1]}"
+    return None, "and no message changed it"
+
+
+def check_sent(proof: Proof, sent: SentChunks) -> None:
+    """Check that a user's collective sends the chunks and takes the rounds that it declares, if it does."""
+    row = proof.subject.declared
+    if row is not None and row.chunks_sent is not None and (fault := sent.differs_from(row.chunks_sent(sent.ranks))):
+        proof.faults.append(ProofFault(fault))
+    if row is not None and row.rounds is not None and sent.rounds > row.rounds(sent.ranks):
+        proof.faults.append(ProofFault(f"it takes {sent.rounds} rounds; {row.rounds(sent.ranks)} are declared"))
+
+
+def check_order(proof: Proof, results: Sequence[Sequence[Symbol]], count: int, root: int) -> None:
+    """Check that all ranks add in the same order, and in the declared one if there is a declaration."""
+    subject, size = proof.subject, proof.size
+    places = expected_terms(subject.kind, size, count, root)
+    chunk_of = chunks_by_element(count, size)
+    row = subject.algorithm or subject.declared
+    if row is not None and row.order is not None:
+        proof.order = "declared"
+        check_declared(proof, row, results, places, chunk_of)
+        return
+    first: dict[tuple[Term, ...], tuple[int, Symbol]] = {}
+    for (rank, element), due in places.items():
+        held = commuted(results[rank][element])
+        other, before = first.setdefault(due, (rank, held))
+        if held != before:
+            proof.faults.append(ProofFault(
+                f"rank {rank}, chunk {chunk_of[element]}: the ranks disagree: it holds {results[rank][element]}, "
+                f"rank {other} holds {results[other][element]}; added in a different order, bits differ",
+                rank, chunk_of[element],
+            ))
+            return
+    if count == size:
+        proof.order = known_order({due: held for due, (_, held) in first.items()}, chunk_of)
+
+
+def check_declared(
+    proof: Proof,
+    algorithm: Algorithm,
+    results: Sequence[Sequence[Symbol]],
+    places: dict[Place, tuple[Term, ...]],
+    chunk_of: dict[int, int],
+) -> None:
+    assert algorithm.order is not None
+    try:
+        declared = declared_sums(algorithm.order, {element: due for (_, element), due in places.items()}, chunk_of)
+    except Exception as error:
+        rank, element = next(iter(places))
+        proof.faults.append(ProofFault(
+            f"the declared order of addition fails: {error_line(error, algorithm.order)}", rank, chunk_of[element]))
+        return
+    right: set[tuple[int, int]] = set()
+    for (rank, element), due in places.items():
+        held, wanted = results[rank][element], declared[element]
+        if (id(held), id(due)) in right:
+            continue
+        if held != wanted and not (algorithm.users and commuted(held) == commuted(wanted)):
+            proof.faults.append(ProofFault(
+                f"rank {rank}, chunk {chunk_of[element]}: added as {held}; declared is {wanted}",
+                rank, chunk_of[element],
+            ))
+            return
+        right.add((id(held), id(due)))
+
+
+def declared_sums(
+    order: orders.AddingOrder, due: dict[int, tuple[Term, ...]], chunk_of: dict[int, int]
+) -> dict[int, Symbol]:
+    """The sum of each element, in an order that gets every rank's contribution to a whole chunk, as a vector."""
+    found: dict[int, Symbol] = {}
+    for chunk in sorted({chunk_of[element] for element in due}):
+        elements = [element for element in sorted(due) if chunk_of[element] == chunk]
+        ranks = range(len(due[elements[0]]))
+        contributions = [np.array([due[element][rank] for element in elements], object) for rank in ranks]
+        found.update(zip(elements, order(contributions, chunk), strict=True))
+    return found
+
+
+def known_order(held: dict[tuple[Term, ...], Symbol], chunk_of: dict[int, int]) -> str | None:
+    """The name of the known order in which all these terms are added, or None."""
+    for name, order in KNOWN_ORDERS.items():
+        if all(commuted(order(due, chunk_of[due[0].element])) == symbol for due, symbol in held.items()):
+            return name
+    return None
+
+
+def summed(reduce_scatter: Callable[..., Any], ranks: int) -> list[Symbol]:
+    """The sum that chunk c holds on rank c after `reduce_scatter(comm, chunks)`, for every c in order.
+
+    >>> from zerosim.collectives import ring
+    >>> summed(ring.reduce_scatter, ranks=3)
+    [((g1 + g2) + g0), ((g2 + g0) + g1), ((g0 + g1) + g2)]
+    """
+    under_test = Subject("reduce_scatter", "reduce_scatter", reduce_scatter, "in place")
+    recording = run(under_test, ranks, ranks)
+    assert recording.results is not None, recording.failure
+    return [recording.results[rank][rank] for rank in range(ranks)]

@@ -1,0 +1,373 @@
+"""Samples as rows of features: the shipped digits, or a user's function, .npz or .csv file.
+
+An .npz is a zip archive of .npy files. Format:
+https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html.
+Each array is checked before it is read: sizes in the directory and in headers must agree and are bounded. Only stored
+and deflated members are read, as `np.savez` and `np.savez_compressed` write them. Other methods may need a dictionary
+of gigabytes to unpack a kilobyte. Nothing is unpickled.
+
+In a CSV file one column, the last unless a scenario names another, is y: whole numbers or words are labels, other
+numbers values. All other columns are x. Nothing in a table is executed, and its size is bounded.
+"""
+
+import csv
+import importlib.resources
+import io
+import math
+import os
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from zerosim.core.allocation import Array
+from zerosim.core.parts import Named
+from zerosim.core.parts.users_code import error_line
+from zerosim.scenario.data.dataset import DataFault, Dataset, regular_file
+
+ALLOWED = '"digits", the path of an .npz or .csv file, or FILE.py:NAME'
+
+
+def rows_of_features(settings: Any, fault: DataFault, folder: Path) -> Dataset:
+    """The data set `settings.source`: the digits, a user's function, or a file in `folder`.
+
+    Samples of any shape are flattened.
+
+    Raises `fault`'s error, with the array and the index of the first error.
+    """
+    source = settings.source
+    if source == "digits":
+        with (importlib.resources.files("zerosim.scenario.data") / "digits.npz").open("rb") as stream:
+            return dataset(scaled(read_arrays(stream, fault)), fault)
+    if isinstance(source, Named):
+        return dataset(given(source, dict(settings.own), fault), fault)
+    with regular_file(folder, source, ALLOWED, fault) as stream:
+        if Path(source).suffix.lower() == ".csv":
+            return dataset(with_test(csv_arrays(stream, settings.target, fault), settings.test_every), fault)
+        return dataset(read_arrays(stream, fault), fault)
+
+
+def with_test(arrays: dict[str, Array], every: int) -> dict[str, Array]:
+    """The arrays, split into training and test: each `every`-th sample is for the test; 0 means none.
+
+    >>> {name: each.tolist() for name, each in with_test({"x": np.arange(4), "y": np.arange(4)}, 3).items()}
+    {'x': [1, 2], 'y': [1, 2], 'x_test': [0, 3], 'y_test': [0, 3]}
+    """
+    if not every:
+        return arrays
+    tests = np.arange(len(arrays["x"])) % every == 0
+    trains = {name: array[~tests] for name, array in arrays.items()}
+    return trains | {f"{name}_test": array[tests] for name, array in arrays.items()}
+
+
+def scaled(digits: dict[str, Array]) -> dict[str, Array]:
+    """The digits with pixels scaled from 0–16 to 0–1, which is exact in float32."""
+    return digits | {name: digits[name] / np.float32(16) for name in ("x", "x_test")}
+
+
+def dataset(arrays: dict[str, Array], fault: DataFault) -> Dataset:
+    for name, array in arrays.items():
+        check_samples(name, array, fault)
+    for split in ("", "_test")[: len(arrays) // 2]:
+        samples, answers = len(arrays[f"x{split}"]), len(arrays[f"y{split}"])
+        if samples != answers:
+            raise fault(f"x{split} has {samples} samples, y{split} has {answers}; they must agree")
+
+    x, y = rows("x", arrays["x"], fault), arrays["y"]
+    classes = None
+    if y.dtype.kind != "f":
+        check_labels("y", y, len(y), "samples", fault)
+        classes = int(y.max()) + 1
+    y = targets("y", y, classes, fault)
+    if "x_test" not in arrays:
+        return Dataset(x, y, None, None, classes)
+
+    x_test = rows("x_test", arrays["x_test"], fault)
+    y_test = targets("y_test", arrays["y_test"], classes, fault)
+    for name, found, trained in (("x_test", x_test, x), ("y_test", y_test, y)):
+        if found.shape[1:] != trained.shape[1:]:
+            wanted, width = trained[0].size, found[0].size
+            raise fault(f"{name} must have {wanted} values per sample, as in training, not {width}")
+    return Dataset(x, y, x_test, y_test, classes)
+
+
+def check_samples(name: str, array: Array, fault: DataFault) -> None:
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+        found = getattr(array, "dtype", "no array")
+        raise fault(f"{name} must hold real numbers, found {found}")
+    if array.ndim == 0 or array.size == 0:
+        raise fault(f"{name} must hold at least one sample, found shape {array.shape}")
+
+
+def rows(name: str, array: Array, fault: DataFault) -> Array:
+    """`array` as float32 (samples, values), all finite."""
+    with np.errstate(over="ignore"):
+        rounded = np.ascontiguousarray(array, np.float32)
+    if not np.isfinite(rounded).all():
+        index = first(~np.isfinite(rounded))
+        found = array[index]
+        reason = "is too large for float32" if np.isfinite(found) else "is not finite"
+        raise fault(f"{at(name, index)} is {found}, which {reason}")
+    return rounded.reshape(len(rounded), -1)
+
+
+def targets(name: str, y: Array, classes: int | None, fault: DataFault) -> Array:
+    if classes is None:
+        if y.dtype.kind != "f" or y.ndim > 2:
+            raise fault(f"{name} must be floats of shape (samples, outputs), found {described(y)}")
+        return rows(name, y, fault)
+    check_labels(name, y, classes, "classes", fault)
+    return y.astype(np.int64)
+
+
+def check_labels(name: str, y: Array, below: int, of: str, fault: DataFault) -> None:
+    if y.dtype.kind == "f" or y.ndim > 1:
+        raise fault(f"{name} must be integers of shape (samples,), found {described(y)}")
+    wrong = (y < 0) | (y >= below)
+    if wrong.any():
+        index = first(wrong)
+        allowed = f"with {below} {of} labels go from 0 to {below - 1}"
+        raise fault(f"{at(name, index)} is {y[index]}; {allowed}")
+
+
+def first(wrong: Array) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(wrong.argmax(), wrong.shape))
+
+
+def at(name: str, index: tuple[int, ...]) -> str:
+    return f"{name}[{', '.join(map(str, index))}]"
+
+
+def described(array: Array) -> str:
+    return f"{array.dtype} of shape {array.shape}"
+
+
+NAMES = ("x", "y", "x_test", "y_test")
+FORM = "return x, y or x, y, x_test, y_test, as arrays, or a dict of these"
+
+
+def given(name: Named, keys: dict[str, Any], fault: DataFault) -> dict[str, Array]:
+    """The function's arrays by name. Raises `fault`'s error if it fails or if they change from call to call.
+
+    Samples that change could not be resumed from a checkpoint, and would differ from rank to rank.
+    """
+    once, again = (called(name, keys, fault) for _ in range(2))
+    for what, array in once.items():
+        if again.keys() != once.keys() or array.tobytes() != again[what].tobytes():
+            raise fault(f"its {what} changes from call to call; seed its random numbers, as in "
+                        f"np.random.default_rng(0)")
+    return once
+
+
+def called(name: Named, keys: dict[str, Any], fault: DataFault) -> dict[str, Array]:
+    """The arrays of one call."""
+    function = name.part.function
+    try:
+        found = function(**keys)
+    except Exception as error:
+        raise fault(error_line(error, function)) from error
+    if isinstance(found, tuple | list) and len(found) in (2, 4):
+        found = dict(zip(NAMES, found, strict=False))
+    if not isinstance(found, dict) or not {"x", "y"} <= set(found) <= set(NAMES):
+        said = f"a dict of {', '.join(map(str, found))}" if isinstance(found, dict) else f"a {type(found).__name__}"
+        if isinstance(found, tuple | list):
+            said += f" of {len(found)}"
+        raise fault(f"it returned {said}; {FORM}")
+    if len(found) == 3:
+        raise fault(f"it returned {', '.join(found)}; x_test and y_test come together")
+    wrong = next((what for what, array in found.items() if not isinstance(array, np.ndarray)), None)
+    if wrong is not None:
+        raise fault(f"its {wrong} is a {type(found[wrong]).__name__}; {FORM}")
+    return {what: found[what] for what in NAMES if what in found}
+
+
+MOST_BYTES = 1 << 30
+"""The most bytes of an archive, of all arrays read from it, uncompressed, and of a CSV."""
+MOST_DIRECTORY_BYTES = 1 << 20
+"""The most bytes of the archive's directory, which is read at once: enough for a few thousand names."""
+END, END_BYTES = b"PK\5\6", 22
+END_64 = b"PK\6\7"
+LONGEST_COMMENT = 1 << 16
+METHODS = {zipfile.ZIP_STORED: "stored", zipfile.ZIP_DEFLATED: "deflated"}
+"""The methods of np.savez and np.savez_compressed; others may need gigabytes to be unpacked."""
+HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+BROKEN = (
+    ValueError, EOFError, RuntimeError, MemoryError, LookupError, TypeError, SyntaxError, OverflowError, OSError,
+    tokenize.TokenError, zipfile.BadZipFile, zlib.error,
+)
+
+
+def read_arrays(stream: IO[bytes], fault: DataFault) -> dict[str, Array]:
+    """The arrays x, y, x_test and y_test of an .npz, by name.
+
+    Raises `fault`'s error if `stream`, a regular file, is no .npz, is damaged, or declares more than `MOST_BYTES`; at
+    most twice that is allocated.
+    """
+    size = os.fstat(stream.fileno()).st_size
+    if size > MOST_BYTES:
+        raise fault(f"this file has {size:,} bytes; an .npz may have {MOST_BYTES:,}, so use fewer samples")
+    if not has_small_directory(stream, size):
+        raise fault("this is not an .npz file; np.savez(path, x=x, y=y) writes one")
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+            chosen = {name: archive.getinfo(members[name]) for name in required(list(members), fault)}
+            expanded = sum(member.file_size for member in chosen.values())
+            if expanded > MOST_BYTES:
+                raise fault(f"its arrays have {expanded:,} bytes; they may have {MOST_BYTES:,}, so use fewer samples")
+            return {name: member_array(archive, name, member, fault) for name, member in chosen.items()}
+    except BROKEN as error:
+        said = " ".join(str(error).split())[:200]
+        words = f"this .npz cannot be read: {said}; np.savez(path, x=x, y=y) with numeric arrays writes one"
+        raise fault(words) from None
+
+
+def required(names: Sequence[str], fault: DataFault) -> list[str]:
+    for name in ("x", "y"):
+        if name not in names:
+            raise fault(f"there is no array {name}, found {', '.join(names) or 'none'}")
+    test = [name for name in ("x_test", "y_test") if name in names]
+    if len(test) == 1:
+        raise fault(f"give both x_test and y_test or neither, found {test[0]} alone")
+    return ["x", "y", *test]
+
+
+def has_small_directory(stream: IO[bytes], size: int) -> bool:
+    """Whether the file ends as a zip archive of less than 4 GiB with a directory that is small enough to read."""
+    stream.seek(max(size - END_BYTES - LONGEST_COMMENT, 0))
+    tail = stream.read()
+    at = len(tail) - END_BYTES
+    if tail[at : at + 4] != END or tail[-2:] != b"\0\0":
+        at = tail.rfind(END)
+    if at < 0 or len(tail) - at < END_BYTES or END_64 in tail[max(at - 20, 0) : at]:
+        return False
+    stream.seek(0)
+    return int.from_bytes(tail[at + 12 : at + 16], "little") <= MOST_DIRECTORY_BYTES
+
+
+def member_array(archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo, fault: DataFault) -> Array:
+    """One array of the archive, with the shape and dtype of its header, which is checked before it is read.
+
+    A damaged member raises one of `BROKEN`, or `fault`'s error.
+    """
+    if member.compress_type not in METHODS:
+        raise fault(f"{name} is compressed by method {member.compress_type}; np.savez_compressed writes a supported "
+                    f"one")
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        if version not in HEADERS:
+            raise fault(f"{name} is an array of version {version}; np.savez writes a supported one")
+        shape, _, dtype = HEADERS[version](file)
+        if any(type(length) is not int or length < 0 for length in shape):
+            raise fault(f"{name} has shape {shape}, which is not a valid shape")
+        due = file.tell() + math.prod(shape) * dtype.itemsize
+    if not dtype.hasobject and due != member.file_size:
+        raise fault(f"{name} should have {due:,} bytes by its header, and has {member.file_size:,}")
+    with archive.open(member) as file:
+        found: Array = np.lib.format.read_array(file, allow_pickle=False)
+        file.read()
+    return found
+
+
+MOST_CELLS = 10**8
+MISSING = ("na", "n/a", "null", "none", "?", "-")
+"""Words for a missing value, in small letters."""
+
+
+def csv_arrays(stream: IO[bytes], target: str, fault: DataFault) -> dict[str, Array]:
+    """x and y of a CSV file in UTF-8 with column names in the first row; errors name the row and the column.
+
+    >>> found = csv_arrays(io.BytesIO(b"height,width,kind\\n1,2,cat\\n3,4.5,dog\\n"), "", ValueError)
+    >>> found["x"].tolist(), found["y"].tolist()
+    ([[1.0, 2.0], [3.0, 4.5]], [0, 1])
+    """
+    content = stream.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise fault(f"a CSV may have {MOST_BYTES:,} bytes; give fewer rows")
+    if content.count(b",") > MOST_CELLS:
+        raise fault(f"a CSV may have {MOST_CELLS:,} cells; give fewer rows")
+    try:
+        rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise fault(f"this is not a CSV in UTF-8: {error}") from None
+    head, body = (rows[0], [row for row in rows[1:] if row]) if rows else ([], [])
+    if len(head) < 2 or not body:
+        separator = next((each for each in ";\t|" if head and each in head[0]), "")
+        mend = f"; the first row has {separator!r}: separate cells by commas" if separator else ""
+        raise fault(f"a CSV has a first row with the names of two columns or more, and a row for each sample{mend}")
+    if all(map(is_number, head)):
+        raise fault(f"the first row is {','.join(head)[:40]!r}; put a row with the names of the columns before it")
+    for number, row in enumerate(body, start=2):
+        if len(row) != len(head):
+            raise fault(f"row {number} has {len(row)} cells, and the first row {len(head)}; they must agree")
+    return split_off(head, list(zip(*body, strict=True)), target, fault)
+
+
+def split_off(
+    names: Sequence[str], columns: Sequence[Sequence[str]], target: str, fault: DataFault
+) -> dict[str, Array]:
+    """The column `target`, or the last one, as y, and the others as x."""
+    if target and list(names).count(target) > 1:
+        raise fault(f"there are two columns {target!r}; rename one")
+    if target and target not in names:
+        raise fault(f"there is no column {target!r}; there are {', '.join(names)[:200]}")
+    at = list(names).index(target) if target else len(names) - 1
+    x = [numbers(name, column, fault) for place, (name, column) in enumerate(zip(names, columns, strict=True))
+         if place != at]
+    return {"x": np.stack(x, axis=1), "y": answers(columns[at])}
+
+
+def numbers(name: str, column: Sequence[str], fault: DataFault) -> Array:
+    """A column of numbers as float64."""
+    found = np.empty(len(column))
+    for row, cell in enumerate(column):
+        try:
+            found[row] = float(cell)
+        except ValueError:
+            raise fault(f"column {name!r}, row {row + 2} {no_number(cell)}") from None
+    return found
+
+
+def no_number(cell: str) -> str:
+    """The reason why a cell is no number, and the remedy.
+
+    >>> no_number("N/A"), no_number("1,5")
+    ("is missing ('N/A'); fill it or delete the row", "is '1,5'; write a point before decimals: 1.5")
+    """
+    if not cell.strip():
+        return "is empty; fill it or delete the row"
+    if cell.strip().lower() in MISSING:
+        return f"is missing ({cell!r}); fill it or delete the row"
+    if is_number(pointed := cell.replace(",", ".", 1)):
+        return f"is {cell[:40]!r}; write a point before decimals: {pointed.strip()[:40]}"
+    return (f"is {cell[:40]!r}; give a number: only the target may hold words, so replace a column of categories by "
+            "one of 0 and 1 for each category")
+
+
+def is_number(cell: str) -> bool:
+    """Whether a cell can be read as a number."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def answers(column: Sequence[str]) -> Array:
+    """Numbers unchanged; words as the indices of the sorted different words.
+
+    >>> answers(["b", "a", "b"]).tolist(), answers(["1.5", "2"]).tolist(), answers(["1", "0"]).tolist()
+    ([1, 0, 1], [1.5, 2.0], [1, 0])
+    """
+    try:
+        return np.array([int(each) for each in column])
+    except ValueError:
+        pass
+    try:
+        return np.array([float(each) for each in column])
+    except ValueError:
+        return np.unique(np.array(column), return_inverse=True)[1].ravel().astype(np.int64)

@@ -1,0 +1,200 @@
+"""A data set as arrays, the order of its samples in steps, and scores of language models beside a bigram model.
+
+The order is one permutation per epoch, one after the other. A step takes the next samples, across the end of an epoch
+if necessary. No sample is dropped, and a batch may be larger than the data set.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from zerosim.core.allocation import Array
+from zerosim.core.errors import ScenarioError
+from zerosim.core.files import open_regular
+
+DataFault = Callable[[str], ScenarioError]
+"""The error for a message, at the key of the scenario that names the data."""
+
+OTHER = "\N{REPLACEMENT CHARACTER}"
+"""The character of a token without one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Samples in rows, C-contiguous; x_test and y_test are both present or both None.
+
+    `kind` is one of three:
+
+        "labels"    x, x_test float32 (samples, inputs); y, y_test int64 (samples,), below `classes`
+        "values"    x, x_test as above; y, y_test float32 (samples, outputs); `classes` is None
+        "tokens"    x, y, x_test, y_test integers (samples, sequence): tokens below `classes`, the vocabulary.
+                    y[i, t] is the target after x[i, : t + 1], or -1 for none; every sample has the same number
+                    of targets. x and y are stored in few bytes and `batch` returns int64; x_test and y_test are
+                    int64.
+
+    `alphabet` has the character of each token that occurs.
+
+    >>> tokens = np.array([[0, 1], [1, 1]], np.uint8)
+    >>> pairs = Dataset(tokens, tokens, None, None, classes=3, alphabet="ab")
+    >>> pairs.kind, pairs.decode(pairs.x[0]), pairs.batch(np.array([1]))[0].dtype
+    ('tokens', 'ab', dtype('int64'))
+    """
+
+    x: Array
+    y: Array
+    x_test: Array | None
+    y_test: Array | None
+    classes: int | None
+    alphabet: str = ""
+    answers: bool = False
+    """Whether each sequence is a question and its only right answer."""
+
+    @property
+    def kind(self) -> Literal["labels", "values", "tokens"]:
+        if self.x.dtype.kind in "iu":
+            return "tokens"
+        return "values" if self.classes is None else "labels"
+
+    @property
+    def arrays(self) -> list[Array]:
+        """The arrays that are present, in the order x, y, x_test, y_test."""
+        return [array for array in (self.x, self.y, self.x_test, self.y_test) if array is not None]
+
+    @property
+    def inputs(self) -> int:
+        """The number of features per sample, or of tokens per sequence."""
+        return int(self.x.shape[1])
+
+    @property
+    def outputs(self) -> int:
+        return self.classes or int(self.y.shape[1])
+
+    @property
+    def measure(self) -> Literal["accuracy", "exact sequences", "loss", "mean squared error"]:
+        """The measure of the test split; for sequences with an answer, the share without an error."""
+        match self.kind:
+            case "labels":
+                return "accuracy"
+            case "values":
+                return "mean squared error"
+        return "exact sequences" if self.answers else "loss"
+
+    @property
+    def loss(self) -> Literal["cross_entropy", "mean_squared_error"]:
+        return "cross_entropy" if self.classes else "mean_squared_error"
+
+    def batch(self, samples: npt.NDArray[np.int64]) -> tuple[Array, Array]:
+        """Copies of x and y for these training samples; tokens and labels are int64, all else float32."""
+        x, y = self.x[samples], self.y[samples]
+        return (x.astype(np.int64), y.astype(np.int64)) if self.kind == "tokens" else (x, y)
+
+    def decode(self, tokens: Array) -> str:
+        """The characters of `tokens`, line feeds and control characters included.
+
+        A token without a character, because it stands for all rare characters or does not occur, is U+FFFD, the
+        replacement character.
+        """
+        return "".join(self.alphabet[token] if token < len(self.alphabet) else OTHER for token in tokens.ravel())
+
+
+def sample_order(samples: int, step: int, count: int, seed: int) -> npt.NDArray[np.int64]:
+    """The samples of step `step`: `count` indices below `samples`, in order.
+
+    Steps read one endless stream: a permutation of all samples for epoch 0, another one for epoch 1, …, each drawn by
+    NumPy's default generator from (seed, epoch). A step may begin in one epoch and end in a later one.
+
+    >>> sorted(sample_order(6, 0, 3, seed=7).tolist() + sample_order(6, 1, 3, seed=7).tolist())
+    [0, 1, 2, 3, 4, 5]
+    """
+    epoch, start = divmod(step * count, samples)
+    epochs = range(epoch, epoch + -(-(start + count) // samples))
+    stream = [epoch_order(samples, seed, each) for each in epochs]
+    return np.concatenate(stream)[start : start + count]
+
+
+@lru_cache(maxsize=2)
+def epoch_order(samples: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
+    """The permutation of an epoch; kept, because all its steps read it."""
+    order = np.random.default_rng([seed, epoch]).permutation(samples)
+    order.flags.writeable = False
+    return order
+
+
+@contextmanager
+def regular_file(folder: Path, source: str, allowed: str, fault: DataFault) -> Iterator[BinaryIO]:
+    """The file at path `source`, relative to `folder`, open for reading.
+
+    Other than regular files are refused, a pipe without waiting for a writer. Raises `fault`'s error, also if reading
+    fails; `allowed` names the possible sources in it.
+    """
+    if "\0" in source:
+        raise fault("a path cannot contain a NUL byte")
+    try:
+        with open_regular(folder / source) as stream:
+            yield stream
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise fault(f"{reason}; it must be {allowed}") from None
+
+
+BLOCK = 2**20
+
+
+def bigram_loss(dataset: Dataset) -> float:
+    """The mean loss of a bigram model on the test split, in nats per target.
+
+    The probability of token b after a is (count of a, b + 1) / (count of a + V), with the counts of the training split
+    and V tokens that occur (Laplace's add-one smoothing). Targets of −1 are not counted. `dataset` has tokens, an
+    alphabet and a test split.
+
+    >>> twos = np.array([[0, 1], [1, 0]])
+    >>> round(bigram_loss(Dataset(twos, twos[:, ::-1], twos[:1], twos[:1, ::-1], 2, "ab")), 4)  # -log(3/4)
+    0.2877
+    """
+    assert dataset.kind == "tokens"
+    assert dataset.x_test is not None
+    assert dataset.y_test is not None
+    vocabulary = len(dataset.alphabet)
+    before, after = counted(dataset.x_test, dataset.y_test)
+    pairs, tested = np.unique(before * vocabulary + after, return_counts=True)
+
+    of_pair, of_token = np.zeros(len(pairs), np.int64), np.zeros(vocabulary, np.int64)
+    for a, b in blocks(dataset.x, dataset.y):
+        of_token += np.bincount(a, minlength=vocabulary)
+        found = a * vocabulary + b
+        places = np.minimum(np.searchsorted(pairs, found), len(pairs) - 1)
+        of_pair += np.bincount(places[pairs[places] == found], minlength=len(pairs))
+    probabilities = (of_pair + 1) / (of_token[pairs // vocabulary] + vocabulary)
+    return float(-(tested * np.log(probabilities)).sum() / tested.sum())
+
+
+def blocks(x: Array, y: Array) -> Iterator[tuple[Array, Array]]:
+    rows = max(1, BLOCK // x.shape[1])
+    for start in range(0, len(x), rows):
+        yield counted(x[start : start + rows], y[start : start + rows])
+
+
+def counted(x: Array, y: Array) -> tuple[Array, Array]:
+    """The targets other than −1, and the token before each, int64."""
+    counts = y != -1
+    return x[counts].astype(np.int64), y[counts].astype(np.int64)
+
+
+def exact_share(predicted: Array, y: Array) -> float:
+    """The share of samples in which all targets are predicted, 0 to 1.
+
+    `predicted` and `y` are integers (samples, sequence). If each prediction was made from the right tokens before it,
+    these are also the samples that a model completes without an error from its own most likely tokens: up to the first
+    error both inputs are the same.
+
+    >>> exact_share(np.array([[9, 1, 2], [9, 1, 3]]), np.array([[-1, 1, 2], [-1, 1, 2]]))
+    0.5
+    """
+    assert predicted.shape == y.shape
+    return float(np.mean(((predicted == y) | (y == -1)).all(axis=1)))

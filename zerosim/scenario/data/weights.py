@@ -1,0 +1,54 @@
+"""Initial weights from a safetensors file: its header is checked on opening, and arrays are read one at a time."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from zerosim.core.allocation import Array
+from zerosim.scenario.data.dataset import DataFault, regular_file
+
+MOST_HEADER_BYTES = 1 << 24
+"""The most bytes of a header, for which the reader needs up to 30 times as much memory; 200,000 arrays have fewer."""
+
+
+@dataclass(frozen=True, eq=False)
+class WeightsFile:
+    """A file at `path`, open for reading, with `dtypes` (in the format's own names) and `shapes` by name."""
+
+    path: Path
+    dtypes: dict[str, str]
+    shapes: dict[str, tuple[int, ...]]
+    opened: Any
+
+    def read(self, name: str) -> Array:
+        """The array with that name, in its shape and dtype."""
+        found: Array = self.opened.get_tensor(name)
+        return found
+
+    @cached_property
+    def sha256(self) -> str:
+        """The SHA-256 of the whole file."""
+        with open(self.path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def weights_file(source: str, fault: DataFault, folder: Path) -> WeightsFile:
+    """The weights file at path `source`, relative to `folder`. Raises `fault`'s error for any other file."""
+    with regular_file(folder, source, "the path of a safetensors file", fault) as stream:
+        path = folder / source
+        header_bytes = int.from_bytes(stream.read(8), "little")
+        if header_bytes > MOST_HEADER_BYTES:
+            raise fault(f"this is not a safetensors file: its header would have {header_bytes:,} bytes")
+    try:
+        opened: Any = safe_open(path, "np")
+        slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - it has no iterator
+        return WeightsFile(
+            path, {name: each.get_dtype() for name, each in slices.items()},
+            {name: tuple(each.get_shape()) for name, each in slices.items()}, opened,
+        )
+    except (SafetensorError, OSError, ValueError) as error:
+        raise fault(f"this is not a safetensors file: {' '.join(str(error).split())[:200]}") from None

@@ -1,0 +1,112 @@
+"""The files that come with the package: their paths, and the names by which commands accept them.
+
+A file takes precedence over a name: `zerosim run zero3` runs a file `zero3` of the current folder if there is one,
+otherwise the shipped scenario. `zero3.toml` is never looked up as a name, so a changed copy is run as it is.
+
+`scenarios` and `docs` are symbolic links to the project's folders in a clone, and folders in an installed package:
+setuptools copies the targets of links into wheel and sdist. There is one copy of each file, links in README work, and
+no code distinguishes the two cases. Alternatives that were considered:
+
+- Folders in the package and links at the top: GitHub does not open a folder behind a link, so links into it would
+  break.
+- `package_dir`: the folders would be packages in name, and nothing would be found with `PYTHONPATH` alone.
+- `data_files`: they end in `PREFIX/share`, which `--target` and `--user` put elsewhere.
+
+A checkout without symbolic links (Windows, by default) cannot build a wheel. zerosim needs POSIX anyway.
+"""
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from zerosim.core.errors import UsageError
+from zerosim.core.files import is_folder, mode_of, reason
+
+HERE = Path(__file__).parent
+
+
+@cache
+def scenarios() -> dict[str, Path]:
+    """The file of each shipped scenario, by its name: those to run, then plans and faults.
+
+    >>> scenarios()["zero3"].name, scenarios()["mpt_7b"].parent.name
+    ('zero3.toml', 'plans')
+    """
+    folder = HERE / "scenarios"
+    files = [path for pattern in ("*.toml", "plans/*.toml", "faults/*.toml") for path in sorted(folder.glob(pattern))]
+    return {path.stem: path for path in files}
+
+
+def lessons() -> list[Path]:
+    """The lessons in reading order."""
+    return sorted((HERE / "docs" / "lessons").glob("[0-9]*.md"), key=lambda path: int(path.name.partition("_")[0]))
+
+
+SMALL = ("zero1", "zero2", "zero3", "compare", "stage2_needs_no_all_reduce", "reduce_scatter_slides", "unsafe_sends")
+"""The scenarios that come with the exercises: each takes seconds."""
+
+
+def exercises() -> dict[Path, Path]:
+    """The files that are copied for a learner, each with its place: skeletons, instructions, small scenarios."""
+    folder = HERE / "docs" / "exercises"
+    skeletons = {path: Path(path.name) for path in [*sorted(folder.glob("*.py")), folder / "README.md"]}
+    helpers = {scenarios()[name].with_name("collectives.py") for name in SMALL}
+    files = [*(scenarios()[name] for name in SMALL), *helpers]
+    return skeletons | {path: Path("scenarios", path.name) for path in files}
+
+
+def material() -> dict[Path, Path]:
+    """The lessons, the files they link to, and their pictures, each with its relative place."""
+    docs = HERE / "docs"
+    found = [*docs.glob("*.md"), *docs.glob("lessons/*.*"), *docs.glob("exercises/*.*"), *docs.glob("pictures/*.*")]
+    return {path: path.relative_to(docs) for path in sorted(found)}
+
+
+def title(page: Path) -> str:
+    """The heading of a page."""
+    return page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+
+
+def scenario_file(given: str | os.PathLike[str]) -> str:
+    """The path of a scenario: the file of that name if it exists, otherwise the shipped scenario.
+
+    >>> scenario_file("zero3").endswith("scenarios/zero3.toml"), scenario_file("no/such.toml")
+    (True, 'no/such.toml')
+    """
+    name = os.fspath(given)
+    if mode_of(name) and not is_folder(name):
+        return name
+    return os.fspath(scenarios().get(name, name))
+
+
+def copy_out(sources: Iterable[tuple[Path, Path]]) -> list[Path]:
+    """Copy each file to its place, making folders; the places. An existing file is never overwritten.
+
+    Raises `UsageError` as `writing` does.
+    """
+    pairs = list(sources)
+    with writing(place for _, place in pairs):
+        for source, place in pairs:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, place)
+    return [place for _, place in pairs]
+
+
+@contextmanager
+def writing(places: Iterable[Path]) -> Iterator[None]:
+    """A context that writes files to these places.
+
+    Raises `UsageError` before anything is written if a file exists, and if a file or a folder cannot be written.
+    """
+    for place in places:
+        if mode_of(place):
+            raise UsageError(f"{place} exists already, and nothing is overwritten; name another folder")
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {error.filename2 or error.filename}: {reason(error)}; "
+            "name a folder that can be written to") from error

@@ -1,0 +1,138 @@
+"""The optimizer step of a scenario, on any stretch of a unit: the whole unit or a rank's shard.
+
+    weights    the weights of the model, in its precision
+    state      the optimizer's slots and, with 16-bit weights, `master`, the float32 weights that are updated
+    start      the index in the unit at which the stretch begins
+    count      the number of the update; the first is 1, and skipped steps do not count
+
+Computing the difference is separate from applying it, because Stage I may all-gather updates instead of weights. Decay
+belongs to the application, so with float32 weights both ways give the same bits, decoupled decay included.
+
+Padding is never updated. It stays zero for every ε, so layouts, norms and checkpoints may read it.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from zerosim.core.allocation import Array
+from zerosim.core.precisions import Precision
+from zerosim.models.units import Unit
+from zerosim.stages.optimizers import Hyperparameters, Optimizer, apply
+
+MASTER = "master"
+
+
+@dataclass(frozen=True)
+class LearningRate:
+    """The learning rate of each step: linear warm-up, then constant or half a cosine to zero."""
+
+    peak: float
+    shape: str = "constant"
+    warmup_steps: int = 0
+    steps: int = 0
+
+    def learning_rate(self, step: int) -> float:
+        """The learning rate of step `step`; the first step is 1.
+
+        >>> [LearningRate(1.0, "cosine", warmup_steps=2, steps=6).learning_rate(step) for step in (1, 2, 4, 6)]
+        [0.5, 1.0, 0.5, 0.0]
+        """
+        if step <= self.warmup_steps:
+            return self.peak * step / self.warmup_steps
+        if self.shape == "constant":
+            return self.peak
+        done = (step - self.warmup_steps) / (self.steps - self.warmup_steps)
+        return self.peak * (0.5 + 0.5 * math.cos(math.pi * done))
+
+
+class WeightUpdates(Protocol):
+    """An update of weights, in place or by differences that are applied later; `UpdateRule` is the plain one."""
+
+    @property
+    def slots(self) -> tuple[str, ...]: ...
+    @property
+    def precision(self) -> Precision: ...
+    def update(
+        self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array],
+        *, step: int, count: int, factor: float,
+    ) -> None: ...
+    def differences(
+        self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array],
+        *, step: int, count: int, factor: float, out: Array,
+    ) -> None: ...
+    def apply(self, unit: Unit, start: int, weights: Array, differences: Array, *, step: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class UpdateRule:
+    """An optimizer with its settings, learning rates and precision."""
+
+    optimizer: Optimizer
+    hyperparameters: Hyperparameters
+    schedule: LearningRate
+    precision: Precision
+    decays_biases: bool = True
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The names of the state vectors, which have the length of the weights."""
+        return (MASTER,) * self.precision.mixed + self.optimizer.slots
+
+    def update(
+        self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array],
+        *, step: int, count: int, factor: float,
+    ) -> None:
+        """Update the weights in place; if there is a master copy, update that and round it to the weights."""
+        updated = state.get(MASTER, weights)
+        for stretch, h in self._stretches(unit, start, len(weights), step, factor):
+            slots = {slot: state[slot][stretch] for slot in self.optimizer.slots}
+            self.optimizer.update(updated[stretch], gradient[stretch], slots, count, h)
+        if updated is not weights:
+            weights[:] = updated
+
+    def differences(
+        self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array],
+        *, step: int, count: int, factor: float, out: Array,
+    ) -> None:
+        """Write the differences to subtract from the weights to `out`; update the master copy, if there is one.
+
+        The difference of padding is 0.
+        """
+        out[:] = 0
+        updated = state.get(MASTER, weights)
+        for stretch, h in self._stretches(unit, start, len(weights), step, factor):
+            slots = {slot: state[slot][stretch] for slot in self.optimizer.slots}
+            for piece, exact in self.optimizer.differences(updated[stretch], gradient[stretch], slots, count, h):
+                if updated is not weights:
+                    apply(updated[stretch][piece], exact, self.optimizer.decay(h))
+                out[stretch][piece] = exact
+
+    def of_matrices(self, unit: Unit, differences: Array, *, step: int) -> None:
+        """Rewrite the differences of a whole unit's matrices, if the optimizer has a function of them."""
+        h = replace(self.hyperparameters, learning_rate=self.schedule.learning_rate(step))
+        for place in unit.places:
+            if self.optimizer.of_matrix is not None and len(place.shape) == 2:
+                self.optimizer.of_matrix(differences[place.start : place.stop].reshape(place.shape), h=h)
+
+    def apply(self, unit: Unit, start: int, weights: Array, differences: Array, *, step: int) -> None:
+        """Subtract differences from weights, after the decay of the step."""
+        for stretch, h in self._stretches(unit, start, len(weights), step, 1.0):
+            apply(weights[stretch], differences[stretch], self.optimizer.decay(h))
+
+    def _stretches(
+        self, unit: Unit, start: int, length: int, step: int, factor: float
+    ) -> Iterator[tuple[slice, Hyperparameters]]:
+        """The parts of a stretch with equal hyperparameters, without padding; one part if all parameters decay."""
+        h = replace(
+            self.hyperparameters, learning_rate=self.schedule.learning_rate(step), gradient_factor=factor
+        )
+        if self.decays_biases or not h.weight_decay:
+            yield slice(0, max(min(length, unit.count - start), 0)), h
+            return
+        for place in unit.places:
+            first = max(place.start - start, 0)
+            last = min(place.stop - start, length)
+            if first < last:
+                yield slice(first, last), h if place.parameter.decays else replace(h, weight_decay=0.0)

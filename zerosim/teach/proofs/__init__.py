@@ -1,1 +1,0 @@
-"""Symbols: the sums that a collective computes, and their order."""

@@ -1,0 +1,169 @@
+"""The file of a checkpoint: safetensors, with all that is known of the training in the header's metadata.
+
+    h.0.attn.c_attn.weight                       a weight, in its whole shape
+    optimizer.momentum.h.0.attn.c_attn.weight    a slot of the optimizer
+    optimizer.losses                             the losses of all steps so far
+
+Format: https://huggingface.co/docs/safetensors, eight bytes of length, a header in JSON, the arrays back to back.
+"""
+
+import hashlib
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from zerosim.core.allocation import Array
+from zerosim.core.digests import little_endian
+from zerosim.core.errors import CheckpointError
+from zerosim.core.files import contents, is_folder
+from zerosim.core.precisions import PRECISIONS
+from zerosim.core.sharding import Layout
+from zerosim.models.parameters import ORIGIN, Coordinates
+from zerosim.models.units import ParameterPlace, Unit
+
+STEP = re.compile(r"step-(\d{8,18})\.safetensors")
+WEIGHTS, OPTIMIZER, LOSSES = "weights", "optimizer.", "optimizer.losses"
+DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+"""The format's names of dtypes."""
+OF_NAMES = {DTYPES[each.name]: each for found in PRECISIONS.values() for each in (found.weights, found.state)}
+MOST_HEADER_BYTES = 1 << 24
+UNKNOWN = "0" * 64
+
+Heading = tuple[str, np.dtype[Any], Sequence[int]]
+"""The name, the dtype and the shape of an array."""
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """
+    >>> path_of(Path("kept/zero3"), 10).name
+    'step-00000010.safetensors'
+    """
+    return folder / f"step-{step:08d}.safetensors"
+
+
+def steps_in(folder: Path) -> list[int]:
+    """The steps of the checkpoints in a row's folder, ascending."""
+    found = [STEP.fullmatch(each.name) for each in contents(folder)] if is_folder(folder) else []
+    return sorted(int(match[1]) for match in found if match)
+
+
+def named(what: str, parameter: str) -> str:
+    """The name of an array in the file."""
+    return parameter if what == WEIGHTS else f"{OPTIMIZER}{what}.{parameter}"
+
+
+def write(path: Path, about: Mapping[str, Any], arrays: Sequence[Heading], contents: Iterable[Array]) -> None:
+    """Write flat `contents` to a new file, and rename it to `path`; raises `OSError`."""
+    beside, digest, at = path.with_name(f".{path.name}"), hashlib.sha256(), 0
+    header: dict[str, Any] = {}
+    for name, dtype, shape in arrays:
+        end = at + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": DTYPES[dtype.name], "shape": [*shape], "data_offsets": [at, end]}
+        at = end
+
+    def head(sha256: str) -> bytes:
+        said = {"__metadata__": {"sha256": sha256, "zerosim": json.dumps(about)}, **header}
+        text = json.dumps(said, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        return len(text).to_bytes(8, "little") + text
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(beside, "wb") as file:
+            file.write(head(UNKNOWN))
+            for each in contents:
+                content = little_endian(each)
+                digest.update(content)
+                file.write(content)
+            file.seek(0)
+            file.write(head(digest.hexdigest()))
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(beside, path)
+    except BaseException:
+        with suppress(OSError):
+            beside.unlink()
+        raise
+
+
+class Stored(NamedTuple):
+    """The place of an array in the file."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    start: int
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The checkpoint at `path`: what is said `about` its training, and its arrays by name, read when they are asked
+    for."""
+
+    path: Path
+    about: Mapping[str, Any]
+    arrays: Mapping[str, Stored]
+
+    @property
+    def step(self) -> int:
+        return int(self.about["step"])
+
+    def array(self, name: str, shape: Sequence[int]) -> Array:
+        """An array. Raises `CheckpointError` if it is missing or has a different shape."""
+        found = self.arrays.get(name)
+        if found is None or [*found.shape] != [*shape]:
+            has = "lacks" if found is None else f"has shape {[*found.shape]} of"
+            raise CheckpointError(
+                f"{self.path} {has} {name}, which has shape {[*shape]} here; resume it with its own model")
+        return np.fromfile(self.path, found.dtype, math.prod(shape), offset=found.start).reshape(shape)
+
+    def whole(self, what: str, place: ParameterPlace) -> Array:
+        """The weights, or a slot of the optimizer, of a parameter of the model in one piece."""
+        return self.array(named(what, place.name), place.parameter.whole_shape)
+
+    def fill(self, unit: Unit, what: str, layout: Layout, out: Array, coordinates: Coordinates = ORIGIN) -> None:
+        """Fill `out` with the elements of `what` of a place's `unit` that lie in `layout`; padding is zero."""
+        out[:] = 0
+        for each in unit.places:
+            whole = self.whole(what, each).reshape(-1)
+            low, high = max(each.start, layout.start), min(each.stop, layout.stop)
+            for start, length in each.parameter.in_whole(low - each.start, high - each.start, coordinates):
+                out[low - layout.start :][:length] = whole[start : start + length]
+                low += length
+
+
+def read(path: Path) -> Saved:
+    """The checkpoint at `path`, checked against its digest. Raises `CheckpointError` for any other file."""
+    def damaged(what: str) -> CheckpointError:
+        return CheckpointError(f"{path} is damaged: {what}; use another checkpoint")
+
+    try:
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > MOST_HEADER_BYTES:
+                raise damaged(f"its header would have {length:,} bytes")
+            header = json.loads(file.read(length))
+            said = header.pop("__metadata__")
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        about = json.loads(said["zerosim"])
+        if found != said["sha256"]:
+            raise damaged("its SHA-256 does not match")
+        arrays = {name: Stored(OF_NAMES[each["dtype"]], tuple(each["shape"]), 8 + length + each["data_offsets"][0])
+                  for name, each in header.items()}
+    except OSError as error:
+        raise CheckpointError(f"{path}: {(error.strerror or str(error)).lower()}; name a checkpoint") from None
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise damaged(f"it is no checkpoint of this zerosim, {type(error).__name__}") from None
+    return Saved(path, about | {"sha256": found}, arrays)
+
+
+def retired(folder: Path, keep: int) -> Iterator[Path]:
+    """The checkpoints of a row's folder but the last `keep`."""
+    return (path_of(folder, step) for step in steps_in(folder)[:-keep])

@@ -1,0 +1,197 @@
+"""The addresses that an allocator with a fixed address space would choose in a step, and the space beyond the peak.
+
+    hole           free addresses between two used ones, or the endless range above all used ones
+    first fit      the lowest hole that is long enough
+    best fit       the shortest one, and of equal ones the lowest
+    long-lived     gradients that exist between steps, and arrays that forward leaves for backward
+    laid out       long-lived arrays lie in one block below all others, with places fixed before the step begins
+
+A freed block in the middle leaves a hole, which may be too short for the next array: fragmentation. The
+ZeRO paper lays long-lived arrays out for that reason ("memory defragmentation").
+"""
+
+import math
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from zerosim.observe.memory import Lifetime
+
+Hole = tuple[int, float]
+"""The first address and the one behind the last."""
+
+Fit = Callable[[Sequence[Hole], int], Hole]
+"""Chooses among holes that are long enough, in ascending order, the one whose first bytes are used."""
+
+
+def first_fit(holes: Sequence[Hole], needed: int) -> Hole:
+    """The lowest hole.
+
+    >>> first_fit([(0, 30), (40, 60), (70, math.inf)], 20)
+    (0, 30)
+    """
+    return holes[0]
+
+
+def best_fit(holes: Sequence[Hole], needed: int) -> Hole:
+    """The shortest hole; of equal ones the lowest.
+
+    >>> best_fit([(0, 30), (40, 60), (70, math.inf)], 20)
+    (40, 60)
+    """
+    return min(holes, key=lambda hole: hole[1] - hole[0])
+
+
+FITS: dict[str, Fit] = {"first_fit": first_fit, "best_fit": best_fit}
+
+
+class Addresses:
+    """Addresses from `start` on, all of them free at first.
+
+    >>> space = Addresses(best_fit)
+    >>> a, b, c = space.take(30), space.take(10), space.take(20)
+    >>> space.give_back(a, 30)
+    >>> space.take(20), space.take(20)
+    (0, 60)
+    """
+
+    def __init__(self, fit: Fit, start: int = 0) -> None:
+        self._fit = fit
+        self._holes: list[Hole] = [(start, math.inf)]
+
+    def take(self, needed: int) -> int:
+        """Allocate `needed` contiguous addresses; the first of them."""
+        start, stop = self._fit([hole for hole in self._holes if hole[1] - hole[0] >= needed], needed)
+        self._holes.remove((start, stop))
+        if start + needed < stop:
+            insort(self._holes, (start + needed, stop))
+        return start
+
+    def give_back(self, start: int, held: int) -> None:
+        """Free addresses, and merge them with adjacent holes."""
+        stop: float = start + held
+        at = bisect_left(self._holes, (start, stop))
+        if at < len(self._holes) and self._holes[at][0] == stop:
+            stop = self._holes.pop(at)[1]
+        if at and self._holes[at - 1][1] == start:
+            start = self._holes.pop(at - 1)[0]
+        insort(self._holes, (start, stop))
+
+
+@dataclass(frozen=True)
+class Fragmentation:
+    """A step's lifetimes, and the first address of each for each allocator, by the allocator's name."""
+
+    lifetimes: Sequence[Lifetime]
+    long_lived: Sequence[bool]
+    peak_bytes: int
+    """The peak of allocated bytes: the least that any allocator needs."""
+    laid_out_bytes: int
+    """The size of the block for long-lived arrays, if they are laid out."""
+    addresses: dict[str, list[int]]
+
+    @property
+    def needed_bytes(self) -> dict[str, int]:
+        """The addresses that each allocator uses, from 0 to the highest."""
+        sizes = [lifetime.held_bytes for lifetime in self.lifetimes]
+        return {
+            name: max(start + size for start, size in zip([0, *starts], [0, *sizes], strict=True))
+            for name, starts in self.addresses.items()
+        }
+
+    @property
+    def beyond_peak_bytes(self) -> dict[str, int]:
+        return {name: needed - self.peak_bytes for name, needed in self.needed_bytes.items()}
+
+
+LAID_OUT = "_laid_out"
+
+
+def fragmentation(lifetimes: Sequence[Lifetime]) -> Fragmentation:
+    """The fragmentation of memory with first fit and with best fit, and with long-lived arrays laid out beforehand.
+
+    >>> found = fragmentation([
+    ...     Lifetime("activations", "a", 30, 1, 4), Lifetime("activations", "b", 20, 2, None),
+    ...     Lifetime("activations", "c", 10, 3, 6), Lifetime("activations", "d", 40, 5, None),
+    ... ])
+    >>> found.peak_bytes, found.beyond_peak_bytes["first_fit"]           # d does not fit where a was
+    (70, 30)
+    """
+    kept = long_lived(lifetimes)
+    whole = laid_out([lifetime for lifetime, stays in zip(lifetimes, kept, strict=True) if stays])
+    height = max((start + lifetime.held_bytes for lifetime, start in whole.items()), default=0)
+    found = {}
+    for name, fit in FITS.items():
+        found[name] = placed(lifetimes, fit, {})
+        found[name + LAID_OUT] = placed(lifetimes, fit, whole, height)
+    return Fragmentation(lifetimes, kept, peak(lifetimes), height, found)
+
+
+def events(lifetimes: Sequence[Lifetime]) -> Iterator[tuple[Lifetime, bool]]:
+    """Each lifetime at its beginning (True) and, unless it stays, at its end (False), in order of time."""
+    begun = [(lifetime.since, number, True) for number, lifetime in enumerate(lifetimes)]
+    ended = [(lifetime.until, number, False) for number, lifetime in enumerate(lifetimes) if lifetime.until is not None]
+    return ((lifetimes[number], begins) for _, number, begins in sorted([*begun, *ended]))
+
+
+def peak(lifetimes: Sequence[Lifetime]) -> int:
+    """The peak of allocated bytes."""
+    now = most = 0
+    for lifetime, begins in events(lifetimes):
+        now += lifetime.held_bytes if begins else -lifetime.held_bytes
+        most = max(most, now)
+    return most
+
+
+def long_lived(lifetimes: Sequence[Lifetime]) -> list[bool]:
+    """Whether each array is a gradient that exists between steps, or an activation that exists during a loss."""
+    losses = [lifetime.since for lifetime in lifetimes if lifetime.owner == "loss"]
+
+    def stays(lifetime: Lifetime) -> bool:
+        if lifetime.kind == "gradients":
+            return lifetime.since == 0 or lifetime.until is None
+        until = math.inf if lifetime.until is None else lifetime.until
+        return lifetime.kind == "activations" and lifetime.owner != "loss" and any(
+            lifetime.since < loss < until for loss in losses
+        )
+
+    return [stays(lifetime) for lifetime in lifetimes]
+
+
+def placed(
+    lifetimes: Sequence[Lifetime], fit: Fit, whole: Mapping[Lifetime, int], height: int = 0
+) -> list[int]:
+    """The first address of each array: in `whole`, below `height`, or as `fit` chooses above."""
+    space, found = Addresses(fit, height), dict[Lifetime, int]()
+    for lifetime, begins in events(lifetimes):
+        if lifetime in whole:
+            found[lifetime] = whole[lifetime]
+        elif begins:
+            found[lifetime] = space.take(lifetime.held_bytes)
+        else:
+            space.give_back(found[lifetime], lifetime.held_bytes)
+    return [found[lifetime] for lifetime in lifetimes]
+
+
+def laid_out(lifetimes: Sequence[Lifetime]) -> dict[Lifetime, int]:
+    """Places in one block for arrays with known lifetimes: the largest first, each at the lowest place that is free.
+
+    >>> first, second = Lifetime("gradients", "a", 10, 0, 4), Lifetime("gradients", "b", 10, 5, None)
+    >>> list(laid_out([first, second]).values())
+    [0, 0]
+    """
+    found: dict[Lifetime, int] = {}
+    for lifetime in sorted(lifetimes, key=lambda each: -each.held_bytes):
+        start = 0
+        for low, high in sorted((at, at + other.held_bytes) for other, at in found.items() if meet(lifetime, other)):
+            if start + lifetime.held_bytes <= low:
+                break
+            start = max(start, high)
+        found[lifetime] = start
+    return found
+
+
+def meet(one: Lifetime, other: Lifetime) -> bool:
+    """Whether two lifetimes overlap."""
+    until = [math.inf if each.until is None else each.until for each in (one, other)]
+    return one.since < until[1] and other.since < until[0]

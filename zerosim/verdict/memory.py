@@ -1,0 +1,369 @@
+"""Memory of model states by formula: the bytes that each rank keeps, by the paper's count or by DeepSpeed's.
+
+    Ψ   parameters of the model             N   data-parallel ranks
+    K   optimizer bytes per parameter       (12 for Adam in mixed precision)
+    L   parameters of the largest layer
+
+                parameters   gradients   optimizer   sum for 2 + 2 + 12 bytes
+    DDP         2Ψ           2Ψ          KΨ          16Ψ
+    Stage I     2Ψ           2Ψ          KΨ/N        4Ψ + 12Ψ/N
+    Stage II    2Ψ           2Ψ/N        KΨ/N        2Ψ + 14Ψ/N
+    Stage III   2Ψ/N         2Ψ/N        KΨ/N        16Ψ/N
+
+These are bytes between steps. During a step more is alive: activations in every stage, one unit's full gradient in
+Stages II and III, and one unit's full parameters in Stage III.
+
+DeepSpeed's estimates differ. They are for mixed precision and Adam, without offloading, and for Stages II and III
+alone:
+
+    Stage II    2Ψ + 18Ψ/N    18 = 2 fp16 gradient + 4 fp32 gradient + 12 optimizer
+    Stage III   4L + 18Ψ/N    18 = 2 fp16 weight + 4 fp32 gradient + 12 optimizer
+                               4 = 2 fp16 weight + 2 fp16 gradient
+
+DeepSpeed itself drops fractions of a byte.
+
+Published tables are computed again and rounded as in print.
+
+Sources: Rajbhandari, Rasley, Ruwase and He, "ZeRO: memory optimizations toward training trillion
+parameter models" (2020), sections 3.1 and 5, tables 1 and 2; `estimate_zero2_model_states_mem_needs` and
+`estimate_zero3_model_states_mem_needs` in DeepSpeed, and "Memory Requirements" in its documentation; "The ultra-scale
+playbook: training LLMs on GPU clusters" (2025), memory of an 8B model.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import floor
+from typing import NamedTuple
+
+from zerosim.core import precisions
+from zerosim.core.allocation import MODEL_STATES, Kind, Tier
+from zerosim.stages import STAGES
+from zerosim.stages.optimizers import OPTIMIZERS
+
+PRECISIONS = {"mixed": precisions.PRECISIONS["bf16"], "fp32": precisions.PRECISIONS["fp32"]}
+FP32_BYTES = precisions.FLOAT32.itemsize
+
+
+def optimizer_bytes(precision: str, optimizer: str) -> int:
+    """K: the master copy, if there is one, and an fp32 number for each slot of the optimizer.
+
+    >>> optimizer_bytes("mixed", "adam"), optimizer_bytes("fp32", "adam")
+    (12, 8)
+    """
+    return FP32_BYTES * (PRECISIONS[precision].mixed + len(OPTIMIZERS[optimizer].slots))
+
+
+@dataclass(frozen=True)
+class ModelStates:
+    """Bytes of each kind of model state, for one parameter or on one rank, as exact fractions."""
+
+    parameters: Fraction
+    gradients: Fraction
+    optimizer: Fraction
+
+    @property
+    def total(self) -> Fraction:
+        """The sum of all three kinds."""
+        return self.parameters + self.gradients + self.optimizer
+
+
+def per_parameter(precision: str, k: int, *, fp32_accumulation: bool = False) -> ModelStates:
+    """Bytes of model states for each parameter, before any sharding.
+
+    `k` is the optimizer's share, see `optimizer_bytes`. With `fp32_accumulation`, an fp32 sum of gradients is kept in
+    addition to the gradients, and sharded like them.
+
+    >>> int(per_parameter("mixed", 12).total)
+    16
+    >>> int(per_parameter("mixed", 12, fp32_accumulation=True).total)
+    20
+    """
+    each = PRECISIONS[precision].weights.itemsize
+    return ModelStates(Fraction(each), Fraction(each + FP32_BYTES * fp32_accumulation), Fraction(k))
+
+
+def resting(stage: str, parameters: int, ranks: int, each: ModelStates) -> ModelStates:
+    """Bytes on every rank between steps, with shards of exactly 1/N: the paper's figures.
+
+    `each` has the bytes of one parameter.
+
+    >>> float(resting("zero1", 7_500_000_000, 64, per_parameter("mixed", 12)).total)
+    31406250000.0
+    """
+
+    def held(kind: Kind, bytes_each: Fraction) -> Fraction:
+        return parameters * bytes_each / (ranks if kind in STAGES[stage].sharded else 1)
+
+    return ModelStates(
+        parameters=held("parameters", each.parameters),
+        gradients=held("gradients", each.gradients),
+        optimizer=held("optimizer", each.optimizer),
+    )
+
+
+def largest_model(stage: str, budget_bytes: int, ranks: int, each: ModelStates) -> int:
+    """The most parameters whose model states fit into `budget_bytes` on every rank.
+
+    >>> largest_model("zero3", 32_000_000_000, 64, per_parameter("mixed", 12))
+    128000000000
+    """
+    return budget_bytes // resting(stage, 1, ranks, each).total
+
+
+def formula(stage: str, each: ModelStates) -> str:
+    """The sum that a rank keeps, as a formula in Ψ and N.
+
+    >>> [formula(stage, per_parameter("mixed", 12)) for stage in ("ddp", "zero1", "zero2", "zero3")]
+    ['16Ψ', '4Ψ + 12Ψ/N', '2Ψ + 14Ψ/N', '16Ψ/N']
+    """
+    sharded = sum(getattr(each, kind) for kind in STAGES[stage].sharded)
+    terms = {"Ψ": each.total - sharded, "Ψ/N": sharded}
+    return " + ".join(f"{bytes_each}{symbol}" for symbol, bytes_each in terms.items() if bytes_each)
+
+
+FORMULAS = {"zero2": "2Ψ + 18Ψ/N", "zero3": "4L + 18Ψ/N"}
+
+DIFFERENCES = (
+    "DeepSpeed counts gradients in fp32 too, 4Ψ/N, since it converts them before an update. In Stage II they come on "
+    "top of the paper's 2Ψ + 14Ψ/N.",
+    "In Stage III they replace the fp16 gradients, 2Ψ/N, in the paper's 16Ψ/N. Weights and gradients of the "
+    "largest layer, whole and in fp16, are the 4L: so this is a peak, while the paper counts what rests between steps.",
+)
+
+
+class EstimatedRow(NamedTuple):
+    """One stage: the bytes that a rank keeps, their sum as a formula, and the states that are on the host."""
+
+    stage: str
+    formula: str
+    states: ModelStates
+    on_host: Sequence[Kind] = ()
+
+    def kept(self, tier: Tier) -> Fraction:
+        """The bytes that a rank keeps in a memory.
+
+        >>> row = EstimatedRow("zero1", "", ModelStates(Fraction(2), Fraction(2), Fraction(3)), ("optimizer",))
+        >>> int(row.kept("device")), int(row.kept("host"))
+        (4, 3)
+        """
+        found = {kind: getattr(self.states, kind) for kind in MODEL_STATES}
+        return sum((count for kind, count in found.items() if (kind in self.on_host) == (tier == "host")), Fraction())
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The figures of every stage; `basis` describes the count, and `ddp_bytes` is 100%."""
+
+    parameters: int
+    ranks: int
+    basis: str
+    rows: Sequence[EstimatedRow]
+    ddp_bytes: Fraction
+    notes: Sequence[str]
+
+    @property
+    def offloaded(self) -> bool:
+        """Whether some state of some stage is offloaded."""
+        return any(row.on_host for row in self.rows)
+
+
+def by_paper(
+    parameters: int, ranks: int, each: ModelStates, basis: str, *, offload_optimizer: str = "none",
+    offload_parameters: str = "none",
+) -> Estimate:
+    """All stages, with `each` bytes for a parameter; some states may be offloaded to the host.
+
+    >>> estimate = by_paper(1000, 4, per_parameter("mixed", 12), "mixed precision")
+    >>> {row.stage: int(row.states.total) for row in estimate.rows}["zero3"]
+    4000
+    """
+    return Estimate(
+        parameters,
+        ranks,
+        basis,
+        [EstimatedRow(key, formula(key, each), resting(key, parameters, ranks, each),
+                      stage.on_host(offload_optimizer, offload_parameters)) for key, stage in STAGES.items()],
+        ddp_bytes=parameters * each.total,
+        notes=(
+            "Memory between steps. During a step, activations are added, one unit's full gradient (Stages II and "
+            "III), and one unit's full parameters (Stage III).",
+        ),
+    )
+
+
+def by_deepspeed(parameters: int, ranks: int, largest_layer: int | None) -> Estimate:
+    """Stage II and, if the parameters of the largest layer are known, Stage III.
+
+    >>> estimate = by_deepspeed(1000, 4, largest_layer=100)
+    >>> [(row.stage, int(row.states.total)) for row in estimate.rows]
+    [('zero2', 6500), ('zero3', 4900)]
+    """
+    states = {"zero2": deepspeed_zero2(parameters, ranks)}
+    notes = [*DIFFERENCES]
+    if largest_layer is None:
+        notes.append("For Stage III give --largest-layer L, the parameters of the largest layer.")
+    else:
+        states["zero3"] = deepspeed_zero3(parameters, ranks, largest_layer)
+    return Estimate(
+        parameters,
+        ranks,
+        "DeepSpeed's estimate for mixed precision and adam",
+        [EstimatedRow(stage, FORMULAS[stage], found) for stage, found in states.items()],
+        ddp_bytes=parameters * per_parameter("mixed", 12).total,
+        notes=notes,
+    )
+
+
+def deepspeed_zero2(parameters: int, ranks: int) -> ModelStates:
+    """Bytes on every rank, exact.
+
+    >>> int(deepspeed_zero2(2_851_000_000, 8).total)
+    12116750000
+    """
+    shard = Fraction(parameters, ranks)
+    return ModelStates(Fraction(2 * parameters), (2 + 4) * shard, 12 * shard)
+
+
+def deepspeed_zero3(parameters: int, ranks: int, largest_layer: int) -> ModelStates:
+    """Bytes on every rank at the peak, while the largest layer is computed, exact.
+
+    >>> int(deepspeed_zero3(2_851_000_000, 8, 32_000_000).total)
+    6542750000
+    """
+    shard = Fraction(parameters, ranks)
+    return ModelStates(2 * shard + 2 * largest_layer, 4 * shard + 2 * largest_layer, 12 * shard)
+
+
+GB = 10**9
+GIB = 2**30
+BILLION = 10**9
+MIXED_ADAM = per_parameter("mixed", 12)
+PRINTED = ("ddp", "zero1", "zero2", "zero3")
+"""The stages in the sources; `STAGES` has those that can run."""
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """A table as it was printed: all cells are strings, and the first cell of a row names it."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str
+
+
+def truncated(value: Fraction, decimals: int) -> Fraction:
+    """`value` without the digits behind `decimals` places.
+
+    >>> truncated(Fraction("4187.5"), 0)
+    Fraction(4187, 1)
+    """
+    return Fraction(floor(value * 10**decimals), 10**decimals)
+
+
+def rounded(value: Fraction, decimals: int) -> Fraction:
+    """`value` to the nearest number with `decimals` places, the upper one of two.
+
+    >>> float(rounded(Fraction("41.25"), 1))
+    41.3
+    """
+    return truncated(value + Fraction(1, 2 * 10**decimals), decimals)
+
+
+def printed(value: Fraction) -> str:
+    """A number in as few digits as `value` needs.
+
+    >>> printed(Fraction(120)), printed(Fraction("0.47"))
+    ('120', '0.47')
+    """
+    return f"{float(value):g}"
+
+
+def table1() -> PublishedTable:
+    """GB on each rank, Stages I / II / III.
+
+    >>> table1().rows[1]
+    ('4', '52.5 / 41.3 / 30', '896 / 704 / 512', '7000 / 5500 / 4000')
+    """
+
+    def rounded_cell(gigabytes: Fraction) -> Fraction:
+        return rounded(gigabytes, 1 if gigabytes >= 10 else 2)
+
+    def truncated_cell(gigabytes: Fraction) -> Fraction:
+        return truncated(gigabytes, 0 if gigabytes >= 100 else 1)
+
+    def cell(parameters: int, ranks: int, cut: Callable[[Fraction], Fraction]) -> str:
+        sums = (
+            resting(stage, parameters, ranks, MIXED_ADAM).total
+            for stage in PRINTED[1:]
+        )
+        return " / ".join(printed(cut(total / GB)) for total in sums)
+
+    return PublishedTable(
+        "ZeRO paper, Table 1: GB of model states on each rank, Stages I / II / III",
+        ("ranks", "7.5B", "128B", "1T"),
+        tuple(
+            (
+                str(ranks),
+                cell(7_500_000_000, ranks, rounded_cell),
+                cell(128 * BILLION, ranks, truncated_cell),
+                cell(1000 * BILLION, ranks, truncated_cell),
+            )
+            for ranks in (1, 4, 16, 64, 256, 1024)
+        ),
+        "GB = 10^9 bytes. The paper rounds the column 7.5B and truncates the other two.",
+    )
+
+
+def table2() -> PublishedTable:
+    """The largest model whose states fit into 32 GB on each rank, for degrees of model parallelism.
+
+    >>> table2().rows[1]
+    ('2', '128', '4B', '15.2B', '28.8B', '256B')
+    """
+    ranks, budget_bytes = 64, 32 * GB
+
+    def cell(stage: str, degree: int) -> str:
+        fitting = Fraction(largest_model(stage, budget_bytes, ranks, MIXED_ADAM), BILLION)
+        billions = truncated(fitting, 1) * degree
+        if billions < 500:
+            return f"{printed(billions)}B"
+        return f"{printed(truncated(billions / 1000, 1))}T"
+
+    return PublishedTable(
+        "ZeRO paper, Table 2: the largest model on ranks of 32 GB, 64 replicas",
+        ("model parallelism", "ranks", *(STAGES[stage].title for stage in PRINTED)),
+        tuple(
+            (str(degree), str(ranks * degree), *(cell(stage, degree) for stage in PRINTED))
+            for degree in (1, 2, 4, 8, 16)
+        ),
+        "B = 10^9 parameters, T = 10^12. The paper truncates each model to 0.1B before it multiplies it by the degree "
+        "of model parallelism.",
+    )
+
+
+def playbook_8b() -> PublishedTable:
+    """GiB of each kind on each rank, for a model of 8.03 billion parameters on 8 ranks.
+
+    >>> playbook_8b().rows[2]
+    ('Stage II', '15', '1.875', '7.5')
+    """
+    parameters, ranks, each = 8_030_000_000, 8, per_parameter("mixed", 8)
+    whole = resting("ddp", parameters, ranks, each)
+    kinds = ("parameters", "gradients", "optimizer")
+
+    def cell(stage: str, kind: str) -> str:
+        gibibytes = rounded(getattr(whole, kind) / GIB, 0)
+        return printed(gibibytes / (ranks if kind in STAGES[stage].sharded else 1))
+
+    return PublishedTable(
+        "Ultra-scale playbook: GiB of model states per rank, 8.03B on 8 ranks, K = 8",
+        ("", *kinds),
+        tuple((STAGES[stage].title, *(cell(stage, kind) for kind in kinds)) for stage in PRINTED),
+        "GiB = 2^30 bytes. The playbook rounds what DDP keeps to whole GiB before it divides it by the ranks: its 15 "
+        f"is {float(whole.parameters / GIB):.2f}.",
+    )
+
+
+TABLES = {"table1": table1, "table2": table2, "8b": playbook_8b}

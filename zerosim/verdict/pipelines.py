@@ -1,0 +1,138 @@
+"""The bubble of a pipeline and the activations that its ranks hold: measured from recorded passes, and by formula.
+
+    p   ranks of the pipeline            m   micro-batches of a rank            v   model chunks of a rank
+
+    schedule            a rank waits             of           micro-batches held by rank i, in chunks
+    gpipe               p − 1                    m + p − 1    m
+    1f1b                p − 1                    m + p − 1    p − i, at most m
+    interleaved_1f1b    p − 1                    v m + p − 1  2 (p − 1 − i) + (v − 1) p + 1, at most v m
+    zb_h1               p − 1, for m ≥ p         3 m + p − 1  p, at most m
+
+The measured bubble is the idle share of all ranks if every pass takes one unit of time and messages take none: the
+recorded passes of each rank, in their order, begin as soon as what they need has been computed. A backward pass takes
+longer than a forward pass; in the formulas of schedules that do not split it that cancels, as bubble and work are
+multiples of their sum. Split, it is two passes, and a micro-batch is held until the second. With other times of F, B
+and W a rank of `zb_h1` waits (p − 1)(F + B − W), if W is at most as long as F and as B.
+
+Source: Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM" (2021),
+sections 2.2.1 and 2.2.2; Qi et al., "Zero bubble pipeline parallelism" (2023), section 2.3, which has m ≥ p; with fewer
+micro-batches a rank of `zb_h1` waits p − m longer.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from itertools import accumulate
+
+from zerosim.core.errors import ZerosimError
+from zerosim.stages.schedules import Slot
+from zerosim.training.config import Config
+
+Passes = Sequence[Sequence[Slot]]
+"""The passes of each rank of one pipeline in a step, in order."""
+
+
+def bubble_due(ranks: int, micro_batches: int, chunks: int = 1, schedule: str = "") -> Fraction:
+    """The idle share of a pipeline's ranks by formula.
+
+    >>> bubble_due(4, 8), bubble_due(4, 8, chunks=2), bubble_due(4, 8, schedule="zb_h1")
+    (Fraction(3, 11), Fraction(3, 19), Fraction(1, 9))
+    """
+    if schedule == "zb_h1":
+        idle = ranks - 1 + max(ranks - micro_batches, 0)
+        return Fraction(idle, 3 * micro_batches + idle)
+    return Fraction(ranks - 1, chunks * micro_batches + ranks - 1)
+
+
+def held_due(schedule: str, rank: int, ranks: int, micro_batches: int, chunks: int = 1) -> int:
+    """The most activations of micro-batches in chunks that a rank holds at once, by formula.
+
+    >>> [[held_due(schedule, rank, 4, 8) for rank in range(4)] for schedule in ("gpipe", "1f1b")]
+    [[8, 8, 8, 8], [4, 3, 2, 1]]
+    """
+    after = ranks - 1 - rank
+    most = {"gpipe": micro_batches, "1f1b": after + 1, "interleaved_1f1b": 2 * after + (chunks - 1) * ranks + 1,
+            "zb_h1": ranks}
+    return min(most[schedule], chunks * micro_batches)
+
+
+def held(passes: Sequence[Slot]) -> int:
+    """The most activations of micro-batches in chunks that a rank holds at once, by its passes.
+
+    >>> held([Slot("F", 0, 0), Slot("F", 1, 0), Slot("B", 0, 0), Slot("B", 1, 0)])
+    2
+    """
+    frees = "W" if any(each.what == "W" for each in passes) else "B"
+    return max(accumulate((each.what == "F") - (each.what == frees) for each in passes), default=0)
+
+
+UNITS = {"F": 1, "B": 1, "W": 1}
+"""The time of each kind of pass, unless others are given."""
+
+
+def in_lockstep(passes: Passes, lasting: Mapping[str, int] = UNITS) -> list[list[int]]:
+    """The time at which each pass begins. Raises `ZerosimError` if the ranks wait for each other.
+
+    >>> in_lockstep([[Slot("F", 0, 0), Slot("B", 0, 0)], [Slot("F", 0, 0), Slot("B", 0, 0)]])
+    [[0, 3], [1, 2]]
+    """
+    ranks, ends = len(passes), dict[tuple[str, int, int], int]()
+    last = max((each.chunk for mine in passes for each in mine), default=0) * ranks + ranks - 1
+    found: list[list[int]] = [[] for _ in passes]
+    free = [0 for _ in passes]
+    while any(len(begun) < len(mine) for begun, mine in zip(found, passes, strict=True)):
+        before = len(ends)
+        for rank, (begun, mine) in enumerate(zip(found, passes, strict=True)):
+            for what, micro_batch, chunk in mine[len(begun) :]:
+                piece = chunk * ranks + rank
+                needed = {"F": ("F", micro_batch, piece - 1), "W": ("B", micro_batch, piece),
+                          "B": ("B", micro_batch, piece + 1) if piece < last else ("F", micro_batch, piece)}[what]
+                if needed[2] >= 0 and needed not in ends:
+                    break
+                begun.append(max(free[rank], ends.get(needed, 0)))
+                ends[what, micro_batch, piece] = free[rank] = begun[-1] + lasting[what]
+        if len(ends) == before:
+            raise ZerosimError(f"the ranks of the pipeline wait for each other after {before} passes")
+    return found
+
+
+def bubble(passes: Passes, lasting: Mapping[str, int] = UNITS) -> Fraction:
+    """The idle share of a pipeline's ranks by their passes."""
+    times = in_lockstep(passes, lasting)
+    length = max((begun[-1] + lasting[mine[-1].what] for begun, mine in zip(times, passes, strict=True) if mine),
+                 default=0)
+    busy = sum(lasting[each.what] for mine in passes for each in mine)
+    return 1 - Fraction(busy, length * len(passes)) if length else Fraction()
+
+
+BRACKETS = {"F": "{}", "B": "({})", "W": "[{}]"}
+
+
+def pass_lines(passes: Passes) -> list[str]:
+    """A line for each rank, a column for each unit of time: the number of the micro-batch, backward in brackets, and
+    backward of the weights in square ones.
+
+    >>> print(*pass_lines([[Slot("F", 0, 0), Slot("B", 0, 0)], [Slot("F", 0, 0), Slot("B", 0, 0)]]), sep="\\n")
+     0   .   .  (0)
+     .   0  (0)  .
+    """
+    times = in_lockstep(passes)
+    length = 1 + max((begun[-1] for begun in times if begun), default=-1)
+    lines = []
+    for begun, mine in zip(times, passes, strict=True):
+        words = {at: BRACKETS[each.what].format(each.micro_batch) for at, each in zip(begun, mine, strict=True)}
+        lines.append("".join(f"{words.get(at, '.'):^4}" for at in range(length)).rstrip())
+    return lines
+
+
+def faults(config: Config, passes: Sequence[Passes]) -> Iterator[str]:
+    """The differences between the passes of each pipeline and the formulas, in words."""
+    ranks, parallel = config.directions.pipeline, config.parallel
+    for first, mine in enumerate(passes if config.steps_here else ()):
+        due = bubble_due(ranks, config.block, parallel.model_chunks, parallel.schedule)
+        if (found := bubble(mine)) != due:
+            yield f"the bubble of rank {first}'s pipeline is not the formula's: {found}; expected {due}"
+        for number, each in enumerate(mine):
+            most = held_due(parallel.schedule, number, ranks, config.block, parallel.model_chunks)
+            if held(each) != most:
+                yield (f"activations held are not the formula's: rank {first + number * len(passes)} holds those of "
+                       f"{held(each)} micro-batches; expected {most}")

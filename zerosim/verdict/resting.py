@@ -1,0 +1,93 @@
+"""The memory that every rank must keep between steps, by formula, for every stage and variant, padding included.
+
+The ZeRO paper's table, sections 3 and 5, unit by unit as `sharding` cuts them: 2Ψ or 4Ψ for weights and for gradients,
+K Ψ for the optimizer, divided by N if the stage shards them. Float32 accumulation adds 4Ψ to the gradients.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from zerosim.core.allocation import Kind, Tier
+from zerosim.core.sharding import Mesh, owned, padded
+from zerosim.models.units import Model, Unit
+from zerosim.training.config import Config
+
+FLOAT_BYTES = np.dtype(np.float32).itemsize
+
+
+@dataclass(frozen=True)
+class Resting:
+    """Bytes on one rank; `padding` is the part that is padding."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    padding: int
+
+    @property
+    def total(self) -> int:
+        return self.parameters + self.gradients + self.optimizer
+
+
+def resting_bytes(config: Config, tier: Tier = "device") -> Resting:
+    """The bytes that each rank keeps in a memory after a step."""
+    sums, padding = Counter[str](), 0.0
+    for unit in config.model.units:
+        for kind, (kept, exact) in unit_bytes(config, unit, tier).items():
+            sums[kind] += kept
+            padding += kept - exact
+    return Resting(sums["parameters"], sums["gradients"], sums["optimizer"], round(padding))
+
+
+def needed_as_began(config: Config) -> dict[str, dict[Kind, int]]:
+    """The most bytes of each kind that a step still needs when the reduction, or the update, of a unit begins.
+
+    When gradients are reduced, full weights have been freed; when weights are updated, so have all arrays of backward,
+    except the last unit's outputs. A shard that the host keeps may be on the device. There are no figures with prefetch
+    or overlap, where another thread frees arrays.
+    """
+    parallel, resting, task = config.parallel, resting_bytes(config), config.model.task
+    if parallel.prefetch or parallel.overlap:
+        return {}
+    near = max((owned(unit.count, config.mesh).length for unit in config.model.units), default=0)
+    weights = resting.parameters + ("parameters" in config.on_host) * near * config.precision.weights.itemsize
+    outputs = config.at_once * config.train.micro_batch * (task.inputs if task.tokens else 1) * task.outputs
+    updating: dict[Kind, int] = {
+        "parameters": weights, "gradients": resting.gradients,
+        "activations": outputs * config.computing.weights.itemsize}
+    reducing: dict[Kind, int] = {"parameters": weights}
+    return {"update": updating} | ({"reduce_scatter": reducing} if parallel.reshard_after_forward else {})
+
+
+def unit_bytes(config: Config, unit: Unit, tier: Tier = "device") -> dict[str, tuple[int, float]]:
+    """The bytes that each rank keeps of one unit in a memory, by kind: with padding, and by the formula without it."""
+    sharded, mesh = config.stage.sharded, config.mesh
+    weights = config.precision.weights.itemsize
+    per_element: dict[Kind, int] = {"parameters": weights}
+    if not unit.frozen:
+        wide = FLOAT_BYTES if config.accumulates_in_float32 else 0
+        state = config.precision.state.itemsize * len(config.rule.slots)
+        per_element |= {"gradients": weights + wide, "optimizer": state}
+    found: dict[str, tuple[int, float]] = {}
+    for kind, size in per_element.items():
+        kept, exact = lengths(unit.count, mesh, sharded=kind in sharded)
+        here = ("host" if kind in config.on_host else "device") == tier
+        found[kind] = (kept * size, exact * size) if here else (0, 0.0)
+    second, once = found["parameters"], config.secondary_of(0)
+    if once and later_uses(config.model, unit) and tier == "device":
+        copied = config.computing.weights.itemsize
+        found["parameters"] = (second[0] + owned(unit.count, once).length * copied,
+                               second[1] + unit.count / once.group * copied)
+    return found
+
+
+def later_uses(model: Model, unit: Unit) -> int:
+    """The number of times a micro-batch uses a unit's weights after the first; a second copy serves them."""
+    return (*model.forward_units, *model.backward_units).count(unit) - 1
+
+
+def lengths(count: int, mesh: Mesh, *, sharded: bool) -> tuple[int, float]:
+    """The number of elements that a rank keeps of `count`: with padding, and by the formula without it."""
+    return (owned(count, mesh).length, count / mesh.group) if sharded else (padded(count, mesh.size), count)

@@ -1,0 +1,371 @@
+"""The memory that every rank must hold within a step: the stage's own code, run on shapes alone.
+
+A rank runs two steps, because arrays of one step may meet those of the next. It has no peers: collectives take their
+buffers and send nothing, and all ranks need the same bytes. Nothing is computed or allocated, so any model can be
+examined.
+
+These figures follow the code, so they cannot find a fault of a shipped stage; a user's stage is compared with the
+shipped one that shards the same states. Therefore what a stage keeps between steps, needs and sends is stated apart
+from its code: `resting`, and the list of collectives in `traffic`. Tests have peaks by hand. With traffic from shapes
+as well, about half as many faults planted in stages would be noticed.
+
+A world that copies messages, and runs overlapped work on a second thread, holds more: `beside_bytes` at most for that
+work, and the copies themselves (`traffic.message_copies`).
+"""
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from zerosim.autograd.graph import Step
+from zerosim.autograd.player import perform
+from zerosim.autograd.tape_collectives import Direction, TapeGroup, over
+from zerosim.collectives.narrow import OnNarrowWires, WireFormat
+from zerosim.core.allocation import Allocator, Kind
+from zerosim.core.extents import Extent, extent
+from zerosim.core.sharding import Directions, padded
+from zerosim.observe.memory import Ledger, Moves
+from zerosim.observe.observed import Observed, ObservedAllocator
+from zerosim.stages.beside import Beside, Pending, Work
+from zerosim.stages.norms import SquareSums
+from zerosim.stages.own import SHIPPED
+from zerosim.stages.replica import Batch, Replica
+from zerosim.stages.storage import HostMemory
+from zerosim.stages.update import UpdateRule
+from zerosim.training.build import gathering, publishing, reduce_scatter, replica, shelf, stepping, storage_of
+from zerosim.training.config import Config
+from zerosim.verdict.flows import LoneRank
+from zerosim.verdict.segments import SeenSegments
+
+
+class TapeCall(NamedTuple):
+    """A call of a collective on the tape: over a direction, of a flat array, with further arguments."""
+
+    direction: str
+    collective: str
+    elements: int
+    itemsize: int
+    args: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ExpectedMemory:
+    """The memory of a rank in all steps of a run."""
+
+    peak_bytes: Mapping[Kind, int]
+    """The peak of each kind."""
+    bounded: frozenset[Kind]
+    """The kinds whose peak is only an upper bound: gradients, if a reduction beside the step makes copies."""
+    peak_total: int
+    """The peak of all kinds together."""
+    beside_bytes: int
+    """The peak of the buffers of overlapped work."""
+    host_peak_bytes: Mapping[Kind, int]
+    """The peak of each kind on the host."""
+    moved_bytes: Mapping[str, int]
+    """The bytes copied to the host and back in all steps, by kind and direction."""
+    operations: Mapping[str, int]
+    """Floating-point operations of matrix products in all steps: forward, backward and recomputation."""
+    tape_calls: Mapping[TapeCall, int]
+    """The collectives on the tape in all steps."""
+
+
+_KNOWN: weakref.WeakKeyDictionary[Config, dict[int, ExpectedMemory]] = weakref.WeakKeyDictionary()
+
+
+def expected(config: Config, updates: int | None = None) -> ExpectedMemory:
+    """The memory of a rank in a run's steps; `updates` of them, by default all, were not skipped.
+
+    It is computed once for a config, and forgotten with it.
+
+    >>> from zerosim.models.units import Task
+    >>> from zerosim.scenario.schema import Scenario
+    >>> from zerosim.training.config import configured
+    >>> row, *_ = Scenario().rows                                # 64-64-64-10, 16 samples at a time
+    >>> expected(configured(row, Task(64, 10, "cross_entropy"))).peak_bytes["activations"]
+    13568
+    """
+    updates = config.steps_here if updates is None else updates
+    known = _KNOWN.setdefault(config, {})
+    if updates not in known:
+        known[updates] = found(config, updates)
+    return known[updates]
+
+
+def found(config: Config, updates: int) -> ExpectedMemory:
+    steps, skipped = config.steps_here, config.steps_here - updates
+    run = StepsOnShapes(config, min(steps, 2), skipped=not updates)
+    moved = run.moved_in(updates or steps)
+    if updates and skipped:
+        moved += StepsOnShapes(config, 1, skipped=True).moved_in(skipped)
+    return ExpectedMemory(
+        peak_bytes=dict(run.ledger.peak),
+        bounded=frozenset() if in_place(config) or not config.parallel.overlap else frozenset({"gradients"}),
+        peak_total=run.ledger.peak_total,
+        beside_bytes=run.aside.peak["buffers"],
+        host_peak_bytes=dict(+run.host.peak),
+        moved_bytes=dict(+moved),
+        operations={what: run.replica.tape.operations[what] // (len(run.moved) or 1) * steps
+                    for what in ("forward", "backward", "recomputation")},
+        tape_calls={call: count // (len(run.moved) or 1) * steps for call, count in run.calls.total.items()},
+    )
+
+
+def in_place(config: Config) -> bool:
+    """Whether the sum of gradients over ranks makes no copies of them."""
+    return config.addition.collective is not None and config.wire == config.summed
+
+
+class StepsOnShapes:
+    """Steps of rank 0 on shapes, their ledgers, and the bytes that each step moves to the host and back."""
+
+    def __init__(self, config: Config, steps: int, *, skipped: bool) -> None:
+        self.ledger, self.aside, self.host = Ledger(), Ledger(), Ledger()
+        self.moved: list[Counter[str]] = []
+        self.calls = TapeCalls(config.directions)
+        self._moves = Moves()
+        self.replica = self._replica(config, NoSums(np.inf if skipped else 0.0, self.calls, config.whole))
+        shipped = SHIPPED[frozenset(config.stage.sharded)]
+        neighbours = Unconnected(config, self.calls.beside("ends", 2))
+        run = stepping(config, shipped, Observed(LoneRank(0, 1)), self.replica, neighbours, [])
+        self.replica.begin(lambda unit: extent(
+            padded(unit.count, config.ranks), np.float32, kind="parameters", owner=unit.name))
+        self.replica.state.updates = config.done
+        for ledger in (self.ledger, self.aside, self.host):
+            ledger.begin_peak()
+        for number in range(1, steps + 1):
+            self._moves.begin()
+            run(whole_batch(config, number))
+            self.moved.append(Counter(self._moves.moved_bytes))
+
+    def moved_in(self, steps: int) -> Counter[str]:
+        """The bytes that so many steps move: all steps after the first move as much as the last one here."""
+        if not self.moved:
+            return Counter()
+        return self.moved[0] + Counter({what: (steps - 1) * count for what, count in self.moved[-1].items()})
+
+    def _replica(self, config: Config, norms: "NoSums") -> Replica:
+        comm = Uncalled(LoneRank(0, config.ranks))
+        host = HostMemory(ObservedAllocator(extent, self.host), self._count)
+        beside = Lingering(comm, ObservedAllocator(extent, self.ledger), self.aside)
+        segments = SeenSegments(self.ledger.pass_by, carry_out=self.calls.carry_out, charge=self.calls.charge)
+        built = replica(
+            config, comm, beside.allocate, perform=self.calls.perform, players=segments.player, host=host)
+        partition = {"tensor": self.calls.beside("tensor", config.directions.tensor)}
+        built.tape.shelf = shelf(config, beside.allocate, host, partition)
+        storage, rule = storage_of(config, beside.allocate, host, NoNumbers(config.rule), comm.instruments)
+        reducing = config.gradients_wire and SilentWire(config.gradients_wire)
+        return replace(
+            built, norms=norms, storage=storage, rule=rule,
+            publishing=publishing(config, NoNumbers(config.rule)),
+            gathering=gathering(config, beside, config.weights_wire and SilentWire(config.weights_wire)),
+            overlap=beside if config.parallel.overlap else None,
+            collectives=replace(built.collectives, reduce_scatter=reduce_scatter(
+                config, comm, beside.allocate, reducing)))
+
+    def _count(self, what: str, owner: str, into: Any, source: Any) -> None:
+        """Count a copy to the host or back, and copy nothing."""
+        self._moves.moved(what, owner, source.nbytes)
+
+
+class TapeCalls:
+    """The calls of collectives on the tape, also those of segments that are replayed; `run` runs an operation."""
+
+    def __init__(self, directions: Directions, run: Callable[..., Any] | None = None) -> None:
+        self.total = Counter[TapeCall]()
+        self._made: list[TapeCall] = []
+        self._of = dict[tuple[Step | None, Callable[..., Any]], list[TapeCall]]()
+        sizes = directions.groups.items()
+        self.groups = {name: CountedGroup(name, size, note=self._made.append) for name, size in sizes}
+        self.pipeline: dict[str, TapeGroup] = {
+            "pipeline": CountedGroup("pipeline", directions.pipeline, note=self._made.append)}
+        self._carried_out = over(self.groups, run or without_draws)
+
+    def beside(self, name: str, size: int) -> "CountedGroup":
+        """A group whose calls are no operation's, and are counted at once."""
+        return CountedGroup(name, size, note=lambda call: self.add([call]))
+
+    def add(self, calls: Iterable[TapeCall]) -> None:
+        """Count calls."""
+        self.total.update(calls)
+
+    def count(self, work: Callable[[], object]) -> None:
+        """Count the calls of work beside the tape."""
+        self._made.clear()
+        work()
+        self.add(self._made)
+
+    def carry_out(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
+        """Run an operation, and remember its calls."""
+        self._made.clear()
+        found = self._carried_out(step, function, *arrays, **named)
+        if self._made:
+            self._of[step, function] = [*self._made]
+        return found
+
+    def charge(self, step: Step | None, function: Callable[..., Any]) -> None:
+        """Count the calls of an operation that has been run before."""
+        self.add(self._of.get((step, function), ()))
+
+    def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
+        """Run an operation, and count its calls."""
+        found = self.carry_out(step, function, *arrays, **named)
+        self.charge(step, function)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedGroup(Direction):
+    """A group on shapes: its collectives are noted and send nothing."""
+
+    note: Callable[[TapeCall], object]
+
+    def _note(self, collective: str, flat: Any, *args: int) -> None:
+        self.note(TapeCall(self.name, collective, len(flat), flat.dtype.itemsize, args))
+
+    def all_reduce(self, flat: Any, /) -> None:
+        self._note("all_reduce", flat)
+
+    def reduce_scatter(self, flat: Any, /) -> None:
+        self._note("reduce_scatter", flat)
+
+    def all_gather(self, flat: Any, /) -> None:
+        self._note("all_gather", flat)
+
+    def all_to_all(self, flat: Any, /) -> None:
+        self._note("all_to_all", flat)
+
+    def shift(self, flat: Any, by: int, /) -> None:
+        self._note("shift", flat, by)
+
+
+class Unconnected:
+    """A rank of a pipeline whose neighbours send and receive nothing."""
+
+    def __init__(self, config: Config, ends: CountedGroup) -> None:
+        self.add_over_ends = ends.all_reduce
+        ranks = config.whole.of_pipeline if config.whole else (config,)
+        self.place, self.size = ranks.index(config), len(ranks)
+
+    def send_activation(self, array: Any) -> None:
+        """Does nothing."""
+
+    recv_activation = send_gradient = recv_gradient = send_activation
+
+
+def whole_batch(config: Config, step: int = 1) -> Batch:
+    """The micro-batches of a rank on shapes; tokens and labels are small enough to be real arrays."""
+    samples, task = config.train.micro_batch, config.model.task
+    inputs: Any = Extent((samples, task.inputs), config.computing.weights)
+    targets: Any = np.zeros(samples, np.int64)
+    if task.tokens:
+        inputs = targets = np.zeros((samples, task.inputs), np.int64)
+    elif task.loss == "mean_squared_error":
+        targets = Extent((samples, task.outputs), np.float32)
+    return Batch(step, [inputs] * config.block, [targets] * config.block, config.samples, 0)
+
+
+def without_draws(step: Any, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
+    """`perform` for arrays without numbers."""
+    return perform(step, function, *arrays, **undrawn(named))
+
+
+def undrawn(named: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of an operation without their random draws: arrays have no numbers."""
+    return {**named, "draws": lambda *_: None} if named.get("draws") else named
+
+
+class Uncalled(Observed):
+    """A communicator whose collectives are not called: they notify instruments and take their buffers."""
+
+    def named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def take_room(comm: Any, given: Any, *_: Any) -> Any:
+            if isinstance(function, OnNarrowWires) and comm.size > 1:
+                function.take_room(given[0])
+            return given[0] if name == "reduce_scatter" else None
+
+        return super().named(name, take_room)
+
+
+class NoSums(SquareSums):
+    """The norm of gradients without numbers, an infinite one to skip a step; square sums are still all-gathered."""
+
+    def __init__(self, norm: float = 0.0, calls: "TapeCalls | None" = None, whole: Config | None = None) -> None:
+        self._norm = norm
+        self._calls = calls or TapeCalls(Directions())
+        units = whole.model.units if whole else ()
+        super().__init__(self._calls.groups, self._calls.pipeline, [unit for unit in units if not unit.frozen])
+
+    def of_gradients(self, replica: Replica) -> Iterator[float]:
+        self._calls.count(lambda: list(super(NoSums, self).of_gradients(replica)))
+        yield self._norm
+
+    def of_chunk(self, replica: Replica, chunk: int) -> list[float]:
+        return [0.0 for _ in replica.trained]
+
+
+@dataclass(frozen=True)
+class SilentWire:
+    """A wire format that only has lengths."""
+
+    wire: WireFormat
+
+    def encoded_bytes(self, count: int) -> int:
+        return self.wire.encoded_bytes(count)
+
+    def encode(self, x: Any, out: Any) -> None:
+        """Nothing to write."""
+
+    decode = encode
+
+
+class NoNumbers:
+    """An update rule that writes nothing."""
+
+    def __init__(self, rule: UpdateRule) -> None:
+        self.slots, self.precision = rule.slots, rule.precision
+
+    def update(self, *_: Any, **__: Any) -> None:
+        """Nothing to write."""
+
+    differences = apply = of_matrices = update
+
+
+class Lingering(Beside):
+    """Overlapped work, done at once. The gradients that it was given live until it is awaited, as on a thread.
+
+    The buffers of the work are counted in `aside`, too.
+    """
+
+    def __init__(self, comm: Observed, allocate: Allocator, aside: Ledger) -> None:
+        super().__init__(comm)
+        self._plain, self._aside = allocate, ObservedAllocator(allocate, aside)
+        self._working = False
+
+    def allocate(self, shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
+        """An array of the step, or of the work that is under way."""
+        return (self._aside if self._working else self._plain)(shape, dtype, kind=kind, owner=owner)
+
+    def begin(self, work: Work) -> Pending:
+        given = getattr(work, "args", ())
+        held = [each for one in given if isinstance(one, list) for each in one]
+        held += [each for one in given if isinstance(one, HeldResult) for each in one.held]
+        self._working = True
+        array = super().begin(work).take()
+        self._working = False
+        return HeldResult(array, held)
+
+
+class HeldResult(Pending):
+    """A pending array, and those that live until it is taken."""
+
+    def __init__(self, array: Any, held: list[Any]) -> None:
+        self._array, self.held = [array], held
+
+    def take(self) -> Any:
+        self.held.clear()
+        return self._array.pop()

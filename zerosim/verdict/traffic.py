@@ -1,0 +1,305 @@
+"""The messages that every rank must send and receive: collectives by formula, the messages of each recorded.
+
+Which collectives a stage needs, over which elements and how often, is stated here and derived from no stage's code. The
+messages of one collective are those of a run of it alone, see `flows`. All but the broadcast send N − 1 messages of a
+chunk and receive as many: n (N − 1)/N bytes of a vector of n bytes in each direction. An order-free sum needs three of
+them: exponents twice, then integers. With buckets each of these becomes several, with the same total bytes. The ZeRO
+paper, section 7, has the multiples of P: 2 for DDP and Stages I and II, 3 for Stage III.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+import numpy as np
+
+from zerosim.collectives import ring, tree
+from zerosim.collectives.exact import EXPONENT_BYTES, LIMB_BYTES
+from zerosim.core.extents import Extent
+from zerosim.core.fixed_point import limbs
+from zerosim.core.sharding import Directions, Mesh, chunk_length, owned, padded
+from zerosim.models.units import Unit
+from zerosim.observe.observed import Observed
+from zerosim.training.config import Config
+from zerosim.training.groups import GroupOfRanks
+from zerosim.training.measurement import RankTraffic
+from zerosim.verdict.flows import Flow, LoneRank, flow
+from zerosim.verdict.resting import later_uses
+from zerosim.verdict.shapes import TapeCall, expected
+
+NORM_BYTES = np.dtype(np.float64).itemsize
+
+CollectivePart = tuple[Callable[..., None], int]
+"""A collective, and the bytes of an element."""
+
+
+@dataclass(frozen=True)
+class Due:
+    """The traffic of one rank's calls of a collective; `messages` are those sent, `largest` the bytes of one of them.
+    """
+
+    calls: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    messages: int = 0
+    between_bytes: int = 0
+    """The sent bytes that leave the rank's host."""
+    largest: int = field(default=0, compare=False)
+
+    def __add__(self, other: "Due") -> "Due":
+        return Due(
+            self.calls + other.calls, self.sent_bytes + other.sent_bytes,
+            self.received_bytes + other.received_bytes, self.messages + other.messages,
+            self.between_bytes + other.between_bytes, max(self.largest, other.largest),
+        )
+
+    def times(self, count: int) -> "Due":
+        """The traffic of `count` repetitions."""
+        return Due(
+            count * self.calls, count * self.sent_bytes, count * self.received_bytes, count * self.messages,
+            count * self.between_bytes, min(count, 1) * self.largest,
+        )
+
+
+@dataclass(frozen=True)
+class DueCall:
+    """A collective over chunks of `length` elements, `times` in a run, among `ranks`.
+
+    Its `parts` run one after the other, on elements of their own size. A rooted one runs from each rank in turn.
+    """
+
+    name: str
+    parts: Sequence[CollectivePart]
+    ranks: Sequence[int]
+    length: int
+    times: int
+    rooted: bool = False
+    aside: bool = False
+    """Whether it may run on the second channel."""
+
+    def flows(self, config: Config, rank: int) -> Iterator[list[Flow]]:
+        """The messages of `rank` in each call, bucket by bucket: those of each part."""
+        ranks, widest = len(self.ranks), max(element_bytes for _, element_bytes in self.parts)
+        place, roots = self.ranks.index(rank), range(ranks) if self.rooted else (None,)
+        for piece in config.buckets.pieces(self.length, widest * (1 if self.rooted else ranks)):
+            count = piece.stop - piece.start
+            for root in roots:
+                yield [flow(collective, ranks, place, count, element_bytes, root)
+                       for collective, element_bytes in self.parts]
+
+    def due(self, config: Config, rank: int, hosts: Sequence[int]) -> Due:
+        """The traffic of all its calls in the run."""
+        total = Due()
+        for parts in self.flows(config, rank):
+            away = sum(sent for part in parts for to, sent in part.to.items()
+                       if hosts and hosts[self.ranks[to]] != hosts[rank])
+            total += Due(
+                1, sum(sum(part.to.values()) for part in parts), sum(part.received_bytes for part in parts),
+                sum(sum(part.messages.values()) for part in parts), away,
+                max((sent for part in parts for sent in part.messages), default=0))
+        return total.times(self.times)
+
+
+def calls(config: Config, rank: int, updates: int) -> Iterator[DueCall]:
+    """The collectives that `rank` must call in a run's steps; `updates` of them were not skipped."""
+    stage, steps, mesh, weights, of_matrices = (
+        config.stage, config.steps_here, config.mesh_of(rank), config.computing.weights.itemsize, config.of_matrices)
+    trained = [unit for unit in config.model.units if not unit.frozen]
+    reductions, passes, addition = steps * config.reductions, steps * config.passes, config.addition
+    overlap, prefetch = config.parallel.overlap, config.parallel.prefetch
+    codes, to_all, wire = config.gradients_wire, config.sums_everywhere, config.weights_wire
+    copy, needs_norm = config.secondary_of(rank), config.scaling().needs_norm
+    add, gather = addition.collective, addition.all_gather
+    parts = [(add, config.wire.itemsize)] if add is not None else [
+        *[(ring.all_reduce, EXPONENT_BYTES)], *[(ring.reduce_scatter, LIMB_BYTES)] * limbs(config.summed)]
+
+    def over(units: Iterable[Unit], share: Mesh = mesh) -> list[int]:
+        """The lengths of the units' shards."""
+        return [owned(unit.count, share).length for unit in units]
+
+    for length in over(trained):
+        due = parts if codes is None or add is None else [(add, 1)]
+        sent = codes.encoded_bytes(length) if codes else length
+        yield DueCall("reduce_scatter", due, mesh.neighbours, sent, reductions, aside=overlap)
+        if to_all:
+            sums = config.wire if add is not None else config.summed
+            yield DueCall("all_gather", [(gather, sums.itemsize)], mesh.neighbours, length, reductions, aside=overlap)
+    if mesh.replicas > 1 and add is not None:
+        for unit in trained:
+            for half in (add, ring.all_gather):
+                yield DueCall("all_reduce", [(half, config.wire.itemsize)], mesh.copies,
+                           chunk_length(unit.count, config.ranks), reductions, aside=overlap)
+    yield from (DueCall("all_gather", [(gather, weights)], mesh.neighbours, length, updates)
+                for length in over(trained if of_matrices and stage.shares_updates else []))
+    if stage.publishes:
+        named, by_owners = config.serving("broadcast"), config.parallel.publish == "broadcasts"
+        name, publish = ("broadcast", named.carry_out if named else tree.broadcast) if by_owners else (
+            "all_gather", gather)
+        for length in over(trained):
+            yield DueCall(name, [(publish, weights)], mesh.neighbours, length, updates, rooted=by_owners)
+    if stage.gathers:
+        for length in over(gathered(config)):
+            yield DueCall("all_gather", [(gather, 1 if wire else weights)], mesh.neighbours,
+                       wire.encoded_bytes(length) if wire else length, passes, aside=prefetch)
+    if copy is not None:
+        for unit, length in zip(config.model.units, over(config.model.units, copy), strict=True):
+            yield DueCall("all_gather", [(gather, weights)], copy.neighbours, length,
+                       passes * later_uses(config.model, unit), aside=prefetch)
+    if needs_norm and stage.shares_updates:
+        count = mesh.replicas * len(trained)
+        yield DueCall("gather_norms", [(ring.all_gather, NORM_BYTES)], mesh.neighbours, count, steps)
+
+
+def due(config: Config, rank: int, updates: int, hosts: Sequence[int] = ()) -> dict[str, Due]:
+    """The traffic of each collective that `rank` calls in a run's steps; `updates` of them were not skipped.
+
+    `hosts` has the number of each rank's host; without it no bytes count as leaving a host.
+    """
+    found: dict[str, Due] = {}
+    here, directions = config.of_rank(rank), config.directions
+    place, mine = directions.place(rank), directions.data_rank(rank)
+    hosts_here = [hosts[directions.rank(place, each)] for each in range(directions.data)] if hosts else ()
+    tape_calls = expected(here, updates).tape_calls
+    for call in calls(here, mine, updates):
+        found[call.name] = found.get(call.name, Due()) + call.due(here, mine, hosts_here)
+    for name, each in (*on_the_tape(here, rank, tape_calls, hosts), *at_cuts(here, rank, hosts)):
+        found[name] = found.get(name, Due()) + each
+    return {name: each for name, each in found.items() if each.calls}
+
+
+def on_the_tape(
+    config: Config, rank: int, tape_calls: Mapping[TapeCall, int], hosts: Sequence[int]
+) -> Iterator[tuple[str, Due]]:
+    """The traffic of each call of a collective on the tape, with the collective's name: those of the model's graph."""
+    directions, place = config.directions, config.directions.place(rank)
+    for call, times in tape_calls.items():
+        places, sent = directions.group(call.direction, place), tape_flow(call, directions, place)
+        away = sum(count for to, count in sent.to.items()
+                   if hosts and hosts[directions.rank(places[to], directions.data_rank(rank))] != hosts[rank])
+        yield f"{call.direction}_{call.collective}", Due(
+            1, sum(sent.to.values()), sent.received_bytes, sum(sent.messages.values()), away,
+            max(sent.messages, default=0)).times(times)
+
+
+def at_cuts(config: Config, rank: int, hosts: Sequence[int]) -> Iterator[tuple[str, Due]]:
+    """The traffic at the ends of each chunk of a rank of a pipeline, b s h at each cut: every micro-batch sends on the
+    activation and sends back its gradient."""
+    directions, times = config.directions, config.steps_here * config.block
+    for chunk in config.chunks:
+        places, place = directions.group("pipeline", directions.place(rank)), directions.place(rank)
+        for cut, ends, by, sent, received in (
+            (chunk.given, chunk.first, -1, "send_gradient", "recv_activation"),
+            (chunk.output, chunk.last, 1, "send_activation", "recv_gradient"),
+        ):
+            if not ends:
+                other = directions.rank(places[(places.index(place) + by) % len(places)], directions.data_rank(rank))
+                away = cut.nbytes if hosts and hosts[other] != hosts[rank] else 0
+                yield sent, Due(1, cut.nbytes, 0, 1, away, cut.nbytes).times(times)
+                yield received, Due(1, 0, cut.nbytes).times(times)
+
+
+@lru_cache(maxsize=4096)
+def tape_flow(call: TapeCall, directions: Directions, place: int) -> Flow:
+    """The messages of the ranks of a place in a call of a collective on the tape."""
+    places = directions.group(call.direction, place)
+    comm = LoneRank(places.index(place), len(places))
+    group = GroupOfRanks(call.direction, Observed(comm))
+    getattr(group, call.collective)(Extent(call.elements, f"u{call.itemsize}"), *call.args)
+    return Flow(dict(comm.to), dict(comm.messages), comm.received_bytes)
+
+
+def traffic_due(config: Config, rank: int, updates: int, hosts: Sequence[int]) -> RankTraffic:
+    """The messages that `rank` must send and receive in a run's steps, in all and by collective."""
+    formula = due(config, rank, updates, hosts)
+    whole = sum(formula.values(), Due())
+    return RankTraffic(
+        rank, whole.sent_bytes, whole.received_bytes, whole.messages,
+        {name: {"calls": each.calls, "sent_bytes": each.sent_bytes, "messages": each.messages}
+         for name, each in formula.items()},
+        whole.largest, whole.sent_bytes - whole.between_bytes, whole.between_bytes)
+
+
+def gathered(config: Config) -> tuple[Unit, ...]:
+    """The units whose weights Stage III gathers in a part, in forward and backward."""
+    if config.secondary_of(0) is not None:
+        return tuple(dict.fromkeys(config.model.forward_units))
+    if config.parallel.reshard_after_forward:
+        return config.model.forward_units + config.model.backward_units
+    return tuple(gathered_once(config))
+
+
+def gathered_once(config: Config) -> Iterator[Unit]:
+    """The units whose weights are gathered if gathered weights stay until backward has used them once."""
+    kept: set[Unit] = set()
+    for unit in config.model.forward_units:
+        if unit not in kept:
+            yield unit
+        if unit in config.model.backward_units:
+            kept.add(unit)
+    for unit in config.model.backward_units:
+        if unit not in kept:
+            yield unit
+        kept.discard(unit)
+
+
+def volume(config: Config) -> float:
+    """The bytes sent per rank and step, the mean over ranks, in units of P (N − 1)/N; P: bytes of all weights."""
+    config = replace(config, resumed=None)
+    ranks, steps = config.ranks, config.steps
+    if ranks == 1 or steps == 0:
+        return 0.0
+    whole = sum(padded(unit.count, ranks) for unit in config.model.units) * config.precision.weights.itemsize
+    called = ((each, rank) for rank in range(ranks) for each in calls(config, rank, steps))
+    sent = sum(each.due(config, rank, ()).sent_bytes for each, rank in called) / ranks / steps
+    return sent / (whole * (ranks - 1) / ranks)
+
+
+def most_messages(config: Config) -> int:
+    """The messages in a step that is not skipped, of the rank that sends the most."""
+    config = replace(config, resumed=None) if config.resumed else config
+    steps, ranks = config.steps, config.all_ranks
+    if steps == 0:
+        return 0
+    return max(sum(each.messages for each in due(config, rank, steps).values()) for rank in range(ranks)) // steps
+
+
+def message_copies(config: Config) -> int:
+    """The most bytes of copies of messages, in a world that keeps them, by length, for reuse.
+
+    A collective ends on a rank only when all others have begun it, and so have received all messages of the previous
+    one: at most the messages of two collectives are in flight, and one is arriving. The broadcasts of all buckets from
+    each rank count as one. Collectives on the tape have other ranks, so their messages may be in flight as well; of a
+    pipeline, those of all micro-batches may be.
+    """
+    if config.all_ranks == 1:
+        return 0
+    most, channels = max(config.mesh.group, config.mesh.replicas) - 1, message_lengths(config)
+    for rank in range(config.ranks):
+        for call in calls(config, rank, 1):
+            sent = [sum(sum(part.messages.values()) for part in parts) for parts in call.flows(config, rank)]
+            most = max(most, sum(sent) if call.rooted else max(sent))
+    most += max((sum(sent.messages.values()) for sent in tape_flows(config)), default=0)
+    most += 2 * config.block * sum(len(each.chunks) for each in config.of_pipeline)
+    return sum(length + length // 4 + 1 for channel in channels for length in channel) * (2 * most + 1)
+
+
+def message_lengths(config: Config) -> tuple[set[int], set[int]]:
+    """The lengths in bytes of all messages of a step: those of the step's own channel, and those of the second channel.
+
+    Exponents, losses and their integers are sent on the step's own channel in every stage.
+    """
+    own, beside = {EXPONENT_BYTES, config.precision.state.itemsize, LIMB_BYTES}, set[int]()
+    for rank in range(config.ranks):
+        for call in calls(config, rank, 1):
+            (beside if call.aside else own).update(
+                sent for parts in call.flows(config, rank) for part in parts for sent in part.messages)
+    own.update(length for sent in tape_flows(config) for length in sent.messages)
+    own.update(chunk.output.nbytes for each in config.of_pipeline for chunk in each.chunks)
+    return own, beside
+
+
+def tape_flows(config: Config) -> Iterator[Flow]:
+    """The messages of each call of a collective on the tape, on every place."""
+    for rank in range(config.all_ranks):
+        place, calls = config.directions.place(rank), expected(config.of_rank(rank)).tape_calls
+        yield from (tape_flow(call, config.directions, place) for call in calls)
