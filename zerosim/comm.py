@@ -1,6 +1,6 @@
 """The communicator's protocol under the name that users' files import; `zerosim.core.comm` defines it.
 
->>> from zerosim.comm import Communicator, left, right
+>>> from zerosim.core.comm import Communicator, left, right
 """
 
 from zerosim.core.comm import Communicator, ElementByElement, Exchange, among, left, right

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_info
 
-from zerosim.data import load_dataset
-from zerosim.data.dataset import Dataset
-from zerosim.errors import ScenarioError
+from zerosim.scenario.data import load_dataset
+from zerosim.scenario.data.dataset import Dataset
+from zerosim.core.errors import ScenarioError
 from zerosim.scenario import Scenario, load
 from zerosim.scenario.rules import Choice, Switch, rules
 from zerosim.scenario.sections import ClusterKeys, ModelKeys, Parallel, Train, WorldKeys
