@@ -16,8 +16,9 @@ import shutil
 import sys
 from pathlib import Path
 
-import zerosim as zs
 from tests.style import helps
+
+import zerosim as zs
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = (

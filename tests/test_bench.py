@@ -12,8 +12,14 @@ from tests.mpi.launch import mpirun
 from tests.pages import refused
 from zerosim.collectives.table import ALGORITHMS
 from zerosim.commands.bench import users_collective
-from zerosim.commands.benches.cluster import measured_toml
-from zerosim.commands.benches.collectives import COLLECTIVES, OWN, fit, measured_switches, time_collectives
+from zerosim.commands.benches.collectives import (
+    COLLECTIVES,
+    OWN,
+    fit,
+    measured_switches,
+    measured_toml,
+    time_collectives,
+)
 from zerosim.commands.benches.plans import PLANS, alone
 from zerosim.commands.benches.samples import Sample, on_rank_0
 from zerosim.commands.benches.tables import show_collectives, show_samples
@@ -164,7 +170,7 @@ def test_four_directions_and_16384_ranks_are_planned_in_a_gigabyte():
 @pytest.mark.parametrize(("flags", "words"), [
     (["step", "mine.py:f"], "bench step times no function; FILE.py:FUNCTION is for bench collectives"),
     (["step", "--runs", "some.csv"], "bench step compares no runs; --runs is for bench published"),
-    (["step", "--toml", "x.toml"], "bench step measures no cluster; remove --toml, or use bench cluster or bench "),
+    (["step", "--toml", "x.toml"], "bench step measures no links; remove --toml, or use bench collectives"),
     (["published", "--runs", "none.csv"], "none.csv: no file of published runs: No such file"),
 ])
 def test_flags_of_other_subjects_are_refused(flags, words, capsys):

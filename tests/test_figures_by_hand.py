@@ -11,9 +11,8 @@ from zerosim.autograd.operations.elementwise import relu
 from zerosim.autograd.tape import Tape
 from zerosim.collectives import ring, tree
 from zerosim.core.allocation import allocate
-from zerosim.core.comm import Exchange, Strided, left, right
+from zerosim.core.comm import Strided
 from zerosim.core.digests import digest
-from zerosim.core.errors import Unlike
 from zerosim.core.not_a_number import NOT_A_NUMBER
 from zerosim.core.orders import ORDERS
 from zerosim.core.sharding import Directions, Layout, Mesh, full, shard, split
@@ -24,8 +23,6 @@ from zerosim.observe.observed import Observed, ObservedAllocator
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster, Device, Link
 from zerosim.plan.costs import Costs
-from zerosim.plan.fluid import last_end_ns
-from zerosim.plan.network import Lockstep, NotedSends, links
 from zerosim.stages.state import ACCUMULATED, GRADIENT, Layouts, TrainingState
 from zerosim.training import build, collect, comparison
 from zerosim.training.buckets import Buckets
@@ -34,7 +31,6 @@ from zerosim.training.experiment import Batches, prepare
 from zerosim.verdict.judged_run import parted
 from zerosim.verdict.outcome import RowOutcome
 from zerosim.worlds.local import spawn
-from zerosim.worlds.lockstep import LockstepArray, LockstepMessages, LockstepWorld
 
 UNIT, = mlp(3, [], 2, "relu", "cross_entropy").units                          # 8 numbers
 OTHER_NAN = np.array([NOT_A_NUMBER.view(np.uint32) ^ 1], np.uint32).view(np.float32)
@@ -229,72 +225,10 @@ def test_collectives_go_one_after_the_other_and_begin_when_all_have_come():
     assert (clock.now_ns, clock.exposed_ns) == (80, 80)
 
 
-def test_what_is_repeated_counts_in_every_figure():
-    clock = VirtualClock()
-    before = clock.reading()
-    clock.compute("forward", 5, "products")
-    clock.communicate("all_gather", 7)
-    clock.carry("gradients, device to host", "", 8, 4)
-    clock.send(100, 3)
-    clock.repeat(3, clock.since(before))
-    assert (clock.now_ns, clock.exposed_ns) == (80, 28)
-    assert clock.computing_ns == {"forward": 20, "offload": 32}
-    assert clock.bound_ns == {"products": 20, "offload": 32}
-    assert (clock.communicating_ns, clock.sent_counts) == ({"all_gather": 28}, {"bytes": 400, "messages": 12})
-
-
 # A cluster: devices of 2 on a host, 1 byte a nanosecond inside, half of that between, latencies of 10 and 100.
 
 CLUSTER = Cluster(
     Device("", 1e9, 1, 1e9), 2, Link("", 10, 1e9), Link("", 100, 0.5e9), pipelined=False, fused=False)
-
-
-def exchanged(*exchanges, ranks=4, cluster=CLUSTER):
-    clocks = Lockstep(cluster, ranks)
-    for to, source, sent in exchanges:
-        clocks.exchange([LockstepMessages(np.array(to), np.array(source), np.array(sent))])
-    return clocks.now_ns.tolist()
-
-
-def test_messages_by_hand():
-    swap, around = ([1, 0, 3, 2], [1, 0, 3, 2]), ([1, 2, 3, 0], [3, 0, 1, 2])
-    assert exchanged((*swap, [5, 7, 9, 9])) == [17, 15, 19, 19]
-    assert exchanged((*around, [8] * 4)) == [116, 18, 116, 18]                    # between hosts at half the rate
-    assert exchanged((*around, [8] * 4), (*around, [8] * 4)) == [232, 134, 232, 134]
-
-
-@pytest.mark.parametrize(("ports", "ended_ns"), [(1, 36), (2, 22), (3, 22)])
-def test_exchanges_at_once_by_hand(ports, ended_ns):
-    """4 and 12 bytes to the two neighbours: after each other through one port, side by side through two."""
-    def both_ways(comm, array):
-        few, many = array(4), array(12)
-        comm.exchange_all([
-            Exchange(few, right(comm), few, left(comm)), Exchange(many, left(comm), many, right(comm))])
-
-    cluster = replace(CLUSTER, devices_per_host=4, ports=ports)
-    clocks = Lockstep(cluster, 4)
-    LockstepWorld(4, clocks).run(lambda comm: both_ways(comm, lambda n: LockstepArray(np.full(4, n), np.dtype("u1"))))
-    assert clocks.now_ns.tolist() == [ended_ns] * 4
-
-    def noted(comm):
-        noting = NotedSends(comm.rank, comm.size)
-        both_ways(noting, lambda n: np.empty(n, "u1"))
-        return noting.program
-
-    assert last_end_ns(spawn(noted, 4), links(cluster, 4)) == ended_ns
-
-
-def test_messages_share_the_cards_of_the_host_that_has_more_of_them():
-    """Of host 0 one message leaves alone, and enters host 1 beside another: it has half of that host's cards."""
-    assert exchanged(([2, 3, 1, 0], [3, 2, 0, 1], [8] * 4)) == [132] * 4
-    to, source = [1, 2, 4, 5, 3, 0], [5, 0, 1, 4, 2, 3]
-    assert exchanged((to, source, [8] * 6), ranks=6) == [132, 18, 132, 132, 132, 132]
-
-
-def test_two_messages_to_one_rank_that_are_on_their_way_together_are_nobody_s_vector():
-    swap, others = ([1, 0, 3, 2], [1, 0, 3, 2]), ([3, 2, 1, 0], [3, 2, 1, 0])
-    with pytest.raises(Unlike, match="before an earlier one has arrived"):
-        exchanged((*swap, [5, 1000, 9, 9]), (*others, [5] * 4), cluster=replace(CLUSTER, devices_per_host=4))
 
 
 def test_prices_tell_functions_lengths_and_roots_apart():

@@ -17,7 +17,7 @@ from zerosim.core.orders import ORDERS
 from zerosim.core.sharding import Mesh, owned, padded, split
 from zerosim.core.terms import symbols
 from zerosim.plan.cluster import cluster_of
-from zerosim.plan.rehearsal import rehearse, rehearsed_apart
+from zerosim.plan.rehearsal import rehearse
 from zerosim.scenario import Check, Parallel, Scenario, Train, WorldKeys
 from zerosim.scenario.machine import ClusterKeys
 from zerosim.stages.adding import ADDITIONS
@@ -230,18 +230,6 @@ def test_groups_must_divide_every_number_of_ranks():
 
 
 # Plans.
-
-
-@pytest.mark.parametrize(("ranks", "group", "hosts"), [(4, 2, 2), (8, 2, 4), (8, 4, 2), (8, 8, 4)])
-def test_a_plan_in_lockstep_is_that_of_every_rank_by_itself(ranks, group, hosts):
-    built = hybrid(ranks, group, stages=("ddp", "zero1", "zero3"))
-    cluster = cluster_of(ClusterKeys(devices_per_host=hosts), built.origin, ranks)
-    for config in prepare(built, labelled()).rows:
-        found, apart = rehearse(config, cluster), rehearsed_apart(config, cluster)
-        assert {found.clock.now_ns} == {each.clock.now_ns for each in apart}
-        for rank, each in enumerate(apart):
-            assert found.sent(rank) == each.sent(0)
-        assert (found.peak, found.resting) == (apart[0].peak, apart[0].resting)
 
 
 def test_groups_within_a_host_do_not_wait_for_the_network():

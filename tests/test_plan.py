@@ -12,19 +12,18 @@ import pytest
 import zerosim as zs
 from tests.oracles import simgrid_cases as simgrid
 from tests.test_plan_drawn import compared
-from zerosim.collectives import ALGORITHMS, direct, ring, tree
+from zerosim.collectives import direct, ring, tree
 from zerosim.commands.cli import main
 from zerosim.core.errors import CollectiveError, Deadlock, ScenarioError, Unlike, UsageError
-from zerosim.plan import reading
-from zerosim.plan.clock import VirtualClock
+from zerosim.plan import reading, rehearsal
 from zerosim.plan.cluster import Cluster, Device, Link, cluster_of, machines
 from zerosim.plan.costs import Costs
 from zerosim.plan.fluid import Links, ReceiveFrom, Transfer, ends_ns, last_end_ns
-from zerosim.plan.network import Lockstep, links, programs, written_ns
+from zerosim.plan.network import written_ns
 from zerosim.plan.planned_row import parameters_met
 from zerosim.plan.planning import Plan, on_ranks
 from zerosim.plan.reading import read_plan
-from zerosim.plan.rehearsal import Clocked, rehearse
+from zerosim.plan.rehearsal import further, rehearse, rehearsed_at_once
 from zerosim.scenario import load
 from zerosim.scenario.data import load_dataset
 from zerosim.scenario.machine import ClusterKeys as Said
@@ -46,24 +45,12 @@ def cluster(devices_per_host=8, inside=SLOW, between=SLOW, pipelined=False, fuse
 
 # Messages.
 
-@pytest.mark.parametrize("size", [2, 3, 4, 8, 64, 1024])
+@pytest.mark.parametrize("size", [2, 3, 4, 8, 64])
 def test_the_ring_takes_its_closed_form_to_the_nanosecond(size):
     chunk = 1_000_003
     each = SLOW.latency_ns + chunk
     assert written_ns(ring.all_gather, chunk * size, 1, cluster(size), size) == (size - 1) * each
     assert written_ns(ring.all_reduce, chunk * size, 1, cluster(size), size) == 2 * (size - 1) * each
-
-
-@pytest.mark.parametrize("devices_per_host", [16, 4, 1])
-@pytest.mark.parametrize(
-    "name", ["ring.all_gather", "ring.reduce_scatter", "halving.reduce_scatter", "doubling.all_gather"])
-def test_lockstep_and_the_local_world_agree(name, devices_per_host):
-    collective, size, count = ALGORITHMS[name].function, 16, 16 * 12_345
-    found = cluster(devices_per_host, between=Link("", 7000, 3e9))
-    clocks = Lockstep(found, size)
-    LockstepWorld(size, clocks).run(lambda comm: collective(comm, LockstepChunks(count, size, np.float32)))
-    apart = last_end_ns(programs(collective, count, np.dtype(np.float32), size), links(found, size))
-    assert clocks.now_ns.max() == pytest.approx(apart, abs=1)
 
 
 def test_a_link_that_was_forgotten_is_seen():
@@ -215,18 +202,17 @@ def test_micro_batches_that_are_not_run_count_as_if_they_were(variant, links, mo
 
     def figures(block):
         found = rehearse(with_block(config, block), machine)
-        return found.clock.reading().counts, found.clock.now_ns, found.clock.exposed_ns, found.operations, found.peak
+        return found.clock.counts, found.clock.now_ns, found.clock.exposed_ns, found.operations, found.peak
 
     skipped = [figures(block) for block in (2, 3, 4, 9)]
-    monkeypatch.setattr(Clocked, "alike", False)
+    monkeypatch.setattr(rehearsal, "rehearsed_in_short", rehearsed_at_once)
     assert skipped == [figures(block) for block in (2, 3, 4, 9)]
 
 
 def test_a_skipped_micro_batch_that_is_forgotten_is_seen(monkeypatch):
     (config,) = configs(small(variant=(SKIPPING[0],)))
     honest = rehearse(with_block(config, 9), cluster(4)).clock.now_ns
-    repeat = VirtualClock.repeat
-    monkeypatch.setattr(VirtualClock, "repeat", lambda clock, times, interval: repeat(clock, times - 1, interval))
+    monkeypatch.setattr(rehearsal, "further", lambda *figures: further(*figures[:3], figures[3] - 1))
     assert rehearse(with_block(config, 9), cluster(4)).clock.now_ns < honest
 
 
@@ -438,3 +424,12 @@ def test_mfu_counts_the_experts_that_are_chosen(experts):
     row = plan.subject.rows[0]
     assert row.config.model.count - parameters_met(row.config.model, 64) == 2 * (experts - 2) * 2 * 64 * 16
     assert 0.9 * row.hfu < row.mfu < 1.2 * row.hfu
+
+
+def test_a_plan_says_whether_its_pricing_distinguishes_a_named_collective(capsys):
+    words = ["plan", "llama3_8b", "--ranks", "8", "--set", "model.layers=1", "--set", "parallel.reduce_scatter=halving"]
+    for pricing, said in (("pipelined", "every algorithm with as many takes the same time"),
+                          ("written", "halving is priced message by message over the links")):
+        assert main([*words, "--set", f"cluster.collectives={pricing}"]) == 0
+        assert said in " ".join(capsys.readouterr().out.split())
+    assert zs.plan("llama3_8b", 8, set={"model.layers": 1}).rows()[0]["pricing"] == ""

@@ -1,6 +1,5 @@
 """Plans over every direction of the mesh: closed forms, shipped volumes, the ZeRO paper's rows, and refusals."""
 
-from dataclasses import replace
 from fractions import Fraction
 from math import inf
 
@@ -13,9 +12,9 @@ from tests.test_split_models import GPT, MLP, SPLIT, read
 from zerosim.commands.cli import main
 from zerosim.core.sharding import Directions
 from zerosim.models.units import Task
-from zerosim.plan import directions, repeated
+from zerosim.plan import directions
 from zerosim.plan.cluster import Cluster, Device, Link
-from zerosim.plan.rehearsal import rehearse
+from zerosim.plan.rehearsal import rehearse, rehearsed_at_once
 from zerosim.plan.small import found_otherwise
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import Check, ModelKeys, Parallel, Train, WorldKeys
@@ -61,20 +60,13 @@ def test_equal_stages_wait_for_the_bubble_of_the_formula_exactly(schedule, ranks
 ])
 def test_repeated_passes_are_as_if_all_were_run(stage, changes, monkeypatch):
     config = of_a_pipeline(stage, changes)
-    due = figures_of(rehearse(config, CLUSTER))
-    monkeypatch.setattr(repeated, "FIRST_RUN", 8)
-    assert figures_of(rehearse(config, CLUSTER)) == due
-    monkeypatch.setattr(repeated, "FIRST_RUN", 1)
-    assert figures_of(rehearse(config, CLUSTER)) != due    # the first micro-batch has no gradients to add to
+    assert figures_of(rehearse(config, CLUSTER)) == figures_of(rehearsed_at_once(config, CLUSTER))
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_all_passes_are_run_if_each_reduces(overlap, monkeypatch):
-    config, found = of_a_pipeline("zero2", {"accumulation": "micro_batch", "overlap": overlap}), []
-    for number in (0, 8):
-        monkeypatch.setattr(repeated, "FIRST_RUN", number)
-        found.append(figures_of(rehearse(config, CLUSTER)))
-    assert found[0] == found[1]
+def test_a_pipeline_whose_micro_batches_all_reduce_is_as_if_all_were_run(overlap):
+    config = of_a_pipeline("zero2", {"accumulation": "micro_batch", "overlap": overlap})
+    assert figures_of(rehearse(config, CLUSTER)) == figures_of(rehearsed_at_once(config, CLUSTER))
 
 
 def of_a_pipeline(stage, changes):
@@ -88,8 +80,8 @@ def of_a_pipeline(stage, changes):
 
 def figures_of(found):
     """All that a plan says of each rank of a pipeline."""
-    return [(each.peak, each.peak_total, each.resting, each.operations, each.passes, each.clock.idle_ns,
-             replace(each.clock.reading(), spans=0)) for each in found.stages]
+    return [(each.peak, each.peak_total, each.resting, each.operations, each.clock.idle_ns, each.clock.now_ns,
+             each.clock.exposed_ns, each.clock.counts) for each in found.stages]
 
 
 @pytest.mark.parametrize("name", ["four_all_reduces", "ring_attention", "all_to_all_of_experts"])

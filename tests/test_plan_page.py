@@ -11,13 +11,9 @@ from tests.pages import refused
 from tests.test_page import Seen, values
 from tests.test_report import documented
 from zerosim.commands.cli import main
-from zerosim.core.extents import Extent
 from zerosim.core.words import common_unit, in_unit
-from zerosim.plan.clock import VirtualClock
-from zerosim.plan.cluster import Link
-from zerosim.plan.page import drawn_rows, lines, plan_page, row_of, thinned
+from zerosim.plan.page import drawn_rows, plan_page, row_of, thinned
 from zerosim.plan.table import legend, machine, names_of
-from zerosim.plan.timed import HostMemory
 from zerosim.show.page.pictures import files, memory, peaks, timeline
 
 ROOT = Path(__file__).parents[1]
@@ -127,21 +123,6 @@ def test_the_command_writes_page_trace_and_document(tmp_path, capsys):
     capsys.readouterr()
 
 
-def test_what_is_offloaded_is_waited_for():
-    clock = VirtualClock()
-    store = HostMemory(clock, Link("", 1000, 1e9))
-    x = Extent(500, "u1")
-    store.write(0, x)
-    assert clock.now_ns == 1500
-    first, second = store.read(0, x), store.read(500, x)
-    clock.compute("backward", 1000)
-    first()
-    assert clock.now_ns == 3000
-    second()
-    assert clock.now_ns == 4500
-    assert clock.computing_ns["offload"] == 3500
-
-
 def test_offloading_takes_the_longer_the_slower_its_link():
     times = [
         zs.plan(MPT, set=SMALL | {"parallel.offload_activations": True, "cluster.host_memory": link}).subject.rows[-1]
@@ -195,8 +176,6 @@ def test_what_cannot_be_planned_is_refused_in_one_line(flags, found, capsys):
     ("cluster = 1", "file.toml has no [cluster]"),
     ("\xff", "cannot read"), ("a = 1", "has no [cluster]"), ("[cluster", "this is not TOML"),
     ("[cluster]\ndevice = 'h100'", "did you mean 'h100_80gb'"),
-    ("[cluster.device]\nflops=1e9\nmemory=1e9\nmemory_bandwidth=1e9\nworking_sets=[2,1]\nbandwidths=[1,1]",
-     "working_sets ascending"),
 ])
 def test_a_machine_is_read_as_a_scenario_is(content, found, tmp_path, capsys):
     path = tmp_path / "file.toml"

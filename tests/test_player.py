@@ -231,30 +231,6 @@ def viewed(folder, keys):
     return zs.run(path, set=keys).subject.failures
 
 
-@pytest.mark.parametrize(("returns", "reads"), [("y, x + 1.0", ", saved"), ("(KEPT.append(x), y)[1]", "")])
-def test_memory_that_no_ledger_counts_is_said_in_one_line(returns, reads, tmp_path):
-    (tmp_path / "views.py").write_text(f"""
-from zerosim.extend import Layer, Operation, Parameter, linear, uniform
-KEPT = []
-
-def odd_forward(x, *, empty):
-    y = empty(x.shape, x.dtype)
-    y[...] = x
-    return {returns}
-
-def odd_backward(upstream, into, *, empty{reads}):
-    into["x"] = upstream
-
-odd = Operation(odd_forward, odd_backward, {{"x": ()}})
-
-def net(task, *, code=""):
-    return [Layer(f"l.{{n}}", f"l.{{n}}.", (Parameter("weight", shape, uniform(0.1)),),
-                  lambda w, x: odd(linear(x, w["weight"]))) for n, shape in enumerate(((64, 64), (10, 64)))]
-""")
-    with pytest.raises(zs.ZerosimError, match="4,096 bytes that its declaration leaves out, or that empty did not all"):
-        viewed(tmp_path, {})
-
-
 def test_a_view_of_a_parameter_does_not_keep_its_memory_until_backward():
     graph = Graph((4, 3))
     graph.output = linear(relu(graph.input), transpose(graph.parameter("weight", (3, 5)), axes=(1, 0)))

@@ -3,9 +3,7 @@
 import csv
 import io
 import json
-import random
 import re
-from math import inf
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,6 @@ from tests.pages import refused
 from zerosim.commands.cli import main
 from zerosim.core.errors import UsageError
 from zerosim.plan import foreign
-from zerosim.plan.failures import Failures
 from zerosim.plan.planning import planned
 from zerosim.plan.questions import Question
 from zerosim.plan.reading import read_plan, task_of
@@ -23,53 +20,7 @@ from zerosim.plan.table import csv_of, sentence
 
 LLAMA = str(Path(__file__).parents[1] / "scenarios" / "plans" / "llama3_8b.toml")
 SMALL = {"model.layers": 2, "check.mfu": [], "check.fits": [], "check.does_not_fit": []}
-PRICED = SMALL | {"cluster.dollars_per_hour": 2.0, "cluster.hours_between_failures": 5_000,
-                  "cluster.checkpoint_seconds": 30, "cluster.restart_seconds": 600}
-
-
-def simulated(failures, devices, every, seed):
-    """The share of the time that is training, of a job that is followed failure by failure."""
-    draw, between = random.Random(seed), failures.seconds_between(devices)
-    clock = trained = 0.0
-    until = draw.expovariate(1 / between)
-    while trained < 2_000 * every:
-        segment = every + failures.checkpoint_seconds
-        if until >= segment:
-            clock, until, trained = clock + segment, until - segment, trained + every
-            continue
-        clock += until
-        while (until := draw.expovariate(1 / between)) < failures.restart_seconds:
-            clock += until
-        clock, until = clock + failures.restart_seconds, until - failures.restart_seconds
-    return trained / clock
-
-
-@pytest.mark.parametrize(("hours", "saving", "restart"), [(50_000, 30, 600), (5_000, 120, 300), (2_000, 5, 60)])
-def test_goodput_is_that_of_a_job_followed_failure_by_failure(hours, saving, restart):
-    failures, devices = Failures(hours, saving, restart), 4_096
-    every = failures.interval(devices)
-    found = sum(simulated(failures, devices, every, seed) for seed in range(8)) / 8
-    assert failures.goodput(devices) == pytest.approx(found, rel=0.03)
-    forgetful = Failures(hours, saving, 10 * restart)
-    assert forgetful.goodput(devices) != pytest.approx(found, rel=0.03)
-
-
-def test_no_interval_is_better_than_daly_s():
-    failures, devices = Failures(5_000, 120, 300), 4_096
-
-    def share(every):
-        return type("", (Failures,), {"interval": lambda self, devices: every})(5_000, 120, 300).goodput(devices)
-
-    best = max(share(every) for every in range(60, 6_000, 5))
-    assert failures.goodput(devices) == pytest.approx(best, rel=1e-3)
-    young_s = (2 * 120 * 5_000 * 3600 / devices) ** 0.5
-    assert failures.goodput(devices) >= share(young_s)
-
-
-def test_without_failures_nothing_is_lost_and_with_too_many_nothing_is_trained():
-    assert Failures().goodput(10**6) == 1.0
-    assert Failures().interval(8) == inf
-    assert Failures(1, 3_600, 3_600).goodput(2**16) == 0.0
+PRICED = SMALL | {"cluster.dollars_per_hour": 2.0}
 
 
 @pytest.mark.parametrize(("said", "words"), [
@@ -92,10 +43,9 @@ def test_days_and_dollars_are_those_of_the_step(answers):
     for answer in answers.each:
         row = answer.row
         tokens = row.config.samples * row.config.model.task.inputs
-        seconds = 3e11 / tokens * row.step_seconds / answer.goodput
+        seconds = 3e11 / tokens * row.step_seconds
         assert answer.days == pytest.approx(seconds / 86_400)
         assert answer.dollars == pytest.approx(seconds / 3_600 * 2.0 * row.config.ranks)
-        assert 0.9 < answer.goodput < 1
 
 
 def test_the_fewest_and_the_cheapest_are_those_of_all_rows(answers):

@@ -8,13 +8,9 @@ from tests.checkpointing import bits, go
 from tests.training import labelled, run, scenario
 from zerosim.commands.cli import main
 from zerosim.core.errors import ScenarioError
-from zerosim.plan.cluster import cluster_of
-from zerosim.plan.rehearsal import rehearse, rehearsed_apart
 from zerosim.scenario import Check, Parallel, Scenario, WorldKeys
-from zerosim.scenario.machine import ClusterKeys
 from zerosim.scenario.sections import Variant
 from zerosim.stages.gathering import SecondCopy
-from zerosim.training.experiment import prepare
 
 
 def hpz(ranks, secondary, per_host=0, micro_batches=2, **keys):
@@ -86,17 +82,6 @@ def test_a_checkpoint_goes_on_with_another_copy_or_none(tmp_path, one, other):
     assert rest.failures == []
     if "shard_ranks" not in other:
         assert bits(rest) == bits(go(built, labelled()))
-
-
-@pytest.mark.parametrize("prefetch", [False, True])
-def test_a_plan_in_lockstep_is_that_of_every_rank_by_itself(prefetch):
-    built = hpz(8, 2, prefetch=prefetch)
-    cluster = cluster_of(ClusterKeys(devices_per_host=2), built.origin, 8)
-    (config,) = prepare(built, labelled()).rows
-    found, apart = rehearse(config, cluster), rehearsed_apart(config, cluster)
-    assert {found.clock.now_ns} == {each.clock.now_ns for each in apart}
-    assert [found.sent(rank) for rank in range(8)] == [each.sent(0) for each in apart]
-    assert (found.peak, found.resting) == (apart[0].peak, apart[0].resting)
 
 
 @pytest.mark.parametrize(("keys", "words"), [

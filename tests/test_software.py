@@ -1,12 +1,10 @@
 """Software as part of the machine: what it adds to a plan's time and memory, and figures of devices set anew."""
 
-import dataclasses
 
 import pytest
 
 import zerosim as zs
 from zerosim.plan.cluster import HOST_BYTES_PER_SECOND, Device, machines, software_of
-from zerosim.plan.rehearsal import rehearse
 from zerosim.plan.software import WHOLE_SCORES
 from zerosim.scenario.machine import ClusterKeys
 
@@ -38,12 +36,6 @@ def test_a_whole_loss_has_up_to_eight_bytes_more_of_each_score_and_a_chunked_one
     assert whole.peak_bytes - compiled.peak_bytes >= 3 * SCORES
     assert 3 * SCORES <= whole.peak_bytes - usual.peak_bytes <= WHOLE_SCORES * SCORES
     assert usual.peak_bytes - chunked.peak_bytes >= 2 * SCORES
-
-
-def test_a_kernel_of_gate_and_product_keeps_no_activated_gate():
-    usual, fused = (row(software=name, loss="chunked", reserve=0.0) for name in ("", "fused"))
-    activated = 2 * 2048 * 14336                         # bytes of a block, of which there are two
-    assert usual.found.peak["activations"] - fused.found.peak["activations"] >= 2 * activated
 
 
 def test_attention_keeps_five_bytes_of_each_score_as_korthikanti_counts_them():
@@ -147,14 +139,6 @@ def test_software_with_the_kernels_of_another_has_its_rate():
 STAGE_I = {"parallel.stages": ["zero1"], "parallel.overlap": True}
 
 
-def test_software_shards_model_states_over_the_context_ranks_as_well():
-    of_two = {**STAGE_I, "parallel.context_ranks": 2, "train.micro_batches": 4}
-    apart, joined = (row(*of_two.items(), software=name) for name in ("", "eager"))
-    assert joined.found.resting["optimizer"] == apart.found.resting["optimizer"] / 2
-    assert joined.found.sent_by_direction["context"] < apart.found.sent_by_direction["context"]
-    assert joined.tokens_per_second == pytest.approx(apart.tokens_per_second, rel=0.5)
-
-
 def test_software_waits_for_reductions_at_its_update_and_gathers_weights_beside_the_next_forward(monkeypatch):
     def found(ahead):
         monkeypatch.setitem(machines()["software"]["fused"], "ahead", ahead)
@@ -184,45 +168,3 @@ def test_software_that_keeps_what_a_pipeline_has_sent_and_buffers_of_its_own_has
     assert after.reserved_bytes == round(1.1 * after.peak_bytes + after.found.resting["optimizer"] / 2 + 1e9)
 
 
-def in_pieces(layers, **changes):
-    """A Llama on 4 tensor ranks with pieces of sequences, planned with `changes` to the software."""
-    keys = {"tensor_ranks": 4, "sequence_parallel": True, "stages": ["zero1"], "accumulate_dtype": "fp32",
-            "reduce_dtype": "fp32"}
-    found = row(*{f"parallel.{key}": value for key, value in keys.items()}.items(), ("model.layers", layers),
-                ("train.micro_batches", 2), software="fused")
-    cluster = dataclasses.replace(found.cluster, software=dataclasses.replace(found.cluster.software, **changes))
-    return rehearse(found.config, cluster)
-
-
-def test_a_block_keeps_pieces_of_its_two_gathered_inputs_and_gathers_them_again():
-    kept, pieces = ([in_pieces(layers, gathers_again=again) for layers in (2, 3)] for again in (False, True))
-    piece = 2 * 2048 // 4 * 4096                         # bytes of a piece: 16 bits of (1, 2048 / 4, 4096)
-    held, sent = ([[of(each) for each in rows] for rows in (kept, pieces)] for of in (
-        lambda found: found.peak["activations"], lambda found: found.clock.sent_counts["bytes"]))
-    assert grown(held[0]) - grown(held[1]) == 2 * 3 * piece
-    assert grown(sent[1]) - grown(sent[0]) == 2 * 3 * piece
-
-
-def grown(two):
-    return two[1] - two[0]
-
-
-def test_sums_of_gradients_in_32_bits_have_no_gradients_of_16_beside_them():
-    apart, fused = (in_pieces(2, fuses_sums=fuses) for fuses in (False, True))
-    of_parameters = apart.resting["parameters"]          # 2 bytes of each
-    assert apart.resting["gradients"] == 3 * of_parameters
-    assert fused.resting["gradients"] == 2 * of_parameters
-    assert apart.peak["gradients"] - fused.peak["gradients"] == of_parameters
-
-
-@pytest.mark.parametrize(("dtype", "more"), [("fp32", 6), ("weights", 2)])
-def test_backward_reads_and_writes_the_sum_of_a_weights_gradients(dtype, more):
-    """Instead of 16 bits of a gradient; for every weight, in each of two micro-batches."""
-    keys = (("parallel.accumulate_dtype", dtype), ("train.micro_batches", 16), ("parallel.stages", ["zero1"]),
-            ("parallel.overlap", False))
-    found = row(*keys, software="fused")
-    plain = dataclasses.replace(found.cluster.software, fuses_sums=False)
-    without = rehearse(found.config, dataclasses.replace(found.cluster, software=plain))
-    took = found.found.clock.computing_ns["backward"] - without.clock.computing_ns["backward"]
-    moved_ns = found.cluster.device.moved_ns(found.config.block * found.config.model.count * more)
-    assert took == pytest.approx(moved_ns, rel=1e-3)

@@ -15,16 +15,17 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_info
 
-from zerosim.scenario.data import load_dataset
-from zerosim.scenario.data.dataset import Dataset
 from zerosim.core.errors import ScenarioError
 from zerosim.scenario import Scenario, load
-from zerosim.scenario.rules import Choice, Switch, rules
+from zerosim.scenario.data import load_dataset
+from zerosim.scenario.data.dataset import Dataset
+from zerosim.scenario.reading import kind_of
 from zerosim.scenario.sections import ClusterKeys, ModelKeys, Parallel, Train, WorldKeys
+from zerosim.scenario.values import names_in
 from zerosim.training.experiment import Experiment, prepare
 from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
-from zerosim.verdict.outcome import Outcome, TrainedRow
+from zerosim.verdict.outcome import Outcome, RowOutcome
 
 Refused = ScenarioError
 SHIPPED = Path(__file__).parents[2] / "scenarios"
@@ -33,9 +34,8 @@ TRAINING = sorted(
     if tomllib.loads(path.read_text(encoding="utf-8")).get("kind", "training") == "training")
 SECTIONS = {"world": WorldKeys, "model": ModelKeys, "train": Train, "parallel": Parallel, "cluster": ClusterKeys}
 KEYS: dict[str, tuple[Any, ...]] = {
-    f"{section}.{name}": (True, False) if isinstance(rule, Switch) else
-    tuple(getattr(rule, "names", ())) if isinstance(rule, Choice) or hasattr(rule, "names") else ()
-    for section, of in SECTIONS.items() for name, rule in rules(of).items()}
+    f"{section}.{key.name}": (True, False) if key.type == kind_of(bool) else names_in(key.type)
+    for section, of in SECTIONS.items() for key in kind_of(of).fields}
 """Every key of these sections with the values of a choice or a switch; of other keys, nothing."""
 
 
@@ -82,14 +82,14 @@ def run(experiment: Experiment) -> Ran:
     return Ran({row.name: recorded(row) for row in outcome.trained}, outcome.failures)
 
 
-def recorded(row: TrainedRow) -> dict[str, Any]:
+def recorded(row: RowOutcome) -> dict[str, Any]:
     """The digests of a row, and of each rank the bytes sent, the messages, and the model states between steps."""
     losses = hashlib.sha256(b"".join(loss.tobytes() for loss in row.measured.losses)).hexdigest()
     return {
         "weights": row.measured.weights_sha256[:16], "optimizer": row.measured.optimizer_sha256[:16],
-        "losses": losses[:16], "sent": [rank.counts.sent_bytes for rank in row.traffic],
-        "messages": [rank.counts.messages for rank in row.traffic],
-        "kept": [sum(rank.figures.resting_bytes.values()) for rank in row.memory]}
+        "losses": losses[:16], "sent": [rank.sent_bytes for rank in row.measured.traffic],
+        "messages": [rank.messages for rank in row.measured.traffic],
+        "kept": [sum(rank.resting_bytes.values()) for rank in row.measured.memory]}
 
 
 def arithmetic() -> str:

@@ -8,16 +8,16 @@ import pytest
 from zerosim.collectives import ALGORITHMS, exact
 from zerosim.collectives.results import Unmodified
 from zerosim.collectives.table import in_two_hops, on_hosts
-from zerosim.observe.observed import Observed
-from zerosim.observe.traffic import Traffic
+from zerosim.core.extents import Extent
 from zerosim.core.fixed_point import exact_sum
 from zerosim.core.orders import ORDERS
-from zerosim.core.extents import Extent
-from zerosim.core.terms import symbols
 from zerosim.core.sharding import Mesh, bounds
-from zerosim.stages.adding import ADDITIONS
+from zerosim.core.terms import symbols
+from zerosim.observe.observed import Observed
+from zerosim.observe.traffic import Traffic
 from zerosim.proofs.proof import prove
 from zerosim.proofs.subject import Subject, named_subject
+from zerosim.stages.adding import ADDITIONS
 from zerosim.verdict.diagnosis import chunk_sums
 from zerosim.worlds.local import spawn
 

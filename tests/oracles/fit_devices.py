@@ -72,10 +72,6 @@ class Notes(VirtualClock):
     def wait(self, until_ns):
         self.events.append(("wait", until_ns))
 
-    def since(self, reading):
-        """Nothing that two micro-batches have in common: each is noted, and none is repeated."""
-        return object()
-
 
 @dataclass
 class Noted:
@@ -96,7 +92,7 @@ class Noted:
         kept = rehearsal.Costs, rehearsal.VirtualClock
         rehearsal.Costs, rehearsal.VirtualClock = Noting, Notes
         try:
-            clock = rehearsal.rehearse(config, cluster).clock
+            clock = rehearsal.rehearsed_at_once(config, cluster).clock
         finally:
             rehearsal.Costs, rehearsal.VirtualClock = kept
         shape, tokens = run.scenario.model, config.samples // config.ranks * run.scenario.model.sequence

@@ -17,10 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from zerosim.collectives import ALGORITHMS
-from zerosim.plan.cluster import Cluster, Device, Fabric, Link
+from zerosim.plan.cluster import Cluster, Device, Link
 from zerosim.plan.fluid import Transfer
 from zerosim.plan.network import links, programs
-from zerosim.plan.topologies import Dragonfly, Torus
 
 ANSWERS = Path(__file__).parent / "simgrid_answers.json"
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -52,7 +51,6 @@ class Case(NamedTuple):
     links: str
     numbers: tuple = ()
     """Of links that are in no table: latency in nanoseconds and bytes a second, inside hosts and between."""
-    fabric: Fabric = Fabric()
 
     @property
     def name(self):
@@ -61,8 +59,7 @@ class Case(NamedTuple):
     @property
     def cluster(self):
         inside, between = (Link("", *each) for each in self.numbers or LINKS[self.links])
-        return Cluster(Device("", 1, 1, 1), self.devices_per_host, inside, between, pipelined=False, fused=False,
-                       fabric=self.fabric)
+        return Cluster(Device("", 1, 1, 1), self.devices_per_host, inside, between, pipelined=False, fused=False)
 
     @property
     def function(self):
@@ -82,16 +79,6 @@ def cases():
         yield Case(collective, 64, 64, 10**7 + 3, "one card")
     yield Case("ring.all_gather", 6, 3, 1_000_003, "one card")
     yield Case("bruck.all_gather", 12, 4, 999_999, "nvlink, 8 cards")
-    for collective in (*COLLECTIVES[:4], "direct.all_gather", "rabenseifner.all_reduce", "bruck.all_gather"):
-        for sizes in ((16,), (4, 4), (2, 2, 4)):
-            torus = f"one card on a torus of {sizes}"
-            yield Case(collective, 16, 16, 16 * 10**6, torus, LINKS["one card"], Fabric(torus=Torus(sizes)))
-        for sizes in ((4, 2, 1), (2, 2, 2)):
-            dragonfly = f"one card on a dragonfly of {sizes}"
-            yield Case(collective, 16, 2, 16 * 10**6, dragonfly, LINKS["one card"], Fabric(dragonfly=Dragonfly(*sizes)))
-    for size, more in ((6, 0), (7, 0), (7, 17)):
-        ranks, fabric = size**2, Fabric(torus=Torus((size, size)))
-        yield Case("direct.all_gather", ranks, ranks, 10**6 * ranks + more, "a full torus", ((1000, 50e9),) * 2, fabric)
     yield from (found := list(drawn(Random(7), 40)))
     yield nudged(next(case for case in found if case.name.startswith(HANGS_ON_THE_LAST_BIT)))
 

@@ -4,13 +4,18 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
 from zerosim.commands.arguments import whole_number
-from zerosim.commands.benches.cluster import cluster_toml, measure_cluster, measured_toml
-from zerosim.commands.benches.collectives import COLLECTIVES, SIZES, fit, measured_switches, time_collectives
+from zerosim.commands.benches.collectives import (
+    COLLECTIVES,
+    SIZES,
+    fit,
+    measured_switches,
+    measured_toml,
+    time_collectives,
+)
 from zerosim.commands.benches.plans import time_plans
 from zerosim.commands.benches.published import compare
 from zerosim.commands.benches.run_lines import MPT, OUTSIDE, PARALLEL, lines_of
@@ -31,8 +36,7 @@ from zerosim.worlds.mpi_start import zerosim_on
 PUBLISHED = {"runs": MPT, "elsewhere": OUTSIDE, "parallel": PARALLEL}
 """The tables of published runs, by their key in JSON."""
 ONLY_FOR = {
-    "toml": (("cluster", "collectives"), "measures no cluster; remove --toml, or use bench cluster or bench "
-                                         "collectives"),
+    "toml": (("collectives",), "measures no links; remove --toml, or use bench collectives"),
     "function": (("collectives",), "times no function; FILE.py:FUNCTION is for bench collectives"),
     "runs": (("published",), "compares no runs; --runs is for bench published"),
 }
@@ -57,8 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="FILE", help="write the figures as JSON; - is standard output")
     parser.add_argument(
         "--toml", metavar="FILE",
-        help="for cluster: write this machine as a [cluster] table, for zerosim plan --cluster FILE; for "
-             "collectives: write only its links and the switch of all-gathers")
+        help="for collectives: write this machine's links and the switch of all-gathers, for zerosim plan --cluster")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -79,8 +82,6 @@ def main(arguments: argparse.Namespace) -> int:
     if launched() != RANKS:
         raise UsageError(f"bench {arguments.what} measures {RANKS} ranks and the launcher started {launched()}: "
                          f"run it with mpirun -n {RANKS}, or without")
-    if arguments.what == "cluster":
-        return report_cluster(arguments)
     measured = on_this_rank(subject.measure, arguments.rounds, workload)
     return report(arguments, measured, workload)
 
@@ -122,17 +123,6 @@ def warn_of_sharing(arguments: argparse.Namespace) -> None:
     comm = connect()
     if words := sharing(comm.size, comm.machine.shared_cores):
         show_words(standard_output(arguments), words)
-
-
-def report_cluster(arguments: argparse.Namespace) -> int:
-    """Measure this machine; show and write the cluster and the steps of rank 0."""
-    found = on_this_rank(measure_cluster, arguments.rounds)
-    if found is None:
-        return 0
-    cluster, steps = found
-    if arguments.toml:
-        write_text(arguments.toml, cluster_toml(cluster))
-    return report(arguments, steps, cluster=asdict(cluster))
 
 
 def report_collectives(arguments: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from zerosim.commands.arguments import NO_PYTHON, whole_numbers
@@ -16,12 +17,10 @@ from zerosim.core.words import joined
 from zerosim.jobs.training import files_of_training
 from zerosim.plan import foreign
 from zerosim.plan.foreign import ForeignKeys
-from zerosim.plan.foreign_arguments import SIZES, WRITERS, configuration_for, megatron, torchtitan
-from zerosim.plan.largest import reader
 from zerosim.plan.page import drawn_rows, plan_page
 from zerosim.plan.questions import Question
-from zerosim.plan.reading import OWN_MODEL, cluster_in, scenario_of
-from zerosim.plan.search import USUAL_MOST
+from zerosim.plan.reading import OWN_MODEL, cluster_in, read_plan, scenario_of
+from zerosim.plan.search import USUAL_MOST, read_search
 from zerosim.plan.table import csv_of, show_plan
 from zerosim.scenario import Source
 from zerosim.scenario.schema import python_run
@@ -31,7 +30,7 @@ from zerosim.show.page.pictures import converter, files
 from zerosim.show.table import show_heading
 from zerosim.show.trace_events import trace_events
 
-READ = ("cluster", "model", "ds_config", "fsdp_config", "megatron_args", "torchtitan")
+READ = ("cluster", "model", "ds_config", "fsdp_config")
 """The arguments with the path of a file that is read."""
 
 
@@ -60,22 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--search", nargs="?", const=str(USUAL_MOST), metavar="N",
         help=f"find the N fastest layouts that fit, by default {USUAL_MOST}, or all: stage, groups, micro-batch and "
              "recomputation, and the keys of --sweep")
-    parser.add_argument(
-        "--largest", metavar="A.B",
-        help="find the largest value of a key, such as model.sequence or model.layers, with which a row fits and meets "
-             "the date of --days; with --search of all layouts")
     parser.add_argument("--model", metavar="FILE", help="take [model] from a Hugging Face config.json")
     sharding = parser.add_mutually_exclusive_group()
     sharding.add_argument("--ds-config", metavar="FILE", help="take stage, batch and precision from a DeepSpeed JSON "
                                                               "file")
     sharding.add_argument("--fsdp-config", metavar="FILE", help="take stage, recomputation and offloading from the "
                                                                 "FSDP keys of an Accelerate JSON file")
-    sharding.add_argument("--megatron-args", metavar="FILE", help="take model, batch and layout from a file with "
-                                                                  "arguments of Megatron-LM or keys of NeMo")
-    sharding.add_argument("--torchtitan", metavar="FILE", help="take model, batch and layout from a job of torchtitan")
-    parser.add_argument(
-        "--write", metavar="PROJECT=FILE", action="append", default=[], type=project_and_file,
-        help=f"write the best row as a configuration of {', '.join(WRITERS)}; may be given several times")
     parser.add_argument("--no-python", action="store_true", help=NO_PYTHON)
     parser.add_argument("--json", metavar="FILE", help="write the plan as JSON; - is standard output")
     parser.add_argument("--csv", metavar="FILE", help="write the rows as CSV, with a column for each key of --sweep")
@@ -93,7 +82,7 @@ def main(arguments: argparse.Namespace) -> int:
     inputs = {f"the file of --{name.replace('_', '-')}": path for name in READ if (path := getattr(arguments, name))}
     inputs |= {"the scenario": arguments.scenario} if arguments.scenario else {}
     check_writable(arguments, inputs)
-    check_outputs({f"--{flag} {name}={path}": path for flag in ("picture", "write")
+    check_outputs({f"--{flag} {name}={path}": path for flag in ("picture",)
                    for name, path in getattr(arguments, flag)}, inputs)
     if arguments.report or arguments.picture:
         converter()
@@ -102,7 +91,7 @@ def main(arguments: argparse.Namespace) -> int:
     changes = machine | {key: each for file in others for key, each in file.keys.items()}
     changes |= overrides(arguments.overrides)
     console = standard_output(arguments)
-    read = reader(arguments.search, arguments.largest)
+    read = read_plan if arguments.search is None else partial(read_search, most=arguments.search)
     try:
         with saying(arguments) as say:
             found = read(
@@ -113,8 +102,6 @@ def main(arguments: argparse.Namespace) -> int:
     check_writable(arguments, files_of_training(found.scenario))
     pictures = pictured(arguments.picture, files(
         drawn_rows(found), int(found.rows[0].cluster.device.memory))) if arguments.picture else []
-    configurations = [
-        (path, *configuration_for(found.best or found.rows[0], project)) for project, path in arguments.write]
     show_heading(console, found.scenario.title, found.scenario.caption, "\n".join(python_run(found.scenario)))
     if unread := [name for file in others for name in file.unread]:
         show_words(console, f"Not planned: {joined(unread)}", style="yellow")
@@ -125,10 +112,6 @@ def main(arguments: argparse.Namespace) -> int:
         write_text(arguments.csv, csv_of(found))
     if arguments.report:
         write_text(arguments.report, plan_page(found, shlex.join(["zerosim", *sys.argv[1:]])))
-    for path, text, unsaid in configurations:
-        write_text(path, text)
-        if unsaid:
-            show_words(console, f"Not in {path}: {joined(unsaid)}", style="yellow")
     for path, picture in pictures:
         picture.save(path)
     if arguments.trace:
@@ -136,21 +119,9 @@ def main(arguments: argparse.Namespace) -> int:
     return 0 if found.passed else 1
 
 
-def project_and_file(words: str) -> tuple[str, str]:
-    """
-    >>> project_and_file("megatron=arguments.txt")
-    ('megatron', 'arguments.txt')
-    """
-    project, equals, path = words.partition("=")
-    if project not in WRITERS or not equals or not path:
-        raise argparse.ArgumentTypeError(f"{words!r}: write PROJECT=FILE, where PROJECT is {', '.join(WRITERS)}")
-    return project, path
-
-
 def source(arguments: argparse.Namespace) -> Source:
     """The scenario to plan: the named one, or else usual settings for the model of --model."""
-    layout = arguments.megatron_args or arguments.torchtitan
-    if arguments.scenario is None and arguments.model is None and layout is None:
+    if arguments.scenario is None and arguments.model is None:
         raise UsageError("found no scenario and no --model; name a scenario, such as llama3_8b, or give --model "
                          "config.json")
     if arguments.scenario is None:
@@ -172,18 +143,14 @@ def own_model(arguments: argparse.Namespace) -> dict[str, Any]:
 def foreign_keys(arguments: argparse.Namespace, source: Source, changes: dict[str, Any]) -> list[ForeignKeys]:
     """The keys in each file of another project; they replace keys of the scenario, and --set replaces them."""
     read = [foreign.hugging_face(arguments.model)] if arguments.model else []
-    layout = arguments.megatron_args or arguments.torchtitan
-    if arguments.ds_config or arguments.fsdp_config or layout:
+    if arguments.ds_config or arguments.fsdp_config:
         scenario = scenario_of(source, changes, python=not arguments.no_python)
         if scenario.variant:
             raise UsageError(f"{arguments.scenario} has rows of its own, [[variant]], which override the stage of "
                              f"that file; use a scenario without [[variant]]")
         counts = whole_ranks(arguments.ranks) or [scenario.world.ranks]
-        due = {*SIZES} - {*changes} if arguments.scenario is arguments.model is None else ()
         read.append(
             foreign.deepspeed(arguments.ds_config, scenario.rows[0].ranks) if arguments.ds_config
-            else megatron(arguments.megatron_args, counts[0], due) if arguments.megatron_args
-            else torchtitan(arguments.torchtitan, counts[0]) if arguments.torchtitan
             else foreign.fsdp(arguments.fsdp_config, max(counts), scenario.cluster.devices_per_host))
     return read
 

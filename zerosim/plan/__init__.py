@@ -6,6 +6,7 @@ cluster`) and against published runs (`zerosim bench published`). `docs/accuracy
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 def plan(
     path: "str | os.PathLike[str] | Mapping[str, Any] | Scenario", ranks: int | Sequence[int] = (), *,
     set: Mapping[str, Any] = {}, sweep: Mapping[str, Sequence[Any]] = {}, tokens: str | float | None = None,
-    days: float | None = None, search: int | str | None = None, largest: str | None = None,
+    days: float | None = None, search: int | str | None = None,
 ) -> "Shown":
     """The plan of a scenario on its own number of ranks, on `ranks` ranks, or on each of `ranks`; `path` is as in
     `run`.
@@ -25,8 +26,7 @@ def plan(
     a number or a string such as "2T", adds the time for that many tokens, and `days` the fewest devices that need no
     more time; without `ranks` increasing numbers are tried. `search` finds so many of the fastest layouts that fit, or
     "all": of stage, groups, micro-batch and recomputation, and of the keys in `sweep`, unless `set` has them; all train
-    on the same batch. `largest` finds the largest value of a key, such as "model.sequence", that is possible. Raises
-    `ScenarioError` as `zerosim plan` does, and `UsageError` for invalid `ranks`.
+    on the same batch. Raises `ScenarioError` as `zerosim plan` does, and `UsageError` for invalid `ranks`.
 
     >>> import zerosim as zs
     >>> found = zs.plan("mpt_7b", 64, set={"model.layers": 2, "parallel.stages": ["ddp", "zero3"]})
@@ -39,13 +39,15 @@ def plan(
     >>> [(row["name"], row["fits"], row["peak_bytes"]) for row in found.rows()]
     [('DDP', True, 28420112384), ('Stage III', True, 20742857216)]
     """
-    from zerosim.plan.largest import reader  # noqa: PLC0415 - most programs do not need it
-    from zerosim.plan.page import shown_plan  # noqa: PLC0415
+    from zerosim.plan.page import shown_plan  # noqa: PLC0415 - most programs do not need it
     from zerosim.plan.questions import Question  # noqa: PLC0415
+    from zerosim.plan.reading import read_plan  # noqa: PLC0415
+    from zerosim.plan.search import read_search  # noqa: PLC0415
 
     question = None if tokens is None else Question.read(tokens, days)
     counts = list(ranks) if isinstance(ranks, Iterable) else [ranks]
-    return shown_plan(reader(search, largest)(path, counts, set, sweep, question=question))
+    read = read_plan if search is None else partial(read_search, most=search)
+    return shown_plan(read(path, counts, set, sweep, question=question))
 
 
 def operations(path: str | None = None) -> "Shown":

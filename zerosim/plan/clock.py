@@ -16,28 +16,6 @@ from typing import Any
 from zerosim.core.comm import Payload
 from zerosim.observe.trace import COLLECTIVES, COMPUTATION, OFFLOAD, WAIT, WAITING, RankStep, Span
 
-Counts = dict[tuple[str, str], Any]
-
-
-@dataclass(frozen=True)
-class Reading:
-    """The state of a clock: times, counts and number of spans."""
-
-    now_ns: int
-    exposed_ns: int
-    counts: Counts
-    spans: int
-
-
-@dataclass(frozen=True)
-class Interval:
-    """The events between two readings. Equal intervals also leave equal work under way."""
-
-    ns: int
-    exposed_ns: int
-    counts: Counts
-    spans: list[Span]
-
 
 @dataclass(eq=False)
 class VirtualClock:
@@ -181,40 +159,10 @@ class VirtualClock:
         """All spans so far, as one step."""
         return RankStep(0, 1, 0, self.now_ns, self.spans)
 
-    def reading(self) -> "Reading":
-        """The present state of all counts."""
-        counts = {(name, what): count for name, found in self._counts.items() for what, count in found.items()}
-        return Reading(self.now_ns, self.exposed_ns, counts, len(self.spans))
-
-    def since(self, reading: "Reading") -> "Interval":
-        """The events since `reading`, with times relative to it."""
-        counts = {key: count - reading.counts.get(key, 0) for key, count in self.reading().counts.items()}
-        spans = [
-            span._replace(begin_ns=span.begin_ns - reading.now_ns, end_ns=span.end_ns - reading.now_ns)
-            for span in self.spans[reading.spans :]
-        ]
-        return Interval(self.now_ns - reading.now_ns, self.exposed_ns - reading.exposed_ns, counts, spans)
-
     @property
-    def _counts(self) -> dict[str, Counter[str]]:
+    def counts(self) -> dict[str, Counter[str]]:
+        """All counts by what is done."""
         return {
             "computing": self.computing_ns, "communicating": self.communicating_ns, "sent": self.sent_counts,
             "sent by": self.sent_by, "bound by": self.bound_ns,
         }
-
-    def repeat(self, times: int, interval: "Interval") -> None:
-        """Count an interval `times` more times, without spans; collectives under way slow it down.
-
-        >>> clock = VirtualClock()
-        >>> before = clock.reading()
-        >>> clock.compute("forward", 5)
-        >>> clock.repeat(3, clock.since(before))
-        >>> clock.now_ns
-        20
-        """
-        ns = times * interval.ns
-        self.now_ns += ns + self._slowed_ns(ns)
-        self.exposed_ns += times * interval.exposed_ns
-        for name, counts in self._counts.items():
-            for what in counts:
-                counts[what] += times * interval.counts.get((name, what), 0)

@@ -9,16 +9,10 @@ import tomllib
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
-from math import inf, prod
+from math import inf
 from typing import Any
 
-from zerosim.core.errors import UsageError
-from zerosim.plan.calls import Rates
-from zerosim.plan.failures import Failures
-from zerosim.plan.imbalance import ExpertLoad
 from zerosim.plan.software import Software
-from zerosim.plan.stragglers import Stragglers
-from zerosim.plan.topologies import Dragonfly, Torus
 from zerosim.scenario.machine import ClusterKeys, DeviceKeys, LinkKeys
 from zerosim.scenario.reading import Origin
 from zerosim.scenario.values import shown
@@ -59,8 +53,6 @@ class Device:
     """Multiprocessors that a running collective occupies."""
     launch_ns: float = 0.0
     """The shortest time of a kernel; longer kernels hide the launch of the next one."""
-    calls: Rates | None = None
-    """The times of calls, launches included, if operations are charged call by call."""
     attention: dict[str, float] = field(default_factory=dict)
     """The share of `flops` that causal attention reaches on long sequences, by generation of its kernels."""
     update_bandwidth: float = 0.0
@@ -116,72 +108,6 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Fabric:
-    """The network between hosts, and the switch within one: network cards, leaf switches, and switches that add.
-
-        card    a network card; rank r of a host uses card r modulo the number of cards
-        rail    the cards with one number in all hosts, if each number has leaf switches of its own
-        leaf    a switch with the cards of `hosts_per_leaf` hosts, or with those of one rail; its links to all other
-                leaves have the bandwidth of its cards, divided by `oversubscription`
-
-    With `collectives = "written"` each message follows these links. Pipelined rings pass from host to host once per
-    card, so each leaf's links carry the traffic of one host, whatever hosts are behind them.
-
-    A switch that adds (NVLink SHARP) halves the traffic of an all-reduce: a device sends its vector once plus an N-th
-    of the sum, and receives as much. So 8 devices seem to have more than a link's bandwidth, and up to 4 devices gain
-    nothing.
-
-    >>> Fabric(cards=2, hosts_per_leaf=4).leaf(host=5, card=1), Fabric(cards=2, rails=True).leaf(host=5, card=1)
-    (1, 1)
-    """
-
-    cards: int = 1
-    rails: bool = False
-    hosts_per_leaf: int = 0
-    """0 means that one leaf has all hosts."""
-    oversubscription: float = 1.0
-    switch_bytes_per_second: float = 0.0
-    """Bytes per second between a device and a switch that adds, each way; 0 means that the switch does not add."""
-    switch_latency_ns: int = 0
-    """The latency of an all-reduce through the switch."""
-    torus: Torus | None = None
-    """The torus of all devices, whose links are those inside a host; then all devices are of one host."""
-    dragonfly: Dragonfly | None = None
-    """The dragonfly of all hosts; its routers are the leaves, and each of its links is as fast as a host."""
-
-    def leaf(self, host: int, card: int) -> int:
-        """The number of the leaf switch that a card is connected to."""
-        if self.dragonfly is not None:
-            return host // self.dragonfly.hosts
-        group = host // self.hosts_per_leaf if self.hosts_per_leaf else 0
-        return group * self.cards + card if self.rails else group
-
-    def leaves(self, hosts: int) -> int:
-        """The number of leaf switches."""
-        groups = -(-hosts // self.hosts_per_leaf) if self.hosts_per_leaf else 1
-        return groups * (self.cards if self.rails else 1)
-
-    def uplink_bytes_per_second(self, hosts: int, host_bytes_per_second: float) -> float:
-        """The bandwidth of all links from a leaf to other leaves, each way."""
-        beneath = min(self.hosts_per_leaf or hosts, hosts) * host_bytes_per_second
-        return beneath / (self.cards if self.rails else 1) / self.oversubscription
-
-    def ring_share(self, hosts: int) -> float:
-        """The share of its cards' bandwidth that a host has in rings that pass the links of each leaf once.
-
-        >>> Fabric(hosts_per_leaf=2, oversubscription=4).ring_share(hosts=8)
-        0.5
-        """
-        spans = bool(self.hosts_per_leaf) and hosts > self.hosts_per_leaf
-        return min(1.0, self.hosts_per_leaf / self.oversubscription) if spans else 1.0
-
-    def half_all_reduce_ns(self, sent_bytes: int, ranks: int) -> float:
-        """The time of half an all-reduce by the switch; half an all-reduce by a ring sends `sent_bytes`."""
-        through_switch = sent_bytes * (ranks + 1) / (ranks - 1) / 2
-        return self.switch_latency_ns / 2 + through_switch / self.switch_bytes_per_second * 1e9
-
-
-@dataclass(frozen=True)
 class Cluster:
     """Hosts of equal devices; `between` is the sum of all network cards of a host."""
 
@@ -198,29 +124,15 @@ class Cluster:
     software: Software = Software()
     host_memory: Link = Link("memory at hand", 0, inf)
     """The link from a device to its host's memory, used for offloading."""
-    fabric: Fabric = Fabric()
-    ports: int = 1
-    """The links of a rank, each way; each has the bandwidth of the link that it is part of."""
     dollars_per_hour: float = 0.0
-    failures: Failures = Failures()
-    experts: ExpertLoad = ExpertLoad()
-    dispatcher: str = ""
-    """The software that sends rows to experts, see `dispatch`; empty if rows travel as the model's code sends them."""
-    overlap_experts: bool = False
-    stragglers: Stragglers = Stragglers()
 
     @property
     def port_bytes_per_second(self) -> float:
         """The bandwidth of one of a rank's own links, each way; with one device per host, that of the host."""
         return (self.between if self.devices_per_host == 1 else self.inside).bytes_per_second
 
-    @property
-    def card_bytes_per_second(self) -> float:
-        """The bandwidth of one network card, each way."""
-        return self.between.bytes_per_second / self.fabric.cards
-
-    def seen_by(self, stride: int, ranks: int = 0) -> "Cluster":
-        """The cluster as a group of `ranks`, every `stride`-th, sees it, while the other groups do the same.
+    def seen_by(self, stride: int) -> "Cluster":
+        """The cluster as a group of every `stride`-th rank sees it, while the other groups do the same.
 
         The groups that have a rank on a host share its links to other hosts.
 
@@ -232,16 +144,7 @@ class Cluster:
         """
         sharing = min(stride, self.devices_per_host)
         between = replace(self.between, bytes_per_second=self.between.bytes_per_second / sharing)
-        fabric = self.fabric
-        if fabric.torus is not None:
-            within = fabric.torus.within(ranks, stride)
-            if within is None and ranks > 1 and not self.pipelined:
-                raise UsageError(
-                    f"groups of {ranks} ranks at a distance of {stride} share links of the torus "
-                    f"{list(fabric.torus.sizes)}; make groups that are whole dimensions, or set cluster.collectives to "
-                    f"pipelined")
-            fabric = replace(fabric, torus=within)
-        return replace(self, devices_per_host=max(self.devices_per_host // stride, 1), between=between, fabric=fabric)
+        return replace(self, devices_per_host=max(self.devices_per_host // stride, 1), between=between)
 
     def update_ns(self, moved_bytes: float, *, on_host: bool = False) -> float:
         """The time of an optimizer step that reads and writes `moved_bytes`, on the device or on its host."""
@@ -260,8 +163,7 @@ class Cluster:
         inside = [self.inside] if min(ranks, self.devices_per_host) > 1 else []
         if ranks <= self.devices_per_host:
             return inside
-        share = self.fabric.ring_share(self.hosts(ranks))
-        return [*inside, replace(self.between, bytes_per_second=self.between.bytes_per_second * share)]
+        return [*inside, self.between]
 
     def slowest(self, ranks: int) -> Link:
         """The link with the least bandwidth in a ring through `ranks` ranks; for one rank, the link inside a host."""
@@ -272,8 +174,6 @@ def cluster_of(keys: ClusterKeys, origin: Origin, ranks: int) -> Cluster:
     """The cluster of a scenario's [cluster]. Raises `ScenarioError` for unknown names."""
     device, usual = device_of(keys.device, origin)
     device = replace(device, **{name: figure for name, figure in vars(keys.figures).items() if figure})
-    if keys.torus:
-        keys = replace(keys, devices_per_host=ranks)
     if ranks > keys.devices_per_host and ranks % keys.devices_per_host:
         raise origin.error(
             f"{ranks} ranks do not fill hosts of {keys.devices_per_host} devices; set world.ranks to a multiple of "
@@ -290,45 +190,8 @@ def cluster_of(keys: ClusterKeys, origin: Origin, ranks: int) -> Cluster:
         pipelined=keys.collectives == "pipelined", fused=keys.kernels == "fused",
         fp8="" if keys.products == "weights" else keys.products,
         software=software_of(keys),
-        fabric=fabric_of(keys, usual["inside"], origin, ranks),
-        ports=keys.ports, dollars_per_hour=keys.dollars_per_hour,
-        failures=Failures(keys.hours_between_failures, keys.checkpoint_seconds, keys.restart_seconds),
-        stragglers=Stragglers(keys.jitter, keys.slow_share, keys.slow_by, keys.jitter_seed),
-        experts=ExpertLoad(keys.expert_load, keys.expert_zipf),
-        dispatcher=keys.dispatcher, overlap_experts=keys.overlap_experts,
+        dollars_per_hour=keys.dollars_per_hour,
     )
-
-
-def fabric_of(keys: ClusterKeys, usual_inside: str, origin: Origin, ranks: int) -> Fabric:
-    """The fabric of [cluster]. Raises `ScenarioError` for `sharp` on a link whose switch cannot add, and for a network
-    that has no place for `ranks` ranks.
-    """
-    adds, latency_us = 0.0, 0.0
-    if keys.sharp:
-        link = {} if isinstance(keys.inside, LinkKeys) else machines()["link"].get(keys.inside or usual_inside, {})
-        latency_us = link.get("switch_latency_us", 0.0)
-        adds = link.get("gigabytes_per_second", 0.0) * link.get("switch_share", 0.0) * 1e9
-        if not adds:
-            able = [name for name, entry in machines()["link"].items() if "switch_share" in entry]
-            raise origin.error(
-                f"cluster.sharp: the switch of this link does not add; set cluster.inside to {' or '.join(able)}, or "
-                "leave sharp out", ("cluster", "sharp"))
-    if keys.torus and prod(keys.torus) != ranks:
-        raise origin.error(
-            f"cluster.torus {list(keys.torus)} has {prod(keys.torus)} devices, and there are {ranks} ranks; give sizes "
-            "whose product is world.ranks", ("cluster", "torus"))
-    hosts = -(-ranks // keys.devices_per_host)
-    if keys.dragonfly and (prod(keys.dragonfly) < hosts or len(keys.dragonfly) != 3):
-        raise origin.error(
-            f"cluster.dragonfly {list(keys.dragonfly)} has {prod(keys.dragonfly)} hosts, and {ranks} ranks need "
-            f"{hosts}; give groups, routers in a group, and hosts on a router", ("cluster", "dragonfly"))
-    others = [key for key in ("torus", "dragonfly", "rails", "hosts_per_leaf") if getattr(keys, key)]
-    if len(others) > 1 and others[0] in ("torus", "dragonfly"):
-        raise origin.error(f"cluster.{others[0]} and {others[1]} are different networks; leave one out",
-                           ("cluster", others[1]))
-    return Fabric(
-        keys.cards, keys.rails, keys.hosts_per_leaf, keys.oversubscription, adds, round(latency_us * 1000),
-        Torus(keys.torus) if keys.torus else None, Dragonfly(*keys.dragonfly) if keys.dragonfly else None)
 
 
 def software_of(keys: ClusterKeys) -> Software:
@@ -364,28 +227,17 @@ USUAL = {"inside": "nvlink4", "between": "infiniband_8x400", "host_memory": "pci
 def device_of(device: str | DeviceKeys, origin: Origin) -> tuple[Device, dict[str, str]]:
     """A device, and the names of its usual links."""
     if isinstance(device, DeviceKeys):
-        return own_device(device, origin), USUAL
+        return own_device(device), USUAL
     found = look_up("device", device, origin, "device")
     numbers = {name: found[name] for name in Device.__dataclass_fields__ if name in found}
     return Device(**numbers), {each: found[each] for each in USUAL}
 
 
-def own_device(keys: DeviceKeys, origin: Origin) -> Device:
+def own_device(keys: DeviceKeys) -> Device:
     """A device that a scenario defines itself."""
-    sets, bandwidths, launch_ns = keys.working_sets, keys.bandwidths, keys.launch_us * 1000
-    if len(sets) != len(bandwidths) or list(sets) != sorted(set(sets)) or min((*sets, *bandwidths), default=1) <= 0:
-        raise origin.error(
-            f"cluster.device: working_sets {list(sets)} and bandwidths {list(bandwidths)} must be as many, "
-            "all above 0, working_sets ascending", ("cluster", "device", "working_sets"), ("cluster", "device"))
-    functions = {name: rate for name, rate in vars(keys.functions).items() if rate}
-    update_bandwidth = functions.pop("update", 0.0)
-    calls = None
-    if sets:
-        pairs = tuple(zip(sets, bandwidths, strict=True))
-        calls = Rates(launch_ns, (keys.flops, keys.half_width), pairs, functions)
     return Device(
         "a device of its own", keys.flops, keys.memory, keys.memory_bandwidth, half_width=keys.half_width,
-        launch_ns=0 if calls else launch_ns, calls=calls, update_bandwidth=update_bandwidth)
+        launch_ns=keys.launch_us * 1000)
 
 
 def link_of(link: str | LinkKeys, usual: str, origin: Origin, key: str) -> Link:

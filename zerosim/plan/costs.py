@@ -1,8 +1,7 @@
 """The times of operations, updates and collectives on a cluster, in integer nanoseconds.
 
     operation     its floating-point operations by the achieved rate of products, then the bytes that it reads and
-                  writes, each number once, by the memory bandwidth; at least the launch of a kernel. On a device
-                  with rates for calls, the sum over all calls of its code instead: see `calls`
+                  writes, each number once, by the memory bandwidth; at least the launch of a kernel.
     loss          its passes over the outputs, in 32 bits; at least a launch
     update        the bytes of gradient, weights and state that it reads and writes; at least a launch
     collective    pipelined, the default: the bytes a rank sends, by the bandwidth of a ring through all ranks,
@@ -22,12 +21,8 @@ network card of a host at a time and waits for whole chunks.
 There are two kinds of kernels. `written` has the same arrays in memory as a run of zerosim, to the byte; tests need
 it. `fused` leaves out what devices keep in registers; plans for a device need it.
 
-A device with rates for calls is charged call by call. The calls are those of the operation's code, so no operation has
-a second description of its cost. Single functions have rates because on a core `max` of short rows takes ten times as
-long as its memory traffic.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -42,7 +37,6 @@ from zerosim.collectives.narrow import OnNarrowWires
 from zerosim.collectives.table import Algorithm
 from zerosim.core.allocation import Array
 from zerosim.core.comm import Communicator, Strided
-from zerosim.plan.calls import NumpyCall, calls_of
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.network import written_ns
 from zerosim.verdict.flows import with_messages
@@ -83,8 +77,6 @@ class Costs:
     itemsize: int
     all_reduces: bool = False
     """Whether reduce-scatters and all-gathers are halves of all-reduces, as in DDP."""
-    sum_itemsize: int = 0
-    """The bytes of a number of the sums to which gradients of weights are added; 0: backward writes a gradient."""
     _prices: dict[Any, Price] = field(default_factory=dict)
     _operations: dict[Any, Time] = field(default_factory=dict)
     _messages: dict[Any, Array] = field(default_factory=dict)
@@ -122,28 +114,7 @@ class Costs:
         if operation.name in software.passes:
             return factor * 2 * sum(count for count, _ in moved_arrays(step, way))
         scores = software.scores[way == "backward"] * scores_of(step) if any(software.scores) else 0.0
-        return scores + self.sum_bytes(step, way) + factor * moved_bytes(step, way, self.itemsize)
-
-    def sum_bytes(self, step: Step, way: str) -> int:
-        """The bytes of a sum of a weight's gradients that backward reads and writes, beyond those of a gradient."""
-        if way == "forward" or not self.sum_itemsize or is_attention(step) or "weight" not in step.wanted:
-            return 0
-        return prod(step.input_shapes["weight"]) * (2 * self.sum_itemsize - self.itemsize)
-
-    def of_calls(self, key: Any, function: Callable[..., Any], arrays: Any, named: dict[str, Any]) -> Time:
-        """The total time of the calls that `function` makes on extents; equal keys have equal calls."""
-        if key not in self._operations:
-            spent = Counter[str]()
-            for call in calls_of(function, arrays, named):
-                spent["memory" if call.sides is None else "products"] += round(self.call_ns(call))
-            bound = max(spent, key=lambda each: spent[each], default="memory")
-            self._operations[key] = Time(spent.total(), bound)
-        return self._operations[key]
-
-    def call_ns(self, call: NumpyCall) -> float:
-        """The time of one call, on a device with rates for calls."""
-        assert self.cluster.device.calls is not None
-        return self.cluster.device.calls.ns(call)
+        return scores + factor * moved_bytes(step, way, self.itemsize)
 
     def products(self, step: Step, operations: int) -> Time:
         """The time of a step's matrix products without memory traffic; the weights' narrower side is the width."""
@@ -201,8 +172,7 @@ class Costs:
             return self
         if key not in self._groups:
             self._groups[key] = Costs(
-                self.cluster.seen_by(stride, comm.size), comm.size, self.itemsize, self.all_reduces,
-                self.sum_itemsize)
+                self.cluster.seen_by(stride), comm.size, self.itemsize, self.all_reduces)
         return self._groups[key]
 
     def price(self, function: Callable[..., None], argument: Any, root: int = 0) -> Price:
@@ -230,8 +200,6 @@ class Costs:
         lengths = [length] * self.ranks if chunked else cut(length, self.ranks)
         most = algorithm.sent_bytes(lengths, root, root)
         ns = self.pipelined_ns(algorithm, most) if self.cluster.pipelined else self._written_ns(algorithm, sum(lengths))
-        if self.cluster.device.calls is not None and "reduce" in algorithm.collective:
-            ns += self._adding_ns(max(lengths))
         if chunked:
             return Price(ns, *self._sent(algorithm, lengths))
         messages = self._messages_from(algorithm, root)
@@ -255,10 +223,6 @@ class Costs:
             self._messages[key] = np.array([algorithm.messages(rank, self.ranks, root) for rank in ranks])
         return self._messages[key]
 
-    def _adding_ns(self, chunk_bytes: int) -> int:
-        """The time to add the other ranks' chunks to a rank's own, call by call."""
-        return round((self.ranks - 1) * self.call_ns(NumpyCall("add", None, 0, 3 * chunk_bytes)))
-
     def _written_ns(self, algorithm: Algorithm, vector_bytes: int) -> int:
         """The time message by message; in a collective with a root, rank 0 is the root."""
         collective = algorithm.function
@@ -277,10 +241,7 @@ class Costs:
         hosts = cluster.hosts(self.ranks)
         between = -(-steps * (hosts - 1) // (self.ranks - 1))
         latency = between * cluster.between.latency_ns + (steps - between) * cluster.inside.latency_ns
-        ring = latency + cluster.slowest(self.ranks).transfer_ns(sent_bytes)
-        if not self.all_reduces or hosts > 1 or not cluster.fabric.switch_bytes_per_second:
-            return ring
-        return min(ring, round(cluster.fabric.half_all_reduce_ns(sent_bytes, self.ranks)))
+        return latency + cluster.slowest(self.ranks).transfer_ns(sent_bytes)
 
     def _two_level_ns(self, algorithm: Algorithm, sent_bytes: int) -> int:
         cluster, per_host = self.cluster, min(algorithm.per_host, self.ranks)

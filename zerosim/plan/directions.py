@@ -7,7 +7,6 @@ of the lockstep world.
     link        the one between neighbours of a direction; tensor ranks are nearest, so inside a host, and a pipeline's
                 farthest; groups side by side share a host's links
     on the tape the step waits for a collective of the model's code, as the code does
-    experts     an all-to-all of a named dispatcher, or beside the step: see `dispatch`
     pipeline    a send takes no time of the sender; messages each way follow one another, and the receiver waits
     idle        waiting for a pass that has not ended; waiting for its result on the way is exposed communication
 
@@ -27,9 +26,7 @@ from zerosim.core.sharding import Directions, parts_of, split
 from zerosim.observe.observed import Observed
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster
-from zerosim.plan.costs import Costs, Price, of_rank
-from zerosim.plan.dispatch import Dispatch
-from zerosim.plan.joined import JOINING
+from zerosim.plan.costs import Costs, Price
 from zerosim.plan.network import written_ns
 from zerosim.training.groups import RanksOfPipeline, shift
 from zerosim.verdict.shapes import TapeCall, TapeCalls
@@ -57,33 +54,18 @@ class DirectionCosts:
 
     directions: Directions
     cluster: Cluster
-    dispatch: Dispatch = Dispatch()
     _prices: dict[tuple[TapeCall, int], Price] = field(default_factory=dict)
 
     def seen(self, name: str) -> Cluster:
         """The cluster as a group of a direction sees it."""
-        nearest, next_one, *others = map(self.directions.rank, self.directions.group(name, 0))
-        return self.cluster.seen_by(next_one - nearest, 2 + len(others))
-
-    def to_experts(self, call: TapeCall) -> bool:
-        """Whether a collective carries rows to experts or back."""
-        return call.collective == "all_to_all" and call.direction == self.dispatch.direction
+        nearest, next_one, *_ = map(self.directions.rank, self.directions.group(name, 0))
+        return self.cluster.seen_by(next_one - nearest)
 
     def price(self, call: TapeCall, place: int = 0) -> Price:
-        """The price of a collective on the tape, with the bytes and messages of a place.
-
-        Sums of gradients over context or expert ranks are free where the software adds them with those of data ranks.
-        """
-        of_weights = call.collective == "all_reduce" and {*parts_of(call.direction)} <= {*JOINING}
-        if of_weights and self.cluster.software.joins_data:
-            return Price(0, 0, 0)
+        """The price of a collective on the tape, with the bytes and messages of a place."""
         if (call, place) not in self._prices:
             flow = tape_flow(call, self.directions, place)
             price = Price(self._ns(call), sum(flow.to.values()), sum(flow.messages.values()))
-            if self.dispatch.once and self.to_experts(call):
-                asked = self.seen(call.direction), len(flow.to) + 1, call.elements * call.itemsize
-                price = price._replace(
-                    ns=self.dispatch.ns(*asked), sent_bytes=round(sum(self.dispatch.sent_bytes(*asked))))
             self._prices[call, place] = price
         return self._prices[call, place]
 
@@ -142,20 +124,11 @@ class TimedCalls(TapeCalls):
     ) -> None:
         super().__init__(costs.directions, run)
         self.pipeline = {"pipeline": neighbours}
-        self._costs, self._clock, self._under_way_ns = costs, clock, 0
+        self._costs, self._clock = costs, clock
 
     def add(self, calls: Iterable[TapeCall]) -> None:
-        clock = self._clock
         for call in calls:
-            name, price = f"{call.direction}_{call.collective}", self._costs.price(call)
-            if self._costs.dispatch.beside and self._costs.to_experts(call):
-                clock.wait(self._under_way_ns)
-                clock.send(price.sent_bytes, price.messages)
-                with clock.beside():
-                    self._under_way_ns = clock.communicate(
-                        name, price.ns, sent_bytes=of_rank(price.sent_bytes, 0))
-            else:
-                clock.wait_for(name, *price)
+            self._clock.wait_for(f"{call.direction}_{call.collective}", *self._costs.price(call))
 
 
 class TimedNeighbours(RanksOfPipeline):

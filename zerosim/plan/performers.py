@@ -12,7 +12,6 @@ from zerosim.autograd.graph import Step
 from zerosim.autograd.operation import Into
 from zerosim.core.allocation import Allocator
 from zerosim.core.extents import extent, owner
-from zerosim.plan.calls import loud, silent
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.costs import Costs, scores_of
@@ -37,16 +36,11 @@ class Performer:
             if software.loss == "compiled":
                 named["empty"] = in_registers
             held = self.allocate(beside, np.uint8, kind="buffers", owner="loss") if beside else None
-            found = self._sending(step, function, *arrays, **named)
+            found = self.calls.perform(step, function, *arrays, **named)
             del held
             return found
         self._compute(step, function)
-        return self._sending(step, function, *arrays, **named)
-
-    def charge(self, step: Step, function: Callable[..., Any]) -> None:
-        """Charge an operation, and the collectives that it calls, to the clock."""
-        self._compute(step, function)
-        self.calls.charge(step, function)
+        return self.calls.perform(step, function, *arrays, **named)
 
     def _compute(self, step: Step, function: Callable[..., Any]) -> None:
         """Charge an operation alone; recomputation stops, as PyTorch's does, once backward has what it needs."""
@@ -56,52 +50,6 @@ class Performer:
             self.clock.compute("forward", *self.costs.forward(step))
         else:
             self.clock.compute("backward", *self.costs.backward(step))
-
-    def _sending(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
-        """Run an operation, and charge the collectives that it calls."""
-        found = self.carry_out(step, function, *arrays, **named)
-        self.calls.charge(step, function)
-        return found
-
-    def carry_out(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
-        """Run an operation without charging it."""
-        return self.calls.carry_out(step, function, *arrays, **named)
-
-
-class CallByCall(Performer):
-    """A performer for devices with rates for calls: each call in an operation's code is charged."""
-
-    def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
-        """Charge the calls, then run the operation; the calls of a loss charge themselves."""
-        if step is None:
-            return self._sending(step, function, *arrays, **named)
-        quiet, named = tuple(map(silent, arrays)), {name: silent(each) for name, each in named.items()}
-        self._charge_calls(step, function, quiet, named)
-        empty = named.pop("empty")
-        found = self._sending(step, function, *quiet, **named, empty=lambda *shape: silent(empty(*shape)))
-        for into, silenced in zip(arrays, quiet, strict=True):
-            if isinstance(into, Into):
-                for name in silenced.passed:
-                    into[name] = silenced[name]
-        return tuple(map(loud, found)) if isinstance(found, tuple) else loud(found)
-
-    def _charge_calls(
-        self, step: Step, function: Callable[..., Any], arrays: tuple[Any, ...], named: dict[str, Any]
-    ) -> None:
-        """Charge the calls in the function's code."""
-        given = {name: each for name, each in named.items() if name not in ("empty", "draws")}
-        what = "forward" if function is step.instruction.operation.forward else "backward"
-        key = (function, *(described(each) for each in (*arrays, *given.values())))
-        self.clock.compute(what, *self.costs.of_calls(key, function, arrays, undrawn(named)))
-
-
-def described(value: Any) -> Any:
-    """The part of an argument that determines shapes."""
-    if isinstance(value, Into):
-        return tuple(value.shapes.items())
-    if hasattr(value, "shape"):
-        return value.shape, value.dtype
-    return value if value.__hash__ else repr(value)
 
 
 def kept_by_fused(

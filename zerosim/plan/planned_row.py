@@ -11,7 +11,6 @@ it in Korthikanti et al., "Reducing activation recomputation in large transforme
 import dataclasses
 from collections import Counter
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -23,9 +22,7 @@ from zerosim.models.units import Model, Unit
 from zerosim.observe.memory import MEMORY_KINDS
 from zerosim.observe.trace import ClockOffset, Trace
 from zerosim.plan.cluster import NS, Cluster
-from zerosim.plan.imbalance import Busiest, busiest_of
 from zerosim.plan.rehearsal import Rehearsal, rehearse
-from zerosim.plan.stragglers import UnevenSteps, uneven_steps
 from zerosim.scenario.schema import Scenario
 from zerosim.training.config import Config
 from zerosim.verdict.traffic import due
@@ -113,18 +110,6 @@ class PlannedRow:
     def step_seconds(self) -> float:
         return self.found.clock.now_ns / NS
 
-    @cached_property
-    def uneven(self) -> UnevenSteps | None:
-        """The step times with uneven ranks; None with even ranks."""
-        stragglers = self.cluster.stragglers
-        computing = self.compute_seconds + self.update_seconds
-        return uneven_steps(stragglers, self.config.all_ranks, computing, self.step_seconds) if stragglers.any else None
-
-    @property
-    def mean_seconds(self) -> float:
-        """The mean time of a step, with even or uneven ranks."""
-        return self.step_seconds if self.uneven is None else self.uneven.mean
-
     @property
     def update_seconds(self) -> float:
         return self.found.clock.computing_ns["update"] / NS
@@ -165,7 +150,7 @@ class PlannedRow:
     @property
     def tokens_per_second(self) -> float:
         """Tokens per second and device."""
-        return self.units_of_data / self.mean_seconds if self.mean_seconds else 0.0
+        return self.units_of_data / self.step_seconds if self.step_seconds else 0.0
 
     @property
     def mfu(self) -> float:
@@ -221,11 +206,6 @@ class PlannedRow:
         return f"{words}; memory along the pipeline: {', '.join(in_unit(each, size) for each in peaks)} {size.name}"
 
     @property
-    def uneven_experts(self) -> Busiest | None:
-        """The load of the busiest rank's experts, and the tokens dropped; None with even ones."""
-        return busiest_of(self.config, self.cluster.experts) if self.cluster.experts.any else None
-
-    @property
     def pricing(self) -> str:
         """The pricing of the collectives that the row names, in a sentence; empty if it names none."""
         named = [found.name for kind in SERVING if (found := self.config.serving(kind)) is not None]
@@ -270,7 +250,6 @@ class PlannedRow:
                 "host": self.host_bytes,
             },
             "step_seconds": self.step_seconds,
-            "uneven_step_seconds": None if self.uneven is None else dataclasses.asdict(self.uneven),
             "compute_seconds": self.compute_seconds,
             "communication_seconds": self.communication_seconds,
             "exposed_communication_seconds": self.exposed_seconds,
@@ -287,7 +266,6 @@ class PlannedRow:
             "between_bytes_per_host": self.between_bytes_per_host,
             "bound": self.bound,
             "pricing": self.pricing,
-            "experts": None if self.uneven_experts is None else self.uneven_experts._asdict(),
             "swept": dict(each.split("=", 1) for each in self.swept),
             "ignored": self.config.ignored,
         }

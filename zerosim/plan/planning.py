@@ -23,9 +23,8 @@ from zerosim.models import MODELS, build
 from zerosim.models.units import Model, Task
 from zerosim.plan.advice import advice
 from zerosim.plan.cluster import Cluster, cluster_of
-from zerosim.plan.dispatch import dispatch_problem
 from zerosim.plan.planned_row import PlannedRow
-from zerosim.plan.questions import Answer, Answers, Largest, Question
+from zerosim.plan.questions import Answer, Answers, Question
 from zerosim.plan.rehearsal import rehearse
 from zerosim.plan.small import planned_otherwise
 from zerosim.scenario.reading import Origin
@@ -57,8 +56,6 @@ class Plan:
     """If no row fits, the changes that make the nearest one fit."""
     search: str = ""
     """The numbers of layouts that a search planned, and that it left out for each reason."""
-    largest: tuple[Largest, ...] = ()
-    """The largest values of the key that was asked for, on each number of ranks."""
 
     @property
     def answers(self) -> Answers | None:
@@ -134,7 +131,6 @@ class Plan:
             "rows": [row.document() for row in self.rows],
             "advice": self.advice,
             "search": self.search,
-            "largest": [dataclasses.asdict(each) for each in self.largest],
             "answers": None if self.answers is None else self.answers.document(),
         }
 
@@ -215,11 +211,6 @@ def unplanned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> li
             "parallel.order exact adds integers whose number depends on values, and cannot be planned; use ring, rank "
             "or tree",
             ("parallel", "order"))
-    if wrong := cluster.experts.problem(scenario.model):
-        raise scenario.origin.error(f"cluster.expert_load: {wrong}", ("cluster", "expert_load"), (
-            "cluster", "expert_zipf"))
-    if wrong := dispatch_problem(scenario.model, scenario.cluster):
-        raise scenario.origin.error(wrong, ("cluster", "dispatcher"), ("cluster", "overlap_experts"))
     task = task_of(scenario)
     names = scenario.names({key: stage.title for key, stage in STAGES.items()})
     found = []

@@ -56,7 +56,7 @@ UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
 @dataclass(frozen=True)
 class Answer:
-    """The days and dollars of one row for all tokens, failures included."""
+    """The days and dollars of one row for all tokens."""
 
     row: PlannedRow
     question: Question
@@ -66,13 +66,8 @@ class Answer:
         return self.row.config.all_ranks
 
     @property
-    def goodput(self) -> float:
-        """The share of the time spent on training that no failure undoes."""
-        return self.row.cluster.failures.goodput(self.devices)
-
-    @property
     def days(self) -> float:
-        speed = self.row.tokens_per_second * self.devices * self.goodput
+        speed = self.row.tokens_per_second * self.devices
         return self.question.tokens / speed / DAY if speed else inf
 
     @property
@@ -87,11 +82,9 @@ class Answer:
 
     def document(self) -> dict[str, Any]:
         """The answer as JSON types; infinite numbers are null."""
-        interval = self.row.cluster.failures.interval(self.devices)
         return {
             "name": self.row.name, "ranks": self.devices, "fits": self.row.fits, "in_time": self.in_time,
-            "days": self.days if self.days < inf else None, "goodput": self.goodput, "dollars": self.dollars,
-            "checkpoint_every_seconds": interval if interval < inf else None,
+            "days": self.days if self.days < inf else None, "dollars": self.dollars,
         }
 
 
@@ -128,19 +121,3 @@ class Answers:
             "cheapest": self.cheapest.row.name if self.cheapest else None,
             "cheapest_ranks": self.cheapest.devices if self.cheapest else None,
         }
-
-
-@dataclass(frozen=True)
-class Largest:
-    """The largest possible value of a key on some ranks, or 0, and why no larger one that was tried is possible."""
-
-    key: str
-    ranks: int
-    value: int
-    above: int
-    why: str
-
-    @property
-    def words(self) -> str:
-        found = f"{self.value:,}" if self.value else "none"
-        return f"Largest {self.key} on {self.ranks:,} devices: {found}; with {self.above:,} {self.why}"

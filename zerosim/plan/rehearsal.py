@@ -9,60 +9,50 @@ an operation is observed once per shape.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from zerosim.autograd.player import FLOAT_BYTES, Player
-from zerosim.collectives import dissemination
 from zerosim.collectives.narrow import OnNarrowWires
 from zerosim.core.allocation import Allocator, Kind
 from zerosim.core.comm import Communicator
-from zerosim.core.errors import Unlike, ZerosimError
 from zerosim.core.extents import extent
-from zerosim.core.sharding import Directions, padded
+from zerosim.core.sharding import padded
 from zerosim.observe.memory import Ledger
 from zerosim.observe.observed import Observed, ObservedAllocator, observed
 from zerosim.observe.trace import WAIT, Curve, RankStep
-from zerosim.plan.calls import NotedExtent, NumpyCall, silent
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.costs import Costs, of_rank
 from zerosim.plan.directions import DirectionCosts, TimedCalls, TimedNeighbours, direction_of
-from zerosim.plan.dispatch import dispatch_of
-from zerosim.plan.fusion import Fused
-from zerosim.plan.imbalance import on_the_busiest
-from zerosim.plan.joined import full_buffers, groups_of_unit, one_by_one, with_sharers
-from zerosim.plan.performers import CallByCall, Performer, kept_by_fused
-from zerosim.plan.repeated import Repeating
+from zerosim.plan.passes import NotedPipeline, like, times_of, together
+from zerosim.plan.performers import Performer, kept_by_fused
 from zerosim.plan.timed import (
+    KeepingOutputs,
     OnTheClock,
     PublishedAhead,
-    Skipping,
     Timed,
     TimedCopies,
     TimedWire,
     UntilUpdate,
     UpdateRoom,
 )
+from zerosim.stages.pipeline import Pipeline
 from zerosim.stages.replica import Replica
-from zerosim.stages.schedules import Slot
+from zerosim.stages.schedules import SCHEDULES, Slot
 from zerosim.stages.storage import HostMemory
 from zerosim.training.build import gathering, publishing, reduce_scatter, replica, shelf, stepping, storage_of
 from zerosim.training.config import Config
 from zerosim.verdict.flows import LoneRank
-from zerosim.verdict.segments import SeenSegments, Uncounted
 from zerosim.verdict.shapes import NoSums, SilentWire, whole_batch
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.lockstep import LockstepWorld
 
-MOST_APART = 64
-"""The most ranks that are rehearsed one by one."""
-
-CUT = frozenset({"reduce_scatter", "all_gather"})
-"""The collectives over the ranks over which a unit is cut; others are over those with copies of a chunk."""
+Uncounted = Callable[[Any, str], bool]
+"""`uncounted(shape, owner)` says whether an array has no memory."""
 
 IN_REGISTERS = frozenset({"widened"})
 """Owners of arrays that a device keeps in registers: 32-bit copies of 16-bit numbers."""
@@ -82,7 +72,6 @@ class Rehearsal:
     """Live bytes after each change, by the clock, if requested."""
     host_peak: Counter[Kind] = field(default_factory=Counter)
     """The peak of the host's memory."""
-    passes: tuple[Slot, ...] = ()
     stages: "tuple[Rehearsal, ...]" = ()
     """Each rank of a pipeline; without one, this rank."""
 
@@ -115,23 +104,16 @@ class Rehearsal:
 
 
 def rehearse(config: Config, cluster: Cluster, *, curve: bool = False) -> Rehearsal:
-    """One step of a row on a cluster; it holds for every rank or, if ranks differ, for the slowest.
+    """One step of a row on a cluster; it holds for every rank.
 
     A `curve` of memory has tens of thousands of points for a model of a hundred blocks.
 
-    Raises `ZerosimError` if ranks differ and are too many to rehearse one by one.
+    Raises `Unlike` if ranks do different things.
     """
     assert config.addition.collective is not None
-    config = on_the_busiest(config, cluster.experts)
-    try:
-        return rehearsed_at_once(config, cluster, curve=curve)
-    except Unlike as unlike:
-        if config.ranks * config.directions.pipeline > MOST_APART:
-            raise ZerosimError(
-                f"{config.name}: {unlike}, and at most {MOST_APART} ranks are planned one by one; set world.ranks to "
-                f"at most that"
-            ) from unlike
-        return worst(rehearsed_apart(config, cluster, curve=curve))
+    if curve:
+        return rehearsed_at_once(config, cluster, curve=True)
+    return rehearsed_in_short(config, cluster) if config.directions.pipeline == 1 else by_passes(config, cluster)
 
 
 def rehearsed_at_once(config: Config, cluster: Cluster, *, curve: bool = False) -> Rehearsal:
@@ -140,70 +122,97 @@ def rehearsed_at_once(config: Config, cluster: Cluster, *, curve: bool = False) 
     return in_pipeline([of_stage(LoneRank(0, 1))] if stages == 1 else LocalWorld(stages).run(of_stage))
 
 
-def rehearsed_without_others(config: Config, cluster: Cluster) -> list[Rehearsal]:
-    """Each rank of a pipeline by itself: nothing arrives, and it waits for no rank. Equal ranks share a rehearsal."""
-    config = on_the_busiest(config, cluster.experts)
-    of_stage, found, alike = at_each_stage(config, cluster), list[Rehearsal](), dict[Any, Rehearsal]()
+def rehearsed_in_short(config: Config, cluster: Cluster) -> Rehearsal:
+    """The rehearsal of a step of many micro-batches by three of fewer: from some number on, each further one adds as
+    much time, memory and traffic as the one before. If it does not, the step is rehearsed as it is.
+    """
+    if config.block > 5 and config.parallel.order != "tree":
+        one, two, three = (rehearsed_at_once(with_block(config, few), cluster) for few in (3, 4, 5))
+        with suppress(Uneven):
+            return in_pipeline([further(one, two, replace(three, stages=()), config.block - 5)])
+    return rehearsed_at_once(config, cluster)
+
+
+def with_block(config: Config, block: int) -> Config:
+    """The config with so many micro-batches on a rank."""
+    return replace(config, train=replace(config.train, micro_batches=config.ranks * block))
+
+
+class Uneven(Exception):
+    """Figures of three rehearsals are not evenly spaced."""
+
+
+def further(one: Any, two: Any, three: Any, times: int) -> Any:
+    """`three` with its numbers `times` steps further. Raises `Uneven` if the two steps to it are not equal.
+
+    >>> further(Counter(a=3), Counter(a=5), Counter(a=7), times=10)
+    Counter({'a': 27})
+    """
+    if isinstance(three, int | np.ndarray) and not isinstance(three, bool):
+        if np.any(three - two != two - one):
+            raise Uneven
+        return three + times * (three - two)
+    if isinstance(three, dict):
+        return type(three)({key: further(one.get(key, 0), two.get(key, 0), each, times) for key, each in three.items()})
+    if isinstance(three, Rehearsal | VirtualClock):
+        return replace(three, **{
+            each.name: further(getattr(one, each.name), getattr(two, each.name), getattr(three, each.name), times)
+            for each in fields(three)})
+    return three
+
+
+def by_passes(config: Config, cluster: Cluster) -> Rehearsal:
+    """The rehearsal of a pipeline, see `passes`. Ranks with equal units share the rehearsal of one by itself."""
+    ranks, block, around = config.directions.pipeline, config.block, priced(config, cluster)[1]
+    at_once = ranks if config.parallel.model_chunks > 1 else 1
+    few = min(block, at_once * -(-3 // at_once))
+    noted = list[NotedPipeline]()
+    of_rank = at_each_stage(with_block(config, few), cluster, noted=noted)
+    alone, alike = list[tuple[Rehearsal, NotedPipeline]](), dict[Any, tuple[Rehearsal, NotedPipeline]]()
     for rank, here in enumerate(config.of_pipeline):
         key = tuple((chunk.first, chunk.last, unit.count, unit.frozen, *(each.computation for each in unit.segments))
                     for chunk in here.chunks for unit in chunk.units)
-        alike[key] = alike.get(key) or of_stage(LoneRank(rank, config.directions.pipeline))
-        found.append(alike[key])
-    return found
+        alike[key] = alike.get(key) or (of_rank(LoneRank(rank, ranks)), noted[-1])
+        alone.append(alike[key])
+    schedule, seen = SCHEDULES[config.parallel.schedule], around.seen("pipeline")
+    orders = [schedule(rank, ranks, block, len(here.chunks)) for rank, here in enumerate(config.of_pipeline)]
+
+    def travels(rank: int, slot: Slot) -> int:
+        to, chunk = (rank + (1 if slot.what == "F" else -1)) % ranks, config.of_pipeline[rank].chunks[slot.chunk]
+        link = seen.inside if seen.host(rank) == seen.host(to) else seen.between
+        return link.message_ns((chunk.output if slot.what == "F" else chunk.given).nbytes)
+
+    times = times_of(orders, lambda rank, slot: alone[rank][1].noted[like(slot, block, few)][:2], travels)
+    began = [each.ended_ns for each in times]
+    for what, some in (("pipeline_all_reduce", range(ranks)), ("ends_all_reduce", (0, ranks - 1))):
+        if what in alone[0][0].clock.communicating_ns:
+            last = max(began[rank] for rank in some)
+            began = [max(each, last) if rank in some else each for rank, each in enumerate(began)]
+    return in_pipeline([together(*alone[rank], orders[rank], times[rank], began[rank], few, block)
+                        for rank in range(ranks)])
 
 
-def at_each_stage(config: Config, cluster: Cluster, *, curve: bool = False) -> Callable[[Communicator], Rehearsal]:
+def at_each_stage(
+    config: Config, cluster: Cluster, *, curve: bool = False, noted: list[NotedPipeline] | None = None,
+) -> Callable[[Communicator], Rehearsal]:
     """A function that rehearses all data ranks of one rank of a pipeline."""
-    config, asked, around = priced(config, cluster)
+    asked, around = priced(config, cluster)
 
     def of_stage(pipeline: Communicator) -> Rehearsal:
         here = config.of_pipeline[pipeline.rank]
         (found,) = LockstepWorld(config.ranks).run(
-            lambda comm: rehearsed(here, Clocked(comm, here, asked), around, pipeline, curve=curve))
+            lambda comm: rehearsed(here, Clocked(comm, asked), around, pipeline, curve=curve, noted=noted))
         return found
 
     return of_stage
 
 
-def rehearsed_apart(config: Config, cluster: Cluster, *, curve: bool = False) -> list[Rehearsal]:
-    """The rehearsal of each data rank separately; messages are sent and counted one by one."""
-    config, asked, around = priced(config, cluster)
-    grid = Directions(pipeline=config.directions.pipeline, data=config.ranks)
-    meetings = [Meetings() for _ in config.of_pipeline]
-
-    def of_rank(comm: Communicator) -> Rehearsal:
-        pipeline = grid.along(comm, "pipeline")
-        here = config.of_pipeline[pipeline.rank]
-        mine = Meeting(grid.data_ranks(comm), here, asked, meetings[pipeline.rank])
-        return rehearsed(here, mine, around, pipeline, curve=curve)
-
-    found = LocalWorld(config.ranks * grid.pipeline).run(of_rank)
-    return [in_pipeline(found[rank :: config.ranks]) for rank in range(config.ranks)]
-
-
-def priced(config: Config, cluster: Cluster) -> tuple[Config, Costs, DirectionCosts]:
-    """The config of all data ranks, the prices of operations and of their collectives, and those of other directions.
+def priced(config: Config, cluster: Cluster) -> tuple[Costs, DirectionCosts]:
+    """The prices of operations and of their collectives, and those of other directions.
     """
-    whole = with_sharers(config, cluster)
-    seen = cluster.seen_by(config.directions.side_by_side * config.ranks // whole.ranks, whole.ranks)
-    narrow = config.computing.weights.itemsize
-    summed = (FLOAT_BYTES if config.accumulates_in_float32 else narrow) if cluster.software.fuses_sums else 0
-    costs = Costs(seen, whole.ranks, narrow, all_reduces=not config.stage.sharded, sum_itemsize=summed)
-    return whole, costs, DirectionCosts(config.directions, cluster, dispatch_of(config, cluster))
-
-
-def worst(ranks: Sequence[Rehearsal]) -> Rehearsal:
-    """The slowest rank, with the greatest memory of any rank, and what each rank sends, as if all ran at once."""
-    slowest = max(ranks, key=lambda rank: rank.clock.now_ns)
-    for stage, alike in zip(slowest.stages, zip(*(rank.stages for rank in ranks), strict=True), strict=True):
-        stage.clock.sent_by = alike[0].clock.sent_by
-        stage.clock.sent_counts = Counter({
-            what: np.array([each.clock.sent_counts[what] for each in alike]) for what in stage.clock.sent_counts})
-    resting, peak = Counter[Kind](), Counter[Kind]()
-    for rank in ranks:
-        resting |= rank.resting
-        peak |= rank.peak
-    return replace(slowest, resting=resting, peak=peak, peak_total=max(rank.peak_total for rank in ranks))
+    seen = cluster.seen_by(config.directions.side_by_side)
+    costs = Costs(seen, config.ranks, config.computing.weights.itemsize, all_reduces=not config.stage.sharded)
+    return costs, DirectionCosts(config.directions, cluster)
 
 
 def in_pipeline(stages: Sequence[Rehearsal]) -> Rehearsal:
@@ -215,30 +224,35 @@ def in_pipeline(stages: Sequence[Rehearsal]) -> Rehearsal:
 
 
 def rehearsed(
-    config: Config, comm: "Clocked", around: DirectionCosts, pipeline: Communicator, *, curve: bool
+    config: Config, comm: "Clocked", around: DirectionCosts, pipeline: Communicator, *, curve: bool,
+    noted: list[NotedPipeline] | None = None,
 ) -> Rehearsal:
-    """A step of the ranks that `comm` represents: one data rank, or all at once, of one rank of a pipeline."""
+    """A step of the data ranks, all at once, of one rank of a pipeline, which is added to `noted` with its passes."""
     ledger, far = Ledger(clock=lambda: comm.clock.now_ns), Ledger()
     neighbours = TimedNeighbours(pipeline, comm.clock, around)
-    mine, skipping, room = on_shapes(config, comm, around, neighbours, ledger, far, each_segment=curve)
+    mine, room = on_shapes(config, comm, around, neighbours, ledger, far)
     mine.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
     mine.state.updates = 1
     comm.begun = True
     ledger.begin_peak()
     if curve:
         ledger.begin_curve()
-    passes = list[Slot]()
-    repeating = partial(Repeating, ledger=ledger, clock=comm.clock, runs_all=not skipping.repeats,
-                        keeps_outputs=around.cluster.software.keeps_outputs)
-    stepping(config, config.stage, comm, mine, neighbours, passes, repeating)(whole_batch(config))
+    keeps = around.cluster.software.keeps_outputs
+
+    def pipeline_of(*given: Any) -> Pipeline:
+        if noted is None:
+            return KeepingOutputs(*given, keeps=keeps)
+        noted.append(NotedPipeline(*given, ledger=ledger, clock=comm.clock, keeps=keeps))
+        return noted[-1]
+
+    stepping(config, config.stage, comm, mine, neighbours, [], pipeline_of)(whole_batch(config))
     room.release()
     if around.cluster.software.ahead:
-        comm.clock.wait(comm.clock.stream_ns - one_forward_ns(comm.clock, config.passes - skipping.skipped))
-    skipping.repeat_skipped(mine.tape.operations)
+        comm.clock.wait(comm.clock.stream_ns - one_forward_ns(comm.clock, config.passes))
     return Rehearsal(
         resting=Counter(ledger.now), peak=Counter(ledger.peak), peak_total=ledger.peak_total, clock=comm.clock,
         operations=Counter(mine.tape.operations), curve=ledger.curve_so_far(),
-        host_peak=Counter(far.peak), passes=tuple(passes),
+        host_peak=Counter(far.peak),
     )
 
 
@@ -249,39 +263,27 @@ def one_forward_ns(clock: VirtualClock, passes: int) -> int:
 
 def on_shapes(
     config: Config, comm: "Clocked", around: DirectionCosts, neighbours: TimedNeighbours, ledger: Ledger,
-    far: Ledger, *, each_segment: bool,
-) -> tuple[Replica, Skipping, UpdateRoom]:
-    """A replica of a row on shapes, with the micro-batches that it skips and the buffers of its updates.
-
-    `each_segment` follows memory within each segment of a unit.
-    """
+    far: Ledger,
+) -> tuple[Replica, UpdateRoom]:
+    """A replica of a row on shapes, with the buffers of its updates."""
     cluster = comm.costs.cluster
-    called = cluster.device.calls is not None
-    uncounted, taken = uncounted_on(config, cluster), full_buffers(config.model.units, config.ranks)
-    allocate = counted_but(uncounted, ObservedAllocator(charged(taken, comm) if called else taken, ledger),
-                           fuses_sums=cluster.software.fuses_sums and config.accumulates_in_float32)
+    uncounted = uncounted_on(config, cluster)
+    allocate = counted_but(uncounted, ObservedAllocator(extent, ledger))
     calls = TimedCalls(around, neighbours, comm.clock, partial(kept_by_fused, cluster) if cluster.fused else None)
-    performer = (CallByCall if called else Performer)(comm.clock, comm.costs, allocate, calls)
-    segments = SeenSegments(ledger.pass_by, uncounted, performer.carry_out, performer.charge)
-    players = Player if called or each_segment else segments.player
-    host = HostMemory(ObservedAllocator(taken, far), TimedCopies(comm.clock, cluster.host_memory, lambda: comm.begun))
-    policy = Fused(config.policy, cluster.software)
-    built = replica(
-        config, comm, allocate, perform=performer.perform, players=players, host=host, policy=policy)
+    performer = Performer(comm.clock, comm.costs, allocate, calls)
+    copies = TimedCopies(comm.clock, cluster.host_memory, lambda: comm.begun)
+    host = HostMemory(ObservedAllocator(extent, far), copies)
+    built = replica(config, comm, allocate, perform=performer.perform, host=host)
     built.tape.shelf = shelf(config, allocate, host, {"tensor": calls.beside("tensor", config.directions.tensor)})
     beside, reducing = (observed(found(comm, comm.clock), comm.instruments, wait=WAIT)
                         for found in (OnTheClock, UntilUpdate if cluster.software.ahead else OnTheClock))
     room = UpdateRoom(built, allocate, cluster.software)
     timed = Timed(config.rule, comm.clock, comm.costs, room, on_host="optimizer" in config.on_host)
     storage, rule = storage_of(config, allocate, host, timed, comm.instruments)
-    repeats = config.parallel.order != "tree" and "parameters" not in config.on_host
-    alike = comm.alike and not each_segment and repeats
     wire = config.weights_wire and TimedWire(config.weights_wire, comm.clock, comm.costs)
     silent_wire = config.gradients_wire and SilentWire(config.gradients_wire)
-    skipping = Skipping(built.accumulation, comm.clock, alike, skips=alike and not config.chunks)
     return replace(
         built,
-        accumulation=skipping,
         norms=NoSums(calls=calls, whole=config.whole),
         publishing=PublishedAhead(publishing(config, timed), comm.clock) if cluster.software.ahead else
         publishing(config, timed),
@@ -291,7 +293,7 @@ def on_shapes(
         overlap=reducing if config.parallel.overlap else None,
         storage=storage,
         rule=rule,
-    ), skipping, room
+    ), room
 
 
 def uncounted_on(config: Config, cluster: Cluster) -> Uncounted:
@@ -299,32 +301,17 @@ def uncounted_on(config: Config, cluster: Cluster) -> Uncounted:
     registers = IN_REGISTERS if cluster.fused else frozenset[str]()
     scores = config.model.task.outputs if cluster.software.loss == "chunked" and config.model.task.tokens else 0
 
-    def uncounted(shape: Any, owner: str | None) -> bool:
+    def uncounted(shape: Any, owner: str) -> bool:
         return owner in registers or (isinstance(shape, tuple) and len(shape) > 1 and shape[-1] == scores)
 
     return uncounted
 
 
-def counted_but(uncounted: Uncounted, counted: Allocator, *, fuses_sums: bool) -> Allocator:
-    """The allocator `counted`, which does not count arrays without memory; with `fuses_sums`, gradients of 16 bits."""
+def counted_but(uncounted: Uncounted, counted: Allocator) -> Allocator:
+    """The allocator `counted`, which does not count arrays without memory."""
 
     def allocate(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
-        summed = fuses_sums and kind == "gradients" and np.dtype(dtype).itemsize < FLOAT_BYTES
-        return (extent if summed or uncounted(shape, owner) else counted)(shape, dtype, kind=kind, owner=owner)
-
-    return allocate
-
-
-def charged(taken: Allocator, comm: "Clocked") -> Allocator:
-    """The allocator `taken`, whose arrays charge every call to the clock: the copies and sums in a stage's code."""
-
-    def report(call: NumpyCall) -> None:
-        if comm.begun:
-            comm.clock.compute("copies", round(comm.costs.call_ns(call)))
-
-    def allocate(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
-        found = taken(shape, dtype, kind=kind, owner=owner)
-        return NotedExtent(found.shape, found.dtype, report=report)
+        return (extent if uncounted(shape, owner) else counted)(shape, dtype, kind=kind, owner=owner)
 
     return allocate
 
@@ -332,13 +319,9 @@ def charged(taken: Allocator, comm: "Clocked") -> Allocator:
 class Clocked(Observed):
     """A communicator whose collectives take time and send no messages."""
 
-    alike = True
-    """Whether all ranks do the same at the same time."""
-
-    def __init__(self, comm: Communicator, config: Config, costs: Costs) -> None:
+    def __init__(self, comm: Communicator, costs: Costs) -> None:
         self.clock = VirtualClock(costs.cluster.device.taken_by_collectives)
         self.costs = costs
-        self._groups = {unit.name: groups_of_unit(unit) for unit in config.model.units if unit.elsewhere}
         self.begun = False
         """Whether the step has begun; earlier copies take no time of it."""
         super().__init__(comm, self.clock)
@@ -355,55 +338,4 @@ class Clocked(Observed):
             if copied_ns := self.costs.copied_ns(price.sent_bytes):
                 self.clock.compute("copies", copied_ns)
 
-        return self.over_groups(name, call)
-
-    def over_groups(self, name: str, call: Callable[..., None]) -> Callable[..., None]:
-        """`call` once for each group of ranks over which a unit's chunks are cut."""
-        def calls(owner: str, comm: Communicator, *arguments: Any) -> None:
-            groups = self._groups.get(owner) if name in CUT else None
-            for each, theirs in one_by_one(groups, comm, *arguments) if groups else [(comm, arguments)]:
-                call(owner, each, *theirs)
-
-        return calls if self._groups else call
-
-
-class Meetings:
-    """The time at which the last rank reached each collective; all ranks call them in the same order."""
-
-    def __init__(self) -> None:
-        self._began_ns = Counter[int]()
-
-    def come(self, number: int, at_ns: int) -> None:
-        """Record that a rank has reached the collective with this number."""
-        self._began_ns[number] = max(self._began_ns[number], at_ns)
-
-    def began_ns(self, number: int) -> int:
-        """The time at which all ranks have reached it."""
-        return self._began_ns[number]
-
-
-class Meeting(Clocked):
-    """One rank's communicator: messages are counted, and a collective begins when all ranks have reached it."""
-
-    alike = False
-
-    def __init__(self, comm: Communicator, config: Config, costs: Costs, meetings: Meetings) -> None:
-        super().__init__(comm, config, costs)
-        self._everyone = comm
-        self._meetings = meetings
-        self._number = 0
-
-    def named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function` on shapes, as a timed collective."""
-
-        def call(owner: str, comm: Communicator, *arguments: Any) -> None:
-            before, number = self.clock.sent_counts["bytes"], self._number
-            self._number += 1
-            self._meetings.come(number, self.clock.free_ns)
-            function(comm, *map(silent, arguments))
-            dissemination.barrier(self._everyone)
-            price = self.costs.of(comm).price(function, *arguments)
-            sent_bytes = self.clock.sent_counts["bytes"] - before
-            self.clock.communicate(name, price.ns, owner, sent_bytes, self._meetings.began_ns(number))
-
-        return self.over_groups(name, call)
+        return call

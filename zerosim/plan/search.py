@@ -4,33 +4,33 @@
     layout    one value of each; all layouts train on the same batch, and those in which a value has no effect are left
               out
 
-Layouts are planned in ascending order of their bounds of time, `bounds`, until these exceed the times that are wanted:
-so none that is faster is left out.
+Layouts are planned in ascending order of the least times that they can have, until these exceed the times that are
+wanted: so none that is faster is left out.
 """
 
 import dataclasses
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from dataclasses import dataclass, field
 from math import inf, prod
 from typing import Any
 
 from zerosim.core.errors import UsageError, ZerosimError
 from zerosim.core.sharding import Directions
 from zerosim.models import MODELS
-from zerosim.plan.bounds import Bounds, in_one_piece, with_parallel
-from zerosim.plan.joined import resting_of
+from zerosim.plan.cluster import NS
+from zerosim.plan.directions import direction_of
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.planning import Plan, Unplanned, advised, on_ranks, unplanned
-from zerosim.plan.questions import Answer, Question
+from zerosim.plan.questions import Question
 from zerosim.plan.reading import numbers_of_ranks, scenarios_of, searched, task_of, training, written
+from zerosim.plan.rehearsal import rehearse
 from zerosim.scenario import Scenario, Source
 from zerosim.scenario.machine import ClusterKeys
 from zerosim.scenario.sections import Check, Data, Parallel
 from zerosim.training.config import Config
+from zerosim.verdict.resting import resting_bytes
 
 MOST_LAYOUTS = 50_000
 USUAL_MOST = 10
@@ -89,62 +89,70 @@ class Searched:
 
 
 def fastest(layouts: Sequence[Unplanned], most: float = USUAL_MOST) -> Searched:
-    """The `most` fastest of the layouts that fit or, if none does, the one that lacks the least by its bounds."""
-    bounds, rows, planned, refused = Bounds(), list[PlannedRow](), 0, list[ZerosimError]()
-    queue = [(bounds.first_seconds(row), number) for number, row in enumerate(layouts)]
-    too_large, slowest, needed = 0, inf, dict[int, int]()
-    heapify(queue)
-    while queue and queue[0][0] < slowest:
-        least, number = heappop(queue)
-        row = layouts[number]
-        more = max(bounds.least_by_relatives(row), bounds.second_seconds(row))
-        if more <= least and number not in needed:
-            needed[number] = bounds.least_bytes(row)
-            if needed[number] <= row.cluster.device.memory:
-                more = max(more, bounds.least_seconds(row))
-        if needed.get(number, 0) > row.cluster.device.memory:
-            too_large += 1
-        elif more > least:
-            heappush(queue, (more, number))
-        else:
-            try:
-                found, planned = row.planned(), planned + 1
-            except ZerosimError as error:
-                refused.append(error)
-                continue
-            bounds.note(found)
-            rows = sorted([*rows, found] if found.fits else rows, key=lambda each: each.mean_seconds)
-            rows = rows[: int(min(most, 1e6))]
-            slowest = rows[-1].mean_seconds if len(rows) == most else inf
+    """The `most` fastest of the layouts that fit or, if none does, the one that keeps the least between steps."""
+    rows, refused, resting = list[PlannedRow](), list[ZerosimError](), [most_at_rest(row) for row in layouts]
+    small = [number for number, row in enumerate(layouts) if resting[number] <= row.cluster.device.memory]
+    least, planned = LeastTimes(), 0
+    for seconds, number in sorted((least.seconds(layouts[number]), number) for number in small):
+        if len(rows) == most and seconds >= rows[-1].step_seconds:
+            break
+        try:
+            found, planned = layouts[number].planned(), planned + 1
+        except ZerosimError as error:
+            refused.append(error)
+            continue
+        rows = sorted([*rows, found] if found.fits else rows, key=lambda each: each.step_seconds)[: int(min(most, 1e6))]
     valid = len(layouts) - len(refused)
     if not valid:
         raise refused[0]
     if not rows:
-        rows = [layouts[min(needed, key=lambda number: needed[number])].planned()]
-    return Searched(tuple(rows), valid, planned, too_large, valid - too_large - planned)
+        rows = [layouts[min(range(len(layouts)), key=lambda number: resting[number])].planned()]
+    return Searched(tuple(rows), valid, planned, len(layouts) - len(small), len(small) - len(refused) - planned)
 
 
-def enough(layouts: Sequence[Unplanned], likely: list[str], question: Question | None) -> tuple[PlannedRow, ...]:
-    """One layout that fits and is in time, if there is one.
+def most_at_rest(row: Unplanned) -> int:
+    """The bytes that the layout's fullest rank keeps between steps, by formula."""
+    return max(resting_bytes(each).total for each in row.config.of_pipeline)
 
-    Layouts that are most like the `likely` keys come first, then those with the least memory at rest; the found one's
-    keys replace the likely ones. With a date the fastest is searched for, unless the most likely one is in time.
+
+@dataclass(frozen=True)
+class LeastTimes:
+    """Times that no layout is below: some rank of a pipeline computes as much as the mean of all, which is that of the
+    model in one piece, on one data rank, once for each micro-batch. Layouts that differ in stage or groups share it.
     """
-    bounds, dated = Bounds(), question is not None and question.days < inf
 
-    def unlikely(row: Unplanned) -> tuple[int, int]:
-        return -len({*likely} & {*row.swept}), max(each.total for each in resting_of(row.config, row.cluster))
+    _found: dict[str, float] = field(default_factory=dict)
 
-    for row in sorted(layouts, key=unlikely)[: 1 if dated else None]:
-        if bounds.least_bytes(row) <= row.cluster.device.memory:
-            with suppress(ZerosimError):
-                found = row.planned()
-                if found.fits and (question is None or Answer(found, question).in_time):
-                    likely[:] = found.swept
-                    return (found,)
-    rows = fastest(layouts, 1).rows if dated else ()
-    likely[:] = rows[0].swept if rows else likely
-    return rows
+    def seconds(self, row: Unplanned) -> float:
+        """The seconds that the layout's step cannot be below."""
+        one = in_one_piece(kin(row.config))
+        key = repr((one.asked, row.cluster))
+        if key not in self._found:
+            clock = rehearse(one, row.cluster).clock
+            tape = sum(ns for name, ns in clock.communicating_ns.items()
+                       if direction_of(name) not in ("pipeline", "data"))
+            self._found[key] = (sum(clock.computing_ns[each] for each in ("forward", "backward", "loss")) + tape) / NS
+        return row.config.block * self._found[key] / row.config.directions.pipeline
+
+
+def kin(config: Config) -> Config:
+    """The layout on one data rank with one micro-batch; of stages one that computes the same."""
+    stage = "zero3" if config.stage.gathers and config.parallel.param_dtype != "weights" else "ddp"
+    train = dataclasses.replace(config.train, micro_batches=1)
+    return with_parallel(dataclasses.replace(config.on(1).by(stage), train=train),
+                         stages=(stage,), shard_ranks=0, replicas=0, secondary_ranks=0)
+
+
+def in_one_piece(config: Config) -> Config:
+    """The config without a pipeline."""
+    return with_parallel(
+        dataclasses.replace(config, directions=dataclasses.replace(config.directions, pipeline=1)),
+        pipeline_ranks=1, model_chunks=1, pipeline_layers=(), schedule="1f1b")
+
+
+def with_parallel(config: Config, **keys: Any) -> Config:
+    """The config with other keys of [parallel]."""
+    return dataclasses.replace(config, parallel=dataclasses.replace(config.parallel, **keys))
 
 
 def layouts_of(
@@ -237,14 +245,13 @@ def layout_in_words(config: Config, keys: Mapping[str, Any]) -> str:
 
 def read_search(
     path: Source, ranks: Sequence[int], overrides: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]], *,
-    most: str | int = USUAL_MOST, likely: list[str] | None = None, question: Question | None = None,
+    most: str | int = USUAL_MOST, question: Question | None = None,
     python: bool = True, say: Callable[[str], None] = lambda words: None,
 ) -> Plan:
     """The plan of the `most` fastest layouts that fit on each number of ranks; `most` may be `all`.
 
-    With `likely`, see `enough`, it has one layout that answers the question, or none. Keys in `overrides` are not
-    searched; `sweep` has the values of further keys, or other values. The other arguments are those of `read_plan`.
-    Raises `UsageError` for a scenario with rows of its own.
+    Keys in `overrides` are not searched; `sweep` has the values of further keys, or other values. The other arguments
+    are those of `read_plan`. Raises `UsageError` for a scenario with rows of its own.
     """
     wanted = inf if most == "all" else number_of_layouts(most)
     fixed = [f"{key}={written(value)}" for key, value in overrides.items()]
@@ -260,8 +267,6 @@ def read_search(
             values = {key: each for key, each in space(one, batch).items() if key not in {**overrides, **sweep}}
             for key, row in layouts_of(one, values, names, batch).items():
                 found.setdefault(key, row)
-        if likely is not None:
-            return Plan(scenario, enough([*found.values()], likely, question), question)
         say(f"Searching {len(found):,} layouts on {count:,} devices")
         best = fastest([*found.values()], wanted)
         advice = "" if best.rows[0].fits else advised(best.rows, task_of)

@@ -12,13 +12,7 @@
     scores        bytes of each score that attention reads and writes, forward and backward; 0 if they stay on the chip
     score_keeps   bytes of each score that it keeps for backward
     in_chunks     whether products and collectives over tensor ranks run chunk by chunk, so that only the first waits
-    joins_data    whether gradients of weights used on pieces of sequences or samples are added once a step, with those
-                  of data ranks, and context and expert ranks that hold a weight share its states, see `joined`
     ahead         whether gradients are reduced beside all of backward, and weights gathered beside the next forward
-    gathers_again whether the pieces of a product's input are kept, and gathered again in backward
-    fuses_sums    whether backward adds a weight's gradient to a sum, which it reads and writes, without an array of 16
-                  bits beside one of 32
-    swiglu        whether one kernel activates a gate and multiplies with it, see `fusion`
     loss          `whole`: all scores of the vocabulary are widened at once; `compiled`: one kernel forward and one
                   backward keep the widened scores in registers; `chunked`: scores are computed in chunks
     keeps_outputs whether a rank of a pipeline keeps what it has sent until the backward of the micro-batch
@@ -57,11 +51,7 @@ class Software:
     scores: tuple[float, float] = (0.0, 0.0)
     score_keeps: float = 0.0
     in_chunks: bool = False
-    joins_data: bool = False
     ahead: bool = False
-    gathers_again: bool = False
-    fuses_sums: bool = False
-    swiglu: bool = False
     loss: str = ""
     keeps_outputs: bool = False
     apart: tuple[float, float, float] = (0.0, 0.0, 0.0)

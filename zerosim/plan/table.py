@@ -3,7 +3,6 @@
 import csv
 import io
 from collections.abc import Sequence
-from math import inf
 from typing import Any
 
 from rich.console import Console
@@ -31,20 +30,11 @@ def show_plan(console: Console, plan: Plan) -> None:
         show_words(console, f"{name}: {row.bound}{room(row)}")
         if row.over_directions:
             show_words(console, f"{name}: {row.over_directions}")
-        if row.uneven_experts is not None:
-            show_words(console, f"{name}: the busiest rank's experts serve {row.uneven_experts.load:.2f} even shares; "
-                                f"{row.uneven_experts.dropped:.1%} of the tokens' choices are dropped")
-    for name, row in zip(names, plan.rows, strict=True):
-        if row.uneven is not None:
-            show_words(console, f"{name}: uneven ranks make a step {duration(row.uneven.p50)} at the median, and "
-                                f"{duration(row.uneven.p95)} or less in 95% of steps")
     show_others(console, plan, names)
     if plan.best is None or len(plan.rows) > 1:
         show_words(console, sentence(plan), style="bold")
     if plan.answers is not None:
         show_answers(console, plan.answers, names)
-    for found in plan.largest:
-        show_words(console, found.words, style="bold")
     for broken in plan.broken:
         show_words(console, f"FAILED: {broken}", style="bold red")
     for words in not_judged(plan):
@@ -73,10 +63,6 @@ def show_answers(console: Console, answers: Answers, names: Sequence[str]) -> No
     fitting = [(name, answer) for name, answer in zip(names, answers.each, strict=True) if answer.row.fits]
     columns = [Column("devices", [f"{answer.devices:,}" for _, answer in fitting]),
                Column("days", [f"{answer.days:,.1f}" for _, answer in fitting])]
-    if any(answer.goodput < 1 for _, answer in fitting):
-        columns.append(Column("goodput", [f"{answer.goodput:.1%}" for _, answer in fitting]))
-        columns.append(Column("checkpoint\nevery", [
-            long_duration(answer.row.cluster.failures.interval(answer.devices)) for _, answer in fitting]))
     if any(answer.dollars for _, answer in fitting):
         columns.append(Column("dollars", [f"{answer.dollars or 0:,.0f}" for _, answer in fitting]))
     if fitting:
@@ -96,17 +82,6 @@ def answered(answers: Answers, names: Sequence[str]) -> list[str]:
         + (f", {answer.dollars:,.0f} dollars" if answer.dollars else "")
         for which, answer in best.items() if answer is not None
     ]
-
-
-def long_duration(seconds: float) -> str:
-    """A duration in minutes or hours.
-
-    >>> long_duration(90), long_duration(5400), long_duration(inf)
-    ('1.5 min', '1.5 h', 'never')
-    """
-    if seconds == inf:
-        return "never"
-    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
 
 
 def room(row: PlannedRow) -> str:
@@ -271,7 +246,7 @@ def csv_of(plan: Plan) -> str:
     document = plan.document()
     rows = [row.pop("swept") | flat(row) for row in document["rows"]]
     if document["answers"] is not None:
-        rows = [row | {key: answer[key] for key in ("days", "goodput", "dollars", "in_time")}
+        rows = [row | {key: answer[key] for key in ("days", "dollars", "in_time")}
                 for row, answer in zip(rows, document["answers"]["rows"], strict=True)]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), restval="", extrasaction="raise", lineterminator="\n")

@@ -1,9 +1,8 @@
-"""The timed parts of a rehearsed replica: overlapped work, host memory, updates, skipped micro-batches."""
+"""The timed parts of a rehearsed replica: overlapped work, host memory, updates."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,13 @@ from zerosim.core.allocation import Allocator, Array
 from zerosim.core.comm import Communicator
 from zerosim.core.precisions import Precision
 from zerosim.models.units import Unit
-from zerosim.plan.clock import Interval, VirtualClock
+from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Link
 from zerosim.plan.costs import Costs
 from zerosim.plan.software import Software
 from zerosim.stages.beside import Beside, Pending, Work
-from zerosim.stages.replica import Accumulation, Batch, Publishing, Replica
+from zerosim.stages.pipeline import Pipeline
+from zerosim.stages.replica import Batch, Publishing, Replica
 from zerosim.stages.update import UpdateRule
 
 
@@ -180,44 +180,15 @@ class TimedWire:
 
 
 @dataclass(eq=False)
-class Skipping:
-    """The accumulation `whole`, which skips micro-batches after two that took equal intervals, except the last.
+class KeepingOutputs(Pipeline):
+    """A pipeline that keeps what it has sent until the backward of the micro-batch, if the software `keeps` it."""
 
-    The time of a micro-batch depends on the work under way when it begins. So once two have taken equal intervals, all
-    others do, up to the last one, which may reduce gradients. Orders of addition in which the number of sums grows have
-    no two equal intervals.
-    """
+    keeps: bool = field(kw_only=True)
+    _sent: dict[tuple[int, int], list[Array]] = field(default_factory=dict)
 
-    whole: Accumulation
-    clock: VirtualClock
-    repeats: bool
-    """Whether micro-batches do the same."""
-    skips: bool
-    """Whether any may be skipped here; a pipeline repeats its passes instead."""
-    skipped: int = 0
-    steady: tuple[Interval, Counter[str]] | None = None
-    """The interval and floating-point operations of each skipped micro-batch."""
-
-    def parts(self, replica: Replica, batch: Batch) -> Iterator[Batch]:
-        self.steady, before = None, None
-        for part in self.whole.parts(replica, batch):
-            if self.steady is not None and not part.last:
-                self.skipped += 1
-                continue
-            reading, operations = self.clock.reading(), Counter(replica.tape.operations)
-            yield part
-            found = self.clock.since(reading), Counter(replica.tape.operations) - operations
-            if self.skips and found == before:
-                self.steady = found
-            before = found
-
-    def reduces(self, part: Batch) -> bool:
-        return self.whole.reduces(part)
-
-    def repeat_skipped(self, operations: dict[str, int]) -> None:
-        """Add the skipped micro-batches to the clock and to `operations`, at the end of the step."""
-        if self.steady is not None:
-            taken, each = self.steady
-            self.clock.repeat(self.skipped, taken)
-            for what, count in each.items():
-                operations[what] += self.skipped * count
+    def compute(self, what: str, part: Batch, chunk: int, given: list[Array]) -> list[Array]:
+        self._sent.pop((part.first, chunk), None)
+        found = super().compute(what, part, chunk, given)
+        if self.keeps and what == "F":
+            self._sent[part.first, chunk] = found
+        return found

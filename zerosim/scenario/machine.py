@@ -6,38 +6,7 @@ Their meanings are in `docs/scenario.md`.
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from msgspec import Meta
-
-from zerosim.scenario.values import (
-    LARGEST_NUMBER,
-    Finite,
-    FromOne,
-    Natural,
-    Number,
-    Portion,
-    below,
-    bounded,
-    one_of,
-    said,
-)
-
-
-@dataclass(frozen=True)
-class Functions:
-    """Numbers per second of each function; 0: limited by memory bandwidth alone."""
-
-    exp: Number = 0.0
-    tanh: Number = 0.0
-    max: Number = 0.0
-    """Numbers read in each row, as for `sum` and `mean`."""
-    sum: Number = 0.0
-    mean: Number = 0.0
-    take: Number = 0.0
-    scatter: Number = 0.0
-    copyto: Number = 0.0
-    """Numbers of arrays that fit in no cache."""
-    update: Number = 0.0
-    """Bytes of weights, gradients and state that an optimizer reads and writes."""
+from zerosim.scenario.values import LARGEST_NUMBER, FromOne, Number, below, bounded, one_of, said
 
 
 @dataclass(frozen=True)
@@ -51,14 +20,9 @@ class DeviceKeys:
     memory: FromOne
     """The bytes of the device's memory."""
     launch_us: Number = 3.8
-    """The least time of an operation; with `bandwidths`, the time of each call in its code in addition to its work."""
+    """The least time of an operation."""
     half_width: Number = 0.0
     """The narrower side at which a product reaches half of `flops`."""
-    working_sets: tuple[Finite, ...] = ()
-    """The bytes of a call's working set, ascending, for the `bandwidths`. Such a device is charged for each call in the
-    code of an operation."""
-    bandwidths: tuple[Finite, ...] = ()
-    functions: Functions = field(default_factory=Functions)
 
 
 @dataclass(frozen=True)
@@ -90,14 +54,6 @@ class ClusterKeys:
     devices_per_host: Annotated[int, bounded(1, 1024)] = 8
     inside: Annotated[str, said("a name in quotes")] | LinkKeys = ""
     between: Annotated[str, said("a name in quotes")] | LinkKeys = ""
-    ports: Annotated[int, bounded(1, 64)] = 1
-    cards: Annotated[int, bounded(1, 1024)] = 1
-    rails: bool = False
-    hosts_per_leaf: Natural = 0
-    torus: Annotated[tuple[Annotated[int, bounded(1, 4096)], ...], Meta(max_length=6)] = ()
-    dragonfly: Annotated[tuple[Annotated[int, bounded(1, 4096)], ...], Meta(max_length=3)] = ()
-    oversubscription: FromOne = 1.0
-    sharp: bool = False
     host_memory: Annotated[str, said("a name in quotes")] | LinkKeys = ""
     collectives: Annotated[str, one_of(("pipelined", "written"))] = "pipelined"
     short_gather_kb: Number = 64.0
@@ -109,15 +65,4 @@ class ClusterKeys:
     reserve: Annotated[str, one_of(("usual",))] | Annotated[float, below(0, 10)] = "usual"
     products: Annotated[str, one_of(("weights", "fp8", "fp8_rowwise"))] = "weights"
     dollars_per_hour: Number = 0.0
-    hours_between_failures: Number = 0.0
-    checkpoint_seconds: Number = 0.0
-    restart_seconds: Number = 0.0
-    jitter: Annotated[float, below(0, 2)] = 0.0
-    slow_share: Portion = 0.0
-    slow_by: Annotated[float, below(0, 100)] = 0.0
-    jitter_seed: Natural = 0
-    expert_load: Annotated[tuple[Number, ...], Meta(max_length=10_000)] = ()
-    expert_zipf: Annotated[float, below(0, 10)] = 0.0
-    dispatcher: Annotated[str, one_of(("", "deepep", "hybridep"))] = ""
-    overlap_experts: bool = False
     figures: DeviceFigures = field(default_factory=DeviceFigures)

@@ -39,7 +39,6 @@ from zerosim.stages.update import UpdateRule
 from zerosim.training.build import gathering, publishing, reduce_scatter, replica, shelf, stepping, storage_of
 from zerosim.training.config import Config
 from zerosim.verdict.flows import LoneRank
-from zerosim.verdict.segments import SeenSegments
 
 
 class TapeCall(NamedTuple):
@@ -152,9 +151,8 @@ class StepsOnShapes:
         comm = Uncalled(LoneRank(0, config.ranks))
         host = HostMemory(ObservedAllocator(extent, self.host), self._count)
         beside = Lingering(comm, ObservedAllocator(extent, self.ledger), self.aside)
-        segments = SeenSegments(self.ledger.pass_by, carry_out=self.calls.carry_out, charge=self.calls.charge)
         built = replica(
-            config, comm, beside.allocate, perform=self.calls.perform, players=segments.player, host=host)
+            config, comm, beside.allocate, perform=self.calls.perform, host=host)
         partition = {"tensor": self.calls.beside("tensor", config.directions.tensor)}
         built.tape.shelf = shelf(config, beside.allocate, host, partition)
         storage, rule = storage_of(config, beside.allocate, host, NoNumbers(config.rule), comm.instruments)
@@ -173,12 +171,11 @@ class StepsOnShapes:
 
 
 class TapeCalls:
-    """The calls of collectives on the tape, also those of segments that are replayed; `run` runs an operation."""
+    """The calls of collectives on the tape; `run` runs an operation."""
 
     def __init__(self, directions: Directions, run: Callable[..., Any] | None = None) -> None:
         self.total = Counter[TapeCall]()
         self._made: list[TapeCall] = []
-        self._of = dict[tuple[Step | None, Callable[..., Any]], list[TapeCall]]()
         sizes = directions.groups.items()
         self.groups = {name: CountedGroup(name, size, note=self._made.append) for name, size in sizes}
         self.pipeline: dict[str, TapeGroup] = {
@@ -199,22 +196,11 @@ class TapeCalls:
         work()
         self.add(self._made)
 
-    def carry_out(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
-        """Run an operation, and remember its calls."""
-        self._made.clear()
-        found = self._carried_out(step, function, *arrays, **named)
-        if self._made:
-            self._of[step, function] = [*self._made]
-        return found
-
-    def charge(self, step: Step | None, function: Callable[..., Any]) -> None:
-        """Count the calls of an operation that has been run before."""
-        self.add(self._of.get((step, function), ()))
-
     def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
         """Run an operation, and count its calls."""
-        found = self.carry_out(step, function, *arrays, **named)
-        self.charge(step, function)
+        self._made.clear()
+        found = self._carried_out(step, function, *arrays, **named)
+        self.add(self._made)
         return found
 
 

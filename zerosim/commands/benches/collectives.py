@@ -23,6 +23,7 @@ from zerosim.collectives.table import ALGORITHMS
 from zerosim.commands.benches.samples import Sample, SampleRow
 from zerosim.core.allocation import Array
 from zerosim.core.comm import Communicator
+from zerosim.core.words import toml
 from zerosim.proofs.subject import Subject
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
@@ -158,3 +159,22 @@ def fit(found: Sequence[SampleRow]) -> dict[str, float]:
         "message_seconds": round(short_seconds / messages, 12),
         "byte_seconds": (long_seconds - short_seconds) / (share * max(long - short, 1)),
     }
+
+
+def measured_toml(fit: Mapping[str, float], switches: Mapping[str, int]) -> str:
+    """The links within a host, and the limit of short all-gathers, as measured.
+
+    >>> print(measured_toml({"message_seconds": 5e-6, "byte_seconds": 1e-10}, {"all_gather": 65536}))
+    [cluster]
+    short_gather_kb = 65.54
+    <BLANKLINE>
+    [cluster.inside]
+    latency_us = 5.0
+    gigabytes_per_second = 10.0
+    <BLANKLINE>
+    """
+    short = {"short_gather_kb": switches["all_gather"] / 1e3} if "all_gather" in switches else {}
+    link = {"latency_us": 1e6 * fit["message_seconds"],
+            "gigabytes_per_second": 1e-9 / max(fit["byte_seconds"], 1e-15)}
+    rounded = ({key: float(f"{value:.4g}") for key, value in each.items()} for each in (short, link))
+    return toml({"cluster": {**next(rounded), "inside": next(rounded)}})

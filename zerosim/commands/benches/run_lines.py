@@ -62,7 +62,7 @@ VALUES: dict[str, Callable[[RunLine, PlannedRow], float]] = {
     "peak_memory_gib": lambda line, row: MEMORY[line.get("memory", "")](row) / GIB,
     "tflops_per_device": lambda line, row: (
         COUNTS[line.get("counts", "")](row) * row.cluster.device.flops / 1e12),
-    "seconds_per_step": lambda line, row: row.mean_seconds,
+    "seconds_per_step": lambda line, row: row.step_seconds,
 }
 """The figure of a plan that a measured one is compared with, by kind."""
 STAGES_BY_NUMBER = {"0": "ddp", "1": "zero1", "2": "zero2", "3": "zero3"}

@@ -6,7 +6,6 @@ from typing import Any
 
 from rich.console import Console
 
-from zerosim.commands.benches.cluster import measure_cluster
 from zerosim.commands.benches.collectives import OWN, time_collectives
 from zerosim.commands.benches.published import ComparedFigure, errors, grouped
 from zerosim.commands.benches.samples import SampleRow
@@ -59,15 +58,6 @@ SUBJECTS = {
         {"stage": stage, "ms per step": ms("step_seconds"), "ratio": lambda row: f"{row['ratio']:.3f}",
          "range of ratios": lambda row: between(row["ratio_range"], 3)},
         above="{trained}: one process {alone:.1f} ms, divided by {ranks} = {half:.1f} ms"),
-    "cluster": BenchSubject(
-        "this machine as the [cluster] of a plan, and steps of four models on 2 MPI ranks against their plans",
-        measure_cluster, {
-            "step on 2 ranks": lambda row: row["model"], "stage": stage, "planned ms": ms("planned_seconds"),
-            "measured ms": ms("step_seconds"),
-            "quartiles": lambda row: between((1e3 * each for each in row["quartiles"]), 1),
-            "ratio": lambda row: f"{row['ratio']:.2f}", "rounds": lambda row: f"{row['used']} of {row['rounds']}"},
-        "steps", below="ms on a core, on the rank that waited less; ratio: planned over measured; rounds: the least "
-                       "disturbed rounds, of all rounds"),
     "collectives": BenchSubject(
         "every algorithm of four collectives, 1 KiB to 64 MiB, and MPI's own, on any number of ranks",
         time_collectives),
