@@ -11,29 +11,41 @@ a worker for such pages from a CDN, unless one of that name is there: `site_work
 """
 
 import argparse
+import contextlib
+import io
 import re
 import shutil
 import sys
 from pathlib import Path
 
-from tests.style import helps
-
 import zerosim as zs
+from zerosim.commands.cli import COMMANDS
+from zerosim.commands.cli import main as command_line
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = (
-    "*.md", "docs/**/*.md", "scenarios/**/*.md", "zerosim/scenario/data/README.md", "zerosim/commands/benches/runs/README.md")
+    "*.md", "docs/**/*.md", "scenarios/**/*.md", "zerosim/scenario/data/README.md",
+    "zerosim/commands/benches/runs/README.md")
 MODULES = (
-    "zerosim", "zerosim.show", "zerosim.plan", "zerosim.proofs", "zerosim.collectives", "zerosim.core.comm", "zerosim.extend",
-    "zerosim.proofs.laws")
+    "zerosim", "zerosim.show", "zerosim.plan", "zerosim.proofs", "zerosim.collectives", "zerosim.core.comm",
+    "zerosim.extend", "zerosim.proofs.laws")
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)]*)?\)")
 LOADED = re.compile(
     r"<(?:script|img|iframe)[^>]*\ssrc=\"(?:https?:)?//[^\"]*\"|<link[^>]*rel=\"stylesheet\"[^>]*href=\"(?:https?:)?//[^>]*>")
 
 
+def helps():
+    """The output of `--help`, by command."""
+    for command in COMMANDS:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+            command_line([command, "--help"])
+        yield f"zerosim {command}", printed.getvalue()
+
+
 def commands():
     """The page of commands: what `--help` prints for each."""
-    parts = (f"## {name.removesuffix(' --help')}\n\n```\n{words}```\n" for name, words in helps())
+    parts = (f"## {name}\n\n```\n{words}```\n" for name, words in helps())
     return "# Commands\n\n" + "\n".join(parts)
 
 

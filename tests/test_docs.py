@@ -21,7 +21,7 @@ from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
 
 ROOT = Path(__file__).parents[1]
-DECISIONS = sorted(ROOT.glob("docs/design/*.md"))
+DECISIONS = [ROOT / "docs/decisions.md"]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("scenarios/*.md")])
 
 
