@@ -1,0 +1,194 @@
+"""How a command ends: exit codes 0, 1, 2, 3 and 130, what it writes where, and that a failed write loses nothing."""
+
+import errno
+import io
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from tests.commands.test_refusals import SMALL
+from zerosim.commands.cli import COMMANDS, main
+from zerosim.core import files
+from zerosim.core.errors import Deadlock, ScenarioError, UsageError
+
+QUIET = ["run", "small.toml", "--progress", "none"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("small.toml").write_text(SMALL)
+
+
+def process(*words, **settings):
+    """The command in a process of its own."""
+    settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "timeout": 120} | settings
+    return subprocess.run([sys.executable, "-m", "zerosim", *words], check=False, **settings)
+
+
+def test_a_run_passes_and_writes_progress_to_standard_error_alone():
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        assert main(["run", "small.toml"]) == 0
+    assert out.getvalue().splitlines()[-1] == "PASSED: 4 rows on 2 ranks: every bit equal to one process"
+    assert "in this process" in out.getvalue()
+    assert "step 2/2" in err.getvalue()
+    assert "\x1b" not in out.getvalue() + err.getvalue()
+
+
+def test_progress_can_be_silenced_and_forced(capsys):
+    assert main(QUIET) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["run", "small.toml", "--progress", "live"]) == 0
+    assert "\x1b" in capsys.readouterr().err
+
+
+def test_names_of_rows_are_no_markup_and_a_title_moves_no_cursor(capsys):
+    assert main([*QUIET[:2], "--progress", "plain", "--set", r'title="a\u001b[31mb\u009b2J"',
+                 "--set", 'variant=[{name="[/bold] [red]x[/red]"}]']) == 0
+    printed = capsys.readouterr()
+    assert "[/bold] [red]x[/red]" in printed.err
+    assert "\x1b" not in printed.out + printed.err
+
+
+def test_no_color_is_honoured():
+    done = process("run", "small.toml", "--progress", "live", env=os.environ | {"NO_COLOR": "1"})
+    assert "\x1b[3" not in done.stdout + done.stderr
+
+
+def test_the_document_alone_is_on_standard_output(capsys):
+    assert main([*QUIET, "--json", "-"]) == 0
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)
+    assert (document["schema"], document["passed"], document["title"]) == ("zerosim.run/1", True, "small")
+    assert document["world"] == {"kind": "local", "ranks": 2, "library": "threads"}
+    for row in document["rows"]:
+        assert (row["equal"], row["first_divergence"], len(row["losses"])) == (True, None, 2)
+        assert len(row["weights_sha256"]) == len(row["optimizer_sha256"]) == 64
+        assert [counts["rank"] for counts in row["traffic"]] == [0, 1]
+    assert "PASSED" in printed.err
+
+
+def test_weights_are_written_with_the_permissions_of_the_file_they_replace():
+    Path("w").write_bytes(b"older")
+    os.chmod("w", 0o640)
+    assert main([*QUIET, "--weights", "w"]) == 0
+    assert len(load_file("w")) == 4
+    assert os.stat("w").st_mode & 0o777 == 0o640
+
+
+def test_a_failed_check_exits_with_1_and_names_the_rows(capsys):
+    assert main([*QUIET, "--set", "check.test_accuracy=0.99"]) == 1
+    *_, line, verdict = capsys.readouterr().out.splitlines()
+    assert line.startswith("Stage III: test accuracy is ")
+    assert verdict == "FAILED: 4 checks did not hold, of DDP, Stage I, Stage II and Stage III"
+
+
+def test_no_command_at_all_says_what_to_do_next(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([])
+    assert stop.value.code == 2
+    assert "zerosim run" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    listed = capsys.readouterr().out
+    assert all(command in listed for command in COMMANDS)
+
+
+def raising(error):
+    def main(arguments):
+        raise error
+    return main
+
+
+@pytest.mark.parametrize(("error", "code", "words"), [
+    (KeyboardInterrupt(), 130, "zerosim: interrupted\n"),
+    (MemoryError("9 EiB"), 3, "zerosim: not enough memory: 9 EiB; "),
+    (Deadlock("no rank can go on"), 3, "zerosim: no rank can go on\n"),
+    (UsageError("no such thing"), 2, "zerosim: no such thing\n"),
+    (ScenarioError("too many", file="a.toml"), 2, "a.toml:1:1: too many\n"),
+])
+def test_an_error_is_one_line_with_its_exit_code(error, code, words, monkeypatch, capsys):
+    monkeypatch.setattr("zerosim.commands.memory.main", raising(error))
+    assert main(["memory", "--table", "figure1"]) == code
+    line = capsys.readouterr().err
+    assert line.startswith(words)
+    assert line.count("\n") == 1
+
+
+def test_a_bug_of_ours_is_a_traceback_and_exit_code_3(monkeypatch, capsys):
+    monkeypatch.setattr("zerosim.commands.memory.main", raising(ZeroDivisionError("planted")))
+    assert main(["memory", "--table", "figure1"]) == 3
+    printed = capsys.readouterr().err
+    assert "Traceback" in printed
+    assert printed.endswith("ZeroDivisionError: planted\n")
+
+
+def test_an_interrupted_run_gives_the_cursor_back():
+    with subprocess.Popen(
+        [sys.executable, "-m", "zerosim", "run", "small.toml", "--progress", "live", "--set", "train.steps=100000"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, bufsize=0,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    ) as running:
+        printed = running.stderr.read(6)
+        running.send_signal(signal.SIGINT)
+        try:
+            printed += running.communicate(timeout=120)[1]
+        except subprocess.TimeoutExpired:
+            running.kill()
+            raise
+    assert running.returncode == 130
+    assert printed.rindex(b"\x1b[?25h") > printed.rindex(b"\x1b[?25l")
+    assert printed.endswith(b"zerosim: interrupted\n")
+
+
+@pytest.mark.parametrize(("command", "code"), [
+    (["prove", "mine.py:all_gather"], 1), (["run", "c.toml"], 3)])
+def test_users_code_that_calls_exit_has_proved_nothing(command, code, capsys):
+    Path("mine.py").write_text("import sys\ndef all_gather(comm, chunks):\n    sys.exit(0)\n")
+    Path("c.toml").write_text('kind = "collective"\n[world]\nranks = 2\n[[program]]\ncalls = ["mine.py:all_gather"]\n')
+    assert main(command) == code
+    printed = capsys.readouterr()
+    assert "sys.exit(0)" in printed.out + printed.err
+    assert "Traceback" not in printed.out + printed.err
+
+
+# Writing
+
+
+def test_a_write_that_fails_half_way_leaves_the_old_file(monkeypatch, capsys):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    for flag in ("--json", "--weights", "--trace"):
+        Path("out").write_bytes(b"old")
+        assert main([*QUIET, "--set", "parallel.stages=['ddp']", flag, "out"]) == 3
+        assert capsys.readouterr().err == "zerosim: cannot write out: No space left on device\n"
+        assert Path("out").read_bytes() == b"old"
+    assert sorted(os.listdir()) == ["out", "small.toml"]
+
+
+def small_files_only():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
+
+
+def test_standard_output_without_room_is_one_line():
+    with open("out", "w") as out:
+        done = process("show", "--list", stdout=out, preexec_fn=small_files_only)
+    assert (done.returncode, done.stderr) == (3, "zerosim: cannot write to standard output: File too large\n")
+
+
+def test_a_reader_that_has_left_is_no_reason_to_speak():
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = process("show", "--list", stdout=writing)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (3, "")

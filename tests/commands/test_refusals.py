@@ -1,0 +1,93 @@
+"""What each command refuses: exit code 2 and one line with what was found, what is allowed, and how to mend it."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from zerosim.commands.cli import main
+
+SMALL = """\
+title = "small"
+[world]
+ranks = 2
+[model]
+hidden = [6]
+[train]
+steps = 2
+micro_batch = 2
+micro_batches = 2
+"""
+REFUSALS = {
+    "": {
+        "rum zero3": "COMMAND: found 'rum'; allowed are run, ",
+        "shwo": "; did you mean 'show'? (",
+        "-v run x": "found '-v' before the command; give the command first",
+    },
+    "run": {
+        "": "scenario is missing",
+        "small.toml --progress loud": "--progress: found 'loud'; allowed are auto, live, plain, none",
+        "small.toml --set": "--set: give it a value",
+        "small.toml y z": "found 'y z', which is not an argument of this command; leave it out",
+        "small.toml --jsn=y": "found '--jsn=y', which is not an argument of this command; did you mean '--json'?",
+        "small.toml --ranks 4": "mpirun -n N starts N ranks, and --set world.ranks=N asks for them",
+        "no_such": "no_such",
+        "folder": "folder",
+        "hello.toml": "hello.toml:1:1: this is not TOML",
+        "nan.toml": "x[4, 1] is nan",
+        "label.toml": "y[4] is -1",
+        "small.toml --set activation=1": "--set:1:1: unknown key 'activation'; did you mean 'model.activation'?",
+        "small.toml --set train.stepps=1": "unknown key",
+        "small.toml --set train.steps=many": "train.steps must be an integer of at least 0",
+        "small.toml --set world.memory_limit_mb=100": "run it with mpirun -n 2",
+        "small.toml --set data.source=no.npz": "no.npz",
+        "small.toml --json no/such.json": "no/such.json",
+        "small.toml --json folder": "folder",
+        "small.toml --weights -": "only --json writes to standard output",
+        "small.toml --resume no_such": "no_such",
+        "small.toml --resume small.toml": "small.toml",
+    },
+    "show": {
+        "--list x": "subject: not allowed with argument --list",
+        "ring.all_reduec": "did you mean",
+        "mine.py:gather": "mine.py has no function 'gather'",
+    },
+    "prove": {"mine.py:gather": "mine.py has no function 'gather'", "no.py:f": "no.py", "leaves.py:f": "leaves.py"},
+    "check": {"no.py": "no.py", "small.toml": "small.toml"},
+    "memory": {"--parameters many --ranks 4": "many"},
+    "plan": {"no_such": "no_such", "small.toml --set cluster.device=h1000": "h1000"},
+    "report": {"hello.toml --html x.html": "hello.toml", "no.json --html x.html": "no.json"},
+    "checkpoint": {"": "missing", "no_such": "no_such"},
+    "bench": {"step --rounds 0": "whole number from 1 to 1000", "nothing": "nothing"},
+}
+"""For each command, arguments and words of the line."""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """A folder with files that commands may read, each with one mistake but `small.toml`."""
+    monkeypatch.chdir(tmp_path)
+    Path("small.toml").write_text(SMALL)
+    Path("hello.toml").write_text("hello")
+    Path("mine.py").write_text("def all_gather(comm, chunks): raise NotImplementedError\n")
+    Path("leaves.py").write_text("import sys\nsys.exit(0)\n")
+    os.mkdir("folder")
+    x = np.zeros((6, 3))
+    np.savez("label.npz", x=x, y=np.array([0, 1, 2, 0, -1, 2]))
+    x[4, 1] = np.nan
+    np.savez("nan.npz", x=x, y=np.zeros(6))
+    for name in ("label", "nan"):
+        Path(f"{name}.toml").write_text(f"[data]\nsource = '{name}.npz'")
+
+
+@pytest.mark.parametrize("command", REFUSALS)
+def test_a_mistake_is_one_line_and_exit_code_2(command, capsys):
+    for arguments, words in REFUSALS[command].items():
+        try:
+            code = main([*command.split(), *arguments.split()])
+        except SystemExit as stop:  # argparse
+            code = stop.code
+        lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("usage:")]
+        assert (code, len(lines)) == (2, 1), (arguments, lines)
+        assert words in lines[0], (arguments, lines)
