@@ -1,0 +1,46 @@
+"""Every example in the documentation runs, and every file that a page points to is there."""
+
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("scenarios/*.md")])
+NAMING = [ROOT / "CONTRIBUTING.md", ROOT / "docs/decisions.md", ROOT / "docs/architecture.md"]
+"""Pages that name files of the package in backticks."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_examples_run(page):
+    failed, _ = doctest.testfile(str(page), module_relative=False)
+    assert failed == 0
+
+
+def dead_links(page, text):
+    """The relative links of a page that lead to no file."""
+    targets = re.findall(r"\]\(([^)#]+)\)", text)
+    return [target for target in targets if "://" not in target and not (page.parent / target).exists()]
+
+
+def missing_paths(text):
+    """The paths in backticks that are neither of the package nor of the project; those with NAME are to be made."""
+    paths = [path for path in re.findall(r"`([^`\s]+(?:/|\.\w+))`", text) if "/" in path and "NAME" not in path]
+    return [path for path in paths if not ((ROOT / path).exists() or (ROOT / "zerosim" / path).exists())]
+
+
+def test_links_and_named_paths_lead_somewhere():
+    assert {page.name: dead for page in PAGES if (dead := dead_links(page, page.read_text()))} == {}
+    assert {page.name: missing for page in NAMING if (missing := missing_paths(page.read_text()))} == {}
+
+
+def test_a_link_and_a_path_that_lead_nowhere_are_seen():
+    assert dead_links(PAGES[0], "[a](no.md) [b](https://x.y) [c](README.md#top)") == ["no.md"]
+    assert missing_paths("`stages/NAME.py`, `stages/ddp.py`, `stages/ddt.py`, `docs/`") == ["stages/ddt.py"]
+
+
+def test_contributing_has_every_make_target():
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    listed = re.findall(r"^\| `make ([\w-]+)` \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(phony.split())
