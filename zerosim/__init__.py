@@ -44,8 +44,7 @@ from zerosim.collectives import (
 from zerosim.core.comm import Communicator
 from zerosim.core.errors import CollectiveError, Deadlock, LaunchError, ScenarioError, ZerosimError
 from zerosim.plan import operations, plan
-from zerosim.proofs import check, prove
-from zerosim.show import run, show
+from zerosim.show import check, prove, run, show
 from zerosim.worlds.local import spawn
 from zerosim.worlds.mpi import connect
 from zerosim.worlds.mpi_communicator import MpiCommunicator

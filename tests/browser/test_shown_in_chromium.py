@@ -3,7 +3,6 @@
 import pytest
 
 from zerosim.commands.cli import main
-from zerosim.proofs.pages import write_pages
 
 SHOWN = {"ring": "ring.all_reduce --ranks 4", "many": "ring.all_reduce --ranks 16", "stage": "zero3 --ranks 4"}
 PLACES = {"ring": ["start", *(f"round {number} of 6" for number in range(1, 7))], "stage": [
@@ -80,16 +79,6 @@ def test_an_address_opens_a_page_for_a_projector(opens, folder):
     page.goto((folder / "ring.html").as_uri() + "#projector")
     page.reload()
     assert smaller(page, PROJECTED_PIXELS) == []
-
-
-def test_the_page_of_a_lesson_is_enlarged_with_its_pictures(opens_file, tmp_path):
-    write_pages(tmp_path)
-    page = opens_file(tmp_path / "lessons" / "8_when_is_it_free.html", width=1920, complains=True)
-    natural = "() => [...document.images].every((at) => at.getBoundingClientRect().width >= 2 * at.naturalWidth)"
-    assert not page.evaluate(natural)
-    page.keyboard.press("p")
-    assert smaller(page, 16) == []
-    assert page.evaluate(natural)
 
 
 def hidden(page):

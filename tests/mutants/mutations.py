@@ -28,7 +28,7 @@ EXCLUDED = (
     "zerosim/show/collectives.py",
     "zerosim/show/film.py",
     "zerosim/show/grid.py",
-    "zerosim/proofs/notebook.py",
+    "zerosim/show/proofs.py",
     "zerosim/show/schedule*.py",
     "zerosim/show/table.py",
     "zerosim/scenario/collective.py",

@@ -1,6 +1,6 @@
 """A user's collective: a function in place on chunks, like those here, and the order in which it adds.
 
-The order is declared, and a proof on symbols confirms it before a run begins; the reference replays the declaration.
+The order is declared, and the reference replays the declaration; `zerosim check` proves it on symbols.
 The messages of each rank are recorded from a run of the collective by itself.
 """
 

@@ -13,8 +13,8 @@ from zerosim.core.parts import Loader, is_python
 from zerosim.core.parts.loading import load_file
 from zerosim.core.parts.users_code import error_line
 from zerosim.plan.operations import OperationFigures, declared, figures, show_operations
-from zerosim.proofs.notebook import check_document, show_check
 from zerosim.proofs.parts import DECLARED, checked
+from zerosim.show.proofs import check_document, show_check
 from zerosim.training.transposes import direction_in, transpose_fault
 
 

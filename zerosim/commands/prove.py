@@ -8,9 +8,9 @@ import argparse
 from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.commands.arguments import add_hosts, rank_counts
 from zerosim.commands.output import check_writable, conclude, standard_output
-from zerosim.proofs.notebook import proved
 from zerosim.proofs.subject import files_of
 from zerosim.show.grid import show_words
+from zerosim.show.proofs import proved
 
 LONG = 100
 """The number of ranks beyond which a proof takes more than a few seconds."""

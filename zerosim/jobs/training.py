@@ -105,10 +105,6 @@ def training_job(scenario: Scenario, request: Request) -> TrainingJob:
     first, begun_before = launched_rank() <= 0, restarts(resumes=request.resume is not None)
     scenario.faults_after(begun_before)
     if first:
-        if [*parts_in(scenario)]:
-            from zerosim.jobs.own_parts import refuse_wrong_parts  # noqa: PLC0415 - most scenarios name none
-
-            refuse_wrong_parts(scenario)
         refuse_split_otherwise(experiment)
     return TrainingJob(scenario, experiment, keeping, request.weights, traced_steps(scenario, request), begun_before)
 

@@ -1,4 +1,4 @@
-"""What each kind of a user's part promises, as claims; they are checked before a run and by `zerosim check`.
+"""What each kind of a user's part promises, as claims; `zerosim check` checks them.
 
     collective   proofs on 1 to 8 ranks: every contribution once, the declared order, chunks and rounds
     stage        small trainings: the bits of one process, and the bytes and memory of the formulas
@@ -35,7 +35,6 @@ from zerosim.proofs.stage_cause import Log, first_unlike, recording
 from zerosim.proofs.subject import Subject, subject
 from zerosim.scenario import Check, Data, ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.scenario.data import Dataset, load_dataset
-from zerosim.show.table import divergence
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.optimizers import Optimizer
 from zerosim.stages.own import as_stage, like
@@ -44,6 +43,7 @@ from zerosim.training.config import configured
 from zerosim.training.experiment import prepare
 from zerosim.training.one_function import computed, differences, some_batch, some_weights
 from zerosim.training.program import Silent
+from zerosim.verdict.diagnosis import Divergence
 from zerosim.verdict.judged_run import run_locally
 from zerosim.worlds.local import spawn
 
@@ -66,14 +66,9 @@ def checked(name: str, part: Any) -> CheckedPart:
     return CheckedPart(name, found)
 
 
-def fault_of_stage(name: str, part: Stage, **parallel: Any) -> str | None:
-    """The first complaint about a stage, before a run with it; `parallel` has keys of that run."""
-    as_in_the_run = Claim("also as in the run", partial(trains_otherwise, name, part, parallel=parallel))
-    asked = [*stage_claims(name, part), as_in_the_run]
-    try:
-        return next((said for claim in asked if (said := claim.complaint())), None)
-    except NotImplementedError as error:
-        return f"it is not written yet: {error}".removesuffix(": ")
+def first_complaint(name: str, part: Any) -> str | None:
+    """The first complaint about a part; None if it holds."""
+    return next((complaint for _, complaint in checked(name, part).claims if complaint), None)
 
 
 def part_claims(name: str, part: Any) -> list[Claim]:
@@ -214,8 +209,8 @@ def trains_otherwise(
     try:
         (row,) = outcome_of(part, mine).rows
         said = "; ".join(failure for failure in row.failures if not failure.startswith(ITS_OWN_AFFAIR))
-        if row.trained and row.trained.first_divergence:
-            said = f"{said}: {divergence(row.trained.first_divergence)}"
+        if row.first_divergence:
+            said = f"{said}, first {place(row.first_divergence)}"
     except NotImplementedError:
         raise
     except Exception as error:
@@ -231,6 +226,14 @@ def trains_otherwise(
     lines = [f"on {ranks} ranks: {said}", *([f"why: {cause}"] if cause else []),
              f"see: zerosim show {name} --ranks {ranks}, and zerosim show {shipped.key} --ranks {ranks}"]
     return "\n".join(lines)
+
+
+def place(found: Divergence) -> str:
+    """The place of a difference, and both values."""
+    index = f"[{', '.join(map(str, found.index))}]" if found.index else ""
+    what = f"{found.state} of {found.name}" if found.state else found.name
+    return (f"in {what}{index} after step {found.step}: {found.ours!r} on rank {found.rank}, {found.reference!r} in "
+            "one process")
 
 
 def few_samples() -> Dataset:
@@ -335,7 +338,7 @@ def differs(**sections: Any) -> str | None:
     if outcome.passed:
         return None
     first = next((row for row in outcome.trained if row.first_divergence is not None), None)
-    where = f"\n{first.config.name}: {divergence(first.first_divergence)}" if first and first.first_divergence else ""
+    where = f"\n{first.config.name}: {place(first.first_divergence)}" if first and first.first_divergence else ""
     return "; ".join(f"{row}: {what}" for row, what in outcome.failures) + where
 
 

@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zerosim.collectives import Algorithm
-from zerosim.collectives.kinds import CollectiveKind
+from zerosim.collectives.kinds import COLLECTIVES, CollectiveKind
 from zerosim.core import orders
 from zerosim.core.comm import Communicator
-from zerosim.core.errors import Deadlock
+from zerosim.core.errors import Deadlock, UsageError
 from zerosim.core.parts.users_code import error_line
 from zerosim.core.terms import Symbol, Term, blanks, commuted, leaves, symbols
 from zerosim.core.words import plural
@@ -101,6 +101,9 @@ SMALL = 16
 LIMIT_SECONDS = 60.0
 """The limit of one run of a user's function, which need not end."""
 
+MOST_RANKS = 256
+"""The most ranks of a proof, for which the ring takes half a minute and 0.8 GB; both grow with the cube."""
+
 WAITING = "sends that wait for their receivers, as MPI sends may"
 
 KNOWN_ORDERS: dict[str, orders.AddingOrder] = {
@@ -166,6 +169,33 @@ def prove(subject: Subject, size: int, lengths: Sequence[int] | None = None) -> 
     for root in roots(subject, size):
         examine(proof, size, root, "rendezvous")
     return proof
+
+
+def proofs_of(subject: Subject, asked: Sequence[int]) -> list[Proof]:
+    """A proof for each supported number of ranks; raises `UsageError` if there is none."""
+    if subject.collective not in COLLECTIVES:
+        raise UsageError(
+            f"a {subject.collective} moves no data, so there is nothing to prove on symbols; zerosim show draws its "
+            f"messages"
+        )
+    if max(asked) > MOST_RANKS:
+        raise UsageError(f"a proof is on at most {MOST_RANKS} ranks, not {max(asked)}, since it keeps every rank's "
+                         "vector after every message; give fewer ranks")
+    served = [size for size in asked if subject.serves(size)]
+    row = subject.algorithm or subject.declared
+    if not served and row is not None:
+        refused = ", ".join(map(str, asked))
+        raise UsageError(f"{subject.name} serves {row.limit}, not {refused}; give different numbers of ranks")
+    return list(until_one_never_ends(subject, served))
+
+
+def until_one_never_ends(subject: Subject, sizes: Sequence[int]) -> Iterator[Proof]:
+    """A proof for each number of ranks, until one does not end."""
+    for size in sizes:
+        proof = prove(subject, size)
+        yield proof
+        if proof.case and isinstance(proof.case.recording.failure, StillRunning):
+            return
 
 
 def roots(subject: Subject, size: int) -> Sequence[int]:

@@ -175,6 +175,23 @@ def named_subject(
     return subject((loader or Loader()).load(name, folder).value, collective)
 
 
+def asked_subject(
+    collective: str | Algorithm | Callable[..., Any], claims: str | None, ranks_per_host: int | None = None,
+    loader: Loader | None = None, stages: Sequence[str] = (),
+) -> Subject:
+    """A collective by its name, or a function.
+
+    Raises `UsageError` for anything else; the message mentions `stages` if these are allowed too.
+    """
+    if isinstance(collective, str):
+        found = named_subject(collective, claims, stages, loader)
+    elif isinstance(collective, Algorithm) or callable(collective):
+        found = subject(collective, claims)
+    else:
+        raise UsageError(f"found {collective!r}; give the name of an algorithm, FILE.py:FUNCTION, or a function")
+    return with_hosts(found, ranks_per_host)
+
+
 def with_hosts(found: Subject, ranks_per_host: int | None) -> Subject:
     """A two-level or two-hop subject on hosts of `ranks_per_host` ranks; any subject unchanged for None.
 

@@ -5,21 +5,24 @@
     page/                     the page that needs no network, and its pictures
     schedule, step            a collective round by round, a stage event by event
     shown, film, notebook     objects that display themselves
+    proofs                    proofs and checks
 
 The functions below are those of `zerosim`. They import the rest when they are called: `import zerosim` stays light.
 A notebook has one process: under a launcher `zs.run` refuses and names `zerosim run`.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zerosim.collectives import Algorithm
+    from zerosim.models.units import ModelKind
     from zerosim.scenario import Scenario
     from zerosim.show.notebook import ShownOutcome
     from zerosim.show.shown import Shown
     from zerosim.stages import Stage
+    from zerosim.stages.optimizers import Optimizer
 
 
 def run(
@@ -68,3 +71,35 @@ def show(
     from zerosim.show.notebook import shown  # noqa: PLC0415
 
     return shown(collective, ranks, root, claims)
+
+
+def prove(
+    collective: "str | Algorithm | Callable[..., Any]", ranks: int | Iterable[int] = 4, *, claims: str | None = None
+) -> "Shown":
+    """The proofs of a collective on symbols, on `ranks` ranks or on each of `ranks`.
+
+    `collective` and `claims` are as in `show`. Raises `UsageError` for an unknown name and for ranks that it does not
+    support. A wrong collective raises nothing: its proofs have the faults.
+
+    >>> import zerosim as zs
+    >>> zs.prove("ring.all_reduce", ranks=range(2, 5))
+    <ring.all_reduce on 2, 3, 4 ranks: proved>
+    """
+    from zerosim.show.proofs import proved  # noqa: PLC0415
+
+    return proved(collective, ranks, claims)
+
+
+def check(part: "str | Algorithm | Stage | Optimizer | ModelKind | Callable[..., Any]") -> "Shown":
+    """The check of a part: all that its kind and its declarations promise. `FILE.py:NAME` is loaded first.
+
+    Raises `UsageError` for an object that is no part.
+
+    >>> import zerosim as zs
+    >>> def all_gather(comm, chunks): raise NotImplementedError
+    >>> zs.check(all_gather)
+    <check of __main__:all_gather: not yet written>
+    """
+    from zerosim.show.proofs import checked_part  # noqa: PLC0415
+
+    return checked_part(part)

@@ -22,9 +22,9 @@ from zerosim.core.errors import LaunchError, UsageError
 from zerosim.core.parts import Loader
 from zerosim.core.words import joined
 from zerosim.jobs import Request, load_job
-from zerosim.jobs.proofs import asked_subject, on_tape
 from zerosim.jobs.schedules import MOST_RANKS, is_stage, is_step, schedule_of, stage_step, step_of
 from zerosim.proofs.programs import CollectivesOutcome
+from zerosim.proofs.subject import asked_subject
 from zerosim.scenario import Scenario, Source
 from zerosim.show.collectives import show_collectives
 from zerosim.show.columns import FIGURES, MEASURED
@@ -34,7 +34,7 @@ from zerosim.show.page.pictures import Spec, files, svg
 from zerosim.show.run_document import KIND_NAMES, RunDocument
 from zerosim.show.shown import Page, Picture, Shown, printed
 from zerosim.show.table import show_run
-from zerosim.show.transposes import shown_transpose
+from zerosim.show.transposes import on_tape, shown_transpose
 from zerosim.stages import Stage
 from zerosim.training.program import Silent
 from zerosim.verdict.outcome import Outcome

@@ -8,8 +8,9 @@ import numpy as np
 from rich.console import Console
 
 from zerosim.autograd.operation import Into, Operation, Shape
-from zerosim.autograd.tape_collectives import TapeCollective
+from zerosim.autograd.tape_collectives import TAPE_COLLECTIVES, TapeCollective
 from zerosim.core.errors import UsageError, ZerosimError
+from zerosim.core.parts import Loader, is_python
 from zerosim.core.terms import leaves, symbols
 from zerosim.core.words import plural
 from zerosim.observe.record import record
@@ -27,6 +28,17 @@ class TransposeProof:
 
     ranks: int
     fault: str | None
+
+
+def on_tape(subject: Any, loader: Loader) -> Operation | None:
+    """The collective on the tape, or a user's operation: itself or by its name; None for anything else.
+
+    >>> on_tape("copy_to", Loader()).name, on_tape("ring.all_reduce", Loader())
+    ('copy_to', None)
+    """
+    if isinstance(subject, str):
+        subject = loader.load(subject).value if is_python(subject) else TAPE_COLLECTIVES.get(subject)
+    return subject if isinstance(subject, Operation) else None
 
 
 def shown_proofs(operation: Operation, asked: Sequence[int]) -> Shown:

@@ -12,15 +12,14 @@ from rich.markup import escape
 from zerosim.collectives import Algorithm
 from zerosim.core.errors import UsageError
 from zerosim.core.parts import Loader, code_of, is_python
-from zerosim.jobs.proofs import asked_subject, on_tape, proofs_of
 from zerosim.plan.reading import numbers_of_ranks
 from zerosim.proofs.cause import diagnosis
 from zerosim.proofs.claim import CheckedPart
 from zerosim.proofs.parts import checked
-from zerosim.proofs.proof import Proof
-from zerosim.proofs.subject import Subject
+from zerosim.proofs.proof import Proof, proofs_of
+from zerosim.proofs.subject import Subject, asked_subject
 from zerosim.show.shown import Shown
-from zerosim.show.transposes import shown_proofs
+from zerosim.show.transposes import on_tape, shown_proofs
 
 
 def proved(
