@@ -36,13 +36,19 @@ RETIRED_VALUES = {}
 RETIRED_ROWS = {}
 """A shipped scenario and a row that is gone, or None for all its rows -> the reason."""
 BITS = ("weights", "optimizer", "losses")
+RECORDED = (*BITS, "sent", "messages", "kept")
 
 
 def record():
     """The record as the package now makes it: shipped scenarios by file and row, drawn ones with their settings."""
-    files = {name: run(shipped(name, overrides(name))).rows for name in TRAINING}
-    draws = [{"settings": settings, "rows": run(prepared(settings)).rows} for settings in map(drawn, range(DRAWS))]
+    files = {name: recorded(run(shipped(name, overrides(name)))) for name in TRAINING}
+    draws = [{"settings": settings, "rows": recorded(run(prepared(settings)))} for settings in map(drawn, range(DRAWS))]
     return {"arithmetic": arithmetic(), "shipped": files, "drawn": draws}
+
+
+def recorded(ran):
+    """What is recorded of the rows of a run."""
+    return {name: {what: row[what] for what in RECORDED} for name, row in ran.rows.items()}
 
 
 def overrides(name):

@@ -37,6 +37,9 @@ KEYS: dict[str, tuple[Any, ...]] = {
     f"{section}.{key.name}": (True, False) if key.type == kind_of(bool) else names_in(key.type)
     for section, of in SECTIONS.items() for key in kind_of(of).fields}
 """Every key of these sections with the values of a choice or a switch; of other keys, nothing."""
+DEFAULTS: dict[str, Any] = {f"{section}.{key.name}": getattr(of(), key.name)
+                            for section, of in SECTIONS.items() for key in kind_of(of).fields}
+"""The value of each key that a scenario does not set."""
 
 
 def prepared(settings: Mapping[str, Any]) -> Experiment:
@@ -79,17 +82,20 @@ class Ran:
 def run(experiment: Experiment) -> Ran:
     """The experiment trained and judged in one process, a thread for each rank."""
     outcome: Outcome = run_locally(experiment, Silent())
-    return Ran({row.name: recorded(row) for row in outcome.trained}, outcome.failures)
+    return Ran({row.name: figures(row) for row in outcome.trained}, outcome.failures)
 
 
-def recorded(row: RowOutcome) -> dict[str, Any]:
-    """The digests of a row, and of each rank the bytes sent, the messages, and the model states between steps."""
+def figures(row: RowOutcome) -> dict[str, Any]:
+    """The digests of a row, and of each rank bytes sent, messages, model states between steps, peaks and operations."""
     losses = hashlib.sha256(b"".join(loss.tobytes() for loss in row.measured.losses)).hexdigest()
+    memory = row.measured.memory
     return {
         "weights": row.measured.weights_sha256[:16], "optimizer": row.measured.optimizer_sha256[:16],
         "losses": losses[:16], "sent": [rank.sent_bytes for rank in row.measured.traffic],
         "messages": [rank.messages for rank in row.measured.traffic],
-        "kept": [sum(rank.resting_bytes.values()) for rank in row.measured.memory]}
+        "kept": [sum(rank.resting_bytes.values()) for rank in memory],
+        "peaks": [(rank.peak_bytes, rank.far_peak_bytes, rank.offloaded_bytes) for rank in memory],
+        "operations": row.measured.operations, "passes": row.measured.passes}
 
 
 def arithmetic() -> str:

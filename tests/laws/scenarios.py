@@ -17,6 +17,7 @@ MENU = {
     "units": ("model", [[0, 1], [2]], [[0], [1, 2]]), "shard_ranks": (1, 2, 3), "replicas": (1, 2, 3),
     "secondary_ranks": (1, 2, 3), "recompute": (True, [0], [1]), "quantized_block": (0, 3, 256),
     "bucket_mb": (0.00004,),
+    "pipeline_layers": ([1, 3], [3, 1]), "seed": (1,),
 }
 """The values of keys that are neither a choice nor a switch; a key that is none of the three is not drawn."""
 MLP = {"ranks": 3, "hidden": [5, 4], "activation": "tanh", "steps": 3, "micro_batch": 2, "micro_batches": 6,
@@ -33,10 +34,15 @@ PIPE = MLP | {"ranks": 4, "hidden": [5, 4, 3], "micro_batches": 8, "pipeline_ran
               "stages": ["ddp", "zero1", "zero2"]}
 PIPED = GPT | {"ranks": 4, "layers": 2, "micro_batches": 8, "pipeline_ranks": 2, "stages": ["ddp", "zero2"]}
 HOSTS = MLP | {"ranks": 4, "micro_batches": 8, "ranks_per_host": 2}
+LARGE = MLP | {"hidden": [130, 130], "steps": 2}
+"""An update, or a wire, cuts its units into pieces."""
 CORNERS = [
-    MLP, SKIPPING, SKIPPING | {"clip_norm": 0.0}, SKIPPING | {"publish": "updates", "optimizer": "adamw"},
-    SKIPPING | {"gradients": "all_reduce", "optimizer": "momentum"}, SKIPPING | {"ranks": 1, "micro_batches": 2},
-    SKIPPING | {"publish": "broadcasts", "loss_scale": 8, "steps": 3}, SKIPPING | {"overlap": True, "prefetch": True},
+    MLP, LARGE, LARGE | {"quantized_gradients": "int8", "quantized_weights": "fp8_e4m3"}, SKIPPING,
+    SKIPPING | {"clip_norm": 0.0}, SKIPPING | {"publish": "updates", "optimizer": "adamw"},
+    SKIPPING | {"gradients": "all_reduce", "optimizer": "momentum", "momentum": 0.8},
+    SKIPPING | {"ranks": 1, "micro_batches": 2},
+    SKIPPING | {"publish": "broadcasts", "loss_scale": 8, "steps": 3, "broadcast": "naive", "ranks": 4,
+        "micro_batches": 8}, SKIPPING | {"overlap": True, "prefetch": True},
     BF16 | {"reduce_dtype": "fp32", "clip_norm": 0.02}, BF16 | {"optimizer": "sgd", "units": "model"},
     BF16 | {"order": "rank", "accumulation": "micro_batch"}, BF16 | {"order": "exact", "micro_batches": 9},
     BF16 | {"accumulate_dtype": "weights", "accumulation": "micro_batch"}, BF16 | {"learning_rate": 1e30},
@@ -51,8 +57,7 @@ CORNERS = [
     MLP | {"autocast": "bf16", "clip_norm": 0.02, "accumulation": "micro_batch"},
     HOSTS | {"order": "two_level", "clip_norm": 0.02}, HOSTS | {"order": "two_hop", "quantized_gradients": "int8"},
     HOSTS | {"shard_ranks": 2, "clip_norm": 0.02}, HOSTS | {"replicas": 2, "overlap": True},
-    HOSTS | {"secondary_ranks": 2},
-    HOSTS | {"secondary_ranks": 2, "quantized_weights": "int8", "stages": ["zero3"]},
+    HOSTS | {"secondary_ranks": 2}, HOSTS | {"secondary_ranks": 2, "quantized_weights": "int8", "stages": ["zero3"]},
     MLP | {"quantized_weights": "int4", "quantized_gradients": "int8", "quantized_block": 3},
     SKIPPING | {"quantized_gradients": "fp8_e5m2", "error_feedback": True, "clip_norm": 0.0},
     BF16 | {"quantized_gradients": "int8", "error_feedback": True, "accumulation": "micro_batch"},
@@ -66,10 +71,15 @@ CORNERS = [
     SPLIT | {"tensor_ranks": 2, "sequence_parallel": True, "vocabulary_parallel": True},
     SPLIT | {"tensor_ranks": 2, "recompute": True, "partition_activations": True},
     SPLIT | {"context_ranks": 2, "context_by": "all_to_all"}, SPLIT | {"context_ranks": 2, "clip_norm": 0.02},
+    SPLIT | {"key_value_heads": 1, "head_size": 4, "inner": 12},
+    HOSTS | {"all_gather": "bruck", "reduce_scatter": "direct"},
+    SPLIT | {"latent": 4, "query_latent": 6, "rotary_size": 2, "head_size": 4},
+    SPLIT | {"kind": "mixture", "experts": 4, "layers": 3, "dense_layers": 1, "dense_inner": 12, "shared_inner": 4},
     SPLIT | {"kind": "mixture", "experts": 4, "queue_tokens": 2, "expert_ranks": 2, "clip_norm": 0.02},
     MLP | {"ranks": 4, "hidden": [6, 4], "tensor_ranks": 2, "overlap": True},
     PIPE | {"schedule": "gpipe", "clip_norm": 0.02}, PIPE | {"schedule": "zb_h1", "overlap": True},
-    PIPE | {"schedule": "interleaved_1f1b", "model_chunks": 2, "recompute": True}, PIPE | {"precision": "fp16"},
+    PIPE | {"schedule": "interleaved_1f1b", "model_chunks": 2, "recompute": True, "hidden": [5, 4, 3, 3, 3]},
+    PIPE | {"pipeline_layers": [1, 3]}, PIPE | {"precision": "fp16"},
     PIPED | {"tied_embeddings": True, "clip_norm": 0.02}, PIPED | {"schedule": "zb_h1", "dropout": 0.1},
 ]
 
@@ -82,10 +92,14 @@ SECTION_OF = {key.split(".")[1]: key for key in reversed([*KEYS, "data.loud"])
               if not key.startswith("cluster.") and key != "train.schedule"}
 
 
+def in_sections(corner):
+    """The settings of a corner, whose keys are written without their sections."""
+    return {SECTION_OF[name]: value for name, value in corner.items()}
+
+
 def drawn(number):
     """The settings of a number."""
-    chance, corner = Random(number), CORNERS[number % len(CORNERS)]
-    corner = {SECTION_OF[name]: value for name, value in corner.items()}
+    chance, corner = Random(number), in_sections(CORNERS[number % len(CORNERS)])
     if number < len(CORNERS):
         return corner
     while True:

@@ -1,0 +1,77 @@
+"""Every key acts: some value of it changes the bits or a figure of some run, for each kind of model that accepts it.
+
+Rows and their reference read a scenario alike, so a key that both ignore leaves "the same bits". Here a run is compared
+with the run of other settings. A key that a kind of model refuses is not ignored, and some kind has to accept it.
+"""
+
+from functools import cache
+
+import pytest
+
+from tests.laws.running import DEFAULTS, KEYS, Refused, prepared, run
+from tests.laws.scenarios import CORNERS, DRAWN, in_sections
+
+KINDS = ("mlp", "transformer", "mixture")
+TRIALS = (1, 2, 3, 4, 6, 0.1, 0.5, 30.0, [0], [1], [1, 1, 2], [0.5, 0.9])
+"""What a key is set to that is neither a choice nor a switch, and is not drawn; most is refused."""
+SILENT = {
+    "model.weights": "it names a file of first weights",
+    "parallel.offload_folder": "it says where a file is, not what is in it",
+}
+"""Keys that change no bits and no figure, each with its reason."""
+
+
+@cache
+def bases(kind):
+    """The corners of a kind of model, then those of the others with its model; all without a reference."""
+    own = [in_sections(corner) for corner in CORNERS if corner.get("kind", "mlp") == kind]
+    model = {key: value for key, value in own[0].items() if key.startswith("model.")}
+    others = [model | {key: value for key, value in in_sections(corner).items() if not key.startswith("model.")}
+              for corner in CORNERS if corner.get("kind", "mlp") != kind]
+    return [base | {"check.reference": False} for base in (*own, *filter(accepted, others))]
+
+
+def accepted(settings):
+    try:
+        return prepared(settings)
+    except Refused:
+        return None
+
+
+@cache
+def base_figures(kind, number):
+    return list(run(prepared(bases(kind)[number])).rows.values())
+
+
+def effect(key, kind):
+    """`acts`, `silent`, or `refused` where no value is accepted other than the one that a corner has."""
+    said, all_bases = "refused", list(enumerate(bases(kind)))
+    for number, base in [*(each for each in all_bases if key in each[1]), *all_bases[:3]]:
+        for value in DRAWN.get(key) or KEYS.get(key) or TRIALS:
+            if value != base.get(key, DEFAULTS[key]) and (changed := accepted(base | {key: value})):
+                if list(run(changed).rows.values()) != base_figures(kind, number):
+                    return "acts"
+                said = "silent"
+    return said
+
+
+@pytest.mark.parametrize("key", [
+    key for key in KEYS if key.startswith(("model.", "train.", "parallel.")) and key not in SILENT])
+def test_a_key_acts_in_every_kind_of_model_that_accepts_it(key):
+    effects = {kind: effect(key, kind) for kind in KINDS}
+    assert "silent" not in effects.values(), effects
+    assert "acts" in effects.values(), effects
+
+
+def test_a_key_that_one_kind_of_model_drops_is_seen(monkeypatch):
+    def dropping(settings):
+        return prepared({key: value for key, value in settings.items() if key != "train.clip_norm"
+                         or settings.get("model.kind") != "mixture"})
+
+    monkeypatch.setattr("tests.laws.test_keys.prepared", dropping)
+    assert {kind: effect("train.clip_norm", kind) for kind in KINDS} == {
+        "mlp": "acts", "transformer": "acts", "mixture": "silent"}
+
+
+def test_the_keys_that_are_silent_are_keys():
+    assert set(SILENT) <= set(KEYS)
