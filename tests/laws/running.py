@@ -35,7 +35,7 @@ TRAINING = sorted(
 SECTIONS = {"world": WorldKeys, "model": ModelKeys, "train": Train, "parallel": Parallel, "cluster": ClusterKeys}
 KEYS: dict[str, tuple[Any, ...]] = {
     f"{section}.{key.name}": (True, False) if key.type == kind_of(bool) else names_in(key.type)
-    for section, of in SECTIONS.items() for key in kind_of(of).fields}
+    for section, of in SECTIONS.items() for key in kind_of(of).fields if key.name != "own"}
 """Every key of these sections with the values of a choice or a switch; of other keys, nothing."""
 DEFAULTS: dict[str, Any] = {f"{section}.{key.name}": getattr(of(), key.name)
                             for section, of in SECTIONS.items() for key in kind_of(of).fields}
@@ -94,7 +94,7 @@ def figures(row: RowOutcome) -> dict[str, Any]:
         "losses": losses[:16], "sent": [rank.sent_bytes for rank in row.measured.traffic],
         "messages": [rank.messages for rank in row.measured.traffic],
         "kept": [sum(rank.resting_bytes.values()) for rank in memory],
-        "peaks": [(rank.peak_bytes, rank.far_peak_bytes, rank.offloaded_bytes) for rank in memory],
+        "peaks": [(rank.peak_bytes, rank.host_peak_bytes, rank.moved_bytes) for rank in memory],
         "operations": row.measured.operations, "passes": row.measured.passes}
 
 

@@ -41,8 +41,8 @@ CORNERS = [
     SKIPPING | {"clip_norm": 0.0}, SKIPPING | {"publish": "updates", "optimizer": "adamw"},
     SKIPPING | {"gradients": "all_reduce", "optimizer": "momentum", "momentum": 0.8},
     SKIPPING | {"ranks": 1, "micro_batches": 2},
-    SKIPPING | {"publish": "broadcasts", "loss_scale": 8, "steps": 3, "broadcast": "naive", "ranks": 4,
-        "micro_batches": 8}, SKIPPING | {"overlap": True, "prefetch": True},
+    HOSTS | {"publish": "broadcasts", "broadcast": "naive"}, SKIPPING | {"publish": "broadcasts"},
+    SKIPPING | {"overlap": True, "prefetch": True},
     BF16 | {"reduce_dtype": "fp32", "clip_norm": 0.02}, BF16 | {"optimizer": "sgd", "units": "model"},
     BF16 | {"order": "rank", "accumulation": "micro_batch"}, BF16 | {"order": "exact", "micro_batches": 9},
     BF16 | {"accumulate_dtype": "weights", "accumulation": "micro_batch"}, BF16 | {"learning_rate": 1e30},
@@ -59,11 +59,10 @@ CORNERS = [
     HOSTS | {"shard_ranks": 2, "clip_norm": 0.02}, HOSTS | {"replicas": 2, "overlap": True},
     HOSTS | {"secondary_ranks": 2}, HOSTS | {"secondary_ranks": 2, "quantized_weights": "int8", "stages": ["zero3"]},
     MLP | {"quantized_weights": "int4", "quantized_gradients": "int8", "quantized_block": 3},
-    SKIPPING | {"quantized_gradients": "fp8_e5m2", "error_feedback": True, "clip_norm": 0.0},
-    BF16 | {"quantized_gradients": "int8", "error_feedback": True, "accumulation": "micro_batch"},
-    MLP | {"offload_optimizer": "host", "delayed_update": True},
-    MLP | {"offload_optimizer": "disk", "offload_parameters": "host", "prefetch": True},
-    BF16 | {"offload_optimizer": "disk", "offload_parameters": "disk", "reshard_after_forward": False},
+    SKIPPING | {"quantized_gradients": "fp8_e5m2", "clip_norm": 0.0},
+    BF16 | {"quantized_gradients": "int8", "accumulation": "micro_batch"},
+    MLP | {"offload_optimizer": "host"}, MLP | {"offload_parameters": "host", "prefetch": True},
+    BF16 | {"offload_optimizer": "host", "offload_parameters": "host", "reshard_after_forward": False},
     GPT | {"dropout": 0.5, "accumulation": "micro_batch"}, GPT | {"dropout": 0.5, "accumulation": "layered"},
     GPT | {"tied_embeddings": True, "precision": "fp16", "accumulate_dtype": "fp32", "recompute": True, "dropout": 0.5},
     GPT | {"tied_embeddings": True, "frozen": [1], "reshard_after_forward": False, "clip_norm": 0.02},
@@ -82,13 +81,11 @@ CORNERS = [
     PIPE | {"pipeline_layers": [1, 3]}, PIPE | {"precision": "fp16"},
     PIPED | {"tied_embeddings": True, "clip_norm": 0.02}, PIPED | {"schedule": "zb_h1", "dropout": 0.1},
 ]
-
-
-NOT_DRAWN = ("model.kind", "world.transport")
+NOT_DRAWN = ("model.kind",)
 DRAWN = {key: MENU.get(key.split(".")[1]) or values for key, values in KEYS.items()
          if key not in NOT_DRAWN and not key.startswith("cluster.")}
 FREE = [(key, values) for key, values in DRAWN.items() if values]
-SECTION_OF = {key.split(".")[1]: key for key in reversed([*KEYS, "data.loud"])
+SECTION_OF = {key.split(".")[1]: key for key in [*KEYS, "data.loud"]
               if not key.startswith("cluster.") and key != "train.schedule"}
 
 

@@ -16,7 +16,6 @@ TRIALS = (1, 2, 3, 4, 6, 0.1, 0.5, 30.0, [0], [1], [1, 1, 2], [0.5, 0.9])
 """What a key is set to that is neither a choice nor a switch, and is not drawn; most is refused."""
 SILENT = {
     "model.weights": "it names a file of first weights",
-    "parallel.offload_folder": "it says where a file is, not what is in it",
 }
 """Keys that change no bits and no figure, each with its reason."""
 
@@ -28,7 +27,8 @@ def bases(kind):
     model = {key: value for key, value in own[0].items() if key.startswith("model.")}
     others = [model | {key: value for key, value in in_sections(corner).items() if not key.startswith("model.")}
               for corner in CORNERS if corner.get("kind", "mlp") != kind]
-    return [base | {"check.reference": False} for base in (*own, *filter(accepted, others))]
+    small = {"check.reference": False, "parallel.stages": ["zero2", "zero3"]}
+    return [small | base for base in (*own, *filter(accepted, others))]
 
 
 def accepted(settings):
@@ -46,7 +46,7 @@ def base_figures(kind, number):
 def effect(key, kind):
     """`acts`, `silent`, or `refused` where no value is accepted other than the one that a corner has."""
     said, all_bases = "refused", list(enumerate(bases(kind)))
-    for number, base in [*(each for each in all_bases if key in each[1]), *all_bases[:3]]:
+    for number, base in [*all_bases[:1], *(each for each in all_bases if key in each[1]), *all_bases[1:3]]:
         for value in DRAWN.get(key) or KEYS.get(key) or TRIALS:
             if value != base.get(key, DEFAULTS[key]) and (changed := accepted(base | {key: value})):
                 if list(run(changed).rows.values()) != base_figures(kind, number):
