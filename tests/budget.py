@@ -3,6 +3,7 @@
     python -m tests.budget
 
 A limit is raised by a commit that says why. `.` is the limit of a package's loose files, `total` that of all its files.
+A package with a total alone has no limits by folder.
 """
 
 import configparser
@@ -28,9 +29,9 @@ def excesses(package: str, lines: dict[str, int], limits: dict[str, int]) -> lis
     """One sentence for each folder above its limit or without one, and for the sum above the limit under ``""``."""
     sentences = []
     for room, count in sorted(lines.items()):
-        if room not in limits:
+        if room not in limits and len(limits) > 1:
             sentences.append(f"{package}/{room} has {count:,} lines and no budget")
-        elif count > limits[room]:
+        elif count > limits.get(room, count):
             sentences.append(f"{package}/{room} has {count:,} lines, its budget {limits[room]:,}")
     if (total := sum(lines.values())) > limits[""]:
         sentences.append(f"{package} has {total:,} lines, its budget {limits['']:,}")
@@ -47,7 +48,7 @@ def main() -> int:
                   for room, limit in config[f"budget:{package}"].items()}
         lines = lines_by_folder(ROOT / package)
         for room, count in sorted(lines.items(), key=lambda entry: -entry[1]):
-            print(f"{package + '/' + room:24} {count:7,} of {limits.get(room, 0):7,}")
+            print(f"{package + '/' + room:24} {count:7,}" + (f" of {limits[room]:7,}" if room in limits else ""))
         print(f"{package:24} {sum(lines.values()):7,} of {limits['']:7,}\n")
         failures += excesses(package, lines, limits)
     print("\n".join(failures) or "within the budget")

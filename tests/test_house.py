@@ -42,5 +42,6 @@ def test_a_folder_above_its_budget_is_named(tmp_path):
     limits = {"core": 10, ".": 1, "": 100}
     assert budget.lines_by_folder(tmp_path) == {"core": 11, ".": 1}
     assert budget.excesses("zerosim", {"core": 11, ".": 1}, limits) == ["zerosim/core has 11 lines, its budget 10"]
-    assert budget.excesses("zerosim", {"core": 10, ".": 1, "new": 5}, limits) == ["zerosim/new has 5 lines and no budget"]
+    unlisted = {"core": 10, ".": 1, "new": 5}
+    assert budget.excesses("zerosim", unlisted, limits) == ["zerosim/new has 5 lines and no budget"]
     assert budget.excesses("zerosim", {"core": 10, ".": 1}, limits | {"": 5}) == ["zerosim has 11 lines, its budget 5"]
