@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from zerosim.scenario.sections import Checkpoint
 from zerosim.training.experiment import prepare
-from zerosim.training.keeping import keeper
+from zerosim.training.keeping import with_checkpoints
 from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
 
@@ -14,10 +14,8 @@ def go(built, dataset, *, save=None, resume=None, every=1, keep=2, steps=None, p
     train = built.train if steps is None else replace(built.train, steps=steps)
     said = Checkpoint(str(save), every, keep) if save is not None else Checkpoint()
     built = replace(built, checkpoint=said, train=train)
-    experiment, keeping = keeper(prepare(built, dataset), None if resume is None else str(resume))
-    if keeping is not None:
-        keeping.begin()
-    return run_locally(experiment, progress or Silent(), keeping=keeping)
+    experiment = with_checkpoints(prepare(built, dataset), None if resume is None else str(resume))
+    return run_locally(experiment, progress or Silent())
 
 
 def bits(outcome):

@@ -13,7 +13,6 @@ from zerosim.show.run_document import RunDocument, runs_of
 from zerosim.show.table import show_run
 from zerosim.stages import adding
 from zerosim.training.experiment import prepare
-from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
 
 HOSTILE = '</script><script>alert(1)</script>&amp;<img src=x onerror=alert(2)>\x1b[31m\x00"\'\u202e'
@@ -23,7 +22,7 @@ def outcome(built: Scenario | None = None, *, traced: bool = True, **changes):
     """The document of a run."""
     built = built or scenario(**changes)
     steps = built.train.steps
-    done = run_locally(prepare(built, labelled()), Silent(), traced=range(steps, steps + 1) if traced else range(0))
+    done = run_locally(prepare(built, labelled(), traced=range(steps, steps + 1) if traced else range(0)))
     return document(done, {"kind": "local", "ranks": built.world.ranks, "library": "threads"}, "zerosim run mine.toml")
 
 

@@ -191,7 +191,7 @@ def test_the_record_of_a_step_has_the_peak_of_the_ledger(keys):
     outcome = outcome_of(fragmentation=True, **keys)
     assert outcome.failures == []
     for stage in outcome.trained:
-        assert stage.fragmentation.peak_bytes == stage.memory[0].measured.peak_bytes["total"]
+        assert stage.fragmentation.peak_bytes == stage.measured.memory[0].peak_bytes["total"]
 
 
 def test_nothing_is_written_down_unless_asked():

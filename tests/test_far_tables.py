@@ -52,8 +52,9 @@ def test_the_host_has_a_column_and_a_line_of_the_legend_if_a_row_uses_it():
     ({"host_peak_bytes": {"activations": 4, "gradients": 84, "parameters": 84, "optimizer": 168}}, ["≠0.34"]),
 ])
 def test_a_figure_that_is_not_the_formulas_is_marked(both, planted, marked):
-    (rank,) = both.trained[3].memory
-    wrong = changed(both, 3, memory=[replace(rank, measured=replace(rank.measured, **planted))])
+    measured = both.trained[3].measured
+    (rank,) = measured.memory
+    wrong = changed(both, 3, measured=replace(measured, memory=[replace(rank, **planted)]))
     cells = rows(printed(wrong), "Stage III")["Stage III"]
     assert [cell for cell in cells[:-1] if "≠" in cell] == marked
 
@@ -79,8 +80,8 @@ def test_the_command_estimates_what_a_run_keeps(keys, tmp_path, capsys):
     flags = [word for key, value in keys.items() for word in (f"--{key.replace('_', '-')}", value)]
     found = estimated(*flags, tmp_path=tmp_path)
     for stage in outcome_of(**ONE, **keys).trained:
-        (rank,) = stage.memory
-        kept = rank.measured.resting_bytes, rank.measured.host_resting_bytes
+        (rank,) = stage.measured.memory
+        kept = rank.resting_bytes, rank.host_resting_bytes
         assert found[stage.stage] == dict(zip(("device", "host"), (sum(each.values()) for each in kept), strict=True))
     out = capsys.readouterr().out
     assert ("on device" in out) == bool(keys)
@@ -91,7 +92,7 @@ def test_gradients_that_are_left_on_the_device_are_noticed(monkeypatch, tmp_path
     found = estimated("--offload-optimizer", "host", tmp_path=tmp_path)["zero2"]
     (stage,) = outcome_of(**ONE, **UPDATES, stages=("zero2",)).trained
     assert found["host"] == 168
-    assert stage.memory[0].measured.host_resting_bytes == {"gradients": 84, "optimizer": 168}
+    assert stage.measured.memory[0].host_resting_bytes == {"gradients": 84, "optimizer": 168}
 
 
 def test_the_command_fits_narrow_terminals(monkeypatch, capsys):

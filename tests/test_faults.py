@@ -67,7 +67,7 @@ def test_a_fault_ends_as_it_says(name, capsys):
 def run(name, *overrides, restarts=0, traced=range(0)):
     scenario = load(FAULTS / f"{name}.toml", overrides)
     experiment = prepare(scenario, load_dataset(scenario))
-    return run_on(LocalWorld(scenario.world.ranks), experiment, Silent(), traced=traced, restarts=restarts)
+    return run_on(LocalWorld(scenario.world.ranks), replace(experiment, traced=traced, restarts=restarts), Silent())
 
 
 def ending(outcome):
@@ -105,7 +105,7 @@ def test_a_fault_that_has_no_moment_to_strike_fails_the_run():
     scenario = load(FAULTS / "delay.toml")
     (fault,) = scenario.fault
     never = replace(scenario, fault=(replace(fault, message=99), replace(fault, collective="gather_norms")))
-    (row,) = run_locally(prepare(never, load_dataset(never)), Silent()).failures
+    (row,) = run_locally(prepare(never, load_dataset(never))).failures
     assert row == ("Stage III", "a fault was not injected: delay of rank 1, step 4, message 99 of reduce_scatter; "
                    "delay of rank 1, step 4, message 1 of gather_norms")
 

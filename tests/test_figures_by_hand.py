@@ -26,9 +26,9 @@ from zerosim.plan.costs import Costs
 from zerosim.stages.state import ACCUMULATED, GRADIENT, Layouts, TrainingState
 from zerosim.training import build, collect, comparison
 from zerosim.training.buckets import Buckets
-from zerosim.training.comparison import Checker, Fingerprint, comparable, holdings, kept_of
-from zerosim.training.experiment import Batches, prepare
-from zerosim.verdict.judged_run import parted
+from zerosim.training.comparison import Fingerprint, comparable, differences, holdings, kept_of
+from zerosim.training.experiment import prepare
+from zerosim.verdict.judged_run import different_rows
 from zerosim.verdict.outcome import RowOutcome
 from zerosim.worlds.local import spawn
 
@@ -48,24 +48,21 @@ def state(rank=1, gradients="full", **held):
     return found
 
 
-def checker(held, *, sums_everywhere=True, losses=()):
-    """Of a rank with that state, beside one process that has numbers from 0 on everywhere, and these losses."""
+def first_difference(held, *, sums_everywhere=True):
+    """Of a rank with that state, beside one process that has numbers from 0 on everywhere."""
     chunks = {what: [digest(chunk) for chunk in split(np.arange(8.0), 2)] for what in ("weights", GRADIENT)}
-    counts = comparison.counts(held.updates, held.scaling)
-    history = [Fingerprint(step, np.float32(loss).tobytes(), (chunks,), counts, None)
-               for step, loss in enumerate([0.0, *losses])]
     mesh = held.layouts.mesh
     replica = SimpleNamespace(state=held, units=[UNIT], mesh=mesh, comm=SimpleNamespace(rank=mesh.rank))
-    return Checker(replica, mesh.rank, history, [UNIT], sums_everywhere)
+    expected = Fingerprint(0, b"", (chunks,), comparison.counts(held.updates, held.scaling), None)
+    return next(differences(replica, mesh.rank, expected, [UNIT], None, sums_everywhere=sums_everywhere), None)
 
 
 def test_where_all_ranks_have_all_sums_every_chunk_is_compared():
     wrong = np.arange(8.0)
     wrong[2] = 7                                                               # in the chunk of rank 0
-    for everywhere, found in ((True, 0), (False, None)):
-        held = checker(state(gradient=wrong), sums_everywhere=everywhere)
-        held.check(0, None)
-        assert (held.evidence and held.evidence.chunk) == found
+    for everywhere, chunk in ((True, 0), (False, None)):
+        evidence = first_difference(state(gradient=wrong), sums_everywhere=everywhere)
+        assert (evidence and evidence.chunk) == chunk
 
 
 @pytest.mark.parametrize(("gradients", "kept"), [("full", True), ("own", True), ("other", False)])
@@ -87,17 +84,8 @@ def test_of_a_group_a_gradient_is_kept_if_all_of_the_own_chunks_are(layout, kept
 
 def test_a_chunk_is_held_to_that_of_its_own_place():
     swapped = np.concatenate([np.arange(4.0, 8.0), np.arange(4.0)])
-    held = checker(state(gradient=swapped))
-    held.check(0, None)
-    assert (held.evidence.what, held.evidence.chunk) == (GRADIENT, 0)
-
-
-def test_earlier_losses_are_held_to_those_of_their_own_steps():
-    held = checker(state(), losses=(0.5, 0.25, 0.125))
-    held.check_earlier([np.array([each], np.float32) for each in (0.5, 0.25, 0.125)])
-    assert held.evidence is None
-    held.check_earlier([np.array([each], np.float32) for each in (0.5, 0.125, 0.125)])
-    assert (held.evidence.step, held.evidence.what) == (2, "loss")
+    evidence = first_difference(state(gradient=swapped))
+    assert (evidence.what, evidence.chunk) == (GRADIENT, 0)
 
 
 @pytest.mark.parametrize("what", [GRADIENT, ACCUMULATED])
@@ -129,9 +117,9 @@ def test_ranks_that_hold_the_same_chunk_otherwise_disagree():
         return holdings(comm, 0, mine, [UNIT], sums_everywhere=True)
 
     agreed, _ = spawn(lambda comm: program(comm, None), 2)
-    assert agreed.disagreement is None
+    assert agreed[1] is None
     disagreed, _ = spawn(lambda comm: program(comm, 1), 2)
-    assert disagreed.disagreement == "ranks 0 and 1 hold different weights in chunk 0 of layers.0"
+    assert disagreed[1] == "ranks 0 and 1 hold different weights in chunk 0 of layers.0"
 
 
 def test_messages_a_step_are_the_formula_s_where_a_step_was_skipped_or_none_was_left():
@@ -151,7 +139,7 @@ def test_rows_that_end_otherwise_are_those_that_differ_from_the_first():
             equal=True, weights_sha256=sha256, measured=SimpleNamespace(weights_sha256=sha256))
         for name, sha256, split in (("a", "x", 1), ("b", "x", 1), ("c", "y", 1), ("d", "y", 1), ("e", "z", 2))
     ]
-    found = parted(SimpleNamespace(batches=lambda config: config.course), rows)
+    found = [(first.course, other.course) for first, other in different_rows(rows)]
     assert found == [("a", "c"), ("a", "d")]
 
 
@@ -170,7 +158,7 @@ def test_a_model_that_is_tested_leaves_nothing_for_backward(monkeypatch):
     def program(comm):
         replica = build.replica(config, Observed(comm), allocate)
         replica.begin(build.initial_weights(config))
-        collect.collected(comm, Batches(config, experiment.dataset), replica, keep_weights=False)
+        collect.collected(comm, experiment, config, replica)
 
     spawn(program, 1)
     assert ledger.peak["activations"] == 3 * 8 * 32 * 4                        # 8 samples

@@ -15,7 +15,6 @@ from tests.hunt.draw import Drawn
 from tests.hunt.judge import Fault
 from tests.training import sabotaged
 from zerosim.commands import run as command
-from zerosim.jobs import training
 from zerosim.scenario import CollectiveScenario, Scenario
 from zerosim.show import table
 from zerosim.stages import STAGES
@@ -185,7 +184,7 @@ def changed(name, module, change):
     (lambda found: found["rows"][1]["trace"]["steps"][0]["spans"][0].update(end_ns=10**15), "spans"),
 ])
 def test_a_false_document_is_caught(change, kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "document", changed("document", training, change))
+    monkeypatch.setattr(command, "document", changed("document", command, change))
     assert judge.judge(SMALL, tmp_path).kind == kind
 
 
@@ -208,7 +207,7 @@ def test_json_that_is_none_is_caught(tmp_path, monkeypatch):
 
 def test_a_run_that_takes_too_long_is_caught(tmp_path, monkeypatch):
     monkeypatch.setattr(judge, "LIMIT_SECONDS", 0.2)
-    monkeypatch.setattr(training, "run_on", lambda *arguments, **keywords: time.sleep(10))
+    monkeypatch.setattr(command, "run_on", lambda *arguments, **keywords: time.sleep(10))
     assert judge.judge(SMALL, tmp_path).kind.endswith("TooLong: still ran after n.n s")
 
 

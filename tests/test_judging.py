@@ -18,10 +18,9 @@ from zerosim.training import build
 from zerosim.training.comparison import Evidence, first_of
 from zerosim.training.experiment import prepare
 from zerosim.training.measurement import Measurement, RankMemory
-from zerosim.training.program import Silent
 from zerosim.verdict.diagnosis import hexadecimal, orders_of_addition, ulps_apart
 from zerosim.verdict.judged_run import memory_due, run_locally, what_it_needs
-from zerosim.verdict.outcome import Compared, lingering, overweight
+from zerosim.verdict.outcome import lingering, overweight
 from zerosim.verdict.traffic import message_copies
 
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
@@ -50,8 +49,8 @@ def left(owners):
         rank=0, resting_bytes={}, peak_bytes={}, owners={kind: owners.get(kind, {}) for kind in KINDS},
         at_rest=owners.get("at rest", {}), held_as_began=owners.get("as began", {}))
     copies = message_copies(config("ddp")) if owners.get("copies") else None
-    judged = Compared(found, memory_due(config("ddp"), 0, config("ddp").steps_here, copies))
-    return [*overweight(judged), *lingering(judged)]
+    due = memory_due(config("ddp"), 0, config("ddp").steps_here, copies)
+    return [*overweight(found, due), *lingering(found, due)]
 
 
 def test_a_byte_too_much_is_named_with_its_unit():
@@ -140,7 +139,7 @@ def test_the_optimizer_state_is_compared_even_without_steps(monkeypatch, steps):
             state[0] = 1
 
     monkeypatch.setattr(Replica, "begin", begins)
-    (stage,) = run_locally(prepare(scenario(steps=steps, stages=("zero2",)), labelled()), Silent()).trained
+    (stage,) = run_locally(prepare(scenario(steps=steps, stages=("zero2",)), labelled())).trained
     assert stage.equal is False
     assert (stage.first_divergence.step, stage.first_divergence.layer) == (0, 1)
 

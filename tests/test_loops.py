@@ -13,8 +13,8 @@ from zerosim.commands.cli import main
 from zerosim.core.errors import Runaway
 from zerosim.core.parts.loading import load_file
 from zerosim.core.terms import MOST_CONTRIBUTIONS, Sum, Term, leaves
-from zerosim.jobs import schedules
 from zerosim.proofs.ended import endless_loop
+from zerosim.show import recorded
 from zerosim.worlds import local
 from zerosim.worlds.local import StillRunning, spawn
 from zerosim.worlds.running import CodePlace
@@ -80,7 +80,7 @@ def test_the_loop_of_a_stage_is_told_when_it_is_shown(soon, capsys):
 
 
 def test_every_time_that_a_users_code_may_take_is_limited():
-    limited = (proof, schedules)
+    limited = (proof, recorded)
     assert min(local.TURN_SECONDS, *(module.LIMIT_SECONDS for module in limited)) > 0
 
 

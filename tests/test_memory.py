@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.training import batches_of, run, sabotaged, scenario
+from tests.training import only_row, run, sabotaged, scenario
 from zerosim.core.allocation import allocate
 from zerosim.core.sharding import padded
 from zerosim.observe.memory import MEMORY_KINDS, Ledger
@@ -27,8 +27,8 @@ SCRATCH = 3 * PIECE * FLOAT_BYTES  # the optimizer's, for one piece at a time
 PYTHON = 1 << 15  # what is no array's: frames, lists, the arrays' headers
 
 
-def batches_for(stage, ranks, precision="fp32"):
-    return batches_of(scenario(
+def row_for(stage, ranks, precision="fp32"):
+    return only_row(scenario(
         ranks=ranks, micro_batches=ranks, steps=2, stages=(stage,), hidden=(300, 500), precision=precision))
 
 
@@ -47,11 +47,11 @@ def tracing():
         tracemalloc.stop()
 
 
-def traced(batches):
+def traced(experiment, config):
     """The bytes of one ledger for all ranks, and Python's: after the first step, and at most in the second."""
-    config, ledger = batches.config, Ledger()
+    ledger = Ledger()
     stage, ranks = config.stage, config.ranks
-    of_rank = [list(batches.of_rank(rank)) for rank in range(ranks)]
+    of_rank = [list(experiment.of_rank(config, rank)) for rank in range(ranks)]
 
     def first_step(comm):
         replica = replica_of(config, Observed(comm), ObservedAllocator(allocate, ledger))
@@ -79,7 +79,7 @@ def traced(batches):
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("stage", STAGES)
 def test_between_steps_every_byte_of_numpys_is_in_the_ledger(stage, ranks, precision):
-    (counted, python), _ = traced(batches_for(stage, ranks, precision))
+    (counted, python), _ = traced(*row_for(stage, ranks, precision))
     assert counted == python > 0
 
 
@@ -88,9 +88,9 @@ def test_between_steps_every_byte_of_numpys_is_in_the_ledger(stage, ranks, preci
 @pytest.mark.parametrize("stage", STAGES)
 def test_at_the_peak_the_ledger_misses_only_what_is_gone_at_once(stage, ranks, precision):
     """A piece of scratch, messages on their way, and in mixed precision one layer's weights and gradients widened."""
-    batches = batches_for(stage, ranks, precision)
-    _, (counted, python) = traced(batches)
-    largest = max(padded(unit.count, ranks) for unit in batches.config.model.units) * FLOAT_BYTES
+    experiment, config = row_for(stage, ranks, precision)
+    _, (counted, python) = traced(experiment, config)
+    largest = max(padded(unit.count, ranks) for unit in config.model.units) * FLOAT_BYTES
     passing = SCRATCH + PYTHON + (largest if ranks > 1 else 0) + (2 * largest if precision == "fp16" else 0)
     assert counted <= python <= counted + passing
 
@@ -104,7 +104,7 @@ def test_an_array_that_the_ledger_does_not_know_is_seen(monkeypatch):
 
     honest = STAGES["zero2"]
     monkeypatch.setitem(STAGES, "zero2", sabotaged(STAGES, "zero2", step=step))
-    (counted, python), _ = traced(batches_for("zero2", 1))
+    (counted, python), _ = traced(*row_for("zero2", 1))
     assert python == counted + 800
 
 
@@ -290,11 +290,11 @@ def test_a_gathered_layer_that_is_never_released_fails_the_run_and_is_named(monk
     outcome = run(steps=1, stages=("zero2", "zero3"))
     assert any(what.startswith("bytes kept") and "layers.1's parameters" in what for _, what in outcome.failures)
     assert {name for name, _ in outcome.failures} == {"Stage III"}
-    memory = outcome.trained[1].memory[0]
+    measured, due = outcome.trained[1].memory[0]
     kept = {unit.name: 4 * padded(unit.count, 3) for unit in outcome.model.units}
     (ledger,) = replicas[0].allocate.instruments
     held = ledger.owners("parameters")
     surplus = {name: held[name] - kept[name] // 3 for name in kept}
     gathered = 2 * 2 * kept["layers.1"]                      # forward and backward, of two micro-batches
     assert surplus == {"layers.0": 0, "layers.1": gathered, "layers.2": 0}
-    assert memory.measured.resting_bytes["parameters"] - memory.due.resting_bytes["parameters"] == surplus["layers.1"]
+    assert measured.resting_bytes["parameters"] - due.resting_bytes["parameters"] == surplus["layers.1"]

@@ -146,8 +146,8 @@ def test_an_all_to_all_sends_all_but_its_own_part_of_the_queues(ranks, tmp_path)
     steps, blocks, micro_batches, samples, experts, capacity, width = 2, 2, ranks, 4, 4, 3, 16
     found, passes = row.measured.traffic[1].by_collective["expert_all_to_all"], steps * blocks * micro_batches
     queues = experts * capacity * samples // ranks * width * 4
-    assert found["calls"] == 4 * passes
-    assert found["sent_bytes"] == 4 * passes * queues * (ranks - 1) // ranks
+    assert found.calls == 4 * passes
+    assert found.sent_bytes == 4 * passes * queues * (ranks - 1) // ranks
 
 
 doubled = Operation(

@@ -7,14 +7,12 @@ import pytest
 
 from tests.mpi.launch import SECONDS_TO_END, mpirun
 from tests.small import SCENARIOS, SMALLER, WHOLE, small_if_it_trains
-from zerosim.jobs.collectives import collectives_job
-from zerosim.jobs.job import Request
+from zerosim.proofs.programs import collectives_world, programs_of, run_collectives
 from zerosim.scenario import Scenario, load
 from zerosim.scenario.data import load_dataset
 from zerosim.show.collectives import collectives_document
 from zerosim.show.document import document
 from zerosim.training.experiment import prepare
-from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
 
 pytestmark = pytest.mark.mpi
@@ -49,9 +47,10 @@ def by_ranks():
 def locally(name):
     scenario = load(SCENARIOS / name, overrides(name))
     if isinstance(scenario, Scenario):
-        return document(run_locally(prepare(scenario, load_dataset(scenario)), Silent()), {})
-    job = collectives_job(scenario, Request())
-    return collectives_document(job.run(job.local_world(), Silent()), {})
+        return document(run_locally(prepare(scenario, load_dataset(scenario))), {})
+    programs = programs_of(scenario)
+    return collectives_document(
+        collectives_world(scenario).run(lambda comm: run_collectives(comm, scenario, programs))[0], {})
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 5, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (4, 8))])

@@ -43,7 +43,7 @@ def test_deepspeeds_way_and_fsdp2s_are_one_computation_with_other_bytes(name, th
     assert sixteen.measured.test == cast.measured.test
     dtype = PRECISIONS[name].weights
     assert bits(tensors(sixteen)) == bits({each: w.astype(dtype) for each, w in tensors(cast).items()})
-    kept = [row.memory[0].measured.resting_bytes for row in (sixteen, cast)]
+    kept = [row.measured.memory[0].resting_bytes for row in (sixteen, cast)]
     half = kept[0]["parameters"]
     assert kept[0] == {"parameters": half, "gradients": 3 * half if theirs else half, "optimizer": 6 * half}
     assert kept[1] == {"parameters": 2 * half, "gradients": 2 * half, "optimizer": 4 * half}

@@ -17,7 +17,6 @@ from tests.training import labelled, scenario
 from zerosim.scenario.sections import Variant
 from zerosim.show.trace_events import trace_events
 from zerosim.training.experiment import prepare
-from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
 
 WHERE = os.environ.get("PERFETTO", "")
@@ -58,7 +57,7 @@ def ask(document, folder):
 @pytest.fixture(scope="module")
 def outcome():
     rows = (Variant(stage="ddp"), Variant(stage="zero3", prefetch=True, overlap=True))
-    return run_locally(prepare(replace(scenario(), variant=rows), labelled()), Silent(), traced=range(2, 5))
+    return run_locally(prepare(replace(scenario(), variant=rows), labelled(), traced=range(2, 5)))
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +74,7 @@ def test_perfetto_reads_every_event_without_a_complaint(events, outcome, tmp_pat
     )
     assert Counter((each["pid"], each["lane"], each["name"], each["ts"], each["dur"]) for each in spans) == due
     assert {each["depth"] for each in spans} == {0}
-    assert len(flows) == sum(rank.measured.messages for row in outcome.trained for rank in row.traffic) * 3 // 4
+    assert len(flows) == sum(rank.messages for row in outcome.trained for rank in row.measured.traffic) * 3 // 4
     assert all(each["sent"] == each["received"] and each["sent_ns"] <= each["received_ns"] for each in flows)
     peaks = {(each["pid"], each["name"]): each["most"] for each in counters}
     for index, row in enumerate(outcome.trained):

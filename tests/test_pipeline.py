@@ -23,7 +23,6 @@ from zerosim.training.experiment import prepare
 from zerosim.training.groups import RanksOfPipeline
 from zerosim.training.model_chunks import chunks_of
 from zerosim.training.one_function import differences
-from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
 from zerosim.verdict.pipelines import bubble, bubble_due, held, held_due, pass_lines
 
@@ -227,7 +226,7 @@ def judged(tmp_path, *changes, text=MLP):
     scenario = read(text, tmp_path, 'parallel.stages=["ddp"]', *changes)
     experiment = prepare(scenario, load_dataset(scenario))
     found = [str(each) for each in differences(experiment.rows[0])]
-    return found, run_locally(experiment, Silent()).failures
+    return found, run_locally(experiment).failures
 
 
 @pytest.mark.parametrize(("schedule", "wrong", "said"), [

@@ -30,7 +30,6 @@ from zerosim.scenario.machine import ClusterKeys as Said
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import Check, Data, ModelKeys, Parallel, Train, Variant, WorldKeys
 from zerosim.training.experiment import prepare
-from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
 from zerosim.worlds.lockstep import LockstepChunks, LockstepWorld, ranks
 
@@ -170,7 +169,7 @@ def test_memory_bytes_and_operations_are_those_of_a_run(precision, clip_norm, tm
     scenario = dataclasses.replace(
         small(variant=VARIANTS, train={"precision": precision, "clip_norm": clip_norm}),
         data=Data(str(tmp_path / "words.txt")))
-    for row in run_locally(prepare(scenario, load_dataset(scenario)), Silent()).trained:
+    for row in run_locally(prepare(scenario, load_dataset(scenario))).trained:
         ours, theirs = compared(row)
         assert ours == theirs, row.name
         assert len(ours) == 3 * 4, "a step was skipped"

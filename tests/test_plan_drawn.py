@@ -14,7 +14,6 @@ from zerosim.plan.rehearsal import rehearse
 from zerosim.scenario import load
 from zerosim.scenario.data import load_dataset
 from zerosim.training.experiment import prepare
-from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
 
 LINK = Link("", 1000, 10**9)
@@ -39,7 +38,7 @@ def measured(number, folder, monkeypatch):
 
 def trained(scenario):
     """The measured rows of a scenario, without those that order exact leaves without a plan."""
-    rows = run_locally(prepare(scenario, load_dataset(scenario)), Silent()).trained
+    rows = run_locally(prepare(scenario, load_dataset(scenario))).trained
     return [row for row in rows if row.config.addition.collective is not None]
 
 

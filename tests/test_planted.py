@@ -311,9 +311,8 @@ def test_what_is_held_before_the_first_step_is_no_part_of_a_peak(monkeypatch):
 ], ids=str)
 def test_every_kind_reaches_its_bound_at_the_peak(keys):
     for stage in outcome_of(stages=ALL, **keys).trained:
-        for rank in stage.memory:
-            peaks = {kind: rank.measured.peak_bytes[kind] for kind in rank.due.peak_bytes}
-            assert peaks == rank.due.peak_bytes == rank.due.least_bytes
+        for measured, due in stage.memory:
+            assert {kind: measured.peak_bytes[kind] for kind in due.peak_bytes} == due.peak_bytes == due.least_bytes
 
 
 @pytest.mark.parametrize("kind", ["buffers", "activations"])

@@ -17,7 +17,7 @@ from zerosim.core.wires import CODES, Format
 from zerosim.plan.rehearsal import rehearse
 from zerosim.stages.adding import ADDITIONS
 from zerosim.training.build import alone
-from zerosim.training.experiment import Batches
+from zerosim.training.experiment import Experiment
 from zerosim.verdict.shapes import expected
 from zerosim.verdict.traffic import due
 
@@ -42,7 +42,7 @@ def test_gathers_send_a_quarter_or_an_eighth_and_scales():
     """A unit of 35, 24 or 15 weights on 3 ranks has shards of 12, 8 and 5."""
     def sent(**keys):
         row, = run(stages=("zero3",), steps=1, **keys).trained
-        return row.traffic[0].measured.by_collective["all_gather"]["sent_bytes"]
+        return row.measured.traffic[0].by_collective["all_gather"].sent_bytes
 
     gathers, others, parts = 2, 2, 2
     shards = (12, 8, 5)
@@ -119,7 +119,7 @@ def test_gradients_are_decoded_before_each_addition_as_one_process_does(name, ke
 @pytest.mark.parametrize("order", ["ring", "rank"])
 def test_reductions_send_a_quarter_and_scales(order):
     row, = run(stages=("zero2",), steps=1, order=order, quantized_gradients="int8", quantized_block=4).trained
-    sent = row.traffic[0].measured.by_collective["reduce_scatter"]["sent_bytes"]
+    sent = row.measured.traffic[0].by_collective["reduce_scatter"].sent_bytes
     assert sent == 2 * sum(4 * -(-each // 4) + each for each in (12, 8, 5))
 
 
@@ -159,7 +159,7 @@ def test_an_error_of_the_quantisation_alone_is_that_of_the_first_step():
 
 
 def last(config):
-    *_, (snapshot,) = alone(Batches(config, labelled()))
+    *_, (snapshot,) = alone(Experiment(None, labelled(), (config,)), config)
     return snapshot
 
 

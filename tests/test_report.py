@@ -20,7 +20,6 @@ from zerosim.show.notebook import compared
 from zerosim.show.table import show_run
 from zerosim.training.experiment import prepare
 from zerosim.training.measurement import Measurement
-from zerosim.training.program import Silent
 from zerosim.verdict.addresses import fragmentation
 from zerosim.verdict.diagnosis import Divergence, RowDifference
 from zerosim.verdict.judged_run import run_locally
@@ -290,7 +289,7 @@ def test_rows_without_names_are_told_apart_wherever_one_is_spoken_of():
     names = ["Stage III", "Stage III, prefetch = true", "Stage III, prefetch = true (2)"]
     base = replace(scenario(steps=1), variant=variants)
     checks = Check(volumes=(5, 2, 5), messages=(30, 30, 17), same_bits_on=(1,), does_not_fit=("zero3",))
-    outcome = run_locally(prepare(replace(base, check=checks), labelled()), Silent())
+    outcome = run_locally(prepare(replace(base, check=checks), labelled()))
     assert [stage.name for stage in outcome.trained] == names
     failures = outcome.failures
     assert [name for name, what in failures if what == "fits after all"] == names

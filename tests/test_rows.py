@@ -20,7 +20,7 @@ from zerosim.stages.adding import ADDITIONS
 from zerosim.stages.optimizers import OPTIMIZERS
 from zerosim.stages.publishing import PUBLISHING
 from zerosim.stages.replica import Replica
-from zerosim.training.program import Steps
+from zerosim.training.program import Run
 from zerosim.verdict import judged_run
 
 
@@ -72,7 +72,7 @@ def test_a_row_whose_steps_would_not_fit_leaves_the_others_trained(monkeypatch):
 
 
 def test_a_shortage_within_a_step_names_its_row(monkeypatch):
-    monkeypatch.setattr(Steps, "total", mock.Mock(side_effect=MemoryError("9 EiB")))
+    monkeypatch.setattr(Run, "total", mock.Mock(side_effect=MemoryError("9 EiB")))
     with pytest.raises(MemoryError, match="first did not fit, in step 1: 9 EiB"):
         outcome_of(*ROWS, check=Check())
 

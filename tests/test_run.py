@@ -86,7 +86,7 @@ def test_with_the_ring_it_does():
 def test_other_numbers_of_ranks_are_trained_on_and_compared():
     def on(order):
         base = scenario(ranks=4, micro_batches=4, order=order, learning_rate=1.0)
-        return run_locally(prepare(replace(base, check=Check(same_bits_on=(1, 2))), labelled()), Silent())
+        return run_locally(prepare(replace(base, check=Check(same_bits_on=(1, 2))), labelled()))
 
     assert [(ranks, each.name) for ranks, each in on("exact").on_other_ranks][:3] == [
         (1, "DDP"), (2, "DDP"), (1, "Stage I")]
@@ -108,7 +108,8 @@ class Offering(LocalWorld):
 def test_a_rank_has_a_second_channel_where_any_row_needs_one(key, whole, own, channel, monkeypatch):
     rows = replace(
         scenario(), parallel=Parallel(**{key: whole}), variant=(Variant(**{key: False}), Variant(**{key: own})))
-    monkeypatch.setattr("zerosim.verdict.judged_run.measure_and_judge", lambda comm, run: run.second_channel)
+    monkeypatch.setattr("zerosim.verdict.judged_run.measure", lambda *arguments: arguments[4:5])
+    monkeypatch.setattr("zerosim.verdict.judged_run.judge", lambda comm, experiment, measured: measured[0])
     assert run_on(Offering(1), prepare(rows, labelled()), Silent()) == channel
 
 

@@ -6,9 +6,7 @@ import pytest
 
 from zerosim.commands import cli
 from zerosim.core.errors import Deadlock, ScenarioError
-from zerosim.jobs.collectives import collectives_job
-from zerosim.jobs.job import Request
-from zerosim.proofs.programs import programs_of, run_collectives
+from zerosim.proofs.programs import collectives_world, programs_of, run_collectives
 from zerosim.scenario import CollectiveScenario, load
 from zerosim.scenario.collective import Program
 
@@ -16,7 +14,7 @@ SCENARIOS = Path(__file__).parents[1] / "scenarios"
 
 
 def found_by(scenario):
-    world, programs = collectives_job(scenario, Request()).local_world(), programs_of(scenario)
+    world, programs = collectives_world(scenario), programs_of(scenario)
     return world.run(lambda comm: run_collectives(comm, scenario, programs))[0]
 
 

@@ -9,7 +9,6 @@ from tests.training import claiming
 from zerosim.scenario import Scenario, load
 from zerosim.scenario.data import load_dataset
 from zerosim.training.experiment import prepare
-from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
 
 NEEDS_PROCESSES = "fits_only_sharded.toml"
@@ -19,7 +18,7 @@ TRAINING = [path.name for path in sorted(SCENARIOS.glob("*.toml")) if isinstance
 @cache
 def run(name, *overrides):
     scenario = load(SCENARIOS / name, small(name, *overrides))
-    return run_locally(prepare(scenario, load_dataset(scenario)), Silent())
+    return run_locally(prepare(scenario, load_dataset(scenario)))
 
 
 def what_fails(outcome):

@@ -16,7 +16,6 @@ from zerosim.models.parameters import Parameter
 from zerosim.scenario.data import load_dataset
 from zerosim.scenario.load import load
 from zerosim.training.experiment import prepare
-from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
 
 MLP = """
@@ -58,7 +57,7 @@ def read(text, tmp_path, *changes):
 
 def outcome(text, tmp_path, *changes, keep_weights=False):
     scenario = read(text, tmp_path, *changes)
-    return run_locally(prepare(scenario, load_dataset(scenario)), Silent(), keep_weights=keep_weights)
+    return run_locally(prepare(scenario, load_dataset(scenario), keep_weights=keep_weights))
 
 
 @pytest.mark.parametrize(("text", "changes"), [
@@ -152,15 +151,15 @@ def test_the_collectives_of_a_block_by_hand(sequence, due, tmp_path):
     steps, blocks, micro_batches = 2, 2, 2
     passes = steps * micro_batches
     found = row.measured.traffic[3].by_collective
-    counted = {name.removeprefix("tensor_"): each["calls"] for name, each in found.items() if "tensor" in name}
+    counted = {name.removeprefix("tensor_"): each.calls for name, each in found.items() if "tensor" in name}
     if not sequence:
         assert counted == {"all_reduce": passes * blocks * due["all_reduce"]}
-        assert found["tensor_all_reduce"]["sent_bytes"] == passes * blocks * 4 * (2 * 8 * 16 * 4)
+        assert found["tensor_all_reduce"].sent_bytes == passes * blocks * 4 * (2 * 8 * 16 * 4)
     else:
         assert counted == {
             "all_gather": passes * (blocks * due["all_gather"] + 2), "reduce_scatter": passes * blocks * 4,
             "all_reduce": passes * blocks * 6}
-        halves = found["tensor_all_gather"]["sent_bytes"] + found["tensor_reduce_scatter"]["sent_bytes"]
+        halves = found["tensor_all_gather"].sent_bytes + found["tensor_reduce_scatter"].sent_bytes
         assert halves == passes * (blocks * 8 + 2) * (2 * 8 * 16 * 4 // 2)
 
 
@@ -199,7 +198,7 @@ def test_a_wrong_model_is_refused_although_all_its_bits_are_equal(forgotten, dif
     said = capsys.readouterr().err
     assert f"is not the model in one piece: {difference}" in said
     scenario = load(path, ["parallel.tensor_ranks=2", 'parallel.stages=["ddp"]'])
-    assert run_locally(prepare(scenario, load_dataset(scenario)), Silent()).failures == []
+    assert run_locally(prepare(scenario, load_dataset(scenario))).failures == []
 
 
 OWN = """

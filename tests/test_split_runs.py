@@ -165,16 +165,16 @@ def test_the_collectives_of_a_blocks_attention_by_hand(changes, due, tmp_path):
     keys_and_values = 2 * whole * (width // 2 if changes == LLAMA else width)
     sent = {"shift": 3 * keys_and_values * (size - 1) // size,
             "all_to_all": 2 * 4 * whole * width // size * (size - 1) // size}
-    assert found[f"context_{name}"]["calls"] == passes * calls
-    assert found[f"context_{name}"]["sent_bytes"] == passes * sent[name]
+    assert found[f"context_{name}"].calls == passes * calls
+    assert found[f"context_{name}"].sent_bytes == passes * sent[name]
 
 
 def test_a_vocabulary_in_pieces_sends_three_numbers_of_each_position(tmp_path):
     (row,) = outcome(GPT, tmp_path, 'parallel.stages=["ddp"]', *VOCABULARY).trained
     passes, batch, tokens, width = 2 * 2, 2, 8, 16
     found = row.measured.traffic[0].by_collective
-    assert found["tensor_all_gather"]["sent_bytes"] == passes * 3 * batch * tokens * 4
-    assert found["tensor_all_reduce"]["sent_bytes"] == passes * (2 * 4 + 2) * batch * tokens * width * 4
+    assert found["tensor_all_gather"].sent_bytes == passes * 3 * batch * tokens * 4
+    assert found["tensor_all_reduce"].sent_bytes == passes * (2 * 4 + 2) * batch * tokens * width * 4
 
 
 def hidden_too_late(tokens, dtype):
@@ -254,7 +254,7 @@ def test_a_twelfth_of_the_traffic_halves_the_kept_inputs(tmp_path):
     whole, divided, offloaded = (
         outcome(GPT, tmp_path, *changes).trained[0].measured for changes in (KEPT, DIVIDED, OFFLOADED))
     inputs = 2 * 8 * 16 * 4                                        # b·s·h·w of a block
-    sent, more, same = ({name: each["sent_bytes"] for name, each in row.traffic[0].by_collective.items()
+    sent, more, same = ({name: each.sent_bytes for name, each in row.traffic[0].by_collective.items()
                          if "tensor" in name} for row in (whole, divided, offloaded))
     assert more == same == sent | {"tensor_all_gather": sent["tensor_all_reduce"] // 12}
     assert more["tensor_all_gather"] == 2 * 2 * 2 * inputs // 2      # steps · micro-batches · blocks, (N − 1)/N of each

@@ -8,8 +8,8 @@ from tests.pages import refused
 from zerosim.commands.cli import main
 from zerosim.core.errors import UsageError
 from zerosim.extend import stage
-from zerosim.jobs.schedules import recorded_stage, step_of
 from zerosim.observe.trace import COLLECTIVES, COMPUTATION, OUT, RankStep, Span, Trace
+from zerosim.show.recorded import recorded_stage, step_of
 from zerosim.show.step import events_of
 from zerosim.stages import STAGES, zero3
 

@@ -36,7 +36,6 @@ from zerosim.show.shown import printed
 from zerosim.show.timeline import show_times
 from zerosim.show.trace_events import trace_events
 from zerosim.training.experiment import prepare
-from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
 from zerosim.worlds.local import spawn
 
@@ -50,7 +49,7 @@ ROWS = (
 def traced(steps=range(1, 3), **changes):
     base = scenario(steps=2, **changes)
     built = replace(base, variant=ROWS, train=replace(base.train, clip_norm=0.5))
-    return run_locally(prepare(built, labelled()), Silent(), traced=steps)
+    return run_locally(prepare(built, labelled(), traced=steps))
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +73,7 @@ def test_spans_add_up_and_are_what_the_ledgers_counted(ranks):
 
 def test_an_order_free_sum_is_traced_like_any_other():
     base = scenario(steps=1, order="exact", stages=("zero3",))
-    (row,) = run_locally(prepare(base, labelled()), Silent(), traced=range(1, 2)).trained
+    (row,) = run_locally(prepare(base, labelled(), traced=range(1, 2))).trained
     assert span_faults(row.measured.trace) == []
 
 
@@ -275,7 +274,7 @@ def test_trace_events_are_well_formed_and_complete(events, outcome):
     names = [event["args"]["name"] for event in events["traceEvents"] if event["name"] == "process_name"]
     assert names == [f"{row.name}, rank {rank}" for row in outcome.trained for rank in range(3)]
     carried = [event["args"]["bytes"] for event in events["traceEvents"] if event.get("cat") == OUT]
-    assert sum(carried) == sum(rank.measured.sent_bytes for row in outcome.trained for rank in row.traffic)
+    assert sum(carried) == sum(rank.sent_bytes for row in outcome.trained for rank in row.measured.traffic)
 
 
 def spoilt(events, kind, **fields):

@@ -20,7 +20,6 @@ from zerosim.stages.optimizers import OPTIMIZERS, PIECE, Hyperparameters
 from zerosim.stages.scaling import EPSILON, INITIAL_SCALE, LOWEST_SCALE, STEPS_TO_GROW, Scaling, square_sum
 from zerosim.stages.update import MASTER, LearningRate, UpdateRule
 from zerosim.training.experiment import prepare
-from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
 
 (UNIT,) = mlp(3, [4], 2, "relu", "cross_entropy", groups=[[0, 1]]).units     # 12 + 4 + 8 + 2 numbers
@@ -293,7 +292,7 @@ def overflowing(steps, **parallel):
     x = labelled(samples=12).x
     data = Dataset(x, np.full((12, 1), 1e30, np.float32), None, None, None)
     base = scenario(ranks=2, micro_batches=2, steps=steps, **parallel)
-    return run_locally(prepare(scenario(base, precision="fp16"), data), Silent())
+    return run_locally(prepare(scenario(base, precision="fp16"), data))
 
 
 def shown(outcome):

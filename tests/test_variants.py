@@ -7,25 +7,25 @@ import numpy as np
 import pytest
 
 from tests.mpi.launch import mpirun
-from tests.training import SMALL, batches_of, labelled, sabotaged, scenario
+from tests.training import SMALL, labelled, only_row, sabotaged, scenario
 from zerosim.core.allocation import allocate
 from zerosim.core.errors import CollectiveError, Deadlock
 from zerosim.observe.observed import Observed
 from zerosim.scenario import load
 from zerosim.scenario.data import load_dataset
+from zerosim.show.document import counts
 from zerosim.stages import STAGES
 from zerosim.stages.scaling import INITIAL_SCALE
 from zerosim.stages.update import MASTER
 from zerosim.training.build import initial_weights
 from zerosim.training.build import replica as replica_of
 from zerosim.training.experiment import prepare
-from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
 from zerosim.worlds.local import spawn
 
 
 def run(base=None, *, dataset=None, **changes):
-    return run_locally(prepare(scenario(base or SMALL, **changes), dataset or labelled()), Silent(), keep_weights=True)
+    return run_locally(prepare(scenario(base or SMALL, **changes), dataset or labelled(), keep_weights=True))
 
 
 def tensors(stage):
@@ -82,12 +82,12 @@ def test_what_goes_on_beside_computation_changes_no_bit_and_no_byte(ranks, prefe
     done = mpirun(ranks, ["-m", "zerosim", "run", str(path), "--progress", "none", "--json", str(out)])
     assert done.returncode == 0, done.stderr
     found = load(path, ["parallel.prefetch=false", "parallel.overlap=false"])
-    in_turn = run_locally(prepare(found, load_dataset(found)), Silent()).trained
+    in_turn = run_locally(prepare(found, load_dataset(found))).trained
     for there, here in zip(json.loads(out.read_text())["rows"], in_turn, strict=True):
         assert there["weights_sha256"] == here.measured.weights_sha256
         assert there["optimizer_sha256"] == here.measured.optimizer_sha256
-        assert [counts["by_collective"] for counts in there["traffic"]] == [
-            counts.by_collective for counts in here.measured.traffic]
+        assert [each["by_collective"] for each in there["traffic"]] == [
+            counts(each)["by_collective"] for each in here.measured.traffic]
 
 
 # Planted bugs.
@@ -187,8 +187,8 @@ def test_a_buffer_of_another_length_is_refused_by_every_verb():
     """Full buffers have 15 numbers and one of padding, shards 8."""
 
     def program(comm):
-        replica = replica_of(batches.config, Observed(comm), allocate)
-        replica.begin(initial_weights(batches.config))
+        replica = replica_of(config, Observed(comm), allocate)
+        replica.begin(initial_weights(config))
         (unit,) = replica.units
         replica.factor = 1.0
         words = []
@@ -198,7 +198,7 @@ def test_a_buffer_of_another_length_is_refused_by_every_verb():
             words.append(str(found.value))
         return words
 
-    batches = batches_of(scenario(
+    _, config = only_row(scenario(
         ranks=2, micro_batches=2, hidden=(), stages=("zero1",)), labelled(features=4))
     for words in spawn(program, 2):
         assert ["expected 8" in each for each in words] == [False, False, False, True, False]
@@ -207,12 +207,12 @@ def test_a_buffer_of_another_length_is_refused_by_every_verb():
 @pytest.mark.parametrize("name", STAGES)
 def test_the_gradients_of_the_step_before_are_not_those_of_this_one(name):
     """A step that keeps nothing is told so, even if the one before has kept all."""
-    batches = batches_of(scenario(ranks=1, micro_batches=1, stages=(name,)))
+    experiment, config = only_row(scenario(ranks=1, micro_batches=1, stages=(name,)))
 
     def program(comm):
-        replica = replica_of(batches.config, Observed(comm), allocate)
-        replica.begin(initial_weights(batches.config))
-        first, second, *_ = batches.of_rank(0)
+        replica = replica_of(config, Observed(comm), allocate)
+        replica.begin(initial_weights(config))
+        first, second, *_ = experiment.of_rank(config, 0)
         STAGES[name].step(replica, first)
         replica.at_boundary(replace(first, last=False), replica.units[0], np.zeros(1))
         replica.zero_grad(second)

@@ -91,7 +91,7 @@ def test_a_loss_that_is_no_number_is_the_same_one_everywhere():
     """Samples have NaNs of which every bit is set: none that a processor makes."""
     data = labelled()
     data.x.view(np.uint32)[:, 1] = 0xFFFFFFFF
-    assert run_locally(prepare(scenario(steps=1), data), Silent()).failures == []
+    assert run_locally(prepare(scenario(steps=1), data)).failures == []
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -7,8 +7,7 @@ import numpy as np
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.scenario.data import Dataset
 from zerosim.scenario.sections import BY_OPTIMIZER
-from zerosim.training.experiment import Batches, prepare
-from zerosim.training.program import Silent
+from zerosim.training.experiment import prepare
 from zerosim.verdict.judged_run import run_locally
 
 
@@ -43,21 +42,21 @@ def scenario(base=SMALL, **changes):
 
 
 def run(dataset=None, base=SMALL, keep_weights=False, traced=range(0), **changes):
-    experiment = prepare(scenario(base, **changes), dataset or labelled())
-    return run_locally(experiment, Silent(), keep_weights=keep_weights, traced=traced)
+    return run_locally(prepare(
+        scenario(base, **changes), dataset or labelled(), keep_weights=keep_weights, traced=traced))
 
 
-def batches_of(built, dataset=None):
-    """What the only row of a scenario trains on, and its config."""
+def only_row(built, dataset=None):
+    """The experiment of a scenario with one row, and its config."""
     experiment = prepare(built, dataset or labelled())
-    return Batches(experiment.rows[0], experiment.dataset)
+    return experiment, experiment.rows[0]
 
 
 def claiming(outcome, check):
     """The same outcome, judged by other claims."""
     built = replace(outcome.scenario, check=check)
     return replace(outcome, experiment=replace(outcome.experiment, scenario=built), rows=[
-        replace(row, measured=replace(row.measured, config=replace(row.config, claims=found.claims)))
+        replace(row, measured=replace(row.measured, config=replace(row.config, check=found.check)))
         for row, found in zip(outcome.rows, built.rows, strict=True)
     ])
 

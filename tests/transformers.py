@@ -1,12 +1,13 @@
 """Small transformers for tests: scenarios, tokens to train on, and what they come to, worked out by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from tests.alive import Alive
 from zerosim.scenario import Check, ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.scenario.data.dataset import Dataset
 from zerosim.training.experiment import prepare
-from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
 
 SECTIONS = {"world": WorldKeys, "model": ModelKeys, "train": Train, "parallel": Parallel, "check": Check}
@@ -39,7 +40,7 @@ def prepared(dataset=None, **keys):
 
 
 def outcome(dataset=None, **keys):
-    return run_locally(prepared(dataset, **keys), Silent(), keep_weights=True)
+    return run_locally(replace(prepared(dataset, **keys), keep_weights=True))
 
 
 # Parameters.

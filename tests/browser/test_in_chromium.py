@@ -7,9 +7,9 @@ import pytest
 
 from tests.pages import HOSTILE, added_otherwise, outcome, page_of
 from tests.training import scenario
-from zerosim.jobs.schedules import recorded_stage
 from zerosim.proofs.subject import named_subject
 from zerosim.show.page.page import collectives_of, schedule_page, step_page
+from zerosim.show.recorded import recorded_stage
 from zerosim.show.schedule import scheduled
 
 TIMED, FIRST = ".drawing.timed", "#row-1 .drawing.timed"

@@ -23,7 +23,6 @@ from zerosim.scenario.reading import kind_of
 from zerosim.scenario.sections import ClusterKeys, ModelKeys, Parallel, Train, WorldKeys
 from zerosim.scenario.values import names_in
 from zerosim.training.experiment import Experiment, prepare
-from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
 from zerosim.verdict.outcome import Outcome, RowOutcome
 
@@ -81,7 +80,7 @@ class Ran:
 
 def run(experiment: Experiment) -> Ran:
     """The experiment trained and judged in one process, a thread for each rank."""
-    outcome: Outcome = run_locally(experiment, Silent())
+    outcome: Outcome = run_locally(experiment)
     return Ran({row.name: figures(row) for row in outcome.trained}, outcome.failures)
 
 

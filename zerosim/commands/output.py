@@ -20,6 +20,8 @@ from rich.segment import Segment
 from zerosim.core.errors import ScenarioError, UsageError, ZerosimError, exit_code, last_words
 from zerosim.core.files import check_replaceable, reason, write_text
 from zerosim.core.words import printable
+from zerosim.scenario import Scenario
+from zerosim.scenario.schema import parts_in
 from zerosim.show.shown import Shown
 from zerosim.training.state_file import STEP
 from zerosim.worlds.launcher import launched
@@ -105,6 +107,24 @@ def check_writable(arguments: argparse.Namespace, inputs: Mapping[str, str | Pat
     """
     outputs = {f"--{flag}": path for flag in FLAGS if (path := getattr(arguments, flag, None)) is not None}
     check_outputs(outputs, inputs or {})
+
+
+def files_of_scenario(scenario: Scenario) -> dict[str, Path]:
+    """The files that a training may read, by purpose, including the name of shipped data as if it were a file.
+
+    >>> sorted(files_of_scenario(Scenario()))
+    ['the data', 'the scenario']
+    """
+    origin = scenario.origin
+    data = origin.folder(("data", "source")) / str(scenario.data.source)
+    found = {"the scenario": Path(origin.file), "the data": data}
+    for where, part in parts_in(scenario):
+        file = part.source.rpartition(":")[0]
+        if file.endswith(".py"):
+            found[f"the code of {where}"] = origin.folder(tuple(where.split("."))) / file
+    if scenario.model.weights:
+        found["what training begins with"] = origin.folder(("model", "weights")) / scenario.model.weights
+    return found
 
 
 def check_outputs(outputs: Mapping[str, str], inputs: Mapping[str, str | Path]) -> None:

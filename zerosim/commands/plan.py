@@ -9,12 +9,18 @@ from functools import partial
 from typing import Any
 
 from zerosim.commands.arguments import NO_PYTHON, whole_numbers
-from zerosim.commands.output import check_outputs, check_writable, saying, standard_output, write_json
+from zerosim.commands.output import (
+    check_outputs,
+    check_writable,
+    files_of_scenario,
+    saying,
+    standard_output,
+    write_json,
+)
 from zerosim.commands.report import name_and_file, pictured
 from zerosim.core.errors import ScenarioError, UsageError
 from zerosim.core.files import write_text
 from zerosim.core.words import joined
-from zerosim.jobs.training import files_of_training
 from zerosim.plan import foreign
 from zerosim.plan.foreign import ForeignKeys
 from zerosim.plan.page import drawn_rows, plan_page
@@ -99,7 +105,7 @@ def main(arguments: argparse.Namespace) -> int:
                 python=not arguments.no_python, say=say)
     except ScenarioError as error:
         raise next(filter(None, (file.in_its_words(error) for file in others)), error) from None
-    check_writable(arguments, files_of_training(found.scenario))
+    check_writable(arguments, files_of_scenario(found.scenario))
     pictures = pictured(arguments.picture, files(
         drawn_rows(found), int(found.rows[0].cluster.device.memory))) if arguments.picture else []
     show_heading(console, found.scenario.title, found.scenario.caption, "\n".join(python_run(found.scenario)))

@@ -4,8 +4,13 @@ Rank 0 shows progress on standard error: live on a terminal, plain lines elsewhe
 """
 
 import argparse
+import hashlib
 import json
 import shlex
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -14,19 +19,32 @@ from rich.progress import Progress as Bars
 from safetensors.numpy import save
 
 from zerosim.commands.arguments import NO_PYTHON, steps_in_order, whole_number
-from zerosim.commands.output import RUN_WIDTH, check_writable, complain, console, standard_output, write_json
+from zerosim.commands.output import (
+    RUN_WIDTH,
+    check_writable,
+    complain,
+    console,
+    files_of_scenario,
+    standard_output,
+    write_json,
+)
 from zerosim.commands.supervise import supervise
 from zerosim.core.allocation import Array
 from zerosim.core.comm import Communicator
 from zerosim.core.errors import LaunchError, UsageError, ZerosimError
 from zerosim.core.files import write_bytes, write_text
-from zerosim.jobs import Job, Request, load_job, overrides_for
-from zerosim.scenario import Scenario
+from zerosim.proofs.programs import collectives_world, programs_of, run_collectives
+from zerosim.scenario import CollectiveScenario, Scenario, load, resolved
+from zerosim.scenario.schema import parts_in, python_run
+from zerosim.show.collectives import collectives_document, described_values, show_collectives
+from zerosim.show.document import document, world_document
 from zerosim.show.page.pictures import converter
-from zerosim.show.run_document import runs_of, sharing
-from zerosim.show.table import show_heading
+from zerosim.show.run_document import RunDocument, runs_of, sharing
+from zerosim.show.table import show_heading, show_run
 from zerosim.show.trace_events import trace_events
+from zerosim.training.keeping import resumptions
 from zerosim.training.program import Progress, Silent
+from zerosim.verdict.judged_run import local_world, prepare_run, run_on
 from zerosim.verdict.outcome import Outcome
 from zerosim.worlds.launcher import launched
 from zerosim.worlds.mpi import MpiWorld, connect
@@ -72,6 +90,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show more: messages, bytes by kind and at the peak, padding, full digests")
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A scenario ready to run, and what differs between training and collectives."""
+
+    scenario: Scenario | CollectiveScenario
+    inputs_sha256: str
+    """SHA-256 of the resolved scenario, of users' code and of the data, which must be equal on all ranks."""
+    setting: str
+    """The description of the run, in a few lines."""
+    files: Mapping[str, Path]
+    """The input files, by purpose."""
+    run: Callable[[World, Progress], Any]
+    """The outcome in the process that has rank 0, None in others."""
+    show: Callable[[Console, Any, dict[str, Any]], None]
+    """Prints an outcome, whose document is given too."""
+    document: Callable[[Any, World, str], dict[str, Any]]
+
+
 def main(arguments: argparse.Namespace) -> int:
     """Run the scenario; 0 if every check held, 1 if one failed."""
     if arguments.min_ranks is not None and arguments.restarts is None:
@@ -85,70 +121,132 @@ def main(arguments: argparse.Namespace) -> int:
 
 def run_alone(arguments: argparse.Namespace) -> int:
     """Run with all ranks in this process."""
-    job = prepared(arguments)
-    job.check_local()
-    world = job.local_world()
-    announce(arguments, job, world)
-    return conclude(arguments, job, job.run(world, progress(arguments)), world)
+    prepared = prepare(arguments)
+    scenario = prepared.scenario
+    world = local_world(scenario) if isinstance(scenario, Scenario) else collectives_world(scenario)
+    announce(arguments, prepared, world)
+    return conclude(arguments, prepared, prepared.run(world, progress(arguments)), world)
 
 
 def run_supervised(arguments: argparse.Namespace) -> int:
     """Start the ranks, after all checks that need no ranks."""
-    job = prepared(arguments)
-    job.check_resumable()
-    assert isinstance(job.scenario, Scenario)
-    return supervise(arguments, job.scenario)
+    scenario = prepare(arguments).scenario
+    if isinstance(scenario, CollectiveScenario):
+        raise UsageError("a scenario of collectives has nothing to resume from; remove --restarts")
+    return supervise(arguments, scenario)
 
 
-def prepared(arguments: argparse.Namespace) -> Job:
+def prepare(arguments: argparse.Namespace) -> Prepared:
     """The scenario ready to run; outputs that cannot be written, and a page that cannot be made, are refused first."""
     check_writable(arguments, {"the scenario": arguments.scenario})
     if arguments.report:
         converter()
-    job = requested(arguments)
-    check_writable(arguments, job.files)
-    return job
+    prepared = requested(arguments)
+    check_writable(arguments, prepared.files)
+    return prepared
+
+
+def requested(arguments: argparse.Namespace, *overrides: str) -> Prepared:
+    """The scenario ready to run, after these overrides too."""
+    overrides = (*arguments.overrides, *overrides)
+    scenario = load(arguments.scenario, overrides, python=not arguments.no_python)
+    if isinstance(scenario, CollectiveScenario):
+        return collectives(scenario, arguments)
+    if saving := [f"checkpoint.{key}={json.dumps(value)}" for key, value in (
+            ("folder", arguments.checkpoint), ("every", arguments.every)) if value is not None]:
+        scenario = load(arguments.scenario, (*overrides, *saving), python=not arguments.no_python)
+    assert isinstance(scenario, Scenario)
+    return training(scenario, arguments)
+
+
+def training(scenario: Scenario, arguments: argparse.Namespace) -> Prepared:
+    """A scenario of training ready to run, with its data loaded and its checkpoint found."""
+    if arguments.every is not None and not scenario.checkpoint.folder:
+        raise UsageError("--every needs a folder for checkpoints; add --checkpoint DIR")
+    experiment = prepare_run(
+        scenario, resume=arguments.resume, accept_python=arguments.accept_python,
+        keep_weights=bool(arguments.weights), traced=traced_steps(scenario.train.steps, arguments))
+    whole, begins = experiment.rows[0].in_one_piece, resumptions(experiment)
+    about = f"{whole.words}, {whole.count:,} parameters, {scenario.train.optimizer}"
+    return Prepared(
+        scenario, inputs_digest(scenario, experiment.data_sha256, *begins),
+        "\n".join([about, *python_run(scenario), *begins]), files_of_scenario(scenario),
+        run=lambda world, progress: run_on(world, experiment, progress),
+        show=lambda console, _, found: show_run(
+            console, RunDocument(found), verbose=arguments.verbose, timeline=arguments.timeline),
+        document=lambda outcome, world, command: document(outcome, world_document(world), command))
+
+
+def collectives(scenario: CollectiveScenario, arguments: argparse.Namespace) -> Prepared:
+    """A scenario of collectives ready to run; `UsageError` for flags that only trainings have."""
+    for flag in ("weights", "checkpoint", "every", "resume"):
+        if getattr(arguments, flag):
+            raise UsageError(f"a scenario of collectives has no weights; remove --{flag}")
+    if arguments.trace or arguments.trace_steps or arguments.timeline:
+        raise UsageError(
+            "a scenario of collectives has no steps to trace; remove --trace, --trace-steps and --timeline")
+    if arguments.report:
+        raise UsageError("a scenario of collectives has no page; remove --report, and draw it with zerosim show")
+    if scenario.world.sends != "buffered" and launched() is not None:
+        raise scenario.origin.error(
+            f"world.sends {scenario.world.sends} is for the local world; run it without mpirun", ("world", "sends"))
+    programs, files = programs_of(scenario), {"the scenario": Path(scenario.origin.file)}
+    for p, program in enumerate(scenario.program):
+        for c, call in enumerate(program.calls):
+            if file := call.rpartition(":")[0]:
+                files[file] = scenario.origin.folder(("program", p, "calls", c)) / file
+    return Prepared(
+        scenario, inputs_digest(scenario), described_values(scenario), files,
+        run=lambda world, _: world.run(lambda comm: run_collectives(comm, scenario, programs))[0],
+        show=lambda console, outcome, _: show_collectives(console, outcome),
+        document=lambda outcome, world, _: collectives_document(outcome, world_document(world)))
+
+
+TIMELINE_STEPS = 5
+"""The number of last steps among which a timeline shows the one of median length."""
+
+
+def traced_steps(steps: int, arguments: argparse.Namespace) -> range:
+    """The steps to trace: the named ones; or the last for a trace; or the last few for a timeline."""
+    named: range | None = arguments.trace_steps
+    if named is None:
+        count = 1 if arguments.trace or arguments.report else TIMELINE_STEPS * arguments.timeline
+        return range(max(steps + 1 - count, 1), steps + 1)
+    if named[-1] > steps:
+        raise UsageError(f"--trace-steps: there is no step {named[-1]}; train.steps = {steps}")
+    return range(named[0], named[-1] + 1)
+
+
+def inputs_digest(scenario: Scenario | CollectiveScenario, *others: str) -> str:
+    """SHA-256 of every key's value, of the Python files that keys name, and of other inputs."""
+    code = {where: part.sha256 for where, part in parts_in(scenario)}
+    return hashlib.sha256(json.dumps([resolved(scenario), code, *others]).encode()).hexdigest()
 
 
 def run_as_one_of_many(comm: MpiCommunicator, arguments: argparse.Namespace) -> int:
     """Rank 0 reads the scenario first and prints its errors once; all ranks end alike."""
-    job, refused = None, None
+    prepared, refused = None, None
     if comm.rank == 0:
         try:
-            job = prepared(arguments)
-            job.check_launched()
-            check_ranks(job, comm.size, arguments)
+            prepared = prepare(arguments)
+            check_ranks(prepared.scenario, comm.size, arguments)
         except ZerosimError as error:
             refused = complain(error)
     refused = broadcast_object(comm, refused)
     if refused is not None:
         return int(refused)
-    job = job or requested(arguments)
-    if not have_read_the_same(comm, job):
+    prepared = prepared or requested(arguments)
+    if not have_read_the_same(comm, prepared.inputs_sha256):
         return LaunchError.exit_code
 
-    if job.timeout_seconds is not None:
-        comm.timeout_seconds = job.timeout_seconds
+    if isinstance(prepared.scenario, Scenario):
+        comm.timeout_seconds = prepared.scenario.world.timeout_seconds
     world = MpiWorld(comm)
     if comm.rank == 0:
-        announce(arguments, job, world)
-    outcome = job.run(world, progress(arguments))
-    code = conclude(arguments, job, outcome, world) if outcome is not None else None
+        announce(arguments, prepared, world)
+    outcome = prepared.run(world, progress(arguments))
+    code = conclude(arguments, prepared, outcome, world) if outcome is not None else None
     return int(broadcast_object(comm, code))
-
-
-def request(arguments: argparse.Namespace) -> Request:
-    """The flags as a `Request`."""
-    return Request(
-        checkpoint=arguments.checkpoint, every=arguments.every, resume=arguments.resume,
-        weights=bool(arguments.weights), report=bool(arguments.report), trace=bool(arguments.trace),
-        trace_steps=arguments.trace_steps, timeline=arguments.timeline,
-        python=not arguments.no_python, accept_python=arguments.accept_python)
-
-
-def requested(arguments: argparse.Namespace) -> Job:
-    """The scenario ready to run."""
-    return load_job(arguments.scenario, arguments.overrides, request(arguments))
 
 
 def command_line(arguments: argparse.Namespace, ranks: int) -> str:
@@ -159,11 +257,10 @@ def command_line(arguments: argparse.Namespace, ranks: int) -> str:
     return shlex.join([*launcher, "zerosim", "run", arguments.scenario, *overrides, *resume])
 
 
-def have_read_the_same(comm: Communicator, job: Job) -> bool:
-    """Whether every rank has the scenario and the data of rank 0, which prints an error if not."""
-    mine = job.inputs_sha256
+def have_read_the_same(comm: Communicator, mine: str) -> bool:
+    """Whether every rank has the scenario and the data of rank 0, by their digest; rank 0 prints an error if not."""
     digests = gather_objects(comm, mine) or []
-    others = [rank for rank, found in enumerate(digests) if found != mine]
+    others = [rank for rank, theirs in enumerate(digests) if theirs != mine]
     if others:
         complain(LaunchError(
             f"rank {others[0]} read a different scenario or different data than rank 0; give all ranks the same files "
@@ -172,28 +269,33 @@ def have_read_the_same(comm: Communicator, job: Job) -> bool:
     return bool(broadcast_object(comm, not others))
 
 
-def check_ranks(job: Job, size: int, arguments: argparse.Namespace) -> None:
-    """Refuse a scenario with a different number of ranks than were launched."""
-    wanted = job.scenario.world.ranks
-    if wanted != size:
-        more = overrides_for(size, arguments.scenario, arguments.overrides, request(arguments), job)
-        others = " ".join(f"--set {each}" for each in more)
-        raise LaunchError(
-            f"the scenario wants {wanted} ranks and the launcher started {size}: run it with mpirun -n "
-            f"{wanted}{f', or add {others}' if others else ''}"
-        )
+def check_ranks(scenario: Scenario | CollectiveScenario, size: int, arguments: argparse.Namespace) -> None:
+    """Refuse a scenario with a different number of ranks than were launched; names overrides that would mend it."""
+    wanted, mended = scenario.world.ranks, [f"world.ranks={size}"]
+    if wanted == size:
+        return
+    choices = [mended]
+    if isinstance(scenario, Scenario):
+        nearest = max(1, round(scenario.train.micro_batches / size)) * size
+        choices.append([*mended, f"train.micro_batches={nearest}"])
+    others = ""
+    for more in reversed(choices):
+        with suppress(ZerosimError):
+            requested(arguments, *more)
+            others = f", or add {' '.join(f'--set {each}' for each in more)}"
+    raise LaunchError(f"the scenario wants {wanted} ranks and the launcher started {size}: run it with mpirun -n "
+                      f"{wanted}{others}")
 
 
-def announce(arguments: argparse.Namespace, job: Job, world: World) -> None:
-    place = f"{world.words}\n{job.setting}"
-    show_heading(standard_output(arguments, RUN_WIDTH), job.scenario.title, job.scenario.caption, place)
+def announce(arguments: argparse.Namespace, prepared: Prepared, world: World) -> None:
+    place, scenario = f"{world.words}\n{prepared.setting}", prepared.scenario
+    show_heading(standard_output(arguments, RUN_WIDTH), scenario.title, scenario.caption, place)
 
 
-def conclude(arguments: argparse.Namespace, job: Job, outcome: Any, world: World) -> int:
+def conclude(arguments: argparse.Namespace, prepared: Prepared, outcome: Any, world: World) -> int:
     """Show the outcome, write the requested files, and return the exit code."""
-    found = job.document(outcome, world, command_line(arguments, world.ranks))
-    job.show(standard_output(arguments, RUN_WIDTH), outcome, found, verbose=arguments.verbose,
-             timeline=arguments.timeline)
+    found = prepared.document(outcome, world, command_line(arguments, world.ranks))
+    prepared.show(standard_output(arguments, RUN_WIDTH), outcome, found)
     if arguments.weights:
         write_weights(arguments.weights, outcome)
     if arguments.trace:

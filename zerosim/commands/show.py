@@ -19,10 +19,10 @@ from zerosim.commands.arguments import add_hosts, whole_number
 from zerosim.commands.output import check_writable, conclude, standard_output, write_json
 from zerosim.core.errors import UsageError
 from zerosim.core.parts import Loader
-from zerosim.jobs.schedules import MOST_RANKS, is_stage, schedule_of, stage_step
 from zerosim.proofs.subject import asked_subject, files_of
 from zerosim.show.film import shown_schedule, shown_step
 from zerosim.show.grid import show_words
+from zerosim.show.recorded import MOST_RANKS, is_stage, schedule_of, stage_step
 from zerosim.show.shown import Shown
 from zerosim.show.transposes import on_tape, shown_transpose
 from zerosim.stages import STAGES

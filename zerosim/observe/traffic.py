@@ -6,18 +6,42 @@ stage count.
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from zerosim.core.comm import Payload, Reduction
 
 
 @dataclass
 class Count:
-    """The messages and bytes of one collective in all of its calls on this rank."""
+    """The messages and bytes of one rank, measured or due: of all collectives, or of one in all of its calls."""
 
     calls: int = 0
     sent_bytes: int = 0
     messages: int = 0
+    """The sent messages."""
+    received_bytes: int = 0
+    between_bytes: int = 0
+    """The sent bytes that left this rank's host."""
+    largest_message_bytes: int = 0
+    by_collective: "dict[str, Count]" = field(default_factory=dict)
+    """In a count of all collectives, that of each."""
+
+    @property
+    def inside_bytes(self) -> int:
+        """The sent bytes that stayed on this rank's host."""
+        return self.sent_bytes - self.between_bytes
+
+    def __add__(self, other: "Count") -> "Count":
+        return Count(
+            self.calls + other.calls, self.sent_bytes + other.sent_bytes, self.messages + other.messages,
+            self.received_bytes + other.received_bytes, self.between_bytes + other.between_bytes,
+            max(self.largest_message_bytes, other.largest_message_bytes))
+
+    def times(self, count: int) -> "Count":
+        """The count of so many equal calls."""
+        return Count(
+            self.calls * count, self.sent_bytes * count, self.messages * count, self.received_bytes * count,
+            self.between_bytes * count, self.largest_message_bytes * min(count, 1))
 
 
 class Current(threading.local):
@@ -33,7 +57,7 @@ def nobody(rank: int) -> bool:
 
 
 @dataclass(eq=False)
-class Traffic:
+class Traffic(Count):
     """The messages and bytes of the communicators that it observes, in total and by collective.
 
     >>> import numpy as np
@@ -49,15 +73,7 @@ class Traffic:
     [(12, 1)]
     """
 
-    sent_bytes: int = 0
-    messages: int = 0
-    received_bytes: int = 0
     received_messages: int = 0
-    between_bytes: int = 0
-    """The sent bytes that left this rank's host."""
-    largest_bytes: int = 0
-    """The bytes of the largest sent message."""
-    by_collective: dict[str, Count] = field(default_factory=dict)
     away: Callable[[int], bool] = nobody
     """Whether a rank is on another host than this one."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -65,18 +81,17 @@ class Traffic:
 
     def sent(self, outgoing: Payload, to: int) -> None:
         with self._lock:
-            self.sent_bytes += outgoing.nbytes
-            self.messages += 1
-            self.between_bytes += outgoing.nbytes if self.away(to) else 0
-            self.largest_bytes = max(self.largest_bytes, outgoing.nbytes)
-            for count in self._current.counts:
+            for count in (self, *self._current.counts):
                 count.sent_bytes += outgoing.nbytes
                 count.messages += 1
+                count.between_bytes += outgoing.nbytes if self.away(to) else 0
+                count.largest_message_bytes = max(count.largest_message_bytes, outgoing.nbytes)
 
     def received(self, into: Payload, source: int, reduce: Reduction | None) -> None:
         with self._lock:
-            self.received_bytes += into.nbytes
             self.received_messages += 1
+            for count in (self, *self._current.counts):
+                count.received_bytes += into.nbytes
 
     def began(self, name: str, owner: str) -> None:
         with self._lock:
@@ -86,3 +101,7 @@ class Traffic:
 
     def ended(self, name: str, owner: str) -> None:
         self._current.counts.pop()
+
+    def counted(self) -> Count:
+        """What has been counted so far, as a value."""
+        return Count(**{each.name: getattr(self, each.name) for each in fields(Count)})

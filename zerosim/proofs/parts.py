@@ -42,7 +42,6 @@ from zerosim.stages.own_optimizers import declared, wrong
 from zerosim.training.config import configured
 from zerosim.training.experiment import prepare
 from zerosim.training.one_function import computed, differences, some_batch, some_weights
-from zerosim.training.program import Silent
 from zerosim.verdict.diagnosis import Divergence
 from zerosim.verdict.judged_run import run_locally
 from zerosim.worlds.local import spawn
@@ -203,7 +202,7 @@ def trains_otherwise(
     def outcome_of(stage: Stage, log: Log) -> Any:
         step = Named(name, replace(stage, step=recording(stage.step, log)), "")
         row = replace(scenario, parallel=replace(scenario.parallel, stages=(step,), **parallel or {}))
-        return run_locally(prepare(row, few_samples()), Silent(), limit_seconds=PATIENCE_SECONDS)
+        return run_locally(prepare(row, few_samples()), limit_seconds=PATIENCE_SECONDS)
 
     mine, due, file = Log(), Log(), part.step.__code__.co_filename
     try:
@@ -332,7 +331,7 @@ def differs(**sections: Any) -> str | None:
     """The failed claims of a training with the part, and the first number that differs."""
     scenario = small(**sections)
     try:
-        outcome = run_locally(prepare(scenario, load_dataset(scenario)), Silent(), limit_seconds=PATIENCE_SECONDS)
+        outcome = run_locally(prepare(scenario, load_dataset(scenario)), limit_seconds=PATIENCE_SECONDS)
     except ZerosimError as error:
         return str(error)
     if outcome.passed:

@@ -5,6 +5,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from zerosim.proofs.cause import diagnosis
 from zerosim.proofs.proof import prove
 from zerosim.proofs.subject import Subject, named_subject
 from zerosim.scenario import CollectiveScenario
+from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.objects import gather_objects
 
 
@@ -105,6 +107,12 @@ def look_up(scenario: CollectiveScenario, call: str, path: tuple[str | int, ...]
             f"{found.name} serves {found.algorithm.limit}, not {scenario.world.ranks}", path, ("world", "ranks")
         )
     return found
+
+
+def collectives_world(scenario: CollectiveScenario) -> LocalWorld:
+    """A local world whose sends wait for their receivers, if the scenario says so."""
+    sends: Any = scenario.world.sends
+    return LocalWorld(scenario.world.ranks, sends=sends)
 
 
 def run_collectives(

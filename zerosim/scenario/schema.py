@@ -1,6 +1,6 @@
-"""A scenario of training, and its rows: each variant or stage becomes a `Row` with claims of its own.
+"""A scenario of training, and its rows: each variant or stage becomes a `Row` with checks of its own.
 
-Rows used to be a name and a position; then a row that did not fit took another row's claim.
+Rows used to be a name and a position; then a row that did not fit took another row's check.
 """
 
 import dataclasses
@@ -15,39 +15,7 @@ from zerosim.scenario.collective import CollectiveScenario
 from zerosim.scenario.conditions import first, refuse
 from zerosim.scenario.fault import Fault
 from zerosim.scenario.reading import Origin, dotted, keys
-from zerosim.scenario.sections import ModelKeys, Parallel, Sections, Train, Variant
-
-
-@dataclass(frozen=True)
-class Claims:
-    """The claims of a scenario about one row; None for no claim."""
-
-    volume: float | None = None
-    messages: int | None = None
-    largest_message: int | None = None
-    """The bytes of the largest message."""
-    activations: int | None = None
-    """The bytes of activations at the peak."""
-    beyond_peak: int | None = None
-    """The bytes beyond the peak that first fit needs."""
-    beyond_peak_laid_out: int | None = None
-    """The bytes beyond the peak that first fit needs if long-lived arrays are laid out beforehand."""
-    fragmentation: bool = False
-    """Whether fragmentation is measured."""
-    does_not_fit: bool = False
-    test_accuracy: float = 0.0
-    test_loss: float = 0.0
-    """The upper limit of the test loss; 0 for no claim."""
-    reference: bool = True
-    """The claim that it equals one process, which is then trained."""
-    between_bytes: int | None = None
-    """The bytes that leave hosts in a step, over all ranks."""
-    kept_bytes: int | None = None
-    """The bytes of model states that a rank keeps between steps."""
-    collectives: tuple[str, ...] = ()
-    """The collectives of `collective_bytes`; all, if there are none."""
-    collective_bytes: int | None = None
-    """The bytes that these send in a step, on the rank that sends the most."""
+from zerosim.scenario.sections import Check, ModelKeys, Parallel, Sections, Train, Variant
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +41,8 @@ class Row:
     """The section with the row's own keys; its `stages` names this row's alone."""
     layers: tuple[tuple[int, ...], ...]
     """The layers of each unit."""
-    claims: Claims
+    check: Check
+    """Its checks; of a key with a number for each row, its own alone."""
 
 
 @dataclass(frozen=True)
@@ -106,10 +75,9 @@ class Scenario(Sections):
     def rows(self) -> "list[Row]":
         """The rows in the order of training: each variant or, without any, each stage.
 
-        >>> from zerosim.scenario.sections import Check
-        >>> [(row.stage_key, row.claims.volume) for row in Scenario(
+        >>> [(row.stage_key, row.check.volumes) for row in Scenario(
         ...     parallel=Parallel(stages=("ddp", "zero3")), check=Check(volumes=(2, 3))).rows]
-        [('ddp', 2), ('zero3', 3)]
+        [('ddp', (2,)), ('zero3', (3,))]
         """
         named = [(variant.name, variant.applied(self.parallel)) for variant in self.variant]
         alone = [("", dataclasses.replace(self.parallel, stages=(stage,))) for stage in self.parallel.stages]
@@ -139,20 +107,11 @@ class Scenario(Sections):
         if unit:
             raise self.origin.error(f"the unit of layers {unit} is partly frozen; freeze all of its layers or none, or "
                                     "change parallel.units", ("model", "frozen"), ("parallel", "units"))
-        claims = Claims(
-            **self.check.of_row(number),
-            fragmentation=bool(self.check.fragmentation or self.check.beyond_peak or self.check.beyond_peak_laid_out),
-            does_not_fit=stage in self.check.does_not_fit,
-            test_accuracy=self.check.test_accuracy,
-            test_loss=self.check.test_loss if isinstance(self.check.test_loss, float) else 0.0,
-            reference=self.check.reference,
-            collectives=self.check.collectives,
-        )
         ranks = self.world.ranks // parallel.directions.places
         return Row(
             name, stage, ranks, dataclasses.replace(parallel.directions, data=ranks), self.world.ranks_per_host,
             round(1000 * self.cluster.short_gather_kb), self.world.memory_limit_mb, self.model, self.train, parallel,
-            self.model.units_of(parallel.units), claims,
+            self.model.units_of(parallel.units), self.check.of_row(number),
         )
 
 

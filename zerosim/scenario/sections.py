@@ -349,10 +349,18 @@ class Check:
     beyond_peak: tuple[Natural, ...] = ()
     beyond_peak_laid_out: tuple[Natural, ...] = ()
 
-    def of_row(self, number: int) -> dict[str, Any]:
-        """The claims about row `number`, for keys with one value for each row."""
-        names = {"volumes": "volume", "largest_messages": "largest_message"}
-        return {names.get(key, key): getattr(self, key)[number] for key in ROW_BY_ROW if getattr(self, key)}
+    @property
+    def lifetimes(self) -> bool:
+        """Whether fragmentation is checked or shown, which needs the lifetimes of arrays."""
+        return bool(self.fragmentation or self.beyond_peak or self.beyond_peak_laid_out)
+
+    def of_row(self, number: int) -> "Check":
+        """The checks of row `number`: of a key with a number for each row its own alone.
+
+        >>> Check(volumes=(2, 3)).of_row(1).volumes
+        (3,)
+        """
+        return dataclasses.replace(self, **{key: getattr(self, key)[number : number + 1] for key in ROW_BY_ROW})
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,13 @@ from typing import Any
 
 from zerosim.core.words import joined_names, plural
 from zerosim.observe.trace import ClockOffset, RankStep, Span, Trace
+from zerosim.observe.traffic import Count
 from zerosim.scenario import resolved
 from zerosim.stages import STAGES
-from zerosim.training.measurement import RankMemory, RankTraffic
+from zerosim.training.measurement import RankMemory
 from zerosim.verdict.addresses import Fragmentation
-from zerosim.verdict.outcome import Compared, Outcome, RowOutcome, lingering, overweight, traffic_fault
+from zerosim.verdict.outcome import Outcome, RowOutcome, lingering, overweight, traffic_fault
+from zerosim.worlds.world import World
 
 SCHEMA = "zerosim.run/1"
 PACKAGES = ("zerosim", "numpy")
@@ -62,6 +64,12 @@ def document(outcome: Outcome, world: dict[str, Any], command: str | None = None
     return found
 
 
+def world_document(world: World) -> dict[str, Any]:
+    """A world in documents."""
+    found: dict[str, Any] = {"kind": world.kind, "ranks": world.ranks, "library": world.library}
+    return found | ({"shared_cores": world.shared_cores} if world.shared_cores else {})
+
+
 def row_document(row: RowOutcome) -> dict[str, Any]:
     """The measured figures of a row, and the expected ones."""
     found, divergence = row.measured, row.first_divergence
@@ -76,10 +84,10 @@ def row_document(row: RowOutcome) -> dict[str, Any]:
         "losses": [float(loss[0]) for loss in found.losses],
         "formula_operations": row.formula_operations,
         "ignored": row.config.ignored,
-        "traffic": [*map(traffic_document, row.traffic)],
-        "traffic_holds": not any(map(traffic_fault, row.traffic)),
+        "traffic": [traffic_document(rank, *pair) for rank, pair in enumerate(row.traffic)],
+        "traffic_holds": not any(traffic_fault(rank, *pair) for rank, pair in enumerate(row.traffic)),
         "volume": row.volume,
-        "memory": [*map(memory_document, row.memory)],
+        "memory": [memory_document(*pair) for pair in row.memory],
         "fragmentation": None if row.fragmentation is None else fragmentation_document(row.fragmentation),
         "resumed": resumed(row),
         "trace": found.trace and trace_document(found.trace),
@@ -127,25 +135,32 @@ def resumed(row: RowOutcome) -> dict[str, Any] | None:
     return {"folder": found.path, "step": found.step, "stage": found.stage, "ranks": found.ranks}
 
 
-def traffic_document(rank: Compared[RankTraffic]) -> dict[str, Any]:
+def traffic_document(rank: int, measured: Count, due: Count) -> dict[str, Any]:
     """One rank's counts, each with the formula's."""
-    due = {f"formula_{name.removeprefix('sent_')}": count for name, count in asdict(rank.due).items() if name != "rank"}
-    return asdict(rank.measured) | due
+    formula = {f"formula_{name.removeprefix('sent_')}": count for name, count in counts(due).items()}
+    return {"rank": rank} | counts(measured) | formula
+
+
+def counts(traffic: Count) -> dict[str, Any]:
+    """The messages and bytes of a rank, in all and by collective."""
+    return picked(traffic, "sent_bytes", "received_bytes", "messages", "largest_message_bytes", "inside_bytes",
+                  "between_bytes") | {"by_collective": {
+                      name: picked(each, "calls", "sent_bytes", "messages")
+                      for name, each in traffic.by_collective.items()}}
 
 
 HOST_FIGURES = ("host_resting_bytes", "host_peak_bytes", "moved_bytes")
 
 
-def memory_document(rank: Compared[RankMemory]) -> dict[str, Any]:
+def memory_document(found: RankMemory, due: RankMemory) -> dict[str, Any]:
     """One rank's bytes by kind, and those due; `rests` and `peaks` judge it."""
-    found, due = rank.measured, rank.due
     return {
         **picked(found, "rank", "resting_bytes", "peak_bytes", "alive_bytes", "resident_bytes", *HOST_FIGURES),
         "formula_bytes": due.resting_bytes,
         "bound_bytes": due.peak_bytes,
         **picked(due, "padding_bytes", "least_bytes"),
-        "overweight": overweight(rank),
-        "lingering": lingering(rank),
+        "overweight": overweight(found, due),
+        "lingering": lingering(found, due),
         **{f"formula_{name}": getattr(due, name) for name in HOST_FIGURES},
         "curve": [{"ns": at, **now} for at, now in found.curve],
     }

@@ -21,24 +21,26 @@ from zerosim.collectives import Algorithm
 from zerosim.core.errors import LaunchError, UsageError
 from zerosim.core.parts import Loader
 from zerosim.core.words import joined
-from zerosim.jobs import Request, load_job
-from zerosim.jobs.schedules import MOST_RANKS, is_stage, is_step, schedule_of, stage_step, step_of
-from zerosim.proofs.programs import CollectivesOutcome
+from zerosim.proofs.programs import CollectivesOutcome, collectives_world, programs_of, run_collectives
 from zerosim.proofs.subject import asked_subject
-from zerosim.scenario import Scenario, Source
-from zerosim.show.collectives import show_collectives
+from zerosim.scenario import CollectiveScenario, Scenario, Source, load
+from zerosim.show.collectives import collectives_document, show_collectives
 from zerosim.show.columns import FIGURES, MEASURED
+from zerosim.show.document import document, world_document
 from zerosim.show.film import shown_schedule, shown_step
 from zerosim.show.page.page import excerpt, page
 from zerosim.show.page.pictures import Spec, files, svg
+from zerosim.show.recorded import MOST_RANKS, is_stage, is_step, schedule_of, stage_step, step_of
 from zerosim.show.run_document import KIND_NAMES, RunDocument
 from zerosim.show.shown import Page, Picture, Shown, printed
 from zerosim.show.table import show_run
 from zerosim.show.transposes import on_tape, shown_transpose
 from zerosim.stages import Stage
 from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import local_world, prepare_run, run_on
 from zerosim.verdict.outcome import Outcome
 from zerosim.worlds.launcher import has_company
+from zerosim.worlds.world import World
 
 
 @dataclass(frozen=True, repr=False)
@@ -134,12 +136,19 @@ def run_here(path: Source, changes: Mapping[str, Any]) -> ShownOutcome | Shown:
                          "or a zs.Scenario")
     if not isinstance(changes, Mapping):
         raise UsageError(f"set: found {changes!r}; give a dict, such as {{'train.steps': 5}}")
-    job = load_job(path, [override(key, value) for key, value in changes.items()], Request(last_step=True))
-    job.check_local()
-    world = job.local_world()
-    outcome = job.run(world, Silent())
-    found = job.document(outcome, world)
-    return shown_outcome(outcome, found) if isinstance(outcome, Outcome) else shown_collectives(outcome, found)
+    scenario = load(path, [override(key, value) for key, value in changes.items()])
+    world: World
+    if isinstance(scenario, CollectiveScenario):
+        programs, world = programs_of(scenario), collectives_world(scenario)
+        seen = world.run(lambda comm: run_collectives(comm, scenario, programs))[0]
+        assert seen is not None
+        return shown_collectives(seen, collectives_document(seen, world_document(world)))
+    steps = scenario.train.steps
+    experiment = prepare_run(scenario, traced=range(max(steps, 1), steps + 1))
+    world = local_world(scenario)
+    outcome = run_on(world, experiment, Silent())
+    assert outcome is not None
+    return shown_outcome(outcome, document(outcome, world_document(world)))
 
 
 def override(key: str, value: Any) -> str:

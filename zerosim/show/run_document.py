@@ -21,7 +21,7 @@ from zerosim.show.document import SCHEMA, read_trace
 from zerosim.show.trace_events import message_ends
 from zerosim.stages import STAGES
 from zerosim.stages.schedules import Slot
-from zerosim.verdict.outcome import misfit
+from zerosim.verdict.outcome import does_not_fit
 
 KIND_NAMES: dict[str, str] = {kind: KEPT.get(kind, kind) for kind in MEMORY_KINDS}
 STEP_LANES = {"computation": 0, "waiting": 0, "collectives": 1, "communication out": 1, "communication in": 2}
@@ -257,7 +257,7 @@ class RunDocument:
     def shortages(self) -> list[str]:
         """The rows that did not fit, the memory that they need, and the stages that would fit."""
         keys = ("needed_bytes", "allowed_bytes", "would_fit")
-        return [f"{row.name} does not fit: {misfit(*(row.found[key] for key in keys))}"
+        return [f"{row.name} does not fit: {does_not_fit(*(row.found[key] for key in keys))}"
                 for row in self.all_rows if not row.is_trained]
 
     def sharding_ranks(self, stage: str) -> list[int]:

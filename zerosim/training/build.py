@@ -42,7 +42,7 @@ from zerosim.stages.state import Layouts, TrainingState
 from zerosim.stages.storage import HOST, HostMemory, Storage, StoredUpdates
 from zerosim.stages.update import WeightUpdates
 from zerosim.training.config import Config, Resumed
-from zerosim.training.experiment import Batches
+from zerosim.training.experiment import Experiment
 from zerosim.training.groups import RanksOfPipeline, groups_of
 from zerosim.training.reference import Arithmetic, Reference, Snapshot
 
@@ -280,14 +280,13 @@ def reference(config: Config, place: int = 0, groups: TapeGroups = ALONE) -> Ref
     )
 
 
-def alone(batches: Batches) -> Iterator[tuple[Snapshot, ...]]:
-    """The snapshots of the places with different tensors, before the first step of a run and after each. Each has all
-    units: in one process a pipeline makes no difference."""
-    config = batches.config
+def alone(experiment: Experiment, config: Config) -> Iterator[tuple[Snapshot, ...]]:
+    """The snapshots of the places with different tensors, before the first step of a row's run and after each. Each has
+    all units: in one process a pipeline makes no difference."""
 
     def of_place(place: int, groups: TapeGroups) -> Iterator[Snapshot]:
         after = None if config.resumed is None else saved_snapshot(config, config.resumed, place)
-        return reference(config, place, groups).train(batches.all_ranks(config.done), after)
+        return reference(config, place, groups).train(experiment.all_ranks(config, config.done), after)
 
     directions = replace(config.directions, pipeline=1)
     if directions.places == 1:

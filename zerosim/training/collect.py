@@ -16,19 +16,19 @@ from zerosim.models.units import Model, Unit
 from zerosim.scenario.data import Dataset
 from zerosim.stages.replica import Replica
 from zerosim.training.config import Config
-from zerosim.training.experiment import Batches
+from zerosim.training.experiment import Experiment
 
 
-def collected(comm: Communicator, batches: Batches, replica: Replica, *, keep_weights: bool) -> dict[str, Any]:
-    """Collect the model on rank 0, one unit at a time; digest it, test it and, with `keep_weights`, keep it.
+def collected(comm: Communicator, experiment: Experiment, config: Config, replica: Replica) -> dict[str, Any]:
+    """Collect the model on rank 0, one unit at a time; digest it, test it and, if the experiment asks for it, keep it.
 
     The results, on rank 0, are fields of `Measurement`.
     """
-    config = batches.config
+    dataset, keep_weights = experiment.dataset, experiment.keep_weights
     weights_digest, optimizer_digest = hashlib.sha256(), hashlib.sha256()
     kept, used = dict[Unit, Array](), dict[Unit, Array]()
-    outputs = batches.test_inputs() if comm.rank == 0 else []
-    speaks = bool(outputs) and batches.dataset.kind == "tokens" and config.steps > 0
+    outputs = experiment.test_inputs(config) if comm.rank == 0 else []
+    speaks = bool(outputs) and dataset.kind == "tokens" and config.steps > 0
     tape = Tape(lowest=len(config.model.layers), policy=config.policy)
     for (unit, segment), (piece, _) in zip(config.in_one_piece.segments, config.model.segments, strict=True):
         weights = gathered(comm, config, replica, unit, piece, "weights", config.precision.weights)
@@ -47,8 +47,8 @@ def collected(comm: Communicator, batches: Batches, replica: Replica, *, keep_we
     return {
         "weights_sha256": weights_digest.hexdigest(),
         "optimizer_sha256": optimizer_digest.hexdigest(),
-        "test": batches.test(outputs[0]) if outputs else None,
-        "sample": continued(config.in_one_piece, used, batches.dataset, config.train.seed, config.policy)
+        "test": experiment.test(config, outputs[0]) if outputs else None,
+        "sample": continued(config.in_one_piece, used, dataset, config.train.seed, config.policy)
         if speaks else None,
         "weights": kept if keep_weights else None,
     }

@@ -152,52 +152,40 @@ def published(comm: Communicator, snapshots: Iterable[Any] | None) -> Iterator[A
     broadcast_object(comm, None)
 
 
-@dataclass
-class Checker:
-    """The comparison of one rank's replica with the published fingerprints, step by step.
+def misfits(
+    replica: Replica, rank: int, expected: Fingerprint, units: Sequence[Unit], *, begun: bool
+) -> Iterator[str]:
+    """The counters of a rank that differ from one process's, and missing or extra states, in words.
 
-    `units` are those of the fingerprints; a rank of a pipeline has some of them. `sums_everywhere` states whether
-    every chunk of a full buffer of gradients is a sum, not only this rank's own.
+    `units` are those of the fingerprint; a rank of a pipeline has some of them. Before the first step of a run, which
+    has not `begun`, there are no gradients.
     """
+    state, step = replica.state, expected.step
+    for name, count in counts(state.updates, state.scaling).items():
+        if count != expected.counts[name]:
+            yield f"after step {step} rank {rank} has {name} {count:g}, one process has {expected.counts[name]:g}"
+    for number, unit in numbered(replica, units):
+        kept = kept_of(state, unit)
+        due = set(expected.chunks[number]) - (set() if begun else {GRADIENT, ACCUMULATED})
+        for what in sorted(kept ^ due):
+            yield f"after step {step} rank {rank} keeps {'a' if what in kept else 'no'} {what} of {unit.name}"
 
-    replica: Replica
-    rank: int
-    history: Mapping[int, Fingerprint]
-    units: Sequence[Unit]
-    sums_everywhere: bool
-    evidence: Evidence | None = field(default=None, init=False)
-    misfit: str | None = field(default=None, init=False)
-    """The first missing state or differing counter, in words."""
 
-    def check(self, step: int, loss: Array | None) -> None:
-        """Compare this rank's state after `step`; keep the first chunk that differs.
+def differences(
+    replica: Replica, rank: int, expected: Fingerprint, units: Sequence[Unit], loss: Array | None, *,
+    sums_everywhere: bool,
+) -> Iterator[Evidence]:
+    """The loss, if there is one, and the chunks of a rank that differ from a fingerprint.
 
-        Before the first step of a run there are no loss and no gradients.
-        """
-        if self.misfit is None:
-            self.misfit = next(self._misfits(step, rests=loss is None), None)
-        if self.evidence is None:
-            self.evidence = next(self._differences(step, loss), None)
-
-    def _misfits(self, step: int, *, rests: bool) -> Iterator[str]:
-        expected, state, rank = self.history[step], self.replica.state, self.rank
-        for name, found in counts(state.updates, state.scaling).items():
-            if found != expected.counts[name]:
-                yield (f"after step {step} rank {rank} has {name} {found:g}, one process has {expected.counts[name]:g}")
-        for number, unit in numbered(self.replica, self.units):
-            held = kept_of(state, unit)
-            due = set(expected.chunks[number]) - ({GRADIENT, ACCUMULATED} if rests else set())
-            for what in sorted(held ^ due):
-                yield f"after step {step} rank {rank} keeps {'a' if what in held else 'no'} {what} of {unit.name}"
-
-    def _differences(self, step: int, loss: Array | None) -> Iterator[Evidence]:
-        expected, rank = self.history[step], self.rank
-        if loss is not None and loss.tobytes() != expected.loss:
-            yield Evidence(step, None, 0, rank, "loss", loss.copy())
-        for number, what, chunk, values in held_chunks(self.replica, self.units, self.sums_everywhere):
-            due = expected.chunks[number]
-            if what in due and digest(values) != due[what][chunk]:
-                yield Evidence(step, number, chunk, rank, what, values.copy())
+    `sums_everywhere` states whether every chunk of a full buffer of gradients is a sum, not only this rank's own.
+    """
+    step = expected.step
+    if loss is not None and loss.tobytes() != expected.loss:
+        yield Evidence(step, None, 0, rank, "loss", loss.copy())
+    for number, what, chunk, values in held_chunks(replica, units, sums_everywhere):
+        due = expected.chunks[number]
+        if what in due and digest(values) != due[what][chunk]:
+            yield Evidence(step, number, chunk, rank, what, values.copy())
 
 
 def numbered(replica: Replica, units: Sequence[Unit]) -> Iterator[tuple[int, Unit]]:
@@ -242,39 +230,30 @@ def brought_home_otherwise(found: tuple[str, str], due: tuple[str, str] | None) 
     return None
 
 
-@dataclass(frozen=True)
-class Holdings:
-    """The state of all ranks after the last step: its digest, and the first chunk in which two ranks differ."""
-
-    sha256: str
-    disagreement: str | None
-
-
 def holdings(
     comm: Communicator, place: int, replica: Replica, units: Sequence[Unit], sums_everywhere: bool
-) -> Holdings | None:
-    """The holdings of all ranks, on rank 0; they do not depend on how a stage shards them, or a pipeline cuts `units`.
+) -> tuple[str, str | None] | None:
+    """On rank 0 the digest of the states of all ranks, and the first chunk in which two ranks differ, in words.
 
-    Ranks with the same `place` hold pieces of the same tensors.
+    The digest does not depend on how a stage shards states, or a pipeline cuts `units`. Ranks with the same `place`
+    hold pieces of the same tensors.
     """
-    held = {
+    gathered = gather_objects(comm, {
         (place, number, what, chunk): digest(values)
-        for number, what, chunk, values in held_chunks(replica, units, sums_everywhere)
-    }
-    gathered = gather_objects(comm, held)
+        for number, what, chunk, values in held_chunks(replica, units, sums_everywhere)})
     if gathered is None:
         return None
     first: dict[tuple[int, int, str, int], tuple[int, Digest]] = {}
-    differing = []
+    disagreement = None
     for rank, digests in enumerate(gathered):
-        for key, found in digests.items():
-            other, expected = first.setdefault(key, (rank, found))
-            if found != expected:
+        for key, own in digests.items():
+            other, expected = first.setdefault(key, (rank, own))
+            if own != expected and disagreement is None:
                 _, number, what, chunk = key
-                unit = units[number].name
-                differing.append(f"ranks {other} and {rank} hold different {what} in chunk {chunk} of {unit}")
-    everything = repr(sorted((key, found) for key, (_, found) in first.items()))
-    return Holdings(hashlib.sha256(everything.encode()).hexdigest(), next(iter(differing), None))
+                disagreement = (
+                    f"ranks {other} and {rank} hold different {what} in chunk {chunk} of {units[number].name}")
+    everything = repr(sorted((key, own) for key, (_, own) in first.items()))
+    return hashlib.sha256(everything.encode()).hexdigest(), disagreement
 
 
 def first_of(found: Sequence[Evidence | None] | None) -> Evidence | None:

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -32,14 +33,27 @@ from zerosim.stages.replica import Batch
 from zerosim.training.config import Config, configured, split_task
 from zerosim.training.reference import MicroBatches
 
+if TYPE_CHECKING:
+    from zerosim.training.keeping import Keeper
+
+NOTHING = range(0)
+
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """A scenario, its samples, and its rows in the order of training."""
+    """A scenario, its samples, its rows in the order of training, and what a run keeps of them."""
 
     scenario: Scenario
     dataset: Dataset
     rows: tuple[Config, ...]
+    keep_weights: bool = False
+    """Whether measurements contain the final weights."""
+    traced: range = NOTHING
+    """The steps to trace, counted from 1."""
+    keeper: "Keeper | None" = None
+    """Saves rows while they are trained; None without checkpoints."""
+    restarts: int = 0
+    """The number of earlier starts of this training."""
 
     @cached_property
     def data_sha256(self) -> str:
@@ -51,8 +65,52 @@ class Experiment:
             found.update(little_endian(array.ravel()))
         return found.hexdigest()
 
+    def micro_batches(self, config: Config, step: int, block: slice = slice(None)) -> MicroBatches:
+        """Inputs and targets of the micro-batches of step `step` of a row, or of a block of them."""
+        train = config.train
+        order = sample_order(len(self.dataset.x), step - 1, config.samples, train.seed)
+        chosen = order.reshape(train.micro_batches, train.micro_batch)[block]
+        return [(typed(x, config.computing.weights), y) for x, y in map(self.dataset.batch, chosen)]
 
-def prepare(scenario: Scenario, dataset: Dataset) -> Experiment:
+    def all_ranks(self, config: Config, after: int = 0) -> Iterator[MicroBatches]:
+        """All micro-batches of each step of a row after step `after`."""
+        return (self.micro_batches(config, step) for step in range(after + 1, config.steps + 1))
+
+    def of_rank(self, config: Config, rank: int) -> Iterator[Batch]:
+        """The contiguous block of micro-batches of data rank `rank` in every step of this run."""
+        block = slice(rank * config.block, (rank + 1) * config.block)
+        for step in range(config.done + 1, config.steps + 1):
+            mine = self.micro_batches(config, step, block)
+            yield Batch(step, [x for x, _ in mine], [y for _, y in mine], config.samples, block.start)
+
+    def test_inputs(self, config: Config) -> list[Array]:
+        """The inputs of the test split as one batch; empty without a test split."""
+        x = self.dataset.x_test
+        return [] if x is None else [typed(x, config.computing.weights)]
+
+    def test(self, config: Config, outputs: Array) -> float:
+        """The measure of `outputs` on the test split.
+
+        It is the accuracy for labels, the share of sequences without an error for a task, the mean loss per token in
+        nats for a text, and the mean squared error otherwise.
+        """
+        expected = self.dataset.y_test
+        assert expected is not None
+        outputs = outputs.astype(config.outputs).astype(config.precision.state)
+        match self.dataset.measure:
+            case "exact sequences":
+                return exact_share(outputs.argmax(axis=-1), expected)
+            case "loss":
+                loss, _ = cross_entropy(outputs, expected, len(outputs), empty=np.empty)
+                return float(loss[0])
+            case "accuracy":
+                return float(np.mean(outputs.argmax(axis=1) == expected))
+        return float(np.mean(np.square(outputs - expected)))
+
+
+def prepare(
+    scenario: Scenario, dataset: Dataset, *, keep_weights: bool = False, traced: range = NOTHING, restarts: int = 0
+) -> Experiment:
     """The rows of a scenario, with models that fit the data.
 
     Raises `ScenarioError` for claims that the data cannot support, for a model that does not fit the data, and for a
@@ -65,13 +123,13 @@ def prepare(scenario: Scenario, dataset: Dataset) -> Experiment:
     bar = bigram_loss(dataset) if isinstance(claimed, str) else claimed
     with scenario.origin.blaming(("model", "kind")):
         configs = [
-            configured(replace(row, name=name, claims=replace(row.claims, test_loss=bar)), task)
+            configured(replace(row, name=name, check=replace(row.check, test_loss=bar)), task)
             for name, row in zip(names, scenario.rows, strict=True)
         ]
     initial = first_weights(scenario, configs[0])
     rows = tuple(replace(config, initial=initial) for config in configs)
     check_inputs(scenario, rows)
-    return Experiment(scenario, dataset, rows)
+    return Experiment(scenario, dataset, rows, keep_weights, traced, restarts=restarts)
 
 
 def check_inputs(scenario: Scenario, rows: Sequence[Config]) -> None:
@@ -166,58 +224,6 @@ def problems(file: WeightsFile, config: Config) -> Iterator[str]:
 def allowed(precision: Precision) -> tuple[str, ...]:
     """The dtypes that the precision of updates represents exactly."""
     return (DOUBLE, *SINGLE_AND_LESS) if precision.state.itemsize == 8 else SINGLE_AND_LESS
-
-
-@dataclass(frozen=True, eq=False)
-class Batches:
-    """The samples of a data set in the order of a row."""
-
-    config: Config
-    dataset: Dataset
-
-    def micro_batches(self, step: int, block: slice = slice(None)) -> MicroBatches:
-        """Inputs and targets of the micro-batches of step `step`, or a block of them."""
-        train = self.config.train
-        order = sample_order(len(self.dataset.x), step - 1, self.config.samples, train.seed)
-        chosen = order.reshape(train.micro_batches, train.micro_batch)
-        found = map(self.dataset.batch, chosen[block])
-        return [(typed(x, self.config.computing.weights), y) for x, y in found]
-
-    def all_ranks(self, after: int = 0, until: int | None = None) -> Iterator[MicroBatches]:
-        """All micro-batches of each step after step `after`, up to step `until` or to the last step."""
-        for step in range(after + 1, (self.config.steps if until is None else until) + 1):
-            yield self.micro_batches(step)
-
-    def of_rank(self, rank: int) -> Iterator[Batch]:
-        """The contiguous block of micro-batches of `rank` in every step of this run."""
-        block = slice(rank * self.config.block, (rank + 1) * self.config.block)
-        for step in range(self.config.done + 1, self.config.steps + 1):
-            mine = self.micro_batches(step, block)
-            yield Batch(step, [x for x, _ in mine], [y for _, y in mine], self.config.samples, block.start)
-
-    def test_inputs(self) -> list[Array]:
-        """The inputs of the test split as one batch; empty without a test split."""
-        x = self.dataset.x_test
-        return [] if x is None else [typed(x, self.config.computing.weights)]
-
-    def test(self, outputs: Array) -> float:
-        """The measure of `outputs` on the test split.
-
-        It is the accuracy for labels, the share of sequences without an error for a task, the mean loss per token in
-        nats for a text, and the mean squared error otherwise.
-        """
-        expected = self.dataset.y_test
-        assert expected is not None
-        outputs = outputs.astype(self.config.outputs).astype(self.config.precision.state)
-        match self.dataset.measure:
-            case "exact sequences":
-                return exact_share(outputs.argmax(axis=-1), expected)
-            case "loss":
-                loss, _ = cross_entropy(outputs, expected, len(outputs), empty=np.empty)
-                return float(loss[0])
-            case "accuracy":
-                return float(np.mean(outputs.argmax(axis=1) == expected))
-        return float(np.mean(np.square(outputs - expected)))
 
 
 def typed(x: Array, dtype: npt.DTypeLike) -> Array:

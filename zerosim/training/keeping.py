@@ -17,6 +17,7 @@ from zerosim.core.allocation import Array
 from zerosim.core.comm import Communicator
 from zerosim.core.errors import CheckpointError, ZerosimError
 from zerosim.core.files import contents, is_file, is_folder, reason
+from zerosim.core.words import plural
 from zerosim.scenario.schema import resolved
 from zerosim.scenario.values import shown
 from zerosim.stages import STAGES
@@ -34,7 +35,7 @@ FREE = (("train", "steps"),)
 
 @dataclass(frozen=True)
 class Keeper:
-    """Saves rows in `folders`, by their names, after every `every` steps and after the last: a `Keeping`."""
+    """Saves rows in `folders`, by their names, after every `every` steps and after the last."""
 
     experiment: Experiment
     folders: Mapping[str, Path]
@@ -88,10 +89,8 @@ def cannot(folder: Path, error: OSError) -> ZerosimError:
     return ZerosimError(f"cannot write a checkpoint in {folder}: {reason(error)}; {left}")
 
 
-def keeper(
-    experiment: Experiment, resume: str | None, *, accept_python: bool = False
-) -> tuple[Experiment, Keeper | None]:
-    """The experiment resumed from the folder `resume`, if given, and its `Keeper`; None if it saves nothing.
+def with_checkpoints(experiment: Experiment, resume: str | None, *, accept_python: bool = False) -> Experiment:
+    """The experiment resumed from the folder `resume`, if given, and with a `Keeper` if it saves its rows.
 
     Python files that the scenario names must be unchanged, unless `accept_python` is set. Raises `CheckpointError` if
     rows would be saved among checkpoints of another run.
@@ -106,13 +105,22 @@ def keeper(
             for config in experiment.rows))
     asked = scenario.checkpoint
     if not asked.folder:
-        return experiment, None
+        return experiment
     if "\0" in asked.folder:
         raise scenario.origin.error("checkpoint.folder: a path cannot contain a NUL byte", FOLDER)
     folders = {row: scenario.origin.folder(FOLDER) / asked.folder / name for row, name in names.items()}
     for config in experiment.rows:
         refuse_others(folders[config.name], config)
-    return experiment, Keeper(experiment, folders)
+    return replace(experiment, keeper=Keeper(experiment, folders))
+
+
+def resumptions(experiment: Experiment) -> list[str]:
+    """The checkpoint from which each row resumes, if it does, in words."""
+    return [
+        f"{row.name} resumes after step {row.done} of {row.steps}, from {row.resumed.path}, saved by "
+        f"{row.resumed.stage} on {plural(row.resumed.ranks, 'rank')}"
+        for row in experiment.rows if row.resumed is not None
+    ]
 
 
 def resumption(saved: Saved) -> Resumed:

@@ -1,55 +1,21 @@
-"""The measurements of a row, without expected values, and the observers that make them on one rank."""
+"""The measurements of a row, without expected values. What is due has the same shapes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from zerosim.core.allocation import Allocator, Array, Kind, allocate, allocate_on_host
-from zerosim.core.comm import Communicator
+from zerosim.core.allocation import Array, Kind
 from zerosim.models.units import Unit
-from zerosim.observe.faults import Faults
-from zerosim.observe.location import Locator
-from zerosim.observe.memory import HeldAtBeginnings, Ledger, Lifetime, Lifetimes, Moves
-from zerosim.observe.observed import Observed, ObservedAllocator, carrying
-from zerosim.observe.trace import Trace, Tracer
-from zerosim.observe.traffic import Traffic
+from zerosim.observe.memory import Lifetime
+from zerosim.observe.trace import Trace
+from zerosim.observe.traffic import Count
 from zerosim.stages.schedules import Slot
-from zerosim.stages.storage import HostMemory
 from zerosim.training.comparison import Evidence
 from zerosim.training.config import Config
 
 
-@dataclass(frozen=True)
-class RankTraffic:
-    """The traffic of one rank in all steps: measured, or due."""
-
-    rank: int
-    sent_bytes: int
-    received_bytes: int
-    messages: int
-    by_collective: dict[str, dict[str, int]]
-    largest_message_bytes: int = 0
-    inside_bytes: int = 0
-    between_bytes: int = 0
-    """Bytes sent to other hosts."""
-
-
 def without_zeros(counts: Mapping[Kind, int]) -> dict[str, int]:
     return {str(kind): count for kind, count in counts.items() if count}
-
-
-def traffic_counts(rank: int, traffic: Traffic) -> RankTraffic:
-    """The traffic figures of one rank."""
-    return RankTraffic(
-        rank=rank,
-        sent_bytes=traffic.sent_bytes,
-        received_bytes=traffic.received_bytes,
-        messages=traffic.messages,
-        by_collective={each: dict(vars(count)) for each, count in traffic.by_collective.items()},
-        largest_message_bytes=traffic.largest_bytes,
-        inside_bytes=traffic.sent_bytes - traffic.between_bytes,
-        between_bytes=traffic.between_bytes,
-    )
 
 
 def by_pipeline(passes: list[list[Slot]], ranks: int) -> list[list[list[Slot]]]:
@@ -138,7 +104,8 @@ class Measurement:
     """The forward and backward passes of each rank of each pipeline in the last step, in order; empty without one."""
     hosts: list[int] = figure(default_factory=list)
     """The number of each rank's host."""
-    traffic: list[RankTraffic] = field(default_factory=list)
+    traffic: list[Count] = field(default_factory=list)
+    """The traffic of each rank in all steps."""
     memory: list[RankMemory] = field(default_factory=list)
     trace: Trace | None = None
     """The trace of the requested steps."""
@@ -165,39 +132,3 @@ class Measurement:
     def figures(self) -> dict[str, Any]:
         """The fields that documents copy under the same names."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.metadata.get("figure")}
-
-
-BEGINNINGS = ("reduce_scatter", "update")
-"""Operations at whose beginning a step should have freed all arrays that it no longer needs."""
-
-
-class Observers:
-    """The instruments of row `row` on `rank`, with that rank's faults; `hosts` has each rank's host.
-
-    Every row has new ones. `moves` are the copies to the host and back; `lifetimes` are None unless the arrays of the
-    last step are recorded, `tracer` is None unless a step is traced.
-    """
-
-    def __init__(
-        self, row: str, rank: int, hosts: Sequence[int], faults: Faults, *, lifetimes: bool, traced: bool
-    ) -> None:
-        self.locator, self.faults, self.moves = Locator(row), faults, Moves()
-        self.traffic = Traffic(away=lambda to: hosts[to] != hosts[rank])
-        self.ledger, self.host = Ledger(), Ledger()
-        self.held = HeldAtBeginnings(self.ledger, BEGINNINGS)
-        self.lifetimes = Lifetimes() if lifetimes else None
-        self.tracer = Tracer(rank) if traced else None
-        self._traced = [self.tracer] if self.tracer else []
-
-    def observed(self, comm: Communicator) -> Observed:
-        """A channel whose traffic the instruments observe."""
-        injected = [self.faults] if self.faults.faults else []
-        return Observed(comm, self.locator, *injected, self.traffic, self.held, *self._traced)
-
-    def host_memory(self) -> HostMemory:
-        """The host's memory, with instruments."""
-        return HostMemory(ObservedAllocator(allocate_on_host, self.host), carrying(self.moves, *self._traced))
-
-    def allocator(self) -> Allocator:
-        """The allocator of the device's memory, with instruments."""
-        return ObservedAllocator(allocate, self.ledger, *([self.lifetimes] if self.lifetimes else []))

@@ -30,6 +30,7 @@ from zerosim.scenario.sections import Parallel
 from zerosim.stages.replica import Batch
 from zerosim.training.build import on_rank
 from zerosim.training.config import Config
+from zerosim.training.experiment import Experiment
 from zerosim.training.reference import backpropagate
 from zerosim.worlds.local import spawn
 
@@ -74,6 +75,18 @@ class Difference:
 
 
 NOT_ADDED = ": the first and the last rank of the pipeline have different sums; add them over both before the update"
+
+
+def refuse_split_otherwise(experiment: Experiment) -> None:
+    """Compare each split model with the model in one piece; raises `ScenarioError` with the first differences."""
+    rows = {(each.model.task.parallel, each.parallel.pipelining): each
+            for each in experiment.rows if each.directions.places > 1}
+    for config in rows.values():
+        with experiment.scenario.origin.blaming(("model", "kind")):
+            found = split_otherwise(config)
+        if found:
+            raise experiment.scenario.origin.error(
+                f"the split model of {config.name} is not the model in one piece: {found}", ("model", "kind"))
 
 
 def split_otherwise(config: Config) -> str:

@@ -10,48 +10,51 @@ after the row has been trained.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from zerosim.collectives import ring, tree
-from zerosim.core.allocation import MODEL_STATES, Array, allocate
+from zerosim.core.allocation import MODEL_STATES, Array, allocate, allocate_on_host
 from zerosim.core.comm import Communicator, among
 from zerosim.core.not_a_number import with_one_nan
 from zerosim.core.sharding import split
 from zerosim.observe.faults import Faults
 from zerosim.observe.location import Locator
-from zerosim.observe.memory import MEMORY_KINDS, Ledger, Lifetime
+from zerosim.observe.memory import MEMORY_KINDS, HeldAtBeginnings, Ledger, Lifetime, Lifetimes, Moves
+from zerosim.observe.observed import Observed, ObservedAllocator, carrying
 from zerosim.observe.resident import resident_bytes
-from zerosim.observe.trace import RankStep, brought_together
+from zerosim.observe.trace import RankStep, Tracer, brought_together
+from zerosim.observe.traffic import Traffic
+from zerosim.scenario.fault import Fault
 from zerosim.stages.adding import add_replicas
-from zerosim.stages.replica import Batch, Replica
+from zerosim.stages.replica import Batch
+from zerosim.stages.storage import HostMemory
 from zerosim.training.build import alone, initial_weights, on_rank, restored
 from zerosim.training.collect import collected
 from zerosim.training.comparison import (
-    Checker,
+    Evidence,
     Fingerprint,
     brought_home_otherwise,
+    differences,
     fingerprints,
     first_of,
     holdings,
+    misfits,
     published,
 )
 from zerosim.training.config import Config
-from zerosim.training.experiment import Batches, Experiment
-from zerosim.training.measurement import (
-    Measurement,
-    Observers,
-    RankMemory,
-    by_pipeline,
-    traffic_counts,
-    without_zeros,
-)
+from zerosim.training.experiment import NOTHING, Experiment
+from zerosim.training.measurement import Measurement, RankMemory, by_pipeline, without_zeros
 from zerosim.worlds.checked import Checked
 from zerosim.worlds.objects import gather_objects
 from zerosim.worlds.world import World
+
+BEGINNINGS = ("reduce_scatter", "update")
+"""Operations at whose beginning a step should have freed all arrays that it no longer needs."""
 
 
 class Progress(Protocol):
@@ -70,284 +73,267 @@ class Silent:
     def end(self) -> None: ...
 
 
-class Keeping(Protocol):
-    """Saves training states."""
-
-    def save(self, comm: Communicator, config: Config, replica: Replica, losses: Sequence[Array]) -> None:
-        """Save, if it is due; all ranks call it after every step."""
+RoomBytes = Callable[[Config, int], int]
+"""The memory that a row's steps take beyond what a rank holds."""
 
 
-@dataclass(frozen=True)
-class Run:
-    """The arguments of a run on each rank: world, experiment, progress, and the world's resources for this rank."""
+def measure(
+    comm: Communicator, world: World, experiment: Experiment, progress: Progress,
+    second_channel: Communicator | None = None, room_bytes: RoomBytes | None = None,
+) -> Iterator[Measurement | None]:
+    """Train every row, and its reference in one process; yield a measurement per row on rank 0, else None.
 
-    world: World
-    experiment: Experiment
-    progress: Progress
-    keep_weights: bool = False
-    second_channel: Communicator | None = None
-    """A second channel to the same ranks, for prefetches and overlapped reductions."""
-    traced: range = range(0)
-    """The steps to trace."""
-    idle_bytes: int = 0
-    """The resident memory of the process before the first row."""
-    keeping: Keeping | None = None
-    """The checkpoints of rows; None without checkpoints."""
-    saves: bool = True
-    """Whether checkpoints are saved."""
-    restarts: int = 0
-    """The number of restarts of this training."""
-    room_bytes: Callable[[Config, int], int] | None = None
-    """The memory that a row's steps take beyond what a rank holds, tried before them; None without a limit."""
-    faulty: bool = True
-    """Whether the scenario's [[fault]] entries apply."""
-
-    def batches(self, config: Config) -> Batches:
-        return Batches(config, self.experiment.dataset)
-
-
-def measure(comm: Communicator, run: Run) -> Iterator[Measurement | None]:
-    """Train every row, and its reference in one process; yield a measurement per row on rank 0, else None."""
-    run = replace(run, idle_bytes=resident_bytes(), progress=run.progress if comm.rank == 0 else Silent())
+    Prefetches and overlapped reductions use `second_channel`. With `room_bytes`, the memory of a step is tried first.
+    """
+    shown = progress if comm.rank == 0 else Silent()
+    run = partial(Run, world, idle_bytes=resident_bytes(), progress=shown, room_bytes=room_bytes)
+    check, faults = experiment.scenario.check, experiment.scenario.faults_after(experiment.restarts)
+    on_others = replace(experiment, keep_weights=False, traced=NOTHING, keeper=None)
     histories: dict[tuple[object, ...], dict[int, Fingerprint]] = {}
-    for config in run.experiment.rows:
-        if config.claims.reference and config.course not in histories:
-            histories[config.course] = train_alone(comm, run, config)
-        measured = train(comm, run, config, config.name, histories.get(config.course))
-        elsewhere = {ranks: train_on(comm, run, config, ranks) for ranks in run.experiment.scenario.check.same_bits_on}
-        found = {ranks: each for ranks, each in elsewhere.items() if each is not None}
-        yield None if measured is None else replace(measured, on_other_ranks=found)
+    for config in experiment.rows:
+        if config.check.reference and config.course not in histories:
+            histories[config.course] = train_alone(comm, experiment, config, shown)
+        measured = run(comm, experiment, config, config.name, history=histories.get(config.course), faults=[
+            fault for fault in faults if fault.rank == comm.rank], second_channel=second_channel).train()
+        elsewhere = {}
+        for ranks in (each for each in check.same_bits_on if comm.rank < each):
+            second = second_channel and among(second_channel, range(ranks))
+            elsewhere[ranks] = run(among(comm, range(ranks)), on_others, config.on(ranks), f"{config.name} on {ranks}",
+                                   second_channel=second).train()
+        yield measured and replace(measured, on_other_ranks={
+            ranks: each for ranks, each in elsewhere.items() if each is not None})
 
 
-def train_on(comm: Communicator, run: Run, config: Config, ranks: int) -> Measurement | None:
-    """Train one row on the first `ranks` ranks without a comparison; the measurement on rank 0."""
-    if comm.rank >= ranks:
-        return None
-    second = None if run.second_channel is None else among(run.second_channel, range(ranks))
-    run = replace(
-        run, keep_weights=False, traced=range(0), second_channel=second,
-        saves=False, faulty=False,
-    )
-    return train(among(comm, range(ranks)), run, config.on(ranks), f"{config.name} on {ranks}", None)
-
-
-def train_alone(comm: Communicator, run: Run, config: Config) -> dict[int, Fingerprint]:
+def train_alone(
+    comm: Communicator, experiment: Experiment, config: Config, progress: Progress
+) -> dict[int, Fingerprint]:
     """The fingerprints of every step of a training in one process on rank 0, on every rank."""
-    found_alone = (fingerprints(config, snapshots) for snapshots in alone(run.batches(config)))
+    in_one_process = (fingerprints(config, snapshots) for snapshots in alone(experiment, config))
     history: dict[int, Fingerprint] = {}
     place = config.directions.place(comm.rank)
     locator = Locator("one process")
-    run.progress.begin("one process", config.steps)
-    for places in published(comm, found_alone if comm.rank == 0 else None):
-        found = places[place % len(places)]
-        history[found.step] = found
-        locator.begin(found.step + 1)
-        if found.step:
-            run.progress.step(found.step, float(np.frombuffer(found.loss, config.precision.state)[0]))
+    progress.begin("one process", config.steps)
+    for places in published(comm, in_one_process if comm.rank == 0 else None):
+        mine = places[place % len(places)]
+        history[mine.step] = mine
+        locator.begin(mine.step + 1)
+        if mine.step:
+            progress.step(mine.step, float(np.frombuffer(mine.loss, config.precision.state)[0]))
     locator.begin(0)
-    run.progress.end()
+    progress.end()
     return history
 
 
-def train(
-    comm: Communicator, run: Run, config: Config, title: str, history: dict[int, Fingerprint] | None
-) -> Measurement | None:
-    """Train one row and compare each step with `history`; the measurement on rank 0, None on other ranks."""
-    faults = faults_of(comm, run)
-    hosts = hosts_of(run, config)
-    seen = Observers(
-        config.name, comm.rank, hosts, faults, lifetimes=config.claims.fragmentation, traced=bool(run.traced))
-    comm = carrier(comm, run, faults)
-    directions, observed, units = config.directions, seen.observed(comm), config.model.units
-    second = None if run.second_channel is None else seen.observed(carrier(run.second_channel, run, faults))
-    mine, step, passes = on_rank(
-        config, observed, seen.allocator(), second, seen.host_memory())
-    earlier = begun(comm, run, mine, config.of_rank(comm.rank), seen.ledger)
-    if earlier is None:
-        return Measurement(config, fits=False) if comm.rank == 0 else None
-    updates_before = mine.state.updates
-    checker = None if history is None else Checker(
-        mine, comm.rank, history, units, config.sums_everywhere)
-    steps = Steps(comm, run, config, title, mine, step, seen, checker, earlier)
-    try:
-        memory = steps.run_all()
-    except MemoryError as error:
-        raise MemoryError(f"{title} did not fit, in step {len(steps.losses) + 1}: {error}") from error
-    held = None if checker else holdings(
-        comm, directions.place(comm.rank) % directions.side_by_side, mine, units, config.sums_everywhere)
-    misfits = gather_objects(comm, checker.misfit if checker else None) or []
-    evidence = first_of(gather_objects(comm, checker.evidence if checker else None))
-    measured = gather_objects(
-        comm, (traffic_counts(comm.rank, seen.traffic), memory, operations(mine), passes, faults.missed))
-    trace = brought_together(comm, steps.traced) if seen.tracer else None
-    final = collected(comm, run.batches(config), mine, keep_weights=run.keep_weights)
-    if measured is None:
-        return None
-    disagreeing = held.disagreement if held else None
-    last = history[config.steps] if history else None
-    if last is not None and evidence is None:
-        home = brought_home_otherwise((final["weights_sha256"], final["optimizer_sha256"]), last.sha256)
-        disagreeing = next((misfit for misfit in misfits if misfit), home)
-    return Measurement(
-        config=config,
-        compared=checker is not None,
-        evidence=evidence,
-        disagreement=disagreeing,
-        layout=config.layout,
-        holdings_sha256=held.sha256 if held else None,
-        losses=steps.losses,
-        wire_errors={what: vars(error) for what, error in last.wire_errors.items()} if last else {},
-        operations=[found for _, _, found, *_ in measured],
-        passes=by_pipeline([found for *_, found, _ in measured], directions.pipeline),
-        hosts=hosts,
-        traffic=[traffic for traffic, *_ in measured],
-        memory=[memory for _, memory, *_ in measured],
-        missed_faults=[str(fault) for *_, missed in measured for fault in missed],
-        trace=trace,
-        updates=mine.state.updates,
-        updates_before=updates_before,
-        seconds=steps.seconds,
-        lifetimes=steps.taken,
-        **final,
-    )
-
-
-def hosts_of(run: Run, config: Config) -> list[int]:
-    """The number of each rank's host, by the scenario or else by the world."""
-    per_host, ranks = config.ranks_per_host, config.all_ranks
-    return [rank // per_host for rank in range(ranks)] if per_host else [*run.world.hosts[:ranks]]
-
-
-def faults_of(comm: Communicator, run: Run) -> Faults:
-    """This rank's faults in a row."""
-    due = run.experiment.scenario.faults_after(run.restarts) if run.faulty else []
-    mine = [fault for fault in due if fault.rank == comm.rank]
-    return Faults(mine, lambda: run.world.kill(comm), lambda: run.world.stop(comm))
-
-
-def carrier(comm: Communicator, run: Run, faults: Faults) -> Communicator:
-    """The channel of a row's messages, with injected faults and, if the scenario requests them, checksums."""
-    faulty = faults.around(comm)
-    return Checked(faulty) if run.experiment.scenario.check.checksums else faulty
-
-
-def begun(comm: Communicator, run: Run, mine: Replica, config: Config, ledger: Ledger) -> list[Array] | None:
-    """Allocate the model states; the losses of earlier steps, or None if some rank lacks memory for them or for a step.
-
-    Where memory is limited, what a step needs is allocated here once: within one, other ranks would already wait.
-    """
-    losses: list[Array] = []
-    room, place = None, config.directions.place(comm.rank)
-    try:
-        if config.resumed is None:
-            mine.begin(initial_weights(config, place))
-        else:
-            losses = restored(config, config.resumed, mine, place)
-        if run.room_bytes is not None:
-            room = np.empty(run.room_bytes(config, ledger.total), np.uint8)
-        short = False
-    except MemoryError:
-        short = True
-        mine.state.weights.clear()
-        mine.state.optimizer.clear()
-    lacking = any(agreed(comm, short))
-    del room    # only now: ranks may share a process
-    return None if lacking else losses
-
-
-def agreed(comm: Communicator, mine: bool) -> list[bool]:
-    """The values of `mine` of all ranks, on every rank."""
-    flags = np.zeros(comm.size, np.bool_)
-    flags[comm.rank] = mine
-    ring.all_gather(comm, split(flags, comm.size))
-    return [bool(each) for each in flags]
-
-
 @dataclass(eq=False)
-class Steps:
-    """The steps of one row on one rank, and their observations."""
+class Run:
+    """One row, trained on one rank and observed by instruments of its own, and what they have seen.
 
+    `comm` is the bare communicator. Each step is compared with `history`, the fingerprints of one process.
+    """
+
+    world: World
     comm: Communicator
-    run: Run
+    experiment: Experiment
     config: Config
     title: str
-    replica: Replica
-    step: Callable[[Batch], Any]
-    """Trains one step; this rank's part of the loss, None if it computes none."""
-    observers: Observers
-    checker: Checker | None
-    losses: list[Array]
-    """The losses of all steps so far, including those before this run."""
-    began_ns: int = 0
+    progress: Progress
+    idle_bytes: int
+    """The resident memory of the process before the first row."""
+    history: Mapping[int, Fingerprint] | None = None
+    faults: Sequence[Fault] = ()
+    """The faults of this rank."""
+    second_channel: Communicator | None = None
+    room_bytes: RoomBytes | None = None
 
     def __post_init__(self) -> None:
+        config, rank, per_host = self.config, self.comm.rank, self.config.ranks_per_host
+        hosts = [each // per_host for each in range(config.all_ranks)] if per_host else self.world.hosts
+        self.hosts = [*hosts[: config.all_ranks]]
+        """The number of each rank's host, by the scenario or else by the world."""
+        self.locator, self.moves = Locator(config.name), Moves()
+        self.injected = Faults(
+            [*self.faults], lambda: self.world.kill(self.comm), lambda: self.world.stop(self.comm))
+        self.traffic = Traffic(away=lambda to: self.hosts[to] != self.hosts[rank])
+        self.ledger, self.host = Ledger(), Ledger()
+        self.beginnings = HeldAtBeginnings(self.ledger, BEGINNINGS)
+        self.lifetimes = Lifetimes() if config.check.lifetimes else None
+        self.tracer = Tracer(rank) if self.experiment.traced else None
+        tracers = [self.tracer] if self.tracer else []
+        injected = [self.injected] if self.faults else []
+        instruments = [self.locator, *injected, self.traffic, self.beginnings, *tracers]
+        second = self.second_channel and Observed(self.carrier(self.second_channel), *instruments)
+        self.replica, self.step, self.passes = on_rank(
+            config, Observed(self.carrier(self.comm), *instruments),
+            ObservedAllocator(allocate, self.ledger, *([self.lifetimes] if self.lifetimes else [])), second,
+            HostMemory(ObservedAllocator(allocate_on_host, self.host), carrying(self.moves, *tracers)))
+        self.losses: list[Array] = []
+        """The losses of all steps so far, including those before this run."""
+        self.evidence: Evidence | None = None
+        """The first bytes that differ from one process's."""
+        self.misfit: str | None = None
+        """The first missing state or differing counter, in words."""
         self.seconds = {"train": 0.0, "save": 0.0}
         self.taken: list[Lifetime] = []
         """The allocations in the last step, if they are recorded."""
-        self.traced: list[RankStep] = []
+        self.steps: list[RankStep] = []
+        """The traced steps."""
         self.at_rest: dict[str, tuple[int, int]] = {}
         """The least and greatest live bytes of each kind after a step."""
-        self.look_at_rest(self.config.done + 1)
+        self.began_ns = 0
+
+    def carrier(self, comm: Communicator) -> Communicator:
+        """A channel of the row's messages, with injected faults and, if the scenario requests them, checksums."""
+        faulty = self.injected.around(comm)
+        return Checked(faulty) if self.config.check.checksums else faulty
+
+    def train(self) -> Measurement | None:
+        """Train the row; the measurement on rank 0, None on other ranks."""
+        comm, config, mine, history = self.comm, self.config, self.replica, self.history
+        if not self.begin():
+            return Measurement(config, fits=False) if comm.rank == 0 else None
+        updates_before = mine.state.updates
+        try:
+            memory = self.run_all()
+        except MemoryError as error:
+            raise MemoryError(f"{self.title} did not fit, in step {len(self.losses) + 1}: {error}") from error
+        units, pipeline = config.model.units, config.directions.pipeline
+        same_tensors = config.directions.place(comm.rank) % config.directions.side_by_side
+        states = None if history else holdings(comm, same_tensors, mine, units, config.sums_everywhere)
+        wrong = gather_objects(comm, self.misfit) or []
+        evidence = first_of(gather_objects(comm, self.evidence))
+        operations = {what: mine.tape.operations[what] for what in ("forward", "backward", "recomputation")}
+        ranks = gather_objects(comm, (self.traffic.counted(), memory, operations, self.passes, self.injected.missed))
+        trace = brought_together(comm, self.steps) if self.tracer else None
+        final = collected(comm, self.experiment, config, mine)
+        if ranks is None:
+            return None
+        traffic, memories, every_operations, passes, missed = zip(*ranks, strict=True)
+        last = history[config.steps] if history else None
+        holdings_sha256, disagreement = states or (None, None)
+        if last is not None and evidence is None:
+            home = brought_home_otherwise((final["weights_sha256"], final["optimizer_sha256"]), last.sha256)
+            disagreement = next((each for each in wrong if each), home)
+        return Measurement(
+            config=config,
+            compared=history is not None,
+            evidence=evidence,
+            disagreement=disagreement,
+            layout=config.layout,
+            holdings_sha256=holdings_sha256,
+            losses=self.losses,
+            wire_errors={what: vars(error) for what, error in last.wire_errors.items()} if last else {},
+            operations=[*every_operations],
+            passes=by_pipeline([*passes], pipeline),
+            hosts=self.hosts,
+            traffic=[*traffic],
+            memory=[*memories],
+            missed_faults=[str(fault) for each in missed for fault in each],
+            trace=trace,
+            updates=mine.state.updates,
+            updates_before=updates_before,
+            seconds=self.seconds,
+            lifetimes=self.taken,
+            **final,
+        )
+
+    def begin(self) -> bool:
+        """Allocate the model states; False if some rank lacks memory for them or for a step.
+
+        Where memory is limited, what a step needs is allocated here once: within one, other ranks would already wait.
+        """
+        config, mine = self.config.of_rank(self.comm.rank), self.replica
+        room, place = None, self.config.directions.place(self.comm.rank)
+        try:
+            if config.resumed is None:
+                mine.begin(initial_weights(config, place))
+            else:
+                self.losses = restored(config, config.resumed, mine, place)
+            if self.room_bytes is not None:
+                room = np.empty(self.room_bytes(config, self.ledger.total), np.uint8)
+            short = False
+        except MemoryError:
+            short = True
+            mine.state.weights.clear()
+            mine.state.optimizer.clear()
+        flags = np.zeros(self.comm.size, np.bool_)
+        flags[self.comm.rank] = short
+        ring.all_gather(self.comm, split(flags, self.comm.size))
+        del room    # only now: ranks may share a process
+        return not flags.any()
 
     def run_all(self) -> RankMemory:
         """Train and check every step; return the memory figures."""
-        progress = self.run.progress
-        if self.checker is not None:
-            self.checker.check(self.config.done, None)
-        self.run.world.take_buffers_from(self.replica.allocate)
-        for ledger in (self.observers.ledger, self.observers.host):
+        config, progress = self.config, self.progress
+        self.look_at_rest(config.done + 1)
+        self.compare(config.done, None)
+        self.world.take_buffers_from(self.replica.allocate)
+        for ledger in (self.ledger, self.host):
             ledger.begin_peak()
-        self.observers.moves.begin()
-        progress.begin(self.title, self.config.steps)
-        for batch in self.run.batches(self.config).of_rank(self.replica.comm.rank):
-            self.observers.locator.begin(batch.step)
+        self.moves.begin()
+        progress.begin(self.title, config.steps)
+        for batch in self.experiment.of_rank(config, self.replica.comm.rank):
+            self.locator.begin(batch.step)
             partial_loss = self.run_one(batch)
-            self.observers.faults.end(batch.step, self.replica.state.weights.values())
+            self.injected.end(batch.step, self.replica.state.weights.values())
             loss = self.total(partial_loss)
             del partial_loss
             self.losses.append(loss)
-            if self.checker is not None:
-                self.checker.check(batch.step, loss)
+            self.compare(batch.step, loss)
             self.look_at_rest(batch.step)
             progress.step(batch.step, float(loss[0]))
             self.save()
-        self.observers.locator.begin(0)
-        self.observers.ledger.end_curve()
-        if self.observers.lifetimes:
-            self.taken = self.observers.lifetimes.end()
+        self.locator.begin(0)
+        self.ledger.end_curve()
+        if self.lifetimes:
+            self.taken = self.lifetimes.end()
         progress.end()
         return self.memory()
 
+    def compare(self, step: int, loss: Array | None) -> None:
+        """Compare this rank's state after `step` with one process's; keep the first difference.
+
+        Before the first step of a run there are no loss and no gradients.
+        """
+        if self.history is None:
+            return
+        mine, rank, units, expected = self.replica, self.comm.rank, self.config.model.units, self.history[step]
+        if self.misfit is None:
+            self.misfit = next(misfits(mine, rank, expected, units, begun=loss is not None), None)
+        if self.evidence is None:
+            self.evidence = next(differences(
+                mine, rank, expected, units, loss, sums_everywhere=self.config.sums_everywhere), None)
+
     def save(self) -> None:
         """Save the state, if it is due."""
-        if self.run.keeping is not None and self.run.saves:
+        keeper = self.experiment.keeper
+        if keeper is not None:
             started = time.perf_counter()
-            self.run.world.take_buffers_from(allocate)    # these messages are no step's
-            self.run.keeping.save(self.comm, self.config, self.replica, self.losses)
-            self.run.world.take_buffers_from(self.replica.allocate)
+            self.world.take_buffers_from(allocate)    # these messages are no step's
+            keeper.save(self.comm, self.config, self.replica, self.losses)
+            self.world.take_buffers_from(self.replica.allocate)
             self.seconds["save"] += time.perf_counter() - started
 
     def run_one(self, batch: Batch) -> Any:
         """Train one step and return this rank's part of the loss; add up its time and collect its trace."""
-        tracer = self.observers.tracer if batch.step in self.run.traced else None
+        tracer = self.tracer if batch.step in self.experiment.traced else None
         if tracer:
             tracer.begin()
         if tracer or batch.step == self.config.steps:
-            self.began_ns = self.observers.ledger.begin_curve()
-        if self.observers.lifetimes and batch.step == self.config.steps:
-            self.observers.lifetimes.begin()
-        self.observers.faults.begin(batch.step)
+            self.began_ns = self.ledger.begin_curve()
+        if self.lifetimes and batch.step == self.config.steps:
+            self.lifetimes.begin()
+        self.injected.begin(batch.step)
         started = time.perf_counter()
         partial_loss = self.step(batch)
         self.seconds["train"] += time.perf_counter() - started
         if tracer:
-            self.traced.append(replace(tracer.end(batch.step), memory=self.observers.ledger.curve_so_far()))
+            self.steps.append(replace(tracer.end(batch.step), memory=self.ledger.curve_so_far()))
         return partial_loss
 
     def look_at_rest(self, step: int) -> None:
         """Record the live bytes between this step and the next."""
         for kind in MEMORY_KINDS:
-            now = self.observers.ledger.now[kind]
+            now = self.ledger.now[kind]
             least, most = (now, now) if step == self.config.done + 1 else self.at_rest[kind]
             self.at_rest[kind] = min(least, now), max(most, now)
 
@@ -359,10 +345,13 @@ class Steps:
         return loss
 
     def added(self, partial_loss: Any) -> Array:
-        """The loss of the global batch, added in the declared order; all NaNs have the same bits."""
+        """The loss of the global batch, added in the declared order; all NaNs have the same bits.
+
+        Losses have 32 bits or more in every precision and are sent as they are.
+        """
         comm = self.config.directions.data_ranks(self.comm)
         addition, within = self.config.addition, self.replica.mesh.within(comm)
-        loss = addition.reduce_scatter(within, partial_loss, as_it_is)
+        loss = addition.reduce_scatter(within, partial_loss, lambda loss: loss)
         if addition.collective is not None:
             add_replicas(addition.collective)(self.replica.mesh.across(comm), self.replica.own(loss))
         ring.all_gather(within, split(loss, within.size))
@@ -370,29 +359,20 @@ class Steps:
 
     def memory(self) -> RankMemory:
         """The memory figures of this rank."""
-        ledger = self.observers.ledger
+        ledger = self.ledger
         owners: dict[str, dict[str, int]] = {kind: ledger.owners(kind) for kind in MEMORY_KINDS}
         return RankMemory(
             rank=self.comm.rank,
             owners=owners,
             resting_bytes={kind: sum(owners[kind].values()) for kind in MODEL_STATES},
             at_rest=dict(self.at_rest),
-            held_as_began={name: {**most} for name, most in self.observers.held.most.items()},
+            held_as_began={name: {**most} for name, most in self.beginnings.most.items()},
             peak_bytes=dict([*((kind, ledger.peak[kind]) for kind in MEMORY_KINDS), ("total", ledger.peak_total)]),
             alive_bytes=ledger.total,
-            resident_bytes=resident_bytes() - self.run.idle_bytes,
+            resident_bytes=resident_bytes() - self.idle_bytes,
             curve=[(at - self.began_ns, now) for at, now in ledger.curve_so_far()],
-            copies_messages=self.run.world.copies_messages,
-            host_resting_bytes=without_zeros(self.observers.host.now),
-            host_peak_bytes=without_zeros(self.observers.host.peak),
-            moved_bytes=dict(self.observers.moves.moved_bytes),
+            copies_messages=self.world.copies_messages,
+            host_resting_bytes=without_zeros(self.host.now),
+            host_peak_bytes=without_zeros(self.host.peak),
+            moved_bytes=dict(self.moves.moved_bytes),
         )
-
-
-def operations(mine: Replica) -> dict[str, int]:
-    return {what: mine.tape.operations[what] for what in ("forward", "backward", "recomputation")}
-
-
-def as_it_is(loss: Array) -> Array:
-    """Return the loss unchanged: losses have 32 bits or more in every precision and are sent as they are."""
-    return loss

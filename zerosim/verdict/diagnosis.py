@@ -9,6 +9,7 @@ Both are found by running references again: that of the row, or those of both ro
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from zerosim.stages.adding import Addition, add_replicas
 from zerosim.training.build import alone
 from zerosim.training.comparison import WEIGHTS, Evidence, comparable, published, states, with_padding
 from zerosim.training.config import Config
-from zerosim.training.experiment import Batches
+from zerosim.training.experiment import Experiment
 from zerosim.training.reference import Snapshot
 from zerosim.worlds.local import spawn
 
@@ -50,19 +51,20 @@ class Divergence:
     chunk: int
 
 
-def first_divergence(comm: Communicator, batches: Batches, evidence: Evidence | None) -> Divergence | None:
+def first_divergence(
+    comm: Communicator, experiment: Experiment, config: Config, evidence: Evidence | None
+) -> Divergence | None:
     """The first element of `evidence`, which rank 0 has; on all ranks, which receive a message for every replayed step.
     """
-    replayed = list(published(comm, replay(batches, evidence) if comm.rank == 0 else None))
+    replayed = list(published(comm, replay(experiment, config, evidence) if comm.rank == 0 else None))
     return replayed[-1] if replayed else None
 
 
-def replay(batches: Batches, evidence: Evidence | None) -> Iterator[int | Divergence]:
+def replay(experiment: Experiment, config: Config, evidence: Evidence | None) -> Iterator[int | Divergence]:
     """Run the reference up to the step of `evidence`; yields a number for each step, the divergence last."""
     if evidence is None:
         return
-    config = batches.config
-    for snapshots in alone(batches):
+    for snapshots in alone(experiment, config):
         snapshot = snapshots[config.directions.place(evidence.rank) % len(snapshots)]
         if snapshot.step == evidence.step:
             yield locate(config, evidence, snapshot)
@@ -251,23 +253,18 @@ class RowDifference:
 
 
 def row_differences(
-    comm: Communicator, pairs: Sequence[tuple[Batches, Batches]] | None
+    comm: Communicator, experiment: Experiment, pairs: Sequence[tuple[Config, Config]] | None
 ) -> list[RowDifference]:
     """The differences of `pairs`, which rank 0 has; on all ranks, which receive a message for every replayed step."""
-    found = published(comm, steps_of_all(pairs) if pairs is not None else None)
-    return [each for each in found if isinstance(each, RowDifference)]
+    trained = None if pairs is None else chain.from_iterable(side_by_side(experiment, *pair) for pair in pairs)
+    return [each for each in published(comm, trained) if isinstance(each, RowDifference)]
 
 
-def steps_of_all(pairs: Sequence[tuple[Batches, Batches]]) -> Iterator[int | RowDifference]:
-    for first, other in pairs:
-        yield from side_by_side(first, other)
-
-
-def side_by_side(first: Batches, other: Batches) -> Iterator[int | RowDifference]:
+def side_by_side(experiment: Experiment, first: Config, other: Config) -> Iterator[int | RowDifference]:
     """Train two rows' references; yields a number for each step, and the first difference, if any, at the end."""
-    for (mine, *_), (theirs, *_) in zip(alone(first), alone(other), strict=False):
+    for (mine, *_), (theirs, *_) in zip(alone(experiment, first), alone(experiment, other), strict=False):
         for what in ("gradient", "weights"):
-            found = compared(what, first.config, mine, other.config, theirs)
+            found = compared(what, first, mine, other, theirs)
             if found is not None:
                 yield found
                 return

@@ -1,4 +1,4 @@
-"""Measure and judge: the whole run on every rank, in the local world and under MPI.
+"""Prepare, measure and judge: a whole run on every rank, in the local world and under MPI.
 
 A row's outcome has the expected value of every figure, by the formulas.
 """
@@ -8,23 +8,31 @@ from dataclasses import replace
 
 from zerosim.core.allocation import MODEL_STATES
 from zerosim.core.comm import Communicator
+from zerosim.core.errors import LaunchError, UsageError
 from zerosim.observe.memory import MEMORY_KINDS
 from zerosim.observe.resident import MemoryLimit, keep_freed, let_blas_allocate, limited, return_freed
+from zerosim.scenario import Scenario
+from zerosim.scenario.data import load_dataset
 from zerosim.stages import STAGES
 from zerosim.training.alike import alike_everywhere
 from zerosim.training.config import Config
-from zerosim.training.experiment import Batches, Experiment
+from zerosim.training.experiment import NOTHING, Experiment, prepare
+from zerosim.training.keeping import with_checkpoints
 from zerosim.training.measurement import Measurement, RankMemory, without_zeros
-from zerosim.training.program import Keeping, Progress, Run, measure
+from zerosim.training.one_function import refuse_split_otherwise
+from zerosim.training.program import Progress, Silent, measure
 from zerosim.verdict.addresses import fragmentation
 from zerosim.verdict.diagnosis import Divergence, first_divergence, orders_of_addition, row_differences
-from zerosim.verdict.outcome import Compared, Outcome, RowOutcome
+from zerosim.verdict.outcome import Outcome, RowOutcome
 from zerosim.verdict.pipelines import faults
 from zerosim.verdict.resting import needed_as_began, resting_bytes, unit_bytes
 from zerosim.verdict.shapes import expected
 from zerosim.verdict.traffic import message_copies, most_messages, traffic_due, volume
+from zerosim.worlds.launcher import launched_rank, restarts
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.world import World
+
+MOST_THREADS = 4096
 
 
 def judged(measured: Measurement, divergence: Divergence | None) -> RowOutcome:
@@ -32,20 +40,21 @@ def judged(measured: Measurement, divergence: Divergence | None) -> RowOutcome:
     if not measured.fits:
         return what_it_needs(measured)
     config, updates = measured.config, measured.updates_here
-    copies = message_copies(config) if any(figures.copies_messages for figures in measured.memory) else 0
+    copies = message_copies(config) if any(rank.copies_messages for rank in measured.memory) else 0
+    ranks = range(len(measured.memory))
     return RowOutcome(
         measured=measured,
+        due=Measurement(
+            config,
+            traffic=[traffic_due(config, rank, updates, measured.hosts) for rank in ranks],
+            memory=[memory_due(config.of_rank(rank), rank, updates,
+                               copies if measured.memory[rank].copies_messages else None) for rank in ranks]),
         equal=divergence is None if measured.compared else None,
         compared_with="one process" if measured.compared else None,
         first_divergence=divergence,
         order=None if divergence is None else orders_of_addition(config, divergence.chunk),
         formula_operations={what: sum(expected(each, updates).operations[what] for each in config.of_pipeline)
                             for what in expected(config.of_pipeline[0], updates).operations},
-        traffic=[Compared(found, traffic_due(config, found.rank, updates, measured.hosts))
-                 for found in measured.traffic],
-        memory=[Compared(found, memory_due(
-            config.of_rank(found.rank), found.rank, updates, copies if found.copies_messages else None))
-            for found in measured.memory],
         schedule_fault=next(faults(config, measured.passes), None) if measured.passes else None,
         volume=volume(config),
         most_messages=most_messages(config),
@@ -112,43 +121,71 @@ def compared_with_each_other(rows: Sequence[RowOutcome]) -> list[RowOutcome]:
     return found
 
 
-NOTHING = range(0)
+def prepare_run(
+    scenario: Scenario, *, resume: str | None = None, accept_python: bool = False, keep_weights: bool = False,
+    traced: range = NOTHING,
+) -> Experiment:
+    """The scenario ready to run: with its data and checkpoints, and each split model compared with that in one piece.
+
+    `resume` is a folder of checkpoints; Python files must be those of the checkpoint, unless `accept_python` is set.
+    Raises `ScenarioError` for errors in the scenario, `CheckpointError` for checkpoints of another training.
+    """
+    begun_before = restarts(resumes=resume is not None)
+    prepared = prepare(
+        scenario, load_dataset(scenario), keep_weights=keep_weights, traced=traced, restarts=begun_before)
+    experiment = with_checkpoints(prepared, resume, accept_python=accept_python)
+    scenario.faults_after(begun_before)
+    if launched_rank() <= 0:
+        refuse_split_otherwise(experiment)
+    return experiment
+
+
+def local_world(scenario: Scenario) -> LocalWorld:
+    """The local world of a scenario's ranks.
+
+    Raises `LaunchError` for a limit of memory, which applies to a process, and here all ranks share one.
+    """
+    ranks = scenario.world.ranks
+    if scenario.world.memory_limit_mb:
+        raise LaunchError("world.memory_limit_mb limits each rank's process, but here all ranks share one process: run "
+                          f"it with mpirun -n {ranks}")
+    if ranks > MOST_THREADS:
+        raise UsageError(f"a run has at most {MOST_THREADS} ranks in one process, and the scenario wants {ranks}: "
+                         "zerosim plan is for more")
+    return LocalWorld(ranks)
 
 
 def run_locally(
-    experiment: Experiment, progress: Progress, *, keep_weights: bool = False, traced: range = NOTHING,
-    keeping: Keeping | None = None, limit_seconds: float | None = None,
+    experiment: Experiment, progress: Progress = Silent(), *, limit_seconds: float | None = None  # noqa: B008 - no state
 ) -> Outcome:
     """Run in one process, a thread for each rank; `StillRunning` after `limit_seconds`, if there is a limit."""
-    world = LocalWorld(experiment.scenario.world.ranks, limit_seconds=limit_seconds)
-    outcome = run_on(world, experiment, progress, keep_weights=keep_weights, traced=traced, keeping=keeping)
+    outcome = run_on(LocalWorld(experiment.scenario.world.ranks, limit_seconds=limit_seconds), experiment, progress)
     assert outcome is not None
     return outcome
 
 
-def run_on(
-    world: World, experiment: Experiment, progress: Progress, *, keep_weights: bool = False, traced: range = NOTHING,
-    keeping: Keeping | None = None, restarts: int = 0,
-) -> Outcome | None:
-    """Run on every rank of `world`; the outcome in the process that has rank 0, None in others.
-
-    The steps in `traced`, counted from 1, are traced. `restarts` is the number of earlier starts of this training.
-    """
+def run_on(world: World, experiment: Experiment, progress: Progress) -> Outcome | None:
+    """Run on every rank of `world`; the outcome in the process that has rank 0, None in others."""
     limit = experiment.scenario.world.memory_limit_mb * 10**6 if world.rank_is_process else 0
     beside = any(config.parallel.prefetch or config.parallel.overlap for config in experiment.rows)
+    if experiment.keeper is not None and launched_rank() <= 0:
+        experiment.keeper.begin()
 
     def program(comm: Communicator) -> Outcome | None:
         second = world.channel() if beside else None
         if world.rank_is_process:
             (return_freed if limit else keep_freed)()
         with MemoryLimit(limit):
-            run = Run(world, experiment, progress, keep_weights, second, traced, keeping=keeping, restarts=restarts,
-                      room_bytes=room_bytes if limited() else None)
-            return measure_and_judge(comm, run)
+            measured = list(measure(
+                comm, world, experiment, progress, second, room_bytes if limited() else None))
+            return judge(comm, experiment, measured)
 
     with alike_everywhere():
         let_blas_allocate()
-        return world.run(program)[0]
+        try:
+            return world.run(program)[0]
+        finally:
+            progress.end()    # which gives the terminal its cursor back
 
 
 def room_bytes(config: Config, held_bytes: int) -> int:
@@ -156,29 +193,28 @@ def room_bytes(config: Config, held_bytes: int) -> int:
     return max(expected(config).peak_total - held_bytes, 0) * 5 // 4
 
 
-def measure_and_judge(comm: Communicator, run: Run) -> Outcome | None:
+def judge(comm: Communicator, experiment: Experiment, measured: Sequence[Measurement | None]) -> Outcome | None:
     """The outcome on rank 0, None on the others, which take part until all rows are judged."""
-    measured = list(measure(comm, run))
     rows = []
-    for config, found in zip(run.experiment.rows, measured, strict=True):
-        divergence = first_divergence(comm, run.batches(config), found.evidence if found else None)
-        if found is not None:
-            rows.append(judged(found, divergence))
-    differences = row_differences(comm, parted(run, rows) if comm.rank == 0 else None)
+    for config, each in zip(experiment.rows, measured, strict=True):
+        divergence = first_divergence(comm, experiment, config, each.evidence if each else None)
+        if each is not None:
+            rows.append(judged(each, divergence))
+    differences = row_differences(comm, experiment, different_rows(rows) if comm.rank == 0 else None)
     if comm.rank != 0:
         return None
-    compares = run.experiment.scenario.check.reference
-    return Outcome(run.experiment, rows if compares else compared_with_each_other(rows), differences)
+    compares = experiment.scenario.check.reference
+    return Outcome(experiment, rows if compares else compared_with_each_other(rows), differences)
 
 
-def parted(run: Run, rows: Sequence[RowOutcome]) -> list[tuple[Batches, Batches]]:
+def different_rows(rows: Sequence[RowOutcome]) -> list[tuple[Config, Config]]:
     """The first row paired with each row that ends with different weights, where both equal their references.
 
     Rows with equal references count as one. Rows that split the model in different ways are not paired: their sums have
     different terms.
     """
     trained = {row.config.course: row for row in reversed(rows) if row.equal}
-    different = [*reversed(trained.values())]
-    others = [other for other in different[1:] if different[0].measured.weights_sha256 != other.measured.weights_sha256
-              and different[0].config.model.task.parallel == other.config.model.task.parallel]
-    return [(run.batches(different[0].config), run.batches(other.config)) for other in others]
+    first, *others = [*reversed(trained.values())] or [*rows[:1]]
+    return [(first.config, other.config) for other in others
+            if first.measured.weights_sha256 != other.measured.weights_sha256
+            and first.config.model.task.parallel == other.config.model.task.parallel]

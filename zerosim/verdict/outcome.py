@@ -6,30 +6,21 @@ Outcomes know no terminal and no picture. Reports read outcomes; the page reads 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from zerosim.core.allocation import MODEL_STATES
 from zerosim.models.units import Model
+from zerosim.observe.traffic import Count
 from zerosim.scenario import Scenario
 from zerosim.stages import STAGES
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
-from zerosim.training.measurement import Measurement, RankMemory, RankTraffic
+from zerosim.training.measurement import Measurement, RankMemory
 from zerosim.verdict.addresses import LAID_OUT, Fragmentation
 from zerosim.verdict.diagnosis import Divergence, RowDifference
 from zerosim.worlds.world import counted
 
 Figure = TypeVar("Figure")
-Shape = TypeVar("Shape", RankTraffic, RankMemory)
-
-
-@dataclass(frozen=True)
-class Compared(Generic[Shape]):
-    """The figures of a rank that were measured, and those due."""
-
-    measured: Shape
-    due: Shape
-
 
 TRAFFIC = {
     "sent_bytes": "bytes sent", "received_bytes": "bytes received", "messages": "messages",
@@ -38,19 +29,18 @@ TRAFFIC = {
 BEGINNINGS = {"reduce_scatter": "a reduce-scatter", "update": "an update"}
 
 
-def traffic_fault(rank: Compared[RankTraffic]) -> str | None:
+def traffic_fault(rank: int, measured: Count, due: Count) -> str | None:
     """The first count of a rank's messages that differs from the one due, as the words after the name of a row."""
-    found, due = rank.measured, rank.due
-    figures = [(words, getattr(found, name), getattr(due, name)) for name, words in TRAFFIC.items()]
-    for name, ours, theirs in paired(found.by_collective, due.by_collective, {}):
-        figures += [(f"{what} of {name}", seen, expected) for what, seen, expected in paired(ours, theirs, 0)]
-    return next((f"{what} are not the formula's: {seen:,} of rank {found.rank}; expected {expected:,}"
+    figures = [(words, getattr(measured, name), getattr(due, name)) for name, words in TRAFFIC.items()]
+    for collective, ours, theirs in paired(measured.by_collective, due.by_collective, Count()):
+        figures += [(f"{words} of {collective}", getattr(ours, name), getattr(theirs, name))
+                    for name, words in ({"calls": "calls"} | TRAFFIC).items()]
+    return next((f"{what} are not the formula's: {seen:,} of rank {rank}; expected {expected:,}"
                  for what, seen, expected in figures if seen != expected), None)
 
 
-def overweight(rank: Compared[RankMemory]) -> list[str]:
+def overweight(found: RankMemory, due: RankMemory) -> list[str]:
     """The units that keep more than is due, and other memory that outlives the step, in words."""
-    found, due = rank.measured, rank.due
     kept = [
         f"{held:,} B of {owner}'s {kind}; expected {most:,}" if kind in MODEL_STATES else
         f"{held:,} B of {kind} for {owner} after the step"
@@ -61,17 +51,16 @@ def overweight(rank: Compared[RankMemory]) -> list[str]:
         if kind in due.at_rest and not due.at_rest[kind][0] <= least <= most <= due.at_rest[kind][1]]
 
 
-def lingering(rank: Compared[RankMemory]) -> list[str]:
+def lingering(found: RankMemory, due: RankMemory) -> list[str]:
     """The memory that a step should have freed before it reduced a gradient, or updated weights, in words."""
     return [
         f"{held:,} B of {kind} as {words} begins; expected {most:,}"
-        for name, words in BEGINNINGS.items() for kind, most in rank.due.held_as_began.get(name, {}).items()
-        if (held := rank.measured.held_as_began.get(name, {}).get(kind, 0)) > most]
+        for name, words in BEGINNINGS.items() for kind, most in due.held_as_began.get(name, {}).items()
+        if (held := found.held_as_began.get(name, {}).get(kind, 0)) > most]
 
 
-def mismeasured(rank: Compared[RankMemory]) -> str | None:
+def mismeasured(found: RankMemory, due: RankMemory) -> str | None:
     """The first kind with too much or too little memory at the peak or later, or on the host, in words."""
-    found, due = rank.measured, rank.due
     for kind, most in due.peak_bytes.items():
         peak, least = found.peak_bytes[kind], due.least_bytes.get(kind, 0)
         if peak > most:
@@ -80,7 +69,7 @@ def mismeasured(rank: Compared[RankMemory]) -> str | None:
         if peak < least:
             return (f"less memory than required is in use at the peak: rank {found.rank} holds {peak:,} B of {kind}, "
                     f"where {least:,} are used")
-    for words in lingering(rank):
+    for words in lingering(found, due):
         return f"memory is held too long: rank {found.rank} holds {words}"
     return next((
         f"host memory is not the formula's: rank {found.rank}, {words.format(what)}: {held:,} B; expected {expected:,}"
@@ -100,7 +89,7 @@ def paired(ours: Mapping[str, Figure], due: Mapping[str, Figure], nothing: Figur
     return [(key, ours.get(key, nothing), due.get(key, nothing)) for key in sorted({*ours, *due})]
 
 
-def misfit(needed_bytes: int, allowed_bytes: int, would_fit: Sequence[str]) -> str:
+def does_not_fit(needed_bytes: int, allowed_bytes: int, would_fit: Sequence[str]) -> str:
     """Why a row's states, or its steps, did not fit under the run's limit on each rank, in words."""
     others = ", ".join(STAGES[name].title for name in would_fit) or "no stage"
     return (
@@ -113,6 +102,8 @@ class RowOutcome:
     """The outcome of a row: what was measured and what is due, in the same shapes; or that it did not fit."""
 
     measured: Measurement
+    due: Measurement | None = None
+    """The traffic and the memory of each rank by the formulas; None if the row did not fit."""
     equal: bool | None = None
     """Whether it equals the row or process of `compared_with`; None without one."""
     compared_with: str | None = None
@@ -123,8 +114,6 @@ class RowOutcome:
     formula_operations: dict[str, int] = field(default_factory=dict)
     """The floating-point operations of matrix products that each rank must do in all steps, by pass; over a pipeline,
     its ranks together."""
-    traffic: list[Compared[RankTraffic]] = field(default_factory=list)
-    memory: list[Compared[RankMemory]] = field(default_factory=list)
     volume: float = 0.0
     """The bytes sent per rank and step by formula, in units of P (N − 1)/N."""
     most_messages: int = 0
@@ -144,6 +133,16 @@ class RowOutcome:
     @property
     def config(self) -> Config:
         return self.measured.config
+
+    @property
+    def traffic(self) -> list[tuple[Count, Count]]:
+        """The traffic of each rank, measured and due."""
+        return list(zip(self.measured.traffic, self.due.traffic, strict=True)) if self.due else []
+
+    @property
+    def memory(self) -> list[tuple[RankMemory, RankMemory]]:
+        """The memory of each rank, measured and due."""
+        return list(zip(self.measured.memory, self.due.memory, strict=True)) if self.due else []
 
     @property
     def fits(self) -> bool:
@@ -171,12 +170,12 @@ class RowOutcome:
     @property
     def failures(self) -> list[str]:
         """The failed checks of this row, in words."""
-        claims = self.config.claims
+        too_large = self.config.stage_key in self.config.check.does_not_fit
         if not self.fits:
-            return [] if claims.does_not_fit else [misfit(self.needed_bytes, self.allowed_bytes, self.would_fit)]
+            return [] if too_large else [does_not_fit(self.needed_bytes, self.allowed_bytes, self.would_fit)]
         return [
             *failed_checks(self),
-            *(["fits after all"] if claims.does_not_fit else []),
+            *(["fits after all"] if too_large else []),
             *broken_claims(self),
             *other_bits(self),
         ]
@@ -242,14 +241,14 @@ def failed_checks(stage: RowOutcome) -> Iterator[str]:
         yield (f"counts {stage.measured.updates} updates in {stage.config.steps} steps, but no update may be skipped")
     if stage.measured.disagreement:
         yield stage.measured.disagreement
-    yield from first_fault(map(traffic_fault, stage.traffic))
+    yield from first_fault(traffic_fault(rank, *pair) for rank, pair in enumerate(stage.traffic))
     yield from first_fault(miscalculated(stage))
     if stage.config.steps_here > 0:
-        heavy = [f": rank {rank.due.rank} keeps {', '.join(more)}" for rank in stage.memory
-                 if (more := overweight(rank))]
-        if heavy or any(rank.measured.resting_bytes != rank.due.resting_bytes for rank in stage.memory):
+        heavy = [f": rank {due.rank} keeps {', '.join(more)}" for measured, due in stage.memory
+                 if (more := overweight(measured, due))]
+        if heavy or any(measured.resting_bytes != due.resting_bytes for measured, due in stage.memory):
             yield f"bytes kept are not the formula's{next(iter(heavy), '')}"
-        yield from first_fault(map(mismeasured, stage.memory))
+        yield from first_fault(mismeasured(*pair) for pair in stage.memory)
         yield from first_fault([stage.schedule_fault])
     if stage.measured.missed_faults:
         yield f"a fault was not injected: {'; '.join(stage.measured.missed_faults)}"
@@ -261,41 +260,44 @@ def first_fault(found: Iterable[str | None]) -> list[str]:
 
 
 def broken_claims(stage: RowOutcome) -> Iterator[str]:
-    """The claims of a scenario about this row that do not hold, in words."""
-    claims, found, test = stage.config.claims, stage.measured, stage.measured.test
-    if claims.test_accuracy and test is not None and test < claims.test_accuracy:
-        yield f"test accuracy is {percent(test)}, below {percent(claims.test_accuracy)}"
-    if claims.test_loss and test is not None and not test < claims.test_loss:
-        yield f"test loss is {test:.6g}, not below {claims.test_loss:.6g}"
-    if claims.volume is not None and round(stage.volume, 6) != round(claims.volume, 6):
-        yield f"sends {stage.volume:.4g} P (N−1)/N, not {claims.volume:.4g}"
-    steps, beyond = stage.config.steps_here, stage.fragmentation.beyond_peak_bytes if stage.fragmentation else {}
-    finished_before = stage.config.done > 0 and not steps
-    of_steps: list[tuple[int | None, Fraction | int | None, str]] = [] if finished_before else [
-        (claims.beyond_peak, beyond.get("first_fit"), "needs {:,} bytes beyond the peak by first_fit, not {:,}"),
-        (claims.beyond_peak_laid_out, beyond.get("first_fit" + LAID_OUT),
+    """The checks of a scenario for this row that do not hold, in words."""
+    check, measured, test, steps = stage.config.check, stage.measured, stage.measured.test, stage.config.steps_here
+    if test is not None and check.test_accuracy and test < check.test_accuracy:
+        yield f"test accuracy is {percent(test)}, below {percent(check.test_accuracy)}"
+    if test is not None and check.test_loss and not test < float(check.test_loss):
+        yield f"test loss is {test:.6g}, not below {check.test_loss:.6g}"
+    for claimed in check.volumes:
+        if round(stage.volume, 6) != round(claimed, 6):
+            yield f"sends {stage.volume:.4g} P (N−1)/N, not {claimed:.4g}"
+    beyond = stage.fragmentation.beyond_peak_bytes if stage.fragmentation else {}
+    of_steps: list[tuple[Sequence[int], Fraction | int | None, str]] = [
+        (check.beyond_peak, beyond.get("first_fit"), "needs {:,} bytes beyond the peak by first_fit, not {:,}"),
+        (check.beyond_peak_laid_out, beyond.get("first_fit" + LAID_OUT),
          f"needs {{:,}} bytes beyond the peak by first_fit{LAID_OUT}, not {{:,}}"),
-        (claims.activations, max((rank.peak_bytes["activations"] for rank in found.memory), default=0),
+        (check.activations, max((rank.peak_bytes["activations"] for rank in measured.memory), default=0),
          "holds {:,} bytes of activations at the peak, not {:,}"),
-        (claims.between_bytes, Fraction(sum(rank.between_bytes for rank in found.traffic), max(steps, 1)),
+        (check.between_bytes, Fraction(sum(rank.between_bytes for rank in measured.traffic), max(steps, 1)),
          "sends {:,.10g} bytes between hosts in a step, not {:,}"),
-        (claims.kept_bytes, max((sum(rank.resting_bytes.values()) for rank in found.memory), default=0),
+        (check.kept_bytes, max((sum(rank.resting_bytes.values()) for rank in measured.memory), default=0),
          "keeps {:,} bytes between steps, not {:,}"),
-        (claims.collective_bytes,
-         Fraction(max((sent_by(claims.collectives, rank) for rank in found.traffic), default=0), max(steps, 1)),
+        (check.collective_bytes,
+         Fraction(max((sent_by(check.collectives, rank) for rank in measured.traffic), default=0), max(steps, 1)),
          "sends {:,.10g} bytes a step by check.collectives, not {:,}"),
-        (claims.largest_message, max((rank.largest_message_bytes for rank in found.traffic), default=0),
+        (check.largest_messages, max((rank.largest_message_bytes for rank in measured.traffic), default=0),
          "sends {:,} bytes in its largest message, not {:,}"),
     ]
-    for claimed, figure, words in (
-            (claims.messages, stage.messages_in_a_step, "sends {:g} messages a step, not {}"), *of_steps):
-        if claimed is not None and figure != claimed:
-            yield words.format(float(figure) if isinstance(figure, Fraction) else figure or 0, claimed)
+    finished_before = stage.config.done > 0 and not steps
+    for claims, figure, words in (
+            (check.messages, stage.messages_in_a_step, "sends {:g} messages a step, not {}"),
+            *([] if finished_before else of_steps)):
+        for claimed in claims:
+            if figure != claimed:
+                yield words.format(float(figure) if isinstance(figure, Fraction) else figure or 0, claimed)
 
 
-def sent_by(collectives: Collection[str], rank: RankTraffic) -> int:
+def sent_by(collectives: Collection[str], rank: Count) -> int:
     """The bytes that a rank has sent by some collectives, or by all if none are named."""
-    return sum(each["sent_bytes"] for name, each in rank.by_collective.items()
+    return sum(each.sent_bytes for name, each in rank.by_collective.items()
                if name in collectives or not collectives)
 
 

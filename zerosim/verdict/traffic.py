@@ -8,7 +8,7 @@ paper, section 7, has the multiples of P: 2 for DDP and Stages I and II, 3 for S
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -20,9 +20,9 @@ from zerosim.core.fixed_point import limbs
 from zerosim.core.sharding import Directions, Mesh, chunk_length, owned, padded
 from zerosim.models.units import Unit
 from zerosim.observe.observed import Observed
+from zerosim.observe.traffic import Count
 from zerosim.training.config import Config
 from zerosim.training.groups import GroupOfRanks
-from zerosim.training.measurement import RankTraffic
 from zerosim.verdict.flows import Flow, LoneRank, flow
 from zerosim.verdict.resting import later_uses
 from zerosim.verdict.shapes import TapeCall, expected
@@ -31,34 +31,6 @@ NORM_BYTES = np.dtype(np.float64).itemsize
 
 CollectivePart = tuple[Callable[..., None], int]
 """A collective, and the bytes of an element."""
-
-
-@dataclass(frozen=True)
-class Due:
-    """The traffic of one rank's calls of a collective; `messages` are those sent, `largest` the bytes of one of them.
-    """
-
-    calls: int = 0
-    sent_bytes: int = 0
-    received_bytes: int = 0
-    messages: int = 0
-    between_bytes: int = 0
-    """The sent bytes that leave the rank's host."""
-    largest: int = field(default=0, compare=False)
-
-    def __add__(self, other: "Due") -> "Due":
-        return Due(
-            self.calls + other.calls, self.sent_bytes + other.sent_bytes,
-            self.received_bytes + other.received_bytes, self.messages + other.messages,
-            self.between_bytes + other.between_bytes, max(self.largest, other.largest),
-        )
-
-    def times(self, count: int) -> "Due":
-        """The traffic of `count` repetitions."""
-        return Due(
-            count * self.calls, count * self.sent_bytes, count * self.received_bytes, count * self.messages,
-            count * self.between_bytes, min(count, 1) * self.largest,
-        )
 
 
 @dataclass(frozen=True)
@@ -87,15 +59,15 @@ class DueCall:
                 yield [flow(collective, ranks, place, count, element_bytes, root)
                        for collective, element_bytes in self.parts]
 
-    def due(self, config: Config, rank: int, hosts: Sequence[int]) -> Due:
+    def due(self, config: Config, rank: int, hosts: Sequence[int]) -> Count:
         """The traffic of all its calls in the run."""
-        total = Due()
+        total = Count()
         for parts in self.flows(config, rank):
             away = sum(sent for part in parts for to, sent in part.to.items()
                        if hosts and hosts[self.ranks[to]] != hosts[rank])
-            total += Due(
-                1, sum(sum(part.to.values()) for part in parts), sum(part.received_bytes for part in parts),
-                sum(sum(part.messages.values()) for part in parts), away,
+            total += Count(
+                1, sum(sum(part.to.values()) for part in parts), sum(sum(part.messages.values()) for part in parts),
+                sum(part.received_bytes for part in parts), away,
                 max((sent for part in parts for sent in part.messages), default=0))
         return total.times(self.times)
 
@@ -150,38 +122,38 @@ def calls(config: Config, rank: int, updates: int) -> Iterator[DueCall]:
         yield DueCall("gather_norms", [(ring.all_gather, NORM_BYTES)], mesh.neighbours, count, steps)
 
 
-def due(config: Config, rank: int, updates: int, hosts: Sequence[int] = ()) -> dict[str, Due]:
+def due(config: Config, rank: int, updates: int, hosts: Sequence[int] = ()) -> dict[str, Count]:
     """The traffic of each collective that `rank` calls in a run's steps; `updates` of them were not skipped.
 
     `hosts` has the number of each rank's host; without it no bytes count as leaving a host.
     """
-    found: dict[str, Due] = {}
+    found: dict[str, Count] = {}
     here, directions = config.of_rank(rank), config.directions
     place, mine = directions.place(rank), directions.data_rank(rank)
     hosts_here = [hosts[directions.rank(place, each)] for each in range(directions.data)] if hosts else ()
     tape_calls = expected(here, updates).tape_calls
     for call in calls(here, mine, updates):
-        found[call.name] = found.get(call.name, Due()) + call.due(here, mine, hosts_here)
+        found[call.name] = found.get(call.name, Count()) + call.due(here, mine, hosts_here)
     for name, each in (*on_the_tape(here, rank, tape_calls, hosts), *at_cuts(here, rank, hosts)):
-        found[name] = found.get(name, Due()) + each
+        found[name] = found.get(name, Count()) + each
     return {name: each for name, each in found.items() if each.calls}
 
 
 def on_the_tape(
     config: Config, rank: int, tape_calls: Mapping[TapeCall, int], hosts: Sequence[int]
-) -> Iterator[tuple[str, Due]]:
+) -> Iterator[tuple[str, Count]]:
     """The traffic of each call of a collective on the tape, with the collective's name: those of the model's graph."""
     directions, place = config.directions, config.directions.place(rank)
     for call, times in tape_calls.items():
         places, sent = directions.group(call.direction, place), tape_flow(call, directions, place)
         away = sum(count for to, count in sent.to.items()
                    if hosts and hosts[directions.rank(places[to], directions.data_rank(rank))] != hosts[rank])
-        yield f"{call.direction}_{call.collective}", Due(
-            1, sum(sent.to.values()), sent.received_bytes, sum(sent.messages.values()), away,
+        yield f"{call.direction}_{call.collective}", Count(
+            1, sum(sent.to.values()), sum(sent.messages.values()), sent.received_bytes, away,
             max(sent.messages, default=0)).times(times)
 
 
-def at_cuts(config: Config, rank: int, hosts: Sequence[int]) -> Iterator[tuple[str, Due]]:
+def at_cuts(config: Config, rank: int, hosts: Sequence[int]) -> Iterator[tuple[str, Count]]:
     """The traffic at the ends of each chunk of a rank of a pipeline, b s h at each cut: every micro-batch sends on the
     activation and sends back its gradient."""
     directions, times = config.directions, config.steps_here * config.block
@@ -194,8 +166,8 @@ def at_cuts(config: Config, rank: int, hosts: Sequence[int]) -> Iterator[tuple[s
             if not ends:
                 other = directions.rank(places[(places.index(place) + by) % len(places)], directions.data_rank(rank))
                 away = cut.nbytes if hosts and hosts[other] != hosts[rank] else 0
-                yield sent, Due(1, cut.nbytes, 0, 1, away, cut.nbytes).times(times)
-                yield received, Due(1, 0, cut.nbytes).times(times)
+                yield sent, Count(1, cut.nbytes, 1, 0, away, cut.nbytes).times(times)
+                yield received, Count(1, 0, 0, cut.nbytes).times(times)
 
 
 @lru_cache(maxsize=4096)
@@ -208,15 +180,10 @@ def tape_flow(call: TapeCall, directions: Directions, place: int) -> Flow:
     return Flow(dict(comm.to), dict(comm.messages), comm.received_bytes)
 
 
-def traffic_due(config: Config, rank: int, updates: int, hosts: Sequence[int]) -> RankTraffic:
+def traffic_due(config: Config, rank: int, updates: int, hosts: Sequence[int]) -> Count:
     """The messages that `rank` must send and receive in a run's steps, in all and by collective."""
     formula = due(config, rank, updates, hosts)
-    whole = sum(formula.values(), Due())
-    return RankTraffic(
-        rank, whole.sent_bytes, whole.received_bytes, whole.messages,
-        {name: {"calls": each.calls, "sent_bytes": each.sent_bytes, "messages": each.messages}
-         for name, each in formula.items()},
-        whole.largest, whole.sent_bytes - whole.between_bytes, whole.between_bytes)
+    return replace(sum(formula.values(), Count()), by_collective=formula)
 
 
 def gathered(config: Config) -> tuple[Unit, ...]:

@@ -22,7 +22,7 @@ from zerosim.scenario.data import Dataset
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Replica
 from zerosim.training.build import initial_weights, replica
-from zerosim.training.experiment import Batches, prepare
+from zerosim.training.experiment import Experiment, prepare
 
 RANKS = 2
 
@@ -66,23 +66,24 @@ def time_steps(comm: Communicator, rounds: int, workload: Workload) -> list[Samp
             for name in STAGES]
 
 
-def plain(comm: Communicator, stage: str, workload: Workload) -> tuple[Batches, Replica]:
+def plain(comm: Communicator, stage: str, workload: Workload) -> tuple[Experiment, Replica]:
     """The state of a rank without instruments."""
-    batches = batches_of(comm.size, stage, workload)
-    return batches, replace(replica(batches.config, Observed(comm), allocate), comm=comm)
+    experiment = experiment_of(comm.size, stage, workload)
+    return experiment, replace(replica(experiment.rows[0], Observed(comm), allocate), comm=comm)
 
 
-def steps(trained: tuple[Batches, Replica]) -> Iterator[None]:
+def steps(trained: tuple[Experiment, Replica]) -> Iterator[None]:
     """An iterator that trains one step per item."""
-    batches, mine = trained
-    mine.begin(initial_weights(batches.config))
-    (batch,) = batches.of_rank(mine.comm.rank)
+    experiment, mine = trained
+    config, = experiment.rows
+    mine.begin(initial_weights(config))
+    (batch,) = experiment.of_rank(config, mine.comm.rank)
     for number in itertools.count(1):
-        batches.config.stage.step(mine, replace(batch, step=number))
+        config.stage.step(mine, replace(batch, step=number))
         yield
 
 
-def batches_of(ranks: int, stage: str, workload: Workload) -> Batches:
+def experiment_of(ranks: int, stage: str, workload: Workload) -> Experiment:
     """The whole batch, with one micro-batch per rank."""
     scenario = Scenario(
         world=WorldKeys(ranks),
@@ -90,5 +91,4 @@ def batches_of(ranks: int, stage: str, workload: Workload) -> Batches:
         train=Train(steps=1, micro_batch=workload.batch // ranks, micro_batches=ranks, optimizer="adamw"),
         parallel=Parallel(stages=(stage,)),
     )
-    experiment = prepare(scenario, workload.dataset())
-    return Batches(experiment.rows[0], experiment.dataset)
+    return prepare(scenario, workload.dataset())

@@ -24,7 +24,6 @@ from zerosim.show.table import divergence
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.own import as_stage
 from zerosim.training.experiment import prepare
-from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
 from zerosim.worlds.local import StillRunning
 
@@ -74,9 +73,8 @@ def recorded_row(title: str, parallel: Parallel, ranks: int) -> RecordedStep:
     scenario = Scenario(
         world=WorldKeys(ranks), model=ModelKeys(hidden=(64, 32)),
         train=Train(steps=STEPS, micro_batch=8, micro_batches=ranks), parallel=parallel)
-    experiment = prepare(scenario, load_dataset(scenario))
-    outcome = run_locally(
-        experiment, Silent(), traced=range(STEPS, STEPS + 1), limit_seconds=LIMIT_SECONDS).trained[0]
+    experiment = prepare(scenario, load_dataset(scenario), traced=range(STEPS, STEPS + 1))
+    outcome = run_locally(experiment, limit_seconds=LIMIT_SECONDS).trained[0]
     assert outcome.measured.trace is not None
     about = f"a step on {plural(ranks, 'rank')}, {experiment.rows[0].model.words}, {scenario.train.optimizer}"
     found = outcome.first_divergence
