@@ -22,7 +22,7 @@ from torch.distributed.tensor import Partial, Replicate, Shard, parallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from zerosim.torch.check import checking, judge, recorder
+from zerosim.torch.check import checking, gradients, recorder
 
 STEPS = 3
 
@@ -981,7 +981,7 @@ CASES |= {
         lambda w: w.train(w.ddp(), between=gradients_by(lambda g: g.div_(w.size))), "divided twice"),
     "fsdp1_one_element": Case(
         lambda w: w.train(w.fsdp1(), between=lambda model, *_: (
-            model._flat_param.grad[-10].add_(w.rank == w.size - 1))),
+            w.rank == w.size - 1 and model._flat_param.grad[-10].add_(1.0))),
         "no order of addition explains it", parameter="2.weight"),
     "fsdp1_clipped_as_if_whole": Case(
         lambda w: w.train(w.fsdp1(), between=clipped(0.01)), "clipping by the local norm"),
@@ -1106,21 +1106,21 @@ def complaint(known, document):
 
 def judged(known):
     """The complaint about the check of a script, and what the check said."""
-    with checking(quiet=True) as found:
+    with checking(quiet=True) as checked:
         known.run(World())
-    return complaint(known, found), found
+    return complaint(known, checked.document), checked.document
 
 
 PLANTED = {
-    "a micro-batch is left out": (recorder.Recorder, "arrived", lambda *_: None, "ddp"),
+    "a micro-batch is left out": (recorder.Recorder, "arrived", lambda *_, **__: None, "ddp"),
     "every gradient is sketched as zeros": (
-        recorder, "sketch", lambda values, part, true=recorder.sketch: 0 * true(values, part), "no_sync_forgotten"),
+        recorder, "sketch", lambda *given, true=recorder.sketch: 0 * true(*given), "no_sync_forgotten"),
     "signs depend on the rank": (
-        recorder, "sketch", lambda values, part, true=recorder.sketch: true(values, part) * (-1) ** dist.get_rank(),
+        recorder, "sketch", lambda *given, true=recorder.sketch: true(*given) * (-1) ** dist.get_rank(),
         "ddp"),
-    "nothing is ever apart": (judge.Due, "apart", lambda self, view: view.mask & False, "no_sync_forgotten"),
-    "the bound is zero": (judge.Due, "bound", lambda self, *_: 0.0 * self.mean(0), "static_graph"),
-    "all digests are equal": (recorder, "digest", lambda values, part: 1, "ddp"),
+    "nothing is ever apart": (gradients.Due, "apart", lambda self, view: view.mask & False, "no_sync_forgotten"),
+    "the bound is zero": (gradients.Due, "bound", lambda self, *_: 0.0 * self.mean(0), "static_graph"),
+    "all digests are equal": (recorder, "digest", lambda values, *_: torch.ones((), dtype=torch.int64), "weights_touched_on_a_rank"),
 }
 """Faults of the check itself, and a script with which each shows."""
 

@@ -1,17 +1,13 @@
-"""Runs a PyTorch script as `__main__`, with all its groups on the CPU over this package."""
+"""An unchanged PyTorch script with all its groups on the CPU over this package, and what its collectives have sent."""
 
-import runpy
-import sys
 from collections import Counter
 from collections.abc import Callable
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import device_mesh, distributed_c10d
 
-import zerosim.torch  # noqa: F401 - registers the backend
 from zerosim.core.errors import UsageError
 from zerosim.torch.backend import CALLS
 from zerosim.worlds.mpi import connect
@@ -19,17 +15,11 @@ from zerosim.worlds.mpi import connect
 ON_THE_CPU = ("", "undefined", "gloo", "mpi", "zerosim", "cpu:gloo", "cpu:gloo,cuda:nccl")
 
 
-def run_script(script: str, arguments: list[str]) -> int:
-    """Run `script` over zerosim; the exit code of its `sys.exit`, else 0."""
+def take_groups() -> None:
+    """Have every group that is made from now on run over this backend."""
     for module in (dist, distributed_c10d, device_mesh):
         for name, position in (("init_process_group", 0), ("new_group", 2)):
             setattr(module, name, over_zerosim(getattr(module, name), position))
-    sys.argv, sys.path[0] = [script, *arguments], str(Path(script).resolve().parent)
-    try:
-        runpy.run_path(script, run_name="__main__")
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    return 0
 
 
 def over_zerosim(function: Callable[..., Any], position: int) -> Callable[..., Any]:
@@ -52,11 +42,9 @@ def over_zerosim(function: Callable[..., Any], position: int) -> Callable[..., A
 
 def calls() -> str:
     """A line for each collective and the line that called it: how often, and the bytes that this rank has sent."""
-    count = Counter[tuple[str, str]]()
-    sent = Counter[tuple[str, str]]()
+    count, sent = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for call in CALLS:
         count[call[:2]] += 1
         sent[call[:2]] += call.sent_bytes
-    rank = connect().rank
-    return "\n".join(f"rank {rank}: {number:5} × {name:15}{sent[name, by]:>13,} B  {by}"
+    return "\n".join(f"rank {connect().rank}: {number:5} × {name:15}{sent[name, by]:>13,} B  {by}"
                      for (name, by), number in count.items())

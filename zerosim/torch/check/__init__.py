@@ -1,36 +1,59 @@
 """Is a distributed PyTorch training right? Ranks record what they see; the records are judged together afterwards.
 
-    torchrun --nproc-per-node 8 -m zerosim.torch.check train.py
+    torchrun --nproc-per-node 8 -m zerosim.torch --check train.py
 
-A script may also check a part of itself: `with checking(optimizer): train()`.
+A script may also check a part of itself: `with checking(optimizer) as checked: train()`.
 """
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
+
+from zerosim.torch.check.book import CheckFinding
+from zerosim.torch.check.judge import FINISHED, judge, lines
+from zerosim.torch.check.record import Frame, Record
+
+__all__ = ["Checked", "checking"]
+
+
+@dataclass
+class Checked:
+    """What a check has found, once it is over: the document `zerosim.check/2`."""
+
+    document: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def findings(self) -> list[CheckFinding]:
+        """All findings, the first step's first."""
+        return [CheckFinding(**each) for each in self.document.get("findings", ())]
 
 
 @contextmanager
-def checking(*optimizers: Any, quiet: bool = False) -> Iterator[dict[str, Any]]:
-    """A context in a script whose process group has been made; at its end the yielded document has what was found.
+def checking(*optimizers: Any, raises: bool = False, quiet: bool = False) -> Iterator[Checked]:
+    """A context in a script whose process group has been made; all ranks leave it together, with the same findings.
 
-    Optimizers that were made before it are named.
+    Optimizers that were made before it are named. The ranks exchange their records over the script's own process group
+    when they leave. With `raises` findings are an AssertionError on every rank, as in a test. A body that raises is not
+    judged.
     """
     import torch.distributed as dist  # noqa: PLC0415 - records are judged without PyTorch
 
-    from zerosim.torch.check.judge import judge, lines  # noqa: PLC0415
     from zerosim.torch.check.recorder import Recorder  # noqa: PLC0415 - as above
 
-    document: dict[str, Any] = {}
-    recorder = Recorder()
+    checked, frames = Checked(), list[Frame]()
+    recorder = Recorder(frames.append)
     for each in optimizers:
         recorder.step_of(each)
-    with recorder.listening() as record:
-        yield document
-    record.rank, record.size = dist.get_rank(), dist.get_world_size()
-    records: list[Any] = [None] * record.size
+    with recorder.listening():
+        yield checked
+    record = Record.of([*frames, Frame(recorder.facts, ended=recorder.failed or FINISHED)])
+    record.facts.rank, record.facts.size = dist.get_rank(), dist.get_world_size()
+    records: list[Any] = [None] * record.facts.size
     dist.all_gather_object(records, record)
-    document |= judge(records)
-    if record.rank == 0 and not quiet:
-        print("\n".join(lines(document)), file=sys.stderr, flush=True)
+    checked.document |= judge(records)
+    if record.facts.rank == 0 and not quiet:
+        print("\n".join(lines(checked.document)), file=sys.stderr, flush=True)
+    if raises and checked.findings:
+        raise AssertionError("\n".join(map(str, checked.findings)))

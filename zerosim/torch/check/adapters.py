@@ -1,4 +1,4 @@
-"""The two trainers whose parameters or gradients are not where PyTorch keeps them: FSDP1's flat ones, and DeepSpeed."""
+"""What is asked of trainers: FSDP's parameters, DeepSpeed's gradients, and over which ranks each of them reduces."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from zerosim.torch.check.sketch import Part
+from zerosim.torch.check.record import Facts, Key
 
 
 class Flat:
@@ -24,34 +24,33 @@ class Flat:
         shard = flat._sharded_size.numel() if handle.uses_sharded_strategy else self.size
         self.shard = range(shard * handle.rank, shard * (handle.rank + 1)) if shard < self.size else range(self.size)
 
-    def part(self, name: str, within: range) -> tuple[Part, slice]:
-        """The place of a parameter's elements within a range of the flat one, and in values of that range."""
+    def part(self, name: str, within: range) -> tuple[tuple[int, ...], Key, slice]:
+        """Shape and place of a parameter's elements within a range of the flat one, and their place in that range."""
         first, last = self.bounds[name]
         low, high = max(first, within.start), max(min(last, within.stop), max(first, within.start))
         at = min(low, last) - first
-        return (Part((last - first,), (slice(at, at + high - low),)), slice(low - within.start, high - within.start))
+        return (last - first,), ((at, at + high - low),), slice(low - within.start, high - within.start)
 
-    def __call__(self, values: Any) -> Iterator[tuple[str, Any, Part]]:
+    def __call__(self, values: Any) -> Iterator[tuple[str, Any, tuple[int, ...], Key]]:
         """The pieces of a gathered flat tensor, or of this rank's shard of one."""
         within = range(self.size) if values.numel() >= self.size else self.shard
         for name in self.names:
-            part, at = self.part(name, within)
-            yield name, values.reshape(-1)[at], part
+            shape, key, at = self.part(name, within)
+            yield name, values.reshape(-1)[at], shape, key
 
 
-def flat_pieces(module: Any, paths: Any) -> Iterator[tuple[Any, Flat, list[tuple[Any, tuple[str, Part]]]]]:
-    """The flat parameter of one module, its pieces, and the places of the parameters that are views of its shard."""
+def flat_pieces(module: Any, paths: Any) -> Iterator[tuple[Any, Flat, list[tuple[Any, tuple[str, tuple[int, ...], Key]]]]]:
+    """The flat parameter of one module of FSDP1, its pieces, and the places of the parameters that view its shard."""
     handle = getattr(module, "_handle", None) if type(module).__name__ == "FullyShardedDataParallel" else None
     if handle is None:
         return
-    for each in module.modules():
-        paths.setdefault(each, ".".join(filter(None, (paths[module], next(
-            path for path, other in module.named_modules() if other is each).replace("_fsdp_wrapped_module", "").strip(
-                ".")))))
+    for path, each in module.named_modules():
+        plain = path.replace("_fsdp_wrapped_module", "").replace("_checkpoint_wrapped_module", "")
+        paths.setdefault(each, ".".join(filter(None, [paths[module], *plain.split(".")])))
     found = Flat(handle, paths)
     views = handle.flat_param._params or ()
     yield handle.flat_param, found, [
-        (each, (name, found.part(name, found.shard)[0])) for each, name in zip(views, found.names, strict=False)]
+        (each, (name, *found.part(name, found.shard)[:2])) for each, name in zip(views, found.names, strict=False)]
 
 
 def gathered_parameters(modules: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
@@ -74,6 +73,16 @@ def of_wrapper(made: Any, module: Any, kwargs: dict[str, Any]) -> tuple[str, lis
     mesh = kwargs.get("mesh") or kwargs.get("device_mesh")
     group = sorted(mesh.mesh.flatten().tolist()) if mesh is not None else list(range(dist.get_world_size()))
     return name, group, reduced, not kwargs.get("sync_module_states")
+
+
+def of_plan(facts: Facts, args: Any, kwargs: Any) -> None:
+    """Note what the plan of `parallelize_module` gives to the ranks of a row and takes from them."""
+    plan = kwargs.get("parallelize_plan", args[2] if len(args) > 2 else None)
+    for style in plan.values() if isinstance(plan, dict) else [plan]:
+        for name, given in vars(style).items() if hasattr(style, "__dict__") else ():
+            layouts = given if isinstance(given, list | tuple) else [given]
+            facts.takes_shards |= name == "input_layouts" and any(getattr(each, "dim", None) == 0 for each in layouts)
+            facts.returns_partial |= name == "output_layouts" and any(type(each).__name__ == "Partial" for each in layouts)
 
 
 def deepspeed_obstacle(engine: Any) -> str:

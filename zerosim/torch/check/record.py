@@ -1,45 +1,97 @@
-"""What a check knows of a rank: plain data, written by `recorder.py` and read by `judge.py`. PyTorch is not needed."""
+"""What a check knows of a rank: plain data, written by the observer and read by the judge. PyTorch is not needed.
 
+A rank's file is a sequence of frames, each behind its length, and grows by one frame at every observed update. Whatever
+ends the rank, the frames before are whole. Nothing in a file is executed when it is read.
+"""
+
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+import msgspec
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    Array = np.ndarray[Any, Any]
+else:
+    Array = np.ndarray  # as msgspec reads it
+
+Key = tuple[tuple[int, int], ...]
+"""The place of a rank's part in a tensor: from and to, along each axis."""
+LEAST, MOST, SHORTEST = 128, 4096, 512
+"""The buckets of a sketch: at least and at most so many, of this many elements if both allow it."""
+
+
+def bucket_length(size: int) -> int:
+    """The elements of a bucket, of a tensor of `size` elements.
+
+    >>> [bucket_length(size) for size in (100, 1000, 1 << 20, 1 << 30)]
+    [1, 8, 512, 262144]
+    """
+    return max(1, -(-size // min(max(LEAST, size // SHORTEST), MOST)))
+
+
+def counted(shape: tuple[int, ...], key: Key) -> Array:
+    """How many elements of a part lie in each bucket of the whole tensor.
+
+    >>> counted((300,), ((0, 4),))[:3]
+    array([3, 1, 0])
+    """
+    size = max(1, prod(shape))
+    length = bucket_length(size)
+    edges = np.minimum(np.arange(-(-size // length) + 1) * length, size)
+    return np.diff(_below(edges, shape, key))
+
+
+def _below(positions: Array, shape: tuple[int, ...], key: Key) -> Array:
+    """How many elements of a part are at smaller positions than these."""
+    if not shape:
+        return np.minimum(positions, 1)
+    (first, last), stride = key[0], prod(shape[1:])
+    index, rest = np.divmod(positions, max(1, stride))
+    whole = np.clip(index - first, 0, max(0, last - first)) * prod(max(0, stop - start) for start, stop in key[1:])
+    within = (first <= index) & (index < last)
+    return whole + (np.where(within, _below(rest, shape[1:], key[1:]), 0) if len(shape) > 1 else 0)
 
 
 @dataclass
 class Sketched:
-    """A rank's part of one tensor: the rows of its sketch, its place, and the unit roundoff of its dtype."""
+    """A rank's part of one tensor: signed sums and sums of squares, bucket by bucket, and the rounding of its dtype."""
 
-    rows: Array
-    key: Any
+    shape: tuple[int, ...]
+    key: Key
     roundoff: float
     smallest: float
     partial: bool = False
     """Whether the sum over the ranks of tensor parallelism is still due."""
+    sums: Array = field(default_factory=lambda: np.zeros(0))
+    squares: Array = field(default_factory=lambda: np.zeros(0))
 
 
 @dataclass
 class Term:
-    """The gradient of one backward, before any reduction."""
+    """The gradient of one backward, before any reduction; `version` changes with each change of a weight."""
 
     part: Sketched
     backward: int
     line: str
     version: int
-    dropped: bool = False
-    """Whether it was cleared before an update."""
+    cleared: bool = False
+    """Whether the script has cleared it before the update."""
+    by_hand: bool = False
+    """Whether `torch.autograd.grad` has returned it."""
 
 
 @dataclass
 class Clip:
-    """A call that clips gradients; `norms` are those of the parts that this rank had, by name and place."""
+    """A call that clips the gradients of the parameters `names` to a norm (of this order) of at most `most`."""
 
     line: str
     most: float
     order: float
-    norms: dict[tuple[str, Any], float]
+    names: list[str]
     unscaled: bool
 
 
@@ -47,11 +99,44 @@ class Clip:
 class Batch:
     """The tensors that a model was given, and those that it returned, as digests."""
 
-    given: int
-    returned: int
     line: str
-    epoch: dict[str, Any] = field(default_factory=dict)
+    given: int = 0
+    returned: int = 0
+    epoch: dict[str, int] = field(default_factory=dict)
     """The settings of the DistributedSampler that has begun an epoch with this batch."""
+    epoch_line: str = ""
+
+
+@dataclass
+class Weights:
+    """The place of a rank's part of a parameter, the digest of its bits, and that in the dtype of the forward."""
+
+    key: Key
+    trains: bool
+    narrow: bool = False
+    """Whether its dtype has 16 bits: an update may then be lost in the rounding."""
+    bits: int = 0
+    used: int = 0
+
+
+@dataclass
+class Gathered:
+    """The digest of gathered weights as a forward has used them."""
+
+    line: str
+    bits: int = 0
+
+
+@dataclass
+class Activation:
+    """The output of a module in the first micro-batch of a step: its digest, and the sketch of its gradient."""
+
+    module: str
+    line: str
+    bits: int = 0
+    sums: Array = field(default_factory=lambda: np.zeros(0))
+    squares: Array = field(default_factory=lambda: np.zeros(0))
+    roundoff: float = 0.0
 
 
 @dataclass
@@ -61,58 +146,121 @@ class Step:
     optimizer: int
     number: int
     line: str = ""
-    seen: bool = False
     skipped: bool = False
-    settings: list[dict[str, Any]] = field(default_factory=list)
+    settings: list[dict[str, float | str]] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
     terms: dict[str, list[Term]] = field(default_factory=dict)
     before: dict[str, Sketched] = field(default_factory=dict)
-    """The gradients before they were clipped."""
+    """The gradients before they were clipped, if they were."""
     found: dict[str, Sketched] = field(default_factory=dict)
     """The gradients as the optimizer sees them."""
     clips: list[Clip] = field(default_factory=list)
-    weights: dict[str, tuple[Any, int, int]] = field(default_factory=dict)
-    """For each parameter its place, the digest of its bits, and the digest in the dtype of the forward."""
-    used: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """The digests of gathered weights as the forward has used them, with its line."""
-    trains: dict[str, bool] = field(default_factory=dict)
+    weights: dict[str, Weights] = field(default_factory=dict)
+    gathered: dict[str, Gathered] = field(default_factory=dict)
     held: list[str] = field(default_factory=list)
     """The parameters of the optimizer."""
+    orphans: list[str] = field(default_factory=list)
+    """Parameters that got gradients and that no optimizer has."""
+    states: dict[str, float] = field(default_factory=dict)
+    """For each parameter with optimizer state the number of its updates; -1 if the state does not say."""
+    activations: list[Activation] = field(default_factory=list)
+    passes: tuple[int, int] = (0, 0)
+    """Forward passes of the models that were called, and how many of them had a backward."""
     scale: float = 1.0
-    """GradScaler's factor in the terms."""
+    """The factor in the terms, of GradScaler or by hand."""
     unscaled: bool = False
-    """Whether GradScaler has taken it out again."""
-    changed: bool = False
-    """Whether the script has changed gradients between the last backward and the update."""
+    """Whether GradScaler has taken it out again, or the optimizer does."""
+    within: bool = False
+    """Whether the optimizer takes it out within the update."""
+    touched: bool = False
+    """Whether the script has written into gradients between the last backward and the update."""
+    count: float = 0.0
+    """The last number that the script has reduced before a backward, such as a number of tokens."""
     reasons: list[str] = field(default_factory=list)
     """Why its gradients are not judged."""
 
 
 @dataclass
-class Record:
-    """One rank's record."""
+class Facts:
+    """What a rank knows of the training as a whole."""
 
-    rank: int
-    size: int
+    rank: int = 0
+    size: int = 1
+    process: int = 0
     trainer: str = ""
     group: list[int] = field(default_factory=list)
     """The ranks over which the trainer reduces; empty if there is none."""
     row: list[int] = field(default_factory=list)
-    """The ranks of tensor parallelism that hold parts of the same layers."""
+    """The ranks of DTensor's tensor parallelism that hold parts of the same layers."""
+    takes_shards: bool = False
+    """Whether its plan gives each rank of a row a part of the batch."""
+    returns_partial: bool = False
+    """Whether its plan returns partial results."""
     reduced: tuple[float, float] = (0.0, 0.0)
     """The unit roundoff and the smallest number of the dtype in which a trainer reduces."""
     divisor: float = 0.0
     """FSDP2's divide factor, if the script has set one."""
+    own_hook: bool = False
+    """Whether DDP reduces by a hook of the script."""
     wrapped: dict[str, tuple[int, bool]] = field(default_factory=dict)
     """For each sharded parameter its digest before it was sharded, and whether the shard was kept until training."""
     wrapping_line: str = ""
     buffers: dict[str, int] = field(default_factory=dict)
-    communicates: str = ""
-    """How the script's forwards communicate."""
+    communicates: list[str] = field(default_factory=list)
+    """How the script's forwards communicate: "messages", "all_to_all", "collectives"."""
+    experts: list[str] = field(default_factory=list)
+    """Parameters that belong to experts, by the mark of DeepSpeed and Megatron-LM."""
     obstacles: list[str] = field(default_factory=list)
     """Why no step of the script is judged."""
     unknown: list[str] = field(default_factory=list)
     """Parameters that get gradients and belong to no module that was called."""
-    unheld: list[str] = field(default_factory=list)
-    """Parameters that get gradients and that no optimizer has."""
+
+
+@dataclass
+class Frame:
+    """One entry of a rank's file: an update, the end of the script, or both None and empty where neither is."""
+
+    facts: Facts
+    step: Step | None = None
+    ended: str = ""
+
+
+@dataclass
+class Record:
+    """One rank's record; `ended` says how its script has ended, and is empty if it has not."""
+
+    facts: Facts
     steps: list[Step] = field(default_factory=list)
+    ended: str = ""
+
+    @classmethod
+    def of(cls, frames: Iterable[Frame]) -> "Record":
+        record = cls(Facts())
+        for frame in frames:
+            record.facts = frame.facts
+            record.steps += [frame.step] * (frame.step is not None)
+            record.ended = frame.ended
+        return record
+
+
+def write(frame: Frame, file: BinaryIO) -> None:
+    """Append a frame to a rank's file."""
+    packed = msgspec.msgpack.encode(frame, enc_hook=lambda array: array.astype("<f8").tobytes())
+    file.write(len(packed).to_bytes(8, "little") + packed)
+    file.flush()
+
+
+def read(file: Path) -> Record:
+    """The record in a rank's file, without a frame that was not written to its end."""
+    content, at, frames = file.read_bytes(), 0, []
+    decoder = msgspec.msgpack.Decoder(Frame, dec_hook=lambda _, packed: np.frombuffer(packed, "<f8"))
+    while at + 8 <= len(content):
+        start, at = at + 8, at + 8 + int.from_bytes(content[at : at + 8], "little")
+        if at <= len(content):
+            frames.append(decoder.decode(content[start:at]))
+    return Record.of(frames)
+
+
+def name_of(rank: int) -> str:
+    """The name of a rank's file."""
+    return f"rank{rank:05}"

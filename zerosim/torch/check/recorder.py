@@ -2,16 +2,14 @@
 
 The gradients are seen by `Tensor.register_hook`, which runs before a gradient is accumulated, so before DDP, FSDP or
 DeepSpeed reduce it. The parameters are found by walking the graph below each loss; their names by modules that are
-called. Nothing is computed again and no rank waits for another: a rank only writes down what it sees.
+called. Nothing is computed again, nothing is sent, and no rank waits for another: a rank only writes down what it sees.
+Sketches and digests stay on their device until an update is over, and are then copied at once.
 """
 
-import os
-import sys
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import partial, wraps
-from types import FrameType
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,11 +17,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import _functional_collectives, fsdp
 from torch.distributed.algorithms.join import Join
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.distributed.tensor import DTensor, parallel
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils._pytree import tree_leaves
 from torch.utils.data.distributed import DistributedSampler
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -32,97 +28,75 @@ from zerosim.torch.check.adapters import (
     deepspeed_obstacle,
     flat_pieces,
     gathered_parameters,
+    of_plan,
     of_wrapper,
 )
-from zerosim.torch.check.record import Batch, Clip, Record, Sketched, Step, Term
-from zerosim.torch.check.sketch import Part, digest, sketch, whole
-from zerosim.torch.places import PACKAGES, of_a_library, passes_on
+from zerosim.torch.check.record import Activation, Batch, Clip, Facts, Frame, Gathered, Sketched, Step, Term, Weights
+from zerosim.torch.check.sketch import digest, sketch, whole
+from zerosim.torch.check.tensors import (
+    calls_itself,
+    digest_of,
+    first_tensor,
+    leaves_below,
+    local,
+    loss_factor,
+    parameters_of,
+    place_of,
+    script_line,
+    version_of,
+)
+from zerosim.torch.check.watching import Watch
 
-Original = Callable[..., Any]
 COMMUNICATION = (
     "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_single", "all_gather_tensor", "all_to_all",
-    "all_to_all_single", "reduce_scatter_tensor", "reduce_scatter_single", "reduce_scatter", "broadcast", "send",
-    "recv", "batch_isend_irecv")
-TRAINERS = tuple(f"{PACKAGES}{each}" for each in (
-    "torch/distributed/fsdp", "torch/nn", "torch/distributed/utils", "torch/distributed/tensor/_",
-    "torch/distributed/tensor/p", "deepspeed", "accelerate"))
-"""Files of trainers and of tensor parallelism, which communicate while a forward runs."""
-FORWARDING = ("c10d_logger.py", "distributed_c10d.py", "contextlib.py", "recorder.py")
+    "all_to_all_single", "all_to_all_single_autograd", "reduce_scatter_tensor", "reduce_scatter_single", "reduce_scatter",
+    "broadcast")
+MESSAGES = ("send", "recv")
 WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module", "_checkpoint_wrapped_module")
+CLEARED = "cleared"
 
 
-def script_line() -> str:
-    """The innermost line of the user's code that led here, as file:number; empty if there is none."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not of_a_library(file) and not passes_on(file):
-            return f"{file.rpartition(os.sep)[2]}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
+class Recorder(Watch):
+    """The frames of this rank, given to `keep` one by one, while `listening`."""
 
-
-def local(tensor: Any) -> Any:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def version_of(tensor: Any) -> int:
-    """A number that changes with each change in place, of a distributed tensor or of its local part."""
-    return int(tensor._version + local(tensor)._version)
-
-
-def part_of(tensor: Any) -> Part:
-    """The place of this rank's part of a tensor."""
-    if not isinstance(tensor, DTensor):
-        return whole(tensor.shape)
-    shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-    return Part(tuple(tensor.shape), tuple(
-        slice(start, start + size) for start, size in zip(offset, shape, strict=True)))
-
-
-def digest_of(values: Any, not_parts: bool = False) -> int:
-    """The digest of nested tensors; 0 if none of them has data."""
-    found = [local(each) for each in tree_leaves(values) if isinstance(each, torch.Tensor) and each.numel()
-             and not each.is_meta and not (isinstance(each, DTensor) and not_parts)]
-    if not any(each.numel() > 1 and (each != each.reshape(-1)[0]).any() for each in found):
-        return 0
-    return sum(digest(each, whole(each.shape)) * (2 * number + 1) for number, each in enumerate(found)) % 2**64
-
-
-class Recorder:
-    """The record of this rank, while `listening`."""
-
-    def __init__(self, first: int = 1, last: int | None = None) -> None:
-        self.first, self.last = first, last
-        self.record = Record(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
+    def __init__(self, keep: Callable[[Frame], None], first: int = 1, last: int | None = None) -> None:
+        super().__init__()
+        self.keep, self.first, self.last = keep, first, last
+        self.facts = Facts()
         self.names: Any = WeakIdKeyDictionary()
-        """The name of each parameter, also of those that FSDP has gathered."""
-        self.flat: Any = WeakIdKeyDictionary()
-        """The pieces of FSDP1's flat parameters."""
+        """The name of each parameter, also of those that FSDP2 has gathered."""
         self.lent: Any = WeakIdKeyDictionary()
         """The gathered parameters among them, whose memory is there in forward and backward only."""
+        self.flat: Any = WeakIdKeyDictionary()
+        """The pieces of FSDP1's flat parameters."""
         self.parts: Any = WeakIdKeyDictionary()
         """The place of each parameter that is a view of a flat one."""
         self.hooked: Any = WeakIdKeyDictionary()
         self.paths: Any = WeakIdKeyDictionary()
-        self.known: list[str] = []
         self.optimizers: list[Any] = []
         self.updates: dict[int, int] = {}
-        self.terms: dict[str, list[Term]] = {}
-        self.batches: list[Batch] = []
-        self.used: dict[str, tuple[int, str, Any]] = {}
         self.open: dict[int, Step] = {}
         """The present step of each optimizer, as far as it is known before the update."""
+        self.terms: dict[str, list[Term]] = {}
         self.present: Any = WeakIdKeyDictionary()
         """The gradients that the last backward has left: their identity and version."""
-        self.wrapped: list[tuple[Any, list[tuple[Any, str, int]], list[int]]] = []
+        self.batches: list[Batch] = []
+        self.gathered: dict[str, tuple[Gathered, Any]] = {}
+        self.activations: list[Activation] = []
+        self.wrapped: list[tuple[Any, list[tuple[Any, str, Any]], list[Any]]] = []
         self.reasons: list[str] = []
-        self.backwards = self.depth = self.updating = self.wrapping = self.asleep = self.clipping = 0
-        self.line = ""
-        self.epoch: dict[str, Any] = {}
-        """The sampler that has begun an epoch since the last forward."""
-        self.scale = 1.0
-        self.leaving = ExitStack()
+        self.backwards = self.depth = self.within = self.updating = self.wrapping = self.asleep = self.clipping = 0
+        self.forwards, self.returned = 0, set[int]()
+        self.line, self.version = "", 0
+        self.epoch: tuple[dict[str, int], str] = {}, ""
+        """The sampler that has begun an epoch since the last forward, and the line that did."""
+        self.scale: Any = None
+        self.factor: float | None = None
+        """By what the loss is multiplied: GradScaler's tensor, and a script's own factor for a loss of 16 bits."""
+        self.half = False
+        self.reduced: Any = None
+        """The number that the script has reduced last, and before this backward."""
+        self.counted: Any = None
 
     @property
     def active(self) -> bool:
@@ -130,197 +104,250 @@ class Recorder:
         return not self.asleep and self.first <= step and (self.last is None or step <= self.last)
 
     @contextmanager
-    def listening(self) -> Iterator[Record]:
+    def listening(self) -> Iterator["Recorder"]:
         """A context in which everything that trains is recorded."""
-        patches: list[tuple[Any, str, Original]] = [
-            (torch.autograd, "backward", self.backward), (torch.autograd, "grad", self.differentiate),
-            (torch.optim.Optimizer, "__init__", self.make_optimizer),
-            (torch.amp.GradScaler, "scale", self.scaling), (torch.amp.GradScaler, "unscale_", self.unscaling),
-            (torch.amp.GradScaler, "step", self.scaled_step), (Join, "__enter__", self.join),
-            (DistributedSampler, "__iter__", self.sample), (nn.parallel.DistributedDataParallel, "__init__", self.wrap),
-            (fsdp.FullyShardedDataParallel, "__init__", self.wrap),
-            *((owner, "fully_shard", self.wrap) for owner in (fsdp, dist.fsdp._fully_shard)),
-            (fsdp.FSDPModule, "set_gradient_divide_factor", self.divide),
-            (nn.parallel.DistributedDataParallel, "register_comm_hook", self.hook),
-            (fsdp.FullyShardedDataParallel, "clip_grad_norm_", self.clip),
-            *((owner, name, self.clip) for owner in (nn.utils, nn.utils.clip_grad)
-              for name in ("clip_grad_norm_", "clip_grads_with_norm_", "clip_grad_value_") if name in vars(owner)),
-            *((owner, name, self.communicate) for owner in (dist, _functional_collectives) for name in COMMUNICATION
-              if name in vars(owner)),
-        ]
-        with ExitStack() as stack:
-            self.leaving = stack
-            for owner, name, method in patches:
-                self.patch(owner, name, method)
-            for handle in (register_module_forward_pre_hook(self.before_forward),
-                           register_module_forward_hook(self.after_forward, with_kwargs=True, always_call=True),
-                           register_optimizer_step_pre_hook(self.before_update),
-                           register_optimizer_step_post_hook(self.after_update)):
-                stack.callback(handle.remove)
-            yield self.record
-        for handle in self.hooked.values():
-            handle.remove()
-        held = {name for optimizer in self.optimizers for each in parameters_of(optimizer)
-                for name in self.names_of(each)}
-        if held:
-            self.record.unheld = [name for name in self.known if name in self.terms and name not in held]
-        self.terms.clear()
+        self.watch(torch.autograd, "backward", self.before_backward, self.after_backward)
+        self.watch(torch.autograd, "grad", self.sleep, self.differentiated)
+        self.watch(torch.optim.Optimizer, "__init__", None, self.made_optimizer)
+        self.watch(torch.amp.GradScaler, "scale", None, self.scaled)
+        self.watch(torch.amp.GradScaler, "unscale_", self.before_unscaling, self.unscaled)
+        self.watch(torch.amp.GradScaler, "step", self.before_scaled_step, self.scaled_step)
+        self.watch(Join, "__enter__", lambda *_: self.obstacle("a Join lets the ranks have unequal numbers of steps"))
+        self.watch(DistributedSampler, "__iter__", self.sample)
+        self.watch(fsdp.FSDPModule, "set_gradient_divide_factor", lambda args, _: setattr(
+            self.facts, "divisor", float(args[1])))
+        self.watch(nn.parallel.DistributedDataParallel, "register_comm_hook", self.hook)
+        self.watch(fsdp.FullyShardedDataParallel, "clip_grad_norm_", partial(self.clip, None), self.clipped)
+        for owner in (nn.parallel.DistributedDataParallel, fsdp.FullyShardedDataParallel):
+            self.watch(owner, "__init__", partial(self.before_wrapping, True), self.wrap)
+        for owner in (fsdp, dist.fsdp._fully_shard):
+            self.watch(owner, "fully_shard", partial(self.before_wrapping, False), self.wrap)
+        for owner in (parallel, parallel.api):
+            self.watch(owner, "parallelize_module", lambda args, kwargs: of_plan(self.facts, args, kwargs))
+        for owner in (nn.utils, nn.utils.clip_grad):
+            for name in ("clip_grad_norm_", "clip_grads_with_norm_", "clip_grad_value_"):
+                self.watch(owner, name, partial(self.clip, name), self.clipped, listed=True)
+        for owner in (dist, dist.distributed_c10d, _functional_collectives):
+            for name in COMMUNICATION:
+                self.watch(owner, name, partial(self.communicate, name))
+        for name in MESSAGES:  # not dist.isend, which PyTorch knows by its identity
+            self.watch(dist.ProcessGroup, name, partial(self.communicate, "messages"))
+        for handle in (register_module_forward_pre_hook(self.before_forward),
+                       register_module_forward_hook(self.after_forward, with_kwargs=True, always_call=True),
+                       register_optimizer_step_pre_hook(self.before_update),
+                       register_optimizer_step_post_hook(self.safe(self.after_update))):
+            self.leaving.callback(handle.remove)
+        try:
+            yield self
+        finally:
+            self.leave()
+            for handle in self.hooked.values():
+                handle.remove()
 
-    def patch(self, owner: Any, name: str, method: Original) -> None:
-        """Have calls of `owner.name` become calls of `method(original, …)` until the recorder stops."""
-        original = getattr(owner, name)
+    def obstacle(self, reason: str) -> None:
+        if reason not in self.facts.obstacles:
+            self.facts.obstacles.append(reason)
 
-        @wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return method(original, *args, **kwargs)
-
-        setattr(owner, name, call)
-        self.leaving.callback(setattr, owner, name, original)
-
-    # -- modules
+    # -- modules. These two run while a model is compiled, too, and must then be nothing but a return.
 
     def before_forward(self, module: Any, args: Any) -> None:
-        if torch.compiler.is_compiling() or self.asleep:
-            return
+        if not torch.compiler.is_compiling() and not self.asleep:
+            self.safely(self.enter, module)
+
+    def after_forward(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        if not torch.compiler.is_compiling() and not self.asleep and self.depth:
+            self.safely(self.exit, module, args, kwargs, output, torch.is_grad_enabled())
+
+    def enter(self, module: Any) -> None:
         self.depth += 1
         if self.depth == 1 and self.active:
             self.know(module)
 
-    def after_forward(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
-        if torch.compiler.is_compiling() or self.asleep or not self.depth:
-            return
+    def exit(self, module: Any, args: Any, kwargs: Any, output: Any, training: bool) -> None:
         self.depth -= 1
-        if not self.active or not torch.is_grad_enabled():
+        if not self.active or not training or self.within:
             return
         if isinstance(module, fsdp.FSDPModule):
-            self.gathered(module)
+            self.note_gathered(module)
+        if self.facts.communicates and "messages" not in self.facts.communicates and not self.batches:
+            self.note_activation(module, output)
         if not self.depth and any(each.requires_grad for each in module.parameters()):
-            self.batches.append(Batch(digest_of((args, kwargs)), digest_of(output, not_parts=True), script_line(),
-                                      self.epoch))
-            self.epoch = {}
+            batch = Batch(script_line(), epoch=self.epoch[0], epoch_line=self.epoch[1])
+            self.number(digest_of((args, kwargs)), batch, "given")
+            self.number(digest_of(output, not_parts=True), batch, "returned")
+            self.batches.append(batch)
+            self.epoch = {}, ""
+            root = first_tensor(output)
+            if root is not None and not root.is_meta:
+                self.half = root.dtype is torch.float16
+                self.forwards += 1
+                number = id(batch)
+                root.register_hook(self.safe(lambda _: self.returned.add(number)))
 
     def know(self, root: Any) -> None:
         """Name the parameters of a model that is called."""
         if root in self.paths:
             return
         for path, module in root.named_modules():
-            plain = ".".join(each for each in path.split(".") if each not in WRAPPERS)
-            self.paths.setdefault(module, plain)
+            self.paths.setdefault(module, plainly(path))
             if type(module).__name__ == "DeepSpeedEngine":
-                self.patch(type(module), "step", self.engine_step)
-                self.record.trainer, self.record.group = "DeepSpeed", list(range(self.record.size))
+                self.watch(type(module), "step", self.before_engine_step, self.after_engine_step)
+                self.facts.trainer, self.facts.group = "DeepSpeed", list(range(dist.get_world_size()))
             for flat, pieces, parts in flat_pieces(module, self.paths):
                 self.flat[flat] = pieces
                 self.parts.update(parts)
             if not isinstance(module, nn.modules.batchnorm._BatchNorm) and not self.updates:
                 for name, each in module._buffers.items():
                     if each is not None and each.numel():
-                        self.record.buffers[f"{self.paths[module]}.{name}".lstrip(".")] = digest_of([each])
+                        self.later(digest_of([each]), partial(self.keep_buffer, f"{self.paths[module]}.{name}".lstrip(".")))
+        self.note_lent(root.modules())
         for name, each in root.named_parameters():
-            plain = ".".join(part for part in name.split(".") if part not in WRAPPERS)
-            self.name(each, plain)
+            self.name(self.lent.get(each, each), plainly(name))
+            if getattr(each, "allreduce", True) is False:
+                self.facts.experts.append(self.names[each])
+        self.note_lent(root.modules())
+
+    def keep_buffer(self, name: str, values: Any) -> None:
+        self.facts.buffers[name] = int(values.reshape(-1)[0])
 
     def name(self, parameter: Any, plain: str) -> None:
-        taken = {name for each, name in self.names.items() if each is not parameter}
-        while parameter not in self.names and plain in taken:
-            plain += "'"
         if parameter not in self.names:
+            taken = set(self.names.values())
+            while plain in taken:
+                plain += "'"
             self.names[parameter] = plain
-            self.known.append(plain)
 
-    def gathered(self, module: Any) -> None:
-        """Note the weights with which a unit of FSDP2 has computed."""
+    def note_lent(self, modules: Any) -> None:
+        """Give FSDP2's gathered parameters the names of those that the optimizer has."""
+        for sharded, each in gathered_parameters(modules):
+            self.lent[each] = sharded
+            if sharded in self.names:
+                self.names[each] = self.names[sharded]
+
+    def note_gathered(self, module: Any) -> None:
+        """Note the weights with which a unit of FSDP2 has computed first."""
         for sharded, each in gathered_parameters([module]):
-            if sharded in self.names and each.untyped_storage().size() and not isinstance(each, DTensor):
-                self.used[self.names[sharded]] = digest(each, whole(each.shape)), script_line(), each.dtype
+            name = self.names.get(sharded)
+            if name and name not in self.gathered and each.untyped_storage().size() and not isinstance(each, DTensor):
+                gathered = Gathered(script_line())
+                self.number(digest(each, each.shape, whole(each.shape)), gathered, "bits")
+                self.gathered[name] = gathered, each.dtype
+
+    def note_activation(self, module: Any, output: Any) -> None:
+        """Note what a module returns, and its gradient, for the law of what is alike."""
+        if not isinstance(output, torch.Tensor) or not output.requires_grad or output.is_leaf or isinstance(output, DTensor):
+            return
+        made = Activation(self.paths.get(module, type(module).__name__), script_line(), roundoff=torch.finfo(output.dtype).eps)
+        self.number(digest(output, output.shape, whole(output.shape)), made, "bits")
+        self.activations.append(made)
+
+        def arrived(gradient: Any) -> None:
+            self.later(sketch(gradient, gradient.shape, whole(gradient.shape)), partial(keep_rows, made))
+
+        output.register_hook(self.safe(arrived))
 
     # -- gradients
 
-    def pieces(self, parameter: Any, values: Any) -> Iterator[tuple[str, Any, Part]]:
-        """The named parts of a parameter's values on this rank; a flat parameter has several."""
+    def pieces(self, parameter: Any, values: Any) -> Iterator[tuple[str, Any, Any, Any]]:
+        """The named parts of a parameter's values on this rank, with shape and place; a flat parameter has several."""
         if parameter in self.flat:
             yield from self.flat[parameter](local(values))
         elif parameter in self.parts:
-            name, part = self.parts[parameter]
-            yield name, values, part
+            name, shape, key = self.parts[parameter]
+            yield name, values, shape, key
         elif local(values).untyped_storage().size() or not local(values).numel():  # gathered weights may be freed
-            yield self.names.get(parameter, "?"), local(values), part_of(values)
+            yield self.names.get(parameter, "?"), local(values), tuple(values.shape), place_of(values)
 
     def names_of(self, parameter: Any) -> list[str]:
         if parameter in self.flat:
             return list(self.flat[parameter].names)
         return [self.parts[parameter][0] if parameter in self.parts else self.names.get(parameter, "?")]
 
-    def sketched(self, values: Any, part: Part, whole_values: Any) -> Sketched:
+    def sketched(self, values: Any, shape: Any, key: Any, of: Any) -> Sketched:
         about = torch.finfo(values.dtype)
-        over = isinstance(whole_values, DTensor) and any(each.is_partial() for each in whole_values.placements)
-        return Sketched(sketch(values, part).cpu().numpy(), part.key, about.eps / 2, about.tiny, over)
+        partial_sum = isinstance(of, DTensor) and any(each.is_partial() for each in of.placements)
+        made = Sketched(tuple(shape), key, about.eps / 2, about.tiny, partial_sum)
+        self.later(sketch(values, shape, key), partial(keep_rows, made))
+        return made
 
-    def backward(self, run: Original, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    def before_backward(self, args: Any, kwargs: Any) -> None:
+        self.within += 1
         if not self.active:
-            return run(tensors, *args, **kwargs)
-        self.backwards, self.line = self.backwards + 1, script_line()
-        self.notice_cleared()
-        for sharded, each in gathered_parameters(self.paths):
-            if each not in self.names and sharded in self.names:
-                self.names[each] = self.lent[each] = self.names[sharded]
-        for leaf in leaves_below([tensors] if isinstance(tensors, torch.Tensor) else list(tensors)):
+            return
+        roots = args[0] if args else kwargs["tensors"]
+        roots = [roots] if isinstance(roots, torch.Tensor) else list(roots)
+        if self.within == 1:
+            self.backwards, self.line = self.backwards + 1, script_line()
+            self.notice_cleared()
+            self.version = sum(version_of(each) for optimizer in self.optimizers for each in parameters_of(optimizer))
+            self.counted = self.reduced if self.reduced is not None else self.counted
+            self.factor = loss_factor(roots) if self.half else None
+        self.note_lent(self.paths)
+        for leaf in leaves_below(roots):
             if leaf not in self.hooked and isinstance(leaf, nn.Parameter):
-                self.hooked[leaf] = leaf.register_hook(partial(self.arrived, weakref.ref(leaf)))
-        found = run(tensors, *args, **kwargs)
-        self.note_present()
-        return found
+                self.hooked[leaf] = leaf.register_hook(self.safe(partial(self.arrived, weakref.ref(leaf))))
 
-    def arrived(self, leaf: "weakref.ref[Any]", gradient: Any) -> None:
+    def after_backward(self, _: Any, args: Any, kwargs: Any) -> None:
+        self.within -= 1
+        if self.active and not self.within:
+            self.note_present()
+
+    def arrived(self, leaf: "weakref.ref[Any]", gradient: Any, by_hand: bool = False) -> None:
         """A gradient that is about to be accumulated."""
         parameter = leaf()
         if not self.active or gradient is None or parameter is None:
             return
+        if gradient.layout is not torch.strided:
+            self.reasons.append("sparse gradients")
+            return
         if parameter not in self.names and parameter not in self.flat:
             if not any(each is parameter for optimizer in self.optimizers for each in parameters_of(optimizer)):
-                self.record.unknown.append(f"of shape {tuple(parameter.shape)}")
+                self.facts.unknown.append(f"of shape {tuple(parameter.shape)}")
             self.names[parameter] = f"?{len(self.names)}"
         if isinstance(gradient, DTensor):  # FSDP2 computes with plain tensors: only tensor parallelism has these here
-            self.record.row = sorted(gradient.device_mesh.mesh.flatten().tolist())
-        for name, values, part in self.pieces(parameter, gradient):
+            self.facts.row = sorted(gradient.device_mesh.mesh.flatten().tolist())
+        for name, values, shape, key in self.pieces(parameter, gradient):
             self.terms.setdefault(name, []).append(Term(
-                self.sketched(values, part, gradient), self.backwards, self.line, self.version))
+                self.sketched(values, shape, key, gradient), self.backwards, self.line, self.version, by_hand=by_hand))
 
-    @property
-    def version(self) -> int:
-        """A number that changes whenever a weight is changed in place."""
-        return sum(version_of(each) for optimizer in self.optimizers for each in parameters_of(optimizer))
+    def sleep(self, args: Any, kwargs: Any) -> None:
+        """`torch.autograd.grad` runs the hooks of tensors, and accumulates nothing."""
+        self.asleep += 1
+
+    def differentiated(self, _: Any, args: Any, kwargs: Any) -> None:
+        self.asleep -= 1
 
     def notice_cleared(self) -> None:
         """Mark the terms whose gradient was there after the last backward, and is not any more."""
-        for parameter, (gradient, version, _) in list(self.present.items()):
+        for parameter, (gradient, version) in list(self.present.items()):
             now = parameter.grad
-            gone = now is None or (id(now) == gradient and version_of(now) != version and not local(now).any())
-            for name in self.names_of(parameter) if gone else ():
+            if now is not None and (id(now) != gradient or version_of(now) == version):
+                continue
+            for name in self.names_of(parameter):
                 for term in self.terms.get(name, ()):
-                    term.dropped = True
+                    if now is None:
+                        term.cleared = True
+                    else:
+                        self.number(~local(now).any(), term, CLEARED)
         self.present.clear()
 
     def note_present(self) -> None:
-        for optimizer in self.optimizers if not self.record.trainer == "DeepSpeed" else ():
+        for optimizer in self.optimizers if self.facts.trainer != "DeepSpeed" else ():
             for each in parameters_of(optimizer):
                 if each.grad is not None:
-                    self.present[each] = id(each.grad), version_of(each.grad), local(each.grad).double().sum()
+                    self.present[each] = id(each.grad), version_of(each.grad)
 
-    def differentiate(self, run: Original, *args: Any, **kwargs: Any) -> Any:
-        """`torch.autograd.grad` runs the hooks of tensors, and accumulates nothing."""
-        self.asleep += 1
-        try:
-            return run(*args, **kwargs)
-        finally:
-            self.asleep -= 1
+    def notice_touched(self, optimizer: Any) -> None:
+        """Note whether the script has written into gradients, or replaced them, since the last backward."""
+        for each in parameters_of(optimizer):
+            if each.grad is not None and self.present and self.present.get(each) != (id(each.grad), version_of(each.grad)):
+                self.step_of(optimizer).touched = True
 
     # -- updates
 
-    def make_optimizer(self, run: Original, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        run(optimizer, *args, **kwargs)
-        if not self.asleep:
-            self.step_of(optimizer)
+    def made_optimizer(self, _: Any, args: Any, kwargs: Any) -> None:
+        if not self.asleep and not self.wrapping:
+            self.step_of(args[0])
 
     def step_of(self, optimizer: Any) -> Step:
         """The present step of an optimizer."""
@@ -337,232 +364,277 @@ class Recorder:
             if values is None and isinstance(optimizer, nn.Module):
                 values = deepspeed_gradient(each)
             if values is not None and values.layout is torch.strided:
-                for name, one, part in self.pieces(each, values):
-                    found[name] = self.sketched(one, part, values)
+                for name, one, shape, key in self.pieces(each, values):
+                    found[name] = self.sketched(one, shape, key, values)
         return found
 
     def before_update(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
-        self.updating += 1
-        if self.updating > 1 or self.asleep:
+        """An optimizer is about to step. What a closure does comes within the step: it is followed by a look."""
+        if self.failed or self.asleep:
             return None
+        self.updating += 1
         closure = next(filter(callable, (*args[1:], *kwargs.values())), None)
-        if closure is None:
-            self.see(optimizer)
+        if self.updating > 1 or closure is None:
+            self.safely(self.see, optimizer)
             return None
 
         def evaluated() -> Any:
             loss = closure()
-            self.see(optimizer)
-            self.close(optimizer)
+            self.safely(self.see, optimizer)
+            self.safely(self.close, optimizer)
             return loss
 
         return (tuple(evaluated if each is closure else each for each in args),
                 {key: evaluated if each is closure else each for key, each in kwargs.items()})
 
     def after_update(self, optimizer: Any, *_: Any) -> None:
+        if self.asleep:
+            return
         self.updating -= 1
-        if not self.updating and not self.asleep:
-            self.close(optimizer)
+        if not self.updating:
             step = self.step_of(optimizer)
-            self.updates[step.optimizer] = step.number
-            del self.open[step.optimizer]
+            if step.held:
+                self.close(optimizer)
+            self.finish(optimizer)
+
+    def finish(self, optimizer: Any) -> None:
+        """The step of an optimizer is over."""
+        number = self.step_of(optimizer).optimizer
+        self.updates[number] = self.updates.get(number, 0) + 1
+        self.open.pop(number, None)
+        self.reduced = None
 
     def see(self, optimizer: Any) -> None:
         """Write down what an update is about to use."""
-        if not self.active:
+        if not self.active or self.updating > 1:
             return
-        step = self.step_of(optimizer)
-        step.seen, step.line, own = True, script_line(), [each for each in parameters_of(optimizer) if each not in self.lent]
-        step.held = [name for each in own for name in self.names_of(each)]
+        step, own = self.step_of(optimizer), [each for each in parameters_of(optimizer) if each not in self.lent]
+        step.line = script_line()
+        step.held = [name for each in own for name in self.names_of(each)] or ["?"]
         step.found = self.gradients(optimizer)
-        step.before = step.before or step.found
         step.terms = {name: self.terms[name] for name in step.held if name in self.terms}
-        step.batches, step.scale = list(self.batches), self.scale
-        step.settings = [{key: value for key, value in group.items() if isinstance(value, float | int | str | tuple)}
+        step.batches, step.activations = self.batches, self.activations
+        step.passes = self.forwards, len(self.returned)
+        if isinstance(self.scale, torch.Tensor):
+            self.number(self.scale, step, "scale")
+        elif self.factor is not None:
+            step.scale = self.factor
+        if self.counted is not None:
+            self.number(self.counted, step, "count")
+        step.within = getattr(optimizer, "grad_scale", None) is not None
+        step.settings = [{key: plain_number(value) for key, value in group.items()
+                          if isinstance(value, float | int | str | tuple) or (key == "lr" and value.is_cpu)}
                          for group in getattr(optimizer, "param_groups", ())]
-        step.reasons = [*self.reasons, *filter(None, [deepspeed_obstacle(optimizer)])]
+        step.reasons = [*self.reasons, *filter(None, [deepspeed_obstacle(optimizer), self.hooks_beside(own)])]
+        step.states = self.states(optimizer)
         if not step.clips:
-            self.notice_changed(optimizer)
-        for each in self.names:
-            for name, values, part in self.pieces(each, each) if each not in self.lent else ():
-                narrow = self.used.get(name, (0, "", values.dtype))[2]
-                step.weights[name] = part.key, digest(values, part), digest(values.to(narrow), part)
-                step.trains[name] = each.requires_grad
-        step.used = {name: each[:2] for name, each in self.used.items()}
-        if not self.record.steps:
-            for module, before, after in self.wrapped:
-                kept = after == [digest_of([each]) for each in module.parameters()]
-                self.record.wrapped |= {f"{self.paths[owner]}.{name}".lstrip("."): (value, kept)
-                                        for owner, name, value in before if owner in self.paths}
+            self.notice_touched(optimizer)
+        self.note_weights(step)
+        if self.wrapped:
+            self.note_wrapped()
+
+    def note_weights(self, step: Step) -> None:
+        """Digests of the weights that an update is about to change, and of those that no optimizer has."""
+        for each in [*self.names, *self.flat]:
+            if each in self.lent:
+                continue
+            for name, values, shape, key in self.pieces(each, each):
+                if name not in step.held and self.updates:
+                    continue
+                about = step.weights[name] = Weights(key, each.requires_grad, values.element_size() < 4)
+                self.number(digest(values, shape, key), about, "bits")
+                gathered, dtype = self.gathered.get(name, (None, None))
+                if gathered is not None:
+                    step.gathered[name] = gathered
+                    self.number(digest(values.to(dtype), shape, key), about, "used")
+
+    def states(self, optimizer: Any) -> dict[str, float]:
+        """The parameters for which an optimizer has state, with the number of their updates where that needs no wait."""
+        state, found = getattr(getattr(optimizer, "optim", optimizer), "state", {}), {}
+        for each in state if isinstance(state, dict) else ():
+            if each in self.names and state[each]:
+                count = state[each].get("step", -1)
+                found[self.names[each]] = float(count) if not isinstance(count, torch.Tensor) or count.is_cpu else -1.0
+        return found
+
+    def hooks_beside(self, parameters: list[Any]) -> str:
+        """Why the terms may not be what is accumulated; empty if they are."""
+        for each in parameters:
+            own = self.hooked.get(each)
+            after = list(each._backward_hooks or ())
+            if own is not None and own.id in after and after[-1] != own.id:
+                return "a hook of the script changes gradients after the check has seen them"
+        return ""
 
     def close(self, optimizer: Any, skipped: bool = False) -> None:
-        """End the step of an optimizer; the terms of its parameters are used up."""
+        """End the step of an optimizer: copy what is on devices, and write it. The terms of its parameters are used up."""
+        if not self.active:
+            return self.forget()
         step = self.step_of(optimizer)
-        if self.active and (step.seen or skipped):
-            step.skipped = skipped
-            self.record.steps.append(step)
-        for each in parameters_of(optimizer):
-            for name in self.names_of(each):
-                self.terms.pop(name, None)
-        self.batches.clear()
-        self.used.clear()
-        self.reasons.clear()
-        self.scale = 1.0
+        step.skipped = skipped
+        held = {name for other in self.optimizers for each in parameters_of(other) for name in self.names_of(each)}
+        step.orphans = [name for name in self.names.values() if name in self.terms and name not in held] if held else []
+        for name in step.orphans:
+            self.terms.pop(name, None)
+        self.copy()
+        with suppress(ValueError, RuntimeError):
+            self.facts.rank, self.facts.size = dist.get_rank(), dist.get_world_size()
+        self.keep(Frame(self.facts, step))
+        for name in step.held:
+            self.terms.pop(name, None)
+        self.forget()
         self.open[step.optimizer] = Step(step.optimizer, step.number)
+        return None
 
-    def engine_step(self, run: Original, engine: Any, *args: Any, **kwargs: Any) -> Any:
+    def forget(self) -> None:
+        """A new window begins."""
+        self.batches, self.activations, self.reasons = [], [], []
+        self.gathered.clear()
+        self.forwards, self.returned = 0, set()
+
+    def before_engine_step(self, args: Any, kwargs: Any) -> bool:
         """DeepSpeed's engine is its optimizer; those within, of flat partitions, are not followed."""
-        if not engine.is_gradient_accumulation_boundary():
-            return run(engine, *args, **kwargs)
-        self.see(engine)
+        boundary = bool(args[0].is_gradient_accumulation_boundary())
+        if boundary:
+            self.see(args[0])
         self.asleep += 1
-        try:
-            found = run(engine, *args, **kwargs)
-        finally:
-            self.asleep -= 1
-        self.updating += 1
-        self.after_update(engine)
-        return found
+        return boundary
+
+    def after_engine_step(self, boundary: bool, args: Any, kwargs: Any) -> None:
+        self.asleep -= 1
+        if boundary:
+            self.close(args[0])
+            self.finish(args[0])
 
     # -- scaling and clipping
 
-    def scaling(self, run: Original, scaler: Any, outputs: Any) -> Any:
-        found = run(scaler, outputs)
-        self.scale = scaler.get_scale() if scaler.is_enabled() else 1.0
-        return found
+    def scaled(self, _: Any, args: Any, kwargs: Any) -> None:
+        if args[0].is_enabled() and args[0]._scale is not None:
+            self.scale = args[0]._scale.detach().clone()
 
-    def unscaling(self, run: Original, scaler: Any, optimizer: Any) -> Any:
-        self.notice_changed(optimizer)
-        found = run(scaler, optimizer)
-        if scaler.is_enabled():
-            self.step_of(optimizer).unscaled = True
+    def before_unscaling(self, args: Any, kwargs: Any) -> None:
+        self.notice_touched(args[1])
+
+    def unscaled(self, _: Any, args: Any, kwargs: Any) -> None:
+        if args[0].is_enabled():
+            self.step_of(args[1]).unscaled = True
             self.note_present()
-        return found
 
-    def notice_changed(self, optimizer: Any) -> None:
-        """Note whether gradients differ from those that the last backward has left."""
-        for each in parameters_of(optimizer):
-            left, now = self.present.get(each), each.grad
-            if left is not None and now is not None and left[:2] != (id(now), version_of(now)):
-                self.step_of(optimizer).changed |= bool(left[2] != local(now).double().sum())
-
-    def scaled_step(self, run: Original, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """A scaler skips `optimizer.step()` when a gradient has overflowed."""
-        before, step = len(self.record.steps), self.step_of(optimizer)
+    def before_scaled_step(self, args: Any, kwargs: Any) -> tuple[int, int]:
+        step = self.step_of(args[1])
         step.line = script_line()
-        found = run(scaler, optimizer, *args, **kwargs)
-        if len(self.record.steps) == before and self.active:
-            self.close(optimizer, skipped=True)
-            self.updates[step.optimizer] = step.number
-            del self.open[step.optimizer]
-        return found
+        return step.optimizer, self.updates.get(step.optimizer, 0)
 
-    def clip(self, run: Original, parameters: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(parameters, nn.Module):  # FSDP1's own method
-            chosen, parameters = list(parameters.parameters()), parameters
-        else:
-            parameters = chosen = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+    def scaled_step(self, before: tuple[int, int] | None, args: Any, kwargs: Any) -> None:
+        """A scaler skips `optimizer.step()` when a gradient has overflowed."""
+        if before is not None and self.updates.get(before[0], 0) == before[1]:
+            self.close(args[1], skipped=True)
+            self.finish(args[1])
+
+    def clip(self, name: str | None, args: Any, kwargs: Any) -> None:
         self.clipping += 1
-        if self.active and self.clipping == 1:
-            most = args[0] if args else kwargs.get("max_norm", float("inf"))
-            order = 0.0 if "value" in run.__name__ else float(
-                kwargs.get("norm_type", args[1] if len(args) > 1 and "with" not in run.__name__ else 2.0))
-            for optimizer in self.optimizers:
-                if {id(each) for each in parameters_of(optimizer)} & {id(each) for each in chosen}:
-                    step = self.step_of(optimizer)
-                    self.notice_changed(optimizer)
-                    step.before = step.before or self.gradients(optimizer)
-                    norms = {(name, part.key): float(torch.linalg.vector_norm(one.double()))
-                             for each in chosen if each.grad is not None
-                             for name, one, part in self.pieces(each, each.grad)}
-                    step.clips.append(Clip(script_line(), float(most), order, norms, step.unscaled))
-        try:
-            return run(parameters, *args, **kwargs)
-        finally:
-            self.clipping -= 1
+        if not self.active or self.clipping > 1:
+            return
+        given = args[0] if args else kwargs["parameters"]
+        chosen = ([given] if isinstance(given, torch.Tensor) else
+                  list(given.parameters()) if isinstance(given, nn.Module) else list(given))
+        most = args[1] if len(args) > 1 else kwargs.get("max_norm", float("inf"))
+        order = kwargs.get("norm_type", args[2] if len(args) > 2 and name != "clip_grads_with_norm_" else 2.0)
+        names = [one for each in chosen for one in self.names_of(each)]
+        for optimizer in self.optimizers:
+            step = self.step_of(optimizer)
+            if {id(each) for each in parameters_of(optimizer)} & {id(each) for each in chosen}:
+                self.notice_touched(optimizer)
+                step.before = step.before or self.gradients(optimizer)
+                step.clips.append(Clip(script_line(), float(most), 0.0 if name == "clip_grad_value_" else float(order), names,
+                                       step.unscaled))
+
+    def clipped(self, _: Any, args: Any, kwargs: Any) -> None:
+        self.clipping -= 1
 
     # -- trainers
 
-    def wrap(self, run: Original, *args: Any, **kwargs: Any) -> Any:
+    def before_wrapping(self, made: bool, args: Any, kwargs: Any) -> list[Any]:
         """A trainer wraps a module: note the weights before it shards them."""
-        module = next(each for each in (*args[-2:], kwargs.get("module")) if isinstance(each, nn.Module | list)
-                      and each is not (args[0] if run.__name__ == "__init__" else None))
-        modules = module if isinstance(module, list) else [module]
-        before = [(owner, name, digest(each, whole(each.shape))) for one in modules for owner in one.modules()
-                  for name, each in owner._parameters.items()
-                  if each is not None and not isinstance(each, DTensor) and not each.is_meta]
+        given = args[int(made)] if len(args) > int(made) else kwargs["module"]
+        modules = given if isinstance(given, list) else [given]
         self.wrapping += 1
-        try:
-            found = run(*args, **kwargs)
-        finally:
-            self.wrapping -= 1
-        if not self.wrapping:
-            made = args[0] if run.__name__ == "__init__" else None
-            name, group, reduced, shards = of_wrapper(made, modules[0], kwargs)
-            self.record.trainer, self.record.group = name, group
-            if reduced is not None:
-                about = torch.finfo(reduced)
-                self.record.reduced = max(self.record.reduced, (about.eps / 2, about.tiny))
-            self.record.wrapping_line = script_line()
-            if shards:
-                for one in modules:
-                    self.wrapped.append((one, before, [digest_of([each]) for each in one.parameters()]))
-        return found
+        before = [(owner, name, digest_of([each])) for one in modules for owner in one.modules()
+                  for name, each in owner._parameters.items()
+                  if each is not None and not isinstance(each, DTensor) and not each.is_meta] if not self.updates else []
+        return [modules, before, args[0] if made else None]
 
-    def hook(self, run: Original, model: Any, state: Any, hook: Any) -> Any:
+    def wrap(self, seen: Any, args: Any, kwargs: Any) -> None:
+        self.wrapping -= 1
+        if self.wrapping or not seen:
+            return
+        modules, before, made = seen
+        name, group, reduced, shards = of_wrapper(made, modules[0], kwargs)
+        self.facts.trainer, self.facts.group, self.facts.wrapping_line = name, group, script_line()
+        if reduced is not None:
+            about = torch.finfo(reduced)
+            self.facts.reduced = max(self.facts.reduced, (about.eps / 2, about.tiny))
+        for one in modules if shards else ():
+            self.wrapped.append((one, before, [digest_of([each]) for each in one.parameters()]))
+
+    def note_wrapped(self) -> None:
+        """Whether the shards of wrapped modules are what they were made from."""
+        for module, before, after in self.wrapped:
+            now = [digest_of([each]) for each in module.parameters()]
+            if len(now) == len(after) and before:
+                same = torch.stack([one == other for one, other in zip(now, after, strict=True)]).all().long()
+                for owner, name, value in before:
+                    if owner in self.paths:
+                        self.later(torch.stack([value, same]), partial(
+                            self.keep_wrapped, plainly(f"{self.paths[owner]}.{name}").lstrip(".")))
+        self.wrapped = []
+
+    def keep_wrapped(self, name: str, values: Any) -> None:
+        self.facts.wrapped[name] = int(values[0]), bool(values[1])
+
+    def hook(self, args: Any, kwargs: Any) -> None:
         """DDP reduces by a hook, which may narrow the dtype or lose something."""
-        narrow = {"fp16_compress_hook": torch.float16, "bf16_compress_hook": torch.bfloat16}.get(hook.__name__)
+        hook = kwargs["hook"] if "hook" in kwargs else args[2]
+        name = getattr(hook, "__name__", type(hook).__name__)
+        narrow = {"fp16_compress_hook": torch.float16, "bf16_compress_hook": torch.bfloat16}.get(name)
         if narrow is not None:
-            self.record.reduced = max(self.record.reduced, (torch.finfo(narrow).eps / 2, torch.finfo(narrow).tiny))
-        elif hook.__module__.startswith("torch.") and hook.__name__ not in ("allreduce_hook", "noop_hook"):
-            self.record.obstacles.append(f"the communication hook {hook.__name__} may be lossy")
-        return run(model, state, hook)
+            self.facts.reduced = max(self.facts.reduced, (torch.finfo(narrow).eps / 2, torch.finfo(narrow).tiny))
+        elif not (getattr(hook, "__module__", None) or "").startswith("torch."):
+            self.facts.own_hook = True
+        elif name not in ("allreduce_hook", "noop_hook"):
+            self.obstacle(f"the communication hook {name} may be lossy")
 
-    def divide(self, run: Original, module: Any, factor: float) -> Any:
-        self.record.divisor = float(factor)
-        return run(module, factor)
-
-    def sample(self, run: Original, sampler: Any) -> Any:
+    def sample(self, args: Any, kwargs: Any) -> None:
+        sampler = args[0]
         if sampler.shuffle:
             self.epoch = {"num_replicas": sampler.num_replicas, "seed": sampler.seed, "epoch": sampler.epoch,
-                          "samples": len(sampler.dataset), "line": script_line()}
-        return run(sampler)
+                          "samples": len(sampler.dataset)}, script_line()
 
-    def join(self, run: Original, *args: Any) -> Any:
-        self.record.obstacles.append("a Join lets the ranks have unequal numbers of steps")
-        return run(*args)
-
-    def communicate(self, run: Original, *args: Any, **kwargs: Any) -> Any:
+    def communicate(self, name: str, args: Any, kwargs: Any) -> None:
         """Note communication of the script's own within a forward, and any message: ranks may hold parts of a model."""
-        messages = run.__name__ in ("send", "recv", "batch_isend_irecv")
-        frame = sys._getframe(2)
-        while frame.f_back is not None and frame.f_code.co_filename.endswith(FORWARDING):
-            frame = frame.f_back
-        if self.active and not frame.f_code.co_filename.startswith(TRAINERS):
-            if self.depth or messages:
-                self.record.communicates = "messages" if messages else self.record.communicates or "collectives"
-            elif not self.clipping and args and isinstance(args[0], torch.Tensor) and args[0].numel() > 1:
+        if not self.active or not (name == "messages" or calls_itself()):
+            return
+        value, kind = args[0] if args else None, "all_to_all" if "all_to_all" in name else "collectives"
+        if name == "messages" or self.depth:
+            kind = name if name == "messages" else kind
+            if kind not in self.facts.communicates:
+                self.facts.communicates.append(kind)
+        elif not self.clipping and not self.within and isinstance(value, torch.Tensor):
+            if value.numel() == 1:
+                self.reduced = value.detach().clone()
+            else:
                 for step in self.open.values():  # the script reduces gradients only now, after it has clipped them
                     step.before.clear()
-        return run(*args, **kwargs)
 
 
-def parameters_of(optimizer: Any) -> list[Any]:
-    """The parameters of an optimizer, or of DeepSpeed's engine."""
-    if isinstance(optimizer, nn.Module):
-        return list(optimizer.parameters())
-    return [each for group in getattr(optimizer, "param_groups", ()) for each in group["params"]]
+def keep_rows(made: Any, rows: Any) -> None:
+    made.sums, made.squares = rows
 
 
-def leaves_below(tensors: list[Any]) -> list[Any]:
-    """The tensors in which the graph of these ends: those that will get a gradient."""
-    seen: set[Any] = set()
-    found, nodes = [], [each.grad_fn for each in tensors if each.grad_fn is not None]
-    while nodes:
-        node = nodes.pop()
-        if node not in seen:
-            seen.add(node)
-            if hasattr(node, "variable"):
-                found.append(node.variable)
-            nodes += [below for below, _ in node.next_functions if below is not None]
-    return found
+def plain_number(value: Any) -> float | str:
+    return float(value) if isinstance(value, int | float | torch.Tensor) else str(value)
+
+
+def plainly(path: str) -> str:
+    """A path of modules without wrappers."""
+    return ".".join(each for each in path.split(".") if each not in WRAPPERS)

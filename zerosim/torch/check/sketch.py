@@ -1,7 +1,7 @@
 """Sketches of tensors: few numbers that are linear in the elements, so that sketches of parts and of terms add up.
 
 A sketch cuts a tensor into buckets of consecutive elements, and has for each bucket the sum of the elements with random
-signs. A tensor of at most `BUCKETS` elements is its own sketch. The sketch of a mean of gradients is the mean of their
+signs. A tensor of at most `LEAST` elements is its own sketch. The sketch of a mean of gradients is the mean of their
 sketches, and that of a whole parameter the sum over its shards, whatever their layout. So a trainer that should compute
 a mean can be judged by sketches alone, without a copy of the model and without a gradient of another rank.
 
@@ -20,89 +20,114 @@ product of at most m such factors, and |θ[i]| ≤ γ (Higham, Accuracy and Stab
 Theorem 2. Let each element s of a sum be within e of the exact c·S, with e = γ |c| Σ|t[i]|. By Hoeffding's
 inequality the signed sum of a bucket is within SURE · √(Σ e²) of the exact one, except with probability 2 exp(−SURE²/2),
 which is 3·10⁻¹⁴; and always within Σ e ≤ √n · √(Σ e²) for n elements. By Minkowski's inequality √(Σ e²) is at most γ
-times the sum over the terms of their norms in the bucket. A sketch therefore also has the squares of its elements.
+times the sum over the terms of their norms in the bucket. A sketch therefore also has the sums of squares.
 
 So a fault is seen if its norm in some bucket exceeds 8γ norms of the gradients there, whatever the size of the tensor.
+
+The signs are those of a counter-based hash of an element's place in its bucket: the theorem needs independent signs
+within a bucket only. A whole tensor is then a matrix with a row for each bucket, its sketch a product with one vector,
+and nothing is stored. Everything stays on the tensor's device; no function here waits for it.
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from math import prod
+from typing import Any
 
 import torch
 
-BUCKETS = 128
-"""The buckets of a parameter with more elements than that."""
-SURE = 8.0
-PIECE = 1 << 20
-"""The elements of a tensor that are sketched at once."""
+from zerosim.torch.check.record import Key, bucket_length
 
-
-class Part(NamedTuple):
-    """What a rank has of a tensor of `shape`: a slice along each axis."""
-
-    shape: tuple[int, ...]
-    where: tuple[slice, ...]
-
-    @property
-    def key(self) -> tuple[tuple[int, int], ...]:
-        return tuple((each.start, each.stop) for each in self.where)
-
-
-def whole(shape: Any) -> Part:
-    return Part(tuple(shape), tuple(slice(0, size) for size in shape))
-
-
-def places(part: Part, numbers: Any) -> Any:
-    """The positions in the whole tensor, as a vector, of the elements with these numbers in a part.
-
-    >>> places(Part((2, 3), (slice(1, 2), slice(0, 2))), torch.arange(2))
-    tensor([3, 4])
-    """
-    found, stride = torch.zeros_like(numbers), 1
-    for size, along in zip(reversed(part.shape), reversed(part.where), strict=True):
-        width = along.stop - along.start
-        found += (numbers % width + along.start) * stride
-        numbers, stride = numbers // width, stride * size
-    return found
-
-
-def mixed(numbers: Any) -> Any:
-    """Pseudo-random 64-bit numbers, one for each position."""
-    numbers = (numbers + 1) * -7046029254386353131
-    return (numbers ^ (numbers >> 29)) * -4658895280553007687
-
-
-def sketch(values: Any, part: Part) -> Any:
-    """Three rows of a float64 tensor: signed sums, sums of squares, and the number of elements in each bucket.
-
-    >>> halves = [Part((3,), (slice(0, 2),)), Part((3,), (slice(2, 3),))]
-    >>> vector = torch.tensor([1.0, 2.0, 3.0])
-    >>> bool((sketch(vector[:2], halves[0]) + sketch(vector[2:], halves[1]) == sketch(vector, whole((3,)))).all())
-    True
-    """
-    size = max(1, torch.Size(part.shape).numel())
-    found = torch.zeros(3, min(size, BUCKETS), dtype=torch.float64, device=values.device)
-    for at, piece in pieces(values.detach(), part):
-        plain = piece.double()
-        signs = 1.0 - 2.0 * ((mixed(at) >> 40) & 1)
-        rows = torch.stack([plain * signs, plain.square(), torch.ones_like(plain)])
-        found.index_add_(1, at * found.shape[1] // size, rows)
-    return found
-
-
-def pieces(values: Any, part: Part) -> Iterator[tuple[Any, Any]]:
-    """A part's elements, and their positions, in pieces that need little memory."""
-    for first, piece in enumerate(values.reshape(-1).split(PIECE)):
-        yield places(part, torch.arange(len(piece), device=values.device) + first * PIECE), piece
-
-
+PIECES = {"cpu": 1 << 15}
+"""About as many elements of a tensor are sketched at once: those that fit a cache, elsewhere 2²⁴."""
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def digest(values: Any, part: Part) -> int:
-    """A number of 64 bits that depends on every bit; those of the parts of a tensor add up to that of the whole."""
-    found = 0
-    for at, piece in pieces(values.detach(), part) if values.numel() else ():
-        bits = piece.contiguous().view(INTEGERS[values.element_size()]).to(torch.int64)
-        found += int(((bits + 1) * (mixed(at) | 1)).sum())
-    return found % 2**64
+def whole(shape: Any) -> Key:
+    """The place of a whole tensor."""
+    return tuple((0, size) for size in shape)
+
+
+def hashed(numbers: Any) -> Any:
+    """Pseudo-random 64-bit numbers, one for each of these (the finalizer of splitmix64)."""
+    numbers = (numbers + 1) * -7046029254386353131
+    numbers = (numbers ^ (numbers >> 30)) * -4658895280553007687
+    numbers = (numbers ^ (numbers >> 27)) * -7723592293110705685
+    return numbers ^ (numbers >> 31)
+
+
+def signs(length: int, device: Any) -> Any:
+    """The sign of each place in a bucket, as float64."""
+    return 1.0 - 2.0 * (hashed(torch.arange(length, device=device)) >> 17 & 1)
+
+
+def sketch(values: Any, shape: Any, key: Key) -> Any:
+    """Two rows of a float64 tensor: the signed sums of each bucket, and the sums of squares.
+
+    >>> vector = torch.tensor([1.0, 2.0, 3.0])
+    >>> halves = sketch(vector[:2], (3,), ((0, 2),)) + sketch(vector[2:], (3,), ((2, 3),))
+    >>> bool((halves == sketch(vector, (3,), ((0, 3),))).all())
+    True
+    """
+    size = max(1, prod(shape))
+    length = bucket_length(size)
+    found = torch.zeros(2, -(-size // length), dtype=torch.float64, device=values.device)
+    sign = signs(length, values.device)
+    for first, block in blocks(values, shape, key, length):
+        plain = block.double()
+        rows = torch.stack([(plain * sign).sum(1), plain.square().sum(1)])
+        found[:, first : first + len(block)] += rows
+    return found
+
+
+def digest(values: Any, shape: Any, key: Key) -> Any:
+    """A 64-bit integer tensor that depends on every bit; those of the parts of a tensor add up to that of the whole."""
+    if values.is_complex():
+        values, shape, key = torch.view_as_real(values), (*shape, 2), (*key, (0, 2))
+    values = values.detach().contiguous().view(INTEGERS[values.element_size()])
+    length = bucket_length(max(1, prod(shape)))
+    found = torch.zeros((), dtype=torch.int64, device=values.device)
+    odd = hashed(torch.arange(length, device=values.device)) | 1
+    for first, block in blocks(values, shape, key, length):
+        of_rows = hashed(torch.arange(first, first + len(block), device=values.device) - 1 - length) | 1
+        found += ((block.to(torch.int64) * odd).sum(1) * of_rows).sum()
+    return found
+
+
+def blocks(values: Any, shape: Any, key: Key, length: int) -> Iterator[tuple[int, Any]]:
+    """The elements of a part as matrices with a row for each bucket, and the first bucket of each matrix.
+
+    What lies in a bucket and not in the part is 0. A part that is not in one piece, such as some columns of a matrix, is
+    put into a matrix of zeros first.
+    """
+    flat, start = values.detach().reshape(-1), beginning(shape, key)
+    if start is None and flat.numel():
+        first, last = key[0]
+        plane = values.new_zeros(last - first, *shape[1:])
+        plane[tuple(slice(0, stop - begin) if axis == 0 else slice(begin, stop)
+                    for axis, (begin, stop) in enumerate(key))] = values.detach()
+        flat, start = plane.reshape(-1), first * prod(shape[1:])
+    position, end = start or 0, (start or 0) + flat.numel()
+    most = PIECES.get(values.device.type, 1 << 24)
+    while position < end:
+        base = position - position % length
+        stop = min(end, base + max(1, most // length) * length)
+        rows, piece = -(-(stop - base) // length), flat[position - (start or 0) : stop - (start or 0)]
+        if piece.numel() < rows * length:
+            piece = torch.nn.functional.pad(piece, (position - base, base + rows * length - stop))
+        yield base // length, piece.view(rows, length)
+        position = stop
+
+
+def beginning(shape: Any, key: Key) -> int | None:
+    """The position of a part's first element, if its elements follow each other in the whole tensor.
+
+    >>> beginning((4, 3), ((1, 3), (0, 3))), beginning((4, 3), ((2, 3), (1, 2))), beginning((4, 3), ((0, 4), (0, 2)))
+    (3, 7, None)
+    """
+    start, single = 0, True
+    for size, (first, last) in zip(shape, key, strict=True):
+        if not single and (first, last) != (0, size):
+            return None
+        single = single and last - first == 1
+        start = start * size + first
+    return start

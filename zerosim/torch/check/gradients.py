@@ -1,0 +1,317 @@
+"""Is a gradient the mean over ranks and micro-batches? All right answers are tried first, then what wrong programs compute.
+
+Sketches are linear, so the sketch of what any program would have got is computed from those of the terms.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from zerosim.torch.check.record import Array, Record, Sketched, Step, Term, bucket_length, counted
+
+SURE = 8.0
+"""As in `sketch.py`: an error of more standard deviations is not a rounding error."""
+CLOSE = 0.1
+"""A wrong program explains a gradient if it leaves at most this part of the distance to the mean."""
+of_buckets = lru_cache(4096)(counted)
+
+
+def said(ranks: list[int]) -> str:
+    """Ranks as text."""
+    return ", ".join(map(str, ranks))
+
+
+@dataclass
+class View:
+    """The numbers of a sketch that the gradient of one rank covers; `found` is None if there is no gradient."""
+
+    rank: int
+    mask: Array
+    found: Array | None
+
+
+@dataclass
+class Due:
+    """The gradient of a parameter that is due: the mean over ranks of the sums over micro-batches.
+
+    `terms` are those of each rank; `micro` is the number of micro-batches of the step.
+    """
+
+    name: str
+    terms: list[list[Term]]
+    steps: list[Step]
+    records: list[Record]
+    previous: list[Step] | None
+    micro: int
+    factor: float = 1.0
+    """By what the sum of the terms is multiplied besides: 1/scale, 1/micro."""
+    lacks_cleared: bool = False
+    """Whether terms that the script has cleared are left out."""
+    divided: bool = False
+    """Whether the script divides by the number of micro-batches after backward."""
+    parts: list[Sketched] = field(init=False)
+
+    def __post_init__(self) -> None:
+        seen = [step.before.get(self.name) or step.found.get(self.name) for step in self.steps]
+        self.seen = seen
+        self.parts = [term.part for of_rank in self.terms for term in of_rank]
+        found = [each for each in seen if each is not None]
+        like = (self.parts or found)[0]
+        self.size = len(like.sums)
+        self.length = bucket_length(max(1, int(np.prod(like.shape))))
+        # With one micro-batch nothing is rounded in the dtype of the terms after the check has seen them.
+        narrow = found if found and self.micro == 1 else self.parts + found
+        self.roundoff, self.smallest = max([*((each.roundoff, each.smallest) for each in narrow),
+                                            self.records[0].facts.reduced])
+
+    # -- sums of terms
+
+    def own(self, rank: int) -> Array:
+        """The sum of a rank's micro-batches."""
+        return sum((term.part.sums for term in self.terms[rank]), np.zeros(self.size)) * self.factor
+
+    def of_micro_batch(self, rank: int, number: int) -> Array:
+        return self.terms[rank][number].part.sums * self.factor
+
+    def peers(self, rank: int) -> list[int]:
+        """The ranks over which the mean is due: those whose gradients are of the same part."""
+        keys = [of_rank[0].part.key if of_rank else None for of_rank in self.terms]
+        key = keys[rank] or next(filter(None, keys), None)
+        return [other for other, each in enumerate(keys) if each in (key, None)]
+
+    def over(self, rank: int) -> float:
+        """What the sum over the peers is divided by."""
+        if any(part.partial for part in self.parts):
+            return len(self.peers(rank)) / len(self.records[rank].facts.row or [rank])
+        return self.records[0].facts.divisor or len(self.peers(rank))
+
+    def mean(self, rank: int) -> Array:
+        return sum(map(self.own, self.peers(rank)), np.zeros(self.size)) / self.over(rank)
+
+    # -- comparison
+
+    def bound(self, rank: int) -> Array:
+        """The largest rounding error of each number of the mean, by the theorems in `sketch.py`.
+
+        A term is added to the sum of its rank and to those of the others, for each micro-batch anew if each is reduced;
+        scaling by a power of two rounds nothing, by another number before and after the reduction twice.
+        """
+        peers = self.peers(rank)
+        exact = len(peers).bit_count() == 1 and self.micro.bit_count() == 1
+        rounds = max(self.micro, 1) * (len(self.terms) + (0 if exact else 2)) + (
+            1 + 2 * (len({part.roundoff for part in self.parts}) > 1 or self.records[0].facts.reduced[0] > 0)
+            + (self.factor.hex().lstrip("-") != f"0x1.0000000000000p{self.factor.hex().partition('p')[2]}"))
+        parts = [term.part for other in peers for term in self.terms[other]]
+        counts = of_buckets(parts[0].shape, parts[0].key) if parts else np.ones(self.size)
+        sizes = sum((np.sqrt(part.squares) for part in parts), np.zeros(self.size)) * np.minimum(SURE, np.sqrt(counts))
+        gamma = 1.0
+        for count, unit in ((rounds, self.roundoff), (rounds + 200 + self.length / 64, 2.0**-53)):
+            gamma *= 1 + count * unit / (1 - count * unit) if count * unit < 1 else np.inf
+        allowed: Array = (gamma - 1) * abs(self.factor) / self.over(rank) * sizes + (rounds + 4) * self.smallest * counts
+        return allowed
+
+    @cached_property
+    def views(self) -> list[View]:
+        """Each rank's gradient where it covers whole buckets, then the sum of the parts where none does."""
+        left, parts, views = np.ones(self.size, bool), dict[object, Sketched](), list[View]()
+        for rank, (step, part) in enumerate(zip(self.steps, self.seen, strict=True)):
+            of_terms = next((term.part for term in self.terms[rank]), None) or next(iter(self.parts), None)
+            if part is None:
+                key = step.weights[self.name].key if self.name in step.weights else None
+                empty = key is not None and any(stop <= start for start, stop in key)
+                if of_terms is not None and not empty:
+                    views.append(View(rank, of_buckets(of_terms.shape, of_terms.key) > 0, None))
+                continue
+            of_part = of_buckets(part.shape, part.key)
+            full = of_buckets(of_terms.shape, of_terms.key) if of_terms is not None else of_part
+            mask = (of_part == full) & (full > 0)
+            if part.partial:
+                parts[rank] = part
+                continue
+            parts.setdefault(part.key, part)
+            left &= ~mask
+            if mask.any():
+                views.append(View(rank, mask, part.sums))
+        if left.any() and parts:
+            total = sum((each.sums for each in parts.values()), np.zeros(self.size))
+            if any(each.partial for each in parts.values()):
+                total = total * len(self.records[0].facts.row or [0]) / len(parts)
+            views.append(View(0, left & (total != 0), total))
+        return views
+
+    def apart(self, view: View) -> Array:
+        """Which numbers are not those of the mean in any order of addition."""
+        mean = self.mean(view.rank)
+        if view.found is None:
+            return view.mask & (mean != 0)
+        return view.mask & ~(np.abs(view.found - mean) <= self.bound(view.rank))
+
+    def wrong(self) -> View | None:
+        """The first view that is not the mean."""
+        return next((view for view in self.views if self.apart(view).any()), None)
+
+    def infinite(self) -> tuple[int, str] | None:
+        """The first rank with a number that is NaN or infinite, and where it is; None if there is none."""
+        for rank, of_rank in enumerate(self.terms):
+            if not all(np.isfinite(term.part.squares).all() for term in of_rank):
+                return rank, "already in the rank's own backward"
+        return next(((rank, "only after the reduction") for rank, part in enumerate(self.seen)
+                     if part is not None and not np.isfinite(part.squares).all()), None)
+
+    def distance(self, value: Array, view: View) -> float:
+        """How far the found gradient is from `value`."""
+        assert view.found is not None
+        return float(np.linalg.norm((view.found - value)[view.mask]))
+
+    def ratio(self, view: View) -> float:
+        """The number by which the mean is multiplied to come closest to the found gradient."""
+        mean = self.mean(view.rank)[view.mask]
+        return 0.0 if view.found is None else float(view.found[view.mask] @ mean / max(mean @ mean, 1e-300))
+
+
+def answers(name: str, records: list[Record], steps: list[Step], previous: list[Step] | None, micro: int,
+            micro_kept: int) -> list[Due]:
+    """Every right answer: all terms, or those that the script has not cleared; divided in the loss or afterwards.
+
+    The first is the usual one. A script that accumulates in buffers of its own clears what it has added to them.
+    """
+    every = [[term for term in step.terms.get(name, []) if not term.by_hand] for step in steps]
+    if not any(every):
+        every = [step.terms.get(name, []) for step in steps]
+    kept = [[term for term in terms if not term.cleared] for terms in every]
+    first = steps[0]
+    unscaled = first.clips[0].unscaled if first.clips else first.unscaled
+    scale = first.scale if unscaled or not first.within else 1.0
+    choices = [(every, max(micro, 1), False)]
+    if kept != every:
+        choices = [(kept, max(micro_kept, 1), True), *choices]
+    return [Due(name, terms, steps, records, previous, count, 1 / scale / (count if divided else 1), lacks, divided)
+            for divided in (False, True) for terms, count, lacks in choices]
+
+
+Explanation = tuple[str, str]
+
+
+def candidates(due: Due, view: View) -> Iterator[tuple[Array, str, str]]:
+    """What wrong programs would have got instead of the mean, each with its cause and words."""
+    rank, peers, facts, steps = view.rank, due.peers(view.rank), due.records[view.rank].facts, due.steps
+    ranks, scale, mean, own = len(steps), steps[0].scale, due.mean(view.rank), due.own(view.rank)
+    over, micro = due.over(rank), due.micro if all(len(due.terms[each]) == due.micro for each in peers) else 0
+    stale = due.previous and due.previous[rank].found.get(due.name)
+    if stale and len(stale.sums) == due.size:
+        yield mean + stale.sums, "zero_grad is missing", (
+            "it is the mean, added to the gradient of the last update, which was not cleared (or optimizer.step() runs "
+            "more often than zero_grad)")
+    why = " (its process group has one rank)" if len(facts.group) == 1 else (
+        "" if facts.trainer else " (no DDP or FSDP has wrapped the module that was called)")
+    if len(peers) > 1 and facts.row:
+        yield own, "own part only", (f"it is the part of this rank; the gradient is the sum over the tensor-parallel "
+                                     f"ranks {said(facts.row)} (a module of parts that the plan leaves out?)")
+    elif len(peers) > 1:
+        yield own, "own gradient only", f"it is this rank's own gradient, not the mean over ranks{why}"
+        yield own / len(peers), "own gradient only", (
+            f"it is this rank's own gradient divided by {len(peers)}, never reduced{why}")
+    means = [sum((due.of_micro_batch(other, k) for other in peers), np.zeros(due.size)) / over for k in range(micro)]
+    mine = [due.of_micro_batch(rank, k) for k in range(micro)]
+    for number, which in ((micro - 1, "last"), (0, "first")) if micro > 1 else ():
+        yield means[number], f"gradient of the {which} micro-batch only", (
+            f"it is the mean over ranks of micro-batch {number + 1} of {micro}")
+        yield mine[number], "own gradient only", (
+            f"it is this rank's own gradient of micro-batch {number + 1}, not reduced")
+    for cut in range(1, micro):
+        yield sum(means[:cut], np.zeros(due.size)) + sum(mine[cut:]), "own gradient only", (
+            f"micro-batches {cut + 1} to {micro} are this rank's own, not the mean over ranks: the last backward did "
+            "not reduce")
+    for value, cause, text in (
+            (ranks, "N times the mean", f"it is the sum over {ranks} ranks: nobody divided by {ranks}"),
+            (1 / ranks, "divided twice", f"it is the mean over ranks divided by {ranks} once more"),
+            (scale, "not unscaled", f"it is {scale:g} times the mean: the factor of the loss was not taken out"),
+            (1 / scale, "unscaled twice", f"it is the mean divided by GradScaler's {scale:g} once more")):
+        if value != 1 and abs(due.ratio(view) - value) < 0.01 * value:
+            yield value * mean, cause, text
+    total, at = sum(map(due.own, peers), np.zeros(due.size)), peers.index(rank)
+    for other in peers if len(peers) > 2 else ():
+        for divisor in (len(peers), len(peers) - 1):
+            yield (total - due.own(other)) / divisor, "a rank is missing from the mean", (
+                f"rank {other} is not in it; the sum is divided by {divisor}")
+    for size in range(2, len(peers)):
+        for members in (peers[at // size * size :][:size], peers[at % (len(peers) // size) :: len(peers) // size]):
+            if len(members) == size:
+                yield sum(map(due.own, members), np.zeros(due.size)) / size, *(
+                    ("own part only", f"it is the mean over ranks {said(members)} of the parts of this rank")
+                    if facts.row else
+                    ("the mean of a smaller group", f"it is the mean over ranks {said(members)} only"))
+
+
+def cause_of(due: Due, view: View) -> Explanation:
+    """The cause and its explanation; an empty cause and a reason if this is not a finding."""
+    facts, touched = due.records[0].facts, all(step.touched for step in due.steps)
+    if view.found is None or not view.found[view.mask].any():
+        others = any(part.sums.any() for step in due.steps for part in step.found.values())
+        if touched and others:
+            return "", "the script takes gradients away from some parameters"
+        return "no gradient", "the optimizer sees none: synchronization is off, or it was cleared"
+    mean = due.mean(view.rank)
+    found = [(due.distance(value, view), cause, text) for value, cause, text in candidates(due, view)]
+    nearest = min((each[0] for each in found), default=np.inf)
+    if nearest <= CLOSE * due.distance(mean, view):
+        cause, text = next((cause, text) for distance, cause, text in found if distance <= 2 * nearest)
+        if cause in ("N times the mean", "divided twice") and due.steps[0].count >= 1 and due.steps[0].count % 1 == 0:
+            return "", f"the loss may be divided by a number of all ranks, which the script has reduced ({text})"
+        if cause in ("N times the mean", "divided twice") and facts.communicates:
+            return "", f"the loss may be one of all ranks, which communicate within the forward ({text})"
+        return cause, text
+    ratio = due.ratio(view)
+    if due.distance(ratio * mean, view) <= CLOSE * due.distance(mean, view):
+        others_of = [due.ratio(each) for each in due.views]
+        if max(others_of) - min(others_of) > 1e-3 * abs(ratio):
+            return "clipping by the local norm", "each rank has scaled the mean by a factor of its own: " + ", ".join(
+                f"{each:.4g}" for each in others_of)
+        if touched:
+            return "", f"the script scales its gradients by {ratio:.6g} between backward and optimizer.step()"
+    return weighted(due, view) or unexplained(due, view, touched)
+
+
+def unexplained(due: Due, view: View, touched: bool) -> Explanation:
+    """A distance beyond the bound is a finding only if nothing else could have changed what the check has seen."""
+    facts, right = due.records[0].facts, [not due.apart(each).any() for each in due.views]
+    if facts.own_hook:
+        return "", "the script's own communication hook reduces to something other than the mean"
+    if touched and not any(right):
+        return "", "the script changes its gradients between backward and optimizer.step()"
+    if not facts.trainer and not facts.row:
+        return "", "the script reduces its gradients itself, to something other than the mean"
+    return "no order of addition explains it", (f"{int(due.apart(view).sum())} of {int(view.mask.sum())} numbers of "
+                                                "its sketch are not those of the mean over ranks")
+
+
+def weighted(due: Due, view: View) -> Explanation | None:
+    """Another weighted sum of the micro-batches of all ranks; the weights by least squares, 1 in the mean."""
+    peers = due.peers(view.rank)
+    terms = [due.of_micro_batch(other, k)[view.mask] for other in peers for k in range(len(due.terms[other]))]
+    if view.found is None or view.mask.sum() < 2 * len(terms) or len({len(due.terms[other]) for other in peers}) > 1:
+        return None
+    matrix, found = np.stack(terms, 1) / due.over(view.rank), view.found[view.mask]
+    if np.linalg.matrix_rank(matrix) < len(terms):
+        return None
+    weights = np.linalg.lstsq(matrix, found)[0]
+    if np.linalg.norm(matrix @ weights - found) > CLOSE * due.distance(due.mean(view.rank), view):
+        return None
+    weights = weights.reshape(len(peers), -1)
+    of_ranks, of_parts = weights.mean(1), weights.mean(0)
+    if np.ptp(of_ranks) > 1e-3 and (of_ranks > 0).all() and np.abs(weights - of_ranks[:, None]).max() < 1e-3:
+        if abs(of_ranks.mean() - 1) < 1e-3:
+            return "", "the script weighs the gradients of its ranks, by weights that add up to one"
+        if due.steps[0].clips:
+            return "clipping by the local norm", (
+                "each rank's gradient was scaled by a factor of its own before the reduction: "
+                + ", ".join(f"{each:.4g}" for each in of_ranks))
+        return "", "the script weighs the gradients of its ranks"
+    relative = of_parts / of_parts.min()
+    if (np.abs(weights - of_parts).max() < 1e-3 and np.abs(relative - relative.round()).max() < 1e-3
+            and of_parts.min() > 0 and relative.max() > 1.5):
+        counts = " to ".join(f"{each:.0f}" for each in relative)
+        return "N times the mean", f"micro-batches weigh {counts}: sums over the ranks were reduced again"
+    return None

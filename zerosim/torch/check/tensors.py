@@ -1,0 +1,108 @@
+"""Questions about tensors, graphs and frames that no trainer changes."""
+
+import os
+import sys
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.utils._pytree import tree_leaves
+
+from zerosim.torch.check.record import Key
+from zerosim.torch.check.sketch import digest, whole
+from zerosim.torch.places import PACKAGES, of_a_library, passes_on
+
+TRAINERS = tuple(f"{PACKAGES}{each}" for each in (
+    "torch/distributed/fsdp", "torch/nn", "torch/distributed/utils", "torch/distributed/tensor/_",
+    "torch/distributed/tensor/p", "deepspeed", "accelerate"))
+"""Files of trainers and of tensor parallelism, which communicate while a forward runs."""
+FORWARDING = ("c10d_logger.py", "distributed_c10d.py", "contextlib.py", "_contextlib.py", "recorder.py", "watching.py",
+              "tensors.py", "_functional_collectives.py")
+
+
+def script_line() -> str:
+    """The innermost line of the user's code that led here, as file:number; empty if there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not of_a_library(file) and not passes_on(file):
+            return f"{file.rpartition(os.sep)[2]}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def calls_itself() -> bool:
+    """Whether the script communicates, and not one of its trainers."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.endswith(FORWARDING):
+        frame = frame.f_back
+    return frame is not None and not frame.f_code.co_filename.startswith(TRAINERS)
+
+
+def local(tensor: Any) -> Any:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def version_of(tensor: Any) -> int:
+    """A number that changes with each change in place, of a distributed tensor or of its local part."""
+    return int(tensor._version + local(tensor)._version)
+
+
+def place_of(tensor: Any) -> Key:
+    """The place of this rank's part of a tensor."""
+    if not isinstance(tensor, DTensor):
+        return whole(tensor.shape)
+    shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    return tuple((start, start + size) for start, size in zip(offset, shape, strict=True))
+
+
+def digest_of(values: Any, not_parts: bool = False) -> Any:
+    """The digest of nested tensors; 0 if none of them has data, or each is a constant."""
+    found = [local(each).detach() for each in tree_leaves(values) if isinstance(each, torch.Tensor) and each.numel()
+             and not each.is_meta and not (isinstance(each, DTensor) and not_parts) and each.layout is torch.strided]
+    varied, total = torch.zeros((), dtype=torch.bool), torch.zeros((), dtype=torch.int64)
+    for number, each in enumerate(found):
+        if each.device != total.device:
+            varied, total = varied.to(each.device, non_blocking=True), total.to(each.device, non_blocking=True)
+        varied = varied | (each != each.reshape(-1)[0]).any()
+        total = total + digest(each, each.shape, whole(each.shape)) * (2 * number + 1)
+    return torch.where(varied, total, 0)
+
+
+def first_tensor(values: Any) -> Any:
+    """The first tensor with a gradient in nested values."""
+    return next((each for each in tree_leaves(values) if isinstance(each, torch.Tensor) and each.requires_grad), None)
+
+
+def parameters_of(optimizer: Any) -> list[Any]:
+    """The parameters of an optimizer, or of DeepSpeed's engine."""
+    if isinstance(optimizer, nn.Module):
+        return list(optimizer.parameters())
+    return [each for group in getattr(optimizer, "param_groups", ()) for each in group["params"]]
+
+
+def leaves_below(tensors: list[Any]) -> list[Any]:
+    """The tensors in which the graph of these ends: those that will get a gradient."""
+    seen: set[Any] = set()
+    found, nodes = [], [each.grad_fn for each in tensors if each.grad_fn is not None]
+    while nodes:
+        node = nodes.pop()
+        if node not in seen:
+            seen.add(node)
+            if hasattr(node, "variable"):
+                found.append(node.variable)
+            nodes += [below for below, _ in node.next_functions if below is not None]
+    return found
+
+
+def loss_factor(losses: list[Any]) -> float | None:
+    """The power of two, of at least 128, by which a script has multiplied its loss; None if there is none."""
+    node = losses[0].grad_fn if losses else None
+    if node is None or node.name() != "MulBackward0":
+        return None
+    factor = next((float(each) for each in (getattr(node, name, None) for name in ("_saved_other", "_saved_self")) if isinstance(each, torch.Tensor)
+                   and each.numel() == 1 and each.is_cpu and not each.requires_grad), 0.0)
+    return factor if factor >= 128 and factor.hex().startswith("0x1.0000000000000p") else None
