@@ -534,6 +534,114 @@ def closed(w, model, optimizer, loss=lambda found: found):
         optimizer.step(closure)
 
 
+@case("optimizer state is lost", step=2, rank=1)
+def state_of_a_shard_is_lost(w):
+    model = w.ddp()
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-2)
+    w.train(model, optimizer, between=in_step(1, lambda _: w.rank == 1 and optimizer.optim.state.clear()))
+
+
+@case("batches overlap", step=4)
+def batches_advance_by_one(w):
+    w.generator.manual_seed(0)
+    batches = [w.batch() for _ in range(9)]
+    numbers = iter(range(9))
+    w.train(w.ddp(), steps=6, batch=lambda: batches[next(numbers) + w.rank])
+
+
+@case("a rank counts more than once")
+def hook_doubles_a_rank(w):
+    model = w.ddp()
+    model.register_comm_hook(None, lambda state, bucket: dist.all_reduce(
+        bucket.buffer() * (2.0 if w.rank == 1 else 1.0) / w.size, async_op=True).get_future().then(
+            lambda f: f.value()[0]))
+    w.train(model)
+
+
+@case("a parameter is never changed", parameter="0.bias")
+def update_skips_parameters(w):
+    class Skipping(torch.optim.SGD):
+        def step(self, closure=None):
+            with torch.no_grad():
+                for p in self.param_groups[0]["params"][::2]:
+                    p -= 0.1 * p.grad
+
+    model = w.ddp()
+    w.train(model, Skipping(model.parameters(), 0.1))
+
+
+@case("not unscaled")
+def half_precision_scaled_by_hand(w):
+    for model, _ in w.updates(w.ddp()):
+        with torch.autocast("cpu", torch.float16):
+            loss = w.loss(model)
+        (loss * 1024).backward()
+
+
+@case("all parameters are frozen")
+def everything_frozen(w):
+    model = w.net().requires_grad_(False)
+    for _, _ in w.updates(model):
+        (model(w.batch()[0].requires_grad_()).sum()).backward()
+
+
+class CopiedTo(torch.autograd.Function):
+    """Megatron's f: in backward the sum over the ranks, unless it is `forgotten`."""
+
+    @staticmethod
+    def forward(ctx, x, forgotten):
+        ctx.forgotten = forgotten
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if not ctx.forgotten:
+            dist.all_reduce(gradient := gradient.contiguous().clone())
+        return gradient, None
+
+
+class ReducedFrom(torch.autograd.Function):
+    """Megatron's g: in forward the sum over the ranks."""
+
+    @staticmethod
+    def forward(ctx, x):
+        dist.all_reduce(x := x.clone())
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+def in_parts(w, forgotten):
+    """Tensor parallelism by hand: a norm on all ranks, then columns and rows of two layers."""
+    norm, rest = nn.LayerNorm(6), nn.Linear(6, 6)
+    up, down = seeded_by_rank(w) and nn.Linear(6, 5), nn.Linear(5, 6, bias=False)
+    w.generator.manual_seed(0)
+    w.train(module(lambda m, x: ReducedFrom.apply(m.down(m.up(CopiedTo.apply(m.norm(m.rest(x)), forgotten)).tanh()))[
+        :, :4], norm=norm, rest=rest, up=up, down=down))
+
+
+@case("a sum is missing in backward", step=1)
+def tensor_parallel_backward_forgets_the_sum(w):
+    in_parts(w, forgotten=True)
+
+
+@case("a micro-batch without a backward", step=2)
+def pipeline_loses_a_micro_batch(w):
+    layer = nn.Linear(6, 6)
+    for _, _ in w.updates(layer, 3):
+        made = []
+        for _ in range(2):
+            x = torch.randn(4, 6, generator=w.generator)
+            if w.rank:
+                dist.recv(x, w.rank - 1)
+            made.append(layer(x))
+            if w.rank < w.size - 1:
+                dist.send(made[-1].detach(), w.rank + 1)
+        made[-1].square().mean().backward()
+
+
 # -- right
 
 
@@ -603,6 +711,138 @@ def activation_checkpoints(w):
     recomputed = module(lambda m, x: m.b(torch.utils.checkpoint.checkpoint(m.a, x, use_reentrant=False)),
                         a=nn.Sequential(nn.Linear(6, 9), nn.Dropout(0.3), nn.Tanh()), b=nn.Linear(9, 4))
     w.train(w.ddp(recomputed), micro=2, quiet=quiet_until(1))
+
+
+@case()
+def accumulated_in_a_buffer(w):
+    for model, _ in w.updates(w.net()):
+        flat = torch.zeros(sum(p.numel() for p in model.parameters()))
+        for _ in range(2):
+            (w.loss(model) / 2).backward()
+            flat += torch.cat([p.grad.flatten() for p in model.parameters()])
+            model.zero_grad()
+        dist.all_reduce(flat)
+        pieces = (flat / w.size).split([p.numel() for p in model.parameters()])
+        for p, piece in zip(model.parameters(), pieces, strict=True):
+            p.grad = piece.view_as(p).clone()
+
+
+@case()
+def one_batch_overfitted_and_divided_after_backward(w):
+    batch = w.batch()
+    w.train(w.ddp(), micro=2, divisor=1, quiet=quiet_until(1), batch=lambda: batch, between=gradients_by(
+        lambda g: g.div_(2)))
+
+
+@case()
+def fsdp_unsharded_by_hand(w):
+    for model, _ in w.updates(w.fsdp(mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))):
+        model.unshard()
+        w.loss(model).backward()
+
+
+@case()
+def fsdp_cleared_while_it_accumulates(w):
+    for model, optimizer in w.steps(w.fsdp()):
+        for k in range(3):
+            model.set_requires_gradient_sync(k == 2)
+            optimizer.zero_grad()
+            (w.loss(model) / 3).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@case()
+def pieces_of_a_batch_in_columns(w):
+    net = parallel.parallelize_module(
+        nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 4)), dist.init_device_mesh("cpu", (w.size,)),
+        {"0": parallel.ColwiseParallel(input_layouts=Shard(0)),
+         "2": parallel.RowwiseParallel(output_layouts=Shard(0))})
+    w.train(net)
+
+
+@case()
+def differentiated_by_hand(w):
+    for model, _ in w.updates(w.net()):
+        found = torch.autograd.grad(w.loss(model), [*model.parameters()])
+        for each, gradient in zip(model.parameters(), found, strict=True):
+            dist.all_reduce(gradient)
+            each.grad = gradient / w.size
+
+
+@case(reason="average their weights")
+def weights_averaged_every_second_step(w):
+    def between(model, optimizer, step):
+        for p in model.parameters() if step % 2 == 0 else ():
+            dist.all_reduce(p.data)
+            p.data /= w.size
+
+    w.train(w.net(), steps=4, between=between)
+
+
+@case(reason="may hold parts of one model")
+def tensor_parallel_by_hand_with_its_sum(w):
+    in_parts(w, forgotten=False)
+
+
+@case()
+def experts_exchange_tokens(w):
+    def forward(m, x):
+        there = dist.nn.functional.all_to_all_single(torch.empty_like(x), x)
+        back = m.expert(there).tanh()
+        return dist.nn.functional.all_to_all_single(torch.empty_like(back), back)[:, :4] + m.shared(x)
+
+    def between(model, *_):
+        for p in model.shared.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= w.size
+
+    net = module(forward, shared=nn.Linear(6, 4), expert=nn.Linear(6, 6))
+    for model, _ in w.updates(net):
+        x = torch.randn(12, 6, generator=w.generator)
+        model(x).square().mean().backward()
+        between(model)
+
+
+@case(reason="is NaN or infinite in step 2 on rank 0, already in the rank's own backward")
+def nan_in_a_batch(w):
+    model, steps = w.ddp(), iter(range(9))
+
+    def batch():
+        x, y = w.batch()
+        return x * (float("nan") if w.rank == 0 and next(steps) == 1 else 1.0), y
+
+    w.train(model, batch=batch)
+
+
+@case(reason="which the script has reduced")
+def sums_normalised_by_all_tokens(w):
+    for model, _ in w.updates(w.net()):
+        x, y = w.batch()
+        dist.all_reduce(tokens := torch.tensor(float(len(y))))
+        (nn.functional.cross_entropy(model(x), y, reduction="sum") / tokens).backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+
+
+@case()
+def tails_of_epochs_discarded(w):
+    for model, optimizer in w.steps(w.ddp()):
+        for k in range(7):
+            w.loss(model).backward()
+            if k % 4 == 3:
+                optimizer.step()
+                optimizer.zero_grad()
+        optimizer.zero_grad()
+
+
+@case()
+def last_layer_held_still_at_first(w):
+    def between(model, optimizer, step):
+        for p in model.module[2].parameters() if step == 0 else ():
+            p.grad = None
+
+    w.train(w.ddp(), between=between)
 
 
 def shared(loss):
@@ -1120,7 +1360,8 @@ PLANTED = {
         "ddp"),
     "nothing is ever apart": (gradients.Due, "apart", lambda self, view: view.mask & False, "no_sync_forgotten"),
     "the bound is zero": (gradients.Due, "bound", lambda self, *_: 0.0 * self.mean(0), "static_graph"),
-    "all digests are equal": (recorder, "digest", lambda values, *_: torch.ones((), dtype=torch.int64), "weights_touched_on_a_rank"),
+    "all digests are equal": (
+        recorder, "digest", lambda *_: torch.ones((), dtype=torch.int64), "weights_touched_on_a_rank"),
 }
 """Faults of the check itself, and a script with which each shows."""
 

@@ -32,7 +32,8 @@ def test_fsdp2_sends_what_stage_iii_sends_and_its_lines_are_named():
     outcome = zerosim_torch(2, "--calls", "tests/torch/training.py", "fsdp2")
     assert outcome.returncode == 0, outcome.stderr
     calls = [line.split() for line in outcome.stdout.splitlines() if " × " in line]
-    sent = {name: sum(int(call[5].replace(",", "")) for call in calls if call[4] == name) for _, _, _, _, name, *_ in calls}
+    sent = {name: sum(int(call[5].replace(",", "")) for call in calls if call[4] == name)
+            for _, _, _, _, name, *_ in calls}
     assert sent["all_gather"] == 2 * sent["reduce_scatter"] == 5 * 4 * 17226
     assert all("training.py:" in call[-1] or "training.py:" in " ".join(call) for call in calls)
 

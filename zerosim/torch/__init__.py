@@ -22,4 +22,5 @@ if sys.argv[:1] != ["-m"] and (launched() or "TORCHELASTIC_RUN_ID" not in os.env
 
         set_environment()
         if "ZEROSIM" not in dist.Backend._plugins:
-            dist.Backend.register_backend("zerosim", lambda options, _: Group(options), extended_api=True, devices=["cpu"])
+            dist.Backend.register_backend(
+                "zerosim", lambda options, _: Group(options), extended_api=True, devices=["cpu"])

@@ -33,8 +33,8 @@ from zerosim.worlds.objects import broadcast_object, gather_objects
 
 NARROW = {torch.bfloat16: (torch.int16, ml_dtypes.bfloat16)}
 """The dtypes of PyTorch that NumPy lacks: an integer of their width, and the dtype of ml_dtypes."""
-FUNCTIONS = {"SUM": np.add, "AVG": np.add, "PREMUL_SUM": np.add, "PRODUCT": np.multiply, "MIN": np.minimum, "MAX": np.maximum,
-             "BAND": np.bitwise_and, "BOR": np.bitwise_or, "BXOR": np.bitwise_xor}
+FUNCTIONS = {"SUM": np.add, "AVG": np.add, "PREMUL_SUM": np.add, "PRODUCT": np.multiply,
+             "MIN": np.minimum, "MAX": np.maximum, "BAND": np.bitwise_and, "BOR": np.bitwise_or, "BXOR": np.bitwise_xor}
 NAMES = {int(getattr(dist.ReduceOp, name)): name for name in FUNCTIONS}
 
 
@@ -175,8 +175,12 @@ class Group(dist.ProcessGroup):
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Done:
         root = (opts or dist.BroadcastOptions()).rootRank
-        return self._run("broadcast", tensors, lambda comm, arrays: [
-            tree.broadcast(comm, each, root) for each in arrays] and None)
+
+        def do(comm: Communicator, arrays: list[Array]) -> None:
+            for array in arrays:
+                tree.broadcast(comm, array, root)
+
+        return self._run("broadcast", tensors, do)
 
     def reduce(self, tensors: Any, opts: Any = None) -> Done:
         opts = opts or dist.ReduceOptions()
@@ -257,7 +261,8 @@ class Group(dist.ProcessGroup):
         self, output: Any, tensor: Any, output_splits: Sequence[int], input_splits: Sequence[int], opts: Any = None
     ) -> Done:
         """Blocks of rows, equally many unless split sizes say otherwise."""
-        blocks = [list(each.split(list(splits) or each.shape[0] // self.size()) if each.shape[0] else [each] * self.size())
+        size = self.size()
+        blocks = [list(each.split(list(splits) or each.shape[0] // size) if each.shape[0] else [each] * size)
                   for each, splits in ((output, output_splits), (tensor, input_splits))]
         return self.alltoall(*blocks)
 

@@ -78,7 +78,8 @@ def main():
             said = says(run(bug[side]["with"], bug[side]["run"]))
             right = f": {bug['cause']}: " in said if side == "wrong" else not said
             failed += not right
-            print(f"{bug['name']}, {side}: {said or 'no finding'}{'' if right else ' (NOT as it should be)'}", flush=True)
+            print(f"{bug['name']}, {side}: {said or 'no finding'}{'' if right else ' (NOT as it should be)'}",
+                  flush=True)
     return int(failed > 0)
 
 

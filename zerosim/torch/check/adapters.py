@@ -27,7 +27,8 @@ class Flat:
     def part(self, name: str, within: range) -> tuple[tuple[int, ...], Key, slice]:
         """Shape and place of a parameter's elements within a range of the flat one, and their place in that range."""
         first, last = self.bounds[name]
-        low, high = max(first, within.start), max(min(last, within.stop), max(first, within.start))
+        low = max(first, within.start)
+        high = max(min(last, within.stop), low)
         at = min(low, last) - first
         return (last - first,), ((at, at + high - low),), slice(low - within.start, high - within.start)
 
@@ -39,7 +40,7 @@ class Flat:
             yield name, values.reshape(-1)[at], shape, key
 
 
-def flat_pieces(module: Any, paths: Any) -> Iterator[tuple[Any, Flat, list[tuple[Any, tuple[str, tuple[int, ...], Key]]]]]:
+def flat_pieces(module: Any, paths: Any) -> Iterator[tuple[Any, Flat, list[tuple[Any, Any]]]]:
     """The flat parameter of one module of FSDP1, its pieces, and the places of the parameters that view its shard."""
     handle = getattr(module, "_handle", None) if type(module).__name__ == "FullyShardedDataParallel" else None
     if handle is None:
@@ -82,7 +83,8 @@ def of_plan(facts: Facts, args: Any, kwargs: Any) -> None:
         for name, given in vars(style).items() if hasattr(style, "__dict__") else ():
             layouts = given if isinstance(given, list | tuple) else [given]
             facts.takes_shards |= name == "input_layouts" and any(getattr(each, "dim", None) == 0 for each in layouts)
-            facts.returns_partial |= name == "output_layouts" and any(type(each).__name__ == "Partial" for each in layouts)
+            facts.returns_partial |= name == "output_layouts" and any(
+                type(each).__name__ == "Partial" for each in layouts)
 
 
 def deepspeed_obstacle(engine: Any) -> str:

@@ -3,7 +3,7 @@
 Each function judges one update of ranks that train one model: `steps` and `previous` have an entry for each.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,9 @@ def first_apart(values: list[Any]) -> int | None:
     return next((place for place, each in enumerate(values) if each != values[0]), None)
 
 
-def differences(steps: list[Step]) -> Iterator[tuple[str, int, int]]:
-    """The parameters whose bits differ between two ranks that hold the same part, with the two ranks."""
-    for name in steps[0].weights:
+def differences(steps: list[Step], experts: Iterable[str] = ()) -> Iterator[tuple[str, int, int]]:
+    """The parameters whose bits differ between two ranks that hold the same part, with the two ranks; no `experts`."""
+    for name in (name for name in steps[0].weights if name not in experts):
         of_place: dict[Any, tuple[int, int]] = {}
         for rank, each in enumerate(steps):
             if name in each.weights:
@@ -34,7 +34,7 @@ def weights(book: Book, records: list[Record], steps: list[Step], previous: list
     """Whether all ranks hold the same weights; else it makes no sense to compare what they compute with them."""
     first = previous is None
     what = "initial weights" if first and steps[0].number == 1 else "replicas"
-    apart = next(differences(steps), None)
+    apart = next(differences(steps, records[0].facts.experts), None)
     if apart is not None:
         name, other, rank = apart
         if first and not records[0].facts.trainer and not reduces(steps):
@@ -46,7 +46,7 @@ def weights(book: Book, records: list[Record], steps: list[Step], previous: list
                       f"{name} has different bits than on rank {records[other].facts.rank}", name)
         book.apart = book.apart or steps[0].number
         return first
-    if book.apart and steps[0].number > book.apart:
+    if book.apart and steps[0].number > book.apart and not records[0].facts.wrapped_again:
         book.joined = True
     for kind in ("buffers", "wrapped") if first else ():
         for name in getattr(records[0].facts, kind):
@@ -121,15 +121,15 @@ def samplers(book: Book, records: list[Record], steps: list[Step], number: int) 
                       f"the DistributedSampler has {key}={each[key]}, and {first[key]} on rank 0: the ranks "
                       "draw shares of different orders, which overlap", line=batch.epoch_line)
     if first and str(first) in book.epochs:
-        book.find("inputs", steps[0], records[0].facts.rank, "the same samples every epoch", "a DistributedSampler gives "
-                  "the samples of an earlier epoch again: call sampler.set_epoch(epoch)", line=row[0].epoch_line)
+        book.find("inputs", steps[0], records[0].facts.rank, "the same samples every epoch", "a DistributedSampler "
+                  "gives the samples of an earlier epoch again: call sampler.set_epoch(epoch)", line=row[0].epoch_line)
     book.epochs.add(str(first) if first else "")
 
 
 def overlaps(book: Book, records: list[Record]) -> None:
     """Find ranks whose batches are, step after step, those that another rank has had a constant number of steps before.
 
-    New batches must come in each of these steps, too: a loader that begins again may give a rank the batches of another.
+    New batches must come in each of these steps, too: a loader that begins again may give a rank another's batches.
     """
     rows = [[(step, each.given, each.line) for step in record.steps for each in step.batches] for record in records]
     seen: dict[int, tuple[int, int]] = {}
@@ -143,8 +143,8 @@ def overlaps(book: Book, records: list[Record]) -> None:
             if count == 3:
                 step, _, line = rows[rank][number]
                 book.find("inputs", step, records[rank].facts.rank, "batches overlap",
-                          f"its batches are those that rank {records[other].facts.rank} has had {lag} before: the loader "
-                          f"advances by less than the batches of {len(rows)} ranks", line=line)
+                          f"its batches are those that rank {records[other].facts.rank} has had {lag} before: the "
+                          f"loader advances by less than the batches of {len(rows)} ranks", line=line)
         for rank, given in enumerate(row):
             if given:
                 seen.setdefault(given, (rank, number))
@@ -176,13 +176,13 @@ def settings(book: Book, records: list[Record], steps: list[Step]) -> None:
 
 
 def states(book: Book, records: list[Record], steps: list[Step], previous: list[Step] | None) -> None:
-    """Find ranks that have lost optimizer state, or that count other updates than the ranks with the same parameters."""
+    """Find ranks that have lost optimizer state, or that count other updates than ranks with the same parameters."""
     if previous is not None:
-        lost = [bool(before.states) and not step.states for before, step in zip(previous, steps, strict=True)]
+        lost = [before.states_after > 0 and not step.states for before, step in zip(previous, steps, strict=True)]
         if any(lost) and any(step.states for step in steps):
             rank = lost.index(True)
             return book.find("update", steps[rank], records[rank].facts.rank, "optimizer state is lost",
-                             f"{len(previous[rank].states)} parameters had state here before the last update, and have "
+                             f"{previous[rank].states_after} parameters had state here after the last update, and have "
                              "none now")
     for rank, step in enumerate(steps):
         for name, count in step.states.items():
@@ -196,7 +196,8 @@ def states(book: Book, records: list[Record], steps: list[Step], previous: list[
 def forwards(book: Book, records: list[Record], steps: list[Step], previous: list[Step] | None) -> None:
     """Gathered weights are those of the shards, whose digests add up."""
     def whole(of_steps: list[Step], name: str) -> int:
-        return sum({each.weights[name].key: each.weights[name].used for each in of_steps if name in each.weights}.values())
+        shards = {each.weights[name].key: each.weights[name].used for each in of_steps if name in each.weights}
+        return sum(shards.values())
 
     for rank, each in enumerate(steps):
         for name, gathered in each.gathered.items():

@@ -1,4 +1,4 @@
-"""Is a gradient the mean over ranks and micro-batches? All right answers are tried first, then what wrong programs compute.
+"""Is a gradient the mean over ranks and micro-batches? Right answers are tried first, then what wrong programs compute.
 
 Sketches are linear, so the sketch of what any program would have got is computed from those of the terms.
 """
@@ -25,11 +25,15 @@ def said(ranks: list[int]) -> str:
 
 @dataclass
 class View:
-    """The numbers of a sketch that the gradient of one rank covers; `found` is None if there is no gradient."""
+    """The numbers of a sketch that the gradient of one rank covers; `found` is None if there is no gradient.
+
+    Where no rank has whole buckets, `found` is the sum over ranks; `others` have other parts of the parameter.
+    """
 
     rank: int
     mask: Array
     found: Array | None
+    others: tuple[int, ...] = ()
 
 
 @dataclass
@@ -70,7 +74,8 @@ class Due:
 
     def own(self, rank: int) -> Array:
         """The sum of a rank's micro-batches."""
-        return sum((term.part.sums for term in self.terms[rank]), np.zeros(self.size)) * self.factor
+        total: Array = sum((term.part.sums for term in self.terms[rank]), np.zeros(self.size))
+        return total * self.factor
 
     def of_micro_batch(self, rank: int, number: int) -> Array:
         return self.terms[rank][number].part.sums * self.factor
@@ -88,9 +93,14 @@ class Due:
         return self.records[0].facts.divisor or len(self.peers(rank))
 
     def mean(self, rank: int) -> Array:
-        return sum(map(self.own, self.peers(rank)), np.zeros(self.size)) / self.over(rank)
+        total: Array = sum(map(self.own, self.peers(rank)), np.zeros(self.size))
+        return total / self.over(rank)
 
     # -- comparison
+
+    def expected(self, view: View) -> Array:
+        """The mean where the view is."""
+        return sum(map(self.mean, view.others), self.mean(view.rank))
 
     def bound(self, rank: int) -> Array:
         """The largest rounding error of each number of the mean, by the theorems in `sketch.py`.
@@ -109,8 +119,8 @@ class Due:
         gamma = 1.0
         for count, unit in ((rounds, self.roundoff), (rounds + 200 + self.length / 64, 2.0**-53)):
             gamma *= 1 + count * unit / (1 - count * unit) if count * unit < 1 else np.inf
-        allowed: Array = (gamma - 1) * abs(self.factor) / self.over(rank) * sizes + (rounds + 4) * self.smallest * counts
-        return allowed
+        allowed: Array = (gamma - 1) * abs(self.factor) / self.over(rank) * sizes
+        return allowed + (rounds + 4) * self.smallest * counts
 
     @cached_property
     def views(self) -> list[View]:
@@ -135,18 +145,20 @@ class Due:
             if mask.any():
                 views.append(View(rank, mask, part.sums))
         if left.any() and parts:
-            total = sum((each.sums for each in parts.values()), np.zeros(self.size))
+            total: Array = sum((each.sums for each in parts.values()), np.zeros(self.size))
             if any(each.partial for each in parts.values()):
                 total = total * len(self.records[0].facts.row or [0]) / len(parts)
-            views.append(View(0, left & (total != 0), total))
+            heads = {self.peers(rank)[0] for rank in range(len(self.steps))} - {self.peers(0)[0]}
+            views.append(View(0, left & (total != 0), total, (*sorted(heads),)))
         return views
 
     def apart(self, view: View) -> Array:
         """Which numbers are not those of the mean in any order of addition."""
-        mean = self.mean(view.rank)
+        mean = self.expected(view)
         if view.found is None:
-            return view.mask & (mean != 0)
-        return view.mask & ~(np.abs(view.found - mean) <= self.bound(view.rank))
+            return view.mask & np.not_equal(mean, 0.0)
+        within: Array = np.abs(view.found - mean) <= sum(map(self.bound, view.others), self.bound(view.rank))
+        return view.mask & ~within
 
     def wrong(self) -> View | None:
         """The first view that is not the mean."""
@@ -167,7 +179,7 @@ class Due:
 
     def ratio(self, view: View) -> float:
         """The number by which the mean is multiplied to come closest to the found gradient."""
-        mean = self.mean(view.rank)[view.mask]
+        mean = self.expected(view)[view.mask]
         return 0.0 if view.found is None else float(view.found[view.mask] @ mean / max(mean @ mean, 1e-300))
 
 
@@ -213,7 +225,8 @@ def candidates(due: Due, view: View) -> Iterator[tuple[Array, str, str]]:
         yield own, "own gradient only", f"it is this rank's own gradient, not the mean over ranks{why}"
         yield own / len(peers), "own gradient only", (
             f"it is this rank's own gradient divided by {len(peers)}, never reduced{why}")
-    means = [sum((due.of_micro_batch(other, k) for other in peers), np.zeros(due.size)) / over for k in range(micro)]
+    none = np.zeros(due.size)
+    means: list[Array] = [sum((due.of_micro_batch(other, k) for other in peers), none) / over for k in range(micro)]
     mine = [due.of_micro_batch(rank, k) for k in range(micro)]
     for number, which in ((micro - 1, "last"), (0, "first")) if micro > 1 else ():
         yield means[number], f"gradient of the {which} micro-batch only", (
@@ -308,6 +321,10 @@ def weighted(due: Due, view: View) -> Explanation | None:
             return "clipping by the local norm", (
                 "each rank's gradient was scaled by a factor of its own before the reduction: "
                 + ", ".join(f"{each:.4g}" for each in of_ranks))
+        relative = of_ranks / of_ranks.min()
+        if np.abs(relative - relative.round()).max() < 1e-3 and not all(step.touched for step in due.steps):
+            counts = " to ".join(f"{each:.0f}" for each in relative)
+            return "a rank counts more than once", f"the gradients of the ranks weigh {counts} in it"
         return "", "the script weighs the gradients of its ranks"
     relative = of_parts / of_parts.min()
     if (np.abs(weights - of_parts).max() < 1e-3 and np.abs(relative - relative.round()).max() < 1e-3

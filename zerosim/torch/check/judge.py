@@ -25,10 +25,11 @@ def judge(records: list[Record]) -> dict[str, Any]:
     of_trainer = [tuple(each.facts.group) for each in records]
     if any(each.facts.communicates and not each.facts.row and 1 < len(group) < len(records)
            for each, group in zip(records, of_trainer, strict=True)):
-        groups = [[*group] for group in dict.fromkeys(of_trainer)]  # ranks of other groups hold other parts of the model
+        groups = [[*group] for group in dict.fromkeys(of_trainer)]  # the others hold other parts of the model
     counts = [len(each.steps) for each in records]
     for group in groups:
         members = [records[rank] for rank in group]
+        members[0].facts.experts = experts(members)
         previous: dict[int, list[Step]] = {}
         for steps in zip(*(each.steps for each in members), strict=False):
             Round(book, members, [*steps], previous.get(steps[0].optimizer), len(groups) > 1).judge()
@@ -39,12 +40,29 @@ def judge(records: list[Record]) -> dict[str, Any]:
         rank = next(rank for rank, count in enumerate(counts) if count != counts[0])
         book.find("update", Step(0, last.number + 1), rank, "unequal numbers of updates",
                   f"the ranks have made {counts} updates")
+    for each in records:
+        if each.facts.failed:
+            book.judge("gradient", NOT_JUDGED, f"the check has ended on rank {each.facts.rank}: {each.facts.failed}")
     if not min(counts):
         book.judge("gradient", NOT_JUDGED, "no update was seen on all ranks")
     if all(each.facts.trainer or not each.facts.communicates for each in records) and not records[0].facts.row:
         alike.overlaps(book, records)
     parameters(book, records)
     return book.document(min(counts))
+
+
+def experts(records: list[Record]) -> list[str]:
+    """The parameters that are not the same on all ranks by intent.
+
+    They have a mark; without one, where tokens are exchanged, they differ between ranks while others do not.
+    """
+    marked = {name for each in records for name in each.facts.experts}
+    if any("all_to_all" in each.facts.communicates for each in records):
+        rounds = [[*steps] for steps in zip(*(each.steps for each in records), strict=False)]
+        apart = {name for steps in rounds for name, _, _ in alike.differences(steps)}
+        names = {name for steps in rounds for name in steps[0].weights}
+        marked |= apart if apart < names else set()
+    return sorted(marked)
 
 
 def parameters(book: Book, records: list[Record]) -> None:
@@ -85,9 +103,9 @@ class Round:
             if not all(skipped):
                 self.find(skipped.index(True), "update", "fp16 overflow skipped on one rank",
                           "GradScaler skipped the update here, other ranks made it")
-            return
+            return None
         pipeline = any("messages" in each.facts.communicates for each in self.records)
-        if pipeline:
+        if pipeline and self.previous is not None:  # schedules run a stage once more to learn its shapes
             self.passes()
         held = [set(each.held) for each in self.steps]
         reason = self.obstacle(pipeline)
@@ -121,13 +139,15 @@ class Round:
         if pipeline and not self.parted:
             reasons.append("a pipeline: its ranks hold stages of one model")
         elif any(each.facts.communicates and not each.facts.trainer for each in self.records) and (
-                self.previous is None or self.first_step_differs()) and next(alike.differences(self.steps), None):
+                self.previous is None or self.apart(0)) and self.apart():
             reasons.append("ranks communicate within the forward and have different weights: they may hold parts "
                            "of one model")
         return next(iter(reasons), "")
 
-    def first_step_differs(self) -> bool:
-        return next(alike.differences([each.steps[0] for each in self.records]), None) is not None
+    def apart(self, number: int | None = None) -> tuple[str, int, int] | None:
+        """A parameter with different weights before this update, or that of this number, and the two ranks."""
+        steps = self.steps if number is None else [each.steps[number] for each in self.records]
+        return next(alike.differences(steps, self.records[0].facts.experts), None)
 
     def without_terms(self) -> None:
         seen = all(each.batches for each in self.steps) and not any(each.found for each in self.steps)
@@ -146,7 +166,8 @@ class Round:
         lost = next((place for place, (there, back) in enumerate(counts) if 0 < back < there), None)
         if lost is not None:
             return self.find(lost, "inputs", "a micro-batch without a backward",
-                             f"the stage made {counts[lost][0]} forwards and {counts[lost][1]} backwards before the update")
+                             f"the stage made {counts[lost][0]} forwards and {counts[lost][1]} backwards before the "
+                             "update")
         apart = alike.first_apart([there for there, _ in counts])
         if apart is not None and all(back for _, back in counts):
             self.find(apart, "inputs", "a rank with fewer micro-batches",
@@ -156,7 +177,7 @@ class Round:
     def groups(self) -> bool:
         """Whether no group of ranks trains a model of its own: where a trainer's group is smaller than the world."""
         own = [each.facts.group for each in self.records]
-        apart = next(alike.differences(self.steps), None)
+        apart = self.apart()
         if self.previous is None and apart and all(1 < len(group) < len(own) for group in own) and (
                 not self.records[0].facts.row and own[apart[1]] != own[apart[2]]):
             self.find(0, "gradient", "the mean of a smaller group",
@@ -166,7 +187,8 @@ class Round:
 
     def changes(self) -> None:
         """Note which parameters the last update has changed, of those in 32 bits that had a gradient."""
-        if self.previous is None or any(settings.get("lr") == 0.0 for each in self.previous for settings in each.settings):
+        settings = [one for each in self.previous or () for one in each.settings]
+        if self.previous is None or any(one.get("lr") == 0.0 for one in settings):
             return
         for name in self.previous[0].found:
             before, now = ([each.weights.get(name) for each in steps] for steps in (self.previous, self.steps))
@@ -212,7 +234,7 @@ class Round:
         if due is None:
             self.book.judge("gradient", WITHIN, f"{facts.trainer or 'no trainer'}: the mean over "
                             f"{len(self.records)} ranks and their micro-batches, by the bound γ Σ|g|")
-            return
+            return None
         view = wrong[0][1]
         cause, text = cause_of(due, view)
         if cause == "own gradient only" and "all_to_all" in facts.communicates and len(wrong) < count:
@@ -249,8 +271,9 @@ class Round:
                              line=of_all[place][0].line)
         if any(each.unscaled != step.unscaled for step in self.steps for each in step.clips):
             return self.find(0, "clipping", "clipping before unscaling",
-                             f"clip_grad_norm_ saw gradients that GradScaler had multiplied by {self.steps[0].scale:g}; "
-                             "call scaler.unscale_(optimizer) before it", line=of_all[0][0].line)
+                             "clip_grad_norm_ saw gradients that GradScaler had multiplied by "
+                             f"{self.steps[0].scale:g}; call scaler.unscale_(optimizer) before it",
+                             line=of_all[0][0].line)
         clips: list[Clip] = [each[0] for each in of_all]
         if wrong or max(counts) > 1 or clips[0].order != 2:
             return self.book.judge("clipping", NOT_JUDGED, "the gradient is not the mean, or is clipped in another way")
@@ -275,7 +298,8 @@ class Round:
                 self.book.judge("clipping", NOT_JUDGED, "gradients were changed after clipping")
             else:
                 return self.find(place, "clipping", "another norm",
-                                 f"gradients were multiplied by {factor:.6g}; their norm is {whole:.6g}", line=each.line)
+                                 f"gradients were multiplied by {factor:.6g}; their norm is {whole:.6g}",
+                                 line=each.line)
         return None
 
 

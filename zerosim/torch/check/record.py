@@ -51,7 +51,8 @@ def _below(positions: Array, shape: tuple[int, ...], key: Key) -> Array:
         return np.minimum(positions, 1)
     (first, last), stride = key[0], prod(shape[1:])
     index, rest = np.divmod(positions, max(1, stride))
-    whole = np.clip(index - first, 0, max(0, last - first)) * prod(max(0, stop - start) for start, stop in key[1:])
+    width = prod(max(0, stop - start) for start, stop in key[1:])
+    whole: Array = np.clip(index - first, 0, max(0, last - first)) * width
     within = (first <= index) & (index < last)
     return whole + (np.where(within, _below(rest, shape[1:], key[1:]), 0) if len(shape) > 1 else 0)
 
@@ -163,6 +164,8 @@ class Step:
     """Parameters that got gradients and that no optimizer has."""
     states: dict[str, float] = field(default_factory=dict)
     """For each parameter with optimizer state the number of its updates; -1 if the state does not say."""
+    states_after: int = 0
+    """The parameters with optimizer state after the update."""
     activations: list[Activation] = field(default_factory=list)
     passes: tuple[int, int] = (0, 0)
     """Forward passes of the models that were called, and how many of them had a backward."""
@@ -200,6 +203,8 @@ class Facts:
     """The unit roundoff and the smallest number of the dtype in which a trainer reduces."""
     divisor: float = 0.0
     """FSDP2's divide factor, if the script has set one."""
+    wrapped_again: bool = False
+    """Whether a trainer has wrapped a model after the first update, which may copy a rank's weights to the others."""
     own_hook: bool = False
     """Whether DDP reduces by a hook of the script."""
     wrapped: dict[str, tuple[int, bool]] = field(default_factory=dict)
@@ -210,6 +215,8 @@ class Facts:
     """How the script's forwards communicate: "messages", "all_to_all", "collectives"."""
     experts: list[str] = field(default_factory=list)
     """Parameters that belong to experts, by the mark of DeepSpeed and Megatron-LM."""
+    failed: str = ""
+    """Why the observation has ended before the script."""
     obstacles: list[str] = field(default_factory=list)
     """Why no step of the script is judged."""
     unknown: list[str] = field(default_factory=list)
@@ -238,7 +245,7 @@ class Record:
         record = cls(Facts())
         for frame in frames:
             record.facts = frame.facts
-            record.steps += [frame.step] * (frame.step is not None)
+            record.steps += [frame.step] if frame.step is not None else []
             record.ended = frame.ended
         return record
 

@@ -49,8 +49,8 @@ from zerosim.torch.check.watching import Watch
 
 COMMUNICATION = (
     "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_single", "all_gather_tensor", "all_to_all",
-    "all_to_all_single", "all_to_all_single_autograd", "reduce_scatter_tensor", "reduce_scatter_single", "reduce_scatter",
-    "broadcast")
+    "all_to_all_single", "all_to_all_single_autograd", "reduce_scatter_tensor", "reduce_scatter_single",
+    "reduce_scatter", "broadcast")
 MESSAGES = ("send", "recv")
 WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module", "_checkpoint_wrapped_module")
 CLEARED = "cleared"
@@ -83,6 +83,8 @@ class Recorder(Watch):
         self.batches: list[Batch] = []
         self.gathered: dict[str, tuple[Gathered, Any]] = {}
         self.activations: list[Activation] = []
+        self.unseen = True
+        """Whether no forward has ended yet."""
         self.wrapped: list[tuple[Any, list[tuple[Any, str, Any]], list[Any]]] = []
         self.reasons: list[str] = []
         self.backwards = self.depth = self.within = self.updating = self.wrapping = self.asleep = self.clipping = 0
@@ -144,6 +146,10 @@ class Recorder(Watch):
             for handle in self.hooked.values():
                 handle.remove()
 
+    def fail(self, why: str) -> None:
+        self.facts.failed = why
+        super().fail(why)
+
     def obstacle(self, reason: str) -> None:
         if reason not in self.facts.obstacles:
             self.facts.obstacles.append(reason)
@@ -169,8 +175,11 @@ class Recorder(Watch):
             return
         if isinstance(module, fsdp.FSDPModule):
             self.note_gathered(module)
-        if self.facts.communicates and "messages" not in self.facts.communicates and not self.batches:
+        if not self.batches and (self.facts.communicates or self.unseen) and not isinstance(output, DTensor):
             self.note_activation(module, output)
+        if not self.depth and self.unseen:  # ranks that do not communicate in a forward hold no parts
+            self.unseen = False
+            self.activations = self.activations if self.facts.communicates else []
         if not self.depth and any(each.requires_grad for each in module.parameters()):
             batch = Batch(script_line(), epoch=self.epoch[0], epoch_line=self.epoch[1])
             self.number(digest_of((args, kwargs)), batch, "given")
@@ -199,7 +208,8 @@ class Recorder(Watch):
             if not isinstance(module, nn.modules.batchnorm._BatchNorm) and not self.updates:
                 for name, each in module._buffers.items():
                     if each is not None and each.numel():
-                        self.later(digest_of([each]), partial(self.keep_buffer, f"{self.paths[module]}.{name}".lstrip(".")))
+                        at = f"{self.paths[module]}.{name}".lstrip(".")
+                        self.later(digest_of([each]), partial(self.keep_buffer, at))
         self.note_lent(root.modules())
         for name, each in root.named_parameters():
             self.name(self.lent.get(each, each), plainly(name))
@@ -235,14 +245,17 @@ class Recorder(Watch):
 
     def note_activation(self, module: Any, output: Any) -> None:
         """Note what a module returns, and its gradient, for the law of what is alike."""
-        if not isinstance(output, torch.Tensor) or not output.requires_grad or output.is_leaf or isinstance(output, DTensor):
+        if not isinstance(output, torch.Tensor) or output.grad_fn is None or not output.dtype.is_floating_point:
             return
-        made = Activation(self.paths.get(module, type(module).__name__), script_line(), roundoff=torch.finfo(output.dtype).eps)
+        path, roundoff = self.paths.get(module, type(module).__name__), torch.finfo(output.dtype).eps
+        made = Activation(path, script_line(), roundoff=roundoff)
         self.number(digest(output, output.shape, whole(output.shape)), made, "bits")
         self.activations.append(made)
 
         def arrived(gradient: Any) -> None:
-            self.later(sketch(gradient, gradient.shape, whole(gradient.shape)), partial(keep_rows, made))
+            if self.facts.communicates:
+                rows = sketch(gradient, gradient.shape, whole(gradient.shape))
+                self.later(rows, partial(keep_rows, made))
 
         output.register_hook(self.safe(arrived))
 
@@ -287,7 +300,7 @@ class Recorder(Watch):
             if leaf not in self.hooked and isinstance(leaf, nn.Parameter):
                 self.hooked[leaf] = leaf.register_hook(self.safe(partial(self.arrived, weakref.ref(leaf))))
 
-    def after_backward(self, _: Any, args: Any, kwargs: Any) -> None:
+    def after_backward(self, _: Any, args: Any, kwargs: Any, result: Any) -> None:
         self.within -= 1
         if self.active and not self.within:
             self.note_present()
@@ -314,8 +327,15 @@ class Recorder(Watch):
         """`torch.autograd.grad` runs the hooks of tensors, and accumulates nothing."""
         self.asleep += 1
 
-    def differentiated(self, _: Any, args: Any, kwargs: Any) -> None:
+    def differentiated(self, _: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """What it returns for parameters may be what the script puts into their `grad`."""
         self.asleep -= 1
+        inputs = args[1] if len(args) > 1 else kwargs["inputs"]
+        if self.active and not self.within and result and not kwargs.get("create_graph"):
+            self.backwards, self.line = self.backwards + 1, script_line()
+            for each, gradient in zip([inputs] if isinstance(inputs, torch.Tensor) else inputs, result, strict=False):
+                if isinstance(each, nn.Parameter):
+                    self.arrived(weakref.ref(each), gradient, by_hand=True)
 
     def notice_cleared(self) -> None:
         """Mark the terms whose gradient was there after the last backward, and is not any more."""
@@ -340,12 +360,13 @@ class Recorder(Watch):
     def notice_touched(self, optimizer: Any) -> None:
         """Note whether the script has written into gradients, or replaced them, since the last backward."""
         for each in parameters_of(optimizer):
-            if each.grad is not None and self.present and self.present.get(each) != (id(each.grad), version_of(each.grad)):
+            left = self.present.get(each)
+            if self.present and left != (each.grad if each.grad is None else (id(each.grad), version_of(each.grad))):
                 self.step_of(optimizer).touched = True
 
     # -- updates
 
-    def made_optimizer(self, _: Any, args: Any, kwargs: Any) -> None:
+    def made_optimizer(self, _: Any, args: Any, kwargs: Any, result: Any) -> None:
         if not self.asleep and not self.wrapping:
             self.step_of(args[0])
 
@@ -449,7 +470,7 @@ class Recorder(Watch):
                     self.number(digest(values.to(dtype), shape, key), about, "used")
 
     def states(self, optimizer: Any) -> dict[str, float]:
-        """The parameters for which an optimizer has state, with the number of their updates where that needs no wait."""
+        """The parameters with optimizer state, with the number of their updates where that needs no wait."""
         state, found = getattr(getattr(optimizer, "optim", optimizer), "state", {}), {}
         for each in state if isinstance(state, dict) else ():
             if each in self.names and state[each]:
@@ -467,11 +488,11 @@ class Recorder(Watch):
         return ""
 
     def close(self, optimizer: Any, skipped: bool = False) -> None:
-        """End the step of an optimizer: copy what is on devices, and write it. The terms of its parameters are used up."""
+        """End the step of an optimizer: copy what is on devices, and write it. Its terms are used up."""
         if not self.active:
             return self.forget()
         step = self.step_of(optimizer)
-        step.skipped = skipped
+        step.skipped, step.states_after = skipped, len(self.states(optimizer))
         held = {name for other in self.optimizers for each in parameters_of(other) for name in self.names_of(each)}
         step.orphans = [name for name in self.names.values() if name in self.terms and name not in held] if held else []
         for name in step.orphans:
@@ -500,7 +521,7 @@ class Recorder(Watch):
         self.asleep += 1
         return boundary
 
-    def after_engine_step(self, boundary: bool, args: Any, kwargs: Any) -> None:
+    def after_engine_step(self, boundary: bool, args: Any, kwargs: Any, result: Any) -> None:
         self.asleep -= 1
         if boundary:
             self.close(args[0])
@@ -508,14 +529,14 @@ class Recorder(Watch):
 
     # -- scaling and clipping
 
-    def scaled(self, _: Any, args: Any, kwargs: Any) -> None:
+    def scaled(self, _: Any, args: Any, kwargs: Any, result: Any) -> None:
         if args[0].is_enabled() and args[0]._scale is not None:
             self.scale = args[0]._scale.detach().clone()
 
     def before_unscaling(self, args: Any, kwargs: Any) -> None:
         self.notice_touched(args[1])
 
-    def unscaled(self, _: Any, args: Any, kwargs: Any) -> None:
+    def unscaled(self, _: Any, args: Any, kwargs: Any, result: Any) -> None:
         if args[0].is_enabled():
             self.step_of(args[1]).unscaled = True
             self.note_present()
@@ -525,7 +546,7 @@ class Recorder(Watch):
         step.line = script_line()
         return step.optimizer, self.updates.get(step.optimizer, 0)
 
-    def scaled_step(self, before: tuple[int, int] | None, args: Any, kwargs: Any) -> None:
+    def scaled_step(self, before: tuple[int, int] | None, args: Any, kwargs: Any, result: Any) -> None:
         """A scaler skips `optimizer.step()` when a gradient has overflowed."""
         if before is not None and self.updates.get(before[0], 0) == before[1]:
             self.close(args[1], skipped=True)
@@ -546,10 +567,10 @@ class Recorder(Watch):
             if {id(each) for each in parameters_of(optimizer)} & {id(each) for each in chosen}:
                 self.notice_touched(optimizer)
                 step.before = step.before or self.gradients(optimizer)
-                step.clips.append(Clip(script_line(), float(most), 0.0 if name == "clip_grad_value_" else float(order), names,
-                                       step.unscaled))
+                step.clips.append(Clip(script_line(), float(most), 0.0 if name == "clip_grad_value_" else float(order),
+                                       names, step.unscaled))
 
-    def clipped(self, _: Any, args: Any, kwargs: Any) -> None:
+    def clipped(self, _: Any, args: Any, kwargs: Any, result: Any) -> None:
         self.clipping -= 1
 
     # -- trainers
@@ -559,18 +580,19 @@ class Recorder(Watch):
         given = args[int(made)] if len(args) > int(made) else kwargs["module"]
         modules = given if isinstance(given, list) else [given]
         self.wrapping += 1
-        before = [(owner, name, digest_of([each])) for one in modules for owner in one.modules()
-                  for name, each in owner._parameters.items()
-                  if each is not None and not isinstance(each, DTensor) and not each.is_meta] if not self.updates else []
+        before = [(owner, name, digest_of([each])) for one in (() if self.updates else modules)
+                  for owner in one.modules() for name, each in owner._parameters.items()
+                  if each is not None and not isinstance(each, DTensor) and not each.is_meta]
         return [modules, before, args[0] if made else None]
 
-    def wrap(self, seen: Any, args: Any, kwargs: Any) -> None:
+    def wrap(self, seen: Any, args: Any, kwargs: Any, result: Any) -> None:
         self.wrapping -= 1
         if self.wrapping or not seen:
             return
         modules, before, made = seen
         name, group, reduced, shards = of_wrapper(made, modules[0], kwargs)
         self.facts.trainer, self.facts.group, self.facts.wrapping_line = name, group, script_line()
+        self.facts.wrapped_again |= bool(self.updates)
         if reduced is not None:
             about = torch.finfo(reduced)
             self.facts.reduced = max(self.facts.reduced, (about.eps / 2, about.tiny))

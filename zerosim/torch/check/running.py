@@ -150,7 +150,8 @@ def look_after(folder: Path, asked: Asked) -> None:
     """Start a process that judges the files once no rank is left to do so."""
     with suppress(OSError):
         subprocess.Popen([sys.executable, "-m", "zerosim.torch", "--judge", str(folder), "--after", str(os.getppid()),
-                          "--json", asked.json, "--records", asked.records], stdin=subprocess.DEVNULL, start_new_session=True)
+                          "--json", asked.json, "--records", asked.records],
+                         stdin=subprocess.DEVNULL, start_new_session=True)
 
 
 def stay(folder: Path, launcher: int, asked: Asked) -> int:

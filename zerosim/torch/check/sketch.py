@@ -14,13 +14,14 @@ product c of the scalings. If no term passes more than m roundings of unit round
 
     |s − c·S| ≤ γ · |c| · Σ|t[i]|,    γ = m·u / (1 − m·u).
 
-Proof. Each operation on a term's way multiplies it by 1 + δ with |δ| ≤ u, so s = Σ c·t[i]·(1 + θ[i]), where 1 + θ[i] is a
-product of at most m such factors, and |θ[i]| ≤ γ (Higham, Accuracy and Stability, lemma 3.1). The order was not used.
+Proof. Each operation on a term's way multiplies it by 1 + δ with |δ| ≤ u, so s = Σ c·t[i]·(1 + θ[i]), where 1 + θ[i] is
+a product of at most m such factors, and |θ[i]| ≤ γ (Higham, Accuracy and Stability, lemma 3.1). The order was not used.
 
 Theorem 2. Let each element s of a sum be within e of the exact c·S, with e = γ |c| Σ|t[i]|. By Hoeffding's
-inequality the signed sum of a bucket is within SURE · √(Σ e²) of the exact one, except with probability 2 exp(−SURE²/2),
-which is 3·10⁻¹⁴; and always within Σ e ≤ √n · √(Σ e²) for n elements. By Minkowski's inequality √(Σ e²) is at most γ
-times the sum over the terms of their norms in the bucket. A sketch therefore also has the sums of squares.
+inequality the signed sum of a bucket is within SURE · √(Σ e²) of the exact one, except with probability
+2 exp(−SURE²/2), which is 3·10⁻¹⁴; and always within Σ e ≤ √n · √(Σ e²) for n elements. By Minkowski's inequality
+√(Σ e²) is at most γ times the sum over the terms of their norms in the bucket. A sketch therefore also has the sums of
+squares.
 
 So a fault is seen if its norm in some bucket exceeds 8γ norms of the gradients there, whatever the size of the tensor.
 
@@ -96,8 +97,8 @@ def digest(values: Any, shape: Any, key: Key) -> Any:
 def blocks(values: Any, shape: Any, key: Key, length: int) -> Iterator[tuple[int, Any]]:
     """The elements of a part as matrices with a row for each bucket, and the first bucket of each matrix.
 
-    What lies in a bucket and not in the part is 0. A part that is not in one piece, such as some columns of a matrix, is
-    put into a matrix of zeros first.
+    What lies in a bucket and not in the part is 0. A part that is not in one piece, such as some columns of a matrix,
+    is put into a matrix of zeros first.
     """
     flat, start = values.detach().reshape(-1), beginning(shape, key)
     if start is None and flat.numel():

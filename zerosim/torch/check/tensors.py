@@ -61,8 +61,9 @@ def place_of(tensor: Any) -> Key:
 
 def digest_of(values: Any, not_parts: bool = False) -> Any:
     """The digest of nested tensors; 0 if none of them has data, or each is a constant."""
-    found = [local(each).detach() for each in tree_leaves(values) if isinstance(each, torch.Tensor) and each.numel()
+    found = [local(each).detach() for each in tree_leaves(values) if isinstance(each, torch.Tensor)
              and not each.is_meta and not (isinstance(each, DTensor) and not_parts) and each.layout is torch.strided]
+    found = [each for each in found if each.numel()]
     varied, total = torch.zeros((), dtype=torch.bool), torch.zeros((), dtype=torch.int64)
     for number, each in enumerate(found):
         if each.device != total.device:
@@ -103,6 +104,7 @@ def loss_factor(losses: list[Any]) -> float | None:
     node = losses[0].grad_fn if losses else None
     if node is None or node.name() != "MulBackward0":
         return None
-    factor = next((float(each) for each in (getattr(node, name, None) for name in ("_saved_other", "_saved_self")) if isinstance(each, torch.Tensor)
-                   and each.numel() == 1 and each.is_cpu and not each.requires_grad), 0.0)
+    saved = [getattr(node, name, None) for name in ("_saved_other", "_saved_self")]
+    factor = next((float(each) for each in saved if isinstance(each, torch.Tensor) and each.numel() == 1
+                   and each.is_cpu and not each.requires_grad), 0.0)
     return factor if factor >= 128 and factor.hex().startswith("0x1.0000000000000p") else None

@@ -40,11 +40,15 @@ class Watch:
             with torch.no_grad():
                 return method(*given)
         except Exception as error:  # the training goes on, whatever it is
-            self.failed = f"{type(error).__name__}: {error}"[:300].replace("\n", " ")
-            print(f"zerosim: the check has ended, and the training goes on: {self.failed}", file=sys.stderr, flush=True)
+            self.fail(f"{type(error).__name__}: {error}"[:300].replace("\n", " "))
         finally:
             self.inside -= 1
         return None
+
+    def fail(self, why: str) -> None:
+        """End the observation."""
+        self.failed = why
+        print(f"zerosim: the check has ended, and the training goes on: {why}", file=sys.stderr, flush=True)
 
     def safe(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """`method` as a hook that cannot fail."""
@@ -52,7 +56,7 @@ class Watch:
 
     def watch(self, owner: Any, name: str, before: Callable[..., Any] | None = None,
               after: Callable[..., None] | None = None, listed: bool = False) -> None:
-        """Call `before(args, kwargs)` and `after(what before has returned, args, kwargs)` around `owner.name`.
+        """Call `before(args, kwargs)` and `after(what before has returned, args, kwargs, result)` around `owner.name`.
 
         `listed` says that its first argument may be a generator, which only one can read: it becomes a list.
         """
@@ -69,11 +73,13 @@ class Watch:
             elif listed and isinstance(kwargs.get("parameters"), GeneratorType):
                 kwargs["parameters"] = [*kwargs["parameters"]]
             seen = self.safely(before, args, kwargs) if before else None
+            result = None
             try:
-                return original(*args, **kwargs)
+                result = original(*args, **kwargs)
+                return result
             finally:
                 if after:
-                    self.safely(after, seen, args, kwargs)
+                    self.safely(after, seen, args, kwargs, result)
 
         setattr(owner, name, staticmethod(call) if isinstance(stored, staticmethod) else call)
         self.leaving.callback(*((setattr, owner, name, stored) if name in stored_in else (delattr, owner, name)))
