@@ -1,6 +1,6 @@
 """PyTorch's trainers over these collectives, compared with one process by raw bytes after every step.
 
-    mpirun -n 4 python -m tests.torch.check
+    mpirun -n 4 python -m tests.torch.bits
 
 trains a small model in every way of `tests.torch.ways`; exit code 1 if a bit differs anywhere. With `--planted`, each
 planted fault must lead to different bits, and its way without it to none.
