@@ -190,8 +190,6 @@ def check_a_second_connection_is_the_first(comm):
 
 
 comm = connect(timeout_seconds=60)
-if comm.size % 2:
-    comm.rest_between_polls()  # as where there are fewer cores, however many there are here
 checks = [*CHECKS, a_second_thread_is_refused, check_objects_arrive, check_what_cannot_travel, check_waiting_ends,
           check_tags, check_a_send_waits_for_nobody, check_channels_wait_for_one_another,
           check_messages_leave_while_another_lies_unreceived,

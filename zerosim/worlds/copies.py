@@ -1,6 +1,9 @@
-"""Reused memory for messages: the page faults of fresh memory cost more than the message itself."""
+"""Messages as bytes: memory for copies that is reused, views of arrays as bytes, and the tags of dtypes."""
 
+import zlib
 from collections import defaultdict
+from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -8,10 +11,14 @@ import numpy.typing as npt
 from zerosim.core.allocation import Allocator, Array, allocate
 
 Bytes = npt.NDArray[np.uint8]
+CLOSE_NOTIFY = 0x7FFF
+"""The tag of the last message between two ranks; the largest that every MPI library has."""
 
 
 class Copies:
-    """Free memory by size. Sizes are rounded up by a quarter at most, so that messages of similar length share it.
+    """Memory for copies of messages, kept for reuse by size: the page faults of fresh memory cost more than a message.
+
+    Sizes are rounded up by a quarter at most, so that messages of similar length share it.
 
     >>> copies = Copies()
     >>> memory = copies.take(100)
@@ -29,9 +36,7 @@ class Copies:
         grain = 1 << max(needed_bytes.bit_length() - 3, 0)
         capacity = -(-needed_bytes // grain) * grain
         free = self._free[capacity]
-        if free:
-            return free.pop()
-        return self.allocate(capacity, np.uint8, kind="buffers", owner="messages")
+        return free.pop() if free else self.allocate(capacity, np.uint8, kind="buffers", owner="messages")
 
     def give(self, memory: Bytes) -> None:
         """Return memory for reuse."""
@@ -41,3 +46,25 @@ class Copies:
 def shaped(memory: Bytes, like: Array) -> Array:
     """The first bytes of `memory` as an array with the shape and dtype of `like`."""
     return memory[: like.nbytes].view(like.dtype).reshape(like.shape)
+
+
+def raw(array: Array) -> Bytes:
+    """The bytes of an array in C order, as a view."""
+    return (array if array.ndim == 1 else array.reshape(-1)).view(np.uint8)
+
+
+@cache
+def dtype_tag(dtype: np.dtype[Any]) -> int:
+    """The tag of messages of this dtype, the same in every process; two dtypes nearly never share one."""
+    return zlib.crc32(spelled(dtype).encode()) % CLOSE_NOTIFY
+
+
+def spelled(dtype: np.dtype[Any]) -> str:
+    """
+    >>> spelled(np.dtype("f4")), spelled(np.dtype([("re", "f4"), ("im", "f4")]))
+    ('float32', '8 bytes: re float32 at 0, im float32 at 4')
+    """
+    if dtype.fields is None:
+        return str(dtype)
+    fields = (f"{name} {spelled(of)} at {offset}" for name, (of, offset, *_) in dtype.fields.items())
+    return f"{dtype.itemsize} bytes: {', '.join(fields)}"

@@ -55,8 +55,6 @@ def connection() -> MpiCommunicator:
 
     comm = MpiCommunicator(MPI.COMM_WORLD.Dup())
     comm.machine = machine
-    if machine.shared_cores:
-        comm.rest_between_polls()
     atexit.register(close_or_fail, comm, first_failure)
     threading.excepthook = partial(fail_in_thread, first_failure)
     return comm
