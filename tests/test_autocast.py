@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from tests import transformers
-from tests.checkpointing import go
 from tests.test_plan_drawn import compared
 from tests.test_planted import plant
 from tests.test_variants import run, tensors
 from tests.test_whole_steps import SKIPPING, outcome_of
 from tests.training import labelled, scenario
+from tests.training.checkpointing import go
 from zerosim.autograd.autocast import FLOAT32, Autocast, cast
 from zerosim.autograd.graph import Graph, GraphPlan
 from zerosim.autograd.operations.attention import softmax

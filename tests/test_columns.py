@@ -7,11 +7,11 @@ from html import unescape
 
 import pytest
 
-from tests.checkpointing import go
 from tests.pages import page_of, printed, read
 from tests.test_planted import outcome_of
 from tests.test_report import changed
 from tests.training import labelled, run, scenario
+from tests.training.checkpointing import go
 from zerosim.commands.cli import main
 from zerosim.scenario import load
 from zerosim.show import columns

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.checkpointing import bits, go
 from tests.test_planted import fails, outcome_of
 from tests.training import labelled, scenario
+from tests.training.checkpointing import bits, go
 from zerosim.autograd.shelf import InMemory, Offloaded
 from zerosim.commands.cli import main
 from zerosim.models.units import Task

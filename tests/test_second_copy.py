@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.checkpointing import bits, go
 from tests.training import labelled, run, scenario
+from tests.training.checkpointing import bits, go
 from zerosim.commands.cli import main
 from zerosim.core.errors import ScenarioError
 from zerosim.scenario import Check, Parallel, Scenario, WorldKeys

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.checkpointing import go
 from tests.pages import page_of, read
 from tests.training import labelled, run, sabotaged, scenario
+from tests.training.checkpointing import go
 from zerosim.autograd.tape import left_to_right
 from zerosim.collectives import ring
 from zerosim.core.comm import left, right

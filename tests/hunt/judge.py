@@ -25,7 +25,7 @@ from rich.cells import cell_len
 from safetensors.numpy import load_file
 
 from tests.hunt.draw import Document, Drawn, groups, layers_of
-from tests.tracing import event_faults, span_faults
+from tests.observe.tracing import event_faults, span_faults
 from zerosim.commands.cli import main
 from zerosim.show.document import read_trace
 from zerosim.stages import STAGES

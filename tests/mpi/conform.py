@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 import zerosim as zs
 from tests.conformance import CHECKS, LARGE, a_second_thread_is_refused, face_of, received, same, tagged
-from tests.test_objects import check_objects_arrive
+from tests.worlds.test_objects import check_objects_arrive
 from zerosim.core.allocation import allocate
 from zerosim.core.comm import left, right
 from zerosim.core.errors import CollectiveError, Deadlock

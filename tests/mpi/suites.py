@@ -1,6 +1,6 @@
 """What MPI libraries' own suites test, or what of it is quick with more ranks than cores, in the MPI world."""
 
-from tests.mpi_suites import CHECKS_UNDER_MPI
+from tests.collectives.mpi_suites import CHECKS_UNDER_MPI
 from zerosim.worlds.mpi import connect
 
 comm = connect(timeout_seconds=300)

@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Iterable
 from contextlib import suppress
 from difflib import get_close_matches
-from typing import Any
 
 
 class ZerosimError(Exception):
@@ -41,20 +40,8 @@ class Unlike(CollectiveError):
     """The ranks of a lockstep world would act differently."""
 
 
-class LengthError(CollectiveError):
-    """A message has a different length or dtype than its destination; `arrived` is the message."""
-
-    def __init__(self, message: str, arrived: Any) -> None:
-        super().__init__(message)
-        self.arrived = arrived
-
-
 class Runaway(CollectiveError):
     """A program has exceeded the number of operations that any terminating program needs."""
-
-
-class MessageError(ZerosimError):
-    """A message was changed on its way, lost, or received twice."""
 
 
 class Deadlock(ZerosimError):

@@ -329,7 +329,6 @@ class Check:
     """The claims of a run, in addition to the formula for its traffic."""
 
     reference: bool = True
-    checksums: bool = False
     test_accuracy: Portion = 0.0
     test_loss: Annotated[str, one_of(("bigram",))] | Number = 0.0
     same_bits_on: tuple[Counted, ...] = ()

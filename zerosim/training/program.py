@@ -49,7 +49,6 @@ from zerosim.training.comparison import (
 from zerosim.training.config import Config
 from zerosim.training.experiment import NOTHING, Experiment
 from zerosim.training.measurement import Measurement, RankMemory, by_pipeline, without_zeros
-from zerosim.worlds.checked import Checked
 from zerosim.worlds.objects import gather_objects
 from zerosim.worlds.world import World
 
@@ -161,9 +160,9 @@ class Run:
         tracers = [self.tracer] if self.tracer else []
         injected = [self.injected] if self.faults else []
         instruments = [self.locator, *injected, self.traffic, self.beginnings, *tracers]
-        second = self.second_channel and Observed(self.carrier(self.second_channel), *instruments)
+        second = self.second_channel and Observed(self.injected.around(self.second_channel), *instruments)
         self.replica, self.step, self.passes = on_rank(
-            config, Observed(self.carrier(self.comm), *instruments),
+            config, Observed(self.injected.around(self.comm), *instruments),
             ObservedAllocator(allocate, self.ledger, *([self.lifetimes] if self.lifetimes else [])), second,
             HostMemory(ObservedAllocator(allocate_on_host, self.host), carrying(self.moves, *tracers)))
         self.losses: list[Array] = []
@@ -180,11 +179,6 @@ class Run:
         self.at_rest: dict[str, tuple[int, int]] = {}
         """The least and greatest live bytes of each kind after a step."""
         self.began_ns = 0
-
-    def carrier(self, comm: Communicator) -> Communicator:
-        """A channel of the row's messages, with injected faults and, if the scenario requests them, checksums."""
-        faulty = self.injected.around(comm)
-        return Checked(faulty) if self.config.check.checksums else faulty
 
     def train(self) -> Measurement | None:
         """Train the row; the measurement on rank 0, None on other ranks."""

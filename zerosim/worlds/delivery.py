@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from zerosim.core.comm import ElementByElement, Payload, Reduction
-from zerosim.core.errors import CollectiveError, LengthError
+from zerosim.core.errors import CollectiveError
 from zerosim.worlds.here import HERE, spaced
 
 MESSAGES: set[type] = {np.ndarray}
@@ -37,11 +37,9 @@ def check_into(into: Payload) -> None:
 def check_match(arrived: Payload, into: Payload, *, source: int, rank: int) -> None:
     """Refuse a message whose number of elements or dtype is not that of its destination."""
     if arrived.size != into.size or arrived.dtype != into.dtype:
-        raise LengthError(
+        raise CollectiveError(
             f"rank {source} sent {arrived.size} × {arrived.dtype} to rank {rank}, which receives it "
-            f"into {into.size} × {into.dtype}{spaced(HERE.location)}: both sides must name the same length and dtype",
-            arrived,
-        )
+            f"into {into.size} × {into.dtype}{spaced(HERE.location)}: both sides must name the same length and dtype")
 
 
 def deliver(arrived: Payload, into: Payload, reduce: Reduction | None) -> None:

@@ -27,7 +27,7 @@ import numpy as np
 
 from zerosim.core.allocation import Allocator, Array
 from zerosim.core.comm import Exchange, Reduction, check_rank
-from zerosim.core.errors import CollectiveError, Deadlock, LengthError
+from zerosim.core.errors import CollectiveError, Deadlock
 from zerosim.worlds.copies import CLOSE_NOTIFY, Bytes, Copies, dtype_tag, raw, shaped
 from zerosim.worlds.delivery import check_into, deliver, refuse_mask
 from zerosim.worlds.here import HERE, spaced
@@ -271,10 +271,10 @@ class MpiCommunicator(OneThread):
             return Deadlock(
                 f"rank {self.rank} waits for a message from rank {source}, which has finished{spaced(HERE.location)}")
         other = "" if tag == dtype_tag(into.dtype) else " of a different dtype"
-        return LengthError(
+        return CollectiveError(
             f"rank {source} sent {len(arrived)} bytes{other} to rank {self.rank}, which receives them into "
             f"{into.nbytes} bytes of {into.dtype}{spaced(HERE.location)}: both sides must name the same length and "
-            "dtype", arrived)
+            "dtype")
 
     def close(self) -> None:
         """Wait, up to `timeout_seconds`, until all messages have been sent and every other rank closes too.

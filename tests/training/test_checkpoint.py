@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from tests.checkpointing import bits, go
 from tests.small import examples
 from tests.training import labelled, scenario
+from tests.training.checkpointing import bits, go
 from zerosim.core.errors import CheckpointError, ZerosimError
 from zerosim.scenario import Check, Data, ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.scenario.data import load_dataset

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from tests.test_collectives import called, steps_taken
+from tests.collectives.test_collectives import called, steps_taken
 from tests.training import labelled, run, scenario
 from zerosim.collectives import ring, tree
 from zerosim.collectives.table import algorithm_of, in_two_hops, on_hosts

@@ -6,13 +6,13 @@ import time
 
 import numpy as np
 import pytest
-from zerosim.proofs.proofs import proof
 
 import zerosim as zs
 from zerosim.commands.cli import main
 from zerosim.core.errors import Runaway
 from zerosim.core.parts.loading import load_file
 from zerosim.core.terms import MOST_CONTRIBUTIONS, Sum, Term, leaves
+from zerosim.proofs import proof
 from zerosim.proofs.ended import endless_loop
 from zerosim.show import recorded
 from zerosim.worlds import local

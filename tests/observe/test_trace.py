@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.mpi.launch import ROOT, mpirun
+from tests.observe.tracing import event_faults, span_faults, traffic_faults
 from tests.pages import read, refused
-from tests.tracing import event_faults, span_faults, traffic_faults
 from tests.training import labelled, scenario
 from zerosim.commands.arguments import steps_in_order
 from zerosim.commands.cli import main

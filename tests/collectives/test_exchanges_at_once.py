@@ -18,10 +18,9 @@ from zerosim.core.sharding import split
 from zerosim.core.wires import Format
 from zerosim.observe.faults import Faults, Faulty
 from zerosim.observe.observed import Observed
-from zerosim.worlds.checked import Checked
 from zerosim.worlds.local import spawn
 
-FOLDER = Path(__file__).parents[1] / "scenarios" / "examples" / "two_way_ring"
+FOLDER = Path(__file__).parents[2] / "scenarios" / "examples" / "two_way_ring"
 CODE = (FOLDER / "two_way_ring.py").read_text()
 sys.path.insert(0, str(FOLDER))
 from two_way_ring import all_gather  # noqa: E402
@@ -30,7 +29,6 @@ WRAPPED = {
     "plain": lambda comm, x: comm,
     "some of its ranks": lambda comm, x: among(comm, range(comm.size)),
     "observed": lambda comm, x: Observed(comm),
-    "checked": lambda comm, x: Checked(comm),
     "faulty": lambda comm, x: Faulty(comm, Faults([], None, None)),
     "narrow": lambda comm, x: Narrowed(comm, Format("int8", block=0), allocate),
     "out of place": lambda comm, x: Unmodified(comm, x.copy(), x),
