@@ -37,8 +37,9 @@ PROGRAMS = FILES | {
 def told(file):
     """What is said of the one function in a file, by its check if it is an exercise, else by its proof or the laws."""
     module = load_file(str(file))
-    (function,) = (f for name, f in vars(module).items()
-                   if getattr(f, "__module__", "") == file.stem and (name in EXERCISES or collective_in(name)))
+    written = {name: each for name, each in vars(module).items() if getattr(each, "__module__", "") == file.stem}
+    function = next(each for known in (EXERCISES.__contains__, collective_in)
+                    for name, each in written.items() if known(name))
     if function.__name__ in EXERCISES:
         return "\n".join(filter(None, (said for _, said in checked(str(file), as_exercise(function)).claims)))
     if "By: laws" in file.read_text():

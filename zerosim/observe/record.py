@@ -20,6 +20,7 @@ from zerosim.core.comm import Communicator, Payload, Reduction
 from zerosim.core.errors import Runaway
 from zerosim.observe.observed import Observed
 from zerosim.worlds.local import Sends, StillRunning, spawn
+from zerosim.worlds.running import line_in
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,9 @@ class Message:
     """The stretch of the sender's vector from which it was sent."""
     into: range = range(0)
     """The stretch of the receiver's vector into which it was received."""
+    line: int = 0
+    """The line that sent it in the recorded file; 0 without one. `received_in` is the line that received it."""
+    received_in: int = 0
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class Sent:
     to: int
     carried: tuple[Any, ...]
     outgoing: range
+    line: int = 0
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,7 @@ class Awaited:
     count: int
     dtype: Any
     into: range
+    line: int = 0
 
 
 @dataclass
@@ -92,8 +98,9 @@ def record(
     sends: Sends = "buffered",
     seed: int = 0,
     limit_seconds: float | None = None,
+    file: str = "",
 ) -> Recording:
-    """Run `program(comm, vectors[comm.rank])` on every rank and record its messages.
+    """Run `program(comm, vectors[comm.rank])` on every rank and record its messages, with their lines in `file`.
 
     A failure does not raise; the recording contains it: `StillRunning` for a program that has not ended after
     `limit_seconds`, `Runaway` for one that has sent more messages than any terminating program needs.
@@ -111,7 +118,7 @@ def record(
 
     def recorded(comm: Communicator) -> Any:
         vector = vectors[comm.rank]
-        return program(Observed(comm, Recorder(comm.rank, vector, recording, posted)), vector)
+        return program(Observed(comm, Recorder(comm.rank, vector, recording, posted, file)), vector)
 
     try:
         recording.results = spawn(recorded, len(vectors), sends=sends, seed=seed, limit_seconds=limit_seconds)
@@ -145,8 +152,9 @@ def most_messages(size: int) -> int:
 class Recorder:
     """One rank's part of a recording: its messages, and its vector after each."""
 
-    def __init__(self, rank: int, vector: Any, recording: Recording, posted: Posted) -> None:
+    def __init__(self, rank: int, vector: Any, recording: Recording, posted: Posted, file: str) -> None:
         self._rank = rank
+        self._file = file
         self._vector = vector
         self._recording = recording
         self._posted = posted
@@ -165,7 +173,8 @@ class Recorder:
             self._round += 1
             self._next_arrival = self._round
         self._begun += 1
-        sent = Sent(self._round, self._rank, to, elements(outgoing), stretch(outgoing, self._vector))
+        sent = Sent(self._round, self._rank, to, elements(outgoing), stretch(outgoing, self._vector),
+                    self._line())
         self._posted[self._rank, to].append(sent)
 
     def sent(self, outgoing: Payload, to: int) -> None:
@@ -174,7 +183,7 @@ class Recorder:
 
     def receiving(self, into: Payload, source: int) -> None:
         if isinstance(into, np.ndarray):
-            awaited = Awaited(source, into.size, into.dtype, stretch(into, self._vector))
+            awaited = Awaited(source, into.size, into.dtype, stretch(into, self._vector), self._line())
             self._recording.awaited[self._rank] = awaited
 
     def received(self, into: Payload, source: int, reduce: Reduction | None) -> None:
@@ -185,9 +194,13 @@ class Recorder:
             self._next_arrival = self._round + 1
         self._recording.messages.append(Message(
             self._round, source, self._rank, sent.carried, elements(into), reduce is not None,
-            sent.outgoing, stretch(into, self._vector),
+            sent.outgoing, stretch(into, self._vector), sent.line, self._line(),
         ))
         self._recording.vectors[self._rank].append((self._round, elements(self._vector)))
+
+
+    def _line(self) -> int:
+        return line_in(self._file) if self._file else 0
 
 
 def address(payload: Payload) -> int:

@@ -1,8 +1,4 @@
-"""One recorded run of a wrong collective: the expected terms of each place, and the values that each rank held.
-
-    complete   a symbol with all terms expected in its chunk: for a reducing collective the full sum, else one term
-    place      a rank and an element of its vector
-"""
+"""One recorded run of a wrong collective: the expected terms of each place, and the values that each rank held."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -57,23 +53,11 @@ class Case:
             if Counter(leaves(self.last(rank)[element])) != Counter(due)
         ]
 
-    @property
-    def wrong_somewhere(self) -> bool:
-        """Whether the run ended early, or some final value is wrong."""
-        return self.recording.results is None or bool(self.wrong)
-
     def last(self, rank: int) -> Sequence[Symbol]:
         """The final vector of `rank`."""
         results = self.recording.results
         found: Sequence[Symbol] = self.recording.vectors[rank][-1][1] if results is None else results[rank]
         return found
-
-    def complete(self, symbol: Any) -> int | None:
-        """The element of which `symbol` is the full sum of all ranks; None if it is no such sum."""
-        found = Counter(leaves(symbol))
-        elements = {leaf.element for leaf in found if isinstance(leaf, Term)}
-        whole = len(elements) == 1 and found == Counter(Term(rank, *elements) for rank in range(self.size))
-        return next(iter(elements)) if whole else None
 
     def words(self, stretch: range) -> str:
         """The chunks in a stretch of a vector, in words."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from zerosim.collectives import ALGORITHMS
+from zerosim.collectives import ALGORITHMS, Algorithm
 from zerosim.core.errors import Deadlock
 from zerosim.core.terms import Term, commuted
 from zerosim.observe.record import Message, Recording, Sent
@@ -82,9 +82,41 @@ def cause(case: Case) -> str | None:
                 "at once, or let one rank of each pair receive first")
     if failure is not None and (loop := endless_loop(failure, case.subject.file)):
         return loop
-    if failure is not None and not isinstance(failure, Deadlock) and not case.recording.unasked:
+    if failure is None:
+        return misplaced(case) or unlike(case) or like(case) or life(case)
+    return unlike(case) or (waiting(case) if isinstance(failure, Deadlock) else None)
+
+
+def like(case: Case) -> str | None:
+    """The algorithm whose messages all are the same, and whether they come into memory outside of the vector."""
+    name = resembled(case) if case.count else None
+    outside = next((m for m in case.messages if not m.into), None)
+    where = f", received outside of the vector{in_line(outside, outside.received_in)}" if outside else ""
+    return None if name is None else f"its messages are those of {name}{where}"
+
+
+def waiting(case: Case) -> str | None:
+    """The first rank that waits for one rank while a message from another is on its way to it."""
+    for rank, awaited in sorted(case.recording.awaited.items()):
+        sources = {sent.source: sent for sent in case.recording.unasked if sent.to == rank}
+        if sources and awaited.source not in sources:
+            first = sources[min(sources)]
+            line = f" in line {awaited.line}" if awaited.line else ""
+            return (f"rank {rank} waits{line} for a message from rank {awaited.source}, and the one on its way there "
+                    f"is from rank {first.source}{in_line(first)}")
+    return None
+
+
+def misplaced(case: Case) -> str | None:
+    """The complete chunk that is returned in the place of another; None if the first wrong place is not complete."""
+    if case.subject.manner != "array" or not case.wrong:
         return None
-    return unlike(case) or life(case)
+    rank, element = case.wrong[0]
+    held = Counter(terms(case.last(rank)[element]))
+    due = {case.chunk_of[term[0].element]: Counter(term) for term in case.due.values()}
+    chunk = next((chunk for chunk, contributions in due.items() if contributions == held), None)
+    due_chunk = case.chunk_of[element]
+    return None if chunk is None else f"rank {rank} returns chunk {chunk}, complete, where chunk {due_chunk} is due"
 
 
 # The first message that differs.
@@ -105,49 +137,88 @@ def ours(name: str, size: int, count: int, root: int) -> Recording:
 
 
 def resembled(case: Case) -> str | None:
-    """The algorithm of the same collective whose run is most like this one."""
+    """The algorithm of the same collective whose run is most like this one; first those that keep the declarations.
+
+    A message that goes another way is like that of an algorithm that keeps a declared order or declared rounds.
+    """
     kind, mine = case.subject.collective, posts(case.recording)
     rows = [f"{row.name}.{kind}" for row in ALGORITHMS.values()
             if row.collective == kind and row.serves(case.size) and not row.per_host
             and (case.size <= SMALL or row.name in ("ring", "tree"))]
 
-    def likeness(name: str) -> float:
+    def likeness(name: str, directed: bool) -> float:
         theirs = posts(ours(name, case.size, case.count, case.root))
+        if not directed:
+            has, wants = {key[:2] for key in mine}, {key[:2] for key in theirs}
+            return len(has & wants) / (len(has | wants) or 1)
         alike = sum(key in mine and len(mine[key].carried) == len(m.carried) for key, m in theirs.items())
         return alike / (len(theirs.keys() | mine.keys()) or 1)
 
-    best = max(rows, key=likeness, default=None)
-    return best if best is not None and likeness(best) >= ALIKE else None
+    declared = case.subject.declared
+    keeping = [name for name in rows if declared is not None and keeps(case, declared, name)]
+    certain = keeping if declared is not None and (declared.order or declared.rounds) else []
+    for names, directed in ((keeping, True), (certain, False), (rows, True)):
+        best = max(names, key=lambda name: likeness(name, directed), default=None)
+        if best is not None and likeness(best, directed) >= ALIKE:
+            return best
+    return None
+
+
+def keeps(case: Case, declared: Algorithm, name: str) -> bool:
+    """Whether an algorithm of ours adds in the declared order, in the declared rounds."""
+    rounds = ours(name, case.size, case.size, case.root).rounds
+    return (declared.order is None or ALGORITHMS[name].order is declared.order) and (
+        declared.rounds is None or rounds <= declared.rounds(case.size))
 
 
 def unlike(case: Case) -> str | None:
     """The first message that differs from those of the algorithm that the run resembles; None if there is none."""
-    name = resembled(case)
+    name, failure = resembled(case), case.recording.failure
     if name is None or not case.count:
         return None
     mine, due = posts(case.recording), posts(ours(name, case.size, case.count, case.root))
-    for key in sorted(mine.keys() | due.keys()):
-        round_, source, to = key
-        if (said := differing(case, mine.get(key), due.get(key), to, name)) is not None:
-            return f"in round {round_} rank {source} {said}"
+    compared = mine.keys() if failure is not None and not isinstance(failure, Deadlock) else mine.keys() | due.keys()
+    for key in sorted(compared):
+        if (said := differing(case, mine, due, key, name)) is not None:
+            return f"in round {key[0]} rank {key[1]} {said}"
     return None
 
 
-def differing(case: Case, mine: Message | Sent | None, due: Message | Sent | None, to: int, name: str) -> str | None:
-    if mine is None or due is None:
-        has, wants = ("nothing" if each is None else cargo(case, each) for each in (mine, due))
-        return f"sends {has} to rank {to}, where {name} sends {wants}"
-    if [*map(commuted, mine.carried)] != [*map(commuted, due.carried)]:
-        return f"sends {cargo(case, mine)} to rank {to}, where {name} sends {cargo(case, due)}"
-    if not isinstance(mine, Message) or not isinstance(due, Message) or not mine.into or not due.into:
+def differing(case: Case, mine: Posts, due: Posts, key: tuple[int, int, int], name: str) -> str | None:
+    """The difference of one message, with its line in the examined file."""
+    has, wants, to = mine.get(key), due.get(key), key[2]
+    if has is None or wants is None:
+        has, wants = (each or elsewhere(posts, others, key) for each, posts, others in
+                      ((has, mine, due), (wants, due, mine)))
+        if has is None or wants is None or has.to == wants.to:
+            sent, sends = ("nothing" if each is None else cargo(case, each) for each in (has, wants))
+            return f"sends {sent} to rank {to}, where {name} sends {sends}{in_line(has)}"
+        return (f"sends {cargo(case, has)} to rank {has.to}, where {name} sends {cargo(case, wants)} to rank {wants.to}"
+                f"{in_line(has)}")
+    if [*map(commuted, has.carried)] != [*map(commuted, wants.carried)]:
+        return f"sends {cargo(case, has)} to rank {to}, where {name} sends {cargo(case, wants)}{in_line(has)}"
+    if not isinstance(has, Message) or not isinstance(wants, Message) or not has.into or not wants.into:
         return None
-    if mine.into != due.into:
-        return (f"sends {cargo(case, mine)} to rank {to}, which receives it into {case.words(mine.into)}; with {name} "
-                f"into {case.words(due.into)}")
-    if [*map(commuted, mine.landed)] != [*map(commuted, due.landed)]:
-        return (f"sends {cargo(case, mine)} to rank {to}, whose {case.words(mine.into)} is then {mine.landed[0]}; with "
-                f"{name} it is {due.landed[0]}")
+    arrives = f"sends {cargo(case, has)} to rank {to}"
+    if has.into != wants.into:
+        return (f"{arrives}, which receives it into {case.words(has.into)}; with {name} into {case.words(wants.into)}"
+                f"{in_line(has, has.received_in)}")
+    if [*map(commuted, has.landed)] != [*map(commuted, wants.landed)]:
+        return (f"{arrives}, whose {case.words(has.into)} is then {has.landed[0]}; with {name} it is {wants.landed[0]}"
+                f"{in_line(has, has.received_in)}")
     return None
+
+
+def elsewhere(posts: Posts, others: Posts, key: tuple[int, int, int]) -> Message | Sent | None:
+    """The message that a rank sends in the same round to another rank, if the other run has none there."""
+    round_, source, _ = key
+    return next((posts[each] for each in sorted(posts) if each[:2] == (round_, source) and each not in others), None)
+
+
+def in_line(message: Message | Sent | None, line: int = 0) -> str:
+    """The line that sent a message, or the given one, in brackets; empty if it is not known."""
+    line = line or (message.line if message is not None else 0)
+    return f" (line {line})" if line else ""
 
 
 def cargo(case: Case, message: Message | Sent) -> str:
@@ -166,7 +237,8 @@ def life(case: Case) -> str | None:
             if again := twice(symbol):
                 return (f"in round {message.round} {symbol} is {'sent' if symbol in message.carried else 'added'} "
                         f"{'by' if symbol in message.carried else 'on'} rank "
-                        f"{message.source if symbol in message.carried else message.to}, and contains {again} twice")
+                        f"{message.source if symbol in message.carried else message.to}, and contains {again} twice"
+                        f"{in_line(message)}")
     for rank, element in case.wrong:
         held = case.last(rank)[element]
         if again := twice(held):
@@ -174,26 +246,28 @@ def life(case: Case) -> str | None:
         for term in case.due[rank, element]:
             if term not in set(terms(held)):
                 where = f"{term} of chunk {case.chunk_of[element]} is missing on rank {rank}"
-                return f"{where}: {' '.join(way(case, term))}"
+                return f"{where}: {' '.join(filter(None, way(case, term)))}"
     return None
 
 
 def way(case: Case, term: Term) -> Iterator[str]:
     """The messages that carry a contribution, and what the last rank with it sends."""
     carrying = [m for m in case.messages if any(term in terms(symbol) for symbol in m.carried)]
+    holder = carrying[-1].to if carrying else term.rank
     if not carrying:
         yield f"no message carries it from rank {term.rank}"
-        return
-    yield f"it goes {', '.join(f'{m.source} → {m.to} in round {m.round}' for m in carrying)}"
-    last = carrying[-1]
-    if not last.into:
-        yield "into memory outside of the vector"
-    elif term not in terms(before(case, last.to, last.round + 1)[last.into.start]):
-        yield f"into {case.words(last.into)}"
-    sent = [m for m in case.messages if m.source == last.to
+    else:
+        last = carrying[-1]
+        yield f"it goes {', '.join(f'{m.source} → {m.to} in round {m.round}' for m in carrying)}"
+        if not last.into:
+            yield "into memory outside of the vector"
+        elif term not in terms(before(case, last.to, last.round + 1)[last.into.start]):
+            yield f"into {case.words(last.into)}"
+        yield in_line(last, last.received_in).strip()
+    sent = [m for m in case.messages if m.source == holder
             and any(leaf.element == term.element for symbol in m.carried for leaf in terms(symbol))]
     if sent:
-        yield f"(rank {last.to} sends {cargo(case, sent[-1])} in round {sent[-1].round})"
+        yield f"and rank {holder} sends {cargo(case, sent[-1])} in round {sent[-1].round}{in_line(sent[-1])}"
 
 
 def twice(symbol: object) -> str:

@@ -1,7 +1,6 @@
 """How a user's function ended early: its exception in one line, and the loop in which it still runs."""
 
 import ast
-import re
 from collections.abc import Sequence
 
 from zerosim.core.errors import Runaway
@@ -13,13 +12,17 @@ from zerosim.worlds.running import CodePlace, places_of
 def raised(error: BaseException, file: str) -> str:
     """An exception in one line: its message, the last line of `file` in its traceback, and the rank."""
     lines = [place.line for place in places_in(error) if place.file == file]
-    said = re.sub(r"\b(?:Observed|\w*Communicator)\.(exchange|send|recv)\(", r"comm.\1(", f"{error}").rstrip()
     named = "" if type(error).__module__.startswith("zerosim.") else type(error).__name__
     if isinstance(error, NotImplementedError):
         named = "not written yet: NotImplementedError"
-    what = ": ".join(filter(None, [named, said]))
+    what = ": ".join(filter(None, [named, str(error).rstrip()]))
     where = f"in line {lines[-1]}" if lines else ""
     return " ".join([", ".join(filter(None, [what, where])), *getattr(error, "__notes__", [])])
+
+
+def in_file(error: BaseException, file: str) -> bool:
+    """Whether an exception was raised in, or below, the code of a file."""
+    return any(place.file == file for place in places_in(error))
 
 
 def places_in(error: BaseException) -> Sequence[CodePlace]:

@@ -29,7 +29,7 @@ from zerosim.models.units import Model, ModelKind, Task
 from zerosim.proofs.case import expected_terms
 from zerosim.proofs.cause import diagnosis
 from zerosim.proofs.claim import CheckedPart, Claim
-from zerosim.proofs.ended import endless_loop, raised
+from zerosim.proofs.ended import endless_loop, in_file, raised
 from zerosim.proofs.proof import prove
 from zerosim.proofs.stage_cause import Log, first_unlike, recording
 from zerosim.proofs.subject import Subject, subject
@@ -44,6 +44,7 @@ from zerosim.training.experiment import prepare
 from zerosim.training.one_function import computed, differences, some_batch, some_weights
 from zerosim.verdict.diagnosis import Divergence
 from zerosim.verdict.judged_run import run_locally
+from zerosim.verdict.outcome import RowOutcome
 from zerosim.worlds.local import spawn
 
 TRAINED = "every stage trains with it to the bits of one process"
@@ -180,10 +181,6 @@ TRIALS: Sequence[tuple[str, dict[str, Any]]] = (
 """The small trainings of a stage, and what they differ in."""
 
 
-ITS_OWN_AFFAIR = ("less memory than required", "calls of ")
-"""The checks of a run that a user's stage need not pass: it may save memory, and send messages without a verb."""
-
-
 def stage_claims(name: str, part: Stage) -> list[Claim]:
     return [Claim(says, partial(trains_otherwise, name, part, **changes), first=number == 0)
             for number, (says, changes) in enumerate(TRIALS) if "parallel" not in changes or part.may_reduce_parts]
@@ -199,32 +196,42 @@ def trains_otherwise(
         train=Train(steps=2, micro_batch=2, micro_batches=2 * ranks, learning_rate=0.01, **train or {}),
         parallel=Parallel((), accumulation="layered"))
 
-    def outcome_of(stage: Stage, log: Log) -> Any:
-        step = Named(name, replace(stage, step=recording(stage.step, log)), "")
-        row = replace(scenario, parallel=replace(scenario.parallel, stages=(step,), **parallel or {}))
-        return run_locally(prepare(row, few_samples()), limit_seconds=PATIENCE_SECONDS)
+    def row_of(stage: Stage, log: Log, file: str = "") -> RowOutcome:
+        step = Named(name, replace(stage, step=recording(stage.step, log, file)), "")
+        named = replace(scenario, parallel=replace(scenario.parallel, stages=(step,), **parallel or {}))
+        (row,) = run_locally(prepare(named, few_samples()), limit_seconds=PATIENCE_SECONDS).rows
+        return row
 
     mine, due, file = Log(), Log(), part.step.__code__.co_filename
     try:
-        (row,) = outcome_of(part, mine).rows
-        said = "; ".join(failure for failure in row.failures if not failure.startswith(ITS_OWN_AFFAIR))
-        if row.first_divergence:
-            said = f"{said}, first {place(row.first_divergence)}"
+        faults = broken_promises(row_of(part, mine, file))
     except NotImplementedError:
         raise
     except Exception as error:
-        loop = endless_loop(error, file)
-        said = raised(error, file) + (f"\nwhy: {loop}" if loop else "")
-        if loop:
-            return f"on {ranks} ranks: {said}"
-    if not said:
+        if not isinstance(error, ZerosimError) and not in_file(error, file):
+            raise
+        faults = [raised(error, file)]
+        if loop := endless_loop(error, file):
+            return f"on {ranks} ranks: {faults[0]}\nwhy: {loop}"
+    if not faults:
         return None
     shipped = like(part).part
-    outcome_of(shipped, due)
+    row_of(shipped, due)
     cause = first_unlike(mine, due)
-    lines = [f"on {ranks} ranks: {said}", *([f"why: {cause}"] if cause else []),
-             f"see: zerosim show {name} --ranks {ranks}, and zerosim show {shipped.key} --ranks {ranks}"]
-    return "\n".join(lines)
+    return "\n".join([
+        f"on {ranks} ranks: {faults[0]}", *faults[1:], *([f"why: {cause}"] if cause else []),
+        f"see: zerosim show {name} --ranks {ranks}, and zerosim show {shipped.key} --ranks {ranks}"])
+
+
+def broken_promises(row: RowOutcome) -> list[str]:
+    """The failed checks of a row, the first with the place; a stage may save memory, and send without a verb."""
+    held = replace(
+        row, memory=[replace(rank, due=replace(rank.due, least_bytes={})) for rank in row.memory],
+        traffic=[replace(rank, due=replace(rank.due, by_collective=rank.measured.by_collective))
+                 for rank in row.traffic])
+    first = row.first_divergence
+    return [f"{what}, first {place(first)}" if first and not number else what
+            for number, what in enumerate(held.failures)]
 
 
 def place(found: Divergence) -> str:

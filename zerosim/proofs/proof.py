@@ -30,10 +30,10 @@ from zerosim.core.comm import Communicator
 from zerosim.core.errors import Deadlock, UsageError
 from zerosim.core.parts.users_code import error_line
 from zerosim.core.terms import Symbol, Term, blanks, commuted, leaves, symbols
-from zerosim.core.words import plural
+from zerosim.core.words import joined, plural
 from zerosim.observe.record import Recording, elements, record
 from zerosim.proofs.case import Case, Place, chunks_by_element, expected_terms
-from zerosim.proofs.ended import raised
+from zerosim.proofs.ended import in_file, raised
 from zerosim.proofs.subject import Subject
 from zerosim.worlds.local import Sends, StillRunning
 
@@ -240,7 +240,9 @@ def run(subject: Subject, size: int, count: int, root: int = 0, sends: Sends = "
         return elements(vector)
 
     vectors = [beginning(subject.kind, rank, size, count, root) for rank in range(size)]
-    return record(program, vectors, sends=sends, limit_seconds=None if subject.shipped else LIMIT_SECONDS)
+    if subject.shipped:
+        return record(program, vectors, sends=sends)
+    return record(program, vectors, sends=sends, limit_seconds=LIMIT_SECONDS, file=subject.file)
 
 
 def beginning(kind: CollectiveKind, rank: int, size: int, count: int, root: int) -> Any:
@@ -262,7 +264,7 @@ def again(case: Case, size: int) -> Case:
 def faults(subject: Subject, recording: Recording, count: int, root: int = 0) -> Iterator[ProofFault]:
     """The faults of a recorded run: why it ended early, or the first wrong place on each rank."""
     if recording.results is None:
-        yield ProofFault(failure_line(subject, recording.failure), round=recording.rounds)
+        yield ProofFault(failure_line(subject, recording), round=recording.rounds)
         return
     size = recording.size
     chunk_of = chunks_by_element(count, size)
@@ -282,11 +284,17 @@ def faults(subject: Subject, recording: Recording, count: int, root: int = 0) ->
             yield ProofFault(f"rank {rank}, chunk {chunk}: {wrong}; it holds {held}, {origin}", rank, chunk, at)
 
 
-def failure_line(subject: Subject, failure: Exception | None) -> str:
-    """A failure in one line."""
-    if failure is None or (isinstance(failure, Deadlock) and not isinstance(failure, StillRunning)):
-        return str(failure)
-    return raised(failure, subject.file)
+def failure_line(subject: Subject, recording: Recording) -> str:
+    """Why a run ended early, in one line, with the line of the code if it is known."""
+    failure = recording.failure
+    if failure is None or isinstance(failure, StillRunning):
+        return str(failure) if failure is None else raised(failure, subject.file)
+    said, lines = str(failure), [awaited.line for awaited in recording.awaited.values()]
+    if not isinstance(failure, Deadlock):
+        said, lines = raised(failure, subject.file), [] if in_file(failure, subject.file) else [
+            sent.line for sent in recording.unasked]
+    known = [str(line) for line in sorted({*lines} - {0})]
+    return f"{said}, in line {joined(known)}" if known else said
 
 
 def difference(held: Symbol, expected: Sequence[Term]) -> str:

@@ -202,7 +202,7 @@ def complaints(case: Case) -> list[str]:
     subject, recording = case.subject, case.recording
     if recording.results is None:
         waiting = f"with {WAITING}: " if case.sends == "rendezvous" else ""
-        return [waiting + failure_line(subject, recording.failure)]
+        return [waiting + failure_line(subject, recording)]
     proof = Proof(subject, recording.size)
     proof.faults += proof_faults(subject, recording, case.count, case.root)
     if subject.kind.reducing and proof.holds:

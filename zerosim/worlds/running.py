@@ -103,6 +103,11 @@ def carrier(found: object) -> object:
     return found
 
 
+def line_in(file: str) -> int:
+    """The line of a file that this thread runs, in the innermost call; 0 if no call is in the file."""
+    return next((each.f_lineno for each in calls(sys._getframe(1)) if each.f_code.co_filename == file), 0)
+
+
 def calls(frame: FrameType | None) -> Iterator[FrameType]:
     """A call and its callers."""
     while frame is not None:
