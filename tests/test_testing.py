@@ -95,8 +95,8 @@ def all_to_all_that_does_nothing(comm, outgoing, incoming):
     incoming.flat[:] = outgoing.flat
 
 
-def all_reduce_without_signs(comm, x):
-    return abs(zs.all_reduce(comm, x))
+def all_reduce_of_at_most_30(comm, x):
+    return np.minimum(zs.all_reduce(comm, x), x.dtype.type(30))
 
 
 def all_reduce_weighted_by_rank(comm, x):
@@ -160,7 +160,7 @@ BUGS = [
     (laws.gather_undoes_scatter, gather_in_the_order_of_arrival, {}, 2, 2),
     (laws.all_to_all_twice_is_nothing, all_to_all_that_rotates, {}, 3, 3),
     (laws.all_to_all_transposes, all_to_all_that_does_nothing, {}, 2, 2),
-    (laws.is_linear, all_reduce_without_signs, {}, 1, 3),
+    (laws.is_linear, all_reduce_of_at_most_30, {}, 1, 3),
     (laws.ranks_may_be_permuted, all_reduce_weighted_by_rank, {}, 3, 1),
     (laws.every_rank_holds_the_same_bytes, all_reduce_from_here_to_the_left, {}, 3, 1),
     (laws.inputs_stay_unchanged, all_reduce_into_its_input, {}, 2, 1),

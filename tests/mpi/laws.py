@@ -11,7 +11,8 @@ from zerosim.collectives import ring
 from zerosim.core import orders
 from zerosim.core.comm import left, right
 from zerosim.core.errors import UsageError
-from zerosim.testing import LawBroken, law, laws
+from zerosim.proofs import law
+from zerosim.testing import LawBroken, laws
 from zerosim.worlds.objects import gather_objects
 
 
