@@ -28,13 +28,13 @@ def pytest_configure(config):
 BROAD = {
     "accumulation", "autocast", "bounds", "bring", "buckets", "checkpoint", "checkpoint_run", "cli", "collectives",
     "confirmed", "docs", "examples", "far", "formulas", "grade", "hosts", "hunt", "independent",
-    "independent_transformer", "kinds", "lessons", "loops", "marking", "mesh", "mistakes", "mixture", "mutants",
+    "independent_transformer", "kinds", "lessons", "loops", "marking", "mesh", "mixture", "mutants",
     "notebooks", "operations", "outside_answers", "page", "param_dtype",
     "pictures", "pipeline", "plan", "plan_directions", "plan_drawn", "planted",
-    "ported_from_mpi_suites", "prove", "published", "published_layouts", "python_first", "quantized", "questions",
-    "rehearsal", "right", "run", "scenarios", "search", "second_copy", "segments", "sequences", "software",
-    "split_checkpoints", "split_models", "split_runs", "testing", "torch_functions",
-    "trace", "transformers", "trial", "two_level", "variants", "whole_steps", "wires",
+    "ported_from_mpi_suites", "proofs", "published", "published_layouts", "python_first", "quantized", "questions",
+    "rehearsal", "right_programs", "run", "scenarios", "search", "second_copy", "segments", "sequences", "software",
+    "split_checkpoints", "split_models", "split_runs", "torch_functions",
+    "trace", "transformers", "two_level", "variants", "whole_steps", "wires", "laws", "wrong_programs", "checks_of_parts",
 }
 """The files whose tests train, prove or draw many cases: `make check` leaves them to `make test`."""
 

@@ -1,21 +1,23 @@
-"""`zerosim check`: the parts of a user's file, each tested as before a run; operations against differences in float64.
-"""
+"""`zerosim check`: all claims about the parts of a user's file; operations against differences in float64."""
 
 import argparse
-from dataclasses import asdict
+from typing import Any
 
 from zerosim.autograd.differences import operation_fault
 from zerosim.autograd.operation import Operation
 from zerosim.autograd.operations.table import EXAMPLES, OPERATIONS, OperationExample
-from zerosim.commands.output import check_writable, standard_output, write_json
+from zerosim.commands.output import check_writable, standard_output, write_lines
 from zerosim.core.errors import UsageError
 from zerosim.core.parts import Loader, is_python
 from zerosim.core.parts.loading import load_file
 from zerosim.core.parts.users_code import error_line
 from zerosim.plan.operations import OperationFigures, declared, figures, show_operations
+from zerosim.proofs.claim import CheckedClaim, CheckedPart
 from zerosim.proofs.parts import DECLARED, checked
-from zerosim.show.proofs import check_document, show_check
+from zerosim.show.proofs import claims_of, show_check
 from zerosim.training.transposes import direction_in, transpose_fault
+
+DIFFERENCES = "its gradients are those of differences in float64, and it satisfies its declared laws"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,47 +25,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", help="a Python file with parts, or FILE.py:NAME; EXAMPLES has shapes of "
                                                 "operations; without a file, list the public operations with the "
                                                 "memory and cost of each")
-    parser.add_argument("--json", metavar="FILE", help="write the result as JSON; - is standard output")
+    parser.add_argument("--json", metavar="FILE", help="write each claim with its state as a line of JSON; - is "
+                                                       "standard output")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Check all parts: 0 if every part holds, 1 if one does not."""
     if arguments.file:
-        file, _, only = arguments.file.rpartition(":") if is_python(arguments.file) else (arguments.file, "", "")
-        check_writable(arguments, {"the file": file})
-        names = vars(load_file(file))
-        if only:
-            names = {each: names[each] for each in ("__name__", "EXAMPLES") if each in names} | {
-                only: Loader().load(arguments.file).value}
-        operations = declared(names)
-        parts = [checked(f"{file}:{name}", part) for name, part in names.items()
-                 if isinstance(part, tuple(DECLARED)) or (name == only and not operations)]
+        operations, others = parts_of(arguments)
     else:
         check_writable(arguments)
-        operations, parts = {name: (each, EXAMPLES[name]) for name, each in OPERATIONS.items()}, []
-    console = standard_output(arguments)
-    found = {name: tried(*each) for name, each in operations.items()}
-    faults = [(name, fault) for name, (_, fault) in found.items()]
-    if not faults and not parts:
+        operations, others = {name: (each, EXAMPLES[name]) for name, each in OPERATIONS.items()}, {}
+    if not operations and not others:
         raise UsageError(f"{arguments.file} declares no operation, optimizer, stage, collective or "
                          f"@model; data sources are checked when their scenario runs")
-    known = [each for each, _ in found.values() if each is not None]
-    if known:
+    console, found = standard_output(arguments), {name: tried(*each) for name, each in operations.items()}
+    if known := [each for each, _ in found.values() if each is not None]:
         show_operations(console, known)
-    for name, fault in faults:
-        if arguments.file or fault:
-            console.print(f"{name}: {fault or 'holds'}", soft_wrap=True, markup=False)
+    parts = [CheckedPart(name, [CheckedClaim(DIFFERENCES, "does not hold" if fault else "holds", fault)])
+             for name, (_, fault) in found.items()]
+    parts += [checked(name, part) for name, part in others.items()]
     for part in parts:
-        show_check(console, part)
+        if arguments.file or not part.holds:
+            show_check(console, part)
+    holding = [part for part in parts if part.holds]
     if not arguments.file:
-        console.print(f"{len(found) - sum(fault is not None for _, fault in faults)} of {len(found)} operations have "
-                      f"the gradients of finite differences in float64 and satisfy their declared laws")
+        console.print(f"{len(holding)} of {len(parts)} operations have the gradients of finite differences in float64 "
+                      "and satisfy their declared laws")
     if arguments.json:
-        write_json(arguments.json, {
-            "schema": "zerosim.check/2", "parts": [check_document(part) for part in parts],
-            "operations": [{"name": name, "fault": fault} for name, fault in faults],
-            "figures": [asdict(each) for each in known]})
-    return 0 if all(part.holds for part in parts) and not any(fault for _, fault in faults) else 1
+        write_lines(arguments.json, [claim for part in parts for claim in claims_of(part)])
+    return 0 if len(holding) == len(parts) else 1
+
+
+def parts_of(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The operations of a file with their examples, and its other parts; of FILE.py:NAME the named one."""
+    file, _, only = arguments.file.rpartition(":") if is_python(arguments.file) else (arguments.file, "", "")
+    check_writable(arguments, {"the file": file})
+    names = vars(load_file(file))
+    if only:
+        names = {each: names[each] for each in ("__name__", "EXAMPLES") if each in names} | {
+            only: Loader().load(arguments.file).value}
+    operations = declared(names)
+    return operations, {f"{file}:{name}": part for name, part in names.items()
+                        if isinstance(part, tuple(DECLARED)) or (name == only and not operations)}
 
 
 def tried(part: Operation, example: OperationExample | None) -> tuple[OperationFigures | None, str | None]:

@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -176,6 +176,17 @@ def write_json(path: str, document: dict[str, Any]) -> None:
     """Write `document` to the file `path`, or to standard output for `-`."""
     encoder = json.JSONEncoder(allow_nan=False, ensure_ascii=path == "-" and not prints_unicode())
     text = indented(document, encoder.encode) + "\n"
+    if path == "-":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    else:
+        write_text(path, text)
+
+
+def write_lines(path: str, documents: Iterable[dict[str, Any]]) -> None:
+    """Write each document as a line of JSON to the file `path`, or to standard output for `-`."""
+    escaped = path == "-" and not prints_unicode()
+    text = "".join(json.dumps(each, ensure_ascii=escaped) + "\n" for each in documents)
     if path == "-":
         sys.stdout.write(text)
         sys.stdout.flush()

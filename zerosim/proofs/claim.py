@@ -1,7 +1,10 @@
 """A claim about a part, and the result of all claims about one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal, cast
+
+State = Literal["holds", "does not hold", "not tried", "not yet written"]
 
 
 @dataclass(frozen=True)
@@ -17,17 +20,49 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class CheckedClaim:
+    """A claim with its state, and the complaint if it does not hold."""
+
+    says: str
+    state: State
+    complaint: str | None = None
+
+
+@dataclass(frozen=True)
 class CheckedPart:
-    """The claims about a part, each with its complaint or None; not yet written if it raises `NotImplementedError`."""
+    """All claims about a part; the part holds if they do."""
 
     name: str
-    claims: Sequence[tuple[str, str | None]]
-    written: bool = True
+    claims: Sequence[CheckedClaim]
 
     @property
     def holds(self) -> bool:
-        return self.written and not any(complaint for _, complaint in self.claims)
+        return self.state == "holds"
 
     @property
-    def state(self) -> str:
-        return "holds" if self.holds else "does not hold" if self.written else "not yet written"
+    def state(self) -> State:
+        states = {claim.state for claim in self.claims}
+        worst: tuple[State, ...] = ("not yet written", "does not hold")
+        return next((state for state in worst if state in states), "holds")
+
+    @property
+    def complaints(self) -> list[str]:
+        return [claim.complaint for claim in self.claims if claim.complaint]
+
+
+def tried(name: str, claims: Iterable[Claim]) -> CheckedPart:
+    """The part with each claim tried in order.
+
+    A part that raises `NotImplementedError` is not yet written, and nor is any later claim tried.
+    """
+    found, untried = list[CheckedClaim](), cast("State | None", None)
+    for claim in claims:
+        complaint = None
+        try:
+            complaint = None if untried else claim.complaint()
+        except NotImplementedError:
+            untried = "not yet written"
+        found.append(CheckedClaim(claim.says, untried or ("does not hold" if complaint else "holds"), complaint))
+        if claim.first and complaint:
+            untried = "not tried"
+    return CheckedPart(name, found)

@@ -28,7 +28,7 @@ from zerosim.models.own import as_model
 from zerosim.models.units import Model, ModelKind, Task
 from zerosim.proofs.case import expected_terms
 from zerosim.proofs.cause import diagnosis
-from zerosim.proofs.claim import CheckedPart, Claim
+from zerosim.proofs.claim import CheckedPart, Claim, tried
 from zerosim.proofs.ended import endless_loop, in_file, raised
 from zerosim.proofs.proof import prove
 from zerosim.proofs.stage_cause import Log, first_unlike, recording
@@ -55,20 +55,7 @@ RANKS = range(1, 9)
 
 def checked(name: str, part: Any) -> CheckedPart:
     """The check of a user's part. Raises `UsageError` for anything else."""
-    found = list[tuple[str, str | None]]()
-    try:
-        for claim in part_claims(name, part):
-            found.append((claim.says, claim.complaint()))
-            if claim.first and found[-1][1]:
-                break
-    except NotImplementedError:
-        return CheckedPart(name, found, written=False)
-    return CheckedPart(name, found)
-
-
-def first_complaint(name: str, part: Any) -> str | None:
-    """The first complaint about a part; None if it holds."""
-    return next((complaint for _, complaint in checked(name, part).claims if complaint), None)
+    return tried(name, part_claims(name, part))
 
 
 def part_claims(name: str, part: Any) -> list[Claim]:
@@ -225,13 +212,13 @@ def trains_otherwise(
 
 def broken_promises(row: RowOutcome) -> list[str]:
     """The failed checks of a row, the first with the place; a stage may save memory, and send without a verb."""
-    held = replace(
-        row, memory=[replace(rank, due=replace(rank.due, least_bytes={})) for rank in row.memory],
-        traffic=[replace(rank, due=replace(rank.due, by_collective=rank.measured.by_collective))
-                 for rank in row.traffic])
+    due = row.due and replace(
+        row.due, memory=[replace(each, least_bytes={}) for each in row.due.memory],
+        traffic=[replace(each, by_collective=found.by_collective)
+                 for found, each in zip(row.measured.traffic, row.due.traffic, strict=True)])
     first = row.first_divergence
     return [f"{what}, first {place(first)}" if first and not number else what
-            for number, what in enumerate(held.failures)]
+            for number, what in enumerate(replace(row, due=due).failures)]
 
 
 def place(found: Divergence) -> str:

@@ -52,7 +52,7 @@ def proved(
 def checked_part(part: Any) -> Shown:
     """The check of a part, of `FILE.py:NAME`, or of a function.
 
-    A row, one for each claim, has `says`, `complaint`.
+    A row, one for each claim, has `part`, `claim`, `state`, `complaint`.
     """
     if isinstance(part, str):
         if not is_python(part):
@@ -67,21 +67,26 @@ def shown_check(found: CheckedPart) -> Shown:
     return Shown(
         found, found.holds, found.state, f"<check of {found.name}: {found.state}>",
         show=lambda console: show_check(console, found),
-        make_document=lambda: check_document(found),
+        make_document=lambda: {"name": found.name, "state": found.state, "claims": claims_of(found)},
         rows_of=lambda document: list(document["claims"]))
 
 
-def check_document(found: CheckedPart) -> dict[str, Any]:
-    return {"name": found.name, "state": found.state,
-            "claims": [{"says": says, "complaint": complaint} for says, complaint in found.claims]}
+def claims_of(found: CheckedPart) -> list[dict[str, str | None]]:
+    """Each claim as `zerosim check --json` writes it in a line."""
+    return [{"part": found.name, "claim": claim.says, "state": claim.state, "complaint": claim.complaint}
+            for claim in found.claims]
+
+
+MARKS = {"holds": "✓", "does not hold": "✗", "not tried": "–", "not yet written": "–"}
 
 
 def show_check(console: Console, found: CheckedPart) -> None:
     """Print a line for each claim, below a failed one the complaint."""
     console.print(f"{found.name}: {found.state}", markup=False, soft_wrap=True)
-    for says, complaint in found.claims if found.written else ():
-        console.print(f"  {'✗' if complaint else '✓'} {says}", markup=False, soft_wrap=True)
-        for line in (complaint or "").splitlines():
+    for claim in found.claims if found.state != "not yet written" else ():
+        untried = " (not tried)" if claim.state == "not tried" else ""
+        console.print(f"  {MARKS[claim.state]} {claim.says}{untried}", markup=False, soft_wrap=True)
+        for line in (claim.complaint or "").splitlines():
             console.print(f"      {line}", markup=False, soft_wrap=not console.is_terminal)
 
 

@@ -13,7 +13,7 @@ from zerosim.core.errors import CollectiveError, ScenarioError, UsageError, Zero
 from zerosim.core.parts import Loader, Named, code_of, is_python
 from zerosim.core.words import plural
 from zerosim.proofs.ended import endless_loop, raised
-from zerosim.proofs.parts import first_complaint
+from zerosim.proofs.parts import checked
 from zerosim.proofs.subject import Subject
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.scenario.data import load_dataset
@@ -55,8 +55,8 @@ def recorded_part(name: Named, ranks: int) -> RecordedStep:
     file = os.path.abspath(name.part.step.__code__.co_filename)
     try:
         found = recorded_row(str(name), Parallel((name,)), ranks)
-        why = first_complaint(str(name), name.part) if found.fault else None
-        return replace(found, fault=f"{found.fault}\n{why}") if why else found
+        causes = checked(str(name), name.part).complaints[:1] if found.fault else []
+        return replace(found, fault="\n".join([found.fault, *causes])) if found.fault else found
     except NotImplementedError as error:
         raise UsageError(f"{name} is not written yet") from error
     except StillRunning as error:

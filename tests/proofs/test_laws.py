@@ -182,7 +182,7 @@ def test_a_bug_breaks_its_law_on_a_small_example(law, bug, declared, ranks, leng
     assert x.count <= length
     *lines, see = str(broken.value).splitlines()
     assert len([line for line in lines if not line.startswith("  why: ")]) == 2 + x.size
-    assert re.match(rf"  see: zerosim (show|prove) .*test_testing.py:{bug.__name__} --ranks \d", see)
+    assert re.match(rf"  see: zerosim (show|prove) .*test_laws.py:{bug.__name__} --ranks \d", see)
 
 
 def test_every_law_has_its_bug_and_its_place_in_the_table():

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.declared import as_exercise, skeletons
-from tests.test_mistakes import changed
+from tests.proofs.exercises import as_exercise, skeletons
+from tests.proofs.test_wrong_programs import changed
 from zerosim.core.parts.loading import load_file
 from zerosim.proofs.parts import checked
 
@@ -22,4 +22,4 @@ def test_everything_holds(name, tmp_path):
     file.write_text(PROGRAMS[name])
     module = load_file(str(file))
     (function,) = (getattr(module, each) for each in EXERCISES if hasattr(module, each))
-    assert [said for _, said in checked(str(file), as_exercise(function)).claims if said] == []
+    assert checked(str(file), as_exercise(function)).complaints == []

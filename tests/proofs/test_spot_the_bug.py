@@ -8,7 +8,7 @@ import pytest
 
 from zerosim.commands import cli
 
-LESSONS = Path(__file__).parents[1] / "docs" / "lessons"
+LESSONS = Path(__file__).parents[2] / "docs" / "lessons"
 TEXT = (LESSONS / "9_spot_the_bug.md").read_text()
 COMMANDS = re.findall(r"^```\n\$ zerosim ([^\n]+)\n(.*?)```$", TEXT, re.MULTILINE | re.DOTALL)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from zerosim.core.parts.loading import Declared, load_file
 
-SKELETONS = Path(__file__).parents[1] / "docs" / "exercises"
+SKELETONS = Path(__file__).parents[2] / "docs" / "exercises"
 
 
 def skeletons():
