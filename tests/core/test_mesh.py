@@ -170,7 +170,7 @@ def test_a_named_reduce_scatter_adds_replicas_too(ranks, group, name):
 def test_an_algorithm_must_serve_the_replicas_too():
     with pytest.raises(ScenarioError, match=r"parallel\.reduce_scatter halving serves a power of two of ranks, not 3"):
         Scenario(world=WorldKeys(6), train=Train(micro_batches=6), parallel=Parallel(
-            replicas=3, reduce_scatter="halving"))
+            shard_ranks=2, reduce_scatter="halving"))
 
 
 def test_replicas_that_never_add_are_caught(monkeypatch):
@@ -195,33 +195,6 @@ def test_a_group_that_is_off_by_one_is_caught(monkeypatch):
     except ZerosimError:
         passed = False
     assert not passed
-
-
-@pytest.mark.parametrize(("keys", "words"), [
-    ({"shard_ranks": 3}, "does not divide 4 ranks; give a divisor (1, 2, 4), or 0"),
-    ({"shard_ranks": 2, "order": "exact"}, "order exact adds all ranks at once"),
-    ({"replicas": 3}, "parallel.replicas = 3 does not divide 4 ranks; give a divisor (1, 2, 4), or 0"),
-    ({"replicas": 2, "order": "exact"}, "parallel.replicas = 2 makes several groups, but order exact adds all ranks"),
-    ({"replicas": 4, "shard_ranks": 2}, "shard_ranks = 2 times replicas = 4 is not world.ranks = 4"),
-    ({"replicas": 2, "secondary_ranks": 2}, "of weights that all ranks share, but replicas = 2 makes groups"),
-])
-def test_what_makes_no_groups_is_refused(keys, words):
-    with pytest.raises(ScenarioError) as found:
-        Scenario(world=WorldKeys(4), parallel=Parallel(**keys))
-    assert words in str(found.value)
-
-
-@pytest.mark.parametrize(("ranks", "group"), [(2, 1), (4, 1), (4, 2), (4, 4), (6, 3)])
-def test_a_number_of_copies_is_a_size_of_groups(ranks, group):
-    by_group = hybrid(ranks, group)
-    by_copies = scenario(by_group, shard_ranks=0, replicas=ranks // group)
-    one, other = (run(base=built) for built in (by_group, by_copies))
-    assert one.failures == other.failures == []
-    assert bits(one) == bits(other)
-    kept, kept_too = (
-        [(each.measured.resting_bytes, each.measured.peak_bytes) for row in found.trained for each in row.memory]
-        for found in (one, other))
-    assert kept == kept_too
 
 
 def test_groups_must_divide_every_number_of_ranks():

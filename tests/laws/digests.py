@@ -33,6 +33,7 @@ SMALLER = {
 RETIRED = {
     "parallel.error_feedback": (False, "residuals of quantised gradients are gone"),
     "parallel.delayed_update": (False, "an update waits for the copies to the host"),
+    "parallel.replicas": (0, "parallel.shard_ranks says it"),
     "parallel.offload_folder": ("", "files are no tier of memory"),
 }
 """A key that is gone -> the value that is left of it, and the reason."""

@@ -5,6 +5,7 @@ Every module of this folder with a `KIND` is in the table, so a new model is one
 
 import pkgutil
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -20,6 +21,8 @@ MODELS: Table[ModelKind] = Table({each.KIND.key: each.KIND for each in MODULES i
 def build(settings: Any, task: Task, groups: LayerGroups) -> Model:
     """The model of kind `settings.kind` for a task; `settings` are the keys of a scenario's [model].
 
-    `groups` lists the layers of each unit. Raises `ZerosimError` for sizes that do not go together.
+    Its task is the given one, with the model's own numbers of inputs and outputs. `groups` lists the layers of each
+    unit. Raises `ZerosimError` for sizes that do not go together.
     """
-    return MODELS[settings.kind].for_task(settings, task, groups, settings.frozen)
+    model = MODELS[settings.kind].for_task(settings, task, groups, settings.frozen)
+    return replace(model, task=replace(task, inputs=model.task.inputs, outputs=model.task.outputs))

@@ -140,7 +140,7 @@ def kin(config: Config) -> Config:
     stage = "zero3" if config.stage.gathers and config.parallel.param_dtype != "weights" else "ddp"
     train = dataclasses.replace(config.train, micro_batches=1)
     return with_parallel(dataclasses.replace(config.on(1).by(stage), train=train),
-                         stages=(stage,), shard_ranks=0, replicas=0, secondary_ranks=0)
+                         stages=(stage,), shard_ranks=0, secondary_ranks=0)
 
 
 def in_one_piece(config: Config) -> Config:

@@ -226,7 +226,6 @@ class Parallel(Section):
     order: Annotated[str, one_of(ORDERS)] = "ring"
     units: Units = "layer"
     shard_ranks: Natural = 0
-    replicas: Natural = 0
     secondary_ranks: Natural = 0
     tensor_ranks: Ranks = 1
     context_ranks: Ranks = 1
@@ -285,10 +284,10 @@ class Parallel(Section):
     def group_of(self, ranks: int) -> int:
         """The ranks among `ranks` that share one copy of the sharded states.
 
-        >>> Parallel(replicas=2).group_of(8), Parallel(shard_ranks=2).group_of(8), Parallel().group_of(8)
-        (4, 2, 8)
+        >>> Parallel(shard_ranks=2).group_of(8), Parallel().group_of(8)
+        (2, 8)
         """
-        return self.shard_ranks or ranks // max(self.replicas, 1)
+        return self.shard_ranks or ranks
 
 
 @dataclass(frozen=True, init=False)

@@ -263,7 +263,7 @@ class RunDocument:
     def sharding_ranks(self, stage: str) -> list[int]:
         """The numbers of ranks over which the rows of a stage shard, ascending."""
         rows = [(each, self.ranks // Directions.named(each).places) for each in self.declared if each["stage"] == stage]
-        return sorted({each.get("shard_ranks") or ranks // max(each.get("replicas") or 1, 1) for each, ranks in rows})
+        return sorted({each.get("shard_ranks") or ranks for each, ranks in rows})
 
     @property
     def splits_models(self) -> bool:

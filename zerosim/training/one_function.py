@@ -36,6 +36,13 @@ from zerosim.worlds.local import spawn
 
 TOLERANCE = 1e-9
 """The largest allowed difference, relative to the largest element of all gradients."""
+NO_PIECES = (
+    "order", "shard_ranks", "secondary_ranks", "accumulation", "accumulate_dtype", "param_dtype", "autocast",
+    "reduce_dtype", "output_dtype", "reduce_scatter", "all_gather", "broadcast", "quantized_weights",
+    "quantized_gradients", "gradients", "publish", "reshard_after_forward", "prefetch", "overlap", "recompute",
+    "recompute_keeps", "offload_activations", "partition_activations", "offload_optimizer", "offload_parameters",
+    "bucket_mb")
+"""The keys of [parallel] that say nothing about the pieces of a model: in the run here they have their usual values."""
 SPREAD, EMBEDDED = 0.1, 3.0
 """The deviations of the random numbers that are added to initial weights, so that none are equal, and to embeddings:
 norms then divide by about 1, so rounding errors do not grow in them."""
@@ -214,10 +221,8 @@ def computed(
 def in_float64(config: Config) -> Config:
     """A row with the same pieces of the model: one data rank, DDP, float64, and two micro-batches for each rank of a
     pipeline."""
-    asked, directions = config.parallel, config.directions
-    keys = ("tensor_ranks", "context_ranks", "expert_ranks", "pipeline_ranks", "sequence_parallel", "context_by",
-            "vocabulary_parallel", "schedule", "model_chunks", "pipeline_layers", "units")
-    parallel = Parallel(stages=("ddp",), **{key: getattr(asked, key) for key in keys})
+    directions, usual = config.directions, Parallel()
+    parallel = replace(config.parallel, stages=("ddp",), **{key: getattr(usual, key) for key in NO_PIECES})
     few = max(4, 2 * directions.side_by_side) if directions.side_by_side > 1 else 2
     train = replace(config.train, precision="fp64", loss_scale="dynamic", micro_batch=few, steps=1,
                     micro_batches=2 * directions.pipeline if directions.pipeline > 1 else 1)
