@@ -9,7 +9,7 @@ import pytest
 from tests.test_planted import fails, outcome_of
 from tests.training import labelled, scenario
 from tests.training.checkpointing import bits, go
-from zerosim.autograd.shelf import InMemory, Offloaded
+from zerosim.autograd.shelf import in_memory, offloaded
 from zerosim.commands.cli import main
 from zerosim.models.units import Task
 from zerosim.observe.observed import carrying
@@ -190,29 +190,28 @@ def test_state_lost_at_resume_is_seen(tmp_path, monkeypatch):
     fails(go(built, labelled(), resume=tmp_path / "a"), "bits differ")
 
 
-class Swapped(Offloaded):
-    """Brings the arrays of a segment back in another order."""
+def swapped(near, far, carry):
+    def shelf(owner, arrays):
+        taken = offloaded(near, far, carry)(owner, arrays)
+        return lambda: [*reversed(taken())]
 
-    def take(self, segment):
-        return [*reversed(super().take(segment))]
+    return shelf
 
 
-class Hoarding(Offloaded):
+def hoarding(near, far, carry):
     """Copies arrays, and keeps them all the same."""
-
-    def put(self, segment, owner, arrays):
-        super().put(segment, owner, arrays)
-        self.kept = [*getattr(self, "kept", ()), arrays]
+    shelf, kept = offloaded(near, far, carry), []
+    return lambda owner, arrays: kept.append(arrays) or shelf(owner, arrays)
 
 
 @pytest.mark.parametrize(("fault", "words"), [
-    (Swapped, "bits differ"), (Hoarding, "more memory than allowed is in use at the peak"),
-    (lambda near, far, carry: InMemory(), "more memory than allowed is in use at the peak"),
+    (swapped, "bits differ"), (hoarding, "more memory than allowed is in use at the peak"),
+    (lambda near, far, carry: in_memory, "more memory than allowed is in use at the peak"),
 ])
 def test_a_planted_fault_of_the_shelf_is_seen(monkeypatch, fault, words):
     plain = outcome_of(**INPUTS | {"hidden": (5, 9, 9, 9)}, stages=("zero2",), accumulation="layered")
     assert plain.failures == []
     shapes = expected(plain.trained[0].config)
-    monkeypatch.setattr("zerosim.training.build.Offloaded", fault)
+    monkeypatch.setattr("zerosim.training.build.offloaded", fault)
     monkeypatch.setattr("zerosim.verdict.judged_run.expected", lambda config, updates=None: shapes)
     fails(outcome_of(**INPUTS | {"hidden": (5, 9, 9, 9)}, stages=("zero2",), accumulation="layered"), words)

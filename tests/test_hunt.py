@@ -71,7 +71,7 @@ OF_PLANS = ("cluster.", "figures.", "check.fits", "check.mfu")
 
 OF_PIPELINES = tuple(f"{section}.{key}" for section in ("parallel", "variant") for key in (
     "pipeline_ranks", "schedule", "model_chunks", "pipeline_layers"))
-"""Keys that `tests/test_pipeline.py` tries, and the hunt draws not yet."""
+"""Keys that `tests/stages/test_pipeline.py` tries, and the hunt draws not yet."""
 OF_VOCABULARIES = ("parallel.vocabulary_parallel", "variant.vocabulary_parallel")
 """The vocabulary of a drawn text is what it is, and seldom a multiple of the ranks."""
 

@@ -8,14 +8,14 @@ import pytest
 
 from tests.observe.tracing import span_faults
 from tests.pages import page_of
-from tests.test_mixture import MIXTURE, PIECES
-from tests.test_split_models import EVEN, GPT, LLAMA, MLP, outcome, read
+from tests.models.test_mixture import MIXTURE, PIECES
+from tests.models.test_split_models import EVEN, GPT, LLAMA, MLP, outcome, read
 from zerosim.autograd import ring_attention
 from zerosim.autograd.operations.shapes import reshape
-from zerosim.autograd.shelf import Partitioned
 from zerosim.autograd.tape_collectives import copy_to, own_rows
 from zerosim.commands.cli import main
 from zerosim.core.errors import ScenarioError
+from zerosim.core.sharding import split
 from zerosim.models import context_parallel, tensor_parallel, transformer
 from zerosim.observe.trace import COLLECTIVES, Tracer
 from zerosim.scenario.data import load_dataset
@@ -262,16 +262,9 @@ def test_a_twelfth_of_the_traffic_halves_the_kept_inputs(tmp_path):
     assert there == [0, 2 * inputs // 2]
 
 
-def test_a_piece_of_a_different_rank_and_inputs_kept_whole_are_noticed(tmp_path, monkeypatch):
-    honest = Partitioned._mine
-    with monkeypatch.context() as planted:
-        planted.setattr(Partitioned, "_mine", lambda self, flat: honest(self, flat)[::-1])
-        assert ("Stage III", "bits differ") not in outcome(GPT, tmp_path, *DIVIDED).failures
-        planted.setattr(Partitioned, "_piece", lambda self, owner, flat: honest(self, flat).copy())
-        assert ("Stage III", "bits differ") in outcome(GPT, tmp_path, *DIVIDED).failures
-    monkeypatch.setattr(Partitioned, "_whole", lambda self, shape, owner, piece: self._allocate(
-        shape, piece.dtype, kind="activations", owner=owner))
-    assert outcome(GPT, tmp_path, *DIVIDED).failures
+def test_a_piece_of_a_different_rank_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.setattr("zerosim.autograd.shelf.split", lambda flat, size: split(flat, size)[::-1])
+    assert ("Stage III", "bits differ") in outcome(GPT, tmp_path, *DIVIDED).failures
 
 
 @pytest.mark.parametrize(("text", "changes", "said"), [

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import load_file
 
-from tests.operations import OPERATIONS
+from tests.autograd.formulas import OPERATIONS
 from tests.oracles import functions
 from zerosim.autograd.graph import Graph, GraphPlan
 from zerosim.autograd.operations.losses import LOSSES

@@ -26,7 +26,6 @@ from zerosim.autograd.graph import Graph, GraphPlan, Instruction, Variable
 from zerosim.autograd.operation import Empty, Into, Operation
 from zerosim.autograd.operations.attention import softmax
 from zerosim.autograd.operations.normalization import layer_norm, rms_norm
-from zerosim.autograd.operations.shapes import NOTHING
 from zerosim.core.allocation import Array
 
 
@@ -46,7 +45,7 @@ def cast_backward(upstream: Array, into: Into, *, empty: Empty, dtype: np.dtype[
     into["x"] = upstream
 
 
-cast = Operation(cast_forward, cast_backward, NOTHING, passes=("x",), moves=True)
+cast = Operation(cast_forward, cast_backward, passes=("x",), moves=True)
 FLOAT32 = np.dtype(np.float32)
 IN_FLOAT32 = frozenset({softmax, layer_norm, rms_norm})
 """The operations whose inputs are cast to float32."""

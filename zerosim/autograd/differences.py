@@ -4,7 +4,7 @@ A broken law gives wrong numbers only where a step relies on it, and the same on
 So each law is tested by itself.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,9 @@ from zerosim.core.extents import owner
 STEP = 1e-6
 TOLERANCE = 1e-6
 """The allowed error of an element relative to the largest gradient; differences in float64 are not more accurate."""
+
+PARAMETERS = ("weight", "bias")
+"""Inputs with these names are weights."""
 
 Inputs = Mapping[str, Array]
 
@@ -78,18 +81,41 @@ def law_fault(operation: Operation, inputs: Inputs, upstream: Array, settings: M
 
 
 def returned_fault(operation: Operation, inputs: Inputs, settings: Mapping[str, Any]) -> str | None:
-    """A result of forward that the memory ledger would not count, in a sentence."""
+    """A result of forward that the memory ledger would not count, or that holds a weight, in a sentence."""
     memory = Memory()
-    found = forward(operation, inputs, settings, memory)
-    if len(found) != 1 + operation.saves:
-        return f"forward returns {len(found)} arrays: return y, and saved if, and only if, backward reads it"
-    for name, array in zip(("y", "saved"), found, strict=False):
+    results = forward(operation, inputs, settings, memory)
+    if len(results) != 1 + operation.saves:
+        return f"forward returns {len(results)} arrays: return y, and saved if, and only if, backward reads it"
+    for name, array in zip(("y", "saved"), results, strict=False):
         if not isinstance(array, np.ndarray):
             return (f"forward returns {type(array).__name__} as {name}; return y, or y and saved if backward reads it: "
-                    "each an array of empty(shape, dtype), or a view of an input")
-        if not memory.has(array) and not any(owner(array) is owner(each) for each in inputs.values()):
+                    "y an array of empty(shape, dtype) or a view of an input, saved an array of empty")
+        view_of = next((key for key, given in inputs.items() if owner(array) is owner(given)), None)
+        if name == "saved" and view_of is not None:
+            return (f"forward saves a view of {view_of}, which would keep all of it until backward, also a weight that "
+                    f"Stage III has freed; save an array of empty, and name {view_of} in needs if backward reads it")
+        if not memory.has(array) and view_of is None:
             return (f"forward returns {array.nbytes:,} bytes as {name} that empty did not allocate; write them to an "
                     "array of empty(shape, dtype)")
+    return saved_fault(operation, inputs, results, settings)
+
+
+def saved_fault(
+    operation: Operation, inputs: Inputs, results: Sequence[Array], settings: Mapping[str, Any]
+) -> str | None:
+    """A sentence if what forward saves is a function of weights alone, which the tape must not keep."""
+    weights = [name for name in PARAMETERS if name in inputs]
+    if not operation.saves or not weights or len(weights) == len(inputs):
+        return None
+
+    def saved_after(changed: Collection[str]) -> bytes:
+        other = {name: array * 0.5 if name in changed and array.dtype.kind == "f" else array
+                 for name, array in inputs.items()}
+        return bytes(forward(operation, other, settings)[1].tobytes())
+
+    if saved_after(inputs.keys() - set(weights)) == results[1].tobytes() != saved_after(weights):
+        return (f"forward saves {results[1].nbytes:,} bytes that it computes of {' and '.join(weights)} alone, weights "
+                "that Stage III frees; backward gets them again, so let it compute this, and name them in needs")
     return None
 
 

@@ -73,6 +73,16 @@ class Instruction:
     number: int
     """The number of the operation within its layer."""
 
+    @property
+    def gradients(self) -> tuple[str, ...]:
+        """The inputs for which its backward has a gradient."""
+        return tuple(name for name in self.inputs if name in self.operation.needs)
+
+    def needed(self, wanted: Collection[str]) -> dict[str, int]:
+        """The slots that backward reads for the gradients of these inputs, by name."""
+        names = {name for gradient in wanted for name in self.operation.needs[gradient]}
+        return {name: slot for name, slot in {**self.inputs, "y": self.output}.items() if name in names}
+
 
 @dataclass(eq=False)
 class Graph:
@@ -81,7 +91,7 @@ class Graph:
     >>> from zerosim.autograd.operations.elementwise import relu
     >>> graph = Graph((4, 3))
     >>> graph.output = relu(graph.input) + graph.input
-    >>> [each.operation.name for each in graph.instructions], graph.output.shape
+    >>> [instruction.operation.name for instruction in graph.instructions], graph.output.shape
     (['relu', 'add'], (4, 3))
     """
 
@@ -124,9 +134,9 @@ class Graph:
         dtype: np.dtype[Any] | None = None,
     ) -> Variable:
         """The variable, of this dtype, that `operation` makes of `inputs` as instruction `number` of a layer."""
-        y, extents = operation.on_shapes([each.shape for each in inputs], settings)
+        y, extents = operation.on_shapes([value.shape for value in inputs], settings)
         output = self._value(y.shape, dtype)
-        slots = {name: each.slot for name, each in zip(operation.inputs, inputs, strict=False)}
+        slots = {name: value.slot for name, value in zip(operation.inputs, inputs, strict=False)}
         for value, extent in zip(inputs, extents, strict=True):
             if owner(y) is extent:
                 self.views[output.slot] = self.views.get(value.slot, value.slot)
@@ -138,14 +148,13 @@ class Graph:
     @property
     def multiplied(self) -> Counter[Hashable]:
         """The multiplications of the matrix products that read each parameter, or a view of it, in forward."""
-        names, found = {each.slot: name for name, each in self.parameters.items()}, Counter[Hashable]()
-        for each in self.instructions:
-            read = [names[slot] for slot in each.inputs.values() if slot in names]
-            if self.views.get(each.output) in names:
-                names[each.output] = names[self.views[each.output]]
-            if each.operation.multiplications is not None:
-                found.update(dict.fromkeys(read, self.multiplications(each)))
-        return found
+        names, total = {parameter.slot: name for name, parameter in self.parameters.items()}, Counter[Hashable]()
+        for instruction in self.instructions:
+            read = [names[slot] for slot in instruction.inputs.values() if slot in names]
+            if self.views.get(instruction.output) in names:
+                names[instruction.output] = names[self.views[instruction.output]]
+            total.update(dict.fromkeys(read, self.multiplications(instruction)))
+        return +total
 
     def multiplications(self, instruction: Instruction) -> int:
         """The multiplications of an instruction's matrix products in forward."""
@@ -170,48 +179,52 @@ class GraphPlan:
     """The slots whose values are kept although no backward of this plan reads them."""
     saving: frozenset[int] = frozenset()
     """The outputs whose operations' saved arrays are kept."""
-    remade: frozenset[int] = frozenset()
-    """The slots that backward makes again from the inputs of their instructions, instead of keeping them."""
 
     @cached_property
     def differentiated(self) -> frozenset[int]:
         """The slots that have a gradient."""
-        found = set(self.parameters) if self.of_parameters else set()
+        slots = set(self.parameters) if self.of_parameters else set()
         if self.of_input:
-            found.add(self.graph.input.slot)
+            slots.add(self.graph.input.slot)
         for instruction in self.graph.instructions:
-            operation = instruction.operation
-            if any(slot in found for name, slot in instruction.inputs.items() if name in operation.needs):
-                found.add(instruction.output)
-        return frozenset(found)
+            if any(instruction.inputs[name] in slots for name in instruction.gradients):
+                slots.add(instruction.output)
+        return frozenset(slots)
 
     def wanted(self, instruction: Instruction) -> tuple[str, ...]:
         """The inputs whose gradients the instruction's backward computes."""
-        return tuple(name for name, slot in instruction.inputs.items()
-                     if name in instruction.operation.needs and slot in self.differentiated)
-
-    def needed(self, instruction: Instruction, wanted: Collection[str]) -> dict[str, int]:
-        """The slots that backward reads for the gradients of these inputs, by name."""
-        names = {name for each in wanted for name in instruction.operation.needs.get(each, ())}
-        places = {**instruction.inputs, "y": instruction.output}
-        return {name: slot for name, slot in places.items() if name in names}
-
-    def _held(self, needed: Mapping[str, int]) -> set[int]:
-        """The slots that stay until a backward that reads `needed`: these, and what makes them again."""
-        again = self.remade.intersection(needed.values())
-        return {*needed.values(), *(slot for each in self.graph.instructions if each.output in again
-                                    for slot in each.inputs.values())}
-
-    @cached_property
-    def makers(self) -> Mapping[int, "Step"]:
-        """The steps that make `remade` again."""
-        return {step.instruction.output: step for step in self.steps if step.instruction.output in self.remade}
+        return tuple(name for name in instruction.gradients if instruction.inputs[name] in self.differentiated)
 
     @cached_property
     def steps(self) -> tuple["Step", ...]:
         """The instructions in order, with all that is known of each before it runs."""
-        later = set[int]()
-        return tuple(self._step(number, each, later) for number, each in enumerate(self.graph.instructions))
+        last_use = {slot: number for number, instruction in enumerate(self.graph.instructions)
+                    for slot in instruction.inputs.values()}
+        staying, ending = self.parameters | self.kept | {self.graph.output.slot}, defaultdict(list)
+        for slot, number in last_use.items():
+            if slot not in staying:
+                ending[number].append(slot)
+        later, steps = set[int](), list[Step]()
+        for number, instruction in enumerate(self.graph.instructions):
+            values, wanted = {**instruction.inputs, "y": instruction.output}, self.wanted(instruction)
+            steps.append(Step(
+                **self._in_backward(instruction, wanted, later),
+                instruction=instruction,
+                shape=self.graph.shape(instruction.output),
+                done=tuple(ending[number]),
+                is_view=instruction.output in self.graph.views,
+                input_shapes={name: self.graph.shape(slot) for name, slot in instruction.inputs.items()},
+                dtypes={name: self.graph.dtype(slot) for name, slot in values.items()},
+                keeps_saved=bool(wanted) or instruction.output in self.saving,
+                forward_operations=2 * self.graph.multiplications(instruction),
+                for_backward=number <= self._last_for_backward,
+            ))
+        return tuple(steps)
+
+    @cached_property
+    def backward(self) -> tuple["Step", ...]:
+        """The steps as backward runs them."""
+        return self.steps[::-1]
 
     @cached_property
     def split(self) -> tuple[tuple["Step", ...], tuple["Step", ...]]:
@@ -225,53 +238,42 @@ class GraphPlan:
         [(('x',), {'weight': 1}), (('weight',), {'x': 0})]
         """
         on_the_way = replace(self, of_parameters=False, of_input=True).differentiated
-        later, parts = set[int](), list[tuple[Step, ...]]()
+        later, second = set[int](), frozenset[int]()
+        parts = list[tuple[Step, ...]]()
         for of_weights in (True, False):
-            found = list[Step]()
+            part = list[Step]()
             for step in self.steps:
                 inputs = step.instruction.inputs
                 wanted = tuple(name for name in step.wanted if (inputs[name] in on_the_way) != of_weights)
                 if wanted:
-                    found.append(replace(step, **self._in_backward(step.instruction, wanted, later)))
-            parts.append(tuple(reversed(found)))
+                    part.append(replace(step, stays=step.instruction.output in second,
+                                        **self._in_backward(step.instruction, wanted, later)))
+            second = frozenset(step.instruction.output for step in part)
+            parts.append(tuple(reversed(part)))
         return parts[1], parts[0]
 
     def _in_backward(self, instruction: Instruction, wanted: tuple[str, ...], later: set[int]) -> dict[str, Any]:
         """The fields of a step whose backward computes `wanted`; joins the slots that it reads to those read `later`.
         """
-        needed = self.needed(instruction, wanted)
-        held = self._held(needed)
-        done = (held - later) & (self.kept | self.remade)
-        later |= held
+        needed, products = instruction.needed(wanted), instruction.operation.backward_products
+        done = (set(needed.values()) - later) & self.kept
+        later |= set(needed.values())
+        times = sum(products.get(name, 0.0) for name in wanted)
         return {"wanted": wanted, "needed": needed, "done_backward": tuple(sorted(done)),
-                "backward_operations": self._backward_operations(instruction, wanted)}
-
-    def _step(self, number: int, instruction: Instruction, later: set[int]) -> "Step":
-        named, wanted = {**instruction.inputs, "y": instruction.output}, self.wanted(instruction)
-        return Step(
-            **self._in_backward(instruction, wanted, later),
-            instruction=instruction,
-            shape=self.graph.shape(instruction.output),
-            done=tuple(slot for slot in self._ending[number] if slot not in self.kept),
-            is_view=instruction.output in self.graph.views,
-            input_shapes={name: self.graph.shape(slot) for name, slot in instruction.inputs.items()},
-            dtypes={name: self.graph.dtype(slot) for name, slot in named.items()},
-            keeps_saved=bool(wanted) or instruction.output in self.saving,
-            forward_operations=self._operations(instruction),
-            for_backward=number <= self._last_for_backward,
-        )
+                "backward_operations": round(2 * self.graph.multiplications(instruction) * times)}
 
     @cached_property
     def kept(self) -> frozenset[int]:
         """The slots that stay from forward until backward, except parameters and their views: they are passed again."""
-        needed = {slot for each in self.graph.instructions
-                  for slot in self._held(self.needed(each, self.wanted(each)))} - self.remade
+        needed = {slot for instruction in self.graph.instructions
+                  for slot in instruction.needed(self.wanted(instruction)).values()}
         return frozenset(slot for slot in needed if self._memory(slot) not in self.parameters) | self.chosen
 
     @cached_property
     def parameter_views(self) -> Mapping[int, Instruction]:
         """The instructions that make views of parameters, by their output."""
-        return {each.output: each for each in self.graph.instructions if self._memory(each.output) in self.parameters}
+        return {instruction.output: instruction for instruction in self.graph.instructions
+                if self._memory(instruction.output) in self.parameters}
 
     def _memory(self, slot: int) -> int:
         """The slot that owns the memory of a slot: another one for a view."""
@@ -289,46 +291,19 @@ class GraphPlan:
         [True, False]
         """
         return max((
-            number for number, each in enumerate(self.graph.instructions)
-            if each.output in self.kept or (each.operation.saves and self.wanted(each))
+            number for number, instruction in enumerate(self.graph.instructions)
+            if instruction.output in self.kept or (instruction.operation.saves and self.wanted(instruction))
         ), default=-1)
 
     @cached_property
     def parameters(self) -> frozenset[int]:
         """The slots of parameters."""
-        return frozenset(each.slot for each in self.graph.parameters.values())
-
-    @cached_property
-    def _last_use(self) -> dict[int, int]:
-        """The last instruction that reads each slot in forward."""
-        return {slot: number for number, each in enumerate(self.graph.instructions) for slot in each.inputs.values()}
-
-    @cached_property
-    def _ending(self) -> Mapping[int, list[int]]:
-        """The slots that each instruction reads last in forward, except parameters and the output."""
-        found = defaultdict(list)
-        for slot, number in self._last_use.items():
-            if slot not in self.parameters and slot != self.graph.output.slot:
-                found[number].append(slot)
-        return found
+        return frozenset(parameter.slot for parameter in self.graph.parameters.values())
 
     @cached_property
     def forward_operations(self) -> int:
         """Floating-point operations of all matrix products in forward."""
-        return sum(self._operations(each) for each in self.graph.instructions)
-
-    @cached_property
-    def backward_operations(self) -> int:
-        """Floating-point operations of all matrix products in backward."""
-        return sum(step.backward_operations for step in self.steps)
-
-    def _backward_operations(self, instruction: Instruction, wanted: Collection[str]) -> int:
-        products = instruction.operation.backward_products
-        times = sum(products.get(name, 0.0) for name in wanted)
-        return round(self._operations(instruction) * times)
-
-    def _operations(self, instruction: Instruction) -> int:
-        return 2 * self.graph.multiplications(instruction)
+        return sum(step.forward_operations for step in self.steps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -338,7 +313,9 @@ class Step:
     instruction: Instruction
     shape: Shape
     wanted: tuple[str, ...]
+    """The inputs whose gradients its backward computes."""
     needed: Mapping[str, int]
+    """The slots that its backward reads, by name."""
     done: tuple[int, ...]
     """The slots that are freed after it in forward."""
     done_backward: tuple[int, ...]
@@ -355,9 +332,10 @@ class Step:
     backward_operations: int
     for_backward: bool
     """Whether a value for backward is made here or later; recomputation may stop after the last such step."""
+    stays: bool = False
+    """Whether the other part of a split backward reads ∂L/∂y and the saved array again."""
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
         """The dtype of the output; None for that of the weights."""
         return self.dtypes["y"]
-

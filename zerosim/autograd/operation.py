@@ -7,10 +7,11 @@
 
 Laws:
 
-    forward returns y, or y and one array that its backward reads as `saved`: arrays of `empty`, or views of inputs
+    forward returns y, an array of `empty` or a view of an input; or y and an array of `empty`, for backward's `saved`
     backward writes each wanted gradient to `into["x"]`, or sets it to `upstream`, a view of it, or an array of `empty`
     neither changes another array that it gets; these may be transposed or sliced, or be one array twice
-    from forward to backward stay the arrays in `needs` and `saved`, and no other
+    from forward to backward stay the arrays in `needs` and `saved`, and no other; `saved` holds no weights, which are
+    passed again
     every array of numbers has one dtype, of 32 bits or more; scalars are Python floats, which do not change it
 
 As nothing is overwritten, a view is as good as a copy: y may be a view of x, and a sum passes one `upstream` on to both
@@ -112,20 +113,24 @@ class Operation:
     """One step of a computation: `forward` and `backward` on arrays; called with variables, a line of a model's code.
 
     `forward(*inputs, empty, **settings)` returns y, and for a backward with the parameter `saved` also that array.
-    `backward(upstream, into, empty, **named)` gets the arrays named in `needs`, the settings, and `saved`. With a
-    parameter `draws` both draw random numbers; it is None if nothing is to be random.
+    `backward(upstream, into, empty, **named)` has as parameters the inputs that it reads, `y` for the output, `saved`,
+    and the settings. With a parameter `draws` both draw random numbers; it is None if nothing is to be random. These
+    two functions are all that an operation must have; the other fields keep less memory, or let a plan count more.
 
-    >>> from zerosim.autograd.graph import Graph
-    >>> from zerosim.autograd.operations.linear import linear
-    >>> graph = Graph((8, 3))
-    >>> linear(graph.input, graph.parameter("weight", (2, 3))).shape
-    (8, 2)
+    >>> def cube_forward(x, *, empty):
+    ...     return np.power(x, 3, out=empty(x.shape, x.dtype))
+    >>> def cube_backward(upstream, into, *, empty, x):
+    ...     np.multiply(upstream, 3 * x * x, out=into["x"])
+    >>> cube = Operation(cube_forward, cube_backward)
+    >>> cube.name, cube.inputs, cube.needs
+    ('cube', ('x',), {'x': ('x',)})
     """
 
     forward: Callable[..., Any]
     backward: Callable[..., None] | None = None
     needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The inputs that backward reads for each gradient, by the input of that gradient; `y` is the output."""
+    """The arrays that backward reads for each gradient, by the input of that gradient; inputs that are integers have
+    none. By default every input has a gradient, for which backward reads all arrays among its parameters."""
     passes: tuple[str, ...] = ()
     """The inputs whose gradient is always `upstream` or a view of it, which costs nothing."""
     moves: bool = False
@@ -142,6 +147,10 @@ class Operation:
     """The cost of the gradient of each input, in matrix products of forward."""
 
     def __post_init__(self) -> None:
+        if self.backward is not None and not self.needs:
+            parameters = inspect.signature(self.backward).parameters
+            arrays = tuple(name for name in (*self.inputs, "y") if name in parameters)
+            object.__setattr__(self, "needs", dict.fromkeys(self.inputs, arrays))
         read = [name for names in self.needs.values() for name in names if name != "y"]
         for name in (*read, *self.needs, *self.passes):
             if name not in self.inputs:
@@ -155,8 +164,8 @@ class Operation:
     @cached_property
     def inputs(self) -> tuple[str, ...]:
         """The names of forward's input arrays."""
-        found = inspect.signature(self.forward).parameters.values()
-        return tuple(each.name for each in found if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        parameters = inspect.signature(self.forward).parameters.values()
+        return tuple(each.name for each in parameters if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
     @cached_property
     def saves(self) -> bool:
@@ -179,5 +188,5 @@ class Operation:
         return (y[0] if self.saves else y), inputs
 
     def __call__(self, *inputs: AnyVariable, **settings: Any) -> AnyVariable:
-        found: AnyVariable = inputs[0].graph.apply(self, inputs, settings)
-        return found
+        output: AnyVariable = inputs[0].graph.apply(self, inputs, settings)
+        return output

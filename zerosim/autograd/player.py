@@ -1,12 +1,11 @@
 """The player: runs every operation of one segment's graph on one micro-batch, forward and backward.
 
-It frees values by the plan that `graph.py` made, and everything else by its last reference. The planner replaces it by
-a player that repeats the allocations of an earlier run of an equal segment.
+It frees values by the plan that `graph.py` made, and everything else by its last reference.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +13,7 @@ from zerosim.autograd.graph import GraphPlan, Instruction, Step
 from zerosim.autograd.operation import Into, Shape
 from zerosim.autograd.operations.dropout import Draws
 from zerosim.autograd.operations.shapes import in_one_piece
-from zerosim.autograd.selection import SelectedPlan
 from zerosim.core.allocation import Allocator, Array
-from zerosim.core.extents import owner
 
 FLOAT_BYTES = np.dtype(np.float32).itemsize
 
@@ -25,13 +22,13 @@ FLOAT_BYTES = np.dtype(np.float32).itemsize
 class Kept:
     """The arrays that backward needs of one micro-batch: values by slot, and saved arrays by their output's slot.
 
-    Between the two parts of a split backward there are also `upstreams`: ∂L/∂y of operations with weights.
+    Within backward, and between the two parts of a split one, there are also `gradients`: ∂L/∂ of values, by slot.
     """
 
     plan: GraphPlan
     values: dict[int, Array] = field(default_factory=dict)
     saved: dict[int, Array] = field(default_factory=dict)
-    upstreams: dict[int, Array] = field(default_factory=dict)
+    gradients: dict[int, Array] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -100,20 +97,6 @@ def perform(step: Step | None, function: Callable[..., Any], *arrays: Any, **nam
     return function(*arrays, **named)
 
 
-class Plays(Protocol):
-    """The interface through which a tape runs a segment, see `Player`."""
-
-    def forward(self, x: Array, /) -> tuple[Array, Kept]: ...
-    def again(self, x: Array, selected: SelectedPlan, given: Kept, /) -> Kept: ...
-    def backward(self, kept: Kept, upstream: Array, contribution: Contribution | None, /) -> list[Array]: ...
-    def backward_input(self, kept: Kept, upstream: Array, /) -> list[Array]: ...
-    def backward_weights(self, kept: Kept, contribution: Contribution | None, /) -> None: ...
-
-
-Players = Callable[[GraphPlan, Mapping[Any, Array], Precise, Callable[[Instruction], Draws | None], Perform], Plays]
-"""`players(plan, parameters, precise, draws, perform)` makes the player of a segment: a `Player`."""
-
-
 @dataclass(eq=False)
 class Player:
     """Runs a plan with parameters, by their names in its graph.
@@ -136,9 +119,9 @@ class Player:
         values, kept = self._play(self.plan.steps, x, Kept(self.plan))
         return in_one_piece(values[self.plan.graph.output.slot], self.precise.empty), kept
 
-    def again(self, x: Array, selected: SelectedPlan, given: Kept) -> Kept:
-        """The arrays for backward, recomputed from the input and from the results that the first forward kept."""
-        return self._play(selected.again, x, given)[1]
+    def again(self, x: Array, steps: Sequence[Step], given: Kept) -> Kept:
+        """The arrays for backward, recomputed by `steps` from the input and from the results that forward kept."""
+        return self._play(steps, x, given)[1]
 
     def _play(self, steps: Sequence[Step], x: Array, given: Kept) -> tuple[dict[int, Array], Kept]:
         """All values that are left after these steps, and the arrays for backward."""
@@ -165,106 +148,83 @@ class Player:
         if step.is_view:
             return operation.forward(*inputs, empty=self.precise.empty, **settings), None
         as_is = operation.moves or operation.sends
-        wide = inputs if as_is else [self.precise.widened(each) for each in inputs]
+        wide = inputs if as_is else [self.precise.widened(array) for array in inputs]
         y = self.perform(step, operation.forward, *wide, empty=self.precise.empty, **settings)
         y, saved = y if isinstance(y, tuple) else (y, None)
         del wide
         return self.precise.rounded(y, dtype), (
             saved if as_is or saved is None else self.precise.rounded(saved, dtype))
 
-    def backward(self, kept: Kept, upstream: Array, contribution: Contribution | None) -> list[Array]:
-        """∂L/∂input, if it is requested, in a list; the gradients of parameters are written to `contribution`."""
-        gradients, dtype = {self.plan.graph.output.slot: upstream}, upstream.dtype
+    def backward(
+        self, kept: Kept, upstream: Array | None, contribution: Contribution | None,
+        steps: Sequence[Step] | None = None,
+    ) -> list[Array]:
+        """∂L/∂input, if it is wanted, in a list; the gradients of parameters are written to `contribution`.
+
+        `steps` is a part of a split backward, by default all steps. The second part has no `upstream`: it goes on with
+        the gradients that the first has left in `kept`.
+        """
+        dtype = None if upstream is None else upstream.dtype
+        if upstream is not None and self.plan.graph.output.slot in self.plan.differentiated:
+            kept.gradients[self.plan.graph.output.slot] = upstream
         del upstream
-        self._run_backward(reversed(self.plan.steps), gradients, kept, contribution, dtype)
-        return self._of_input(gradients, dtype)
-
-    def backward_input(self, kept: Kept, upstream: Array) -> list[Array]:
-        """∂L/∂input, if it is requested, in a list; `kept` is left with what `backward_weights` needs."""
-        gradients, dtype = {self.plan.graph.output.slot: upstream}, upstream.dtype
-        del upstream
-        steps, of_weights = self.plan.split
-        staying = {step.instruction.output for step in of_weights}
-        self._run_backward(steps, gradients, kept, None, dtype, staying)
-        kept.upstreams = {slot: gradients[slot] for slot in staying & gradients.keys()}
-        return self._of_input(gradients, dtype)
-
-    def backward_weights(self, kept: Kept, contribution: Contribution | None) -> None:
-        """Write the gradients of parameters to `contribution`, after `backward_input`, and empty `kept`."""
-        gradients, kept.upstreams = kept.upstreams, {}
-        dtype = next((each.dtype for each in gradients.values()), None)
-        self._run_backward(self.plan.split[1], gradients, kept, contribution, dtype)
-
-    def _run_backward(
-        self, steps: Iterable[Step], gradients: dict[int, Array], kept: Kept, contribution: Contribution | None,
-        dtype: Any, staying: Collection[int] = (),
-    ) -> None:
-        """Run steps backward; `gradients` has ∂L/∂y, and afterwards those of inputs and of the outputs in `staying`."""
-        for step in steps:
+        for step in self.plan.backward if steps is None else steps:
             output = step.instruction.output
-            for slot in self.plan.remade.intersection(step.needed.values()) - kept.values.keys():
-                kept.values[slot], _ = self._forward(self.plan.makers[slot], kept.values, dtype)
-            if output in staying and output in gradients:
-                self._backward(step, gradients[output], gradients, kept, contribution)
-            elif output in gradients:
-                self._backward(step, gradients.pop(output), gradients, kept, contribution)
-            if output not in staying:
+            if output in kept.gradients:
+                taken = kept.gradients.__getitem__ if step.stays else kept.gradients.pop
+                self._backward(step, taken(output), kept, contribution)
+            if not step.stays:
                 kept.saved.pop(output, None)
             for slot in step.done_backward:
                 del kept.values[slot]
+        return [] if dtype is None or not self.plan.of_input else [self._of_input(kept, dtype)]
 
-    def _of_input(self, gradients: dict[int, Array], dtype: np.dtype[Any]) -> list[Array]:
-        """∂L/∂input in C order, if it is requested, in a list; zeros if the output does not depend on it."""
-        given = self.plan.graph.input
-        if not self.plan.of_input:
-            return []
-        if given.slot not in gradients:
-            gradients[given.slot] = self.precise.empty(given.shape, given.dtype or dtype)
-            gradients[given.slot][...] = 0.0
-        return [in_one_piece(gradients[given.slot], self.precise.empty)]
+    def _of_input(self, kept: Kept, dtype: np.dtype[Any]) -> Array:
+        """∂L/∂input in C order; zeros if the output does not depend on it."""
+        x = self.plan.graph.input
+        if x.slot not in kept.gradients:
+            kept.gradients[x.slot] = self.precise.empty(x.shape, x.dtype or dtype)
+            kept.gradients[x.slot][...] = 0.0
+        return in_one_piece(kept.gradients.pop(x.slot), self.precise.empty)
 
-    def _backward(
-        self, step: Step, upstream: Array, gradients: dict[int, Array], kept: Kept, contribution: Contribution | None
-    ) -> None:
+    def _backward(self, step: Step, upstream: Array, kept: Kept, contribution: Contribution | None) -> None:
         """One operation's gradients, each added to those of the parameter or the value in its slot."""
-        operation, dtype = step.instruction.operation, upstream.dtype
+        operation, inputs, dtype = step.instruction.operation, step.instruction.inputs, upstream.dtype
         if operation.backward is None or not step.wanted:
             return
         costs_nothing = all(name in operation.passes for name in step.wanted)
         as_is = operation.sends or costs_nothing
-        named = {name: self._read(slot, kept, as_is=as_is) for name, slot in step.needed.items()}
+        settings = self._settings(step)
+        settings |= {name: self._read(slot, kept, as_is=as_is) for name, slot in step.needed.items()}
         if operation.saves:
-            named["saved"] = self.precise.widened(kept.saved[step.instruction.output])
+            settings["saved"] = self.precise.widened(kept.saved[step.instruction.output])
         wide = upstream if as_is else self.precise.widened(upstream)
-        into = Into({name: self.plan.graph.shape(step.instruction.inputs[name]) for name in step.wanted},
+        into = Into({name: step.input_shapes[name] for name in step.wanted},
                     lambda name: self._room(step, name, wide.dtype, contribution))
-        settings = {**named, **self._settings(step)}
         if costs_nothing:
             operation.backward(wide, into, empty=self.precise.empty, **settings)
         else:
             self.perform(step, operation.backward, wide, into, empty=self.precise.empty, **settings)
         for name in step.wanted:
-            passed = upstream if name in into.passed and into[name] is wide else into[name]
-            self._give(step.instruction.inputs[name], passed, dtype, gradients, contribution,
-                       shared=name in into.passed)
+            term = upstream if name in into.passed and into[name] is wide else into[name]
+            if inputs[name] in self._names:
+                self._write(self._names[inputs[name]], term, contribution)
+            else:
+                self._add(inputs[name], term, dtype, kept.gradients, shared=name in into.passed)
 
-    def _give(
-        self, slot: int, found: Array, dtype: np.dtype[Any], gradients: dict[int, Array],
-        contribution: Contribution | None, *, shared: bool,
+    def _add(
+        self, slot: int, given: Array, dtype: np.dtype[Any], gradients: dict[int, Array], *, shared: bool
     ) -> None:
-        """Add a gradient, or one more term of it, to the parameter or the value in this slot, in that slot's dtype.
+        """Add a term to the gradient of the value in this slot, in that slot's dtype, or `dtype` if it has none.
 
-        `dtype` is for values to which no policy gave one. A `shared` term is never added in place.
+        A `shared` term is never added in place.
         """
-        if slot in self._names:
-            self._write(self._names[slot], found, contribution)
-            return
-        term = self.precise.rounded(found, self.plan.graph.dtype(slot) or dtype)
+        term = self.precise.rounded(given, self.plan.graph.dtype(slot) or dtype)
         if slot not in gradients:
             gradients[slot] = term
             return
         so_far = gradients.pop(slot)
-        out = self.precise.empty(term.shape, term.dtype) if shared and term is found else term
+        out = self.precise.empty(term.shape, term.dtype) if shared and term is given else term
         gradients[slot] = np.add(so_far, term, out=out)
 
     def _read(self, slot: int, kept: Kept, *, as_is: bool) -> Array:
@@ -277,7 +237,7 @@ class Player:
         if slot in self._names:
             return self.parameters[self._names[slot]]
         made = self.plan.parameter_views[slot]
-        inputs = [self._parameter(each) for each in made.inputs.values()]
+        inputs = [self._parameter(slot) for slot in made.inputs.values()]
         view: Array = made.operation.forward(*inputs, empty=self.precise.empty, **made.settings)
         return view
 
@@ -294,14 +254,14 @@ class Player:
             return view if operation.sends else self.precise.wide_like(view)
         return self.precise.allocate(view.shape, dtype, kind="buffers", owner=self.precise.owner)
 
-    def _write(self, name: Hashable, found: Array, contribution: Contribution | None) -> None:
+    def _write(self, name: Hashable, term: Array, contribution: Contribution | None) -> None:
         """Write the first gradient of a parameter, rounded into its view, or add a further one to it."""
         assert contribution is not None
         view = contribution.views[name]
         if name in contribution.written:
-            view += self.precise.rounded(found, view.dtype)
-        elif found is not view:
-            view[...] = found
+            view += self.precise.rounded(term, view.dtype)
+        elif term is not view:
+            view[...] = term
         contribution.written.add(name)
 
     def _settings(self, step: Step) -> dict[str, Any]:
@@ -309,13 +269,3 @@ class Player:
         if step.instruction.operation.draws:
             settings["draws"] = self.draws(step.instruction)
         return settings
-
-
-def same_memory(one: Array, other: Array) -> bool:
-    """Whether two arrays are views of one block of memory.
-
-    >>> block = np.zeros(4)
-    >>> same_memory(block[:2], block[2:].reshape(1, 2)), same_memory(block, block.copy())
-    (True, False)
-    """
-    return owner(one) is owner(other)

@@ -25,11 +25,9 @@ import numpy as np
 from zerosim.autograd.operation import Empty, Into, Operation, Shape
 from zerosim.autograd.operations.attention import (
     check_attended,
-    check_self_attended,
     hidden,
-    in_thirds,
+    of_packed,
     products,
-    thirds,
 )
 from zerosim.autograd.tape_collectives import TapeGroup
 from zerosim.core.allocation import Array
@@ -93,29 +91,6 @@ def ring_attention_backward(
     for name, gradient in zip("kv", gradients, strict=True):
         if name in into:
             into[name][...] = gradient
-
-
-def ring_self_attention_forward(
-    qkv: Array, *, empty: Empty, group: TapeGroup, heads: int
-) -> tuple[Array, Array]:
-    """`ring_attention` of queries, keys and values side by side in one array (B, T, 3·H·s), as GPT-2 has them.
-
-    >>> from zerosim.autograd.tape_collectives import Direction
-    >>> alone, qkv = Direction("context"), np.array([[[0.0, 0.0, 1.0], [0.0, 0.0, 3.0]]])
-    >>> ring_self_attention_forward(qkv, empty=np.empty, group=alone, heads=1)[0].tolist()
-    [[[1.0], [2.0]]]
-    """
-    check_self_attended(qkv.shape, heads)
-    return ring_attention_forward(**thirds(qkv), empty=empty, group=group, heads=heads, key_value_heads=heads)
-
-
-def ring_self_attention_backward(
-    upstream: Array, into: Into, *, empty: Empty, qkv: Array, y: Array, saved: Array, group: TapeGroup, heads: int,
-) -> None:
-    """The gradients of `ring_attention`, each in its third of ∂L/∂x."""
-    found = in_thirds(into["qkv"])
-    ring_attention_backward(upstream, found, empty=empty, **thirds(qkv), y=y, saved=saved, group=group, heads=heads,
-                            key_value_heads=heads)
 
 
 def merge(
@@ -193,10 +168,7 @@ def products_around(y: Shape, *inputs: Shape, group: TapeGroup, **_: Any) -> int
 
 
 ring_attention = Operation(
-    ring_attention_forward, ring_attention_backward, dict.fromkeys(("q", "k", "v"), ("q", "k", "v", "y")),
-    sends=True, multiplications=products_around, backward_products={"q": 1.0, "k": 0.75, "v": 0.75},
+    ring_attention_forward, ring_attention_backward, sends=True, multiplications=products_around,
+    backward_products={"q": 1.0, "k": 0.75, "v": 0.75},
 )
-ring_self_attention = Operation(
-    ring_self_attention_forward, ring_self_attention_backward, {"qkv": ("qkv", "y")},
-    sends=True, multiplications=products_around, backward_products={"qkv": 2.5},
-)
+ring_self_attention = of_packed(ring_attention, "ring_self_attention")

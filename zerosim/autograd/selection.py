@@ -4,8 +4,8 @@
     keeps      the name of a rule that chooses results: a key of `SELECTIONS`
 
 Forward keeps the chosen results in addition to the unit's input. Recomputation starts from both and repeats only the
-operations that lead to a missing value of backward. A kept result has the same bits as a recomputed one, so gradients
-have the bits of a step that keeps everything.
+operations that lead to a missing value of backward. Without a rule nothing is kept but the input, and all is repeated.
+A kept result has the same bits as a recomputed one, so gradients have the bits of a step that keeps everything.
 
 PyTorch keeps the results that a policy names even if backward does not read them, and so do these rules: keeping the
 output of a block's last product has no use. Memory then equals that of PyTorch's runs.
@@ -37,17 +37,18 @@ def is_attention(instruction: Instruction) -> bool:
 
 def products(plan: GraphPlan) -> Results:
     """The results of attention and of all products with weights."""
-    slots = frozenset(each.output for each in plan.graph.instructions if is_product(each))
+    slots = frozenset(instruction.output for instruction in plan.graph.instructions if is_product(instruction))
     return Results(slots, slots)
 
 
 def half_products(plan: GraphPlan) -> Results:
     """The results of attention and of every other product with weights, beginning with the first: torchtitan's choice.
     """
-    found = [each for each in plan.graph.instructions if is_product(each)]
-    slots = {each.output for each in found if is_attention(each)}
-    slots |= {each.output for each in [each for each in found if not is_attention(each)][::2]}
-    return Results(frozenset(slots), frozenset(slots))
+    attention, weighted = list[int](), list[int]()
+    for instruction in filter(is_product, plan.graph.instructions):
+        (attention if is_attention(instruction) else weighted).append(instruction.output)
+    slots = frozenset([*attention, *weighted[::2]])
+    return Results(slots, slots)
 
 
 def all_but_attention(plan: GraphPlan) -> Results:
@@ -56,7 +57,8 @@ def all_but_attention(plan: GraphPlan) -> Results:
 
     Korthikanti et al., "Reducing activation recomputation in large transformer models" (2022), section 5.
     """
-    saved = frozenset(each.output for each in plan.graph.instructions if not is_attention(each))
+    saved = frozenset(
+        instruction.output for instruction in plan.graph.instructions if not is_attention(instruction))
     return Results(plan.kept - {plan.graph.input.slot}, saved)
 
 
@@ -83,11 +85,12 @@ class SelectedPlan:
     plan: GraphPlan
     """The plan for backward, which determines the values to recompute."""
     keeps: str
+    """A key of `SELECTIONS`; empty to keep the input alone."""
 
     @cached_property
     def results(self) -> Results:
         """The results that forward keeps."""
-        return SELECTIONS[self.keeps](self.plan)
+        return SELECTIONS[self.keeps](self.plan) if self.keeps else Results(frozenset(), frozenset())
 
     @cached_property
     def forward(self) -> GraphPlan:
@@ -98,17 +101,19 @@ class SelectedPlan:
     @cached_property
     def again(self) -> tuple[Step, ...]:
         """The steps of recomputation, in order; each frees values that no later step and no backward reads."""
-        wanted, found, last = set(self.plan.kept - self.results.values), list[Step](), set[int]()
+        if not self.keeps:
+            return self.plan.steps
+        wanted, steps, last = set(self.plan.kept - self.results.values), list[Step](), set[int]()
         for step in reversed(self.plan.steps):
             output, inputs = step.instruction.output, set(step.instruction.inputs.values())
             lacks = step.wanted and step.instruction.operation.saves and output not in self.results.saved
             if output not in wanted and not lacks:
                 continue
             ending = inputs - last - self.plan.kept - self.plan.parameters - {self.plan.graph.output.slot}
-            found.append(replace(step, done=tuple(sorted(ending))))
+            steps.append(replace(step, done=tuple(sorted(ending))))
             last |= inputs
             wanted |= inputs - self.results.values
-        return tuple(reversed(found))
+        return tuple(reversed(steps))
 
     @cached_property
     def operations(self) -> int:

@@ -28,18 +28,19 @@ head, whose forward is then repeated for nothing: one rule was preferred to an e
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping, MutableMapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
-from zerosim.autograd.graph import GraphPlan, Instruction
+from zerosim.autograd.graph import GraphPlan, Instruction, Step
 from zerosim.autograd.operation import Shape
 from zerosim.autograd.operations.dropout import Draws
 from zerosim.autograd.operations.losses import LOSSES
-from zerosim.autograd.player import Contribution, Kept, Perform, Player, Players, Plays, Precise, perform
+from zerosim.autograd.player import Contribution, Kept, Perform, Player, Precise, perform
 from zerosim.autograd.selection import SelectedPlan
-from zerosim.autograd.shelf import InMemory, Shelf
+from zerosim.autograd.shelf import Shelf, Taken, in_memory
 from zerosim.autograd.tape_collectives import Direction
 from zerosim.core.allocation import Allocator, Array, allocate
 from zerosim.core.errors import CollectiveError
@@ -99,6 +100,11 @@ def as_written(plan: GraphPlan, dtype: np.dtype[Any]) -> GraphPlan:
     return plan
 
 
+def operations_of(steps: Sequence[Step]) -> int:
+    """Floating-point operations of matrix products in these steps of backward."""
+    return sum(step.backward_operations for step in steps)
+
+
 def check_weights(what: str, unit: TapeUnit, weights: Array) -> None:
     """Refuse weights with fewer elements than the unit."""
     if len(weights) < unit.count:
@@ -106,6 +112,15 @@ def check_weights(what: str, unit: TapeUnit, weights: Array) -> None:
             f"{what} of {unit.name} got {len(weights)} elements, but its weights have {unit.count}: a shard was used "
             "where full weights are needed; gather them, weights = replica.gather(unit)"
         )
+
+
+@dataclass(eq=False)
+class Passed:
+    """A segment that has run forward: what is kept of each micro-batch, and the inputs if it will be recomputed."""
+
+    segment: TapeSegment
+    kept: list[Kept]
+    inputs: Taken | None = None
 
 
 class Tape:
@@ -117,8 +132,7 @@ class Tape:
     is kept, on `shelf`, except that of layer 0, which the caller holds; `keeps` names a rule of `SELECTIONS` for
     further kept results. `policy` chooses a dtype for each value; without it that is the dtype of the weights. Outputs
     are cast to `output_dtype`, if given, before the loss; of a split model they are pieces, cut over the directions in
-    `loss_over`, see `cross_entropy`. `perform` runs each operation, and `players` make the players
-    of segments; observers and the planner pass their own.
+    `loss_over`, see `cross_entropy`. `perform` runs each operation.
 
     Arrays of 16 bits are for keeping and sending: every operation widens them, computes in float32 and rounds.
     Gradients may be scaled by `loss_scale`, so that small ones do not vanish in 16 bits; the loss itself is not
@@ -138,8 +152,8 @@ class Tape:
 
     def __init__(
         self, allocate: Allocator = allocate, accumulate: Accumulate = left_to_right, lowest: int = 0,
-        draw: Draw | None = None, recomputed: Collection[TapeUnit] = (), shelf: Shelf | None = None,
-        perform: Perform = perform, players: Players = Player, output_dtype: Any = None, keeps: str = "",
+        draw: Draw | None = None, recomputed: Collection[TapeUnit] = (), shelf: Shelf = in_memory,
+        perform: Perform = perform, output_dtype: Any = None, keeps: str = "",
         policy: Policy = as_written, loss_over: Mapping[str, Direction] = NO_PIECES,
     ) -> None:
         self.loss_scale = 1.0
@@ -153,34 +167,30 @@ class Tape:
         self._draw = draw
         self._recomputed = recomputed
         self._perform = perform
-        self._players = players
         self._output_dtype = output_dtype
         self._keeps = keeps
         self._policy = policy
         self._loss_over = loss_over
         self._selections: dict[GraphPlan, SelectedPlan] = {}
-        self._begin(shelf or InMemory())
+        self._begin(shelf)
 
     def _begin(self, shelf: Shelf) -> None:
         """Keep nothing yet."""
         self.shelf = shelf
-        self._given = InMemory()
         self._begun = Counter[TapeUnit]()
-        self._open = 0
-        """Segments that have not been run backward."""
-        self._kept: defaultdict[TapeUnit, list[tuple[TapeSegment, list[Kept]]]] = defaultdict(list)
-        self._inputs: defaultdict[TapeUnit, list[tuple[TapeSegment, Shelf, list[Kept]]]] = defaultdict(list)
-        self._without_weights: defaultdict[TapeUnit, list[tuple[TapeSegment, list[Kept]]]] = defaultdict(list)
+        self._passed: defaultdict[TapeUnit, list[Passed]] = defaultdict(list)
+        """The segments that have not run backward; the last runs first."""
+        self._without_weights: defaultdict[TapeUnit, list[Passed]] = defaultdict(list)
         """The segments that `backward_input` has run, and `backward_weights` has not."""
         self._contributions: dict[TapeUnit, list[Contribution]] = {}
 
     def another(self, micro_batch: int) -> "Tape":
         """A tape with these settings for one micro-batch, which runs between forward and backward of others; operations
         count together."""
-        found = copy(self)
-        found._begin(InMemory())
-        found.first_micro_batch = micro_batch
-        return found
+        tape = copy(self)
+        tape._begin(in_memory)
+        tape.first_micro_batch = micro_batch
+        return tape
 
     def forward(self, unit: TapeUnit, weights: Array, activations: Sequence[Array]) -> list[Array]:
         """The unit's outputs, one array for each micro-batch, samples first.
@@ -192,25 +202,32 @@ class Tape:
             check_weights("forward", unit, weights)
         segment = unit.segments[self._begun[unit] % len(unit.segments)]
         self._begun[unit] += 1
-        again = unit in self._recomputed
-        outputs, kept = self._run(unit, segment, weights, activations, again=again)
+        again, outputs, kept = unit in self._recomputed, list[Array](), list[Kept]()
+        for number, x in enumerate(activations):
+            plan = self._plan(unit, segment, x)
+            plan = self._selected(plan).forward if again else plan
+            y, keep = self._player(unit, segment, plan, weights, number).forward(x)
+            self.operations["forward"] += plan.forward_operations
+            outputs.append(y)
+            kept.append(keep)
         if segment.last_layer >= self._lowest:
-            if again:
-                shelf = self.shelf if segment.first_layer else self._given
-                shelf.put(self._open, unit.name, activations)
-                self._inputs[unit].append((segment, shelf, kept))
-            else:
-                self._kept[unit].append((segment, kept))
-            self._open += 1
+            shelf = self.shelf if segment.first_layer else in_memory
+            self._passed[unit].append(Passed(segment, kept, shelf(unit.name, activations) if again else None))
         return outputs
 
     def recompute(self, unit: TapeUnit, weights: Array) -> None:
         """Run the last segment of the unit forward again, before its backward, if only its input was kept."""
         if unit not in self._recomputed:
             return
-        segment, shelf, given = self._inputs[unit].pop()
-        activations = shelf.take(self._open - 1)
-        self._kept[unit].append((segment, self._recomputed_from(unit, segment, weights, activations, given)))
+        passed = self._passed[unit][-1]
+        assert passed.inputs is not None
+        activations, passed.inputs = passed.inputs(), None
+        given, passed.kept = passed.kept, []
+        for number, x in enumerate(activations):
+            plan = self._plan(unit, passed.segment, x)
+            selected, player = self._selected(plan), self._player(unit, passed.segment, plan, weights, number)
+            passed.kept.append(player.again(x, selected.again, given.pop(0)))
+            self.operations["recomputation"] += selected.operations
 
     def loss(
         self,
@@ -245,23 +262,17 @@ class Tape:
         unit, since no gradient is computed below it. The gradient is None for a frozen unit, and for a unit with
         segments still to run.
         """
-        segment, kept_of_each = self._last_kept(unit, weights, upstreams)
-        inputs: list[Array] = []
-
-        def run(player: Plays, kept: Kept, contribution: Contribution | None) -> int:
-            inputs.extend(player.backward(kept, upstreams.pop(0), contribution))
-            return kept.plan.backward_operations
-
-        return inputs, self._gradient(unit, segment, weights, kept_of_each, earlier, run)
+        passed, inputs = self._last_passed(unit, weights, upstreams), list[Array]()
+        return inputs, self._gradient(unit, passed, weights, earlier, lambda plan: plan.backward, upstreams, inputs)
 
     def backward_input(self, unit: TapeUnit, weights: Array, upstreams: list[Array]) -> list[Array]:
         """∂L/∂input for each micro-batch, as `backward` returns it, without ∂L/∂weights."""
-        segment, kept_of_each = self._last_kept(unit, weights, upstreams)
-        inputs: list[Array] = []
-        for number, kept in enumerate(kept_of_each):
-            inputs += self._player(unit, segment, kept.plan, weights, number).backward_input(kept, upstreams.pop(0))
-            self.operations["backward"] += sum(step.backward_operations for step in kept.plan.split[0])
-        self._without_weights[unit].append((segment, kept_of_each))
+        passed, inputs = self._last_passed(unit, weights, upstreams), list[Array]()
+        for number, kept in enumerate(passed.kept):
+            player, (steps, _) = self._player(unit, passed.segment, kept.plan, weights, number), kept.plan.split
+            inputs += player.backward(kept, upstreams.pop(0), None, steps)
+            self.operations["backward"] += operations_of(steps)
+        self._without_weights[unit].append(passed)
         return inputs
 
     def backward_weights(
@@ -273,49 +284,42 @@ class Tape:
                 f"backward of the weights of {unit.name}, micro-batch {self.first_micro_batch}: backward of its input "
                 "has not run, or that of its weights has. Run each once per forward, that of the input first"
             )
-        segment, kept_of_each = self._without_weights[unit].pop(0)
+        passed = self._without_weights[unit].pop(0)
+        return self._gradient(unit, passed, weights, earlier, lambda plan: plan.split[1], [], [])
 
-        def run(player: Plays, kept: Kept, contribution: Contribution | None) -> int:
-            player.backward_weights(kept, contribution)
-            return sum(step.backward_operations for step in kept.plan.split[1])
-
-        return self._gradient(unit, segment, weights, kept_of_each, earlier, run)
-
-    def _last_kept(
-        self, unit: TapeUnit, weights: Array, upstreams: Sequence[Array]
-    ) -> tuple[TapeSegment, list[Kept]]:
-        """The last segment of the unit that has not been run backward, and what is kept of each micro-batch."""
+    def _last_passed(self, unit: TapeUnit, weights: Array, upstreams: Sequence[Array]) -> Passed:
+        """The last segment of the unit that has not been run backward."""
         check_weights("backward", unit, weights)
-        if not self._kept[unit]:
+        if not self._passed[unit]:
             raise CollectiveError(
                 f"backward of {unit.name}: forward has not run for it. Run each unit forward first, and backward once "
                 f"per forward"
             )
-        segment, kept_of_each = self._kept[unit].pop()
-        if len(upstreams) != len(kept_of_each):
+        passed = self._passed[unit].pop()
+        if len(upstreams) != len(passed.kept):
             raise CollectiveError(
-                f"backward of {unit.name} got {len(upstreams)} upstream arrays, and forward had {len(kept_of_each)} "
+                f"backward of {unit.name} got {len(upstreams)} upstream arrays, and forward had {len(passed.kept)} "
                 "micro-batches: pass what backward of the next unit returned, or for the last unit what tape.loss "
                 "returned"
             )
-        self._open -= 1
-        return segment, kept_of_each
+        return passed
 
     def _gradient(
-        self, unit: TapeUnit, segment: TapeSegment, weights: Array, kept_of_each: list[Kept],
-        earlier: MutableMapping[Any, Total] | None, run: Callable[[Plays, Kept, Contribution | None], int],
+        self, unit: TapeUnit, passed: Passed, weights: Array, earlier: MutableMapping[Any, Total] | None,
+        steps_of: Callable[[GraphPlan], Sequence[Step]], upstreams: list[Array], inputs: list[Array],
     ) -> Total:
-        """∂L/∂weights once the unit's last segment is run; `run` writes a micro-batch's and returns its operations."""
-        ends = not (self._kept[unit] or self._inputs[unit] or self._without_weights[unit])
+        """∂L/∂weights once the unit's last segment is run; ∂L/∂input of each micro-batch is appended to `inputs`."""
+        ends = not (self._passed[unit] or self._without_weights[unit])
         begun = self._contributions.pop(unit, [])
         unfinished: list[Contribution] = []
         total: Total = earlier.pop(unit, None) if ends and earlier else None
-        for number in range(len(kept_of_each)):
-            kept, contribution = kept_of_each.pop(0), None
+        for number in range(len(passed.kept)):
+            kept, contribution = passed.kept.pop(0), None
             if not unit.frozen:
                 contribution = begun.pop(0) if begun else self._contribution(unit, weights)
-            player = self._player(unit, segment, kept.plan, weights, number)
-            self.operations["backward"] += run(player, kept, contribution)
+            player, steps = self._player(unit, passed.segment, kept.plan, weights, number), steps_of(kept.plan)
+            inputs += player.backward(kept, upstreams.pop(0) if upstreams else None, contribution, steps)
+            self.operations["backward"] += operations_of(steps)
             if contribution is None:
                 continue
             if ends:
@@ -327,42 +331,9 @@ class Tape:
             self._contributions[unit] = unfinished
         return total
 
-    def _run(
-        self, unit: TapeUnit, segment: TapeSegment, weights: Array, activations: Sequence[Array], *, again: bool
-    ) -> tuple[list[Array], list[Kept]]:
-        """The outputs of a segment and the kept arrays of each micro-batch; `again` if it will be recomputed."""
-        outputs, kept = [], []
-        for number, x in enumerate(activations):
-            plan = self._plan(unit, segment, x, keeps=not again)
-            if again and self._keeps:
-                plan = self._selected(self._plan(unit, segment, x, keeps=True)).forward
-            y, keep = self._player(unit, segment, plan, weights, number).forward(x)
-            self.operations["forward"] += plan.forward_operations
-            outputs.append(y)
-            kept.append(keep)
-        return outputs, kept
-
-    def _recomputed_from(
-        self, unit: TapeUnit, segment: TapeSegment, weights: Array, activations: Sequence[Array], given: list[Kept]
-    ) -> list[Kept]:
-        """The arrays that backward needs of each micro-batch, from the inputs and from the results that forward kept.
-        """
-        kept = []
-        for number, x in enumerate(activations):
-            plan, before = self._plan(unit, segment, x, keeps=True), given.pop(0)
-            player = self._player(unit, segment, plan, weights, number)
-            if self._keeps:
-                selected = self._selected(plan)
-                kept.append(player.again(x, selected, before))
-                self.operations["recomputation"] += selected.operations
-            else:
-                kept.append(player.forward(x)[1])
-                self.operations["recomputation"] += plan.forward_operations
-        return kept
-
-    def _plan(self, unit: TapeUnit, segment: TapeSegment, x: Array, *, keeps: bool) -> GraphPlan:
-        """The plan of a segment that keeps the arrays for backward, or nothing."""
-        keeps = keeps and segment.last_layer >= self._lowest
+    def _plan(self, unit: TapeUnit, segment: TapeSegment, x: Array) -> GraphPlan:
+        """The plan of a segment for the gradients that this tape computes of it."""
+        keeps = segment.last_layer >= self._lowest
         plan = segment.plan(
             x.shape, of_parameters=keeps and not unit.frozen, of_input=keeps and segment.first_layer > self._lowest)
         return self._policy(plan, x.dtype)
@@ -373,9 +344,9 @@ class Tape:
             self._selections[plan] = SelectedPlan(plan, self._keeps)
         return self._selections[plan]
 
-    def _player(self, unit: TapeUnit, segment: TapeSegment, plan: GraphPlan, weights: Array, number: int) -> Plays:
+    def _player(self, unit: TapeUnit, segment: TapeSegment, plan: GraphPlan, weights: Array, number: int) -> Player:
         precise, draws = Precise(self._allocate, unit.name), partial(self._draws, number, segment.first_layer)
-        return self._players(plan, unit.parts(weights), precise, draws, self._perform)
+        return Player(plan, unit.parts(weights), precise, draws, self._perform)
 
     def _draws(self, number: int, first_layer: int, instruction: Instruction) -> Draws | None:
         """A function that fills an array with the random numbers of one operation on one micro-batch."""

@@ -31,7 +31,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from zerosim.autograd.operation import AnyVariable, Empty, Into, Operation
-from zerosim.autograd.operations.shapes import NOTHING, like, refuse
+from zerosim.autograd.operations.shapes import like, refuse
 from zerosim.core.allocation import Array
 from zerosim.core.errors import ZerosimError
 from zerosim.core.sharding import JOINS
@@ -302,18 +302,17 @@ def backward_by(transpose: Callable[..., Array]) -> Callable[..., None]:
     return backward
 
 
-copy_to = TapeCollective(copy_to_forward, copy_to_backward, NOTHING, sends=True, alike=("x",))
-reduce_from = TapeCollective(
-    reduce_from_forward, pass_on, NOTHING, passes=("x",), moves=True, sends=True, alike=("y",))
+copy_to = TapeCollective(copy_to_forward, copy_to_backward, sends=True, alike=("x",))
+reduce_from = TapeCollective(reduce_from_forward, pass_on, passes=("x",), moves=True, sends=True, alike=("y",))
 gather_from, scatter_sum_to, scatter_to, join_from = (
-    TapeCollective(forward, backward_by(transpose), NOTHING, moves=True, sends=True, alike=alike)
+    TapeCollective(forward, backward_by(transpose), moves=True, sends=True, alike=alike)
     for forward, transpose, alike in (
         (gather_from_forward, scatter_sum_to_forward, ()),
         (scatter_sum_to_forward, gather_from_forward, ()),
         (scatter_to_forward, gather_from_forward, ("x",)),
         (join_from_forward, scatter_to_forward, ("y",))))
-all_to_all = TapeCollective(all_to_all_forward, backward_by(all_to_all_forward), NOTHING, moves=True, sends=True)
-shift = TapeCollective(shift_forward, shift_backward, NOTHING, moves=True, sends=True)
+all_to_all = TapeCollective(all_to_all_forward, backward_by(all_to_all_forward), moves=True, sends=True)
+shift = TapeCollective(shift_forward, shift_backward, moves=True, sends=True)
 own_samples = TapeCollective(scatter_to_forward, moves=True)
 own_rows = Operation(own_rows_forward, moves=True)
 

@@ -8,7 +8,7 @@ A schedule is a list of passes (`schedules`); `step` runs it, and each pass rece
 embeddings have a gradient on the first and on the last rank; the two are added once a step, after the sums over the
 data ranks. A send never waits, so no schedule has to pair sends with receives. With two ranks and several chunks,
 activations and gradients go the same way, without tags: both sides have them in the same order, by a law of schedules
-(`tests/test_pipeline.py`).
+(`tests/stages/test_pipeline.py`).
 
 Each micro-batch has a tape of its own from its first forward to its last backward. The data direction is that of DDP or
 of ZeRO Stage I or II, in the verbs of `replica`; their code is that of the stages, for one unit. Stage III would gather

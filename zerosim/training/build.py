@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.autograd.player import Perform, Player, Players, perform
-from zerosim.autograd.shelf import InMemory, Offloaded, Partitioned, Shelf
+from zerosim.autograd.player import Perform, perform
+from zerosim.autograd.shelf import Shelf, in_memory, offloaded, partitioned
 from zerosim.autograd.tape import Policy, Tape, Total
 from zerosim.autograd.tape_collectives import ALONE, Direction, TapeGroups, over
 from zerosim.collectives import ring, tree
@@ -66,14 +66,14 @@ def initial_weights(config: Config, place: int = 0) -> Initial:
 
 def replica(
     config: Config, comm: Observed, allocate: Allocator, second_channel: Communicator | None = None,
-    perform: Perform = perform, players: Players = Player, host: HostMemory = HOST,
+    perform: Perform = perform, host: HostMemory = HOST,
     groups: TapeGroups = ALONE, pipeline: TapeGroups = ALONE, policy: Policy | None = None,
 ) -> Replica:
     """One rank's replica, without states yet; the instruments of `comm` observe its collectives and computations.
 
     Prefetches and overlapped reductions use `second_channel`, if there is one. `perform` runs the operations of the
-    tape, and `players` runs its segments. The tape's collectives run over `groups`, and the norm is added over
-    `pipeline` too. `policy` replaces the configured policy of the tape.
+    tape. The tape's collectives run over `groups`, and the norm is added over `pipeline` too. `policy` replaces the
+    configured policy of the tape.
     """
     beside = observed(Beside(comm, second_channel), comm.instruments, wait=WAIT)
     addition = config.addition
@@ -90,7 +90,7 @@ def replica(
         model=config.model,
         tape=watched(config, comm, Tape(
             allocate, accumulate, config.in_one_piece.lowest_trained, draw, config.recomputed,
-            shelf(config, allocate, host, groups), over(groups, perform), players,
+            shelf(config, allocate, host, groups), over(groups, perform),
             config.outputs, config.parallel.recompute_keeps, policy or config.policy,
             config.model.loss_over,
         )),
@@ -176,10 +176,10 @@ def storage_of(
 def shelf(config: Config, allocate: Allocator, host: HostMemory, groups: TapeGroups) -> Shelf:
     """The place where the row's tape keeps the inputs of recomputed units."""
     parallel = config.parallel
-    kept = Offloaded(allocate, host.allocate, host.carry) if parallel.offload_activations else InMemory()
+    kept = offloaded(allocate, host.allocate, host.carry) if parallel.offload_activations else in_memory
     if not parallel.partition_activations:
         return kept
-    return Partitioned(kept, groups.get("tensor", Direction("tensor")), allocate)
+    return partitioned(kept, groups.get("tensor", Direction("tensor")), allocate)
 
 
 def reduce_scatter(

@@ -12,13 +12,14 @@ change the bits of the products.
 """
 
 import math
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from zerosim.autograd.operation import Empty, Into, Operation, Shape
-from zerosim.autograd.operations.shapes import NOTHING, elements, like, refuse
+from zerosim.autograd.operations.shapes import elements, like, refuse
 from zerosim.autograd.tape_collectives import Direction, TapeGroup
 from zerosim.core.allocation import Array
 
@@ -122,24 +123,36 @@ def causal_attention_backward(
             add_groups(s.transpose(0, 1, 3, 2), queries, by_head(of_k[sample], key_value_heads), groups)
 
 
-def causal_self_attention_forward(qkv: Array, *, empty: Empty, heads: int) -> tuple[Array, Array]:
-    """`causal_attention` of queries, keys and values side by side in one array: (B, T, 3·H·s), as GPT-2 has them.
+def of_packed(attention: Operation, name: str) -> Operation:
+    """Attention of queries, keys and values side by side in one array, qkv (B, T, 3·H·s), as GPT-2 has them.
+
+    Their gradients are the thirds of ∂L/∂qkv.
 
     >>> qkv = np.array([[[0.0, 0.0, 1.0], [0.0, 0.0, 3.0]]])
-    >>> causal_self_attention_forward(qkv, empty=np.empty, heads=1)[0].tolist()
+    >>> causal_self_attention.forward(qkv, empty=np.empty, heads=1)[0].tolist()
     [[[1.0], [2.0]]]
     """
-    check_self_attended(qkv.shape, heads)
-    return causal_attention_forward(**thirds(qkv), empty=empty, heads=heads, key_value_heads=heads)
 
+    def forward(qkv: Array, *, empty: Empty, heads: int, **settings: Any) -> tuple[Array, Array]:
+        if len(qkv.shape) != 3 or qkv.shape[-1] % (3 * heads):
+            raise refuse(name, f"(B, T, 3·{heads}·s)", qkv.shape)
+        y: tuple[Array, Array] = attention.forward(
+            **thirds(qkv), empty=empty, heads=heads, key_value_heads=heads, **settings)
+        return y
 
-def causal_self_attention_backward(
-    upstream: Array, into: Into, *, empty: Empty, saved: Array, qkv: Array, heads: int
-) -> None:
-    """The gradients of `causal_attention`, each in its third of ∂L/∂x."""
-    found = in_thirds(into["qkv"])
-    causal_attention_backward(
-        upstream, found, empty=empty, saved=saved, **thirds(qkv), heads=heads, key_value_heads=heads)
+    def backward(
+        upstream: Array, into: Into, *, empty: Empty, saved: Array, qkv: Array, heads: int, **settings: Any
+    ) -> None:
+        parts = thirds(into["qkv"])
+        gradients = Into({part: array.shape for part, array in parts.items()}, parts.__getitem__)
+        assert attention.backward is not None
+        attention.backward(upstream, gradients, empty=empty, saved=saved, **thirds(qkv), heads=heads,
+                           key_value_heads=heads, **settings)
+
+    forward.__name__, forward.__doc__ = f"{name}_forward", of_packed.__doc__
+    reads = ("qkv", "y") if any("y" in names for names in attention.needs.values()) else ("qkv",)
+    return replace(attention, forward=forward, backward=backward, needs={"qkv": reads},
+                   backward_products={"qkv": sum(attention.backward_products.values())})
 
 
 def add_groups(left: Array, right: Array, out: Array, groups: int) -> None:
@@ -168,12 +181,6 @@ def thirds(qkv: Array) -> dict[str, Array]:
     return {name: qkv[..., place * width : (place + 1) * width] for place, name in enumerate("qkv")}
 
 
-def in_thirds(qkv: Array) -> Into:
-    """The gradients of queries, keys and values, in one array."""
-    parts = thirds(qkv)
-    return Into({name: each.shape for name, each in parts.items()}, parts.__getitem__)
-
-
 @cache
 def hidden(tokens: int, dtype: str) -> Array:
     """The mask (T, T): −∞ where a token would see a later one, otherwise 0. Its rows share the memory of one.
@@ -198,12 +205,6 @@ def check_attended(
     if wrong or v[:-1] != k[:-1] or v[-1] % key_value_heads or (alike and v != k):
         wants = f"q (B, T, {heads}·s), k (B, T, {key_value_heads}·s), v (B, T, {key_value_heads}·v)"
         raise refuse("causal_attention", f"{wants}, heads a multiple of key-value heads", q, k, v)
-
-
-def check_self_attended(qkv: Shape, heads: int) -> None:
-    """Raise `ZerosimError` unless the last dimension has three equal parts for each head."""
-    if len(qkv) != 3 or qkv[-1] % (3 * heads):
-        raise refuse("causal_self_attention", f"(B, T, 3·{heads}·s)", qkv)
 
 
 def products(y: Shape, q: Shape, *keys_and_values: Shape, **_: Any) -> int:
@@ -295,14 +296,11 @@ def in_groups(array: Array, heads: int, other_heads: int) -> Array:
     return array.reshape(samples, tokens, other_heads, heads // other_heads, width // heads)
 
 
-softmax = Operation(softmax_forward, softmax_backward, {"x": ("y",)})
+softmax = Operation(softmax_forward, softmax_backward)
 causal_attention = Operation(
     causal_attention_forward, causal_attention_backward, {"q": ("k", "v"), "k": ("q", "v"), "v": ()},
     multiplications=products, backward_products={"q": 0.75, "k": 0.75, "v": 0.5},
 )
-causal_self_attention = Operation(
-    causal_self_attention_forward, causal_self_attention_backward, {"qkv": ("qkv",)},
-    multiplications=products, backward_products={"qkv": 2.0},
-)
-rotary = Operation(rotary_forward, rotary_backward, NOTHING)
-beside = Operation(beside_forward, beside_backward, {"x": (), "other": ()}, moves=True)
+causal_self_attention = of_packed(causal_attention, "causal_self_attention")
+rotary = Operation(rotary_forward, rotary_backward)
+beside = Operation(beside_forward, beside_backward, moves=True)

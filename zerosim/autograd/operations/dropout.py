@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from zerosim.autograd.operation import Empty, Into, Operation
-from zerosim.autograd.operations.shapes import NOTHING, like
+from zerosim.autograd.operations.shapes import like
 from zerosim.core.allocation import Array
 from zerosim.core.errors import ZerosimError
 
@@ -49,4 +49,4 @@ def dropped(x: Array, out: Array, empty: Empty, probability: float, draws: Draws
     np.multiply(out, drawn >= probability, out=out)
 
 
-dropout = Operation(dropout_forward, dropout_backward, NOTHING)
+dropout = Operation(dropout_forward, dropout_backward)

@@ -1,11 +1,12 @@
 """Elementwise operations: sums, products and activations."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from zerosim.autograd.operation import Empty, Into, Operation
-from zerosim.autograd.operations.shapes import NOTHING, like, piecewise, refuse
+from zerosim.autograd.operations.shapes import like, piecewise, refuse
 from zerosim.core.allocation import Array
 
 
@@ -63,35 +64,52 @@ def scale_backward(upstream: Array, into: Into, *, empty: Empty, factor: float) 
     np.multiply(upstream, factor, out=into["x"])
 
 
-def relu_forward(x: Array, *, empty: Empty) -> Array:
+def in_pieces(of: Callable[..., None], gradient: Callable[..., None], *, reads: str, work: int = 0) -> Operation:
+    """The operation y = f(x), number by number and of any shape, which computes one piece of rows after the other.
+
+    `of(x, y)` writes y, and `gradient(read, upstream, out, *scratch)` ∂L/∂x from x or y, as `reads` says; `scratch` is
+    `work` arrays.
+    """
+
+    def forward(x: Array, *, empty: Empty) -> Array:
+        piecewise(of, x, y := like(x, empty), empty=empty)
+        return y
+
+    def of_x(upstream: Array, into: Into, *, empty: Empty, x: Array) -> None:
+        piecewise(gradient, x, upstream, into["x"], empty=empty, work=work)
+
+    def of_y(upstream: Array, into: Into, *, empty: Empty, y: Array) -> None:
+        piecewise(gradient, y, upstream, into["x"], empty=empty, work=work)
+
+    forward.__name__, forward.__doc__ = of.__name__.removesuffix("_of") + "_forward", of.__doc__
+    return Operation(forward, of_x if reads == "x" else of_y)
+
+
+def relu_of(x: Array, y: Array) -> None:
     """y = max(x, 0), of any shape.
 
-    >>> relu_forward(np.array([-1.0, 2.0]), empty=np.empty)
+    >>> relu.forward(np.array([-1.0, 2.0]), empty=np.empty)
     array([0., 2.])
     """
-    return np.maximum(x, 0.0, out=like(x, empty))
+    np.maximum(x, 0.0, out=y)
 
 
-def relu_backward(upstream: Array, into: Into, *, empty: Empty, y: Array) -> None:
+def relu_gradient(y: Array, upstream: Array, gradient: Array) -> None:
     """∂L/∂x = upstream · (1 where y > 0, otherwise 0)."""
-    np.multiply(upstream, y > 0.0, out=into["x"])
+    np.multiply(upstream, y > 0.0, out=gradient)
 
 
-def tanh_forward(x: Array, *, empty: Empty) -> Array:
+def tanh_of(x: Array, y: Array) -> None:
     """y = tanh x, of any shape.
 
-    >>> tanh_forward(np.array([0.0, 100.0]), empty=np.empty)
+    >>> tanh.forward(np.array([0.0, 100.0]), empty=np.empty)
     array([0., 1.])
     """
-    return np.tanh(x, out=like(x, empty))
-
-
-def tanh_backward(upstream: Array, into: Into, *, empty: Empty, y: Array) -> None:
-    """∂L/∂x = upstream (1 − y²)."""
-    piecewise(tanh_gradient, y, upstream, into["x"], empty=empty, work=1)
+    np.tanh(x, out=y)
 
 
 def tanh_gradient(y: Array, upstream: Array, gradient: Array, slope: Array) -> None:
+    """∂L/∂x = upstream (1 − y²)."""
     np.square(y, out=slope)
     np.subtract(1.0, slope, out=slope)
     np.multiply(upstream, slope, out=gradient)
@@ -101,31 +119,22 @@ ROOT = math.sqrt(2.0 / math.pi)
 CUBIC = 0.044715
 
 
-def gelu_forward(x: Array, *, empty: Empty) -> Array:
+def gelu_of(x: Array, y: Array) -> None:
     """y = ½ x (1 + tanh u) with u = √(2/π) (x + 0.044715 x³), of any shape.
 
     The tanh form of Hendrycks and Gimpel, "Gaussian error linear units" (2016), section 2.
 
-    >>> gelu_forward(np.array([-9.0, 0.0, 9.0]), empty=np.empty) + 0.0
+    >>> gelu.forward(np.array([-9.0, 0.0, 9.0]), empty=np.empty) + 0.0
     array([0., 0., 9.])
     """
-    piecewise(gelu_of, x, y := like(x, empty), empty=empty)
-    return y
-
-
-def gelu_of(x: Array, y: Array) -> None:
     gelu_tanh(x, y)
     y += 1.0
     y *= x
     y *= 0.5
 
 
-def gelu_backward(upstream: Array, into: Into, *, empty: Empty, x: Array) -> None:
-    """∂L/∂x = upstream ½ (1 + t + x (1 − t²) u′), t = tanh u, u′ = √(2/π) (1 + 3 · 0.044715 x²)."""
-    piecewise(gelu_gradient, x, upstream, into["x"], empty=empty, work=2)
-
-
 def gelu_gradient(x: Array, upstream: Array, gradient: Array, t: Array, slope: Array) -> None:
+    """∂L/∂x = upstream ½ (1 + t + x (1 − t²) u′), t = tanh u, u′ = √(2/π) (1 + 3 · 0.044715 x²)."""
     gelu_tanh(x, t)
     np.square(t, out=slope)
     np.subtract(1.0, slope, out=slope)
@@ -149,29 +158,39 @@ def gelu_tanh(x: Array, out: Array) -> None:
     np.tanh(u, out=u)
 
 
-def silu_forward(x: Array, *, empty: Empty) -> Array:
+def sigmoid_of(x: Array, y: Array) -> None:
+    """y = 1 / (1 + e⁻ˣ) = ½ (1 + tanh ½ x), of any shape.
+
+    >>> sigmoid.forward(np.array([0.0, 99.0]), empty=np.empty)
+    array([0.5, 1. ])
+    """
+    np.multiply(x, 0.5, out=y)
+    np.tanh(y, out=y)
+    y += 1.0
+    y *= 0.5
+
+
+def sigmoid_gradient(y: Array, upstream: Array, gradient: Array, slope: Array) -> None:
+    """∂L/∂x = upstream (1 − y) y."""
+    np.subtract(1.0, y, out=slope)
+    slope *= y
+    np.multiply(upstream, slope, out=gradient)
+
+
+def silu_of(x: Array, y: Array) -> None:
     """y = x σ(x), σ(x) = 1 / (1 + e⁻ˣ) = ½ (1 + tanh ½ x), of any shape.
 
     Elfwing, Uchibe and Doya, "Sigmoid-weighted linear units" (2018), section 2.
 
-    >>> silu_forward(np.array([0.0, 99.0]), empty=np.empty)
+    >>> silu.forward(np.array([0.0, 99.0]), empty=np.empty)
     array([ 0., 99.])
     """
-    piecewise(silu_of, x, y := like(x, empty), empty=empty)
-    return y
-
-
-def silu_of(x: Array, y: Array) -> None:
     sigmoid_of(x, y)
     y *= x
 
 
-def silu_backward(upstream: Array, into: Into, *, empty: Empty, x: Array) -> None:
-    """∂L/∂x = upstream σ (1 + x (1 − σ))."""
-    piecewise(silu_gradient, x, upstream, into["x"], empty=empty, work=2)
-
-
 def silu_gradient(x: Array, upstream: Array, gradient: Array, sigma: Array, slope: Array) -> None:
+    """∂L/∂x = upstream σ (1 + x (1 − σ))."""
     sigmoid_of(x, sigma)
     np.subtract(1.0, sigma, out=slope)
     slope *= x
@@ -180,43 +199,13 @@ def silu_gradient(x: Array, upstream: Array, gradient: Array, sigma: Array, slop
     np.multiply(upstream, slope, out=gradient)
 
 
-def sigmoid_forward(x: Array, *, empty: Empty) -> Array:
-    """y = 1 / (1 + e⁻ˣ) = ½ (1 + tanh ½ x), of any shape.
-
-    >>> sigmoid_forward(np.array([0.0, 99.0]), empty=np.empty)
-    array([0.5, 1. ])
-    """
-    piecewise(sigmoid_of, x, y := like(x, empty), empty=empty)
-    return y
-
-
-def sigmoid_backward(upstream: Array, into: Into, *, empty: Empty, y: Array) -> None:
-    """∂L/∂x = upstream (1 − y) y."""
-    piecewise(sigmoid_gradient, y, upstream, into["x"], empty=empty, work=1)
-
-
-def sigmoid_gradient(y: Array, upstream: Array, gradient: Array, slope: Array) -> None:
-    np.subtract(1.0, y, out=slope)
-    slope *= y
-    np.multiply(upstream, slope, out=gradient)
-
-
-def sigmoid_of(x: Array, out: Array) -> None:
-    np.multiply(x, 0.5, out=out)
-    np.tanh(out, out=out)
-    out += 1.0
-    out *= 0.5
-
-
-OF_X, OF_Y = {"x": ("x",)}, {"x": ("y",)}
-
-add = Operation(add_forward, add_backward, {"x": (), "other": ()}, passes=("x", "other"))
+add = Operation(add_forward, add_backward, passes=("x", "other"))
 multiply = Operation(multiply_forward, multiply_backward, {"x": ("other",), "other": ("x",)})
-scale = Operation(scale_forward, scale_backward, NOTHING)
-relu = Operation(relu_forward, relu_backward, OF_Y)
-tanh = Operation(tanh_forward, tanh_backward, OF_Y)
-gelu = Operation(gelu_forward, gelu_backward, OF_X)
-sigmoid = Operation(sigmoid_forward, sigmoid_backward, OF_Y)
-silu = Operation(silu_forward, silu_backward, OF_X)
+scale = Operation(scale_forward, scale_backward)
+relu = in_pieces(relu_of, relu_gradient, reads="y")
+tanh = in_pieces(tanh_of, tanh_gradient, reads="y", work=1)
+gelu = in_pieces(gelu_of, gelu_gradient, reads="x", work=2)
+sigmoid = in_pieces(sigmoid_of, sigmoid_gradient, reads="y", work=1)
+silu = in_pieces(silu_of, silu_gradient, reads="x", work=2)
 
 ACTIVATIONS = {"relu": relu, "tanh": tanh, "gelu": gelu}

@@ -47,4 +47,4 @@ def positions_backward(upstream: Array, into: Into, *, empty: Empty) -> None:
 
 
 embedding = Operation(embedding_forward, embedding_backward, {"weight": ("tokens",)}, moves=True)
-positions = Operation(positions_forward, positions_backward, {"weight": (), "x": ()}, passes=("x",))
+positions = Operation(positions_forward, positions_backward, passes=("x",))

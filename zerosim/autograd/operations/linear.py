@@ -120,4 +120,4 @@ affine = Operation(affine_forward, affine_backward, NEEDS, multiplications=produ
 matmul = Operation(
     matmul_forward, matmul_backward, {"x": ("weight",), "weight": ("x",)}, multiplications=products,
     backward_products=ONCE)
-add_bias = Operation(add_bias_forward, add_bias_backward, {"bias": (), "x": ()}, passes=("x",))
+add_bias = Operation(add_bias_forward, add_bias_backward, passes=("x",))

@@ -119,8 +119,5 @@ def transpose_backward(upstream: Array, into: Into, *, empty: Empty, axes: tuple
     into["x"] = upstream.transpose([axes.index(axis) for axis in range(len(axes))])
 
 
-NOTHING: dict[str, tuple[str, ...]] = {"x": ()}
-"""The `needs` of an operation whose backward reads nothing but upstream."""
-
-reshape = Operation(reshape_forward, reshape_backward, NOTHING, passes=("x",))
-transpose = Operation(transpose_forward, transpose_backward, NOTHING, passes=("x",))
+reshape = Operation(reshape_forward, reshape_backward, passes=("x",))
+transpose = Operation(transpose_forward, transpose_backward, passes=("x",))

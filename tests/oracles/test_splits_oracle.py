@@ -7,7 +7,7 @@ import pytest
 
 from tests.oracles import splits
 from tests.oracles.our_functions import model_of, shape_of_case, weights_of
-from tests.test_pipeline import without_flush
+from tests.stages.test_pipeline import without_flush
 from zerosim.autograd import ring_attention
 from zerosim.autograd.operations.elementwise import scale
 from zerosim.autograd.operations.shapes import reshape

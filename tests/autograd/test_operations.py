@@ -12,7 +12,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.operations import KITS, OPERATIONS, computed, few, gradients, nan, seeds, uniform_draws
+from tests.autograd.formulas import KITS, OPERATIONS, computed, few, gradients, nan, seeds, uniform_draws
 from zerosim.autograd.differences import operation_fault
 from zerosim.autograd.graph import GraphPlan
 from zerosim.autograd.operations import attention, elementwise, normalization, shapes
@@ -183,9 +183,10 @@ def play(graph, x, parameters, upstream, *, of_input=True, plan=None, split=Fals
     views = {name: nan(array.shape, array.dtype) for name, array in parameters.items()}
     contribution = Contribution(np.empty(0), views)
     if split:
-        of_x = player.backward_input(kept, upstream)
-        player.backward_weights(kept, contribution)
-        assert [kept.values, kept.saved, kept.upstreams] == [{}, {}, {}]
+        first, second = plan.split
+        of_x = player.backward(kept, upstream, None, first)
+        player.backward(kept, None, contribution, second)
+        assert [kept.values, kept.saved, kept.gradients] == [{}, {}, {}]
     else:
         of_x = player.backward(kept, upstream, contribution)
     contribution.finished()

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.operations import OPERATIONS, computed, gradients, normals, uniform_draws
-from tests.test_operations import close, play, slope
+from tests.autograd.formulas import OPERATIONS, computed, gradients, normals, uniform_draws
+from tests.autograd.test_operations import close, play, slope
 from zerosim.autograd.graph import Graph
 from zerosim.autograd.operations.attention import causal_attention, causal_self_attention, rotary, softmax
 from zerosim.autograd.operations.dropout import dropout
@@ -191,16 +191,16 @@ def test_each_way_of_reading_a_value_more_than_once(case, dtype):
     check_slopes(*CASES[case], 1)
 
 
-right_give = Player._give
+right_add = Player._add
 
 
-def last_term_alone(self, slot, found, dtype, gradients, contribution, *, shared):
+def last_term_alone(self, slot, given, dtype, gradients, *, shared):
     gradients.pop(slot, None)
-    right_give(self, slot, found, dtype, gradients, contribution, shared=shared)
+    right_add(self, slot, given, dtype, gradients, shared=shared)
 
 
-def into_what_is_passed_on(self, slot, found, dtype, gradients, contribution, *, shared):
-    right_give(self, slot, found, dtype, gradients, contribution, shared=False)
+def into_what_is_passed_on(self, slot, given, dtype, gradients, *, shared):
+    right_add(self, slot, given, dtype, gradients, shared=False)
 
 
 def first_gradient_alone(self, name, found, contribution):
@@ -210,7 +210,7 @@ def first_gradient_alone(self, name, found, contribution):
 
 
 @pytest.mark.parametrize(("attribute", "wrong"), [
-    ("_give", last_term_alone), ("_give", into_what_is_passed_on), ("_write", first_gradient_alone)])
+    ("_add", last_term_alone), ("_add", into_what_is_passed_on), ("_write", first_gradient_alone)])
 def test_a_player_that_adds_wrongly_is_caught(monkeypatch, attribute, wrong):
     monkeypatch.setattr(Player, attribute, wrong)
     check = settings(max_examples=200, database=None, derandomize=True, phases=[Phase.generate])(

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.models.test_split_models import GPT, LLAMA, MLP, outcome, read
 from tests.mpi.launch import mpirun
-from tests.test_split_models import GPT, LLAMA, MLP, outcome, read
 from zerosim.autograd.player import Player
 from zerosim.core.errors import ScenarioError, ZerosimError
 from zerosim.scenario.data import load_dataset

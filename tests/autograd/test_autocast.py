@@ -19,9 +19,9 @@ from zerosim.autograd.operations.attention import softmax
 from zerosim.autograd.operations.elementwise import add, scale
 from zerosim.autograd.operations.linear import linear
 from zerosim.autograd.operations.normalization import layer_norm, rms_norm
-from zerosim.autograd.player import Contribution, Player, Precise, owner
+from zerosim.autograd.player import Contribution, Player, Precise
 from zerosim.core.allocation import allocate
-from zerosim.core.extents import Extent
+from zerosim.core.extents import Extent, owner
 from zerosim.core.precisions import PRECISIONS
 from zerosim.models.mlp import mlp
 from zerosim.models.transformer import TransformerShape, transformer

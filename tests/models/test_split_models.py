@@ -46,7 +46,7 @@ SORT = GPT.replace('"text"', '"sort"').replace("sequence = 8", "sequence = 15")
 """The loss counts the last 8 of 15 positions: none of the first of three context ranks."""
 LLAMA = 'model.architecture="llama"', "model.key_value_heads=2", "model.inner=44"
 EVEN = ("model.vocabulary=68",)
-SPLIT = f"{Path(__file__).parent / 'brought' / 'split.py'}:net"
+SPLIT = f"{Path(__file__).parents[1] / 'brought' / 'split.py'}:net"
 
 
 def read(text, tmp_path, *changes):

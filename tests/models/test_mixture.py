@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.models.test_split_models import outcome, read
 from tests.mpi.launch import mpirun
-from tests.test_split_models import outcome, read
 from zerosim.autograd.operation import Operation
 from zerosim.autograd.operations.routing import queue_slots_forward
 from zerosim.autograd.operations.shapes import reshape

@@ -88,10 +88,10 @@ def test_a_norm_in_16_bits_is_seen(monkeypatch):
 
 
 def test_a_gradient_that_goes_around_its_cast_is_seen(monkeypatch):
-    honest = Player._give
+    honest = Player._add
 
-    def give(self, slot, found, dtype, gradients, contribution, *, shared):
-        honest(self, slot, found * np.float32(1.01), dtype, gradients, contribution, shared=shared)
+    def add(self, slot, given, dtype, gradients, *, shared):
+        honest(self, slot, given * np.float32(1.01), dtype, gradients, shared=shared)
 
-    monkeypatch.setattr(Player, "_give", give)
+    monkeypatch.setattr(Player, "_add", add)
     assert different()

@@ -5,7 +5,7 @@ import pytest
 
 from tests import independent
 from tests import independent_transformer as other
-from tests.operations import OPERATIONS, computed, gradients, nan, normals
+from tests.autograd.formulas import OPERATIONS, computed, gradients, nan, normals
 from zerosim.autograd.operations import shapes
 from zerosim.autograd.operations.losses import LOSSES
 
