@@ -11,8 +11,8 @@ import pytest
 from tests.mpi.launch import mpirun
 from zerosim.commands.cli import main
 from zerosim.stages.optimizers import OPTIMIZERS
-from zerosim.stages.own_optimizers import optimizer, wrong
-from zerosim.stages.publishing import OfMatrices
+from zerosim.stages.users_optimizer import optimizer, wrong
+from zerosim.stages.gathering import OfMatrices
 from zerosim.stages.replica import Replica
 from zerosim.training import build
 

@@ -23,7 +23,7 @@ from zerosim.observe.observed import Observed, ObservedAllocator
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster, Device, Link
 from zerosim.plan.costs import Costs
-from zerosim.stages.state import ACCUMULATED, GRADIENT, Layouts, TrainingState
+from zerosim.stages.storage import ACCUMULATED, GRADIENT, Layouts, TrainingState
 from zerosim.training import build, collect, comparison
 from zerosim.training.buckets import Buckets
 from zerosim.training.comparison import Fingerprint, comparable, differences, holdings, kept_of

@@ -40,12 +40,12 @@ from zerosim.autograd.tape_collectives import (
 )
 from zerosim.collectives.own import collective
 from zerosim.core.comm import Communicator, Exchange, left, right
-from zerosim.models.own import model
 from zerosim.models.parameters import Cut, Parameter, constant, normal, uniform
 from zerosim.models.units import Layer, Task
-from zerosim.stages.own import stage
-from zerosim.stages.own_optimizers import optimizer
+from zerosim.models.users_model import model
 from zerosim.stages.replica import Batch, Replica
+from zerosim.stages.users_optimizer import optimizer
+from zerosim.stages.users_stage import stage
 
 __all__ = [
     "OPERATIONS", "Batch", "Communicator", "Cut", "Direction", "Empty", "Exchange", "Layer", "Operation",

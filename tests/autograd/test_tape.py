@@ -22,7 +22,7 @@ from zerosim.models.mlp import mlp
 from zerosim.models.places import side_by_side
 from zerosim.observe.observed import Observed
 from zerosim.scenario.sections import Variant
-from zerosim.stages.beside import Beside
+from zerosim.stages.replica import Beside
 from zerosim.stages.gathering import Prefetched
 from zerosim.training.config import Resumed
 from zerosim.training.groups import groups_of

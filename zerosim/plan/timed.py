@@ -17,9 +17,8 @@ from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Link
 from zerosim.plan.costs import Costs
 from zerosim.plan.software import Software
-from zerosim.stages.beside import Beside, Pending, Work
 from zerosim.stages.pipeline import Pipeline
-from zerosim.stages.replica import Batch, Publishing, Replica
+from zerosim.stages.replica import Batch, Beside, Pending, Publishing, Replica, Work
 from zerosim.stages.update import UpdateRule
 
 

@@ -24,8 +24,8 @@ from zerosim.core.comm import Communicator
 from zerosim.core.errors import UsageError, ZerosimError
 from zerosim.core.parts import Named
 from zerosim.core.parts.signature import as_source
-from zerosim.models.own import as_model
 from zerosim.models.units import Model, ModelKind, Task
+from zerosim.models.users_model import as_model
 from zerosim.proofs.case import expected_terms
 from zerosim.proofs.cause import diagnosis
 from zerosim.proofs.claim import CheckedPart, Claim, tried
@@ -37,8 +37,8 @@ from zerosim.scenario import Check, Data, ModelKeys, Parallel, Scenario, Train, 
 from zerosim.scenario.data import Dataset, load_dataset
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.optimizers import Optimizer
-from zerosim.stages.own import as_stage, like
-from zerosim.stages.own_optimizers import declared, wrong
+from zerosim.stages.users_optimizer import declared, wrong
+from zerosim.stages.users_stage import as_stage, like
 from zerosim.training.config import configured
 from zerosim.training.experiment import prepare
 from zerosim.training.one_function import computed, differences, some_batch, some_weights

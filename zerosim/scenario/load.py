@@ -19,7 +19,7 @@ from zerosim.core.files import read_at_most
 from zerosim.core.parts import Loader, Named
 from zerosim.core.parts.loading import Declared
 from zerosim.models import MODELS
-from zerosim.models.own import TOKEN_KEYS
+from zerosim.models.users_model import TOKEN_KEYS
 from zerosim.scenario.collective import CollectiveScenario
 from zerosim.scenario.reading import (
     MOST_BYTES,

@@ -22,8 +22,8 @@ from zerosim.core.precisions import PRECISIONS
 from zerosim.core.sharding import Directions
 from zerosim.core.wires import CODES
 from zerosim.models import MODELS
-from zerosim.models.own import as_model
 from zerosim.models.transformer import PARTS
+from zerosim.models.users_model import as_model
 from zerosim.scenario.fault import Fault
 from zerosim.scenario.machine import ClusterKeys
 from zerosim.scenario.reading import Origin, made_in
@@ -40,11 +40,11 @@ from zerosim.scenario.values import (
     said,
 )
 from zerosim.stages import STAGES
+from zerosim.stages.gathering import PUBLISHING
 from zerosim.stages.optimizers import OPTIMIZERS
-from zerosim.stages.own import as_stage
-from zerosim.stages.own_optimizers import as_optimizer
-from zerosim.stages.publishing import PUBLISHING
 from zerosim.stages.schedules import SCHEDULES
+from zerosim.stages.users_optimizer import as_optimizer
+from zerosim.stages.users_stage import as_stage
 
 FAR = ("none", "host")
 STAGE_KEYS = tuple(STAGES)

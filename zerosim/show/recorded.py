@@ -22,7 +22,7 @@ from zerosim.show.schedule import Schedule, scheduled
 from zerosim.show.step import RecordedStep, events_of
 from zerosim.show.table import divergence
 from zerosim.stages import STAGES, Stage
-from zerosim.stages.own import as_stage
+from zerosim.stages.users_stage import as_stage
 from zerosim.training.experiment import prepare
 from zerosim.verdict.judged_run import run_locally
 from zerosim.worlds.local import StillRunning

@@ -8,11 +8,16 @@ which. A frozen unit has weights only: the verbs for gradients and updates skip 
 - `keep` and `keep_shard` record layouts. A stage that keeps in full what it should shard is detected by its bytes.
 - `prefetch`, `reshard`, `wait_for_reduction` and `recompute` are lines of the stages that do nothing unless requested.
 - The update follows the backward loop: clipping and skipping a step need all gradients.
+- Prefetched and overlapped collectives run on a second channel, in one thread and in the order of the code. Messages
+  between two ranks arrive in order, so two collectives at the same time on one channel would receive each other's. The
+  next unit's all-gather begins before this unit's backward, and its reduction after, so none waits for the other. The
+  step's thread allocates and keeps, so peaks and sums do not depend on the timing of threads.
 - A doubt: verbs, strategies and state are one class, the largest of the package. Every stage would name three.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -25,10 +30,54 @@ from zerosim.core.comm import Communicator, Payload
 from zerosim.core.errors import CollectiveError
 from zerosim.core.sharding import Layout, Mesh, split
 from zerosim.models.units import Model, Unit
-from zerosim.stages.beside import Beside, Pending
-from zerosim.stages.state import TrainingState
-from zerosim.stages.storage import Storage
+from zerosim.stages.storage import Storage, TrainingState
 from zerosim.stages.update import MASTER, WeightUpdates
+
+Work = Callable[[Communicator], Array]
+
+
+class Pending:
+    """A pending array, which can be taken once; then only its taker holds it."""
+
+    def __init__(self, future: "Future[Array]") -> None:
+        self._future = [future]
+
+    def take(self) -> Array:
+        """The array, after waiting for it; raises the exception of its computation."""
+        return self._future.pop().result()
+
+
+class Beside:
+    """A second channel, which must carry nothing else, and its thread.
+
+    Without a channel, in a world that has none, all work is done at once on the step's own communicator, with the same
+    bits.
+
+    >>> import numpy as np
+    >>> from zerosim.worlds.local import spawn
+    >>> def program(comm):
+    ...     beside = Beside(comm)
+    ...     return beside.begin(lambda comm: np.full(2, comm.rank)).take().tolist()
+    >>> spawn(program, ranks=2)
+    [[0, 0], [1, 1]]
+    """
+
+    def __init__(self, own: Communicator, channel: Communicator | None = None) -> None:
+        self._comm = own if channel is None else channel
+        self._thread = None if channel is None else ThreadPoolExecutor(1)
+
+    def begin(self, work: Work) -> Pending:
+        """Start `work`; its result is pending."""
+        if self._thread is not None:
+            return Pending(self._thread.submit(work, self._comm))
+        done: Future[Array] = Future()
+        done.set_result(work(self._comm))
+        return Pending(done)
+
+    def wait(self, unit: Unit, pending: Pending) -> Array:
+        """The pending array of `unit`."""
+        return pending.take()
+
 
 Reduced = Array | Pending | None
 """The full buffer of a gradient, a pending one, or None for a frozen unit."""
@@ -74,11 +123,10 @@ class GradientReduction:
     """Whether all ranks get the sum of all gradients, as after an all-reduce."""
 
 
-class Accumulation(Protocol):
-    """The micro-batches that run forward and backward together, and those after which gradients are reduced."""
-
-    def parts(self, replica: "Replica", batch: Batch) -> Iterator[Batch]: ...
-    def reduces(self, part: Batch) -> bool: ...
+ACCUMULATION = ("boundary", "micro_batch", "layered")
+"""Micro-batches run forward and backward one after another, and ranks add their gradients after the last one (PyTorch's
+`no_sync` around all others, DeepSpeed's gradient accumulation boundary) or after each; or all run through a unit before
+the next unit."""
 
 
 class Norms(Protocol):
@@ -122,7 +170,8 @@ class Replica:
     tape: Tape
     rule: WeightUpdates
     reduction: GradientReduction
-    accumulation: Accumulation
+    accumulation: str
+    """One of `ACCUMULATION`."""
     norms: Norms
     collectives: Collectives
     publishing: Publishing
@@ -223,7 +272,12 @@ class Replica:
 
     def parts(self, batch: Batch) -> Iterator[Batch]:
         """The micro-batches that run forward and backward together: one or, with layered accumulation, all."""
-        return self.accumulation.parts(self, batch)
+        if self.accumulation == "layered":
+            yield batch
+            return
+        for number, (x, y) in enumerate(zip(batch.inputs, batch.targets, strict=True)):
+            first = self.tape.first_micro_batch = batch.first + number
+            yield replace(batch, inputs=[x], targets=[y], first=first, last=number == len(batch.inputs) - 1)
 
     def forward_after(self, part: Batch) -> Sequence[Unit]:
         """The units of the next forward after `part`; none after the last part."""
@@ -231,7 +285,7 @@ class Replica:
 
     def at_boundary(self, part: Batch, unit: Unit, gradient: Total) -> Total:
         """The gradient if it is to be reduced now; otherwise None, and it is accumulated until the next micro-batch."""
-        if gradient is None or self.accumulation.reduces(part):
+        if gradient is None or part.last or self.accumulation == "micro_batch":
             return gradient
         self.unreduced[unit] = gradient
         return None

@@ -1,8 +1,10 @@
-"""The memory of a rank's model states: the device's or, for kinds that a row offloads, the host's.
+"""The training state of a rank, all that it keeps between steps and that a checkpoint saves, and its memory.
 
     device    memory for computation, to which a memory limit applies
     host      memory beside it, in which a CPU can update
     carry     copies an array from one to the other, while the step waits
+
+Layouts are stored beside the arrays: a length cannot distinguish a full buffer from a shard at N = 1 or in groups.
 
 ZeRO-Offload (Ren et al., 2021) keeps optimizer state and reduced gradients on the host and updates there. States are
 arrays in both, so comparisons, checkpoints and resharding read them alike; but the device computes with nothing on the
@@ -10,13 +12,17 @@ host, so what it uses is copied to an array that the ledger counts.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from zerosim.core.allocation import Allocator, Array, Kind, Tier, allocate_on_host
 from zerosim.core.precisions import Precision
+from zerosim.core.sharding import Layout, Mesh, full, owned
 from zerosim.models.units import Unit
+from zerosim.stages.scaling import Scaling
 from zerosim.stages.update import MASTER, WeightUpdates
+
+GRADIENT, ACCUMULATED = "gradient", "accumulated gradient"
 
 Carry = Callable[[str, str, Array, Array], None]
 """`carry(what, owner, into, source)` fills `into` from `source`, in the other memory."""
@@ -25,6 +31,49 @@ Carry = Callable[[str, str, Array, Array], None]
 def carried(what: str, owner: str, into: Array, source: Array) -> None:
     """A `Carry` that nothing observes."""
     into[...] = source
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """The states of which this rank keeps a shard, and the mesh that defines it; others are kept in full."""
+
+    mesh: Mesh
+    sharded: tuple[Kind, ...]
+
+    def of(self, unit: Unit, kind: Kind) -> Layout:
+        """The layout of this rank's buffer of a unit."""
+        return self.shard(unit) if kind in self.sharded else self.full(unit)
+
+    def full(self, unit: Unit) -> Layout:
+        return full(unit.count, self.mesh.size)
+
+    def shard(self, unit: Unit) -> Layout:
+        return owned(unit.count, self.mesh)
+
+
+@dataclass
+class TrainingState:
+    """Flat buffers for each unit, in the layouts of `layouts`; frozen units have weights only.
+
+    The optimizer reads `accumulated` instead of `gradients` if gradients are accumulated in float32.
+    """
+
+    layouts: Layouts
+    scaling: Scaling
+    weights: dict[Unit, Array] = field(default_factory=dict)
+    gradients: dict[Unit, Array] = field(default_factory=dict)
+    accumulated: dict[Unit, Array] = field(default_factory=dict)
+    gradient_layouts: dict[Unit, Layout] = field(default_factory=dict)
+    """The layouts of `gradients` and `accumulated`, recorded by the verbs that keep them."""
+    optimizer: dict[Unit, dict[str, Array]] = field(default_factory=dict)
+    step: int = 0
+    updates: int = 0
+    """Steps that were not skipped."""
+
+    def gradients_of(self, unit: Unit) -> Mapping[str, Array]:
+        """The kept gradients of a unit, by the names that comparisons use."""
+        found = {GRADIENT: self.gradients, ACCUMULATED: self.accumulated}
+        return {name: held[unit] for name, held in found.items() if unit in held}
 
 
 @dataclass(frozen=True)

@@ -21,25 +21,33 @@ from zerosim.models.units import Unit
 from zerosim.observe.observed import Observed, observed
 from zerosim.observe.trace import WAIT
 from zerosim.stages import Stage
-from zerosim.stages.accumulating import ACCUMULATION
 from zerosim.stages.adding import add_replicas, widening
-from zerosim.stages.beside import Beside
 from zerosim.stages.gathering import (
+    PUBLISHING,
     Fill,
     Filled,
     KeptUntilBackward,
+    OfMatrices,
     Prefetched,
     Quantized,
+    RewritesMatrices,
     SecondCopy,
     WhenUsed,
 )
-from zerosim.stages.norms import SquareSums
 from zerosim.stages.pipeline import Neighbours, Pipeline
-from zerosim.stages.publishing import PUBLISHING, OfMatrices, RewritesMatrices
-from zerosim.stages.replica import Batch, Collectives, Gathering, GradientReduction, Initial, Publishing, Replica
+from zerosim.stages.replica import (
+    Batch,
+    Beside,
+    Collectives,
+    Gathering,
+    GradientReduction,
+    Initial,
+    Publishing,
+    Replica,
+)
+from zerosim.stages.scaling import SquareSums
 from zerosim.stages.schedules import SCHEDULES, Slot
-from zerosim.stages.state import Layouts, TrainingState
-from zerosim.stages.storage import HOST, HostMemory, Storage, StoredUpdates
+from zerosim.stages.storage import HOST, HostMemory, Layouts, Storage, StoredUpdates, TrainingState
 from zerosim.stages.update import WeightUpdates
 from zerosim.training.config import Config, Resumed
 from zerosim.training.experiment import Experiment
@@ -100,7 +108,7 @@ def replica(
             accumulates_in_float32=config.accumulates_in_float32,
             to_all=config.parallel.gradients == "all_reduce",
         ),
-        accumulation=ACCUMULATION[config.accumulation](),
+        accumulation=config.accumulation,
         norms=SquareSums(groups, pipeline, [unit for unit in every_unit if not unit.frozen]),
         collectives=Collectives(
             reduce_scatter=reduce_scatter(config, comm, allocate),

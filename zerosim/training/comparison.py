@@ -34,7 +34,7 @@ from zerosim.models.places import joined
 from zerosim.models.units import Unit
 from zerosim.stages.replica import Replica
 from zerosim.stages.scaling import Scaling
-from zerosim.stages.state import ACCUMULATED, GRADIENT, TrainingState
+from zerosim.stages.storage import ACCUMULATED, GRADIENT, TrainingState
 from zerosim.training.config import Config
 from zerosim.training.reference import Snapshot
 from zerosim.worlds.objects import broadcast_object, gather_objects

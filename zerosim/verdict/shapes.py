@@ -30,12 +30,11 @@ from zerosim.core.extents import Extent, extent
 from zerosim.core.sharding import Directions, padded
 from zerosim.observe.memory import Ledger, Moves
 from zerosim.observe.observed import Observed, ObservedAllocator
-from zerosim.stages.beside import Beside, Pending, Work
-from zerosim.stages.norms import SquareSums
-from zerosim.stages.own import SHIPPED
-from zerosim.stages.replica import Batch, Replica
+from zerosim.stages.replica import Batch, Beside, Pending, Replica, Work
+from zerosim.stages.scaling import SquareSums
 from zerosim.stages.storage import HostMemory
 from zerosim.stages.update import UpdateRule
+from zerosim.stages.users_stage import SHIPPED
 from zerosim.training.build import gathering, publishing, reduce_scatter, replica, shelf, stepping, storage_of
 from zerosim.training.config import Config
 from zerosim.verdict.flows import LoneRank
