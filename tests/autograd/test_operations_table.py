@@ -119,6 +119,8 @@ EXAMPLES = {"flat": ((3, 4),), "paired": ((3, 4), (3, 4))}
     ("return y, saved", "return y", "paired: forward returns 1 arrays: return y, and saved if, and only if"),
     ("return y, saved", "return y, (saved, x)", "paired: forward returns tuple as saved; return y, or y and saved"),
     ("return y, saved", "return y, 1.0 * other", "paired: forward returns 96 bytes as saved that empty did not alloc"),
+    ("return y, saved", "return y, other.reshape(-1)", "paired: forward saves a view of other, which would keep all of"),
+    ("other", "weight", "paired: forward saves 96 bytes that it computes of weight alone, weights that Stage III frees"),
     ('{"x": ()}', '{"x": ("x",)}', "got an unexpected keyword argument 'x'"),
     ('{"x": (), "o', '{"x": ("x",), "o', "paired: keeps x for ∂L/∂x, which does not read it: 96 bytes; leave it"),
     ('"other" in into:', '"other" in into and "x" in into:', "paired: ∂L/∂other differs if no other gradient is"),

@@ -22,8 +22,8 @@ from zerosim.models.mlp import mlp
 from zerosim.models.places import side_by_side
 from zerosim.observe.observed import Observed
 from zerosim.scenario.sections import Variant
-from zerosim.stages.replica import Beside
 from zerosim.stages.gathering import Prefetched
+from zerosim.stages.replica import Beside
 from zerosim.training.config import Resumed
 from zerosim.training.groups import groups_of
 from zerosim.verdict.traffic import most_messages, volume

@@ -19,7 +19,7 @@ from zerosim.autograd.tape import Tape
 from zerosim.commands.cli import main as command
 from zerosim.core.allocation import allocate
 from zerosim.models.mlp import mlp
-from zerosim.models.model_parallel import IN_ONE_PIECE
+from zerosim.models.parallel import IN_ONE_PIECE
 from zerosim.models.transformer import TransformerShape, transformer
 
 NUMPY = {"float64": np.float64, "float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}

@@ -17,7 +17,7 @@ from zerosim.models import mixture as module_of_mixture
 from zerosim.models import tensor_parallel
 from zerosim.models import transformer as module_of_transformer
 from zerosim.models.mixture import MixtureShape, mixture
-from zerosim.models.model_parallel import ModelParallel
+from zerosim.models.parallel import ModelParallel
 from zerosim.models.places import side_by_side
 from zerosim.models.units import Task
 from zerosim.scenario.schema import Scenario

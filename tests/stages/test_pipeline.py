@@ -15,8 +15,8 @@ from tests.mpi.launch import mpirun
 from zerosim.autograd.player import Player
 from zerosim.core.errors import ScenarioError, ZerosimError
 from zerosim.scenario.data import load_dataset
-from zerosim.stages.scaling import SquareSums
 from zerosim.stages.replica import Replica
+from zerosim.stages.scaling import SquareSums
 from zerosim.stages.schedules import SCHEDULES, Slot, gpipe
 from zerosim.training import build, config
 from zerosim.training.experiment import prepare

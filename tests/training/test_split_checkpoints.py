@@ -12,7 +12,7 @@ from tests.models.test_split_models import GPT, LLAMA, MLP, read
 from tests.training.checkpointing import bits, go
 from zerosim.core.errors import CheckpointError
 from zerosim.core.sharding import full
-from zerosim.models.parameters import Pieced
+from zerosim.models.parameters import Parameter
 from zerosim.models.units import Task
 from zerosim.scenario.data import load_dataset
 from zerosim.training import program
@@ -121,13 +121,13 @@ def one(tmp_path_factory):
 
 
 FAULTS = {
-    "every stretch where the first place has it": (Pieced, "in_whole", lambda honest: (
+    "every stretch where the first place has it": (Parameter, "in_whole", lambda honest: (
         lambda self, start, stop, coordinates: honest(self, start, stop, {}))),
-    "every stretch from its parameter's beginning": (Pieced, "in_whole", lambda honest: (
+    "every stretch from its parameter's beginning": (Parameter, "in_whole", lambda honest: (
         lambda self, start, stop, coordinates: honest(self, 0, stop - start, coordinates))),
     "the first place's piece on every place": (program, "restored", lambda honest: (
         lambda config, saved, replica, place: honest(config, saved, replica, 0))),
-    "runs as if a cut were along the first dimension": (Pieced, "_dealt", lambda honest: property(lambda self: (
+    "runs as if a cut were along the first dimension": (Parameter, "_dealt", lambda honest: property(lambda self: (
         self.count, 1 if self.cut is None else self.cut.direction.size))),
 }
 

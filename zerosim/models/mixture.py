@@ -40,9 +40,8 @@ from zerosim.autograd.operations.routing import gather_rows, queue_slots, scatte
 from zerosim.autograd.operations.shapes import reshape, transpose
 from zerosim.autograd.tape_collectives import Direction, all_to_all
 from zerosim.core.errors import ZerosimError
-from zerosim.models.context_parallel import on_pieces
+from zerosim.models.parallel import of_pieces, on_pieces
 from zerosim.models.parameters import Cut, Parameter, normal
-from zerosim.models.tensor_parallel import of_pieces
 from zerosim.models.transformer import (
     LATENT,
     PARTS,

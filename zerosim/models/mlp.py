@@ -16,9 +16,8 @@ from zerosim.autograd.operations.linear import add_bias, linear
 from zerosim.autograd.operations.losses import LOSSES
 from zerosim.autograd.tape_collectives import Direction
 from zerosim.core.errors import ZerosimError
-from zerosim.models.model_parallel import IN_ONE_PIECE, ModelParallel
+from zerosim.models.parallel import IN_ONE_PIECE, ModelParallel, column_input, row_output
 from zerosim.models.parameters import Cut, Parameter, uniform
-from zerosim.models.tensor_parallel import column_input, row_output
 from zerosim.models.units import Layer, Model, ModelKind, Task, grouped
 
 Product = Callable[[Weights, Variable], Variable]

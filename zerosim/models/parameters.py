@@ -45,18 +45,29 @@ class Cut:
         """
         before, after = whole.shape[: self.axis], whole.shape[self.axis + 1 :]
         blocks = whole.reshape(*before, self.blocks, self.direction.size, -1, *after)
-        found: Array = np.moveaxis(blocks, self.axis + 1, 0)[coordinates.get(self.direction.name, 0)]
-        return found
+        piece: Array = np.moveaxis(blocks, self.axis + 1, 0)[coordinates.get(self.direction.name, 0)]
+        return piece
 
 
-class Pieced:
-    """A tensor of which each place has a piece of `shape`, by the `cut`; or all of it, without one.
+@dataclass(frozen=True, eq=False)
+class Parameter:
+    """One tensor of a layer, with its name in the layer's function.
+
+    >>> Parameter("weight", (3, 2), normal(0.02)).count
+    6
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    initial: Initial
+    decays: bool = True
+    """Whether weight decay applies when `decay_biases` is off: to matrices, not to biases and norms."""
+
+    cut: Cut | None = None
+    """The cut of the whole parameter, of which `shape` is the shape of one piece; None if every place has all of it.
 
     In C order a cut deals out runs of neighbouring elements of the whole to the ranks of its direction, in turn.
     """
-
-    shape: tuple[int, ...]
-    cut: Cut | None
 
     @property
     def count(self) -> int:
@@ -100,38 +111,6 @@ class Pieced:
             length = min(run - within, stop - start)
             yield (number * ranks + rank) * run + within, length
             start += length
-
-    def in_pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Elements `start` … `stop` − 1 of the whole as stretches of pieces: whose, the first element, and the length.
-
-        >>> weight = Parameter("weight", (3, 2), normal(0.02), cut=Cut(Direction("tensor", 4), axis=1))
-        >>> list(weight.in_pieces(7, 11))
-        [(3, 1, 1), (0, 2, 2), (1, 2, 1)]
-        """
-        run, ranks = self._dealt
-        while start < stop:
-            number, within = divmod(start, run)
-            length = min(run - within, stop - start)
-            yield number % ranks, number // ranks * run + within, length
-            start += length
-
-
-@dataclass(frozen=True, eq=False)
-class Parameter(Pieced):
-    """One tensor of a layer, with its name in the layer's function.
-
-    >>> Parameter("weight", (3, 2), normal(0.02)).count
-    6
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    initial: Initial
-    decays: bool = True
-    """Whether weight decay applies when `decay_biases` is off: to matrices, not to biases and norms."""
-
-    cut: Cut | None = None
-    """The cut of the whole parameter, of which `shape` is the shape of one piece; None if every place has all of it."""
 
     def piece(self, whole: Array, coordinates: Coordinates) -> Array:
         """The piece of a place, from the whole parameter."""

@@ -8,6 +8,7 @@ direction. Sums are added in the order of the ring, as on ranks.
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -30,25 +31,26 @@ def joined(whole: Unit, piece: Unit, flats: Sequence[Array], directions: Directi
 
     >>> from zerosim.autograd.tape_collectives import Direction
     >>> from zerosim.models.mlp import mlp
-    >>> from zerosim.models.model_parallel import ModelParallel
+    >>> from zerosim.models.parallel import ModelParallel
     >>> def model(size):
     ...     parallel = ModelParallel(tensor=Direction("tensor", size))
     ...     return mlp(2, [2], 1, "relu", "mean_squared_error", parallel=parallel).units[0]
     >>> joined(model(1), model(2), [np.array([1.0, 2.0, 5.0]), np.array([3.0, 4.0, 6.0])], Directions(tensor=2))
     array([1., 2., 3., 4., 5., 6.])
     """
-    found = np.empty(whole.count, flats[0].dtype)
-    views = whole.views(found)
-    for place, flat in enumerate(flats):
-        for each, mine in zip(piece.places, piece.views(flat).values(), strict=True):
-            each.parameter.join(views[each.name], mine, directions.coordinates(place))
-    return found
+    joint = np.empty(whole.count, flats[0].dtype)
+    views = whole.views(joint)
+    for number, flat in enumerate(flats):
+        for place, part in zip(piece.places, piece.views(flat).values(), strict=True):
+            place.parameter.join(views[place.name], part, directions.coordinates(number))
+    return joint
 
 
 def cut(whole: Unit, piece: Unit, flat: Array, coordinates: Coordinates) -> Array:
     """The piece of a place, from a unit of the model in one piece."""
     views = whole.views(flat)
-    return np.concatenate([each.parameter.piece(views[each.name], coordinates).reshape(-1) for each in piece.places])
+    return np.concatenate([
+        place.parameter.piece(views[place.name], coordinates).reshape(-1) for place in piece.places])
 
 
 class Rendezvous:
@@ -62,9 +64,9 @@ class Rendezvous:
         """The arrays of all places, copies."""
         self._given[place] = array.copy()
         self._wait(place)
-        found = list(self._given)
+        of_all = list(self._given)
         self._wait(place)
-        return found
+        return of_all
 
     def _wait(self, place: int) -> None:
         began = time.monotonic()
@@ -99,8 +101,8 @@ class GroupInOneProcess:
         return self.members.index(self.here)
 
     def _gathered(self, flat: Array) -> list[Array]:
-        found = self.meeting.gathered(self.here, flat)
-        return [found[member] for member in self.members]
+        of_all = self.meeting.gathered(self.here, flat)
+        return [of_all[member] for member in self.members]
 
     def all_reduce(self, flat: Array) -> None:
         parts = self._gathered(flat)
@@ -114,9 +116,9 @@ class GroupInOneProcess:
             flat[start:stop] = part[start:stop]
 
     def all_to_all(self, flat: Array) -> None:
-        mine = slice(*bounds(len(flat), self.size)[self.place])
+        own = slice(*bounds(len(flat), self.size)[self.place])
         for part, (start, stop) in zip(self._gathered(flat), bounds(len(flat), self.size), strict=True):
-            flat[start:stop] = part[mine]
+            flat[start:stop] = part[own]
 
     def shift(self, flat: Array, by: int) -> None:
         flat[...] = self._gathered(flat)[(self.place - by) % self.size]
@@ -127,7 +129,7 @@ def side_by_side(
 ) -> Iterator[tuple[Item, ...]]:
     """The next item of `program(place, groups)` of every place, again and again; the places wait until it was used.
 
-    The first error of a place is raised here, and ends the others.
+    An error of a place is raised here, and ends the others.
 
     >>> def program(place, groups):
     ...     total = np.array([10.0 ** place])
@@ -136,41 +138,28 @@ def side_by_side(
     >>> next(side_by_side(Directions(tensor=2), program))
     (11.0, 11.0)
     """
-    places = directions.places
-    meeting, gate = Rendezvous(places), threading.Barrier(places + 1)
-    found: list[Any] = [None] * places
-    ended, errors = object(), list[BaseException]()
+    places, ended = directions.places, object()
+    meeting = Rendezvous(places)
+    programs = [
+        program(place, {name: GroupInOneProcess(meeting, directions.group(name, place), place)
+                        for name in directions.groups})
+        for place in range(places)]
 
-    def groups(place: int) -> dict[str, GroupInOneProcess]:
-        return {name: GroupInOneProcess(meeting, directions.group(name, place), place) for name in directions.groups}
-
-    def run(place: int) -> None:
+    def advance(place: int) -> Any:
         try:
             with np.errstate(all="ignore"):
-                for item in program(place, groups(place)):
-                    found[place] = item
-                    gate.wait()
-                    gate.wait()
-            found[place] = ended
-            gate.wait()
-        except threading.BrokenBarrierError:
-            """A different place, or the caller, has ended."""
-        except BaseException as error:
-            errors.append(error)
+                return next(programs[place], ended)
+        except BaseException:
             meeting.abort()
-            gate.abort()
+            raise
 
-    for place in range(places):
-        threading.Thread(target=run, args=[place], daemon=True).start()
-    try:
+    with ThreadPoolExecutor(places) as threads:
         while True:
-            gate.wait()
-            if found[0] is ended:
+            pending = [threads.submit(advance, place) for place in range(places)]
+            errors = [error for error in (each.exception() for each in pending) if error is not None]
+            for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
+                raise error
+            items = tuple(each.result() for each in pending)
+            if items[0] is ended:
                 return
-            yield tuple(found)
-            gate.wait()
-    except threading.BrokenBarrierError:
-        raise errors[0] from None
-    finally:
-        meeting.abort()
-        gate.abort()
+            yield items

@@ -28,10 +28,20 @@ from zerosim.autograd.operations.linear import add_bias, affine, linear
 from zerosim.autograd.operations.normalization import layer_norm, rms_norm
 from zerosim.autograd.tape_collectives import Direction
 from zerosim.core.errors import ZerosimError
-from zerosim.models.context_parallel import attention, on_pieces, self_attention
-from zerosim.models.model_parallel import IN_ONE_PIECE, ModelParallel
+from zerosim.models.parallel import (
+    IN_ONE_PIECE,
+    ModelParallel,
+    attention,
+    column_input,
+    head_input,
+    looked_up,
+    of_pieces,
+    on_pieces,
+    row_output,
+    self_attention,
+    to_pieces,
+)
 from zerosim.models.parameters import Cut, Parameter, constant, normal
-from zerosim.models.tensor_parallel import column_input, head_input, looked_up, of_pieces, row_output, to_pieces
 from zerosim.models.units import Layer, Model, ModelKind, Task, grouped
 
 

@@ -31,7 +31,7 @@ from zerosim.autograd.tape_collectives import Direction
 from zerosim.core.allocation import Array
 from zerosim.core.errors import ZerosimError
 from zerosim.core.parts.loading import Declared
-from zerosim.models.model_parallel import IN_ONE_PIECE, ModelParallel
+from zerosim.models.parallel import IN_ONE_PIECE, ModelParallel
 from zerosim.models.parameters import ORIGIN, Coordinates, Parameter
 
 
@@ -109,9 +109,6 @@ class Computation:
 
 
 Computations = dict[Read, Computation]
-
-ELSEWHERE = "elsewhere"
-"""The first part of the name of a parameter that other ranks hold, see `plan.joined`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,16 +190,6 @@ class Unit:
     def count(self) -> int:
         """The number of elements, without padding."""
         return sum(layer.count for layer in self.layers)
-
-    @cached_property
-    def elsewhere(self) -> tuple[ParameterPlace, ...]:
-        """The parameters that other ranks hold; only plans have some."""
-        return tuple(each for each in self.places if each.parameter.name.startswith(ELSEWHERE))
-
-    @property
-    def count_elsewhere(self) -> int:
-        """The number of elements that other ranks hold."""
-        return sum(each.parameter.count for each in self.elsewhere)
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:

@@ -5,7 +5,7 @@ unused parameter, a wrong shape and a wrong width of the output are reported bef
 """
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -50,7 +50,7 @@ def declared(name: str, layers: Layers, *, tokens: bool = False) -> ModelKind:
 
     def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Model:
         found = made(settings, task)
-        read(name, layers, found, task)
+        check_layers(name, layers, found, task)
         count = sum(len(group) for group in groups)
         if len(found) != count:
             raise UsageError(f"{name} has {count} layers for a task of {probe.inputs} inputs, and {len(found)} for "
@@ -110,25 +110,7 @@ def check_parameter(name: str, layer: Layer, parameter: Parameter) -> None:
                          "constant(value) or a function of a generator and an array")
 
 
-class Noted(Mapping[str, Variable]):
-    """The parameters of a layer on shapes, own and borrowed; `unread` has the own ones that its code has not read."""
-
-    def __init__(self, own: Mapping[str, Variable], borrowed: Mapping[str, Variable]) -> None:
-        self._found = {**borrowed, **own}
-        self.unread = set(own)
-
-    def __getitem__(self, name: str) -> Variable:
-        self.unread.discard(name)
-        return self._found[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-
-def read(name: str, layers: Layers, found: Sequence[Layer], task: Task) -> None:
+def check_layers(name: str, layers: Layers, found: Sequence[Layer], task: Task) -> None:
     """Run each layer's code on shapes. Raises `ZerosimError` with the name of the layer for a mismatch."""
     samples, used = SAMPLES * task.parallel.places, {"sequence_parallel", "vocabulary_parallel"}
     graph = Graph((samples, task.inputs))
@@ -136,9 +118,10 @@ def read(name: str, layers: Layers, found: Sequence[Layer], task: Task) -> None:
                   for layer in found for each in layer.parameters}
     for number, layer in enumerate(found):
         graph.layer = number
-        own = {each.name: parameters[layer.prefix + each.name] for each in layer.parameters}
+        own = {parameter.name: parameters[layer.prefix + parameter.name] for parameter in layer.parameters}
+        before = len(graph.instructions)
         try:
-            weights = Noted(own, {each: parameters[each] for each in layer.borrows})
+            weights = {**{name: parameters[name] for name in layer.borrows}, **own}
             output: Any = layer.compute(weights, graph.output)
         except ZerosimError as error:
             raise UsageError(f"{name}, layer {layer.name}: {error}") from error
@@ -147,9 +130,11 @@ def read(name: str, layers: Layers, found: Sequence[Layer], task: Task) -> None:
         if not isinstance(output, Variable):
             raise UsageError(f"{name}, layer {layer.name}: its code returned {type(output).__name__}; return the "
                              f"result of an operation of zerosim.autograd")
-        if weights.unread:
-            raise UsageError(f"{name}, layer {layer.name}: its code does not read the parameter "
-                               f"{sorted(weights.unread)[0]!r}; use it or remove its declaration")
+        read = {slot for instruction in graph.instructions[before:] for slot in instruction.inputs.values()}
+        for unread in sorted(own):
+            if own[unread].slot not in read:
+                raise UsageError(f"{name}, layer {layer.name}: its code does not read the parameter {unread!r}; use it "
+                                 "or remove its declaration")
         graph.output = output
     cuts = (each.cut.direction for layer in found for each in layer.parameters if each.cut)
     named = (value for each in graph.instructions for value in each.settings.values() if isinstance(value, Direction))

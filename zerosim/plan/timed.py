@@ -103,9 +103,7 @@ class UpdateRoom:
         if self.held is None and self.software.update_bytes:
             each = self.software.update_bytes + (FLOAT_BYTES if gradient.dtype.itemsize < FLOAT_BYTES else 0)
             layouts = self.replica.state.layouts
-            whole = "optimizer" not in layouts.sharded
-            trained = sum(layouts.of(unit, "optimizer").length - whole * unit.count_elsewhere
-                          for unit in self.replica.trained)
+            trained = sum(layouts.of(unit, "optimizer").length for unit in self.replica.trained)
             self.held = self.allocate(round(trained * each), np.uint8, kind="buffers", owner="update")
 
     def release(self) -> None:

@@ -23,7 +23,7 @@ from zerosim.core.precisions import FLOAT32, PRECISIONS, Precision
 from zerosim.core.sharding import Mesh
 from zerosim.core.wires import Format
 from zerosim.models import build
-from zerosim.models.model_parallel import IN_ONE_PIECE, ModelParallel
+from zerosim.models.parallel import IN_ONE_PIECE, ModelParallel
 from zerosim.models.units import Model, ParameterPlace, Task, Unit
 from zerosim.scenario.data.weights import WeightsFile
 from zerosim.scenario.ignored import ignored
