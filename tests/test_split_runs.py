@@ -16,7 +16,7 @@ from zerosim.autograd.tape_collectives import copy_to, own_rows
 from zerosim.commands.cli import main
 from zerosim.core.errors import ScenarioError
 from zerosim.core.sharding import split
-from zerosim.models import context_parallel, tensor_parallel, transformer
+from zerosim.models import parallel, transformer
 from zerosim.observe.trace import COLLECTIVES, Tracer
 from zerosim.scenario.data import load_dataset
 from zerosim.show.document import read_trace
@@ -194,8 +194,8 @@ def copied_twice(w, group):
 @pytest.mark.parametrize(("module", "name", "wrong", "changes", "said"), [
     (ring_attention, "hidden", hidden_too_late, ["parallel.context_ranks=2"],
      "loss: not the value of the model in one piece"),
-    (tensor_parallel, "own_rows", replace(own_rows, forward=rows_of_the_next), VOCABULARY, "loss: "),
-    (context_parallel, "to_sequence", untransposed, ["parallel.context_ranks=2", ALL_TO_ALL], "loss: "),
+    (parallel, "own_rows", replace(own_rows, forward=rows_of_the_next), VOCABULARY, "loss: "),
+    (parallel, "to_sequence", untransposed, ["parallel.context_ranks=2", ALL_TO_ALL], "loss: "),
     (transformer, "on_pieces", lambda w, group: w, ["parallel.context_ranks=2"],
      "lm_head.weight: place 1 and place 0 have different gradients"),
     (transformer, "on_pieces", copied_twice, ["parallel.context_ranks=2"],

@@ -14,7 +14,7 @@ from zerosim.autograd.operations.shapes import reshape
 from zerosim.autograd.tape_collectives import Direction, all_to_all, copy_to, gather_from, join_from
 from zerosim.core.sharding import Directions
 from zerosim.models import mixture as module_of_mixture
-from zerosim.models import tensor_parallel
+from zerosim.models import parallel
 from zerosim.models import transformer as module_of_transformer
 from zerosim.models.mixture import MixtureShape, mixture
 from zerosim.models.parallel import ModelParallel
@@ -130,10 +130,10 @@ def in_the_order_of_experts(served, m):
 
 
 @pytest.mark.parametrize(("module", "name", "split", "wrong"), [
-    (tensor_parallel, "copy_to", splits.Split("DTensor", splits.LLAMA), replace(copy_to, backward=copied)),
-    (tensor_parallel, "copy_to", splits.Split("DTensor", splits.LLAMA, sequence=True),
+    (parallel, "copy_to", splits.Split("DTensor", splits.LLAMA), replace(copy_to, backward=copied)),
+    (parallel, "copy_to", splits.Split("DTensor", splits.LLAMA, sequence=True),
      replace(copy_to, backward=copied)),
-    (tensor_parallel, "gather_from", splits.Split("DTensor", splits.LLAMA, sequence=True),
+    (parallel, "gather_from", splits.Split("DTensor", splits.LLAMA, sequence=True),
      replace(gather_from, backward=join_from.backward)),
     (ring_attention, "hidden", splits.Split("context", splits.LLAMA), hidden_too_late),
     (module_of_mixture, "EXPERTS", splits.Split("mixture", splits.GPT2), ()),

@@ -17,7 +17,7 @@ from zerosim.autograd.operations.elementwise import ACTIVATIONS
 from zerosim.autograd.operations.linear import linear_backward
 from zerosim.autograd.operations.losses import LOSSES
 from zerosim.autograd.player import Player, Precise
-from zerosim.models import context_parallel, mlp, tensor_parallel, transformer
+from zerosim.models import mlp, parallel, transformer
 
 PYTORCH = functions.read()
 LANGUAGES = {case.name for case in functions.LANGUAGES}
@@ -78,7 +78,7 @@ def planted(monkeypatch, operation, **fault):
     monkeypatch.setitem(BY_NAME, operation, wrong)
     if operation in ACTIVATIONS:
         monkeypatch.setitem(ACTIVATIONS, operation, wrong)
-    for module in (mlp, transformer, context_parallel, tensor_parallel):
+    for module in (mlp, transformer, parallel):
         if operation in vars(module):
             monkeypatch.setattr(module, operation, wrong)
 
