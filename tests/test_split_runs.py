@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.observe.tracing import span_faults
-from tests.pages import page_of
 from tests.models.test_mixture import MIXTURE, PIECES
 from tests.models.test_split_models import EVEN, GPT, LLAMA, MLP, outcome, read
+from tests.observe.tracing import span_faults
+from tests.pages import page_of
 from zerosim.autograd import ring_attention
 from zerosim.autograd.operations.shapes import reshape
 from zerosim.autograd.tape_collectives import copy_to, own_rows

@@ -120,7 +120,7 @@ EXAMPLES = {"flat": ((3, 4),), "paired": ((3, 4), (3, 4))}
     ("return y, saved", "return y, (saved, x)", "paired: forward returns tuple as saved; return y, or y and saved"),
     ("return y, saved", "return y, 1.0 * other", "paired: forward returns 96 bytes as saved that empty did not"),
     ("return y, saved", "return y, other.reshape(-1)", "paired: forward saves a view of other, which would keep all"),
-    ("other", "weight", "paired: forward saves 96 bytes that it computes of weight alone, weights that Stage III frees"),
+    ("other", "weight", "paired: forward saves 96 bytes that it computes of weight alone, weights that Stage III"),
     ('{"x": ()}', '{"x": ("x",)}', "got an unexpected keyword argument 'x'"),
     ('{"x": (), "o', '{"x": ("x",), "o', "paired: keeps x for ∂L/∂x, which does not read it: 96 bytes; leave it"),
     ('"other" in into:', '"other" in into and "x" in into:', "paired: ∂L/∂other differs if no other gradient is"),
