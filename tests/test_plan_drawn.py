@@ -8,37 +8,21 @@ import os
 
 import pytest
 
-from tests.hunt.draw import draw
+from tests.laws.running import prepared
+from tests.laws.scenarios import drawn
 from zerosim.plan.cluster import Cluster, Device, Link
 from zerosim.plan.rehearsal import rehearse
-from zerosim.scenario import load
-from zerosim.scenario.data import load_dataset
-from zerosim.training.experiment import prepare
 from zerosim.verdict.judged_run import run_locally
 
 LINK = Link("", 1000, 10**9)
 CLUSTER = Cluster(Device("", 1e12, 1e9, 1e11), 64, LINK, LINK, pipelined=False, fused=False)
-FIRST = 2000
-NUMBERS = [
-    number for number in range(FIRST, FIRST + int(os.environ.get("PLANS_DRAWN", "16")))
-    if draw(number).document.get("kind") != "collective"
-]
+NUMBERS = range(2000, 2000 + int(os.environ.get("PLANS_DRAWN", "16")))
 
 
-def measured(number, folder, monkeypatch):
-    """The rows of a drawn scenario after one step."""
-    drawn = draw(number)
-    document = {name: value for name, value in drawn.document.items() if name not in ("checkpoint", "fault")}
-    train = document.get("train", {}) | {"steps": 1, "warmup_steps": 0}
-    drawn = drawn.saying(document | {"check": {"reference": False}, "train": train})
-    path = drawn.write(folder)
-    monkeypatch.chdir(folder)
-    return trained(load(path))
-
-
-def trained(scenario):
-    """The measured rows of a scenario, without those that order exact leaves without a plan."""
-    rows = run_locally(prepare(scenario, load_dataset(scenario))).trained
+def measured(number):
+    """The rows of a drawn scenario after one step, without those that order exact leaves without a plan."""
+    settings = drawn(number) | {"check.reference": False, "train.steps": 1, "train.warmup_steps": 0}
+    rows = run_locally(prepared(settings)).trained
     return [row for row in rows if row.config.addition.collective is not None]
 
 
@@ -65,14 +49,14 @@ def compared(row):
 
 @pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.filterwarnings("ignore")
-def test_a_drawn_scenario_has_what_its_plan_says(number, tmp_path, monkeypatch):
-    for row in measured(number, tmp_path, monkeypatch):
+def test_a_drawn_scenario_has_what_its_plan_says(number):
+    for row in measured(number):
         ours, theirs = compared(row)
         assert ours == theirs, row.name
 
 
-def test_a_plan_of_another_row_is_seen(tmp_path, monkeypatch):
-    row, *_ = measured(NUMBERS[0], tmp_path, monkeypatch)
+def test_a_plan_of_another_row_is_seen():
+    row, *_ = measured(NUMBERS[0])
     train = dataclasses.replace(row.config.train, micro_batch=row.config.train.micro_batch + 1)
     other = dataclasses.replace(row.config, train=train)
     ours, theirs = compared(dataclasses.replace(row, measured=dataclasses.replace(row.measured, config=other)))

@@ -7,7 +7,7 @@ drawn samples are multiplied by it.
 import hashlib
 import platform
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,11 @@ from zerosim.scenario.reading import kind_of
 from zerosim.scenario.sections import ClusterKeys, ModelKeys, Parallel, Train, WorldKeys
 from zerosim.scenario.values import names_in
 from zerosim.training.experiment import Experiment, prepare
-from zerosim.verdict.judged_run import run_locally
+from zerosim.training.keeping import with_checkpoints
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally, run_on
 from zerosim.verdict.outcome import Outcome, RowOutcome
+from zerosim.worlds.mpi import MpiWorld, connect
 
 Refused = ScenarioError
 SHIPPED = Path(__file__).parents[2] / "scenarios"
@@ -63,6 +66,11 @@ def samples(scenario: Scenario, loud: float) -> Dataset:
     return Dataset(tokens[:, :-1], tokens[:, 1:], None, None, model.vocabulary, "abcdefghij"[: model.vocabulary])
 
 
+def read(path: Path) -> None:
+    """Read a scenario's file; raises `Refused` where the package does."""
+    load(path)
+
+
 def shipped(name: str, overrides: Sequence[str]) -> Experiment:
     """The experiment of a shipped scenario that trains."""
     scenario = load(SHIPPED / name, overrides)
@@ -78,9 +86,22 @@ class Ran:
     failures: list[tuple[str, str]]
 
 
-def run(experiment: Experiment) -> Ran:
-    """The experiment trained and judged in one process, a thread for each rank."""
-    outcome: Outcome = run_locally(experiment)
+def run(experiment: Experiment, resume: Path | None = None) -> Ran:
+    """The experiment trained and judged in one process, a thread for each rank; from a checkpoint, if there is one."""
+    return ran(run_locally(with_checkpoints(experiment, None if resume is None else str(resume))))
+
+
+def run_under_mpi(experiments: Iterable[Experiment]) -> Iterator[Ran | None]:
+    """Each experiment on the ranks of this start of mpirun; what came of it on rank 0, None on the others."""
+    comm = connect(300.0)
+    for experiment in experiments:
+        own = comm.channel()
+        outcome = run_on(MpiWorld(own), experiment, Silent())
+        own.close()
+        yield outcome and ran(outcome)
+
+
+def ran(outcome: Outcome) -> Ran:
     return Ran({row.name: figures(row) for row in outcome.trained}, outcome.failures)
 
 

@@ -97,10 +97,60 @@ def test_out_of_place_it_leaves_the_bits_of_in_place_and_its_input(row):
     assert all(all(spawn(program, size)) for size in (1, 2, 3, 5, 8) if row.serves(size))
 
 
+ALIKE = [row for row in SENDING if row.collective == "all_reduce"]
+SPECIAL = (np.inf, -np.inf, np.nan, -0.0, 0.0, 1.0, 3e38)
+
+
+@pytest.mark.filterwarnings("ignore:.*encountered in add")
+@pytest.mark.parametrize("row", ALIKE, ids=lambda row: row.name)
+def test_infinities_and_nans_leave_the_same_bits_on_all_ranks(row):
+    for size in filter(row.serves, (2, 3, 4, 6, 8)):
+        for count in (1, 5):
+            drawn = np.random.default_rng(size).choice(SPECIAL, (20, size, count * row_pieces(row, size))).astype("f4")
+
+            def program(comm, drawn=drawn):
+                x = drawn[:, comm.rank].copy()
+                for vector in x:
+                    subject(row)(comm, vector)
+                return x.tobytes()
+
+            assert len(set(spawn(program, size))) == 1, size
+
+
+def row_pieces(row, size):
+    """The elements of a vector that a row takes come in so many equal pieces."""
+    return size if subject(row).even else 1
+
+
+def exactly(contributions):
+    """The sum of whole numbers, element by element, with the zero, infinity or NaN that IEEE 754 has for it."""
+    for values in contributions.T:
+        finite = [int(x) for x in values if np.isfinite(x)]
+        odd = {str(x) for x in values if not np.isfinite(x)}
+        total = float(sum(finite))
+        yield np.nan if "nan" in odd or len(odd) == 2 else float(odd.pop()) if odd else (
+            -0.0 if np.all((values == 0) & np.signbit(values)) else total)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_exact_sums_are_exact(dtype):
+    """Of whole numbers that fit on the grid, all of a wide range, zeros of both signs, infinities and NaN."""
+    random = np.random.default_rng(0)
+    whole = random.integers(-(2**20), 2**20, (9, 400)) * 2.0 ** random.integers(0, 4 if dtype == "f4" else 30, 400)
+    odd = random.choice([np.inf, -np.inf, np.nan, -0.0, 0.0, 1.0], (9, 400), p=[0.03, 0.03, 0.03, 0.6, 0.26, 0.05])
+    contributions = np.concatenate([whole, odd, np.full((9, 1), -0.0), np.full((9, 1), 0.0)], axis=1).astype(dtype)
+    due = np.array(list(exactly(contributions)), dtype)
+    found = exact_sum(list(contributions))
+    assert found[~np.isnan(due)].tobytes() == due[~np.isnan(due)].tobytes()
+    assert np.isnan(found[np.isnan(due)]).all()
+
+
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
 def test_exact_sums_are_the_same_bytes_however_they_are_spread(dtype):
     random = np.random.default_rng(0)
-    contributions = np.ldexp(random.standard_normal((12, 50)), random.integers(-9, 9, (12, 50))).astype(dtype)
+    spread = 4 if dtype == "f2" else 60
+    contributions = np.ldexp(random.standard_normal((12, 50)), random.integers(-spread, spread, (12, 50))).astype(dtype)
+    contributions[:, ::7] = random.choice([-0.0, 0.0, np.inf, np.nan], (12, 8), p=[0.8, 0.1, 0.05, 0.05])
 
     def program(comm):
         return exact.reduce_scatter(comm, np.split(contributions.copy(), comm.size)[comm.rank]).tobytes()

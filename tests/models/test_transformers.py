@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from tests.hunt.draw import Drawn
-from tests.hunt.under_mpi import judge_under_mpi
 from tests.transformers import gpt2_most_alive, outcome, prepared, scenario, tokens, unit_counts
 from zerosim.autograd.operations.linear import affine
 from zerosim.autograd.tape import Tape
@@ -162,30 +160,6 @@ def test_any_units_of_layers_give_the_same_bits_where_order_does_not_tell(keys):
 
 
 @pytest.mark.long
-@pytest.mark.mpi
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_the_same_bits_in_both_worlds(ranks, tmp_path):
-    """One start for each number of ranks."""
-    base = {"kind": "transformer", "width": 6, "heads": 3, "sequence": 5}
-    models = (base, base | TIED | DROPOUT, base | LLAMA | {"layers": 1}, base | LLAMA | TIED)
-    rows = [{"stage": "zero2", "recompute": True}, {"stage": "zero3", "prefetch": True},
-            {"stage": "zero3", "recompute": [1, 2], "offload_activations": True, "bucket_mb": 1e-3}]
-    batch = []
-    for number, (model, precision, order) in enumerate(zip(
-        models, ("fp32", "bf16", "fp64", "fp16"), ("ring", "tree", "exact", "rank"), strict=True,
-    )):
-        document = {
-            "world": {"ranks": ranks}, "data": {"source": "words.txt"}, "model": model, "variant": rows,
-            "train": {"steps": 2, "micro_batch": 1, "micro_batches": 2 * ranks, "precision": precision},
-            "parallel": {"order": order},
-        }
-        drawn = Drawn(number, document, flags=("--progress", "none", "--json", "out.json"), text="to be or not " * 20)
-        batch.append((drawn, tmp_path / str(number)))
-    found = list(judge_under_mpi(batch, ranks))
-    assert len(found) == 4
-    assert [fault for _, fault in found if fault] == []
-
-
 # Dropout.
 
 

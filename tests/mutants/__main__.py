@@ -1,78 +1,84 @@
-"""`python -m tests.mutants`: judge a sample of mutants, print who caught each, and write a report."""
+"""Plants each fault of `by_hand.jsonl` in a copy of the tree, and says which test notices it.
+
+    python -m tests.mutants [--only 'zerosim/stages/*'] [TESTS …]
+
+A fault is a `file`, the `old` text in it and the `new` one; `equivalent` says why no test can notice it. Without tests
+these are the laws, then the tests that import the file. It ends with 1 where a fault is not noticed or has no place.
+"""
 
 import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from datetime import date
+import tempfile
+import time
 from fnmatch import fnmatch
 from pathlib import Path
 
-from tests.mutants.choosing import Choice, affordable
-from tests.mutants.copying import copied, planted
-from tests.mutants.judging import Known, noticed_by
-from tests.mutants.learning import learned
-from tests.mutants.mutations import Mutant, mutants, mutated_modules, sample
-from tests.mutants.report import FILE, Judged, Key, equivalents, note, stale
+FAULTS = Path(__file__).with_name("by_hand.jsonl")
+ROOT = Path(__file__).parents[2]
+LAWS = ("tests/laws/test_runs.py", "tests/laws")
+SECONDS = 300
 
 
-def main() -> int:
-    options = arguments()
-    every = {module: mutants(options.tree, module) for module in mutated_modules(options.tree)}
-    possible = [mutant for found in every.values() for mutant in found]
-    reasons = equivalents(options.tree)
-    for key in stale(reasons, possible):
-        print(f"{FILE}: no line becomes this any more: {key}")
-    chosen = [mutant for mutant in sample(every, options.count, options.seed) if fnmatch(mutant.module, options.only)]
-    tests = learned(options.tree, options.tree / "build" / "mutants")
-
-    results = []
-    for result in judged(options.tree, chosen, tests, reasons, options.seconds, options.grace):
-        print(f"{result.mutant}\n    {said(result)}", flush=True)
-        results.append(result)
-    counts = Counter(result.what for result in results)
-    print(f"{len(results)} mutants: " + ", ".join(f"{count} {what}" for what, count in counts.items()))
-    if options.note:
-        for last in options.note.glob("*-mutants.md"):
-            last.unlink()
-        page = note(results, len(possible), options.seed, date.today())
-        (options.note / f"{date.today()}-mutants.md").write_text(page, encoding="utf-8")
-    return 1 if counts["survivor"] else 0
+def faults():
+    return [json.loads(line) for line in FAULTS.read_text(encoding="utf-8").splitlines()]
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
-    parser.add_argument("--tree", type=Path, default=Path(), help="where the package and its tests are")
-    parser.add_argument("--count", type=int, default=400, help="how many mutants, at least, over all modules")
-    parser.add_argument("--seed", default="0", help="of the sample")
-    parser.add_argument("--only", default="*", help="a pattern for the files of which the sample's mutants are judged")
-    parser.add_argument("--seconds", type=float, default=60, help="of tests that are asked about one mutant")
-    parser.add_argument("--grace", type=float, default=10, help="seconds a test may take beyond five times its time")
-    parser.add_argument("--note", type=Path, help="a folder for the report, DATE-mutants.md; the last one there goes")
-    return parser.parse_args()
+def misplaced(fault, tree=ROOT):
+    """Why a fault cannot be planted, in words; None if it can."""
+    path = tree / fault["file"]
+    times = path.read_text(encoding="utf-8").count(fault["old"]) if path.is_file() else 0
+    return None if times == 1 else f"{fault['file']} has this {times} times, not once: {fault['old']!r}"
 
 
-def judged(
-    tree: Path, chosen: Sequence[Mutant], tests: Sequence[Known], reasons: dict[Key, str], seconds: float, grace: float
-) -> Iterator[Judged]:
-    """Each mutant with the first test that notices it."""
-    choice = Choice(tests)
-    with copied(tree) as copy:
-        for mutant in chosen:
-            running = choice.noticing(mutant)
-            asked = affordable(running, seconds)
-            with planted(copy, mutant):
-                caught_by = noticed_by(copy, asked, grace)
-            if caught_by:
-                choice.remember(mutant, caught_by)
-            yield Judged(mutant, caught_by, len(asked), len(running), reasons.get(mutant.key, ""))
+def near(file, tree=ROOT):
+    """The tests that import a file of the package, the shortest first."""
+    parent, _, name = file.removesuffix(".py").replace("/", ".").removesuffix(".__init__").rpartition(".")
+    parent = re.escape(parent)
+    imports = re.compile(rf"{parent}\.{name}\b|from {parent} import .*\b{name}\b")
+    return sorted((str(path.relative_to(tree)) for path in tree.glob("tests/**/test_*.py")
+                   if imports.search(path.read_text(encoding="utf-8"))), key=lambda path: (tree / path).stat().st_size)
 
 
-def said(result: Judged) -> str:
-    if result.caught_by:
-        wrong = "; so it is no equivalent" if result.reason else ""
-        return f"caught: {result.caught_by}{wrong}"
-    return f"{result.what}: {result.reason or f'{result.asked} of {result.running} tests asked'}"
+def noticed_by(fault, tree, tests, number):
+    """The first test that fails or does not end in the tree with the fault planted; None if all pass."""
+    path = tree / fault["file"]
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace(fault["old"], fault["new"]), encoding="utf-8")
+    os.utime(path, (time.time() + 10 * number,) * 2)
+    try:
+        for test in tests:
+            done = subprocess.run([sys.executable, "-m", "pytest", "-xq", "--tb=no", "-p", "no:cacheprovider", test],
+                                  cwd=tree, capture_output=True, text=True, timeout=SECONDS, check=False)
+            if done.returncode not in (0, 5):
+                return next(iter(re.findall(r"(?:FAILED|ERROR) (\S+)", done.stdout)), f"{test} ends with an error")
+    except subprocess.TimeoutExpired:
+        return f"{test} does not end"
+    finally:
+        path.write_text(text, encoding="utf-8")
+        os.utime(path, (time.time() + 10 * number + 5,) * 2)
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="*", help="a pattern for the files of which faults are planted")
+    parser.add_argument("tests", nargs="*")
+    options, missed = parser.parse_args(), 0
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".*", "build", "__pycache__", "*.egg-info"))
+        for number, fault in enumerate(faults(), start=1):
+            if fnmatch(fault["file"], options.only):
+                what = misplaced(fault) or noticed_by(
+                    fault, tree, options.tests or [*LAWS, *near(fault["file"])], number) or fault.get("equivalent")
+                missed += what is None or what.startswith(fault["file"])
+                print(f"{number} {fault['file']}: {what or 'not noticed'}", flush=True)
+    return min(missed, 1)
 
 
 if __name__ == "__main__":

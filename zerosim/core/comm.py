@@ -49,7 +49,10 @@ class Swapped(ElementByElement):
         self.ufunc = ufunc
 
     def reduce_into(self, arrived: Any, into: Any) -> None:
-        self.ufunc(into, arrived, out=into)
+        if into.size == 1:  # with out=into, NumPy swaps the operands of one element, and so the bits of a NaN
+            into[...] = self.ufunc(into, arrived)
+        else:
+            self.ufunc(into, arrived, out=into)
 
 
 class Exchange(NamedTuple):

@@ -1,0 +1,39 @@
+"""A run that stops and resumes has the bits of one that was never interrupted; in another layout, of one process."""
+
+import pytest
+
+from tests.laws.digests import BITS
+from tests.laws.running import Refused, prepared, run
+from tests.laws.test_runs import DRAWS, settings_left, toml
+from tests.small import WHOLE
+
+LONG = [settings | {"train.schedule": "constant"} for draw in DRAWS
+        if (settings := settings_left(draw["settings"])).get("train.steps", 0) >= 3]
+SAMPLE = LONG if WHOLE else LONG[::4]
+
+
+def stopped(settings, folder):
+    """The settings that train all steps but the last, and keep what they come to in a folder."""
+    return settings | {"train.steps": settings["train.steps"] - 1, "checkpoint.folder": str(folder)}
+
+
+def can_run(settings):
+    try:
+        return prepared(settings)
+    except Refused:
+        return None
+
+
+@pytest.mark.parametrize("settings", SAMPLE, ids=lambda settings: str(SAMPLE.index(settings)))
+def test_a_run_stops_and_resumes_and_in_another_layout_too(settings, tmp_path):
+    fewer = settings | {"parallel.stages": ["ddp", "zero3"]}
+    settings = fewer if can_run(fewer) else settings
+    whole, _ = run(prepared(settings)), run(prepared(stopped(settings, tmp_path / "kept")))
+    rest = run(prepared(settings), tmp_path / "kept")
+    assert rest.failures == [], toml(settings)
+    for name, row in rest.rows.items():
+        assert [row[what] for what in BITS] == [whole.rows[name][what] for what in BITS], (name, toml(settings))
+    file = min((tmp_path / "kept").rglob("*.safetensors"))
+    for other in ({"world.ranks": 2, "parallel.stages": ["zero3"]}, {"world.ranks": 1, "parallel.stages": ["zero2"]}):
+        if experiment := can_run(settings | other):
+            assert run(experiment, file).failures == [], toml(settings | other)
