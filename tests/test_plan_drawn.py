@@ -35,14 +35,14 @@ def compared(row):
     directions = row.config.directions
     for rank in range(0, row.config.all_ranks, directions.side_by_side):
         stage = found.stages[directions.pipeline_rank(directions.place(rank))]
-        peaks, operations = row.memory[rank].measured.peak_bytes, row.measured.operations[rank]
+        peaks, operations = row.measured.memory[rank].peak_bytes, row.measured.operations[rank]
         ours.append({kind: stage.peak[kind] for kind in peaks if kind != "total"} | {"total": stage.peak_total})
         ours.append({what: stage.operations[what] * steps for what in operations})
         theirs += [peaks, operations]
         if row.measured.updates == steps:
             sent = {what: count * steps for what, count in stage.sent(directions.data_rank(rank)).items()}
             ours.append({"bytes": 0, "messages": 0} | sent)  # nothing is sent if all is frozen
-            counts = row.traffic[rank].measured
+            counts = row.measured.traffic[rank]
             theirs.append({"bytes": counts.sent_bytes, "messages": counts.messages})
     return ours, theirs
 

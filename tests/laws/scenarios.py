@@ -34,8 +34,8 @@ PIPE = MLP | {"ranks": 4, "hidden": [5, 4, 3], "micro_batches": 8, "pipeline_ran
               "stages": ["ddp", "zero1", "zero2"]}
 PIPED = GPT | {"ranks": 4, "layers": 2, "micro_batches": 8, "pipeline_ranks": 2, "stages": ["ddp", "zero2"]}
 HOSTS = MLP | {"ranks": 4, "micro_batches": 8, "ranks_per_host": 2}
-LARGE = MLP | {"hidden": [130, 130], "steps": 2}
-"""An update, or a wire, cuts its units into pieces."""
+LARGE = MLP | {"hidden": [112, 145], "steps": 2}
+"""An update, or a wire, cuts its units into pieces; the last one has one element."""
 CORNERS = [
     MLP, LARGE, LARGE | {"quantized_gradients": "int8", "quantized_weights": "fp8_e4m3"}, SKIPPING,
     SKIPPING | {"clip_norm": 0.0}, SKIPPING | {"publish": "updates", "optimizer": "adamw"},
@@ -46,6 +46,8 @@ CORNERS = [
     BF16 | {"reduce_dtype": "fp32", "clip_norm": 0.02}, BF16 | {"optimizer": "sgd", "units": "model"},
     BF16 | {"order": "rank", "accumulation": "micro_batch"}, BF16 | {"order": "exact", "micro_batches": 9},
     BF16 | {"accumulate_dtype": "weights", "accumulation": "micro_batch"}, BF16 | {"learning_rate": 1e30},
+    MLP | {"activation": "relu", "optimizer": "sgd", "learning_rate": 1e30, "steps": 5},
+    SKIPPING | {"loss_scale": 2.0**40},
     MLP | {"precision": "fp64", "hidden": [], "clip_norm": 0.02, "ranks": 2, "micro_batches": 4, "steps": 12},
     MLP | {"order": "tree", "ranks": 4, "micro_batches": 16, "clip_norm": 0.02},
     MLP | {"reshard_after_forward": False, "frozen": [0], "clip_norm": 0.02},
