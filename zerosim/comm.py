@@ -3,6 +3,6 @@
 >>> from zerosim.core.comm import Communicator, left, right
 """
 
-from zerosim.core.comm import Communicator, ElementByElement, Exchange, among, left, right
+from zerosim.core.comm import Communicator, Exchange, among, left, right
 
-__all__ = ["Communicator", "ElementByElement", "Exchange", "among", "left", "right"]
+__all__ = ["Communicator", "Exchange", "among", "left", "right"]

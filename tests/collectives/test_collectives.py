@@ -10,8 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import zerosim as zs
-from tests import mpi_suites
+from tests.collectives import mpi_suites
 from zerosim import collectives
 from zerosim.collectives import ALGORITHMS, dissemination, find
 from zerosim.collectives.kinds import COLLECTIVE_KINDS
@@ -413,18 +412,6 @@ def test_a_function_of_the_user_is_taken_at_its_word():
         return collectives.all_reduce(comm, np.array([comm.rank, 1], object), larger).tolist()
 
     assert spawn(program, 3) == [[2, 1]] * 3
-
-
-@pytest.mark.parametrize(("array", "said"), [
-    (["a", "b"], "holds strings"), ([b"a", b"b"], "holds byte strings"),
-    (np.zeros(2, "M8[s]"), "holds dates"), (np.zeros(2, "m8[s]"), "holds spans of time"),
-])
-@pytest.mark.parametrize("collective", [
-    zs.all_reduce, zs.reduce_scatter, zs.all_gather, zs.broadcast, zs.reduce, zs.scatter, zs.gather, zs.all_to_all,
-])
-def test_what_is_no_number_is_refused_by_name(collective, array, said):
-    with pytest.raises(CollectiveError, match=said):
-        spawn(lambda comm: collective(comm, array), ranks=2)
 
 
 @pytest.mark.parametrize("name", ["ring.all_gather", "direct.all_gather", "naive.gather", "naive.scatter"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import zerosim as zs
-from tests import mpi_suites
+from tests.collectives import mpi_suites
 from tests.mpi.launch import mpirun
 from zerosim.collectives import ALGORITHMS, naive
 from zerosim.collectives.choosing import named

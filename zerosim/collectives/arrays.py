@@ -32,9 +32,6 @@ from zerosim.core.comm import Communicator, Reduction
 from zerosim.core.errors import CollectiveError
 from zerosim.core.sharding import split
 
-NO_NUMBERS = {"U": "strings", "T": "strings", "S": "byte strings", "M": "dates", "m": "spans of time"}
-"""The dtypes without arithmetic, by NumPy's letter for their kind."""
-
 ASSOCIATIVE = (
     np.add, np.multiply, np.maximum, np.minimum, np.fmax, np.fmin,
     np.logical_and, np.logical_or, np.logical_xor,
@@ -64,10 +61,10 @@ def all_reduce(
     >>> spawn(lambda comm: all_reduce(comm, [1, 10 * comm.rank]).tolist(), ranks=3)
     [[3, 30], [3, 30], [3, 30]]
     """
-    x = numbers(x)
+    x = np.asarray(x)
     chosen = named("all_reduce", algorithm or ring_if(commutative), comm.size, x.nbytes, commutative=commutative)
     check_reduction(reduce, x.dtype)
-    return worked_on(chosen, comm, x, out, lambda comm, flat: chosen.function(comm, split(flat, comm.size), reduce))
+    return worked_on(comm, x, out, lambda comm, flat: chosen.function(comm, split(flat, comm.size), reduce))
 
 
 def reduce_scatter(
@@ -90,13 +87,13 @@ def reduce_scatter(
     >>> spawn(lambda comm: reduce_scatter(comm, np.arange(5)).tolist(), ranks=3)
     [[0, 3], [6, 9], [12]]
     """
-    x = numbers(x)
+    x = np.asarray(x)
     chosen = find(
         "reduce_scatter", algorithm or ring_if(commutative), comm.size, commutative=commutative
     )
     check_reduction(reduce, x.dtype)
     check_out(out, split(x.reshape(-1), comm.size)[comm.rank].shape, x.dtype)
-    sums = worked_on(chosen, comm, x, None, lambda comm, flat: chosen.function(comm, split(flat, comm.size), reduce))
+    sums = worked_on(comm, x, None, lambda comm, flat: chosen.function(comm, split(flat, comm.size), reduce))
     return copied_out(split(sums.reshape(-1), comm.size)[comm.rank], out)
 
 
@@ -120,7 +117,7 @@ def all_gather(
     >>> spawn(lambda comm: all_gather(comm, [comm.rank, -comm.rank]).tolist(), ranks=2)
     [[0, 0, 1, -1], [0, 0, 1, -1]]
     """
-    shard = numbers(shard)
+    shard = np.asarray(shard)
     count = whole_length(comm, shard, out)
     chosen = named("all_gather", algorithm, comm.size, count * shard.itemsize)
     flat = memory(count, shard.dtype, out)
@@ -149,10 +146,10 @@ def broadcast(
     >>> spawn(lambda comm: broadcast(comm, [comm.rank, 7], root=2).tolist(), ranks=3)
     [[2, 7], [2, 7], [2, 7]]
     """
-    x = numbers(x)
+    x = np.asarray(x)
     check_root(comm, root)
     chosen = find("broadcast", algorithm, comm.size)
-    return worked_on(chosen, comm, x, out, lambda comm, flat: chosen.function(comm, flat, root))
+    return worked_on(comm, x, out, lambda comm, flat: chosen.function(comm, flat, root))
 
 
 def reduce(
@@ -176,12 +173,12 @@ def reduce(
     >>> spawn(lambda comm: reduce(comm, [1, comm.rank], root=1), ranks=3)
     [None, array([3, 3]), None]
     """
-    x = numbers(x)
+    x = np.asarray(x)
     check_root(comm, root)
     chosen = find("reduce", algorithm, comm.size, commutative=commutative)
     check_reduction(reduce, x.dtype)
     to = out if comm.rank == root else None
-    found = worked_on(chosen, comm, x, to, lambda comm, flat: chosen.function(comm, flat, root, reduce))
+    found = worked_on(comm, x, to, lambda comm, flat: chosen.function(comm, flat, root, reduce))
     return found if comm.rank == root else None
 
 
@@ -204,7 +201,7 @@ def scatter(
     >>> spawn(lambda comm: scatter(comm, np.arange(5) * (comm.rank == 0)).tolist(), ranks=3)
     [[0, 1], [2, 3], [4]]
     """
-    x = numbers(x)
+    x = np.asarray(x)
     check_root(comm, root)
     chosen = find("scatter", algorithm, comm.size)
     chunks = split(x.flatten(), comm.size)
@@ -233,7 +230,7 @@ def gather(
     >>> spawn(lambda comm: gather(comm, [comm.rank, -comm.rank]), ranks=2)
     [array([ 0,  0,  1, -1]), None]
     """
-    shard = numbers(shard)
+    shard = np.asarray(shard)
     check_root(comm, root)
     chosen = find("gather", algorithm, comm.size)
     count = whole_length(comm, shard, out)
@@ -262,7 +259,7 @@ def all_to_all(
     >>> spawn(lambda comm: all_to_all(comm, [10 * comm.rank, 10 * comm.rank + 1]).tolist(), ranks=2)
     [[0, 10], [1, 11]]
     """
-    x = numbers(x)
+    x = np.asarray(x)
     chosen = find("all_to_all", algorithm, comm.size)
     if x.size % comm.size:
         raise CollectiveError(
@@ -283,17 +280,6 @@ def barrier(comm: Communicator) -> None:
     [None, None, None]
     """
     find("barrier", "auto", comm.size).function(comm)
-
-
-def numbers(x: npt.ArrayLike) -> Array:
-    """`x` as an array of numbers, booleans or a structure of them, or of objects that behave like numbers."""
-    found = np.asarray(x)
-    if found.dtype.kind in NO_NUMBERS:
-        raise CollectiveError(
-            f"an array of {found.dtype} holds {NO_NUMBERS[found.dtype.kind]}; collectives take numbers, booleans and "
-            f"structured dtypes"
-        )
-    return found
 
 
 def ring_if(commutative: bool) -> str:

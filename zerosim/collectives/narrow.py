@@ -1,6 +1,6 @@
 """Any reduce-scatter with quantised messages: the code of the collective over a communicator that encodes messages.
 
-    wire       a pair of functions, encode and decode, see `numerics.wires`
+    wire       a pair of functions, encode and decode, see `core/wires.py`
     narrowed   a communicator over which a message travels as bytes: scales, then codes
 
 A message is decoded before it is added, and a sum is encoded again before it is sent. The collective therefore decides
@@ -18,18 +18,17 @@ Source: Wang et al., "ZeRO++" (2023), section 3.3, which names the error of a qu
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
 from zerosim.core.allocation import Allocator, Array
 from zerosim.core.comm import Communicator, Exchange, ExchangesTogether, Payload, Reduction
 
-NO_PADDING = np.zeros(0, np.float32)
 
 class WireFormat(Protocol):
-    """A wire format: see `numerics.wires`."""
+    """A wire format, such as `core/wires.Format`."""
 
     def encoded_bytes(self, count: int) -> int: ...
     def encode(self, x: Any, out: Any) -> None: ...
@@ -38,8 +37,6 @@ class WireFormat(Protocol):
 
 class Narrowed(ExchangesTogether):
     """A communicator over `comm` whose messages are encoded.
-
-    `padding`, the zeros behind the last element of a vector, are 0 again after each message: a format need not keep 0.
 
     >>> from zerosim.core.allocation import allocate
     >>> from zerosim.core.wires import Format
@@ -53,25 +50,20 @@ class Narrowed(ExchangesTogether):
     [[0.0, 7.0]]
     """
 
-    def __init__(self, comm: Communicator, wire: WireFormat, allocate: Allocator, padding: Any = NO_PADDING) -> None:
+    def __init__(self, comm: Communicator, wire: WireFormat, allocate: Allocator) -> None:
         self.rank = comm.rank
         self.size = comm.size
         self._comm = comm
         self._wire = wire
         self._allocate = allocate
-        self._padding = padding
 
     def exchange_all(self, exchanges: Sequence[Exchange]) -> None:
-        coming = self._exchanged(exchanges)
+        coming = [self._room(each.into) for each in exchanges]
+        self._comm.exchange_all([
+            Exchange(self._encoded(each.outgoing), each.to, into, each.source)
+            for each, into in zip(exchanges, coming, strict=True)])
         for each in exchanges:
             self._take(coming.pop(0), each.into, each.reduce)
-
-    def _exchanged(self, exchanges: Sequence[Exchange]) -> list[Array]:
-        """The codes that arrive; those that were sent are freed."""
-        coded = [Exchange(self._encoded(each.outgoing), each.to, self._room(each.into), each.source)
-                 for each in exchanges]
-        self._comm.exchange_all(coded)
-        return [each.into for each in coded]
 
     def send(self, outgoing: Payload, *, to: int) -> None:
         self._comm.send(self._encoded(outgoing), to=to)
@@ -95,7 +87,6 @@ class Narrowed(ExchangesTogether):
             self._wire.decode(coded, into)
         else:
             into[:] = reduce(self._decoded(coded, into), into)
-        self._padding[:] = 0
 
     def _decoded(self, coded: Array, like: Payload) -> Array:
         arrived = self._allocate(len(like), like.dtype, kind="buffers", owner="codes")
@@ -105,16 +96,14 @@ class Narrowed(ExchangesTogether):
 
 @dataclass(frozen=True)
 class OnNarrowWires:
-    """A reduce-scatter of vectors of `count` elements and padding, over communicators whose messages are encoded."""
+    """A reduce-scatter over communicators whose messages are encoded."""
 
     collective: Callable[..., None]
     wire: WireFormat
     allocate: Allocator
-    count: int | None = field(default=None, kw_only=True)
 
     def __call__(self, comm: Communicator, chunks: Sequence[Payload]) -> None:
-        padding: Any = NO_PADDING if self.count is None else cast(Any, chunks)[:][self.count :]
-        self.collective(Narrowed(comm, self.wire, self.allocate, padding), chunks)
+        self.collective(Narrowed(comm, self.wire, self.allocate), chunks)
 
     def encoding_bytes(self, chunk: Payload) -> int:
         """The bytes read and written to encode a chunk: its numbers twice, once for scales and once for codes."""

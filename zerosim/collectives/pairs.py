@@ -11,7 +11,6 @@ Laws:
 """
 
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -59,17 +58,12 @@ def on_the_right(reduce: Reduction) -> Reduction:
     'intoarrived'
     """
     if isinstance(reduce, np.ufunc) and reduce.signature is None:
-        return swapped(reduce)
+        return Swapped(reduce)
 
     def mine_first(arrived: Payload, mine: Payload) -> Payload:
         return reduce(mine, arrived)
 
     return mine_first
-
-
-@cache
-def swapped(reduce: np.ufunc) -> Swapped:
-    return Swapped(reduce)
 
 
 def ranked(reduce: Reduction, source: int, rank: int) -> Reduction:

@@ -72,8 +72,6 @@ class Algorithm(Declared):
     order: orders.AddingOrder | None = None
     ordered: bool = False
     needs_power_of_two: bool = False
-    reads_vector: bool = False
-    """Whether it reads its rank's input in any other way than to send it or to reduce an arrived message with it."""
     users: bool = False
     """Whether it is a user's: its messages are then recorded, and its order is proved up to a + b = b + a."""
     chunks_sent: Callable[[int], float] | None = None
@@ -149,7 +147,7 @@ def in_two_hops(per_host: int) -> Algorithm:
         "two_hop", "reduce_scatter", two_level.in_two_hops(per_host).reduce_scatter,
         f"two hops, hosts of {per_host} ranks: all-to-all within, then between",
         steps=lambda size: volume.two_hop(size, per_host), steps_formula="3 (H − 1) + rest",
-        volume=volume.TwoLevels(per_host).reduced, order=orders.two_hops(per_host), ordered=True, reads_vector=True,
+        volume=volume.TwoLevels(per_host).reduced, order=orders.two_hops(per_host), ordered=True,
         source=WANG, per_host=per_host,
     )
 
@@ -188,7 +186,7 @@ _ROWS = [
         volume.folded_whole, THAKUR, order=orders.folded_tree, ordered=True),
     row(direct.all_reduce, "direct: reduce-scatter in rank order, then all-gather", "3N − 4",
         volume.one_after_the_other(volume.all_but_own, volume.own_to_all), THAKUR, order=orders.rank_order,
-        ordered=True, reads_vector=True),
+        ordered=True),
     row(naive.all_reduce, "rank 0 reduces all vectors and sends the result to all", "2 (N − 1)",
         volume.one_after_the_other(volume.whole_to_root, volume.whole_from_root), MPI_STANDARD, order=orders.rank_order,
         ordered=True),
@@ -199,7 +197,7 @@ _ROWS = [
     row(rabenseifner.reduce_scatter, "halving by every second chunk, near partner first", "N − 1", volume.all_but_own,
         RABENSEIFNER, order=orders.near_tree, ordered=True, needs_power_of_two=True),
     row(direct.reduce_scatter, "direct: all pairs, in rank order", "2N − 3", volume.all_but_own, THAKUR,
-        order=orders.rank_order, ordered=True, reads_vector=True),
+        order=orders.rank_order, ordered=True),
     row(naive.reduce_scatter, "rank 0 reduces all vectors and sends each rank its chunk", "2 (N − 1)",
         volume.one_after_the_other(volume.whole_to_root, volume.chunks_from_root), MPI_STANDARD,
         order=orders.rank_order, ordered=True),
@@ -213,7 +211,7 @@ _ROWS = [
     row(tree.reduce, "binomial tree, to the root", "⌈log₂ N⌉", volume.whole_up_the_tree, JOHNSSON,
         order=orders.near_tree, ordered=True),
     row(naive.reduce, "the root receives from everyone, in rank order", "N − 1", volume.whole_to_root, MPI_STANDARD,
-        order=orders.rank_order, ordered=True, reads_vector=True),
+        order=orders.rank_order, ordered=True),
     row(tree.scatter, "binomial tree, from the root", "⌈log₂ N⌉", volume.halves_down_the_tree, JOHNSSON),
     row(naive.scatter, "the root sends each rank its chunk", "N − 1", volume.chunks_from_root, MPI_STANDARD),
     row(tree.gather, "binomial tree, to the root", "⌈log₂ N⌉", volume.halves_up_the_tree, JOHNSSON),

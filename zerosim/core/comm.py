@@ -25,20 +25,7 @@ Reduction = Callable[..., Any]
 """A binary ufunc such as `np.add`, or any function of `(arrived, mine)` that returns their reduction."""
 
 
-class ElementByElement(ABC):
-    """A reduction that a world may apply to a message in pieces, as it may any ufunc without a signature."""
-
-    @abstractmethod
-    def reduce_into(self, arrived: Any, into: Any) -> None:
-        """Write into `into` the reduction of the two arrays, which have one shape."""
-
-    def __call__(self, arrived: Payload, mine: Payload) -> Payload:
-        reduced = mine.copy()
-        self.reduce_into(arrived, reduced)
-        return reduced
-
-
-class Swapped(ElementByElement):
+class Swapped:
     """`ufunc` with the arrived array as its right operand: `into = ufunc(into, arrived)`.
 
     >>> Swapped(np.subtract)(np.array([1]), np.array([10]))
@@ -48,8 +35,15 @@ class Swapped(ElementByElement):
     def __init__(self, ufunc: np.ufunc) -> None:
         self.ufunc = ufunc
 
-    def reduce_into(self, arrived: Any, into: Any) -> None:
-        if into.size == 1:  # with out=into, NumPy swaps the operands of one element, and so the bits of a NaN
+    def __call__(self, arrived: Payload, mine: Payload) -> Payload:
+        return self.ufunc(mine, arrived)
+
+    def reduce_into(self, arrived: Payload, into: Payload) -> None:
+        """The same in place.
+
+        One element is not: NumPy takes it for a sum over one axis, and keeps the other one of two NaNs.
+        """
+        if into.size == 1:
             into[...] = self.ufunc(into, arrived)
         else:
             self.ufunc(into, arrived, out=into)

@@ -33,10 +33,6 @@ Arrives = Callable[[Any, int], Any]
 """`arrives(sent, sender)` returns the received values of sent ones; the sender is a number among the contributions."""
 
 
-Received = Callable[[int, Any, int], Any]
-"""`received(start, sent, sender)`: the received values of elements from `start` on of a flat array."""
-
-
 def unchanged(sent: Any, sender: int) -> Any:
     """The default `arrives`: sums are received as they were sent."""
     return sent
@@ -182,7 +178,7 @@ class Order:
 
     def total(
         self, contributions: Sequence[Any], mesh: Mesh, wire: npt.DTypeLike | None = None,
-        arrives: "Received | None" = None,
+        arrives: Arrives | None = None,
     ) -> Any:
         """The sum of flat arrays, one for each micro-batch in the global order; each rank has a block of them.
 
@@ -204,7 +200,7 @@ class Order:
             place, part = divmod(chunk, mesh.replicas)
             mine = [partial[start:stop] for partial in partials]
             groups = [[mine[rank] for rank in ranks] for ranks in mesh.groups]
-            across = self.across if arrives is None else partial(self.across, arrives=partial(arrives, start))
+            across = self.across if arrives is None else partial(self.across, arrives=arrives)
             whole[start:stop] = across([across(group, place) for group in groups], part)
         return whole
 

@@ -184,18 +184,16 @@ class Format:
             CODES[self.name].decode(coded, values, block=self.block)
             out[:] = with_one_nan(values)
 
-    def arriving(self, x: Array, padded_to: int = 0) -> Array:
-        """The received values of `x`: a copy that was encoded, with zeros up to a length, and decoded.
+    def arriving(self, x: Array) -> Array:
+        """The received values of `x`: a copy that was encoded and decoded. Zeros behind `x` would change none of them.
 
         >>> Format("int8", block=2).arriving(np.float32([0.5, -1, 3e-9, 0])).tolist()
         [0.5039370059967041, -1.0, 3.000000026176508e-09, 0.0]
         """
-        out = np.zeros(max(padded_to, len(x)), x.dtype)
-        out[: len(x)] = x
-        coded = np.empty(self.encoded_bytes(len(out)), np.uint8)
-        self.encode(out, coded)
+        out, coded = np.empty_like(x), np.empty(self.encoded_bytes(len(x)), np.uint8)
+        self.encode(x, coded)
         self.decode(coded, out)
-        return out[: len(x)]
+        return out
 
 
 @dataclass(frozen=True)

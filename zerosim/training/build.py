@@ -201,20 +201,8 @@ def reduce_scatter(
     if addition.collective is None:
         return for_owners(lambda add: buckets.order_free(add, allocate), comm.named(name, addition.reduce_scatter))
     collective = addition.collective if wire is None else OnNarrowWires(addition.collective, wire, allocate)
-    named = comm.named(name, collective)
-    if isinstance(collective, OnNarrowWires):
-        named = on_narrow_wires(config, comm, collective)
-    return for_owners(lambda collective: addition.by(buckets.chunked(collective)).reduce_scatter, named)
-
-
-def on_narrow_wires(config: Config, comm: Observed, narrow: OnNarrowWires) -> Callable[..., Any]:
-    """A reduce-scatter that knows the padding of its unit."""
-    counts = {unit.name: unit.count for unit in config.model.units}
-
-    def call(owner: str, *args: Any) -> Any:
-        return comm.named("reduce_scatter", replace(narrow, count=counts[owner]))(owner, *args)
-
-    return call
+    return for_owners(
+        lambda collective: addition.by(buckets.chunked(collective)).reduce_scatter, comm.named(name, collective))
 
 
 def replicas_added(config: Config, comm: Observed) -> Callable[..., Any]:

@@ -28,7 +28,7 @@ from zerosim.autograd.tape_collectives import TapeGroups, added_over, coordinate
 from zerosim.core.allocation import Array
 from zerosim.core.not_a_number import with_one_nan
 from zerosim.core.orders import Order
-from zerosim.core.sharding import Mesh, bounds, chunk_length, padded
+from zerosim.core.sharding import Mesh, bounds, padded
 from zerosim.core.wires import Format, WireError, wire_error
 from zerosim.models.units import Model, Unit
 from zerosim.stages.scaling import Scaling, counted_square_sum
@@ -195,7 +195,7 @@ class Reference:
         if self.arithmetic.weights_wire is not None:
             length = padded(len(flat), self.mesh.size)
             arriving = np.concatenate([
-                self.arithmetic.weights_wire.arriving(flat[start:stop], length // self.mesh.group)
+                self.arithmetic.weights_wire.arriving(flat[start:stop])
                 for start, stop in bounds(length, self.mesh.group)])
         return arriving.astype(self.arithmetic.compute, copy=False)
 
@@ -206,8 +206,7 @@ class Reference:
         block = len(contributions) // self.mesh.size
         parts = [contributions[k::block] for k in range(block)] if self.arithmetic.part_by_part else [contributions]
         coded = self.arithmetic.gradients_wire
-        length = chunk_length(len(contributions[0]), self.mesh.size)
-        arrives = None if coded is None else partial(received, coded, length)
+        arrives = None if coded is None else lambda sent, sender: coded.arriving(sent)
         sums = [self.order.total(part, self.mesh, self.arithmetic.wire, arrives) for part in parts]
         kept_in = self.rule.precision.weights
         wide = added(sums, np.float32) if self.arithmetic.accumulates_in_float32 else None
@@ -247,10 +246,6 @@ def backpropagate(
         upstreams, gradients[unit] = tape.backward(unit, weights[unit], upstreams)
     return loss, gradients
 
-
-def received(wire: Format, length: int, start: int, sent: Array, sender: int) -> Array:
-    """The values that other ranks receive of a chunk of one rank, which is sent with zeros up to `length`."""
-    return wire.arriving(sent, length)
 
 
 def added(sums: Sequence[Array], dtype: npt.DTypeLike) -> Array:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.core.comm import ElementByElement, Payload, Reduction
+from zerosim.core.comm import Payload, Reduction, Swapped
 from zerosim.core.errors import CollectiveError
 from zerosim.worlds.here import HERE, spaced
 
@@ -50,7 +50,7 @@ def deliver(arrived: Payload, into: Payload, reduce: Reduction | None) -> None:
         into[...] = arrived
     elif type(reduce) is np.ufunc:
         reduce(arrived, into, out=into)
-    elif isinstance(reduce, ElementByElement):
+    elif isinstance(reduce, Swapped):
         reduce.reduce_into(arrived, into)
     else:
         reduced = reduce(arrived, into)
