@@ -14,7 +14,7 @@ import venv
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.notebooks import NOTEBOOKS, read
+from tests.documents.notebooks import NOTEBOOKS, read
 
 NEEDS_REPORT = {"2_the_stages.ipynb"}
 SHORT = ["--set", "train.steps=2", "--set", "check.test_accuracy=0", "--progress", "none"]

@@ -1,24 +1,26 @@
 """Outcomes and pages of them, for tests: of small runs in the local world, with a trace of the last step."""
 
 import io
+import json
+from dataclasses import replace
+from html.parser import HTMLParser
 
 from rich.console import Console
 
 from tests.training import labelled, scenario
 from zerosim.commands.cli import main
 from zerosim.scenario import Scenario
-from zerosim.show.document import document
-from zerosim.show.page.page import page
-from zerosim.show.run_document import RunDocument, runs_of
+from zerosim.show.document import RunDocument, document
+from zerosim.show.page import page
 from zerosim.show.table import show_run
 from zerosim.stages import adding
 from zerosim.training.experiment import prepare
 from zerosim.verdict.judged_run import run_locally
 
-HOSTILE = '</script><script>alert(1)</script>&amp;<img src=x onerror=alert(2)>\x1b[31m\x00"\'\u202e'
+HOSTILE = '</script><script>alert(1)</script>&amp;<img src=x onerror=alert(2)>\x1b[31m\x00"\'\u202e{{ 7 * 7 }}'
 
 
-def outcome(built: Scenario | None = None, *, traced: bool = True, **changes):
+def outcome(built: Scenario | None = None, *, traced: bool = True, **changes) -> RunDocument:
     """The document of a run."""
     built = built or scenario(**changes)
     steps = built.train.steps
@@ -26,17 +28,18 @@ def outcome(built: Scenario | None = None, *, traced: bool = True, **changes):
     return document(done, {"kind": "local", "ranks": built.world.ranks, "library": "threads"}, "zerosim run mine.toml")
 
 
-def read(done, **world):
-    """An outcome as reports read it: from its document."""
+def read(done, **world) -> RunDocument:
+    """The document of an outcome."""
     ranks = done.scenario.world.ranks
-    return RunDocument(document(done, {"kind": "local", "ranks": ranks, "library": "threads"} | world))
+    return document(done, {"kind": "local", "ranks": ranks, "library": "threads"} | world)
 
 
 def printed(done, width=200, kind="local", **how):
-    """The lines that a file of so many columns gets."""
+    """The lines that a file of so many columns gets, without spaces at their ends; of an outcome or its document."""
+    run = done if isinstance(done, RunDocument) else read(done, kind=kind)
     file = io.StringIO()
-    show_run(Console(file=file, width=width, emoji=False), read(done, kind=kind), **how)
-    return file.getvalue().splitlines()
+    show_run(Console(file=file, width=width, emoji=False), run, **how)
+    return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
 def refused(capsys, *arguments):
@@ -54,5 +57,66 @@ def added_otherwise(monkeypatch, **changes):
     return outcome(**changes)
 
 
-def page_of(*documents):
-    return page(runs_of(documents, [f"{number}.json" for number in range(len(documents))]))
+def page_of(*runs: RunDocument):
+    return page([run.labelled(label) for run, label in zip(runs, "AB", strict=False)] if len(runs) > 1 else runs)
+
+
+def hostile():
+    """The document of a run, traced, whose every string that a user may choose is hostile."""
+    run = outcome(scenario(stages=("zero3",)))
+    row, others = run.rows[0], {"title": HOSTILE, "command": HOSTILE, "verdict": HOSTILE, "passed": False}
+    steps = [replace(step, spans=[replace(span, unit=HOSTILE) for span in step.spans]) for step in row.trace.steps]
+    row = replace(row, name=HOSTILE, trace=replace(row.trace, steps=steps), sample=HOSTILE)
+    return replace(run, rows=[row], failures=[{"name": HOSTILE, "what": HOSTILE}],
+                   scenario=run.scenario | {"caption": HOSTILE}, **others)
+
+
+class Seen(HTMLParser):
+    """The elements of a page, the words outside of scripts, what it would load, and its pictures by description."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.ids, self.words, self.loads, self.pictures, self.given = [], [], [], [], {}, []
+        self.policy, self._code = "", False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.tags.append(tag)
+        self.given.append(given)
+        self.policy += given["content"] if given.get("http-equiv") == "Content-Security-Policy" else ""
+        self.ids += [given["id"]] if tag == "section" else []
+        self.loads += [given[key] for key in ("src", "href") if not given.get(key, "#").startswith("#")]
+        if "data-picture" in given:
+            self.pictures[given["aria-label"]] = json.loads(given["data-picture"])
+        self._code = tag in ("script", "style")
+
+    def handle_endtag(self, tag):
+        self._code = False
+
+    def handle_data(self, data):
+        self.words += [] if self._code else [data]
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+
+def values(spec):
+    """The data of a picture, those of its layers and views one after the other."""
+    inner = [value for part in (*spec.get("layer", []), *spec.get("vconcat", [])) for value in values(part)]
+    return [*spec.get("data", {"values": []})["values"], *inner]
+
+
+def documented(page):
+    """By heading, the keys in the first column of the tables below it; `.b` continues the key before it."""
+    keys, heading, section = {}, "", ""
+    for line in page.read_text().splitlines():
+        if line.startswith("#"):
+            heading = line.lstrip("# ")
+        elif line.startswith("| `"):
+            for word in line.split("|")[1].replace("`", "").split(","):
+                key = word.strip()
+                section = section if key.startswith(".") else key.rpartition(".")[0]
+                keys.setdefault(heading, set()).add(section + key if key.startswith(".") else key)
+    return keys

@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 
 import zerosim as zs
-from tests.pages import refused
-from tests.test_page import Seen, values
-from tests.test_report import documented
+from tests.pages import Seen, documented, refused, values
 from zerosim.commands.cli import main
 from zerosim.core.words import common_unit, in_unit
-from zerosim.plan.page import drawn_rows, plan_page, row_of, thinned
+from zerosim.plan.page import drawn_rows, lines, plan_page, row_of, thinned
 from zerosim.plan.table import legend, machine, names_of
-from zerosim.show.page.pictures import files, memory, peaks, timeline
+from zerosim.show.pictures import end_of, files, memory, peaks, timeline
 
 ROOT = Path(__file__).parents[1]
 MPT = str(ROOT / "scenarios" / "plans" / "mpt_7b.toml")
@@ -40,15 +38,15 @@ def test_its_sections_are_in_the_order_in_which_one_reads_a_plan(seen):
 
 
 def test_a_step_is_drawn_from_the_spans_and_the_memory_of_the_plan(small):
+    until = end_of(drawn_rows(small))
     for row, drawn in zip(small.rows, drawn_rows(small), strict=True):
-        spans = [each for each in values(timeline(drawn)) if each["activity"] != "wait"]
-        drawn_lanes = [each.lane for each in row.found.clock.spans if each.lane not in ("collectives", "waiting")]
-        assert len(spans) == len(drawn_lanes)
+        spans = [each for each in values(timeline(drawn, 1, until)) if each["activity"] != "wait"]
+        assert len(spans) == sum(span.lane != "waiting" for span in row.trace.steps[0].spans)
         totals = {}
-        for each in values(memory(drawn)):
-            totals[each["ms"]] = totals.get(each["ms"], 0) + each["kB"]
-        assert max(totals.values()) == pytest.approx(row.peak_bytes / 1e3)
-        assert max(totals) == row.found.clock.now_ns / 1e6
+        for each in values(memory(drawn, until)):
+            totals[each["ms"]] = totals.get(each["ms"], 0) + each["GB"]
+        assert max(totals.values()) == pytest.approx(row.peak_bytes / 1e9)
+        assert max(totals) == pytest.approx(drawn.step_ns / 1e6)
 
 
 def test_a_curve_that_lost_its_fullest_moment_would_be_seen(small):
@@ -86,7 +84,7 @@ def test_the_first_picture_has_what_decides_whether_a_row_fits(small):
         "memory of a rank at the peak, by kind", "memory of a rank between steps, by kind"]
     bars = values(peaks(drawn_rows(small), 0))
     for name, row in zip(names_of(small.rows), small.rows, strict=True):
-        assert sum(each["kB"] for each in bars if each["row"] == name) == pytest.approx(row.peak_bytes / 1e3)
+        assert sum(each["GB"] for each in bars if each["row"] == name) == pytest.approx(row.peak_bytes / 1e9)
 
 
 def test_hfu_below_mfu_is_explained_where_it_is_seen(small):
@@ -103,8 +101,7 @@ def test_only_links_that_are_there_are_named():
 
 def test_pictures_take_a_planned_row_for_a_run_s(small):
     row = row_of("a row", small.rows[-1])
-    assert row.fullest["peak_bytes"]["total"] == small.rows[-1].peak_bytes
-    assert row.end_ns == small.rows[-1].found.clock.now_ns
+    assert row.fullest.peak_bytes["total"] == small.rows[-1].peak_bytes
     assert row.hidden == small.rows[-1].trace.hidden
 
 
@@ -193,7 +190,7 @@ def test_every_picture_of_memory_has_a_line_at_the_device(small):
     device_bytes = int(small.rows[0].cluster.device.memory)
     drawn = files(drawn_rows(small), device_bytes)
     for name in ("memory-1", "kept"):
-        assert values(drawn[name])[-1] == {"device memory, kB": device_bytes / 1e3}
+        assert values(drawn[name])[-1] == {"device memory, GB": device_bytes / 1e9}
     assert "layer" not in files(drawn_rows(small))["memory-1"], "a run has no device"
 
 

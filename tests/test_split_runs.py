@@ -8,7 +8,7 @@ import pytest
 
 from tests.models.test_mixture import MIXTURE, PIECES
 from tests.models.test_split_models import EVEN, GPT, LLAMA, MLP, outcome, read
-from tests.observe.tracing import span_faults
+from tests.observe.tracing import read_trace, span_faults
 from tests.pages import page_of
 from zerosim.autograd import ring_attention
 from zerosim.autograd.operations.shapes import reshape
@@ -19,7 +19,7 @@ from zerosim.core.sharding import split
 from zerosim.models import parallel, transformer
 from zerosim.observe.trace import COLLECTIVES, Tracer
 from zerosim.scenario.data import load_dataset
-from zerosim.show.document import read_trace
+from zerosim.show.document import read as decoded
 from zerosim.training.experiment import prepare
 from zerosim.training.one_function import Difference, differences
 
@@ -43,7 +43,7 @@ def test_the_layout_is_said_in_terminal_page_and_rows(tmp_path, capsys):
     code, document = run(MLP, tmp_path, "--set", rows)
     due = ["", "tp2 × Stage I on 2", "tp4 × Stage III on 1"]
     assert (code, [row["layout"] for row in document["stages"]]) == (0, due)
-    said, page = capsys.readouterr().out, page_of(document)
+    said, page = capsys.readouterr().out, page_of(decoded(json.dumps(document).encode(), "it"))
     assert [words in said and words in page for words in due] == [True] * 3
 
 

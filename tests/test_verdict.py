@@ -231,12 +231,12 @@ def test_it_is_shown_written_and_on_the_page(capsys):
     from rich.console import Console
 
     outcome = parted({"units": "layer"}, {"units": "model"})
-    show_row_difference(Console(width=100), read(outcome).document["differences"][0])
+    show_row_difference(Console(width=100), read(outcome).differences[0])
     printed = capsys.readouterr().out
     assert "row 1 is not row 0, and each has the bits of one process. Reason:" in printed
     assert "elements by ULPs apart: 1: " in printed
     written = document(outcome, {"kind": "local", "ranks": 4, "library": "threads"})
-    assert written["differences"][0]["cause"] == outcome.differences[0].cause
+    assert written.differences[0].cause == outcome.differences[0].cause
     page = page_of(written)
     assert "Both correct, but different" in page
     assert outcome.differences[0].orders[1] in page
@@ -247,7 +247,7 @@ def test_rows_that_add_alike_are_told_of_once(capsys):
 
     outcome = parted({"units": "layer"}, {"units": "model"})
     found = replace(outcome.differences[0], chunks=(1, 1), orders=("all at once", "all at once"))
-    show_row_difference(Console(width=200), read(replace(outcome, differences=[found])).document["differences"][0])
+    show_row_difference(Console(width=200), read(replace(outcome, differences=[found])).differences[0])
     printed = capsys.readouterr().out
     assert printed.count("adds it in chunk") == 1
     assert "each of row 0 and row 1 adds it in chunk" in printed

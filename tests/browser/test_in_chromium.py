@@ -4,11 +4,11 @@ import re
 from dataclasses import replace
 
 import pytest
+from zerosim.show.page.page import collectives_of, schedule_page, step_page
 
 from tests.pages import HOSTILE, added_otherwise, outcome, page_of
 from tests.training import scenario
 from zerosim.proofs.subject import named_subject
-from zerosim.show.page.page import collectives_of, schedule_page, step_page
 from zerosim.show.recorded import recorded_stage
 from zerosim.show.schedule import scheduled
 

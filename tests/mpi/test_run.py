@@ -11,7 +11,7 @@ from zerosim.proofs.programs import collectives_world, programs_of, run_collecti
 from zerosim.scenario import Scenario, load
 from zerosim.scenario.data import load_dataset
 from zerosim.show.collectives import collectives_document
-from zerosim.show.document import document
+from zerosim.show.document import document, written
 from zerosim.training.experiment import prepare
 from zerosim.verdict.judged_run import run_locally
 
@@ -47,7 +47,7 @@ def by_ranks():
 def locally(name):
     scenario = load(SCENARIOS / name, overrides(name))
     if isinstance(scenario, Scenario):
-        return document(run_locally(prepare(scenario, load_dataset(scenario))), {})
+        return written(document(run_locally(prepare(scenario, load_dataset(scenario))), {}))
     programs = programs_of(scenario)
     return collectives_document(
         collectives_world(scenario).run(lambda comm: run_collectives(comm, scenario, programs))[0], {})
@@ -83,7 +83,7 @@ def test_where_ranks_outnumber_cores_times_say_so(tmp_path):
         import os, runpy
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         runpy.run_module("zerosim", run_name="__main__")"""
-    run = ["-c", code, "run", "ddp", "--set", "train.steps=2", "--set", "check.test_accuracy=0", "-v", "--timeline"]
+    run = ["-c", code, "run", "ddp", "--set", "train.steps=2", "--set", "check.test_accuracy=0", "-v"]
     done = mpirun(2, [*run, *flags])
     assert done.returncode == 0, done.stderr
     words = "2 ranks share 1 core, so times include waiting for a core."

@@ -4,7 +4,15 @@ import json
 from collections import Counter, defaultdict
 from itertools import pairwise
 
-from zerosim.observe.trace import COLLECTIVES, COMPUTATION, IN, OUT, WAITING
+from zerosim.observe.trace import COLLECTIVES, COMPUTATION, IN, OUT, WAITING, ClockOffset, RankStep, Span, Trace
+
+
+def read_trace(found):
+    """The trace of a row of a JSON document."""
+    return Trace([ClockOffset(**clock) for clock in found["clocks"]], [
+        RankStep(step["rank"], step["step"], step["begin_ns"], step["end_ns"], [Span(**span) for span in step["spans"]],
+                 [(at["ns"], {kind: count for kind, count in at.items() if kind != "ns"}) for at in step["memory"]])
+        for step in found["steps"]])
 
 
 def span_faults(trace):

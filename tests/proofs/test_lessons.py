@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.pages import documented
 from tests.small import SCENARIOS, WHOLE, small_if_it_trains
-from tests.test_report import documented
 from zerosim.collectives.kinds import COLLECTIVE_KINDS
 from zerosim.commands.cli import COMMANDS, main
 from zerosim.scenario import shipped

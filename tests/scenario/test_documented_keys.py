@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass
 import pytest
 
 from tests import keys
-from tests.test_report import documented
+from tests.pages import documented
 from zerosim.scenario import load
 from zerosim.scenario.fault import Fault
 from zerosim.scenario.reading import HIDDEN

@@ -20,9 +20,9 @@ def said(outcome):
 def test_rows_that_reduce_once_a_step_say_so_below_the_table():
     outcome = outcome_of(stages=("ddp", "zero1", "zero2"), accumulation="micro_batch")
     assert ONCE in said(outcome)
-    rows = document(outcome, {"kind": "local", "ranks": 3, "library": ""})["rows"]
+    rows = document(outcome, {"kind": "local", "ranks": 3, "library": ""}).rows
     why = {"accumulation": "it reduces once a step, at the boundary"}
-    assert [row["ignored"] for row in rows] == [why, why, {}]
+    assert [row.ignored for row in rows] == [why, why, {}]
 
 
 @pytest.mark.parametrize(("keys", "words"), [

@@ -27,8 +27,8 @@ from zerosim.core.errors import UsageError
 from zerosim.core.files import write_text
 from zerosim.proofs.proof import prove
 from zerosim.proofs.subject import Subject, named_subject
+from zerosim.show.document import sharing
 from zerosim.show.grid import show_words
-from zerosim.show.run_document import sharing
 from zerosim.worlds.launcher import launched
 from zerosim.worlds.mpi import MpiWorld, connect
 from zerosim.worlds.mpi_start import zerosim_on

@@ -15,13 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from zerosim.commands.output import (
-    abandon_full_streams,
-    complain,
-    forget_unusable_sizes,
-    open_streams,
-    replace_what_cannot_be_printed,
-)
+from zerosim.commands.output import abandon_full_streams, complain, open_streams
 from zerosim.core.comm import Communicator
 from zerosim.core.errors import UsageError, did_you_mean
 from zerosim.worlds.launcher import has_company, launched_rank
@@ -67,8 +61,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         open_streams()
-        forget_unusable_sizes()
-        replace_what_cannot_be_printed()
         if has_company():
             agree(connect(), given)
         with contextlib.nullcontext() if launched_rank() == 0 else silence():

@@ -21,8 +21,7 @@ from zerosim.plan.foreign import hugging_face
 from zerosim.scenario.load import parse_override
 from zerosim.scenario.reading import Origin, read
 from zerosim.scenario.sections import ModelKeys
-from zerosim.show.grid import GAP, Column, show_grid, show_words
-from zerosim.show.legend import STATE_BARS, stacked
+from zerosim.show.grid import GAP, SHADES, Column, bar, show_grid, show_words
 from zerosim.stages import STAGES
 from zerosim.stages.optimizers import OPTIMIZERS
 from zerosim.verdict.blocks import BlockActivations, transformer
@@ -339,7 +338,7 @@ def bytes_columns(estimate: Estimate, unit: ByteUnit) -> list[Column]:
     far = [column(words, [row.kept(tier) for row in rows]) for tier, words in TIER_WORDS.items()
            if estimate.offloaded and any(row.kept(tier) for row in rows)]
     return [
-        *(column(KEPT[kind.name], [getattr(row.states, kind.name) for row in rows]) for kind in STATE_BARS),
+        *(column(KEPT[kind], [getattr(row.states, kind) for row in rows]) for kind in KEPT),
         *far,
         column("sum", sums),
         Column(f"sum\n{unit.binary_name}", [two_decimals(count / unit.binary_size) for count in sums]),
@@ -353,10 +352,10 @@ def bar_columns(estimate: Estimate, width: int) -> list[Column]:
     whole = max(estimate.ddp_bytes, largest(estimate.rows))
     shares = [percent(row.states.total / estimate.ddp_bytes) for row in estimate.rows]
     share = Column("of DDP", shares)
-    legend = "   ".join(f"{kind.shade} {KEPT[kind.name]}" for kind in STATE_BARS)
+    legend = "   ".join(f"{SHADES[kind][0]} {KEPT[kind]}" for kind in KEPT)
     titles = max(len(STAGES[row.stage].title) for row in estimate.rows)
     room = max(len(legend), min(BAR_COLUMNS, width - titles - 2 * GAP - share.width))
-    bars = [stacked([getattr(row.states, kind.name) for kind in STATE_BARS], whole, room) for row in estimate.rows]
+    bars = [bar({kind: getattr(row.states, kind) for kind in KEPT}, whole, room) for row in estimate.rows]
     for drawn in bars:
         drawn.pad_right(room - len(drawn))
     return [Column(f"{legend:<{room}}", bars), share]

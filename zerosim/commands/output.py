@@ -1,18 +1,16 @@
 """The output of commands: to the terminal, to files, and one line for an error."""
 
 import argparse
-import codecs
 import errno
 import json
 import os
-import re
-import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
+import msgspec
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
@@ -23,29 +21,18 @@ from zerosim.core.words import printable
 from zerosim.scenario import Scenario
 from zerosim.scenario.schema import parts_in
 from zerosim.show.shown import Shown
-from zerosim.training.state_file import STEP
 from zerosim.worlds.launcher import launched
 
 LEAST_WIDTH = 40
 """The least columns, below which words would be broken; a narrower terminal breaks the lines itself."""
-
 WIDTH = 100
 """The default columns of output to a file or a pipe."""
-
 RUN_WIDTH = 80
 """The default columns of a run's output: launchers pipe it to terminals that may have no more."""
-
 LONGEST_LINE = 1500
 """The most characters of an error; a path or a name in it may have any length."""
-
 FLAGS = ("csv", "html", "json", "report", "svg", "toml", "trace", "weights")
 """The flags that name a file to write."""
-
-STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
-
-PLAIN = str.maketrans("─━╺═│┃▶▸›✓✗█▓░·−–×…→←⌊⌋⌈⌉√Ψ²≥≤", "-=-=||>>>*!#=.:--x.><[][]vP2><")
-"""Replacements of our symbols, one for one, for encodings that lack them."""
-
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """The errors of a standard output that is a file on a full or failing disk."""
 
@@ -58,7 +45,7 @@ class Terminal(Console):
 
     def __init__(self, *, stderr: bool, force_terminal: bool | None, width: int) -> None:
         super().__init__(stderr=stderr, force_terminal=force_terminal, highlight=False, emoji=False)
-        columns = int(os.environ.get("COLUMNS") or 0) or (self.width if self.is_terminal else width)
+        columns = self.width if self.is_terminal or "COLUMNS" in os.environ else width
         if columns < LEAST_WIDTH or not self.is_terminal:
             self.width = max(columns, LEAST_WIDTH)
 
@@ -101,7 +88,7 @@ def saying(arguments: argparse.Namespace) -> Iterator[Callable[[str], None]]:
 
 
 def check_writable(arguments: argparse.Namespace, inputs: Mapping[str, str | Path] | None = None) -> None:
-    """Refuse, before anything runs, output files that cannot be written, that have two purposes, or that are inputs.
+    """Refuse, before anything runs, output files that cannot be written or that are inputs.
 
     `inputs` has the paths of input files, by their purpose.
     """
@@ -129,53 +116,24 @@ def files_of_scenario(scenario: Scenario) -> dict[str, Path]:
 
 def check_outputs(outputs: Mapping[str, str], inputs: Mapping[str, str | Path]) -> None:
     """Check output files as `check_writable` does, each by its flag, such as "--json"."""
-    named: dict[str, str] = {}
     for flag, path in outputs.items():
-        if path == "-" and flag == "--json":
-            continue
-        if path in STANDARD_OUTPUT:
+        if path == "-":
             if flag != "--json":
                 raise UsageError(f"{flag}: only --json writes to standard output; name a file")
-            raise UsageError(f"--json: found {path!r}; standard output is written -")
+            continue
         try:
             check_replaceable(path)
         except (OSError, ValueError) as error:
             why = reason(error)
             raise UsageError(f"{flag}: cannot write {path!r}: {why}; name a file in a folder that exists") from None
-        real = os.path.realpath(path)
-        if real in named:
-            raise UsageError(f"{named[real]} and {flag} name the same file {path!r}; give each its own")
-        named[real] = flag
         for what, read in inputs.items():
-            if are_one_file(path, read):
+            if os.path.realpath(path) == os.path.realpath(read):
                 raise UsageError(f"{flag}: {path!r} is {what}, an input of this command; name another file")
-        if STEP.fullmatch(Path(real).name):
-            raise UsageError(f"{flag}: {path!r} is a checkpoint, which is never changed; name another file")
-        for stream, descriptor in (("standard output", 1), ("standard error", 2)):
-            if is_file_of(descriptor, path):
-                raise UsageError(f"{flag}: {path!r} is where {stream} is redirected to; name another file")
-
-
-def are_one_file(path: str, other: str | Path) -> bool:
-    try:
-        return os.path.samefile(path, other)
-    except (OSError, ValueError):
-        return False
-
-
-def is_file_of(descriptor: int, path: str) -> bool:
-    """Whether a stream of this process is the regular file at `path`."""
-    try:
-        found = os.fstat(descriptor)
-        return stat.S_ISREG(found.st_mode) and os.path.samestat(found, os.stat(path))
-    except OSError:
-        return False
 
 
 def write_json(path: str, document: dict[str, Any]) -> None:
     """Write `document` to the file `path`, or to standard output for `-`."""
-    encoder = json.JSONEncoder(allow_nan=False, ensure_ascii=path == "-" and not prints_unicode())
-    text = indented(document, encoder.encode) + "\n"
+    text = msgspec.json.format(json.dumps(document, allow_nan=False, ensure_ascii=path == "-"), indent=1) + "\n"
     if path == "-":
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -185,42 +143,12 @@ def write_json(path: str, document: dict[str, Any]) -> None:
 
 def write_lines(path: str, documents: Iterable[dict[str, Any]]) -> None:
     """Write each document as a line of JSON to the file `path`, or to standard output for `-`."""
-    escaped = path == "-" and not prints_unicode()
-    text = "".join(json.dumps(each, ensure_ascii=escaped) + "\n" for each in documents)
+    text = "".join(json.dumps(each, ensure_ascii=path == "-") + "\n" for each in documents)
     if path == "-":
         sys.stdout.write(text)
         sys.stdout.flush()
     else:
         write_text(path, text)
-
-
-OUTER = 4
-"""The levels of a JSON document whose entries have a line each; `json` is several times slower with an indent."""
-
-
-def indented(value: Any, encode: Callable[[Any], str], depth: int = 0) -> str:
-    """`value` as JSON, with a line for each entry of the outer levels.
-
-    >>> print(indented({"steps": 2, "rows": [{"losses": [[[0.5, 0.25]]]}]}, json.dumps))
-    {
-     "steps": 2,
-     "rows": [
-      {
-       "losses": [
-        [[0.5, 0.25]]
-       ]
-      }
-     ]
-    }
-    """
-    if depth == OUTER or not value or not isinstance(value, dict | list | tuple):
-        return encode(value)
-    if isinstance(value, dict):
-        ends, each = "{}", [f"{encode(str(key))}: {indented(inner, encode, depth + 1)}" for key, inner in value.items()]
-    else:
-        ends, each = "[]", [indented(inner, encode, depth + 1) for inner in value]
-    line = "\n" + " " * depth
-    return f"{ends[0]}{line} {f',{line} '.join(each)}{line}{ends[1]}"
 
 
 def conclude(arguments: argparse.Namespace, found: Shown) -> int:
@@ -233,10 +161,6 @@ def conclude(arguments: argparse.Namespace, found: Shown) -> int:
     if arguments.json:
         write_json(arguments.json, found.document)
     return 0 if found.passed else 1
-
-
-def prints_unicode() -> bool:
-    return (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "") == "utf8"
 
 
 def complain(error: BaseException) -> int:
@@ -255,40 +179,17 @@ def complain(error: BaseException) -> int:
 
 def open_streams() -> None:
     """Refuse a standard output that was closed before Python began; a closed standard error is replaced by /dev/null.
+    Streams print a question mark for a character that their encoding lacks.
     """
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
         raise ZerosimError("standard output is closed; redirect it to a file or to /dev/null")
-
-
-def forget_unusable_sizes() -> None:
-    """Remove sizes of the terminal that are no numbers from the environment: rich raises for some of them."""
-    for name in ("COLUMNS", "LINES"):
-        if not re.fullmatch(r"[0-9]{1,5}", os.environ.get(name, "")):
-            os.environ.pop(name, None)
-
-
-def replace_what_cannot_be_printed() -> None:
-    """Let streams print a plain character, or else a question mark, for one that their encoding lacks."""
-    codecs.register_error("zerosim.plain", plain)
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
-            reconfigure(errors="zerosim.plain")
-
-
-def plain(error: UnicodeError) -> tuple[str, int]:
-    """Replace symbols by the same number of ASCII characters.
-
-    >>> codecs.register_error("zerosim.plain", plain)
-    >>> "1 ─+▶ 2 ✓ Größe".encode("ascii", "zerosim.plain")
-    b'1 -+> 2 * Gr??e'
-    """
-    assert isinstance(error, UnicodeEncodeError)
-    signs = error.object[error.start:error.end].translate(PLAIN)
-    return "".join(sign if sign.isascii() else "?" for sign in signs), error.end
+            reconfigure(errors="replace")
 
 
 def abandon_full_streams() -> None:

@@ -32,7 +32,7 @@ from zerosim.scenario import Source
 from zerosim.scenario.schema import python_run
 from zerosim.scenario.sections import MOST_RANKS
 from zerosim.show.grid import show_words
-from zerosim.show.page.pictures import converter, files
+from zerosim.show.pictures import converter, files
 from zerosim.show.table import show_heading
 from zerosim.show.trace_events import trace_events
 

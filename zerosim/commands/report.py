@@ -1,27 +1,20 @@
 """`zerosim report`: the tables or the page of a run from the output of `zerosim run --json`, or of two runs."""
 
 import argparse
-import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
-
-from rich.console import Console
+from collections.abc import Sequence
 
 from zerosim.commands.output import RUN_WIDTH, check_outputs, console
 from zerosim.core.errors import UsageError
 from zerosim.core.files import read_at_most, reason, write_text
-from zerosim.show.page.page import page
-from zerosim.show.page.pictures import Spec, files, svg
-from zerosim.show.run_document import RunDocument, runs_of
+from zerosim.show.document import RunDocument, read
+from zerosim.show.page import page
+from zerosim.show.pictures import Spec, files, svg
 from zerosim.show.shown import Picture
 from zerosim.show.table import show_heading, show_run
 
 MOST_BYTES = 1 << 26
 """The largest outcome; as Python objects it takes up to 30 times as much memory."""
-
-WRITE_ONE = "write an outcome with zerosim run SCENARIO --json FILE"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,78 +33,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Write the page, the pictures, or both, or else print the tables; 0 for any result of the runs."""
     names = [arguments.outcome, *([arguments.other] if arguments.other else [])]
-    pictures = {f"--picture {name}={path}": path for name, path in arguments.picture}
-    pages = {} if arguments.html is None else {"--html": arguments.html}
-    check_outputs(pages | pictures, dict(zip(("the outcome", "the other outcome"), names, strict=False)))
-    documents = [read(name) for name in names]
-    with whole(names):
-        runs = runs_of(documents, names)
-        single = pictured(arguments.picture, drawn(runs)) if arguments.picture else []
-        if not arguments.html and not arguments.pictures and not arguments.picture:
-            show(console(arguments, stderr=False, width=RUN_WIDTH), runs, verbose=arguments.verbose)
-        if arguments.html:
-            write_text(arguments.html, page(runs))
-        if arguments.pictures:
-            write_pictures(arguments.pictures, runs)
-        for path, picture in single:
-            picture.save(path)
+    outputs = {f"--picture {name}={path}": path for name, path in arguments.picture}
+    outputs |= {} if arguments.html is None else {"--html": arguments.html}
+    check_outputs(outputs, dict(zip(("the outcome", "the other outcome"), names, strict=False)))
+    runs = [run_in(name) for name in names]
+    if len(runs) > 1:
+        runs = [run.labelled(label) for run, label in zip(runs, "AB", strict=True)]
+    specs = files([row for run in runs for row in run.rows]) if arguments.pictures or arguments.picture else {}
+    single = pictured(arguments.picture, specs)
+    if not (arguments.html or arguments.pictures or arguments.picture):
+        target = console(arguments, stderr=False, width=RUN_WIDTH)
+        for run in runs:
+            show_heading(target, run.title, str(run.scenario["caption"]), "")
+            show_run(target, run, verbose=arguments.verbose)
+    if arguments.html:
+        write_text(arguments.html, page(runs))
+    if arguments.pictures:
+        os.makedirs(arguments.pictures, exist_ok=True)
+        forms = [f"{name}={os.path.join(arguments.pictures, name)}.{form}" for name in specs for form in ("svg", "png")]
+        single += pictured([name_and_file(each) for each in forms], specs)
+    for path, picture in single:
+        picture.save(path)
     return 0
 
 
-def show(target: Console, runs: Sequence[RunDocument], *, verbose: bool) -> None:
-    """Print the tables of each run, as `zerosim run` did."""
-    for run in runs:
-        if run.is_script:
-            raise UsageError("nothing to write: an outcome of zerosim torch has no tables; name a file with --html, or "
-                             "a picture with --picture NAME=FILE")
-        show_heading(target, ": ".join(filter(None, [run.label, run.title])), str(run.scenario["caption"]), "")
-        show_run(target, run, verbose=verbose)
-
-
-@contextmanager
-def whole(names: Sequence[str]) -> Iterator[None]:
-    """A context that turns errors of an incomplete or wrong document into one line."""
-    try:
-        yield
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise UsageError(
-            f"{' or '.join(names)}: not a complete outcome of zerosim run --json ({type(error).__name__}: {error})"
-        ) from error
-
-
-def drawn(runs: Sequence[RunDocument]) -> dict[str, Spec]:
-    return files([row for run in runs for row in run.rows])
-
-
-def write_pictures(folder: str, runs: Sequence[RunDocument]) -> None:
-    """Write every picture of the page as SVG and PNG, in a folder that is made if missing."""
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--pictures: cannot make the folder {folder!r}: {error.strerror}") from error
-    for name, spec in drawn(runs).items():
-        for form in ("svg", "png"):
-            Picture(svg(spec), name).save(os.path.join(folder, f"{name}.{form}"))
-
-
-def refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def read(name: str) -> Any:
-    """A document in JSON; `UsageError` for a file that is none."""
+def run_in(name: str) -> RunDocument:
+    """The outcome in a file; `UsageError` if it cannot be read or is none."""
     try:
         content = read_at_most(name, MOST_BYTES)
-        if len(content) > MOST_BYTES:
-            raise UsageError(f"{name} has more than {MOST_BYTES:,} bytes, too many for an outcome")
-        return json.loads(content.decode("utf-8-sig"), parse_constant=refuse_constant)
     except OSError as error:
-        raise UsageError(f"cannot read {name}: {reason(error)}; {WRITE_ONE}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{name} is not JSON: found the byte {content[error.start]:#04x}; {WRITE_ONE}") from error
-    except (ValueError, RecursionError) as error:
-        found = error if content.strip() else "it is empty"
-        raise UsageError(f"{name} is not JSON: {found}; {WRITE_ONE}") from error
+        raise UsageError(f"cannot read {name}: {reason(error)}; write an outcome with zerosim run SCENARIO --json FILE"
+                         ) from error
+    if len(content) > MOST_BYTES:
+        raise UsageError(f"{name} has more than {MOST_BYTES:,} bytes, too many for an outcome")
+    return read(content, name)
 
 
 def name_and_file(words: str) -> tuple[str, str]:

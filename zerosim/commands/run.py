@@ -28,7 +28,6 @@ from zerosim.commands.output import (
     standard_output,
     write_json,
 )
-from zerosim.commands.supervise import supervise
 from zerosim.core.allocation import Array
 from zerosim.core.comm import Communicator
 from zerosim.core.errors import LaunchError, UsageError, ZerosimError
@@ -37,9 +36,8 @@ from zerosim.proofs.programs import collectives_world, programs_of, run_collecti
 from zerosim.scenario import CollectiveScenario, Scenario, load, resolved
 from zerosim.scenario.schema import parts_in, python_run
 from zerosim.show.collectives import collectives_document, described_values, show_collectives
-from zerosim.show.document import document, world_document
-from zerosim.show.page.pictures import converter
-from zerosim.show.run_document import RunDocument, runs_of, sharing
+from zerosim.show.document import RunDocument, document, sharing, world_document, written
+from zerosim.show.pictures import converter
 from zerosim.show.table import show_heading, show_run
 from zerosim.show.trace_events import trace_events
 from zerosim.training.keeping import resumptions
@@ -66,25 +64,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-python", action="store_true", help="resume even if a Python file that the scenario names has changed")
     parser.add_argument("--no-python", action="store_true", help=NO_PYTHON)
-    parser.add_argument(
-        "--restarts", metavar="N", type=whole_number(0, 1000),
-        help="start mpiexec, and after a failure restart from the last checkpoint, up to so many times")
-    parser.add_argument(
-        "--min-ranks", metavar="N", type=whole_number(1, 10**6),
-        help="with --restarts: restart on fewer ranks each time, down to this number")
     parser.add_argument("--json", metavar="FILE", help="write the outcome as JSON; - is standard output")
     parser.add_argument("--weights", metavar="FILE", help="write the full final weights as safetensors")
     parser.add_argument(
         "--progress", choices=("auto", "live", "plain", "none"), default="auto",
         help="how to show progress on standard error; auto, the default, is live on a terminal, else plain lines")
     parser.add_argument("--report", metavar="FILE", help="write an HTML page with all results")
-    parser.add_argument(
-        "--timeline", action="store_true", help="draw a step of each row below the table: computation and messages of "
-                                                "each rank")
     parser.add_argument("--trace", metavar="FILE", help="write a timeline of each rank as trace events, for Perfetto")
     parser.add_argument(
         "--trace-steps", metavar="FIRST..LAST", type=steps_in_order,
-        help="the steps to trace, 4 or 3..5; default the last, for --timeline alone the last 5")
+        help="the steps to trace, 4 or 3..5, whose times the terminal shows; default the last, for a trace or a page")
     parser.add_argument(
         "-v", "--verbose", action="store_true",
         help="show more: messages, bytes by kind and at the peak, padding, full digests")
@@ -103,20 +92,15 @@ class Prepared:
     """The input files, by purpose."""
     run: Callable[[World, Progress], Any]
     """The outcome in the process that has rank 0, None in others."""
-    show: Callable[[Console, Any, dict[str, Any]], None]
+    show: Callable[[Console, Any, Any], None]
     """Prints an outcome, whose document is given too."""
-    document: Callable[[Any, World, str], dict[str, Any]]
+    document: Callable[[Any, World, str], Any]
+    """The outcome as a `RunDocument`, or as a dict in JSON's own types."""
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Run the scenario; 0 if every check held, 1 if one failed."""
-    if arguments.min_ranks is not None and arguments.restarts is None:
-        raise UsageError("--min-ranks is for restarts; add --restarts N")
-    if launched() is None:
-        return run_alone(arguments) if arguments.restarts is None else run_supervised(arguments)
-    if arguments.restarts is not None:
-        raise UsageError("--restarts starts the ranks itself; run it without mpirun")
-    return run_as_one_of_many(connect(), arguments)
+    return run_alone(arguments) if launched() is None else run_as_one_of_many(connect(), arguments)
 
 
 def run_alone(arguments: argparse.Namespace) -> int:
@@ -126,14 +110,6 @@ def run_alone(arguments: argparse.Namespace) -> int:
     world = local_world(scenario) if isinstance(scenario, Scenario) else collectives_world(scenario)
     announce(arguments, prepared, world)
     return conclude(arguments, prepared, prepared.run(world, progress(arguments)), world)
-
-
-def run_supervised(arguments: argparse.Namespace) -> int:
-    """Start the ranks, after all checks that need no ranks."""
-    scenario = prepare(arguments).scenario
-    if isinstance(scenario, CollectiveScenario):
-        raise UsageError("a scenario of collectives has nothing to resume from; remove --restarts")
-    return supervise(arguments, scenario)
 
 
 def prepare(arguments: argparse.Namespace) -> Prepared:
@@ -172,8 +148,7 @@ def training(scenario: Scenario, arguments: argparse.Namespace) -> Prepared:
         scenario, inputs_digest(scenario, experiment.data_sha256, *begins),
         "\n".join([about, *python_run(scenario), *begins]), files_of_scenario(scenario),
         run=lambda world, progress: run_on(world, experiment, progress),
-        show=lambda console, _, found: show_run(
-            console, RunDocument(found), verbose=arguments.verbose, timeline=arguments.timeline),
+        show=lambda console, _, run: show_run(console, run, verbose=arguments.verbose),
         document=lambda outcome, world, command: document(outcome, world_document(world), command))
 
 
@@ -182,9 +157,8 @@ def collectives(scenario: CollectiveScenario, arguments: argparse.Namespace) -> 
     for flag in ("weights", "checkpoint", "every", "resume"):
         if getattr(arguments, flag):
             raise UsageError(f"a scenario of collectives has no weights; remove --{flag}")
-    if arguments.trace or arguments.trace_steps or arguments.timeline:
-        raise UsageError(
-            "a scenario of collectives has no steps to trace; remove --trace, --trace-steps and --timeline")
+    if arguments.trace or arguments.trace_steps:
+        raise UsageError("a scenario of collectives has no steps to trace; remove --trace and --trace-steps")
     if arguments.report:
         raise UsageError("a scenario of collectives has no page; remove --report, and draw it with zerosim show")
     if scenario.world.sends != "buffered" and launched() is not None:
@@ -202,16 +176,11 @@ def collectives(scenario: CollectiveScenario, arguments: argparse.Namespace) -> 
         document=lambda outcome, world, _: collectives_document(outcome, world_document(world)))
 
 
-TIMELINE_STEPS = 5
-"""The number of last steps among which a timeline shows the one of median length."""
-
-
 def traced_steps(steps: int, arguments: argparse.Namespace) -> range:
-    """The steps to trace: the named ones; or the last for a trace; or the last few for a timeline."""
+    """The steps to trace: the named ones, or the last if a trace or a page is asked for."""
     named: range | None = arguments.trace_steps
     if named is None:
-        count = 1 if arguments.trace or arguments.report else TIMELINE_STEPS * arguments.timeline
-        return range(max(steps + 1 - count, 1), steps + 1)
+        return range(max(steps, 1), steps + 1) if arguments.trace or arguments.report else range(0)
     if named[-1] > steps:
         raise UsageError(f"--trace-steps: there is no step {named[-1]}; train.steps = {steps}")
     return range(named[0], named[-1] + 1)
@@ -302,11 +271,11 @@ def conclude(arguments: argparse.Namespace, prepared: Prepared, outcome: Any, wo
         traces = [(row.name, row.measured.trace) for row in outcome.trained if row.measured.trace]
         write_text(arguments.trace, json.dumps(trace_events(traces, sharing(world.ranks, world.shared_cores))))
     if arguments.json:
-        write_json(arguments.json, found)
+        write_json(arguments.json, written(found) if isinstance(found, RunDocument) else found)
     if arguments.report:
-        from zerosim.show.page.page import page  # noqa: PLC0415 - a quarter of a run's imports
+        from zerosim.show.page import page  # noqa: PLC0415 - a quarter of a run's imports
 
-        write_text(arguments.report, page(runs_of([found], ["this run"])))
+        write_text(arguments.report, page([found]))
     return 0 if outcome.passed else 1
 
 

@@ -20,10 +20,11 @@ from zerosim.commands.output import check_writable, conclude, standard_output, w
 from zerosim.core.errors import UsageError
 from zerosim.core.parts import Loader
 from zerosim.proofs.subject import asked_subject, files_of
-from zerosim.show.film import shown_schedule, shown_step
+from zerosim.show.drawing import shown_schedule
 from zerosim.show.grid import show_words
 from zerosim.show.recorded import MOST_RANKS, is_stage, schedule_of, stage_step
 from zerosim.show.shown import Shown
+from zerosim.show.step import shown_step
 from zerosim.show.transposes import on_tape, shown_transpose
 from zerosim.stages import STAGES
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
 
 from rich.console import Console
 
@@ -16,11 +15,10 @@ from zerosim.plan.planning import Plan
 from zerosim.plan.table import columns as columns_of
 from zerosim.plan.table import flat, legend, machine, names_of, not_judged, sentence, show_plan
 from zerosim.scenario import resolved
-from zerosim.show.document import plain, trace_document
+from zerosim.show import pictures
+from zerosim.show.document import RowDocument, row_from, trace_document
 from zerosim.show.grid import Column, show_grid
-from zerosim.show.page import pictures
-from zerosim.show.page.page import Block, Head, Section, excerpt_of, html, note, picture, step
-from zerosim.show.run_document import RowDocument
+from zerosim.show.page import Block, Head, Section, excerpt_of, html, note, picture, step
 from zerosim.show.shown import Page, Shown, printed
 
 MOST_DRAWN = 12
@@ -78,19 +76,14 @@ def drawn_rows(plan: Plan) -> list[RowDocument]:
 
 def row_of(name: str, row: PlannedRow) -> RowDocument:
     """The data of a row for the pictures of a run; the planned rank stands for all."""
-    peak: dict[str, int] = {kind: row.found.peak[kind] for kind in MEMORY_KINDS}
-    peak["total"] = row.peak_bytes
-    resting = {kind: row.found.resting[kind] for kind in MEMORY_KINDS}
-    traced = row.trace
-    trace = trace_document(replace(traced, steps=[
-        replace(step, memory=thinned(step.memory)) for step in traced.steps]))
-    found: dict[str, Any] = plain({
-        "name": name, "stage": str(row.config.stage_key), "ranks": row.config.all_ranks, "trace": trace, "traffic": [],
-        "model": {"title": row.config.model.words, "parameters": row.config.model.count}, "losses": [],
-        "first_divergence": None,
-        "memory": [{"rank": 0, "peak_bytes": peak, "resting_bytes": resting, "curve": []}],
-    })
-    return RowDocument(found, ranks=1, steps=1, drawn=1)
+    trace = replace(row.trace, steps=[replace(step, memory=thinned(step.memory)) for step in row.trace.steps])
+    peak = {kind: row.found.peak[kind] for kind in MEMORY_KINDS} | {"total": row.peak_bytes}
+    return row_from({
+        "stage": str(row.config.stage_key), "name": name, "hosts": [0] * row.config.all_ranks,
+        "model": {"title": row.config.model.words, "parameters": row.config.model.count},
+        "memory": [{"rank": 0, "peak_bytes": peak,
+                    "resting_bytes": {kind: row.found.resting[kind] for kind in MEMORY_KINDS}}],
+        "trace": trace_document(trace)})
 
 
 def thinned(curve: Curve) -> Curve:

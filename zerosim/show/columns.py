@@ -1,36 +1,28 @@
-"""The figures of a run, declared once: columns of the terminal's tables and of the page, facts below them, `rows()`.
+"""What views of a run show, declared once: the terminal's tables and legend, the page, and `rows()` read it here.
 
-A figure that follows from the document needs a line of `FIGURES` and no other. A figure that training measures has its
-heading in its field of `Measurement` and needs no line here: it is a fact, said once if all rows share it.
+A shown figure is a line of `FIGURES`; a fact is a line of `facts`. Neither is named anywhere else.
 """
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
-from operator import attrgetter
 from typing import Any
 
-from zerosim.core.words import KEPT, ON_HOST, TESTS, ByteUnit, in_one_unit, in_unit, spread
+from zerosim.core.words import KEPT, ON_HOST, TESTS, ByteUnit, grouped, in_one_unit, in_unit, spread
 from zerosim.core.words import measured as in_words
 from zerosim.observe.memory import MEMORY_KINDS
-from zerosim.show.document import peaks, rests
-from zerosim.show.run_document import RowDocument, RunDocument, unit_of
-from zerosim.training.measurement import Measurement
+from zerosim.show.document import RowDocument, RunDocument, unit_of
+from zerosim.show.grid import SHADES
+from zerosim.stages.schedules import Slot
 from zerosim.verdict.pipelines import bubble, held
 
 TERMINAL, VERBOSE, PAGE = "terminal", "verbose", "page"
 """The tables."""
 WRONG = "≠"
 """The mark before a figure that is not the one due."""
-
-
-def traffic_is_wrong(row: RowDocument) -> bool:
-    return not row.found["traffic_holds"]
-
-
-def kept_is_wrong(row: RowDocument) -> bool:
-    return not all(map(rests, row.judged_memory))
+KIND_WORDS = {str(kind): KEPT.get(kind, str(kind)) for kind in MEMORY_KINDS} | {"optimizer": "optimizer state"}
+"""The names of kinds of memory in sentences."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +30,11 @@ class Figure:
     """One figure of a row, and the tables that show it."""
 
     key: str
-    """Its key in `rows()`."""
+    """Its key in `rows()`; figures of bytes end in `_bytes`."""
     heading: str
     """Its heading, in one line or two; the unit of bytes follows."""
-    meaning: str
+    meaning: str | Callable[[RunDocument], str]
+    """Its meaning in the legends."""
     value: Callable[[RowDocument], Any]
     tables: frozenset[str] = frozenset()
     of_ranks: Callable[[RowDocument], Sequence[float]] | None = None
@@ -50,157 +43,180 @@ class Figure:
     """Whether it differs from the figure due; a figure for which nothing is due never does."""
     if_any: bool = False
     """Whether it is shown only if some row has more than nothing."""
+    bar: Callable[[RowDocument], Mapping[str, int]] | None = None
+    """The parts of the bar beside it, by the keys of `SHADES`."""
 
     @property
     def in_bytes(self) -> bool:
         return self.key.endswith("_bytes")
 
     def title(self, unit: ByteUnit) -> str:
-        """The heading with the unit of bytes: below one line, or after two."""
-        between = ", " if "\n" in self.heading else "\n"
-        return f"{self.heading}{between}{unit.name}" if self.in_bytes else self.heading
+        """The heading in two lines, with the unit of bytes."""
+        return f"{self.heading}{', ' if chr(10) in self.heading else chr(10)}{unit.name}" if self.in_bytes else (
+            self.heading)
 
-    def name(self, unit: ByteUnit) -> str:
+    @property
+    def name(self) -> str:
         """The heading in one line."""
-        words = self.heading.replace("\n", " ")
-        return f"{words}, {unit.name}" if self.in_bytes else words
+        return self.heading.replace("\n", " ")
+
+    def explained(self, run: RunDocument) -> str:
+        return self.meaning if isinstance(self.meaning, str) else self.meaning(run)
 
     def cells(self, rows: Sequence[RowDocument], unit: ByteUnit, *, spreads: bool = False) -> list[str]:
-        """The figure of each row; with `spreads` the least and the most of its ranks."""
+        """The figure of each row, with a mark if it is wrong; with `spreads` the least and the most of its ranks."""
         if self.of_ranks is not None and (spreads or not self.in_bytes):
             ranks = [self.of_ranks(row) for row in rows]
-            words = [[in_unit(round(each), unit) if self.in_bytes else f"{each:.0f}" for each in of] for of in ranks]
-            return [spread(each or ["–"]) for each in words]
-        values = [self.value(row) for row in rows]
-        if self.in_bytes:
-            return in_one_unit(values, unit)
-        return ["–" if each is None else f"{each:.4g}" if isinstance(each, float) else str(each) for each in values]
+            words = [spread([in_unit(round(each), unit) if self.in_bytes else f"{each:.0f}" for each in of] or ["–"])
+                     for of in ranks]
+        elif self.in_bytes:
+            words = in_one_unit([self.value(row) for row in rows], unit)
+        else:
+            values = [self.value(row) for row in rows]
+            words = ["–" if each is None else f"{each:.4g}" if isinstance(each, float) else str(each)
+                     for each in values]
+        return [WRONG * self.wrong(row) + cell for row, cell in zip(rows, words, strict=True)]
 
-    def marked(self, rows: Sequence[RowDocument], unit: ByteUnit) -> list[str]:
-        """The figure of each row, with a mark if it is wrong."""
-        return [WRONG * self.wrong(row) + cell for row, cell in zip(rows, self.cells(rows, unit), strict=True)]
+
+def keeps_otherwise(row: RowDocument) -> bool:
+    return not all(rank.keeps_what_is_due for rank in row.judged_memory)
 
 
-def kept_figure(kind: str) -> Figure:
+def sends_otherwise(row: RowDocument) -> bool:
+    return not row.traffic_holds
+
+
+def kept(kind: str) -> Figure:
     """The bytes of one model state between steps."""
     return Figure(
-        f"{'weights' if kind == 'parameters' else kind}_bytes", KEPT[kind],
-        f"{KEPT[kind]}{' state' * (kind == 'optimizer')} that a rank keeps on the device between steps",
-        lambda row: row.fullest["resting_bytes"].get(kind, 0), frozenset({PAGE}), wrong=kept_is_wrong)
+        f"{KEPT[kind]}_bytes", KEPT[kind], f"{KIND_WORDS[kind]} that a rank keeps on the device between steps",
+        lambda row: row.fullest.resting_bytes.get(kind, 0), frozenset({PAGE}), wrong=keeps_otherwise)
+
+
+def meaning_of_kept(run: RunDocument) -> str:
+    """The states that are kept, with the signs of their bars."""
+    uneven = any(len({str(rank.resting_bytes) for rank in row.memory}) > 1 for row in run.rows)
+    where = " on the device" * any(row.fullest.on_host for row in run.rows)
+    where += ", on the rank with the highest peak" * uneven
+    states = "  ".join(f"{SHADES[kind][0]} {KIND_WORDS[kind]}" for kind in MEMORY_KINDS[:3])
+    return f"between steps{where}: {states}{', with float32 copies of weights' * run.precision.mixed}"
+
+
+def meaning_of_sent(run: RunDocument) -> str:
+    """The volume of each row as a multiple of one all-gather of all weights."""
+    if run.ranks == 1:
+        return "one rank sends nothing"
+    if any(row.layout for row in run.rows):
+        return "bytes per rank and step, those of the model's own collectives included"
+    unit, once = unit_of(run.rows), run.gathering_bytes
+    multiples = [f"{row.volume if row.traffic_holds else row.sent_bytes / max(once, 1):.4g}× that" for row in run.rows]
+    each = multiples[0] if len({*multiples}) == 1 else grouped([row.name for row in run.rows], multiples)
+    evenly = all(len({rank.sent_bytes for rank in row.traffic}) == 1 for row in run.rows)
+    gathered, whole = in_one_unit([once, run.weights_bytes], unit)
+    return (f"bytes per rank and step{'' if evenly else ', the mean over all'}. One all-gather of all weights: "
+            f"{gathered} {unit.name}; a step: {each}. (Papers write P (N−1)/N: P = {whole} {unit.name} of weights, "
+            f"N = {run.ranks} ranks.)")
+
+
+def meaning_of_peak(run: RunDocument) -> str:
+    """The meaning, and why peaks do not fall from a stage to the next, which keeps less."""
+    found = "largest memory of a rank at any time, with activations and messages"
+    rows = [(one.stage_words.sharded, one.fullest.kept_bytes, one.fullest.peak_bytes["total"], one) for one in run.rows]
+    pairs = [(one, other) for (less, most, low, one), (more, least, high, other) in pairwise(rows)
+             if {*less} < {*more} and least < most and high >= low]
+    if not pairs:
+        return found
+    unit, (one, other) = unit_of(run.rows), pairs[-1]
+    peak = other.fullest.peak_bytes["total"]
+    beside = in_unit(peak - other.fullest.kept_bytes, unit)
+    return (f"{found}. {other.name} does not lower the peak of {one.name}: beside the states that it keeps, a rank "
+            "holds whole weights or gradients of a unit (gradients of all units, if several micro-batches are added "
+            f"before the reduction), activations and messages ({beside} of {in_unit(peak, unit)} {unit.name})")
 
 
 FIGURES = (
     Figure(
         "layout", "layout",
         "ranks of one copy of the model (tp: tensor, cp: context, ep: expert, pp: pipeline), the stage, its ranks",
-        lambda row: row.found.get("layout", ""), frozenset({TERMINAL, PAGE}), if_any=True),
+        lambda row: row.layout, frozenset({TERMINAL, PAGE}), if_any=True),
     Figure(
-        "kept_bytes", "each rank\nkeeps", "model states that a rank keeps on the device between steps",
-        lambda row: sum(row.fullest["resting_bytes"].get(kind, 0) for kind in MEMORY_KINDS[:3]), frozenset({TERMINAL}),
-        wrong=kept_is_wrong),
-    *map(kept_figure, MEMORY_KINDS[:3]),
+        "kept_bytes", "each rank\nkeeps", meaning_of_kept, lambda row: row.fullest.kept_bytes, frozenset({TERMINAL}),
+        wrong=keeps_otherwise, bar=lambda row: row.fullest.resting_bytes),
+    *map(kept, MEMORY_KINDS[:3]),
     Figure(
         "host_bytes", ON_HOST, "offloaded states between steps, and offloaded activations at the peak",
-        lambda row: sum(row.kept_on_host.values()), frozenset({TERMINAL, PAGE}),
-        wrong=lambda row: not row.on_host_as_due, if_any=True),
+        lambda row: sum(row.fullest.on_host.values()), frozenset({TERMINAL, PAGE}),
+        wrong=lambda row: not all(rank.keeps_on_host_what_is_due for rank in row.judged_memory), if_any=True),
     Figure(
-        "sent_bytes", "sends\na step", "bytes that a rank sends in a step, the mean over ranks",
-        attrgetter("sent_bytes"), frozenset({TERMINAL, VERBOSE, PAGE}), of_ranks=lambda row: row.per_step("sent_bytes"),
-        wrong=traffic_is_wrong),
+        "sent_bytes", "sends\na step", meaning_of_sent, lambda row: row.sent_bytes,
+        frozenset({TERMINAL, VERBOSE, PAGE}), of_ranks=lambda row: row.per_step("sent_bytes"), wrong=sends_otherwise,
+        bar=lambda row: {"sent": row.sent_bytes}),
     Figure(
         "between_bytes", "to other hosts", "those bytes that leave the host", lambda row: row.mean("between_bytes"),
-        frozenset({VERBOSE, PAGE}), of_ranks=lambda row: row.per_step("between_bytes"), wrong=traffic_is_wrong,
+        frozenset({VERBOSE, PAGE}), of_ranks=lambda row: row.per_step("between_bytes"), wrong=sends_otherwise,
         if_any=True),
     Figure(
         "volume", "volume,\nP (N−1)/N", "those bytes by formula; P: bytes of all weights, N: ranks",
-        lambda row: row.found["volume"], frozenset({VERBOSE, PAGE}), wrong=traffic_is_wrong),
+        lambda row: row.volume, frozenset({VERBOSE, PAGE}), wrong=sends_otherwise),
     Figure(
         "messages", "messages", "messages that a rank sends in a step",
         lambda row: round(max(row.per_step("messages"), default=0)), frozenset({VERBOSE, PAGE}),
-        of_ranks=lambda row: row.per_step("messages"), wrong=traffic_is_wrong),
+        of_ranks=lambda row: row.per_step("messages"), wrong=sends_otherwise),
     Figure(
-        "peak_bytes", "peak", "largest memory of a rank at any time, with activations and messages",
-        lambda row: row.fullest["peak_bytes"]["total"], frozenset({TERMINAL, PAGE}),
-        wrong=lambda row: not all(map(peaks, row.judged_memory))),
+        "peak_bytes", "peak", meaning_of_peak, lambda row: row.fullest.peak_bytes["total"], frozenset({TERMINAL, PAGE}),
+        wrong=lambda row: not all(rank.peaks_as_due for rank in row.judged_memory)),
 )
 
 
-MEASURED = {each.name: each.metadata["heading"] for each in fields(Measurement) if each.metadata.get("heading")}
-"""The headings of facts that training measures, by their keys in the document and in `rows()`."""
-
-
 def shown_in(table: str, rows: Sequence[RowDocument]) -> list[Figure]:
-    """The figures of a table of these rows."""
+    """The figures of a table of these rows; without steps none but the rows' names are shown."""
     return [each for each in FIGURES if table in each.tables and not (each.if_any and not any(map(each.value, rows)))]
+
+
+def compared(run: RunDocument) -> list[dict[str, Any]]:
+    """A plain dict for each row: `rows()` of an outcome."""
+    return [{
+        "name": row.name, "stage": row.stage, "equal": row.equal, "compared_with": row.compared_with,
+        "final_loss": float(row.losses[-1]) if row.losses else None,
+        "test": None if row.test is None else float(row.test), "sample": row.sample,
+        **{figure.key: figure.value(row) for figure in FIGURES},
+        "hidden": row.hidden,
+        "train_seconds": row.seconds["train"], "weights_sha256": row.weights_sha256,
+    } for row in run.rows]
 
 
 def facts(run: RunDocument) -> dict[str, list[str]]:
     """The facts that tables state once if all rows share them: each fact, and its words for each row."""
-    rows = [row.found for row in run.rows]
-    found: dict[str, list[str]] = {"steps": [f"{run.steps:,}" for _ in rows]}
-    if run.steps:
-        found["final loss"] = [f"{float(row['losses'][-1]):.4g}" for row in rows]
-    for what in ("weights", "gradients"):
-        errors = [row.get("wire_errors", {}).get(what) for row in rows]
-        if any(errors):
-            found[f"error of {what} as codes"] = [as_codes(error) for error in errors]
-    measure = run.document.get("test_measure")
-    if measure is not None and all(row["test"] is not None for row in rows):
-        found[TESTS[measure]] = [in_words(measure, float(row["test"])) for row in rows]
-    for key, heading in MEASURED.items():
-        if any(row.get(key) for row in rows):
-            found[heading] = [json.dumps(row.get(key), ensure_ascii=False) for row in rows]
-    if any(row.get("passes") for row in rows):
-        words = [*map(scheduled, run.rows)]
-        found["bubble"] = [idle for idle, _ in words]
-        found["micro-batches that the ranks of a pipeline hold"] = [most for _, most in words]
-    if any(each["recomputation"] for row in rows for each in row.get("operations", [])):
-        found["floating-point operations"] = [f"×{recomputed(row['operations']):.3g}" for row in rows]
-    if all(row["weights_sha256"] for row in rows):
-        found["weights SHA-256"] = [row["weights_sha256"] for row in rows]
-    return found
+    found: dict[str, Callable[[RowDocument], str | None]] = {
+        "steps": lambda row: f"{run.steps:,}",
+        "final loss": lambda row: f"{float(row.losses[-1]):.4g}" if row.losses else None,
+        "error of weights as codes": lambda row: as_codes(row, "weights"),
+        "error of gradients as codes": lambda row: as_codes(row, "gradients"),
+        TESTS.get(run.test_measure or "", ""): lambda row: (
+            None if row.test is None else in_words(str(run.test_measure), float(row.test))),
+        "says": lambda row: row.sample and json.dumps(row.sample, ensure_ascii=False),
+        "bubble": lambda row: f"{float(bubble(pipeline(row))):.3g} of the time" if row.passes else None,
+        "micro-batches that the ranks of a pipeline hold": lambda row: ", ".join(map(str, map(held, pipeline(row)))),
+        "floating-point operations": recomputed,
+        "weights SHA-256": lambda row: row.weights_sha256,
+    }
+    words = {what: [of(row) for row in run.rows] for what, of in found.items()}
+    return {what: [each or "none" for each in of_rows] for what, of_rows in words.items() if any(of_rows)}
 
 
-def scheduled(row: RowDocument) -> tuple[str, str]:
-    """The bubble of a row's first pipeline, and the activations that its ranks hold at most, in words."""
-    most = ", ".join(str(held(each)) for each in row.passes)
-    return (f"{float(bubble(row.passes)):.3g} of the time", most) if row.passes else ("none", "–")
+def pipeline(row: RowDocument) -> list[list[Slot]]:
+    """The passes of each rank of a row's first pipeline."""
+    return [[Slot(*each) for each in rank] for rank in (row.passes or [[]])[0]]
 
 
-def as_codes(error: Mapping[str, float | None] | None) -> str:
-    """
-    >>> as_codes({"relative": 0.00781, "ulps": 65536, "bits": 7.0}), as_codes(None)
-    ('0.00781', 'none')
-    """
-    relative = None if error is None else error.get("relative")
-    return "none" if relative is None else f"{float(relative):.3g}"
+def as_codes(row: RowDocument, what: str) -> str | None:
+    """The relative error of what was sent in a narrow format."""
+    relative = (row.wire_errors.get(what) or {}).get("relative")
+    return None if relative is None else f"{float(relative):.3g}"
 
 
-def recomputed(operations: Sequence[Mapping[str, int]]) -> float:
-    """The ratio of all matrix products of all ranks to those of forward and backward alone.
-
-    >>> recomputed([{"forward": 2, "backward": 4, "recomputation": 2}])
-    1.3333333333333333
-    """
-    whole = sum(sum(each.values()) for each in operations)
-    return whole / max(sum(each["forward"] + each["backward"] for each in operations), 1)
-
-
-def why_peaks_stay(rows: Sequence[RowDocument]) -> str:
-    """Why peaks do not fall from a stage to the next, which keeps less; empty if they do."""
-    pairs = [(one, other) for one, other in pairwise(rows) if stays(one, other)]
-    if not pairs:
-        return ""
-    unit, (one, other) = unit_of(rows), pairs[-1]
-    peak, kept = other.fullest["peak_bytes"]["total"], sum(other.fullest["resting_bytes"].values())
-    return (f"{other.name} does not lower the peak of {one.name}: beside the states that it keeps, a rank holds whole "
-            f"weights or gradients of a unit (gradients of all units, if several micro-batches are added before the "
-            f"reduction), activations and messages ({in_unit(peak - kept, unit)} of {in_unit(peak, unit)} {unit.name})")
-
-
-def stays(one: RowDocument, other: RowDocument) -> bool:
-    """Whether a row keeps less than the one before it, by a stage that shards more, and has no lower peak."""
-    shards_more = one.stage and other.stage and {*one.stage.sharded} < {*other.stage.sharded}
-    kept, peaks = ([sum(row.fullest["resting_bytes"].values()) for row in (one, other)],
-                   [row.fullest["peak_bytes"]["total"] for row in (one, other)])
-    return bool(shards_more) and kept[1] < kept[0] and peaks[1] >= peaks[0]
+def recomputed(row: RowDocument) -> str | None:
+    """The ratio of all matrix products of all ranks to those of forward and backward alone, if some were repeated."""
+    again = sum(each["recomputation"] for each in row.operations)
+    once = sum(each["forward"] + each["backward"] for each in row.operations)
+    return f"×{1 + again / once:.3g}" if again else None

@@ -1,23 +1,31 @@
-"""The outcome of a run as one JSON document: the same numbers as in the terminal.
+"""The outcome of a run as a document: these dataclasses are what `zerosim run --json` writes and what all views read.
 
-The page of a run is a function of this document alone, so a run and its old document give the same page.
-The document therefore contains the command, the versions, the verdict and the trace.
+Terminal, page, pictures and plain rows are functions of a `RunDocument`, so a run and its `--json` show the same. A new
+key is a field with its docstring here, and its value in `document`. `docs/outcome.md` is generated from these classes:
+fields without a docstring share that of the next field which has one.
 """
 
 import math
 import platform
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from importlib.metadata import version
 from typing import Any
 
-from zerosim.core.words import joined_names, plural
-from zerosim.observe.trace import ClockOffset, RankStep, Span, Trace
+import msgspec
+
+from zerosim.core.errors import UsageError
+from zerosim.core.precisions import PRECISIONS, Precision
+from zerosim.core.words import ByteUnit, common_unit, joined_names, plural
+from zerosim.observe.trace import Trace
 from zerosim.observe.traffic import Count
 from zerosim.scenario import resolved
 from zerosim.stages import STAGES
 from zerosim.training.measurement import RankMemory
 from zerosim.verdict.addresses import Fragmentation
-from zerosim.verdict.outcome import Outcome, RowOutcome, lingering, overweight, traffic_fault
+from zerosim.verdict.diagnosis import Divergence
+from zerosim.verdict.outcome import Outcome, RowOutcome, does_not_fit, lingering, overweight, traffic_fault
 from zerosim.worlds.world import World
 
 SCHEMA = "zerosim.run/1"
@@ -25,43 +33,560 @@ PACKAGES = ("zerosim", "numpy")
 """The packages whose versions a document contains."""
 MOST_NAMES = 4
 """The most rows that a verdict names."""
-STEP_FIGURES = (
-    "computation_ns", "waiting_ns", "waiting_for_memory_ns", "idle_ns", "communication_ns", "hidden_ns", "moving_ns")
+TURNS = "In this process ranks take turns: others compute while one waits. Use mpirun for real times."
+
+Number = float | str
+"""NaN and infinities are the strings "nan", "inf" and "-inf"."""
+Bytes = dict[str, int]
+"""Bytes by kind of memory."""
 
 
-def document(outcome: Outcome, world: dict[str, Any], command: str | None = None) -> dict[str, Any]:
-    """The whole outcome in JSON's own types; NaN and infinities become the strings "nan", "inf" and "-inf".
+@dataclass(frozen=True, kw_only=True)
+class TrafficDocument:
+    """The traffic of one rank in the whole run, measured and due."""
 
-    `command` is the command line of the run, if there was one. "stages" is the former name of "rows", for readers that
-    do not know the new one yet.
+    rank: int
+    """the rank"""
+    sent_bytes: int
+    received_bytes: int
+    messages: int
+    """bytes and messages"""
+    by_collective: dict[str, dict[str, int]]
+    """`calls`, `sent_bytes`, `messages` of each collective, such as `all_gather`"""
+    inside_bytes: int
+    between_bytes: int
+    """bytes sent within the host, and to other hosts"""
+    largest_message_bytes: int
+    """the largest message sent"""
+    formula_bytes: int
+    formula_received_bytes: int
+    formula_messages: int
+    formula_by_collective: dict[str, dict[str, int]]
+    formula_inside_bytes: int
+    formula_between_bytes: int
+    formula_largest_message_bytes: int
+    """the same by formula; `formula_bytes` is that of `sent_bytes`"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryDocument:
+    """The memory of one rank between steps and at the peak within a step, measured and due."""
+
+    rank: int
+    """the rank"""
+    resting_bytes: Bytes
+    """bytes kept between steps: `parameters`, `gradients`, `optimizer`"""
+    peak_bytes: Bytes
+    """peak of the live bytes of each kind, of `activations`, of `buffers`, and in `total`"""
+    alive_bytes: int = 0
+    """live bytes of all kinds between steps, buffers for reuse included"""
+    resident_bytes: int = 0
+    """growth of the process's resident memory"""
+    host_resting_bytes: Bytes = field(default_factory=dict)
+    host_peak_bytes: Bytes = field(default_factory=dict)
+    """bytes of each kind on the host: between steps, and at the peak"""
+    moved_bytes: Bytes = field(default_factory=dict)
+    """bytes copied in all steps, such as `gradients, device to host`"""
+    formula_bytes: Bytes = field(default_factory=dict)
+    formula_host_resting_bytes: Bytes = field(default_factory=dict)
+    formula_host_peak_bytes: Bytes = field(default_factory=dict)
+    formula_moved_bytes: Bytes = field(default_factory=dict)
+    """the same by formula; `formula_bytes` is that of `resting_bytes`"""
+    padding_bytes: int = 0
+    """bytes of padding in `resting_bytes`"""
+    bound_bytes: Bytes = field(default_factory=dict)
+    """upper bound of each peak: exact, except for buffers in a world that copies messages"""
+    least_bytes: Bytes = field(default_factory=dict)
+    """lower bound, for the kinds whose peak is known to the byte"""
+    overweight: list[str] = field(default_factory=list)
+    """units that keep more bytes than the formula, and arrays that outlive the step, in words"""
+    lingering: list[str] = field(default_factory=list)
+    """arrays alive though no longer needed, in words"""
+    curve: list[Bytes] = field(default_factory=list)
+    """at each change in the last step, `ns` since it began and the bytes of each kind"""
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(self.resting_bytes.values())
+
+    @property
+    def on_host(self) -> Bytes:
+        """The bytes on the host by kind: model states between steps, and offloaded activations at the peak."""
+        found = {**self.host_resting_bytes, "activations": self.host_peak_bytes.get("activations", 0)}
+        return {kind: count for kind, count in found.items() if count}
+
+    @property
+    def keeps_what_is_due(self) -> bool:
+        return self.resting_bytes == self.formula_bytes and not self.overweight
+
+    @property
+    def keeps_on_host_what_is_due(self) -> bool:
+        return (self.host_resting_bytes == self.formula_host_resting_bytes
+                and self.host_peak_bytes == self.formula_host_peak_bytes)
+
+    @property
+    def peaks_as_due(self) -> bool:
+        """Whether the rank holds the bytes due at the peak and later, and on the host."""
+        return (self.keeps_on_host_what_is_due and self.moved_bytes == self.formula_moved_bytes
+                and not self.lingering and all(self.least_bytes.get(kind, 0) <= self.peak_bytes[kind] <= most
+                                               for kind, most in self.bound_bytes.items()))
+
+
+@dataclass(frozen=True)
+class SpanDocument:
+    """One activity of a rank. Spans in one lane and channel never overlap, nor do those of the step's own thread."""
+
+    rank: int
+    """the rank"""
+    lane: str
+    """`computation`, `waiting`, `collectives`, `communication out`, `communication in`, `offload`"""
+    channel: int
+    """1: on the step's own thread; 2: on a second thread"""
+    what: str
+    """in `computation` `forward`, `loss`, `backward`, `recompute`, `update`; in `waiting` `wait`; else the
+    collective"""
+    unit: str
+    """the unit, such as `layers.0`; `norms` for `gather_norms`; empty for the loss"""
+    begin_ns: int
+    end_ns: int
+    """beginning and end"""
+    bytes: int
+    """bytes of a message, or sent by this rank in a collective; else 0"""
+    peer: int | None
+    """the other rank of a message, else `null`"""
+    waited_ns: int
+    """time that a receive waited for its message, else 0"""
+
+
+@dataclass(frozen=True)
+class StepDocument:
+    """One traced step of one rank."""
+
+    rank: int
+    step: int
+    """the rank and the step; the first step is 1"""
+    begin_ns: int
+    end_ns: int
+    """beginning and end"""
+    computation_ns: int
+    waiting_ns: int
+    waiting_for_memory_ns: int
+    idle_ns: int
+    """time in computation, exposed communication, exposed copies to the host and back, and none of these; they add up
+    to the step"""
+    communication_ns: int
+    hidden_ns: int
+    """time in collectives; the part that overlaps computation"""
+    moving_ns: int
+    """time of copies to the host and back beside the step"""
+    spans: list[SpanDocument]
+    """the events of the rank, in the order of their ends"""
+    memory: list[Bytes]
+    """at the beginning and at each change, `ns` and the live bytes of each kind"""
+
+
+@dataclass(frozen=True)
+class ClockDocument:
+    """The clock of a rank; its offset is already subtracted from all times."""
+
+    rank: int
+    host: str
+    """the rank and its host"""
+    offset_ns: int
+    uncertainty_ns: int
+    """the offset from rank 0's clock, and half of the shortest of 32 round trips"""
+
+
+@dataclass(frozen=True)
+class TraceDocument:
+    """Times are integer nanoseconds of rank 0's monotonic clock since the first traced step began."""
+
+    hidden: float | None
+    """fraction of the time in collectives that overlaps computation; `null` without collectives"""
+    clocks: list[ClockDocument]
+    """the clock of each rank"""
+    steps: list[StepDocument]
+    """each traced step of each rank"""
+
+
+@dataclass(frozen=True)
+class FragmentationDocument:
+    """Rank 0's last step in a fixed address space; copies of messages are left out. An allocator is `first_fit`,
+    `best_fit`, or one of these with `_laid_out`, which reserves one block for kept gradients and arrays that backward
+    reads. Under MPI runs may differ.
     """
-    scenario, rows = outcome.scenario, [row_document(row) for row in outcome.trained]
-    found: dict[str, Any] = plain(
-        {
-            "schema": SCHEMA,
-            "title": scenario.title,
-            "scenario": resolved(scenario),
-            "world": world,
-            "command": command,
-            "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
-            "passed": outcome.passed,
-            "verdict": verdict(outcome),
-            "test_measure": None if outcome.experiment.dataset.x_test is None else outcome.experiment.dataset.measure,
-            "failures": [{"name": name, "what": what} for name, what in outcome.failures],
-            "rows": rows,
-            "stages": rows,
-            "differences": [asdict(each) | {"cause": each.cause} for each in outcome.differences],
-            "did_not_fit": [
-                picked(row, "stage", "name", "needed_bytes", "allowed_bytes", "would_fit")
-                for row in outcome.did_not_fit
-            ],
-            "on_other_ranks": [
-                {"ranks": ranks, "name": row.name, "weights_sha256": row.measured.weights_sha256}
-                for ranks, row in outcome.on_other_ranks
-            ],
-        }
-    )
-    return found
+
+    peak_bytes: int
+    laid_out_bytes: int
+    """peak of the allocated bytes; size of the reserved block"""
+    needed_bytes: Bytes
+    beyond_peak_bytes: Bytes
+    """by allocator: the address space used, and this minus `peak_bytes`"""
+    address_space: list[dict[str, Any]]
+    """every array of the step in the order of allocation: `from` and `to`, the numbers of the events that allocated and
+    freed it (0: before the step; `null`: not freed), `kind`, `owner`, `bytes`; `long_lived`: whether it lies in the
+    reserved block; `address`: by allocator its first address"""
+
+
+@dataclass(frozen=True)
+class DivergenceDocument:
+    """The first differing bytes of a row."""
+
+    step: int
+    """the step; 0 is before the first"""
+    layer: int | None
+    """the layer; `null` for a loss"""
+    parameter: str
+    """its name in the layer, such as `weight`; or `loss`; or `padding`, after the last parameter of a unit"""
+    name: str
+    """the parameter, such as `layers.0.weight`"""
+    index: list[int]
+    ours: Number
+    reference: Number
+    ours_bits: str
+    reference_bits: str
+    """the index; both values; their bytes in hexadecimal"""
+    ulps: int | None
+    """their distance in ULPs; `null` for a NaN, 0 for −0 against +0"""
+    rank: int
+    """the rank that found the difference"""
+    state: str | None
+    """the optimizer's slot, `gradient`, or `accumulated gradient` (its float32 sum); `null` for a weight or a loss"""
+    differing_elements: int
+    chunk: int
+    """the chunk of the unit, and the number of its elements that differ"""
+    order_of_addition: dict[str, str] | None
+    """the order of that chunk: `ours`, recorded on symbols, and `reference`, as declared"""
+
+
+@dataclass(frozen=True)
+class DifferenceDocument:
+    """Why a row that equals one process differs from the first row, which does too: two single processes train side by
+    side, one in each row's order.
+    """
+
+    first: str
+    other: str
+    """the names of the rows"""
+    step: int
+    """the first step with a difference"""
+    what: str
+    """`gradient`, or `weights` if gradients are equal"""
+    name: str
+    index: list[int]
+    """the first differing element"""
+    values: list[Number]
+    ulps: int
+    chunks: list[int]
+    orders: list[str]
+    """in each row its value, chunk and sum; the distance of the values in ULPs"""
+    elements: int
+    differing: int
+    """the numbers of all elements and of those that differ"""
+    moved: int
+    moved_and_differing: int
+    """the elements in a different chunk, and how many differ"""
+    histogram: dict[str, int]
+    cause: str
+    """the number of elements by distance in ULPs; the cause, in words"""
+
+
+@dataclass(frozen=True)
+class MisfitDocument:
+    """A row whose model states exceed the memory limit, which was not trained."""
+
+    stage: str
+    name: str
+    """the row and its stage"""
+    needed_bytes: int
+    allowed_bytes: int
+    """bytes of model states on a rank; the limit"""
+    would_fit: list[str]
+    """the stages whose model states fit"""
+
+    @property
+    def words(self) -> str:
+        return f"{self.name} does not fit: {does_not_fit(self.needed_bytes, self.allowed_bytes, self.would_fit)}"
+
+
+@dataclass(frozen=True)
+class OtherRanksDocument:
+    """A row on one of the numbers of ranks in `check.same_bits_on`."""
+
+    ranks: int
+    name: str
+    weights_sha256: str
+    """the number of ranks, the row, the digest of its weights"""
+
+
+@dataclass(frozen=True)
+class OwnStage:
+    """A stage in words: its title, its other names, and the states that it shards."""
+
+    title: str
+    also: str
+    sharded: Sequence[str]
+    """as the stage declares them"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowDocument:
+    """One row of the comparison: a variant or, without variants, a stage."""
+
+    stage: str
+    """`ddp`, `zero1`, `zero2`, `zero3`, or the name of your own stage"""
+    name: str
+    """the name of the variant or stage"""
+    model: dict[str, Any] = field(default_factory=dict)
+    """the shape in words (`title`) and the number of `parameters`"""
+    equal: bool | None = None
+    """whether the bits equal the compared run; `null` if there was none"""
+    compared_with: str | None = None
+    """`one process` or, without a reference, the first row that adds in the same order, or `null`"""
+    disagreement: str | None = None
+    """without a reference: values that two ranks should share and do not; else `null`"""
+    first_divergence: DivergenceDocument | None = None
+    """the first differing bytes, or `null`"""
+    layout: str = ""
+    """the directions, the stage and its ranks, such as `tp2 × Stage I on 2`; empty if no ranks share a micro-batch"""
+    shard_ranks: int = 1
+    """the ranks over which the stage cuts model states"""
+    losses: list[Number] = field(default_factory=list)
+    """the mean loss of each step, steps before a resume included"""
+    test: Number | None = None
+    """the `test_measure` on the test split, a loss in nats per token; `null` without one"""
+    sample: str | None = None
+    """language models: the beginning of a test sequence and, after `|`, the model's continuation; else `null`"""
+    wire_errors: dict[str, dict[str, Number | None] | None] = field(default_factory=dict)
+    """quantisation error of `weights` and `gradients` in the last step: `relative`, Euclidean; median `ulps`; `bits`,
+    −log₂ of the relative error. `{}` without a reference"""
+    operations: list[dict[str, int]] = field(default_factory=list)
+    """floating-point operations of matrix products of each rank in the run: `forward`, `backward`, `recomputation`"""
+    formula_operations: dict[str, int] = field(default_factory=dict)
+    """those due of one rank; over a pipeline, of its ranks together"""
+    passes: list[list[list[tuple[str, int, int]]]] = field(default_factory=list)
+    """for each pipeline, the passes of each of its ranks in the last step: `F`, `B` or `W`, micro-batch, model chunk;
+    `[]` without one"""
+    weights_sha256: str = ""
+    optimizer_sha256: str = ""
+    """SHA-256 of the full, unpadded weights in C order, little-endian; of the optimizer state, in each layer slot by
+    slot"""
+    hosts: list[int] = field(default_factory=list)
+    """the host number of each rank"""
+    traffic: list[TrafficDocument] = field(default_factory=list)
+    traffic_holds: bool = True
+    """bytes and messages of each rank in the run; whether they equal the formula"""
+    volume: float = 0.0
+    """bytes sent per rank and step by formula, the mean over ranks, in units of P (N−1)/N"""
+    memory: list[MemoryDocument] = field(default_factory=list)
+    """bytes of each rank between steps and at the peak"""
+    fragmentation: FragmentationDocument | None = None
+    """for rank 0's last step, if `[check]` asks for it; else `null`"""
+    updates: int = 0
+    """the number of steps with an update: those without an overflow"""
+    ignored: dict[str, str] = field(default_factory=dict)
+    """the keys of `[parallel]` that do not apply to the row, each with the reason"""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """rank 0's time: `train` in the steps, `save` between them for checkpoints"""
+    own_stage: OwnStage | None = None
+    """your own stage in words: `title`, `also`, and the states in `sharded`; `null` for a shipped one"""
+    resumed: dict[str, Any] | None = None
+    """the checkpoint from which the row resumed: `folder`, `step`, `stage` and number of `ranks`; else `null`"""
+    trace: TraceDocument | None = None
+    """the traced steps, with `--trace`, `--report` or `--trace-steps`; else `null`"""
+
+    @property
+    def stage_words(self) -> OwnStage:
+        if self.own_stage is not None:
+            return self.own_stage
+        shipped = STAGES[self.stage]
+        return OwnStage(shipped.title, shipped.also, shipped.sharded)
+
+    @property
+    def ranks(self) -> int:
+        return len(self.memory)
+
+    @property
+    def steps_here(self) -> int:
+        """The steps of the run, without those before the checkpoint that it resumed from."""
+        return len(self.losses) - int((self.resumed or {"step": 0})["step"])
+
+    @property
+    def heading(self) -> list[str]:
+        """The heading of a picture in two lines: row; ranks, model and parameters."""
+        return [self.name, f"{plural(len(self.hosts), 'rank')}, {self.model['title']}, "
+                           f"{self.model['parameters']:,} parameters"]
+
+    @cached_property
+    def fullest(self) -> MemoryDocument:
+        """The memory of the rank with the highest peak."""
+        return max(self.memory, key=lambda rank: rank.peak_bytes["total"])
+
+    @property
+    def judged_memory(self) -> list[MemoryDocument]:
+        """The memory of each rank with the bytes due; empty if no step was left to do, or nothing is due."""
+        return [each for each in self.memory if each.formula_bytes] if self.steps_here > 0 else []
+
+    @property
+    def sent_bytes(self) -> int:
+        """The bytes that a rank sends in a step, the mean over ranks and steps."""
+        return self.mean("sent_bytes")
+
+    def per_step(self, figure: str, collective: str = "") -> list[float]:
+        """A figure of traffic in a step for each rank, ascending; by all collectives or by one."""
+        counts = [rank.by_collective.get(collective, {}).get(figure, 0) if collective else getattr(rank, figure)
+                  for rank in self.traffic]
+        return sorted(count / max(self.steps_here, 1) for count in counts)
+
+    def mean(self, figure: str) -> int:
+        """A figure of traffic in a step, the mean over ranks and steps."""
+        found = self.per_step(figure)
+        return round(sum(found) / max(len(found), 1))
+
+    @cached_property
+    def traced(self) -> list[StepDocument]:
+        """The last traced step of each rank; empty without a trace."""
+        steps = self.trace.steps if self.trace else []
+        last = max((step.step for step in steps), default=0)
+        return [step for step in steps if step.step == last]
+
+    @property
+    def hidden(self) -> float | None:
+        """The share of the communication during which its rank computed; None without communication or trace."""
+        return self.trace.hidden if self.trace else None
+
+    @property
+    def first_ns(self) -> int:
+        """The time at which the first rank begins the traced step."""
+        return min((step.begin_ns for step in self.traced), default=0)
+
+    @property
+    def step_ns(self) -> int:
+        """The time of the traced step, from the beginning of the first rank to the end of the last one."""
+        return max((step.end_ns for step in self.traced), default=0) - self.first_ns
+
+    @property
+    def computing_ns(self) -> float:
+        """The time of computation in the traced step, the mean over its ranks."""
+        return sum(step.computation_ns for step in self.traced) / max(len(self.traced), 1)
+
+    @property
+    def curve(self) -> list[Bytes]:
+        """The memory of the fullest rank after each change since the step began: in the traced step, or else in the
+        last."""
+        for step in self.traced:
+            if step.rank == self.fullest.rank and step.memory:
+                return [at | {"ns": max(at["ns"] - self.first_ns, 0)} for at in step.memory]
+        return self.fullest.curve
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDocument:
+    """`zerosim run --json FILE` writes this document to a file, `--json -` to standard output; tables then go to
+    standard error. Byte counts are exact. NaN and infinities are the strings `"nan"`, `"inf"`, `"-inf"`.
+    """
+
+    schema: str
+    """`zerosim.run/1`"""
+    title: str
+    """the title of the scenario"""
+    scenario: dict[str, Any]
+    """the scenario with every default; `null` in a variant: the key of `[parallel]` applies"""
+    world: dict[str, Any]
+    """`kind` (`mpi` or `local`), `ranks`, `library`; with more ranks than cores also `shared_cores`"""
+    command: str | None
+    """the command line, or `null`"""
+    versions: dict[str, str]
+    """the versions of `zerosim`, `python` and `numpy`"""
+    passed: bool
+    verdict: str
+    """whether every check held; the result in words"""
+    test_measure: str | None
+    """the measure of `test` in each row: `accuracy`, `exact sequences`, `loss` or `mean squared error`; `null` without
+    a test split"""
+    failures: list[dict[str, str]]
+    """the checks that failed: the `name` of the row, and `what` is wrong"""
+    rows: list[RowDocument]
+    """the trained rows, in the scenario's order; `stages` is the same list"""
+    differences: list[DifferenceDocument]
+    """why rows that each equal one process differ from the first row"""
+    did_not_fit: list[MisfitDocument]
+    """the rows that exceed the memory limit and were not trained"""
+    on_other_ranks: list[OtherRanksDocument]
+    """the results on the ranks of `check.same_bits_on`"""
+
+    @property
+    def ranks(self) -> int:
+        return int(self.world["ranks"])
+
+    @property
+    def steps(self) -> int:
+        return int(self.scenario["train"]["steps"])
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether all ranks ran in one process, where others compute while one waits."""
+        return bool(self.world["kind"] == "local")
+
+    @property
+    def about_times(self) -> str:
+        """A warning about times that mean little: ranks that take turns in one process, or share cores."""
+        return TURNS if self.takes_turns else sharing(self.ranks, self.world.get("shared_cores", 0))
+
+    @property
+    def compared_with(self) -> set[str]:
+        """The partners of all comparisons: one process, or rows."""
+        return {row.compared_with for row in self.rows if row.compared_with is not None}
+
+    @property
+    def precision(self) -> Precision:
+        return PRECISIONS[self.scenario["train"]["precision"]]
+
+    @property
+    def weights_bytes(self) -> int:
+        """The bytes of all weights, in one copy."""
+        return int(self.rows[0].model["parameters"]) * self.precision.weights.itemsize
+
+    @property
+    def gathering_bytes(self) -> int:
+        """The bytes that a rank sends in one all-gather of all weights: what is due in a step, over its volume.
+
+        That includes padding. If a step was skipped, or nothing is due, it is P (N − 1)/N without padding.
+        """
+        row = self.rows[0]
+        due = sum(rank.formula_bytes for rank in row.traffic)
+        if due and row.volume and row.updates == self.steps:
+            return round(due / len(row.traffic) / row.steps_here / row.volume)
+        return self.weights_bytes * (self.ranks - 1) // self.ranks
+
+    def labelled(self, label: str) -> "RunDocument":
+        """The run with a label before its title and the names of its rows, beside another on the same page."""
+        return replace(self, title=f"{label}: {self.title or 'a run without a title'}", rows=[
+            replace(row, name=f"{label}: {row.name}") for row in self.rows])
+
+
+def document(outcome: Outcome, world: dict[str, Any], command: str | None = None) -> RunDocument:
+    """The whole outcome; `command` is the command line of the run, if there was one."""
+    scenario = outcome.scenario
+    found = {
+        "schema": SCHEMA,
+        "title": scenario.title,
+        "scenario": resolved(scenario),
+        "world": world,
+        "command": command,
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
+        "passed": outcome.passed,
+        "verdict": verdict(outcome),
+        "test_measure": None if outcome.experiment.dataset.x_test is None else outcome.experiment.dataset.measure,
+        "failures": [{"name": name, "what": what} for name, what in outcome.failures],
+        "rows": [*map(row_document, outcome.trained)],
+        "differences": [asdict(each) | {"cause": each.cause} for each in outcome.differences],
+        "did_not_fit": [picked(row, "stage", "name", "needed_bytes", "allowed_bytes", "would_fit")
+                        for row in outcome.did_not_fit],
+        "on_other_ranks": [{"ranks": ranks, "name": row.name, "weights_sha256": row.measured.weights_sha256}
+                           for ranks, row in outcome.on_other_ranks],
+    }
+    return msgspec.convert(plain(found), RunDocument)
 
 
 def world_document(world: World) -> dict[str, Any]:
@@ -70,73 +595,39 @@ def world_document(world: World) -> dict[str, Any]:
     return found | ({"shared_cores": world.shared_cores} if world.shared_cores else {})
 
 
+def row_from(found: dict[str, Any]) -> RowDocument:
+    """A row of these keys, with defaults for all others: a planned row has pictures too."""
+    return msgspec.convert(plain(found), RowDocument)
+
+
 def row_document(row: RowOutcome) -> dict[str, Any]:
-    """The measured figures of a row, and the expected ones."""
-    found, divergence = row.measured, row.first_divergence
+    """The measured figures of a row, and those due."""
+    measured, divergence, resumed = row.measured, row.first_divergence, row.config.resumed
     return {
         "stage": row.stage,
         "name": row.name,
         "model": {"title": row.config.model.words, "parameters": row.config.model.count},
         "equal": row.equal,
         "compared_with": row.compared_with,
-        "first_divergence": None if divergence is None else asdict(divergence) | {"order_of_addition": row.order},
-        **found.figures,
-        "losses": [float(loss[0]) for loss in found.losses],
+        "first_divergence": divergence and asdict(divergence) | {"order_of_addition": row.order},
+        "shard_ranks": row.config.mesh.group,
+        **measured.figures,
+        "losses": [float(loss[0]) for loss in measured.losses],
         "formula_operations": row.formula_operations,
         "ignored": row.config.ignored,
         "traffic": [traffic_document(rank, *pair) for rank, pair in enumerate(row.traffic)],
         "traffic_holds": not any(traffic_fault(rank, *pair) for rank, pair in enumerate(row.traffic)),
         "volume": row.volume,
         "memory": [memory_document(*pair) for pair in row.memory],
-        "fragmentation": None if row.fragmentation is None else fragmentation_document(row.fragmentation),
-        "resumed": resumed(row),
-        "trace": found.trace and trace_document(found.trace),
-    } | ({} if row.stage in STAGES else {"own_stage": picked(row.config.stage, "title", "also", "sharded")})
-
-
-def trace_document(trace: Trace) -> dict[str, Any]:
-    """The traced steps of each rank: spans, memory, and totals."""
-    return {
-        "hidden": trace.hidden,
-        "clocks": [asdict(clock) for clock in trace.clocks],
-        "steps": [
-            picked(step, "rank", "step", "begin_ns", "end_ns", *STEP_FIGURES) | {
-                "spans": [span._asdict() for span in step.spans],
-                "memory": [{"ns": at, **held} for at, held in step.memory],
-            }
-            for step in trace.steps
-        ],
+        "fragmentation": row.fragmentation and fragmentation_document(row.fragmentation),
+        "own_stage": None if row.stage in STAGES else picked(row.config.stage, "title", "also", "sharded"),
+        "resumed": resumed and {
+            "folder": resumed.path, "step": resumed.step, "stage": resumed.stage, "ranks": resumed.ranks},
+        "trace": measured.trace and trace_document(measured.trace),
     }
-
-
-def read_trace(found: dict[str, Any]) -> Trace:
-    """The inverse of `trace_document`."""
-    return Trace([ClockOffset(**clock) for clock in found["clocks"]], [
-        RankStep(step["rank"], step["step"], step["begin_ns"], step["end_ns"], [Span(**span) for span in step["spans"]],
-                 [(at["ns"], {kind: count for kind, count in at.items() if kind != "ns"}) for at in step["memory"]])
-        for step in found["steps"]])
-
-
-def fragmentation_document(found: Fragmentation) -> dict[str, Any]:
-    return picked(found, "peak_bytes", "laid_out_bytes", "needed_bytes", "beyond_peak_bytes") | {
-        "address_space": [
-            {"from": lifetime.since, "to": lifetime.until, "kind": lifetime.kind, "owner": lifetime.owner,
-             "bytes": lifetime.held_bytes, "long_lived": stays,
-             "address": {name: starts[number] for name, starts in found.addresses.items()}}
-            for number, (lifetime, stays) in enumerate(zip(found.lifetimes, found.long_lived, strict=True))
-        ],
-    }
-
-
-def resumed(row: RowOutcome) -> dict[str, Any] | None:
-    found = row.config.resumed
-    if found is None:
-        return None
-    return {"folder": found.path, "step": found.step, "stage": found.stage, "ranks": found.ranks}
 
 
 def traffic_document(rank: int, measured: Count, due: Count) -> dict[str, Any]:
-    """One rank's counts, each with the formula's."""
     formula = {f"formula_{name.removeprefix('sent_')}": count for name, count in counts(due).items()}
     return {"rank": rank} | counts(measured) | formula
 
@@ -149,58 +640,38 @@ def counts(traffic: Count) -> dict[str, Any]:
                       for name, each in traffic.by_collective.items()}}
 
 
-HOST_FIGURES = ("host_resting_bytes", "host_peak_bytes", "moved_bytes")
-
-
-def memory_document(found: RankMemory, due: RankMemory) -> dict[str, Any]:
-    """One rank's bytes by kind, and those due; `rests` and `peaks` judge it."""
+def memory_document(measured: RankMemory, due: RankMemory) -> dict[str, Any]:
+    on_host = ("host_resting_bytes", "host_peak_bytes", "moved_bytes")
     return {
-        **picked(found, "rank", "resting_bytes", "peak_bytes", "alive_bytes", "resident_bytes", *HOST_FIGURES),
+        **picked(measured, "rank", "resting_bytes", "peak_bytes", "alive_bytes", "resident_bytes", *on_host),
         "formula_bytes": due.resting_bytes,
         "bound_bytes": due.peak_bytes,
         **picked(due, "padding_bytes", "least_bytes"),
-        "overweight": overweight(found, due),
-        "lingering": lingering(found, due),
-        **{f"formula_{name}": getattr(due, name) for name in HOST_FIGURES},
-        "curve": [{"ns": at, **now} for at, now in found.curve],
+        "overweight": overweight(measured, due),
+        "lingering": lingering(measured, due),
+        **{f"formula_{name}": getattr(due, name) for name in on_host},
+        "curve": [{"ns": at, **now} for at, now in measured.curve],
     }
 
 
-def rests(rank: dict[str, Any]) -> bool:
-    """Whether a rank of a document keeps the bytes due between steps."""
-    return rank["resting_bytes"] == rank["formula_bytes"] and not rank["overweight"]
+def trace_document(trace: Trace) -> dict[str, Any]:
+    derived = {name for name in StepDocument.__annotations__ if name not in ("spans", "memory")}
+    return {
+        "hidden": trace.hidden,
+        "clocks": [asdict(clock) for clock in trace.clocks],
+        "steps": [picked(step, *derived) | {
+            "spans": [span._asdict() for span in step.spans],
+            "memory": [{"ns": at, **held} for at, held in step.memory],
+        } for step in trace.steps],
+    }
 
 
-def peaks(rank: dict[str, Any]) -> bool:
-    """Whether a rank of a document holds the bytes due at the peak and later, and on the host."""
-    held, least = rank["peak_bytes"], rank["least_bytes"]
-    return (all(least.get(kind, 0) <= held[kind] <= most for kind, most in rank["bound_bytes"].items())
-            and not rank["lingering"]
-            and all(rank.get(name) == rank.get(f"formula_{name}") for name in HOST_FIGURES))
-
-
-def verdict(outcome: Outcome) -> str:
-    """PASSED or FAILED with its subject, in a line."""
-    if not outcome.passed:
-        names = list(dict.fromkeys(name for name, _ in outcome.failures))
-        of = joined_names(names) if len(names) <= MOST_NAMES else f"{len(names)} rows"
-        return f"FAILED: {plural(len(outcome.failures), 'check')} did not hold, of {of}"
-    stages, ranks = outcome.trained, outcome.scenario.world.ranks
-    rows = stages[0].name if len(stages) == 1 else plural(len(stages), "row")
-    return f"PASSED: {rows} on {plural(ranks, 'rank')}: {compared(outcome)}"
-
-
-def compared(outcome: Outcome) -> str:
-    """The words for the reference of every bit."""
-    partners = {stage.compared_with for stage in outcome.trained}
-    if partners == {"one process"}:
-        return "every bit equal to one process"
-    first = outcome.trained[0].name if outcome.trained else None
-    if [stage.compared_with for stage in outcome.trained[1:]] == [first] * (len(outcome.trained) - 1) != []:
-        return f"every bit equal to {first}"
-    if partners <= {None}:
-        return "not compared with one process"
-    return "every bit equal where rows add in the same order, not compared with one process"
+def fragmentation_document(found: Fragmentation) -> dict[str, Any]:
+    return picked(found, "peak_bytes", "laid_out_bytes", "needed_bytes", "beyond_peak_bytes") | {"address_space": [
+        {"from": lifetime.since, "to": lifetime.until, "kind": lifetime.kind, "owner": lifetime.owner,
+         "bytes": lifetime.held_bytes, "long_lived": stays,
+         "address": {name: starts[number] for name, starts in found.addresses.items()}}
+        for number, (lifetime, stays) in enumerate(zip(found.lifetimes, found.long_lived, strict=True))]}
 
 
 def picked(found: object, *names: str) -> dict[str, Any]:
@@ -221,3 +692,63 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
+
+
+def written(run: RunDocument) -> dict[str, Any]:
+    """The document in JSON's own types."""
+    found: dict[str, Any] = msgspec.to_builtins(run)
+    return found | {"stages": found["rows"]}
+
+
+def read(content: bytes, name: str) -> RunDocument:
+    """The document in a file; `UsageError` if it is no outcome."""
+    mend = "write an outcome with zerosim run SCENARIO --json FILE"
+    try:
+        return msgspec.json.decode(content, type=RunDocument)
+    except msgspec.DecodeError as error:
+        if isinstance(error, msgspec.ValidationError):
+            raise UsageError(f"{name} is not an outcome of a training run ({error}); {mend}") from error
+        raise UsageError(f"{name} is not JSON: {error}; {mend}") from error
+
+
+def verdict(outcome: Outcome) -> str:
+    """PASSED or FAILED with its subject, in a line."""
+    if not outcome.passed:
+        names = list(dict.fromkeys(name for name, _ in outcome.failures))
+        of = joined_names(names) if len(names) <= MOST_NAMES else f"{len(names)} rows"
+        return f"FAILED: {plural(len(outcome.failures), 'check')} did not hold, of {of}"
+    rows = outcome.trained
+    words = rows[0].name if len(rows) == 1 else plural(len(rows), "row")
+    return f"PASSED: {words} on {plural(outcome.scenario.world.ranks, 'rank')}: {compared(outcome)}"
+
+
+def compared(outcome: Outcome) -> str:
+    """The words for the reference of every bit."""
+    partners = [row.compared_with for row in outcome.trained]
+    if {*partners} == {"one process"}:
+        return "every bit equal to one process"
+    if len(partners) > 1 and {*partners[1:]} == {outcome.trained[0].name}:
+        return f"every bit equal to {outcome.trained[0].name}"
+    if {*partners} <= {None}:
+        return "not compared with one process"
+    return "every bit equal where rows add in the same order, not compared with one process"
+
+
+def unit_of(rows: Sequence[RowDocument]) -> ByteUnit:
+    """The unit for all bytes of these rows, chosen by the highest peak."""
+    return common_unit(max((row.fullest.peak_bytes["total"] for row in rows), default=0))
+
+
+def element_name(found: DivergenceDocument | DifferenceDocument | Divergence, state: str | None) -> str:
+    """The first differing element: its state, if it is not a weight, and its index in the parameter."""
+    index = f"[{', '.join(map(str, found.index))}]" if found.index else ""
+    return f"{state} of {found.name}{index}" if state else f"{found.name}{index}"
+
+
+def sharing(ranks: int, shared_cores: int) -> str:
+    """
+    >>> sharing(4, 2), sharing(4, 0)
+    ('4 ranks share 2 cores, so times include waiting for a core.', '')
+    """
+    cores = plural(shared_cores, "core")
+    return f"{plural(ranks, 'rank')} share {cores}, so times include waiting for a core." if shared_cores else ""

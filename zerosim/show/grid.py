@@ -1,27 +1,26 @@
-"""Words and columns of figures in lines as wide as the console: words wrap, cells are never broken.
+"""Words, bars, and columns of figures in lines as wide as the console: words wrap, cells are never broken."""
 
-Long names take several lines, and columns that do not fit are printed below.
-"""
-
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 GAP = 2
-"""The terminal columns between two columns of a table; a mark before a figure stands in the second."""
-
+"""The terminal columns between two columns of a table."""
 LEAST_NAME = 12
-"""The least columns of a long name, if as many are left by one figure."""
+"""The least columns of a long name, which takes several lines."""
+
+SHADES = {"parameters": ("█", "blue"), "gradients": ("▓", "yellow"), "optimizer": ("░", "green"), "sent": ("━", "cyan")}
+"""The sign and the colour of each part of a bar; without colour its sign identifies it."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A heading of one line or two and a cell for each row, flush right; the heading is on the left if `to_the_left`.
-    """
+    """A heading of one line or two and a cell for each row, flush right or `to_the_left`."""
 
     heading: str
     cells: Sequence[str | Text]
@@ -29,7 +28,8 @@ class Column:
 
     @property
     def width(self) -> int:
-        return max(cell_len(str(words)) for words in [*self.heading.split("\n"), *self.cells])
+        return max(cell_len(str(words)) for cell in [self.heading, *self.cells]
+                   for words in str(cell).split("\n"))
 
 
 def show_words(console: Console, words: str | Text, *, key: str = "", style: str = "", most: int = 10_000) -> None:
@@ -47,77 +47,38 @@ def show_grid(console: Console, names: Sequence[str], columns: Sequence[Column],
     `corner` is the heading of the names.
     """
     while columns:
-        count = max(1, fitting([corner, *names], columns, console.width))
-        for line in grid(console, names, columns[:count], corner):
+        fitting = (count for count in range(len(columns), 0, -1) if fits(console, [corner, *names], columns[:count]))
+        count = next(fitting, 1)
+        table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+        table.add_column(Text(corner), overflow="fold")
+        for column in columns[:count]:
+            table.add_column(Text(column.heading), no_wrap=True, justify="left" if column.to_the_left else "right")
+        for number, name in enumerate(names):
+            table.add_row(Text(name), *(Text.assemble(column.cells[number]) for column in columns[:count]))
+        for segments in console.render_lines(table, pad=False):
+            line = Text.assemble(*((segment.text, segment.style or "") for segment in segments))
             line.rstrip()
             console.print(line, soft_wrap=True)
         columns = columns[count:]
 
 
-def fitting(names: Sequence[str], columns: Sequence[Column], width: int) -> int:
-    """The number of first columns that leave enough width for names.
+def fits(console: Console, names: Sequence[str], columns: Sequence[Column]) -> bool:
+    """Whether these columns leave enough of the width for names."""
+    longest = max(map(cell_len, names), default=0)
+    return min(LEAST_NAME, longest) + sum(GAP + column.width for column in columns) <= console.width
 
-    >>> fitting(["DDP"], [Column("sent", ["2"]), Column("kept", ["16"])], width=12)
-    1
+
+def bar(parts: Mapping[str, int | Fraction], whole: int | Fraction, room: int) -> Text:
+    """One bar of parts, by the keys of `SHADES`; `whole` fills all of the room, and equal counts are equally long.
+
+    A positive count has at least a column; the longest is shortened if the sum would be longer than the room.
+
+    >>> bar({"parameters": 1, "gradients": 1, "optimizer": 2}, whole=56, room=56).plain
+    '█▓░░'
+    >>> bar({"parameters": 70, "gradients": 1, "optimizer": 1}, whole=72, room=8).plain, bar({"sent": 0}, 1, 9).plain
+    ('██████▓░', '')
     """
-    room = width - min(LEAST_NAME, longest(names))
-    return next((count for count in range(len(columns)) if width_of(columns[: count + 1]) > room), len(columns))
-
-
-def width_of(columns: Sequence[Column]) -> int:
-    """The terminal columns that these columns need, gaps included."""
-    return sum(GAP + column.width for column in columns)
-
-
-def longest(names: Sequence[str]) -> int:
-    return max(map(cell_len, names), default=0)
-
-
-def grid(console: Console, names: Sequence[str], columns: Sequence[Column], corner: str) -> Iterator[Text]:
-    """The lines: headings, then each row."""
-    room = max(1, console.width - width_of(columns))
-    first = min(room, longest([corner, *names]))
-    yield from headings(f"{corner:<{first}}", columns)
-    for number, name in enumerate(names):
-        lines = Text(shortened_words(name, first)).wrap(console, first)
-        line = lines[0] if lines else Text()
-        line.rstrip()
-        line.pad_right(first - line.cell_len)
-        for column in columns:
-            line.append_text(right(column.cells[number], GAP + column.width))
-        yield line
-        for rest in lines[1:]:
-            rest.rstrip()
-            yield rest
-
-
-def headings(corner: str, columns: Sequence[Column]) -> Iterator[Text]:
-    upper, lower = Text(" " * len(corner), style="bold"), Text(corner, style="bold")
-    for column in columns:
-        *above, below = column.heading.split("\n")
-        for line, words in ((upper, "".join(above)), (lower, below)):
-            padded = f"{words:<{column.width}}" if column.to_the_left else words
-            line.append_text(right(padded, GAP + column.width))
-    yield from (line for line in (upper, lower) if line.plain.strip())
-
-
-def right(words: str | Text, width: int) -> Text:
-    cell = words.copy() if isinstance(words, Text) else Text(words)
-    cell.pad_left(width - cell.cell_len)
-    return cell
-
-
-def shortened_words(name: str, width: int) -> str:
-    """`name` with its longest words cut in the middle, so that both ends remain.
-
-    >>> shortened_words("stage by reduce_scatter_then_all_gather", 16)
-    'stage by reduce_s…_gather'
-    """
-
-    end = max(0, (width - 2) // 2)
-
-    def shortened(found: re.Match[str]) -> str:
-        word = found[0]
-        return f"{word[: width - 1 - end]}…{word[len(word) - end :]}"
-
-    return re.sub(rf"\S{{{width + 1},}}", shortened, name)
+    lengths = {kind: max(round(count * room / max(whole, 1)), int(count > 0)) for kind, count in parts.items()}
+    longest = max(lengths, key=lambda kind: lengths[kind])
+    lengths[longest] -= max(sum(lengths.values()) - room, 0)
+    return Text.assemble(*((SHADES[kind][0] * length, SHADES[kind][1]) for kind, length in lengths.items()))

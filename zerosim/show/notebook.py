@@ -3,15 +3,12 @@
 A result knows no terminal and no picture. The HTML of several cells is one page, so a cell has no styles, scripts or
 names of its own. SVG inside it would share its `clip0` and its `text{…}` with all others: pictures are images that
 contain their data, and whole pages are in frames.
-
-A run has its verdict, its figures as plain rows, its pictures and its page.
 """
 
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,18 +18,19 @@ from zerosim.collectives import Algorithm
 from zerosim.core.errors import LaunchError, UsageError
 from zerosim.core.parts import Loader
 from zerosim.core.words import joined
+from zerosim.observe.memory import MEMORY_KINDS
 from zerosim.proofs.programs import CollectivesOutcome, collectives_world, programs_of, run_collectives
 from zerosim.proofs.subject import asked_subject
 from zerosim.scenario import CollectiveScenario, Scenario, Source, load
 from zerosim.show.collectives import collectives_document, show_collectives
-from zerosim.show.columns import FIGURES, MEASURED
-from zerosim.show.document import document, world_document
-from zerosim.show.film import shown_schedule, shown_step
-from zerosim.show.page.page import excerpt, page
-from zerosim.show.page.pictures import Spec, files, svg
+from zerosim.show.columns import compared
+from zerosim.show.document import RunDocument, StepDocument, document, world_document, written
+from zerosim.show.drawing import shown_schedule
+from zerosim.show.page import excerpt, page
+from zerosim.show.pictures import files, svg
 from zerosim.show.recorded import MOST_RANKS, is_stage, is_step, schedule_of, stage_step, step_of
-from zerosim.show.run_document import KIND_NAMES, RunDocument
 from zerosim.show.shown import Page, Picture, Shown, printed
+from zerosim.show.step import shown_step
 from zerosim.show.table import show_run
 from zerosim.show.transposes import on_tape, shown_transpose
 from zerosim.stages import Stage
@@ -48,60 +46,48 @@ class ShownOutcome(Shown):
     """An outcome that displays itself, with more tables of plain rows, and with the pictures of its page."""
 
     run: RunDocument = field(kw_only=True)
-    """The outcome, read from its document."""
 
     def losses(self) -> list[dict[str, Any]]:
         """A plain dict for each step of each row: `name`, `step`, `loss`; the first step is 1."""
-        return [
-            {"name": row.found["name"], "step": step, "loss": float(loss)}
-            for row in self.run.rows for step, loss in enumerate(row.found["losses"], 1)
-        ]
+        return [{"name": row.name, "step": step, "loss": float(loss)}
+                for row in self.run.rows for step, loss in enumerate(row.losses, 1)]
 
     def spans(self) -> list[dict[str, Any]]:
         """A plain dict for each activity of a rank in the traced steps of each row."""
-        return [{"name": name, "step": step["step"], **span} for name, step in self._traced for span in step["spans"]]
+        return [{"name": name, "step": step.step, **asdict(span)} for name, step in self._traced for span in step.spans]
 
     def memory(self) -> list[dict[str, Any]]:
         """A plain dict for each change of a rank's memory in the traced steps of each row."""
-        return [
-            {"name": name, "step": step["step"], "rank": step["rank"], "ns": at["ns"],
-             **{kind: at.get(kind, 0) for kind in KIND_NAMES}}
-            for name, step in self._traced for at in step["memory"]
-        ]
+        return [{"name": name, "step": step.step, "rank": step.rank, "ns": at["ns"],
+                 **{kind: at.get(kind, 0) for kind in MEMORY_KINDS}}
+                for name, step in self._traced for at in step.memory]
 
     @property
-    def _traced(self) -> list[tuple[str, dict[str, Any]]]:
+    def _traced(self) -> list[tuple[str, StepDocument]]:
         """Every traced step of every rank, with the name of its row."""
-        return [(row.found["name"], step) for row in self.run.rows
-                for step in (row.found.get("trace") or {"steps": []})["steps"]]
-
-    @cached_property
-    def _specs(self) -> dict[str, Spec]:
-        return files(self.run.rows)
+        return [(row.name, step) for row in self.run.rows if row.trace for step in row.trace.steps]
 
     def picture(self, name: str = "kept", row: str = "") -> Picture:
         """One picture of the page: `kept`, `sent`, `losses`; for a row `step`, `memory` or `partners`.
 
         Raises `UsageError` for an unknown picture, and if vl-convert is not installed.
         """
-        names = [each.name for each in self.run.rows]
+        names, specs = [each.name for each in self.run.rows], files(self.run.rows)
         if row and row not in names:
             raise UsageError(f"there is no row {row!r}; there are {joined(names)}")
         key = f"{name}-{names.index(row) + 1}" if row else name
-        if key not in self._specs:
-            whole = [each for each in self._specs if "-" not in each]
-            of_rows = dict.fromkeys(each.partition("-")[0] for each in self._specs if "-" in each)
+        if key not in specs:
+            of_a_row = f", and of a row, such as row={names[0]!r}, step, memory and partners" if names else ""
             raise UsageError(f"there is no picture {name!r}{' of a row' * bool(row)}; there are "
-                             f"{joined(whole)}, and of a row, such as row={names[0]!r}, {joined(list(of_rows))}")
-        return Picture(svg(self._specs[key]), f"{name}{f' of {row}' * bool(row)} in {self.run.title or 'a run'}")
+                             f"{joined([each for each in specs if '-' not in each])}{of_a_row}")
+        return Picture(svg(specs[key]), f"{name}{f' of {row}' * bool(row)} in {self.run.title or 'a run'}")
 
 
-def shown_outcome(outcome: Outcome, document: dict[str, Any]) -> ShownOutcome:
+def shown_outcome(outcome: Outcome, run: RunDocument) -> ShownOutcome:
     """The outcome of a run that displays itself: `print` shows the tables of `zerosim run`, a notebook pictures too."""
-    run = RunDocument(document)
     return ShownOutcome(
-        outcome, outcome.passed, str(document["verdict"]), f"<outcome of {run.title!r}: {document['verdict']}>",
-        show=lambda console: show_run(console, run.untraced), make_document=lambda: document,
+        outcome, outcome.passed, run.verdict, f"<outcome of {run.title!r}: {run.verdict}>",
+        show=lambda console: show_run(console, run, times=False), make_document=lambda: written(run),
         rows_of=lambda _: compared(run), excerpt=lambda: excerpt(run), width=80,
         make_page=lambda: Page(page([run]), f"all of {run.title or 'a run'}"), run=run)
 
@@ -159,32 +145,16 @@ def override(key: str, value: Any) -> str:
     >>> override("parallel.stages", ("ddp", "zero3"))
     'parallel.stages=["ddp", "zero3"]'
     """
+    def of_numpy(value: Any) -> Any:
+        if isinstance(value, np.generic | np.ndarray):
+            return value.tolist()
+        raise TypeError(f"{type(value).__name__} is not a NumPy type")
+
     try:
         return f"{key}={json.dumps(value, ensure_ascii=False, default=of_numpy)}"
     except (TypeError, ValueError) as error:
         raise UsageError(f"set: {key!r} has type {type(value).__name__}; give a number, a string, a boolean or a list "
                          f"of these") from error
-
-
-def of_numpy(value: Any) -> Any:
-    """A NumPy number or array as Python objects; `TypeError` for anything else."""
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} is not a NumPy type")
-
-
-def compared(run: RunDocument) -> list[dict[str, Any]]:
-    """A row for each line of the comparison."""
-    return [{
-        **{key: found[key] for key in ("name", "stage", "equal", "compared_with")},
-        "final_loss": float(found["losses"][-1]) if found["losses"] else None,
-        "test": None if found["test"] is None else float(found["test"]),
-        **{figure.key: figure.value(row) for figure in FIGURES},
-        **{key: found.get(key) for key in MEASURED},
-        "hidden": row.hidden,
-        "train_seconds": found["seconds"]["train"],
-        "weights_sha256": found["weights_sha256"],
-    } for row in run.rows for found in [row.found]]
 
 
 def shown(

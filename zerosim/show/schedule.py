@@ -127,10 +127,6 @@ class Schedule:
             return "start"
         return f"round {state}" if state <= self.rounds else "end"
 
-    @property
-    def abbreviates(self) -> bool:
-        return any("…" in cell.text for _, cell in self.news())
-
     def place_name(self, place: int) -> str:
         return "vector" if self.whole else f"chunk {place}"
 

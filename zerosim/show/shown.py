@@ -17,7 +17,7 @@ from rich.console import Console
 
 from zerosim.core.errors import UsageError
 from zerosim.core.files import write_bytes, write_text
-from zerosim.show.page.pictures import pixels
+from zerosim.show.pictures import pixels
 
 Bundle = dict[str, Any]
 """One object in several forms, by MIME type: a front end displays the richest form that it supports."""

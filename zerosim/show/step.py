@@ -18,16 +18,18 @@ from rich.text import Text
 
 from zerosim.core.errors import UsageError
 from zerosim.core.words import plural
+from zerosim.observe.memory import MEMORY_KINDS
 from zerosim.observe.trace import COLLECTIVES, COMPUTATION, OUT, RankStep, Span, Trace
-from zerosim.show.grid import show_words
-from zerosim.show.legend import KIND_WORDS, STATE_BARS, stacked
-from zerosim.show.timeline import LETTERS
+from zerosim.show.columns import KIND_WORDS
+from zerosim.show.grid import SHADES, Column, bar, show_grid, show_words
+from zerosim.show.page import Head, Section, html
+from zerosim.show.shown import Page, Shown, printed
 
-OTHERS = ("activations", "buffers")
 MOST_RANKS = 4
 """The most ranks that are columns in a terminal."""
-ROOM, FIGURE = 9, 7
+ROOM, FIGURE = 8, 5
 """The columns of a bar, and of the number beside it."""
+STATES = MEMORY_KINDS[:3]
 
 
 @dataclass(frozen=True)
@@ -51,19 +53,9 @@ class StepEvent:
     ranks: list[RankEvent]
 
     @property
-    def communicates(self) -> bool:
-        return any(did.sent for did in self.ranks)
-
-    @property
-    def letter(self) -> str:
-        """The letter of the event, as in a timeline."""
-        return LETTERS[self.what].letter if self.what in LETTERS else "M" if self.communicates else ""
-
-    @property
     def words(self) -> str:
         """A line about the event, without the bytes that it sends."""
-        known = LETTERS.get(self.what)
-        return f"{known.words if known else self.what} {self.unit}".strip()
+        return f"{self.what.replace('_', '-')} {self.unit}".strip()
 
 
 @dataclass(frozen=True)
@@ -110,7 +102,7 @@ def events_of(trace: Trace) -> list[StepEvent]:
     names = [[(what, unit) for what, unit, _, _ in column] for column in columns]
     if any(each != names[0] for each in names):
         raise UsageError("ranks did different things in this step, so they have no common drawing; zerosim run "
-                         "--timeline draws each rank")
+                         "--report FILE.html draws each rank")
     found = [
         StepEvent(what, unit, [RankEvent(column[number][2], held_at(step, column[number][3]))
                             for step, column in zip(steps, columns, strict=True)])
@@ -148,41 +140,50 @@ def held_at(step: RankStep, at_ns: int) -> dict[str, int]:
     return {kind: held for kind, held in step.memory[max(number - 1, 0)][1].items() if held}
 
 
+def shown_step(step: RecordedStep, only: int | None = None) -> Shown:
+    """A step that displays itself, or `only` one event of it, counted from 1.
+
+    A row, one for each event of each rank, has `moment`, `what`, `unit`, `rank`, `sent_bytes`, `held_bytes`.
+    """
+    def page() -> Page:
+        drawing = printed(lambda console: show_step(console, step, most=step.size), 2000)
+        head = Head(step.title, [step.verdict], step.fault is None, step.about)
+        section = Section("step", "Event by event", [{"code": drawing}])
+        return Page(html([head], [section]), f"{step.title} step by step")
+
+    return Shown(
+        step, step.fault is None, step.verdict,
+        f"<{step.title}, {step.about}: {plural(len(step.events), 'event')}; {step.verdict}>",
+        show=lambda console: show_step(console, step, only), make_document=step.document,
+        rows_of=lambda document: [
+            {"moment": number, "what": event["what"], "unit": event["unit"], "rank": rank,
+             "sent_bytes": sum(part["sent_bytes"].values()), "held_bytes": sum(part["held_bytes"].values())}
+            for number, event in enumerate(document["moments"], 1) for rank, part in enumerate(event["ranks"])],
+        excerpt=lambda: page().frame, make_page=page)
+
+
 def show_step(console: Console, found: RecordedStep, only: int | None = None, most: int = MOST_RANKS) -> None:
     """Show a line for each event, a column for each of `most` ranks; or `only` one event, counted from 1."""
-    console.print(Text.assemble((found.title, "bold"), f": {found.about}"), soft_wrap=True)
-    legend = Text("  ").join(
-        Text.assemble((kind.shade, kind.colour), f" {KIND_WORDS[kind.name]}") for kind in STATE_BARS)
-    show_words(console, legend.append("  · others: held when an event ends, kB  ▶ kB that a rank sends"))
-    width = max(len(line_of(number, each)) for number, each in enumerate(found.events, 1)) + 2
-    ranks = range(min(found.size, most, max((console.width - width) // (ROOM + FIGURE), 1)))
-    names = "".join(f"{f'rank {rank}':<{ROOM + FIGURE}}" for rank in ranks)
-    console.print(Text(" " * width + names.rstrip(), style="bold"), soft_wrap=True)
-    for number, event in enumerate(found.events, 1):
-        if only is None or number == only:
-            line = Text(f"{line_of(number, event):<{width}}", style="bold" if event.communicates else "")
-            for rank in ranks:
-                line.append_text(cell(event.ranks[rank], found.most))
-            line.rstrip()
-            console.print(line, soft_wrap=True)
+    show_words(console, Text.assemble((found.title, "bold"), f": {found.about}"))
+    states = "  ".join(f"{SHADES[kind][0]} {KIND_WORDS[kind]}" for kind in STATES)
+    show_words(console, f"Memory of a rank when an event ends, kB: {states}, and the sum of all kinds. Sends: the most "
+                        "kB that a rank sends.", style="dim")
+    events = [(number, event) for number, event in enumerate(found.events, 1) if only in (None, number)]
+    ranks = range(min(found.size, most))
+    sent = [max(sum(did.sent.values()) for did in event.ranks) for _, event in events]
+    show_grid(console, [f"{number:>3} {event.words}" for number, event in events], [
+        Column("sends", [f"{count / 1e3:.1f}" if count else "" for count in sent]),
+        *(Column(f"rank {rank}", [cell(event.ranks[rank], found.most) for _, event in events], to_the_left=True)
+          for rank in ranks)])
     if found.size > len(ranks):
-        words = f"left out: {plural(found.size - len(ranks), 'rank')}; --html FILE draws them all"
-        console.print(words, style="yellow")
+        show_words(console, f"left out: {plural(found.size - len(ranks), 'rank')}; --html FILE draws them all",
+                   style="yellow")
     colour = "bold red" if found.fault else "bold green"
     console.print(Text(found.verdict, style=colour), soft_wrap=not console.is_terminal)
 
 
-def line_of(number: int, event: StepEvent) -> str:
-    """A line about an event, with the most bytes that a rank sends in it."""
-    most = max(sum(did.sent.values()) for did in event.ranks)
-    sends = f" ▶{most / 1e3:.1f}" if most else ""
-    return f"{number:>3} {event.words}{sends}"
-
-
 def cell(did: RankEvent, most: int) -> Text:
-    """The cell of a rank's memory: a bar, and a number in kB."""
-    bar = stacked([did.held.get(kind.name, 0) for kind in STATE_BARS], most, ROOM)
-    others = round(sum(did.held.get(kind, 0) for kind in OTHERS) * ROOM / most)
-    bar.append("·" * min(others, ROOM - len(bar)), style="dim")
-    bar.pad_right(ROOM + 1 - len(bar))
-    return bar.append(f"{did.total / 1e3:<{FIGURE - 1}.1f}")
+    """The memory of a rank: a bar of its model states, and the sum in kB."""
+    drawn = bar({kind: did.held.get(kind, 0) for kind in STATES}, most, ROOM)
+    drawn.pad_right(ROOM - len(drawn))
+    return drawn.append(f" {did.total / 1e3:>{FIGURE}.1f}")

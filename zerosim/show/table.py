@@ -1,18 +1,13 @@
 """The outcome of a run in the terminal: a line for each row, facts that all rows share, failures, and the verdict.
 
-The table is for a reader who has never seen it. Whether bits are equal comes first, then the bytes that a rank keeps
-and sends, then its peak. All bytes have one unit, which the headings name, and bars, so that rows can be compared by
-eye. Every heading and every stage has its line below. Bytes for each parameter, messages and digests are for experts:
-`-v` adds them.
-
-`show_details` prints the additions of `-v`: messages, bytes by kind, padding, formulas and full digests.
-
-Everything fits into 80 columns and reads without colour; a narrower terminal gets fewer columns.
+The table is for a reader who has never seen it: whether bits are equal comes first, then the figures of `FIGURES`, all
+bytes in one unit and with bars, and below it every heading and every stage is explained. `-v` adds messages, bytes by
+kind, padding, formulas and full digests. Everything fits into 80 columns and reads without colour.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from statistics import fmean
 
 from rich.console import Console
 from rich.text import Text
@@ -25,40 +20,34 @@ from zerosim.core.words import (
     in_unit,
     joined,
     joined_names,
+    percentage,
     plural,
     short,
     short_digest,
     spread,
 )
 from zerosim.observe.memory import MEMORY_KINDS
-from zerosim.show.columns import TERMINAL, VERBOSE, WRONG, Figure, facts, shown_in
-from zerosim.show.document import rests
-from zerosim.show.grid import Column, longest, show_grid, show_words, width_of
-from zerosim.show.legend import STATE_BARS, bar, show_legend, stacked
-from zerosim.show.run_document import RowDocument, RunDocument, element_name, unit_of
-from zerosim.show.timeline import show_schedules, show_timeline, show_times
+from zerosim.show.columns import KIND_WORDS, TERMINAL, VERBOSE, WRONG, Figure, facts, shown_in
+from zerosim.show.document import (
+    DifferenceDocument,
+    DivergenceDocument,
+    MemoryDocument,
+    RowDocument,
+    RunDocument,
+    element_name,
+    unit_of,
+)
+from zerosim.show.grid import Column, bar, fits, show_grid, show_words
 from zerosim.stages import STAGES
 from zerosim.stages.scaling import LOWEST_SCALE, skipped_in_vain
 from zerosim.verdict.diagnosis import Divergence
 
-MOST_NAME = 16
-"""The most columns of names, if figures could have bars beside them."""
-
-BARS = ((32, 18), (16, 12), (8, 6), (0, 0))
-"""The columns of the bars of kept and sent bytes, widest first: quarters, thirds and halves are whole columns."""
-
-HELD = (*MEMORY_KINDS, "total")
-PEAK, FORMULA = "  at the peak", "  by formula"
-
-SENT = "A reduce-scatter and an all-gather of all weights are P (N−1)/N each."
-
-ALLOCATORS = {
-    "first_fit": "first fit", "best_fit": "best fit",
-    "first_fit_laid_out": "first fit, laid out", "best_fit_laid_out": "best fit, laid out",
-}
-LAID_OUT_MEANS = (
-    "Laid out: kept gradients and saved activations have fixed places in one block, allocated in advance."
-)
+BARS = (24, 12, 6, 0)
+"""The columns of a bar, the longest that leave room for names; quarters and halves are whole columns."""
+TIMES = {
+    "step": "ns", "computing": "computation_ns", "waiting": "waiting_ns", "idle": "idle_ns",
+    "offload": "moving_ns", "exposed": "waiting_for_memory_ns", "collectives": "communication_ns"}
+"""The times of a step; those of copies to the host and back are shown where there are any."""
 
 
 def show_heading(console: Console, title: str, caption: str, setting: str) -> None:
@@ -68,144 +57,211 @@ def show_heading(console: Console, title: str, caption: str, setting: str) -> No
             show_words(console, words, style=style)
 
 
-def show_run(
-    console: Console, run: RunDocument, *, verbose: bool = False, timeline: bool = False
-) -> None:
+def show_run(console: Console, run: RunDocument, *, verbose: bool = False, times: bool = True) -> None:
     """Show the results of each row, the facts that all share, the failures, and the verdict.
 
-    Traced times are shown too, as a `timeline` if requested. `verbose` adds the figures that the table leaves out.
+    Traced `times` are shown too; `verbose` adds the figures that the table leaves out.
     """
     if run.rows:
-        table = show_table(console, run)
+        show_table(console, run)
         show_shared(console, run)
         console.print()
-        show_legend(console, run, table)
-        for words in ignored_in_words((row.name, row.found.get("ignored", {})) for row in run.rows):
+        show_legend(console, run)
+        for words in ignored_in_words((row.name, row.ignored) for row in run.rows):
             show_words(console, words, style="yellow")
-        if timeline:
-            show_timeline(console, run)
-            show_schedules(console, run)
-        show_times(console, run)
+        if times:
+            show_times(console, run)
         if verbose:
             show_details(console, run)
-    for words in run.shortages:
-        show_words(console, words)
+    for misfit in run.did_not_fit:
+        show_words(console, misfit.words)
     show_skipped(console, run)
-    for row in run.diverging:
-        show_divergence(console, row)
-    for apart in run.document.get("differences", []):
-        show_row_difference(console, apart)
-    if run.document.get("on_other_ranks"):
+    for row in run.rows:
+        if row.first_divergence is not None:
+            show_divergence(console, row.name, row.first_divergence)
+    for difference in run.differences:
+        show_row_difference(console, difference)
+    if run.on_other_ranks:
         show_other_ranks(console, run)
     show_conclusion(console, run)
 
 
-def show_conclusion(console: Console, run: RunDocument) -> None:
-    """Print PASSED or FAILED as the last line; it may wrap on a terminal. Failures that need more than a line stand
-    above."""
-    verdict, passed, alone = run.document["verdict"], run.document["passed"], not console.is_terminal
-    if claimed := untrained(run):
-        show_words(console, f"Not checked: {joined(claimed)} must not fit, but no row here uses it")
-    if not passed:
-        failures = [f"{each['name']}: {each['what']}" for each in run.document["failures"]]
-        whole = f"FAILED: {'; '.join(failures)}"
-        if len(whole) <= console.width:
-            verdict = whole
-        else:
-            for words in failures:
-                show_words(console, words, style="red")
-    console.print(verdict, style=f"bold {'green' if passed else 'red'}", markup=False, soft_wrap=alone)
+def show_table(console: Console, run: RunDocument) -> None:
+    """Show the main table, with bars beside figures if there is room."""
+    names = [*(row.name for row in run.rows), *(row.name for row in run.did_not_fit)]
+    tables = [columns(run, room) for room in BARS]
+    show_grid(console, names, next((each for each in tables if fits(console, names, each)), tables[-1]))
 
 
-def untrained(run: RunDocument) -> list[str]:
-    """The stages with claims that no row trains, because an override has changed the rows."""
-    trained = {each["stage"] for each in run.declared}
-    claimed = run.scenario.get("check", {}).get("does_not_fit", [])
-    return [STAGES[stage].title for stage in claimed if stage not in trained]
-
-
-def show_table(console: Console, run: RunDocument) -> list[Column]:
-    """Show the main table, with bars beside figures if there is room; returns its columns."""
-    names = [row.name for row in run.all_rows]
-    beside = console.width - min(longest(names), MOST_NAME)
-    *wider, narrowest = (columns(run, *rooms) for rooms in BARS)
-    found = next((each for each in wider if width_of(each) <= beside), narrowest)
-    show_grid(console, names, found)
+def columns(run: RunDocument, room: int) -> list[Column]:
+    """Whether each row has the bits of its reference and, if there were steps, the figures of the terminal; with room,
+    bars beside them. Rows that did not fit have none."""
+    blank, found = [""] * len(run.did_not_fit), []
+    if run.compared_with or run.did_not_fit:
+        partner = "one process" if run.compared_with <= {"one process"} else "another row"
+        words = {None: Text("–"), True: Text("yes", style="green"), False: Text("NO", style="bold red")}
+        found.append(Column(f"same bits as\n{partner}" if run.compared_with else "", [
+            *(words[row.equal] for row in run.rows), *(Text("does not fit", style="yellow") for _ in blank)]))
+    for figure in figures(run):
+        found.append(Column(figure.title(unit_of(run.rows)), [*marked(run.rows, figure), *blank]))
+        if figure.bar is not None and room:
+            parts = [*map(figure.bar, run.rows)]
+            whole = max(sum(each.values()) for each in parts)
+            found.append(Column("", [*(bar(each, whole, room) for each in parts), *blank], to_the_left=True))
     return found
 
 
-def columns(run: RunDocument, for_kept: int, for_sent: int) -> list[Column]:
-    """Whether bits are the same and, if there were steps, the figures of the terminal.
-
-    Bars of kept and sent bytes have these numbers of terminal columns.
-    """
-    found = [same_bits(run)] if run.compared_with or run.document["did_not_fit"] else []
-    if not run.steps:
-        return found
-    rooms = {"kept_bytes": for_kept, "sent_bytes": for_sent}
-    return [*found, *(column(run, figure, rooms.get(figure.key, 0)) for figure in shown_in(TERMINAL, run.rows))]
+def figures(run: RunDocument) -> list[Figure]:
+    return shown_in(TERMINAL, run.rows) if run.steps else []
 
 
-def same_bits(run: RunDocument) -> Column:
-    """The column that says whether a row's bits equal its reference's, or that it did not fit."""
-    partner = "one process" if run.compared_with <= {"one process"} else "another row"
-    words = {None: Text("–"), True: Text("yes", style="green"), False: Text("NO", style="bold red")}
-    cells = [words[row.found["equal"]] if row.is_trained else Text("does not fit", style="yellow")
-             for row in run.all_rows]
-    return Column(f"same bits as\n{partner}" if run.compared_with else "", cells)
+def marked(rows: Sequence[RowDocument], figure: Figure) -> list[Text]:
+    return [Text(cell, style="bold red" if cell.startswith(WRONG) else "")
+            for cell in figure.cells(rows, unit_of(rows))]
 
 
-def column(run: RunDocument, figure: Figure, room: int) -> Column:
-    """The column of a figure; rows that did not fit have none. With room, bars stand beside it."""
-    unit = unit_of(run.rows)
-    cells = [Text(cell, style="bold red" if cell.startswith(WRONG) else "") for cell in figure.marked(run.rows, unit)]
-    left = iter(with_bars(cells, bars(run.rows, figure, room), room) if room else cells)
-    return Column(figure.title(unit), [next(left) if row.is_trained else Text() for row in run.all_rows], room > 0)
+def show_legend(console: Console, run: RunDocument) -> None:
+    """Explain every stage, heading and mark of the main table."""
+    what = "loss, weights, gradients and optimizer state after every step" if run.steps else "the initial weights"
+    partner = ("one process that trains alone" if run.compared_with == {"one process"}
+               else "the first row that adds in the same order")
+    entries = [*of_stages(run)]
+    entries += [("same bits", f"{what}, compared with those of {partner}")] if run.compared_with else []
+    entries += [(figure.name, figure.explained(run)) for figure in figures(run)]
+    if any(cell.plain.startswith(WRONG) for figure in figures(run) for cell in marked(run.rows, figure)):
+        entries.append((WRONG, "not what the formula says"))
+    width = max(len(key) for key, _ in entries) if entries else 0
+    for key, words in entries:
+        show_words(console, words, key=f"{key:<{width}}  ", style="dim")
 
 
-def bars(rows: Sequence[RowDocument], figure: Figure, room: int) -> list[Text]:
-    """A bar for each row: of kept bytes by kind, of others as a whole."""
-    counts = [figure.value(row) for row in rows]
-    if figure.key == "kept_bytes":
-        kept = [[row.fullest["resting_bytes"][kind.name] for kind in STATE_BARS] for row in rows]
-        return [stacked(each, max(counts), room) for each in kept]
-    return [bar(count, max(counts), room) for count in counts]
-
-
-def with_bars(figures: Sequence[Text], bars: Sequence[Text], room: int) -> list[Text]:
-    """Each figure, flush right, with its bar."""
-    width, cells = max(map(len, figures)), []
-    for figure, beside in zip(figures, bars, strict=True):
-        cell = Text.assemble(" " * (width - len(figure)), figure, " ", beside)
-        cell.pad_right(width + 1 + room - len(cell))
-        cells.append(cell)
-    return cells
+def of_stages(run: RunDocument) -> Iterator[tuple[str, str]]:
+    """The states that a rank keeps in each stage, and other names of the stage."""
+    rows: dict[str, list[RowDocument]] = {}
+    for row in run.rows:
+        rows.setdefault(row.stage, []).append(row)
+    for alike in rows.values():
+        stage, names = alike[0].stage_words, [row.name for row in alike]
+        whose = "" if all(name.startswith(stage.title) for name in names) else f", in {joined_names(names)}"
+        share = " or ".join(f"1/{ranks}" for ranks in sorted({row.shard_ranks for row in alike}))
+        cut, whole = ([KIND_WORDS[kind] for kind in MEMORY_KINDS[:3] if (kind in stage.sharded) is sharded]
+                      for sharded in (True, False))
+        keeps = f"every rank keeps all {joined(whole)}" if not cut else f"keeps {share} of {joined(cut)}, " + (
+            f"all {joined(whole)}" if whole else "gathers weights for use")
+        yield stage.title, f"{stage.also}{whose}: {keeps}"
 
 
 def show_shared(console: Console, run: RunDocument) -> None:
     """Show each fact once if all rows share it, else with its rows."""
     found, names = facts(run), [row.name for row in run.rows]
     steps, digests = found.pop("steps")[0], found.pop("weights SHA-256", [])
-    same = [f"{what} {words[0]}" for what, words in found.items() if len(set(words)) == 1]
-    if len(set(digests)) > 1:
+    same = [f"{what} {words[0]}" for what, words in found.items() if len({*words}) == 1]
+    if len({*digests}) > 1:
         found["weights SHA-256"] = [short_digest(each) for each in digests]
-    alike = ["the same weights"] if len(digests) > 1 and len(set(digests)) == 1 else []
+    alike = ["the same weights"] if len(digests) > 1 and len({*digests}) == 1 else []
     prefix = {1: "", 2: "In both rows: "}.get(len(names), f"In all {len(names)} rows: ")
-    counted = f"{steps} step{'s' * (steps != '1')}"
-    show_words(console, f"{prefix}{', '.join([counted, *same, *alike])}")
+    show_words(console, f"{prefix}{', '.join([f'{steps} step' + 's' * (steps != '1'), *same, *alike])}")
     for what, words in found.items():
-        if len(set(words)) > 1:
-            show_words(console, sentence(f"{what}: {grouped(names, words)}"))
+        if len({*words}) > 1:
+            show_words(console, f"{what[:1].upper()}{what[1:]}: {grouped(names, words)}")
 
 
-def sentence(words: str) -> str:
-    return words[:1].upper() + words[1:]
+def show_times(console: Console, run: RunDocument) -> None:
+    """Show milliseconds of each part of the traced steps, and why times may mean little."""
+    rows = [(row.name, row.trace) for row in run.rows if row.trace and row.trace.steps]
+    if not rows:
+        return
+    copies = any(step.moving_ns or step.waiting_for_memory_ns for _, trace in rows for step in trace.steps)
+    columns = [
+        Column(f"{heading}\nms", [short(fmean(
+            step.end_ns - step.begin_ns if time == "ns" else getattr(step, time) for step in trace.steps) / 1e6)
+            for _, trace in rows])
+        for heading, time in TIMES.items() if copies or heading not in ("offload", "exposed")]
+    columns.append(Column("hidden\nof it", [percentage(trace.hidden) for _, trace in rows]))
+    show_subheading(console, "The time of a step")
+    show_grid(console, [name for name, _ in rows], columns)
+    words = ("Mean over ranks and traced steps. Waiting: exposed communication. Hidden: the share of the time in "
+             f"collectives that overlaps computation. {run.about_times}")
+    show_words(console, words.rstrip(), style="dim")
+    console.print()
+
+
+def show_details(console: Console, run: RunDocument) -> None:
+    """Print every figure that the table rounds, adds up or leaves out."""
+    if run.steps:
+        show_subheading(console, "What a rank sends in a step")
+        show_sent(console, run)
+        words = "A reduce-scatter and an all-gather of all weights are P (N−1)/N each."
+        show_words(console, f"{words} {run.about_times * (not run.takes_turns)}".rstrip(), style="dim")
+        show_subheading(console, "What a rank keeps between steps, and the peak of each kind and of all")
+        show_held(console, run)
+    rows = {row.name: row.fragmentation for row in run.rows if row.fragmentation}
+    if rows:
+        show_subheading(console, "Addresses that rank 0's memory takes in the last step beyond the peak of its bytes")
+        unit = unit_of(run.rows)
+        allocators = next(iter(rows.values())).beyond_peak_bytes
+        show_grid(console, [*rows], [
+            Column(f"peak\n{unit.name}", [in_unit(each.peak_bytes, unit) for each in rows.values()]), *(
+                Column(f"{name.replace('_laid', ', laid').replace('_', ' ')}\n{unit.name}", [
+                    in_unit(each.beyond_peak_bytes[name], unit) for each in rows.values()]) for name in allocators)])
+        show_words(console, "Laid out: kept gradients and saved activations have fixed places in one block, allocated "
+                            "in advance.", style="dim")
+    show_subheading(console, "SHA-256")
+    for what in ("weights", "optimizer"):
+        names: dict[str, list[str]] = {}
+        for row in run.rows:
+            names.setdefault(getattr(row, f"{what}_sha256"), []).append(row.name)
+        for digest, whose in names.items():
+            show_words(console, f"{what}{f', {joined_names(whose)}' * (len(names) > 1)}")
+            console.print(f"  {digest}", soft_wrap=True)
+    console.print()
+
+
+def show_subheading(console: Console, words: str) -> None:
+    """Print a heading in bold, below an empty line."""
+    console.print()
+    show_words(console, words, style="bold")
+
+
+def show_sent(console: Console, run: RunDocument) -> None:
+    """Print bytes and messages, the formula, and each collective's share; if ranks differ, the least and the most."""
+    rows, unit = run.rows, unit_of(run.rows)
+    found = [Column(each.title(unit), each.cells(rows, unit, spreads=True)) for each in shown_in(VERBOSE, rows)]
+    if not run.takes_turns:
+        found.append(Column("ms", [short(1e3 * row.seconds["train"] / max(row.steps_here, 1)) for row in rows]))
+    for name in sorted({name for row in rows for rank in row.traffic for name in rank.by_collective}):
+        sent = [row.per_step("sent_bytes", name) for row in rows]
+        found.append(Column(f"{name}\n{unit.name}", [spread(in_unit(round(each), unit) for each in of) for of in sent]))
+    show_grid(console, [row.name for row in rows], found)
+
+
+def show_held(console: Console, run: RunDocument) -> None:
+    """Print the bytes of each kind on the rank with the highest peak: kept, by formula where that does not hold, at the
+    peak, and on the host; and whether kept bytes are the formula's."""
+    lines: list[tuple[str, str, dict[str, int]]] = []
+    for row in run.rows:
+        memory, judged = row.fullest, {rank.rank for rank in row.judged_memory}
+        lines.append((row.name, "", memory.resting_bytes))
+        if memory.rank in judged and not memory.keeps_what_is_due:
+            lines.append(("  by formula", "red", memory.formula_bytes))
+        lines.append(("  at the peak", "dim", memory.peak_bytes))
+        lines += [(f"  {ON_HOST}", "", memory.on_host)] * bool(memory.on_host)
+    unit, counts = unit_of(run.rows), [{"total": sum(held.values()), **held} for _, _, held in lines]
+    show_grid(console, [name for name, _, _ in lines], [
+        Column(f"{KEPT.get(kind, kind)}\n{unit.name}", [
+            Text(in_unit(each[kind], unit) if kind in each else "", style=style)
+            for (_, style, _), each in zip(lines, counts, strict=True)])
+        for kind in (*MEMORY_KINDS, "total")])
+    ranks: list[MemoryDocument] = [rank for row in run.rows for rank in row.judged_memory]
+    if ranks and all(rank.keeps_what_is_due for rank in ranks):
+        padding = spread(map(str, sorted(rank.padding_bytes for rank in ranks)))
+        show_words(console, f"Kept bytes are the formula's, {padding} B of padding included.", style="dim")
 
 
 def show_skipped(console: Console, run: RunDocument) -> None:
     """Show the rows that did not train because gradients overflowed at every loss scale, if there are any."""
-    updates = {row.name: row.found.get("updates", run.steps) for row in run.rows}
-    lost = {name: run.steps - done for name, done in updates.items() if skipped_in_vain(done, run.steps - done)}
+    lost = {row.name: run.steps - row.updates for row in run.rows
+            if skipped_in_vain(row.updates, run.steps - row.updates)}
     if lost:
         skipped = [f"{count:,}" for count in sorted(lost.values())]
         show_words(
@@ -217,168 +273,86 @@ def show_skipped(console: Console, run: RunDocument) -> None:
         )
 
 
-def show_divergence(console: Console, row: RowDocument) -> None:
+def show_divergence(console: Console, name: str, found: DivergenceDocument) -> None:
     """Show the first differing bits, and both orders of addition if these differ."""
-    found = dict(row.found["first_divergence"])
-    order = found.pop("order_of_addition", None)
-    show_words(console, f"{row.name}: {divergence(Divergence(**found))}", style="red")
+    show_words(console, f"{name}: {divergence(found)}", style="red")
+    order = found.order_of_addition
     if order and order["ours"] != order["reference"]:
         for side, words in order.items():
             show_words(console, words, key=f"    {side + ' adds':<15} ")
 
 
-def show_row_difference(console: Console, found: Mapping[str, Any]) -> None:
-    """Show why two rows differ although each equals one process; `found` is one of a document's `differences`."""
-    one, other = found["values"]
-    first, second, cause = found["first"], found["other"], found["cause"]
-    console.print()
-    told = f"{second} is not {first}, and each has the bits of one process. Reason:"
-    show_words(console, told, style="bold")
-    show_words(
-        console,
-        f"They first differ in step {found['step']}: the {element_name(found, found['what'])} is "
-        f"{float(one)!r} in {first} and {float(other)!r} in {second} ({plural(found['ulps'], 'ULP')} apart). "
-        f"{sentence(cause)}."
-    )
-    orders = zip(found["chunks"], found["orders"], strict=True)
-    adding = list(dict.fromkeys(f"adds it in chunk {chunk}, {order}" for chunk, order in orders))
-    for name, how in zip((first, second), adding, strict=False):
-        who = name if len(adding) > 1 else f"each of {first} and {second}"
-        show_words(console, f"{who} {how}", key="    ")
-    counts = "   ".join(f"{name}: {count:,}" for name, count in found["histogram"].items() if count)
-    show_words(console, f"elements by ULPs apart: {counts}", key="    ")
-
-
-def show_other_ranks(console: Console, run: RunDocument) -> None:
-    """Show the digest of the weights on every number of ranks; if rows differ, with their names."""
-    found: dict[int, dict[str, list[str]]] = {}
-    ours = [(run.ranks, row.name, row.found["weights_sha256"]) for row in run.rows]
-    others = [(each["ranks"], each["name"], each["weights_sha256"]) for each in run.document["on_other_ranks"]]
-    for count, name, digest in [*ours, *others]:
-        found.setdefault(count, {}).setdefault(digest, []).append(name)
-    console.print("SHA-256 of the weights", style="bold")
-    for count, by_digest in sorted(found.items()):
-        for digest, names in by_digest.items():
-            whose = f"  {joined_names(names)}" * (len(by_digest) > 1)
-            show_words(console, f"{short_digest(digest)}{whose}", key=f"{plural(count, 'rank'):>8}  ")
-
-
-def divergence(found: Divergence) -> str:
+def divergence(found: DivergenceDocument | Divergence) -> str:
     """One line: the place of the first difference, both values, and their distance."""
     apart = "not comparable in ULPs" if found.ulps is None else f"{found.ulps} ULP apart"
     return (
-        f"after step {found.step}, rank {found.rank} holds {element_name(vars(found), found.state)} = "
+        f"after step {found.step}, rank {found.rank} holds {element_name(found, found.state)} = "
         f"{value(found.ours, found.ours_bits)}, "
         f"one process {value(found.reference, found.reference_bits)} ({apart}; chunk {found.chunk})"
     )
 
 
-def value(number: float, bits: str) -> str:
+def value(number: float | str, bits: str) -> str:
     """A number, with its bits if these are not unique.
 
     >>> value(0.5, "0x3f000000"), value(1e-40, "0x000116c2"), value(0.0, "0x00000000")
     ('0.5', '1e-40', '0.0 (0x00000000)')
-    >>> value(-0.0, "0x80000000"), value(math.nan, "0x7fc00001")
+    >>> value(-0.0, "0x80000000"), value("nan", "0x7fc00001")
     ('-0.0 (0x80000000)', 'nan (0x7fc00001)')
     """
     number = float(number)
     return f"{number!r} ({bits})" if number == 0 or math.isnan(number) else f"{number!r}"
 
 
-def show_details(console: Console, run: RunDocument) -> None:
-    """Print every figure that the table rounds, adds up or leaves out; for the whole run, the mean over its steps."""
-    timed = not run.takes_turns
-    if run.steps:
-        show_subheading(console, "What a rank sends in a step")
-        show_sent(console, run, timed=timed)
-        show_words(console, f"{SENT} {run.about_times * timed}".rstrip(), style="dim")
-        show_subheading(console, "What a rank keeps between steps, and the peak of each kind and of all")
-        show_held(console, run)
-        show_padding(console, run)
-    if any(row.found.get("fragmentation") for row in run.rows):
-        show_subheading(console, "Addresses that rank 0's memory takes in the last step beyond the peak of its bytes")
-        show_fragmentation(console, run)
-        show_words(console, LAID_OUT_MEANS, style="dim")
-    show_subheading(console, "SHA-256")
-    show_digests(console, run.rows)
+def show_row_difference(console: Console, found: DifferenceDocument) -> None:
+    """Show why two rows differ although each equals one process."""
+    one, other = found.values
     console.print()
+    show_words(console, f"{found.other} is not {found.first}, and each has the bits of one process. Reason:",
+               style="bold")
+    show_words(
+        console,
+        f"They first differ in step {found.step}: the {element_name(found, found.what)} is "
+        f"{float(one)!r} in {found.first} and {float(other)!r} in {found.other} ({plural(found.ulps, 'ULP')} apart). "
+        f"{found.cause[:1].upper()}{found.cause[1:]}."
+    )
+    adding = [f"adds it in chunk {chunk}, {order}" for chunk, order in zip(found.chunks, found.orders, strict=True)]
+    if len({*adding}) == 1:
+        show_words(console, f"each of {found.first} and {found.other} {adding[0]}", key="    ")
+    else:
+        for name, how in zip((found.first, found.other), adding, strict=True):
+            show_words(console, f"{name} {how}", key="    ")
+    counts = "   ".join(f"{name}: {count:,}" for name, count in found.histogram.items() if count)
+    show_words(console, f"elements by ULPs apart: {counts}", key="    ")
 
 
-def show_subheading(console: Console, words: str) -> None:
-    """Print a heading in bold, below an empty line."""
-    console.print()
-    show_words(console, words, style="bold")
+def show_other_ranks(console: Console, run: RunDocument) -> None:
+    """Show the digest of the weights on every number of ranks; if rows differ, with their names."""
+    found: dict[int, dict[str, list[str]]] = {}
+    ours = [(run.ranks, row.name, row.weights_sha256) for row in run.rows]
+    for ranks, name, digest in [*ours, *((each.ranks, each.name, each.weights_sha256) for each in run.on_other_ranks)]:
+        found.setdefault(ranks, {}).setdefault(digest, []).append(name)
+    console.print("SHA-256 of the weights", style="bold")
+    for ranks, by_digest in sorted(found.items()):
+        for digest, names in by_digest.items():
+            whose = f"  {joined_names(names)}" * (len(by_digest) > 1)
+            show_words(console, f"{short_digest(digest)}{whose}", key=f"{plural(ranks, 'rank'):>8}  ")
 
 
-def show_sent(console: Console, run: RunDocument, *, timed: bool) -> None:
-    """Print bytes and messages, the formula, and each collective's share; if ranks differ, the least and the most."""
-    rows, unit = run.rows, unit_of(run.rows)
-    found = [Column(each.title(unit), each.cells(rows, unit, spreads=True)) for each in shown_in(VERBOSE, rows)]
-    if timed:
-        seconds = [row.found["seconds"]["train"] / max(row.steps_here, 1) for row in rows]
-        found.append(Column("ms", [short(1e3 * each) for each in seconds]))
-    for name in sorted({name for row in rows for rank in row.found["traffic"] for name in rank["by_collective"]}):
-        sent = [row.per_step("sent_bytes", name) for row in rows]
-        found.append(Column(f"{name}\n{unit.name}", [spread(in_unit(round(each), unit) for each in of) for of in sent]))
-    show_grid(console, [row.name for row in rows], found)
-
-
-def show_held(console: Console, run: RunDocument) -> None:
-    """Print two lines for each row, for the rank with the highest peak; a third with the formula if that does not hold;
-    and one for each memory tier that holds offloaded states.
-    """
-    unit = unit_of(run.rows)
-    names, counts = [], []
-    for row in run.rows:
-        for name, found in held(row):
-            names.append(name)
-            counts.append({"total": sum(found.values()), **found})
-    columns = []
-    for kind in HELD:
-        cells = [in_unit(found[kind], unit) if kind in found else "" for found in counts]
-        columns.append(Column(f"{KEPT.get(kind, kind)}\n{unit.name}", [
-            Text(cell, style=STYLES.get(name, "")) for name, cell in zip(names, cells, strict=True)
-        ]))
-    show_grid(console, names, columns)
-
-
-STYLES = {PEAK: "dim", FORMULA: "red"}
-
-
-def held(row: RowDocument) -> list[tuple[str, dict[str, int]]]:
-    """The lines of a row: their names, and bytes by kind."""
-    memory = row.fullest
-    wrong = [(FORMULA, rank["formula_bytes"]) for rank in row.judged_memory
-             if rank["rank"] == memory["rank"] and not rests(rank)]
-    far = [(f"  {ON_HOST}", row.kept_on_host)] if row.kept_on_host else []
-    return [(row.name, memory["resting_bytes"]), *wrong, (PEAK, memory["peak_bytes"]), *far]
-
-
-def show_fragmentation(console: Console, run: RunDocument) -> None:
-    """Print the peak, and the bytes beyond it that each allocator needs."""
-    found = {row.name: row.found["fragmentation"] for row in run.rows if row.found.get("fragmentation")}
-    unit = unit_of(run.rows)
-    columns = [Column(f"peak\n{unit.name}", [in_unit(each["peak_bytes"], unit) for each in found.values()])]
-    for name, heading in ALLOCATORS.items():
-        cells = [in_unit(each["beyond_peak_bytes"][name], unit) for each in found.values()]
-        columns.append(Column(f"{heading}\n{unit.name}", cells))
-    show_grid(console, list(found), columns)
-
-
-def show_padding(console: Console, run: RunDocument) -> None:
-    """Print whether kept bytes equal the formula's, and their padding."""
-    ranks = [rank for row in run.rows for rank in row.judged_memory]
-    if ranks and all(map(rests, ranks)):
-        padding = spread(map(str, sorted(rank["padding_bytes"] for rank in ranks)))
-        show_words(console, f"Kept bytes are the formula's, {padding} B of padding included.", style="dim")
-
-
-def show_digests(console: Console, rows: Sequence[RowDocument]) -> None:
-    """Print the digests of weights and optimizer state in full, with their rows."""
-    for what in ("weights", "optimizer"):
-        names: dict[str, list[str]] = {}
-        for row in rows:
-            names.setdefault(row.found[f"{what}_sha256"], []).append(row.name)
-        for digest, whose in names.items():
-            show_words(console, f"{what}{f', {joined_names(whose)}' * (len(names) > 1)}")
-            console.print(f"  {digest}", soft_wrap=True)
+def show_conclusion(console: Console, run: RunDocument) -> None:
+    """Print PASSED or FAILED as the last line; it may wrap on a terminal. Failures that need more than a line stand
+    above."""
+    stages = {*(row.stage for row in run.rows), *(row.stage for row in run.did_not_fit)}
+    unused = [STAGES[stage].title for stage in run.scenario["check"]["does_not_fit"] if stage not in stages]
+    if unused:
+        show_words(console, f"Not checked: {joined(unused)} must not fit, but no row here uses it")
+    verdict = run.verdict
+    if not run.passed:
+        failures = [f"{each['name']}: {each['what']}" for each in run.failures]
+        verdict = f"FAILED: {'; '.join(failures)}"
+        if len(verdict) > console.width:
+            verdict = run.verdict
+            for words in failures:
+                show_words(console, words, style="red")
+    console.print(verdict, style=f"bold {'green' if run.passed else 'red'}", markup=False,
+                  soft_wrap=not console.is_terminal)

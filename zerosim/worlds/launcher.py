@@ -22,8 +22,6 @@ SIZE_VARIABLES = (
     "PALS_SIZE",             # Cray's mpiexec
 )
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID", "SLURM_PROCID")
-RESTARTS = "ZEROSIM_RESTARTS"
-RESTART_VARIABLES = (RESTARTS, "SLURM_RESTART_COUNT")
 FIRST_RESERVED_SLURM_STEP = 0xFFFF_FFF0  # steps above are batch scripts and interactive shells
 FORWARDING = 0.2  # seconds for the launcher to forward printed output; it drops the rest
 LAST_WORDS = 2.0  # seconds that the first rank to fail has to end the others
@@ -54,8 +52,8 @@ def has_company() -> bool:
 
 
 def restarts(*, resumes: bool) -> int:
-    """The number of times that this job has been restarted, by a supervisor or Slurm; at least 1 if it `resumes`."""
-    return max(first_number(*RESTART_VARIABLES) or 0, int(resumes))
+    """The number of times that this job has been restarted by Slurm; at least 1 if it `resumes`."""
+    return max(first_number("SLURM_RESTART_COUNT") or 0, int(resumes))
 
 
 def first_number(*variables: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Processes as Linux lists them: their states and their children."""
+"""The states of processes, as Linux lists them."""
 
 from pathlib import Path
 
@@ -12,11 +12,3 @@ def state_of(process: str) -> str:
     except OSError:
         return "X"
 
-
-def children_of(process: int) -> set[int]:
-    """The children of a process, including those that have ended; empty if the system does not list them."""
-    try:
-        listed = Path(f"/proc/{process}/task").glob("*/children")
-        return {int(child) for each in listed for child in each.read_text().split()}
-    except OSError:
-        return set()

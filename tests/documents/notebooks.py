@@ -1,6 +1,6 @@
 """The notebooks, run: each cell's code, and what it shows, in the form in which notebooks keep it.
 
-    python -m tests.notebooks    runs every notebook and saves what its cells show
+    python -m tests.documents.notebooks    runs every notebook and saves what its cells show
 
 Cells are plain Python and are run as such, in this process and in an empty folder, since a notebook must run anywhere.
 """
@@ -9,20 +9,14 @@ import ast
 import io
 import json
 import re
-from collections import Counter
 from contextlib import chdir, redirect_stdout
 from pathlib import Path
 from pprint import pformat
 from tempfile import TemporaryDirectory
 from xml.etree import ElementTree
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted(ROOT.glob("docs/notebooks/*.ipynb"))
-TIMED = "ms since the step began"
-"""What stands in every picture of time."""
-DIGEST = re.compile(r"\b[0-9a-f]{12}\.\.\.")
-AS_LONG_AS_IT_TAKES = {"waits_marks", "labels_marks"}
-"""Marks of a picture of time whose number depends on how long things took."""
 
 
 def read(path):
@@ -77,36 +71,15 @@ def lines(words):
 
 
 def faults(path):
-    """In words, which cells do not show what is saved, times aside; and what they show that could not be drawn."""
+    """The cells that show other forms than are saved, and forms that cannot be drawn."""
     saved = read(path)
     now = run(saved)
     found = []
     for number, (before, after) in enumerate(zip(saved["cells"], now["cells"], strict=True), 1):
-        if before["cell_type"] != "code":
-            continue
-        if [untimed(each) for each in before["outputs"]] != [untimed(each) for each in after["outputs"]]:
-            found.append(f"cell {number} shows something else than is saved")
-        found += [f"cell {number}: {fault}" for each in after["outputs"] for fault in unfit(each)]
-    return found
-
-
-def untimed(output):
-    """An output, its pictures of time by what they show and not when, and without the bits of one machine's BLAS."""
-    data = {form: "".join(text) for form, text in output.get("data", {}).items()}
-    return output | {
-        "text": DIGEST.sub("...", "".join(output.get("text", ""))),
-        "data": {form: marks(text) if form == "image/svg+xml" and TIMED in text else DIGEST.sub("...", text)
-                 for form, text in data.items()},
-    }
-
-
-def marks(svg):
-    """How many marks of which colour there are in each layer of a picture of time."""
-    found = Counter()
-    for group in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}g"):
-        *_, layer = group.get("class", "").split() or [""]
-        if "role-mark" in group.get("class", "") and layer not in AS_LONG_AS_IT_TAKES:
-            found.update((layer, mark.get("fill")) for mark in group)
+        kinds = [[(output["output_type"], sorted(output.get("data", {}))) for output in cell.get("outputs", [])]
+                 for cell in (before, after)]
+        found += [f"cell {number} shows other forms than are saved"] * (kinds[0] != kinds[1])
+        found += [f"cell {number}: {fault}" for output in after.get("outputs", []) for fault in unfit(output)]
     return found
 
 

@@ -1,0 +1,70 @@
+"""docs/outcome.md, whose part on `zerosim run` is generated from the dataclasses of the document.
+
+    python -m tests.documents.outcome    writes it anew
+"""
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+from zerosim.show import document
+from zerosim.show.columns import FIGURES
+
+PAGE = Path(__file__).parents[2] / "docs/outcome.md"
+SECTIONS = {
+    "# The JSON document of `zerosim run`": document.RunDocument,
+    "## Each of `rows`": document.RowDocument,
+    "## Each of `traffic`": document.TrafficDocument,
+    "## Each of `memory`": document.MemoryDocument,
+    "## `trace`": document.TraceDocument,
+    "## Each of `clocks`": document.ClockDocument,
+    "## Each of `steps`": document.StepDocument,
+    "## Each of `spans`": document.SpanDocument,
+    "## `fragmentation`": document.FragmentationDocument,
+    "## `first_divergence`": document.DivergenceDocument,
+    "## Each of `differences`": document.DifferenceDocument,
+    "## Each of `did_not_fit`": document.MisfitDocument,
+    "## Each of `on_other_ranks`": document.OtherRanksDocument,
+}
+ROWS = """
+## As plain rows
+
+In Python, `zs.run(…)` returns an outcome, whose `document` is that above. Four methods return lists of flat dicts:
+`losses()` (`name`, `step`, `loss`), `spans()` (the keys of `spans` above, with `name` and `step`), `memory()` (`name`,
+`step`, `rank`, `ns`, and the bytes of each kind at each change in the traced step), and `rows()`, one for each entry of
+`rows`, with some of its keys, `final_loss`, `hidden`, `train_seconds`, and the figures that tables show:
+
+| key | heading |
+|---|---|
+"""
+
+
+def documented(kind: type) -> list[tuple[list[str], str]]:
+    """The fields of a dataclass with their docstrings; a field without one shares that of the next which has one."""
+    found, names = [], []
+    for node in ast.parse(inspect.getsource(kind)).body[0].body:
+        if isinstance(node, ast.AnnAssign):
+            names.append(node.target.id)
+        elif names and isinstance(node, ast.Expr):
+            found.append((names, " ".join(node.value.value.split())))
+            names = []
+    return found
+
+
+def section(heading: str, kind: type) -> str:
+    """A heading, the docstring of a dataclass, and a line for each of its fields."""
+    lines = [f"| {', '.join(f'`{name}`' for name in names)} | {words.replace('|', chr(92) + '|')} |"
+             for names, words in documented(kind)]
+    return "\n".join([heading, "", inspect.getdoc(kind), "", "| key | value |", "|---|---|", *lines, ""])
+
+
+def generated(page: str) -> str:
+    """The page with its part on runs made anew; what follows it is written by hand."""
+    rest = page[re.search(r"^# The JSON document of `zerosim plan`$", page, re.MULTILINE).start():]
+    rows = "".join(f"| `{figure.key}` | {figure.name} |\n" for figure in FIGURES)
+    return "\n".join(section(*each) for each in SECTIONS.items()) + ROWS + rows + "\n" + rest
+
+
+if __name__ == "__main__":
+    PAGE.write_text(generated(PAGE.read_text()))

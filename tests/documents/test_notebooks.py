@@ -1,0 +1,78 @@
+"""The notebooks run, each cell gives the forms that are saved, and nothing in them is fetched.
+
+They run without Jupyter: a cell is Python, compiled and run, and its last expression is asked for its forms.
+`make docs` saves what cells show; figures and pictures may change with the package.
+"""
+
+import copy
+
+import pytest
+
+from tests.documents import notebooks
+from tests.documents.notebooks import NOTEBOOKS, faults, outputs, read, unfit, written
+
+MOST_BYTES = 120_000
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_a_notebook_runs_and_shows_the_forms_that_are_saved(path):
+    assert faults(path) == []
+    assert path.stat().st_size < MOST_BYTES
+
+
+def test_they_are_in_the_form_of_notebooks():
+    assert [path.stem for path in NOTEBOOKS] == [
+        "1_all_reduce", "2_the_stages", "3_your_own_collective", "4_which_stage"]
+    for path in NOTEBOOKS:
+        found = read(path)
+        assert (found["nbformat"], found["nbformat_minor"]) == (4, 5)
+        assert len({cell["id"] for cell in found["cells"]}) == len(found["cells"])
+        assert written(found) == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_a_notebook_runs_anywhere(path):
+    """The first cell says how to install the package, no other cell needs an extra, and none names a file."""
+    first, *others = ["".join(cell["source"]) for cell in read(path)["cells"] if cell["cell_type"] == "code"]
+    with pytest.raises(SystemExit, match=r"has no zerosim; .* in a clone .*: pip install '\.(\[report\])?'$"):
+        outputs(first.replace('"zerosim"', '"no_such_package"'), {}, 1)
+    assert [cell for cell in others if "hypothesis" in cell or "zerosim.testing" in cell or "../" in cell] == []
+
+
+def saved(folder, *sources):
+    cell = {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": []}
+    cells = [cell | {"id": str(number), "source": [source]} for number, source in enumerate(sources)]
+    found = notebooks.run({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    path = folder / "mine.ipynb"
+    path.write_text(written(found))
+    return path, found
+
+
+def test_other_forms_and_a_missing_output_are_seen(tmp_path):
+    path, found = saved(tmp_path, "x = 2", "print(x)\nx + 1")
+    assert faults(path) == []
+    for spoil in (lambda outputs: outputs.pop(), lambda outputs: outputs[1]["data"].update({"text/html": ["4"]})):
+        changed = copy.deepcopy(found)
+        spoil(changed["cells"][1]["outputs"])
+        path.write_text(written(changed))
+        assert faults(path) == ["cell 2 shows other forms than are saved"]
+
+
+def test_a_cell_that_raises_or_reads_a_file_beside_it_is_seen(tmp_path, monkeypatch):
+    with pytest.raises(ZeroDivisionError):
+        saved(tmp_path, "1 / 0")
+    (tmp_path / "here.txt").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        saved(tmp_path, 'open("here.txt")')
+
+
+@pytest.mark.parametrize(("form", "text", "fault"), [
+    ("image/svg+xml", "<svg><path>", "no SVG: "),
+    ("image/svg+xml", "<svg/>", "an empty picture"),
+    ("image/svg+xml", '<svg><path/><image href="https://a.example"/></svg>', "image/svg+xml fetches something"),
+    ("text/html", '<script src="//a.example/x.js"></script>', "text/html fetches something"),
+    ("text/html", '<img src="data:image/png;base64,">', ""),
+])
+def test_a_form_that_cannot_be_drawn_or_is_fetched_is_seen(form, text, fault):
+    assert "".join(unfit({"data": {form: [text]}}))[:len(fault) or None] == fault

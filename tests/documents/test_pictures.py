@@ -1,0 +1,62 @@
+"""Every picture of the documents is what its command makes, and a document shows it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.documents import pictures
+from tests.documents.pictures import ROOT
+
+NAMES = pictures.pictures()
+SAME = [name for name, words in NAMES.items() if words[1] in ("show", "plan") or name in ("kept.svg", "sent.svg")]
+"""Pictures without times of a run."""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The folder of the run whose bytes are drawn."""
+    folder = tmp_path_factory.mktemp("runs")
+    pictures.make(pictures.runs()["build/pictures/compare.json"], ("build/pictures", str(folder)))
+    return folder
+
+
+def differs(name, runs, folder):
+    """Whether a picture is not what its command makes."""
+    words = [word.replace("build/pictures", str(runs)) for word in NAMES[name]]
+    pictures.make(words, (f"docs/pictures/{name}", str(folder / name)))
+    return (folder / name).read_bytes() != (ROOT / "docs/pictures" / name).read_bytes()
+
+
+def test_a_picture_is_what_its_command_makes(runs, tmp_path):
+    assert [name for name in SAME if differs(name, runs, tmp_path)] == []
+
+
+def test_a_picture_of_another_command_is_seen(runs, tmp_path, monkeypatch):
+    monkeypatch.setitem(NAMES, "ring_all_gather.svg", [
+        word.replace("ring.all_gather", "bruck.all_gather") for word in NAMES["ring_all_gather.svg"]])
+    assert differs("ring_all_gather.svg", runs, tmp_path)
+
+
+def test_every_picture_has_a_command_and_is_shown_and_small():
+    assert {path.name for path in ROOT.glob("docs/**/*.svg")} == {*NAMES}
+    documents = [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
+    shown = {Path(target).name for page in documents for target in re.findall(r"!\[[^]]+\]\(([^)]+)\)",
+                                                                              page.read_text())}
+    assert shown == {*NAMES}
+    assert [name for name in NAMES if (ROOT / "docs/pictures" / name).stat().st_size > 90_000] == []
+
+
+def test_pictures_of_a_run_name_rows_that_it_has():
+    for name, words in NAMES.items():
+        if words[1] == "report":
+            assert words[2] in pictures.runs(), name
+    for words in pictures.runs().values():
+        assert (ROOT / words[words.index("run") + 1]).is_file()
+
+
+def test_pictures_bring_their_own_ground_or_are_of_middle_tone():
+    for name in NAMES:
+        text = (ROOT / "docs/pictures" / name).read_text()
+        assert re.search(r'<rect width="\d+" height="\d+" fill="white"/>', text) or "text{font:12px" in text, name
+

@@ -1,0 +1,226 @@
+"""The page of a run: everything in order, nothing from elsewhere, and no word of a scenario taken for HTML."""
+
+import configparser
+import json
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import zerosim
+from tests.pages import Seen, added_otherwise, hostile, outcome, page_of, refused, values
+from tests.training import scenario
+from zerosim.commands.cli import main
+from zerosim.show import pictures
+from zerosim.show.document import TURNS
+
+PACKAGE = Path(zerosim.__file__).parent
+SMALL = ["--set", "train.steps=3", "--set", "check.test_accuracy=0", "--progress", "none"]
+SCENARIO = str(PACKAGE.parent / "scenarios" / "zero3.toml")
+
+
+@pytest.fixture(scope="module")
+def four():
+    return outcome()
+
+
+@pytest.fixture(scope="module")
+def seen(four):
+    return Seen(page_of(four))
+
+
+def test_its_sections_are_in_the_order_in_which_one_reads_a_run(seen, four):
+    assert seen.ids == ["table", "step", "traffic", "losses", "origin"]
+    assert seen.text.index(four.verdict) < seen.text.index("Results")
+    for words in (four.command, four.rows[3].weights_sha256, four.versions["numpy"]):
+        assert words in seen.text
+
+
+def test_it_loads_nothing(seen):
+    assert seen.loads == []
+    assert seen.policy.startswith("default-src 'none'; ")
+    assert Seen('<img src="http://a.example/b.png"><a href="c.html">').loads == ["http://a.example/b.png", "c.html"]
+
+
+def test_every_picture_has_its_numbers_in_a_table_below_it(four, seen):
+    tables = [pictures.numbers(spec) for spec in seen.pictures.values()]
+    assert len(tables) == 1 + 2 * 4 + 1 + 3 + 1 + 1
+    assert seen.tags.count("details") == len(tables)
+    assert sum(len(table["rows"]) for each in tables for table in each) > 500
+    lines = page_of(four).split("<summary>the numbers: memory of a rank between steps, by kind")[1]
+    for row in four.rows:
+        kept = row.fullest.resting_bytes["gradients"] / 1e3
+        assert f'<tr><th scope="row">{row.name}</th><td class=" ">gradients</td><td class=" ">{kept}</td></tr>' in lines
+
+
+def test_every_span_and_both_ends_of_every_message_are_in_it(four):
+    for row in four.rows:
+        drawn = [each for each in values(pictures.timeline(row, 3, row.step_ns)) if each["activity"] != "wait"]
+        assert len(drawn) == sum(span.lane != "collectives" for step in row.traced for span in step.spans)
+        ends = {}
+        for each in drawn:
+            ends.setdefault(each["_message"], []).append(each)
+        messages = {number: both for number, both in ends.items() if number >= 0}
+        assert len(messages) == sum(rank.messages for rank in row.traffic) // 4
+        assert all(one["bytes"] == other["bytes"] and one["unit"] == other["unit"] for one, other in messages.values())
+        assert sum(each["kB"] for each in values(pictures.partners(row))) == pytest.approx(
+            sum(rank.sent_bytes for rank in row.traffic) / 4e3)
+
+
+def test_copies_to_the_host_have_a_lane_of_their_own():
+    row = outcome(ranks=1, micro_batches=1, stages=("zero1",), offload_optimizer="host").rows[0]
+    lanes = {each["lane"] for each in values(pictures.timeline(row, 1, row.step_ns))}
+    assert lanes & {"rank 0 offloads", "rank 0 computes"}
+    assert any(step.moving_ns or step.waiting_for_memory_ns for step in row.traced)
+
+
+def test_pictures_of_time_end_together_and_show_the_fullest_moment(four):
+    until = pictures.end_of(four.rows)
+    for row in four.rows:
+        specs = [pictures.timeline(row, 3, until), pictures.memory(row, until)]
+        assert [spec["encoding"]["x"]["scale"]["domain"] for spec in specs] == [[0, until / 1e6]] * 2
+        assert max(each["until"] for each in values(specs[0])) <= until / 1e6
+        totals = {}
+        for each in values(specs[1]):
+            totals[each["ms"]] = totals.get(each["ms"], 0) + each["kB"]
+        assert max(totals.values()) == pytest.approx(row.fullest.peak_bytes["total"] / 1e3)
+
+
+def test_a_diverging_run_points_at_the_first_element(monkeypatch):
+    found = added_otherwise(monkeypatch, stages=("zero2",), ranks=4, micro_batches=8)
+    first, text = found.rows[0].first_divergence, Seen(page_of(found)).text
+    where = f"layers.{first.layer}.{first.parameter}[{', '.join(map(str, first.index))}]"
+    assert f"{where} is the first element that differs, after step {first.step}." in text
+    assert f"{first.ours!r} ({first.ours_bits})" in text
+    assert all(f"{side} adds {words}" in text for side, words in first.order_of_addition.items())
+    assert "FAILED" in text
+
+
+def test_words_of_a_scenario_are_never_html():
+    run = hostile()
+    page = page_of(run)
+    seen = Seen(page)
+    assert seen.tags.count("script") == Seen(page_of(outcome(scenario(stages=("zero3",))))).tags.count("script") == 2
+    assert "img" not in seen.tags
+    assert seen.text.count("<script>alert(1)") >= 6
+    assert "{{ 7 * 7 }}" in seen.text
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202e]", page.split("<script>")[0])
+    for spec in pictures.files(run.rows).values():
+        assert "<script" not in pictures.svg(spec)
+    assert Seen(page_of(run, run)).tags.count("script") == 2
+
+
+def test_two_outcomes_stand_side_by_side(four):
+    other = replace(four, scenario=four.scenario | {"train": four.scenario["train"] | {"learning_rate": 7.0}})
+    seen = Seen(page_of(four, other))
+    assert seen.ids == ["table", "differences", "step", "traffic", "losses", "origin", "origin1"]
+    assert "train.learning_rate 0.01 7.0" in seen.text
+    assert "All rows of both end with the same weights" in seen.text
+    assert "A: Stage I" in seen.text
+    other = replace(other, rows=[replace(row, weights_sha256="0") for row in other.rows])
+    assert "They end with different weights." in Seen(page_of(four, other)).text
+
+
+@pytest.mark.parametrize("changes", [
+    {"steps": 0}, {"ranks": 1, "micro_batches": 2}, {"steps": 1, "reference": False}, {"order": "exact"},
+], ids=str)
+def test_every_kind_of_run_has_a_page(changes):
+    built = scenario(**changes)
+    seen = Seen(page_of(outcome(built, traced=built.train.steps > 0)))
+    assert ("step" in seen.ids) == (built.train.steps > 0)
+
+
+def test_of_very_many_spans_those_of_the_first_ranks_are_drawn(four, monkeypatch):
+    assert pictures.drawn_ranks(four.rows) == 3
+    spans = sum(len(step.spans) for row in four.rows for step in row.traced)
+    monkeypatch.setattr(pictures, "MOST_SPANS", spans - 1)
+    assert pictures.drawn_ranks(four.rows) == 2
+    assert "Stage III: ranks 0 to 1 are drawn, of 3." in Seen(page_of(four)).text
+    monkeypatch.setattr(pictures, "MOST_SPANS", 1)
+    assert pictures.drawn_ranks(four.rows) == 1
+
+
+def test_times_of_ranks_that_take_turns_are_said_to_be_none(four):
+    assert four.world["kind"] == "local"
+    assert TURNS in page_of(four)
+    assert TURNS not in page_of(replace(four, world=four.world | {"kind": "mpi"}))
+
+
+def test_above_a_step_stands_how_each_row_compares_with_the_first(four):
+    first, last = four.rows[0], four.rows[3]
+    more, longer = last.sent_bytes / first.sent_bytes, last.step_ns / first.step_ns
+    assert (f"Stage III sends {more:.2f}× the bytes and takes {longer:.2f}× the time of DDP: "
+            f"{last.hidden:.0%} of its communication is overlapped.") in Seen(page_of(four)).text
+
+
+def test_losses_that_are_no_numbers_are_left_out(four):
+    odd = [replace(row, losses=[row.losses[0], "nan", "inf", "-inf"] if row.name == "Stage I" else row.losses)
+           for row in four.rows]
+    steps = [each["step"] for each in values(pictures.losses(odd))]
+    assert (steps.count(1), steps.count(3)) == (2, 1)
+
+
+def test_pictures_for_files_have_marks_and_are_the_same_each_time(four):
+    files = pictures.files(four.rows)
+    of_rows = {f"{what}-{number}" for what in ("step", "memory", "partners") for number in range(1, 5)}
+    assert set(files) == {"kept", "sent", "losses"} | of_rows
+    for spec in files.values():
+        picture = pictures.svg(spec)
+        assert len(re.findall("<(?:path|rect)", picture)) > 4
+        assert picture == pictures.svg(spec)
+    assert "Stage III" in pictures.svg(files["step-4"])
+
+
+def test_a_run_and_its_outcome_give_the_same_page_and_pictures(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", SCENARIO, *SMALL, "--report", "a.html", "--json", "a.json"]) == 0
+    assert main(["report", "a.json", "--html", "b.html", "--picture", "kept=a.png"]) == 0
+    assert Path("a.html").read_bytes() == Path("b.html").read_bytes()
+    assert Path("a.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["report", "a.json", "--pictures", "pictures/of/it"]) == 0
+    assert Path("pictures/of/it/step-1.svg").exists()
+    found = json.loads(Path("a.json").read_text())
+    assert found["command"] == f"zerosim run {SCENARIO} --set train.steps=3 --set check.test_accuracy=0"
+    assert found["rows"][0]["trace"]["steps"][0]["step"] == 3
+    assert sorted(os.listdir()) == ["a.html", "a.json", "a.png", "b.html", "pictures"]
+    capsys.readouterr()
+    assert "there is no picture 'step-9'; there are kept, sent, losses" in refused(
+        capsys, "report", "a.json", "--picture", "step-9=a.svg")
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["run", SCENARIO, *SMALL, "--report", "-"], "--report: only --json writes to standard output; name a file"),
+    (["run", SCENARIO, *SMALL, "--report", "nowhere/a.html"], "--report: cannot write 'nowhere/a.html'"),
+    (["run", SCENARIO, *SMALL, "--json", SCENARIO], "is the scenario, an input of this command"),
+    (["run", SCENARIO.replace("zero3", "reduce_scatter_slides"), "--report", "a.html"],
+     "a scenario of collectives has no page"),
+    (["report", "absent.json", "--html", "a.html"],
+     "cannot read absent.json: no such file or directory; write an outcome with zerosim run"),
+    (["show", "--list", "--html", "a.html"], "remove --html"),
+])
+def test_a_mistake_is_one_line(arguments, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert words in refused(capsys, *arguments)
+    assert not Path("a.html").exists()
+
+
+def test_without_the_extra_nothing_runs(monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)
+    assert refused(capsys, "run", SCENARIO, *SMALL, "--report", str(tmp_path / "a.html")) == (
+        "zerosim: pictures need vl-convert, which is not installed: pip install 'vl-convert-python>=1.9', or zerosim "
+        "with its extra [report]")
+
+
+def test_every_file_of_the_package_is_installed():
+    config = configparser.ConfigParser()
+    config.read(PACKAGE.parent / "setup.cfg")
+    patterns = {room: re.split(r"[,\s]+", found) for room, found in config["options.package_data"].items()}
+    others = {path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+    taken = {path for room, names in patterns.items() for name in filter(None, names)
+             for path in PACKAGE.parent.joinpath(*room.split(".")).glob(name)}
+    assert others - taken == set()
+    assert PACKAGE / "show/page.html" in others
+
+

@@ -1,0 +1,338 @@
+"""`zerosim show`: drawings, pictures, pages and data say what the recording says, of collectives and of stages."""
+
+import json
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from tests.pages import Seen, refused
+from zerosim.collectives import ALGORITHMS
+from zerosim.commands.cli import main
+from zerosim.commands.show import show_algorithms
+from zerosim.core.comm import left, right
+from zerosim.core.errors import UsageError
+from zerosim.extend import stage
+from zerosim.observe.trace import COLLECTIVES, COMPUTATION, OUT, RankStep, Span, Trace
+from zerosim.proofs.subject import named_subject, subject
+from zerosim.show import drawing
+from zerosim.show.drawing import schedule_page, schedule_picture, show_schedule
+from zerosim.show.recorded import recorded_stage, step_of
+from zerosim.show.schedule import schedule_document, scheduled
+from zerosim.show.shown import printed
+from zerosim.show.step import events_of
+from zerosim.stages import STAGES, zero3
+
+COLOUR = "\x1b["
+
+
+def drawn(schedule, width=100, only=None, **terminal):
+    console = Console(width=width, record=True, **terminal)
+    with console.capture() as capture:
+        show_schedule(console, schedule, only)
+    return capture.get()
+
+
+def test_every_algorithm_is_shown_to_its_end():
+    for name, row in ALGORITHMS.items():
+        for size in filter(row.serves, range(1, 10)):
+            schedule = scheduled(named_subject(name), size, size - 1 if row.collective == "scatter" else 0)
+            assert schedule.faults == [], (name, size)
+            assert len(schedule.arrows) == sum(row.messages(rank, size) for rank in range(size)), (name, size)
+            picture = ElementTree.fromstring(schedule_picture(schedule))
+            assert len(picture.findall(".//*[@class='message']")) == len(schedule.arrows)
+            assert drawn(schedule, 300).count("▶") == len(schedule.arrows)
+            assert json.loads(json.dumps(schedule_document(schedule)))["faults"] == []
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_the_ring_holds_partial_sums(size):
+    found = {(each["round"], each["rank"], each["chunk"]): each["holds"]
+             for each in schedule_document(scheduled(named_subject("ring.reduce_scatter"), size))["holdings"]}
+    for rank in range(size):
+        assert [found.pop((0, rank, chunk)) for chunk in range(size)] == [f"g{rank}"] * size
+        for step in range(1, size):
+            chunk = (rank - step - 1) % size
+            total = f"g{(chunk + 1) % size}"
+            for distance in range(2, step + 2):
+                total = f"({total} + g{(chunk + distance) % size})"
+            assert found.pop((step, rank, chunk)) == total
+    assert found == {}
+
+
+@pytest.mark.parametrize(("name", "root"), [("tree.broadcast", 2), ("tree.scatter", 1), ("naive.gather", 3)])
+def test_the_root_is_the_one_that_was_asked_for(name, root):
+    schedule = scheduled(named_subject(name), 4, root)
+    assert {arrow.to if "gather" in name else arrow.source for arrow in schedule.arrows if arrow.round == 1} == {root}
+    assert schedule_document(schedule)["root"] == root
+    assert f"root {root}" in drawn(schedule)
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_four_ranks_fit_a_terminal(width):
+    for name in ALGORITHMS:
+        text = drawn(scheduled(named_subject(name), 4), width)
+        assert max(map(len, text.splitlines()[:-1])) <= width
+        assert "left out" not in text
+
+
+def test_each_line_of_the_drawing_is_a_message_of_the_recording():
+    schedule = scheduled(named_subject("rabenseifner.all_reduce"), 6)
+    lines = re.findall(r"rank (\d) +(\d) ─([a-z 0-9,]+)─([⊕─])▶", drawn(schedule, 200))
+    assert lines == [(str(arrow.to), str(arrow.source), schedule.cargo(arrow), "⊕" if arrow.reduced else "─")
+                     for arrow in schedule.arrows]
+
+
+def test_what_is_new_in_a_round_is_marked():
+    schedule = scheduled(named_subject("tree.reduce"), 4)
+    assert drawn(schedule).count("›") == 1 + sum(len(arrow.lands) for arrow in schedule.arrows)  # 1 in the legend
+
+
+def test_cells_name_other_chunks_memory_beside_the_vector_and_long_sums():
+    schedule = scheduled(named_subject("direct.all_to_all"), 3)
+    assert [cell.text for cell in schedule.states[-1][2]] == ["0[2]✓", "1[2]✓", "2✓"]
+    states = scheduled(named_subject("bruck.all_gather"), 5).states
+    assert [cell.text for cell in states[2][0]] == ["0✓", "(1)", "(2)", "(3)", "·"]
+    assert [cell.text for cell in states[4][0]] == ["0✓", "1✓", "2✓", "3✓", "4✓"]
+    ends = scheduled(named_subject("halving.reduce_scatter"), 8).states[-1]
+    assert "8 terms✓" in {cell.text for cells in ends for cell in cells}
+    assert "0…7✓" in {cell.text for cell in scheduled(named_subject("tree.reduce"), 8).states[-1][0]}
+
+
+def test_what_is_left_out_is_said():
+    text = drawn(scheduled(named_subject("ring.all_reduce"), 20))
+    assert "left out: ranks 16…19, rounds 32…38; --json FILE lists them all" in " ".join(text.split())
+    assert "round 31" in text
+    assert "round 32" not in text
+
+
+def test_one_round_alone():
+    schedule = scheduled(named_subject("ring.all_reduce"), 4)
+    assert re.findall(r"^(?:start|round \d)", drawn(schedule, only=2), re.MULTILINE) == ["round 2"]
+    assert drawn(schedule, only=2).count("▶") == 4
+    picture = ElementTree.fromstring(schedule_picture(schedule, 2))
+    assert len(picture.findall(".//*[@class='message']")) == 4
+
+
+def test_colour_only_where_there_is_colour(monkeypatch):
+    schedule = scheduled(named_subject("ring.all_reduce"), 3)
+    assert COLOUR not in drawn(schedule)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    coloured = drawn(schedule, force_terminal=True)
+    assert f"{COLOUR}36m1 ─chunk 0─⊕▶" in coloured
+    assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == drawn(schedule)
+
+
+def stuck_all_reduce(comm, chunks):
+    if comm.rank < 2:
+        partner = 1 - comm.rank
+        comm.exchange(chunks[0], to=partner, into=chunks[0], source=partner, reduce=np.add)
+    comm.recv(into=chunks[1], source=left(comm))
+
+
+def test_a_deadlock_is_drawn_up_to_there():
+    schedule = scheduled(subject(stuck_all_reduce), 3)
+    assert [(a.round, a.source, a.to) for a in schedule.arrows] == [(1, 1, 0), (1, 0, 1)]
+    assert schedule.states[-1][0][0].text == "1+0"
+    *_, last, why = drawn(schedule).splitlines()
+    assert why.startswith("why: ")
+    assert last.startswith("FAILED: no rank can go on: rank 0 waits for a message from rank 2; rank 1 waits")
+    assert "rank 2 waits for a message from rank 1" in schedule_picture(schedule)
+
+
+def disagreeing_all_reduce(comm, x):
+    total, passing, incoming = x.copy(), x.copy(), np.empty_like(x)
+    for _ in range(comm.size - 1):
+        comm.exchange(passing, to=right(comm), into=incoming, source=left(comm))
+        total += incoming
+        passing[...] = incoming
+    return total
+
+
+def test_an_array_function_shows_what_arrived_its_result_and_that_ranks_disagree():
+    schedule = scheduled(subject(disagreeing_all_reduce), 3)
+    assert [cell.text for cell in schedule.states[1][0]] == ["(2)"] * 3
+    assert [cell.text for cell in schedule.states[-1][0]] == ["0+2+1✓"] * 3
+    assert schedule.heading(len(schedule.states) - 1) == "end"
+    assert "the ranks disagree" in schedule.verdict
+    assert scheduled(subject(disagreeing_all_reduce), 2).faults == []
+
+
+def failing_broadcast(comm, chunks, root):
+    raise ValueError("nothing yet")
+
+
+def test_an_error_before_the_first_message_is_shown():
+    schedule = scheduled(subject(failing_broadcast), 2)
+    assert "nothing yet" in drawn(schedule)
+    assert "nothing yet" in schedule_picture(schedule)
+
+
+def test_a_picture_has_nothing_outside_and_one_too_large_is_refused(monkeypatch):
+    schedule = scheduled(named_subject("ring.all_reduce"), 4)
+    picture = ElementTree.fromstring(schedule_picture(schedule))
+    width, height = float(picture.get("width")), float(picture.get("height"))
+    boxes = [{key: float(each.get(key)) for key in ("x", "y", "width", "height")}
+             for each in picture.iter("{http://www.w3.org/2000/svg}rect")]
+    assert len(boxes) == 7 * 16 + 24
+    assert all(0 <= box["x"] <= width - box["width"] and 0 <= box["y"] <= height - box["height"] for box in boxes)
+    monkeypatch.setattr(drawing, "MOST_CELLS", 10)
+    with pytest.raises(UsageError, match="would have 112 cells"):
+        schedule_picture(schedule)
+
+
+def test_a_page_has_a_frame_for_each_round_and_no_script_from_a_title():
+    seen = Seen(schedule_page(scheduled(named_subject("ring.all_reduce"), 3), first=2))
+    assert (seen.ids, seen.tags.count("svg"), seen.tags.count("script")) == (["schedule"], 5, 1)
+    assert [given["value"] for given in seen.given if given.get("type") == "range"] == ["2"]
+    assert seen.loads == []
+
+    def all_reduce(comm, chunks):
+        raise ValueError("</svg><script>alert(1)</script>")
+
+    broken = Seen(schedule_page(scheduled(subject(all_reduce), 2)))
+    assert broken.tags.count("script") == 1
+    assert "<script>alert(1)</script>" in broken.text
+
+
+def command(line):
+    return main(["show", *map(str, line.split())])
+
+
+def test_the_command_draws_and_writes(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert command("ring.all_reduce --ranks 3 --svg ring.svg --json ring.json --html ring.html") == 0
+    assert "PASSED: every rank holds what all_reduce promises" in capsys.readouterr().out
+    assert (tmp_path / "ring.svg").read_text().startswith("<svg")
+    assert json.loads((tmp_path / "ring.json").read_text())["rounds"] == 4
+    assert command("tree.broadcast --json -") == 0
+    assert json.loads(capsys.readouterr().out)["name"] == "tree.broadcast"
+    (tmp_path / "mine.py").write_text("def my_all_reduce(comm, chunks):\n    comm.recv(into=chunks[0], source=0)\n")
+    assert command("mine.py:my_all_reduce --ranks 2") == 1
+    assert "FAILED: no rank can go on" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    ("ring.all_reduce --round 9", "has rounds 1 to 6; 0 is the start"), ("ring.all_reduce --root 1", "has none"),
+    ("tree.broadcast --root 7", "root 7 is none of the 4 ranks"), ("halving.reduce_scatter --ranks 3", "power of two"),
+    ("ring.all_reduce --shard-ranks 2", "remove --shard-ranks"), ("--list --root 1", "remove --root"),
+    ("zero1 --round 99", "has events 1 to "), ("zero1 --root 0", "remove --root"),
+    ("zero1 --svg a.svg", "remove --svg: it is for a collective, not for a stage"),
+    ("mine.py:zero3_step", "has no function 'zero3_step'"), ("skeleton.py:zero2_step", "is not written yet"),
+    ("broken.py:zero1_step", "'Replica' object has no attribute 'nothing', in line 4"),
+])
+def test_a_mistake_is_one_line(line, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    head = 'from zerosim.extend import stage\n@stage(sharded=("optimizer", "gradients"))\n'
+    for name, body in {"skeleton": "def zero2_step(replica, batch):\n    raise NotImplementedError\n", "mine": "pass\n",
+                       "broken": "def zero1_step(replica, batch):\n    return replica.nothing\n"}.items():
+        (tmp_path / f"{name}.py").write_text((head if name != "mine" else "") + body)
+    assert words in refused(capsys, "show", *line.split())
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_the_table_of_algorithms_fits_narrow_terminals_too(width):
+    lines = printed(lambda console: show_algorithms(console, 8), width).splitlines()
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    assert all(name in text for name in ALGORITHMS)
+
+
+def value_of(formula, size):
+    """The value of a formula in words for `size` ranks."""
+    python = formula.replace("−", "-").replace("⌈log₂ N⌉", "up").replace("⌊log₂ N⌋", "down")
+    python = re.sub(r"(\d) ?(?=[(Nud])", r"\1 * ", python)
+    down = size.bit_length() - 1
+    fold = 0 if size == 2 ** down else 2
+    return eval(python, {}, {"N": size, "down": down, "up": down + (fold > 0), "fold": fold,
+                             "short": size % 2 * (size + 1) // 2, "H": (size + 1) // 2,
+                             "rest": size // 2 if size % 2 or size == 2 else 0})
+
+
+def test_a_formula_of_steps_has_the_value_of_its_function():
+    for name, row in ALGORITHMS.items():
+        served = [size for size in (*range(2, 130), 1000, 1024) if row.serves(size)]
+        assert [value_of(row.steps_formula, size) for size in served] == [row.steps(size) for size in served], name
+    assert value_of("2N − 1", 5) == 9 != ALGORITHMS["ring.all_reduce"].steps(5)
+
+
+def test_the_table_as_data(capsys):
+    assert command("--list --ranks 6 --json -") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["name"] for each in found["algorithms"]] == list(ALGORITHMS)
+    rows = {each["name"]: each for each in found["algorithms"]}
+    assert rows["ring.all_reduce"]["sent_share"] == pytest.approx(10 / 6)
+    assert rows["halving.reduce_scatter"]["steps"] is None
+
+
+FORWARD = ["forward layers.0", "forward layers.1", "forward layers.2", "loss"]
+
+
+def test_stage_iii_gathers_uses_and_frees():
+    found = recorded_stage("zero3", 4)
+    assert found.verdict == "PASSED: every bit equal to one process"
+    words = [event.words for event in found.events]
+    assert [each for each in words if each in FORWARD] == FORWARD
+    assert words[:3] == ["all-gather layers.0", "forward layers.0", "all-gather layers.1"]
+    assert words[-1] == "between steps"
+    gathers = [event for event in found.events if event.what == "all_gather"]
+    assert len(gathers) == 6
+    assert all([list(did.sent) for did in event.ranks] == [[1], [2], [3], [0]] for event in gathers)
+    rest = found.events[-1].ranks[0].held
+    weights = {event.words: event.ranks[0].held["parameters"] for event in found.events}
+    assert weights["forward layers.0"] > weights["loss"] == rest["parameters"]
+    assert found.document()["moments"][0]["ranks"][3]["sent_bytes"] == {"0": gathers[0].ranks[3].sent[0]}
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_kept_bytes_fall_from_stage_to_stage(name):
+    kept, full = (recorded_stage(each, 2).events[-1].ranks[0].held for each in (name, "ddp"))
+    for kind in ("parameters", "gradients", "optimizer"):
+        assert kept[kind] == (full[kind] // 2 if kind in STAGES[name].sharded else full[kind])
+
+
+def test_a_step_that_trains_otherwise_fails():
+    @stage(sharded=("optimizer", "gradients", "parameters"))
+    def skips(replica, batch):
+        replica.update = lambda unit, weights: None
+        return zero3.step(replica, batch)
+
+    assert step_of(skips, 2).verdict.startswith("FAILED: after step 1, rank 0 holds layers.")
+
+
+def test_ranks_that_do_different_things_are_not_drawn_as_one():
+    def rank(number, what):
+        return RankStep(number, 1, 0, 9, [Span(number, COMPUTATION, 1, what, "", 0, 5)], [(0, {})])
+
+    alike = events_of(Trace([], [rank(1, "loss"), rank(0, "loss")]))
+    assert [event.what for event in alike] == ["loss", "between steps"]
+    with pytest.raises(UsageError, match="ranks did different things"):
+        events_of(Trace([], [rank(0, "loss"), rank(1, "update")]))
+
+
+def test_messages_outside_of_any_collective_are_an_event_of_their_own():
+    spans = [Span(0, OUT, 1, "", "", 1, 2, 40, 1), Span(0, COLLECTIVES, 1, "all_gather", "u", 3, 6),
+             Span(0, OUT, 1, "all_gather", "u", 4, 5, 8, 1), Span(0, COMPUTATION, 1, "forward", "u", 7, 8)]
+    found = events_of(Trace([], [RankStep(0, 1, 0, 9, spans, [(0, {"parameters": 1}), (7, {"parameters": 5})])]))
+    assert [(each.words, each.ranks[0].sent, each.ranks[0].held) for each in found] == [
+        ("messages", {1: 40}, {"parameters": 1}), ("all-gather u", {1: 8}, {"parameters": 1}),
+        ("forward u", {}, {"parameters": 5}), ("between steps", {}, {"parameters": 5})]
+
+
+def test_the_command_draws_a_stage_and_a_learners_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        'from zerosim.extend import stage\nfrom zerosim.stages.zero2 import step\n'
+        '@stage(sharded=("optimizer", "gradients"))\ndef zero2_step(replica, batch): return step(replica, batch)\n')
+    assert command("zero1 --ranks 6 --round 2 --json a.json --html a.html") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert lines[-3].startswith("  2 forward layers.1")
+    assert lines[-2] == "left out: 2 ranks; --html FILE draws them all"
+    assert len(json.loads((tmp_path / "a.json").read_text())["moments"][0]["ranks"]) == 6
+    assert "rank 5" in (tmp_path / "a.html").read_text()
+    assert command("mine.py:zero2_step --ranks 2") == 0
+    assert capsys.readouterr().out.startswith("mine.py:zero2_step: a step on 2 ranks")

@@ -1,0 +1,259 @@
+"""The pages: of one run or two, of a plan, of a schedule and of a step. Each is a list of sections for `page.html`.
+
+A section has blocks of six kinds: `text`, `lines` of a list, `code`, `rows` of a table with `heads`, a `picture` with
+its numbers, or `frames` to step through. `page.html` has the only HTML, CSS and JavaScript, and escapes every word.
+"""
+
+import json
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import jinja2
+
+from zerosim.core.errors import UsageError
+from zerosim.core.words import grouped, ignored_in_words, joined, percentage, plural, printable, short, toml
+from zerosim.show import pictures
+from zerosim.show.columns import PAGE, WRONG, facts, shown_in
+from zerosim.show.document import (
+    DifferenceDocument,
+    DivergenceDocument,
+    RowDocument,
+    RunDocument,
+    element_name,
+    unit_of,
+)
+
+Block = dict[str, Any]
+NO_TRACE = "No step of this run was traced. zerosim run SCENARIO --report FILE.html traces the last one."
+
+
+@dataclass(frozen=True)
+class Head:
+    """A title, and the verdict below it."""
+
+    title: str
+    verdict: Sequence[str]
+    passed: bool
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    id: str
+    title: str
+    blocks: list[Block] = field(default_factory=list)
+
+
+@cache
+def template() -> jinja2.Template:
+    """The template; every word is escaped, and characters that cannot be printed are made visible."""
+    environment = jinja2.Environment(
+        autoescape=True, loader=jinja2.PackageLoader("zerosim.show", "."), undefined=jinja2.ChainableUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+        finalize=lambda value: printable(value) if type(value) is str else value)
+    return environment.get_template("page.html")
+
+
+def html(heads: Sequence[Head], sections: Sequence[Section]) -> str:
+    """The HTML of a page; with pictures it needs the extra [report]."""
+    blocks = [block for section in sections for block in section.blocks]
+    drawn = any("picture" in block for block in blocks)
+    return template().render(title=" · ".join(head.title for head in heads), heads=heads, sections=sections,
+                             vega=pictures.script() if drawn else "") + "\n"
+
+
+def picture(spec: pictures.Spec, about: str) -> Block:
+    return {"picture": pictures.interactive(spec), "numbers": pictures.numbers(spec), "about": about}
+
+
+def note(words: str) -> Block:
+    return {"text": words, "look": "note"}
+
+
+def page(runs: Sequence[RunDocument]) -> str:
+    """The HTML of one run, or of two side by side, which have labels."""
+    rows = [row for run in runs for row in run.rows]
+    sections = [results(runs), *(differences(*runs) if len(runs) > 1 else [])]
+    if rows and runs[0].steps:
+        sections += [step(rows, [run.about_times for run in runs if run.about_times]), traffic(rows), losses(rows)]
+    sections.append(Section("divergence", "Where bits first differ", [
+        block for row in rows if row.first_divergence for block in divergence(row, row.first_divergence)]))
+    sections.append(Section("apart", "Both correct, but different", [
+        block for run in runs for each in run.differences for block in row_difference(each)]))
+    sections += [origin(run, f"origin{number or ''}") for number, run in enumerate(runs)]
+    return html([*map(head, runs)], sections)
+
+
+def head(run: RunDocument) -> Head:
+    return Head(run.title or "A run without a title", [
+        run.verdict, *(f"{each['name']}: {each['what']}" for each in run.failures)], run.passed,
+        str(run.scenario["caption"]))
+
+
+def results(runs: Sequence[RunDocument]) -> Section:
+    """A line for each row, the meaning of the columns, and the facts that all rows share."""
+    rows = [row for run in runs for row in run.rows]
+    misfits = [{"text": each.words} for run in runs for each in run.did_not_fit]
+    if not rows:
+        return Section("table", "Results", misfits)
+    meanings = [
+        "bits: loss, weights, gradients and optimizer state of every step, compared with one process, or with the "
+        "first row that adds in the same order",
+        *(f"{figure.name}: {figure.explained(runs[0])}" for figure in shown_in(PAGE, rows)),
+        f"{WRONG}: not what the formula says"]
+    labels = ("A: ", "B: ") if len(runs) > 1 else ("",)
+    shared = [f"{label}{what}: {words[0] if len({*words}) == 1 else grouped([row.name for row in run.rows], words)}"
+              for label, run in zip(labels, runs, strict=True) for what, words in facts(run).items()]
+    return Section("table", "Results", [
+        rows_table(rows), {"lines": meanings}, *misfits,
+        *({"text": words} for words in ignored_in_words((row.name, row.ignored) for row in rows)),
+        {"lines": shared}, picture(pictures.kept(rows), "memory of a rank between steps, by kind")])
+
+
+def rows_table(rows: Sequence[RowDocument]) -> Block:
+    """The table of rows: whether bits are equal, and the figures of a page."""
+    unit = unit_of(rows)
+    columns = {"bits": [{None: "–", True: "equal", False: "differ"}[row.equal] for row in rows]}
+    columns |= {f"{figure.name}{f', {unit.name}' * figure.in_bytes}": figure.cells(rows, unit)
+                for figure in shown_in(PAGE, rows)}
+    return {"heads": ["row", "", *columns], "figures": True, "rows": [
+        [row.name, row.stage_words.also.partition(",")[0], *(cells[at] for cells in columns.values())]
+        for at, row in enumerate(rows)]}
+
+
+def step(rows: Sequence[RowDocument], about_times: Sequence[str] = (), device_bytes: int = 0) -> Section:
+    """The timeline of a step and its memory for each row, on one scale of time."""
+    traced, untraced = ([row for row in rows if bool(row.traced) is wanted] for wanted in (True, False))
+    drawn, until_ns = pictures.drawn_ranks(rows), pictures.end_of(rows)
+    lines = [[row.name, *(short(ns / 1e6) for ns in (row.step_ns, row.computing_ns, row.step_ns - row.computing_ns)),
+              percentage(row.hidden)] for row in traced]
+    return Section("step", "A step in time", [
+        *([note(f"{', '.join(row.name for row in untraced)}: {NO_TRACE}")] if untraced else []),
+        *(note(f"{row.name}: ranks 0 to {drawn - 1} are drawn, of {row.ranks}.")
+          for row in traced if drawn < row.ranks),
+        *(note(words) for words in about_times if traced),
+        *({"text": comparison(traced[0], other)} for other in traced[1:]),
+        {"heads": ("row", "step, ms", "computes, ms", "not computing, ms", "communication overlapped"), "rows": lines,
+         "figures": True},
+        note("These pictures show one stretch of time. Dragging pans them, the wheel zooms with Ctrl; on a chosen one "
+             "+ and − zoom, ← and → pan, 0 shows the whole step. Pointing at a message shows its other end."),
+        *(block for row in rows for block in step_of(row, drawn, until_ns, device_bytes))])
+
+
+def step_of(row: RowDocument, drawn: int, until_ns: int, device_bytes: int) -> Iterator[Block]:
+    """The pictures of one row's step, the first of them with its title."""
+    memory = pictures.memory(row, until_ns, device_bytes)
+    if row.traced:
+        yield picture(pictures.timeline(row, drawn, until_ns), f"{row.name}: what ranks compute and send in a step")
+    else:
+        memory["title"] = pictures.titled(row)
+    yield picture(memory, f"{row.name}: memory of the fullest rank in a step, by kind")
+
+
+def comparison(first: RowDocument, other: RowDocument) -> str:
+    """A sentence on the bytes and the time of a row relative to the first one."""
+    ratios = [f"sends {other.sent_bytes / first.sent_bytes:.2f}× the bytes"] if first.sent_bytes else []
+    ratios += [f"takes {other.step_ns / first.step_ns:.2f}× the time"] if first.step_ns else []
+    of, hidden = f" of {first.name}" if ratios else "", other.hidden
+    return f"{other.name} {' and '.join(ratios)}{of}: " + (
+        "nothing is communicated." if hidden is None else f"{percentage(hidden)} of its communication is overlapped.")
+
+
+def traffic(rows: Sequence[RowDocument]) -> Section:
+    return Section("traffic", "Bytes between each pair of ranks", [
+        picture(pictures.sent(rows), "bytes sent by a rank in a step, by collective"),
+        *(picture(pictures.partners(row), f"{row.name}: bytes from each rank to each other in a step")
+          for row in rows if row.traced and row.ranks > 1)])
+
+
+def losses(rows: Sequence[RowDocument]) -> Section:
+    same = len(rows) > 1 and len({tuple(row.losses) for row in rows}) == 1 and all(row.equal for row in rows)
+    return Section("losses", "Losses", [
+        *([note("All rows have the same losses, bit for bit.")] if same else []),
+        picture(pictures.losses(rows), "the loss of every step")])
+
+
+def divergence(row: RowDocument, first: DivergenceDocument) -> Iterator[Block]:
+    """The first differing bits of a row, with both orders of addition."""
+    yield {"text": f"{row.name}: {element_name(first, first.state)} is the first element that differs, after step "
+                   f"{first.step}.", "look": "verdict failed"}
+    yield {"rows": [
+        ["chunk", f"{first.chunk}, {plural(first.differing_elements, 'element')} of it differing"],
+        ["noticed by", f"rank {first.rank}"], [f"{row.name} holds", f"{first.ours!r} ({first.ours_bits})"],
+        [f"{row.compared_with} holds", f"{first.reference!r} ({first.reference_bits})"],
+        ["distance", "not comparable in ULPs" if first.ulps is None else f"{first.ulps:,} ULP apart"]]}
+    yield from ({"code": f"{side} adds {words}"} for side, words in (first.order_of_addition or {}).items())
+
+
+def row_difference(found: DifferenceDocument) -> Iterator[Block]:
+    """Why two rows differ although each equals one process."""
+    names = (found.first, found.other)
+    yield {"text": f"Each of {found.first} and {found.other} has the bits of one process. "
+                   f"{found.cause[:1].upper()}{found.cause[1:]}."}
+    yield {"rows": [
+        ["step", f"{found.step}"], ["element", element_name(found, found.what)],
+        *([f"{name} has", f"{value!r}, in chunk {chunk}"] for name, value, chunk in zip(
+            names, found.values, found.chunks, strict=True)), ["distance", f"{found.ulps:,} ULP"],
+        *([f"{count:,} elements differ by", f"{ulps} ULP"] for ulps, count in found.histogram.items() if count)]}
+    orders = {order: joined([name for name, other in zip(names, found.orders, strict=True) if order == other])
+              for order in found.orders}
+    yield from ({"code": f"{whose}: {order}"} for order, whose in orders.items())
+
+
+def differences(one: RunDocument, other: RunDocument) -> list[Section]:
+    """The keys in which the scenarios of two runs differ, and whether their rows have the same weights."""
+    keys = [flat(run.scenario) for run in (one, other)]
+    lines = [[key, *(json.dumps(each.get(key), ensure_ascii=False) for each in keys)]
+             for key in dict.fromkeys([*keys[0], *keys[1]])
+             if keys[0].get(key) != keys[1].get(key) and key not in ("title", "caption")]
+    ours, theirs = ({row.weights_sha256 for row in run.rows} for run in (one, other))
+    words = ("All rows of both end with the same weights, bit for bit." if ours == theirs and len(ours) == 1 else
+             "Some rows of both end with the same weights." if ours & theirs else "They end with different weights.")
+    return [Section("differences", "Differences of the scenarios", [
+        {"heads": ("key", "A", "B"), "rows": lines} if lines else
+        {"text": "Both have the same scenario, except for titles and captions."}, {"text": words}])]
+
+
+def flat(scenario: dict[str, Any]) -> dict[str, Any]:
+    """The keys of a scenario with their sections before them.
+
+    >>> flat({"title": "x", "world": {"ranks": 2}})
+    {'title': 'x', 'world.ranks': 2}
+    """
+    found: dict[str, Any] = {}
+    for key, value in scenario.items():
+        found |= {f"{key}.{name}": each for name, each in value.items()} if isinstance(value, dict) else {key: value}
+    return found
+
+
+def origin(run: RunDocument, name: str) -> Section:
+    """The resolved scenario, versions, digests and the command that repeats the run."""
+    prefix = f"mpirun -n {run.ranks} " * (not run.takes_turns)
+    return Section(name, f"How to reproduce {run.title or 'it'}", [
+        *([{"text": "This was run as"}, {"code": run.command}] if run.command else []),
+        {"text": "The resolved scenario, with all defaults. Saved as again.toml, it reproduces the same bits with "
+                 f"{prefix}zerosim run again.toml --report again.html."}, {"code": toml(run.scenario)},
+        {"rows": [["world", f"{run.world['kind']}, {plural(run.ranks, 'rank')}, {run.world['library']}"],
+                  *([name, words] for name, words in run.versions.items())]},
+        {"heads": ("SHA-256", "weights", "optimizer state"),
+         "rows": [[row.name, row.weights_sha256, row.optimizer_sha256] for row in run.rows]}])
+
+
+def excerpt(run: RunDocument) -> str:
+    """The verdict, the table, and pictures of kept and sent bytes; a sentence if pictures cannot be drawn."""
+    if not run.rows:
+        return excerpt_of(head(run), {})
+    try:
+        drawn = [b64encode(pictures.svg(draw(run.rows)).encode()).decode() for draw in (pictures.kept, pictures.sent)]
+    except UsageError as error:
+        return excerpt_of(head(run), rows_table(run.rows)) + f"<p>{error}</p>"
+    images = "".join(f'<p><img src="data:image/svg+xml;base64,{image}"></p>' for image in drawn)
+    return excerpt_of(head(run), rows_table(run.rows)) + images
+
+
+def excerpt_of(head: Head, table: Block) -> str:
+    """The verdict and the table, for a cell of a notebook: no script and no style of its own."""
+    return str(template().module.excerpt(head, table))  # type: ignore[attr-defined]

@@ -1,0 +1,315 @@
+"""The pictures of runs and plans, as specifications for Vega-Lite with their data inside; times in ms.
+
+Zooming, panning and the highlight of a message are declared here: the same specification is a picture for a file and an
+interactive one on a page. A field of the data whose name begins with _ is for drawing only; `numbers` has all others.
+Only this module imports vl-convert, which draws without a browser and without a network.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from itertools import accumulate
+from typing import Any
+
+from zerosim.core.errors import UsageError
+from zerosim.core.words import KEPT, ByteUnit, printable
+from zerosim.observe.memory import MEMORY_KINDS
+from zerosim.show.document import Bytes, RowDocument, SpanDocument, unit_of
+from zerosim.show.trace_events import message_ends
+
+Spec = dict[str, Any]
+"""A specification as Vega-Lite reads it: https://vega.github.io/vega-lite/docs/."""
+
+MOST_SPANS = 8_000
+"""The most spans on a page, over all rows: a browser draws them in a second."""
+KIND_NAMES: dict[str, str] = {kind: KEPT.get(kind, kind) for kind in MEMORY_KINDS}
+ACTIVITIES = {
+    "forward": "#8ec1ee", "backward": "#2f6fb5", "recompute": "#5a54c4", "update": "#9b59b6",
+    "gather": "#1f9e73", "reduce": "#e0662f", "other": "#4fb3b3", "wait": "#a9b0b8",
+}
+"""The colour of each activity; distinguishable without red-green vision."""
+KINDS = dict(zip(KIND_NAMES.values(), ("#d9b53b", "#b0305c", "#8a6a52", "#e6a5c3", "#8c9a4b"), strict=True))
+SENT = ("#e0662f", "#1f9e73", "#f0a04b", "#7fcfae", "#4fb3b3", "#8f83d8", "#b9a62a", "#cf6fae")
+BY_NAME = {
+    "loss": "forward", "all_gather": "gather", "broadcast": "gather", "scatter": "gather", "reduce_scatter": "reduce",
+    "all_reduce": "reduce", "gather_norms": "reduce",
+}
+LANES = {"computation": "computes", "waiting": "computes", "communication out": "sends", "communication in": "receives",
+         "collectives": "communicates"}
+PICKED, DEVICE = "#d0006f", "#2f7fd0"
+CONFIG: Spec = {
+    "background": None, "font": "system-ui, sans-serif", "view": {"stroke": None},
+    "legend": {"orient": "top", "title": None},
+    "axis": {"gridColor": "#8883", "domainColor": "#888", "tickColor": "#888", "labelLimit": 260}}
+WIDE: Spec = {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
+NAMES: Spec = {"minExtent": 130}
+"""Room for the names of lanes, so that pictures of one step are aligned."""
+ZOOM: Spec = {"name": "time", "bind": "scales", "select": {
+    "type": "interval", "encodings": ["x"], "zoom": "wheel![event.ctrlKey || event.metaKey]"}}
+"""Dragging pans, and the wheel zooms with Ctrl; its signal is `time_ms`."""
+
+
+def time(until_ns: int) -> Spec:
+    """The axis of all pictures of time on a page, which end at the same time."""
+    return {"field": "ms", "type": "quantitative", "scale": {"domain": [0, until_ns / 1e6], "nice": False},
+            "title": "ms since the step began"}
+
+
+def activity(what: str) -> str:
+    """The activity of a span by its name, which may begin with a direction; `other` for a user's own names.
+
+    >>> activity("loss"), activity("broadcast"), activity("tensor_all_reduce"), activity("compress")
+    ('forward', 'gather', 'reduce', 'other')
+    """
+    found = [BY_NAME.get(each, each) for each in (what, what.partition("_")[2])]
+    return next((each for each in found if each in ACTIVITIES), "other")
+
+
+def colour(field: str, colours: Mapping[str, str]) -> Spec:
+    return {"field": field, "type": "nominal", "scale": {"domain": list(colours), "range": list(colours.values())}}
+
+
+def tooltip(values: Sequence[Spec]) -> list[Spec]:
+    return [{"field": key, "type": "nominal"} for key in (values[0] if values else {}) if not key.startswith("_")]
+
+
+def bars(title: str, field: str, unit: ByteUnit, values: Sequence[Spec], colours: Mapping[str, str]) -> Spec:
+    """A bar for each row, in parts by `field`."""
+    return {
+        **WIDE, "data": {"values": values}, "height": 26 * len({value["row"] for value in values}),
+        "mark": "bar", "encoding": {
+            "y": {"field": "row", "type": "nominal", "sort": None, "title": None},
+            "x": {"field": unit.name, "type": "quantitative", "title": f"{unit.name} {title}"},
+            "color": colour(field, colours), "order": {"field": "_place"}, "tooltip": tooltip(values)}}
+
+
+def by_kind(title: str, kinds: Sequence[str], unit: ByteUnit, rows: Sequence[tuple[str, Bytes]]) -> Spec:
+    values = [{"row": name, "kind": KIND_NAMES[kind], "_place": place, unit.name: held.get(kind, 0) / unit.size}
+              for name, held in rows for place, kind in enumerate(kinds)]
+    return bars(title, "kind", unit, values, {KIND_NAMES[kind]: KINDS[KIND_NAMES[kind]] for kind in kinds})
+
+
+def kept(rows: Sequence[RowDocument], device_bytes: int = 0) -> Spec:
+    """The memory that a rank of each row keeps between steps, by kind: the picture of the ZeRO paper's Figure 1."""
+    unit, held = unit_of(rows), [(row.name, row.fullest.resting_bytes) for row in rows]
+    return beside_device(by_kind("kept by a rank between steps", MEMORY_KINDS[:3], unit, held), "x", unit, device_bytes)
+
+
+def peaks(rows: Sequence[RowDocument], device_bytes: int) -> Spec:
+    """The memory of a rank of each row at the peak, by kind."""
+    unit = unit_of(rows)
+    fullest = [(row.name, max(row.curve, key=lambda at: sum(at.get(kind, 0) for kind in MEMORY_KINDS))) for row in rows]
+    return beside_device(by_kind("held at the peak", MEMORY_KINDS, unit, fullest), "x", unit, device_bytes)
+
+
+def sent(rows: Sequence[RowDocument]) -> Spec:
+    """The bytes that a rank of each row sends in a step, by collective."""
+    unit = unit_of(rows)
+    names = list(dict.fromkeys(name for row in rows for rank in row.traffic for name in rank.by_collective))
+    values = [{"row": row.name, "collective": name, "_place": place,
+               unit.name: sum(row.per_step("sent_bytes", name)) / row.ranks / unit.size}
+              for row in rows for place, name in enumerate(names)]
+    return bars("sent by a rank in a step", "collective", unit, values,
+                {name: SENT[at % len(SENT)] for at, name in enumerate(names)})
+
+
+def losses(rows: Sequence[RowDocument]) -> Spec:
+    """The loss of every step, a line for each row or for rows that have the same, and the first differing steps."""
+    curves: dict[tuple[Any, ...], list[str]] = {}
+    for row in rows:
+        curves.setdefault(tuple(row.losses), []).append(row.name)
+    values = [{"row": ", ".join(names), "step": step, "loss": loss} for curve, names in curves.items()
+              for step, loss in enumerate(curve, 1) if not isinstance(loss, str)]
+    apart = [{"row": row.name, "step": row.first_divergence.step} for row in rows if row.first_divergence]
+    x = {"field": "step", "type": "quantitative", "axis": {"tickMinStep": 1}}
+    layers: list[Spec] = [
+        {"data": {"values": values}, "mark": {"type": "line", "point": True}, "encoding": {
+            "x": x, "y": {"field": "loss", "type": "quantitative", "scale": {"zero": False}},
+            "color": {"field": "row", "type": "nominal"}, "tooltip": tooltip(values)}},
+        {"data": {"values": apart}, "mark": {"type": "rule", "stroke": PICKED, "strokeDash": [5, 3]},
+         "encoding": {"x": x, "tooltip": tooltip(apart)}}]
+    return {**WIDE, "height": 240, "layer": layers if apart else layers[:1]}
+
+
+def partners(row: RowDocument) -> Spec:
+    """The bytes between every two ranks in the traced step."""
+    pairs: Counter[tuple[int, int | None]] = Counter()
+    for step in row.traced:
+        for span in step.spans:
+            pairs[span.rank, span.peer] += span.bytes * (span.lane == "communication out")
+    values = [{"from rank": rank, "to rank": peer, "kB": count / 1e3} for (rank, peer), count in pairs.items() if count]
+    return {
+        "data": {"values": values}, "title": row.name, "width": {"step": 40}, "height": {"step": 40},
+        "encoding": {"x": {"field": "to rank", "type": "ordinal", "axis": {"orient": "top", "labelAngle": 0}},
+                     "y": {"field": "from rank", "type": "ordinal"}, "tooltip": tooltip(values)},
+        "layer": [
+            {"mark": "rect", "encoding": {"opacity": {
+                "field": "kB", "type": "quantitative", "legend": None, "scale": {"domainMin": 0}}}},
+            {"mark": "text", "encoding": {"text": {"field": "kB", "format": ".3~s"}}}]}
+
+
+def drawn_ranks(rows: Sequence[RowDocument]) -> int:
+    """The number of ranks, from rank 0 on, whose spans are drawn: all, unless there would be too many spans."""
+    spans = Counter(step.rank for row in rows for step in row.traced for _ in step.spans)
+    return max(1, sum(count <= MOST_SPANS for count in accumulate(spans[rank] for rank in sorted(spans))))
+
+
+def end_of(rows: Sequence[RowDocument]) -> int:
+    """The end of the longest step of these rows, where the axes of their pictures end."""
+    return max((max(row.step_ns, row.curve[-1]["ns"] if row.curve else 0) for row in rows), default=0)
+
+
+def lane(span: SpanDocument) -> str:
+    """The lane in which a span is drawn; copies beside the step, and other threads, have lanes of their own."""
+    if span.lane == "offload":
+        return "offloads" if span.channel > 1 else "computes"
+    return f"{LANES[span.lane]}{' beside' * (span.channel > 1)}"
+
+
+def timeline(row: RowDocument, drawn: int, until_ns: int) -> Spec:
+    """A step: for each of the `drawn` first ranks what it computes, sends and receives; its collectives if no messages
+    are known.
+
+    Pointing at a message shows both of its ends.
+    """
+    spans = [span for step in row.traced if step.rank < drawn for span in step.spans]
+    if any(span.lane == "communication out" for span in spans):
+        spans = [span for span in spans if span.lane != "collectives"]
+    ends = {end: number for number, both in enumerate(message_ends(
+        (span.lane, span.rank, span.peer, span.channel) for span in spans)) for end in both}
+    order = [*(f"{name}{beside}" for beside in ("", " beside") for name in dict.fromkeys(LANES.values())), "offloads"]
+    values = [{
+        "lane": f"rank {span.rank} {lane(span)}", "activity": doing, "what": span.what, "unit": span.unit,
+        "ms": (begin - row.first_ns) / 1e6, "until": (end - row.first_ns) / 1e6, "bytes": span.bytes, "peer": span.peer,
+        "_message": ends.get(number, -1 - number), "_rank": span.rank, "_lane": order.index(lane(span))}
+        for number, span in enumerate(spans) for doing, begin, end in parts(span)]
+    values.sort(key=lambda value: (value["_rank"], value["_lane"], value["ms"]))
+    done = {value["activity"] for value in values}
+    return {
+        **WIDE, "data": {"values": values}, "title": titled(row),
+        "height": 16 * len({value["lane"] for value in values}),
+        "params": [ZOOM, {"name": "pointed", "select": {
+            "type": "point", "fields": ["_message"], "on": "pointerover", "clear": "pointerout"}}],
+        "mark": {"type": "bar", "clip": True, "strokeWidth": 2},
+        "encoding": {
+            "x": time(until_ns), "x2": {"field": "until"},
+            "y": {"field": "lane", "type": "nominal", "sort": None, "title": None, "axis": NAMES},
+            "color": colour("activity", {name: hue for name, hue in ACTIVITIES.items() if name in done}),
+            "tooltip": tooltip(values),
+            "stroke": {"condition": {"param": "pointed", "empty": False, "value": PICKED}, "value": None}}}
+
+
+def titled(row: RowDocument) -> Spec:
+    return {"text": row.heading, "anchor": "start", "offset": 6}
+
+
+def parts(span: SpanDocument) -> Iterator[tuple[str, int, int]]:
+    """The wait of a span, if it waits, and the rest."""
+    came = span.begin_ns + span.waited_ns
+    if span.waited_ns:
+        yield "wait", span.begin_ns, came
+    yield activity(span.what), came, span.end_ns
+
+
+def memory(row: RowDocument, until_ns: int, device_bytes: int = 0) -> Spec:
+    """The memory of the fullest rank in a step, stacked by kind."""
+    curve = [*row.curve, {**row.curve[-1], "ns": max(row.step_ns, row.curve[-1]["ns"])}] if row.curve else []
+    unit = unit_of([row])
+    values = [{"ms": at["ns"] / 1e6, "kind": KIND_NAMES[kind], "_place": place, unit.name: at.get(kind, 0) / unit.size}
+              for at in curve for place, kind in enumerate(MEMORY_KINDS)]
+    spec = beside_device({
+        **WIDE, "data": {"values": values}, "height": 130,
+        "mark": {"type": "area", "interpolate": "step-after", "clip": True},
+        "encoding": {
+            "x": time(until_ns),
+            "y": {"field": unit.name, "type": "quantitative", "stack": "zero", "axis": NAMES, "title": unit.name},
+            "color": colour("kind", KINDS), "order": {"field": "_place"}, "tooltip": tooltip(values)},
+    }, "y", unit, device_bytes)
+    (spec["layer"][0] if "layer" in spec else spec)["params"] = [ZOOM]
+    return spec
+
+
+def beside_device(drawn: Spec, axis: str, unit: ByteUnit, device_bytes: int) -> Spec:
+    """A picture of bytes with a line at the memory of the device, if there is one."""
+    if not device_bytes:
+        return drawn
+    field, inner = f"device memory, {unit.name}", {key: drawn.pop(key) for key in ("data", "mark", "encoding")}
+    values = [{field: device_bytes / unit.size}]
+    line = {"data": {"values": values},
+            "mark": {"type": "rule", "stroke": DEVICE, "strokeWidth": 2, "strokeDash": [6, 3]},
+            "encoding": {axis: {"field": field, "type": "quantitative", "title": inner["encoding"][axis]["title"]},
+                         "tooltip": tooltip(values)}}
+    return drawn | {"layer": [inner, line]}
+
+
+def files(rows: Sequence[RowDocument], device_bytes: int = 0) -> dict[str, Spec]:
+    """Every picture with data, by the name of its file; rows are numbered from 1."""
+    found = {"kept": kept(rows, device_bytes), "sent": sent(rows), "losses": losses(rows)}
+    drawn, until_ns = drawn_ranks(rows), end_of(rows)
+    for number, row in enumerate(rows, 1):
+        found[f"memory-{number}"] = memory(row, until_ns, device_bytes) | {"title": titled(row)}
+        if row.traced:
+            found[f"step-{number}"] = {
+                "vconcat": [timeline(row, drawn, until_ns), memory(row, until_ns, device_bytes)],
+                "resolve": {"scale": {"color": "independent", "stroke": "independent"}}}
+        if row.traced and row.ranks > 1:
+            found[f"partners-{number}"] = partners(row)
+    return {name: spec for name, spec in found.items() if any(table["rows"] for table in numbers(spec))}
+
+
+def numbers(spec: Spec) -> list[dict[str, Any]]:
+    """The data of a picture as tables, each a dict of `heads` and `rows`: one for each view and layer."""
+    values = spec.get("data", {"values": []})["values"]
+    heads = [key for key in values[0] if not key.startswith("_")] if values else []
+    own = [{"heads": heads, "rows": [["" if value[key] is None else value[key] for key in heads] for value in values]}]
+    inner = [table for view in (*spec.get("layer", []), *spec.get("vconcat", [])) for table in numbers(view)]
+    return [table for table in (*own, *inner) if table["rows"]]
+
+
+def converter() -> Any:
+    """The module vl_convert; `UsageError` with the command that installs it if it is missing."""
+    try:
+        import vl_convert  # noqa: PLC0415
+    except ImportError as error:
+        raise UsageError("pictures need vl-convert, which is not installed: pip install 'vl-convert-python>=1.9', "
+                         "or zerosim with its extra [report]") from error
+    return vl_convert
+
+
+@cache
+def script() -> str:
+    """The scripts of Vega-Lite, which set `vegaEmbed`."""
+    bundle: str = converter().javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return f"(() => {{{bundle}}})();"
+
+
+def drawable(spec: Any, width: int = 0) -> Any:
+    """A specification without characters that cannot be drawn (a NUL kills the converter, and Python with it); with a
+    width in pixels, pictures as wide as their container are that wide.
+    """
+    if isinstance(spec, dict):
+        whole = {key: drawable(each, width) for key, each in spec.items()}
+        return whole | {"width": width} if width and whole.get("width") == "container" else whole
+    if isinstance(spec, list):
+        return [drawable(each, width) for each in spec]
+    return printable(spec) if isinstance(spec, str) else spec
+
+
+def interactive(spec: Spec) -> Spec:
+    return {"$schema": "https://vega.github.io/schema/vega-lite/v6.json", "config": CONFIG, **drawable(spec)}
+
+
+def svg(spec: Spec, width: int = 860) -> str:
+    """The picture as a file, on white; the names of its clips count from 0, whatever was drawn before."""
+    whole = drawable(interactive(spec), width) | {"background": "white", "config": CONFIG | {"aria": False}}
+    found: str = converter().vegalite_to_svg(whole)
+    names: dict[str, str] = {}
+    clip = re.compile(r'(?<=id="clip)\d+|(?<=url\(#clip)\d+')
+    return clip.sub(lambda number: names.setdefault(number[0], str(len(names))), found)
+
+
+def pixels(picture: str, scale: float = 2.0) -> bytes:
+    """An SVG as a PNG."""
+    found: bytes = converter().svg_to_png(picture, scale=scale)
+    return found
