@@ -11,7 +11,7 @@ import pytest
 from tests.documents import notebooks
 from tests.documents.notebooks import NOTEBOOKS, faults, outputs, read, unfit, written
 
-MOST_BYTES = 120_000
+MOST_BYTES = 160_000
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
