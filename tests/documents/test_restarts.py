@@ -28,7 +28,8 @@ def test_the_loop_goes_on_to_the_same_bits(tmp_path):
     (row,) = json.loads((tmp_path / "out.json").read_text())["stages"]
     assert (row["resumed"]["step"], row["resumed"]["ranks"]) == (2, 3), ended.stderr
     (tmp_path / "whole.toml").write_text(KILL.partition("[[fault]]")[0])
-    assert main(["run", str(tmp_path / "whole.toml"), "--progress", "none", "--json", str(tmp_path / "whole.json")]) == 0
-    (whole,) = json.loads((tmp_path / "whole.json").read_text())["stages"]
+    undisturbed = tmp_path / "whole.json"
+    assert main(["run", str(tmp_path / "whole.toml"), "--progress", "none", "--json", str(undisturbed)]) == 0
+    (whole,) = json.loads(undisturbed.read_text())["stages"]
     assert [row[key] for key in ("weights_sha256", "optimizer_sha256", "losses")] == [
         whole[key] for key in ("weights_sha256", "optimizer_sha256", "losses")]

@@ -1,11 +1,12 @@
 """Views of a run, a schedule and a step: the terminal, pages, pictures and notebooks.
 
-    run_document, columns     one document of a run, one declaration of its columns; everything below reads these
-    table, timeline           the terminal
-    page/                     the page that needs no network, and its pictures
-    schedule, step            a collective round by round, a stage event by event
-    shown, film, notebook     objects that display themselves
-    proofs                    proofs and checks
+    document, columns         one document of a run, one declaration of its figures; everything below reads these
+    table, grid               the terminal
+    page.py and page.html     the pages that need no network; pictures, the pictures in them
+    schedule, drawing         a collective round by round; step, a stage event by event; recorded, where both come from
+    shown, notebook           objects that display themselves
+    trace_events              a step for Perfetto
+    proofs, transposes, collectives    proofs, checks and programs
 
 The functions below are those of `zerosim`. They import the rest when they are called: `import zerosim` stays light.
 A notebook has one process: under a launcher `zs.run` refuses and names `zerosim run`.
