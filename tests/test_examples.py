@@ -10,10 +10,10 @@ import pytest
 
 from tests.mpi.launch import mpirun
 from zerosim.commands.cli import main
-from zerosim.stages.optimizers import OPTIMIZERS
-from zerosim.stages.users_optimizer import optimizer, wrong
 from zerosim.stages.gathering import OfMatrices
+from zerosim.stages.optimizers import OPTIMIZERS
 from zerosim.stages.replica import Replica
+from zerosim.stages.users_optimizer import optimizer, wrong
 from zerosim.training import build
 
 ROOT = Path(__file__).parents[1]

@@ -8,11 +8,11 @@ from itertools import count, islice
 
 import pytest
 from msgspec.inspect import BoolType
+from tests.hunt.draw import Drawn
+from tests.hunt.judge import Fault
 
 from tests.hunt import __main__ as hunt
 from tests.hunt import draw, judge, shrink, under_mpi
-from tests.hunt.draw import Drawn
-from tests.hunt.judge import Fault
 from tests.training import sabotaged
 from zerosim.commands import run as command
 from zerosim.scenario import CollectiveScenario, Scenario

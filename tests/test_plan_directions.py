@@ -6,9 +6,9 @@ from math import inf
 import pytest
 
 import zerosim as zs
+from tests.models.test_split_models import GPT, MLP, SPLIT, read
 from tests.stages.test_pipeline import without_flush
 from tests.test_plan_drawn import CLUSTER, compared, trained
-from tests.models.test_split_models import GPT, MLP, SPLIT, read
 from zerosim.commands.cli import main
 from zerosim.core.sharding import Directions
 from zerosim.models.units import Task

@@ -17,8 +17,8 @@ from zerosim.scenario.sections import PUBLICATIONS, STAGE_KEYS, Variant
 from zerosim.scenario.values import names_in
 from zerosim.stages import STAGES
 from zerosim.stages.adding import ADDITIONS
-from zerosim.stages.optimizers import OPTIMIZERS
 from zerosim.stages.gathering import PUBLISHING
+from zerosim.stages.optimizers import OPTIMIZERS
 from zerosim.stages.replica import Replica
 from zerosim.training.program import Run
 from zerosim.verdict import judged_run

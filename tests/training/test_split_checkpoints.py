@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.models.test_split_models import GPT, LLAMA, MLP, read
 from tests.mpi.launch import mpirun
 from tests.small import examples
-from tests.models.test_split_models import GPT, LLAMA, MLP, read
 from tests.training.checkpointing import bits, go
 from zerosim.core.errors import CheckpointError
 from zerosim.core.sharding import full
