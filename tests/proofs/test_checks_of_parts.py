@@ -1,6 +1,8 @@
 """`check` of parts of one's own and of exercises: what holds is said, and a fault planted in each kind is named."""
 
+import inspect
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -122,3 +124,30 @@ def test_what_is_no_part_is_refused(name, said, tmp_path, capsys):
     (tmp_path / "mine.py").write_text(MINE + "\ndef both(a, b, c): ...\n")
     assert main(["check", f"{tmp_path / 'mine.py'}:{name}"]) == 2
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+def blocks_of_teaching(language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "docs" / "teaching.md").read_text(), re.M | re.S)
+
+
+def test_the_lecturers_pytest_file_marks_a_submission(tmp_path):
+    lab, _ = blocks_of_teaching("python")
+    (tmp_path / "test_lab.py").write_text(lab)
+    text = (ROOT / "docs" / "exercises" / "1_ring.py").read_text()
+    walk = inspect.getsource(ring.reduce_scatter).partition('"""')[2].partition('"""\n')[2]
+    (tmp_path / "1_ring.py").write_text(text.replace("    raise NotImplementedError\n", walk, 1))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert "2 failed, 1 passed" in ended.stdout
+    assert "not yet written" in ended.stdout
+
+
+def test_the_command_of_the_classroom_exits_with_1_for_a_skeleton(tmp_path, monkeypatch, capsys):
+    (workflow,) = blocks_of_teaching("yaml")
+    (command,) = re.findall(r"command: zerosim (.*)", workflow)
+    shutil.copy(ROOT / "docs" / "exercises" / "1_ring.py", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert main([*command.split(), "--json", "-"]) == 1
+    claims = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {claim["state"] for claim in claims} == {"not yet written"}
+    assert len(claims) == 3
