@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.test_far import FAR, UPDATES
-from tests.test_planted import outcome_of
+from tests.training.test_far import FAR, UPDATES
+from tests.verdict.test_planted import outcome_of
 from zerosim.commands.cli import main
 from zerosim.stages import STAGES
 

@@ -8,11 +8,11 @@ import pytest
 
 from tests import transformers
 from tests.test_plan_drawn import compared
-from tests.test_planted import plant
-from tests.test_variants import run, tensors
-from tests.test_whole_steps import SKIPPING, outcome_of
 from tests.training import labelled, scenario
 from tests.training.checkpointing import go
+from tests.training.test_variants import run, tensors
+from tests.training.test_whole_steps import outcome_of
+from tests.verdict.test_planted import plant
 from zerosim.autograd.autocast import FLOAT32, Autocast, cast
 from zerosim.autograd.graph import Graph, GraphPlan
 from zerosim.autograd.operations.attention import softmax
@@ -30,49 +30,6 @@ from zerosim.plan.software import Software
 from zerosim.verdict.shapes import extent
 
 BF16, FP16 = {"autocast": "bf16"}, {"autocast": "fp16"}
-LOUD = {**SKIPPING, "precision": "fp32"}
-
-CASES = {
-    "plain": BF16, "several orders": BF16 | {"order": "exact", "activation": "gelu"},
-    "steps are skipped": FP16 | LOUD, "steps are skipped, one process": FP16 | LOUD | {"ranks": 1, "micro_batches": 2},
-    "every micro-batch": FP16 | {"accumulation": "micro_batch", "order": "rank", "activation": "tanh"},
-    "layered": BF16 | {"accumulation": "layered", "accumulate_dtype": "fp32", "micro_batches": 12},
-    "a tree": BF16 | {"order": "tree", "ranks": 4, "micro_batches": 16, "clip_norm": 0.02},
-    "recomputed": BF16 | {"recompute": True, "units": ((0, 1), (2,))},
-    "recomputed, products stay": BF16 | {"recompute": True, "recompute_keeps": "products"},
-    "recomputed, offloaded": FP16 | {"recompute": True, "offload_activations": True},
-    "beside the step": BF16 | {"prefetch": True, "overlap": True, "units": "model", "ranks": 2, "micro_batches": 4},
-    "weights stay": BF16 | {"reshard_after_forward": False, "frozen": (1,)},
-    "narrow wires": BF16 | {
-        "reduce_dtype": "bf16", "output_dtype": "fp16", "quantized_weights": "int8", "frozen": (0,)},
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_every_stage_has_the_bits_of_one_process_and_the_bytes_of_the_formulas(name):
-    outcome = outcome_of(**CASES[name])
-    assert outcome.failures == []
-    assert len(outcome.trained) == 4
-    if "skipped" in name:
-        assert all(0 < row.measured.updates < 12 for row in outcome.trained)
-
-
-LANGUAGE = {
-    "plain": BF16, "tied": FP16 | {"tied_embeddings": True},
-    "dropped and recomputed": BF16 | {"dropout": 0.5, "recompute": True},
-    "every other product stays": BF16 | {"recompute": True, "recompute_keeps": "half_products"},
-    "all but attention stay": BF16 | {"recompute": True, "recompute_keeps": "all_but_attention"},
-    "layered": FP16 | {"accumulation": "layered", "tied_embeddings": True, "units": "model"},
-}
-
-
-@pytest.mark.parametrize("architecture", ["gpt2", "llama"])
-@pytest.mark.parametrize("name", LANGUAGE)
-def test_every_stage_trains_a_transformer_as_one_process_does(name, architecture):
-    found = transformers.outcome(layers=1, architecture=architecture, heads=3 if architecture == "gpt2" else 1,
-                                 **LANGUAGE[name])
-    assert found.failures == []
-    assert len(found.trained) == 4
 
 
 def dtypes(family):

@@ -8,7 +8,6 @@ from tests.autograd.test_tape import backpropagated, batches, model_of
 from zerosim.autograd.player import Player
 from zerosim.autograd.selection import SELECTIONS, SelectedPlan
 from zerosim.autograd.tape import Tape
-from zerosim.core.errors import ScenarioError
 from zerosim.models.units import Task
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import ModelKeys
@@ -95,11 +94,6 @@ def test_a_run_equals_the_reference_and_holds_between_nothing_and_all():
     least, most = activations(sorted_by(recompute=True)), activations(sorted_by())
     held = {keeps: activations(sorted_by(recompute=True, recompute_keeps=keeps)) for keeps in SELECTIONS}
     assert least < held["half_products"] < held["products"] < held["all_but_attention"] < most
-
-
-def test_a_selection_without_recomputation_is_refused_in_one_line():
-    with pytest.raises(ScenarioError, match="recompute_keeps is for recomputed units"):
-        sorted_by(recompute_keeps="products")
 
 
 def test_embedding_and_head_in_one_unit_have_the_bits_of_one_process():

@@ -10,8 +10,8 @@ import pytest
 import zerosim as zs
 from tests import transformers
 from tests.autograd.formulas import nan
-from tests.test_formulas import config
 from tests.training import run, scenario
+from tests.verdict.test_formulas import config
 from zerosim.autograd.operation import Into
 from zerosim.autograd.tape import Tape
 from zerosim.autograd.tape_collectives import TAPE_COLLECTIVES, Direction, backward_by, copy_to, reduce_from

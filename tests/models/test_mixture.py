@@ -101,31 +101,6 @@ def test_a_token_is_served_by_its_experts_while_these_have_room(family, count, w
     assert (due == 0).all(axis=2).any()
 
 
-@pytest.mark.parametrize("changes", [
-    ["parallel.expert_ranks=2", 'parallel.stages=["ddp"]'],
-    ["parallel.expert_ranks=4", 'parallel.stages=["zero3"]', "train.precision=bf16", "parallel.recompute=true"],
-    ["parallel.expert_ranks=2", 'parallel.stages=["zero2"]', "parallel.autocast=bf16", "train.clip_norm=0.01"],
-    ["parallel.expert_ranks=2", "parallel.tensor_ranks=2", "parallel.pipeline_ranks=2", "world.ranks=8",
-     "train.micro_batches=4", 'parallel.stages=["zero2"]', "train.clip_norm=0.01"],
-    ["parallel.expert_ranks=2", "parallel.tensor_ranks=2", "parallel.vocabulary_parallel=true", "model.vocabulary=66",
-     "model.inner=5"],
-    ["parallel.expert_ranks=2", 'parallel.stages=["zero1", "zero3"]', "model.capacity_factor=0.5"],
-    ["parallel.expert_ranks=2", 'parallel.stages=["zero3"]', "model.architecture=llama", "model.key_value_heads=2",
-     "model.experts_per_token=2", "model.capacity_factor=1e300"],
-    [*PIECES, 'parallel.stages=["zero1"]', "world.ranks=8", "train.clip_norm=0.01", "model.inner=7"],
-    [*PIECES, *SHARED, *LATENT, 'parallel.stages=["zero2"]'],
-    [*SHARED, "parallel.tensor_ranks=2", "parallel.pipeline_ranks=2", 'parallel.stages=["zero1"]', "world.ranks=8"],
-    ["parallel.context_ranks=2", "parallel.expert_ranks=2", "model.queue_tokens=4", 'parallel.stages=["zero3"]',
-     "model.architecture=llama", "model.experts_per_token=2", "parallel.context_by=all_to_all"],
-    ["parallel.context_ranks=2", "parallel.tensor_ranks=2", "model.queue_tokens=4", 'parallel.stages=["ddp"]'],
-    [*PIECES, "parallel.context_ranks=2", "parallel.expert_ranks=2", "world.ranks=8", "model.experts=8",
-     "model.vocabulary=66", "parallel.vocabulary_parallel=true", 'parallel.stages=["ddp"]'],
-    [*PIECES, "parallel.expert_ranks=1", "parallel.pipeline_ranks=2", 'parallel.stages=["zero2"]'],
-])
-def test_a_split_mixture_has_the_bits_of_one_process_and_the_figures_due(changes, tmp_path):
-    assert outcome(MIXTURE, tmp_path, *changes).failures == []
-
-
 @pytest.mark.mpi
 @pytest.mark.parametrize(("ranks", "changes"), [
     (4, ["parallel.expert_ranks=2"]), (4, PIECES),

@@ -1,17 +1,13 @@
 """Models split over tensor ranks: the bits of one process, the formulas, and the function of the model in one piece."""
 
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.mpi.launch import mpirun
 from zerosim.commands.cli import main
-from zerosim.core.errors import ScenarioError
 from zerosim.models.parameters import Parameter
 from zerosim.scenario.data import load_dataset
 from zerosim.scenario.load import load
@@ -58,48 +54,6 @@ def read(text, tmp_path, *changes):
 def outcome(text, tmp_path, *changes, keep_weights=False):
     scenario = read(text, tmp_path, *changes)
     return run_locally(prepare(scenario, load_dataset(scenario), keep_weights=keep_weights))
-
-
-@pytest.mark.parametrize(("text", "changes"), [
-    (MLP, ["parallel.tensor_ranks=2"]),
-    (MLP, ["parallel.tensor_ranks=2", "world.ranks=8", "train.micro_batches=8", "parallel.shard_ranks=2"]),
-    (MLP, ["parallel.tensor_ranks=2", "train.precision=bf16", "parallel.overlap=true", "parallel.prefetch=true"]),
-    (MLP, ["parallel.tensor_ranks=2", "parallel.order=exact", 'parallel.offload_optimizer="host"']),
-    (GPT, ["parallel.tensor_ranks=4", "parallel.recompute=true"]),
-    (GPT, ["parallel.tensor_ranks=2", "parallel.sequence_parallel=true", "model.tied_embeddings=true"]),
-    (GPT, ["parallel.tensor_ranks=2", "parallel.sequence_parallel=true", "parallel.autocast=bf16", *LLAMA]),
-    (GPT, ["parallel.tensor_ranks=2", 'parallel.units="model"', 'parallel.stages=["zero3"]', *LLAMA]),
-])
-def test_a_split_model_has_the_bits_of_one_process_and_the_figures_due(text, changes, tmp_path):
-    assert outcome(text, tmp_path, *changes).failures == []
-
-
-@settings(max_examples=6)
-@given(st.data())
-def test_any_composition_has_the_bits_of_one_process_and_the_figures_due(tmp_path_factory, data):
-    """Tensor and context ranks beside every stage, precision and order, with recomputation, units and accumulation."""
-    text, tensor, ranks = (data.draw(st.sampled_from(each)) for each in ((MLP, GPT), (2, 4), (1, 2, 3)))
-    tokens = text is GPT
-    context = data.draw(st.sampled_from((1, 2))) if tokens and tensor * ranks < 12 else 1
-    drawn = {
-        "parallel.stages": [data.draw(st.sampled_from(("ddp", "zero1", "zero2", "zero3")))],
-        "parallel.order": data.draw(st.sampled_from(("ring", "rank", "exact"))),
-        "train.precision": data.draw(st.sampled_from(("fp32", "bf16", "fp16", "fp64"))),
-        "train.clip_norm": data.draw(st.sampled_from((0.0, 0.01))),
-        "train.optimizer": data.draw(st.sampled_from(("sgd", "adamw"))),
-        **{f"parallel.{key}": data.draw(st.booleans()) for key in ("recompute", "overlap", "prefetch")},
-        "parallel.sequence_parallel": tokens and data.draw(st.booleans()),
-        "parallel.vocabulary_parallel": tokens and data.draw(st.booleans()),
-        "parallel.context_ranks": context,
-        **({"parallel.context_by": data.draw(st.sampled_from(("ring", "all_to_all")))} if context > 1 else {}),
-        **({"model.vocabulary": 68, "model.heads": 8} if tokens else {}),
-        "parallel.units": data.draw(st.sampled_from(("layer", "model"))),
-        "parallel.accumulation": data.draw(st.sampled_from(("boundary", "layered"))),
-    }
-    changes = [f"{key}={json.dumps(value)}" for key, value in drawn.items()]
-    found = outcome(text, tmp_path_factory.mktemp("composition"), *changes, f"world.ranks={tensor * context * ranks}",
-                    f"train.micro_batches={2 * ranks}", f"parallel.tensor_ranks={tensor}")
-    assert found.failures == []
 
 
 IN_FLOAT64 = ("train.precision=fp64", "train.clip_norm=0.01", "train.optimizer=sgd", 'parallel.stages=["zero2"]')
@@ -315,18 +269,3 @@ def net(task):
     assert main(["run", str(path), "--set", "parallel.tensor_ranks=2"]) == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert message in said
-
-
-@pytest.mark.parametrize(("changes", "message"), [
-    (["parallel.context_ranks=2"], "an MLP is split over tensor ranks; remove parallel.context_ranks"),
-    (["parallel.tensor_ranks=2", "parallel.sequence_parallel=true"], "an MLP is split over tensor ranks; remove "),
-    (["parallel.tensor_ranks=3"], "tensor_ranks = 3 does not divide world.ranks = 4"),
-    (["parallel.sequence_parallel=true"], "tensor_ranks is 1; set tensor_ranks"),
-    (["parallel.tensor_ranks=2", "check.same_bits_on=[2]"], "it counts ranks of one direction"),
-    (["parallel.tensor_ranks=2", "train.micro_batches=3"], "of world.ranks / 2 that share each = 2, found 3"),
-    (["parallel.tensor_ranks=2", "parallel.quantized_weights=int8"], "quantized_weights .* round copies apart"),
-    (["parallel.tensor_ranks=4", "model.hidden=[6]"], "model.hidden: 4 tensor ranks must divide the width 6"),
-])
-def test_keys_that_do_not_go_with_shared_micro_batches_are_refused(changes, message, tmp_path):
-    with pytest.raises(ScenarioError, match=message):
-        outcome(MLP, tmp_path, *changes)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import partial
-from itertools import product
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from zerosim.autograd.operations.linear import affine
 from zerosim.autograd.tape import Tape
 from zerosim.commands.cli import main
 from zerosim.models.transformer import TransformerShape, transformer
-from zerosim.scenario.sections import STAGE_KEYS, Variant
 from zerosim.stages.replica import Replica
 from zerosim.training.collect import continued
 from zerosim.verdict.shapes import expected as expected_memory
@@ -68,38 +66,6 @@ def test_weights_have_the_names_that_others_know(keys, names, tied, units, tmp_p
 # Every stage, precision, order, with and without tied embeddings and recomputation.
 
 
-def combinations():
-    """All of precision, order, recomputation and tied embeddings; the rest goes round."""
-    around = list(product((1, 2, 3, 4, 5, 6, 7, 8), ({}, LLAMA), ("boundary", "micro_batch", "layered"), (1, 2, 3)))
-    grid = product(PRECISIONS, ("ring", "rank", "tree", "exact"), (False, True), (False, True))
-    for number, (precision, order, again, tied) in enumerate(grid):
-        recompute = again and (True, (1,), (0, 3))[number % 3]
-        ranks, family, accumulation, each = around[number * 13 % len(around)]
-        if order == "tree":
-            ranks = 1 << ranks.bit_length() - 1
-        if order in ("tree", "exact") and accumulation == "micro_batch":
-            accumulation = "boundary"
-        if order == "tree":
-            each = min(each, 2)
-        yield {
-            "precision": precision, "order": order, "recompute": recompute, "tied_embeddings": tied, "ranks": ranks,
-            "micro_batches": ranks * (each if ranks < 5 else 1), "accumulation": accumulation,
-            "micro_batch": 1 + number % 2, "seed": number, "dropout": (0.0, 0.3)[number // 3 % 2], **family,
-        }
-
-
-@pytest.mark.parametrize("keys", list(combinations()), ids=lambda keys: "-".join(map(str, keys.values())))
-def test_every_stage_computes_what_one_process_does_and_sends_what_is_due(keys):
-    found = outcome(**keys)
-    assert found.failures == []
-    assert [stage.stage for stage in found.trained] == list(STAGE_KEYS)
-    assert all(stage.equal for stage in found.trained)
-    for stage in found.trained:
-        for rank in stage.traffic:
-            assert rank.measured.sent_bytes == sent_by_hand(
-                scenario(**keys), stage.stage, updates=stage.measured.updates)
-
-
 def sent_by_hand(built, stage, *, reshards=True, updates=2):
     """What every rank sends in all steps, of which some are skipped: per element of a chunk, to N − 1 ranks."""
     ranks, steps, size = built.world.ranks, built.train.steps, PRECISIONS[built.train.precision]
@@ -142,23 +108,6 @@ def test_stage_3_gathers_a_unit_once_for_each_segment_recomputed_or_not(keys, ra
         assert {rank.measured.sent_bytes for rank in found.trained[0].traffic} == {expected}
 
 
-@pytest.mark.parametrize("keys", [
-    {"units": ((0, 1), (2, 3))}, {"units": ((0,), (1, 2), (3,))}, {"units": "model"},
-    TIED | {"units": ((0, 3), (2, 1))}, TIED | {"units": ((1,), (3, 2, 0))}, TIED | {"units": ((0, 1, 3), (2,))},
-    TIED | {"units": "model", "recompute": True}, TIED | {"units": ((0, 3, 2), (1,)), "recompute": (2,)},
-], ids=str)
-def test_any_units_of_layers_give_the_same_bits_where_order_does_not_tell(keys):
-    alone = outcome(order="exact", stages=("zero3",), **{key: keys[key] for key in keys if key == "tied_embeddings"})
-    rows = (
-        *(Variant(stage=stage) for stage in STAGE_KEYS),
-        Variant(stage="zero3", prefetch=True), Variant(stage="zero3", reshard_after_forward=False),
-        Variant(stage="zero1", publish="updates"), Variant(stage="zero2", publish="broadcasts"),
-        Variant(stage="zero2", bucket_mb=64e-6), Variant(stage="zero3", recompute=True, offload_activations=True))
-    found = outcome(order="exact", variant=rows, **keys)
-    assert found.failures == []
-    assert {stage.measured.weights_sha256 for stage in found.trained} == {alone.trained[0].measured.weights_sha256}
-
-
 @pytest.mark.long
 # Dropout.
 
@@ -190,16 +139,6 @@ def test_dropout_that_counts_from_each_ranks_first_micro_batch_is_caught(monkeyp
 
 
 # Recomputation.
-
-
-@pytest.mark.parametrize("keys", [{}, TIED, LLAMA, DROPOUT, LLAMA | TIED | DROPOUT | {"precision": "fp16"}], ids=str)
-def test_recomputing_gives_the_same_bits_and_holds_less(keys):
-    rows = tuple(Variant(stage="zero3", name=str(each), recompute=each) for each in (False, (1,), True))
-    found = outcome(variant=rows, layers=3, micro_batches=2, **keys)
-    assert found.failures == []
-    assert len({stage.measured.weights_sha256 for stage in found.trained}) == 1
-    peaks = [stage.memory[0].measured.peak_bytes["activations"] for stage in found.trained]
-    assert peaks[0] > peaks[1] > peaks[2]
 
 
 RECOMPUTED = [(), (1,), (2,), (3,), (1, 2, 3), (0, 4), (0, 1, 2, 3, 4)]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.pages import printed
-from tests.test_planted import outcome_of
+from tests.verdict.test_planted import outcome_of
 from zerosim.commands.cli import main
 from zerosim.scenario.ignored import ignored
 from zerosim.show.document import document

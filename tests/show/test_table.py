@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from tests.pages import outcome, printed
-from tests.test_far import BOTH, UPDATES
-from tests.test_planted import outcome_of
 from tests.training import labelled, run, scenario
+from tests.training.test_far import BOTH, UPDATES
+from tests.verdict.test_planted import outcome_of
 from zerosim.commands.cli import main
 from zerosim.scenario import Check, load
 from zerosim.scenario.data import Dataset

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tests.mpi.launch import mpirun
-from tests.test_formulas import (
+from tests.training import sabotaged
+from tests.verdict.test_formulas import (
     BOUNDARY,
     FOUR_EACH,
     FP16,
@@ -22,8 +23,7 @@ from tests.test_formulas import (
     config,
     peak,
 )
-from tests.test_planted import fails, outcome_of
-from tests.training import sabotaged
+from tests.verdict.test_planted import fails, outcome_of
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Replica
 from zerosim.verdict.traffic import most_messages, volume

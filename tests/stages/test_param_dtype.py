@@ -5,29 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.test_variants import run, tensors
-from tests.test_whole_steps import outcome_of
 from tests.training import labelled
+from tests.training.test_variants import run, tensors
 from zerosim.core.precisions import PRECISIONS
 
 BF16, FP16 = {"param_dtype": "bf16"}, {"param_dtype": "fp16"}
 WIDE = {"reduce_dtype": "fp32", "accumulate_dtype": "fp32"}
-
-
-CASES = (
-    BF16, FP16 | {"clip_norm": 0.1, "loud": 3000, "steps": 12}, FP16 | WIDE | {"shard_ranks": 1},
-    BF16 | {"reduce_dtype": "fp32", "accumulation": "micro_batch"}, BF16 | {"order": "exact", "reduce_dtype": "fp32"},
-    BF16 | {"secondary_ranks": 3, "output_dtype": "fp16"}, BF16 | {"bucket_mb": 0.00004, "order": "rank"},
-    BF16 | {"prefetch": True, "overlap": True, "reduce_dtype": "fp16"}, {"reduce_dtype": "bf16", "overlap": True},
-    FP16 | {"reshard_after_forward": False, "recompute": True, "units": "model"}, {"param_dtype": "fp32", **WIDE},
-    BF16 | {"output_dtype": "fp16", "reduce_dtype": "fp16"},
-    BF16 | {"reduce_dtype": "fp32", "micro_batches": 12, "order": "rank", "frozen": (1,)},
-)
-
-
-@pytest.mark.parametrize("keys", CASES, ids=str)
-def test_bits_bytes_and_memory_are_those_of_one_process_and_of_the_formulas(keys):
-    assert outcome_of(**keys).failures == []
 
 
 @pytest.mark.parametrize("name", ["bf16", "fp16"])

@@ -1,15 +1,11 @@
 """hpZ: a second copy of Stage III's weights, cut over fewer ranks, which backward gathers from."""
 
-from dataclasses import replace
 
 import pytest
 
 from tests.training import labelled, run, scenario
 from tests.training.checkpointing import bits, go
 from zerosim.commands.cli import main
-from zerosim.core.errors import ScenarioError
-from zerosim.scenario import Check, Parallel, Scenario, WorldKeys
-from zerosim.scenario.sections import Variant
 from zerosim.stages.gathering import SecondCopy
 
 
@@ -20,28 +16,6 @@ def hpz(ranks, secondary, per_host=0, micro_batches=2, **keys):
 
 def done(built):
     return run(base=built)
-
-
-@pytest.mark.parametrize(("ranks", "secondary"), [(1, 1), (2, 1), (2, 2), (4, 1), (4, 2), (4, 4), (6, 3), (8, 2)])
-@pytest.mark.parametrize("keys", [
-    {}, {"order": "rank", "per_host": 2}, {"precision": "fp16"}, {"precision": "bf16", "accumulate_dtype": "fp32"},
-    {"prefetch": True, "overlap": True, "clip_norm": 0.1}, {"accumulation": "micro_batch"}, {"units": "model"},
-    {"bucket_mb": 0.0001}, {"recompute": True}, {"accumulation": "layered", "order": "exact"},
-], ids=str)
-def test_one_process_and_every_byte_the_formulas(ranks, secondary, keys):
-    keys = dict(keys)
-    if ranks % keys.get("per_host", 1):
-        keys.pop("per_host")
-    outcome = done(hpz(ranks, secondary, **keys))
-    assert outcome.failures == []
-    assert outcome.trained[0].equal
-
-
-@pytest.mark.parametrize("secondary", [1, 2, 4])
-def test_two_levels_and_frozen_layers(secondary):
-    built = hpz(4, secondary, per_host=2, order="two_level")
-    for frozen in ((), (0,), (1,)):
-        assert run(base=built, frozen=frozen).failures == []
 
 
 def test_a_copy_that_is_stale_is_caught(monkeypatch):
@@ -82,23 +56,6 @@ def test_a_checkpoint_goes_on_with_another_copy_or_none(tmp_path, one, other):
     assert rest.failures == []
     if "shard_ranks" not in other:
         assert bits(rest) == bits(go(built, labelled()))
-
-
-@pytest.mark.parametrize(("keys", "words"), [
-    ({"parallel": Parallel(secondary_ranks=3)}, "secondary_ranks = 3 does not divide 4 ranks; give a divisor"),
-    ({"parallel": Parallel(secondary_ranks=2), "check": Check(same_bits_on=(1,))}, "does not divide 1 ranks"),
-    ({"parallel": Parallel(secondary_ranks=2, shard_ranks=2)}, "shard_ranks = 2 makes groups; remove one of them"),
-    ({"parallel": Parallel(secondary_ranks=2, all_gather="ring")}, "that a ring gathers, but all_gather names another"),
-    ({"parallel": Parallel(secondary_ranks=2, reshard_after_forward=False)}, "reshard_after_forward = false needs "
-                                                                             "none"),
-    ({"world": WorldKeys(6, ranks_per_host=2), "parallel": Parallel(secondary_ranks=3, order="two_level")},
-     "order two_level needs a divisor or a multiple of 2, the ranks of a host"),
-    ({"variant": (Variant(stage="zero2", secondary_ranks=2),)}, "it gathers no weights during the pass"),
-])
-def test_what_makes_no_copy_is_refused(keys, words):
-    with pytest.raises(ScenarioError) as found:
-        Scenario(**{"world": WorldKeys(4), "train": replace(Scenario().train, micro_batches=12), **keys})
-    assert words in str(found.value)
 
 
 def test_a_step_in_groups_is_shown(capsys):

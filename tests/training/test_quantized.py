@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.test_rehearsal import CLUSTER
-from tests.test_variants import run
-from tests.test_whole_steps import outcome_of
 from tests.training import labelled
+from tests.training.test_variants import run
+from tests.training.test_whole_steps import outcome_of
 from zerosim.collectives import two_level
 from zerosim.commands.cli import main
 from zerosim.core.wires import CODES, Format
@@ -20,22 +20,6 @@ from zerosim.training.build import alone
 from zerosim.training.experiment import Experiment
 from zerosim.verdict.shapes import expected
 from zerosim.verdict.traffic import due
-
-WEIGHTS = (
-    {"quantized_weights": "int8", "quantized_block": 4}, {"quantized_weights": "int4", "quantized_block": 3},
-    {"quantized_weights": "fp8_e4m3", "quantized_block": 0, "prefetch": True, "overlap": True},
-    {"quantized_weights": "fp8_e5m2", "quantized_block": 8, "reshard_after_forward": False, "param_dtype": "bf16"},
-    {"quantized_weights": "int4", "quantized_block": 5, "secondary_ranks": 3, "precision": "fp16", "clip_norm": 0.5},
-    {"quantized_weights": "int8", "quantized_block": 7, "shard_ranks": 1, "units": "model"},
-    {"quantized_weights": "int8", "quantized_block": 2, "bucket_mb": 0.00004, "recompute": True, "frozen": (1,)},
-    {"quantized_weights": "int8", "order": "exact", "accumulation": "layered", "precision": "bf16"},
-    {"quantized_weights": "int4", "learning_rate": 1e30, "optimizer": "sgd", "quantized_block": 4},
-)
-
-
-@pytest.mark.parametrize("keys", WEIGHTS, ids=str)
-def test_weights_are_decoded_as_one_process_decodes_them(keys):
-    assert outcome_of(**keys).failures == []
 
 
 def test_gathers_send_a_quarter_or_an_eighth_and_scales():
@@ -97,23 +81,6 @@ def quantised_by(decode):
 
 def hosts(per_host, **keys):
     return {"order": "two_hop", "ranks_per_host": per_host, **keys}
-
-
-GRADIENTS = (
-    {"quantized_block": 4}, {"quantized_block": 3, "order": "rank"}, {"quantized_block": 0, "overlap": True},
-    {"quantized_block": 5, "precision": "bf16", "clip_norm": 0.1}, {"accumulation": "micro_batch", "order": "rank"},
-    hosts(2, ranks=4, micro_batches=8, quantized_block=4), hosts(3, ranks=6, gradients="all_reduce"),
-    hosts(1), hosts(3, publish="updates", precision="fp16"),
-    hosts(2, ranks=4, micro_batches=4) | {"order": "two_level", "quantized_block": 2},
-    {"quantized_weights": "int8", "param_dtype": "bf16", "reduce_dtype": "fp32", "prefetch": True},
-    {"learning_rate": 1e30, "optimizer": "sgd"}, {"ranks": 1, "micro_batches": 2},
-)
-
-
-@pytest.mark.parametrize("keys", GRADIENTS, ids=str)
-@pytest.mark.parametrize("name", ["int8", "int4", "fp8_e5m2"])
-def test_gradients_are_decoded_before_each_addition_as_one_process_does(name, keys):
-    assert outcome_of(quantized_gradients=name, **keys).failures == []
 
 
 @pytest.mark.parametrize("order", ["ring", "rank"])

@@ -115,35 +115,11 @@ def test_what_every_row_replaces_is_not_judged(tmp_path):
     assert run(MLP, tmp_path, *words("parallel.tensor_ranks=2", "parallel.shard_ranks=4", every))[0] == 0
 
 
-@pytest.mark.parametrize(("changes", "said"), [
-    (["parallel.shard_ranks=4"], "parallel.shard_ranks = 4 does not divide 2 data ranks; give a divisor, or 0"),
-    (["parallel.order=tree", "world.ranks=6", "train.micro_batches=6"], "for world.ranks / 2 that share each and"),
-    (["parallel.bucket_mb=0.000001"], "hold an element for each of 2 data ranks: 1.6e-05"),
-    (["parallel.reduce_scatter=halving", "world.ranks=6", "train.micro_batches=6"], "not 3 data ranks; use a"),
-])
-def test_refusals_count_data_ranks(changes, said, tmp_path, capsys):
-    assert run(MLP, tmp_path, *words(SPLIT, *changes))[0] == 2
-    assert said in capsys.readouterr().err
-
-
 # Transformers split over context ranks and by vocabulary: bits, bytes by hand, and what the law of one function finds.
 
 
 ALL_TO_ALL = 'parallel.context_by="all_to_all"'
 VOCABULARY = ("parallel.vocabulary_parallel=true", "parallel.tensor_ranks=2", *EVEN)
-
-
-@pytest.mark.parametrize("changes", [
-    ["parallel.context_ranks=4", 'parallel.stages=["ddp"]'],
-    ["parallel.context_ranks=4", "train.precision=bf16", 'parallel.stages=["zero3"]', *LLAMA],
-    ["parallel.context_ranks=2", "parallel.autocast=bf16", "parallel.recompute=true", 'parallel.stages=["zero2"]'],
-    ["parallel.context_ranks=2", "train.precision=fp16", 'parallel.stages=["zero1"]', ALL_TO_ALL, *LLAMA],
-    ["parallel.context_ranks=2", "parallel.sequence_parallel=true", 'parallel.stages=["zero3"]', *VOCABULARY],
-    ["model.tied_embeddings=true", "parallel.sequence_parallel=true", 'parallel.stages=["zero2"]', *VOCABULARY, *LLAMA],
-    ["parallel.context_ranks=2", ALL_TO_ALL, 'parallel.stages=["zero2"]'],
-])
-def test_a_split_transformer_has_the_bits_of_one_process_and_the_figures_due(changes, tmp_path):
-    assert outcome(GPT, tmp_path, *changes).failures == []
 
 
 @pytest.mark.parametrize(("changes", "due"), [
@@ -234,17 +210,6 @@ def test_a_transformer_that_cannot_be_split_is_refused(changes, message, tmp_pat
 KEPT = ["parallel.tensor_ranks=2", 'parallel.stages=["zero3"]', "parallel.recompute=[1, 2]"]
 DIVIDED = [*KEPT, "parallel.partition_activations=true"]
 OFFLOADED = [*DIVIDED, "parallel.offload_activations=true"]
-
-
-@pytest.mark.parametrize(("text", "changes"), [
-    (GPT, ["parallel.tensor_ranks=4", "model.sequence=5", "model.width=12", "train.micro_batch=1"]),
-    (GPT, ["parallel.offload_activations=true", "parallel.prefetch=true", "train.precision=bf16"]),
-    (GPT, ["parallel.recompute=true", 'parallel.recompute_keeps="products"', "world.ranks=2",
-           "parallel.accumulation=layered"]),
-    (MLP, ["parallel.recompute=[2]"]),
-])
-def test_bits_bytes_and_memory_are_as_due(text, changes, tmp_path):
-    assert outcome(text, tmp_path, *DIVIDED, *changes).failures == []
 
 
 def test_a_twelfth_of_the_traffic_halves_the_kept_inputs(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.test_planted import fails, outcome_of
+from tests.verdict.test_planted import fails, outcome_of
 from zerosim.collectives import ring
 from zerosim.core.sharding import split
 from zerosim.scenario import Scenario, load

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.test_planted import outcome_of
+from tests.verdict.test_planted import outcome_of
 from zerosim.core.allocation import allocate
 from zerosim.observe.memory import Lifetime, Lifetimes
 from zerosim.observe.observed import ObservedAllocator

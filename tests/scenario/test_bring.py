@@ -17,7 +17,7 @@ from zerosim.commands.cli import main
 from zerosim.scenario import load
 from zerosim.scenario.data.arrays import csv_arrays
 
-MINE = (Path(__file__).parent / "brought" / "mine.py").read_text()
+MINE = (Path(__file__).parents[1] / "brought" / "mine.py").read_text()
 SCENARIO = """
 [world]
 ranks = 2

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.test_planted import fails, outcome_of
 from tests.training import labelled, scenario
 from tests.training.checkpointing import bits, go
+from tests.verdict.test_planted import fails, outcome_of
 from zerosim.autograd.shelf import in_memory, offloaded
 from zerosim.commands.cli import main
 from zerosim.models.units import Task
@@ -27,29 +27,12 @@ from zerosim.verdict.shapes import StepsOnShapes, expected
 
 UPDATES, BOTH = {"offload_optimizer": "host"}, {"offload_optimizer": "host", "offload_parameters": "host"}
 FAR = (UPDATES, {"offload_parameters": "host"}, BOTH)
-KEYS = [
-    {}, {"ranks": 1}, {"precision": "bf16", "accumulate_dtype": "fp32"}, {"precision": "fp16", "publish": "updates"},
-    {"precision": "fp64"}, {"prefetch": True, "overlap": True}, {"reshard_after_forward": False}, {"optimizer": "sgd"},
-    {"publish": "updates"}, {"order": "exact", "accumulation": "layered"}, {"accumulation": "micro_batch"},
-    {"clip_norm": 0.01}, {"param_dtype": "bf16"}, {"units": "model"}, {"frozen": (0,)}, {"steps": 0},
-    {"secondary_ranks": 1, "prefetch": True}, {"shard_ranks": 1, "order": "rank"},
-    {"quantized_weights": "int8", "quantized_block": 4, "prefetch": True}, {"recompute": True},
-    {"ranks": 6, "hidden": (4, 4, 4), "gradients": "all_reduce"}, {"bucket_mb": 0.0001},
-]
 INPUTS = {"recompute": True, "offload_activations": True, "hidden": (5, 4, 7)}
 KEYS_OF_INPUTS = [
     {}, {"ranks": 1}, {"precision": "bf16", "accumulate_dtype": "fp32"}, {"order": "exact"},
     {"accumulation": "micro_batch", "prefetch": True}, {"recompute": (2,)}, {"units": ((0,), (1, 2), (3,))},
     {"units": "model"}, {"frozen": (0, 1)}, {"frozen": (0, 1, 2, 3)}, {"reshard_after_forward": False},
 ]
-
-
-@pytest.mark.parametrize("far", FAR, ids=str)
-@pytest.mark.parametrize("keys", KEYS, ids=str)
-def test_the_bits_are_one_process_s_and_every_byte_is_the_formulas(far, keys):
-    outcome = outcome_of(**far, **keys)
-    assert outcome.failures == []
-    assert all(stage.equal for stage in outcome.trained)
 
 
 @pytest.mark.parametrize("keys", KEYS_OF_INPUTS, ids=str)

@@ -57,7 +57,7 @@ def test_an_accuracy_cannot_be_wanted_without_a_test_split():
 
 
 def test_who_wants_the_accuracy_of_a_text_is_told_of_its_loss():
-    path = Path(__file__).parents[1] / "scenarios" / "shakespeare.toml"
+    path = Path(__file__).parents[2] / "scenarios" / "shakespeare.toml"
     wanted = replace(load(path), check=Check(test_accuracy=0.5))
     with pytest.raises(ScenarioError, match=r"data\.source; of this data use check\.test_loss"):
         prepare(wanted, load_dataset(wanted))

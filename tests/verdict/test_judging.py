@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.test_formulas import config
 from tests.training import labelled, scenario
+from tests.verdict.test_formulas import config
 from zerosim.core.allocation import allocate
 from zerosim.core.orders import ORDERS
 from zerosim.observe.observed import Observed
