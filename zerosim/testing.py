@@ -13,7 +13,7 @@ except ImportError as error:
     raise ImportError("zerosim.testing needs Hypothesis: pip install 'hypothesis>=6.100'") from error
 
 from zerosim.proofs import laws, strategies
-from zerosim.proofs.law import Law, LawBroken
+from zerosim.proofs.law import Keywords, Law, LawBroken
 from zerosim.proofs.laws import LAWS, check
 
-__all__ = ["laws", "strategies", "check", "LAWS", "Law", "LawBroken"]
+__all__ = ["laws", "strategies", "check", "LAWS", "Keywords", "Law", "LawBroken"]

@@ -11,7 +11,7 @@ so all ranks come to the same end without a leader.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, settings
@@ -73,17 +73,32 @@ class SeenRun:
     kept: tuple[Array, Array] | None = None
 
 
+class Keywords(TypedDict, total=False):
+    """The keywords of laws and of `check`.
+
+    `collective` is needed if the function's name does not contain it. `order`, `sent_bytes` and `messages` are declared
+    as in a row of `zerosim.collectives.ALGORITHMS`, where those of our algorithms are. With `comm=zs.connect()` the
+    function is examined on all ranks that the launcher started; all of them call this alike, and end alike.
+    """
+
+    collective: str | None
+    comm: MpiCommunicator | None
+    order: AddingOrder | None
+    sent_bytes: Callable[[Sequence[int], int, int], int] | None
+    """`sent_bytes(chunk_bytes, rank, root)`"""
+    messages: Callable[[int, int, int], int] | None
+    """`messages(rank, size, root)`"""
+
+
 @dataclass(frozen=True)
 class Examined:
-    """A function under examination, its declarations, and the world in which it runs."""
+    """A function under examination, its declarations as in `Keywords`, and the world in which it runs."""
 
     subject: Subject
     comm: MpiCommunicator | None = None
     order: AddingOrder | None = None
     sent_bytes: Callable[[Sequence[int], int, int], int] | None = None
-    """`sent_bytes(chunk_bytes, rank, root)`"""
     messages: Callable[[int, int, int], int] | None = None
-    """`messages(rank, size, root)`"""
 
     def seen(self, x: Example) -> list[SeenRun]:
         """What each rank did, in the local world or on all ranks that the launcher started."""
@@ -155,10 +170,7 @@ Sides = tuple[Sequence[Any], Sequence[Any]]
 
 @dataclass(frozen=True)
 class Law:
-    """One law. Called with a function it returns None, or raises `LawBroken` with the smallest example found.
-
-    The keywords are those of `check`.
-    """
+    """One law. Called with a function it returns None, or raises `LawBroken` with the smallest example found."""
 
     name: str
     says: str
@@ -181,7 +193,9 @@ class Law:
             return " or ".join(self.collectives)
         return None if there[self.needs] else self.needs
 
-    def __call__(self, function: Callable[..., Any] | Subject, *, examples: int = 100, **keywords: Any) -> None:
+    def __call__(
+        self, function: Callable[..., Any] | Subject, *, examples: int = 100, **keywords: Unpack[Keywords]
+    ) -> None:
         examined = under_examination(function, **keywords)
         if needed := self.missing(examined):
             raise UsageError(f"{self.name} does not apply to {examined.subject.name}: it needs {needed}")
@@ -253,17 +267,17 @@ class Law:
         return "\n".join(lines)
 
 
-def under_examination(
-    function: Callable[..., Any] | Subject, *, collective: str | None = None, comm: MpiCommunicator | None = None,
-    **declared: Any,
-) -> Examined:
+def under_examination(function: Callable[..., Any] | Subject, **keywords: Unpack[Keywords]) -> Examined:
     """`function` with its declarations, by the caller or, for our own algorithms, by their table."""
     if not isinstance(function, Subject):
         ours = [name for name, row in ALGORITHMS.items() if row.function == function]
-        function = named_subject(ours[0]) if ours else subject_of(function, collective)
+        function = named_subject(ours[0]) if ours else subject_of(function, keywords.get("collective"))
+    declared: Keywords = {}
     if (row := function.algorithm) is not None:
-        declared = {"order": row.order, "sent_bytes": row.sent_bytes, "messages": row.messages} | declared
-    return Examined(function, comm, **declared)
+        declared = {"order": row.order, "sent_bytes": row.sent_bytes, "messages": row.messages}
+    declared.update(keywords)
+    return Examined(function, declared.get("comm"), declared.get("order"), declared.get("sent_bytes"),
+                    declared.get("messages"))
 
 
 def same(have: Any, due: Any) -> bool:

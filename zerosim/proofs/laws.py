@@ -8,7 +8,7 @@ kind, NaN included.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from zerosim.core.comm import Communicator
 from zerosim.core.sharding import bounds, split
 from zerosim.proofs import strategies
 from zerosim.proofs.example import Example
-from zerosim.proofs.law import Examined, Law, Sides, law, under_examination
+from zerosim.proofs.law import Examined, Keywords, Law, Sides, law, under_examination
 from zerosim.proofs.subject import Subject, named_subject
 from zerosim.worlds.local import spawn
 
@@ -173,12 +173,8 @@ LAWS: tuple[Law, ...] = tuple(each for each in list(globals().values()) if isins
 """The table: each law with its name, its statement, and its collectives."""
 
 
-def check(function: Callable[..., Any] | Subject, *, examples: int = 100, **keywords: Any) -> list[str]:
-    """Test every law that concerns `function` on `examples` examples each; their names.
-
-    `collective` is needed if the function's name does not contain it. `order`, `sent_bytes` and `messages` are declared
-    as in a row of `zerosim.collectives.ALGORITHMS`, where those of our algorithms are. With `comm=zs.connect()` the
-    function is examined on all ranks that the launcher started; all of them call this alike, and end alike.
+def check(function: Callable[..., Any] | Subject, *, examples: int = 100, **keywords: Unpack[Keywords]) -> list[str]:
+    """Test every law that concerns `function` on `examples` examples each, with these `Keywords`; their names.
 
     >>> from zerosim.collectives import ring
     >>> check(ring.all_gather, examples=20)  # doctest: +NORMALIZE_WHITESPACE
