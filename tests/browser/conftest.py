@@ -1,6 +1,6 @@
-"""Pages in the system's Chromium.
+"""Pages in the system's Chromium, driven by Playwright; without them the tests here are skipped.
 
-`make browser` drives it with Playwright, in an environment of its own; without them the tests here are skipped.
+CONTRIBUTING has the environment and the command.
 """
 
 import os
@@ -11,13 +11,12 @@ import pytest
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
          "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 WHERE = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-REQUIRED = os.environ.get("BROWSER") == "required"
 
 
 def missing(what):
-    if REQUIRED:
+    if os.environ.get("BROWSER") == "required":
         pytest.fail(what)
-    pytest.skip(f"{what}; make browser installs what can be")
+    pytest.skip(what)
 
 
 @pytest.fixture(scope="session")
@@ -35,25 +34,23 @@ def chromium():
 
 
 @pytest.fixture
-def opens_file(chromium):
-    """Opens a page, and says at the end of the test what is wrong with it."""
-    contexts, problems = [], []
+def opens(chromium, tmp_path):
+    """Opens a page of HTML with its pictures drawn; the test fails if it asks for anything, complains or alerts."""
+    problems = []
 
-    def opened(path, width=1280, scheme="light", complains=False):
-        context = chromium.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
-        contexts.append(context)
-        page = context.new_page()
+    def opened(html, width=1280, scheme="light", complains=False):
+        page = chromium.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme).new_page()
         page.problems = [] if complains else problems
         page.on("console", lambda message: page.problems.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: page.problems.append(f"error: {error}"))
         page.on("dialog", lambda dialog: (page.problems.append(f"dialog: {dialog.message}"), dialog.dismiss()))
         page.on("request", lambda request: request.is_navigation_request() or page.problems.append(request.url))
+        path = tmp_path / "page.html"
+        path.write_text(html, encoding="utf-8")
         page.goto(path.as_uri())
-        if page.locator(".drawing").count():
-            page.wait_for_selector("html[data-drawn=all]", state="attached")
+        if page.locator("[data-picture]").count():
+            page.wait_for_function("document.querySelectorAll('[data-picture]:not([data-drawn])').length === 0")
         return page
 
     yield opened
-    for context in contexts:
-        context.close()
     assert problems == []

@@ -7,6 +7,7 @@ import pytest
 
 from tests.documents import pictures
 from tests.documents.pictures import ROOT
+from zerosim.commands.report import run_in
 
 NAMES = pictures.pictures()
 SAME = [name for name, words in NAMES.items() if words[1] == "show" or name in ("kept.svg", "sent.svg")]
@@ -60,3 +61,11 @@ def test_pictures_bring_their_own_ground_or_are_of_middle_tone():
         text = (ROOT / "docs/pictures" / name).read_text()
         assert re.search(r'<rect width="\d+" height="\d+" fill="white"/>', text) or "text{font:12px" in text, name
 
+
+def test_the_table_of_the_readme_has_the_figures_of_the_run(runs):
+    """Whatever other columns it has; peaks under MPI have copies of messages, so they are not the same each time."""
+    rows = {row.name: row for row in run_in(str(runs / "compare.json")).rows}
+    text = (ROOT / "README.md").read_text()
+    for name, row in rows.items():
+        (line,) = re.findall(rf"^{name}  .*yes.*$", text, re.MULTILINE)
+        assert {f"{row.fullest.kept_bytes / 1e3:.1f}", f"{row.sent_bytes / 1e3:.1f}"} <= {*line.split()}
