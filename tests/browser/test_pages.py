@@ -49,12 +49,13 @@ def test_the_checker_notices_what_is_wrong(opens):
 def test_every_page_fits_and_can_be_read(opens, pages, name, width, scheme):
     page = opens(pages[name], width, scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    paper, ink = page.evaluate("(({backgroundColor, color}) => [backgroundColor, color])(getComputedStyle(document.body))")
+    paper, ink = page.evaluate("(({backgroundColor, color}) => [backgroundColor, color])"
+                               "(getComputedStyle(document.body))")
     bright, dark = (paper, ink) if scheme == "light" else (ink, paper)
     assert luminance(bright) > 200
     assert luminance(dark) < 60
-    assert {fill for fill in page.evaluate("""[...document.querySelectorAll('.picture .role-axis text')]
-        .map((text) => getComputedStyle(text).fill)""")} <= {ink}
+    assert set(page.evaluate("""[...document.querySelectorAll('.picture .role-axis text')]
+        .map((text) => getComputedStyle(text).fill)""")) <= {ink}
     marks = page.evaluate("""[...document.querySelectorAll('.picture')]
         .map((place) => place.querySelectorAll('.role-mark path, .role-mark text').length)""")
     assert [count for count in marks if count < 1] == []

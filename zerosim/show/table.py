@@ -103,11 +103,14 @@ def columns(run: RunDocument, room: int) -> list[Column]:
         found.append(Column(f"same bits as\n{partner}" if run.compared_with else "", [
             *(words[row.equal] for row in run.rows), *(Text("does not fit", style="yellow") for _ in blank)]))
     for figure in figures(run):
-        found.append(Column(figure.title(unit_of(run.rows)), [*marked(run.rows, figure), *blank]))
-        if figure.bar is not None and room:
-            parts = [*map(figure.bar, run.rows)]
+        cells, beside = marked(run.rows, figure), figure.bar is not None and room > 0
+        if figure.bar is not None and beside:
+            parts, width = [*map(figure.bar, run.rows)], max(map(len, cells))
             whole = max(sum(each.values()) for each in parts)
-            found.append(Column("", [*(bar(each, whole, room) for each in parts), *blank], to_the_left=True))
+            for cell, each in zip(cells, parts, strict=True):
+                cell.pad_left(width - len(cell))
+                cell.append(" ").append_text(bar(each, whole, room))
+        found.append(Column(figure.title(unit_of(run.rows)), [*cells, *blank], to_the_left=beside))
     return found
 
 
