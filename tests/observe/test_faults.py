@@ -56,10 +56,10 @@ def test_a_fault_ends_as_it_says(name, capsys):
     assert words in said_by(capsys)
 
 
-def run(name, *overrides, restarts=0, traced=range(0)):
+def run(name, *overrides, faulty=True, traced=range(0)):
     scenario = load(FAULTS / f"{name}.toml", overrides)
     experiment = prepare(scenario, load_dataset(scenario))
-    return run_on(LocalWorld(scenario.world.ranks), replace(experiment, traced=traced, restarts=restarts), Silent())
+    return run_on(LocalWorld(scenario.world.ranks), replace(experiment, traced=traced, faulty=faulty), Silent())
 
 
 def ending(outcome):
@@ -69,7 +69,7 @@ def ending(outcome):
 
 @pytest.fixture(scope="module")
 def undisturbed():
-    return ending(run("delay", restarts=1))
+    return ending(run("delay", faulty=False))
 
 
 @pytest.mark.parametrize("name", ["delay", "slow"])

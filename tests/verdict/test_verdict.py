@@ -19,7 +19,7 @@ from zerosim.show.document import document
 from zerosim.show.table import show_row_difference
 from zerosim.stages import STAGES
 from zerosim.stages.adding import ADDITIONS, in_order, itself
-from zerosim.verdict.diagnosis import bit_pattern, histogram, ulps, ulps_apart
+from zerosim.verdict.diagnosis import bit_pattern, ulps_apart
 
 ALL = ("ddp", "zero1", "zero2", "zero3")
 
@@ -174,15 +174,12 @@ def test_units_move_elements_to_other_chunks_and_that_is_why_they_differ():
     assert found.chunks[0] != found.chunks[1]
     assert found.orders[0] != found.orders[1]
     assert found.values[0] != found.values[1]
-    assert found.moved > found.differing == found.moved_and_differing > 0
-    assert sum(found.histogram.values()) == found.differing
-    assert "lie in another chunk, and are added in a different order" in found.cause
+    assert 0 < found.differing < found.elements
     assert found.orders[0].startswith("(((")
 
 
 def test_rows_of_which_one_casts_are_told_what_it_casts():
     (found,) = parted({}, {"autocast": "bf16"}).differences
-    assert "round at different places" in found.cause
     first, second = found.orders
     assert second == f"{first}, of products in bfloat16"
 
@@ -203,7 +200,7 @@ def test_other_reasons_are_told_apart_and_equal_rows_are_not_asked(other, words)
     built = replace(scenario(ranks=4, micro_batches=8, steps=2, hidden=(24, 16)), variant=(
         Variant(name="a", stage="zero3"), Variant(name="b", **({"stage": "zero3"} | other))))
     outcome = run(base=built)
-    assert [words in each.cause for each in outcome.differences] == ([True] if words else [])
+    assert [each.orders[0] != each.orders[1] for each in outcome.differences] == ([True] if words else [])
 
 
 def test_rows_that_resume_from_one_checkpoint_part_where_they_train_by_themselves(tmp_path):
@@ -213,7 +210,6 @@ def test_rows_that_resume_from_one_checkpoint_part_where_they_train_by_themselve
     go(replace(both, variant=rows[:1]), labelled(), save=tmp_path / "a", steps=1)
     (found,) = go(both, labelled(), resume=tmp_path / "a").differences
     assert (found.step, found.what) == (2, "gradient")
-    assert found.moved > found.differing == found.moved_and_differing > 0
 
 
 def test_rows_that_are_not_equal_to_their_own_reference_are_not_asked_why(monkeypatch):
@@ -234,9 +230,9 @@ def test_it_is_shown_written_and_on_the_page(capsys):
     show_row_difference(Console(width=100), read(outcome).differences[0])
     printed = capsys.readouterr().out
     assert "row 1 is not row 0, and each has the bits of one process. Reason:" in printed
-    assert "elements by ULPs apart: 1: " in printed
+    assert " elements differ." in printed
     written = document(outcome, {"kind": "local", "ranks": 4, "library": "threads"})
-    assert written.differences[0].cause == outcome.differences[0].cause
+    assert written.differences[0].orders == [*outcome.differences[0].orders]
     page = page_of(written)
     assert "Both correct, but different" in page
     assert outcome.differences[0].orders[1] in page
@@ -253,12 +249,3 @@ def test_rows_that_add_alike_are_told_of_once(capsys):
     assert "each of row 0 and row 1 adds it in chunk" in printed
     written = document(replace(outcome, differences=[found]), {"kind": "local", "ranks": 4, "library": "threads"})
     assert page_of(written).count("all at once") == 1
-
-
-def test_distances_and_their_histogram():
-    one = np.float32([1, -0.0, 0, -1])
-    assert ulps(one, np.float32([1.0000001, 0, 1e-45, 1])).tolist() == [1, 0, 1, 2 * 0x3F800000]
-    assert ulps(np.float64([1.0]), np.nextafter(np.float64([1.0]), 2)).tolist() == [1]
-    assert ulps(np.float64([-5e-324]), np.float64([5e-324])).tolist() == [2]
-    assert histogram(np.array([0, 1, 2, 4, 16, 17, 257])) == {
-        "1": 2, "2": 1, "3–4": 1, "5–16": 1, "17–256": 1, "more": 1}

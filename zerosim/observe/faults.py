@@ -10,8 +10,7 @@
   that the flip has changed.
 - A fault that did not strike fails the run. A scenario that names the ninth message of a collective that has three
   would otherwise pass and prove nothing.
-- A fault strikes once. A resumed run repeats the step, as if the broken machine had been replaced; `after_restarts`
-  selects the run.
+- A fault strikes once. A resumed run repeats the step, as if the broken machine had been replaced.
 """
 
 import threading

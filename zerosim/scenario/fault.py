@@ -1,7 +1,7 @@
 """An injected fault of a rank, at one point of a training.
 
-The supervisor or Slurm (`SLURM_RESTART_COUNT`) counts runs, and `after_restarts` says in which of them a fault
-strikes. A run with `--resume` counts as at least one restart.
+Faults strike in a run from the start. A run with `--resume` repeats the step without them, as if the broken machine
+had been replaced.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,6 @@ class Fault:
     message: Counted = 1
     seconds: Annotated[float, below(0, 3600)] | None = None
     bit: Natural = 0
-    after_restarts: Natural = 0
 
     @property
     def problem(self) -> tuple[str, str] | None:

@@ -13,7 +13,6 @@ from zerosim.core.parts import Name, Named
 from zerosim.core.sharding import Directions
 from zerosim.scenario.collective import CollectiveScenario
 from zerosim.scenario.conditions import first, refuse
-from zerosim.scenario.fault import Fault
 from zerosim.scenario.reading import Origin, dotted, keys
 from zerosim.scenario.sections import Check, ModelKeys, Parallel, Sections, Train, Variant
 
@@ -59,12 +58,6 @@ class Scenario(Sections):
         refuse(self, self.names({}))
         for error in filter(None, [wrong_fault(self)]):
             raise error
-
-    def faults_after(self, restarts: int) -> list[Fault]:
-        """The faults of a run after this number of restarts; raises `ScenarioError` if one names a missing rank."""
-        for error in filter(None, [wrong_fault(self, self.world.ranks, restarts)]):
-            raise error
-        return [fault for fault in self.fault if fault.after_restarts == restarts]
 
     @property
     def parts(self) -> dict[str, Named]:
@@ -115,15 +108,16 @@ class Scenario(Sections):
         )
 
 
-def wrong_fault(scenario: Sections, ranks: int | None = None, restarts: int | None = None) -> ScenarioError | None:
-    """The error of the first fault in no step or with keys of other kinds, or of one that is due and has no rank."""
+def wrong_fault(scenario: Sections) -> ScenarioError | None:
+    """The error of the first fault in no step, on no rank, or with keys of other kinds."""
     for index, fault in enumerate(scenario.fault):
         problem = fault.problem
         if fault.step > scenario.train.steps:
             last = scenario.train.steps
             problem = "step", f"step is {fault.step}, but the last step is {last}; give an existing step"
-        if ranks is not None and fault.after_restarts == restarts and fault.rank >= ranks:
-            problem = "rank", f"rank is {fault.rank}, but the last rank is {ranks - 1}; give an existing rank"
+        if fault.rank >= scenario.world.ranks:
+            last = scenario.world.ranks - 1
+            problem = "rank", f"rank is {fault.rank}, but the last rank is {last}; give an existing rank"
         if problem is not None:
             key, why = problem
             return scenario.origin.error(f"fault[{index}].{why}", ("fault", index, key), ("fault", index, "kind"))

@@ -283,12 +283,6 @@ class DifferenceDocument:
     elements: int
     differing: int
     """the numbers of all elements and of those that differ"""
-    moved: int
-    moved_and_differing: int
-    """the elements in a different chunk, and how many differ"""
-    histogram: dict[str, int]
-    cause: str
-    """the number of elements by distance in ULPs; the cause, in words"""
 
 
 @dataclass(frozen=True)
@@ -580,7 +574,7 @@ def document(outcome: Outcome, world: dict[str, Any], command: str | None = None
         "test_measure": None if outcome.experiment.dataset.x_test is None else outcome.experiment.dataset.measure,
         "failures": [{"name": name, "what": what} for name, what in outcome.failures],
         "rows": [*map(row_document, outcome.trained)],
-        "differences": [asdict(each) | {"cause": each.cause} for each in outcome.differences],
+        "differences": [asdict(each) for each in outcome.differences],
         "did_not_fit": [picked(row, "stage", "name", "needed_bytes", "allowed_bytes", "would_fit")
                         for row in outcome.did_not_fit],
         "on_other_ranks": [{"ranks": ranks, "name": row.name, "weights_sha256": row.measured.weights_sha256}

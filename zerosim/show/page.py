@@ -191,13 +191,12 @@ def divergence(row: RowDocument, first: DivergenceDocument) -> Iterator[Block]:
 def row_difference(found: DifferenceDocument) -> Iterator[Block]:
     """Why two rows differ although each equals one process."""
     names = (found.first, found.other)
-    yield {"text": f"Each of {found.first} and {found.other} has the bits of one process. "
-                   f"{found.cause[:1].upper()}{found.cause[1:]}."}
+    yield {"text": f"Each of {found.first} and {found.other} has the bits of one process. {found.differing:,} of "
+                   f"{found.elements:,} elements differ."}
     yield {"rows": [
         ["step", f"{found.step}"], ["element", element_name(found, found.what)],
         *([f"{name} has", f"{value!r}, in chunk {chunk}"] for name, value, chunk in zip(
-            names, found.values, found.chunks, strict=True)), ["distance", f"{found.ulps:,} ULP"],
-        *([f"{count:,} elements differ by", f"{ulps} ULP"] for ulps, count in found.histogram.items() if count)]}
+            names, found.values, found.chunks, strict=True)), ["distance", f"{found.ulps:,} ULP"]]}
     orders = {order: joined([name for name, other in zip(names, found.orders, strict=True) if order == other])
               for order in found.orders}
     yield from ({"code": f"{whose}: {order}"} for order, whose in orders.items())

@@ -308,7 +308,7 @@ def value(number: float | str, bits: str) -> str:
 
 
 def show_row_difference(console: Console, found: DifferenceDocument) -> None:
-    """Show why two rows differ although each equals one process."""
+    """Show where two rows differ first although each equals one process, and how each adds that element."""
     one, other = found.values
     console.print()
     show_words(console, f"{found.other} is not {found.first}, and each has the bits of one process. Reason:",
@@ -317,7 +317,7 @@ def show_row_difference(console: Console, found: DifferenceDocument) -> None:
         console,
         f"They first differ in step {found.step}: the {element_name(found, found.what)} is "
         f"{float(one)!r} in {found.first} and {float(other)!r} in {found.other} ({plural(found.ulps, 'ULP')} apart). "
-        f"{found.cause[:1].upper()}{found.cause[1:]}."
+        f"{found.differing:,} of {found.elements:,} elements differ."
     )
     adding = [f"adds it in chunk {chunk}, {order}" for chunk, order in zip(found.chunks, found.orders, strict=True)]
     if len({*adding}) == 1:
@@ -325,8 +325,6 @@ def show_row_difference(console: Console, found: DifferenceDocument) -> None:
     else:
         for name, how in zip((found.first, found.other), adding, strict=True):
             show_words(console, f"{name} {how}", key="    ")
-    counts = "   ".join(f"{name}: {count:,}" for name, count in found.histogram.items() if count)
-    show_words(console, f"elements by ULPs apart: {counts}", key="    ")
 
 
 def show_other_ranks(console: Console, run: RunDocument) -> None:

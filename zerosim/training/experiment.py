@@ -52,8 +52,8 @@ class Experiment:
     """The steps to trace, counted from 1."""
     keeper: "Keeper | None" = None
     """Saves rows while they are trained; None without checkpoints."""
-    restarts: int = 0
-    """The number of earlier starts of this training."""
+    faulty: bool = True
+    """Whether the scenario's faults strike; a run that resumes has none."""
 
     @cached_property
     def data_sha256(self) -> str:
@@ -109,7 +109,7 @@ class Experiment:
 
 
 def prepare(
-    scenario: Scenario, dataset: Dataset, *, keep_weights: bool = False, traced: range = NOTHING, restarts: int = 0
+    scenario: Scenario, dataset: Dataset, *, keep_weights: bool = False, traced: range = NOTHING, faulty: bool = True
 ) -> Experiment:
     """The rows of a scenario, with models that fit the data.
 
@@ -129,7 +129,7 @@ def prepare(
     initial = first_weights(scenario, configs[0])
     rows = tuple(replace(config, initial=initial) for config in configs)
     check_inputs(scenario, rows)
-    return Experiment(scenario, dataset, rows, keep_weights, traced, restarts=restarts)
+    return Experiment(scenario, dataset, rows, keep_weights, traced, faulty=faulty)
 
 
 def check_inputs(scenario: Scenario, rows: Sequence[Config]) -> None:

@@ -86,7 +86,7 @@ def measure(
     """
     shown = progress if comm.rank == 0 else Silent()
     run = partial(Run, world, idle_bytes=resident_bytes(), progress=shown, room_bytes=room_bytes)
-    check, faults = experiment.scenario.check, experiment.scenario.faults_after(experiment.restarts)
+    check, faults = experiment.scenario.check, experiment.scenario.fault if experiment.faulty else ()
     on_others = replace(experiment, keep_weights=False, traced=NOTHING, keeper=None)
     histories: dict[tuple[object, ...], dict[int, Fingerprint]] = {}
     for config in experiment.rows:

@@ -2,9 +2,8 @@
 
 Both are found by running references again: that of the row, or those of both rows side by side.
 
-    apart      two rows with different weights, each of which equals one process that adds in its order
-    moved      elements that lie in different chunks in the two rows
-    first      the first step with a difference, and in it the gradients: before it all was equal
+A pair of rows has different weights, and each equals one process that adds in its order. Their first difference is
+sought in the first step with one, and there in the gradients first: before it all was equal.
 """
 
 from collections.abc import Iterator, Sequence
@@ -208,13 +207,9 @@ def chunk_sums(addition: Addition, mesh: Mesh, block: int) -> list[Symbol]:
     return [each for rank in mesh.groups[0] for each in held[rank]]
 
 
-EDGES = (1, 2, 4, 16, 256)
-"""The most ULPs in each bin of the histogram; a last bin has the larger distances."""
-
-
 @dataclass(frozen=True)
 class RowDifference:
-    """The first difference of `other` from `first`, which are names of rows, and its cause."""
+    """The first difference of `other` from `first`, which are names of rows, with the order of each sum."""
 
     first: str
     other: str
@@ -231,25 +226,7 @@ class RowDifference:
     """The order in which each row adds the element, as sums."""
     elements: int
     differing: int
-    moved: int
-    """The number of elements that lie in another chunk."""
-    moved_and_differing: int
-    histogram: dict[str, int]
-    """The number of differing elements, by ULPs."""
-
-    @property
-    def cause(self) -> str:
-        """The cause, in words."""
-        if self.moved and self.differing == self.moved_and_differing:
-            return (f"{self.moved:,} of {self.elements:,} elements ({self.moved / self.elements:.1%}) lie in another "
-                    f"chunk, and are added in a different order; {self.differing:,} of these differ, and none of the "
-                    "rest")
-        first, other = (order.partition(", in ")[0] for order in self.orders)
-        if first != other:
-            return (f"the rows add in different orders: {self.differing:,} of {self.elements:,} elements differ, "
-                    f"{self.moved:,} lie in another chunk")
-        return (f"the rows add in the same order but round at different places: {self.differing:,} of "
-                f"{self.elements:,} elements differ")
+    """The numbers of all elements, and of those that differ."""
 
 
 def row_differences(
@@ -281,13 +258,11 @@ def compared(what: str, one: Config, mine: Snapshot, two: Config, theirs: Snapsh
     chunks = chunks_of(what, one, mine), chunks_of(what, two, theirs)
     unit, offset = place_of(what, one.model, mine, at)
     layer, parameter, index = element(unit, offset)
-    distances = ulps(ours[differs], others[differs])
-    moved = chunks[0] != chunks[1]
+    mine_at, theirs_at = (int(number_line(each[at : at + 1])[0]) for each in (ours, others))
     return RowDifference(
         one.name, two.name, mine.step, what, full_name(unit, layer, parameter), index,
-        (float(ours[at]), float(others[at])), int(distances[0]), (int(chunks[0][at]), int(chunks[1][at])),
-        (order(one, int(chunks[0][at])), order(two, int(chunks[1][at]))),
-        len(ours), int(differs.sum()), int(moved.sum()), int((moved & differs).sum()), histogram(distances),
+        (float(ours[at]), float(others[at])), abs(mine_at - theirs_at), (int(chunks[0][at]), int(chunks[1][at])),
+        (order(one, int(chunks[0][at])), order(two, int(chunks[1][at]))), len(ours), int(differs.sum()),
     )
 
 
@@ -334,30 +309,3 @@ def place_of(what: str, model: Model, snapshot: Snapshot, at: int) -> tuple[Unit
             return unit, start + at
         at -= stop - start
     raise IndexError(at)
-
-
-def ulps(ours: Array, others: Array) -> Array:
-    """The distances of two arrays' elements, in representable numbers; a NaN is far from all others.
-
-    >>> ulps(np.float32([1, -0.0, 0]), np.float32([1.0000001, 0, 1e-45])).tolist()
-    [1, 0, 1]
-    >>> ulps(np.array([-2.0]), np.array([2.0])).tolist()
-    [9223372036854775808]
-    """
-    mine, theirs = number_line(ours), number_line(others)
-    found: Array = np.where(mine > theirs, mine - theirs, theirs - mine).view(np.uint64)  # up to 2⁶⁴
-    return found
-
-
-def histogram(distances: Array) -> dict[str, int]:
-    """The number of elements in each bin of ULPs.
-
-    >>> histogram(np.array([1, 1, 2, 3, 300]))
-    {'1': 2, '2': 1, '3–4': 1, '5–16': 0, '17–256': 0, 'more': 1}
-    """
-    found, below = {}, 0
-    for edge in EDGES:
-        name = f"{edge}" if edge - below == 1 else f"{below + 1}–{edge}"
-        found[name] = int(((distances > below) & (distances <= edge)).sum()) + int((distances == 0).sum()) * (edge == 1)
-        below = edge
-    return {**found, "more": int((distances > below).sum())}

@@ -28,7 +28,7 @@ from zerosim.verdict.pipelines import faults
 from zerosim.verdict.resting import needed_as_began, resting_bytes, unit_bytes
 from zerosim.verdict.shapes import expected
 from zerosim.verdict.traffic import message_copies, most_messages, traffic_due, volume
-from zerosim.worlds.launcher import launched_rank, restarts
+from zerosim.worlds.launcher import launched_rank
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.world import World
 
@@ -130,11 +130,9 @@ def prepare_run(
     `resume` is a folder of checkpoints; Python files must be those of the checkpoint, unless `accept_python` is set.
     Raises `ScenarioError` for errors in the scenario, `CheckpointError` for checkpoints of another training.
     """
-    begun_before = restarts(resumes=resume is not None)
     prepared = prepare(
-        scenario, load_dataset(scenario), keep_weights=keep_weights, traced=traced, restarts=begun_before)
+        scenario, load_dataset(scenario), keep_weights=keep_weights, traced=traced, faulty=resume is None)
     experiment = with_checkpoints(prepared, resume, accept_python=accept_python)
-    scenario.faults_after(begun_before)
     if launched_rank() <= 0:
         refuse_split_otherwise(experiment)
     return experiment

@@ -51,11 +51,6 @@ def has_company() -> bool:
     return (launched() or 1) > 1
 
 
-def restarts(*, resumes: bool) -> int:
-    """The number of times that this job has been restarted by Slurm; at least 1 if it `resumes`."""
-    return max(first_number("SLURM_RESTART_COUNT") or 0, int(resumes))
-
-
 def first_number(*variables: str) -> int | None:
     """The value of the first of these environment variables that is a whole number."""
     values = (os.environ.get(variable, "") for variable in variables)
