@@ -15,7 +15,7 @@ from tests.test_plan_drawn import compared
 from zerosim.collectives import direct, ring, tree
 from zerosim.commands.cli import main
 from zerosim.core.errors import CollectiveError, Deadlock, ScenarioError, Unlike, UsageError
-from zerosim.plan import reading, rehearsal
+from zerosim.plan import passes, reading
 from zerosim.plan.cluster import Cluster, Device, Link, cluster_of, machines
 from zerosim.plan.costs import Costs
 from zerosim.plan.fluid import Links, ReceiveFrom, Transfer, ends_ns, last_end_ns
@@ -23,7 +23,7 @@ from zerosim.plan.network import written_ns
 from zerosim.plan.planned_row import parameters_met
 from zerosim.plan.planning import Plan, on_ranks
 from zerosim.plan.reading import read_plan
-from zerosim.plan.rehearsal import further, rehearse, rehearsed_at_once
+from zerosim.plan.rehearsal import rehearse
 from zerosim.scenario import load
 from zerosim.scenario.data import load_dataset
 from zerosim.scenario.machine import ClusterKeys as Said
@@ -192,27 +192,28 @@ SKIPPING = [
 ]
 
 
+def figures(config, machine, *, traced=False):
+    found = rehearse(config, machine, traced=traced)
+    return found.clock.counts, found.clock.now_ns, found.clock.exposed_ns, found.operations, found.peak
+
+
 @pytest.mark.parametrize("links", [10**4, 10**6, 10**9])
 @pytest.mark.parametrize("variant", SKIPPING, ids=lambda variant: variant.named({}))
-def test_micro_batches_that_are_not_run_count_as_if_they_were(variant, links, monkeypatch):
-    """To the nanosecond, whether communication is hidden, exposed, or longer than all computation."""
+def test_micro_batches_that_are_not_run_count_as_if_they_were(variant, links):
+    """To the nanosecond, whether communication is hidden, exposed, or longer than all computation; a trace has all."""
     (config,) = configs(small(variant=(variant,), train={"micro_batches": 8, "precision": "fp16"}))
-    machine = cluster(4, inside=Link("", 1000, links), flops=1e9)
-
-    def figures(block):
-        found = rehearse(with_block(config, block), machine)
-        return found.clock.counts, found.clock.now_ns, found.clock.exposed_ns, found.operations, found.peak
-
-    skipped = [figures(block) for block in (2, 3, 4, 9)]
-    monkeypatch.setattr(rehearsal, "rehearsed_in_short", rehearsed_at_once)
-    assert skipped == [figures(block) for block in (2, 3, 4, 9)]
+    machine = cluster(4, inside=Link("", 1000, links), flops=1e9, multiprocessors=10, channels=2)
+    for block in (2, 3, 4, 9):
+        one = with_block(config, block)
+        assert figures(one, machine) == figures(one, machine, traced=True)
 
 
 def test_a_skipped_micro_batch_that_is_forgotten_is_seen(monkeypatch):
     (config,) = configs(small(variant=(SKIPPING[0],)))
-    honest = rehearse(with_block(config, 9), cluster(4)).clock.now_ns
-    monkeypatch.setattr(rehearsal, "further", lambda *figures: further(*figures[:3], figures[3] - 1))
-    assert rehearse(with_block(config, 9), cluster(4)).clock.now_ns < honest
+    repeat = passes.RepeatingReplica.repeat
+    monkeypatch.setattr(passes.RepeatingReplica, "repeat", lambda self, value, times: repeat(self, value, times - 1))
+    nine = with_block(config, 9)
+    assert figures(nine, cluster(4)) != figures(nine, cluster(4), traced=True)
 
 
 def test_a_hundred_thousand_micro_batches_are_planned_at_once_and_hold_no_more_than_three():

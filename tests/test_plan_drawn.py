@@ -29,7 +29,8 @@ def measured(number):
 def compared(row):
     """The figures of each planned rank by its plan, and as they were measured; what is sent, if no step was skipped.
 
-    A plan has the ranks that are first in tensor, context and expert direction; of equal data ranks it has the peaks.
+    A plan has the ranks that are first in tensor, context and expert direction; of equal data ranks it has the peaks,
+    and of the first what it sends.
     """
     found, steps, ours, theirs = rehearse(row.config, CLUSTER), row.config.steps, [], []
     directions = row.config.directions
@@ -39,8 +40,8 @@ def compared(row):
         ours.append({kind: stage.peak[kind] for kind in peaks if kind != "total"} | {"total": stage.peak_total})
         ours.append({what: stage.operations[what] * steps for what in operations})
         theirs += [peaks, operations]
-        if row.measured.updates == steps:
-            sent = {what: count * steps for what, count in stage.sent(directions.data_rank(rank)).items()}
+        if row.measured.updates == steps and directions.data_rank(rank) == 0:
+            sent = {what: count * steps for what, count in stage.clock.sent_counts.items()}
             ours.append({"bytes": 0, "messages": 0} | sent)  # nothing is sent if all is frozen
             counts = row.measured.traffic[rank]
             theirs.append({"bytes": counts.sent_bytes, "messages": counts.messages})

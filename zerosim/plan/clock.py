@@ -115,12 +115,6 @@ class VirtualClock:
         self.spans.append(Span(0, COLLECTIVES, 1, what, owner, began_ns, ended_ns, sent_bytes))
         self.send(sent_bytes, messages)
 
-    def wait_for_pass(self, ended_ns: int, arrives_ns: int) -> None:
-        """Wait for the result of another rank's pass, which has ended at `ended_ns`, to arrive."""
-        self.idle_ns += max(ended_ns - self.now_ns, 0)
-        self.now_ns = max(ended_ns, self.now_ns)
-        self.wait(arrives_ns)
-
     def send(self, sent_bytes: Any, messages: Any) -> None:
         """Count sent bytes and messages; both may be vectors with one number per rank."""
         for what, count in (("bytes", sent_bytes), ("messages", messages)):
@@ -166,3 +160,14 @@ class VirtualClock:
             "computing": self.computing_ns, "communicating": self.communicating_ns, "sent": self.sent_counts,
             "sent by": self.sent_by, "bound by": self.bound_ns,
         }
+
+    @property
+    def under_way(self) -> tuple[int, int]:
+        """The nanoseconds for which the stream, and the gradients for which the update waits, are still under way."""
+        return max(self.stream_ns - self.now_ns, 0), max(self.due_ns - self.now_ns, 0)
+
+    def go_on(self, ns: int) -> None:
+        """Let time pass in which the work under way stays as far from its end as it is."""
+        self.now_ns += ns
+        self.stream_ns += ns
+        self.due_ns += ns

@@ -35,30 +35,18 @@ from zerosim.autograd.operation import Shape
 from zerosim.collectives import algorithm_of
 from zerosim.collectives.narrow import OnNarrowWires
 from zerosim.collectives.table import Algorithm
-from zerosim.core.allocation import Array
 from zerosim.core.comm import Communicator, Strided
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.network import written_ns
 from zerosim.verdict.flows import with_messages
 
-MOST_COUNTED = 1024
-"""Up to this number of ranks the messages of every rank are counted where they differ; above it, only rank 0's."""
-
-Each = int | Array
-"""One number per rank, or one number for all ranks."""
-
-
-def of_rank(count: Each, rank: int) -> int:
-    """The number of one rank."""
-    return int(count[rank]) if isinstance(count, np.ndarray) else count
-
 
 class Price(NamedTuple):
-    """The price of a collective."""
+    """The price of a collective: its time, and what rank 0 sends."""
 
     ns: int
-    sent_bytes: Each
-    messages: Each
+    sent_bytes: int
+    messages: int
 
 
 class Time(NamedTuple):
@@ -79,7 +67,6 @@ class Costs:
     """Whether reduce-scatters and all-gathers are halves of all-reduces, as in DDP."""
     _prices: dict[Any, Price] = field(default_factory=dict)
     _operations: dict[Any, Time] = field(default_factory=dict)
-    _messages: dict[Any, Array] = field(default_factory=dict)
     _groups: dict[tuple[int, int], "Costs"] = field(default_factory=dict)
 
     def forward(self, step: Step) -> Time:
@@ -126,10 +113,10 @@ class Costs:
         ns = device.products_ns(operations, min(step.input_shapes["weight"][-2:])) / software.products
         return Time(round(ns), "products")
 
-    def copied_ns(self, sent_bytes: Each) -> int:
+    def copied_ns(self, sent_bytes: int) -> int:
         """The time of the software's copies for a collective that sends `sent_bytes`: into and out of its buffers."""
         copies = self.cluster.software.copies
-        return self.moved_ns(copies * of_rank(sent_bytes, 0)) if copies else 0
+        return self.moved_ns(copies * sent_bytes) if copies else 0
 
     def cast_bytes(self, step: Step, way: str) -> int:
         """The bytes that casts to 8 bits read and write.
@@ -201,27 +188,9 @@ class Costs:
         most = algorithm.sent_bytes(lengths, root, root)
         ns = self.pipelined_ns(algorithm, most) if self.cluster.pipelined else self._written_ns(algorithm, sum(lengths))
         if chunked:
-            return Price(ns, *self._sent(algorithm, lengths))
-        messages = self._messages_from(algorithm, root)
+            return Price(ns, algorithm.sent_bytes(lengths, 0), algorithm.messages(0, self.ranks))
+        messages = algorithm.messages(0, self.ranks, root)
         return Price(ns, messages * length, messages)
-
-    def _sent(self, algorithm: Algorithm, lengths: Sequence[int]) -> tuple[Each, Each]:
-        """The bytes and messages that each rank sends, or all of them if the last sends as many as the first."""
-        def of(rank: int) -> tuple[int, int]:
-            return algorithm.sent_bytes(lengths, rank), algorithm.messages(rank, self.ranks)
-
-        if self.ranks > MOST_COUNTED or of(0) == of(self.ranks - 1):
-            return of(0)
-        sent_bytes, messages = np.array([of(rank) for rank in range(self.ranks)]).T
-        return sent_bytes, messages
-
-    def _messages_from(self, algorithm: Algorithm, root: int) -> Array:
-        """The number of copies of the root's vector that each rank forwards."""
-        key = algorithm.name, root
-        if key not in self._messages:
-            ranks = range(self.ranks if self.ranks <= MOST_COUNTED else 1)
-            self._messages[key] = np.array([algorithm.messages(rank, self.ranks, root) for rank in ranks])
-        return self._messages[key]
 
     def _written_ns(self, algorithm: Algorithm, vector_bytes: int) -> int:
         """The time message by message; in a collective with a root, rank 0 is the root."""

@@ -1,34 +1,24 @@
-"""The time of what a planned rank sends over its directions: collectives on the tape, and messages of a pipeline.
+"""The time of collectives over the directions of a mesh: those on the tape, and those of a pipeline's ends.
 
-A plan has one rank for each place where ranks differ. Tensor, context and expert ranks do the same, so one stands for
-all; the ranks of a pipeline differ, so each is planned, and what they send each other is a time. Data ranks are vectors
-of the lockstep world.
-
-    link        the one between neighbours of a direction; tensor ranks are nearest, so inside a host, and a pipeline's
-                farthest; groups side by side share a host's links
-    on the tape the step waits for a collective of the model's code, as the code does
-    pipeline    a send takes no time of the sender; messages each way follow one another, and the receiver waits
-    idle        waiting for a pass that has not ended; waiting for its result on the way is exposed communication
-
-Direct exchanges (an all-to-all) begin all at once: what leaves a host shares its link with the host's other ranks.
+Tensor, context and expert ranks do the same, so one stands for all. The step waits for a collective on the tape, as the
+model's code does. Tensor ranks are nearest, so inside a host, and a pipeline's farthest; groups side by side share a
+host's links. Direct exchanges (an all-to-all) begin all at once: what leaves a host shares its link with the host's
+other ranks.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from zerosim.collectives import direct, ring
-from zerosim.core.comm import Communicator, Strided
 from zerosim.core.extents import Extent
 from zerosim.core.sharding import Directions, parts_of, split
-from zerosim.observe.observed import Observed
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.costs import Costs, Price
 from zerosim.plan.network import written_ns
-from zerosim.training.groups import RanksOfPipeline, shift
+from zerosim.plan.sharing import JOINING
+from zerosim.training.groups import shift
 from zerosim.verdict.shapes import TapeCall, TapeCalls
 from zerosim.verdict.traffic import tape_flow
 
@@ -62,7 +52,13 @@ class DirectionCosts:
         return self.cluster.seen_by(next_one - nearest)
 
     def price(self, call: TapeCall, place: int = 0) -> Price:
-        """The price of a collective on the tape, with the bytes and messages of a place."""
+        """The price of a collective on the tape, with the bytes and messages of a place.
+
+        Sums of gradients over context or expert ranks are part of the reduction if the software joins these ranks.
+        """
+        of_weights = call.collective == "all_reduce" and {*parts_of(call.direction)} <= {*JOINING}
+        if of_weights and self.cluster.software.joins_data:
+            return Price(0, 0, 0)
         if (call, place) not in self._prices:
             flow = tape_flow(call, self.directions, place)
             price = Price(self._ns(call), sum(flow.to.values()), sum(flow.messages.values()))
@@ -118,53 +114,10 @@ def all_to_all_ns(cluster: Cluster, ranks: int, chunk_bytes: int) -> int:
 class TimedCalls(TapeCalls):
     """The collectives on a tape, each of which takes its time."""
 
-    def __init__(
-        self, costs: DirectionCosts, neighbours: "TimedNeighbours", clock: VirtualClock,
-        run: Callable[..., Any] | None,
-    ) -> None:
+    def __init__(self, costs: DirectionCosts, clock: VirtualClock, run: Callable[..., Any] | None) -> None:
         super().__init__(costs.directions, run)
-        self.pipeline = {"pipeline": neighbours}
         self._costs, self._clock = costs, clock
 
     def add(self, calls: Iterable[TapeCall]) -> None:
         for call in calls:
             self._clock.wait_for(f"{call.direction}_{call.collective}", *self._costs.price(call))
-
-
-class TimedNeighbours(RanksOfPipeline):
-    """The neighbours of a rank in a pipeline; what it sends them over `comm` is the time at which a message arrives."""
-
-    def __init__(self, comm: Communicator, clock: VirtualClock, costs: DirectionCosts) -> None:
-        self.place, self.size = comm.rank, comm.size
-        self.comm, self._clock, self._costs = Observed(comm), clock, costs
-        self._free_ns = {1: 0, -1: 0}
-
-    def send(self, name: str, array: Any, by: int) -> None:
-        to, clock, cluster = (self.place + by) % self.size, self._clock, self._costs.seen("pipeline")
-        link = cluster.inside if cluster.host(self.place) == cluster.host(to) else cluster.between
-        began_ns = max(clock.now_ns, self._free_ns[by])
-        self._free_ns[by] = arrives_ns = began_ns + link.message_ns(array.nbytes)
-        clock.travel(name, "pipeline", began_ns, arrives_ns, array.nbytes, 1)
-        self.comm.send(np.array([clock.now_ns, arrives_ns]), to=to)
-
-    def recv(self, name: str, into: Any, by: int) -> None:
-        times = np.zeros(2, np.int64)      # from a rank by itself nothing arrives
-        self.comm.recv(into=times, source=(self.place + by) % self.size)
-        self._clock.wait_for_pass(*map(int, times))
-
-    def all_reduce(self, flat: Any) -> None:
-        """A sum over the pipeline, which begins when the last rank has come."""
-        self._add("pipeline", self.comm, flat)
-
-    def add_over_ends(self, flat: Any) -> None:
-        """A sum over the first and the last rank."""
-        ends = self.size - 1
-        self._add("ends", Strided(self.comm, self.place // ends, 2, first=0, stride=ends), flat)
-
-    def _add(self, direction: str, comm: Communicator, flat: Any) -> None:
-        now = split(np.full(comm.size, self._clock.now_ns), comm.size)
-        ring.all_reduce(comm, now, np.maximum)
-        self._clock.wait_for_pass(int(now[0][0]), 0)
-        call = TapeCall(direction, "all_reduce", len(flat), flat.dtype.itemsize, ())
-        place = self.place * self._costs.directions.side_by_side
-        self._clock.wait_for(f"{direction}_all_reduce", *self._costs.price(call, place))

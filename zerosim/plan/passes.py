@@ -1,157 +1,283 @@
-"""The step of a pipeline by its passes: each is rehearsed once on each kind of rank, by itself, and the schedule says
-in which order a rank runs them. A pass begins when the rank is free and what it needs has arrived.
+"""Passes as values: a pass of a micro-batch is rehearsed once on one rank, and stands for all that are like it.
 
-A pass takes as long, holds as much and sends as much in every micro-batch but the first, which has no gradients to add
-to, and the last, which reduces them.
+    pass      forward or backward of a micro-batch through a piece of a pipeline; without a pipeline both together
+    value     the time of a pass, all that it counts, and its memory beyond what was alive before
+    slots     the passes of a rank in the order in which its schedule runs them
+
+Without a pipeline two micro-batches in a row with equal values stand for all up to the last one, which may reduce
+gradients. In a pipeline each kind of rank is rehearsed by itself, with a few micro-batches: a pass has the same value
+in every micro-batch but the first, which has no gradients to add to, and the last. One loop over the slots of all ranks
+gives their times: a pass begins when its rank is free and what it needs has arrived. Messages each way follow one
+another; waiting for a pass of another rank is the bubble, and waiting for its result on the way is exposed
+communication.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from zerosim.autograd.tape import Total
-from zerosim.core.allocation import Array
+from zerosim.core.allocation import Array, Kind
 from zerosim.core.errors import ZerosimError
 from zerosim.observe.memory import Ledger
+from zerosim.observe.trace import COLLECTIVES, Curve, Span
 from zerosim.plan.clock import VirtualClock
-from zerosim.plan.timed import KeepingOutputs
-from zerosim.stages.replica import Batch
+from zerosim.stages.pipeline import Pipeline
+from zerosim.stages.replica import Batch, Replica
 from zerosim.stages.schedules import Slot
-
-
-class Pass(NamedTuple):
-    """The time of a pass, all that it counts, and its memory beyond what was alive before: at the peak, and after it.
-    """
-
-    ns: int
-    until_sent_ns: int
-    """The time up to the sending of its result; its gradients are reduced after that."""
-    counts: dict[str, Counter[str]]
-    peak: Counter[Any]
-    left: Counter[Any]
-
 
 ALL = "all kinds"
 """The key of the bytes of all kinds together."""
 
 
+class Pass(NamedTuple):
+    """The value of a pass; times and bytes are relative to its beginning."""
+
+    ns: int
+    sent_ns: int
+    """The time up to the sending of its result; its gradients are reduced after that."""
+    exposed_ns: int
+    counts: dict[str, Counter[str]]
+    peak: Counter[Any]
+    left: Counter[Any]
+    """The bytes that are alive after it; below 0 for those that it frees."""
+    under_way: tuple[int, int]
+    spans: list[Span]
+    curve: Curve
+
+    def like(self, other: "Pass") -> bool:
+        """Whether the next pass after two like these is like them too."""
+        return self[:7] == other[:7]
+
+
 @dataclass(eq=False)
-class NotedPipeline(KeepingOutputs):
-    """A pipeline that notes its passes, each up to the beginning of the next."""
+class Recorder:
+    """Records passes of a replica by its clock, its ledger, and the operations of its tape."""
 
-    ledger: Ledger = field(kw_only=True)
-    clock: VirtualClock = field(kw_only=True)
-    noted: dict[Slot, Pass] = field(default_factory=dict)
-    base: Counter[Any] = field(default_factory=Counter)
-    """The bytes alive before the first pass."""
-    _sent_ns: int = 0
-    _open: tuple[Slot, int, dict[str, Counter[str]], Counter[Any]] | None = None
-
-    def receive(self, what: str, part: Batch, chunk: int) -> list[Array]:
-        self._mark(Slot(what, part.first, chunk))
-        return super().receive(what, part, chunk)
-
-    def send(self, what: str, part: Batch, chunk: int, found: list[Array]) -> None:
-        self._sent_ns = self.clock.now_ns
-        super().send(what, part, chunk, found)
-
-    def update(self) -> Total:
-        self._mark(None)
-        return super().update()
-
-    def _mark(self, slot: Slot | None) -> None:
-        """End the pass under way, and begin the next."""
-        counts = {name: Counter(each) for name, each in self._counts.items()}
-        alive, peak = Counter[Any](self.ledger.now), Counter[Any](self.ledger.peak)
-        alive[ALL], peak[ALL] = self.ledger.total, self.ledger.peak_total
-        if self._open is not None:
-            last, began_ns, before, held = self._open
-            self.noted[last] = Pass(self.clock.now_ns - began_ns, self._sent_ns - began_ns, less(counts, before),
-                                    Counter({kind: peak[kind] - held[kind] for kind in peak}),
-                                    Counter({kind: alive[kind] - held[kind] for kind in alive}))
-        self.base = self.base or alive
-        self._open = slot and (slot, self.clock.now_ns, counts, alive)
-        self.ledger.begin_peak()
+    clock: VirtualClock
+    ledger: Ledger
+    operations: Counter[str]
+    traced: bool
+    """Whether spans are kept."""
+    sent_ns: int = 0
+    _began: tuple[int, int, dict[str, Counter[str]]] = (0, 0, {})
+    _alive: Counter[Any] = field(default_factory=Counter)
+    _before: tuple[Counter[Kind], int] = (Counter(), 0)
+    _recorded: tuple[int, int] = (0, 0)
 
     @property
-    def _counts(self) -> dict[str, Any]:
-        exposed = Counter({"exposed": self.clock.exposed_ns})
-        return {**self.clock.counts, "waiting": exposed, "operations": self.replica.tape.operations}
+    def counts(self) -> dict[str, Counter[str]]:
+        """All that a pass counts."""
+        return {**self.clock.counts, "operations": self.operations}
+
+    def begin(self) -> None:
+        """Begin a pass."""
+        ledger, self.sent_ns = self.ledger, self.clock.now_ns
+        self._began = self.clock.now_ns, self.clock.exposed_ns, {
+            name: Counter(each) for name, each in self.counts.items()}
+        self._alive, self._before = alive(ledger), (ledger.peak, ledger.peak_total)
+        self._recorded = len(self.clock.spans), len(ledger.curve)
+        ledger.begin_peak()
+
+    def end(self) -> Pass:
+        """End it; its value."""
+        (began_ns, exposed_ns, counts), ledger, before = self._began, self.ledger, self._alive
+        spans, curve = self.clock.spans[self._recorded[0] :], ledger.curve[self._recorded[1] :]
+        found = Pass(
+            self.clock.now_ns - began_ns, self.sent_ns - began_ns, self.clock.exposed_ns - exposed_ns,
+            {name: less(each, counts[name]) for name, each in self.counts.items()},
+            less(with_all(ledger.peak, ledger.peak_total), before), less(alive(ledger), before),
+            self.clock.under_way, [shifted(span, -began_ns) for span in spans if self.traced],
+            [(at - began_ns, {kind: held - before[kind] for kind, held in now.items()}) for at, now in curve])
+        if not self.traced:
+            self.clock.spans.clear()
+        peak, peak_total = self._before
+        ledger.peak, ledger.peak_total = ledger.peak | peak, max(ledger.peak_total, peak_total)
+        return found
 
 
-def less(counts: dict[str, Counter[str]], before: dict[str, Counter[str]]) -> dict[str, Counter[str]]:
-    return {name: Counter({key: count - before[name][key] for key, count in found.items()})
-            for name, found in counts.items()}
+def alive(ledger: Ledger) -> Counter[Any]:
+    """The bytes that are alive, by kind and in all."""
+    return with_all(ledger.now, ledger.total)
 
 
-class Times(NamedTuple):
-    """The end of a rank's last pass, and its waiting for passes of others and for messages."""
-
-    ended_ns: int
-    idle_ns: int
-    exposed_ns: int
-
-
-def times_of(
-    passes: Sequence[Sequence[Slot]], lasts: Callable[[int, Slot], tuple[int, int]], travels: Callable[[int, Slot], int]
-) -> list[Times]:
-    """The times of each rank. `lasts(rank, slot)` is the time of a pass, and that until its result is sent;
-    `travels(rank, slot)` is the time of its message, which follow one another each way.
-    """
-    ranks, sent, free_ns = len(passes), dict[tuple[str, int, int], tuple[int, int]](), Counter[tuple[int, str]]()
-    last = max(each.chunk for each in passes[0]) * ranks + ranks - 1
-    done, found = [0] * ranks, [Times(0, 0, 0)] * ranks
-    while any(done[rank] < len(mine) for rank, mine in enumerate(passes)):
-        before = sum(done)
-        for rank, mine in enumerate(passes):
-            for slot in mine[done[rank] :]:
-                piece, by = slot.chunk * ranks + rank, {"F": -1, "B": 1}.get(slot.what, 0)
-                now, idle, exposed = found[rank]
-                if by and 0 <= piece + by <= last:
-                    if (slot.what, slot.micro_batch, piece + by) not in sent:
-                        break
-                    ended, arrives = sent[slot.what, slot.micro_batch, piece + by]
-                    idle += max(ended - now, 0)
-                    exposed += max(arrives - max(ended, now), 0)
-                    now = max(arrives, now)
-                ns, until_sent_ns = lasts(rank, slot)
-                found[rank] = Times(now + ns, idle, exposed)
-                ended = now + until_sent_ns
-                free_ns[rank, slot.what] = max(ended, free_ns[rank, slot.what]) + (
-                    travels(rank, slot) if by and 0 <= piece - by <= last else 0)
-                sent[slot.what, slot.micro_batch, piece] = ended, free_ns[rank, slot.what]
-                done[rank] += 1
-        if sum(done) == before:
-            raise ZerosimError(f"the ranks of the pipeline wait for each other after {before} passes")
+def with_all(held: Counter[Any], total: int) -> Counter[Any]:
+    """Bytes by kind and in all."""
+    found = Counter[Any](held)
+    found[ALL] = total
     return found
+
+
+def less(found: Counter[Any], before: Counter[Any]) -> Counter[Any]:
+    """The difference of two counts, by what differs.
+
+    >>> less(Counter(a=3, b=1), Counter(a=1, b=1))
+    Counter({'a': 2})
+    """
+    return Counter({key: found[key] - before[key] for key in found.keys() | before.keys() if found[key] != before[key]})
+
+
+def shifted(span: Span, by_ns: int) -> Span:
+    return span._replace(begin_ns=span.begin_ns + by_ns, end_ns=span.end_ns + by_ns)
+
+
+@dataclass(eq=False)
+class RepeatingReplica(Replica):
+    """A replica whose micro-batches are not run again once two in a row were alike, but for the last."""
+
+    recorder: Recorder = field(kw_only=True)
+
+    def parts(self, batch: Batch) -> Iterator[Batch]:
+        last, repeated = list[Pass](), 0
+        for part in super().parts(batch):
+            if last[1:] and last[0].like(last[1]) and not part.last:
+                repeated += 1
+                continue
+            if repeated:
+                self.repeat(last[1], repeated)
+            self.recorder.begin()
+            yield part
+            last = [*last[-1:], self.recorder.end()]
+
+    def repeat(self, value: Pass, times: int) -> None:
+        """Count a pass that leaves as much work under way as there was before it."""
+        clock = self.recorder.clock
+        clock.go_on(times * value.ns)
+        clock.exposed_ns += times * value.exposed_ns
+        add(self.recorder.counts, value, times)
+
+
+def add(counts: dict[str, Counter[str]], value: Pass, times: int) -> None:
+    """Add what a pass counts."""
+    for name, total in counts.items():
+        for key, count in value.counts[name].items():
+            total[key] += times * count
+
+
+@dataclass(eq=False)
+class RecordedPipeline(Pipeline):
+    """A pipeline whose passes are recorded, and which keeps its outputs until their backward if its software does."""
+
+    recorder: Recorder = field(kw_only=True)
+    keeps_outputs: bool = field(kw_only=True)
+    values: dict[Slot, Pass] = field(default_factory=dict)
+    base: Counter[Any] = field(default_factory=Counter)
+    """The bytes that are alive before the first pass."""
+    ended_ns: int = 0
+    """The time at which the last pass has ended, and the update begins."""
+    _outputs_kept: dict[tuple[int, int], list[Array]] = field(default_factory=dict)
+
+    def run(self, what: str, part: Batch, chunk: int) -> None:
+        self.base = self.base or alive(self.recorder.ledger)
+        self.recorder.begin()
+        super().run(what, part, chunk)
+        self.values[Slot(what, part.first, chunk)] = self.recorder.end()
+        self.ended_ns = self.recorder.clock.now_ns
+
+    def compute(self, what: str, part: Batch, chunk: int, given: list[Array]) -> list[Array]:
+        self._outputs_kept.pop((part.first, chunk), None)
+        found = super().compute(what, part, chunk, given)
+        if self.keeps_outputs and what == "F":
+            self._outputs_kept[part.first, chunk] = found
+        return found
+
+    def send(self, what: str, part: Batch, chunk: int, found: list[Array]) -> None:
+        self.recorder.sent_ns = self.recorder.clock.now_ns
+        super().send(what, part, chunk, found)
 
 
 def like(slot: Slot, block: int, few: int) -> Slot:
     """The pass of a step of `few` micro-batches that is like a pass of a step of `block`."""
     number = slot.micro_batch
+    if block == few:
+        return slot
     return slot._replace(micro_batch=number if number == 0 else few - 1 if number == block - 1 else min(1, few - 1))
 
 
+@dataclass
+class RankTimes:
+    """The times of a rank: the beginning of each pass, the end of the last one, and its waiting; its messages."""
+
+    began_ns: list[int] = field(default_factory=list)
+    ended_ns: int = 0
+    idle_ns: int = 0
+    exposed_ns: int = 0
+    messages: list[Span] = field(default_factory=list)
+
+
+SENT = {"F": "send_activation", "B": "send_gradient"}
+"""The messages of passes that send their result."""
+
+
+def times_of(
+    slots: Sequence[Sequence[Slot]], value: Callable[[int, Slot], Pass], travels: Callable[[int, Slot], tuple[int, int]]
+) -> list[RankTimes]:
+    """The times of all ranks. `value(rank, slot)` is that of a pass; `travels(rank, slot)` are the nanoseconds and the
+    bytes of its message. Raises `ZerosimError` for slots that wait for each other.
+    """
+    ranks, found = len(slots), [RankTimes() for _ in slots]
+    sent, free_ns = dict[tuple[str, int, int], tuple[int, int]](), Counter[tuple[int, str]]()
+    last, left = max(each.chunk for each in slots[0]) * ranks + ranks - 1, sum(map(len, slots))
+    while left:
+        before = left
+        for rank, times in enumerate(found):
+            for slot in slots[rank][len(times.began_ns) :]:
+                piece, by = slot.chunk * ranks + rank, {"F": -1, "B": 1}.get(slot.what, 0)
+                if by and 0 <= piece + by <= last:
+                    if (slot.what, slot.micro_batch, piece + by) not in sent:
+                        break
+                    ended, arrives = sent[slot.what, slot.micro_batch, piece + by]
+                    times.idle_ns += max(ended - times.ended_ns, 0)
+                    times.exposed_ns += max(arrives - max(ended, times.ended_ns), 0)
+                    times.ended_ns = max(arrives, times.ended_ns)
+                each = value(rank, slot)
+                times.began_ns.append(times.ended_ns)
+                ended = times.ended_ns + each.sent_ns
+                times.ended_ns += each.ns
+                if by and 0 <= piece - by <= last:
+                    begins = max(ended, free_ns[rank, slot.what])
+                    ns, count = travels(rank, slot)
+                    free_ns[rank, slot.what] = begins + ns
+                    times.messages.append(Span(
+                        0, COLLECTIVES, 1, SENT[slot.what], "pipeline", begins, begins + ns, count))
+                    sent[slot.what, slot.micro_batch, piece] = ended, begins + ns
+                left -= 1
+        if left == before:
+            raise ZerosimError("the ranks of the pipeline wait for each other")
+    return found
+
+
 def together(
-    found: Any, mine: NotedPipeline, slots: Sequence[Slot], times: Times, began_ns: int, few: int, block: int,
+    found: Any, recorded: RecordedPipeline, slots: Sequence[Slot], times: RankTimes, began_ns: int, few: int,
+    *, traced: bool,
 ) -> Any:
-    """The rehearsal of a rank in a step of `block` micro-batches, from that of `few` by itself; what follows the passes
-    begins at `began_ns`."""
-    often = Counter(like(each, block, few) for each in slots)
-    clock = replace(found.clock, **{name: Counter(getattr(found.clock, name)) for name in (
+    """The rehearsal of a rank in a step of these slots, from that of `few` micro-batches by itself. What follows the
+    passes begins at `began_ns`. If `traced`, it has all spans and a curve of memory.
+    """
+    block = 1 + max(slot.micro_batch for slot in slots)
+    clock = replace(found.clock, spans=[], **{name: Counter(getattr(found.clock, name)) for name in (
         "computing_ns", "communicating_ns", "sent_counts", "sent_by", "bound_ns")})
-    clock.now_ns = began_ns + found.clock.now_ns - sum(each.ns for each in mine.noted.values())
-    clock.idle_ns, operations = times.idle_ns + began_ns - times.ended_ns, Counter(found.operations)
-    clock.exposed_ns += times.exposed_ns
-    for slot, each in mine.noted.items():
-        for name, total in {**clock.counts, "operations": operations}.items():
-            for key, count in each.counts[name].items():
-                total[key] += (often[slot] - 1) * count
-        clock.exposed_ns += (often[slot] - 1) * each.counts["waiting"]["exposed"]
-    now, peak = Counter(mine.base), Counter({**found.peak, ALL: found.peak_total})
-    for slot in slots:
-        each = mine.noted[like(slot, block, few)]
+    operations, later_ns = Counter(found.operations), began_ns - recorded.ended_ns
+    counts = {**clock.counts, "operations": operations}
+    for each in recorded.values.values():
+        add(counts, each, -1)
+        clock.exposed_ns -= each.exposed_ns
+    now, peak, curve = Counter(recorded.base), with_all(found.peak, found.peak_total), found.curve[:1]
+    for at, slot in zip(times.began_ns, slots, strict=True):
+        each = recorded.values[like(slot, block, few)]
+        add(counts, each, 1)
+        clock.exposed_ns += each.exposed_ns
         peak |= Counter({kind: now[kind] + more for kind, more in each.peak.items()})
+        if traced:
+            clock.spans += [shifted(span, at) for span in each.spans]
+            curve += [(at + after, {str(kind): now[kind] + more for kind, more in held.items()})
+                      for after, held in each.curve]
         now.update(each.left)
-    return replace(found, clock=clock, operations=operations, peak_total=peak.pop(ALL), peak=peak)
+    for span in times.messages:
+        clock.travel(span.what, span.unit, span.begin_ns, span.end_ns, span.bytes, 1)
+    clock.spans += [shifted(span, later_ns) for span in found.clock.spans if span.begin_ns >= recorded.ended_ns]
+    curve += [(at + later_ns, held) for at, held in found.curve if at >= recorded.ended_ns]
+    clock.now_ns += later_ns
+    clock.idle_ns = times.idle_ns + began_ns - times.ended_ns
+    clock.exposed_ns += times.exposed_ns
+    return replace(found, clock=clock, operations=operations, peak_total=peak.pop(ALL), peak=peak, curve=curve)

@@ -1,20 +1,21 @@
 """Performers: what runs the operations of a tape on shapes, and charges their time to a clock."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-from zerosim.autograd.graph import Step
-from zerosim.autograd.operation import Into
+from zerosim.autograd.graph import Graph, GraphPlan, Instruction, Step
+from zerosim.autograd.operations.elementwise import multiply
+from zerosim.autograd.selection import is_product
+from zerosim.autograd.tape import Policy
 from zerosim.core.allocation import Allocator
-from zerosim.core.extents import extent, owner
+from zerosim.core.extents import Extent, extent, owner
 from zerosim.plan.clock import VirtualClock
-from zerosim.plan.cluster import Cluster
 from zerosim.plan.costs import Costs, scores_of
+from zerosim.plan.software import Software
 from zerosim.verdict.shapes import TapeCalls, undrawn
 
 
@@ -52,37 +53,77 @@ class Performer:
             self.clock.compute("backward", *self.costs.backward(step))
 
 
-def kept_by_fused(
-    cluster: Cluster, step: Step | None, function: Callable[..., Any], *arrays: Any, empty: Any, **named: Any
-) -> Any:
-    """Allocate what a fused kernel keeps: y, and of what forward saves one number per row; the rest stays in registers.
+@dataclass(frozen=True, eq=False)
+class FusedKernels:
+    """What runs operations as fused kernels of a software, in the precision `dtype`.
 
-    An operation whose software `keeps` numbers per output keeps these instead, in 16 bits. A loss keeps all.
+    They keep y, and of what forward saves one number per row; the rest stays in registers. An operation of which the
+    software `keeps` numbers per output keeps these too, in 16 bits. A loss keeps all. Outputs that it `fuses` are not
+    in memory: an activated gate, which is one kernel with the product that reads it, and the gathered input of
+    products, of which the piece stays and is gathered again. Equal operations of equal layers are run once forward, for
+    the shapes of what they keep.
     """
-    if step is None:
-        return function(*arrays, empty=empty, **named)
-    operation = step.instruction.operation
-    if function is operation.backward:
-        if operation.sends or not operation.saves:
+
+    software: Software
+    dtype: np.dtype[Any]
+    _kept: dict[tuple[Any, ...], list[tuple[Any, Any]]] = field(default_factory=dict)
+    _fused: set[Instruction] = field(default_factory=set)
+    """Activations of a gate and their products, and gathers of what products alone read."""
+    _seen: set[Graph] = field(default_factory=set)
+
+    def plan_of(self, inner: Policy, plan: GraphPlan, dtype: np.dtype[Any]) -> GraphPlan:
+        """The plan by the tape's policy `inner`, of whose graph it is noted what the software fuses."""
+        plan = inner(plan, dtype)
+        if self.software.fuses and plan.graph not in self._seen:
+            self._seen.add(plan.graph)
+            for each in plan.graph.instructions:
+                readers = [other for other in plan.graph.instructions if each.output in other.inputs.values()]
+                if each.operation.name not in self.software.fuses or each.output == plan.graph.output.slot:
+                    continue
+                if [other.operation for other in readers] == [multiply]:
+                    self._fused.update([each, *readers])
+                elif all("weight" in other.inputs and is_product(other) for other in readers):
+                    self._fused.add(each)
+        return plan
+
+    def __call__(self, step: Step | None, function: Callable[..., Any], *arrays: Any, empty: Any, **named: Any) -> Any:
+        if step is None:
+            return function(*arrays, empty=empty, **named)
+        operation = step.instruction.operation
+        if function is operation.backward:
+            return self._backward(step, function, arrays, empty, named)
+        key = step, *(array.dtype for array in arrays)
+        if operation.sends or key not in self._kept:
+            found = function(*arrays, empty=in_registers, **undrawn(named))
+            self._kept[key] = self._kept_of(step, *(found if operation.saves else (found,)))
+        if step.instruction in self._fused and operation is not multiply:
+            (shape, dtype), *_ = self._kept[key]
+            return Extent(shape, dtype, empty(arrays[0].shape, dtype) if operation.sends else None)
+        kept = [empty(shape, dtype) for shape, dtype in self._kept[key]]
+        return tuple(kept) if len(kept) > 1 else kept[0]
+
+    def _backward(
+        self, step: Step, function: Callable[..., Any], arrays: Sequence[Any], empty: Any, named: dict[str, Any]
+    ) -> None:
+        """Take memory for gradients, unless they are written where others were."""
+        upstream, into = arrays[0], arrays[1]
+        if step.instruction in self._fused and step.instruction.operation is multiply:
+            into["x"], into["other"] = in_registers(step.shape, self.dtype), upstream
+        elif step.instruction.operation.sends or not step.instruction.operation.saves:
             function(*arrays, empty=in_registers, **undrawn(named))
-            take_gradients(arrays[0], arrays[1], empty)
-        return None
-    found = function(*arrays, empty=in_registers, **undrawn(named))
-    y, saved = found if operation.saves else (found, None)
-    y = empty(y.shape, y.dtype)
-    if cluster.software.score_keeps and scores_of(step):
-        return y, empty(round(scores_of(step) * cluster.software.score_keeps / 2), ml_dtypes.bfloat16)
-    if kept := cluster.software.keeps.get(operation.name):
-        return y, empty(round(prod(step.shape) * kept), ml_dtypes.bfloat16)
-    if saved is None:
-        return y
-    return y, empty(saved.shape if saved.shape[-1] == 1 else saved.shape[:-1], np.float32)
+            for name in [name for name in into.passed if owner(into[name]) is not owner(upstream)]:
+                into[name] = empty(into[name].shape, into[name].dtype)
 
-
-def take_gradients(upstream: Any, into: Into, empty: Any) -> None:
-    """Allocate the gradients that backward set, except views of upstream."""
-    for name in [name for name in into.passed if owner(into[name]) is not owner(upstream)]:
-        into[name] = empty(into[name].shape, into[name].dtype)
+    def _kept_of(self, step: Step, y: Any, saved: Any = None) -> list[tuple[Any, Any]]:
+        """The shapes and dtypes of what is kept."""
+        software = self.software
+        found = [(y.shape, y.dtype if y.dtype.kind == "i" else step.dtype or self.dtype)]
+        if software.score_keeps and scores_of(step):
+            return [*found, (round(scores_of(step) * software.score_keeps / 2), self.dtype)]
+        if kept := software.keeps.get(step.instruction.operation.name):
+            return [*found, (round(prod(step.shape) * kept), self.dtype)]
+        rows = saved is not None and (saved.shape if saved.shape[-1] == 1 else saved.shape[:-1])
+        return [*found, (rows, np.float32)] if saved is not None else found
 
 
 def in_registers(shape: Any, dtype: Any) -> Any:

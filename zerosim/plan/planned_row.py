@@ -231,7 +231,7 @@ class PlannedRow:
             few = max(MOST_TRACED // pipeline, 1) * pipeline
             train = dataclasses.replace(config.train, micro_batches=config.ranks * min(config.block, few))
             config = dataclasses.replace(config, train=train)
-        step = rehearse(config, self.cluster, curve=True).step
+        step = rehearse(config, self.cluster, traced=True).step
         return Trace([ClockOffset(0, "virtual")], [step])
 
     def document(self) -> dict[str, Any]:
@@ -257,7 +257,7 @@ class PlannedRow:
             "mfu": self.mfu,
             "hfu": self.hfu,
             "tokens_per_second_per_device": self.tokens_per_second,
-            "sent_bytes": self.found.stages[0].sent(0)["bytes"],
+            "sent_bytes": self.found.stages[0].clock.sent_counts["bytes"],
             "sent_bytes_by_direction": self.found.sent_by_direction,
             "bubble": self.found.bubble,
             "pipeline": [

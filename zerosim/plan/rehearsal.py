@@ -1,24 +1,21 @@
 """A step on shapes alone: the code of the stages with a memory ledger and a clock, without arrays.
 
-All ranks run at once in the lockstep world, where a rank is a vector and each result holds for all ranks. If ranks do
-different things, that world raises `Unlike`, and each rank runs separately in the local world: messages are sent, and
-a collective begins when the last rank has reached it. The ranks of a pipeline run side by side in the local world, each
-with its data ranks in lockstep. Prices of collectives and operations come from `costs` and `directions`; the memory of
-an operation is observed once per shape.
+All data ranks run at once in the lockstep world, where a rank is a vector and each result holds for all ranks; ranks
+that do different things are refused (`Unlike`). The ranks of a pipeline are rehearsed one by one and put together by
+their passes, see `passes`. Prices of collectives and operations come from `costs` and `directions`.
 """
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from zerosim.collectives.narrow import OnNarrowWires
+from zerosim.comm import Communicator
 from zerosim.core.allocation import Allocator, Kind
-from zerosim.core.comm import Communicator
 from zerosim.core.extents import extent
 from zerosim.core.sharding import padded
 from zerosim.observe.memory import Ledger
@@ -26,33 +23,26 @@ from zerosim.observe.observed import Observed, ObservedAllocator, observed
 from zerosim.observe.trace import WAIT, Curve, RankStep
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster
-from zerosim.plan.costs import Costs, of_rank
-from zerosim.plan.directions import DirectionCosts, TimedCalls, TimedNeighbours, direction_of
-from zerosim.plan.passes import NotedPipeline, like, times_of, together
-from zerosim.plan.performers import Performer, kept_by_fused
-from zerosim.plan.timed import (
-    KeepingOutputs,
-    OnTheClock,
-    PublishedAhead,
-    Timed,
-    TimedCopies,
-    TimedWire,
-    UntilUpdate,
-    UpdateRoom,
-)
+from zerosim.plan.costs import Costs
+from zerosim.plan.directions import DirectionCosts, TimedCalls, direction_of
+from zerosim.plan.passes import RecordedPipeline, Recorder, RepeatingReplica, like, times_of, together
+from zerosim.plan.performers import FusedKernels, Performer
+from zerosim.plan.sharing import Sharing
+from zerosim.plan.timed import OnTheClock, PublishedAhead, Timed, TimedCopies, TimedWire, UntilUpdate, UpdateRoom
 from zerosim.stages.pipeline import Pipeline
 from zerosim.stages.replica import Replica
 from zerosim.stages.schedules import SCHEDULES, Slot
 from zerosim.stages.storage import HostMemory
-from zerosim.training.build import gathering, publishing, reduce_scatter, replica, shelf, stepping, storage_of
+from zerosim.training.build import gathering, stepping
 from zerosim.training.config import Config
-from zerosim.verdict.flows import LoneRank
-from zerosim.verdict.shapes import NoSums, SilentWire, whole_batch
-from zerosim.worlds.local import LocalWorld
+from zerosim.verdict.shapes import NoSums, Unconnected, on_shapes, whole_batch
 from zerosim.worlds.lockstep import LockstepWorld
 
 Uncounted = Callable[[Any, str], bool]
 """`uncounted(shape, owner)` says whether an array has no memory."""
+
+REHEARSED = 3
+"""The micro-batches of a pipeline that are rehearsed: the first, the last, and one that stands for all others."""
 
 IN_REGISTERS = frozenset({"widened"})
 """Owners of arrays that a device keeps in registers: 32-bit copies of 16-bit numbers."""
@@ -98,121 +88,53 @@ class Rehearsal:
             found |= mine
         return dict(found)
 
-    def sent(self, rank: int) -> dict[str, int]:
-        """The bytes and messages that a rank sends."""
-        return {what: of_rank(count, rank) for what, count in self.clock.sent_counts.items()}
 
+def rehearse(config: Config, cluster: Cluster, *, traced: bool = False) -> Rehearsal:
+    """One step of a row on a cluster; it holds for every data rank.
 
-def rehearse(config: Config, cluster: Cluster, *, curve: bool = False) -> Rehearsal:
-    """One step of a row on a cluster; it holds for every rank.
-
-    A `curve` of memory has tens of thousands of points for a model of a hundred blocks.
-
-    Raises `Unlike` if ranks do different things.
+    If `traced`, it has the spans of every micro-batch and a curve of memory, with tens of thousands of points for a
+    model of a hundred blocks. Raises `Unlike` if ranks do different things.
     """
     assert config.addition.collective is not None
-    if curve:
-        return rehearsed_at_once(config, cluster, curve=True)
-    return rehearsed_in_short(config, cluster) if config.directions.pipeline == 1 else by_passes(config, cluster)
+    around = DirectionCosts(config.directions, cluster)
+    if config.directions.pipeline == 1:
+        return in_pipeline([by_itself(config, cluster, around, traced=traced)[0]])
+    return by_slots(config, cluster, around, traced=traced)
 
 
-def rehearsed_at_once(config: Config, cluster: Cluster, *, curve: bool = False) -> Rehearsal:
-    """The rehearsal of all ranks as vectors. Raises `Unlike` if ranks do different things."""
-    stages, of_stage = config.directions.pipeline, at_each_stage(config, cluster, curve=curve)
-    return in_pipeline([of_stage(LoneRank(0, 1))] if stages == 1 else LocalWorld(stages).run(of_stage))
-
-
-def rehearsed_in_short(config: Config, cluster: Cluster) -> Rehearsal:
-    """The rehearsal of a step of many micro-batches by three of fewer: from some number on, each further one adds as
-    much time, memory and traffic as the one before. If it does not, the step is rehearsed as it is.
-    """
-    if config.block > 5 and config.parallel.order != "tree":
-        one, two, three = (rehearsed_at_once(with_block(config, few), cluster) for few in (3, 4, 5))
-        with suppress(Uneven):
-            return in_pipeline([further(one, two, replace(three, stages=()), config.block - 5)])
-    return rehearsed_at_once(config, cluster)
-
-
-def with_block(config: Config, block: int) -> Config:
-    """The config with so many micro-batches on a rank."""
-    return replace(config, train=replace(config.train, micro_batches=config.ranks * block))
-
-
-class Uneven(Exception):
-    """Figures of three rehearsals are not evenly spaced."""
-
-
-def further(one: Any, two: Any, three: Any, times: int) -> Any:
-    """`three` with its numbers `times` steps further. Raises `Uneven` if the two steps to it are not equal.
-
-    >>> further(Counter(a=3), Counter(a=5), Counter(a=7), times=10)
-    Counter({'a': 27})
-    """
-    if isinstance(three, int | np.ndarray) and not isinstance(three, bool):
-        if np.any(three - two != two - one):
-            raise Uneven
-        return three + times * (three - two)
-    if isinstance(three, dict):
-        return type(three)({key: further(one.get(key, 0), two.get(key, 0), each, times) for key, each in three.items()})
-    if isinstance(three, Rehearsal | VirtualClock):
-        return replace(three, **{
-            each.name: further(getattr(one, each.name), getattr(two, each.name), getattr(three, each.name), times)
-            for each in fields(three)})
-    return three
-
-
-def by_passes(config: Config, cluster: Cluster) -> Rehearsal:
-    """The rehearsal of a pipeline, see `passes`. Ranks with equal units share the rehearsal of one by itself."""
-    ranks, block, around = config.directions.pipeline, config.block, priced(config, cluster)[1]
+def by_slots(config: Config, cluster: Cluster, around: DirectionCosts, *, traced: bool) -> Rehearsal:
+    """The rehearsal of a pipeline by its passes; ranks with equal units share the rehearsal of one by itself."""
+    ranks, block, here = config.directions.pipeline, config.block // config.at_once, config.of_pipeline
     at_once = ranks if config.parallel.model_chunks > 1 else 1
-    few = min(block, at_once * -(-3 // at_once))
-    noted = list[NotedPipeline]()
-    of_rank = at_each_stage(with_block(config, few), cluster, noted=noted)
-    alone, alike = list[tuple[Rehearsal, NotedPipeline]](), dict[Any, tuple[Rehearsal, NotedPipeline]]()
-    for rank, here in enumerate(config.of_pipeline):
+    few = min(block, at_once * -(-REHEARSED // at_once))
+    short = replace(
+        config, train=replace(config.train, micro_batches=config.ranks * few * config.at_once)).of_pipeline
+    alike = dict[Any, tuple[Rehearsal, RecordedPipeline]]()
+    alone = list[tuple[Rehearsal, RecordedPipeline]]()
+    for rank, each in enumerate(here):
         key = tuple((chunk.first, chunk.last, unit.count, unit.frozen, *(each.computation for each in unit.segments))
-                    for chunk in here.chunks for unit in chunk.units)
-        alike[key] = alike.get(key) or (of_rank(LoneRank(rank, ranks)), noted[-1])
+                    for chunk in each.chunks for unit in chunk.units)
+        if key not in alike:
+            found, (recorded,) = by_itself(short[rank], cluster, around, traced=traced)
+            alike[key] = found, recorded
         alone.append(alike[key])
-    schedule, seen = SCHEDULES[config.parallel.schedule], around.seen("pipeline")
-    orders = [schedule(rank, ranks, block, len(here.chunks)) for rank, here in enumerate(config.of_pipeline)]
+    slots = [SCHEDULES[config.parallel.schedule](rank, ranks, block, len(each.chunks))
+             for rank, each in enumerate(here)]
+    seen = around.seen("pipeline")
 
-    def travels(rank: int, slot: Slot) -> int:
-        to, chunk = (rank + (1 if slot.what == "F" else -1)) % ranks, config.of_pipeline[rank].chunks[slot.chunk]
-        link = seen.inside if seen.host(rank) == seen.host(to) else seen.between
-        return link.message_ns((chunk.output if slot.what == "F" else chunk.given).nbytes)
+    def travels(rank: int, slot: Slot) -> tuple[int, int]:
+        to, chunk = (rank + (1 if slot.what == "F" else -1)) % ranks, here[rank].chunks[slot.chunk]
+        count = (chunk.output if slot.what == "F" else chunk.given).nbytes
+        return (seen.inside if seen.host(rank) == seen.host(to) else seen.between).message_ns(count), count
 
-    times = times_of(orders, lambda rank, slot: alone[rank][1].noted[like(slot, block, few)][:2], travels)
+    times = times_of(slots, lambda rank, slot: alone[rank][1].values[like(slot, block, few)], travels)
     began = [each.ended_ns for each in times]
     for what, some in (("pipeline_all_reduce", range(ranks)), ("ends_all_reduce", (0, ranks - 1))):
         if what in alone[0][0].clock.communicating_ns:
             last = max(began[rank] for rank in some)
             began = [max(each, last) if rank in some else each for rank, each in enumerate(began)]
-    return in_pipeline([together(*alone[rank], orders[rank], times[rank], began[rank], few, block)
+    return in_pipeline([together(*alone[rank], slots[rank], times[rank], began[rank], few, traced=traced)
                         for rank in range(ranks)])
-
-
-def at_each_stage(
-    config: Config, cluster: Cluster, *, curve: bool = False, noted: list[NotedPipeline] | None = None,
-) -> Callable[[Communicator], Rehearsal]:
-    """A function that rehearses all data ranks of one rank of a pipeline."""
-    asked, around = priced(config, cluster)
-
-    def of_stage(pipeline: Communicator) -> Rehearsal:
-        here = config.of_pipeline[pipeline.rank]
-        (found,) = LockstepWorld(config.ranks).run(
-            lambda comm: rehearsed(here, Clocked(comm, asked), around, pipeline, curve=curve, noted=noted))
-        return found
-
-    return of_stage
-
-
-def priced(config: Config, cluster: Cluster) -> tuple[Costs, DirectionCosts]:
-    """The prices of operations and of their collectives, and those of other directions.
-    """
-    seen = cluster.seen_by(config.directions.side_by_side)
-    costs = Costs(seen, config.ranks, config.computing.weights.itemsize, all_reduces=not config.stage.sharded)
-    return costs, DirectionCosts(config.directions, cluster)
 
 
 def in_pipeline(stages: Sequence[Rehearsal]) -> Rehearsal:
@@ -223,77 +145,73 @@ def in_pipeline(stages: Sequence[Rehearsal]) -> Rehearsal:
                    host_peak=fullest.host_peak, stages=tuple(stages))
 
 
+def by_itself(
+    config: Config, cluster: Cluster, around: DirectionCosts, *, traced: bool
+) -> tuple[Rehearsal, list[RecordedPipeline]]:
+    """A step of all data ranks of one rank of a pipeline, by itself; with the recorded passes if there is one."""
+    seen = cluster.seen_by(config.directions.side_by_side)
+    costs = Costs(seen, config.ranks, config.computing.weights.itemsize, all_reduces=not config.stage.sharded)
+    (found,) = LockstepWorld(config.ranks).run(lambda comm: rehearsed(
+        config, Clocked(comm, costs, Sharing.of(config, cluster)), around, traced))
+    return found
+
+
 def rehearsed(
-    config: Config, comm: "Clocked", around: DirectionCosts, pipeline: Communicator, *, curve: bool,
-    noted: list[NotedPipeline] | None = None,
-) -> Rehearsal:
-    """A step of the data ranks, all at once, of one rank of a pipeline, which is added to `noted` with its passes."""
-    ledger, far = Ledger(clock=lambda: comm.clock.now_ns), Ledger()
-    neighbours = TimedNeighbours(pipeline, comm.clock, around)
-    mine, room = on_shapes(config, comm, around, neighbours, ledger, far)
+    config: Config, comm: "Clocked", around: DirectionCosts, traced: bool
+) -> tuple[Rehearsal, list[RecordedPipeline]]:
+    clock, software, recorded = comm.clock, around.cluster.software, list[RecordedPipeline]()
+    ledger, far = Ledger(clock=lambda: clock.now_ns), Ledger()
+    mine, calls, room = timed_replica(config, comm, around, ledger, far)
+    recorder = Recorder(clock, ledger, mine.tape.operations, traced)
+    if not (config.chunks or traced or config.parallel.order == "tree"):    # whose sums grow from pass to pass
+        mine = RepeatingReplica(**vars(mine), recorder=recorder)
+
+    def pipeline(*given: Any) -> Pipeline:
+        recorded.append(RecordedPipeline(*given, recorder=recorder, keeps_outputs=software.keeps_outputs))
+        return recorded[0]
+
+    neighbours = Unconnected(config, calls.beside("ends", 2))
+    step = stepping(config, config.stage, comm, mine, neighbours, [], pipeline)
     mine.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
-    mine.state.updates = 1
+    mine.state.updates = 1      # not the first step
     comm.begun = True
     ledger.begin_peak()
-    if curve:
+    if traced:
         ledger.begin_curve()
-    keeps = around.cluster.software.keeps_outputs
-
-    def pipeline_of(*given: Any) -> Pipeline:
-        if noted is None:
-            return KeepingOutputs(*given, keeps=keeps)
-        noted.append(NotedPipeline(*given, ledger=ledger, clock=comm.clock, keeps=keeps))
-        return noted[-1]
-
-    stepping(config, config.stage, comm, mine, neighbours, [], pipeline_of)(whole_batch(config))
+    step(whole_batch(config))
     room.release()
-    if around.cluster.software.ahead:
-        comm.clock.wait(comm.clock.stream_ns - one_forward_ns(comm.clock, config.passes))
+    if software.ahead:      # weights of the step before are gathered beside one forward
+        clock.wait(clock.stream_ns - clock.computing_ns["forward"] // config.passes)
     return Rehearsal(
-        resting=Counter(ledger.now), peak=Counter(ledger.peak), peak_total=ledger.peak_total, clock=comm.clock,
-        operations=Counter(mine.tape.operations), curve=ledger.curve_so_far(),
-        host_peak=Counter(far.peak),
-    )
+        resting=Counter(ledger.now), peak=Counter(ledger.peak), peak_total=ledger.peak_total, clock=clock,
+        operations=Counter(mine.tape.operations), curve=ledger.curve_so_far(), host_peak=Counter(far.peak)), recorded
 
 
-def one_forward_ns(clock: VirtualClock, passes: int) -> int:
-    """The time of one of `passes` forward passes, beside which the weights of the step before are gathered."""
-    return clock.computing_ns["forward"] // passes
-
-
-def on_shapes(
-    config: Config, comm: "Clocked", around: DirectionCosts, neighbours: TimedNeighbours, ledger: Ledger,
-    far: Ledger,
-) -> tuple[Replica, UpdateRoom]:
-    """A replica of a row on shapes, with the buffers of its updates."""
-    cluster = comm.costs.cluster
-    uncounted = uncounted_on(config, cluster)
-    allocate = counted_but(uncounted, ObservedAllocator(extent, ledger))
-    calls = TimedCalls(around, neighbours, comm.clock, partial(kept_by_fused, cluster) if cluster.fused else None)
-    performer = Performer(comm.clock, comm.costs, allocate, calls)
-    copies = TimedCopies(comm.clock, cluster.host_memory, lambda: comm.begun)
-    host = HostMemory(ObservedAllocator(extent, far), copies)
-    built = replica(config, comm, allocate, perform=performer.perform, host=host)
-    built.tape.shelf = shelf(config, allocate, host, {"tensor": calls.beside("tensor", config.directions.tensor)})
-    beside, reducing = (observed(found(comm, comm.clock), comm.instruments, wait=WAIT)
-                        for found in (OnTheClock, UntilUpdate if cluster.software.ahead else OnTheClock))
-    room = UpdateRoom(built, allocate, cluster.software)
-    timed = Timed(config.rule, comm.clock, comm.costs, room, on_host="optimizer" in config.on_host)
-    storage, rule = storage_of(config, allocate, host, timed, comm.instruments)
-    wire = config.weights_wire and TimedWire(config.weights_wire, comm.clock, comm.costs)
-    silent_wire = config.gradients_wire and SilentWire(config.gradients_wire)
-    return replace(
-        built,
-        norms=NoSums(calls=calls, whole=config.whole),
-        publishing=PublishedAhead(publishing(config, timed), comm.clock) if cluster.software.ahead else
-        publishing(config, timed),
-        collectives=replace(built.collectives, reduce_scatter=reduce_scatter(
-            config, comm, allocate, silent_wire)),
-        gathering=gathering(config, beside, wire),
-        overlap=reducing if config.parallel.overlap else None,
-        storage=storage,
-        rule=rule,
-    ), room
+def timed_replica(
+    config: Config, comm: "Clocked", around: DirectionCosts, ledger: Ledger, far: Ledger
+) -> tuple[Replica, TimedCalls, UpdateRoom]:
+    """A replica of a row on shapes, with the collectives of its tape and the buffers of its updates."""
+    clock, costs = comm.clock, comm.costs
+    cluster, software = costs.cluster, costs.cluster.software
+    allocate = counted_but(uncounted_on(config, cluster), ObservedAllocator(extent, ledger))
+    kernels = FusedKernels(software, config.computing.weights) if cluster.fused else None
+    calls = TimedCalls(around, clock, kernels)
+    shared = comm.sharing.room(extent)
+    host = HostMemory(ObservedAllocator(shared, far), TimedCopies(clock, cluster.host_memory, lambda: comm.begun))
+    beside, reducing = (observed(found(comm, clock), comm.instruments, wait=WAIT)
+                        for found in (OnTheClock, UntilUpdate if software.ahead else OnTheClock))
+    wire = config.weights_wire and TimedWire(config.weights_wire, clock, costs)
+    room = UpdateRoom(allocate, software, comm.sharing)
+    rule = Timed(config.rule, clock, costs, room, on_host="optimizer" in config.on_host)
+    mine = on_shapes(
+        config, comm, allocate, calls, host, rule, NoSums(calls=calls, whole=config.whole),
+        gathering=gathering(config, beside, wire), reducing=reducing,
+        perform=Performer(clock, costs, allocate, calls).perform, states=ObservedAllocator(shared, ledger),
+        policy=None if kernels is None else partial(kernels.plan_of, config.policy))
+    room.replica = mine
+    if software.ahead:
+        mine.publishing = PublishedAhead(mine.publishing, clock)
+    return mine, calls, room
 
 
 def uncounted_on(config: Config, cluster: Cluster) -> Uncounted:
@@ -319,9 +237,9 @@ def counted_but(uncounted: Uncounted, counted: Allocator) -> Allocator:
 class Clocked(Observed):
     """A communicator whose collectives take time and send no messages."""
 
-    def __init__(self, comm: Communicator, costs: Costs) -> None:
+    def __init__(self, comm: Communicator, costs: Costs, sharing: Sharing) -> None:
         self.clock = VirtualClock(costs.cluster.device.taken_by_collectives)
-        self.costs = costs
+        self.costs, self.sharing = costs, sharing
         self.begun = False
         """Whether the step has begun; earlier copies take no time of it."""
         super().__init__(comm, self.clock)
@@ -330,10 +248,10 @@ class Clocked(Observed):
         """`function` as a timed collective."""
 
         def call(owner: str, comm: Communicator, *arguments: Any) -> None:
-            price = self.costs.of(comm).price(function, *arguments)
+            price = self.sharing.price(self.costs, function, owner, comm, arguments)
             if isinstance(function, OnNarrowWires) and comm.size > 1:
                 function.take_room(arguments[0][0])
-            self.clock.communicate(name, price.ns, owner, of_rank(price.sent_bytes, 0))
+            self.clock.communicate(name, price.ns, owner, price.sent_bytes)
             self.clock.send(price.sent_bytes, price.messages)
             if copied_ns := self.costs.copied_ns(price.sent_bytes):
                 self.clock.compute("copies", copied_ns)

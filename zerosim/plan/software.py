@@ -8,6 +8,8 @@
     update        bytes of an optimizer step over those of its operands, each read or written once
     update_bytes  bytes per parameter that an optimizer step allocates beside its operands, for all parameters at once
     attention     the generation of its attention kernels
+    fuses         operations whose outputs are not in memory: an activated gate, of which one kernel also makes the
+                  product; the gathered input of a product, of which the piece stays
     keeps         16-bit numbers that an operation keeps for backward, per output
     scores        bytes of each score that attention reads and writes, forward and backward; 0 if they stay on the chip
     score_keeps   bytes of each score that it keeps for backward
@@ -18,6 +20,7 @@
     keeps_outputs whether a rank of a pipeline keeps what it has sent until the backward of the micro-batch
     apart         memory for which no freed activation is large enough: a share of the optimizer's state, a share of the
                   weights, and bytes of a bucket
+    joins_data    whether context and expert ranks share the states of a weight with data ranks, see `sharing`
     reserve       the memory that the allocator holds beyond live arrays at the peak, as a share of them
 
 PyTorch without a compiler runs one kernel after another. Its own kernels for LayerNorm or GELU are one each; a norm or
@@ -47,6 +50,7 @@ class Software:
     update: float = 1.0
     update_bytes: float = 0.0
     attention: str = ""
+    fuses: tuple[str, ...] = ()
     keeps: dict[str, float] = field(default_factory=dict)
     scores: tuple[float, float] = (0.0, 0.0)
     score_keeps: float = 0.0
@@ -55,6 +59,7 @@ class Software:
     loss: str = ""
     keeps_outputs: bool = False
     apart: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    joins_data: bool = False
     reserve: float = 0.0
 
     @property

@@ -2,23 +2,23 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from zerosim.autograd.player import FLOAT_BYTES
 from zerosim.collectives.narrow import WireFormat
+from zerosim.comm import Communicator
 from zerosim.core.allocation import Allocator, Array
-from zerosim.core.comm import Communicator
 from zerosim.core.precisions import Precision
 from zerosim.models.units import Unit
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Link
 from zerosim.plan.costs import Costs
+from zerosim.plan.sharing import Sharing
 from zerosim.plan.software import Software
-from zerosim.stages.pipeline import Pipeline
-from zerosim.stages.replica import Batch, Beside, Pending, Publishing, Replica, Work
+from zerosim.stages.replica import Beside, Pending, Publishing, Replica, Work
 from zerosim.stages.update import UpdateRule
 
 
@@ -93,17 +93,20 @@ class UpdateRoom:
     Software that has such buffers also holds 16-bit gradients widened to 32 bits there.
     """
 
-    replica: Replica
     allocate: Allocator
     software: Software
+    sharing: Sharing
+    replica: Replica | None = None
+    """The replica whose updates these are, once it is made."""
     held: Any = None
 
     def take(self, gradient: Any) -> None:
         """Allocate the buffers, unless they are allocated."""
-        if self.held is None and self.software.update_bytes:
+        if self.held is None and self.software.update_bytes and self.replica is not None:
             each = self.software.update_bytes + (FLOAT_BYTES if gradient.dtype.itemsize < FLOAT_BYTES else 0)
             layouts = self.replica.state.layouts
-            trained = sum(layouts.of(unit, "optimizer").length for unit in self.replica.trained)
+            trained = sum(layouts.of(unit, "optimizer").length * self.sharing.share(unit.name)
+                          for unit in self.replica.trained)
             self.held = self.allocate(round(trained * each), np.uint8, kind="buffers", owner="update")
 
     def release(self) -> None:
@@ -134,24 +137,25 @@ class Timed:
         return self.rule.precision
 
     def update(self, unit: Unit, start: int, weights: Any, gradient: Any, state: Any, **_: Any) -> None:
-        self._take(weights, gradient, state, [])
+        self._take(unit, weights, gradient, state, [])
 
     def differences(self, unit: Unit, start: int, weights: Any, gradient: Any, state: Any, **named: Any) -> None:
-        self._take(weights, gradient, state, [named["out"]])
+        self._take(unit, weights, gradient, state, [named["out"]])
 
     def apply(self, unit: Unit, start: int, weights: Any, differences: Any, **_: Any) -> None:
-        self._take(weights, differences, {}, [])
+        self._take(unit, weights, differences, {}, [])
 
     def of_matrices(self, unit: Unit, differences: Any, *, step: int) -> None:
         """Take the time to read and write the differences; a user's products of matrices take longer."""
         self.clock.compute("update", self.costs.update_ns(2 * differences.nbytes, on_host=self.on_host))
 
-    def _take(self, weights: Any, gradient: Any, state: Any, written: list[Any]) -> None:
+    def _take(self, unit: Unit, weights: Any, gradient: Any, state: Any, written: list[Any]) -> None:
         self.clock.wait(self.clock.due_ns)
         if not self.on_host:
             self.room.take(gradient)
-        both_ways = [weights, *state.values()]
-        moved = 2 * sum(each.nbytes for each in both_ways) + sum(each.nbytes for each in [gradient, *written])
+        arrays = [weights, weights, *state.values(), *state.values(), gradient, *written]
+        share = self.room.sharing.share(unit.name)
+        moved = round(sum(len(each) * each.dtype.itemsize for each in arrays) * share)
         self.clock.compute("update", self.costs.update_ns(moved, on_host=self.on_host))
 
 
@@ -174,18 +178,3 @@ class TimedWire:
 
     def decode(self, coded: Any, out: Any) -> None:
         self.clock.compute("quantization", self.costs.moved_ns(coded.nbytes + out.nbytes))
-
-
-@dataclass(eq=False)
-class KeepingOutputs(Pipeline):
-    """A pipeline that keeps what it has sent until the backward of the micro-batch, if the software `keeps` it."""
-
-    keeps: bool = field(kw_only=True)
-    _sent: dict[tuple[int, int], list[Array]] = field(default_factory=dict)
-
-    def compute(self, what: str, part: Batch, chunk: int, given: list[Array]) -> list[Array]:
-        self._sent.pop((part.first, chunk), None)
-        found = super().compute(what, part, chunk, given)
-        if self.keeps and what == "F":
-            self._sent[part.first, chunk] = found
-        return found

@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zerosim.autograd.graph import Step
-from zerosim.autograd.player import perform
+from zerosim.autograd.player import Perform, perform
+from zerosim.autograd.tape import Policy
 from zerosim.autograd.tape_collectives import Direction, TapeGroup, over
 from zerosim.collectives.narrow import OnNarrowWires, WireFormat
 from zerosim.core.allocation import Allocator, Kind
@@ -30,7 +31,7 @@ from zerosim.core.extents import Extent, extent
 from zerosim.core.sharding import Directions, padded
 from zerosim.observe.memory import Ledger, Moves
 from zerosim.observe.observed import Observed, ObservedAllocator
-from zerosim.stages.replica import Batch, Beside, Pending, Replica, Work
+from zerosim.stages.replica import Batch, Beside, Gathering, Pending, Replica, Work
 from zerosim.stages.scaling import SquareSums
 from zerosim.stages.storage import HostMemory
 from zerosim.stages.update import UpdateRule
@@ -148,25 +149,36 @@ class StepsOnShapes:
 
     def _replica(self, config: Config, norms: "NoSums") -> Replica:
         comm = Uncalled(LoneRank(0, config.ranks))
-        host = HostMemory(ObservedAllocator(extent, self.host), self._count)
         beside = Lingering(comm, ObservedAllocator(extent, self.ledger), self.aside)
-        built = replica(
-            config, comm, beside.allocate, perform=self.calls.perform, host=host)
-        partition = {"tensor": self.calls.beside("tensor", config.directions.tensor)}
-        built.tape.shelf = shelf(config, beside.allocate, host, partition)
-        storage, rule = storage_of(config, beside.allocate, host, NoNumbers(config.rule), comm.instruments)
-        reducing = config.gradients_wire and SilentWire(config.gradients_wire)
-        return replace(
-            built, norms=norms, storage=storage, rule=rule,
-            publishing=publishing(config, NoNumbers(config.rule)),
-            gathering=gathering(config, beside, config.weights_wire and SilentWire(config.weights_wire)),
-            overlap=beside if config.parallel.overlap else None,
-            collectives=replace(built.collectives, reduce_scatter=reduce_scatter(
-                config, comm, beside.allocate, reducing)))
+        wire = config.weights_wire and SilentWire(config.weights_wire)
+        return on_shapes(
+            config, comm, beside.allocate, self.calls, HostMemory(ObservedAllocator(extent, self.host), self._count),
+            NoNumbers(config.rule), norms, gathering=gathering(config, beside, wire), reducing=beside)
 
     def _count(self, what: str, owner: str, into: Any, source: Any) -> None:
         """Count a copy to the host or back, and copy nothing."""
         self._moves.moved(what, owner, source.nbytes)
+
+
+def on_shapes(
+    config: Config, comm: Observed, allocate: Allocator, calls: "TapeCalls", host: HostMemory, rule: Any,
+    norms: "NoSums", *, gathering: Gathering, reducing: Beside, perform: Perform | None = None,
+    policy: Policy | None = None, states: Allocator | None = None,
+) -> Replica:
+    """A replica of a row on shapes: its code with an update `rule` and `norms` that compute nothing.
+
+    `comm` has collectives that take buffers and send nothing; those on the tape are noted by `calls`. `perform` runs
+    its operations, by default as `calls` does, and `policy` replaces the tape's. Weights arrive by `gathering`;
+    `reducing` runs overlapped reductions. `states` allocates states that rest on the device, by default as `allocate`.
+    """
+    built = replica(config, comm, allocate, perform=perform or calls.perform, host=host, policy=policy)
+    built.tape.shelf = shelf(config, allocate, host, {"tensor": calls.beside("tensor", config.directions.tensor)})
+    storage, updates = storage_of(config, states or allocate, host, rule, comm.instruments)
+    wire = config.gradients_wire and SilentWire(config.gradients_wire)
+    return replace(
+        built, norms=norms, storage=storage, rule=updates, publishing=publishing(config, rule), gathering=gathering,
+        overlap=reducing if config.parallel.overlap else None,
+        collectives=replace(built.collectives, reduce_scatter=reduce_scatter(config, comm, allocate, wire)))
 
 
 class TapeCalls:

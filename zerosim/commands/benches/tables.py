@@ -1,15 +1,13 @@
-"""The subjects of `zerosim bench`: how each is measured, and the columns of its table in the terminal."""
+"""The tables of `zerosim bench` in the terminal."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 
-from zerosim.commands.benches.collectives import OWN, time_collectives
-from zerosim.commands.benches.published import ComparedFigure, errors, grouped
+from zerosim.commands.benches.collectives import OWN
 from zerosim.commands.benches.samples import SampleRow
-from zerosim.commands.benches.timings import RANKS, Workload, time_steps
+from zerosim.commands.benches.timings import RANKS, Workload
 from zerosim.show.grid import Column, show_grid, show_words
 from zerosim.stages import STAGES
 
@@ -17,62 +15,6 @@ SHORT = 9
 """The characters that a heading may always have, even above narrow cells."""
 Columns = Mapping[str, Callable[[Any], str]]
 """The cell of a row under each heading; the first names the row."""
-
-
-def ms(key: str) -> Callable[[SampleRow], str]:
-    """The cell of a figure in seconds, as milliseconds.
-
-    >>> ms("step_seconds")({"step_seconds": 0.0123})
-    '12.3'
-    """
-    return lambda row: f"{1e3 * row[key]:.1f}"
-
-
-def stage(row: SampleRow) -> str:
-    return STAGES[row["stage"]].title
-
-
-def between(ends: Iterable[float], digits: int) -> str:
-    return " … ".join(f"{end:.{digits}f}" for end in ends)
-
-
-
-@dataclass(frozen=True)
-class BenchSubject:
-    """A subject of `zerosim bench`: what is measured, how, and how it is shown."""
-
-    words: str
-    measure: Callable[..., Any] | None = None
-    """The samples, on 2 ranks with a model."""
-    columns: Columns | None = None
-    key: str = "stages"
-    """The key of the samples in JSON."""
-    above: str = ""
-    """The line above the table, if there is a model."""
-    below: str = ""
-
-
-SUBJECTS = {
-    "step": BenchSubject(
-        "a step of each stage on 2 MPI ranks against one process", time_steps,
-        {"stage": stage, "ms per step": ms("step_seconds"), "ratio": lambda row: f"{row['ratio']:.3f}",
-         "range of ratios": lambda row: between(row["ratio_range"], 3)},
-        above="{trained}: one process {alone:.1f} ms, divided by {ranks} = {half:.1f} ms"),
-    "collectives": BenchSubject(
-        "every algorithm of four collectives, 1 KiB to 64 MiB, and MPI's own, on any number of ranks",
-        time_collectives),
-    "plans": BenchSubject(
-        "time and memory of the planner itself, relative to a sort of a million strings", None, {
-            "plan": lambda row: row["plan"], "seconds": lambda row: f"{row['plan_seconds']:.2f}",
-            "ratio": lambda row: f"{row['ratio']:.1f}", "range of ratios": lambda row: between(row["ratio_range"], 1),
-            "peak MB": lambda row: f"{row['peak_mb']:.0f}"}, "plans"),
-    "published": BenchSubject("the errors of plans of published runs; measures nothing here"),
-}
-UNITS = {
-    "tokens_per_second_per_device": "tokens/s", "mfu": "MFU", "hfu": "HFU", "peak_memory_gib": "GiB",
-    "tflops_per_device": "TFLOP/s", "seconds_per_step": "seconds",
-}
-"""The units of published figures."""
 
 
 def trained(workload: Workload) -> str:
@@ -85,16 +27,14 @@ def trained(workload: Workload) -> str:
     return f"{'-'.join(map(str, widths))} MLP, AdamW, batch {workload.batch}"
 
 
-def show_samples(console: Console, what: str, rows: Sequence[SampleRow], workload: Workload | None = None) -> None:
-    """Print the samples of a subject of `zerosim bench`: a row for each, and the workload above."""
-    subject = SUBJECTS[what]
-    assert subject.columns is not None
-    if workload is not None:
-        alone = 1e3 * rows[0].get("alone_seconds", 0.0)
-        console.print(subject.above.format(trained=trained(workload), alone=alone, ranks=RANKS, half=alone / RANKS))
-    show_table(console, rows, subject.columns)
-    if subject.below:
-        console.print(subject.below, style="dim")
+def show_steps(console: Console, rows: Sequence[SampleRow], workload: Workload) -> None:
+    """Print the times of every stage's step, and the workload above."""
+    alone = 1e3 * rows[0]["alone_seconds"]
+    console.print(f"{trained(workload)}: one process {alone:.1f} ms, divided by {RANKS} = {alone / RANKS:.1f} ms")
+    show_table(console, rows, {
+        "stage": lambda row: STAGES[row["stage"]].title, "ms per step": lambda row: f"{1e3 * row['step_seconds']:.1f}",
+        "ratio": lambda row: f"{row['ratio']:.3f}",
+        "range of ratios": lambda row: " … ".join(f"{end:.3f}" for end in row["ratio_range"])})
 
 
 def show_table(console: Console, rows: Sequence[Any], columns: Columns) -> None:
@@ -164,26 +104,3 @@ def show_collectives(
 def chosen(at: Mapping[str, SampleRow]) -> SampleRow:
     """The algorithm that "auto" chooses, or the library's own call."""
     return next((row for row in at.values() if row["chosen"]), at[OWN])
-
-
-def show_published(console: Console, compared: Sequence[ComparedFigure], near: float) -> None:
-    """Print every figure of published runs with its plan, and a row for each group; a plan is near within `near`."""
-    show_table(console, compared, {
-        "figure of a published run": lambda each: f"{each.figure.source}: {each.figure.name}",
-        "what": lambda each: UNITS[each.figure.kind], "measured": lambda each: f"{each.figure.measured:.4g}",
-        "planned": lambda each: f"{each.planned:.4g}", "error": lambda each: f"{each.error:+.1%}",
-        "fits": lambda each: "yes" if each.fits else "no"})
-    console.print()
-    groups = [(name, *(errors(each, near) for each in (
-        [each.error for each in found], [each.error_left_out for each in found])))
-        for name, found in grouped(compared).items()]
-    columns: Columns = {
-        "published figures": lambda group: group[0], "figures": lambda group: str(group[1].count),
-        "mean error": lambda group: f"{group[1].mean:.1%}", f"within {near:.0%}": lambda group: f"{group[1].near:.0%}",
-        "worst": lambda group: f"{group[1].worst:+.1%}"}
-    if any(each.figure.left_out for each in compared):
-        columns = {**columns, "source left out": lambda group: f"{group[2].mean:.1%}",
-                   f"left out, within {near:.0%}": lambda group: f"{group[2].near:.0%}"}
-    show_table(console, groups, columns)
-    refused = sum(not each.fits for each in compared)
-    console.print(f"{refused} of {len(compared)} figures are of runs that would not fit", style="dim")

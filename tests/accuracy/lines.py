@@ -1,26 +1,23 @@
-"""Files of published runs: what each line says, what is assumed, and the scenario that plans it.
+"""Lines of published runs: what each says, what is assumed, and the scenario that plans it.
 
-Each line is one figure of one run, with the columns that `runs/README.md` explains. Beside each file are its rules. A
-rule holds where every column in `where` contains one of its texts; "" stands for an empty cell. `is` fills empty cells,
-and sets keys of the scenario, `section.key`; earlier rules precede. The source says what follows from its notes; all
-else is assumed, and a figure lists it. A run is planned without fitted numbers of its own; its device has three
+Each line is one figure of one run, with the columns that `tables/README.md` explains. Beside each table are its rules.
+A rule holds where every column in `where` contains one of its texts; "" stands for an empty cell. `is` fills empty
+cells, and sets keys of the scenario, `section.key`; earlier rules precede. The source says what follows from its notes;
+all else is assumed. A run is planned without fitted numbers of its own; its device has three
 (`zerosim/plan/machines.toml`).
 
-Schedules that split the backward pass and products in 4 bits or in integers have no plan, nor have copies of experts
-among the ranks that share sequences. Layers that predict further tokens are left out of a plan.
+Products in 4 bits or in integers have no plan, nor have copies of experts among the ranks that share sequences. Layers
+that predict further tokens are left out of a plan.
 """
 
 import csv
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from zerosim.commands.benches.fitting import without_sources
-from zerosim.commands.benches.published import NEAR, PublishedFigure
 from zerosim.core.errors import UsageError
 from zerosim.models import MODELS
 from zerosim.plan.planned_row import PlannedRow
@@ -31,10 +28,6 @@ from zerosim.scenario.sections import ModelKeys, Parallel, Train, WorldKeys
 RunLine = Mapping[str, Any]
 """A line of a file of runs: the texts by column, and values by key of the scenario."""
 GIB = 2**30
-LONG = 32768
-"""Sequences of at least this number of tokens count as long."""
-SMALL = 4096
-"""Micro-batches of at most this number of tokens count as small."""
 DOMAINS = {"GB300 NVL72": (64, 14.0, 100.0), "NVL72": (64, 14.0, 50.0), "domain of 72": (64, 14.0, 50.0),
            "slice": (0, 30.0, 6.25)}
 """Devices with links between hosts of their own, by words in the notes: the number of devices that a run uses, and the
@@ -83,11 +76,6 @@ def rules_of(file: str) -> Mapping[str, Any]:
     return tomllib.loads(shipped(file).with_suffix(".toml").read_text("utf-8"))
 
 
-def texts(file: str, column: str) -> list[str]:
-    """The texts of a column that rules name, each once, in their order."""
-    return list(dict.fromkeys(text for rule in rules_of(file)["rule"] for text in rule["where"].get(column, ())))
-
-
 def known(line: RunLine, file: str) -> tuple[RunLine, dict[str, Any]]:
     """The line with all that the rules say, and the part of it that is assumed.
 
@@ -120,26 +108,6 @@ def unplanned(line: RunLine) -> str:
         "sizes are not said": not line.get("width"),
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
-
-
-def features(line: RunLine, scenario: Scenario, software: str) -> Iterator[str]:
-    """The groups of a figure: its source, its software, its device, and features of its run."""
-    what, source = "memory" if line["measured_kind"] == "peak_memory_gib" else "throughput", line["source"]
-    fitted = source in rules_of("outside.csv")["fitted"][what]
-    found = {
-        "all": True,
-        f"of {source}{' (fitted)' * fitted}": True,
-        "software named": bool(software),
-        software or "software not named": True,
-        f"{scenario.cluster.device}": True,
-        "fp8": scenario.cluster.products == "fp8",
-        f"sequences from {LONG:,} on": scenario.model.sequence >= LONG,
-        f"at most {SMALL:,} tokens at a time": scenario.train.micro_batch * scenario.model.sequence <= SMALL,
-        **{f"with {key} ranks": getattr(scenario.parallel, f"{key}_ranks") > 1
-           for key in ("tensor", "context", "pipeline")},
-        "mixtures": scenario.model.kind == "mixture",
-    }
-    return (f"{what}, {name}" for name, holds in found.items() if holds)
 
 
 def scenario_of(line: RunLine) -> Scenario:
@@ -292,67 +260,13 @@ def recomputed(text: str, layers: int) -> bool | tuple[int, ...]:
     return tuple(block for block in blocks if (block - 1) % int(of) < int(again))
 
 
-@dataclass(frozen=True)
-class RunTable:
-    """A shipped file of runs: the columns that each line needs, and the values that some of them allow."""
-
-    file: str
-    columns: Sequence[str]
-    allowed: Mapping[str, Collection[str]]
-    near: float
-    fit: Callable[[Sequence[PublishedFigure]], Sequence[PublishedFigure]] = list
-    """Adds scenarios that are fitted without a figure's source."""
-    groups: Callable[[RunLine, Scenario, str], Iterable[str]] = features
-    """The groups of the figure of a line, with its scenario and the software that its source names."""
-    named: str = "{model} on {devices} {device}, {sequence} × {micro_batch} × {accumulation}, {precision}"
-    """The name of a line's run."""
-
-    def read(self, path: Path | None = None) -> list[PublishedFigure]:
-        """The figures in a file, or in the shipped one. Raises `UsageError` for anything but a file of runs.
-
-        >>> MPT.read()[0].name
-        '30b on 32 a100_40gb, 2048 × 4 × 1, bf16'
-        """
-        found = path or shipped(self.file)
-        return self.figures(lines_of(found), str(found))
-
-    def figures(self, lines: Iterable[RunLine], place: str) -> list[PublishedFigure]:
-        """The figures of lines; `place` is their file. Raises `UsageError` for a malformed line."""
-        return [each for number, line in enumerate(lines, start=2) for each in self._figure(line, f"{place}:{number}")]
-
-    def _figure(self, line: RunLine, place: str) -> Iterator[PublishedFigure]:
-        missing = [name for name in self.columns if not line.get(name)]
-        if missing:
-            raise UsageError(f"{place}: lacks {', '.join(missing)}; each line needs {', '.join(self.columns)}")
-        for column, known_values in self.allowed.items():
-            if line[column] not in known_values:
-                raise UsageError(f"{place}: {column}: no {line[column]!r}; there are {', '.join(known_values)}")
-        try:
-            full, assumed = known(line, self.file)
-            if not unplanned(full):
-                yield self._planned(line, full, assumed)
-        except ValueError as error:
-            raise UsageError(f"{place}: {error}") from error
-
-    def _planned(self, line: RunLine, full: RunLine, assumed: Mapping[str, Any]) -> PublishedFigure:
-        scenario, kind = scenario_of(full), full["measured_kind"]
-        software = "" if "cluster.software" in assumed else full.get("cluster.software", "")
-        fitted = rules_of(self.file).get("left_out")
-        left_out = fitted and replace(scenario, cluster=replace(
-            scenario.cluster, **keys_of(fitted.get(full["source"], {}), "cluster")))
-        measured = float(full.get("mfu_percent") or full["measured_value"]) / float(full.get("per", 1))
-        return PublishedFigure(
-            full["source"], self.named.format(**line), kind, measured, scenario, partial(VALUES[kind], full),
-            [*self.groups(full, scenario, software)], software, left_out, assumed)
-
-
 def shipped(name: str) -> Path:
-    """A file of runs in the package."""
-    return Path(__file__).parent / "runs" / name
+    """A table of runs beside this file."""
+    return Path(__file__).parent / "tables" / name
 
 
 def lines_of(path: Path) -> list[dict[str, str]]:
-    """The lines of a file of runs. Raises `UsageError` for anything else, and for a file without runs."""
+    """The lines of a table of runs. Raises `UsageError` for anything else, and for a table without runs."""
     try:
         found = list(csv.DictReader(path.read_text("utf-8").splitlines()))
     except (OSError, UnicodeDecodeError) as error:
@@ -360,24 +274,3 @@ def lines_of(path: Path) -> list[dict[str, str]]:
     if not found:
         raise UsageError(f"{path}: found no run; give CSV with a line of columns and a line for each figure")
     return found
-
-
-MPT = RunTable(
-    "mpt.csv",
-    ("model", "device", "devices", "sequence", "micro_batch", "accumulation", "precision", "sharding",
-     "activation_checkpointing", "mfu_percent"),
-    {"model": texts("mpt.csv", "model"), "device": texts("mpt.csv", "device"),
-     "precision": texts("mpt.csv", "precision")}, NEAR, list,
-    lambda line, scenario, _: [line["device"] + ", fp8" * (scenario.cluster.products == "fp8")])
-OUTSIDE = RunTable(
-    "outside.csv",
-    ("source", "model", "layers", "width", "heads", "kv_heads", "inner", "vocabulary", "sequence", "devices", "device",
-     "devices_per_host", "sharding", "micro_batch", "accumulation", "precision", "recompute", "measured_kind",
-     "measured_value"),
-    {"sharding": texts("outside.csv", "sharding"), "measured_kind": VALUES}, 0.15)
-PARALLEL = RunTable(
-    "parallel.csv",
-    ("source", "model", "sequence", "devices", "device", "tensor", "pipeline", "global_batch", "precision",
-     "measured_kind", "measured_value"), {"measured_kind": VALUES}, 0.15, without_sources,
-    named="{model} on {devices} {device}, tp{tensor} cp{context} pp{pipeline}, {sequence} × {global_batch}, "
-          "{precision}")

@@ -1,0 +1,125 @@
+"""Who shares the states of a weight, if the software joins context and expert ranks with those of data.
+
+    sharers    the ranks beside those of data that hold the same piece of a weight: context and expert ranks, but those
+               over which it is cut; tensor ranks keep copies
+    share      of the data ranks' shard of a unit, the part that a rank keeps
+
+Context ranks use a weight on pieces of the same sequences, and expert ranks on samples of their own, as data ranks do.
+Megatron-LM's data-parallel groups and FSDP's mesh have them all, experts in groups of their own. So a chunk is divided
+by the sharers of its weights, a collective runs once for each number of sharers, over as many times more ranks, and the
+sums of gradients on the tape over these ranks are part of the reduction. Runs of zerosim keep copies instead.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from zerosim.core.allocation import Allocator, Kind
+from zerosim.core.comm import Communicator, Strided
+from zerosim.core.extents import Extent
+from zerosim.core.sharding import Directions, parts_of
+from zerosim.models.parameters import Parameter
+from zerosim.plan.cluster import Cluster
+from zerosim.plan.costs import Costs, Price
+from zerosim.training.config import Config
+
+JOINING = ("context", "expert")
+"""The directions whose ranks use a weight on different tokens."""
+
+
+def sharers(parameter: Parameter, directions: Directions) -> int:
+    """The number of places that hold the same piece of a parameter, and join their data ranks.
+
+    >>> from zerosim.autograd.tape_collectives import Direction
+    >>> from zerosim.models.parameters import Cut, constant
+    >>> places = Directions(tensor=2, context=2, expert=4)
+    >>> sharers(Parameter("norm", (3,), constant(0.0)), places)
+    8
+    >>> sharers(Parameter("outer", (2, 3), constant(0.0), cut=Cut(Direction("context+expert", 8), 0)), places)
+    1
+    """
+    cut_over = parts_of(parameter.cut.direction.name) if parameter.cut else []
+    return prod(directions.sizes[name] for name in JOINING if name not in cut_over)
+
+
+class Shared(Extent):
+    """A data rank's shard, of which this rank has only a share in its memory."""
+
+    __slots__ = ("share",)
+
+    def __init__(self, shape: Any, dtype: Any, share: float) -> None:
+        super().__init__(shape, dtype)
+        self.share = share
+
+    @property
+    def nbytes(self) -> int:
+        return round(super().nbytes * self.share)
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """The elements of each unit, by the number of their sharers; empty if no states are shared."""
+
+    pieces: dict[str, Counter[int]] = field(default_factory=dict)
+    kinds: tuple[Kind, ...] = ()
+    """The kinds of states that are sharded."""
+    cluster: Cluster | None = None
+    side_by_side: int = 1
+    """The distance between data ranks."""
+    _costs: dict[tuple[int, int, int], Costs] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, config: Config, cluster: Cluster) -> "Sharing":
+        """The sharing of a row on `cluster`."""
+        directions, pieces = config.directions, dict[str, Counter[int]]()
+        if not cluster.software.joins_data or directions.context * directions.expert == 1:
+            return cls()
+        for unit in config.model.units:
+            pieces[unit.name] = Counter()
+            for place in unit.places:
+                pieces[unit.name][sharers(place.parameter, directions)] += place.parameter.count
+        return cls(pieces, config.stage.sharded, cluster, directions.side_by_side)
+
+    def share(self, unit: str, kind: Kind = "optimizer") -> float:
+        """The share that a rank keeps of its data rank's shard of a unit."""
+        found = self.pieces.get(unit)
+        if not found or kind not in self.kinds:
+            return 1.0
+        return sum(count / often for often, count in found.items()) / found.total()
+
+    def room(self, allocate: Callable[..., Any]) -> Allocator:
+        """The allocator `allocate` of states, which are shared if they are sharded."""
+
+        def shared(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
+            share = self.share(owner, kind)
+            return allocate(shape, dtype, kind=kind, owner=owner) if share == 1 else Shared(shape, dtype, share)
+
+        return shared
+
+    def price(self, costs: Costs, function: Callable[..., None], owner: str, comm: Communicator, given: Any) -> Price:
+        """The price of a unit's collective over data ranks or, with `Strided`, over those of a group or across groups.
+        """
+        across = isinstance(comm, Strided) and comm.stride != 1
+        if owner not in self.pieces or (comm.size == 1 and across):
+            return costs.of(comm).price(function, *given)
+        chunked, total = isinstance(given[0], Sequence), Price(0, 0, 0)
+        array = given[0][0] if chunked else given[0]
+        for often, count in self.pieces[owner].items():
+            length = -(-len(array) * count // (self.pieces[owner].total() * often))
+            part = Extent(length, array.dtype)
+            ranks = comm.size if across or not chunked else comm.size * often
+            each = self._among(often, comm.stride if isinstance(comm, Strided) else 1, ranks, costs).price(
+                function, [part] if chunked else part, *given[1:])
+            total = Price(total.ns + each.ns, total.sent_bytes + each.sent_bytes, total.messages + each.messages)
+        return total
+
+    def _among(self, often: int, stride: int, ranks: int, costs: Costs) -> Costs:
+        """The costs among `ranks` ranks, which are `stride` times as far apart as data ranks with so many sharers."""
+        key = often, stride, ranks
+        if key not in self._costs:
+            assert self.cluster is not None
+            apart = max(stride * self.side_by_side // often, 1)
+            self._costs[key] = Costs(self.cluster.seen_by(apart), ranks, costs.itemsize, costs.all_reduces)
+        return self._costs[key]
