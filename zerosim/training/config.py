@@ -1,6 +1,6 @@
 """The config of a row, in the terms that stages, reference and formulas share: a model, no data.
 
-Formulas need a row and its model only. `Batches` adds the data.
+Formulas need a row and its model only. The experiment adds the data.
 """
 
 from collections.abc import Callable
@@ -301,8 +301,8 @@ class Config(Row):
         train = self.train
         return UpdateRule(
             OPTIMIZERS[train.optimizer],
-            Hyperparameters(
-                train.learning_rate, train.betas, train.epsilon, train.momentum, train.weight_decay, own=train.own),
+            Hyperparameters(**{key.name: getattr(train, key.name) for key in fields(Hyperparameters)
+                               if hasattr(train, key.name)}),
             LearningRate(train.learning_rate, train.schedule, train.warmup_steps, train.steps),
             self.precision,
             train.decay_biases,
