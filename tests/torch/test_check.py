@@ -303,3 +303,13 @@ def test_sketches_of_parts_add_up_whatever_the_layout():
         assert (bits - int(digest(values, shape, whole(shape)))) % 2**64 == 0
         assert sum(counted(shape, key) for key in keys).tolist() == counted(shape, whole(shape)).tolist()
         assert counted(shape, whole(shape)).max() <= bucket_length(values.numel())
+
+
+def test_sketches_wait_for_no_device():
+    from zerosim.torch.check.sketch import digest, sketch, whole
+
+    for dtype in (torch.float32, torch.bfloat16):
+        for shape, key in (((70_000,), whole((70_000,))), ((30, 50), ((0, 30), (10, 20)))):
+            part = torch.empty([last - first for first, last in key], dtype=dtype, device="meta")
+            assert sketch(part, shape, key).is_meta  # a number of a tensor on "meta" cannot be asked for
+            assert digest(part, shape, key).is_meta

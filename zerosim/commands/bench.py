@@ -14,8 +14,8 @@ from zerosim.commands.benches.collectives import (
     measured_toml,
     time_collectives,
 )
-from zerosim.commands.benches.samples import on_rank_0
-from zerosim.commands.benches.tables import show_collectives, show_steps
+from zerosim.commands.benches.samples import Sample, on_rank_0
+from zerosim.commands.benches.tables import show_check, show_collectives, show_steps
 from zerosim.commands.benches.timings import RANKS, WORKLOADS, time_steps
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.core.errors import UsageError
@@ -24,6 +24,7 @@ from zerosim.proofs.proof import prove
 from zerosim.proofs.subject import Subject, named_subject
 from zerosim.show.document import sharing
 from zerosim.show.grid import show_words
+from zerosim.torch.check.bench import seconds_of_steps
 from zerosim.worlds.launcher import launched
 from zerosim.worlds.mpi import MpiWorld, connect
 from zerosim.worlds.mpi_start import zerosim_on
@@ -32,9 +33,10 @@ from zerosim.worlds.mpi_start import zerosim_on
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim bench`."""
     parser.add_argument(
-        "what", choices=("step", "collectives"),
+        "what", choices=("step", "collectives", "check"),
         help="step: a step of each stage on 2 MPI ranks against one process; collectives: every algorithm of four "
-             "collectives, 1 KiB to 64 MiB, and MPI's own, on any number of ranks")
+             "collectives, 1 KiB to 64 MiB, and MPI's own, on any number of ranks; check: steps of PyTorch's DDP on 2 "
+             "ranks with zerosim torch --check beside steps without it")
     parser.add_argument(
         "function", nargs="?", metavar="FILE.py:FUNCTION",
         help="for collectives: time this function too, beside the shipped algorithms of its collective")
@@ -55,6 +57,11 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.what != "collectives" and (arguments.function or arguments.toml):
         raise UsageError(f"bench {arguments.what} takes neither FILE.py:FUNCTION nor --toml; they are for bench "
                          "collectives")
+    if arguments.what == "check":
+        row = Sample({"what": "a transformer of 3 million parameters"}, seconds_of_steps(arguments.rounds)).document()
+        show_check(standard_output(arguments), row)
+        write_document(arguments, check=row)
+        return 0
     if launched() is None:
         start_ranks(arguments.what)
     if arguments.what == "collectives":

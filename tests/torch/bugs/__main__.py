@@ -1,4 +1,4 @@
-"""Published bugs of training frameworks, run again under the check: `make bugs`.
+"""Published bugs of training frameworks, run again under the check.
 
     python -m tests.torch.bugs [NAME …]
 
@@ -45,7 +45,7 @@ def environment(requirements):
 def run(requirements, command):
     """Run a script of this folder on two ranks under the check: what rank 0 printed, and what the check said."""
     script, *arguments = command.split()
-    words = [environment(requirements), "-m", "zerosim.torch.check", HERE / script, *arguments]
+    words = [environment(requirements), "-m", "zerosim.torch", "--check", HERE / script, *arguments]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -58,7 +58,8 @@ def run(requirements, command):
         ranks = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
                                   env=ours | {"RANK": rank, "LOCAL_RANK": rank}) for rank in "01"]
         (printed, complained), (_, others) = (each.communicate(timeout=SECONDS) for each in ranks)
-    said = [line.removeprefix("zerosim: ") for line in complained.splitlines() if line.startswith("zerosim: ")]
+    said = [line.removeprefix("zerosim: ") for line in (complained + others).splitlines()  # the last to end judges
+            if line.startswith("zerosim: ")]
     if not said:
         raise SystemExit(f"{command} with {requirements}:\n{printed}{complained[-4000:]}{others[-4000:]}")
     return {"with": requirements, "run": command, "exit": ranks[0].returncode, "said": said,

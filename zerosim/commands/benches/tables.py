@@ -37,6 +37,13 @@ def show_steps(console: Console, rows: Sequence[SampleRow], workload: Workload) 
         "range of ratios": lambda row: " … ".join(f"{end:.3f}" for end in row["ratio_range"])})
 
 
+def show_check(console: Console, row: SampleRow) -> None:
+    """Print the times of a step with the check of PyTorch and without it."""
+    ends = " … ".join(f"{end:.2f}" for end in row["ratio_range"])
+    console.print(f"{row['what']}: {1e3 * row['with_seconds']:.0f} ms per step with the check, "
+                  f"{1e3 * row['without_seconds']:.0f} ms without; ratio {row['ratio']:.2f} ({ends})")
+
+
 def show_table(console: Console, rows: Sequence[Any], columns: Columns) -> None:
     """Print a line for each row, as wide as the console; columns that do not fit are printed below the others."""
     (corner, name), *others = columns.items()

@@ -26,11 +26,12 @@ squares.
 So a fault is seen if its norm in some bucket exceeds 8γ norms of the gradients there, whatever the size of the tensor.
 
 The signs are those of a counter-based hash of an element's place in its bucket: the theorem needs independent signs
-within a bucket only. A whole tensor is then a matrix with a row for each bucket, its sketch a product with one vector,
-and nothing is stored. Everything stays on the tensor's device; no function here waits for it.
+within a bucket only. A whole tensor is then a matrix with a row for each bucket, and its sketch a product with one
+vector. Everything stays on the tensor's device; no function here waits for it.
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -38,9 +39,11 @@ import torch
 
 from zerosim.torch.check.record import Key, bucket_length
 
-PIECES = {"cpu": 1 << 15}
+PIECES = {"cpu": 1 << 16}
 """About as many elements of a tensor are sketched at once: those that fit a cache, elsewhere 2²⁴."""
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+LAST = 16
+"""The vectors of signs and factors that are kept, each as long as a bucket."""
 
 
 def whole(shape: Any) -> Key:
@@ -56,9 +59,16 @@ def hashed(numbers: Any) -> Any:
     return numbers ^ (numbers >> 31)
 
 
+@lru_cache(LAST)
 def signs(length: int, device: Any) -> Any:
     """The sign of each place in a bucket, as float64."""
     return 1.0 - 2.0 * (hashed(torch.arange(length, device=device)) >> 17 & 1)
+
+
+@lru_cache(LAST)
+def factors(length: int, dtype: Any, device: Any) -> Any:
+    """An odd number for each place in a bucket."""
+    return hashed(torch.arange(length, device=device)).to(dtype) | 1
 
 
 def sketch(values: Any, shape: Any, key: Key) -> Any:
@@ -74,9 +84,9 @@ def sketch(values: Any, shape: Any, key: Key) -> Any:
     found = torch.zeros(2, -(-size // length), dtype=torch.float64, device=values.device)
     sign = signs(length, values.device)
     for first, block in blocks(values, shape, key, length):
-        plain = block.double()
-        rows = torch.stack([(plain * sign).sum(1), plain.square().sum(1)])
-        found[:, first : first + len(block)] += rows
+        plain, rows = block.double(), slice(first, first + len(block))
+        found[0, rows] += (plain * sign).sum(1)
+        found[1, rows] += torch.linalg.vector_norm(plain, dim=1).square_()
     return found
 
 
@@ -85,13 +95,14 @@ def digest(values: Any, shape: Any, key: Key) -> Any:
     if values.is_complex():
         values, shape, key = torch.view_as_real(values), (*shape, 2), (*key, (0, 2))
     values = values.detach().contiguous().view(INTEGERS[values.element_size()])
-    length = bucket_length(max(1, prod(shape)))
-    found = torch.zeros((), dtype=torch.int64, device=values.device)
-    odd = hashed(torch.arange(length, device=values.device)) | 1
+    wide = values.dtype if values.element_size() >= 4 else torch.int32
+    size = max(1, prod(shape))
+    length = bucket_length(size)
+    found = torch.zeros(-(-size // length), dtype=torch.int64, device=values.device)
+    odd = factors(length, wide, values.device)
     for first, block in blocks(values, shape, key, length):
-        of_rows = hashed(torch.arange(first, first + len(block), device=values.device) - 1 - length) | 1
-        found += ((block.to(torch.int64) * odd).sum(1) * of_rows).sum()
-    return found
+        found[first : first + len(block)] += (block.to(wide) * odd).sum(1)  # products wrap around, and are one to one
+    return (found * factors(len(found), torch.int64, values.device)).sum()
 
 
 def blocks(values: Any, shape: Any, key: Key, length: int) -> Iterator[tuple[int, Any]]:
