@@ -194,8 +194,8 @@ def answers(name: str, records: list[Record], steps: list[Step], previous: list[
         every = [step.terms.get(name, []) for step in steps]
     kept = [[term for term in terms if not term.cleared] for terms in every]
     first = steps[0]
-    unscaled = first.clips[0].unscaled if first.clips else first.unscaled
-    scale = first.scale if unscaled or not first.within else 1.0
+    clipped_early = first.unscaled and first.clips and not first.clips[0].unscaled  # a finding of its own
+    scale = 1.0 if clipped_early or (first.within and not first.unscaled) else first.scale
     choices = [(every, max(micro, 1), False)]
     if kept != every:
         choices = [(kept, max(micro_kept, 1), True), *choices]
@@ -258,17 +258,23 @@ def candidates(due: Due, view: View) -> Iterator[tuple[Array, str, str]]:
                     ("the mean of a smaller group", f"it is the mean over ranks {said(members)} only"))
 
 
-def cause_of(due: Due, view: View) -> Explanation:
-    """The cause and its explanation; an empty cause and a reason if this is not a finding."""
+def cause_of(due: Due, view: View, others: list[Due]) -> Explanation:
+    """The cause and its explanation; an empty cause and a reason if this is not a finding.
+
+    `others` are the other right answers: a cause must explain the gradient better than each of them.
+    """
     facts, touched = due.records[0].facts, all(step.touched for step in due.steps)
     if view.found is None or not view.found[view.mask].any():
-        others = any(part.sums.any() for step in due.steps for part in step.found.values())
-        if touched and others:
+        some = any(part.sums.any() for step in due.steps for part in step.found.values())
+        if touched and some:
             return "", "the script takes gradients away from some parameters"
         return "no gradient", "the optimizer sees none: synchronization is off, or it was cleared"
     mean = due.mean(view.rank)
     found = [(due.distance(value, view), cause, text) for value, cause, text in candidates(due, view)]
     nearest = min((each[0] for each in found), default=np.inf)
+    near = min((each.distance(each.expected(view), view) for each in others), default=np.inf)
+    if near <= min(2 * nearest, CLOSE * due.distance(mean, view)):
+        return "", "it is the mean, divided after backward, and rounded by more than its dtype: 16 bits on the way?"
     if nearest <= CLOSE * due.distance(mean, view):
         cause, text = next((cause, text) for distance, cause, text in found if distance <= 2 * nearest)
         if cause in ("N times the mean", "divided twice") and due.steps[0].count >= 1 and due.steps[0].count % 1 == 0:

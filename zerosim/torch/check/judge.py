@@ -226,17 +226,18 @@ class Round:
                 break
         wrong = [(answer, view) for answer, view in usual if view is not None]
         if not (any(answer.lacks_cleared for answer, view in usual) and self.cleared()):
-            self.verdict(wrong, len(judged))
+            self.verdict(wrong, judged)
         self.clipping(bool(wrong))
 
-    def verdict(self, wrong: list[tuple[Due, View]], count: int) -> None:
+    def verdict(self, wrong: list[tuple[Due, View]], judged: list[list[Due]]) -> None:
         facts, due = self.records[0].facts, wrong[0][0] if wrong else None
         if due is None:
             self.book.judge("gradient", WITHIN, f"{facts.trainer or 'no trainer'}: the mean over "
                             f"{len(self.records)} ranks and their micro-batches, by the bound γ Σ|g|")
             return None
-        view = wrong[0][1]
-        cause, text = cause_of(due, view)
+        view, count = wrong[0][1], len(judged)
+        of_name = next(each for each in judged if each[0].name == due.name)
+        cause, text = cause_of(due, view, [each for each in of_name if each is not due])
         if cause == "own gradient only" and "all_to_all" in facts.communicates and len(wrong) < count:
             cause, text = "", f"{due.name} may belong to an expert: the script exchanges tokens in the forward"
         if not cause:
