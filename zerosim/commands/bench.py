@@ -24,7 +24,6 @@ from zerosim.proofs.proof import prove
 from zerosim.proofs.subject import Subject, named_subject
 from zerosim.show.document import sharing
 from zerosim.show.grid import show_words
-from zerosim.torch.check.bench import seconds_of_steps
 from zerosim.worlds.launcher import launched
 from zerosim.worlds.mpi import MpiWorld, connect
 from zerosim.worlds.mpi_start import zerosim_on
@@ -58,6 +57,8 @@ def main(arguments: argparse.Namespace) -> int:
         raise UsageError(f"bench {arguments.what} takes neither FILE.py:FUNCTION nor --toml; they are for bench "
                          "collectives")
     if arguments.what == "check":
+        from zerosim.torch.check.bench import seconds_of_steps  # noqa: PLC0415 - imports torch, if it is there
+
         row = Sample({"what": "a transformer of 3 million parameters"}, seconds_of_steps(arguments.rounds)).document()
         show_check(standard_output(arguments), row)
         write_document(arguments, check=row)

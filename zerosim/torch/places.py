@@ -8,8 +8,6 @@ from types import FrameType
 
 import torch
 
-import zerosim
-
 PACKAGES = f"{Path(torch.__file__).parents[1]}{os.sep}"
 """The folder of PyTorch and other libraries."""
 PARAM_GROUP_FILE = f"{PACKAGES}torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py"
@@ -17,7 +15,7 @@ PARAM_GROUP_FILE = f"{PACKAGES}torch/distributed/fsdp/_fully_shard/_fsdp_param_g
 BETWEEN = (
     *(f"{PACKAGES}{name}" for name in ("torch/distributed/distributed_c10d.py", "torch/distributed/c10d_logger.py",
                                        "torch/utils/_contextlib.py", "typing_extensions.py")),
-    f"{Path(zerosim.__file__).parent}{os.sep}", f"{Path(os.__file__).parent}{os.sep}", "<",
+    f"{Path(__file__).parents[1]}{os.sep}", f"{Path(os.__file__).parent}{os.sep}", "<",
 )
 """Files that only forward calls."""
 
