@@ -209,8 +209,8 @@ def test_a_mistake_is_one_line(arguments, words, tmp_path, monkeypatch, capsys):
 def test_without_the_extra_nothing_runs(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)
     assert refused(capsys, "run", SCENARIO, *SMALL, "--report", str(tmp_path / "a.html")) == (
-        "zerosim: pictures need vl-convert, which is not installed: pip install 'vl-convert-python>=1.9', or zerosim "
-        "with its extra [report]")
+        "zerosim: pages and pictures need vl_convert, which is not installed: pip install jinja2 vl-convert-python, or "
+        "zerosim with its extra [report]")
 
 
 def test_every_file_of_the_package_is_installed():

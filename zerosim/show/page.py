@@ -9,9 +9,8 @@ from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from html import escape
 from typing import Any
-
-import jinja2
 
 from zerosim.core.errors import UsageError
 from zerosim.core.words import grouped, ignored_in_words, joined, percentage, plural, printable, short, toml
@@ -48,8 +47,14 @@ class Section:
 
 
 @cache
-def template() -> jinja2.Template:
-    """The template; every word is escaped, and characters that cannot be printed are made visible."""
+def template() -> Any:
+    """The template; every word is escaped, and characters that cannot be printed are made visible.
+
+    Raises `UsageError` if the extra [report] is missing.
+    """
+    pictures.converter()
+    import jinja2  # noqa: PLC0415
+
     environment = jinja2.Environment(
         autoescape=True, loader=jinja2.PackageLoader("zerosim.show", "."), undefined=jinja2.ChainableUndefined,
         trim_blocks=True, lstrip_blocks=True,
@@ -58,11 +63,11 @@ def template() -> jinja2.Template:
 
 
 def html(heads: Sequence[Head], sections: Sequence[Section]) -> str:
-    """The HTML of a page; with pictures it needs the extra [report]."""
-    blocks = [block for section in sections for block in section.blocks]
-    drawn = any("picture" in block for block in blocks)
-    return template().render(title=" · ".join(head.title for head in heads), heads=heads, sections=sections,
-                             vega=pictures.script() if drawn else "") + "\n"
+    """The HTML of a page; it needs the extra [report]."""
+    drawn = any("picture" in block for section in sections for block in section.blocks)
+    found: str = template().render(title=" · ".join(head.title for head in heads), heads=heads, sections=sections,
+                                   vega=pictures.script() if drawn else "")
+    return found + "\n"
 
 
 def picture(spec: pictures.Spec, about: str) -> Block:
@@ -255,4 +260,10 @@ def excerpt(run: RunDocument) -> str:
 
 def excerpt_of(head: Head, table: Block) -> str:
     """The verdict and the table, for a cell of a notebook: no script and no style of its own."""
-    return str(template().module.excerpt(head, table))  # type: ignore[attr-defined]
+    def row(cells: Sequence[Any], tag: str) -> str:
+        return f"<tr>{''.join(f'<{tag}>{escape(printable(str(cell)))}</{tag}>' for cell in cells)}</tr>"
+
+    words = "".join(f"<p>{escape(printable(each))}</p>" for each in (head.caption, *head.verdict) if each)
+    lines = [row(table["heads"], "th"), *(row(cells, "td") for cells in table["rows"])] if table else []
+    return (f"<p><strong>{escape(printable(head.title))}</strong></p>{words}"
+            f"{f'<table>{chr(10).join(lines)}</table>' * bool(lines)}")

@@ -268,12 +268,13 @@ def numbers(spec: Spec) -> list[dict[str, Any]]:
 
 
 def converter() -> Any:
-    """The module vl_convert; `UsageError` with the command that installs it if it is missing."""
+    """The module vl_convert; `UsageError` with the command that installs it if it, or Jinja2, is missing."""
     try:
+        import jinja2  # noqa: F401, PLC0415 - of the pages
         import vl_convert  # noqa: PLC0415
     except ImportError as error:
-        raise UsageError("pictures need vl-convert, which is not installed: pip install 'vl-convert-python>=1.9', "
-                         "or zerosim with its extra [report]") from error
+        raise UsageError(f"pages and pictures need {error.name}, which is not installed: pip install jinja2 "
+                         "vl-convert-python, or zerosim with its extra [report]") from error
     return vl_convert
 
 

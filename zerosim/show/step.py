@@ -159,7 +159,7 @@ def shown_step(step: RecordedStep, only: int | None = None) -> Shown:
             {"moment": number, "what": event["what"], "unit": event["unit"], "rank": rank,
              "sent_bytes": sum(part["sent_bytes"].values()), "held_bytes": sum(part["held_bytes"].values())}
             for number, event in enumerate(document["moments"], 1) for rank, part in enumerate(event["ranks"])],
-        excerpt=lambda: page().frame, make_page=page)
+        make_page=page)
 
 
 def show_step(console: Console, found: RecordedStep, only: int | None = None, most: int = MOST_RANKS) -> None:
