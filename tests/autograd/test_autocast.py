@@ -7,9 +7,6 @@ import numpy as np
 import pytest
 
 from tests import transformers
-from tests.test_plan_drawn import compared
-from tests.training import labelled, scenario
-from tests.training.checkpointing import go
 from tests.training.test_variants import run, tensors
 from tests.training.test_whole_steps import outcome_of
 from tests.verdict.test_planted import plant
@@ -22,8 +19,6 @@ from zerosim.autograd.operations.normalization import layer_norm, rms_norm
 from zerosim.autograd.player import Contribution, Player, Precise
 from zerosim.core.allocation import allocate
 from zerosim.core.extents import Extent, owner
-from zerosim.core.precisions import PRECISIONS
-from zerosim.models.mlp import mlp
 from zerosim.models.transformer import TransformerShape, transformer
 from zerosim.plan.costs import Costs, moved_bytes
 from zerosim.plan.software import Software
@@ -73,12 +68,6 @@ def test_a_transformer_has_other_bits_than_fsdp2_because_residual_sums_stay_floa
     one, = transformers.outcome(stages=("zero3",), **BF16).trained
     other, = transformers.outcome(stages=("zero3",), param_dtype="bf16", reduce_dtype="fp32").trained
     assert [loss.tobytes() for loss in one.measured.losses] != [loss.tobytes() for loss in other.measured.losses]
-
-
-@pytest.mark.parametrize(("name", "scaled"), [("bf16", False), ("fp16", True)])
-def test_losses_are_scaled_in_float16(name, scaled):
-    row, = run(stages=("zero3",), autocast=name).trained
-    assert row.config.scaling().dynamic == scaled == PRECISIONS[name].scales_loss
 
 
 def steps_of(plan):
@@ -158,23 +147,6 @@ def kernel_bytes(step, width):
     return Costs(cluster, 4, width).kernel_bytes(step, "forward")
 
 
-@pytest.mark.parametrize("keys", [BF16, BF16 | {"recompute": True}, BF16 | {"tied_embeddings": True, "prefetch": True}])
-def test_a_plan_has_the_bytes_of_a_run(keys):
-    for row in transformers.outcome(steps=1, **keys).trained:
-        ours, theirs = compared(row)
-        assert ours == theirs
-
-
-@pytest.mark.parametrize("key", ["autocast", "param_dtype"])
-def test_a_run_resumes_without_a_loss_scale_that_changes(key, tmp_path):
-    """The scale stays where the steps in float16 left it."""
-    plain = scenario(stages=("zero3",), steps=4)
-    cast = scenario(plain, **{key: "fp16"})
-    go(cast, labelled(), save=tmp_path / "a", steps=2)
-    assert go(cast, labelled(), resume=tmp_path / "a").failures == []
-    assert go(plain, labelled(), resume=tmp_path / "a").failures == []
-
-
 # Held activations, by hand.
 
 
@@ -199,16 +171,6 @@ def test_a_block_holds_36_bytes_of_a_number_its_softmax_and_a_copy_of_its_matric
     copies = 2 * (3 * d * d + d * d + 4 * d * d + 4 * d * d)
     found = held(Autocast(np.dtype(np.float16))(plan, FLOAT32), *(place.shape for place in unit.places))
     assert found == b * s * d * (4 + 2 + 6 + 2 + 4 + 2 + 8 + 8) + 2 * b * a * s * s + copies
-
-
-def test_a_layer_of_an_mlp_holds_its_cast_input_its_output_and_a_copy_of_its_matrix():
-    unit = mlp(7, [5], 3, "relu", "cross_entropy").units[0]
-    shapes = [place.shape for place in unit.places]
-    found = {}
-    for of_input in (False, True):
-        plan = unit.segments[0].plan((9, 7), of_parameters=True, of_input=of_input)
-        found[of_input] = held(Autocast(np.dtype(np.float16))(plan, FLOAT32), *shapes)
-    assert found == {False: 2 * 9 * 7 + 2 * 9 * 5, True: 2 * 9 * 7 + 2 * 9 * 5 + 2 * 5 * 7}
 
 
 # Planted in what a rank does; the reference does otherwise.

@@ -5,7 +5,6 @@ import weakref
 import numpy as np
 import pytest
 
-import zerosim as zs
 from tests.autograd.formulas import normals
 from tests.autograd.test_operations import play
 from zerosim.autograd import player as module
@@ -15,7 +14,7 @@ from zerosim.autograd.operations.elementwise import gelu, multiply, relu, scale,
 from zerosim.autograd.operations.embedding import embedding
 from zerosim.autograd.operations.linear import linear
 from zerosim.autograd.operations.normalization import rms_norm
-from zerosim.autograd.operations.shapes import PIECE, piecewise, transpose
+from zerosim.autograd.operations.shapes import transpose
 from zerosim.autograd.player import Player, Precise, perform
 from zerosim.core.allocation import allocate
 
@@ -56,12 +55,6 @@ def test_arrays_that_are_written_or_handed_on_are_in_c_order():
     y, kept = mine.forward(normals(0, 4, 5))
     (gradient,) = mine.backward(kept, np.ones(y.shape), None)
     assert (orders, y.flags.c_contiguous, gradient.flags.c_contiguous) == ([True] * 4, True, True)
-
-
-def test_pieces_of_an_array_in_another_order_are_not_copied():
-    x, shared = np.ones((4, 3, PIECE)).transpose(1, 0, 2), []
-    piecewise(lambda piece: shared.append(np.shares_memory(piece, x)), x, empty=np.empty)
-    assert set(shared) == {True}
 
 
 def player(graph, parameters, *, allocate=allocate, of_parameters=True, of_input=True, perform=perform):
@@ -171,64 +164,6 @@ def test_floating_point_operations_by_hand(of_parameters, of_input, times):
     plan = GraphPlan(graph, of_parameters, of_input)
     assert plan.forward_operations == 120
     assert [(step.forward_operations, step.backward_operations) for step in plan.steps] == [(120, 120 * times), (0, 0)]
-
-
-VIEWED = '''from zerosim.extend import Layer, Operation, Parameter, linear, relu, reshape, silu, transpose, uniform
-
-def narrow_forward(x, *, empty, size):
-    return x[..., :size]
-
-def narrow_backward(upstream, into, *, empty, size):
-    into["x"][...] = 0.0
-    into["x"][..., :size] = upstream
-
-narrow = Operation(narrow_forward, narrow_backward, {"x": ()})
-
-def turned(w, x):
-    return linear(relu(x), transpose(w["weight"], axes=(1, 0)))
-
-def flat(w, x):
-    return linear(relu(x), reshape(w["weight"], shape=(w["weight"].shape[1], w["weight"].shape[0])))
-
-def shuffled(w, x):
-    y = linear(x, w["weight"])
-    y = reshape(transpose(reshape(y, shape=(*y.shape[:-1], 2, y.shape[-1] // 2)), axes=(0, 2, 1)), shape=y.shape)
-    return relu(y)
-
-def ends(w, x):
-    return transpose(silu(transpose(linear(x, w["weight"]), axes=(1, 0))), axes=(1, 0))
-
-def sliced(w, x):
-    y = narrow(linear(relu(narrow(silu(x), size=5)), narrow(w["weight"], size=5)), size=w["weight"].shape[0] // 2)
-    return reshape(reshape(y, shape=(y.shape[0] * y.shape[1],)), shape=y.shape) + y
-
-def net(task, *, code="turned", width=64):
-    shapes = {"shuffled": ((64, 64), (10, 64)), "ends": ((width, 64), (10, width)), "sliced": ((12, 64), (20, 6)),
-              }.get(code, ((64, 6), (6, 10)))
-    return [Layer(f"l.{n}", f"l.{n}.", (Parameter("weight", shape, uniform(0.1)),), globals()[code])
-            for n, shape in enumerate(shapes)]
-'''
-
-
-@pytest.mark.parametrize("keys", [{}, {"model.code": "flat"}, {"model.code": "shuffled"},
-                                  {"model.code": "shuffled", "train.precision": "bf16", "parallel.recompute": True},
-                                  {"parallel.recompute": True}, {"train.precision": "bf16"},
-                                  {"parallel.prefetch": True, "parallel.recompute": [1]},
-                                  {"model.code": "ends", "model.width": 1100, "train.micro_batch": 32},
-                                  {"model.code": "ends", "parallel.recompute": True,
-                                   "parallel.offload_activations": True},
-                                  {"model.code": "sliced"},
-                                  {"model.code": "sliced", "parallel.recompute": True}], ids=str)
-def test_a_model_of_views_trains_in_every_stage(tmp_path, keys):
-    (tmp_path / "views.py").write_text(VIEWED)
-    assert viewed(tmp_path, keys) == []
-
-
-def viewed(folder, keys):
-    """The failed checks of a model of views."""
-    path = folder / "views.toml"
-    path.write_text('[world]\nranks = 2\n[model]\nkind = "views.py:net"\n[train]\nsteps = 2\nmicro_batches = 4\n')
-    return zs.run(path, set=keys).subject.failures
 
 
 def test_a_view_of_a_parameter_does_not_keep_its_memory_until_backward():

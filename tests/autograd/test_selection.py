@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import zerosim as zs
 from tests.autograd.test_tape import backpropagated, batches, model_of
 from zerosim.autograd.player import Player
 from zerosim.autograd.selection import SELECTIONS, SelectedPlan
@@ -74,31 +73,3 @@ def test_megatrons_selection_repeats_attention_alone(block):
     multiplies = [step.instruction.operation.name for step in selected.again if step.forward_operations]
     assert multiplies == ["causal_attention"]
     assert [step for step in selected.again if step.instruction.operation.name == "rms_norm"] == []
-
-
-def sorted_by(**keys):
-    found = zs.run("scenarios/sort.toml", set={
-        "train.steps": 2, "train.warmup_steps": 0, "train.micro_batch": 2, "check.test_accuracy": 0,
-        **{f"parallel.{name}": value for name, value in keys.items()}})
-    return found.document
-
-
-def activations(document):
-    (stage,) = document["stages"]
-    assert stage["equal"]
-    return max(each["peak_bytes"]["activations"] for each in stage["memory"])
-
-
-def test_a_run_equals_the_reference_and_holds_between_nothing_and_all():
-    """Memory is measured, and the run's own check holds it to the formula's byte."""
-    least, most = activations(sorted_by(recompute=True)), activations(sorted_by())
-    held = {keeps: activations(sorted_by(recompute=True, recompute_keeps=keeps)) for keeps in SELECTIONS}
-    assert least < held["half_products"] < held["products"] < held["all_but_attention"] < most
-
-
-def test_embedding_and_head_in_one_unit_have_the_bits_of_one_process():
-    """FSDP's root: two segments of one unit, without tied weights."""
-    apart, root = sorted_by(recompute=[1, 2]), sorted_by(recompute=[1, 2], units=[[0, 3], [1], [2]])
-    assert activations(root) == activations(apart)
-    peaks = [max(each["peak_bytes"]["gradients"] for each in found["stages"][0]["memory"]) for found in (apart, root)]
-    assert peaks[1] > peaks[0]

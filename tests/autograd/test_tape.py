@@ -10,8 +10,6 @@ import pytest
 import zerosim as zs
 from tests import transformers
 from tests.autograd.formulas import nan
-from tests.training import run, scenario
-from tests.verdict.test_formulas import config
 from zerosim.autograd.operation import Into
 from zerosim.autograd.tape import Tape
 from zerosim.autograd.tape_collectives import TAPE_COLLECTIVES, Direction, backward_by, copy_to, reduce_from
@@ -21,12 +19,8 @@ from zerosim.core.sharding import Directions
 from zerosim.models.mlp import mlp
 from zerosim.models.places import side_by_side
 from zerosim.observe.observed import Observed
-from zerosim.scenario.sections import Variant
-from zerosim.stages.gathering import Prefetched
 from zerosim.stages.replica import Beside
-from zerosim.training.config import Resumed
 from zerosim.training.groups import groups_of
-from zerosim.verdict.traffic import most_messages, volume
 from zerosim.worlds.local import spawn
 
 
@@ -107,41 +101,12 @@ def test_what_is_computed_again_counts_as_such():
     assert tape.operations == {"forward": 2 * 5 * 20, "recomputation": 2 * 5 * 8, "backward": 2 * 5 * (12 + 2 * 8)}
 
 
-def test_with_prefetch_only_the_first_unit_of_a_step_is_waited_for_from_its_beginning(monkeypatch):
-    late, honest = [], Prefetched.gather
-
-    def gather(self, replica, unit):
-        waits, full = unit not in self._pending, honest(self, replica, unit)
-        if waits and replica.comm.rank == 0 and isinstance(full, np.ndarray):       # in the run, not on shapes
-            late.append((replica.state.step, unit.name))
-        return full
-
-    monkeypatch.setattr(Prefetched, "gather", gather)
-    rows = (Variant(stage="zero3", prefetch=True),)
-    outcome = run(base=replace(scenario(steps=2), variant=rows))
-    assert outcome.failures == []
-    assert late == [(1, "layers.0"), (2, "layers.0")]
-
-
 def test_what_was_on_its_way_is_held_by_nobody_but_who_has_taken_it():
     pending = Beside(None).begin(lambda comm: np.ones(3))
     found = pending.take()
     there = weakref.ref(found)
     del found
     assert there() is None
-
-
-def test_what_goes_on_beside_the_step_has_the_channel_to_itself():
-    assert [Beside("own", channel).begin(lambda comm: comm).take() for channel in (None, "second")] == ["own", "second"]
-
-
-@pytest.mark.parametrize("stage", ["ddp", "zero1", "zero2", "zero3"])
-@pytest.mark.parametrize("step", [1, 3])
-def test_what_a_step_sends_does_not_depend_on_where_a_run_goes_on(stage, step):
-    begins = config(stage, {"steps": 4, "clip_norm": 0.5})
-    goes_on = replace(begins, resumed=Resumed("", step, step, 1.0, 0, "", stage, 2, np.zeros(step), None, None))
-    assert (most_messages(goes_on), volume(goes_on)) == (most_messages(begins), volume(begins))
-    assert volume(begins) > 0
 
 
 # The collectives on the tape: each is the transpose of its backward, on ranks and in one process, to the bit.
@@ -294,12 +259,15 @@ def net(task, *, forget="FORGET"):
     (1, True, "", ["over one rank the law says nothing; give Direction('tensor', 2) in EXAMPLES", None]),
 ])
 def test_parts_of_ones_own_with_a_direction_are_checked(size, everywhere, forget, faults, tmp_path):
-    path, found = tmp_path / "own.py", tmp_path / "found.json"
+    path, written = tmp_path / "own.py", tmp_path / "claims.json"
     path.write_text(OWN.replace("SIZE", f"{size}").replace("ALL", f"{everywhere}").replace("FORGET", forget))
-    assert main(["check", str(path), "--json", str(found)]) == int(any(faults))
-    document = json.loads(found.read_text())
-    for part, due in zip((document["operations"][0], document["parts"][0]), faults, strict=True):
-        assert due in json.dumps(part, ensure_ascii=False) if due else part.get("fault") is None
+    assert main(["check", str(path), "--json", str(written)]) == int(any(faults))
+    claims = [json.loads(line) for line in written.read_text().splitlines()]
+    for name, due in zip(("norm", "net"), faults, strict=True):
+        of_part = [claim for claim in claims if claim["part"].endswith(name)]
+        complaints = [claim["complaint"] for claim in of_part if claim["state"] == "does not hold"]
+        assert of_part
+        assert [due in complaint for complaint in complaints] == [True] * bool(due)
 
 
 def test_operations_of_ones_own_are_proved_by_name(tmp_path, capsys):

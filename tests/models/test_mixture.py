@@ -5,14 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.models.test_split_models import outcome, read
+from tests.models.test_split_models import read
 from tests.mpi.launch import mpirun
 from zerosim.autograd.operation import Operation
 from zerosim.autograd.operations.routing import queue_slots_forward
 from zerosim.autograd.operations.shapes import reshape
 from zerosim.autograd.tape import Tape
 from zerosim.autograd.tape_collectives import copy_to
-from zerosim.core.errors import ScenarioError
 from zerosim.models import mixture
 from zerosim.models.transformer import TransformerShape, transformer
 from zerosim.models.units import Layer, grouped
@@ -39,7 +38,6 @@ micro_batch = 4
 
 PIECES = ["parallel.tensor_ranks=2", "parallel.sequence_parallel=true", "parallel.expert_ranks=2",
           "model.queue_tokens=2"]
-LATENT = ["model.architecture=llama", "model.latent=6", "model.query_latent=10", "model.rotary_size=2"]
 SHARED = ["model.shared_inner=6", "model.dense_layers=1", "model.dense_inner=10"]
 
 
@@ -115,16 +113,6 @@ def test_a_split_mixture_under_mpirun(ranks, changes, tmp_path):
     assert (said.returncode, said.stdout.count("every bit equal to one process")) == (0, 1)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_an_all_to_all_sends_all_but_its_own_part_of_the_queues(ranks, tmp_path):
-    (row,) = outcome(MIXTURE, tmp_path, f"parallel.expert_ranks={ranks}", 'parallel.stages=["ddp"]').trained
-    steps, blocks, micro_batches, samples, experts, capacity, width = 2, 2, ranks, 4, 4, 3, 16
-    found, passes = row.measured.traffic[1].by_collective["expert_all_to_all"], steps * blocks * micro_batches
-    queues = experts * capacity * samples // ranks * width * 4
-    assert found.calls == 4 * passes
-    assert found.sent_bytes == 4 * passes * queues * (ranks - 1) // ranks
-
-
 doubled = Operation(
     lambda x, *, empty: x, lambda upstream, into, *, empty: np.multiply(upstream, 2.0, out=into["x"]), {"x": ()})
 
@@ -171,27 +159,3 @@ def test_a_wrong_split_is_named(name, wrong, said, tmp_path, monkeypatch):
     assert found() == []
     monkeypatch.setattr(mixture, name, wrong)
     assert found()[0].startswith(said)
-
-
-@pytest.mark.parametrize(("changes", "message"), [
-    (["parallel.context_ranks=2"], "model.queue_tokens: a queue serves 8 tokens, which do not divide the 4 that a rank "
-     "has of a sequence; set it to 4 or a divisor"),
-    (["model.queue_tokens=3"], "set it to 8 or a divisor"),
-    (["parallel.expert_ranks=2", "model.experts=3"], "divide experts = 3; set it to a multiple of 2"),
-    (["parallel.expert_ranks=2", "train.micro_batch=3"], "must be a multiple of parallel.expert_ranks = 2"),
-    ([*PIECES, "model.experts=6"], r"the 4 tensor\+context\+expert ranks must divide experts = 6"),
-    (["model.experts_per_token=5"], "a token has at most experts = 4; set it to no more"),
-    ([*LATENT, "parallel.context_ranks=2", "model.queue_tokens=4"], "a ring has keys as wide as values; set parallel."),
-    ([*LATENT, "model.key_value_heads=2"], "each head of Llama's blocks has a key of the latent; leave key_"),
-    ([*LATENT, "model.rotary_size=1"], "positions turn pairs of numbers, found 1; give it an even number above 0"),
-    ([*LATENT, "model.latent=0"], "numbers for positions only beside that of keys; set it above 0"),
-    (["model.dense_layers=2"], "a mixture has a block with experts; set it below layers = 2"),
-    (["model.shared_inner=5", "parallel.tensor_ranks=2"], "2 ranks that cut it must divide shared_inner = 5"),
-    (["model.dense_layers=1", "model.dense_inner=5", "parallel.tensor_ranks=2"], "must divide dense_inner = 5"),
-    (["model.capacity_factor=0"], "a capacity of 0 takes no token; set it above 0"),
-    (["model.heads=3"], "3 heads must divide a width of 16"),
-    (["model.hidden=[4]"], "model.hidden is for model.kind mlp, and this is mixture"),
-])
-def test_keys_that_do_not_go_with_a_mixture_are_refused(changes, message, tmp_path):
-    with pytest.raises(ScenarioError, match=message):
-        outcome(MIXTURE, tmp_path, *changes)

@@ -38,8 +38,6 @@ sequence = 8
 steps = 2
 micro_batch = 2
 """
-SORT = GPT.replace('"text"', '"sort"').replace("sequence = 8", "sequence = 15")
-"""The loss counts the last 8 of 15 positions: none of the first of three context ranks."""
 LLAMA = 'model.architecture="llama"', "model.key_value_heads=2", "model.inner=44"
 EVEN = ("model.vocabulary=68",)
 SPLIT = f"{Path(__file__).parents[1] / 'brought' / 'split.py'}:net"
@@ -69,15 +67,6 @@ def farthest(text, changes, tmp_path):
     assert found.keys() == due.keys()
     return (max(np.abs(found[name] - due[name]).max() for name in due)
             / max(np.abs(before[name] - due[name]).max() for name in due))
-
-
-@pytest.mark.parametrize(("text", "changes"), [
-    (MLP, []), (GPT, []), (GPT, ["parallel.context_ranks=2", "parallel.vocabulary_parallel=true", *EVEN]),
-    (GPT, ["parallel.sequence_parallel=true", "parallel.context_ranks=2", 'parallel.context_by="all_to_all"',
-           "model.architecture=llama", "model.inner=44"]),
-    (GPT, ["parallel.sequence_parallel=true", *LLAMA]), (SORT, ["parallel.context_ranks=3", "world.ranks=6"])])
-def test_in_float64_it_trains_to_the_weights_of_the_model_in_one_piece(text, changes, tmp_path):
-    assert farthest(text, changes, tmp_path) < 1e-9
 
 
 @pytest.mark.parametrize("answers", [True, False])
@@ -192,16 +181,6 @@ def test_an_operation_of_ones_own_with_a_direction_runs_over_one_rank(tmp_path):
 def test_places_that_make_different_calls_are_named_and_end(tmp_path, capsys):
     assert run_own(tmp_path, "group.place == 0", "parallel.tensor_ranks=2") != 0
     assert "rank 1 sent 1 × float64 to rank 0, which receives it into 20 × float64" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("text", "lines"), [
-    (GPT, ["model.tied_embeddings=true", 'parallel.stages=["zero2"]', "parallel.tensor_ranks=2"]),
-    (MLP, ['variant=[{stage="ddp"}, {stage="ddp", tensor_ranks=2}, {stage="zero1", tensor_ranks=4}]']),
-])
-def test_from_the_command_line(text, lines, tmp_path):
-    path = tmp_path / "scenario.toml"
-    path.write_text(text)
-    assert main(["run", str(path), *(word for each in lines for word in ("--set", each))]) == 0
 
 
 def test_a_file_of_whole_weights_is_read_by_every_split(tmp_path):

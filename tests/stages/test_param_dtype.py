@@ -9,7 +9,6 @@ from tests.training import labelled
 from tests.training.test_variants import run, tensors
 from zerosim.core.precisions import PRECISIONS
 
-BF16, FP16 = {"param_dtype": "bf16"}, {"param_dtype": "fp16"}
 WIDE = {"reduce_dtype": "fp32", "accumulate_dtype": "fp32"}
 
 

@@ -1,19 +1,16 @@
 """Pipelines: the bits of one process, the formulas, one function; what schedules hold, wait for and send."""
 
 import itertools
-import json
 from collections import defaultdict
 from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tests.models.test_split_models import GPT, LLAMA, MLP, outcome, read
+from tests.models.test_split_models import GPT, MLP, outcome, read
 from tests.mpi.launch import mpirun
 from zerosim.autograd.player import Player
-from zerosim.core.errors import ScenarioError, ZerosimError
+from zerosim.core.errors import ZerosimError
 from zerosim.scenario.data import load_dataset
 from zerosim.stages.replica import Replica
 from zerosim.stages.scaling import SquareSums
@@ -46,56 +43,6 @@ model_chunks = 2
 ZB = 'parallel.schedule="zb_h1"'
 STAGES = 'parallel.stages=["ddp", "zero1", "zero2"]'
 TIED = "model.tied_embeddings=true"
-INTERLEAVED = 'parallel.schedule="interleaved_1f1b"', "parallel.model_chunks=2"
-
-
-@pytest.mark.parametrize(("text", "changes"), [
-    (MLP, ["parallel.pipeline_ranks=2", 'parallel.schedule="gpipe"', "parallel.pipeline_layers=[1, 3]"]),
-    (MLP, ["parallel.pipeline_ranks=2", "parallel.tensor_ranks=2", "train.clip_norm=0.01"]),
-    (MLP, ["parallel.pipeline_ranks=2", *INTERLEAVED, "parallel.recompute=true"]),
-    (GPT, ["parallel.pipeline_ranks=2", "parallel.tensor_ranks=2", "parallel.sequence_parallel=true", *LLAMA]),
-    (MLP, ["parallel.pipeline_ranks=4", ZB, "train.clip_norm=0.01", "parallel.overlap=true"]),
-    (GPT, ["parallel.pipeline_ranks=2", ZB, TIED, "parallel.tensor_ranks=2", "parallel.sequence_parallel=true", *LLAMA,
-           "parallel.recompute=true"]),
-    (GPT, ["parallel.pipeline_ranks=2", ZB, "train.precision=bf16", "parallel.accumulation=micro_batch",
-           "model.dropout=0.1"]),
-    (GPT, ["parallel.pipeline_ranks=2", *INTERLEAVED, "parallel.autocast=bf16", "model.dropout=0.1"]),
-    (MLP, ["parallel.pipeline_ranks=4", "train.precision=fp16", "parallel.overlap=true"]),
-    (GPT, ["parallel.pipeline_ranks=2", TIED, "train.precision=fp16", "train.clip_norm=0.01", "parallel.overlap=true"]),
-    (GPT, ["parallel.pipeline_ranks=2", TIED, "parallel.tensor_ranks=2", "parallel.recompute=true"]),
-    (GPT, ["parallel.pipeline_ranks=2", TIED, *INTERLEAVED, "world.ranks=8", "parallel.shard_ranks=2",
-           "parallel.order=rank", "train.micro_batches=8", "parallel.accumulation=micro_batch",
-           "parallel.accumulate_dtype=fp32", "train.precision=bf16", "train.clip_norm=0.01"]),
-])
-def test_a_pipeline_has_the_bits_of_one_process_and_the_figures_due(text, changes, tmp_path):
-    assert outcome(text, tmp_path, STAGES, *changes).failures == []
-
-
-@settings(max_examples=4)
-@given(st.data())
-def test_any_composition_has_the_bits_of_one_process_and_the_figures_due(tmp_path_factory, data):
-    def draw(*values):
-        return data.draw(st.sampled_from(values))
-
-    text, schedule = draw(MLP, MLP, MLP, GPT), draw("gpipe", "1f1b", "zb_h1", "interleaved_1f1b")
-    chunks = 2 if schedule == "interleaved_1f1b" else 1
-    pipeline, tensor, ranks = (2 if chunks == 2 else draw(2, 3)), draw(1, 2), draw(1, 2)
-    drawn = {
-        "parallel.pipeline_ranks": pipeline, "parallel.tensor_ranks": tensor, "parallel.schedule": schedule,
-        "parallel.model_chunks": chunks,
-        "world.ranks": pipeline * tensor * ranks,
-        "train.micro_batches": ranks * (2 * pipeline if chunks == 2 else draw(1, 3, 4)),
-        "parallel.stages": [draw("ddp", "zero1", "zero2")], "parallel.order": draw("ring", "rank", "exact"),
-        "train.precision": draw("fp32", "bf16", "fp16", "fp64"), "train.clip_norm": draw(0.0, 0.01),
-        "parallel.overlap": draw(True, False), "parallel.recompute": draw(True, False),
-        "parallel.offload_optimizer": draw("none", "host"),
-    }
-    if text is GPT:
-        drawn["model.tied_embeddings"] = draw(True, False)
-    if drawn["parallel.order"] != "exact":
-        drawn["parallel.accumulation"] = draw("boundary", "micro_batch")
-    changes = [f"{key}={json.dumps(value)}" for key, value in drawn.items()]
-    assert outcome(text, tmp_path_factory.mktemp("pipeline"), *changes).failures == []
 
 
 @pytest.mark.mpi
@@ -250,29 +197,6 @@ def test_a_wrong_order_of_pieces_is_found_before_the_run_and_by_its_bits(tmp_pat
     found, failures = judged(tmp_path, "model.hidden=[8, 8, 8]", "parallel.pipeline_ranks=4")
     assert "loss: " in found[0]
     assert failures
-
-
-def test_a_loss_scale_is_no_difference(tmp_path):
-    assert judged(tmp_path, "world.ranks=2", "parallel.pipeline_ranks=2", "train.loss_scale=3") == ([], [])
-
-
-@pytest.mark.parametrize(("changes", "said"), [
-    (['parallel.stages=["zero3"]'], "Stage III would gather a rank's weights twice for every micro-batch"),
-    (["parallel.pipeline_layers=[1, 1]"], "must give each of 2 pieces its number of layers, 4 in all"),
-    (["parallel.pipeline_layers=[2, 2]", "parallel.units=[[0], [1, 2], [3]]"], "and cut no unit"),
-    (["parallel.pipeline_ranks=8", "world.ranks=8", "train.micro_batches=8"], r"pipeline_ranks: 8 pieces need a unit"),
-    (["parallel.model_chunks=2"], "set parallel.schedule to interleaved_1f1b"),
-    (['parallel.schedule="interleaved_1f1b"'], "set parallel.model_chunks"),
-    (['parallel.units=[[0, 3], [1], [2]]', 'parallel.quantized_gradients="int8"'], "would lose two parts"),
-    ([*INTERLEAVED, "train.micro_batches=6"], "micro-batches on each rank, found 3; change train.micro_batches"),
-    (["parallel.accumulation=layered"], "choose boundary or micro_batch"),
-    (["model.frozen=[0]"], "train all layers"),
-    (["parallel.pipeline_ranks=1", "parallel.pipeline_layers=[4]"], "and pipeline_ranks is 1"),
-])
-def test_what_a_pipeline_cannot_have_is_one_line(changes, said, tmp_path):
-    with pytest.raises(ScenarioError, match=said) as found:
-        read(MLP, tmp_path, "parallel.pipeline_ranks=2", STAGES, *changes)
-    assert "\n" not in str(found.value)
 
 
 def at_the_first_end_only(honest):

@@ -1,7 +1,6 @@
 """The update of a unit: each element by the published formula, on any stretch, in any piece, padded or not."""
 
 import math
-import tracemalloc
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -154,18 +153,6 @@ def test_differences_that_are_applied_are_the_update(name):
 
 
 @optimizers
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_published_updates_move_the_master_copy_as_updates_do(name, precision):
-    """The master copy is the same in both ways; only the 16-bit weights beside it are a different computation."""
-    made = rule(name, precision)
-    weights, *gradients = drawn(made.precision.weights)
-    (rounded, kept), (applied, moved) = updated(made, weights, gradients), published(made, weights, gradients)
-    assert same((applied, kept), (applied, moved))
-    assert rounded.tobytes() == kept[MASTER].astype(rounded.dtype).tobytes()
-    assert applied.tobytes() != rounded.tobytes()
-
-
-@optimizers
 @pytest.mark.parametrize("count", [1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE + 1])
 def test_every_element_is_updated_however_many_there_are(name, count):
     weights, gradient = np.ones((2, count), np.float32)
@@ -174,19 +161,6 @@ def test_every_element_is_updated_however_many_there_are(name, count):
     for array in (weights, *held.values()):
         assert np.unique(array).size == 1
     assert weights[0] != 1.0
-
-
-@optimizers
-def test_an_update_needs_little_memory_besides(name):
-    weights, gradient = np.zeros((2, 4_000_000), np.float32)
-    held = slots(name, len(weights))
-    tracemalloc.start()
-    try:
-        OPTIMIZERS[name].update(weights, gradient, held, 1, Hyperparameters(weight_decay=0.1))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert 0 < peak < 1_000_000
 
 
 @optimizers
@@ -268,25 +242,6 @@ def test_the_scale_doubles_after_every_so_many_steps_in_a_row_without_overflow()
     assert scaling.loss_scale == INITIAL_SCALE * 2
 
 
-@pytest.mark.parametrize(("scaling", "needed"), [
-    (Scaling(), False), (Scaling(loss_scale=4.0), False), (Scaling(dynamic=True), True), (Scaling(clip_norm=0.5), True),
-])
-def test_only_who_clips_or_skips_needs_a_norm_and_only_a_dynamic_scale_grows(scaling, needed):
-    assert scaling.needs_norm == needed
-    before = scaling.loss_scale
-    for _ in range(STEPS_TO_GROW):
-        scaling.factor([1.0])
-    assert scaling.loss_scale == before * (2 if scaling.dynamic else 1)
-
-
-@pytest.mark.parametrize("loss_scale", [1e-38, 9e37])
-@pytest.mark.parametrize("clip_norm", [0.0, 1.0])
-def test_the_smallest_and_the_largest_that_are_allowed_divide_nothing_by_zero(loss_scale, clip_norm):
-    scaling = Scaling(loss_scale, False, clip_norm)
-    assert 0 < np.float32(loss_scale) < np.inf
-    assert 0 < np.float32(scaling.factor([1.0])) < np.inf
-
-
 def overflowing(steps, **parallel):
     """Targets so far away that every gradient overflows float16, whatever the loss scale."""
     x = labelled(samples=12).x
@@ -306,12 +261,6 @@ def test_data_that_always_overflow_end_in_a_message():
     assert shown(outcome) == [
         "Stage II: gradients overflowed float16 in 1,200 of 1,200 steps, which changed nothing but the loss scale: it "
         "halves, down to 5.96e-08. Scale the data down, take more steps, or set train.precision to bf16."]
-
-
-def test_a_run_that_trains_has_no_such_message():
-    outcome = run(precision="fp16")
-    assert outcome.trained[0].measured.updates
-    assert shown(outcome) == []
 
 
 def test_sharded_gradients_add_their_square_sums_in_the_order_of_full_ones(monkeypatch):

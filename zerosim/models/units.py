@@ -17,10 +17,10 @@ Stage III gathers it for each segment. FSDP keeps such a root unit gathered from
 Equal segments share a `Computation`, a graph and a plan, so a transformer of a hundred blocks is analysed once.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, chain, groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -136,27 +136,6 @@ class Segment:
         return self.computation.graph(shape)
 
 
-class ParameterViews(Mapping[int, Array]):
-    """Each parameter as a shaped view into `flat`, by its number in the unit; views are made at first use."""
-
-    def __init__(self, places: Sequence[ParameterPlace], flat: Array) -> None:
-        self._places = places
-        self._flat = flat
-        self._made: dict[int, Array] = {}
-
-    def __getitem__(self, number: int) -> Array:
-        if number not in self._made:
-            place = self._places[number]
-            self._made[number] = self._flat[place.start : place.stop].reshape(place.shape)
-        return self._made[number]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(len(self._places)))
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-
 @dataclass(frozen=True, eq=False)
 class Unit:
     """One or several layers whose parameters share a flat buffer, and their `numbers` in the model.
@@ -194,8 +173,9 @@ class Unit:
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
         """The segments that are run here, in the order of forward."""
-        found = tuple(self._segment([self.numbers.index(number) for number in run]) for run in runs_of(self.numbers))
-        return found if self.end is None else found[self.end :][:1]
+        runs = runs_of(self.numbers)
+        return tuple(self._segment([self.numbers.index(number) for number in run])
+                     for run in (runs if self.end is None else runs[self.end :][:1]))
 
     def _segment(self, indices: Sequence[int]) -> Segment:
         layers = tuple(self.layers[index] for index in indices)
@@ -204,14 +184,10 @@ class Unit:
         return Segment(layers, tuple(self.numbers[index] for index in indices), computation)
 
     def _parameters(self, layer: Layer) -> tuple[tuple[str, int, Shape], ...]:
-        own = {each.name: layer.prefix + each.name for each in layer.parameters}
-        numbers = {name: self._numbers[full] for name, full in (own | {name: name for name in layer.borrows}).items()}
-        return tuple((name, number, self.places[number].shape) for name, number in numbers.items())
-
-    @cached_property
-    def _numbers(self) -> dict[str, int]:
-        """The number of each parameter, by its full name."""
-        return {place.name: number for number, place in enumerate(self.places)}
+        full_names = {parameter.name: layer.prefix + parameter.name for parameter in layer.parameters}
+        full_names |= {name: name for name in layer.borrows}
+        numbers = {place.name: number for number, place in enumerate(self.places)}
+        return tuple((name, numbers[full], self.places[numbers[full]].shape) for name, full in full_names.items())
 
     def bounds(self, number: int) -> tuple[int, int]:
         """The range of layer `number` of the model in the buffer: first element, and the one after the last."""
@@ -225,8 +201,8 @@ class Unit:
     @cached_property
     def name(self) -> str:
         """The name: `layers.0`, `layers.0-1` for neighbours, or `embedding+head`."""
-        names = [[self.layers[self.numbers.index(number)].name for number in run] for run in runs_of(self.numbers)]
-        return "+".join(each[0] if len(each) == 1 else f"{each[0]}-{each[-1].split('.')[-1]}" for each in names)
+        runs = [[self.layers[self.numbers.index(number)].name for number in run] for run in runs_of(self.numbers)]
+        return "+".join(names[0] if len(names) == 1 else f"{names[0]}-{names[-1].split('.')[-1]}" for names in runs)
 
     def views(self, flat: Array) -> dict[str, Array]:
         """Each parameter as a shaped view into `flat`, which may be padded.
@@ -236,19 +212,20 @@ class Unit:
         >>> unit.views(np.arange(4.0))
         {'layers.0.weight': array([[0., 1.]]), 'layers.0.bias': array([2.])}
         """
-        return {each.name: flat[each.start : each.stop].reshape(each.shape) for each in self.places}
+        return {place.name: flat[place.start : place.stop].reshape(place.shape) for place in self.places}
 
-    def parts(self, flat: Array) -> ParameterViews:
+    def parts(self, flat: Array) -> dict[int, Array]:
         """Each parameter as a shaped view into `flat`, by its number in the unit."""
-        return ParameterViews(self.places, flat)
+        return {number: flat[place.start : place.stop].reshape(place.shape)
+                for number, place in enumerate(self.places)}
 
     def answered(self, start: int, stop: int, coordinates: Coordinates) -> list[tuple[int, int]]:
         """The stretches from `start` to `stop` for which a place answers, where each element is counted once."""
         if not any(coordinates.values()):
             return [(start, stop)]
-        mine = [(max(start, each.start), min(stop, each.stop)) for each in self.places
-                if each.parameter.answers(coordinates)]
-        return [(first, last) for first, last in mine if first < last]
+        stretches = [(max(start, place.start), min(stop, place.stop)) for place in self.places
+                     if place.parameter.answers(coordinates)]
+        return [(first, last) for first, last in stretches if first < last]
 
     def initial(self, seed: int, coordinates: Coordinates = ORIGIN) -> Array:
         """The initial weights of a place: float32, flat, `count` elements.
@@ -337,7 +314,7 @@ class Model:
     def segments(self) -> tuple[tuple[Unit, Segment], ...]:
         """All segments in the order of forward, each with its unit."""
         segments = [(unit, segment) for unit in self.units for segment in unit.segments]
-        return tuple(sorted(segments, key=lambda each: each[1].first_layer))
+        return tuple(sorted(segments, key=lambda pair: pair[1].first_layer))
 
     @cached_property
     def forward_units(self) -> tuple[Unit, ...]:
@@ -358,7 +335,7 @@ class Model:
     @property
     def places(self) -> tuple[ParameterPlace, ...]:
         """The places of all parameters, in model order."""
-        return tuple(sorted((place for unit in self.units for place in unit.places), key=lambda each: each.layer))
+        return tuple(sorted((place for unit in self.units for place in unit.places), key=lambda place: place.layer))
 
 
 def runs_of(numbers: Sequence[int]) -> list[list[int]]:
@@ -367,7 +344,7 @@ def runs_of(numbers: Sequence[int]) -> list[list[int]]:
     >>> runs_of([0, 1, 5])
     [[0, 1], [5]]
     """
-    return [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda each: each[1] - each[0])]
+    return [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
 
 
 def grouped(
@@ -377,15 +354,13 @@ def grouped(
 
     Raises `ZerosimError` if `groups` does not list every layer once, and for a partly frozen unit.
     """
-    numbers = [[number] for number in range(len(layers))] if groups is None else [sorted(each) for each in groups]
-    if sorted(number for each in numbers for number in each) != list(range(len(layers))) or not all(numbers):
-        raise ZerosimError(f"units {list(numbers)} must name the layers 0 to {len(layers) - 1}, each once")
-    return tuple(_units(layers, sorted(numbers), frozen))
-
-
-def _units(layers: Sequence[Layer], groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Iterator[Unit]:
-    computations: Computations = {}
-    for numbers in groups:
+    of_units = [[number] for number in range(len(layers))] if groups is None else [sorted(group) for group in groups]
+    if sorted(chain(*of_units)) != list(range(len(layers))) or not all(of_units):
+        raise ZerosimError(f"units {of_units} must name the layers 0 to {len(layers) - 1}, each once")
+    units, computations = list[Unit](), Computations()
+    for numbers in sorted(of_units):
         if len({number in frozen for number in numbers}) > 1:
-            raise ZerosimError(f"the unit of layers {list(numbers)} is partly frozen; freeze all of its layers or none")
-        yield Unit(tuple(layers[number] for number in numbers), tuple(numbers), numbers[0] in frozen, computations)
+            raise ZerosimError(f"the unit of layers {numbers} is partly frozen; freeze all of its layers or none")
+        layers_of = tuple(layers[number] for number in numbers)
+        units.append(Unit(layers_of, tuple(numbers), numbers[0] in frozen, computations))
+    return tuple(units)

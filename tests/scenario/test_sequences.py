@@ -1,11 +1,8 @@
 import hashlib
-import itertools
 import math
 import os
-import re
 import socket
 from collections import Counter
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +15,7 @@ from zerosim.core.errors import ScenarioError
 from zerosim.scenario import Data, Scenario
 from zerosim.scenario.data import Dataset, bigram_loss, exact_share, load, load_dataset, sequences
 from zerosim.scenario.data import dataset as datasets
-from zerosim.scenario.data.load import LARGEST_FILE, TASKS, distinct_digits, shakespeare, tokenised, windows_of
+from zerosim.scenario.data.load import LARGEST_FILE, TASKS, distinct_digits, tokenised, windows_of
 
 TEXTS = st.text(st.sampled_from("ab\n €\U0001f600\ufffd") | st.characters(codec="utf-8"), min_size=11, max_size=400)
 
@@ -129,23 +126,6 @@ def planted(dataset, **changed):
     return Dataset(**arrays, classes=dataset.classes, alphabet=dataset.alphabet)
 
 
-def test_wrong_windows_are_seen():
-    whole = "".join(chr(100 + i) for i in range(90))
-    good = windows_of(whole, 4, None, fault)
-    assert text_faults(planted(good), whole, 4) == []
-    assert text_faults(planted(good, x=good.y, y=good.x), whole, 4) == ["x", "y"]
-    assert text_faults(planted(good, y=good.x), whole, 4) == ["y"]
-    assert text_faults(planted(good, x=good.x[:-1]), whole, 4) == ["x"]
-    assert text_faults(planted(good, x_test=good.x[:2]), whole, 4) == ["test"]
-    ragged = good.y.astype(int)
-    ragged[1, 2] = -1
-    assert common_faults(planted(good, y=ragged)) == ["counted"]
-    assert common_faults(planted(good, y=ragged - 1)) == ["range"]
-    assert common_faults(planted(good, x=good.x[:, 1:])) == ["shapes", "shapes"]
-    assert common_faults(planted(good, y_test=good.y_test.astype("u1"))) == ["dtypes"]
-    assert "kind" in common_faults(planted(good, x=good.x.astype("f4")))
-
-
 @given(TEXTS, st.integers(2, 12))
 def test_a_small_vocabulary_keeps_what_is_frequent(whole, vocabulary):
     tokens, alphabet = tokenised(whole, vocabulary)
@@ -166,42 +146,6 @@ def test_blocks_change_no_token(whole, block):
     assert same == alphabet
 
 
-@pytest.mark.parametrize(("characters", "dtype"), [(1, "u1"), (256, "u1"), (257, "u2"), (70_000, "u4")])
-def test_tokens_take_as_few_bytes_as_they_can(characters, dtype):
-    whole = "".join(map(chr, itertools.chain(range(0xD800), range(0xE000, 0x20000))))[:characters]
-    tokens, alphabet = tokenised(whole)
-    assert tokens.dtype == dtype
-    assert tokens.tolist() == list(range(characters))
-    assert alphabet == whole
-
-
-@pytest.mark.parametrize(("sequence", "windows"), [(1, 16384), (64, 256), (1000, 16), (20_000, 1)])
-def test_test_windows_are_few_and_spread_evenly(sequence, windows):
-    whole = "".join(map(chr, range(0x100, 0x1100))) * 60
-    dataset = windows_of(whole, sequence, None, fault)
-    held_out = whole[len(whole) * 9 // 10 :]
-    count = (len(held_out) - 1) // sequence
-    chosen = [index * count // windows for index in range(windows)]
-    assert dataset.x_test.shape == (windows, sequence)
-    expected = [held_out[index * sequence : (index + 1) * sequence] for index in chosen]
-    assert [dataset.decode(x) for x in dataset.x_test] == expected
-
-
-def test_shakespeare():
-    whole = shakespeare()
-    assert (len(whole), len(set(whole)), whole.isascii(), whole.count("\n")) == (1_115_394, 65, True, 40_000)
-    attribution = (files("zerosim.scenario.data") / "README.md").read_text()
-    assert hashlib.sha256(whole.encode()).hexdigest() in attribution
-    assert text_faults(of("text", 500), whole, 500) == ["test"]  # which has 32 windows of the 223
-
-
-def test_decoding_never_fails():
-    dataset = of("text", 64, 70)
-    assert dataset.decode(np.array([0, 1, 65, 69])) == "\n \ufffd\ufffd"
-    assert of("text", 64, 3).decode(np.array([[0, 1], [2, 2]])) == " e\ufffd\ufffd"
-    assert of("sort", 15, 12).decode(np.array([1, 0, 9, 11])) == "109\ufffd"
-
-
 # A user's file
 
 
@@ -213,17 +157,6 @@ def test_a_users_text(tmp_path):
     assert text_faults(of(str(tmp_path / "own"), 30), whole, 30) == []
     (tmp_path / "sort").write_bytes(whole.encode())
     assert of("./sort", 30, folder=tmp_path).decode(dataset.x) == dataset.decode(dataset.x)
-
-
-def test_the_shortest_text(tmp_path):
-    for length, fits in ((71, True), (70, False)):
-        (tmp_path / "a").write_text("a" * length)
-        if fits:
-            assert of("a", 7, folder=tmp_path).x_test.shape == (1, 7)
-        else:
-            assert complaint("a", 7, folder=tmp_path) == (
-                "70 characters are too few for model.sequence = 7: the last tenth is the test split and must hold a "
-                "window and the next character; give 71, or set model.sequence lower")
 
 
 def too_large(path):
@@ -264,14 +197,6 @@ def test_a_pipe_is_no_npz_and_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "a.npz")
     with pytest.raises(ScenarioError, match=r'this is not a regular file; it must be "digits", the path of an \.npz'):
         load_dataset(Scenario(data=Data(str(tmp_path / "a.npz"))))
-
-
-def test_names_that_are_no_text():
-    for source in ("digits", "mine.npz"):
-        assert complaint(source) == "these are rows of features, not tokens" + ALLOWED
-    assert complaint("a\0b") == "a path cannot contain a NUL byte"
-    assert complaint("a" * 300).startswith("file name too long")
-    assert complaint("sort", 2049) == "sequences may be 2,048 long, found model.sequence = 2,049; set it lower"
 
 
 # Tasks
@@ -320,16 +245,6 @@ def test_wrong_answers_are_seen():
         assert kind in task_faults(planted(good, **{name: array}), "sort")
 
 
-@pytest.mark.parametrize("base", range(2, 11))
-def test_there_are_digits_enough(base):
-    """Where all that there are begin to be too many is where it is hardest to draw as many that differ."""
-    n = int(math.log(load.DRAWN, base))
-    for each in (n, n + 1):
-        digits = distinct_digits(base, each)
-        assert len(digits) == min(base**each, 21_000) == len({row.tobytes() for row in digits})
-        assert (digits.min(), digits.max()) == (0, base - 1)
-
-
 @pytest.mark.parametrize(("base", "n", "digest"), [
     (10, 8, "6f2ac6b50b55b860"),
     (10, 3, "05562232dc3d7341"),
@@ -364,17 +279,6 @@ def test_the_bigram_of_a_text(whole, sequence, vocabulary, block):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets, "BLOCK", block)
         assert bigram_loss(dataset) == pytest.approx(bigram_by_hand(dataset), rel=1e-12)
-
-
-def test_the_bigram_of_shakespeare():
-    dataset = of("text", 64)
-    attribution = " ".join((files("zerosim.scenario.data") / "README.md").read_text().split())
-    (said,) = re.findall(r"reaches (\S+) nats per character", attribution)
-    assert f"{bigram_loss(dataset):.3f}" == said
-    assert f"{len(dataset.x):,} windows train and {len(dataset.x_test)} test" in attribution
-    assert bigram_loss(of("text", 64, 1000)) == bigram_loss(dataset)  # unused tokens take no probability
-    swapped = planted(dataset, x=dataset.y, y=dataset.x)
-    assert bigram_loss(swapped) > bigram_loss(dataset) + 0.1
 
 
 @given(st.integers(1, 6), st.integers(1, 4), st.randoms(use_true_random=False))
