@@ -1,5 +1,4 @@
 import json
-import zipfile
 
 import numpy as np
 import pytest
@@ -132,59 +131,13 @@ def npz_with_a_flipped_byte(path):
     path.write_bytes(content)
 
 
-def npy(shape, content, dtype="<f4", version=b"\1\0"):
-    """An .npy of that header, true or not; `shape` as it is written."""
-    words = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
-    return b"\x93NUMPY" + version + len(words).to_bytes(2 if version == b"\1\0" else 4, "little") + words + content
-
-
-def archive_of(path, x, method=zipfile.ZIP_STORED):
-    with zipfile.ZipFile(path, "w", method) as archive:
-        archive.writestr("x.npy", x)
-        archive.writestr("y.npy", npy("(4,)", bytes(32), "<i8"))
-
-
-def bomb(path):
-    """Zeros without end, as the archive's directory says."""
-    archive_of(path, npy("(2, 2)", bytes(16)))
-    content = bytearray(path.read_bytes())
-    at = content.index(b"PK\1\2") + 24
-    content[at : at + 4] = (2**31).to_bytes(4, "little")
-    path.write_bytes(content)
-
-
-def large(path):
-    with path.open("wb") as file:
-        file.truncate(2**30 + 1)
-
-
-def long_directory(path):
-    archive_of(path, npy("(2, 2)", bytes(16)))
-    content = bytearray(path.read_bytes())
-    content[-10:-6] = (2**20 + 1).to_bytes(4, "little")
-    path.write_bytes(content)
-
-
-TWELVE = bytes(12)
-
-
 @pytest.mark.parametrize(("write", "expected"), [
-    (lambda path: archive_of(path, npy("(True, 3)", TWELVE)), "x has shape (True, 3), which is not a valid shape"),
-    (lambda path: archive_of(path, npy("(-1, -3)", TWELVE)), "x has shape (-1, -3), which is not a valid shape"),
-    (lambda path: archive_of(path, npy("(10**9, 10**9)", TWELVE)), "this .npz cannot be read: "),
-    (lambda path: archive_of(path, npy(f"({2**62}, {2**62})", TWELVE)), "x should have 85,070,591,730,234,615,865,"),
-    (lambda path: archive_of(path, npy("(1, 4)", TWELVE)), "x should have 86 bytes by its header, and has 82"),
-    (lambda path: archive_of(path, npy("(1, 3)", TWELVE, version=b"\3\0")), "x is an array of version (3, 0)"),
-    (lambda path: archive_of(path, npy("(1, 3)", TWELVE, "(" * 3000)), "this .npz cannot be read: "),
-    (lambda path: archive_of(path, b"\x93NUMPY"), "this .npz cannot be read: "),
-    (lambda path: archive_of(path, npy("(1, 3)", TWELVE), method=zipfile.ZIP_LZMA), "x is compressed by method 14"),
-    (bomb, "its arrays have 2,147,483,"), (large, "this file has 1,073,741,825 bytes; an .npz may have 1,073,741,824"),
-    (long_directory, "this is not an .npz file"),
     (lambda path: None, "no such file or directory; it must be"),
     (lambda path: path.mkdir(), "is a directory; it must be"),
-    (lambda path: path.write_bytes(b""), "this is not an .npz file"),
-    (lambda path: path.write_text("x,y\n1,2"), "this is not an .npz file"),
-    (lambda path: path.write_bytes(b"\x93NUMPY\x01\0"), "this is not an .npz file"),
+    (lambda path: path.write_bytes(b""), "this .npz cannot be read: "),
+    (lambda path: path.write_text("x,y\n1,2"), "this .npz cannot be read: "),
+    (lambda path: path.write_bytes(b"\x93NUMPY\x01\0"), "this .npz cannot be read: "),
+    (lambda path: np.savez(path, x=X, y=Y) or path.write_bytes(path.read_bytes()[:-30]), "this .npz cannot be read: "),
     (npz_with_a_flipped_byte, "this .npz cannot be read: Bad CRC-32"),
 ])
 def test_files_that_are_no_dataset(tmp_path, monkeypatch, write, expected):

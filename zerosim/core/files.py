@@ -1,7 +1,6 @@
 """Safe files: input must be regular and within bounds; output is written to a new file and renamed into place.
 
     a scenario and its overrides        250,000 bytes, 8 parts a key, 8 levels of brackets, 1,000 variants or programs
-    an .npz                             1 GiB, and 1 GiB unpacked; its directory 1 MiB
     a text to train on                  64 MiB
     header of a safetensors file        16 MiB: reading takes up to 30 times as much
     manifest of a checkpoint            32 MiB; shards are read by blocks of 1 MiB

@@ -42,8 +42,6 @@ DOTTED = rf"{PART}(?:[ \t]*+\.[ \t]*+{PART})*+"
 LINE = re.compile(rf"^[ \t]*+(?:(\[\[?)[ \t]*+({DOTTED})[ \t]*+\]|({DOTTED})[ \t]*+=[ \t]*+)", re.MULTILINE)
 """A line that begins a table, or a key."""
 MULTI_LINE = re.compile(r'"""(?:\\.|[^\\])*?"""|\'\'\'.*?\'\'\'', re.DOTALL)
-LONG_KEY = re.compile(rf"(?:{PART}[ \t]*+\.[ \t]*+){{30}}")
-"""A key of so many parts that the TOML reader, whose time and memory grow with their square, would be busy for long."""
 COMPLAINT = re.compile(r"(.*?)(?: \(at (?:line (\d+), column (\d+)|end of document)\))?", re.DOTALL)
 
 
@@ -126,10 +124,6 @@ def place(text: str, path: KeyPath, *, at_key: bool = False) -> TextPlace:
 
 def parse(text: str, file: str) -> TomlTable:
     """The document in a TOML text. Raises `ScenarioError` with the position of what is no TOML."""
-    long = LONG_KEY.search(text)
-    if long:
-        line = text.count("\n", 0, long.start()) + 1
-        raise ScenarioError("a dotted key is too long; a key has two or three parts", file=file, line=line)
     try:
         return tomllib.loads(text)
     except RecursionError:
