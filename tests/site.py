@@ -25,7 +25,7 @@ from zerosim.commands.cli import main as command_line
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = (
     "*.md", "docs/**/*.md", "scenarios/**/*.md", "zerosim/scenario/data/README.md",
-    "zerosim/commands/benches/runs/README.md")
+    "tests/accuracy/tables/README.md")
 MODULES = (
     "zerosim", "zerosim.show", "zerosim.plan", "zerosim.proofs", "zerosim.collectives", "zerosim.core.comm",
     "zerosim.extend", "zerosim.proofs.laws")

@@ -148,16 +148,6 @@ def test_a_search_at_the_prompt_and_on_the_command_line_is_the_same(capsys):
     assert re.fullmatch(r"Searching \d+ layouts on 16 devices Searching \d+ layouts on 32 devices", progress)
     assert re.search("layouts: .* by proved bounds .* fastest: Stage II on ", said)
 
-
-def test_devices_double_until_the_fastest_layout_is_in_time():
-    changes = SMALL | {"parallel.shard_ranks": 0, "parallel.secondary_ranks": 0, "parallel.recompute": True} | PINNED
-    found = zs.plan("llama3_8b", set=changes, search=1, tokens="2T", days=30).subject
-    fewest = found.answers.fewest
-    before = zs.plan("llama3_8b", fewest.devices // 2, set=changes, search=1, tokens="2T", days=30).subject
-    assert fewest.devices > 8
-    assert before.answers.fewest is None
-
-
 def test_chunks_are_interleaved_and_experts_share_a_micro_batch_of_as_many_samples_each():
     found = [each.config.row for each in (*layouts(CASES[-2]), *layouts(CASES[-1]))]
     assert {(row.parallel.model_chunks, row.parallel.schedule) for row in found} == {

@@ -24,7 +24,6 @@ from zerosim.core.words import joined
 from zerosim.plan import foreign
 from zerosim.plan.foreign import ForeignKeys
 from zerosim.plan.page import drawn_rows, plan_page
-from zerosim.plan.questions import Question
 from zerosim.plan.reading import OWN_MODEL, cluster_in, read_plan, scenario_of
 from zerosim.plan.search import USUAL_MOST, read_search
 from zerosim.plan.table import csv_of, show_plan
@@ -55,12 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sweep", metavar="A.B=V,V", nargs="+", default=[], help="plan every combination of these values; may be "
                                                                   "given several times")
     parser.add_argument(
-        "--cluster", metavar="FILE", help="take [cluster] from this file, such as zerosim bench cluster --toml writes")
-    parser.add_argument(
-        "--tokens", metavar="T", help="compute the days for so many tokens on each number of ranks: 300B, 2T, 1.5e12")
-    parser.add_argument(
-        "--days", type=float, metavar="D", help="with --tokens: find the fewest and the cheapest devices that finish "
-                                                "in so many days; without --ranks, try more and more devices")
+        "--cluster", metavar="FILE", help="take [cluster] from this file, such as zerosim bench collectives --toml writes")
     parser.add_argument(
         "--search", nargs="?", const=str(USUAL_MOST), metavar="N",
         help=f"find the N fastest layouts that fit, by default {USUAL_MOST}, or all: stage, groups, micro-batch and "
@@ -101,7 +95,7 @@ def main(arguments: argparse.Namespace) -> int:
     try:
         with saying(arguments) as say:
             found = read(
-                scenario, whole_ranks(arguments.ranks), changes, swept(arguments.sweep), question=asked(arguments),
+                scenario, whole_ranks(arguments.ranks), changes, swept(arguments.sweep),
                 python=not arguments.no_python, say=say)
     except ScenarioError as error:
         raise next(filter(None, (file.in_its_words(error) for file in others)), error) from None
@@ -159,15 +153,6 @@ def foreign_keys(arguments: argparse.Namespace, source: Source, changes: dict[st
             foreign.deepspeed(arguments.ds_config, scenario.rows[0].ranks) if arguments.ds_config
             else foreign.fsdp(arguments.fsdp_config, max(counts), scenario.cluster.devices_per_host))
     return read
-
-
-def asked(arguments: argparse.Namespace) -> Question | None:
-    """The question of --tokens and --days."""
-    if arguments.tokens is None:
-        if arguments.days is not None:
-            raise UsageError("--days needs --tokens; give a number such as --tokens 2T")
-        return None
-    return Question.read(arguments.tokens, arguments.days)
 
 
 def whole_ranks(given: str) -> list[int]:

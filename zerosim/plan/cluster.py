@@ -124,7 +124,6 @@ class Cluster:
     software: Software = Software()
     host_memory: Link = Link("memory at hand", 0, inf)
     """The link from a device to its host's memory, used for offloading."""
-    dollars_per_hour: float = 0.0
 
     @property
     def port_bytes_per_second(self) -> float:
@@ -190,7 +189,6 @@ def cluster_of(keys: ClusterKeys, origin: Origin, ranks: int) -> Cluster:
         pipelined=keys.collectives == "pipelined", fused=keys.kernels == "fused",
         fp8="" if keys.products == "weights" else keys.products,
         software=software_of(keys),
-        dollars_per_hour=keys.dollars_per_hour,
     )
 
 
@@ -261,9 +259,14 @@ def look_up(kind: str, name: str, origin: Origin, key: str) -> dict[str, Any]:
 
 @cache
 def machines() -> dict[str, Any]:
-    """All devices, links and software by name.
+    """All devices, links and software by name, each with what it has `as` a relative.
 
     >>> machines()["device"]["a100_80gb"]["memory_bandwidth"]
     2039000000000.0
     """
-    return tomllib.loads(resources.files("zerosim.plan").joinpath("machines.toml").read_text("utf-8"))
+    found = tomllib.loads(resources.files("zerosim.plan").joinpath("machines.toml").read_text("utf-8"))
+    for entries in found.values():
+        for name, entry in entries.items():
+            relative = entries.get(entry.get("as"), {})
+            entries[name] = {**relative, **entry, "source": {**relative.get("source", {}), **entry["source"]}}
+    return found

@@ -24,7 +24,6 @@ from zerosim.models.units import Model, Task
 from zerosim.plan.advice import advice
 from zerosim.plan.cluster import Cluster, cluster_of
 from zerosim.plan.planned_row import PlannedRow
-from zerosim.plan.questions import Answer, Answers, Question
 from zerosim.plan.rehearsal import rehearse
 from zerosim.plan.small import planned_otherwise
 from zerosim.scenario.reading import Origin
@@ -51,17 +50,10 @@ class Plan:
 
     scenario: Scenario
     rows: tuple[PlannedRow, ...]
-    question: Question | None = None
     advice: str = ""
     """If no row fits, the changes that make the nearest one fit."""
     search: str = ""
     """The numbers of layouts that a search planned, and that it left out for each reason."""
-
-    @property
-    def answers(self) -> Answers | None:
-        """The answer of each row to the question; None without a question."""
-        question = self.question
-        return None if question is None else Answers(question, tuple(Answer(row, question) for row in self.rows))
 
     @property
     def best(self) -> PlannedRow | None:
@@ -131,7 +123,6 @@ class Plan:
             "rows": [row.document() for row in self.rows],
             "advice": self.advice,
             "search": self.search,
-            "answers": None if self.answers is None else self.answers.document(),
         }
 
 

@@ -4,7 +4,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import inf, prod
+from math import prod
 from operator import index
 from typing import Any, SupportsIndex
 
@@ -12,9 +12,7 @@ from zerosim.core.errors import ScenarioError, UsageError
 from zerosim.core.files import read_at_most, reason
 from zerosim.core.words import toml_value
 from zerosim.models.units import Task
-from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.planning import Plan, Swept, plan, task_in_words
-from zerosim.plan.questions import Question
 from zerosim.scenario import Scenario, Source, load
 from zerosim.scenario.data import load_dataset
 from zerosim.scenario.load import changed_caption
@@ -22,9 +20,6 @@ from zerosim.scenario.reading import MOST_BYTES, OVERRIDE, check_size, parse
 from zerosim.scenario.sections import MOST_RANKS
 
 MOST_ROWS = 1000
-
-MOST_SEARCHED = 2**16
-"""The most devices that a search for a date tries."""
 
 LONG = 20.0
 """The seconds beyond which a plan is said to be long before it starts."""
@@ -38,19 +33,18 @@ OWN_MODEL: Mapping[str, Any] = {
 }
 """The scenario of a model that is planned without one, but for its [model]."""
 
-WRITE_ONE = "write one with zerosim bench cluster --toml FILE"
+WRITE_ONE = "write one with zerosim bench collectives --toml FILE"
 
 
 def read_plan(
     path: Source, ranks: Sequence[int], overrides: Mapping[str, Any],
-    sweep: Mapping[str, Sequence[Any]], *, question: Question | None = None, python: bool = True,
+    sweep: Mapping[str, Sequence[Any]], *, python: bool = True,
     say: Callable[[str], None] = lambda words: None,
 ) -> Plan:
     """The plan of a scenario file with its keys replaced by `overrides`, for all combinations of the values in `sweep`.
 
-    Values are TOML values, or text as on a command line. `python=False` refuses keys that name Python code. A
-    `question` with a date and without `ranks` is answered on increasing numbers of devices. `say` gets a line
-    before a long computation. Raises `UsageError` for wrong numbers of ranks and for a wrong sweep.
+    Values are TOML values, or text as on a command line. `python=False` refuses keys that name Python code. `say`
+    gets a line before a long computation. Raises `UsageError` for wrong numbers of ranks and for a wrong sweep.
     """
     counts = numbers_of_ranks(ranks)
     fixed = [f"{key}={written(value)}" for key, value in overrides.items()]
@@ -59,15 +53,12 @@ def read_plan(
         caption = changed_caption(scenario.caption, {"world.ranks": ", ".join(map(str, counts))})
         scenario = replace(scenario, caption=caption)
     scenarios = scenarios_of(path, fixed, sweep, MOST_ROWS // (max(len(counts), 1) * len(scenario.rows)), python=python)
-    if question is not None and question.days < inf and not counts:
-        return searched(lambda count: replace(plan(scenario, scenarios, [count], task_of), question=question),
-                        scenario.cluster.devices_per_host)
     seconds = sum(
         expected_seconds(each, count) for _, each in scenarios or [((), scenario)]
         for count in counts or [each.world.ranks])
     if seconds > LONG:
         say(f"This plan may take {seconds:.0f} s or more; interrupt it with Ctrl-C")
-    return replace(plan(scenario, scenarios, counts, task_of), question=question)
+    return plan(scenario, scenarios, counts, task_of)
 
 
 def expected_seconds(scenario: Scenario, ranks: int) -> float:
@@ -78,24 +69,6 @@ def expected_seconds(scenario: Scenario, ranks: int) -> float:
 def scenario_of(path: Source, overrides: Mapping[str, Any], *, python: bool = True) -> Scenario:
     """The training scenario in a file, with keys replaced by `overrides`."""
     return training(path, [f"{key}={written(value)}" for key, value in overrides.items()], python=python)
-
-
-def searched(on: Callable[[int], Plan], first: int) -> Plan:
-    """A plan on numbers of devices that double from `first`, up to the first on which a row fits and is in time.
-
-    It has the fastest row that fits on each number of devices; on the last number all rows that fit, or all rows if
-    none fits. `on` plans one number of devices.
-    """
-    fastest: list[PlannedRow] = []
-    count = first
-    while True:
-        found = on(count)
-        in_time = found.answers is not None and found.answers.fewest is not None
-        if in_time or 2 * count > MOST_SEARCHED:
-            last = [row for row in found.rows if row.fits] or found.rows
-            return replace(found, rows=(*fastest, *last))
-        fastest += [found.best] if found.best is not None else []
-        count *= 2
 
 
 def scenarios_of(

@@ -23,8 +23,7 @@ from zerosim.plan.cluster import NS
 from zerosim.plan.directions import direction_of
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.planning import Plan, Unplanned, advised, on_ranks, unplanned
-from zerosim.plan.questions import Question
-from zerosim.plan.reading import numbers_of_ranks, scenarios_of, searched, task_of, training, written
+from zerosim.plan.reading import numbers_of_ranks, scenarios_of, task_of, training, written
 from zerosim.plan.rehearsal import rehearse
 from zerosim.scenario import Scenario, Source
 from zerosim.scenario.machine import ClusterKeys
@@ -245,8 +244,7 @@ def layout_in_words(config: Config, keys: Mapping[str, Any]) -> str:
 
 def read_search(
     path: Source, ranks: Sequence[int], overrides: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]], *,
-    most: str | int = USUAL_MOST, question: Question | None = None,
-    python: bool = True, say: Callable[[str], None] = lambda words: None,
+    most: str | int = USUAL_MOST, python: bool = True, say: Callable[[str], None] = lambda words: None,
 ) -> Plan:
     """The plan of the `most` fastest layouts that fit on each number of ranks; `most` may be `all`.
 
@@ -271,15 +269,13 @@ def read_search(
         best = fastest([*found.values()], wanted)
         advice = "" if best.rows[0].fits else advised(best.rows, task_of)
         whole_queues = "queue_tokens" in MODELS[scenario.model.kind].own_keys and not scenario.model.queue_tokens
-        return Plan(scenario, best.rows, question, advice, best.words + WITHOUT_PIECES * whole_queues)
+        return Plan(scenario, best.rows, advice, best.words + WITHOUT_PIECES * whole_queues)
 
     counts = numbers_of_ranks(ranks)
-    if question is not None and question.days < inf and not counts:
-        return searched(on, scenario.cluster.devices_per_host)
     plans = [on(count) for count in counts or [scenario.world.ranks]]
     rows = tuple(row for each in plans for row in each.rows)
     fit = any(row.fits for row in rows)
-    return Plan(scenario, rows, question, "" if fit else plans[-1].advice, "; ".join(each.search for each in plans))
+    return Plan(scenario, rows, "" if fit else plans[-1].advice, "; ".join(each.search for each in plans))
 
 
 def number_of_layouts(most: str | int) -> int:

@@ -11,7 +11,6 @@ from zerosim.core.words import ON_HOST, common_unit, duration, ignored_in_words,
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.planning import Plan
-from zerosim.plan.questions import Answers
 from zerosim.plan.software import Software
 from zerosim.show.grid import Column, show_grid, show_words
 
@@ -33,8 +32,6 @@ def show_plan(console: Console, plan: Plan) -> None:
     show_others(console, plan, names)
     if plan.best is None or len(plan.rows) > 1:
         show_words(console, sentence(plan), style="bold")
-    if plan.answers is not None:
-        show_answers(console, plan.answers, names)
     for broken in plan.broken:
         show_words(console, f"FAILED: {broken}", style="bold red")
     for words in not_judged(plan):
@@ -56,32 +53,6 @@ def show_others(console: Console, plan: Plan, names: Sequence[str]) -> None:
     if len({row.config.all_ranks for row in plan.rows}) > 1:
         show_scaling(console, plan.rows)
     show_sweep(console, plan, unit_of_data(plan.rows[0]))
-
-
-def show_answers(console: Console, answers: Answers, names: Sequence[str]) -> None:
-    """Show the time that each fitting row needs for all tokens, and the best rows."""
-    fitting = [(name, answer) for name, answer in zip(names, answers.each, strict=True) if answer.row.fits]
-    columns = [Column("devices", [f"{answer.devices:,}" for _, answer in fitting]),
-               Column("days", [f"{answer.days:,.1f}" for _, answer in fitting])]
-    if any(answer.dollars for _, answer in fitting):
-        columns.append(Column("dollars", [f"{answer.dollars or 0:,.0f}" for _, answer in fitting]))
-    if fitting:
-        show_grid(console, [name for name, _ in fitting], columns)
-    for words in answered(answers, names):
-        show_words(console, words, style="bold")
-
-
-def answered(answers: Answers, names: Sequence[str]) -> list[str]:
-    """Sentences about the fewest devices and the cheapest row that finish in time."""
-    what = answers.question.title
-    if answers.fewest is None:
-        return [f"No row that fits trains on {what}"]
-    best = {"Fewest devices": answers.fewest, "Cheapest": answers.cheapest}
-    return [
-        f"{which} for {what}: {names[answers.each.index(answer)]}: {answer.devices:,} devices, {answer.days:,.1f} days"
-        + (f", {answer.dollars:,.0f} dollars" if answer.dollars else "")
-        for which, answer in best.items() if answer is not None
-    ]
 
 
 def room(row: PlannedRow) -> str:
@@ -245,9 +216,6 @@ def csv_of(plan: Plan) -> str:
     """A line for each row: each swept key in its own column, then every figure of `zerosim plan --json`."""
     document = plan.document()
     rows = [row.pop("swept") | flat(row) for row in document["rows"]]
-    if document["answers"] is not None:
-        rows = [row | {key: answer[key] for key in ("days", "dollars", "in_time")}
-                for row, answer in zip(rows, document["answers"]["rows"], strict=True)]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), restval="", extrasaction="raise", lineterminator="\n")
     writer.writeheader()

@@ -64,5 +64,4 @@ class ClusterKeys:
     loss: Annotated[str, one_of(("", "whole", "compiled", "chunked"))] = ""
     reserve: Annotated[str, one_of(("usual",))] | Annotated[float, below(0, 10)] = "usual"
     products: Annotated[str, one_of(("weights", "fp8", "fp8_rowwise"))] = "weights"
-    dollars_per_hour: Number = 0.0
     figures: DeviceFigures = field(default_factory=DeviceFigures)
