@@ -149,7 +149,7 @@ def test_offloading_takes_the_longer_the_slower_its_link():
     (["--set", "cluster.device=h100_80"], "cluster.device: no device \"h100_80\"; did you mean 'h100_80gb'?"),
     (["--set", "cluster.between=rope"], "cluster.between: no link \"rope\""),
     (["--set", "cluster.devices_per_host=7"], "64 ranks do not fill hosts of 7 devices"),
-    (["--set", "cluster.device={flops=1e12}"], "lacks memory_bandwidth, memory"),
+    (["--set", "cluster.device={flops=1e12}"], "lacks memory_bandwidth"),
     (["--set", "cluster.products=fp8", "--set", "cluster.device=v100_32gb"],
      "has no 8-bit matrix products; use h100_80gb, h100_96gb, h200,"),
     (["--set", "world.ranks=1000000000"], "world.ranks must be an integer of at least 1 and at most 1048576"),
@@ -166,7 +166,7 @@ def test_what_cannot_be_planned_is_refused_in_one_line(flags, found, capsys):
 
 
 @pytest.mark.parametrize(("content", "found"), [
-    ("a = " + "[" * 100_000, "file.toml:1:13: arrays or tables are nested too deeply"),
+    ("a = " + "[" * 100_000, "file.toml:1:1: arrays or tables are nested too deeply"),
     ("[cluster]\ndevice = 1979-05-27", 'no device "1979-05-27"'),
     ("[cluster]\ndevice = {flops = [1979-05-27]}", "cluster.device.flops must be"),
     ("#" * 250_001, "found 250,001 bytes"),
@@ -197,7 +197,7 @@ def test_every_picture_of_memory_has_a_line_at_the_device(small):
 def test_a_plan_shows_machine_software_and_rows_in_a_notebook_and_little_at_the_prompt():
     found = zs.plan("scenarios/plans/mpt_7b.toml", set={"model.layers": 2, "cluster.software": "eager"})
     html = found._repr_html_()
-    for said in ("64 ranks of A100 SXM 40 GB", "PyTorch&#39;s kernels one by one", "<table"):
+    for said in ("64 ranks of A100 SXM 40 GB", "PyTorch's kernels one by one", "<table"):
         assert said in html
     assert html.count("<tr>") == 1 + len(found.subject.rows)
     assert "<script" not in html

@@ -54,7 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sweep", metavar="A.B=V,V", nargs="+", default=[], help="plan every combination of these values; may be "
                                                                   "given several times")
     parser.add_argument(
-        "--cluster", metavar="FILE", help="take [cluster] from this file, such as zerosim bench collectives --toml writes")
+        "--cluster", metavar="FILE",
+        help="take [cluster] from this file, such as zerosim bench collectives --toml writes")
     parser.add_argument(
         "--search", nargs="?", const=str(USUAL_MOST), metavar="N",
         help=f"find the N fastest layouts that fit, by default {USUAL_MOST}, or all: stage, groups, micro-batch and "
