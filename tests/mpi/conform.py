@@ -3,6 +3,7 @@
 `python -m tests.mpi.conform`.
 """
 
+import sys
 import time
 
 import numpy as np
@@ -153,6 +154,27 @@ def check_random_messages(comm):
                 time.sleep(1e-3)
 
 
+WALK = ["exchange", "_check", "depart", "arrive", "match", "deliver"]
+"""The calls of an exchange of a small message, in order, as docs/architecture.md lists them."""
+IN_FLIGHT = ("keep", "_waiting_bytes", "poll")
+"""The calls that follow if MPI has not sent or received the message at once."""
+
+
+def check_an_exchange_is_six_calls(comm):
+    called, outgoing, into, to, source = [], tagged(comm.rank), np.zeros(5), right(comm), left(comm)
+
+    def note(frame, event, _):
+        if event == "call" and "/zerosim/" in frame.f_code.co_filename:
+            called.append(frame.f_code.co_name)
+
+    for _ in range(2):  # at first the tag of the dtype is computed as well
+        called.clear()
+        sys.setprofile(note)
+        comm.exchange(outgoing, to=to, into=into, source=source, reduce=np.add)
+        sys.setprofile(None)
+    assert [name for name in called if name not in IN_FLIGHT] == WALK, called
+
+
 def check_the_librarys_own_collectives(comm):
     """What `zerosim bench collectives` compares with computes the same, and so do the library's other kinds."""
     ours = {"all_reduce": zs.all_reduce, "reduce_scatter": zs.reduce_scatter, "all_gather": zs.all_gather,
@@ -194,7 +216,8 @@ checks = [*CHECKS, a_second_thread_is_refused, check_objects_arrive, check_what_
           check_tags, check_a_send_waits_for_nobody, check_channels_wait_for_one_another,
           check_messages_leave_while_another_lies_unreceived,
           check_a_reduction_that_fails_leaves_the_next_message_whole, check_elements_of_any_width,
-          check_random_messages, check_the_librarys_own_collectives, check_a_second_connection_is_the_first]
+          check_random_messages, check_an_exchange_is_six_calls,
+          check_the_librarys_own_collectives, check_a_second_connection_is_the_first]
 for check in checks:
     check(comm)
 face_of(MpiWorld(connect()))

@@ -19,7 +19,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from copy import copy
-from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,7 +27,7 @@ import numpy as np
 from zerosim.core.allocation import Allocator, Array
 from zerosim.core.comm import Exchange, Reduction, check_rank
 from zerosim.core.errors import CollectiveError, Deadlock
-from zerosim.worlds.copies import CLOSE_NOTIFY, Bytes, Copies, dtype_tag, raw, shaped
+from zerosim.worlds.copies import CLOSE_NOTIFY, Bytes, Copies, dtype_tag, shaped
 from zerosim.worlds.delivery import check_into, deliver, refuse_mask
 from zerosim.worlds.here import HERE, spaced
 from zerosim.worlds.mpi_start import Machine
@@ -228,36 +227,40 @@ class MpiCommunicator(OneThread):
     def arrive(self, into: Array, source: int, reduce: Reduction | None) -> None:
         """Receive the next message of `source`."""
         if reduce is None and into.flags.c_contiguous:
-            self.match(self.look(source), into, into, source)
+            self.match(into, into, source)
         elif into.nbytes <= SMALL_BYTES:
             landing = np.empty(into.shape, into.dtype)
-            self.match(self.look(source), landing, into, source)
+            self.match(landing, into, source)
             deliver(landing, into, reduce)
         else:
             memory = self.copies.take(into.nbytes)
             try:
-                self.match(self.look(source), shaped(memory, into), into, source)
+                self.match(shaped(memory, into), into, source)
                 deliver(shaped(memory, into), into, reduce)
             finally:
                 self.copies.give(memory)
 
-    def look(self, source: int) -> Callable[[], "MPI.Message | None"]:
-        """A function that matches the next message of `source` if it is here."""
-        return partial(self._comm.Improbe, self.numbers[source], self._tag, status=self._status)
-
-    def match(self, look: Callable[[], Any], landing: Array, into: Array, source: int) -> None:
-        """Wait for the message that `look` matches, and receive it in `landing`, unless `look` says that it is there.
+    def match(self, landing: Array, into: Array, source: int, coming: "MPI.Request | None" = None) -> None:
+        """Wait for the next message of `source`, and receive it in `landing`; or return when it has come as `coming`.
 
         Raises the error for a message that does not fit `into`.
         """
-        message = look() or self.poll(look, f"for a message from rank {source}")
+        number, status, deadline = self.numbers[source], self._status, 0.0
+        while (message := self._comm.Improbe(number, self._tag, status)) is None:
+            if coming is not None and coming.Test():
+                break
+            if deadline and time.monotonic() > deadline:
+                raise self._waited(f"for a message from rank {source}")
+            deadline = deadline or time.monotonic() + self.timeout_seconds
+            os.sched_yield()
         self.came_ns = time.monotonic_ns()
         self.received[source] += 1
-        if message is True:
+        if message is None:
             return
-        sent_bytes, tag = self._status.Get_count(), self._status.Get_tag()
+        sent_bytes, tag = status.Get_count(), status.Get_tag()
         fits = sent_bytes == into.nbytes and (tag == dtype_tag(into.dtype) or tag >= TAGGED)
-        arrived = raw(landing) if fits else np.empty(sent_bytes, np.uint8)
+        flat = landing if landing.ndim == 1 else landing.reshape(-1)
+        arrived = flat.view(np.uint8) if fits else np.empty(sent_bytes, np.uint8)
         request = message.Irecv(arrived)
         if not request.Test():
             self.poll(request.Test, f"for a message from rank {source}")

@@ -51,9 +51,8 @@ class Uncopied:
             memory = comm.copies.take(into.nbytes)
             landing = shaped(memory, into)
         coming, leaving = self._receive(landing, source), self._send(outgoing, to, into)
-        plain = comm.look(source)
         try:
-            comm.match(plain if coming is None else lambda: coming.Test() or plain(), landing, into, source)
+            comm.match(landing, into, source, coming)
             if landing is not into:
                 deliver(landing, into, reduce)
         finally:
