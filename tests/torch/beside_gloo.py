@@ -17,12 +17,11 @@ import torch.distributed._functional_collectives as functional
 import torch.distributed.checkpoint as dcp
 import torch.distributed.nn.functional as differentiable
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook, powerSGD_hook
-from torch.distributed.algorithms.join import Join
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy
-from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
@@ -97,21 +96,6 @@ for name, options in {
     "fsdp2_bfloat16": {"mp_policy": MixedPrecisionPolicy(torch.bfloat16, torch.float32)},
 }.items():
     PROGRAMS[name] = lambda options=options: train(sharded(mlp(), **options))
-@program
-def powersgd():
-    return hooked(powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2),
-                  powerSGD_hook.powerSGD_hook)
-
-
-@program
-def post_local_sgd():
-    from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
-
-    model = DDP(mlp())
-    model.register_comm_hook(post_localSGD_hook.PostLocalSGDState(None, dist.new_subgroups(2)[0], 2),
-                             post_localSGD_hook.post_localSGD_hook)
-    optimizer = PostLocalSGDOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), PeriodicModelAverager(2, 2))
-    return train(model, optimizer, 5)
 
 
 @program
@@ -120,18 +104,6 @@ def ddp_join():
     with model.join():
         return [model(torch.ones(2, 16)).sum().backward() for _ in range(2 + RANK)] and [
             each.grad.sum() for each in model.parameters()]
-
-
-@program
-def zero_join():
-    model = DDP(mlp())
-    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
-    with Join([model, optimizer]):
-        for _ in range(2 + RANK):
-            model(torch.ones(2, 16)).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    return [each.detach() for each in model.parameters()]
 
 
 @program
@@ -164,11 +136,6 @@ def an_epoch():
             schedule.step()
             optimizer.zero_grad()
     return [each.detach() for each in model.parameters()]
-
-
-@program
-def buffers_and_batch_norm():
-    return train(DDP(nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8))))
 
 
 @program
@@ -239,31 +206,6 @@ for name, (schedule, numbers, whole) in {
     "zero_bubble": (ScheduleZBVZeroBubble, [RANK, 2 * SIZE - 1 - RANK], 2 * SIZE),
 }.items():
     PROGRAMS[f"pipeline_{name}"] = lambda made=(schedule, numbers, whole): piped(*made)
-
-
-@program
-def pipeline_by_hand():
-    """Activations go right and their gradients left, micro-batches by their tags."""
-    torch.manual_seed(RANK)
-    layer, inputs, outputs, sent = nn.Linear(8, 8), [], [], []
-    for tag, batch in enumerate(torch.arange(96.0).reshape(3, 4, 8) / 96):
-        x = batch.clone()
-        if RANK > 0:
-            dist.recv(x, RANK - 1, tag=tag)
-        inputs.append(x.requires_grad_(RANK > 0))
-        outputs.append(torch.tanh(layer(x)))
-        if RANK < SIZE - 1:
-            sent.append(dist.isend(outputs[-1].detach(), RANK + 1, tag=tag))
-    gradients = [torch.ones_like(each) for each in outputs]
-    for request in [dist.irecv(gradients[tag], RANK + 1, tag=tag) for tag in (2, 1, 0)] if RANK < SIZE - 1 else []:
-        request.wait()
-    for tag in (2, 1, 0):
-        outputs[tag].backward(gradients[tag])
-        if RANK > 0:
-            sent.append(dist.isend(inputs[tag].grad, RANK - 1, tag=tag))
-    for request in sent:
-        request.wait()
-    return layer.weight.grad
 
 
 @program

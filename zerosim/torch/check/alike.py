@@ -38,7 +38,8 @@ def weights(book: Book, records: list[Record], steps: list[Step], previous: list
     if apart is not None:
         name, other, rank = apart
         if first and not records[0].facts.trainer and not reduces(steps):
-            book.judge(what, NOT_JUDGED, "each rank has a model of its own, without a trainer")
+            for each in (what, "gradient"):
+                book.judge(each, NOT_JUDGED, "each rank has a model of its own, without a trainer")
             return False
         if not book.findings:
             cause = "other initial weights" if what == "initial weights" else "replicas have drifted apart"

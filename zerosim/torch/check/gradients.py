@@ -65,8 +65,9 @@ class Due:
         like = (self.parts or found)[0]
         self.size = len(like.sums)
         self.length = bucket_length(max(1, int(np.prod(like.shape))))
-        # With one micro-batch nothing is rounded in the dtype of the terms after the check has seen them.
-        narrow = found if found and self.micro == 1 else self.parts + found
+        # FSDP2 casts one micro-batch at once to the dtype in which it reduces; others may reduce in that of the terms.
+        cast = found and self.micro == 1 and self.records[0].facts.trainer == "FSDP2"
+        narrow = found if cast else self.parts + found
         self.roundoff, self.smallest = max([*((each.roundoff, each.smallest) for each in narrow),
                                             self.records[0].facts.reduced])
 

@@ -34,6 +34,9 @@ def judge(records: list[Record]) -> dict[str, Any]:
         for steps in zip(*(each.steps for each in members), strict=False):
             Round(book, members, [*steps], previous.get(steps[0].optimizer), len(groups) > 1).judge()
             previous[steps[0].optimizer] = [*steps]
+    for steps in zip(*(each.steps for each in records), strict=False):
+        if any(each.facts.communicates for each in records):
+            alike.activations(book, records, [*steps])
     last = records[0].steps[min(counts) - 1] if min(counts) else Step(0, 0)
     finished = all(each.ended == FINISHED for each in records)
     if len(set(counts)) > 1 and finished and not any(each.facts.obstacles for each in records):
@@ -110,15 +113,11 @@ class Round:
         held = [set(each.held) for each in self.steps]
         reason = self.obstacle(pipeline)
         if reason:
-            if not pipeline and any(each.facts.communicates for each in self.records):
-                alike.activations(self.book, self.records, self.steps)
             return self.book.judge("gradient", NOT_JUDGED, reason)
         if any(each != held[0] for each in held) or len({each.optimizer for each in self.steps}) > 1:
             return self.book.judge("gradient", NOT_JUDGED, "the ranks update different parameters")
         if not any(each.terms for each in self.steps):
             return self.without_terms()
-        if any(each.facts.communicates for each in self.records):
-            alike.activations(self.book, self.records, self.steps)
         if self.groups() and alike.weights(self.book, self.records, self.steps, self.previous):
             if alike.inputs(self.book, self.records, self.steps):
                 alike.settings(self.book, self.records, self.steps)
