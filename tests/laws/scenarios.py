@@ -24,7 +24,7 @@ MLP = {"ranks": 3, "hidden": [5, 4], "activation": "tanh", "steps": 3, "micro_ba
        "learning_rate": 0.02}
 SKIPPING = MLP | {
     "precision": "fp16", "clip_norm": 0.5, "weight_decay": 0.3, "decay_biases": False, "loud": 3000, "steps": 12,
-    "warmup_steps": 2, "activation": "relu"}
+    "warmup_steps": 2, "activation": "relu", "train.schedule": "cosine"}
 """The first steps overflow, so that a step's number is not that of its update."""
 BF16 = MLP | {"precision": "bf16", "accumulate_dtype": "fp32"}
 GPT = {"kind": "transformer", "layers": 1, "width": 6, "heads": 3, "vocabulary": 8, "sequence": 4, "ranks": 2,
@@ -82,7 +82,8 @@ CORNERS = [
     PIPE | {"schedule": "gpipe", "clip_norm": 0.02}, PIPE | {"schedule": "zb_h1", "overlap": True},
     PIPE | {"schedule": "interleaved_1f1b", "model_chunks": 2, "recompute": True, "hidden": [5, 4, 3, 3, 3]},
     PIPE | {"pipeline_layers": [1, 3]}, PIPE | {"precision": "fp16"},
-    PIPED | {"tied_embeddings": True, "clip_norm": 0.02}, PIPED | {"schedule": "zb_h1", "dropout": 0.1},
+    PIPED | {"tied_embeddings": True, "clip_norm": 0.02}, PIPED | {"tied_embeddings": True, "gradients": "all_reduce"},
+    PIPED | {"schedule": "zb_h1", "dropout": 0.1},
 ]
 NOT_DRAWN = ("model.kind",)
 DRAWN = {key: MENU.get(key.split(".")[1]) or values for key, values in KEYS.items()
@@ -93,8 +94,8 @@ SECTION_OF = {key.split(".")[1]: key for key in [*KEYS, "data.loud"]
 
 
 def in_sections(corner):
-    """The settings of a corner, whose keys are written without their sections."""
-    return {SECTION_OF[name]: value for name, value in corner.items()}
+    """The settings of a corner, whose keys are written without their sections but where two sections have one."""
+    return {SECTION_OF.get(name, name): value for name, value in corner.items()}
 
 
 def drawn(number):

@@ -9,6 +9,8 @@ from tests.small import WHOLE
 
 LONG = [settings | {"train.schedule": "constant"} for draw in DRAWS
         if (settings := settings_left(draw["settings"])).get("train.steps", 0) >= 3]
+WHOLE_MODEL = {"world.ranks": 2, "world.ranks_per_host": 0, "parallel.order": "ring"} | {
+    f"parallel.{direction}_ranks": 1 for direction in ("tensor", "context", "expert", "pipeline")}
 SAMPLE = LONG if WHOLE else LONG[::4]
 
 
@@ -34,6 +36,7 @@ def test_a_run_stops_and_resumes_and_in_another_layout_too(settings, tmp_path):
     for name, row in rest.rows.items():
         assert [row[what] for what in BITS] == [whole.rows[name][what] for what in BITS], (name, toml(settings))
     file = min((tmp_path / "kept").rglob("*.safetensors"))
-    for other in ({"world.ranks": 2, "parallel.stages": ["zero3"]}, {"world.ranks": 1, "parallel.stages": ["zero2"]}):
+    for other in ({"world.ranks": 2, "parallel.stages": ["zero3"]}, WHOLE_MODEL | {"parallel.stages": ["zero2"]},
+                  {"world.ranks": 4, "parallel.tensor_ranks": 2, "parallel.stages": ["zero3"]}):
         if experiment := can_run(settings | other):
             assert run(experiment, file).failures == [], toml(settings | other)

@@ -132,6 +132,9 @@ def test_exact_sums_are_the_same_bytes_however_they_are_spread(dtype):
     random = np.random.default_rng(0)
     spread = 4 if dtype == "f2" else 60
     contributions = np.ldexp(random.standard_normal((12, 50)), random.integers(-spread, spread, (12, 50))).astype(dtype)
+    cancelling = random.standard_normal((5, 17))       # what is left of them was rounded to the grid of all
+    contributions[:, ::3] = np.concatenate(
+        [cancelling, -cancelling, random.standard_normal((2, 17)) * 2.0 ** -(10 if dtype == "f2" else 36)])
     contributions[:, ::7] = random.choice([-0.0, 0.0, np.inf, np.nan], (12, 8), p=[0.8, 0.1, 0.05, 0.05])
 
     def program(comm):
