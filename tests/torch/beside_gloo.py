@@ -83,7 +83,6 @@ def hooked(state, hook, **options):
 for name, arguments in {
     "allreduce_hook": (None, default_hooks.allreduce_hook),
     "fp16_compress_hook": (None, default_hooks.fp16_compress_hook),
-    "fp16_wrapped_hook": (None, default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook)),
 }.items():
     PROGRAMS[name] = lambda arguments=arguments: hooked(*arguments)
 for name, options in {
