@@ -12,24 +12,27 @@ import dataclasses
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf, prod
 from typing import Any
 
+from zerosim.core.allocation import MODEL_STATES
 from zerosim.core.errors import UsageError, ZerosimError
 from zerosim.core.sharding import Directions
 from zerosim.models import MODELS
-from zerosim.plan.cluster import NS
+from zerosim.plan.cluster import NS, Cluster
 from zerosim.plan.directions import direction_of
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.planning import Plan, Unplanned, advised, on_ranks, unplanned
 from zerosim.plan.reading import numbers_of_ranks, scenarios_of, task_of, training, written
 from zerosim.plan.rehearsal import rehearse
+from zerosim.plan.sharing import Sharing
 from zerosim.scenario import Scenario, Source
 from zerosim.scenario.machine import ClusterKeys
 from zerosim.scenario.sections import Check, Data, Parallel
 from zerosim.training.config import Config
-from zerosim.verdict.resting import resting_bytes
+from zerosim.verdict.resting import unit_bytes
 
 MOST_LAYOUTS = 50_000
 USUAL_MOST = 10
@@ -109,29 +112,71 @@ def fastest(layouts: Sequence[Unplanned], most: float = USUAL_MOST) -> Searched:
     return Searched(tuple(rows), valid, planned, len(layouts) - len(small), len(small) - len(refused) - planned)
 
 
-def most_at_rest(row: Unplanned) -> int:
-    """The bytes that the layout's fullest rank keeps between steps, by formula."""
-    return max(resting_bytes(each).total for each in row.config.of_pipeline)
+def most_at_rest(row: Unplanned) -> float:
+    """Bytes that the layout's fullest rank keeps at least between steps, by formula: the mean of a pipeline's ranks."""
+    config, sharing = row.config, Sharing.of(row.config, row.cluster)
+    each = [kept * sharing.share(unit.name, kind) for unit in config.model.units for kind in MODEL_STATES
+            for kept, _ in [unit_bytes(config, unit).get(kind, (0, 0.0))]]
+    return sum(each) / config.directions.pipeline
 
 
 @dataclass(frozen=True)
 class LeastTimes:
-    """Times that no layout is below: some rank of a pipeline computes as much as the mean of all, which is that of the
-    model in one piece, on one data rank, once for each micro-batch. Layouts that differ in stage or groups share it.
+    """Times that no layout is below, from that of a micro-batch in one piece on one data rank, T, with m micro-batches
+    on p ranks of a pipeline: each micro-batch runs through all pieces, T, and some rank computes the mean, m T / p.
+
+    In a schedule without chunks rank r also waits until the first micro-batch has passed the ranks before it, and as
+    long after its last one: it takes at least m t(r) + t(0) + … + t(r − 1). Of all ways to divide T over the ranks the
+    one with equal sums has the least maximum, T / (1 − (1 − 1/m)^p). Layouts that differ in stage, groups or pipeline
+    share T.
     """
 
     _found: dict[str, float] = field(default_factory=dict)
 
     def seconds(self, row: Unplanned) -> float:
         """The seconds that the layout's step cannot be below."""
-        one = in_one_piece(kin(row.config))
-        key = repr((one.asked, row.cluster))
+        config = row.config
+        key, m, p = repr((in_one_piece(kin(config)).asked, row.cluster)), config.block, config.directions.pipeline
         if key not in self._found:
-            clock = rehearse(one, row.cluster).clock
-            tape = sum(ns for name, ns in clock.communicating_ns.items()
-                       if direction_of(name) not in ("pipeline", "data"))
-            self._found[key] = (sum(clock.computing_ns[each] for each in ("forward", "backward", "loss")) + tape) / NS
-        return row.config.block * self._found[key] / row.config.directions.pipeline
+            self._found[key] = seconds_of(row)
+        one = self._found[key]
+        if p == 1 or config.parallel.schedule == "zb_h1":
+            return m * one / p
+        if config.parallel.model_chunks > 1:
+            return max(m * one / p, one)
+        return one / (1 - (1 - 1 / m) ** p)
+
+
+def seconds_of(row: Unplanned) -> float:
+    """The seconds of a micro-batch in one piece on one data rank; of a model of many equal blocks by two shorter ones.
+    """
+    layers, recompute = row.config.keys.layers, row.config.parallel.recompute
+    equal = row.config.keys.kind in ("transformer", "mixture") and not row.config.keys.dense_layers
+    if equal and layers > SHORTER and isinstance(recompute, bool) and row.config.parallel.units == "layer":
+        with suppress(ZerosimError):
+            one, two = (computed_ns(in_one_piece(kin(shortened(row, count))), row.cluster) for count in (1, 2))
+            return (one + (layers - 1) * (two - one)) / NS
+    return computed_ns(in_one_piece(kin(row.config)), row.cluster) / NS
+
+
+SHORTER = 4
+"""A model of more blocks is computed from shorter ones."""
+
+
+def shortened(row: Unplanned, layers: int) -> Config:
+    """The layout with so many blocks, on one data rank without a pipeline. Raises `ZerosimError` if it is refused."""
+    keys = {"world.ranks": row.config.directions.side_by_side, "model.layers": layers, "parallel.pipeline_ranks": 1,
+            "parallel.model_chunks": 1, "parallel.pipeline_layers": (), "parallel.schedule": "1f1b",
+            "parallel.shard_ranks": 0, "parallel.secondary_ranks": 0}
+    (found,) = unplanned(with_keys(row.scenario, keys, row.config.train.micro_batch), (), task_of)
+    return found.config
+
+
+def computed_ns(config: Config, cluster: Cluster) -> int:
+    """The time of the computations and of the collectives on the tape of a step."""
+    clock = rehearse(config, cluster).clock
+    tape = sum(ns for name, ns in clock.communicating_ns.items() if direction_of(name) not in ("pipeline", "data"))
+    return sum(clock.computing_ns[each] for each in ("forward", "backward", "loss")) + tape
 
 
 def kin(config: Config) -> Config:
