@@ -58,7 +58,7 @@ def test_a_drawn_scenario_has_what_its_plan_says(number):
 
 def test_a_plan_of_another_row_is_seen():
     row, *_ = measured(NUMBERS[0])
-    train = dataclasses.replace(row.config.train, micro_batch=row.config.train.micro_batch + 1)
+    train = dataclasses.replace(row.config.train, micro_batch=2 * row.config.train.micro_batch)
     other = dataclasses.replace(row.config, train=train)
     ours, theirs = compared(dataclasses.replace(row, measured=dataclasses.replace(row.measured, config=other)))
     assert ours != theirs
