@@ -16,6 +16,7 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 from zerosim.core.errors import ScenarioError
+from zerosim.plan import plan
 from zerosim.scenario import Scenario, load
 from zerosim.scenario.data import load_dataset
 from zerosim.scenario.data.dataset import Dataset
@@ -46,13 +47,24 @@ DEFAULTS: dict[str, Any] = {f"{section}.{key.name}": getattr(of(), key.name)
 
 def prepared(settings: Mapping[str, Any]) -> Experiment:
     """The experiment of drawn settings, on drawn samples; raises `Refused` where the package does."""
+    document = in_tables(settings)
+    loud = document.pop("data", {}).get("loud", 1)
+    scenario = load(document)
+    return prepare(scenario, samples(scenario, loud))
+
+
+def planned(settings: Mapping[str, Any]) -> list[Any]:
+    """The planned rows of settings; raises `Refused` where the package does."""
+    return list(plan(in_tables(settings)).rows)
+
+
+def in_tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Settings as the tables of a scenario."""
     document: dict[str, dict[str, Any]] = {}
     for key, value in settings.items():
         section, name = key.split(".")
         document.setdefault(section, {})[name] = value
-    loud = document.pop("data", {}).get("loud", 1)
-    scenario = load(document)
-    return prepare(scenario, samples(scenario, loud))
+    return document
 
 
 def samples(scenario: Scenario, loud: float) -> Dataset:

@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from tests.laws.running import KEYS, Refused, prepared, read
-from tests.laws.scenarios import CORNERS, in_sections
+from tests.laws.running import KEYS, Refused, planned, prepared, read
+from tests.laws.scenarios import CORNERS, GPT, in_sections
 from tests.laws.test_runs import toml
 from tests.small import WHOLE
 
@@ -51,3 +51,12 @@ def test_a_wounded_file_is_refused_in_one_line(seed, tmp_path):
 def test_what_is_no_line_is_seen():
     assert is_one_line(refusal(prepared, {"train.stepz": 1}))
     assert not any(map(is_one_line, ("", "a\nb", "x" * 2000, "a\x1b[2J")))
+
+
+@pytest.mark.parametrize("keys", [
+    {"queue_tokens": 3}, {"experts_per_token": 9}, {"heads": 3}, {"dense_layers": 1}, {"experts": 3}])
+def test_a_plan_refuses_a_model_in_the_words_of_a_run(keys):
+    settings = in_sections(GPT | {"kind": "mixture", "width": 8, "heads": 2, "expert_ranks": 2} | keys)
+    words = refusal(prepared, settings)
+    assert words == refusal(planned, settings)
+    assert words.partition(": ")[2].startswith(f"model.{next(iter(keys))}: ")

@@ -31,6 +31,7 @@ from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import Check, ModelKeys
 from zerosim.stages import STAGES
 from zerosim.training.config import Config, configured
+from zerosim.training.experiment import check_model
 
 
 class PlanClaim(NamedTuple):
@@ -203,6 +204,7 @@ def unplanned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> li
             "or tree",
             ("parallel", "order"))
     task = task_of(scenario)
+    check_model(scenario, task)
     names = scenario.names({key: stage.title for key, stage in STAGES.items()})
     found = []
     for name, row in zip(names, scenario.rows, strict=True):
@@ -264,11 +266,6 @@ def on_ranks(scenario: Scenario, ranks: int) -> Scenario:
 def task_in_words(scenario: Scenario) -> Task | None:
     """The task, if the scenario's own keys determine it: for a transformer with a vocabulary and a sequence."""
     model = scenario.model
-    kind = MODELS[model.kind]
-    if not (kind.reads_tokens and model.vocabulary and model.sequence):
+    if not (MODELS[model.kind].reads_tokens and model.vocabulary and model.sequence):
         return None
-    task = Task(model.sequence, model.vocabulary, "cross_entropy", tokens=True)
-    wrong = kind.problem(model, task)
-    if wrong is not None:
-        raise scenario.origin.error(f"model.{wrong[0]}: {wrong[1]}", ("model", wrong[0]), ("model", "width"))
-    return task
+    return Task(model.sequence, model.vocabulary, "cross_entropy", tokens=True)

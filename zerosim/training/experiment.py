@@ -171,6 +171,11 @@ def check_data(scenario: Scenario, task: Task, measure: str | None) -> None:
             "check.test_loss is for a text, whose next token a transformer predicts; leave it out, or set data.source "
             "to \"text\"", ("check", "test_loss"),
         )
+    check_model(scenario, task)
+
+
+def check_model(scenario: Scenario, task: Task) -> None:
+    """Refuse a model whose sizes do not fit the data, or the ranks that share it."""
     model = scenario.model
     for row in scenario.rows:
         problem = MODELS[model.kind].problem(model, split_task(row, task))
