@@ -53,9 +53,9 @@ def prepared(settings: Mapping[str, Any]) -> Experiment:
     return prepare(scenario, samples(scenario, loud))
 
 
-def planned(settings: Mapping[str, Any]) -> list[Any]:
-    """The planned rows of settings; raises `Refused` where the package does."""
-    return list(plan(in_tables(settings)).rows)
+def planned(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The planned rows of settings, with every figure; raises `Refused` where the package does."""
+    return list(plan(in_tables(settings)).document["rows"])
 
 
 def in_tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -8,13 +8,16 @@ from functools import cache
 
 import pytest
 
-from tests.laws.running import DEFAULTS, KEYS, Refused, prepared, run
-from tests.laws.scenarios import CORNERS, DRAWN, in_sections
+from tests.laws.running import DEFAULTS, KEYS, Refused, planned, prepared, run
+from tests.laws.scenarios import CORNERS, DRAWN, GPT, in_sections
 
 KINDS = ("mlp", "transformer", "mixture")
 TRIALS = (1, 2, 3, 4, 6, 0.1, 0.5, 30.0, [0], [1], [1, 1, 2], [0.5, 0.9])
 """What a key is set to that is neither a choice nor a switch, and is not drawn; most is refused."""
+PLANNED = GPT | {"ranks": 16, "layers": 2, "width": 512, "heads": 8, "vocabulary": 1000, "sequence": 512,
+                 "micro_batches": 16, "precision": "bf16", "stages": ["zero3"]}
 SILENT = {
+    "cluster.reserve": "it moves the memory at which a row no longer fits",
     "model.weights": "it names a file of first weights",
 }
 """Keys that change no bits and no figure, each with its reason."""
@@ -55,6 +58,26 @@ def effect(key, kind):
     return said
 
 
+LINK = {"latency_us": 5, "gigabytes_per_second": 1.0}
+MACHINES = {"cluster.device": ("a100_80gb",), "cluster.inside": (LINK,), "cluster.between": (LINK,),
+            "cluster.host_memory": (LINK,), "cluster.figures": ({"memory_share": 0.3},)}
+PLANS = [in_sections(PLANNED | keys) for keys in (
+    {}, {"offload_optimizer": "host"}, {"all_gather": "auto"}, {"cluster.software": "compiled"})]
+
+
+def plan_of(settings):
+    try:
+        return planned(settings)
+    except Refused:
+        return None
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if key.startswith("cluster.") and key not in SILENT])
+def test_a_key_of_the_machine_acts_in_a_plan(key):
+    values = MACHINES.get(key) or [value for value in KEYS[key] if value != DEFAULTS[key]] or (1, 2, 0.5, 1e6)
+    assert any((rows := plan_of(base | {key: value})) and rows != planned(base) for base in PLANS for value in values)
+
+
 @pytest.mark.parametrize("key", [
     key for key in KEYS if key.startswith(("model.", "train.", "parallel.")) and key not in SILENT])
 def test_a_key_acts_in_every_kind_of_model_that_accepts_it(key):
@@ -64,13 +87,17 @@ def test_a_key_acts_in_every_kind_of_model_that_accepts_it(key):
 
 
 def test_a_key_that_one_kind_of_model_drops_is_seen(monkeypatch):
-    def dropping(settings):
-        return prepared({key: value for key, value in settings.items() if key != "train.clip_norm"
-                         or settings.get("model.kind") != "mixture"})
+    honest = prepared
 
-    monkeypatch.setattr("tests.laws.test_keys.prepared", dropping)
-    assert {kind: effect("train.clip_norm", kind) for kind in KINDS} == {
-        "mlp": "acts", "transformer": "acts", "mixture": "silent"}
+    def dropping(settings):
+        drops = settings.get("model.kind") == "mixture"
+        return honest({key: value for key, value in settings.items() if not drops or key != "train.clip_norm"})
+
+    base_figures.cache_clear()
+    monkeypatch.setitem(globals(), "prepared", dropping)
+    effects = {kind: effect("train.clip_norm", kind) for kind in KINDS}
+    base_figures.cache_clear()
+    assert effects == {"mlp": "acts", "transformer": "acts", "mixture": "silent"}
 
 
 def test_the_keys_that_are_silent_are_keys():
