@@ -2,8 +2,8 @@
 
 import pytest
 
-from zerosim.verdict.pipelines import bubble, bubble_due, held, held_due
 from zerosim.stages.pipeline import Slot
+from zerosim.verdict.pipelines import bubble, bubble_due, held, held_due
 
 one_f_one_b = __import__("6_one_f_one_b").one_f_one_b
 
