@@ -21,7 +21,7 @@ run: .venv/run
 	$(BIN)/mpirun -n 4 $(BIN)/zerosim run scenarios/compare.toml --progress $(PROGRESS)
 
 test: .venv/test
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not (long or rest)"
 
 lint: .venv/lint
 	$(BIN)/ruff check
@@ -31,7 +31,7 @@ lint: .venv/lint
 	$(BIN)/codespell *.md docs scenarios zerosim
 
 check: lint .venv/test
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not mpi"
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not (mpi or long or rest or broad)"
 
 fuzz: .venv/test
 	LAWS_SEED=$(SEED) LAWS_COUNT=$(COUNT) $(BIN)/python -m pytest --numprocesses 2 tests/laws

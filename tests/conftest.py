@@ -34,7 +34,8 @@ BROAD = {
     "ported_from_mpi_suites", "proofs", "published", "published_layouts", "python_first", "quantized", "questions",
     "rehearsal", "right_programs", "run", "scenarios", "search", "second_copy", "segments", "sequences", "software",
     "split_checkpoints", "split_models", "split_runs", "torch_functions",
-    "trace", "transformers", "two_level", "variants", "whole_steps", "wires", "laws", "wrong_programs", "checks_of_parts",
+    "trace", "transformers", "two_level", "variants", "whole_steps", "wires", "laws", "wrong_programs",
+    "checks_of_parts",
 }
 """The files whose tests train, prove or draw many cases: `make check` leaves them to `make test`."""
 

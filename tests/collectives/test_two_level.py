@@ -153,7 +153,7 @@ def test_the_commands_name_hosts(capsys):
     assert main(["show", "two_level.broadcast", "--ranks", "5", "--ranks-per-host", "2"]) == 0
     assert main(["prove", "two_hop.reduce_scatter", "--ranks", "5,6", "--ranks-per-host", "3"]) == 0
     assert main(["show", "two_hop.reduce_scatter", "--ranks", "6", "--ranks-per-host", "3"]) == 0
-    assert "two hops, hosts of 3 ranks: all-to-all within" in capsys.readouterr().out
+    assert "two hops, hosts of 3 ranks: all-to-all within" in " ".join(capsys.readouterr().out.split())
     for command in (["prove", "ring.all_reduce"], ["show", "ring.all_reduce"], ["show", "zero3"], ["show", "--list"]):
         assert main([*command, "--ranks-per-host", "2"]) == 2
         assert "remove --ranks-per-host" in capsys.readouterr().err
@@ -203,11 +203,11 @@ def test_another_number_of_hosts_than_declared_is_caught(monkeypatch):
 
 
 @pytest.mark.parametrize(("keys", "words"), [
-    ({"world": WorldKeys(4), "parallel": Parallel(order="two_level")}, "set world.ranks_per_host to the ranks of a"),
+    ({"world": WorldKeys(4), "parallel": Parallel(order="two_level")}, "two_level adds within hosts first; set world.ranks_per_host"),
     ({"world": WorldKeys(4, ranks_per_host=3)}, "= 3 does not divide 4 ranks; give a divisor"),
     ({"world": WorldKeys(4, ranks_per_host=4), "check": Check(same_bits_on=(2,))}, None),
     ({"world": WorldKeys(4, ranks_per_host=2), "parallel": Parallel(order="two_level", shard_ranks=2)},
-     "makes several groups, but order two_level adds all ranks at once"),
+     "makes several groups, whose sums ring, rank and tree add, and parallel.order is two_level"),
 ])
 def test_hosts_that_make_no_sense_are_refused(keys, words):
     if words is None:

@@ -90,7 +90,7 @@ for number, words in enumerate({commands}):
     print("-----", file=sys.stderr, flush=True)
 """
 
-EXTRAS = ("mpi4py", "vl_convert", "hypothesis")
+EXTRAS = ("mpi4py", "vl_convert", "jinja2", "hypothesis")
 RING = "from zerosim.collectives.ring import all_gather\n"
 
 
@@ -99,10 +99,10 @@ def test_no_command_ends_in_a_traceback_where_an_extra_is_missing(tmp_path):
     (tmp_path / "outcome.json").write_text("{}")
     commands = {
         "run zero1 --set train.steps=1 --set check.test_accuracy=0 --json out.json --progress none": (0, ""),
-        "run zero1 --report page.html": (2, "pip install 'vl-convert-python>=1.9'"),
+        "run zero1 --report page.html": (2, "pip install jinja2 vl-convert-python"),
         "report outcome.json --html page.html": (2, "outcome.json"),
         "scenarios": (0, ""),
-        "show ring.all_reduce --html page.html --svg picture.svg": (0, ""),
+        "show ring.all_reduce --svg picture.svg": (0, ""),
         "show --list": (0, ""),
         "prove ring.py:all_gather": (0, ""),
         "exercises here": (0, ""),

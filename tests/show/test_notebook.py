@@ -261,7 +261,7 @@ def test_a_plan_shows_itself_in_a_few_lines(capsys):
     changes = {"model.layers": 2, "parallel.stages": ["ddp", "zero3"]}
     found = zs.plan("mpt_7b", set=changes)
     assert len(repr(found)) < 500
-    assert repr(found).splitlines()[2].split()[:2] == ["DDP", "28.4"]
+    assert repr(found).splitlines()[2].split()[:2] == ["DDP", "24.4"]
     assert [row["name"] for row in found.rows()] == ["DDP", "Stage III"]
     assert all(not isinstance(each, dict | list) for row in found.rows() for each in row.values())
     assert found.rows()[0]["resting_parameters_bytes"] == found.document["rows"][0]["memory"]["resting"]["parameters"]

@@ -96,7 +96,8 @@ def test_a_plan_holds_and_sends_what_a_run_does():
         for row in outcome.trained:
             planned = rehearse(row.config, CLUSTER)
             assert +planned.peak == +Counter(expected(row.config).peak_bytes)
-            assert planned.clock.sent_counts["bytes"] == sum(each.sent_bytes for each in due(row.config, 0, 3).values()) // 3
+            sent_bytes = sum(count.sent_bytes for count in due(row.config, 0, 3).values())
+            assert planned.clock.sent_counts["bytes"] == sent_bytes // 3
 
 
 def test_two_hops_go_back_by_rings_on_two_levels():

@@ -107,7 +107,7 @@ def all_gather(
     """The shards of all ranks, concatenated in rank order: one axis, the inverse of `reduce_scatter`'s cut.
 
     Shards are equally long, unless every rank passes `out`: it has any shape and the length of the whole vector, and
-    the shards are its chunks as `zerosim.core.sharding` cuts them. For blocks of any other lengths pass a list of views,
+    the shards are its chunks as `core.sharding` cuts them. For blocks of any other lengths pass a list of views,
     one for each rank, to `ring.all_gather` or `direct.all_gather`.
 
     Raises `CollectiveError` for a shard that is not its rank's chunk of the whole, for an `out` of a different dtype,

@@ -45,10 +45,9 @@ def mode_of(path: Name) -> int:
 
     >>> stat.S_ISDIR(mode_of("/")), mode_of("/no/such/file")
     (True, 0)
-    >>> mode_of("x" * 300)
+    >>> mode_of("x" * 300)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    zerosim.core.errors.UsageError: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…: file name too long; name a path that this \
-user can read
+    zerosim.core.errors.UsageError: xxx...: file name too long; name a path that this user can read
     """
     try:
         return os.stat(path).st_mode

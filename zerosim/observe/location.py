@@ -27,10 +27,9 @@ class Locator:
     ...     observed = Observed(comm, locator)
     ...     receive = observed.named("all_gather", observed.recv)
     ...     receive("layers.0", into=np.empty(2), source=(comm.rank + 1) % 2)
-    >>> spawn(program, ranks=2)
+    >>> spawn(program, ranks=2)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    zerosim.core.errors.Deadlock: no rank can go on in the all_gather of layers.0, step 3 of Stage III: rank 0 waits for a \
-message from rank 1; rank 1 waits for a message from rank 0
+    zerosim.core.errors.Deadlock: no rank can go on in the all_gather of layers.0, step 3 of Stage III: rank 0 waits...
     """
 
     def __init__(self, row: str = "") -> None:

@@ -1,4 +1,4 @@
-"""How weights get to the ranks that do not own them: gathered in Stage III, published by the updates of Stages I and II.
+"""How weights reach ranks that do not own them: gathered in Stage III, published by the updates of Stages I and II.
 
 Stage III gathers full weights at each use, ahead of time, or once for forward and backward. The source is the shards of
 all ranks or, for a second use, a second copy on fewer neighbours.
