@@ -5,6 +5,7 @@ import pytest
 
 import zerosim as zs
 from zerosim.plan.cluster import HOST_BYTES_PER_SECOND, Device, machines, software_of
+from zerosim.plan.rehearsal import rehearse
 from zerosim.plan.software import WHOLE_SCORES
 from zerosim.scenario.machine import ClusterKeys
 
@@ -155,6 +156,8 @@ def test_collectives_that_last_longer_than_the_passes_beside_them_are_waited_for
     clock = row(*STAGE_I.items(), software="fused", **slow).found.clock
     sent, computed = clock.communicating_ns, clock.computing_ns
     assert clock.exposed_ns >= sum(sent.values()) - computed["forward"] - computed["backward"]
+    planned = row(*STAGE_I.items(), software="fused", **slow)
+    clock = rehearse(planned.config, planned.cluster, traced=True).clock
     reduced = max(span.end_ns for span in clock.spans if span.what == "reduce_scatter")
     assert min(span.end_ns for span in clock.spans if span.what == "update") >= reduced
 

@@ -183,8 +183,10 @@ def test_what_is_sent_within_two_collectives_counts_in_both():
     traffic = Traffic()
     told(traffic, ("began", "all_reduce", ""), ("began", "all_gather", ""), ("sent", np.empty(3), 1),
          ("ended", "all_gather", ""), ("sent", np.empty(1), 1), ("ended", "all_reduce", ""), ("sent", np.empty(2), 1))
-    assert traffic.by_collective == {"all_reduce": Count(1, 32, 2), "all_gather": Count(1, 24, 1)}
-    assert (traffic.sent_bytes, traffic.messages, traffic.largest_bytes) == (48, 3, 24)
+    assert traffic.by_collective == {
+        "all_reduce": Count(1, 32, 2, largest_message_bytes=24),
+        "all_gather": Count(1, 24, 1, largest_message_bytes=24)}
+    assert (traffic.sent_bytes, traffic.messages, traffic.largest_message_bytes) == (48, 3, 24)
 
 
 def test_who_has_left_a_collective_is_where_it_was():

@@ -206,4 +206,6 @@ def test_messages_count_under_the_collectives_of_their_own_thread_and_channel():
     sent.set()
     thread.join()
     assert (traffic.messages, traffic.sent_bytes) == (3, 9)
-    assert traffic.by_collective == {"there": Count(1, 5, 1), "outer": Count(1, 3, 1), "inner": Count(1, 3, 1)}
+    assert traffic.by_collective == {
+        name: Count(1, size, 1, largest_message_bytes=size)
+        for name, size in (("there", 5), ("outer", 3), ("inner", 3))}

@@ -47,7 +47,7 @@ def test_commands_run_in_an_empty_folder(page, tmp_path, monkeypatch, capsys):
 def test_every_lesson_has_a_picture_or_a_program():
     for page in shipped.lessons():
         text = page.read_text()
-        assert re.search(r"^!\[[^]]+\]\(\.\./pictures/\w+\.svg\)$|^>>> ", text, re.MULTILINE), page.name
+        assert re.search(r"^!\[[^]]+\]\(\.\./pictures/\w+\.svg\)$|^>>> |^```", text, re.MULTILINE), page.name
     assert "zerosim show" in shipped.lessons()[0].read_text()
 
 

@@ -245,7 +245,7 @@ def test_algorithms_that_ship_are_named_in_the_same_way(folder, capsys):
     assert said(capsys, "run", folder / "sent.toml", *words)[0] == 0
     found = refused(
         capsys, "run", folder / "sent.toml", *words, "--set", "parallel.bucket_mb=1", "--set", "world.ranks=2")
-    assert "parallel.bucket_mb cuts chunks into pieces that are not contiguous" in found
+    assert "parallel.bucket_mb cuts chunks into pieces, and halving may send neighbouring" in found
 
 
 def test_collectives_of_ones_own_are_planned_proved_and_shown(folder, capsys):
@@ -313,7 +313,7 @@ def test_a_collective_that_cannot_serve_is_refused(folder, capsys):
     found = refused(capsys, "run", folder / "sent.toml", "--set", "world.ranks=3", "--set", "train.micro_batches=6")
     assert "serves a power of two of ranks, not 3" in found
     found = refused(capsys, "run", folder / "sent.toml", "--set", "parallel.order=exact")
-    assert "adds in a fixed order, and order exact has none" in found
+    assert "halving_reduce_scatter adds in a fixed order" in found
 
 
 DATA = """

@@ -196,8 +196,8 @@ def test_a_ratio_just_below_two_is_two():
     (["parallel.context_ranks=4", "parallel.tensor_ranks=2", "world.ranks=8", ALL_TO_ALL], "the 8 ranks that cut"),
     (["parallel.context_ranks=2", "model.sequence=7"], "the 2 ranks that cut it must divide sequence = 7"),
     (["parallel.context_ranks=2", "model.dropout=0.1"], "these ranks have pieces of them; set it to 0"),
-    (["parallel.vocabulary_parallel=true"], "tensor_ranks is 1; set tensor_ranks, or leave it out"),
-    ([ALL_TO_ALL], "context_ranks is 1; set context_ranks, or leave it out"),
+    (["parallel.vocabulary_parallel=true"], "set parallel.tensor_ranks too, or leave vocabulary_parallel out"),
+    ([ALL_TO_ALL], "set parallel.context_ranks too, or leave context_by out"),
 ])
 def test_a_transformer_that_cannot_be_split_is_refused(changes, message, tmp_path):
     with pytest.raises(ScenarioError, match=message):
@@ -228,13 +228,13 @@ def test_a_twelfth_of_the_traffic_halves_the_kept_inputs(tmp_path):
 
 
 def test_a_piece_of_a_different_rank_is_noticed(tmp_path, monkeypatch):
-    monkeypatch.setattr("zerosim.autograd.shelf.split", lambda flat, size: split(flat, size)[::-1])
+    monkeypatch.setattr("zerosim.autograd.shelf.split", lambda flat, size: list(split(flat, size))[::-1])
     assert ("Stage III", "bits differ") in outcome(GPT, tmp_path, *DIVIDED).failures
 
 
 @pytest.mark.parametrize(("text", "changes", "said"), [
-    (GPT, ["parallel.recompute=false"], "partition_activations divides the inputs of recomputed units; set par"),
-    (GPT, ["parallel.tensor_ranks=1"], "divides inputs by tensor ranks, and tensor_ranks is 1"),
+    (GPT, ["parallel.recompute=false"], "partition_activations is for recomputed units; set parallel.recompute"),
+    (GPT, ["parallel.tensor_ranks=1"], "set parallel.tensor_ranks too, or leave partition_activations out"),
     (GPT, ["parallel.sequence_parallel=true"], "each has a piece of the input of h.0; leave it out of recompute, or"),
     (MLP, ["parallel.recompute=true"], "each has a piece of the input of layers.1; leave it out of recompute, or"),
 ])

@@ -223,9 +223,9 @@ def test_prices_tell_functions_lengths_and_roots_apart():
 
     costs = Costs(replace(CLUSTER, pipelined=False), 3, 4)
     vector = SimpleNamespace(nbytes=90)
-    assert costs.price(tree.broadcast, vector, 0).messages.tolist() == [2, 0, 0]
-    assert costs.price(tree.broadcast, vector, 2).messages.tolist() == [1, 0, 1]
-    assert costs.price(tree.broadcast, SimpleNamespace(nbytes=30), 2).sent_bytes.tolist() == [30, 0, 30]
+    assert costs.price(tree.broadcast, vector, 0).messages == 2
+    assert costs.price(tree.broadcast, vector, 2).messages == 1
+    assert costs.price(tree.broadcast, SimpleNamespace(nbytes=30), 2).sent_bytes == 30
     chunks = [SimpleNamespace(nbytes=30)] * 3
     assert costs.price(ring.all_gather, chunks).sent_bytes == 60
 
