@@ -5,7 +5,7 @@
 # make fuzz     the laws on scenarios and collectives that the suite does not draw: SEED=n COUNT=n
 # make oracles  ask PyTorch and Megatron-Core again for recorded answers; the tests of zerosim.torch
 # make docs     pictures, notebooks and the site in build/site, which needs no network; its links are checked
-# make bench    our stages beside PyTorch's trainers over gloo, on 2 processes: ROUNDS=n
+# make bench    a step of each stage, and every collective beside MPI's own, on 2 processes
 # make dist     a wheel in build/dist, tried in fresh environments with MPI and without
 # make clean    remove everything that the other targets made
 
@@ -52,8 +52,9 @@ docs: .venv/test .venv-docs/mkdocs
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
 	$(BIN)/python -m tests.site --check build/site
 
-bench: .venv-torch/torch
-	.venv-torch/bin/mpirun -n 2 .venv-torch/bin/python -W ignore -m tests.torch.bench $(ROUNDS)
+bench: .venv/run
+	$(BIN)/zerosim bench step
+	$(BIN)/zerosim bench collectives
 
 dist: .venv/test
 	rm -rf build/dist build/lib

@@ -203,7 +203,7 @@ def test_another_number_of_hosts_than_declared_is_caught(monkeypatch):
 
 
 @pytest.mark.parametrize(("keys", "words"), [
-    ({"world": WorldKeys(4), "parallel": Parallel(order="two_level")}, "two_level adds within hosts first; set world.ranks"),
+    ({"world": WorldKeys(4), "parallel": Parallel(order="two_level")}, "two_level adds within hosts first; set"),
     ({"world": WorldKeys(4, ranks_per_host=3)}, "= 3 does not divide 4 ranks; give a divisor"),
     ({"world": WorldKeys(4, ranks_per_host=4), "check": Check(same_bits_on=(2,))}, None),
     ({"world": WorldKeys(4, ranks_per_host=2), "parallel": Parallel(order="two_level", shard_ranks=2)},

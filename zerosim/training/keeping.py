@@ -55,8 +55,8 @@ class Keeper:
         step, asked, slots = replica.state.step, self.experiment.scenario.checkpoint, config.rule.slots
         if not self.folders or (step % asked.every and step != config.steps):
             return
-        whats = [(WEIGHTS, config.precision.weights), *((slot, config.precision.state) for slot in slots)]
-        wholes = [(what, dtype, whole, piece) for what, dtype in whats for whole, piece in zip(
+        kinds = [(WEIGHTS, config.precision.weights), *((slot, config.precision.state) for slot in slots)]
+        wholes = [(what, dtype, whole, piece) for what, dtype in kinds for whole, piece in zip(
             config.in_one_piece.units, config.model.units, strict=True) if what == WEIGHTS or not piece.frozen]
         heads = [(named(what, each.name), dtype, each.shape) for what, dtype, whole, _ in wholes
                  for each in whole.places]
