@@ -170,9 +170,9 @@ class Replace:
 
 
 @pytest.mark.parametrize(("change", "why"), [
-    ("train.precision=bf16", "weights that have no master copy; set it to \"fp32\" or \"fp64\""),
+    ("train.precision=bf16", "muon rewrites differences of whole matrices on the device"),
     ("parallel.publish=updates", "it sends its differences itself"), ("parallel.tensor_ranks=2", "a piece of a matrix"),
-    ("parallel.offload_optimizer=host", "it rewrites them on the device; set it to \"none\"")])
+    ("parallel.offload_optimizer=host", "muon rewrites differences of whole matrices on the device")])
 def test_keys_that_an_optimizer_of_whole_matrices_does_not_go_with(change, why, capsys):
     assert run_muon(change) == 2
     assert why in capsys.readouterr().err

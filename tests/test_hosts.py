@@ -83,7 +83,7 @@ def test_what_leaves_a_host_is_the_formulas_in_every_order(keys):
 
 
 def between(outcome):
-    return [sum(rank.measured.between_bytes for rank in row.traffic) for row in outcome.trained]
+    return [sum(measured.between_bytes for measured, _ in row.traffic) for row in outcome.trained]
 
 
 def test_hybrid_sharding_sends_less_between_hosts_and_one_host_nothing():
@@ -95,11 +95,11 @@ def test_hybrid_sharding_sends_less_between_hosts_and_one_host_nothing():
 def test_two_levels_share_what_leaves_a_host_among_its_ranks():
     flat, levels = (on_hosts(4, 2, order=order, stages=("ddp",)) for order in ("ring", "two_level"))
     assert between(levels)[0] * 3 == between(flat)[0] * 2
-    assert len({rank.measured.between_bytes for rank in levels.trained[0].traffic}) == 1
+    assert len({measured.between_bytes for measured, _ in levels.trained[0].traffic}) == 1
 
 
 def test_a_rank_that_sends_to_another_host_unseen_is_caught(monkeypatch):
-    monkeypatch.setattr("zerosim.training.measurement.Traffic", Traffic)
+    monkeypatch.setattr("zerosim.training.program.Traffic", Traffic)
     honest = Traffic.sent
     monkeypatch.setattr(Traffic, "sent", lambda self, outgoing, to: (
         honest(self, outgoing, to), setattr(self, "between_bytes", 0))[0])

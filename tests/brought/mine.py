@@ -115,5 +115,5 @@ def swish_backward(upstream, into, *, empty, x):
     np.multiply(upstream, sigma * (1.0 + x * (1.0 - sigma)), out=into["x"])
 
 
-swish = Operation(swish_forward, swish_backward, {"x": ("x",)})
+swish = Operation(swish_forward, swish_backward)
 EXAMPLES = {"swish": ((3, 4),)}

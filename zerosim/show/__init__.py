@@ -99,7 +99,7 @@ def check(part: "str | Algorithm | Stage | Optimizer | ModelKind | Callable[...,
     >>> import zerosim as zs
     >>> def all_gather(comm, chunks): raise NotImplementedError
     >>> zs.check(all_gather)
-    <check of __main__:all_gather: not yet written>
+    <check of zerosim.show:all_gather: not yet written>
     """
     from zerosim.show.proofs import checked_part  # noqa: PLC0415
 

@@ -86,7 +86,7 @@ def expected(config: Config, updates: int | None = None) -> ExpectedMemory:
     >>> from zerosim.training.config import configured
     >>> row, *_ = Scenario().rows                                # 64-64-64-10, 16 samples at a time
     >>> expected(configured(row, Task(64, 10, "cross_entropy"))).peak_bytes["activations"]
-    13568
+    17024
     """
     updates = config.steps_here if updates is None else updates
     known = _KNOWN.setdefault(config, {})
