@@ -101,7 +101,7 @@ def test_rendezvous_is_refused_where_it_cannot_be():
 
 @pytest.mark.parametrize(("ranks", "mistake", "words"), [
     (3, [], "zerosim: the scenario wants 2 ranks and the launcher started 3"),
-    (2, ["--set", "train.steps=many"], '--set:1:13: train.steps must be an integer of at least 0, found "many"'),
+    (2, ["--set", "train.steps=many"], '--set:1:1: train.steps must be an integer of at least 0, found "many"'),
     (2, ["--set", "data.source=none.npz"], "--set:1:1: data.source"),
 ])
 def test_a_mistake_is_said_once(ranks, mistake, words):
