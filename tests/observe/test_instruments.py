@@ -53,19 +53,6 @@ def test_part_of_a_larger_block_counts_for_as_long_as_itself():
     assert ledger.total == 0
 
 
-def test_what_passes_by_is_on_top_of_what_is_there():
-    ledger = Ledger()
-    ledger.taken("activations", "unit", 100)
-    ledger.taken("gradients", "unit", 10)
-    ledger.given_back("gradients", "unit", 10)
-    ledger.pass_by([("activations", 7), ("buffers", 5)], 9)
-    assert (ledger.now["activations"], ledger.total) == (100, 100)
-    assert ledger.peak == {"activations": 107, "gradients": 10, "buffers": 5}
-    assert ledger.peak_total == 110
-    ledger.pass_by([("buffers", 20)], 20)
-    assert (ledger.peak["buffers"], ledger.peak_total) == (20, 120)
-
-
 def test_a_peak_that_begins_anew_is_what_there_is():
     ledger = Ledger()
     ledger.taken("activations", "unit", 100)

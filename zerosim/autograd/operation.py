@@ -103,10 +103,6 @@ class Into:
         """Memory for a gradient; None if it is not wanted."""
         return self[name] if name in self.shapes else None
 
-    def seen_as(self, view: Callable[[Array], Array]) -> "Into":
-        """These gradients, whose memory the function sees as `view` of it."""
-        return Into(self.shapes, lambda name: view(self[name]))
-
 
 @dataclass(frozen=True, eq=False)
 class Operation:

@@ -14,7 +14,7 @@ NumPy's temporaries (a mask, a product that is added at once) are not counted, a
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
@@ -61,14 +61,6 @@ class Ledger:
     def given_back(self, kind: Kind, owner: str, held_bytes: int) -> None:
         with self._lock:
             self._change(kind, owner, -held_bytes)
-
-    def pass_by(self, held: Iterable[tuple[Kind, int]], total: int) -> None:
-        """Raise the peaks as if so many bytes of each kind, and in total, were alive in addition to the present ones.
-        """
-        with self._lock:
-            for kind, held_bytes in held:
-                self.peak[kind] = max(self.peak[kind], self.now[kind] + held_bytes)
-            self.peak_total = max(self.peak_total, self._total + total)
 
     def _change(self, kind: Kind, owner: str, held_bytes: int) -> None:
         self.now[kind] += held_bytes

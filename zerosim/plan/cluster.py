@@ -125,11 +125,6 @@ class Cluster:
     host_memory: Link = Link("memory at hand", 0, inf)
     """The link from a device to its host's memory, used for offloading."""
 
-    @property
-    def port_bytes_per_second(self) -> float:
-        """The bandwidth of one of a rank's own links, each way; with one device per host, that of the host."""
-        return (self.between if self.devices_per_host == 1 else self.inside).bytes_per_second
-
     def seen_by(self, stride: int) -> "Cluster":
         """The cluster as a group of every `stride`-th rank sees it, while the other groups do the same.
 

@@ -112,11 +112,5 @@ def span_events(pid: int, step: int, span: Span, numbered: dict[Span, int]) -> I
         }
 
 
-def markers(findings: Sequence[dict[str, Any]]) -> list[Event]:
-    """A marker at the beginning of a rank for each finding there, in a trace with one row."""
-    return [{"ph": "i", "s": "p", "pid": 1 + each["rank"], "tid": 1, "ts": 0, "cat": "check",
-             "name": f"step {each['step']}: {each['cause']}", "args": each} for each in findings]
-
-
 def counter(pid: int, at_ns: int, held: dict[str, int]) -> Event:
     return {"ph": "C", "pid": pid, "name": "bytes", "ts": at_ns / 1000, "args": held}

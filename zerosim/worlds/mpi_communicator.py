@@ -82,7 +82,7 @@ class MpiCommunicator(OneThread):
         self.timeout_seconds, self.came_ns = timeout_seconds, 0
         self.machine = Machine([0] * comm.size, 0)
         self._comm, self._status = comm, MPI.Status()
-        self._tag, self._any_source = MPI.ANY_TAG, MPI.ANY_SOURCE
+        self._tag = MPI.ANY_TAG
         self._departures: list[deque[Departure]] = [deque() for _ in self.numbers]
         UNFINISHED.append(self._departures)
         self.copies = Copies()
@@ -130,19 +130,6 @@ class MpiCommunicator(OneThread):
         other = copy(self)
         other._tag, other._status = TAGGED + tag, MPI.Status()
         return other
-
-    def arrived(self, source: int | None) -> int | None:
-        """The rank whose message is here: `source`, or any rank for None. None if there is no message; never waits."""
-        number = self._any_source if source is None else self.numbers[source]
-        return self._came_from() if self._comm.Iprobe(number, self._tag, self._status) else None
-
-    def wait_for_any(self) -> int:
-        """The rank whose message arrives first; waits for one."""
-        self.poll(lambda: self.arrived(None) is not None, "for a message from any rank")
-        return self._came_from()
-
-    def _came_from(self) -> int:
-        return self.numbers.index(self._status.Get_source())
 
     def own_collectives(self) -> dict[str, Callable[[Array, Array], object]]:
         """The MPI library's own collectives between these ranks, from one array of numbers into another; maxima."""
