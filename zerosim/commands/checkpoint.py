@@ -1,11 +1,12 @@
 """`zerosim checkpoint`: the checkpoints of a run, each of which is checked against its digest."""
 
 import argparse
+import os
 from pathlib import Path
 
 from zerosim.commands.output import check_writable, complain, standard_output, write_json
 from zerosim.core.errors import CheckpointError
-from zerosim.core.files import contents, is_file, is_folder
+from zerosim.core.files import contents
 from zerosim.core.words import common_unit, in_unit
 from zerosim.show.grid import Column, show_grid
 from zerosim.training.state_file import Saved, path_of, read, steps_in
@@ -48,9 +49,9 @@ def main(arguments: argparse.Namespace) -> int:
 
 def checkpoints_in(place: Path) -> list[Path]:
     """All checkpoints in the folder of a run or of a row, by row and step; or `place` itself if it is one."""
-    if is_file(place):
+    if os.path.isfile(place):
         return [place]
-    rows = [place, *filter(is_folder, contents(place))] if is_folder(place) else []
+    rows = [place, *filter(os.path.isdir, contents(place))] if os.path.isdir(place) else []
     found = [path_of(row, step) for row in rows for step in steps_in(row)]
     if not found:
         raise CheckpointError(f"{place} has no checkpoint in it; name the folder of a run or a row, or a checkpoint")

@@ -3,17 +3,17 @@
 import argparse
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from zerosim.commands.output import RUN_WIDTH, check_outputs, console
 from zerosim.core.errors import UsageError
-from zerosim.core.files import read_at_most, reason, write_text
+from zerosim.core.files import reason, write_text
 from zerosim.show.document import RunDocument, read
 from zerosim.show.page import page
 from zerosim.show.pictures import Spec, files, svg
 from zerosim.show.shown import Picture
 from zerosim.show.table import show_heading, show_run
 
-MOST_BYTES = 1 << 26
 """The largest outcome; as Python objects it takes up to 30 times as much memory."""
 
 
@@ -60,12 +60,10 @@ def main(arguments: argparse.Namespace) -> int:
 def run_in(name: str) -> RunDocument:
     """The outcome in a file; `UsageError` if it cannot be read or is none."""
     try:
-        content = read_at_most(name, MOST_BYTES)
+        content = Path(name).read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read {name}: {reason(error)}; write an outcome with zerosim run SCENARIO --json FILE"
                          ) from error
-    if len(content) > MOST_BYTES:
-        raise UsageError(f"{name} has more than {MOST_BYTES:,} bytes, too many for an outcome")
     return read(content, name)
 
 

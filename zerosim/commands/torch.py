@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 from zerosim.core.errors import UsageError
-from zerosim.core.files import is_file
 from zerosim.worlds.launcher import launched_rank
 
 
@@ -44,7 +43,7 @@ def main(arguments: argparse.Namespace, ours: bool = True) -> int:
         return checked.stay(Path(arguments.judge), arguments.after, asked)
     if arguments.judge:
         return checked.say(checked.read_all(Path(arguments.judge)), asked)
-    if not arguments.script or not is_file(arguments.script):
+    if not arguments.script or not os.path.isfile(arguments.script):
         raise UsageError(f"there is no script {arguments.script!r}; give a Python file after the flags")
     if ours:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does

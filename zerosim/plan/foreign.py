@@ -10,12 +10,13 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from zerosim.core.errors import ScenarioError, UsageError, did_you_mean
-from zerosim.core.files import read_at_most, reason
+from zerosim.core.files import reason
 from zerosim.scenario import Scenario
-from zerosim.scenario.reading import MOST_BYTES, OVERRIDE, kind_of, value_of
+from zerosim.scenario.reading import OVERRIDE, kind_of, value_of
 from zerosim.scenario.values import shown, within, words
 
 Document = Mapping[str, Any]
@@ -90,7 +91,7 @@ def allowed_in(key: str) -> str:
 def document(path: str, flag: str) -> Document:
     """The JSON object in a file. Raises `UsageError` for anything else."""
     try:
-        found = json.loads(read_at_most(path, MOST_BYTES))
+        found = json.loads(Path(path).read_bytes())
     except OSError as error:
         raise UsageError(f"{flag}: cannot read {path}: {reason(error)}; name a JSON file") from None
     except (ValueError, RecursionError):

@@ -6,17 +6,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from operator import index
+from pathlib import Path
 from typing import Any, SupportsIndex
 
 from zerosim.core.errors import ScenarioError, UsageError
-from zerosim.core.files import read_at_most, reason
+from zerosim.core.files import reason
 from zerosim.core.words import toml_value
 from zerosim.models.units import Task
 from zerosim.plan.planning import Plan, Swept, plan, task_in_words
 from zerosim.scenario import Scenario, Source, load
 from zerosim.scenario.data import load_dataset
 from zerosim.scenario.load import changed_caption
-from zerosim.scenario.reading import MOST_BYTES, OVERRIDE, check_size, parse
+from zerosim.scenario.reading import OVERRIDE, parse
 from zerosim.scenario.sections import MOST_RANKS
 
 MOST_ROWS = 1000
@@ -115,13 +116,10 @@ def numbers_of_ranks(given: Sequence[Any]) -> list[int]:
 def cluster_in(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The keys of [cluster] in a file, each prefixed with its section.
 
-    Raises `UsageError` if there is no [cluster], and `ScenarioError` if the file is not TOML within a scenario's
-    bounds.
+    Raises `UsageError` if there is no [cluster], and `ScenarioError` if the file is not TOML.
     """
     try:
-        content = read_at_most(path, MOST_BYTES)
-        check_size(len(content), os.fspath(path))
-        found = parse(content.decode("utf-8-sig"), os.fspath(path)).get("cluster")
+        found = parse(Path(path).read_bytes().decode("utf-8-sig"), os.fspath(path)).get("cluster")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--cluster: cannot read {os.fspath(path)}: {reason(error)}; {WRITE_ONE}") from error
     if not isinstance(found, dict) or not found:

@@ -15,19 +15,16 @@ from typing import Any
 import numpy as np
 
 from zerosim.core.errors import ScenarioError, did_you_mean
-from zerosim.core.files import read_at_most
 from zerosim.core.parts import Loader, Named
 from zerosim.core.parts.loading import Declared
 from zerosim.models import MODELS
 from zerosim.models.users_model import TOKEN_KEYS
 from zerosim.scenario.collective import CollectiveScenario
 from zerosim.scenario.reading import (
-    MOST_BYTES,
     OVERRIDE,
     KeyPath,
     Origin,
     TomlTable,
-    check_size,
     keys,
     parse,
     read,
@@ -64,7 +61,6 @@ def load(
     Without `python` keys that name Python are refusal. Raises `ScenarioError` with the file and the line of the error.
     """
     file, text, document = read_source(path)
-    check_size(sum(map(len, overrides)), OVERRIDE)
     pairs = [parse_override(override) for override in overrides]
     changed = {}
     for key, value in pairs:
@@ -180,9 +176,7 @@ UNSAID = ("variant", "fault")
 
 def read_text(file: str) -> str:
     try:
-        content = read_at_most(file, MOST_BYTES)
-        check_size(max(len(content), os.stat(file).st_size), file)
-        return content.decode("utf-8-sig")
+        return Path(file).read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         message = f"found the byte 0x{error.object[error.start]:02x}; a scenario is UTF-8 text"

@@ -31,7 +31,6 @@ Section = TypeVar("Section")
 
 OVERRIDE = "--set"
 """The file name in errors about an override."""
-MOST_BYTES = 250_000
 MOST_NAMED = 24
 """The most keys that an error lists."""
 HIDDEN = ("own", "origin", "keys_set")
@@ -136,13 +135,6 @@ def parse(text: str, file: str) -> TomlTable:
         raise ScenarioError(
             f"this is not TOML: {told}{hint}", file=file, line=int(complaint[2] or text.count("\n") + 1),
             column=int(complaint[3] or 1)) from None
-
-
-def check_size(size: int, file: str) -> None:
-    """Refuse a text of too many bytes; for a stream `size` is a lower bound."""
-    if size > MOST_BYTES:
-        message = f"found {size:,} bytes; a scenario has at most {MOST_BYTES:,}, and put samples into an .npz file"
-        raise ScenarioError(message, file=file)
 
 
 def dotted(path: KeyPath) -> str:

@@ -5,6 +5,7 @@ The division of the work and the claims about it may differ from the saved train
 the same.
 """
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ import numpy as np
 from zerosim.core.allocation import Array
 from zerosim.core.comm import Communicator
 from zerosim.core.errors import CheckpointError, ZerosimError
-from zerosim.core.files import contents, is_file, is_folder, reason
+from zerosim.core.files import contents, reason
 from zerosim.core.words import plural
 from zerosim.scenario.schema import resolved
 from zerosim.scenario.values import shown
@@ -168,16 +169,16 @@ def find(place: Path, rows: Mapping[str, str]) -> dict[str, Path | None]:
 
     `place` may be the folder of a run or of a row, or one checkpoint; that of a single row serves all rows.
     """
-    if is_file(place):
+    if os.path.isfile(place):
         return dict.fromkeys(rows, place)
-    if not is_folder(place):
+    if not os.path.isdir(place):
         raise CheckpointError(f"--resume {place}: no such folder; name the folder of a run or a row, or a checkpoint")
     if steps_in(place):
         return dict.fromkeys(rows, latest(place))
     saved = [each for each in contents(place) if steps_in(each)]
     found: dict[str, Path | None] = {}
     for row, name in rows.items():
-        if is_folder(place / name):
+        if os.path.isdir(place / name):
             found[row] = latest(place / name)
         elif len(saved) == 1:
             found[row] = latest(saved[0])

@@ -23,7 +23,7 @@ import numpy as np
 from zerosim.core.allocation import Array
 from zerosim.core.digests import little_endian
 from zerosim.core.errors import CheckpointError
-from zerosim.core.files import contents, is_folder
+from zerosim.core.files import contents
 from zerosim.core.precisions import PRECISIONS
 from zerosim.core.sharding import Layout
 from zerosim.models.parameters import ORIGIN, Coordinates
@@ -51,7 +51,7 @@ def path_of(folder: Path, step: int) -> Path:
 
 def steps_in(folder: Path) -> list[int]:
     """The steps of the checkpoints in a row's folder, ascending."""
-    found = [STEP.fullmatch(each.name) for each in contents(folder)] if is_folder(folder) else []
+    found = [STEP.fullmatch(each.name) for each in contents(folder)] if os.path.isdir(folder) else []
     return sorted(int(match[1]) for match in found if match)
 
 

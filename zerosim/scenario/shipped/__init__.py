@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 
 from zerosim.core.errors import UsageError
-from zerosim.core.files import is_folder, mode_of, reason
+from zerosim.core.files import reason
 
 HERE = Path(__file__).parent
 
@@ -77,7 +77,7 @@ def scenario_file(given: str | os.PathLike[str]) -> str:
     (True, 'no/such.toml')
     """
     name = os.fspath(given)
-    if mode_of(name) and not is_folder(name):
+    if os.path.exists(name) and not os.path.isdir(name):
         return name
     return os.fspath(scenarios().get(name, name))
 
@@ -102,7 +102,7 @@ def writing(places: Iterable[Path]) -> Iterator[None]:
     Raises `UsageError` before anything is written if a file exists, and if a file or a folder cannot be written.
     """
     for place in places:
-        if mode_of(place):
+        if os.path.exists(place):
             raise UsageError(f"{place} exists already, and nothing is overwritten; name another folder")
     try:
         yield
