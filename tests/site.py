@@ -27,7 +27,7 @@ DOCUMENTS = (
     "*.md", "docs/**/*.md", "scenarios/**/*.md", "zerosim/scenario/data/README.md",
     "tests/accuracy/tables/README.md")
 MODULES = (
-    "zerosim", "zerosim.show", "zerosim.plan", "zerosim.proofs", "zerosim.collectives", "zerosim.core.comm",
+    "zerosim", "zerosim.show", "zerosim.proofs", "zerosim.collectives", "zerosim.core.comm",
     "zerosim.extend", "zerosim.proofs.laws")
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)]*)?\)")
 LOADED = re.compile(

@@ -13,7 +13,7 @@ from zerosim.commands.cli import main
 from zerosim.plan import foreign
 from zerosim.plan.planning import planned
 from zerosim.plan.reading import read_plan, task_of
-from zerosim.plan.table import csv_of, sentence
+from zerosim.show.plan_table import csv_of, sentence
 
 LLAMA = str(Path(__file__).parents[1] / "scenarios" / "plans" / "llama3_8b.toml")
 SMALL = {"model.layers": 2, "check.mfu": [], "check.fits": [], "check.does_not_fit": []}

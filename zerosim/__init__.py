@@ -30,6 +30,7 @@ from types import TracebackType as _TracebackType
 from typing import TYPE_CHECKING
 from typing import Any as _Any
 
+import zerosim.plan  # noqa: F401 - the folder is bound before the function of its name
 from zerosim.collectives import (
     all_gather,
     all_reduce,
@@ -43,8 +44,7 @@ from zerosim.collectives import (
 )
 from zerosim.core.comm import Communicator
 from zerosim.core.errors import CollectiveError, Deadlock, LaunchError, ScenarioError, ZerosimError
-from zerosim.plan import operations, plan
-from zerosim.show import check, prove, run, show
+from zerosim.show import check, operations, plan, prove, run, show
 from zerosim.worlds.local import spawn
 from zerosim.worlds.mpi import connect
 from zerosim.worlds.mpi_communicator import MpiCommunicator

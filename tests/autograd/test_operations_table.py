@@ -12,7 +12,7 @@ from tests.autograd import formulas as operations
 from zerosim import extend
 from zerosim.autograd.operations.table import EXAMPLES, OPERATIONS
 from zerosim.commands.cli import main
-from zerosim.plan.operations import figures
+from zerosim.show.operations_table import figures
 
 ROOT = Path(__file__).parents[2]
 MINE = ROOT / "tests" / "brought" / "mine.py"

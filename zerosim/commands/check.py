@@ -11,9 +11,9 @@ from zerosim.core.errors import UsageError
 from zerosim.core.parts import Loader, is_python
 from zerosim.core.parts.loading import load_file
 from zerosim.core.parts.users_code import error_line
-from zerosim.plan.operations import OperationFigures, declared, figures, show_operations
 from zerosim.proofs.claim import CheckedClaim, CheckedPart
 from zerosim.proofs.parts import DECLARED, checked
+from zerosim.show.operations_table import OperationFigures, declared, figures, show_operations
 from zerosim.show.proofs import claims_of, show_check
 from zerosim.training.transposes import direction_in, transpose_fault
 

@@ -23,15 +23,15 @@ from zerosim.core.files import write_text
 from zerosim.core.words import joined
 from zerosim.plan import foreign
 from zerosim.plan.foreign import ForeignKeys
-from zerosim.plan.page import drawn_rows, plan_page
 from zerosim.plan.reading import OWN_MODEL, cluster_in, read_plan, scenario_of
 from zerosim.plan.search import USUAL_MOST, read_search
-from zerosim.plan.table import csv_of, show_plan
 from zerosim.scenario import Source
 from zerosim.scenario.schema import python_run
 from zerosim.scenario.sections import MOST_RANKS
 from zerosim.show.grid import show_words
 from zerosim.show.pictures import converter, files
+from zerosim.show.plan_page import drawn_rows, plan_page
+from zerosim.show.plan_table import csv_of, show_plan
 from zerosim.show.table import show_heading
 from zerosim.show.trace_events import trace_events
 

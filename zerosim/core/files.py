@@ -38,6 +38,14 @@ def open_regular(path: Name) -> Iterator[BinaryIO]:
         yield file
 
 
+def read_whole(path: Name) -> bytes:
+    """The contents of the file at `path`, or of the pipe to its end; a device or a socket is refused at once."""
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "this is not a regular file")
+    return Path(path).read_bytes()
+
+
 def reason(error: OSError | ValueError) -> str:
     """The reason why a read or a write failed, in lower case.
 

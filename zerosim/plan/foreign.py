@@ -10,11 +10,10 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from zerosim.core.errors import ScenarioError, UsageError, did_you_mean
-from zerosim.core.files import reason
+from zerosim.core.files import read_whole, reason
 from zerosim.scenario import Scenario
 from zerosim.scenario.reading import OVERRIDE, kind_of, value_of
 from zerosim.scenario.values import shown, within, words
@@ -91,7 +90,7 @@ def allowed_in(key: str) -> str:
 def document(path: str, flag: str) -> Document:
     """The JSON object in a file. Raises `UsageError` for anything else."""
     try:
-        found = json.loads(Path(path).read_bytes())
+        found = json.loads(read_whole(path))
     except OSError as error:
         raise UsageError(f"{flag}: cannot read {path}: {reason(error)}; name a JSON file") from None
     except (ValueError, RecursionError):

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from zerosim.core.errors import ScenarioError, did_you_mean
+from zerosim.core.files import read_whole
 from zerosim.core.parts import Loader, Named
 from zerosim.core.parts.loading import Declared
 from zerosim.models import MODELS
@@ -176,7 +177,7 @@ UNSAID = ("variant", "fault")
 
 def read_text(file: str) -> str:
     try:
-        return Path(file).read_bytes().decode("utf-8-sig")
+        return read_whole(file).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         message = f"found the byte 0x{error.object[error.start]:02x}; a scenario is UTF-8 text"

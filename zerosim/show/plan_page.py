@@ -12,13 +12,13 @@ from zerosim.observe.memory import MEMORY_KINDS
 from zerosim.observe.trace import Curve
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.planning import Plan
-from zerosim.plan.table import columns as columns_of
-from zerosim.plan.table import flat, legend, machine, names_of, not_judged, sentence, show_plan
 from zerosim.scenario import resolved
 from zerosim.show import pictures
 from zerosim.show.document import RowDocument, row_from, trace_document
 from zerosim.show.grid import Column, show_grid
 from zerosim.show.page import Block, Head, Section, excerpt_of, html, note, picture, step
+from zerosim.show.plan_table import columns as columns_of
+from zerosim.show.plan_table import flat, legend, machine, names_of, not_judged, sentence, show_plan
 from zerosim.show.shown import Page, Shown, printed
 
 MOST_DRAWN = 12
