@@ -1,9 +1,9 @@
-"""The wheel of `make dist`, installed in fresh environments, one without MPI and one with MPICH.
+"""The wheel of `make dist`, installed in fresh environments, one without extras and one with MPICH and reports.
 
     python -m tests.dist WHEEL
 
 Each environment has nothing but the wheel and what it requires. In an empty folder it runs a scenario, under `mpirun`
-too if it has one, and every cell of the notebooks that need no more than the wheel.
+too if it has one, and every cell of the notebooks that its extras allow.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 from tests.documents.notebooks import NOTEBOOKS, read
 
-NEEDS_REPORT = {"2_the_stages.ipynb"}
+NEEDS_REPORT = {"1_all_reduce.ipynb", "2_the_stages.ipynb"}
 SHORT = ["--set", "train.steps=2", "--set", "check.test_accuracy=0", "--progress", "none"]
 
 
@@ -31,13 +31,13 @@ def installed(place, what):
     return [place / "pip", "install", "--quiet", what]
 
 
-def commands(place, mpi):
+def commands(place, extras):
     """What must end with exit code 0 in an environment at `place`."""
     yield [place / "zerosim", "run", "compare", *SHORT]
-    if mpi:
+    if "mpich" in extras:
         yield [place / "mpirun", "-n", "2", place / "zerosim", "run", "ddp", *SHORT]
     for notebook in NOTEBOOKS:
-        if notebook.name not in NEEDS_REPORT:
+        if "report" in extras or notebook.name not in NEEDS_REPORT:
             yield [place / "python", "-c", script(notebook)]
 
 
@@ -48,7 +48,7 @@ def faults(wheel, extras):
         empty.mkdir()
         venv.create(place.parent, with_pip=True)
         clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-        for command in (installed(place, f"{wheel}{extras}"), *commands(place, "mpich" in extras)):
+        for command in (installed(place, f"{wheel}{extras}"), *commands(place, extras)):
             ended = subprocess.run(
                 command, cwd=empty, env=clean, check=False, capture_output=True, text=True, timeout=300)
             if ended.returncode:
@@ -61,5 +61,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("wheel", type=Path)
     wheel = parser.parse_args().wheel.resolve()
-    found = [*faults(wheel, ""), *faults(wheel, "[mpich]")]
+    found = [*faults(wheel, ""), *faults(wheel, "[mpich,report]")]
     sys.exit("\n".join(found) or None)

@@ -16,7 +16,8 @@ def test_a_wheel_that_cannot_be_installed_is_one_fault(tmp_path):
 
 @pytest.mark.long
 def test_a_command_that_fails_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(dist, "commands", lambda place, mpi: [[place / "python", "-c", f"raise SystemExit({3 + mpi})"]])
+    monkeypatch.setattr(dist, "commands", lambda place, extras: [
+        [place / "python", "-c", f"raise SystemExit({3 + (extras == '[mpich]')})"]])
     monkeypatch.setattr(dist, "installed", lambda place, what: [place / "python", "-c", ""])
     (found,) = dist.faults(tmp_path, "[mpich]")
     assert "raise SystemExit(4): 4" in found
