@@ -169,13 +169,13 @@ class Replace:
         return getattr(self._replica, name)
 
 
-@pytest.mark.parametrize(("change", "why"), [
-    ("train.precision=bf16", "muon rewrites differences of whole matrices on the device"),
-    ("parallel.publish=updates", "it sends its differences itself"), ("parallel.tensor_ranks=2", "a piece of a matrix"),
-    ("parallel.offload_optimizer=host", "muon rewrites differences of whole matrices on the device")])
-def test_keys_that_an_optimizer_of_whole_matrices_does_not_go_with(change, why, capsys):
+@pytest.mark.parametrize("change", [
+    "train.precision=bf16", "parallel.publish=updates", "parallel.tensor_ranks=2", "parallel.offload_optimizer=host"])
+def test_keys_that_an_optimizer_of_whole_matrices_does_not_go_with(change, capsys):
     assert run_muon(change) == 2
-    assert why in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "muon rewrites differences of whole matrices on the device" in told
+    assert change.partition(".")[2].replace("=", " = ") in told
 
 
 @pytest.mark.parametrize(("of_matrix", "why"), [

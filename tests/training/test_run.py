@@ -1,5 +1,7 @@
 """Whole runs in the local world: every stage, many shapes, and always the same bits as one process."""
 
+import gc
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from zerosim.scenario.data import load_dataset
 from zerosim.scenario.sections import Variant
 from zerosim.training.alike import alike_everywhere
 from zerosim.training.experiment import prepare
-from zerosim.training.program import Silent
+from zerosim.training.program import Run, Silent
 from zerosim.verdict.judged_run import run_locally, run_on
 from zerosim.worlds.local import LocalWorld
 
@@ -126,3 +128,21 @@ def test_runs_in_two_threads_share_the_limit_of_blas():
         assert threads() == 1
         second.__exit__(None, None, None)
         assert threads() == before
+
+
+def test_a_row_is_freed_before_the_next_begins_without_the_garbage_collector(monkeypatch):
+    honest, alive = Run.begin, []
+
+    def begin(self):
+        alive.append([reference() is not None for reference in earlier])
+        earlier.append(weakref.ref(self.replica))
+        return honest(self)
+
+    earlier = []
+    monkeypatch.setattr(Run, "begin", begin)
+    gc.disable()
+    try:
+        run(ranks=1, stages=("ddp", "zero1", "zero3"))
+    finally:
+        gc.enable()
+    assert alive == [[], [False], [False, False]]

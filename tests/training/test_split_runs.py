@@ -154,9 +154,10 @@ def hidden_too_late(tokens, dtype):
     return np.triu(np.full((tokens, tokens), -np.inf, dtype), 2)
 
 
-def rows_of_the_next(indices, *, out, empty, group, count):
-    np.subtract(indices, (group.place + 1) % group.size * count, out=out)
-    np.copyto(out, -1, where=(out < 0) | (out >= count))
+def rows_of_the_next(indices, *, empty, group, count):
+    rows = np.subtract(indices, (group.place + 1) % group.size * count, out=empty(indices.shape, np.int64))
+    np.copyto(rows, -1, where=(rows < 0) | (rows >= count))
+    return rows
 
 
 def untransposed(x, context):

@@ -147,12 +147,13 @@ class Run:
     def __post_init__(self) -> None:
         config, rank, per_host = self.config, self.comm.rank, self.config.ranks_per_host
         hosts = [each // per_host for each in range(config.all_ranks)] if per_host else self.world.hosts
-        self.hosts = [*hosts[: config.all_ranks]]
+        self.hosts = hosts = [*hosts[: config.all_ranks]]
         """The number of each rank's host, by the scenario or else by the world."""
         self.locator, self.moves = Locator(config.name), Moves()
-        self.injected = Faults(
-            [*self.faults], lambda: self.world.kill(self.comm), lambda: self.world.stop(self.comm))
-        self.traffic = Traffic(away=lambda to: self.hosts[to] != self.hosts[rank])
+        # No instrument refers to this run: in a circle its memory would outlive the row.
+        world, comm = self.world, self.comm
+        self.injected = Faults([*self.faults], lambda: world.kill(comm), lambda: world.stop(comm))
+        self.traffic = Traffic(away=lambda to: hosts[to] != hosts[rank])
         self.ledger, self.host = Ledger(), Ledger()
         self.beginnings = HeldAtBeginnings(self.ledger, BEGINNINGS)
         self.lifetimes = Lifetimes() if config.check.lifetimes else None
