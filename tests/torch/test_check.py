@@ -87,7 +87,7 @@ def test_findings_are_said_and_written_however_a_script_ends(end, tmp_path):
         running = subprocess.Popen(words, stdout=said, stderr=said, env=PLAIN)
     if end == "never on one rank":
         with pytest.raises(subprocess.TimeoutExpired):
-            running.wait(SECONDS_TO_END)
+            running.wait(SECONDS_TO_END / 2)
         running.terminate()
     assert running.wait(3 * SECONDS_TO_END) != 0
     for _ in range(100):  # a child judges a little later if no rank could
