@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -132,10 +133,9 @@ class Recorder(Watch):
         for owner in (dist, dist.distributed_c10d, _functional_collectives):
             for name in COMMUNICATION:
                 self.watch(owner, name, partial(self.communicate, name))
-        for group in (dist.ProcessGroup, *dist.ProcessGroup.__subclasses__()):  # backends in Python override these
-            for name in MESSAGES:  # not dist.isend, which PyTorch knows by its identity
-                if name in vars(group):
-                    self.watch(group, name, partial(self.communicate, "messages"))
+        groups = dist.ProcessGroup, *dist.ProcessGroup.__subclasses__()  # backends in Python override its methods
+        for owner, name in product(groups, MESSAGES):  # not dist.isend, which PyTorch knows by its identity
+            self.watch(owner, name, partial(self.communicate, "messages"))
         for handle in (register_module_forward_pre_hook(self.before_forward),
                        register_module_forward_hook(self.after_forward, with_kwargs=True, always_call=True),
                        register_optimizer_step_pre_hook(self.before_update),
