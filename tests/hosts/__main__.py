@@ -105,7 +105,7 @@ def broken(there: Hosts, ranks: int, folder: Path) -> None:
         begun = subprocess.Popen(
             [*there.command(MPIEXEC, ranks), *common, *fault, "--set", f"world.ranks={ranks}", "--checkpoint",
              str(saved), "--every", "10"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        wait_for(lambda: any(saved.rglob("manifest.json")), 90)
+        wait_for(lambda: any(saved.rglob("step-*.safetensors")), 90)
         if what == "a link is cut":
             there.cut(len(there.names) - 1)
         elif what == "a host is gone":

@@ -294,13 +294,14 @@ def refused(path, built=None, dataset=None, **said):
 
 @given(where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 @settings(max_examples=examples(60), deadline=None)
-def test_a_flipped_bit_of_a_number_is_found(one, tmp_path_factory, where, bit):
-    path = tmp_path_factory.mktemp("flipped") / one.name
-    content = bytearray(one.read_bytes())
+def test_a_flipped_bit_of_a_number_or_of_the_header_is_seen(one, tmp_path_factory, where, bit):
+    path, content = tmp_path_factory.mktemp("flipped") / one.name, one.read_bytes()
     behind = 8 + int.from_bytes(content[:8], "little")
-    content[behind + int(where * (len(content) - behind))] ^= 1 << bit
-    path.write_bytes(content)
-    assert "damaged: its SHA-256 does not match" in refused(path)
+    for start, length, words in ((behind, len(content) - behind, "its SHA-256 does not match"), (0, behind, "")):
+        flipped = bytearray(content)
+        flipped[start + int(where * length)] ^= 1 << bit
+        path.write_bytes(flipped)
+        assert f"damaged: {words}" in refused(path)
 
 
 @pytest.mark.parametrize("keep", [0, 1, 7, 9, 100, -1])

@@ -4,7 +4,8 @@
     optimizer.momentum.h.0.attn.c_attn.weight    a slot of the optimizer
     optimizer.losses                             the losses of all steps so far
 
-Format: https://huggingface.co/docs/safetensors, eight bytes of length, a header in JSON, the arrays back to back.
+Format: https://huggingface.co/docs/safetensors, eight bytes of length, a header in JSON, the arrays back to back. The
+header has the SHA-256 of all numbers, which is the same for all rows that end alike, and one of what it says itself.
 """
 
 import hashlib
@@ -69,9 +70,11 @@ def write(path: Path, about: Mapping[str, Any], arrays: Sequence[Heading], conte
         header[name] = {"dtype": DTYPES[dtype.name], "shape": [*shape], "data_offsets": [at, end]}
         at = end
 
+    words = json.dumps(about)
+
     def head(sha256: str) -> bytes:
-        said = {"__metadata__": {"sha256": sha256, "zerosim": json.dumps(about)}, **header}
-        text = json.dumps(said, separators=(",", ":")).encode()
+        metadata = {"sha256": sha256, "header_sha256": header_sha256(words, header), "zerosim": words}
+        text = json.dumps({"__metadata__": metadata, **header}, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
         return len(text).to_bytes(8, "little") + text
 
@@ -92,6 +95,11 @@ def write(path: Path, about: Mapping[str, Any], arrays: Sequence[Heading], conte
         with suppress(OSError):
             beside.unlink()
         raise
+
+
+def header_sha256(words: str, header: Mapping[str, Any]) -> str:
+    """The SHA-256 of all that a header says of the training and of the arrays."""
+    return hashlib.sha256(json.dumps([words, header]).encode()).hexdigest()
 
 
 class Stored(NamedTuple):
@@ -153,13 +161,13 @@ def read(path: Path) -> Saved:
             said = header.pop("__metadata__")
             found = hashlib.file_digest(file, "sha256").hexdigest()
         about = json.loads(said["zerosim"])
-        if found != said["sha256"]:
+        if (found, header_sha256(said["zerosim"], header)) != (said["sha256"], said["header_sha256"]):
             raise damaged("its SHA-256 does not match")
         arrays = {name: Stored(OF_NAMES[each["dtype"]], tuple(each["shape"]), 8 + length + each["data_offsets"][0])
                   for name, each in header.items()}
     except OSError as error:
         raise CheckpointError(f"{path}: {(error.strerror or str(error)).lower()}; name a checkpoint") from None
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
+    except (AttributeError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise damaged(f"it is no checkpoint of this zerosim, {type(error).__name__}") from None
     return Saved(path, about | {"sha256": found}, arrays)
 
