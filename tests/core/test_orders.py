@@ -1,8 +1,20 @@
 """Orders of addition, against sums written out by hand."""
 
+import numpy as np
 import pytest
 
-from zerosim.core.orders import ORDERS, far_tree, folded_tree, near_tree, rank_order, ring, two_level
+from zerosim.core.orders import (
+    ORDERS,
+    Order,
+    far_tree,
+    folded_tree,
+    left_to_right,
+    near_tree,
+    rank_order,
+    ring,
+    two_level,
+)
+from zerosim.core.sharding import Mesh
 from zerosim.core.terms import Term, leaves
 
 POWERS = [1, 2, 4, 8, 16]
@@ -77,3 +89,13 @@ def test_what_a_scenario_can_name():
     across = {name: order.across for name, order in ORDERS.items()}
     assert across == {"ring": ring, "rank": rank_order, "tree": near_tree, "exact": None,
                       "two_level": ORDERS["two_level"].across, "two_hop": ORDERS["two_hop"].across}
+
+
+def test_every_chunk_has_the_length_that_ranks_give_it_because_an_order_may_depend_on_places():
+    def of_chunks(contributions, chunk):
+        lengths.add(len(contributions[0]))
+        return rank_order(contributions, chunk)
+
+    lengths = set()
+    total = Order("", left_to_right, of_chunks).total([np.ones(10, np.float32)] * 4, Mesh(0, 4, 4))
+    assert (lengths, total.tolist()) == ({3}, [4] * 10)

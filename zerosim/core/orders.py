@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zerosim.core.fixed_point import exact_sum
-from zerosim.core.sharding import Mesh, bounds
+from zerosim.core.sharding import Mesh, bounds, padded
 
 AddingOrder = Callable[..., Any]
 """`order(contributions, chunk)`; orders of collectives that send chunks one by one also take `arrives`."""
@@ -184,7 +184,8 @@ class Order:
 
         Chunk by chunk the ranks of each group add first, and then the groups' sums are added. Before that, a rank's
         sum is rounded to the dtype of the wire, if given. `arrives`, if given, computes from the values that one rank
-        sends of a chunk those that another receives; it is for one group of all ranks.
+        sends of a chunk those that another receives; it is for one group of all ranks. All chunks have one length, as
+        on ranks: zeros follow the last element, because an order may depend on an element's place in its chunk.
 
         >>> parts, mesh = [np.array([1.0, 2.0]), np.array([3.0, 4.0])], Mesh(0, 2, 2)
         >>> ORDERS["ring"].total(parts, mesh), ORDERS["exact"].total(parts, mesh)
@@ -194,15 +195,17 @@ class Order:
             return exact_sum(contributions)
         block = len(contributions) // mesh.size
         partials = [self.within(contributions[start : start + block]) for start in range(0, mesh.size * block, block)]
-        partials = [partial.astype(wire or partial.dtype, copy=False) for partial in partials]
-        whole = np.empty_like(partials[0])
+        count = len(partials[0])
+        whole = np.zeros(padded(count, mesh.size), wire or partials[0].dtype)
+        zeros = whole[count:]
+        partials = [np.concatenate([partial.astype(whole.dtype, copy=False), zeros]) for partial in partials]
         for chunk, (start, stop) in enumerate(bounds(len(whole), mesh.size)):
             place, part = divmod(chunk, mesh.replicas)
             mine = [partial[start:stop] for partial in partials]
             groups = [[mine[rank] for rank in ranks] for ranks in mesh.groups]
             across = self.across if arrives is None else partial(self.across, arrives=arrives)
             whole[start:stop] = across([across(group, place) for group in groups], part)
-        return whole
+        return whole[:count]
 
 
 def left_to_right(contributions: Sequence[Any]) -> Any:
