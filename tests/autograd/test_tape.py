@@ -182,11 +182,11 @@ SHIFT, GATHER, JOIN = (TAPE_COLLECTIVES[name] for name in ("shift", "gather_from
 WRONG = {
     "copy_to": (replace(copy_to, backward=not_added), "ranks 0 and 1 have different ∂L/∂x, which `alike` denies"),
     "reduce_from": (replace(reduce_from, backward=added_again),
-                    "between x of rank 0 and y of all ranks, ⟨C x, y⟩ = 2862 and ⟨x, Cᵀ y⟩ = 8586, 3 times"),
+                    "between x of rank 0 and y of all ranks, ⟨C x, y⟩ = 2862 and ⟨x, Cᵀ y⟩ = 8586"),
     "its forward": (replace(reduce_from, forward=of_a_different_rank), "ranks 0 and 1 have different y, which `alike`"),
     "shift": (replace(SHIFT, backward=backward_by(SHIFT.forward)), "x of rank 1 and y of rank 0, ⟨C x, y⟩ = 0"),
     "gather_from": (replace(GATHER, backward=JOIN.backward), "between x of rank 1 and y of rank 0, ⟨C x, y⟩ = 918 and"),
-    "join_from": (replace(JOIN, backward=GATHER.backward), "of all ranks, ⟨C x, y⟩ = 2862 and ⟨x, Cᵀ y⟩ = 8586, 3 t"),
+    "join_from": (replace(JOIN, backward=GATHER.backward), "of all ranks, ⟨C x, y⟩ = 2862 and ⟨x, Cᵀ y⟩ = 8586"),
 }
 
 

@@ -6,14 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from threadpoolctl import threadpool_info, threadpool_limits
 
 from tests.training import claiming, labelled, run, scenario
 from zerosim.core.errors import ScenarioError
 from zerosim.scenario import Check, Parallel, load
 from zerosim.scenario.data import load_dataset
 from zerosim.scenario.sections import Variant
-from zerosim.training.alike import alike_everywhere
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Run, Silent
 from zerosim.verdict.judged_run import run_locally, run_on
@@ -113,21 +111,6 @@ def test_a_rank_has_a_second_channel_where_any_row_needs_one(key, whole, own, ch
     monkeypatch.setattr("zerosim.verdict.judged_run.measure", lambda *arguments: arguments[4:5])
     monkeypatch.setattr("zerosim.verdict.judged_run.judge", lambda comm, experiment, measured: measured[0])
     assert run_on(Offering(1), prepare(rows, labelled()), Silent()) == channel
-
-
-def test_runs_in_two_threads_share_the_limit_of_blas():
-    """The first to end does not lift it for the other."""
-    def threads():
-        return max((each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"), default=1)
-
-    with threadpool_limits(2):
-        before, (first, second) = threads(), (alike_everywhere() for _ in range(2))
-        first.__enter__()
-        second.__enter__()
-        first.__exit__(None, None, None)
-        assert threads() == 1
-        second.__exit__(None, None, None)
-        assert threads() == before
 
 
 def test_a_row_is_freed_before_the_next_begins_without_the_garbage_collector(monkeypatch):

@@ -11,8 +11,6 @@ from tests.mpi.launch import mpirun
 from tests.small import examples
 from tests.training.checkpointing import bits, go
 from zerosim.core.errors import CheckpointError
-from zerosim.core.sharding import full
-from zerosim.models.parameters import Parameter
 from zerosim.models.units import Task
 from zerosim.scenario.data import load_dataset
 from zerosim.training import program
@@ -120,22 +118,9 @@ def one(tmp_path_factory):
     return tmp_path, changes
 
 
-FAULTS = {
-    "every stretch where the first place has it": (Parameter, "in_whole", lambda honest: (
-        lambda self, start, stop, coordinates: honest(self, start, stop, {}))),
-    "every stretch from its parameter's beginning": (Parameter, "in_whole", lambda honest: (
-        lambda self, start, stop, coordinates: honest(self, 0, stop - start, coordinates))),
-    "the first place's piece on every place": (program, "restored", lambda honest: (
-        lambda config, saved, replica, place: honest(config, saved, replica, 0))),
-    "runs as if a cut were along the first dimension": (Parameter, "_dealt", lambda honest: property(lambda self: (
-        self.count, 1 if self.cut is None else self.cut.direction.size))),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_piece_from_elsewhere_is_noticed(fault, one, tmp_path, monkeypatch):
-    owner, name, planted = FAULTS[fault]
-    monkeypatch.setattr(owner, name, planted(getattr(owner, name)))
+def test_a_piece_of_another_place_is_noticed(one, tmp_path, monkeypatch):
+    honest = program.restored
+    monkeypatch.setattr(program, "restored", lambda config, saved, replica, place: honest(config, saved, replica, 0))
     again = trained(tmp_path, MLP, layout(2, 4, by("zero1")), resume=one[0] / "a")
     assert [what for _, what in again.failures][:1] == ["bits differ"]
 
@@ -147,9 +132,9 @@ def test_a_piece_from_elsewhere_is_noticed(fault, one, tmp_path, monkeypatch):
 def test_a_different_model_is_named(change, words, one, tmp_path):
     saved = read_file(latest(one[0] / "a" / "zero3"))
     (row, *_) = read(MLP, tmp_path, *layout(2, 2), *change).rows
-    units = configured(row, Task(64, 10, "cross_entropy")).model.units
+    model = configured(row, Task(64, 10, "cross_entropy")).model
     with pytest.raises(CheckpointError) as caught:
-        [saved.fill(unit, "weights", full(unit.count, 1), unit.initial(0)) for unit in units]
+        [saved.whole("weights", place) for place in model.places]
     assert words in str(caught.value)
 
 

@@ -15,7 +15,7 @@ from zerosim.core.comm import Strided
 from zerosim.core.digests import digest
 from zerosim.core.not_a_number import NOT_A_NUMBER
 from zerosim.core.orders import ORDERS
-from zerosim.core.sharding import Directions, Layout, Mesh, full, shard, split
+from zerosim.core.sharding import Directions, Layout, Mesh, full, split
 from zerosim.models.mlp import mlp
 from zerosim.models.units import Layer, Model, Task, grouped
 from zerosim.observe.memory import Ledger
@@ -26,7 +26,7 @@ from zerosim.plan.costs import Costs
 from zerosim.stages.storage import ACCUMULATED, GRADIENT, Layouts, TrainingState
 from zerosim.training import build, collect, comparison
 from zerosim.training.buckets import Buckets
-from zerosim.training.comparison import Fingerprint, comparable, differences, holdings, kept_of
+from zerosim.training.comparison import Fingerprint, comparable, compared, holdings
 from zerosim.training.experiment import prepare
 from zerosim.verdict.judged_run import different_rows
 from zerosim.verdict.outcome import RowOutcome
@@ -38,37 +38,30 @@ OTHER_NAN = np.array([NOT_A_NUMBER.view(np.uint32) ^ 1], np.uint32).view(np.floa
 # What a rank holds, beside what one process holds.
 
 
-def state(rank=1, gradients="full", **held):
+def state(rank=1, mesh=None, **held):
     """Of 2 ranks, in full, what is given of the unit: numbers from 0 on for what is not."""
-    layouts = Layouts(Mesh(rank, 2, 2), ())
+    layouts = Layouts(mesh or Mesh(rank, 2, 2), ())
     found = TrainingState(layouts, SimpleNamespace(loss_scale=1.0, good_steps=0), weights={UNIT: np.arange(8.0)})
     found.gradients[UNIT] = held.get("gradient", np.arange(8.0))
-    found.gradient_layouts[UNIT] = {"full": full(8, 2), "own": shard(8, 2, rank), "other": shard(8, 2, 1 - rank)}[
-        gradients]
+    found.gradient_layouts[UNIT] = full(8, layouts.mesh.size)
     return found
 
 
-def first_difference(held, *, sums_everywhere=True):
-    """Of a rank with that state, beside one process that has numbers from 0 on everywhere."""
-    chunks = {what: [digest(chunk) for chunk in split(np.arange(8.0), 2)] for what in ("weights", GRADIENT)}
+def beside_one_process(held, *, sums_everywhere=True, chunks=2):
+    """What is said of a rank with that state beside one process that has numbers from 0 on everywhere."""
+    due = {what: [digest(chunk) for chunk in split(np.arange(8.0), chunks)] for what in ("weights", GRADIENT)}
     mesh = held.layouts.mesh
     replica = SimpleNamespace(state=held, units=[UNIT], mesh=mesh, comm=SimpleNamespace(rank=mesh.rank))
-    expected = Fingerprint(0, b"", (chunks,), comparison.counts(held.updates, held.scaling), None)
-    return next(differences(replica, mesh.rank, expected, [UNIT], None, sums_everywhere=sums_everywhere), None)
+    expected = Fingerprint(0, b"", (due,), comparison.counts(held.updates, held.scaling), None)
+    return compared(replica, mesh.rank, expected, [UNIT], np.zeros(0), sums_everywhere=sums_everywhere)
 
 
 def test_where_all_ranks_have_all_sums_every_chunk_is_compared():
     wrong = np.arange(8.0)
     wrong[2] = 7                                                               # in the chunk of rank 0
     for everywhere, chunk in ((True, 0), (False, None)):
-        evidence = first_difference(state(gradient=wrong), sums_everywhere=everywhere)
+        _, evidence = beside_one_process(state(gradient=wrong), sums_everywhere=everywhere)
         assert (evidence and evidence.chunk) == chunk
-
-
-@pytest.mark.parametrize(("gradients", "kept"), [("full", True), ("own", True), ("other", False)])
-def test_a_gradient_is_kept_if_the_own_chunk_is(gradients, kept):
-    held = state(gradients=gradients)
-    assert (GRADIENT in kept_of(held, UNIT)) is kept
 
 
 @pytest.mark.parametrize(("layout", "kept"), [
@@ -77,14 +70,15 @@ def test_a_gradient_is_kept_if_the_own_chunk_is(gradients, kept):
 ])
 def test_of_a_group_a_gradient_is_kept_if_all_of_the_own_chunks_are(layout, kept):
     """Of 4 ranks in groups of 2, rank 3 owns chunks 2 and 3."""
-    layouts = Layouts(Mesh(3, 4, 2), ())
-    held = TrainingState(layouts, None, gradients={UNIT: np.zeros(layout.length)}, gradient_layouts={UNIT: layout})
-    assert (GRADIENT in kept_of(held, UNIT)) is kept
+    held = state(rank=3, mesh=Mesh(3, 4, 2), gradient=np.arange(8.0)[layout.start : layout.stop])
+    held.gradient_layouts[UNIT] = layout
+    said = None if kept else "after step 0 rank 3 keeps no gradient of layers.0"
+    assert beside_one_process(held, chunks=4) == (said, None)
 
 
 def test_a_chunk_is_held_to_that_of_its_own_place():
     swapped = np.concatenate([np.arange(4.0, 8.0), np.arange(4.0)])
-    evidence = first_difference(state(gradient=swapped))
+    _, evidence = beside_one_process(state(gradient=swapped))
     assert (evidence.what, evidence.chunk) == (GRADIENT, 0)
 
 

@@ -51,7 +51,7 @@ IN_FLOAT32 = frozenset({softmax, layer_norm, rms_norm})
 """The operations whose inputs are cast to float32."""
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True)
 class Autocast:
     """A tape's policy: products in `low`, which has 16 bits.
 
@@ -65,8 +65,8 @@ class Autocast:
     """
 
     low: np.dtype[Any]
-    _plans: dict[tuple[GraphPlan, np.dtype[Any]], GraphPlan] = field(default_factory=dict)
-    _graphs: dict[tuple[Graph, np.dtype[Any]], Graph] = field(default_factory=dict)
+    _plans: dict[tuple[GraphPlan, np.dtype[Any]], GraphPlan] = field(default_factory=dict, compare=False)
+    _graphs: dict[tuple[Graph, np.dtype[Any]], Graph] = field(default_factory=dict, compare=False)
 
     def __call__(self, plan: GraphPlan, dtype: np.dtype[Any]) -> GraphPlan:
         """The plan with casts, for an input of this dtype; the same object for equal arguments."""

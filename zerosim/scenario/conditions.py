@@ -259,7 +259,10 @@ CONDITIONS: tuple[Condition, ...] = (
         ("quantized_weights", "all_gather", "sends shards of bytes by the all-gather of parallel.order"),
         ("secondary_ranks", "all_gather", "keeps a second copy that a ring gathers"),
         ("secondary_ranks", "reshard_after_forward", "keeps a second copy for backward"),
-        ("prefetch", "reshard_after_forward", "gathers weights ahead of each use"))),
+        ("prefetch", "reshard_after_forward", "gathers weights ahead of each use"),
+        ("partition_activations", "sequence_parallel", "divides what all tensor ranks have"))),
+    excludes("partition_activations", "divides what all tensor ranks have, as an mlp has not", "model.kind",
+             lambda row: row.kind == "mlp"),
 
     # When gradients are added, and weights gathered.
     excludes("accumulation", "adds ranks before micro-batches, as ring and rank can", "order",

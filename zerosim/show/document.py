@@ -211,9 +211,9 @@ class TraceDocument:
 
 @dataclass(frozen=True)
 class FragmentationDocument:
-    """Rank 0's last step in a fixed address space; copies of messages are left out. An allocator is `first_fit`,
-    `best_fit`, or one of these with `_laid_out`, which reserves one block for kept gradients and arrays that backward
-    reads. Under MPI runs may differ.
+    """Rank 0's last step in a fixed address space; copies of messages are left out. An allocator is `first_fit`, or
+    `first_fit_laid_out`, which reserves one block for kept gradients and arrays that backward reads. Under MPI runs may
+    differ.
     """
 
     peak_bytes: int
@@ -616,7 +616,7 @@ def row_document(row: RowOutcome) -> dict[str, Any]:
         "fragmentation": row.fragmentation and fragmentation_document(row.fragmentation),
         "own_stage": None if row.stage in STAGES else picked(row.config.stage, "title", "also", "sharded"),
         "resumed": resumed and {
-            "folder": resumed.path, "step": resumed.step, "stage": resumed.stage, "ranks": resumed.ranks},
+            "folder": str(resumed.path), **{key: resumed.about[key] for key in ("step", "stage", "ranks")}},
         "trace": measured.trace and trace_document(measured.trace),
     }
 

@@ -11,13 +11,14 @@ from zerosim.autograd.player import Perform, perform
 from zerosim.autograd.shelf import Shelf, in_memory, offloaded, partitioned
 from zerosim.autograd.tape import Policy, Tape, Total
 from zerosim.autograd.tape_collectives import ALONE, Direction, TapeGroups, over
-from zerosim.collectives import ring, tree
+from zerosim.collectives import ring
 from zerosim.collectives.narrow import OnNarrowWires, WireFormat
 from zerosim.core import draws
 from zerosim.core.allocation import Allocator, Array, Kind
 from zerosim.core.comm import Communicator
+from zerosim.models.parameters import Coordinates
 from zerosim.models.places import side_by_side
-from zerosim.models.units import Unit
+from zerosim.models.units import ParameterPlace, Unit
 from zerosim.observe.observed import Observed, observed
 from zerosim.observe.trace import WAIT
 from zerosim.stages import Stage
@@ -49,27 +50,29 @@ from zerosim.stages.scaling import SquareSums
 from zerosim.stages.schedules import SCHEDULES, Slot
 from zerosim.stages.storage import HOST, HostMemory, Layouts, Storage, StoredUpdates, TrainingState
 from zerosim.stages.update import WeightUpdates
-from zerosim.training.config import Config, Resumed
+from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
 from zerosim.training.groups import RanksOfPipeline, groups_of
-from zerosim.training.reference import Arithmetic, Reference, Snapshot
+from zerosim.training.reference import Reference, Snapshot
+from zerosim.training.state_file import Saved
 
 
 def initial_weights(config: Config, place: int = 0) -> Initial:
     """The function that returns a unit's first weights on a place in float32, from the seed or a file."""
     file, coordinates = config.initial, config.directions.coordinates(place)
+    if file is None:
+        return lambda unit: unit.initial(config.train.seed, coordinates)
+    return lambda unit: of_place(unit, lambda parameter: file.read(parameter.name), config.precision.state, coordinates)
 
-    def drawn(unit: Unit) -> Array:
-        return unit.initial(config.train.seed, coordinates)
 
-    def read(unit: Unit) -> Array:
-        assert file is not None
-        flat = np.empty(unit.count, config.precision.state)
-        for each, view in zip(unit.places, unit.views(flat).values(), strict=True):
-            view[...] = each.parameter.piece(file.read(each.name), coordinates)
-        return flat
-
-    return drawn if file is None else read
+def of_place(
+    unit: Unit, read: Callable[[ParameterPlace], Array], dtype: Any, coordinates: Coordinates
+) -> Array:
+    """The flat buffer of a unit of a place, from the whole array that `read` has of each parameter."""
+    flat = np.empty(unit.count, dtype)
+    for parameter, view in zip(unit.places, unit.views(flat).values(), strict=True):
+        view[...] = parameter.parameter.piece(read(parameter), coordinates)
+    return flat
 
 
 def replica(
@@ -115,7 +118,7 @@ def replica(
             add_replicas=replicas_added(config, comm),
             all_gather=for_owners(buckets.chunked, comm.named("all_gather", config.addition.all_gather)),
             gather_norms=for_owners(buckets.chunked, comm.named("gather_norms", ring.all_gather)),
-            broadcast=for_owners(buckets.broadcast, comm.named("broadcast", broadcast(config))),
+            broadcast=for_owners(buckets.broadcast, comm.named("broadcast", config.broadcast)),
         ),
         publishing=publishing(config, config.rule),
         gathering=gathering(config, beside),
@@ -207,20 +210,15 @@ def reduce_scatter(
 
 def replicas_added(config: Config, comm: Observed) -> Callable[..., Any]:
     """The sum of a chunk over the ranks that hold copies of it, in different groups."""
-    collective = config.addition.collective
+    collective, chunked = config.addition.collective, config.buckets.chunked
     if config.mesh.replicas == 1 or collective is None:
-        return nothing
-    chunked = config.buckets.chunked
+        return lambda *_: None
     halves = comm.named("all_reduce", collective), comm.named("all_reduce", ring.all_gather)
 
     def call(owner: str, comm: Communicator, chunk: Array) -> None:
         add_replicas(*(chunked(partial(half, owner)) for half in halves))(comm, chunk)
 
     return call
-
-
-def nothing(*_: Any) -> None:
-    """Do nothing: there are no copies."""
 
 
 def for_owners(wrap: Callable[[Any], Callable[..., Any]], named: Callable[..., Any]) -> Callable[..., Any]:
@@ -230,12 +228,6 @@ def for_owners(wrap: Callable[[Any], Callable[..., Any]], named: Callable[..., A
         return wrap(partial(named, owner))(*args)
 
     return call
-
-
-def broadcast(config: Config) -> Callable[..., None]:
-    """The broadcast of one rank's chunk."""
-    named = config.serving("broadcast")
-    return tree.broadcast if named is None else named.carry_out
 
 
 def gathering(config: Config, beside: Beside, wire: WireFormat | None = None) -> Gathering:
@@ -261,18 +253,7 @@ def reference(config: Config, place: int = 0, groups: TapeGroups = ALONE) -> Ref
         draw=partial(draws.uniform, config.train.seed),
         mesh=config.mesh,
         order=config.order,
-        arithmetic=Arithmetic(
-            compute=config.computing.weights,
-            policy=config.policy,
-            output=config.outputs,
-            weights_wire=config.weights_wire,
-            gradients_wire=config.gradients_wire,
-            accumulate=config.summed,
-            wire=config.wire,
-            accumulates_in_float32=config.accumulates_in_float32,
-            part_by_part=config.part_by_part,
-            publishes_updates=config.publishes_updates,
-        ),
+        arithmetic=config.arithmetic,
     )
 
 
@@ -290,34 +271,33 @@ def alone(experiment: Experiment, config: Config) -> Iterator[tuple[Snapshot, ..
     return side_by_side(directions, of_place)
 
 
-def saved_snapshot(config: Config, saved: Resumed, place: int) -> Snapshot:
+def saved_snapshot(config: Config, saved: Saved, place: int) -> Snapshot:
     """The state of a checkpoint in the units of a place."""
     coordinates = config.directions.coordinates(place)
 
-    def filled(unit: Unit, what: str, dtype: Any) -> Array:
-        flat = np.empty(unit.count, dtype)
-        for each, view in zip(unit.places, unit.views(flat).values(), strict=True):
-            view[...] = each.parameter.piece(saved.whole(what, each), coordinates)
-        return flat
+    def read(unit: Unit, what: str, dtype: Any) -> Array:
+        return of_place(unit, partial(saved.whole, what), dtype, coordinates)
 
-    weights = {unit: filled(unit, "weights", config.precision.weights) for unit in config.model.units}
-    optimizer = {unit: {slot: filled(unit, slot, config.precision.state) for slot in config.rule.slots}
+    weights = {unit: read(unit, "weights", config.precision.weights) for unit in config.model.units}
+    optimizer = {unit: {slot: read(unit, slot, config.precision.state) for slot in config.rule.slots}
                  for unit in config.model.units if not unit.frozen}
-    scaling = replace(config.scaling(), loss_scale=saved.loss_scale, good_steps=saved.good_steps)
-    return Snapshot(saved.step, saved.losses[-1:], weights, optimizer, {}, saved.updates, scaling)
+    about = saved.about
+    scaling = replace(config.scaling(), loss_scale=about["loss_scale"], good_steps=about["good_steps"])
+    return Snapshot(saved.step, saved.losses[-1:], weights, optimizer, {}, about["updates"], scaling)
 
 
-def restored(config: Config, saved: Resumed, replica: Replica, place: int) -> list[Array]:
+def restored(config: Config, saved: Saved, replica: Replica, place: int) -> list[Array]:
     """Load into the `replica` of a place the part of a saved state in its layouts; the losses of all steps so far."""
     state, precision, coordinates = replica.state, config.precision, config.directions.coordinates(place)
-    state.step, state.updates = saved.step, saved.updates
-    state.scaling.loss_scale, state.scaling.good_steps = saved.loss_scale, saved.good_steps
+    state.step, state.updates = saved.step, saved.about["updates"]
+    state.scaling.loss_scale, state.scaling.good_steps = saved.about["loss_scale"], saved.about["good_steps"]
 
     def filled(unit: Unit, what: str, kind: Kind, dtype: Any) -> Array:
         layout = state.layouts.of(unit, kind)
-        found = replica.storage.room(kind)(layout.length, dtype, kind=kind, owner=unit.name)
-        saved.fill(unit, what, layout, found, coordinates)
-        return found
+        kept = replica.storage.room(kind)(layout.length, dtype, kind=kind, owner=unit.name)
+        own = of_place(unit, partial(saved.whole, what), dtype, coordinates)[layout.start : layout.stop]
+        kept[: len(own)], kept[len(own) :] = own, 0
+        return kept
 
     for unit in replica.units:
         state.weights[unit] = filled(unit, "weights", "parameters", precision.weights)

@@ -34,7 +34,7 @@ from zerosim.models.places import joined
 from zerosim.models.units import Unit
 from zerosim.stages.replica import Replica
 from zerosim.stages.scaling import Scaling
-from zerosim.stages.storage import ACCUMULATED, GRADIENT, TrainingState
+from zerosim.stages.storage import ACCUMULATED, GRADIENT
 from zerosim.training.config import Config
 from zerosim.training.reference import Snapshot
 from zerosim.worlds.objects import broadcast_object, gather_objects
@@ -152,40 +152,33 @@ def published(comm: Communicator, snapshots: Iterable[Any] | None) -> Iterator[A
     broadcast_object(comm, None)
 
 
-def misfits(
-    replica: Replica, rank: int, expected: Fingerprint, units: Sequence[Unit], *, begun: bool
-) -> Iterator[str]:
-    """The counters of a rank that differ from one process's, and missing or extra states, in words.
-
-    `units` are those of the fingerprint; a rank of a pipeline has some of them. Before the first step of a run, which
-    has not `begun`, there are no gradients.
-    """
-    state, step = replica.state, expected.step
-    for name, count in counts(state.updates, state.scaling).items():
-        if count != expected.counts[name]:
-            yield f"after step {step} rank {rank} has {name} {count:g}, one process has {expected.counts[name]:g}"
-    for number, unit in numbered(replica, units):
-        kept = kept_of(state, unit)
-        due = set(expected.chunks[number]) - (set() if begun else {GRADIENT, ACCUMULATED})
-        for what in sorted(kept ^ due):
-            yield f"after step {step} rank {rank} keeps {'a' if what in kept else 'no'} {what} of {unit.name}"
-
-
-def differences(
+def compared(
     replica: Replica, rank: int, expected: Fingerprint, units: Sequence[Unit], loss: Array | None, *,
     sums_everywhere: bool,
-) -> Iterator[Evidence]:
-    """The loss, if there is one, and the chunks of a rank that differ from a fingerprint.
+) -> tuple[str | None, Evidence | None]:
+    """The first counter of a rank that differs from one process's, or missing or extra state, in words; and the loss,
+    or the first chunk, that differs.
 
-    `sums_everywhere` states whether every chunk of a full buffer of gradients is a sum, not only this rank's own.
+    `units` are those of the fingerprint; a rank of a pipeline has some of them. Before the first step of a run there
+    are no `loss` and no gradients. `sums_everywhere` states whether every chunk of a full buffer of gradients is a sum,
+    not only this rank's own.
     """
-    step = expected.step
+    state, step, chunks = replica.state, expected.step, dict[tuple[int, str], set[int]]()
+    evidence = None
     if loss is not None and loss.tobytes() != expected.loss:
-        yield Evidence(step, None, 0, rank, "loss", loss.copy())
+        evidence = Evidence(step, None, 0, rank, "loss", loss.copy())
     for number, what, chunk, values in held_chunks(replica, units, sums_everywhere):
+        chunks.setdefault((number, what), set()).add(chunk)
         due = expected.chunks[number]
-        if what in due and digest(values) != due[what][chunk]:
-            yield Evidence(step, number, chunk, rank, what, values.copy())
+        if evidence is None and what in due and digest(values) != due[what][chunk]:
+            evidence = Evidence(step, number, chunk, rank, what, values.copy())
+    words = [f"has {name} {count:g}, one process has {expected.counts[name]:g}"
+             for name, count in counts(state.updates, state.scaling).items() if count != expected.counts[name]]
+    for number, unit in numbered(replica, units):
+        kept = {what for (held, what), found in chunks.items() if held == number and found >= {*replica.mesh.owned}}
+        due_here = set(expected.chunks[number]) - (set() if loss is not None else {GRADIENT, ACCUMULATED})
+        words += [f"keeps {'a' if what in kept else 'no'} {what} of {unit.name}" for what in sorted(kept ^ due_here)]
+    return next((f"after step {step} rank {rank} {each}" for each in words), None), evidence
 
 
 def numbered(replica: Replica, units: Sequence[Unit]) -> Iterator[tuple[int, Unit]]:
@@ -210,16 +203,6 @@ def held_chunks(
             for chunk, values in state.gradient_layouts[unit].chunks(gradient):
                 if sums_everywhere or chunk in replica.mesh.owned:
                     yield number, what, chunk, comparable(what, values)
-
-
-def kept_of(state: TrainingState, unit: Unit) -> set[str]:
-    """The names of the states that this rank keeps of a unit, if they include its own chunk."""
-    held = {WEIGHTS, *state.optimizer.get(unit, {})}
-    for what in state.gradients_of(unit):
-        layout = state.gradient_layouts[unit]
-        if set(state.layouts.mesh.owned) <= set(range(layout.first, layout.last)):
-            held.add(what)
-    return held
 
 
 def brought_home_otherwise(found: tuple[str, str], due: tuple[str, str] | None) -> str | None:

@@ -13,10 +13,10 @@ import numpy as np
 from zerosim.autograd.autocast import Autocast
 from zerosim.autograd.tape import Policy, as_written
 from zerosim.autograd.tape_collectives import Direction
-from zerosim.collectives import Algorithm
+from zerosim.collectives import Algorithm, tree
 from zerosim.collectives.choosing import BySize
 from zerosim.collectives.own import SERVING
-from zerosim.core.allocation import Array, Kind
+from zerosim.core.allocation import Kind
 from zerosim.core.orders import ORDERS, Order
 from zerosim.core.parts import Name
 from zerosim.core.precisions import FLOAT32, PRECISIONS, Precision
@@ -24,7 +24,7 @@ from zerosim.core.sharding import Mesh
 from zerosim.core.wires import Format
 from zerosim.models import build
 from zerosim.models.parallel import IN_ONE_PIECE, ModelParallel
-from zerosim.models.units import Model, ParameterPlace, Task, Unit
+from zerosim.models.units import Model, Task, Unit
 from zerosim.scenario.data.weights import WeightsFile
 from zerosim.scenario.ignored import ignored
 from zerosim.scenario.schema import Row
@@ -36,6 +36,8 @@ from zerosim.stages.scaling import INITIAL_SCALE, Scaling
 from zerosim.stages.update import LearningRate, UpdateRule
 from zerosim.training.buckets import Buckets
 from zerosim.training.model_chunks import chunks_of, with_units_of
+from zerosim.training.reference import Arithmetic
+from zerosim.training.state_file import Saved
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +45,7 @@ class Config(Row):
     """A row with its model; everything else is derived here. The stage decides where model states are kept."""
 
     model: Model
-    resumed: "Resumed | None" = None
+    resumed: Saved | None = None
     """The checkpoint from which this run resumes; None for a run from the start."""
     initial: WeightsFile | None = None
     """The file of the first weights; None if they are drawn."""
@@ -176,6 +178,12 @@ class Config(Row):
         name = getattr(self.parallel, kind)
         found = SERVING[kind][name] if name else None
         return found.up_to(self.short_gather_bytes) if isinstance(found, BySize) else found
+
+    @property
+    def broadcast(self) -> Callable[..., None]:
+        """The broadcast of one rank's chunk."""
+        named = self.serving("broadcast")
+        return tree.broadcast if named is None else named.carry_out
 
     @property
     def buckets(self) -> Buckets:
@@ -317,14 +325,13 @@ class Config(Row):
         return Scaling(train.loss_scale, False, train.clip_norm)
 
     @property
-    def arithmetic(self) -> tuple[object, ...]:
-        """The keys that change the reference's arithmetic, as far as rows of one scenario differ in them."""
-        parallel = self.parallel
-        return (
-            self.layers, self.part_by_part, parallel.accumulate_dtype, parallel.reduce_dtype,
-            self.publishes_updates, self.stage.wire, parallel.reduce_scatter, self.computing, parallel.autocast,
-            parallel.output_dtype, self.weights_wire, self.gradients_wire,
-        )
+    def arithmetic(self) -> Arithmetic:
+        """Where one process rounds sums, and the order of its operations."""
+        return Arithmetic(
+            compute=self.computing.weights, policy=self.policy, output=self.outputs, weights_wire=self.weights_wire,
+            gradients_wire=self.gradients_wire, accumulate=self.summed, wire=self.wire,
+            accumulates_in_float32=self.accumulates_in_float32, part_by_part=self.part_by_part,
+            publishes_updates=self.publishes_updates)
 
     @property
     def bits(self) -> tuple[object, ...]:
@@ -333,12 +340,13 @@ class Config(Row):
         shaped = train.steps if train.schedule != "constant" else 0
         hosts = self.ranks_per_host if self.order.on_hosts else 0
         ends = any(unit.end for each in self.of_pipeline for unit in each.model.units)
-        return self.mesh, self.model.task.parallel, self.parallel.order, hosts, shaped, ends, self.arithmetic
+        order = self.parallel.order, self.parallel.reduce_scatter
+        return self.mesh, self.layers, self.model.task.parallel, order, hosts, shaped, ends, self.arithmetic
 
     @property
     def course(self) -> tuple[object, ...]:
         """All that determines the bits of all steps here: rows with equal values share one reference."""
-        return self.bits, self.resumed and self.resumed.sha256
+        return self.bits, self.resumed and self.resumed.about["sha256"]
 
     @property
     def asked(self) -> tuple[object, ...]:
@@ -352,26 +360,6 @@ class Config(Row):
     def by(self, stage: Name) -> "Config":
         """The config with another stage."""
         return replace(self, stage_key=stage)
-
-
-@dataclass(frozen=True, eq=False)
-class Resumed:
-    """The checkpoint at `path`, from which a training resumes after `step`."""
-
-    path: str
-    step: int
-    updates: int
-    loss_scale: float
-    good_steps: int
-    sha256: str
-    stage: str
-    ranks: int
-    """The stage and the number of ranks that saved it."""
-    losses: Array
-    fill: Callable[..., None]
-    """`fill(unit, what, layout, out, coordinates)` fills `out` with the elements of a place's unit in a layout."""
-    whole: Callable[[str, ParameterPlace], Array]
-    """`whole(what, place)` reads the weights or a slot of a parameter."""
 
 
 def configured(row: Row, task: Task, build: Callable[..., Model] = build) -> Config:

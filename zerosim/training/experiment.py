@@ -6,23 +6,21 @@ the activations of all micro-batches alive at the same time.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from zerosim.autograd.operation import Shape
 from zerosim.autograd.operations.losses import cross_entropy
-from zerosim.autograd.tape_collectives import Direction
 from zerosim.core.allocation import Array
 from zerosim.core.digests import little_endian
 from zerosim.core.errors import ScenarioError
 from zerosim.core.precisions import Precision
-from zerosim.models import MODELS, build
-from zerosim.models.units import Model, Task, Unit
+from zerosim.models import MODELS
+from zerosim.models.units import Task
 from zerosim.scenario import Scenario
 from zerosim.scenario.data import Dataset, bigram_loss, exact_share, sample_order
 from zerosim.scenario.data.weights import WeightsFile, weights_file
@@ -32,9 +30,6 @@ from zerosim.stages import STAGES
 from zerosim.stages.replica import Batch
 from zerosim.training.config import Config, configured, split_task
 from zerosim.training.reference import MicroBatches
-
-if TYPE_CHECKING:
-    from zerosim.training.keeping import Keeper
 
 NOTHING = range(0)
 
@@ -50,8 +45,8 @@ class Experiment:
     """Whether measurements contain the final weights."""
     traced: range = NOTHING
     """The steps to trace, counted from 1."""
-    keeper: "Keeper | None" = None
-    """Saves rows while they are trained; None without checkpoints."""
+    folders: Mapping[str, Path] = field(default_factory=dict)
+    """The folder in which each row is saved, by the row's name; empty without checkpoints."""
     faulty: bool = True
     """Whether the scenario's faults strike; a run that resumes has none."""
 
@@ -128,33 +123,7 @@ def prepare(
         ]
     initial = first_weights(scenario, configs[0])
     rows = tuple(replace(config, initial=initial) for config in configs)
-    check_inputs(scenario, rows)
     return Experiment(scenario, dataset, rows, keep_weights, traced, faulty=faulty)
-
-
-def check_inputs(scenario: Scenario, rows: Sequence[Config]) -> None:
-    """Refuse to divide inputs of recomputed units of which each tensor rank has a piece already."""
-    for config in rows:
-        if not config.parallel.partition_activations:
-            continue
-        alone = replace(config.model.task.parallel, tensor=Direction("tensor"), sequence=False, vocabulary=False)
-        whole = build(config.keys, replace(config.model.task, parallel=alone), config.layers)
-        samples = config.directions.places
-        pairs = zip(input_shapes(whole, samples), input_shapes(config.model, samples), strict=True)
-        for (_, due), (unit, found) in pairs:
-            if unit in config.recomputed and found != due:
-                raise scenario.origin.error(
-                    f"parallel.partition_activations divides what all tensor ranks have, and each has a piece of the "
-                    f"input of {unit.name}; leave it out of recompute, or remove sequence_parallel, if it is set",
-                    ("parallel", "partition_activations"), ("parallel", "recompute"))
-
-
-def input_shapes(model: Model, samples: int) -> Iterator[tuple[Unit, Shape]]:
-    """Each segment's unit, and the shape of the segment's input for this number of samples."""
-    shape: Shape = (samples, model.task.inputs)
-    for unit, segment in model.segments:
-        yield unit, shape
-        shape = segment.graph(shape).output.shape
 
 
 def check_data(scenario: Scenario, task: Task, measure: str | None) -> None:

@@ -8,7 +8,7 @@ the same.
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,9 @@ from zerosim.scenario.values import shown
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Replica
 from zerosim.training.collect import gathered
-from zerosim.training.config import Config, Resumed
+from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
-from zerosim.training.state_file import LOSSES, WEIGHTS, Saved, named, path_of, read, retired, steps_in, write
+from zerosim.training.state_file import LOSSES, WEIGHTS, Saved, named, path_of, read, steps_in, write
 
 LONGEST_NAME = 60
 FOLDER = ("checkpoint", "folder")
@@ -34,54 +34,52 @@ FIXED = ("kind", "model", "train")
 FREE = (("train", "steps"),)
 
 
-@dataclass(frozen=True)
-class Keeper:
-    """Saves rows in `folders`, by their names, after every `every` steps and after the last."""
-
-    experiment: Experiment
-    folders: Mapping[str, Path]
-
-    def begin(self) -> None:
-        """Make the folders to save in; one process calls it before the others save there."""
-        for folder in self.folders.values():
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                for each in folder.glob(".step-*"):
-                    each.unlink()
-            except OSError as error:
-                raise cannot(folder, error) from None
-
-    def save(self, comm: Communicator, config: Config, replica: Replica, losses: Sequence[Array]) -> None:
-        """Save the state of all ranks after a step, if it is due; rank 0 writes."""
-        step, asked, slots = replica.state.step, self.experiment.scenario.checkpoint, config.rule.slots
-        if not self.folders or (step % asked.every and step != config.steps):
-            return
-        kinds = [(WEIGHTS, config.precision.weights), *((slot, config.precision.state) for slot in slots)]
-        wholes = [(what, dtype, whole, piece) for what, dtype in kinds for whole, piece in zip(
-            config.in_one_piece.units, config.model.units, strict=True) if what == WEIGHTS or not piece.frozen]
-        heads = [(named(what, each.name), dtype, each.shape) for what, dtype, whole, _ in wholes
-                 for each in whole.places]
-
-        def contents() -> Iterator[Array]:
-            for what, dtype, whole, piece in wholes:
-                yield gathered(comm, config, replica, whole, piece, what, dtype)
-            yield np.concatenate(losses)
-
-        if comm.rank:
-            list(contents())
-            return
-        folder, state = self.folders[config.name], replica.state
-        about = {
-            "scenario": resolved(self.experiment.scenario), "data_sha256": self.experiment.data_sha256,
-            "parts": {str(part): part.sha256 for part in self.experiment.scenario.parts.values()},
-            "row": config.name, "step": step, "updates": state.updates, "loss_scale": float(state.scaling.loss_scale),
-            "good_steps": state.scaling.good_steps, "stage": str(config.stage_key), "ranks": config.all_ranks}
+def begin(experiment: Experiment) -> None:
+    """Make the folders to save in; one process calls it before the others save there."""
+    for folder in experiment.folders.values():
         try:
-            write(path_of(folder, step), about, [*heads, (LOSSES, config.precision.state, [len(losses)])], contents())
-            for each in retired(folder, asked.keep):
-                each.unlink(missing_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            for unfinished in folder.glob(".step-*"):
+                unfinished.unlink()
         except OSError as error:
             raise cannot(folder, error) from None
+
+
+def due(experiment: Experiment, config: Config, step: int) -> bool:
+    """Whether a row is saved after this step: after each of so many steps, and after the last."""
+    return bool(experiment.folders) and (not step % experiment.scenario.checkpoint.every or step == config.steps)
+
+
+def save(
+    comm: Communicator, experiment: Experiment, config: Config, replica: Replica, losses: Sequence[Array]
+) -> None:
+    """Save the state of all ranks in the row's folder; rank 0 writes."""
+    kinds = [(WEIGHTS, config.precision.weights), *((slot, config.precision.state) for slot in config.rule.slots)]
+    wholes = [(what, dtype, whole, piece) for what, dtype in kinds for whole, piece in zip(
+        config.in_one_piece.units, config.model.units, strict=True) if what == WEIGHTS or not piece.frozen]
+    heads = [(named(what, place.name), dtype, place.shape)
+             for what, dtype, whole, _ in wholes for place in whole.places]
+
+    def contents() -> Iterator[Array]:
+        for what, dtype, whole, piece in wholes:
+            yield gathered(comm, config, replica, whole, piece, what, dtype)
+        yield np.concatenate(losses)
+
+    if comm.rank:
+        list(contents())
+        return
+    scenario, state, folder = experiment.scenario, replica.state, experiment.folders[config.name]
+    about = {
+        "scenario": resolved(scenario), "data_sha256": experiment.data_sha256,
+        "parts": {str(part): part.sha256 for part in scenario.parts.values()}, "row": config.name, "step": state.step,
+        "updates": state.updates, "loss_scale": float(state.scaling.loss_scale),
+        "good_steps": state.scaling.good_steps, "stage": str(config.stage_key), "ranks": config.all_ranks}
+    try:
+        write(path_of(folder, state.step), about, [*heads, (LOSSES, config.precision.state, [len(losses)])], contents())
+        for step in steps_in(folder)[: -scenario.checkpoint.keep]:
+            path_of(folder, step).unlink(missing_ok=True)
+    except OSError as error:
+        raise cannot(folder, error) from None
 
 
 def cannot(folder: Path, error: OSError) -> ZerosimError:
@@ -91,44 +89,34 @@ def cannot(folder: Path, error: OSError) -> ZerosimError:
 
 
 def with_checkpoints(experiment: Experiment, resume: str | None, *, accept_python: bool = False) -> Experiment:
-    """The experiment resumed from the folder `resume`, if given, and with a `Keeper` if it saves its rows.
+    """The experiment resumed from the folder `resume`, if given, and with a folder for each row if it saves them.
 
     Python files that the scenario names must be unchanged, unless `accept_python` is set. Raises `CheckpointError` if
     rows would be saved among checkpoints of another run.
     """
     scenario, names = experiment.scenario, folder_names(experiment)
     if resume is not None:
-        found = {row: None if path is None else read(path) for row, path in find(Path(resume), names).items()}
-        for saved in found.values():
+        checkpoints = {row: None if path is None else read(path) for row, path in find(Path(resume), names).items()}
+        for saved in filter(None, checkpoints.values()):
             refuse_another_training(experiment, saved, accept_python=accept_python)
         experiment = replace(experiment, rows=tuple(
-            config if (saved := found[config.name]) is None else replace(config, resumed=resumption(saved))
-            for config in experiment.rows))
+            replace(config, resumed=checkpoints[config.name]) for config in experiment.rows))
     asked = scenario.checkpoint
     if not asked.folder:
         return experiment
-    if "\0" in asked.folder:
-        raise scenario.origin.error("checkpoint.folder: a path cannot contain a NUL byte", FOLDER)
     folders = {row: scenario.origin.folder(FOLDER) / asked.folder / name for row, name in names.items()}
     for config in experiment.rows:
         refuse_others(folders[config.name], config)
-    return replace(experiment, keeper=Keeper(experiment, folders))
+    return replace(experiment, folders=folders)
 
 
 def resumptions(experiment: Experiment) -> list[str]:
     """The checkpoint from which each row resumes, if it does, in words."""
     return [
         f"{row.name} resumes after step {row.done} of {row.steps}, from {row.resumed.path}, saved by "
-        f"{row.resumed.stage} on {plural(row.resumed.ranks, 'rank')}"
+        f"{row.resumed.about['stage']} on {plural(row.resumed.about['ranks'], 'rank')}"
         for row in experiment.rows if row.resumed is not None
     ]
-
-
-def resumption(saved: Saved) -> Resumed:
-    about = saved.about
-    return Resumed(str(saved.path), saved.step, about["updates"], about["loss_scale"], about["good_steps"],
-                   about["sha256"], about["stage"], about["ranks"], saved.array(LOSSES, [saved.step]), saved.fill,
-                   saved.whole)
 
 
 def refuse_others(folder: Path, config: Config) -> None:
@@ -139,7 +127,7 @@ def refuse_others(folder: Path, config: Config) -> None:
     if config.resumed is None:
         raise CheckpointError(f"{folder} already has checkpoints up to step {steps[-1]}; resume from them with "
                               f"--resume {folder.parent}, or save elsewhere")
-    if Path(config.resumed.path).resolve() != path_of(folder, steps[-1]).resolve():
+    if config.resumed.path.resolve() != path_of(folder, steps[-1]).resolve():
         raise CheckpointError(f"{folder} has checkpoints up to step {steps[-1]}, but {config.name} resumes from "
                               f"{config.resumed.path}; save elsewhere")
 
@@ -147,13 +135,12 @@ def refuse_others(folder: Path, config: Config) -> None:
 def folder_names(experiment: Experiment) -> dict[str, str]:
     """The folder's name for each row, by the row's name: its stage, or the variant's name in characters of file names.
     """
-    found: dict[str, str] = {}
-    for config in experiment.rows:
+    names: dict[str, str] = {}
+    for number, config in enumerate(experiment.rows, start=1):
         shipped = config.stage_key in STAGES and not experiment.scenario.variant
         name = str(config.stage_key) if shipped else file_name(config.name)
-        taken = sum(name == other or other.startswith(f"{name}.") for other in found.values())
-        found[config.name] = f"{name}.{taken + 1}" if taken else name
-    return found
+        names[config.name] = f"{name}.{number}" if name in names.values() else name
+    return names
 
 
 def file_name(words: str) -> str:
@@ -175,18 +162,18 @@ def find(place: Path, rows: Mapping[str, str]) -> dict[str, Path | None]:
         raise CheckpointError(f"--resume {place}: no such folder; name the folder of a run or a row, or a checkpoint")
     if steps_in(place):
         return dict.fromkeys(rows, latest(place))
-    saved = [each for each in contents(place) if steps_in(each)]
-    found: dict[str, Path | None] = {}
+    saved = [folder for folder in contents(place) if steps_in(folder)]
+    checkpoints: dict[str, Path | None] = {}
     for row, name in rows.items():
         if os.path.isdir(place / name):
-            found[row] = latest(place / name)
+            checkpoints[row] = latest(place / name)
         elif len(saved) == 1:
-            found[row] = latest(saved[0])
+            checkpoints[row] = latest(saved[0])
         else:
             there = ", ".join(map(str, saved)) or "none"
             raise CheckpointError(f"--resume {place}: no checkpoint of {row} in a folder {name}; "
                                   f"folders with checkpoints: {there}")
-    return found
+    return checkpoints
 
 
 def latest(folder: Path) -> Path | None:
@@ -194,10 +181,8 @@ def latest(folder: Path) -> Path | None:
     return path_of(folder, steps[-1]) if steps else None
 
 
-def refuse_another_training(experiment: Experiment, saved: Saved | None, *, accept_python: bool) -> None:
+def refuse_another_training(experiment: Experiment, saved: Saved, *, accept_python: bool) -> None:
     """Refuse a checkpoint of another training, naming what differs, and files of Python that have changed."""
-    if saved is None:
-        return
     scenario, about = experiment.scenario, saved.about
     differing = list(differences(about["scenario"], resolved(scenario)))
     if experiment.data_sha256 != about["data_sha256"] and not differing:

@@ -11,7 +11,7 @@ float64, about 1e-13, and far below a sum that is forgotten or repeated.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 
 import numpy as np
@@ -36,52 +36,17 @@ from zerosim.worlds.local import spawn
 
 TOLERANCE = 1e-9
 """The largest allowed difference, relative to the largest element of all gradients."""
-NO_PIECES = (
-    "order", "shard_ranks", "secondary_ranks", "accumulation", "accumulate_dtype", "param_dtype", "autocast",
-    "reduce_dtype", "output_dtype", "reduce_scatter", "all_gather", "broadcast", "quantized_weights",
-    "quantized_gradients", "gradients", "publish", "reshard_after_forward", "prefetch", "overlap", "recompute",
-    "recompute_keeps", "offload_activations", "partition_activations", "offload_optimizer", "offload_parameters",
-    "bucket_mb")
-"""The keys of [parallel] that say nothing about the pieces of a model: in the run here they have their usual values."""
+PIECES = ("units", "tensor_ranks", "context_ranks", "expert_ranks", "pipeline_ranks", "schedule", "model_chunks",
+          "pipeline_layers", "sequence_parallel", "vocabulary_parallel", "context_by")
+"""The keys of [parallel] that say how a model is cut; all others have their usual values in the run here."""
 SPREAD, EMBEDDED = 0.1, 3.0
 """The deviations of the random numbers that are added to initial weights, so that none are equal, and to embeddings:
 norms then divide by about 1, so rounding errors do not grow in them."""
-NEAR = 5e-3
-"""Median ratios this near to 1 are not said."""
 MOST_SHOWN = 3
 """The differences of a split model that are shown."""
 
 Gradients = dict[str, Array]
 """Each parameter's gradient, by its full name."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A parameter, or the loss, that the split model and the model in one piece have differently."""
-
-    name: str
-    ratio: float
-    """The median ratio of its elements to those of the model in one piece."""
-    places: tuple[int, ...] = ()
-    """The places that differ from place 0 in what all should have; empty if none do."""
-    what: str = "gradient"
-    why: str = ""
-    """The cause, if it is known, after a colon."""
-
-    def __str__(self) -> str:
-        if self.places:
-            which = ", ".join(map(str, self.places))
-            return (f"{self.name}: place {which} and place 0 have different gradients of a parameter that all have, "
-                    "each a part of the sum: let the parameter, or the input of the next cut product, pass copy_to")
-        equal = abs(self.ratio - 1.0) < NEAR or not np.isfinite(self.ratio)
-        times_whole = self.ratio > 1.5 and abs(self.ratio - round(self.ratio)) < NEAR
-        added = round(self.ratio) if times_whole else 0
-        why = f": {added} ranks add what each has whole; use join_from, or one copy_to less" if added else ""
-        times = "not" if equal else f"{self.ratio:.3g} times"
-        return f"{self.name}: {times} the {self.what} of the model in one piece{self.why or why}"
-
-
-NOT_ADDED = ": the first and the last rank of the pipeline have different sums; add them over both before the update"
 
 
 def refuse_split_otherwise(experiment: Experiment) -> None:
@@ -101,12 +66,13 @@ def split_otherwise(config: Config) -> str:
     """
     found = differences(config)
     more = f" (and {len(found) - MOST_SHOWN} more)" if len(found) > MOST_SHOWN else ""
-    return "; ".join(map(str, found[:MOST_SHOWN])) + more
+    return "; ".join(found[:MOST_SHOWN]) + more
 
 
-def differences(config: Config) -> list[Difference]:
-    """The differences between a row's split model and the model in one piece, none if it is one function: the
-    loss, then parameters, last first, then the norm.
+def differences(config: Config) -> list[str]:
+    """The differences between a row's split model and the model in one piece, in words; none if it is one function.
+
+    The loss comes first, then parameters, the last one first, then the norm.
 
     >>> from zerosim.models.units import Task
     >>> from zerosim.scenario.schema import Scenario
@@ -115,10 +81,7 @@ def differences(config: Config) -> list[Difference]:
     >>> differences(configured(row, Task(64, 10, "cross_entropy")))
     []
     """
-    return list(found_differences(in_float64(config)))
-
-
-def found_differences(config: Config) -> Iterator[Difference]:
+    config = in_float64(config)
     whole, count, side = some_weights(config.in_one_piece), config.block, config.directions.side_by_side
     x, y = some_batch(config.model, count * config.train.micro_batch)
     batch = Batch(1, np.split(x, count), np.split(y, count), len(x), first=0)
@@ -126,59 +89,56 @@ def found_differences(config: Config) -> Iterator[Difference]:
              for pair in zip(batch.inputs, batch.targets, strict=True)]
     loss, due = reduce(np.add, [part for part, _ in parts]), summed([part for _, part in parts])
     ranks = spawn(lambda comm: step_of_rank(comm, config, whole, batch), ranks=config.all_ranks)
-    wrong = [float(each[0] / loss[0]) for each, _, _ in ranks
-             if each is not None and not abs(each[0] - loss[0]) <= TOLERANCE * abs(loss[0])]
-    yield from (Difference("loss", ratio, what="value") for ratio in wrong[:1])
-    found: list[Gradients] = [{} for _ in range(side)]
+    words = [f"loss: {times(float(each[0] / loss[0]), 'value')}" for each, _, _ in ranks
+             if each is not None and not abs(each[0] - loss[0]) <= TOLERANCE * abs(loss[0])][:1]
+    places: list[Gradients] = [{} for _ in range(side)]
     for rank, (_, _, gradients) in enumerate(ranks):
-        found[rank % side] = gradients | found[rank % side]
+        places[rank % side] = gradients | places[rank % side]
     ends = {name for rank, (_, _, gradients) in enumerate(ranks) for name, each in gradients.items()
-            if each.tobytes() != found[rank % side][name].tobytes()}
-    yield from (Difference(name, float("nan"), why=NOT_ADDED) for name in due if name in ends)
-    for each in compared(config, found, due):
-        if each.name not in ends:
-            yield replace(each, why=missing(each.name, found[0], [part for _, part in parts]))
+            if each.tobytes() != places[rank % side][name].tobytes()}
+    words += [f"{name}: the first and the last rank of the pipeline have different sums of its gradient"
+              for name in due if name in ends]
+    words += [f"{name}: {how}" for name, how in wrong_gradients(config, places, due) if name not in ends]
     square = sum(float(np.square(each).sum()) for each in due.values())
     if not abs(ranks[0][1] - square) <= TOLERANCE * square:
-        yield Difference("norm", float(np.sqrt(ranks[0][1] / square)), what="norm of all gradients")
+        words.append(f"norm: {times(float(np.sqrt(ranks[0][1] / square)), 'norm of all gradients')}")
+    return words
 
 
-def compared(config: Config, found: list[Gradients], due: Gradients) -> Iterator[Difference]:
-    """The parameters whose gradients differ from those of the model in one piece, last first: in backward a fault
-    reaches all parameters before it."""
-    most = largest(due)
+def wrong_gradients(config: Config, places: list[Gradients], due: Gradients) -> Iterator[tuple[str, str]]:
+    """The parameters whose gradients differ from those of the model in one piece, and how, last first: in backward a
+    fault reaches all parameters before it."""
+    most = TOLERANCE * max((float(np.abs(each).max()) for each in due.values()), default=0.0)
     for whole, unit in reversed([*zip(config.in_one_piece.units, config.model.units, strict=True)]):
         if unit.frozen:
             continue
-        flats = [np.concatenate([each[place.name].reshape(-1) for place in unit.places]) for each in found]
-        numbers = whole.views(joined(whole, unit, flats, config.directions))
+        flats = [np.concatenate([each[place.name].reshape(-1) for place in unit.places]) for each in places]
+        joined_views = whole.views(joined(whole, unit, flats, config.directions))
         for place in reversed(unit.places):
             name = place.name
-            apart = () if place.parameter.cut else tuple(
-                number for number, other in enumerate(found) if other[name].tobytes() != found[0][name].tobytes())
-            if apart or not (np.abs(numbers[name] - due[name]) <= most).all():
+            apart = [] if place.parameter.cut else [
+                number for number, other in enumerate(places) if other[name].tobytes() != places[0][name].tobytes()]
+            if apart:
+                yield name, (f"place {', '.join(map(str, apart))} and place 0 have different gradients of a parameter "
+                             "that all have: let it, or the input of the next cut product, pass copy_to")
+            elif not (np.abs(joined_views[name] - due[name]) <= most).all():
                 counted = due[name] != 0
-                ratio = float(np.median(numbers[name][counted] / due[name][counted])) if counted.any() else np.nan
-                yield Difference(name, ratio, apart)
+                ratio = np.median(joined_views[name][counted] / due[name][counted]) if counted.any() else np.nan
+                yield name, times(float(ratio), "gradient")
 
 
-def largest(gradients: Gradients) -> float:
-    """The allowed difference of gradients."""
-    return TOLERANCE * max((float(np.abs(each).max()) for each in gradients.values()), default=0.0)
+def times(ratio: float, what: str) -> str:
+    """
+    >>> times(2.0, "gradient"), times(1.0, "value")
+    ('2 times the gradient of the model in one piece', 'not the value of the model in one piece')
+    """
+    near_one = abs(ratio - 1.0) < 5e-3 or not np.isfinite(ratio)
+    return f"{'not' if near_one else f'{ratio:.3g} times'} the {what} of the model in one piece"
 
 
 def summed(parts: list[Gradients]) -> Gradients:
     """The sums of what several micro-batches contribute."""
     return {name: reduce(np.add, [each[name] for each in parts]) for name in parts[0]}
-
-
-def missing(name: str, found: Gradients, parts: list[Gradients]) -> str:
-    """The micro-batch whose gradient a parameter lacks, in words; empty if that is not what differs."""
-    due, mine = summed(parts), found[name]
-    for number, each in enumerate(parts[1:] and parts):
-        if mine.shape == each[name].shape and (np.abs(mine - due[name] + each[name]) <= largest(due)).all():
-            return f": it lacks micro-batch {number} of {len(parts)}; run its backward too, before the update"
-    return ""
 
 
 def refuse_draws(*_: object) -> None:
@@ -221,8 +181,8 @@ def computed(
 def in_float64(config: Config) -> Config:
     """A row with the same pieces of the model: one data rank, DDP, float64, and two micro-batches for each rank of a
     pipeline."""
-    directions, usual = config.directions, Parallel()
-    parallel = replace(config.parallel, stages=("ddp",), **{key: getattr(usual, key) for key in NO_PIECES})
+    directions = config.directions
+    parallel = Parallel(stages=("ddp",), **{key: getattr(config.parallel, key) for key in PIECES})
     few = max(4, 2 * directions.side_by_side) if directions.side_by_side > 1 else 2
     train = replace(config.train, precision="fp64", loss_scale="dynamic", micro_batch=few, steps=1,
                     micro_batches=2 * directions.pipeline if directions.pipeline > 1 else 1)

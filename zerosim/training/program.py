@@ -39,15 +39,15 @@ from zerosim.training.comparison import (
     Evidence,
     Fingerprint,
     brought_home_otherwise,
-    differences,
+    compared,
     fingerprints,
     first_of,
     holdings,
-    misfits,
     published,
 )
 from zerosim.training.config import Config
 from zerosim.training.experiment import NOTHING, Experiment
+from zerosim.training.keeping import due, save
 from zerosim.training.measurement import Measurement, RankMemory, by_pipeline, without_zeros
 from zerosim.worlds.objects import gather_objects
 from zerosim.worlds.world import World
@@ -87,7 +87,7 @@ def measure(
     shown = progress if comm.rank == 0 else Silent()
     run = partial(Run, world, idle_bytes=resident_bytes(), progress=shown, room_bytes=room_bytes)
     check, faults = experiment.scenario.check, experiment.scenario.fault if experiment.faulty else ()
-    on_others = replace(experiment, keep_weights=False, traced=NOTHING, keeper=None)
+    on_others = replace(experiment, keep_weights=False, traced=NOTHING, folders={})
     histories: dict[tuple[object, ...], dict[int, Fingerprint]] = {}
     for config in experiment.rows:
         if config.check.reference and config.course not in histories:
@@ -289,22 +289,18 @@ class Run:
 
         Before the first step of a run there are no loss and no gradients.
         """
-        if self.history is None:
-            return
-        mine, rank, units, expected = self.replica, self.comm.rank, self.config.model.units, self.history[step]
-        if self.misfit is None:
-            self.misfit = next(misfits(mine, rank, expected, units, begun=loss is not None), None)
-        if self.evidence is None:
-            self.evidence = next(differences(
-                mine, rank, expected, units, loss, sums_everywhere=self.config.sums_everywhere), None)
+        if self.history is not None and self.evidence is None:
+            misfit, self.evidence = compared(
+                self.replica, self.comm.rank, self.history[step], self.config.model.units, loss,
+                sums_everywhere=self.config.sums_everywhere)
+            self.misfit = self.misfit or misfit
 
     def save(self) -> None:
         """Save the state, if it is due."""
-        keeper = self.experiment.keeper
-        if keeper is not None:
+        if due(self.experiment, self.config, self.replica.state.step):
             started = time.perf_counter()
             self.world.take_buffers_from(allocate)    # these messages are no step's
-            keeper.save(self.comm, self.config, self.replica, self.losses)
+            save(self.comm, self.experiment, self.config, self.replica, self.losses)
             self.world.take_buffers_from(self.replica.allocate)
             self.seconds["save"] += time.perf_counter() - started
 

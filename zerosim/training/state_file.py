@@ -13,7 +13,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +26,7 @@ from zerosim.core.digests import little_endian
 from zerosim.core.errors import CheckpointError
 from zerosim.core.files import contents
 from zerosim.core.precisions import PRECISIONS
-from zerosim.core.sharding import Layout
-from zerosim.models.parameters import ORIGIN, Coordinates
-from zerosim.models.units import ParameterPlace, Unit
+from zerosim.models.units import ParameterPlace
 
 STEP = re.compile(r"step-(\d{8,18})\.safetensors")
 WEIGHTS, OPTIMIZER, LOSSES = "weights", "optimizer.", "optimizer.losses"
@@ -110,7 +108,7 @@ class Stored(NamedTuple):
     start: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Saved:
     """The checkpoint at `path`: what is said `about` its training, and its arrays by name, read when they are asked
     for."""
@@ -122,6 +120,11 @@ class Saved:
     @property
     def step(self) -> int:
         return int(self.about["step"])
+
+    @property
+    def losses(self) -> Array:
+        """The losses of all steps so far."""
+        return self.array(LOSSES, [self.step])
 
     def array(self, name: str, shape: Sequence[int]) -> Array:
         """An array. Raises `CheckpointError` if it is missing or has a different shape."""
@@ -135,16 +138,6 @@ class Saved:
     def whole(self, what: str, place: ParameterPlace) -> Array:
         """The weights, or a slot of the optimizer, of a parameter of the model in one piece."""
         return self.array(named(what, place.name), place.parameter.whole_shape)
-
-    def fill(self, unit: Unit, what: str, layout: Layout, out: Array, coordinates: Coordinates = ORIGIN) -> None:
-        """Fill `out` with the elements of `what` of a place's `unit` that lie in `layout`; padding is zero."""
-        out[:] = 0
-        for each in unit.places:
-            whole = self.whole(what, each).reshape(-1)
-            low, high = max(each.start, layout.start), min(each.stop, layout.stop)
-            for start, length in each.parameter.in_whole(low - each.start, high - each.start, coordinates):
-                out[low - layout.start :][:length] = whole[start : start + length]
-                low += length
 
 
 def read(path: Path) -> Saved:
@@ -170,8 +163,3 @@ def read(path: Path) -> Saved:
     except (AttributeError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise damaged(f"it is no checkpoint of this zerosim, {type(error).__name__}") from None
     return Saved(path, about | {"sha256": found}, arrays)
-
-
-def retired(folder: Path, keep: int) -> Iterator[Path]:
-    """The checkpoints of a row's folder but the last `keep`."""
-    return (path_of(folder, step) for step in steps_in(folder)[:-keep])

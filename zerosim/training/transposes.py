@@ -151,19 +151,9 @@ def broken(operation: Operation, name: str, ranks: Sequence[OfRank]) -> str | No
             size = max(1.0, float(np.abs(outer).sum()), float(np.abs(inner).sum()))
             if not abs(left - right) <= (0.0 if exact else differences.TOLERANCE * size):
                 return (f"backward is not the transpose of forward: between {side(operation, name, giver)} and "
-                        f"{side(operation, 'y', taker)}, ⟨C x, y⟩ = {left:g} and ⟨x, Cᵀ y⟩ = {right:g}"
-                        f"{times(left, right)}")
+                        f"{side(operation, 'y', taker)}, ⟨C x, y⟩ = {left:g} and ⟨x, Cᵀ y⟩ = {right:g}")
     return None
 
 
 def side(operation: Operation, name: str, rank: int) -> str:
     return f"{name} of all ranks" if name in operation.alike else f"{name} of rank {rank}"
-
-
-def times(left: float, right: float) -> str:
-    """
-    >>> times(2.0, 6.0), times(2.0, 3.0), times(0.0, 3.0)
-    (', 3 times', '', '')
-    """
-    ratio = right / left if left else 0.0
-    return f", {ratio:g} times" if ratio > 1 and ratio == round(ratio) else ""

@@ -2,7 +2,6 @@
 
     hole           free addresses between two used ones, or the endless range above all used ones
     first fit      the lowest hole that is long enough
-    best fit       the shortest one, and of equal ones the lowest
     long-lived     gradients that exist between steps, and arrays that forward leaves for backward
     laid out       long-lived arrays lie in one block below all others, with places fixed before the step begins
 
@@ -12,7 +11,7 @@ ZeRO paper lays long-lived arrays out for that reason ("memory defragmentation")
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from zerosim.observe.memory import Lifetime
@@ -20,48 +19,22 @@ from zerosim.observe.memory import Lifetime
 Hole = tuple[int, float]
 """The first address and the one behind the last."""
 
-Fit = Callable[[Sequence[Hole], int], Hole]
-"""Chooses among holes that are long enough, in ascending order, the one whose first bytes are used."""
-
-
-def first_fit(holes: Sequence[Hole], needed: int) -> Hole:
-    """The lowest hole.
-
-    >>> first_fit([(0, 30), (40, 60), (70, math.inf)], 20)
-    (0, 30)
-    """
-    return holes[0]
-
-
-def best_fit(holes: Sequence[Hole], needed: int) -> Hole:
-    """The shortest hole; of equal ones the lowest.
-
-    >>> best_fit([(0, 30), (40, 60), (70, math.inf)], 20)
-    (40, 60)
-    """
-    return min(holes, key=lambda hole: hole[1] - hole[0])
-
-
-FITS: dict[str, Fit] = {"first_fit": first_fit, "best_fit": best_fit}
-
-
 class Addresses:
-    """Addresses from `start` on, all of them free at first.
+    """Addresses from `start` on, all of them free at first, and given out by first fit.
 
-    >>> space = Addresses(best_fit)
+    >>> space = Addresses()
     >>> a, b, c = space.take(30), space.take(10), space.take(20)
     >>> space.give_back(a, 30)
-    >>> space.take(20), space.take(20)
-    (0, 60)
+    >>> space.take(40), space.take(20)
+    (60, 0)
     """
 
-    def __init__(self, fit: Fit, start: int = 0) -> None:
-        self._fit = fit
+    def __init__(self, start: int = 0) -> None:
         self._holes: list[Hole] = [(start, math.inf)]
 
     def take(self, needed: int) -> int:
         """Allocate `needed` contiguous addresses; the first of them."""
-        start, stop = self._fit([hole for hole in self._holes if hole[1] - hole[0] >= needed], needed)
+        start, stop = next(hole for hole in self._holes if hole[1] - hole[0] >= needed)
         self._holes.remove((start, stop))
         if start + needed < stop:
             insort(self._holes, (start + needed, stop))
@@ -104,11 +77,11 @@ class Fragmentation:
         return {name: needed - self.peak_bytes for name, needed in self.needed_bytes.items()}
 
 
-LAID_OUT = "_laid_out"
+FIRST_FIT, LAID_OUT = "first_fit", "first_fit_laid_out"
 
 
 def fragmentation(lifetimes: Sequence[Lifetime]) -> Fragmentation:
-    """The fragmentation of memory with first fit and with best fit, and with long-lived arrays laid out beforehand.
+    """The fragmentation of memory with first fit, and with long-lived arrays laid out beforehand.
 
     >>> found = fragmentation([
     ...     Lifetime("activations", "a", 30, 1, 4), Lifetime("activations", "b", 20, 2, None),
@@ -120,11 +93,8 @@ def fragmentation(lifetimes: Sequence[Lifetime]) -> Fragmentation:
     kept = long_lived(lifetimes)
     whole = laid_out([lifetime for lifetime, stays in zip(lifetimes, kept, strict=True) if stays])
     height = max((start + lifetime.held_bytes for lifetime, start in whole.items()), default=0)
-    found = {}
-    for name, fit in FITS.items():
-        found[name] = placed(lifetimes, fit, {})
-        found[name + LAID_OUT] = placed(lifetimes, fit, whole, height)
-    return Fragmentation(lifetimes, kept, peak(lifetimes), height, found)
+    return Fragmentation(lifetimes, kept, peak(lifetimes), height, {
+        FIRST_FIT: placed(lifetimes, {}), LAID_OUT: placed(lifetimes, whole, height)})
 
 
 def events(lifetimes: Sequence[Lifetime]) -> Iterator[tuple[Lifetime, bool]]:
@@ -158,11 +128,9 @@ def long_lived(lifetimes: Sequence[Lifetime]) -> list[bool]:
     return [stays(lifetime) for lifetime in lifetimes]
 
 
-def placed(
-    lifetimes: Sequence[Lifetime], fit: Fit, whole: Mapping[Lifetime, int], height: int = 0
-) -> list[int]:
-    """The first address of each array: in `whole`, below `height`, or as `fit` chooses above."""
-    space, found = Addresses(fit, height), dict[Lifetime, int]()
+def placed(lifetimes: Sequence[Lifetime], whole: Mapping[Lifetime, int], height: int = 0) -> list[int]:
+    """The first address of each array: in `whole`, below `height`, or by first fit above."""
+    space, found = Addresses(height), dict[Lifetime, int]()
     for lifetime, begins in events(lifetimes):
         if lifetime in whole:
             found[lifetime] = whole[lifetime]

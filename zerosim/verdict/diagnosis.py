@@ -18,7 +18,7 @@ from zerosim.core.comm import Communicator
 from zerosim.core.sharding import Mesh, chunk_length, split
 from zerosim.core.terms import Symbol, symbols
 from zerosim.models.parameters import ORIGIN, Coordinates
-from zerosim.models.units import Model, Unit
+from zerosim.models.units import Unit
 from zerosim.stages.adding import Addition, add_replicas
 from zerosim.training.build import alone
 from zerosim.training.comparison import WEIGHTS, Evidence, comparable, published, states, with_padding
@@ -83,57 +83,36 @@ def orders_of_addition(config: Config, chunk: int) -> dict[str, str]:
 
 def locate(config: Config, evidence: Evidence, snapshot: Snapshot) -> Divergence:
     """The first element in which `evidence` differs from the reference's snapshot of the same step on that place."""
-    units, chunks = config.model.units, config.ranks
-    coordinates = config.directions.coordinates(config.directions.place(evidence.rank))
-    unit, due, length = None, snapshot.loss, 0
-    if evidence.unit is not None:
-        unit = units[evidence.unit]
-        flat, length = with_padding(states(snapshot, unit)[evidence.what], chunks), chunk_length(unit.count, chunks)
-        due = comparable(evidence.what, split(flat, chunks)[evidence.chunk])
-    found = first_element(evidence.values, due, (evidence.what, unit, evidence.chunk * length), evidence.step,
-                          evidence.rank, length, coordinates)
-    assert found is not None
-    return found
-
-
-def first_element(
-    ours: Array, due: Array, where: tuple[str, Unit | None, int], step: int, rank: int, length: int,
-    coordinates: Coordinates = ORIGIN,
-) -> Divergence | None:
-    """The first element that differs; `where` is the kind of array, its unit, and the number of its first element.
-
-    A chunk has `length` elements.
-    """
-    what, unit, start = where
+    what, ours, due, chunks = evidence.what, evidence.values, snapshot.loss, config.ranks
+    unit = None if evidence.unit is None else config.model.units[evidence.unit]
+    if unit is not None:
+        due = comparable(what, split(with_padding(states(snapshot, unit)[what], chunks), chunks)[evidence.chunk])
     differs = np.flatnonzero(bit_pattern(ours) != bit_pattern(due))
-    if not len(differs):
-        return None
     first = int(differs[0])
-    layer, parameter, index = (None, what, ()) if unit is None else element(unit, start + first, coordinates)
+    layer, parameter, name, index = None, what, what, tuple[int, ...]()
+    if unit is not None:
+        coordinates = config.directions.coordinates(config.directions.place(evidence.rank))
+        layer, parameter, name, index = element(
+            unit, evidence.chunk * chunk_length(unit.count, chunks) + first, coordinates)
     return Divergence(
-        step=step, layer=layer, parameter=parameter,
-        name=parameter if unit is None or layer is None else full_name(unit, layer, parameter), index=index,
-        ours=float(ours[first]), reference=float(due[first]), ours_bits=hexadecimal(ours[first]),
-        reference_bits=hexadecimal(due[first]),
-        ulps=ulps_apart(ours[first], due[first]) if ours.dtype.kind not in "biu" else None, rank=rank,
-        state=None if what == WEIGHTS or unit is None else what, differing_elements=len(differs),
-        chunk=(start + first) // length if length else 0)
+        step=evidence.step, layer=layer, parameter=parameter, name=name, index=index, ours=float(ours[first]),
+        reference=float(due[first]), ours_bits=hexadecimal(ours[first]), reference_bits=hexadecimal(due[first]),
+        ulps=ulps_apart(ours[first], due[first]), rank=evidence.rank,
+        state=None if what == WEIGHTS or unit is None else what, differing_elements=len(differs), chunk=evidence.chunk)
 
 
-def element(unit: Unit, offset: int, coordinates: Coordinates = ORIGIN) -> tuple[int, str, tuple[int, ...]]:
-    """Layer number, parameter name and index in the whole of an element of a place's flat buffer, or of its padding."""
+def element(
+    unit: Unit, offset: int, coordinates: Coordinates = ORIGIN
+) -> tuple[int, str, str, tuple[int, ...]]:
+    """Layer number, parameter name, full name, and index in the whole of an element of a place's flat buffer, or of its
+    padding."""
     for place in unit.places:
         if place.start <= offset < place.stop:
             at = offset - place.start
             ((at, _),) = place.parameter.in_whole(at, at + 1, coordinates)
             index = np.unravel_index(at, place.parameter.whole_shape)
-            return place.layer, place.parameter.name, tuple(int(i) for i in index)
-    return unit.numbers[-1], "padding", (offset - unit.count,)
-
-
-def full_name(unit: Unit, layer: int, parameter: str) -> str:
-    """The usual name of a layer's parameter, or of the padding behind its last one."""
-    return unit.layers[unit.numbers.index(layer)].prefix + parameter
+            return place.layer, place.parameter.name, place.name, tuple(int(i) for i in index)
+    return unit.numbers[-1], "padding", f"{unit.layers[-1].prefix}padding", (offset - unit.count,)
 
 
 def bit_pattern(values: Array) -> Array:
@@ -250,20 +229,30 @@ def side_by_side(experiment: Experiment, first: Config, other: Config) -> Iterat
 
 def compared(what: str, one: Config, mine: Snapshot, two: Config, theirs: Snapshot) -> RowDifference | None:
     """The first difference between two snapshots of one step, or None."""
-    ours, others = (flat(what, config.model, snapshot) for config, snapshot in ((one, mine), (two, theirs)))
-    differs = bit_pattern(ours) != bit_pattern(others) if len(ours) else np.zeros(0, bool)
-    if not differs.any():
+    layers, others = layers_of(what, one, mine), layers_of(what, two, theirs)
+    differs = {number: np.flatnonzero(bit_pattern(values) != bit_pattern(others[number][1]))
+               for number, (_, values) in sorted(layers.items())}
+    number = next((number for number, places in differs.items() if len(places)), None)
+    if number is None:
         return None
-    at = int(np.flatnonzero(differs)[0])
-    chunks = chunks_of(what, one, mine), chunks_of(what, two, theirs)
-    unit, offset = place_of(what, one.model, mine, at)
-    layer, parameter, index = element(unit, offset)
-    mine_at, theirs_at = (int(number_line(each[at : at + 1])[0]) for each in (ours, others))
+    at, values = int(differs[number][0]), [each[number][1] for each in (layers, others)]
+    places = [each[number][0].bounds(number)[0] + at for each in (layers, others)]
+    chunks = [place // chunk_length(each[number][0].count, config.ranks)
+              for place, each, config in zip(places, (layers, others), (one, two), strict=True)]
+    _, _, name, index = element(layers[number][0], places[0])
+    mine_at, theirs_at = (int(number_line(each[at : at + 1])[0]) for each in values)
     return RowDifference(
-        one.name, two.name, mine.step, what, full_name(unit, layer, parameter), index,
-        (float(ours[at]), float(others[at])), abs(mine_at - theirs_at), (int(chunks[0][at]), int(chunks[1][at])),
-        (order(one, int(chunks[0][at])), order(two, int(chunks[1][at]))), len(ours), int(differs.sum()),
+        one.name, two.name, mine.step, what, name, index, (float(values[0][at]), float(values[1][at])),
+        abs(mine_at - theirs_at), (chunks[0], chunks[1]), (order(one, chunks[0]), order(two, chunks[1])),
+        sum(len(each) for _, each in layers.values()), sum(map(len, differs.values())),
     )
+
+
+def layers_of(what: str, config: Config, snapshot: Snapshot) -> dict[int, tuple[Unit, Array]]:
+    """The layers with this kind of array, each with its unit and its elements, for any grouping of layers."""
+    flats = {unit: each.used for unit, each in snapshot.gradients.items()} if what == "gradient" else snapshot.weights
+    return {number: (unit, flats[unit][slice(*unit.bounds(number))])
+            for unit in config.model.units if unit in flats for number in unit.numbers}
 
 
 def order(config: Config, chunk: int) -> str:
@@ -275,37 +264,3 @@ def order(config: Config, chunk: int) -> str:
     cast = "" if config.computing is config.precision else f", of gradients computed in {config.computing.weights}"
     cast += f", of products in {config.autocast.weights}" if config.autocast else ""
     return f"{added}{again}, in {config.wire} over ranks and {config.summed} over micro-batches{cast}{codes}"
-
-
-def layers_of(what: str, model: Model, snapshot: Snapshot) -> list[tuple[int, Unit]]:
-    """The layers with this kind of array, each with its unit, in model order."""
-    held = snapshot.gradients if what == "gradient" else snapshot.weights
-    return sorted(((number, unit) for unit in model.units if unit in held for number in unit.numbers),
-                  key=lambda pair: pair[0])
-
-
-def flat(what: str, model: Model, snapshot: Snapshot) -> Array:
-    """All elements in model order, for any grouping of layers into units."""
-    parts = [
-        (snapshot.gradients[unit].used if what == "gradient" else snapshot.weights[unit])[slice(*unit.bounds(number))]
-        for number, unit in layers_of(what, model, snapshot)
-    ]
-    return np.concatenate(parts) if parts else np.zeros(0, np.float32)
-
-
-def chunks_of(what: str, config: Config, snapshot: Snapshot) -> Array:
-    """The number of the chunk of each of these elements."""
-    return np.concatenate([
-        np.arange(*unit.bounds(number)) // chunk_length(unit.count, config.ranks)
-        for number, unit in layers_of(what, config.model, snapshot)
-    ])
-
-
-def place_of(what: str, model: Model, snapshot: Snapshot, at: int) -> tuple[Unit, int]:
-    """The unit of one of these elements, and its position in the unit."""
-    for number, unit in layers_of(what, model, snapshot):
-        start, stop = unit.bounds(number)
-        if at < stop - start:
-            return unit, start + at
-        at -= stop - start
-    raise IndexError(at)

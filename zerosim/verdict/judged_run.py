@@ -6,6 +6,9 @@ A row's outcome has the expected value of every figure, by the formulas.
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+from threadpoolctl import threadpool_limits
+
 from zerosim.core.allocation import MODEL_STATES
 from zerosim.core.comm import Communicator
 from zerosim.core.errors import LaunchError, UsageError
@@ -14,10 +17,9 @@ from zerosim.observe.resident import MemoryLimit, keep_freed, let_blas_allocate,
 from zerosim.scenario import Scenario
 from zerosim.scenario.data import load_dataset
 from zerosim.stages import STAGES
-from zerosim.training.alike import alike_everywhere
 from zerosim.training.config import Config
 from zerosim.training.experiment import NOTHING, Experiment, prepare
-from zerosim.training.keeping import with_checkpoints
+from zerosim.training.keeping import begin, with_checkpoints
 from zerosim.training.measurement import Measurement, RankMemory, without_zeros
 from zerosim.training.one_function import refuse_split_otherwise
 from zerosim.training.program import Progress, Silent, measure
@@ -166,8 +168,8 @@ def run_on(world: World, experiment: Experiment, progress: Progress) -> Outcome 
     """Run on every rank of `world`; the outcome in the process that has rank 0, None in others."""
     limit = experiment.scenario.world.memory_limit_mb * 10**6 if world.rank_is_process else 0
     beside = any(config.parallel.prefetch or config.parallel.overlap for config in experiment.rows)
-    if experiment.keeper is not None and launched_rank() <= 0:
-        experiment.keeper.begin()
+    if launched_rank() <= 0:
+        begin(experiment)
 
     def program(comm: Communicator) -> Outcome | None:
         second = world.channel() if beside else None
@@ -178,7 +180,8 @@ def run_on(world: World, experiment: Experiment, progress: Progress) -> Outcome 
                 comm, world, experiment, progress, second, room_bytes if limited() else None))
             return judge(comm, experiment, measured)
 
-    with alike_everywhere():
+    # One BLAS thread, since their number changes bits; no warnings, since overflows are results.
+    with threadpool_limits(1), np.errstate(all="ignore"):
         let_blas_allocate()
         try:
             return world.run(program)[0]

@@ -16,7 +16,7 @@ from zerosim.stages import STAGES
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
 from zerosim.training.measurement import Measurement, RankMemory
-from zerosim.verdict.addresses import LAID_OUT, Fragmentation
+from zerosim.verdict.addresses import FIRST_FIT, LAID_OUT, Fragmentation
 from zerosim.verdict.diagnosis import Divergence, RowDifference
 from zerosim.worlds.world import counted
 
@@ -271,9 +271,8 @@ def broken_claims(stage: RowOutcome) -> Iterator[str]:
             yield f"sends {stage.volume:.4g} P (N−1)/N, not {claimed:.4g}"
     beyond = stage.fragmentation.beyond_peak_bytes if stage.fragmentation else {}
     of_steps: list[tuple[Sequence[int], Fraction | int | None, str]] = [
-        (check.beyond_peak, beyond.get("first_fit"), "needs {:,} bytes beyond the peak by first_fit, not {:,}"),
-        (check.beyond_peak_laid_out, beyond.get("first_fit" + LAID_OUT),
-         f"needs {{:,}} bytes beyond the peak by first_fit{LAID_OUT}, not {{:,}}"),
+        *((claims, beyond.get(name), f"needs {{:,}} bytes beyond the peak by {name}, not {{:,}}")
+          for name, claims in ((FIRST_FIT, check.beyond_peak), (LAID_OUT, check.beyond_peak_laid_out))),
         (check.activations, max((rank.peak_bytes["activations"] for rank in measured.memory), default=0),
          "holds {:,} bytes of activations at the peak, not {:,}"),
         (check.between_bytes, Fraction(sum(rank.between_bytes for rank in measured.traffic), max(steps, 1)),

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from zerosim.collectives import ring, tree
+from zerosim.collectives import ring
 from zerosim.collectives.exact import EXPONENT_BYTES, LIMB_BYTES
 from zerosim.core.extents import Extent
 from zerosim.core.fixed_point import limbs
@@ -104,9 +104,8 @@ def calls(config: Config, rank: int, updates: int) -> Iterator[DueCall]:
     yield from (DueCall("all_gather", [(gather, weights)], mesh.neighbours, length, updates)
                 for length in over(trained if of_matrices and stage.shares_updates else []))
     if stage.publishes:
-        named, by_owners = config.serving("broadcast"), config.parallel.publish == "broadcasts"
-        name, publish = ("broadcast", named.carry_out if named else tree.broadcast) if by_owners else (
-            "all_gather", gather)
+        by_owners = config.parallel.publish == "broadcasts"
+        name, publish = ("broadcast", config.broadcast) if by_owners else ("all_gather", gather)
         for length in over(trained):
             yield DueCall(name, [(publish, weights)], mesh.neighbours, length, updates, rooted=by_owners)
     if stage.gathers:
