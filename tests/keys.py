@@ -2,7 +2,7 @@
 
     python -m tests.keys
 
-writes the tables again. A new key needs a sentence first: a row `| `section.key` | | | The sentence. |` in any table
+writes the tables again. A new key needs a sentence first: a row `| `section.key` | | The sentence. |` in any table
 of the page.
 """
 
@@ -21,7 +21,7 @@ from zerosim.scenario.values import either, names_in, words
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "scenario.md"
-HEAD = "| key | default | allowed | meaning |\n|---|---|---|---|\n"
+HEAD = "| key | default; allowed | meaning |\n|---|---|---|\n"
 TABLE = re.compile(re.escape(HEAD) + r"((?:\|.*\n)*)")
 ROW = re.compile(r"^\| `([\w.]+)` \|.*\| (.+?) \|$", re.MULTILINE)
 SHORTER = (
@@ -29,7 +29,7 @@ SHORTER = (
     (r"a finite number of at least (\S+) and below (\S+)", r"\1 ≤ number < \2"),
     (r"a finite number of at least (\S+)", r"number ≥ \1"), ("a finite number", "number"), ("an array", "array"),
     (", each", " of"), ("a string in quotes", "string"), ("a name in quotes or a table with", "name, or table of"),
-    ("a table with", "table of"), ("true or false", "`true`, `false`"))
+    ("a table with", "table of"), ("true or false", "boolean"))
 """What errors say in words, as columns have it."""
 
 
@@ -97,12 +97,12 @@ def table(section, fields, meanings):
         kinds = keys(section_of(keys(Scenario)[section]))
     kinds = kinds or keys(Scenario)
     rows = [
-        f"| `{key}` | {default(field)} | {allowed(kinds[name])} | {meanings.get(key, '')} |\n"
+        f"| `{key}` | {default(field)}; {allowed(kinds[name])} | {meanings.get(key, '')} |\n"
         for name, field in fields.items() for key in [f"{section}.{name}".lstrip(".")]
     ]
     if section == "variant":
         other = ", ".join(f"`{name}`" for name in keys(Parallel) if name in OF_ALL_ROWS)
-        rows.append(f"| all keys of `[parallel]` but {other} | not set | the same | The same, for this row. |\n")
+        rows.append(f"| all keys of `[parallel]` but {other} | not set; the same | The same, for this row. |\n")
     return HEAD + "".join(rows)
 
 

@@ -109,13 +109,14 @@ def values(spec):
 
 
 def documented(page):
-    """By heading, the keys in the first column of the tables below it; `.b` continues the key before it."""
+    """By heading, the keys that head the rows and items below it; `.b` continues the key before it."""
     keys, heading, section = {}, "", ""
     for line in page.read_text().splitlines():
         if line.startswith("#"):
             heading = line.lstrip("# ")
-        elif line.startswith("| `"):
-            for word in line.split("|")[1].replace("`", "").split(","):
+        elif line.startswith(("| `", "- `")):
+            first = line.split("|")[1] if line.startswith("|") else line[2:].partition(":")[0]
+            for word in first.replace("`", "").split(","):
                 key = word.strip()
                 section = section if key.startswith(".") else key.rpartition(".")[0]
                 keys.setdefault(heading, set()).add(section + key if key.startswith(".") else key)

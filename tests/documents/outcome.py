@@ -6,6 +6,7 @@
 import ast
 import inspect
 import re
+import textwrap
 from pathlib import Path
 
 from zerosim.show import document
@@ -33,10 +34,8 @@ ROWS = """
 In Python, `zs.run(…)` returns an outcome, whose `document` is that above. Four methods return lists of flat dicts:
 `losses()` (`name`, `step`, `loss`), `spans()` (the keys of `spans` above, with `name` and `step`), `memory()` (`name`,
 `step`, `rank`, `ns`, and the bytes of each kind at each change in the traced step), and `rows()`, one for each entry of
-`rows`, with some of its keys, `final_loss`, `hidden`, `train_seconds`, and the figures that tables show:
-
-| key | heading |
-|---|---|
+`rows`, with some of its keys, `final_loss`, `hidden`, `train_seconds`, and the figures that tables show, here with
+their headings:
 """
 
 
@@ -52,18 +51,22 @@ def documented(kind: type) -> list[tuple[list[str], str]]:
     return found
 
 
+def filled(words: str, indent: str = "") -> str:
+    """Words in lines of the width of the documents."""
+    return textwrap.fill(words, 140, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
 def section(heading: str, kind: type) -> str:
-    """A heading, the docstring of a dataclass, and a line for each of its fields."""
-    lines = [f"| {', '.join(f'`{name}`' for name in names)} | {words.replace('|', chr(92) + '|')} |"
-             for names, words in documented(kind)]
-    return "\n".join([heading, "", inspect.getdoc(kind), "", "| key | value |", "|---|---|", *lines, ""])
+    """A heading, the docstring of a dataclass, and an item for each of its fields."""
+    lines = [filled(f"- {', '.join(f'`{name}`' for name in names)}: {words}", "  ") for names, words in documented(kind)]
+    return "\n".join([heading, "", inspect.getdoc(kind), "", *lines, ""])
 
 
 def generated(page: str) -> str:
     """The page with its part on runs made anew; what follows it is written by hand."""
     rest = page[re.search(r"^# The JSON document of `zerosim plan`$", page, re.MULTILINE).start():]
-    rows = "".join(f"| `{figure.key}` | {figure.name} |\n" for figure in FIGURES)
-    return "\n".join(section(*each) for each in SECTIONS.items()) + ROWS + rows + "\n" + rest
+    figures = filled(", ".join(f"`{figure.key}` ({figure.name})" for figure in FIGURES))
+    return "\n".join(section(*each) for each in SECTIONS.items()) + f"{ROWS}{figures}.\n\n{rest}"
 
 
 if __name__ == "__main__":

@@ -49,9 +49,9 @@ def test_every_key_has_a_sentence():
 
 
 @pytest.mark.parametrize(("old", "new"), [
-    ("| `train.steps` | `20` |", "| `train.steps` | `21` |"),
-    ("| `tree`, ", "| "),
-    ("| `train.steps` | `20` |", "| `train.stpes` | `20` |"),
+    ("| `train.steps` | `20`;", "| `train.steps` | `21`;"),
+    ("; `tree`, ", "; "),
+    ("| `train.steps` | `20`;", "| `train.stpes` | `20`;"),
 ])
 def test_a_table_that_differs_is_seen(old, new):
     page = keys.PAGE.read_text().replace(old, new, 1)
