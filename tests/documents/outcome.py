@@ -6,7 +6,6 @@
 import ast
 import inspect
 import re
-import textwrap
 from pathlib import Path
 
 from zerosim.show import document
@@ -51,21 +50,16 @@ def documented(kind: type) -> list[tuple[list[str], str]]:
     return found
 
 
-def filled(words: str, indent: str = "") -> str:
-    """Words in lines of the width of the documents."""
-    return textwrap.fill(words, 140, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
 def section(heading: str, kind: type) -> str:
     """A heading, the docstring of a dataclass, and an item for each of its fields."""
-    lines = [filled(f"- {', '.join(f'`{name}`' for name in names)}: {words}", "  ") for names, words in documented(kind)]
+    lines = [f"- {', '.join(f'`{name}`' for name in names)}: {words}" for names, words in documented(kind)]
     return "\n".join([heading, "", inspect.getdoc(kind), "", *lines, ""])
 
 
 def generated(page: str) -> str:
     """The page with its part on runs made anew; what follows it is written by hand."""
     rest = page[re.search(r"^# The JSON document of `zerosim plan`$", page, re.MULTILINE).start():]
-    figures = filled(", ".join(f"`{figure.key}` ({figure.name})" for figure in FIGURES))
+    figures = ", ".join(f"`{figure.key}` ({figure.name})" for figure in FIGURES)
     return "\n".join(section(*each) for each in SECTIONS.items()) + f"{ROWS}{figures}.\n\n{rest}"
 
 
