@@ -1,4 +1,4 @@
-"""The pictures of the documents and the commands that make them, as the table of `docs/pictures/README.md` says.
+"""The pictures of the documents and the commands that make them, as `docs/pictures/README.md` lists them.
 
     python -m tests.documents.pictures    makes the runs, in build/pictures, and every picture anew
 """
@@ -14,26 +14,26 @@ from pathlib import Path
 from zerosim.commands.cli import main
 
 ROOT = Path(__file__).parents[2]
-LINE = re.compile(r"^\| \[?([\w./]+)\]?(?:\([\w.]+\))? \| `([^`]+)` \|$", re.MULTILINE)
+LINE = re.compile(r"^- \[?([\w./]+)\]?(?:\([\w.]+\))?: `([^`]+)`$", re.MULTILINE)
 MOST_BYTES = 60_000
 """Of a picture."""
 
 
-def commands(table):
-    """The words of each command of a table by the name of the file that it makes: runs, then pictures."""
-    return {name: shlex.split(command) for name, command in LINE.findall(table)}
+def commands(page):
+    """The words of each command of a list by the name of the file that it makes."""
+    return {name: shlex.split(command) for name, command in LINE.findall(page)}
 
 
-def table():
+def page():
     return (ROOT / "docs/pictures/README.md").read_text()
 
 
 def pictures():
-    return {name: words for name, words in commands(table()).items() if name.endswith(".svg")}
+    return {name: words for name, words in commands(page()).items() if name.endswith(".svg")}
 
 
 def runs():
-    return {name: words for name, words in commands(table()).items() if name.endswith(".json")}
+    return {name: words for name, words in commands(page()).items() if name.endswith(".json")}
 
 
 def make(words, stand_in=("", "")):
