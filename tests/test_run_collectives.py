@@ -160,12 +160,6 @@ def test_who_claims_nothing_is_told_so(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == "nothing was claimed"
 
 
-def test_weights_are_refused(tmp_path, capsys):
-    scenario = str(SCENARIOS / "reduce_scatter_slides.toml")
-    assert cli.main(["run", scenario, "--weights", str(tmp_path / "w")]) == 2
-    assert "has no weights" in capsys.readouterr().err
-
-
 def test_a_path_has_no_null_byte(capsys):
     assert cli.main(["run", "a\0b.toml"]) == 2
     assert "embedded null byte; a scenario is a TOML file" in capsys.readouterr().err

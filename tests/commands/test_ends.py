@@ -43,13 +43,6 @@ def test_a_run_passes_and_writes_progress_to_standard_error_alone():
     assert "\x1b" not in out.getvalue() + err.getvalue()
 
 
-def test_progress_can_be_silenced_and_forced(capsys):
-    assert main(QUIET) == 0
-    assert capsys.readouterr().err == ""
-    assert main(["run", "small.toml", "--progress", "live"]) == 0
-    assert "\x1b" in capsys.readouterr().err
-
-
 def test_names_of_rows_are_no_markup_and_a_title_moves_no_cursor(capsys):
     assert main([*QUIET[:2], "--progress", "plain", "--set", r'title="a\u001b[31mb\u009b2J"',
                  "--set", 'variant=[{name="[/bold] [red]x[/red]"}]']) == 0

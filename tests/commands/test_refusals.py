@@ -21,14 +21,13 @@ micro_batches = 2
 """
 REFUSALS = {
     "": {
-        "rum zero3": "COMMAND: found 'rum'; allowed are run, ",
-        "shwo": "; did you mean 'show'? (",
+        "rum zero3": "COMMAND: invalid choice: 'rum' (choose from ",
         "-v run x": "found '-v' before the command; give the command first",
     },
     "run": {
-        "": "scenario is missing",
-        "small.toml --progress loud": "--progress: found 'loud'; allowed are auto, live, plain, none",
-        "small.toml --set": "--set: give it a value",
+        "": "the following arguments are required: scenario (zerosim run --help says more)",
+        "small.toml --progress loud": "--progress: invalid choice: 'loud' (choose from ",
+        "small.toml --set": "--set: expected one argument",
         "small.toml y z": "found 'y z', which is not an argument of this command; leave it out",
         "small.toml --jsn=y": "found '--jsn=y', which is not an argument of this command; did you mean '--json'?",
         "small.toml --ranks 4": "mpirun -n N starts N ranks, and --set world.ranks=N asks for them",
@@ -47,6 +46,10 @@ REFUSALS = {
         "small.toml --weights -": "only --json writes to standard output",
         "small.toml --resume no_such": "no_such",
         "small.toml --resume small.toml": "small.toml",
+        "small.toml --every 2": "--every needs a folder for checkpoints; add --checkpoint DIR",
+        "small.toml --trace-steps 2..3": "there is no step 3; train.steps = 2",
+        "small.toml --report -": "--report: only --json writes to standard output; name a file",
+        "reduce_scatter_slides --report a.html": "a scenario of collectives trains nothing; remove --report",
     },
     "show": {
         "--list x": "subject: not allowed with argument --list",
@@ -57,8 +60,9 @@ REFUSALS = {
     "check": {"no.py": "no.py", "small.toml": "small.toml"},
     "memory": {"--parameters many --ranks 4": "many"},
     "plan": {"no_such": "no_such", "small.toml --set cluster.device=h1000": "h1000"},
-    "report": {"hello.toml --html x.html": "hello.toml", "no.json --html x.html": "no.json"},
-    "checkpoint": {"": "missing", "no_such": "no_such"},
+    "report": {"hello.toml --html x.html": "hello.toml is not JSON", "no.json --html x.html": "cannot read no.json",
+               "folder": "folder", "no.json --picture kept=a.gif": "write NAME=FILE"},
+    "checkpoint": {"": "required", "no_such": "no_such"},
     "bench": {"step --rounds 0": "whole number from 1 to 1000", "nothing": "nothing"},
 }
 """For each command, arguments and words of the line."""

@@ -149,7 +149,7 @@ def test_a_rank_that_fails_in_the_middle_ends_all_with_one_message(failure, code
 def test_what_argparse_says_is_said_once():
     done = mpirun(3, ["-m", "zerosim", "run", "--nosuch"])
     assert done.returncode == 2
-    assert done.stderr.count("zerosim run: scenario is missing") == 1
+    assert done.stderr.count("zerosim run: the following arguments are required: scenario") == 1
 
 
 def test_a_file_that_cannot_be_written_is_said_once(tmp_path):

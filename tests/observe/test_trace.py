@@ -10,7 +10,7 @@ import pytest
 
 from tests.mpi.launch import ROOT, mpirun
 from tests.observe.tracing import event_faults, read_trace, span_faults, traffic_faults
-from tests.pages import read, refused
+from tests.pages import read
 from tests.training import labelled, scenario
 from zerosim.commands.arguments import steps_in_order
 from zerosim.commands.cli import main
@@ -325,18 +325,6 @@ def test_steps_as_one_writes_them(text, due):
 def test_what_are_no_steps_is_refused(text):
     with pytest.raises(argparse.ArgumentTypeError, match="give one step"):
         steps_in_order(text)
-
-
-@pytest.mark.parametrize(("arguments", "words"), [
-    (["zero3.toml", "--trace-steps", "2..4"], "zerosim: --trace-steps: there is no step 4; train.steps = 3"),
-    (["zero3.toml", "--trace", "-"], "zerosim: --trace: only --json writes to standard output; name a file"),
-    (["unsafe_sends.toml", "--trace", "x.json"], "zerosim: a scenario of collectives has no steps to trace"),
-])
-def test_a_mistake_is_one_line(arguments, words, capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    name, *rest = arguments
-    small = SMALL if name == "zero3.toml" else []
-    assert refused(capsys, "run", str(ROOT / "scenarios" / name), *small, *rest).startswith(words)
 
 
 # Under MPI.

@@ -190,22 +190,6 @@ def test_a_run_and_its_outcome_give_the_same_page_and_pictures(tmp_path, monkeyp
         capsys, "report", "a.json", "--picture", "step-9=a.svg")
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (["run", SCENARIO, *SMALL, "--report", "-"], "--report: only --json writes to standard output; name a file"),
-    (["run", SCENARIO, *SMALL, "--report", "nowhere/a.html"], "--report: cannot write 'nowhere/a.html'"),
-    (["run", SCENARIO, *SMALL, "--json", SCENARIO], "is the scenario, an input of this command"),
-    (["run", SCENARIO.replace("zero3", "reduce_scatter_slides"), "--report", "a.html"],
-     "a scenario of collectives has no page"),
-    (["report", "absent.json", "--html", "a.html"],
-     "cannot read absent.json: no such file or directory; write an outcome with zerosim run"),
-    (["show", "--list", "--html", "a.html"], "remove --html"),
-])
-def test_a_mistake_is_one_line(arguments, words, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert words in refused(capsys, *arguments)
-    assert not Path("a.html").exists()
-
-
 def test_without_the_extra_nothing_runs(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)
     assert refused(capsys, "run", SCENARIO, *SMALL, "--report", str(tmp_path / "a.html")) == (

@@ -60,7 +60,7 @@ def main(arguments: argparse.Namespace) -> int:
 def parts_of(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
     """The operations of a file with their examples, and its other parts; of FILE.py:NAME the named one."""
     file, _, only = arguments.file.rpartition(":") if is_python(arguments.file) else (arguments.file, "", "")
-    check_writable(arguments, {"the file": file})
+    check_writable(arguments)
     names = vars(load_file(file))
     if only:
         names = {each: names[each] for each in ("__name__", "EXAMPLES") if each in names} | {

@@ -13,7 +13,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from zerosim.commands.output import abandon_full_streams, complain, open_streams
 from zerosim.core.comm import Communicator
@@ -97,7 +97,8 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
         prog="zerosim",
         description="Train by DDP and ZeRO Stages I, II and III under MPI, every bit checked against one process.",
     )
-    top.add_argument("--version", action=Version)
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        top.add_argument("--version", action="version", version=f"zerosim {importlib.metadata.version('zerosim')}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
     for name, (module, purpose) in COMMANDS.items():
         command = commands.add_parser(name, help=purpose, description=purpose.capitalize() + ".")
@@ -106,7 +107,7 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     try:
         if not given:
             top.exit(2, NEXT)
-        parsed, unknown = top.parse_known_args(without_spaces(given))
+        parsed, unknown = top.parse_known_args(given)
         if unknown and given[0] not in COMMANDS:
             top.error(f"found {given[0]!r} before the command; give the command first, and then its flags")
         if unknown:
@@ -114,38 +115,6 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
         return parsed
     finally:
         sys.stdout.flush()
-
-
-def without_spaces(given: Sequence[str]) -> list[str]:
-    """The command line with each override as one word.
-
-    >>> without_spaces(["run", "zero3", "--set", "train.steps", "=", "5"])
-    ['run', 'zero3', '--set', 'train.steps=5']
-    """
-    words: list[str] = []
-    for word in given:
-        key = words[-1] if words[-2:-1] == ["--set"] else ""
-        begun = key.endswith("=") and key not in given
-        if key and (begun or ("=" not in key and word.startswith("="))):
-            words[-1] += word
-        else:
-            words.append(word)
-    return words
-
-
-class Version(argparse.Action):
-    """Prints the version of the installed package, and exits."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
-        super().__init__(option_strings, dest, nargs=0, help="print the version")
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        try:
-            found = importlib.metadata.version("zerosim")
-        except importlib.metadata.PackageNotFoundError:
-            found = "(not installed)"
-        print(f"zerosim {found}")
-        parser.exit()
 
 
 @contextlib.contextmanager
@@ -163,16 +132,9 @@ ELSEWHERE = {("zerosim run", "--ranks"): "; mpirun -n N starts N ranks, and --se
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line: what was found, what is allowed, and which command prints help."""
 
-    def _print_message(self, message: str, file: Any = None) -> None:
-        """Print as argparse does, but raise if the help cannot be written."""
-        if file is sys.stdout:
-            sys.stdout.write(message)
-        else:
-            super()._print_message(message, file)
-
     def error(self, message: str) -> NoReturn:
         """Exit with code 2 and one line, without the usage."""
-        self.exit(2, f"{self.prog}: {in_our_words(message, self.prog)} ({self.prog} --help says more)\n")
+        self.exit(2, f"{self.prog}: {message} ({self.prog} --help says more)\n")
 
     def refuse_unknown(self, words: Sequence[str]) -> NoReturn:
         """Exit because `words` are unknown flags or surplus arguments."""
@@ -180,25 +142,3 @@ class Parser(argparse.ArgumentParser):
         flags = re.findall(r"--[\w-]+", self.format_usage())
         mend = ELSEWHERE.get((self.prog, flag)) or did_you_mean(flag, flags, alike=0.8) or "; leave it out"
         self.error(f"found {' '.join(words)!r}, which is not an argument of this command{mend}")
-
-
-def in_our_words(message: str, prog: str) -> str:
-    """Argparse's message in the words of the other errors.
-
-    >>> in_our_words("argument COMMAND: invalid choice: 'rum' (choose from 'run', 'show')", "zerosim")
-    "COMMAND: found 'rum'; allowed are run, show; did you mean 'run'?"
-    >>> in_our_words("argument --json: expected one argument", "zerosim run")
-    '--json: give it a value; one that begins with - is written --json=-…'
-    >>> in_our_words("the following arguments are required: scenario", "zerosim run")
-    'scenario is missing: zerosim run … scenario'
-    """
-    message = message.removeprefix("argument ")
-    if wrong := re.fullmatch(r"(.*?): invalid choice: '?(.*?)'? \(choose from (.*)\)", message):
-        what, found, choices = wrong[1], wrong[2], wrong[3].replace("'", "").split(", ")
-        return f"{what}: found {found!r}; allowed are {', '.join(choices)}{did_you_mean(found, choices)}"
-    if flag := re.fullmatch(r"(\S+): expected .*", message):
-        return f"{flag[1]}: give it a value; one that begins with - is written {flag[1]}=-…"
-    if missing := re.fullmatch(r"the following arguments are required: (.*)", message):
-        names = missing[1].replace(",", "")
-        return f"{missing[1]} {'are' if ',' in missing[1] else 'is'} missing: {prog} … {names}"
-    return message

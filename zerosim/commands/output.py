@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, TextIO
 
 import msgspec
@@ -18,8 +17,6 @@ from rich.segment import Segment
 from zerosim.core.errors import ScenarioError, UsageError, ZerosimError, exit_code, last_words
 from zerosim.core.files import check_replaceable, reason, write_text
 from zerosim.core.words import printable
-from zerosim.scenario import Scenario
-from zerosim.scenario.schema import parts_in
 from zerosim.show.shown import Shown
 from zerosim.worlds.launcher import launched
 
@@ -87,36 +84,10 @@ def saying(arguments: argparse.Namespace) -> Iterator[Callable[[str], None]]:
         yield lambda words: status.update(escape(words))
 
 
-def check_writable(arguments: argparse.Namespace, inputs: Mapping[str, str | Path] | None = None) -> None:
-    """Refuse, before anything runs, output files that cannot be written or that are inputs.
-
-    `inputs` has the paths of input files, by their purpose.
-    """
+def check_writable(arguments: argparse.Namespace, others: Mapping[str, str] | None = None) -> None:
+    """Refuse, before anything runs, output files that cannot be written: those of FLAGS, and others by their flag."""
     outputs = {f"--{flag}": path for flag in FLAGS if (path := getattr(arguments, flag, None)) is not None}
-    check_outputs(outputs, inputs or {})
-
-
-def files_of_scenario(scenario: Scenario) -> dict[str, Path]:
-    """The files that a training may read, by purpose, including the name of shipped data as if it were a file.
-
-    >>> sorted(files_of_scenario(Scenario()))
-    ['the data', 'the scenario']
-    """
-    origin = scenario.origin
-    data = origin.folder(("data", "source")) / str(scenario.data.source)
-    found = {"the scenario": Path(origin.file), "the data": data}
-    for where, part in parts_in(scenario):
-        file = part.source.rpartition(":")[0]
-        if file.endswith(".py"):
-            found[f"the code of {where}"] = origin.folder(tuple(where.split("."))) / file
-    if scenario.model.weights:
-        found["what training begins with"] = origin.folder(("model", "weights")) / scenario.model.weights
-    return found
-
-
-def check_outputs(outputs: Mapping[str, str], inputs: Mapping[str, str | Path]) -> None:
-    """Check output files as `check_writable` does, each by its flag, such as "--json"."""
-    for flag, path in outputs.items():
+    for flag, path in (outputs | dict(others or {})).items():
         if path == "-":
             if flag != "--json":
                 raise UsageError(f"{flag}: only --json writes to standard output; name a file")
@@ -126,24 +97,20 @@ def check_outputs(outputs: Mapping[str, str], inputs: Mapping[str, str | Path]) 
         except (OSError, ValueError) as error:
             why = reason(error)
             raise UsageError(f"{flag}: cannot write {path!r}: {why}; name a file in a folder that exists") from None
-        for what, read in inputs.items():
-            if os.path.realpath(path) == os.path.realpath(read):
-                raise UsageError(f"{flag}: {path!r} is {what}, an input of this command; name another file")
 
 
 def write_json(path: str, document: dict[str, Any]) -> None:
     """Write `document` to the file `path`, or to standard output for `-`."""
-    text = msgspec.json.format(json.dumps(document, allow_nan=False, ensure_ascii=path == "-"), indent=1) + "\n"
-    if path == "-":
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    else:
-        write_text(path, text)
+    text = json.dumps(document, allow_nan=False, ensure_ascii=path == "-")
+    write(path, msgspec.json.format(text, indent=1) + "\n")
 
 
 def write_lines(path: str, documents: Iterable[dict[str, Any]]) -> None:
     """Write each document as a line of JSON to the file `path`, or to standard output for `-`."""
-    text = "".join(json.dumps(each, ensure_ascii=path == "-") + "\n" for each in documents)
+    write(path, "".join(json.dumps(document, ensure_ascii=path == "-") + "\n" for document in documents))
+
+
+def write(path: str, text: str) -> None:
     if path == "-":
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -151,13 +118,13 @@ def write_lines(path: str, documents: Iterable[dict[str, Any]]) -> None:
         write_text(path, text)
 
 
-def conclude(arguments: argparse.Namespace, found: Shown) -> int:
+def conclude(arguments: argparse.Namespace, found: Shown, width: int = WIDTH) -> int:
     """Print a result and write the requested files; 0 if all of its checks held, else 1."""
-    found.show(standard_output(arguments))
-    if getattr(arguments, "html", None):
-        write_text(arguments.html, found.page().html)
-    if getattr(arguments, "svg", None):
-        write_text(arguments.svg, found.picture().svg)
+    found.show(standard_output(arguments, width))
+    if page := getattr(arguments, "html", None) or getattr(arguments, "report", None):
+        found.page().save(page)
+    if picture := getattr(arguments, "svg", None):
+        found.picture().save(picture)
     if arguments.json:
         write_json(arguments.json, found.document)
     return 0 if found.passed else 1

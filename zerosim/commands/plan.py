@@ -10,9 +10,7 @@ from typing import Any
 
 from zerosim.commands.arguments import NO_PYTHON, whole_numbers
 from zerosim.commands.output import (
-    check_outputs,
     check_writable,
-    files_of_scenario,
     saying,
     standard_output,
     write_json,
@@ -34,9 +32,6 @@ from zerosim.show.plan_page import drawn_rows, plan_page
 from zerosim.show.plan_table import csv_of, show_plan
 from zerosim.show.table import show_heading
 from zerosim.show.trace_events import trace_events
-
-READ = ("cluster", "model", "ds_config", "fsdp_config")
-"""The arguments with the path of a file that is read."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,11 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Show the plan; 0 if every claim held, 1 if one did not."""
     scenario = source(arguments)
-    inputs = {f"the file of --{name.replace('_', '-')}": path for name in READ if (path := getattr(arguments, name))}
-    inputs |= {"the scenario": arguments.scenario} if arguments.scenario else {}
-    check_writable(arguments, inputs)
-    check_outputs({f"--{flag} {name}={path}": path for flag in ("picture",)
-                   for name, path in getattr(arguments, flag)}, inputs)
+    check_writable(arguments, {f"--picture {name}={path}": path for name, path in arguments.picture})
     if arguments.report or arguments.picture:
         converter()
     machine = {} if arguments.cluster is None else cluster_in(arguments.cluster)
@@ -100,7 +91,6 @@ def main(arguments: argparse.Namespace) -> int:
                 python=not arguments.no_python, say=say)
     except ScenarioError as error:
         raise next(filter(None, (file.in_its_words(error) for file in others)), error) from None
-    check_writable(arguments, files_of_scenario(found.scenario))
     pictures = pictured(arguments.picture, files(
         drawn_rows(found), int(found.rows[0].cluster.device.memory))) if arguments.picture else []
     show_heading(console, found.scenario.title, found.scenario.caption, "\n".join(python_run(found.scenario)))

@@ -8,7 +8,6 @@ import argparse
 from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.commands.arguments import add_hosts, rank_counts
 from zerosim.commands.output import check_writable, conclude, standard_output
-from zerosim.proofs.subject import files_of
 from zerosim.show.grid import show_words
 from zerosim.show.proofs import proved
 
@@ -33,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Prove the collective: 0 if it holds for every number of ranks, 1 if not."""
-    check_writable(arguments, files_of(arguments.subject))
+    check_writable(arguments)
     if max(arguments.ranks) > LONG:
         show_words(standard_output(arguments), f"A proof on more than {LONG} ranks may take minutes; interrupt it with "
                                                "Ctrl-C")

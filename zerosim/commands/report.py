@@ -4,7 +4,7 @@ import argparse
 import os
 from collections.abc import Sequence
 
-from zerosim.commands.output import RUN_WIDTH, check_outputs, console
+from zerosim.commands.output import RUN_WIDTH, check_writable, console
 from zerosim.core.errors import UsageError
 from zerosim.core.files import read_whole, reason, write_text
 from zerosim.show.document import RunDocument, read
@@ -12,8 +12,6 @@ from zerosim.show.page import page
 from zerosim.show.pictures import Spec, files, svg
 from zerosim.show.shown import Picture
 from zerosim.show.table import show_heading, show_run
-
-"""The largest outcome; as Python objects it takes up to 30 times as much memory."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,8 +31,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Write the page, the pictures, or both, or else print the tables; 0 for any result of the runs."""
     names = [arguments.outcome, *([arguments.other] if arguments.other else [])]
     outputs = {f"--picture {name}={path}": path for name, path in arguments.picture}
-    outputs |= {} if arguments.html is None else {"--html": arguments.html}
-    check_outputs(outputs, dict(zip(("the outcome", "the other outcome"), names, strict=False)))
+    check_writable(arguments, outputs)
     runs = [run_in(name) for name in names]
     if len(runs) > 1:
         runs = [run.labelled(label) for run, label in zip(runs, "AB", strict=True)]

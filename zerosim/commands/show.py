@@ -7,26 +7,16 @@ The table has cost, supported numbers of ranks, order of addition, and source:
 
 import argparse
 from fractions import Fraction
-from itertools import groupby
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 
 from zerosim.collectives import ALGORITHMS, Algorithm
 from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.commands.arguments import add_hosts, whole_number
 from zerosim.commands.output import check_writable, conclude, standard_output, write_json
-from zerosim.core.errors import UsageError
-from zerosim.core.parts import Loader
-from zerosim.proofs.subject import asked_subject, files_of
-from zerosim.show.drawing import shown_schedule
-from zerosim.show.grid import show_words
-from zerosim.show.recorded import MOST_RANKS, is_stage, schedule_of, stage_step
-from zerosim.show.shown import Shown
-from zerosim.show.step import shown_step
-from zerosim.show.transposes import on_tape, shown_transpose
-from zerosim.stages import STAGES
+from zerosim.show.grid import Column, show_grid, show_words
+from zerosim.show.recorded import MOST_RANKS, shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,70 +46,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--round", type=whole_number(0, 10**6), metavar="K", help="show only this round, 0 being the start; a page "
                                                                   "opens there")
     parser.add_argument("--html", metavar="FILE", help="write an HTML page to step through")
-    parser.add_argument("--svg", metavar="FILE", help="write the schedule of a collective as a picture")
+    parser.add_argument("--svg", metavar="FILE", help="write the schedule of a collective as a picture, .svg or .png")
     parser.add_argument("--json", metavar="FILE", help="write the schedule as JSON; - is standard output")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Draw a collective, a stage or the table; 1 if the collective's result is wrong, else 0."""
-    check_writable(arguments, files_of(arguments.subject))
-    if (arguments.svg or "").endswith((".png", ".jpg", ".jpeg", ".pdf")):
-        raise UsageError(f"--svg: found {arguments.svg!r}; give a name that ends in .svg")
+    check_writable(arguments)
     if arguments.list:
-        return show_table(arguments)
-    of_stage = is_stage(arguments.subject)
-    if groups(arguments) and not of_stage:
-        raise UsageError("remove --shard-ranks and --secondary-ranks: they are for a stage, not for a collective")
-    return conclude(arguments, shown_stage(arguments) if of_stage else shown_collective(arguments))
-
-
-def groups(arguments: argparse.Namespace) -> dict[str, int]:
-    """The given keys of [parallel] that set groups of ranks."""
-    given = {key: getattr(arguments, key) for key in ("shard_ranks", "secondary_ranks")}
-    return {key: value for key, value in given.items() if value is not None}
-
-
-def show_table(arguments: argparse.Namespace) -> int:
-    for flag in ("root", "collective", "ranks_per_host", "shard_ranks", "secondary_ranks", "round", "html", "svg"):
-        if getattr(arguments, flag) is not None:
-            name = flag.replace("collective", "as").replace("_", "-")
-            raise UsageError(f"remove --{name}: it is for a drawing, not for --list")
-    size = arguments.ranks or 8
-    show_algorithms(standard_output(arguments), size)
-    if arguments.json:
-        write_json(arguments.json, algorithms_document(size))
-    return 0
-
-
-def shown_collective(arguments: argparse.Namespace) -> Shown:
-    size, loader = arguments.ranks or 4, Loader()
-    operation = on_tape(arguments.subject, loader)
-    if operation is not None:
-        if any(each is not None for each in (
-                arguments.root, arguments.collective, arguments.ranks_per_host, arguments.round)):
-            raise UsageError("remove --root, --as, --ranks-per-host and --round: the tape's collectives have none")
-        return shown_transpose(operation, size)
-    schedule = schedule_of(asked_subject(
-        arguments.subject, arguments.collective, arguments.ranks_per_host, loader, list(STAGES)), size, arguments.root)
-    last = len(schedule.states) - 1
-    check_round(arguments, 0, last, f"{schedule.title} has rounds 1 to {last}; 0 is the start")
-    return shown_schedule(schedule, arguments.round)
-
-
-def shown_stage(arguments: argparse.Namespace) -> Shown:
-    for flag, given in (
-            ("root", arguments.root), ("as", arguments.collective), ("ranks-per-host", arguments.ranks_per_host),
-            ("svg", arguments.svg)):
-        if given is not None:
-            raise UsageError(f"remove --{flag}: it is for a collective, not for a stage")
-    found = stage_step(arguments.subject, arguments.ranks or 4, **groups(arguments))
-    check_round(arguments, 1, len(found.events), f"{found.title} has events 1 to {len(found.events)}")
-    return shown_step(found, arguments.round)
-
-
-def check_round(arguments: argparse.Namespace, first: int, last: int, found: str) -> None:
-    if arguments.round is not None and not first <= arguments.round <= last:
-        raise UsageError(f"--round {arguments.round}: {found}")
+        size = arguments.ranks or 8
+        show_algorithms(standard_output(arguments), size)
+        if arguments.json:
+            write_json(arguments.json, algorithms_document(size))
+        return 0
+    return conclude(arguments, shown(
+        arguments.subject, arguments.ranks or 4, root=arguments.root, claims=arguments.collective,
+        ranks_per_host=arguments.ranks_per_host, only=arguments.round, shard_ranks=arguments.shard_ranks,
+        secondary_ranks=arguments.secondary_ranks))
 
 
 def most_sent(row: Algorithm, size: int) -> Fraction:
@@ -136,27 +79,19 @@ def order_name(row: Algorithm) -> str | None:
 
 
 def show_algorithms(console: Console, size: int) -> None:
-    """Print two lines for each algorithm, a block for each collective; bytes sent are for `size` ranks."""
-    sources = list(dict.fromkeys(row.source for row in ALGORITHMS.values()))
-    cells = [
-        ("steps", f"N = {size}", "ranks", "adds", ""),
-        *(figures(row, size, sources.index(row.source) + 1) for row in ALGORITHMS.values()),
-    ]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    heading, *lines = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
-    first = max(map(len, ALGORITHMS))
-    beside = first + 2 + max(map(len, lines)) <= console.width
-    console.print(f"{'':<{first}}  {heading}" if beside else f"  {heading}", style="bold", soft_wrap=True)
-    figures_of = dict(zip(ALGORITHMS, lines, strict=True))
-    for _, family in groupby(ALGORITHMS.items(), lambda item: item[1].collective):
-        for name, row in family:
-            below = f"  {figures_of[name]}"
-            figures_beside = f"{'':<{first - len(name)}}{below}" if beside else ""
-            console.print(Text.assemble((name, "bold"), figures_beside), soft_wrap=True)
-            show_words(console, row.title, key="  ", style="dim")
-            if not beside:
-                console.print(Text(below), soft_wrap=True)
-        console.print()
+    """Print a line of figures and a title for each algorithm; bytes sent are for `size` ranks."""
+    rows = ALGORITHMS.values()
+    sources = list(dict.fromkeys(row.source for row in rows))
+    show_grid(console, list(ALGORITHMS), [
+        Column("steps", [row.steps_formula for row in rows], to_the_left=True),
+        Column(f"N = {size}", [share(most_sent(row, size)) if row.serves(size) else "–" for row in rows]),
+        Column("ranks", ["2, 4, 8, …" if row.needs_power_of_two else "any" for row in rows], to_the_left=True),
+        Column("adds", [f"{order_name(row) or '–'}{'*' * row.ordered}" for row in rows], to_the_left=True),
+        Column("from", [f"[{sources.index(row.source) + 1}]" for row in rows], to_the_left=True)])
+    console.print()
+    for name, row in ALGORITHMS.items():
+        show_words(console, row.title, key=f"{name:<{max(map(len, ALGORITHMS))}}  ", style="dim")
+    console.print()
     for note in [
         f"N = {size} ranks: bytes sent by the rank that sends the most; n: bytes of the whole vector",
         "fold: 2 where N is no power of two",
@@ -167,12 +102,6 @@ def show_algorithms(console: Console, size: int) -> None:
         show_words(console, note, style="dim")
     for number, source in enumerate(sources, 1):
         show_words(console, source, key=f"[{number}] ", style="dim")
-
-
-def figures(row: Algorithm, size: int, source: int) -> tuple[str, ...]:
-    sent = share(most_sent(row, size)) if row.serves(size) else "–"
-    ranks = "2, 4, 8, …" if row.needs_power_of_two else "any"
-    return row.steps_formula, sent, ranks, f"{order_name(row) or '–'}{'*' * row.ordered}", f"[{source}]"
 
 
 def share(of_n: Fraction) -> str:

@@ -204,13 +204,3 @@ def with_hosts(found: Subject, ranks_per_host: int | None) -> Subject:
     row = next(row for row in levels(ranks_per_host)
                if (row.name, row.collective) == (found.algorithm.name, found.collective))
     return replace(found, function=row.function, algorithm=row)
-
-
-def files_of(name: str | None) -> dict[str, str]:
-    """The file in the name of a user's function, by its purpose.
-
-    >>> files_of("mine.py:my_all_reduce"), files_of("ring.all_reduce")
-    ({'the file of the function': 'mine.py'}, {})
-    """
-    file, separator, _ = (name or "").rpartition(":")
-    return {"the file of the function": file} if separator else {}

@@ -4,7 +4,7 @@
     table, grid               the terminal
     page.py and page.html     the pages that need no network; pictures, the pictures in them
     schedule, drawing         a collective round by round; step, a stage event by event; recorded, where both come from
-    shown, notebook           objects that display themselves
+    shown                     an object that displays itself; running, a scenario ready to run, and its outcome
     trace_events              a step for Perfetto
     proofs, transposes, collectives    proofs, checks and programs
     plan_table, plan_page     a plan; operations_table, the public operations
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from zerosim.collectives import Algorithm
     from zerosim.models.units import ModelKind
     from zerosim.scenario import Scenario
-    from zerosim.show.notebook import ShownOutcome
     from zerosim.show.shown import Shown
     from zerosim.stages import Stage
     from zerosim.stages.optimizers import Optimizer
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 def run(
     scenario: "str | os.PathLike[str] | Mapping[str, Any] | Scenario", set: Mapping[str, Any] | None = None
-) -> "ShownOutcome | Shown":
+) -> "Shown":
     """The outcome of a scenario, run in this process, a thread for each rank; its last step is traced.
 
     `scenario` is a path, the name of a shipped one, a dict such as `{"train": {"steps": 5}}`, or a `zs.Scenario`.
@@ -51,7 +50,7 @@ def run(
     >>> [(row["name"], row["kept_bytes"]) for row in outcome.rows()]
     [('DDP', 143520), ('Stage III', 71760)]
     """
-    from zerosim.show.notebook import run_here  # noqa: PLC0415
+    from zerosim.show.running import run_here  # noqa: PLC0415
 
     return run_here(scenario, set or {})
 
@@ -71,9 +70,9 @@ def show(
     >>> zs.show("ring.all_reduce", ranks=3)
     <ring.all_reduce on 3 ranks: 4 rounds, 12 messages; PASSED: every rank holds what all_reduce promises>
     """
-    from zerosim.show.notebook import shown  # noqa: PLC0415
+    from zerosim.show.recorded import shown  # noqa: PLC0415
 
-    return shown(collective, ranks, root, claims)
+    return shown(collective, ranks, root=root, claims=claims)
 
 
 def prove(

@@ -12,6 +12,7 @@ from zerosim.proofs.programs import CollectivesOutcome, spread
 from zerosim.scenario import CollectiveScenario, resolved
 from zerosim.show.document import plain
 from zerosim.show.grid import Column, show_grid, show_words
+from zerosim.show.shown import Shown, printed
 
 SCHEMA = "zerosim.collective/1"
 COMMAND = re.compile(r" \((zerosim show [^)]*)\)")
@@ -60,6 +61,23 @@ def held(count: int) -> str:
     ('what was claimed holds', 'all 3 claims hold')
     """
     return "what was claimed holds" if count == 1 else f"{'both' if count == 2 else f'all {count}'} claims hold"
+
+
+def shown_collectives(outcome: CollectivesOutcome, world: dict[str, Any]) -> Shown:
+    """The outcome of a scenario of collectives that displays itself as `zerosim run` prints it.
+
+    A row, one for each rank of each program, has `name`, `rank`, `sent_bytes`, `messages`, `result_sha256`.
+    """
+    verdict = printed(lambda console: show_collectives(console, outcome), 80).splitlines()[-1]
+    return Shown(
+        outcome, outcome.passed, verdict, f"<outcome of {outcome.scenario.title!r}: {verdict}>",
+        show=lambda console: show_collectives(console, outcome),
+        make_document=lambda: collectives_document(outcome, world), width=80,
+        rows_of=lambda document: [
+            {"name": program["name"], "rank": rank, "sent_bytes": sent, "messages": messages, "result_sha256": sha256}
+            for program in document["programs"]
+            for rank, (sent, messages, sha256) in enumerate(
+                zip(program["sent_bytes"], program["messages"], program["results_sha256"], strict=True))])
 
 
 def collectives_document(outcome: CollectivesOutcome, world: dict[str, Any]) -> dict[str, Any]:

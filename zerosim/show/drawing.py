@@ -56,7 +56,6 @@ def shown_schedule(schedule: Schedule, only: int | None = None) -> Shown:
         show=lambda console: show_schedule(console, schedule, only),
         make_document=lambda: schedule_document(schedule), rows_of=lambda document: list(document["messages"]),
         draw=lambda: Picture(schedule_picture(schedule, only), schedule.title),
-        drawn_in_cells=cell_count(schedule) <= MOST_CELLS,
         make_page=lambda: Page(schedule_page(schedule, only or 0), f"{schedule.title} step by step"))
 
 

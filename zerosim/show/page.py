@@ -5,14 +5,11 @@ its numbers, or `frames` to step through. `page.html` has the only HTML, CSS and
 """
 
 import json
-from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from html import escape
 from typing import Any
 
-from zerosim.core.errors import UsageError
 from zerosim.core.words import grouped, ignored_in_words, joined, percentage, plural, printable, short, toml
 from zerosim.show import pictures
 from zerosim.show.columns import PAGE, WRONG, facts, shown_in
@@ -244,26 +241,3 @@ def origin(run: RunDocument, name: str) -> Section:
                   *([name, words] for name, words in run.versions.items())]},
         {"heads": ("SHA-256", "weights", "optimizer state"),
          "rows": [[row.name, row.weights_sha256, row.optimizer_sha256] for row in run.rows]}])
-
-
-def excerpt(run: RunDocument) -> str:
-    """The verdict, the table, and pictures of kept and sent bytes; a sentence if pictures cannot be drawn."""
-    if not run.rows:
-        return excerpt_of(head(run), {})
-    try:
-        drawn = [b64encode(pictures.svg(draw(run.rows)).encode()).decode() for draw in (pictures.kept, pictures.sent)]
-    except UsageError as error:
-        return excerpt_of(head(run), rows_table(run.rows)) + f"<p>{error}</p>"
-    images = "".join(f'<p><img src="data:image/svg+xml;base64,{image}"></p>' for image in drawn)
-    return excerpt_of(head(run), rows_table(run.rows)) + images
-
-
-def excerpt_of(head: Head, table: Block) -> str:
-    """The verdict and the table, for a cell of a notebook: no script and no style of its own."""
-    def row(cells: Sequence[Any], tag: str) -> str:
-        return f"<tr>{''.join(f'<{tag}>{escape(printable(str(cell)))}</{tag}>' for cell in cells)}</tr>"
-
-    words = "".join(f"<p>{escape(printable(each))}</p>" for each in (head.caption, *head.verdict) if each)
-    lines = [row(table["heads"], "th"), *(row(cells, "td") for cells in table["rows"])] if table else []
-    return (f"<p><strong>{escape(printable(head.title))}</strong></p>{words}"
-            f"{f'<table>{chr(10).join(lines)}</table>' * bool(lines)}")

@@ -16,7 +16,7 @@ from zerosim.scenario import resolved
 from zerosim.show import pictures
 from zerosim.show.document import RowDocument, row_from, trace_document
 from zerosim.show.grid import Column, show_grid
-from zerosim.show.page import Block, Head, Section, excerpt_of, html, note, picture, step
+from zerosim.show.page import Block, Head, Section, html, note, picture, step
 from zerosim.show.plan_table import columns as columns_of
 from zerosim.show.plan_table import flat, legend, machine, names_of, not_judged, sentence, show_plan
 from zerosim.show.shown import Page, Shown, printed
@@ -35,7 +35,6 @@ def shown_plan(plan: Plan) -> Shown:
         plan, plan.passed, sentence(plan), printed(lambda console: show_short(console, plan)),
         show=lambda console: show_plan(console, plan), make_document=plan.document,
         rows_of=lambda document: [flat(row) for row in document["rows"]],
-        excerpt=lambda: excerpt_of(head(plan), lines(plan, names_of(plan.rows))),
         make_page=lambda: Page(plan_page(plan, "zs.plan"), f"all of {plan.scenario.title or 'a plan'}"))
 
 

@@ -1,26 +1,30 @@
-"""Schedules of collectives and recorded steps of stages, for the command line and Python.
+"""What `zerosim show` and `zs.show` draw: a recorded run of a collective, or a recorded step of a stage.
 
 A step of a stage, of the library, of a learner or of a user, is recorded in a short training on digits.
 """
 
 import inspect
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from zerosim.collectives import find
+from zerosim.collectives import Algorithm, find
 from zerosim.core.errors import CollectiveError, ScenarioError, UsageError, ZerosimError
 from zerosim.core.parts import Loader, Named, code_of, is_python
-from zerosim.core.words import plural
+from zerosim.core.words import joined, plural
 from zerosim.proofs.ended import endless_loop, raised
 from zerosim.proofs.parts import checked
-from zerosim.proofs.subject import Subject
+from zerosim.proofs.subject import Subject, asked_subject
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.scenario.data import load_dataset
 from zerosim.scenario.ignored import ignored_by_stage
+from zerosim.show.drawing import shown_schedule
 from zerosim.show.schedule import Schedule, scheduled
-from zerosim.show.step import RecordedStep, events_of
+from zerosim.show.shown import Shown
+from zerosim.show.step import RecordedStep, events_of, shown_step
 from zerosim.show.table import divergence
+from zerosim.show.transposes import on_tape, shown_transpose
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.users_stage import as_stage
 from zerosim.training.experiment import prepare
@@ -33,85 +37,105 @@ STEPS = 2
 """The last step is recorded, when all states exist."""
 
 
-def recorded_stage(name: str, ranks: int, **variant: Any) -> RecordedStep:
-    """A step of a shipped stage; `variant` has keys of [parallel], which its title names.
+def shown(
+    subject: str | Algorithm | Stage | Callable[..., Any], ranks: int, *, root: int | None = None,
+    claims: str | None = None, ranks_per_host: int | None = None, only: int | None = None, **groups: int | None,
+) -> Shown:
+    """The schedule of a collective, both passes of one on the tape, or a step of a stage; `only` one round or event.
 
-    Raises `UsageError` for keys that [parallel] refuses.
+    `groups` has keys of [parallel] for a stage. Raises `UsageError` for what the subject does not have.
+    """
+    if type(ranks) is not int or not 1 <= ranks <= MOST_RANKS:
+        raise UsageError(f"ranks={ranks!r}: a schedule is drawn for 1 to {MOST_RANKS} ranks")
+    given = {name for name, value in (groups | {
+        "root": root, "as": claims, "ranks_per_host": ranks_per_host, "round": only}).items() if value is not None}
+    loader = Loader()
+    if (stage := stage_in(subject, loader)) is not None:
+        refuse(given - {*groups, "round"}, "a stage")
+        step = recorded_stage(stage, ranks, **{key: groups[key] for key in given & {*groups}})
+        return shown_step(step, among(only, range(1, len(step.events) + 1), "events"))
+    if (operation := on_tape(subject, loader)) is not None:
+        refuse(given, "a collective on the tape")
+        return shown_transpose(operation, ranks)
+    assert not isinstance(subject, Stage)
+    refuse(given & {*groups}, "a collective")
+    schedule = schedule_of(asked_subject(subject, claims, ranks_per_host, loader, list(STAGES)), ranks, root)
+    return shown_schedule(schedule, among(only, range(len(schedule.states)), "rounds"))
+
+
+def refuse(given: set[str], what: str) -> None:
+    if given:
+        raise UsageError(f"remove {joined(sorted(given)).replace('_', '-')}: {what} has none")
+
+
+def among(only: int | None, numbers: range, what: str) -> int | None:
+    """The number of a round or an event, if there is one."""
+    if only is not None and only not in numbers:
+        raise UsageError(f"round {only}: there are {what} {numbers[0]} to {numbers[-1]}")
+    return only
+
+
+def stage_in(subject: Any, loader: Loader) -> str | Named | None:
+    """The shipped stage of a name, or a user's stage, by its name or itself; None for anything else.
+
+    >>> stage_in("zero3", Loader()), stage_in("ring.all_reduce", Loader()), stage_in(stage_in, Loader())
+    ('zero3', None, None)
+    """
+    if isinstance(subject, str) and subject in STAGES:
+        return subject
+    if isinstance(subject, str):
+        if not is_python(subject):
+            return None
+        name, code = subject, loader.load(subject)
+    else:
+        name, code = code_of(subject)
+    part = code.value
+    is_step = inspect.isfunction(part) and list(inspect.signature(part).parameters) == ["replica", "batch"]
+    return Named(name, as_stage(name, part), code.sha256) if is_step or isinstance(part, Stage) else None
+
+
+def recorded_stage(stage: str | Named, ranks: int, **groups: Any) -> RecordedStep:
+    """A step of a stage, with keys of [parallel], which its title names.
+
+    Raises `UsageError` for keys that the stage or [parallel] refuses, and for exceptions in a user's stage, with the
+    line.
 
     >>> [event.words for event in recorded_stage("zero1", 2).events][:2]
     ['forward layers.0', 'forward layers.1']
     """
-    title = ", ".join([STAGES[name].title, *(f"{key} = {value}" for key, value in variant.items())])
-    if why := ignored_by_stage(name, variant):
-        raise UsageError("; ".join(f"leave out {key}: of {name}, {words}" for key, words in why.items()))
+    if not isinstance(stage, Named):
+        if why := ignored_by_stage(stage, groups):
+            raise UsageError("; ".join(f"leave out {key}: of {stage}, {words}" for key, words in why.items()))
+        return recorded_row(STAGES[stage].title, stage, ranks, groups)
+    file = os.path.abspath(stage.part.step.__code__.co_filename)
     try:
-        return recorded_row(title, Parallel((name,), **variant), ranks)
+        step = recorded_row(str(stage), stage, ranks, groups)
+        causes = checked(str(stage), stage.part).complaints[:1] if step.fault else []
+        return replace(step, fault="\n".join([step.fault, *causes])) if step.fault else step
+    except NotImplementedError as error:
+        raise UsageError(f"{stage} is not written yet") from error
+    except Exception as error:
+        if isinstance(error, ZerosimError) and not isinstance(error, StillRunning):
+            raise
+        why_not = endless_loop(error, file)
+        raise UsageError(f"{stage}: {raised(error, file)}{f': {why_not}' if why_not else ''}") from error
+
+
+def recorded_row(title: str, stage: str | Named, ranks: int, groups: dict[str, Any]) -> RecordedStep:
+    """The last step of a short training of a small perceptron."""
+    try:
+        scenario = Scenario(
+            world=WorldKeys(ranks), model=ModelKeys(hidden=(64, 32)),
+            train=Train(steps=STEPS, micro_batch=8, micro_batches=ranks), parallel=Parallel((stage,), **groups))
+        experiment = prepare(scenario, load_dataset(scenario), traced=range(STEPS, STEPS + 1))
     except ScenarioError as error:
         raise UsageError(error.args[0].partition(": ")[2] or str(error)) from None
-
-
-def recorded_part(name: Named, ranks: int) -> RecordedStep:
-    """A step of a user's stage. Raises `UsageError` for its exceptions, with the line."""
-    file = os.path.abspath(name.part.step.__code__.co_filename)
-    try:
-        found = recorded_row(str(name), Parallel((name,)), ranks)
-        causes = checked(str(name), name.part).complaints[:1] if found.fault else []
-        return replace(found, fault="\n".join([found.fault, *causes])) if found.fault else found
-    except NotImplementedError as error:
-        raise UsageError(f"{name} is not written yet") from error
-    except StillRunning as error:
-        why = endless_loop(error, file)
-        raise UsageError(f"{name}: {raised(error, file)}{f': {why}' if why else ''}") from error
-    except ZerosimError:
-        raise
-    except Exception as error:
-        raise UsageError(f"{name}: {raised(error, file)}") from error
-
-
-def recorded_row(title: str, parallel: Parallel, ranks: int) -> RecordedStep:
-    """The last step of a short training of a small perceptron."""
-    scenario = Scenario(
-        world=WorldKeys(ranks), model=ModelKeys(hidden=(64, 32)),
-        train=Train(steps=STEPS, micro_batch=8, micro_batches=ranks), parallel=parallel)
-    experiment = prepare(scenario, load_dataset(scenario), traced=range(STEPS, STEPS + 1))
     outcome = run_locally(experiment, limit_seconds=LIMIT_SECONDS).trained[0]
     assert outcome.measured.trace is not None
     about = f"a step on {plural(ranks, 'rank')}, {experiment.rows[0].model.words}, {scenario.train.optimizer}"
-    found = outcome.first_divergence
-    wrong = divergence(found) if found else outcome.measured.disagreement
-    return RecordedStep(title, about, events_of(outcome.measured.trace), wrong)
-
-
-def is_stage(subject: str) -> bool:
-    """Whether a name stands for a stage of ours or a user's."""
-    return subject in STAGES or (is_python(subject) and is_step(Loader().load(subject).value))
-
-
-def is_step(found: Any) -> bool:
-    """Whether an object is a stage, or the step of one.
-
-    >>> def mine(replica, batch): ...
-    >>> is_step(mine), is_step(is_step)
-    (True, False)
-    """
-    return isinstance(found, Stage) or (
-        inspect.isfunction(found) and list(inspect.signature(found).parameters) == ["replica", "batch"])
-
-
-def stage_step(subject: str, ranks: int, **variant: int) -> RecordedStep:
-    """A recorded step of a named stage (see `is_stage`); for ours also with keys of [parallel]."""
-    if subject in STAGES:
-        return recorded_stage(subject, ranks, **variant)
-    if variant:
-        raise UsageError(f"remove {', '.join(variant)}: they are for {', '.join(STAGES)}")
-    code = Loader().load(subject)
-    return recorded_part(Named(subject, as_stage(subject, code.value), code.sha256), ranks)
-
-
-def step_of(found: Any, ranks: int) -> RecordedStep:
-    """A recorded step of a stage given as a Python object."""
-    name, code = code_of(found)
-    return recorded_part(Named(name, as_stage(name, found), code.sha256), ranks)
+    wrong = divergence(outcome.first_divergence) if outcome.first_divergence else outcome.measured.disagreement
+    titles = [title, *(f"{key} = {value}" for key, value in groups.items())]
+    return RecordedStep(", ".join(titles), about, events_of(outcome.measured.trace), wrong)
 
 
 def schedule_of(subject: Subject, size: int, root: int | None) -> Schedule:

@@ -5,7 +5,6 @@ name and no style with the rest of a notebook.
 """
 
 import io
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -86,7 +85,7 @@ def printed(show: Callable[[Console], None], width: int = 100) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Shown:
-    """A result that displays itself: `repr` of a few lines, `print` as on the command line, `rows()`, `save(FILE)`."""
+    """A result that displays itself: `repr` of a few lines, `print` as on the command line, `rows()`, `page()`."""
 
     subject: Any
     """The result itself."""
@@ -102,10 +101,6 @@ class Shown:
     rows_of: Callable[[dict[str, Any]], list[dict[str, Any]]]
     """Plain dicts made from the document."""
     draw: Callable[[], Picture] | None = None
-    drawn_in_cells: bool = False
-    """Whether a notebook displays its picture."""
-    excerpt: Callable[[], str] | None = None
-    """The HTML that a notebook displays; otherwise the printed form."""
     make_page: Callable[[], Page] | None = None
     width: int = 100
     """The columns of the printed form."""
@@ -122,31 +117,14 @@ class Shown:
     def picture(self) -> Picture:
         """The whole as one picture; `UsageError` if there is none, or if it has too many cells."""
         if self.draw is None:
-            raise UsageError(f"{self.about.splitlines()[0]} has no picture; print it, or call page()")
+            raise UsageError(f"{self.about.splitlines()[0]} has no picture; print it, or make a page")
         return self.draw()
 
     def page(self) -> Page:
-        """The object as one page."""
-        if self.make_page is not None:
-            return self.make_page()
-        html = f"<!doctype html><meta charset=utf-8><title>zerosim</title>{self._repr_html_()}"
-        return Page(html, self.about.splitlines()[0])
-
-    def to_json(self) -> str:
-        """The document as a JSON string."""
-        return json.dumps(self.document, indent=2, ensure_ascii=False)
-
-    def save(self, path: str) -> None:
-        """Write it as `.json`, `.html` or `.txt`, according to the file's name; `UsageError` for another name."""
-        match Path(path).suffix:
-            case ".json":
-                write_text(path, self.to_json() + "\n")
-            case ".html":
-                self.page().save(path)
-            case ".txt":
-                write_text(path, f"{self}\n")
-            case _:
-                raise UsageError(f"{path}: give a name that ends in .json, .html or .txt")
+        """The object as one page; `UsageError` if there is none."""
+        if self.make_page is None:
+            raise UsageError(f"{self.about.splitlines()[0]} has no page; print it")
+        return self.make_page()
 
     def __str__(self) -> str:
         return printed(self.show, self.width)
@@ -154,10 +132,10 @@ class Shown:
     def __repr__(self) -> str:
         return self.about
 
-    def _repr_html_(self) -> str:
-        return self.excerpt() if self.excerpt is not None else f"<pre>{escape(str(self))}</pre>"
-
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
-        drawn = {"image/svg+xml": self.picture().svg} if self.drawn_in_cells else {}
-        html = {"text/html": self.excerpt()} if self.excerpt is not None else {}
-        return {"text/plain": str(self)} | drawn | html
+        if self.draw is None:
+            return {"text/plain": str(self)}
+        try:
+            return {"text/plain": str(self), "image/svg+xml": self.draw().svg}
+        except UsageError:  # too large to be drawn
+            return {"text/plain": str(self)}

@@ -1,0 +1,166 @@
+"""A scenario ready to run, of training or of collectives, for `zerosim run` and `zs.run`; an outcome that shows itself.
+"""
+
+import json
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from zerosim.core.errors import LaunchError, UsageError
+from zerosim.core.words import joined, printable
+from zerosim.observe.memory import MEMORY_KINDS
+from zerosim.proofs.programs import collectives_world, programs_of, run_collectives
+from zerosim.scenario import CollectiveScenario, Scenario, Source, load
+from zerosim.scenario.schema import python_run
+from zerosim.show.collectives import described_values, shown_collectives
+from zerosim.show.columns import compared
+from zerosim.show.document import RunDocument, StepDocument, document, world_document, written
+from zerosim.show.page import page
+from zerosim.show.pictures import files, svg
+from zerosim.show.shown import Bundle, Page, Picture, Shown
+from zerosim.show.table import show_run
+from zerosim.training.keeping import resumptions
+from zerosim.training.program import Progress, Silent
+from zerosim.verdict.judged_run import local_world, prepare_run, run_on
+from zerosim.verdict.outcome import Outcome
+from zerosim.worlds.launcher import has_company
+from zerosim.worlds.world import World
+
+
+@dataclass(frozen=True, repr=False)
+class ShownOutcome(Shown):
+    """An outcome that displays itself, with more tables of plain rows, and with the pictures of its page."""
+
+    run: RunDocument = field(kw_only=True)
+
+    def losses(self) -> list[dict[str, Any]]:
+        """A plain dict for each step of each row: `name`, `step`, `loss`; the first step is 1."""
+        return [{"name": row.name, "step": step, "loss": float(loss)}
+                for row in self.run.rows for step, loss in enumerate(row.losses, 1)]
+
+    def spans(self) -> list[dict[str, Any]]:
+        """A plain dict for each activity of a rank in the traced steps of each row."""
+        return [{"name": name, "step": step.step, **asdict(span)} for name, step in self._traced for span in step.spans]
+
+    def memory(self) -> list[dict[str, Any]]:
+        """A plain dict for each change of a rank's memory in the traced steps of each row."""
+        return [{"name": name, "step": step.step, "rank": step.rank, "ns": at["ns"],
+                 **{kind: at.get(kind, 0) for kind in MEMORY_KINDS}}
+                for name, step in self._traced for at in step.memory]
+
+    @property
+    def _traced(self) -> list[tuple[str, StepDocument]]:
+        """Every traced step of every rank, with the name of its row."""
+        return [(row.name, step) for row in self.run.rows if row.trace for step in row.trace.steps]
+
+    def picture(self, name: str = "kept", row: str = "") -> Picture:
+        """One picture of the page: `kept`, `sent`, `losses`; for a row `step`, `memory` or `partners`.
+
+        Raises `UsageError` for an unknown picture, and if vl-convert is not installed.
+        """
+        names, specs = [each.name for each in self.run.rows], files(self.run.rows)
+        if row and row not in names:
+            raise UsageError(f"there is no row {row!r}; there are {joined(names)}")
+        key = f"{name}-{names.index(row) + 1}" if row else name
+        if key not in specs:
+            of_a_row = f", and of a row, such as row={names[0]!r}, step, memory and partners" if names else ""
+            raise UsageError(f"there is no picture {name!r}{' of a row' * bool(row)}; there are "
+                             f"{joined([each for each in specs if '-' not in each])}{of_a_row}")
+        return Picture(svg(specs[key]), f"{name}{f' of {row}' * bool(row)} in {self.run.title or 'a run'}")
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
+        """The printed tables, and pictures of kept and sent bytes below them, or why there are none."""
+        try:
+            specs = files(self.run.rows)
+            drawn = [b64encode(svg(specs[name]).encode()).decode() for name in ("kept", "sent") if name in specs]
+            below = "".join(f'<p><img src="data:image/svg+xml;base64,{image}"></p>' for image in drawn)
+        except UsageError as error:
+            below = f"<p>{error}</p>"
+        return {"text/plain": str(self), "text/html": f"<pre>{escape(printable(str(self)))}</pre>{below}"}
+
+
+def shown_outcome(outcome: Outcome, run: RunDocument, *, verbose: bool = False, times: bool = False) -> ShownOutcome:
+    """The outcome of a run that displays itself: `print` shows the tables of `zerosim run`, a notebook pictures too."""
+    return ShownOutcome(
+        outcome, outcome.passed, run.verdict, f"<outcome of {run.title!r}: {run.verdict}>",
+        show=lambda console: show_run(console, run, verbose=verbose, times=times), make_document=lambda: written(run),
+        rows_of=lambda _: compared(run), width=80,
+        make_page=lambda: Page(page([run]), f"all of {run.title or 'a run'}"), run=run)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A scenario ready to run, and what differs between training and collectives."""
+
+    scenario: Scenario | CollectiveScenario
+    setting: str
+    """The description of the run, in a few lines."""
+    read: Sequence[str]
+    """The data and the checkpoints that were read, by digests and names, which must be equal on all ranks."""
+    local_world: Callable[[], World]
+    """The world that has all ranks in this process."""
+    run: Callable[[World, Progress], Any]
+    """The outcome in the process that has rank 0, None in others."""
+    shown: Callable[[Any, World, str | None], Shown]
+    """The outcome that displays itself, with the command line of the run, if there was one."""
+
+
+def training(scenario: Scenario, *, verbose: bool = False, times: bool = False, **asked: Any) -> Prepared:
+    """A scenario of training, prepared as `prepare_run` is `asked`; it is shown `verbose`, and with traced `times`."""
+    experiment = prepare_run(scenario, **asked)
+    whole, begins = experiment.rows[0].in_one_piece, resumptions(experiment)
+    about = f"{whole.words}, {whole.count:,} parameters, {scenario.train.optimizer}"
+    return Prepared(
+        scenario, "\n".join([about, *python_run(scenario), *begins]), [experiment.data_sha256, *begins],
+        local_world=lambda: local_world(scenario),
+        run=lambda world, progress: run_on(world, experiment, progress),
+        shown=lambda outcome, world, command: shown_outcome(
+            outcome, document(outcome, world_document(world), command), verbose=verbose, times=times))
+
+
+def collectives(scenario: CollectiveScenario) -> Prepared:
+    """A scenario of collectives, with every call looked up."""
+    programs = programs_of(scenario)
+    return Prepared(
+        scenario, described_values(scenario), [], local_world=lambda: collectives_world(scenario),
+        run=lambda world, _: world.run(lambda comm: run_collectives(comm, scenario, programs))[0],
+        shown=lambda outcome, world, _: shown_collectives(outcome, world_document(world)))
+
+
+def run_here(source: Source, changes: Mapping[str, Any]) -> Shown:
+    """The scenario of `source` with these changes, run in this process; its last step is traced."""
+    if has_company():
+        raise LaunchError("zs.run has all ranks in this process, and a launcher has started several: "
+                          "use zerosim run under mpirun, or Python without it")
+    scenario = load(source, [override(key, value) for key, value in changes.items()])
+    if isinstance(scenario, CollectiveScenario):
+        prepared = collectives(scenario)
+    else:
+        steps = scenario.train.steps
+        prepared = training(scenario, traced=range(max(steps, 1), steps + 1))
+    world = prepared.local_world()
+    return prepared.shown(prepared.run(world, Silent()), world, None)
+
+
+def override(key: str, value: Any) -> str:
+    """A change as on the command line: JSON's form of numbers, strings, booleans and lists is TOML's.
+
+    >>> override("train.steps", np.int64(5)), override("parallel.overlap", True)
+    ('train.steps=5', 'parallel.overlap=true')
+    >>> override("parallel.stages", ("ddp", "zero3"))
+    'parallel.stages=["ddp", "zero3"]'
+    """
+    def of_numpy(value: Any) -> Any:
+        if isinstance(value, np.generic | np.ndarray):
+            return value.tolist()
+        raise TypeError(f"{type(value).__name__} is not a NumPy type")
+
+    try:
+        return f"{key}={json.dumps(value, ensure_ascii=False, default=of_numpy)}"
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"set: {key!r} has type {type(value).__name__}; give a number, a string, a boolean or a list "
+                         f"of these") from error
