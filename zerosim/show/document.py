@@ -46,18 +46,16 @@ class TrafficDocument:
     """The traffic of one rank in the whole run, measured and due."""
 
     rank: int
-    """the rank"""
     sent_bytes: int
     received_bytes: int
     messages: int
-    """bytes and messages"""
+    """the rank; its bytes and messages"""
     by_collective: dict[str, dict[str, int]]
     """`calls`, `sent_bytes`, `messages` of each collective, such as `all_gather`"""
     inside_bytes: int
     between_bytes: int
-    """bytes sent within the host, and to other hosts"""
     largest_message_bytes: int
-    """the largest message sent"""
+    """bytes sent within the host, to other hosts, and in the largest message"""
     formula_bytes: int
     formula_received_bytes: int
     formula_messages: int
@@ -73,13 +71,12 @@ class MemoryDocument:
     """The memory of one rank between steps and at the peak within a step, measured and due."""
 
     rank: int
-    """the rank"""
     resting_bytes: Bytes
-    """bytes kept between steps: `parameters`, `gradients`, `optimizer`"""
+    """the rank; its bytes kept between steps: `parameters`, `gradients`, `optimizer`"""
     peak_bytes: Bytes
     """peak of the live bytes of each kind, of `activations`, of `buffers`, and in `total`"""
     alive_bytes: int = 0
-    """live bytes of all kinds between steps, buffers for reuse included"""
+    """live bytes between steps, buffers for reuse included"""
     resident_bytes: int = 0
     """growth of the process's resident memory"""
     host_resting_bytes: Bytes = field(default_factory=dict)
@@ -99,11 +96,10 @@ class MemoryDocument:
     least_bytes: Bytes = field(default_factory=dict)
     """lower bound, for the kinds whose peak is known to the byte"""
     overweight: list[str] = field(default_factory=list)
-    """units that keep more bytes than the formula, and arrays that outlive the step, in words"""
     lingering: list[str] = field(default_factory=list)
-    """arrays alive though no longer needed, in words"""
+    """in words: units that keep more bytes than the formula, arrays that outlive the step; arrays no longer needed"""
     curve: list[Bytes] = field(default_factory=list)
-    """at each change in the last step, `ns` since it began and the bytes of each kind"""
+    """at each change in the last step `ns` since it began and the bytes of each kind"""
 
     @property
     def kept_bytes(self) -> int:
@@ -137,9 +133,8 @@ class SpanDocument:
     """One activity of a rank. Spans in one lane and channel never overlap, nor do those of the step's own thread."""
 
     rank: int
-    """the rank"""
     lane: str
-    """`computation`, `waiting`, `collectives`, `communication out`, `communication in`, `offload`"""
+    """the rank; `computation`, `waiting`, `collectives`, `communication out`, `communication in` or `offload`"""
     channel: int
     """1: on the step's own thread; 2: on a second thread"""
     what: str
@@ -151,11 +146,10 @@ class SpanDocument:
     end_ns: int
     """beginning and end"""
     bytes: int
-    """bytes of a message, or sent by this rank in a collective; else 0"""
     peer: int | None
-    """the other rank of a message, else `null`"""
     waited_ns: int
-    """time that a receive waited for its message, else 0"""
+    """of a message its bytes (of a collective those that this rank sends), the other rank, and how long a receive
+    waited; else 0, `null`, 0"""
 
 
 @dataclass(frozen=True)
@@ -164,10 +158,9 @@ class StepDocument:
 
     rank: int
     step: int
-    """the rank and the step; the first step is 1"""
     begin_ns: int
     end_ns: int
-    """beginning and end"""
+    """the rank; the step, from 1; its beginning and end"""
     computation_ns: int
     waiting_ns: int
     waiting_for_memory_ns: int
@@ -180,9 +173,9 @@ class StepDocument:
     moving_ns: int
     """time of copies to the host and back beside the step"""
     spans: list[SpanDocument]
-    """the events of the rank, in the order of their ends"""
+    """in the order of their ends"""
     memory: list[Bytes]
-    """at the beginning and at each change, `ns` and the live bytes of each kind"""
+    """at the beginning and at each change `ns` and the live bytes of each kind"""
 
 
 @dataclass(frozen=True)
@@ -191,10 +184,9 @@ class ClockDocument:
 
     rank: int
     host: str
-    """the rank and its host"""
     offset_ns: int
     uncertainty_ns: int
-    """the offset from rank 0's clock, and half of the shortest of 32 round trips"""
+    """the rank and its host; the offset from rank 0's clock, and half of the shortest of 32 round trips"""
 
 
 @dataclass(frozen=True)
@@ -204,9 +196,8 @@ class TraceDocument:
     hidden: float | None
     """fraction of the time in collectives that overlaps computation; `null` without collectives"""
     clocks: list[ClockDocument]
-    """the clock of each rank"""
     steps: list[StepDocument]
-    """each traced step of each rank"""
+    """the clock, and each traced step, of each rank"""
 
 
 @dataclass(frozen=True)
@@ -223,9 +214,9 @@ class FragmentationDocument:
     beyond_peak_bytes: Bytes
     """by allocator: the address space used, and this minus `peak_bytes`"""
     address_space: list[dict[str, Any]]
-    """every array of the step in the order of allocation: `from` and `to`, the numbers of the events that allocated and
-    freed it (0: before the step; `null`: not freed), `kind`, `owner`, `bytes`; `long_lived`: whether it lies in the
-    reserved block; `address`: by allocator its first address"""
+    """every array in the order of allocation: the events that allocated and freed it, `from` (0: before the step) and
+    `to` (`null`: not freed); `kind`, `owner`, `bytes`; `long_lived`: whether it lies in the reserved block; `address`:
+    by allocator"""
 
 
 @dataclass(frozen=True)
@@ -233,21 +224,18 @@ class DivergenceDocument:
     """The first differing bytes of a row."""
 
     step: int
-    """the step; 0 is before the first"""
     layer: int | None
-    """the layer; `null` for a loss"""
+    """the step, 0 before the first; the layer, `null` for a loss"""
     parameter: str
-    """its name in the layer, such as `weight`; or `loss`; or `padding`, after the last parameter of a unit"""
     name: str
-    """the parameter, such as `layers.0.weight`"""
+    """such as `weight` and `layers.0.weight`; or `loss`; or `padding`, after the last parameter of a unit"""
     index: list[int]
     ours: Number
     reference: Number
     ours_bits: str
     reference_bits: str
-    """the index; both values; their bytes in hexadecimal"""
     ulps: int | None
-    """their distance in ULPs; `null` for a NaN, 0 for −0 against +0"""
+    """the index; both values; their bytes in hexadecimal; their distance in ULPs, `null` for a NaN, 0 for −0 and +0"""
     rank: int
     """the rank that found the difference"""
     state: str | None
@@ -267,14 +255,12 @@ class DifferenceDocument:
 
     first: str
     other: str
-    """the names of the rows"""
     step: int
-    """the first step with a difference"""
+    """the names of the rows; the first step with a difference"""
     what: str
-    """`gradient`, or `weights` if gradients are equal"""
     name: str
     index: list[int]
-    """the first differing element"""
+    """`gradient`, or `weights` if gradients are equal; the first differing element"""
     values: list[Number]
     ulps: int
     chunks: list[int]
@@ -291,12 +277,10 @@ class MisfitDocument:
 
     stage: str
     name: str
-    """the row and its stage"""
     needed_bytes: int
     allowed_bytes: int
-    """bytes of model states on a rank; the limit"""
     would_fit: list[str]
-    """the stages whose model states fit"""
+    """the row and its stage; bytes of model states on a rank; the limit; the stages whose model states fit"""
 
     @property
     def words(self) -> str:
@@ -328,9 +312,8 @@ class RowDocument:
     """One row of the comparison: a variant or, without variants, a stage."""
 
     stage: str
-    """`ddp`, `zero1`, `zero2`, `zero3`, or the name of your own stage"""
     name: str
-    """the name of the variant or stage"""
+    """`ddp`, `zero1`, `zero2`, `zero3`, or your own; the name of the variant or stage"""
     model: dict[str, Any] = field(default_factory=dict)
     """the shape in words (`title`) and the number of `parameters`"""
     equal: bool | None = None
@@ -342,22 +325,22 @@ class RowDocument:
     first_divergence: DivergenceDocument | None = None
     """the first differing bytes, or `null`"""
     layout: str = ""
-    """the directions, the stage and its ranks, such as `tp2 × Stage I on 2`; empty if no ranks share a micro-batch"""
+    """directions, stage and its ranks, such as `tp2 × Stage I on 2`; empty if no ranks share a micro-batch"""
     shard_ranks: int = 1
     """the ranks over which the stage cuts model states"""
     losses: list[Number] = field(default_factory=list)
-    """the mean loss of each step, steps before a resume included"""
+    """the mean loss of each step, also of those before a resume"""
     test: Number | None = None
     """the `test_measure` on the test split, a loss in nats per token; `null` without one"""
     sample: str | None = None
-    """language models: the beginning of a test sequence and, after `|`, the model's continuation; else `null`"""
+    """of a language model the beginning of a test sequence and, after `|`, its continuation; else `null`"""
     wire_errors: dict[str, dict[str, Number | None] | None] = field(default_factory=dict)
     """quantisation error of `weights` and `gradients` in the last step: `relative`, Euclidean; median `ulps`; `bits`,
     −log₂ of the relative error. `{}` without a reference"""
     operations: list[dict[str, int]] = field(default_factory=list)
-    """floating-point operations of matrix products of each rank in the run: `forward`, `backward`, `recomputation`"""
     formula_operations: dict[str, int] = field(default_factory=dict)
-    """those due of one rank; over a pipeline, of its ranks together"""
+    """operations of matrix products of each rank: `forward`, `backward`, `recomputation`; those due of one rank, of a
+    pipeline's ranks together"""
     passes: list[list[list[tuple[str, int, int]]]] = field(default_factory=list)
     """for each pipeline, the passes of each of its ranks in the last step: `F`, `B` or `W`, micro-batch, model chunk;
     `[]` without one"""
@@ -373,19 +356,18 @@ class RowDocument:
     volume: float = 0.0
     """bytes sent per rank and step by formula, the mean over ranks, in units of P (N−1)/N"""
     memory: list[MemoryDocument] = field(default_factory=list)
-    """bytes of each rank between steps and at the peak"""
     fragmentation: FragmentationDocument | None = None
-    """for rank 0's last step, if `[check]` asks for it; else `null`"""
+    """of each rank; of rank 0's last step if `[check]` asks for it, else `null`"""
     updates: int = 0
     """the number of steps with an update: those without an overflow"""
     ignored: dict[str, str] = field(default_factory=dict)
-    """the keys of `[parallel]` that do not apply to the row, each with the reason"""
+    """the keys of `[parallel]` that do not apply, each with the reason"""
     seconds: dict[str, float] = field(default_factory=dict)
     """rank 0's time: `train` in the steps, `save` between them for checkpoints"""
     own_stage: OwnStage | None = None
-    """your own stage in words: `title`, `also`, and the states in `sharded`; `null` for a shipped one"""
+    """`title`, `also` and `sharded` of your own stage; `null` for a shipped one"""
     resumed: dict[str, Any] | None = None
-    """the checkpoint from which the row resumed: `folder`, `step`, `stage` and number of `ranks`; else `null`"""
+    """`folder`, `step`, `stage` and `ranks` of the checkpoint from which the row resumed; else `null`"""
     trace: TraceDocument | None = None
     """the traced steps, with `--trace`, `--report` or `--trace-steps`; else `null`"""
 
@@ -483,15 +465,13 @@ class RunDocument:
     schema: str
     """`zerosim.run/1`"""
     title: str
-    """the title of the scenario"""
     scenario: dict[str, Any]
-    """the scenario with every default; `null` in a variant: the key of `[parallel]` applies"""
+    """its title, and the scenario with every default; `null` in a variant: the key of `[parallel]` applies"""
     world: dict[str, Any]
     """`kind` (`mpi` or `local`), `ranks`, `library`; with more ranks than cores also `shared_cores`"""
     command: str | None
-    """the command line, or `null`"""
     versions: dict[str, str]
-    """the versions of `zerosim`, `python` and `numpy`"""
+    """the command line, or `null`; versions of `zerosim`, `python` and `numpy`"""
     passed: bool
     verdict: str
     """whether every check held; the result in words"""
@@ -503,11 +483,9 @@ class RunDocument:
     rows: list[RowDocument]
     """the trained rows, in the scenario's order; `stages` is the same list"""
     differences: list[DifferenceDocument]
-    """why rows that each equal one process differ from the first row"""
     did_not_fit: list[MisfitDocument]
-    """the rows that exceed the memory limit and were not trained"""
     on_other_ranks: list[OtherRanksDocument]
-    """the results on the ranks of `check.same_bits_on`"""
+    """below"""
 
     @property
     def ranks(self) -> int:
