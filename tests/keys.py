@@ -25,11 +25,13 @@ HEAD = "| key | default; allowed | meaning |\n|---|---|---|\n"
 TABLE = re.compile(re.escape(HEAD) + r"((?:\|.*\n)*)")
 ROW = re.compile(r"^\| `([\w.]+)` \|.*\| (.+?) \|$", re.MULTILINE)
 SHORTER = (
-    (r"an integer of at least (\S+) and at most (\S+)", r"\1 … \2"), (r"an integer of at least (\S+)", r"integer ≥ \1"),
+    (r"an integer of at least (\S+) and at most (\S+)", r"\1…\2"), (r"an integer of at least (\S+)", r"integer ≥ \1"),
     (r"a finite number of at least (\S+) and below (\S+)", r"\1 ≤ number < \2"),
     (r"a finite number of at least (\S+)", r"number ≥ \1"), ("a finite number", "number"), ("an array", "array"),
     (", each", " of"), ("a string in quotes", "string"), ("a name in quotes or a table with", "name, or table of"),
-    ("a table with", "table of"), ("true or false", "boolean"))
+    ("a table with", "table of"), ("true or false", "boolean"), ("array of length at most", "at most"),
+    ("array of length at least 1", "one or more"), ("array of length 2", "two"),
+    (r"array of (integer|number|string)", r"\1s"))
 """What errors say in words, as columns have it."""
 
 
@@ -61,7 +63,7 @@ def allowed(kind):
     >>> from msgspec.inspect import type_info
     >>> from zerosim.scenario.values import Natural, bounded
     >>> allowed(type_info(tuple[Natural, ...]))
-    'array of integer ≥ 0'
+    'integers ≥ 0'
     """
     said, names, part = words(kind), names_in(kind), "FILE.py:NAME"
     if names:
