@@ -45,6 +45,7 @@ oracles: .venv/test .venv-torch/megatron
 	.venv-torch/bin/python -m pytest tests/torch tests/test_house.py
 
 docs: .venv/test .venv-docs/mkdocs
+	$(BIN)/python -m tests.keys
 	$(BIN)/python -m tests.documents.outcome
 	$(BIN)/python -m tests.documents.pictures
 	$(BIN)/python -m tests.documents.notebooks
