@@ -1,9 +1,9 @@
-"""The tables of `docs/scenario.md`: names, defaults and allowed values from the sections, sentences from the page.
+"""The keys in `docs/scenario.md`: names, defaults and allowed values from the sections, sentences from the page.
 
     python -m tests.keys
 
-writes the tables again. A new key needs a sentence first: a row `| `section.key` | | The sentence. |` in any table
-of the page.
+writes the lists again. A new key needs a sentence first: an item `- `section.key` (): The sentence.` in any list of
+the page.
 """
 
 import dataclasses
@@ -21,9 +21,8 @@ from zerosim.scenario.values import either, names_in, words
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "scenario.md"
-HEAD = "| key | default; allowed | meaning |\n|---|---|---|\n"
-TABLE = re.compile(re.escape(HEAD) + r"((?:\|.*\n)*)")
-ROW = re.compile(r"^\| `([\w.]+)` \|.*\| (.+?) \|$", re.MULTILINE)
+LIST = re.compile(r"(?:^- .*\n)+", re.MULTILINE)
+ITEM = re.compile(r"^- `([\w.]+)` \(.*?\): (.+)$", re.MULTILINE)
 SHORTER = (
     (r"an integer of at least (\S+) and at most (\S+)", r"\1…\2"), (r"an integer of at least (\S+)", r"integer ≥ \1"),
     (r"a finite number of at least (\S+) and below (\S+)", r"\1 ≤ number < \2"),
@@ -32,7 +31,7 @@ SHORTER = (
     ("a table with", "table of"), ("true or false", "boolean"), ("array of length at most", "at most"),
     ("array of length at least 1", "one or more"), ("array of length 2", "two"),
     (r"array of (integer|number|string)", r"\1s"))
-"""What errors say in words, as columns have it."""
+"""What errors say in words, as the page has it."""
 
 
 def sections():
@@ -58,7 +57,7 @@ def section_of(kind):
 
 
 def allowed(kind):
-    """What a key may contain, as a column has it.
+    """What a key may contain, as the page has it.
 
     >>> from msgspec.inspect import type_info
     >>> from zerosim.scenario.values import Natural, bounded
@@ -89,27 +88,27 @@ def default(field):
 
 def sentences(page):
     """The meaning of each key, as the page says it."""
-    return dict(ROW.findall(page))
+    return dict(ITEM.findall(page))
 
 
-def table(section, fields, meanings):
-    """The rows of one table."""
+def items(section, fields, meanings):
+    """The keys of one section."""
     kinds = keys_in(keys(Scenario)[section]) if section in keys(Scenario) else {}
     if section in ("variant", "fault"):
         kinds = keys(section_of(keys(Scenario)[section]))
     kinds = kinds or keys(Scenario)
-    rows = [
-        f"| `{key}` | {default(field)}; {allowed(kinds[name])} | {meanings.get(key, '')} |\n"
+    found = [
+        f"- `{key}` ({default(field)}; {allowed(kinds[name])}): {meanings.get(key, '')}\n"
         for name, field in fields.items() for key in [f"{section}.{name}".lstrip(".")]
     ]
     if section == "variant":
         other = ", ".join(f"`{name}`" for name in keys(Parallel) if name in OF_ALL_ROWS)
-        rows.append(f"| all keys of `[parallel]` but {other} | not set; the same | The same, for this row. |\n")
-    return HEAD + "".join(rows)
+        found.append(f"- all keys of `[parallel]` but {other} (not set; the same): The same, for this row.\n")
+    return "".join(found)
 
 
 def written(page):
-    """The page with its tables as the sections have them; raises `KeyError` if a section has no table."""
+    """The page with its lists as the sections have them; raises `KeyError` if a section has no heading."""
     meanings = sentences(page)
     for section, fields in sections().items():
         heading = f"## `[{section}]`\n" if section and section not in ("variant", "fault") else (
@@ -117,7 +116,7 @@ def written(page):
         before, found, after = page.partition(heading)
         if not found:
             raise KeyError(f"no heading {heading!r}")
-        page = before + found + TABLE.sub(lambda _, s=section, k=fields: table(s, k, meanings), after, count=1)
+        page = before + found + LIST.sub(lambda _, s=section, k=fields: items(s, k, meanings), after, count=1)
     return page
 
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -115,7 +116,7 @@ def documented(page):
         if line.startswith("#"):
             heading = line.lstrip("# ")
         elif line.startswith(("| `", "- `")):
-            first = line.split("|")[1] if line.startswith("|") else line[2:].partition(":")[0]
+            first = re.match(r"[|-] ((`[^`]+`(, )?)+)", line)[1]
             for word in first.replace("`", "").split(","):
                 key = word.strip()
                 section = section if key.startswith(".") else key.rpartition(".")[0]

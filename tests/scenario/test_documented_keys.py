@@ -37,23 +37,22 @@ def test_the_ten_to_know_first_are_keys():
     assert documented(keys.PAGE)[FIRST] <= keys_of_a_scenario()
 
 
-def test_the_tables_are_those_of_the_schema():
+def test_the_lists_are_those_of_the_schema():
     page = keys.PAGE.read_text()
     assert keys.written(page) == page
 
 
 def test_every_key_has_a_sentence():
-    without = [row for row in keys.TABLE.findall(keys.PAGE.read_text()) if re.search(r"\|  \|$", row, re.MULTILINE)]
-    assert without == []
+    assert re.findall(r"^- .*\): ?$", keys.PAGE.read_text(), re.MULTILINE) == []
     assert all(sentence.endswith(".") for sentence in keys.sentences(keys.PAGE.read_text()).values())
 
 
 @pytest.mark.parametrize(("old", "new"), [
-    ("| `train.steps` | `20`;", "| `train.steps` | `21`;"),
+    ("`train.steps` (`20`;", "`train.steps` (`21`;"),
     ("; `tree`, ", "; "),
-    ("| `train.steps` | `20`;", "| `train.stpes` | `20`;"),
+    ("`train.steps` (`20`;", "`train.stpes` (`20`;"),
 ])
-def test_a_table_that_differs_is_seen(old, new):
+def test_a_list_that_differs_is_seen(old, new):
     page = keys.PAGE.read_text().replace(old, new, 1)
     assert page != keys.PAGE.read_text()
     assert keys.written(page) != page
