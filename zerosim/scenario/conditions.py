@@ -267,13 +267,14 @@ CONDITIONS: tuple[Condition, ...] = (
     # When gradients are added, and weights gathered.
     excludes("accumulation", "adds ranks before micro-batches, as ring and rank can", "order",
              lambda row: row.accumulation == "micro_batch" and row.order in ("tree", "exact")),
-    ("train.warmup_steps train.steps", lambda row: row.warmup_steps > row.steps,
-     "train.warmup_steps must be at most train.steps = {steps}, found {warmup_steps}"),
 
     # Layers and units.
     *((f"{section}.{key}", lambda row, key=key: isinstance(row[key], tuple) and first(
         layer for layer in row[key] if layer > row.last), f"{section}.{key} names layer {{seen}}; the last is {{last}}")
       for section, key in (("model", "frozen"), ("parallel", "recompute"))),
+    ("model.frozen parallel.units", lambda row: first(
+        list(unit) for unit in row.model.units_of(row.units) if 0 < len({*row.frozen} & {*unit}) < len(unit)),
+     "the unit of layers {seen} is partly frozen; freeze all of its layers or none, or change parallel.units"),
     ("parallel.units model.tied_embeddings", misses_layers,
      "parallel.units must name layers 0 to {last}, each once and in order, tied ones in one unit; found {seen}"),
     ("parallel.bucket_mb world.ranks",

@@ -50,9 +50,11 @@ class Fault:
     seconds: Annotated[float, below(0, 3600)] | None = None
     bit: Natural = 0
 
-    @property
-    def problem(self) -> tuple[str, str] | None:
-        """The key that does not fit the kind, and the reason in words; None if all fit."""
+    def problem(self, steps: int, ranks: int) -> tuple[str, str] | None:
+        """The key that does not fit the kind, or a run of so many steps and ranks, and why; None if all fit."""
+        for key, value, last in (("rank", self.rank, ranks - 1), ("step", self.step, steps)):
+            if value > last:
+                return key, f"{key} is {value}, but the last {key} is {last}; give an existing {key}"
         if self.kind in OF_MESSAGES and self.collective is None:
             return "kind", f"kind {self.kind} needs a collective; give one of {', '.join(OF_STAGES)}, or a model's"
         if self.message > 1 and (self.collective is None or self.kind == "slow"):

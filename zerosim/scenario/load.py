@@ -5,19 +5,15 @@ line takes precedence over a shipped scenario (see `shipped/__init__.py`). `load
 `zs.run` and `zs.plan` cannot differ.
 """
 
-import dataclasses
 import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from zerosim.core.errors import ScenarioError, did_you_mean
 from zerosim.core.files import read_whole
-from zerosim.core.parts import Loader, Named
-from zerosim.core.parts.loading import Declared
+from zerosim.core.parts import Loader
 from zerosim.models import MODELS
 from zerosim.models.users_model import TOKEN_KEYS
 from zerosim.scenario.collective import CollectiveScenario
@@ -31,7 +27,7 @@ from zerosim.scenario.reading import (
     read,
     unknown,
 )
-from zerosim.scenario.schema import Scenario
+from zerosim.scenario.schema import Scenario, plain
 from zerosim.scenario.sections import OF_ALL_ROWS, Parallel, Variant
 from zerosim.scenario.shipped import scenario_file, scenarios
 from zerosim.scenario.values import shown
@@ -59,7 +55,7 @@ def load(
     The caption of a scenario with changed keys names these instead of its own words, which may no longer be true.
 
     An override's value is TOML within the bounds of a scenario, or else a plain string; it replaces the file's.
-    Without `python` keys that name Python are refusal. Raises `ScenarioError` with the file and the line of the error.
+    Without `python`, keys that name Python are refused. Raises `ScenarioError` with the file and the line of the error.
     """
     file, text, document = read_source(path)
     pairs = [parse_override(override) for override in overrides]
@@ -145,34 +141,25 @@ def put(document: TomlTable, path: KeyPath, value: Any) -> None:
 def read_source(path: Source) -> tuple[str, str, TomlTable]:
     """The file, the text in it, and the document; a dict or a `Scenario` of Python has no text."""
     if isinstance(path, Mapping):
-        return Origin().file, "", as_toml(path)
+        return Origin().file, "", as_tables(path)
     if isinstance(path, Scenario):
-        return path.origin.file, "", as_toml(path)
+        return path.origin.file, "", as_tables(path)
     file = scenario_file(path)
     text = read_text(file)
     return file, text, parse(text, file)
 
 
-def as_toml(value: Any) -> Any:
-    """A Python value in TOML's own types: tuples as lists, sections as tables of the keys that are set."""
-    if isinstance(value, Mapping):
-        return {key: as_toml(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_toml(each) for each in value]
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, Variant):
-        return {"name": value.name, "stage": value.stage, **as_toml(value.keys_set)}
-    if not dataclasses.is_dataclass(value) or isinstance(value, Declared | Named):
-        return value
-    table = {key: as_toml(getattr(value, key)) for key in keys(type(value))}
-    own = as_toml(getattr(value, "own", {}))
-    return {key: each for key, each in {**table, **own}.items()
-            if each is not None and not (key in UNSAID and not each)}
-
-
-UNSAID = ("variant", "fault")
-"""The tables that may not be empty."""
+def as_tables(value: Any) -> Any:
+    """A dict or a scenario of Python in TOML's types: users' parts stay as they are, and keys that are not set are left
+    out, as are lists of tables that may not be empty."""
+    match plain(value, lambda part: part):
+        case dict(table):
+            return {key: as_tables(each) for key, each in table.items()
+                    if each is not None and not (key in ("variant", "fault") and each == [])}
+        case list(array):
+            return [as_tables(each) for each in array]
+        case other:
+            return other
 
 
 def read_text(file: str) -> str:

@@ -31,8 +31,6 @@ Section = TypeVar("Section")
 
 OVERRIDE = "--set"
 """The file name in errors about an override."""
-MOST_NAMED = 24
-"""The most keys that an error lists."""
 HIDDEN = ("own", "origin", "keys_set")
 """The fields of sections that are no keys."""
 
@@ -287,17 +285,6 @@ def unknown(name: str, known: Mapping[str, Type], path: KeyPath, origin: Origin)
     """The error for a key that is not known here; it names the section that has it, or the nearest key."""
     home = next((f"{dotted((*path, key))}.{name}" for key, kind in known.items() if name in keys_in(kind)), None)
     near = home or nearest(name, known)
-    listed = in_words(list(known))
     table = f" in [{dotted(path)}]" if path else ""
-    mend = f"did you mean {near!r}?" if near else listed
+    mend = f"did you mean {near!r}?" if near else "docs/scenario.md lists the keys"
     return origin.error(f"unknown key {shortened(name)!r}{table}; {mend}", (*path, name), at_key=True)
-
-
-def in_words(allowed: list[str]) -> str:
-    """
-    >>> in_words(["ranks", "kind"]), in_words(list("abcdefghijklmnopqrstuvwxyz"))
-    ('allowed are ranks, kind', 'allowed are the 26 keys in docs/scenario.md, such as a, b, c, d')
-    """
-    if len(allowed) <= MOST_NAMED:
-        return f"allowed are {', '.join(allowed)}"
-    return f"allowed are the {len(allowed)} keys in docs/scenario.md, such as {', '.join(allowed[:4])}"

@@ -4,15 +4,17 @@ Rows used to be a name and a position; then a row that did not fit took another 
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zerosim.core.errors import ScenarioError
+import numpy as np
+
 from zerosim.core.parts import Name, Named
+from zerosim.core.parts.loading import Declared
 from zerosim.core.sharding import Directions
 from zerosim.scenario.collective import CollectiveScenario
-from zerosim.scenario.conditions import first, refuse
+from zerosim.scenario.conditions import refuse
 from zerosim.scenario.reading import Origin, dotted, keys
 from zerosim.scenario.sections import Check, ModelKeys, Parallel, Sections, Train, Variant
 
@@ -56,8 +58,11 @@ class Scenario(Sections):
 
     def __post_init__(self) -> None:
         refuse(self, self.names({}))
-        for error in filter(None, [wrong_fault(self)]):
-            raise error
+        for index, fault in enumerate(self.fault):
+            if problem := fault.problem(self.train.steps, self.world.ranks):
+                key, words = problem
+                raise self.origin.error(
+                    f"fault[{index}].{words}", ("fault", index, key), ("fault", index, "kind"))
 
     @property
     def parts(self) -> dict[str, Named]:
@@ -96,10 +101,6 @@ class Scenario(Sections):
 
     def _row(self, number: int, name: str, parallel: Parallel) -> Row:
         (stage,) = parallel.stages
-        unit = partly_frozen(parallel, self.model) if self.model.frozen else None
-        if unit:
-            raise self.origin.error(f"the unit of layers {unit} is partly frozen; freeze all of its layers or none, or "
-                                    "change parallel.units", ("model", "frozen"), ("parallel", "units"))
         ranks = self.world.ranks // parallel.directions.places
         return Row(
             name, stage, ranks, dataclasses.replace(parallel.directions, data=ranks), self.world.ranks_per_host,
@@ -108,50 +109,31 @@ class Scenario(Sections):
         )
 
 
-def wrong_fault(scenario: Sections) -> ScenarioError | None:
-    """The error of the first fault in no step, on no rank, or with keys of other kinds."""
-    for index, fault in enumerate(scenario.fault):
-        problem = fault.problem
-        if fault.step > scenario.train.steps:
-            last = scenario.train.steps
-            problem = "step", f"step is {fault.step}, but the last step is {last}; give an existing step"
-        if fault.rank >= scenario.world.ranks:
-            last = scenario.world.ranks - 1
-            problem = "rank", f"rank is {fault.rank}, but the last rank is {last}; give an existing rank"
-        if problem is not None:
-            key, why = problem
-            return scenario.origin.error(f"fault[{index}].{why}", ("fault", index, key), ("fault", index, "kind"))
-    return None
-
-
-def partly_frozen(parallel: Parallel, model: ModelKeys) -> str:
-    """The first unit of a row of which some layers are frozen, and others are not."""
-    frozen = set(model.frozen)
-    return first(list(unit) for unit in model.units_of(parallel.units) if 0 < len(frozen & set(unit)) < len(unit))
-
-
 def resolved(scenario: "Scenario | CollectiveScenario") -> dict[str, Any]:
     """Every key with its value, defaults filled in, in JSON's own types.
 
     >>> resolved(Scenario())["data"]
     {'source': 'digits', 'target': '', 'test_every': 0}
     """
-    return {name: plain(getattr(scenario, name)) for name in keys(type(scenario))}
+    return {name: plain(getattr(scenario, name), str) for name in keys(type(scenario))}
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any, part: Callable[[Any], Any]) -> Any:
+    """A value in TOML's and JSON's own types: tuples as lists, sections as tables; `part` makes one of users' parts."""
     match value:
         case Named():
-            return str(value)
+            return part(value)
         case Variant():
-            return {"name": value.name, "stage": plain(value.stage), **plain(value.keys_set)}
-        case tuple():
-            return [plain(each) for each in value]
+            return {"name": value.name, "stage": plain(value.stage, part), **plain(value.keys_set, part)}
+        case tuple() | list():
+            return [plain(each, part) for each in value]
+        case np.generic():
+            return value.item()
         case Mapping():
-            return {key: plain(each) for key, each in value.items()}
-    if dataclasses.is_dataclass(value):
-        found = {key: plain(getattr(value, key)) for key in keys(type(value))}
-        return {**found, **plain(getattr(value, "own", {}))}
+            return {key: plain(each, part) for key, each in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, Declared):
+        table = {key: plain(getattr(value, key), part) for key in keys(type(value))}
+        return {**table, **plain(getattr(value, "own", {}), part)}
     return value
 
 

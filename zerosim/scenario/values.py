@@ -167,8 +167,6 @@ def shown(value: object) -> str:
         case str() | Named():
             short = shortened(str(value))
             return json.dumps(short, ensure_ascii=not short.isprintable())
-        case int() if abs(value) > LARGEST_INTEGER:
-            return "an integer beyond 64 bits"
         case list() | tuple():
             return f"an array of length {len(value)}"
         case dict():

@@ -143,9 +143,6 @@ def regular_file(folder: Path, source: str, allowed: str, fault: DataFault) -> I
         raise fault(f"{reason}; it must be {allowed}") from None
 
 
-BLOCK = 2**20
-
-
 def bigram_loss(dataset: Dataset) -> float:
     """The mean loss of a bigram model on the test split, in nats per target.
 
@@ -164,20 +161,11 @@ def bigram_loss(dataset: Dataset) -> float:
     before, after = counted(dataset.x_test, dataset.y_test)
     pairs, tested = np.unique(before * vocabulary + after, return_counts=True)
 
-    of_pair, of_token = np.zeros(len(pairs), np.int64), np.zeros(vocabulary, np.int64)
-    for a, b in blocks(dataset.x, dataset.y):
-        of_token += np.bincount(a, minlength=vocabulary)
-        found = a * vocabulary + b
-        places = np.minimum(np.searchsorted(pairs, found), len(pairs) - 1)
-        of_pair += np.bincount(places[pairs[places] == found], minlength=len(pairs))
+    before, after = counted(dataset.x, dataset.y)
+    trained, of_token = before * vocabulary + after, np.bincount(before, minlength=vocabulary)
+    of_pair = np.bincount(np.searchsorted(pairs, trained[np.isin(trained, pairs)]), minlength=len(pairs))
     probabilities = (of_pair + 1) / (of_token[pairs // vocabulary] + vocabulary)
     return float(-(tested * np.log(probabilities)).sum() / tested.sum())
-
-
-def blocks(x: Array, y: Array) -> Iterator[tuple[Array, Array]]:
-    rows = max(1, BLOCK // x.shape[1])
-    for start in range(0, len(x), rows):
-        yield counted(x[start : start + rows], y[start : start + rows])
 
 
 def counted(x: Array, y: Array) -> tuple[Array, Array]:

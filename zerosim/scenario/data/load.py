@@ -6,8 +6,7 @@ digits, then the same digits sorted or reversed.
 
 import importlib.resources
 import lzma
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -118,9 +117,7 @@ def tokens_given(arrays: dict[str, Array], vocabulary: int | None, fault: DataFa
     return Dataset(arrays["x"].astype(np.int64), arrays["y"].astype(np.int64), x_test, y_test, classes)
 
 
-LARGEST_FILE = 64 * 2**20
 TEST_TOKENS = 2**14
-BLOCK = 2**20
 
 
 @cache
@@ -135,12 +132,9 @@ def shakespeare() -> str:
 
 
 def read_text(folder: Path, source: str, allowed: str, fault: DataFault) -> str:
-    """The characters of a user's UTF-8 file, unchanged, of at most 64 MiB."""
+    """The characters of a user's UTF-8 file, unchanged."""
     with regular_file(folder, source, allowed, fault) as stream:
-        size = os.fstat(stream.fileno()).st_size
-        if size > LARGEST_FILE:
-            raise fault(f"this file has {size:,} bytes; a text may have {LARGEST_FILE:,}; give a shorter one")
-        content = stream.read(LARGEST_FILE)
+        content = stream.read()
     try:
         return content.decode()
     except UnicodeDecodeError as error:
@@ -194,25 +188,17 @@ def tokenised(text: str, vocabulary: int | None = None) -> tuple[Array, str]:
     >>> tokens.tolist(), alphabet
     ([0, 1, 2, 0, 2, 0, 2, 0, 1, 2, 0, 2], 'ab\ufffd')
     """
-    number = 1 + max(int(points.max()) for points in code_points(text))
-    counts = np.zeros(number, np.int64)
-    for points in code_points(text):
-        counts += np.bincount(points, minlength=number)
+    points = np.frombuffer(text.encode("utf-32-le"), "<u4")
+    counts = np.bincount(points)
     kept, rest = np.flatnonzero(counts), ""
     if vocabulary is not None and vocabulary < len(kept):
         by_frequency = np.argsort(-counts[kept], kind="stable")
         kept, rest = np.sort(kept[by_frequency[: vocabulary - 1]]), OTHER
     alphabet = "".join(map(chr, kept)) + rest
     last = len(alphabet) - 1
-    token_of = np.full(number, last, np.min_scalar_type(last))
+    token_of = np.full(len(counts), last, np.min_scalar_type(last))
     token_of[kept] = np.arange(len(kept))
-    return np.concatenate([token_of[points] for points in code_points(text)]), alphabet
-
-
-def code_points(text: str) -> Iterator[npt.NDArray[np.uint32]]:
-    """The code points of `text` block by block, so that a large text does not need four bytes per character at once."""
-    for start in range(0, len(text), BLOCK):
-        yield np.frombuffer(text[start : start + BLOCK].encode("utf-32-le"), "<u4")
+    return token_of[points], alphabet
 
 
 def task(name: str, sequence: int, vocabulary: int | None, fault: DataFault) -> Dataset:

@@ -5,14 +5,8 @@ otherwise the shipped scenario. `zero3.toml` is never looked up as a name, so a 
 
 `scenarios` and `docs` are symbolic links to the project's folders in a clone, and folders in an installed package:
 setuptools copies the targets of links into wheel and sdist. There is one copy of each file, links in README work, and
-no code distinguishes the two cases. Alternatives that were considered:
-
-- Folders in the package and links at the top: GitHub does not open a folder behind a link, so links into it would
-  break.
-- `package_dir`: the folders would be packages in name, and nothing would be found with `PYTHONPATH` alone.
-- `data_files`: they end in `PREFIX/share`, which `--target` and `--user` put elsewhere.
-
-A checkout without symbolic links (Windows, by default) cannot build a wheel. zerosim needs POSIX anyway.
+no code distinguishes the two cases. A checkout without symbolic links (Windows, by default) cannot build a wheel;
+zerosim needs POSIX anyway.
 """
 
 import os
