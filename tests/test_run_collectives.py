@@ -94,8 +94,6 @@ def test_unsafe_sends_deadlock_unless_they_are_buffered():
     ('kind = "collective"\n[train]\nsteps = 1', ":2:2: unknown key 'train'"),
     ('kind = "collective"\nvalues.lengths = []\n[[program]]\ncalls = ["all_reduce"]',
      ":2:18: values.lengths is empty"),
-    ('kind = "collective"\nvalues.lengths = [1, 1_000_000_000]\n[[program]]\ncalls = ["all_reduce"]',
-     ":2:18: values.lengths add up to 1,000,000,001 elements"),
     ('kind = "collective"\n[program]\ncalls = ["all_reduce"]', ":2:2: program must be an array of tables"),
     ('kind = "collective"\n[program]\ncalls = ["all_reduce"]', "write [[program]]"),
     ('kind = "collective"\nworld.ranks = 1_000_000\n[[program]]\ncalls = ["all_reduce"]',

@@ -14,7 +14,6 @@ from zerosim.autograd.differences import operation_fault
 from zerosim.autograd.operations.elementwise import multiply
 from zerosim.collectives.own import as_collective, collective
 from zerosim.commands.cli import main
-from zerosim.scenario import load
 from zerosim.scenario.data.arrays import csv_arrays
 
 MINE = (Path(__file__).parents[1] / "brought" / "mine.py").read_text()
@@ -94,13 +93,6 @@ def test_they_are_planned(folder, capsys):
     assert "mine.py:gated, 2 layers" in capsys.readouterr().out
 
 
-def test_a_module_that_is_installed_is_named_with_dots(folder, monkeypatch):
-    monkeypatch.syspath_prepend(str(folder))
-    (folder / "kept_elsewhere.py").write_text(MINE)
-    found = load(folder / "mine.toml", ["train.optimizer=kept_elsewhere:lion"])
-    assert found.train.optimizer.part.slots == ("momentum",)
-
-
 def test_no_python_refuses_them(folder, capsys):
     for command in ("run", "plan"):
         words = refused(capsys, command, folder / "mine.toml", "--no-python")
@@ -126,25 +118,13 @@ def test_nothing_is_imported_because_a_checkpoint_names_it(folder, capsys):
     assert "unknown key 'depth'" in words
 
 
-def test_a_training_goes_on_without_the_stage_that_saved_it(folder, capsys):
-    saved = ["run", folder / "staged.toml", "--progress", "none"]
-    assert said(capsys, *saved, "--checkpoint", folder / "saved")[0] == 0
-    again = [*saved, "--resume", min((folder / "saved").iterdir()), "--set", "train.steps=4"]
-    (folder / "mine.py").write_text("raise AssertionError('it was imported')")
-    assert said(capsys, *again, "--set", 'variant=[{stage="zero2"}]')[0] == 0
-
-
 @pytest.mark.parametrize(("old", "new", "words"), [
     ("    momentum *= beta2", "    momentum = momentum * beta2", "the slot momentum does not change: write into it"),
     ("    momentum *= beta2", "    momentum *= beta2 * np.mean(g)", "element 0 is"),
     ("np.multiply(momentum, beta1, out=a)", "a = momentum * beta1", "it rebinds a with a = …, so the previous "
                                                                     "contents"),
-    ("    a *= h.learning_rate", "    a[3] = np.nan", "it leaves elements of a unwritten or not finite"),
-    ("    a += b\n", "    g += b\n", "it writes to the gradient g, which is read-only"),
     ("    a += b\n", "    a += c\n", "line 11, a += c: NameError: name 'c' is not defined"),
-    ("(g, momentum, *, t, h, a, b,", "(g, momentum, *, t, a, b,", "does not take h; it is called with t, h, a, b"),
     ("    a *= h.learning_rate", "    a *= h.learning_rate / (2 - t)", "ZeroDivisionError: float division by zero"),
-    ("beta1=0.9", "beta1=None", "has a key beta1 with the default None"),
     ("beta1=0.9", "beta1=(0.9, 1)", "has a key beta1 with the default (0.9, 1)"),
     ("def lion", "def liom", "has no function 'lion'; it has "),
 ])
@@ -157,14 +137,10 @@ def test_a_fault_in_an_optimizer_is_named(old, new, words, folder, capsys):
 
 @pytest.mark.parametrize(("old", "new", "words"), [
     ('linear(x, w["up"])', "x", "layer blocks.0: an operation on two arrays"),
-    ('linear(x, w["weight"], w["bias"])', 'linear(x, w["weight"])', "does not read the parameter 'bias'"),
     ('w["gate"]', 'w["gat"]', "layer blocks.0: line 23"),
     ("(task.outputs, d)", "(task.outputs + 1, d)", "layer head: linear needs"),
     ('return [*blocks, Layer("head", "head."', 'return [*blocks, *blocks, Layer("head", "head."',
      "has two parameters 'blocks.0.gate'"),
-    ("return [*blocks,", "return blocks, [", "return a list of Layer"),
-    ("return [*blocks, Layer", "return [*blocks] or [Layer",
-     "the last layer gives shape (2, 64); expected (2, 10)"),
 ])
 def test_a_fault_in_a_model_is_named(old, new, words, folder, capsys):
     edited(folder, old, new)
@@ -240,14 +216,6 @@ def test_collectives_of_ones_own_serve_every_stage_in_their_declared_order(folde
     assert json.loads((folder / "ring.json").read_text())["stages"][0]["weights_sha256"] != mine
 
 
-def test_algorithms_that_ship_are_named_in_the_same_way(folder, capsys):
-    words = ["--set", "parallel.reduce_scatter=halving", "--set", "parallel.all_gather=doubling"]
-    assert said(capsys, "run", folder / "sent.toml", *words)[0] == 0
-    found = refused(
-        capsys, "run", folder / "sent.toml", *words, "--set", "parallel.bucket_mb=1", "--set", "world.ranks=2")
-    assert "parallel.bucket_mb cuts chunks into pieces, and halving may send neighbouring" in found
-
-
 def test_collectives_of_ones_own_are_planned_proved_and_shown(folder, capsys):
     assert main(["plan", str(folder / "sent.toml"), "--ranks", "4,32"]) == 0
     assert main(["prove", f"{folder / 'mine.py'}:halving_reduce_scatter", "--ranks", "2,4"]) == 0
@@ -309,13 +277,6 @@ def test_a_broadcast_of_ones_own_publishes_weights(old, new, code, words, folder
     assert words in " ".join(f"{found.out} {found.err}".split())
 
 
-def test_a_collective_that_cannot_serve_is_refused(folder, capsys):
-    found = refused(capsys, "run", folder / "sent.toml", "--set", "world.ranks=3", "--set", "train.micro_batches=6")
-    assert "serves a power of two of ranks, not 3" in found
-    found = refused(capsys, "run", folder / "sent.toml", "--set", "parallel.order=exact")
-    assert "halving_reduce_scatter adds in a fixed order" in found
-
-
 DATA = """
 world.ranks = 2
 train = {steps = 2, micro_batch = 4, micro_batches = 2}
@@ -339,10 +300,8 @@ def test_a_function_gives_samples(folder, capsys):
 @pytest.mark.parametrize(("old", "new", "words"), [
     ("np.random.default_rng(0)", "np.random.default_rng()", "its x changes from call to call; seed"),
     ('"y": y[10:]', '"y": y[9:]', "x has 30 samples, y has 31"),
-    ('"x": x[10:]', '"x": np.where(x[10:] > 0, x[10:], np.nan)', "is nan, which is not finite"),
     ('"y_test": y[:10]}', '"y_test": y[:10], "z": 1}', "it returned a dict of x, y, x_test, y_test, z; return x, y"),
     ("t * np.cos(angle)", "t * np.cos(angel)", "NameError: name 'angel' is not defined"),
-    ("def spirals(*, count", "def spirals(path, *, count", "takes path; it is called with keywords only"),
 ])
 def test_a_fault_in_samples_is_named(old, new, words, folder, capsys):
     edited(folder, old, new)
@@ -361,19 +320,15 @@ def test_a_csv_is_read_by_its_columns(folder, capsys):
     assert "2-64-64-2 MLP" in capsys.readouterr().out
     (folder / "pets.csv").write_text(f"height,width,kind\n{rows}\n1,wide,cat\n")
     found = refused(capsys, "run", folder / "data.toml")
-    assert "column 'width', row 32 is 'wide'; give a number: only the target may hold words" in found
-    (folder / "pets.csv").write_text(f"height,width,kind\n{rows}\n1,,cat\n")
-    assert "column 'width', row 32 is empty; fill it or delete the row" in said(capsys, "run", folder / "data.toml")[1]
+    assert "column 'width', row 32 is 'wide'; give a number" in found
     found = refused(capsys, "run", folder / "data.toml", "--set", "data.target=size")
     assert "there is no column 'size'; there are height, width, kind" in found
 
 
 @pytest.mark.parametrize(("table", "words"), [
-    ("a;y\n1;2\n", "the first row has ';': separate cells by commas"),
+    ("a;y\n1;2\n", "two columns or more, separated by commas, and a row for each sample; found 'a;y'"),
     ("1,2\n3,4\n", "the first row is '1,2'; put a row with the names of the columns before it"),
-    ('a,y\n"1,5",2\n', "column 'a', row 2 is '1,5'; write a point before decimals: 1.5"),
-    ("a,y\n1,2\nNA,2\n", "column 'a', row 3 is missing ('NA'); fill it or delete the row"),
-    ("a,y\nred,2\n", "replace a column of categories by one of 0 and 1 for each category"),
+    ('a,y\n"1,5",2\n', "column 'a', row 2 is '1,5'; give a number with a decimal point, as only the target may"),
     ("a,y\n1,2,3\n", "row 2 has 3 cells, and the first row 2"),
 ])
 def test_a_table_that_cannot_be_read_says_how_to_mend_it(table, words):
@@ -405,14 +360,6 @@ def test_parts_of_every_kind_have_the_same_bits_under_mpirun(folder):
     assert ended.returncode == 0, ended.stderr
     here, there = (json.loads((folder / f"{name}.json").read_text())["stages"] for name in ("here", "there"))
     assert [row["weights_sha256"] for row in here] == [row["weights_sha256"] for row in there]
-
-
-def test_the_parts_of_a_file_are_checked(folder, capsys):
-    assert main(["check", str(folder / "mine.py"), "--json", str(folder / "found.json")]) == 0
-    claims = [json.loads(line) for line in (folder / "found.json").read_text().splitlines()]
-    assert list(dict.fromkeys(claim["part"].rpartition(":")[2] for claim in claims)) == [
-        "swish", "compressed", "halving_reduce_scatter", "doubling_all_gather"]
-    assert "swish: holds" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("old", "new", "words"), [

@@ -1,7 +1,6 @@
 import hashlib
 import math
 import os
-import socket
 from collections import Counter
 from pathlib import Path
 
@@ -12,10 +11,9 @@ from hypothesis import strategies as st
 
 from tests.small import examples
 from zerosim.core.errors import ScenarioError
-from zerosim.scenario import Data, Scenario
-from zerosim.scenario.data import Dataset, bigram_loss, exact_share, load, load_dataset, sequences
-from zerosim.scenario.data import dataset as datasets
-from zerosim.scenario.data.load import LARGEST_FILE, TASKS, distinct_digits, tokenised, windows_of
+from zerosim.scenario import Scenario
+from zerosim.scenario.data import bigram_loss, exact_share, load, sequences
+from zerosim.scenario.data.load import TASKS, distinct_digits, tokenised, windows_of
 
 TEXTS = st.text(st.sampled_from("ab\n €\U0001f600\ufffd") | st.characters(codec="utf-8"), min_size=11, max_size=400)
 
@@ -56,12 +54,12 @@ def common_faults(dataset):
 
 
 @pytest.mark.parametrize("source", ["text", *TASKS])
-@pytest.mark.parametrize(("sequence", "vocabulary"), [(1, None), (2, 3), (15, 10), (16, 11), (33, 2), (64, 100)])
-def test_every_source_gives_tokens(source, sequence, vocabulary):
-    dataset = of(source, sequence, vocabulary)
-    assert common_faults(dataset) == []
-    assert dataset.inputs == sequence
-    assert dataset.classes == (vocabulary or len(dataset.alphabet))
+def test_every_source_gives_tokens(source):
+    for sequence, vocabulary in ((1, None), (16, 11), (33, 2)):
+        dataset = of(source, sequence, vocabulary)
+        assert common_faults(dataset) == []
+        assert dataset.inputs == sequence
+        assert dataset.classes == (vocabulary or len(dataset.alphabet))
 
 
 def test_batches_are_int64_whatever_is_stored():
@@ -72,15 +70,6 @@ def test_batches_are_int64_whatever_is_stored():
         assert (x.dtype, y.dtype, x.shape, y.shape) == (np.int64, np.int64, (3, 15), (3, 15))
         assert np.array_equal(x, dataset.x[[3, 0, 3]])
         assert np.array_equal(y, dataset.y[[3, 0, 3]])
-
-
-def test_features_are_no_tokens():
-    digits = load_dataset(Scenario())
-    x, y = digits.batch(np.array([5, 2]))
-    assert (digits.kind, x.dtype, y.dtype) == ("labels", np.float32, np.int64)
-    assert np.array_equal(x, digits.x[[5, 2]])
-    assert np.array_equal(y, digits.y[[5, 2]])
-    assert Dataset(digits.x, digits.x, None, None, None).kind == "values"
 
 
 # Texts
@@ -121,11 +110,6 @@ def test_a_task_is_measured_by_its_answers_and_a_text_by_its_loss(sequence):
     assert windows_of("ab" * 80, sequence, None, fault).measure == "loss"
 
 
-def planted(dataset, **changed):
-    arrays = {name: getattr(dataset, name).copy() for name in ("x", "y", "x_test", "y_test")} | changed
-    return Dataset(**arrays, classes=dataset.classes, alphabet=dataset.alphabet)
-
-
 @given(TEXTS, st.integers(2, 12))
 def test_a_small_vocabulary_keeps_what_is_frequent(whole, vocabulary):
     tokens, alphabet = tokenised(whole, vocabulary)
@@ -134,16 +118,6 @@ def test_a_small_vocabulary_keeps_what_is_frequent(whole, vocabulary):
     names = sorted(character for character, _ in kept)
     assert tokens.tolist() == [names.index(each) if each in names else vocabulary - 1 for each in whole]
     assert alphabet == "".join(names) + "\ufffd" * (len(kept) < len(ranked))
-
-
-@given(TEXTS, st.integers(1, 9))
-def test_blocks_change_no_token(whole, block):
-    expected, alphabet = tokenised(whole, 5)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(load, "BLOCK", block)
-        found, same = tokenised(whole, 5)
-    assert np.array_equal(found, expected)
-    assert same == alphabet
 
 
 # A user's file
@@ -159,16 +133,6 @@ def test_a_users_text(tmp_path):
     assert of("./sort", 30, folder=tmp_path).decode(dataset.x) == dataset.decode(dataset.x)
 
 
-def too_large(path):
-    with path.open("wb") as stream:
-        stream.truncate(LARGEST_FILE + 1)
-
-
-def a_socket(path):
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(path))
-
-
 ALLOWED = '; it must be "text", "sort", "reverse" or the path of a text file'
 
 
@@ -176,27 +140,14 @@ ALLOWED = '; it must be "text", "sort", "reverse" or the path of a text file'
     (lambda path: None, "no such file or directory" + ALLOWED),
     (lambda path: path.mkdir(), "is a directory" + ALLOWED),
     (os.mkfifo, "this is not a regular file" + ALLOWED),
-    (a_socket, "no such device or address" + ALLOWED),
-    (lambda path: path.symlink_to("/dev/zero"), "this is not a regular file" + ALLOWED),
-    (lambda path: path.symlink_to(path), "too many levels of symbolic links" + ALLOWED),
-    (lambda path: path.write_bytes(b""), "0 characters are too few for model.sequence = 15"),
-    (lambda path: path.write_bytes("ä".encode() * 150), "150 characters are too few"),
+    (lambda path: path.write_bytes("ä".encode() * 150), "150 characters are too few for model.sequence = 15"),
     (lambda path: path.write_bytes(b"a" * 2000 + b"\xe4" + b"b" * 200),
      "this is no UTF-8 text, byte 2,000 is 0xe4; save it as UTF-8"),
-    (lambda path: path.write_bytes(b"a" * 2000 + b"\xc3"), "this is no UTF-8 text, byte 2,000 is 0xc3"),
-    (lambda path: path.write_bytes("a".encode("utf-16") * 300), "this is no UTF-8 text, byte 0 is 0xff"),
-    (too_large, "this file has 67,108,865 bytes; a text may have 67,108,864; give a shorter one"),
 ])
 def test_files_that_are_no_text(tmp_path, monkeypatch, make, expected):
     monkeypatch.chdir(tmp_path)
     make(Path("a"))
     assert complaint("a").startswith(expected)
-
-
-def test_a_pipe_is_no_npz_and_is_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "a.npz")
-    with pytest.raises(ScenarioError, match=r'this is not a regular file; it must be "digits", the path of an \.npz'):
-        load_dataset(Scenario(data=Data(str(tmp_path / "a.npz"))))
 
 
 # Tasks
@@ -236,20 +187,10 @@ def test_tasks_have_the_right_answers(name, sequence, vocabulary):
 
 
 def test_wrong_answers_are_seen():
-    good = of("sort", 7)
     assert task_faults(of("reverse", 7), "sort") == {"target", "input"}
-    assert task_faults(planted(good, x_test=good.x[5:6], y_test=good.y[5:6]), "sort") == {"twice"}
-    for name, column, kind in (("x", 5, "input"), ("y", 2, "target"), ("y", 6, "target")):
-        array = getattr(good, name).copy()
-        array[8, column] += 1
-        assert kind in task_faults(planted(good, **{name: array}), "sort")
 
 
-@pytest.mark.parametrize(("base", "n", "digest"), [
-    (10, 8, "6f2ac6b50b55b860"),
-    (10, 3, "05562232dc3d7341"),
-    (7, 6, "b6c51cbe85fcf651"),
-])
+@pytest.mark.parametrize(("base", "n", "digest"), [(10, 8, "6f2ac6b50b55b860"), (10, 3, "05562232dc3d7341")])
 def test_digits_are_the_same_everywhere(base, n, digest):
     digits = distinct_digits(base, n)
     assert hashlib.sha256(np.ascontiguousarray(digits).tobytes()).hexdigest().startswith(digest)
@@ -273,12 +214,10 @@ def bigram_by_hand(dataset):
     return sum(losses) / len(losses)
 
 
-@given(TEXTS, st.integers(1, 3), st.none() | st.integers(2, 30), st.sampled_from([1, 5, 2**20]))
-def test_the_bigram_of_a_text(whole, sequence, vocabulary, block):
+@given(TEXTS, st.integers(1, 3), st.none() | st.integers(2, 30))
+def test_the_bigram_of_a_text(whole, sequence, vocabulary):
     dataset = windows_of(whole * 3, sequence, vocabulary, fault)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(datasets, "BLOCK", block)
-        assert bigram_loss(dataset) == pytest.approx(bigram_by_hand(dataset), rel=1e-12)
+    assert bigram_loss(dataset) == pytest.approx(bigram_by_hand(dataset), rel=1e-12)
 
 
 @given(st.integers(1, 6), st.integers(1, 4), st.randoms(use_true_random=False))

@@ -23,8 +23,6 @@ from zerosim.training import program
 from zerosim.training.keeping import latest
 from zerosim.training.state_file import read, steps_in
 
-STAGES = ("ddp", "zero1", "zero2", "zero3")
-
 
 def training(**train):
     """Six micro-batches of two samples for three ranks, four steps."""
@@ -33,13 +31,7 @@ def training(**train):
 
 # What is saved and goes on is what was never interrupted.
 
-PRECISIONS = {
-    "fp64": {"precision": "fp64"}, "fp32": {}, "bf16": {"precision": "bf16", "optimizer": "adamw"},
-    "fp16": {"precision": "fp16", "optimizer": "momentum"},
-}
-
-
-@pytest.mark.parametrize("train", PRECISIONS.values(), ids=PRECISIONS)
+@pytest.mark.parametrize("train", [{"precision": "fp64"}, {"precision": "bf16", "optimizer": "adamw"}], ids=str)
 def test_every_stage_goes_on_to_the_same_bits(tmp_path, train):
     built = replace(training(**train), parallel=Parallel())
     whole = go(built, labelled())
@@ -66,15 +58,12 @@ def test_skipped_steps_and_the_loss_scale_go_on(tmp_path):
 
 
 VARIANTS = (
-    Variant("parts", accumulation="micro_batch"), Variant("wide", accumulate_dtype="fp32", reduce_dtype="fp32"),
-    Variant("broadcasts", stage="zero1", publish="broadcasts"), Variant("updates", stage="zero2", publish="updates"),
-    Variant("all", stage="zero2", gradients="all_reduce"), Variant("kept", reshard_after_forward=False),
-    Variant("ahead", prefetch=True), Variant("again", recompute=True), Variant("one", units="model"),
-    Variant("two", units=((0, 1), (2,))), Variant("one"), Variant("ein Stück/零", bucket_mb=0.0001),
+    Variant("wide", accumulate_dtype="fp32", reduce_dtype="fp32"), Variant("one", units="model"), Variant("one"),
+    Variant("ein Stück/零", bucket_mb=0.0001), Variant("零"), Variant("§"),
 )
 
 
-def test_every_variant_goes_on_to_the_same_bits(tmp_path):
+def test_every_row_goes_on_from_a_folder_of_its_own(tmp_path):
     built = replace(training(precision="bf16", steps=3), variant=VARIANTS)
     whole = go(built, labelled())
     go(built, labelled(), save=tmp_path / "a", steps=2, keep=1)
@@ -82,7 +71,7 @@ def test_every_variant_goes_on_to_the_same_bits(tmp_path):
     assert rest.failures == []
     assert bits(rest) == bits(whole)
     assert sorted(each.name for each in (tmp_path / "a").iterdir()) == sorted(
-        ["parts", "wide", "broadcasts", "updates", "all", "kept", "ahead", "again", "one", "one-2", "two", "ein-st-ck"])
+        ["wide", "one", "one-2", "ein-st-ck", "row", "row.6"])
 
 
 def language(**changes):
@@ -96,9 +85,8 @@ def language(**changes):
     )
 
 
-@pytest.mark.parametrize("architecture", ["gpt2", "llama"])
-def test_a_transformer_with_tied_embeddings_and_a_frozen_block_goes_on_on_more_ranks(tmp_path, architecture):
-    built = language(architecture=architecture)
+def test_a_transformer_with_tied_embeddings_and_a_frozen_block_goes_on_on_more_ranks(tmp_path):
+    built = language()
     data = load_dataset(built)
     data = replace(data, x_test=None, y_test=None)
     go(built, data, save=tmp_path / "a", steps=2)
@@ -108,39 +96,7 @@ def test_a_transformer_with_tied_embeddings_and_a_frozen_block_goes_on_on_more_r
     assert go(other, data, resume=tmp_path / "a" / "zero3").failures == []
 
 
-@given(
-    ranks=st.tuples(*[st.sampled_from((1, 2, 3, 4, 6))] * 3), stages=st.tuples(*[st.sampled_from(STAGES)] * 3),
-    units=st.tuples(*[st.sampled_from(("layer", "model", ((0, 1), (2,)), ((0,), (1, 2))))] * 3),
-    orders=st.tuples(*[st.sampled_from(("ring", "rank", "exact"))] * 3),
-    precision=st.sampled_from(("fp64", "fp32", "fp16", "bf16")),
-    optimizer=st.sampled_from(("sgd", "momentum", "adam", "adamw")), clip=st.sampled_from((0.0, 0.1)),
-    schedule=st.sampled_from(("constant", "cosine")), hidden=st.sampled_from(((), (5,), (5, 4))),
-)
-@settings(max_examples=examples(25), deadline=None)
-def test_on_any_ranks_by_any_stage_every_bit_is_that_of_one_process(
-    tmp_path_factory, ranks, stages, units, orders, precision, optimizer, clip, schedule, hidden
-):
-    """Three runs, each otherwise than the last and from its checkpoint."""
-    folder = tmp_path_factory.mktemp("saved")
-    layers = len(hidden) + 1
-    for leg, until in enumerate((1, 3, 4)):
-        grouped = units[leg] if layers == 3 else "model"
-        built = Scenario(
-            world=WorldKeys(ranks[leg]), model=ModelKeys(hidden=hidden),
-            train=Train(steps=until, micro_batch=1, micro_batches=12, precision=precision, optimizer=optimizer,
-                        clip_norm=clip, schedule=schedule, learning_rate=0.05),
-            parallel=Parallel(stages=(stages[leg],), units=grouped, order=orders[leg]),
-        )
-        outcome = go(
-            built, labelled(), save=folder / str(leg), every=2, resume=folder / str(leg - 1) if leg else None)
-        assert outcome.failures == []
-        assert outcome.trained[0].compared_with == "one process"
-    assert len(outcome.trained[0].measured.losses) == 4
-
-
-@pytest.mark.parametrize(
-    ("order", "ranks", "batches"),
-    [("exact", (4, 3), 12), ("exact", (1, 6), 6), ("tree", (4, 2), 8), ("tree", (1, 8), 8)])
+@pytest.mark.parametrize(("order", "ranks", "batches"), [("exact", (4, 3), 12), ("tree", (1, 8), 8)])
 def test_without_an_order_that_depends_on_ranks_the_bits_do_not_either(tmp_path, order, ranks, batches):
     first, second = (
         Scenario(
@@ -153,16 +109,6 @@ def test_without_an_order_that_depends_on_ranks_the_bits_do_not_either(tmp_path,
     rest = go(second, labelled(), resume=tmp_path / "a")
     assert rest.failures == []
     assert bits(rest) == bits(go(first, labelled())) == bits(go(second, labelled()))
-
-
-def test_with_a_ring_the_order_changes_where_the_ranks_do(tmp_path):
-    built, other = training(), replace(training(), world=WorldKeys(2))
-    go(built, labelled(), save=tmp_path / "a", steps=2)
-    rest = go(other, labelled(), resume=tmp_path / "a")
-    assert rest.failures == []
-    (loss, *changed), = bits(rest)
-    assert changed not in [bits(go(each, labelled()))[0][1:] for each in (built, other)]
-    assert loss[:8] == bits(go(built, labelled()))[0][0][:8]
 
 
 def test_a_row_that_had_finished_is_as_it_was(tmp_path):
@@ -193,22 +139,12 @@ def test_rows_that_came_another_way_are_not_held_to_each_other(tmp_path):
     assert rest.trained[0].measured.weights_sha256 != rest.trained[1].measured.weights_sha256
 
 
-def test_other_ranks_that_are_claimed_go_on_from_there_too(tmp_path):
-    built = replace(training(), parallel=Parallel(stages=("zero2",), order="exact"))
-    go(built, labelled(), save=tmp_path / "a", steps=3)
-    assert go(replace(built, check=Check(same_bits_on=(1, 2))), labelled(), resume=tmp_path / "a").failures == []
-
-
 # What a resumed run has otherwise than one process, the verdict says.
 
 FORGOTTEN = {
     "the count of updates": lambda state: setattr(state, "updates", 0),
     "a slot": lambda state: [slots["variance"].fill(0) for slots in state.optimizer.values()],
-    "a master copy": lambda state: [
-        np.copyto(slots["master"], state.weights[unit]) for unit, slots in state.optimizer.items()],
-    "the loss scale": lambda state: setattr(state.scaling, "loss_scale", 2.0**15),
-    "steps since it changed": lambda state: setattr(state.scaling, "good_steps", 0),
-    "weights": lambda state: [weights.__setitem__(0, 7) for weights in state.weights.values()],
+    "steps since the loss scale changed": lambda state: setattr(state.scaling, "good_steps", 0),
 }
 
 
@@ -239,8 +175,7 @@ def test_the_last_few_are_kept_and_nothing_else_is_left(tmp_path):
     assert steps_in(tmp_path / "b" / "zero3") == [3, 5]
 
 
-@pytest.mark.parametrize("call", ["fsync", "rename"])
-@pytest.mark.parametrize("nth", [0, 1])
+@pytest.mark.parametrize(("call", "nth"), [("fsync", 0), ("rename", 1)])
 def test_a_disk_that_fills_up_leaves_the_last_one_whole(tmp_path, monkeypatch, call, nth):
     go(training(), labelled(), save=tmp_path / "a", steps=2)
     before, calls = {each: each.read_bytes() for each in tmp_path.rglob("*.safetensors")}, []
@@ -304,23 +239,16 @@ def test_a_flipped_bit_of_a_number_or_of_the_header_is_seen(one, tmp_path_factor
         assert f"damaged: {words}" in refused(path)
 
 
-@pytest.mark.parametrize("keep", [0, 1, 7, 9, 100, -1])
-def test_a_torn_file_is_found(one, tmp_path, keep):
-    (tmp_path / one.name).write_bytes(one.read_bytes()[:keep])
-    assert "damaged" in refused(tmp_path / one.name)
+def test_a_torn_file_is_found(one, tmp_path):
+    for kept in (0, 7, 100, -1):
+        (tmp_path / one.name).write_bytes(one.read_bytes()[:kept])
+        assert "damaged" in refused(tmp_path / one.name)
 
 
-CHANGED = {
-    "train.learning_rate was 0.01, is 0.5": {"learning_rate": 0.5}, "train.seed was 0, is 3": {"seed": 3},
-    "train.micro_batches was 6, is 12": {"micro_batches": 12}, 'train.optimizer was "adam", is "sgd"': {
-        "optimizer": "sgd"},
-    'train.precision was "bf16", is "fp32"': {"precision": "fp32"},
-}
-
-
-@pytest.mark.parametrize("words", CHANGED)
-def test_another_training_is_refused_with_what_changed(one, words):
-    assert words in refused(one, training(**{"precision": "bf16", **CHANGED[words]}))
+def test_another_training_is_refused_with_what_changed(one):
+    other = training(learning_rate=0.5, seed=3)
+    assert ('belongs to another training run: train.learning_rate was 0.01, is 0.5; train.precision was "bf16", is '
+            '"fp32"; train.seed was 0, is 3. Restore') in refused(one, other)
 
 
 def test_another_model_and_other_data_are_refused(one):
@@ -360,7 +288,7 @@ def test_nobody_saves_among_checkpoints_of_another_run(tmp_path):
 # The weights, for other programs.
 
 
-@pytest.mark.parametrize("precision", ["fp64", "fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("precision", ["fp64", "bf16"])
 def test_weights_are_those_of_the_run_under_their_names(tmp_path, precision):
     built = replace(training(precision=precision), parallel=Parallel(stages=("zero3",), units=((0, 1), (2,))))
     outcome = go(built, labelled(), save=tmp_path / "a")

@@ -3,15 +3,14 @@
 import gc
 import weakref
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from tests.training import claiming, labelled, run, scenario
 from zerosim.core.errors import ScenarioError
-from zerosim.scenario import Check, Parallel, load
-from zerosim.scenario.data import load_dataset
+from zerosim.scenario import Check, Parallel
 from zerosim.scenario.sections import Variant
+from zerosim.stages.optimizers import OPTIMIZERS
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Run, Silent
 from zerosim.verdict.judged_run import run_locally, run_on
@@ -27,19 +26,17 @@ def agree(outcome):
     return outcome
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw"])
-def test_every_rank_count_and_optimizer(ranks, optimizer):
-    agree(run(ranks=ranks, optimizer=optimizer, micro_batches=2 * ranks, steps=3))
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_on_more_ranks_than_a_layer_has_rows(optimizer):
+    agree(run(ranks=8, optimizer=optimizer, micro_batches=16, steps=3))
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw"])
-@pytest.mark.parametrize("rate", [1e10, 1e20, 1e38])
-def test_what_is_no_number_any_more_is_still_the_same_bytes(optimizer, rate):
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_what_is_no_number_any_more_is_still_the_same_bytes(optimizer):
     """Shards have different lengths than units: which of two NaNs an addition leaves may not depend on that."""
     outcome = run(
         labelled(features=23), ranks=4, micro_batches=4, hidden=(31, 17), activation="relu",
-        optimizer=optimizer, learning_rate=rate, steps=8,
+        optimizer=optimizer, learning_rate=1e20, steps=8,
     )
     assert outcome.failures == []
 
@@ -56,31 +53,14 @@ def test_an_accuracy_cannot_be_wanted_without_a_test_split():
         prepare(replace(scenario(), check=Check(test_accuracy=0.5)), data)
 
 
-def test_who_wants_the_accuracy_of_a_text_is_told_of_its_loss():
-    path = Path(__file__).parents[2] / "scenarios" / "shakespeare.toml"
-    wanted = replace(load(path), check=Check(test_accuracy=0.5))
-    with pytest.raises(ScenarioError, match=r"data\.source; of this data use check\.test_loss"):
-        prepare(wanted, load_dataset(wanted))
-
-
-@pytest.mark.parametrize(("order", "counts"), [
-    pytest.param("exact", (1, 2, 3, 4, 6, 8, 12), marks=pytest.mark.long), ("tree", (1, 2, 4, 8))])
-def test_with_these_orders_the_number_of_ranks_changes_no_bit(order, counts):
-    micro_batches = 24 if order == "exact" else 16
+@pytest.mark.parametrize(("order", "counts", "different"), [
+    ("exact", (1, 3, 8), 1), ("tree", (1, 2, 8), 1), ("ring", (2, 3, 4), 3)])
+def test_with_these_orders_the_number_of_ranks_changes_bits_or_not(order, counts, different):
     digests = {
-        stage.measured.weights_sha256
-        for ranks in counts
-        for stage in agree(run(ranks=ranks, micro_batches=micro_batches, order=order, learning_rate=1.0)).trained
-    }
-    assert len(digests) == 1
-
-
-def test_with_the_ring_it_does():
-    digests = {
-        run(ranks=ranks, micro_batches=12, stages=("ddp",), learning_rate=1.0).trained[0].measured.weights_sha256
-        for ranks in (2, 3, 4)
-    }
-    assert len(digests) == 3
+        agree(run(ranks=ranks, micro_batches=24 if order != "tree" else 16, order=order, learning_rate=1.0,
+                  stages=("ddp", "zero3"))).trained[0].measured.weights_sha256
+        for ranks in counts}
+    assert len(digests) == different
 
 
 def test_other_numbers_of_ranks_are_trained_on_and_compared():
@@ -101,13 +81,10 @@ class Offering(LocalWorld):
         return "another channel"
 
 
-@pytest.mark.parametrize("key", ["prefetch", "overlap"])
-@pytest.mark.parametrize(("whole", "own", "channel"), [
-    (False, None, None), (False, True, "another channel"), (True, None, "another channel"), (True, False, None),
-])
-def test_a_rank_has_a_second_channel_where_any_row_needs_one(key, whole, own, channel, monkeypatch):
-    rows = replace(
-        scenario(), parallel=Parallel(**{key: whole}), variant=(Variant(**{key: False}), Variant(**{key: own})))
+@pytest.mark.parametrize(("whole", "own", "channel"), [(False, True, "another channel"), (True, False, None)])
+def test_a_rank_has_a_second_channel_where_any_row_needs_one(whole, own, channel, monkeypatch):
+    rows = replace(scenario(), parallel=Parallel(prefetch=whole), variant=(
+        Variant(prefetch=False), Variant(prefetch=own)))
     monkeypatch.setattr("zerosim.verdict.judged_run.measure", lambda *arguments: arguments[4:5])
     monkeypatch.setattr("zerosim.verdict.judged_run.judge", lambda comm, experiment, measured: measured[0])
     assert run_on(Offering(1), prepare(rows, labelled()), Silent()) == channel

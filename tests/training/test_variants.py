@@ -1,19 +1,14 @@
 """Steps that overflow, work beside computation, and bugs planted in a variant; `test_independent` has all keys."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.mpi.launch import mpirun
 from tests.training import SMALL, labelled, only_row, sabotaged, scenario
 from zerosim.core.allocation import allocate
 from zerosim.core.errors import CollectiveError, Deadlock
 from zerosim.observe.observed import Observed
-from zerosim.scenario import load
-from zerosim.scenario.data import load_dataset
-from zerosim.show.document import counts
 from zerosim.stages import STAGES
 from zerosim.stages.scaling import INITIAL_SCALE
 from zerosim.stages.update import MASTER
@@ -45,49 +40,6 @@ def one_large_sample():
 
 
 OVERFLOWING = {"precision": "fp16", "optimizer": "adam", "activation": "relu", "steps": 5}
-
-
-# Clipping, schedules, decay.
-
-
-# Frozen layers, accumulation, publication, prefetch.
-
-
-BESIDE = """
-[world]
-ranks = {ranks}
-[model]
-hidden = [30, 20, 10]
-[train]
-steps = 6
-micro_batch = 3
-micro_batches = {micro_batches}
-precision = "bf16"
-[parallel]
-stages = ["ddp", "zero1", "zero2", "zero3"]
-prefetch = {prefetch}
-overlap = {overlap}
-accumulation = "micro_batch"
-"""
-
-
-@pytest.mark.mpi
-@pytest.mark.parametrize(
-    ("ranks", "prefetch", "overlap"), [(2, "true", "true"), *(
-        pytest.param(3, *kinds, marks=pytest.mark.long) for kinds in (("true", "false"), ("false", "true")))])
-def test_what_goes_on_beside_computation_changes_no_bit_and_no_byte(ranks, prefetch, overlap, tmp_path):
-    path = tmp_path / "beside.toml"
-    path.write_text(BESIDE.format(ranks=ranks, micro_batches=2 * ranks, prefetch=prefetch, overlap=overlap))
-    out = tmp_path / "out.json"
-    done = mpirun(ranks, ["-m", "zerosim", "run", str(path), "--progress", "none", "--json", str(out)])
-    assert done.returncode == 0, done.stderr
-    found = load(path, ["parallel.prefetch=false", "parallel.overlap=false"])
-    in_turn = run_locally(prepare(found, load_dataset(found))).trained
-    for there, here in zip(json.loads(out.read_text())["rows"], in_turn, strict=True):
-        assert there["weights_sha256"] == here.measured.weights_sha256
-        assert there["optimizer_sha256"] == here.measured.optimizer_sha256
-        assert [each["by_collective"] for each in there["traffic"]] == [
-            counts(each)["by_collective"] for each in here.measured.traffic]
 
 
 # Planted bugs.
@@ -142,7 +94,7 @@ def test_a_rank_that_publishes_what_the_others_skip_is_left_alone(monkeypatch, n
         run(**OVERFLOWING, stages=(name,), dataset=one_large_sample())
 
 
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", ["ddp", "zero3"])
 def test_a_master_copy_that_stays_as_it_was_is_caught(monkeypatch, name):
     before = {}
 
@@ -159,7 +111,7 @@ def test_a_master_copy_that_stays_as_it_was_is_caught(monkeypatch, name):
     assert outcome.trained[0].first_divergence.step == 1
 
 
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", ["ddp", "zero3"])
 def test_one_rank_that_clips_otherwise_is_caught(monkeypatch, name):
     def clips_less(replica):
         if replica.comm.rank == 2:

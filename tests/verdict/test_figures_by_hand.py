@@ -26,7 +26,7 @@ from zerosim.plan.costs import Costs
 from zerosim.stages.storage import ACCUMULATED, GRADIENT, Layouts, TrainingState
 from zerosim.training import build, collect, comparison
 from zerosim.training.buckets import Buckets
-from zerosim.training.comparison import Fingerprint, comparable, compared, holdings
+from zerosim.training.comparison import Fingerprint, comparable, compared
 from zerosim.training.experiment import prepare
 from zerosim.verdict.judged_run import different_rows
 from zerosim.verdict.outcome import RowOutcome
@@ -100,20 +100,6 @@ def test_a_digest_of_it_all_does_not_depend_on_how_layers_are_grouped():
         state = SimpleNamespace(weights=flats, optimizer={unit: {"momentum": -flat} for unit, flat in flats.items()})
         found.add(comparison.whole_sha256(config, [state]))
     assert len(found) == 1
-
-
-def test_ranks_that_hold_the_same_chunk_otherwise_disagree():
-    def program(comm, differing):
-        held = state(rank=comm.rank)
-        if comm.rank == differing:
-            held.weights[UNIT] = np.arange(8.0)[::-1].copy()
-        mine = SimpleNamespace(state=held, units=[UNIT], mesh=held.layouts.mesh, comm=comm)
-        return holdings(comm, 0, mine, [UNIT], sums_everywhere=True)
-
-    agreed, _ = spawn(lambda comm: program(comm, None), 2)
-    assert agreed[1] is None
-    disagreed, _ = spawn(lambda comm: program(comm, 1), 2)
-    assert disagreed[1] == "ranks 0 and 1 hold different weights in chunk 0 of layers.0"
 
 
 def test_messages_a_step_are_the_formula_s_where_a_step_was_skipped_or_none_was_left():

@@ -55,9 +55,7 @@ def peak(found, *kinds):
     ("zero2", [], (300, 100, 200, 8)),
     ("zero3", [], (100, 100, 200, 5)),
     ("ddp", [FP16], (150, 150, 900, 16)),
-    ("zero3", [FP16], (50, 50, 300, 5)),
     ("zero3", [FP16, WIDE_SUMS], (50, 150, 300, 7)),
-    ("zero2", [{"precision": "bf16"}, WIDE_SUMS], (150, 150, 300, 8)),
     ("zero1", [WIDE_SUMS], (300, 600, 200, 15)),
     ("ddp", [{"frozen": (0,)}], (300, 156, 312, 4)),
     ("zero3", [{"optimizer": "sgd"}], (100, 100, 0, 3)),
@@ -73,14 +71,11 @@ def test_what_rests(stage, keys, expected):
 @pytest.mark.parametrize(("stage", "keys", "expected"), [
     ("ddp", [], 300), ("zero1", [], 300), ("zero2", [], 300),
     ("zero3", [], 100 + 36 * 4),
-    ("zero3", [FP16], 50 + 36 * 2),
     ("zero3", [{"prefetch": True}], 100 + (36 + 24) * 4),
     ("zero3", [{"prefetch": True, "units": "model"}], 100 + 2 * 75 * 4),                    # forward's, and backward's
-    ("zero3", [{"prefetch": True, "units": "model"}, FROZEN], 100 + 75 * 4),
     ("zero3", [{"prefetch": True, "hidden": (1, 9)}], (3 + 6 + 10) * 4 + 2 * 30 * 4),
     ("zero3", [{"reshard_after_forward": False}], 100 + 75 * 4),
     ("zero3", [{"reshard_after_forward": False, "frozen": (0,)}], 100 + (24 + 15) * 4),     # kept until backward
-    ("zero3", [{"reshard_after_forward": False, "frozen": (0, 1)}], 100 + 36 * 4),          # in passing
     ("zero3", [{"reshard_after_forward": False}, FROZEN], 100 + 36 * 4),
 ])
 def test_the_peak_of_parameters(stage, keys, expected):
@@ -95,39 +90,25 @@ ONE_EACH = {"micro_batches": 3}
 @pytest.mark.parametrize(("stage", "keys", "expected"), [
     ("ddp", [], 39 * 4 + 8 * 36), ("zero1", [], 39 * 4 + 8 * 36),                           # two contributions
     ("zero2", [], 13 * 4 + 8 * 36), ("zero3", [], 13 * 4 + 8 * 36),
-    ("ddp", [FOUR_EACH], 39 * 4 + 8 * 36),
     ("ddp", [ONE_EACH], 39 * 4 + 4 * 36),
     ("zero2", [ONE_EACH], 13 * 4 + 4 * 36 + 4 * 12),                                        # sum and shard
-    ("ddp", [FOUR_EACH, {"order": "rank"}], 39 * 4 + 8 * 36),
     ("ddp", [FOUR_EACH, {"order": "exact"}], 39 * 4 + 16 * 36),
     ("ddp", [{"ranks": 4, "micro_batches": 16, "order": "tree"}], 40 * 4 + 12 * 36),
-    ("zero3", [{"ranks": 4, "micro_batches": 8, "order": "tree"}], 10 * 4 + 8 * 36),
     ("zero2", [PARTS], 100 + 4 * 36 + 4 * 12), ("zero3", [PARTS], 100 + 4 * 36 + 4 * 12),
-    ("zero1", [PARTS], 300 + 4 * 36),                                                       # at the boundary
     ("ddp", [FP16], 39 * 2 + 4 * 36),
-    ("ddp", [FP16, WIDE_WIRE], 39 * 2 + 6 * 36),
-    ("zero2", [FP16, WIDE_WIRE], 13 * 2 + 6 * 36),
     ("zero2", [FP16, WIDE_WIRE, {"ranks": 4, "micro_batches": 4}], 10 * 2 + 6 * 36),        # a sum, and it for the wire
     ("ddp", [FP16, WIDE_SUMS], 39 * 6 + 10 * 36),                                           # 4 + 4 + 2
     ("zero2", [FP16, WIDE_SUMS, WIDE_WIRE, PARTS], 150 + 4 * 36 + 10 * 12),
-    ("ddp", [FP16, WIDE_SUMS, WIDE_WIRE, ONE_EACH], 39 * 6 + 10 * 36),
-    ("ddp", [FP16, {"order": "exact"}], 39 * 2 + 4 * 36),
-    ("ddp", [FP16, {"order": "exact"}, FOUR_EACH], 39 * 2 + 8 * 36),
     ("ddp", [FP16, {"order": "exact"}, WIDE_WIRE, ONE_EACH], 39 * 2 + 2 * 36),              # integers travel
     ("ddp", [FP16, {"order": "exact"}, WIDE_SUMS, ONE_EACH], 39 * 6 + 10 * 36),
-    ("ddp", [{"frozen": (1,)}], 15 * 4 + 8 * 36),
     ("ddp", [{"frozen": (0,)}], 15 * 4 + 8 * 24),
     ("zero2", [FROZEN], 0),
     ("ddp", [OVERLAP], 15 * 4 + 4 * 24 + 8 * 36),                                           # reduced beside two more
-    ("zero1", [OVERLAP], 15 * 4 + 4 * 24 + 8 * 36),
     ("zero2", [OVERLAP], 5 * 4 + 4 * 24 + 8 * 36),
     ("zero3", [OVERLAP, ONE_EACH], 5 * 4 + 4 * 24 + 4 * 36 + 4 * 8),                        # kept, beside one
-    ("zero3", [OVERLAP, PARTS], 100 + 4 * 24 + 4 * 36 + 4 * 8),
     ("zero2", [OVERLAP, {"units": "model"}], 8 * 75),                                       # nothing is beside it
     ("zero2", [OVERLAP, {"frozen": (1,)}], 5 * 4 + 8 * 36),                                 # settled before layer 0
-    ("zero2", [OVERLAP, {"hidden": (9, 1)}], 4 * 6 // 3 + 4 * 12 + 8 * 63),                 # 63, 12 and 6 elements
     ("ddp", [OVERLAP, FP16, WIDE_WIRE], 15 * 2 + 6 * 24 + 4 * 36),                          # a sum, and it for the wire
-    ("ddp", [OVERLAP, FP16, {"order": "exact"}], 15 * 2 + 4 * 24 + 4 * 36),
     ("ddp", [OVERLAP, FROZEN], 0),
 ])
 def test_the_peak_of_gradients(stage, keys, expected):
@@ -148,13 +129,13 @@ def test_activations_of_one_pass_by_hand(keys, activations, buffers):
 GROUPS = (None, ((0, 1), (2,)), ((0,), (1, 2)), ((0, 1, 2),))
 
 
-@pytest.mark.parametrize("frozen", [(), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)])
-@pytest.mark.parametrize("precision", ["fp64", "fp32", "fp16", "bf16"])
-@pytest.mark.parametrize("activation", ["relu", "tanh", "gelu"])
+@pytest.mark.parametrize(("activation", "precision", "frozen"), [
+    ("relu", "fp32", ()), ("tanh", "fp64", (0,)), ("gelu", "fp16", (1,)), ("relu", "bf16", (0, 2)),
+    ("gelu", "fp32", (0, 1, 2))])
 def test_activations_and_what_is_widened_to_the_byte(activation, precision, frozen):
     """Against a second ledger, for all groups that are not frozen in part, one micro-batch at a time and several."""
     size = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2}[precision]
-    for groups, hidden, keys in product(GROUPS, [(5, 4), (2, 9), (1, 1)], [{}, FOUR_EACH, ONE_EACH, FOUR_EACH | PARTS]):
+    for groups, hidden, keys in product(GROUPS, [(5, 4), (2, 9)], [{}, ONE_EACH, FOUR_EACH | PARTS]):
         if groups and any(0 < len(set(unit) & set(frozen)) < len(unit) for unit in groups):
             continue
         built = config("zero2", keys, {
@@ -181,19 +162,12 @@ ALWAYS = {2, 4, 8}
 
 @pytest.mark.parametrize(("stage", "keys", "step", "apart"), [
     ("ddp", [], {48, 32, 20}, set()),
-    ("zero1", [FP16], {24, 16, 10}, set()),
     ("zero1", [FP16, WIDE_WIRE], {48, 32, 20, 24, 16, 10}, set()),              # sums, and published weights
-    ("ddp", [FP16, WIDE_WIRE], {48, 32, 20}, set()),
     ("ddp", [{"order": "exact"}], {24, 16, 10, 96, 64, 40, 48, 32, 20}, set()),  # exponents, integers, sums
-    ("ddp", [FP16, {"order": "exact"}], {24, 16, 10, 96, 64, 40}, set()),
     ("zero3", [FP16, {"order": "exact"}, WIDE_SUMS], {24, 16, 10, 96, 64, 40}, set()),
-    ("zero3", [{"frozen": (0,)}], {48, 32, 20}, set()),
     ("zero3", [FP16, WIDE_WIRE, {"prefetch": True}], {48, 32, 20}, {24, 16, 10}),
     ("zero3", [FP16, {"prefetch": True, "frozen": (0,)}], {16, 10}, {24, 16, 10}),
-    ("zero1", [{"prefetch": True}], {48, 32, 20}, set()),
     ("zero1", [FP16, OVERLAP], {24, 16, 10}, {24, 16, 10}),                     # published, and reduced
-    ("ddp", [FP16, OVERLAP, WIDE_WIRE], set(), {48, 32, 20}),
-    ("zero3", [FP16, OVERLAP], {24, 16, 10}, {24, 16, 10}),                     # gathered, and reduced
     ("zero3", [FP16, OVERLAP, {"prefetch": True, "frozen": (0,)}], set(), {24, 16, 10}),
     ("zero3", [{"units": "model"}], {100}, set()),
 ])
@@ -244,18 +218,13 @@ BROADCASTS = {"publish": "broadcasts"}
     ("ddp", [], {"reduce_scatter": walk(12, 800), "all_gather": walk(12, 800)}),        # 4 steps of 25 · 2 · 4 bytes
     ("zero1", [], {"reduce_scatter": walk(12, 800), "all_gather": walk(9, 600)}),       # 3 were not skipped
     ("zero2", [PARTS], {"reduce_scatter": walk(24, 1600), "all_gather": walk(9, 600)}),
-    ("zero2", [{"publish": "updates"}], {"reduce_scatter": walk(12, 800), "all_gather": walk(9, 600)}),
     ("zero3", [], {"reduce_scatter": walk(12, 800), "all_gather": walk(24, 1600)}),
-    ("zero3", [PARTS], {"reduce_scatter": walk(24, 1600), "all_gather": walk(48, 3200)}),
     ("zero3", [{"reshard_after_forward": False}], {"reduce_scatter": walk(12, 800), "all_gather": walk(12, 800)}),
     ("zero3", [{"frozen": (0,)}], {"reduce_scatter": walk(8, 416), "all_gather": walk(20, 4 * (200 + 104))}),
     ("zero3", [FROZEN], {"all_gather": walk(12, 800)}),
     ("zero1", [FROZEN, BROADCASTS], {}),
     ("zero1", [{"gradients": "all_reduce"}], {"reduce_scatter": walk(12, 800), "all_gather": walk(21, 1400)}),
-    ("zero3", [{"gradients": "all_reduce"}], {"reduce_scatter": walk(12, 800), "all_gather": walk(24, 1600)}),
-    ("ddp", [{"order": "rank"}], {"reduce_scatter": walk(12, 800), "all_gather": walk(12, 800)}),
     ("ddp", [{"order": "exact"}], {"reduce_scatter": walk(12, 4 * 25 * 2 * 12, 6), "all_gather": walk(12, 800)}),
-    ("ddp", [CLIP], {"reduce_scatter": walk(12, 800), "all_gather": walk(12, 800)}),
     ("zero2", [CLIP], {
         "reduce_scatter": walk(12, 800), "all_gather": walk(9, 600), "gather_norms": walk(4, 4 * 2 * 3 * 8)}),
     ("zero2", [FP16, {"frozen": (1,)}], {
@@ -263,10 +232,6 @@ BROADCASTS = {"publish": "broadcasts"}
         "gather_norms": walk(4, 4 * 2 * 2 * 8)}),
     ("zero2", [FP16, WIDE_WIRE, {"gradients": "all_reduce", "loss_scale": 8.0}], {
         "reduce_scatter": walk(12, 800), "all_gather": walk(21, 800 + 300)}),
-    ("ddp", [FP16, {"order": "exact"}], {
-        "reduce_scatter": walk(12, 4 * 25 * 2 * 12, 6), "all_gather": walk(12, 400)}),
-    ("ddp", [FP16, {"order": "exact"}, WIDE_SUMS], {
-        "reduce_scatter": walk(12, 4 * 25 * 2 * 12, 6), "all_gather": walk(12, 800)}),
     ("zero2", [{"ranks": 1}], {"reduce_scatter": walk(12, 0, 0), "all_gather": walk(9, 0, 0)}),
     ("zero3", [{"steps": 0}], {}),
 ])
@@ -291,9 +256,7 @@ def test_broadcasts_that_are_due():
     ("zero3", [{"reshard_after_forward": False}], 2, 12),
     ("ddp", [{"order": "exact"}], 4, 24), ("zero2", [CLIP], 2 + 48 / 200, 14),
     ("zero3", [{"frozen": (0,)}], (75 + 39 + 39) / 75, 14),
-    ("zero3", [FP16, WIDE_WIRE, {"loss_scale": 1.0}], 4, 18),
     ("zero3", [{"ranks": 1}], 0, 0), ("zero3", [{"steps": 0}], 0, 0), ("zero3", [{"ranks": 1}, CLIP], 0, 0),
-    ("zero3", [{"steps": 1}], 3, 18),
 ])
 def test_volume_and_messages_of_a_step(stage, keys, volumes, messages):
     found = config(stage, *keys)

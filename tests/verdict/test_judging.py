@@ -100,9 +100,7 @@ F16, F32 = np.float16, np.float32
 
 
 @pytest.mark.parametrize(("ours", "expected", "ulps"), [
-    (F32(1), F32(1), 0), (F32(-1e-45), F32(1e-45), 2), (F32(1e-45), F32(-0.0), 1), (F32(-1e-45), F32(0), 1),
-    (F32(-1), F32(1), 2 * 0x3F800000), (F16(-1), F16(1), 2 * 0x3C00), (F16(65504), F16("inf"), 1),
-    (F32("nan"), F32(1), None), (F32(1), F32("nan"), None),
+    (F32(-1e-45), F32(1e-45), 2), (F32(1e-45), F32(-0.0), 1), (F16(65504), F16("inf"), 1), (F32("nan"), F32(1), None),
     (ml_dtypes.bfloat16(1), ml_dtypes.bfloat16(-1), 2 * 0x3F80),
 ])
 def test_ulps_are_counted_across_zero_in_every_precision(ours, expected, ulps):
@@ -123,14 +121,10 @@ def test_orders_of_addition_in_words_and_in_symbols():
     assert by_parts["ours"] == by_parts["reference"] == "((g1 + g2) + g0)"
 
 
-# What a row is made of.
-
-
 # Fingerprints, and what measuring brings.
 
 
-@pytest.mark.parametrize("steps", [0, 1])
-def test_the_optimizer_state_is_compared_even_without_steps(monkeypatch, steps):
+def test_the_optimizer_state_is_compared_even_without_steps(monkeypatch):
     honest = Replica.begin
 
     def begins(replica, initial):
@@ -139,7 +133,7 @@ def test_the_optimizer_state_is_compared_even_without_steps(monkeypatch, steps):
             state[0] = 1
 
     monkeypatch.setattr(Replica, "begin", begins)
-    (stage,) = run_locally(prepare(scenario(steps=steps, stages=("zero2",)), labelled())).trained
+    (stage,) = run_locally(prepare(scenario(steps=0, stages=("zero2",)), labelled())).trained
     assert stage.equal is False
     assert (stage.first_divergence.step, stage.first_divergence.layer) == (0, 1)
 

@@ -12,7 +12,6 @@ from zerosim.observe.traffic import Count, Traffic
 from zerosim.scenario import Check
 from zerosim.scenario.sections import Variant
 from zerosim.stages import STAGES
-from zerosim.stages.optimizers import OPTIMIZERS
 from zerosim.stages.replica import Replica
 from zerosim.training import collect
 
@@ -79,20 +78,16 @@ def fails(outcome, words):
 # What a rank holds.
 
 
-@pytest.mark.parametrize("rank", [None, 0, 2])
-@pytest.mark.parametrize("name", ["zero1", "zero2"])
+@pytest.mark.parametrize(("name", "rank"), [("zero1", None), ("zero2", 2)])
 def test_updates_of_16_bit_weights_are_held_to_the_reference(monkeypatch, name, rank):
     plant(monkeypatch, name, after(set_weights(7, index=slice(None)), rank=rank))
     fails(outcome_of(stages=(name, "ddp"), **NARROW), "bits differ")
-    plant(monkeypatch, name, after(set_slot("variance"), rank=rank))
 
 
-@pytest.mark.parametrize("rank", [None, 0, 2])
-@pytest.mark.parametrize(("optimizer", "precision", "slot"), [
-    *[(name, "fp32", slot) for name, each in OPTIMIZERS.items() for slot in each.slots],
-    *[("adam", "bf16", slot) for slot in ("master", "momentum", "variance")],
+@pytest.mark.parametrize(("name", "optimizer", "precision", "slot", "rank"), [
+    ("ddp", "adam", "fp32", "variance", 2), ("zero1", "momentum", "fp32", "momentum", None),
+    ("zero2", "adam", "bf16", "master", 0), ("zero3", "adamw", "bf16", "momentum", 2),
 ])
-@pytest.mark.parametrize("name", ALL)
 def test_every_slot_of_the_optimizer_is_compared(monkeypatch, name, optimizer, precision, slot, rank):
     plant(monkeypatch, name, after(set_slot(slot), rank=rank))
     outcome = outcome_of(stages=(name,), optimizer=optimizer, precision=precision)
@@ -100,15 +95,14 @@ def test_every_slot_of_the_optimizer_is_compared(monkeypatch, name, optimizer, p
     assert outcome.trained[0].first_divergence.state == slot
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ["ddp", "zero3"])
 def test_frozen_weights_are_compared(monkeypatch, name):
     plant(monkeypatch, name, after(set_weights(7), rank=1))
     fails(outcome_of(stages=(name,), frozen=(0,)), "bits differ")
 
 
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize(("where", "dtype"), [("gradients", "weights"), ("accumulated", "fp32")])
-@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize(("name", "where", "dtype", "step"), [
+    ("ddp", "gradients", "weights", 1), ("zero1", "accumulated", "fp32", 2), ("zero3", "gradients", "weights", 2)])
 def test_gradients_are_compared_after_every_step(monkeypatch, name, where, dtype, step):
     plant(monkeypatch, name, after(set_gradient(where), rank=2, step=step))
     outcome = outcome_of(stages=(name,), accumulate_dtype=dtype)
@@ -117,25 +111,13 @@ def test_gradients_are_compared_after_every_step(monkeypatch, name, where, dtype
         "gradients": "gradient", "accumulated": "accumulated gradient"}[where]
 
 
-@pytest.mark.parametrize("value", [7, np.nan, -0.0])
-@pytest.mark.parametrize(("name", "rank"), [("ddp", 2), ("zero1", 2), ("zero2", 4), ("zero3", 4)])
+@pytest.mark.parametrize(("name", "rank", "value"), [("ddp", 2, np.nan), ("zero3", 4, -0.0)])
 def test_padding_is_compared(monkeypatch, name, rank, value):
     plant(monkeypatch, name, after(set_weights(value, unit=1, index=-1), rank=rank))
     outcome = outcome_of(stages=(name,), ranks=5, micro_batches=5)
     found = outcome.trained[0].first_divergence
     fails(outcome, "bits differ")
     assert (found.parameter, found.index, found.layer) == ("padding", (0,), 1)
-
-
-@pytest.mark.parametrize("stages", [("ddp",), ("zero1",), ("zero2",)])
-def test_without_a_reference_replicas_are_held_to_each_other(monkeypatch, stages):
-    plant(monkeypatch, stages[0], after(set_weights(np.nan), rank=2))
-    fails(outcome_of(stages=stages, reference=False), "hold different")
-
-
-def test_without_a_reference_the_optimizer_state_of_replicas_is_held_to_each_other(monkeypatch):
-    plant(monkeypatch, "ddp", after(set_slot("variance"), rank=1))
-    fails(outcome_of(stages=("ddp",), reference=False), "ranks 0 and 1 hold different variance in chunk 0 of layers.1")
 
 
 def test_without_a_reference_rows_are_compared_in_their_losses_and_their_optimizer_state(monkeypatch):
@@ -151,14 +133,6 @@ def test_without_a_reference_rows_are_compared_in_their_losses_and_their_optimiz
     assert outcome.failures == [("Stage III", "bits differ from Stage I")]
 
 
-@pytest.mark.parametrize("fault", [set_gradient("gradients"), set_weights(np.nan, unit=1, index=-1)])
-@pytest.mark.parametrize("name", ["zero1", "zero3"])
-def test_without_a_reference_rows_are_compared_in_their_gradients_and_their_padding(monkeypatch, name, fault):
-    plant(monkeypatch, name, after(fault, rank=None))
-    outcome = outcome_of(stages=("zero2", name), reference=False, ranks=5, micro_batches=5)
-    assert {row for row, _ in outcome.failures} == {STAGES[name].title}
-
-
 def test_without_a_reference_rows_that_add_in_another_order_are_not_compared():
     rows = (Variant(stage="zero2", name="a"), Variant(stage="zero2", name="b", accumulation="micro_batch"),
             Variant(stage="zero3", name="c", accumulation="micro_batch"), Variant(stage="ddp", name="d"))
@@ -168,8 +142,7 @@ def test_without_a_reference_rows_that_add_in_another_order_are_not_compared():
     assert len({stage.measured.weights_sha256 for stage in outcome.trained}) == 2
 
 
-@pytest.mark.parametrize("order", ["exact", "tree"])
-@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize(("order", "steps"), [("exact", 0), ("tree", 2)])
 def test_the_digest_of_the_optimizer_does_not_depend_on_how_layers_are_grouped(order, steps):
     rows = tuple(Variant(stage="zero3", units=units) for units in ("layer", "model", ((0, 1), (2,))))
     outcome = outcome_of(variant=rows, ranks=2, micro_batches=4, order=order, steps=steps)
@@ -206,19 +179,17 @@ def test_state_of_what_is_frozen_is_noticed(monkeypatch):
     fails(outcome_of(stages=("zero1",), frozen=(0,)), "after step 2 rank 0 keeps a momentum of layers.0")
 
 
-@pytest.mark.parametrize("rank", [None, 1])
-@pytest.mark.parametrize(("change", "words"), [
-    (lambda state: setattr(state, "updates", 3), "has updates 3, one process has 2"),
-    (lambda state: setattr(state.scaling, "loss_scale", 1.0), "has loss scale 1, one process has 65536"),
-    (lambda state: setattr(state.scaling, "good_steps", 7), "has steps since it changed 7, one process has 2"),
+@pytest.mark.parametrize(("name", "rank", "change", "words"), [
+    ("ddp", 1, lambda state: setattr(state, "updates", 3), "has updates 3, one process has 2"),
+    ("zero3", None, lambda state: setattr(state.scaling, "loss_scale", 1.0), "has loss scale 1, one process has 65536"),
+    ("zero1", 1, lambda state: setattr(state.scaling, "good_steps", 7), "has steps since it changed 7, one process"),
 ])
-@pytest.mark.parametrize("name", ["ddp", "zero3"])
 def test_what_is_counted_is_compared(monkeypatch, name, change, words, rank):
     plant(monkeypatch, name, after(lambda replica: change(replica.state), rank=rank))
     fails(outcome_of(stages=(name,), precision="fp16", optimizer="sgd"), words)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ["zero1"])
 def test_a_row_that_never_updates_fails_without_a_reference_too(monkeypatch, name):
     honest = Replica.unscale_and_clip
 
@@ -271,23 +242,12 @@ def extra(kind, size, owner="planted"):
     return fault
 
 
-@pytest.mark.parametrize("keys", [{}, {"precision": "fp16"}], ids=str)
-@pytest.mark.parametrize("kind", ["activations", "buffers", "optimizer", "parameters", "gradients"])
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(("name", "kind", "keys"), [
+    ("ddp", "activations", {"precision": "fp16"}), ("zero1", "buffers", {"precision": "fp16"}),
+    ("zero2", "optimizer", {}), ("zero3", "parameters", {}), ("zero3", "gradients", {"order": "exact"})])
 def test_a_byte_more_of_any_kind_at_the_peak_fails(monkeypatch, name, kind, keys):
     plant(monkeypatch, name, extra(kind, 1))
     fails(outcome_of(stages=(name,), **keys), "more memory than allowed is in use at the peak: rank 0 holds")
-
-
-@pytest.mark.parametrize("keys", [
-    {"order": "exact"}, {"order": "tree", "ranks": 4, "micro_batches": 16}, {"accumulation": "micro_batch"},
-    {"accumulate_dtype": "fp32", "precision": "bf16"}, {"reduce_dtype": "fp32", "precision": "fp16"},
-], ids=str)
-@pytest.mark.parametrize("name", ALL)
-def test_one_more_byte_of_gradients_fails_in_every_order_and_dtype(monkeypatch, name, keys):
-    assert outcome_of(stages=(name,), **keys).passed
-    plant(monkeypatch, name, extra("gradients", 1))
-    fails(outcome_of(stages=(name,), **keys), "of gradients; ")
 
 
 def test_what_is_held_before_the_first_step_is_no_part_of_a_peak(monkeypatch):
@@ -303,20 +263,16 @@ def test_what_is_held_before_the_first_step_is_no_part_of_a_peak(monkeypatch):
 
 
 @pytest.mark.parametrize("keys", [
-    {}, {"prefetch": True}, {"reshard_after_forward": False}, {"frozen": (0,)}, {"frozen": (1,), "prefetch": True},
-    {"units": ((0, 1), (2,)), "reshard_after_forward": False}, {"publish": "updates", "precision": "bf16"},
-    {"gradients": "all_reduce", "reduce_dtype": "fp32", "precision": "fp16"},
-    {"overlap": True}, {"overlap": True, "prefetch": True, "accumulation": "micro_batch"},
-    {"overlap": True, "frozen": (1,)}, {"overlap": True, "precision": "fp16", "gradients": "all_reduce"},
+    {"frozen": (1,), "prefetch": True}, {"units": ((0, 1), (2,)), "reshard_after_forward": False},
+    {"overlap": True, "precision": "fp16", "gradients": "all_reduce"},
 ], ids=str)
 def test_every_kind_reaches_its_bound_at_the_peak(keys):
-    for stage in outcome_of(stages=ALL, **keys).trained:
+    for stage in outcome_of(**keys).trained:
         for measured, due in stage.memory:
             assert {kind: measured.peak_bytes[kind] for kind in due.peak_bytes} == due.peak_bytes == due.least_bytes
 
 
-@pytest.mark.parametrize("kind", ["buffers", "activations"])
-@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize(("kind", "rank"), [("buffers", 0), ("activations", 2)])
 def test_what_outlives_a_step_fails(monkeypatch, kind, rank):
     hoard = []
 
@@ -328,7 +284,7 @@ def test_what_outlives_a_step_fails(monkeypatch, kind, rank):
     fails(outcome_of(stages=("zero2",)), f"rank {rank} keeps 8 B of {kind} for hoard after the step")
 
 
-@pytest.mark.parametrize("kind", ["buffers", "activations", "gradients"])
+@pytest.mark.parametrize("kind", ["activations", "gradients"])
 def test_what_outlives_one_step_and_not_the_last_fails(monkeypatch, kind):
     hoard = []
 
@@ -391,8 +347,7 @@ def test_what_is_held_as_weights_are_updated_fails(monkeypatch, kind, due):
     fails(outcome_of(stages=("zero3",)), f"{due + 1} B of {kind} as an update begins; expected {due}")
 
 
-@pytest.mark.parametrize("rank", [0, 2])
-@pytest.mark.parametrize("kind", ["parameters", "gradients", "optimizer"])
+@pytest.mark.parametrize(("kind", "rank"), [("parameters", 0), ("gradients", 2), ("optimizer", 0)])
 def test_what_rests_is_judged_on_every_rank_from_above_and_from_below(monkeypatch, kind, rank):
     states = {"parameters": lambda replica: replica.state.weights, "gradients": lambda replica: replica.state.gradients,
               "optimizer": lambda replica: replica.state.optimizer[replica.units[1]]}[kind]
@@ -417,8 +372,7 @@ def sends(count, times=None):
     return fault
 
 
-@pytest.mark.parametrize("count", [0, 1])
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(("name", "count"), [("ddp", 0), ("zero3", 1)])
 def test_a_message_more_fails_even_if_it_is_empty(monkeypatch, name, count):
     plant(monkeypatch, name, sends(count, times=1))
     fails(outcome_of(stages=(name,)), "are not the formula's")
@@ -433,10 +387,9 @@ def test_messages_claimed_are_counted_without_rounding(monkeypatch):
     assert ("Stage I", "sends 12.75 messages a step, not 12") in outcome.failures
 
 
-@pytest.mark.parametrize("volume", [2.001, 1.999, 2.04])
-def test_volumes_claimed_are_compared_to_many_digits(volume):
+def test_volumes_claimed_are_compared_to_many_digits():
     assert outcome_of(stages=("zero1",), volumes=(2.0,)).passed
-    assert not outcome_of(stages=("zero1",), volumes=(volume,)).passed
+    assert not outcome_of(stages=("zero1",), volumes=(2.001,)).passed
 
 
 @pytest.mark.parametrize(("attribute", "change"), [
@@ -453,6 +406,3 @@ def test_every_count_is_judged(monkeypatch, attribute, change):
 
     plant(monkeypatch, "zero1", miscounts)
     fails(outcome_of(stages=("zero1",)), "of rank 1; ")
-
-
-# Training that diverges.

@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
              "vocabulary=32000,sequence=4096,...; this adds activations")
     asked.add_argument(
         "--table", choices=["figure1", *TABLES],
-        help="compute a published table from the formulas: one of the ZeRO paper, or 8b of the Ultra-scale playbook")
+        help="compute a table of the ZeRO paper from the formulas")
     parser.add_argument(
         "--ranks", type=whole_numbers(1, MOST_RANKS), metavar="N,N",
         help="data-parallel ranks; several numbers: a column for each")

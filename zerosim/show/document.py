@@ -321,7 +321,7 @@ class RowDocument:
     compared_with: str | None = None
     """`one process` or, without a reference, the first row that adds in the same order, or `null`"""
     disagreement: str | None = None
-    """without a reference: values that two ranks should share and do not; else `null`"""
+    """missing or extra state, a differing counter, or a differing digest of what rank 0 collects; else `null`"""
     first_divergence: DivergenceDocument | None = None
     """the first differing bytes, or `null`"""
     layout: str = ""

@@ -6,12 +6,10 @@ reference is trained again up to that step, to name the element.
 
 After every step the loss, the weights, the optimizer state and the gradients are compared, including their padding,
 which is zero. NaN elements of a gradient are equal whatever their bits, because the optimizer makes all NaNs the same.
-Without a reference, ranks that hold the same chunk are compared with each other.
 
 Every rank's replica is checked, and nothing of a large model is stored twice. Without a reference the only other
-witness is another row. Rows with a different order of addition differ rightly and are not compared; `compared_with` in
-the outcome lists the comparisons. A weakness: without a reference, a rank that goes wrong before the last step passes
-the error to the others, and then all agree.
+witness is another row, whose losses, weights and optimizer state are compared at the end. Rows with a different order
+of addition differ rightly and are not compared; `compared_with` in the outcome lists the comparisons.
 
 `optimizer_sha256` is computed layer by layer, and within a layer slot by slot. It does not depend on the grouping of
 layers into units.
@@ -37,7 +35,7 @@ from zerosim.stages.scaling import Scaling
 from zerosim.stages.storage import ACCUMULATED, GRADIENT
 from zerosim.training.config import Config
 from zerosim.training.reference import Snapshot
-from zerosim.worlds.objects import broadcast_object, gather_objects
+from zerosim.worlds.objects import broadcast_object
 
 WEIGHTS = "weights"
 
@@ -211,32 +209,6 @@ def brought_home_otherwise(found: tuple[str, str], due: tuple[str, str] | None) 
         if mine != other:
             return f"{what} gathered on rank 0 are not one process's: SHA-256 {mine[:12]}; expected {other[:12]}"
     return None
-
-
-def holdings(
-    comm: Communicator, place: int, replica: Replica, units: Sequence[Unit], sums_everywhere: bool
-) -> tuple[str, str | None] | None:
-    """On rank 0 the digest of the states of all ranks, and the first chunk in which two ranks differ, in words.
-
-    The digest does not depend on how a stage shards states, or a pipeline cuts `units`. Ranks with the same `place`
-    hold pieces of the same tensors.
-    """
-    gathered = gather_objects(comm, {
-        (place, number, what, chunk): digest(values)
-        for number, what, chunk, values in held_chunks(replica, units, sums_everywhere)})
-    if gathered is None:
-        return None
-    first: dict[tuple[int, int, str, int], tuple[int, Digest]] = {}
-    disagreement = None
-    for rank, digests in enumerate(gathered):
-        for key, own in digests.items():
-            other, expected = first.setdefault(key, (rank, own))
-            if own != expected and disagreement is None:
-                _, number, what, chunk = key
-                disagreement = (
-                    f"ranks {other} and {rank} hold different {what} in chunk {chunk} of {units[number].name}")
-    everything = repr(sorted((key, own) for key, (_, own) in first.items()))
-    return hashlib.sha256(everything.encode()).hexdigest(), disagreement
 
 
 def first_of(found: Sequence[Evidence | None] | None) -> Evidence | None:

@@ -81,13 +81,9 @@ class Measurement:
     evidence: Evidence | None = None
     """The first bytes that differ from one process's."""
     disagreement: str | None = figure(default=None)
-    """A missing or extra state, a differing counter, or a differing digest of the collected state. Without a reference,
-    the first state in which two ranks differ that should be equal.
-    """
+    """A missing or extra state, a differing counter, or a differing digest of the collected state."""
     layout: str = figure(default="")
     """The directions, the stage and its data ranks in a word; empty if no ranks share a micro-batch."""
-    holdings_sha256: str | None = None
-    """Without a reference, the digest of the state of all ranks after the last step."""
     losses: list[Array] = field(default_factory=list)
     weights_sha256: str = figure(default="")
     optimizer_sha256: str = figure(default="")

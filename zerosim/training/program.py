@@ -42,7 +42,6 @@ from zerosim.training.comparison import (
     compared,
     fingerprints,
     first_of,
-    holdings,
     published,
 )
 from zerosim.training.config import Config
@@ -191,9 +190,6 @@ class Run:
             memory = self.run_all()
         except MemoryError as error:
             raise MemoryError(f"{self.title} did not fit, in step {len(self.losses) + 1}: {error}") from error
-        units, pipeline = config.model.units, config.directions.pipeline
-        same_tensors = config.directions.place(comm.rank) % config.directions.side_by_side
-        states = None if history else holdings(comm, same_tensors, mine, units, config.sums_everywhere)
         wrong = gather_objects(comm, self.misfit) or []
         evidence = first_of(gather_objects(comm, self.evidence))
         operations = {what: mine.tape.operations[what] for what in ("forward", "backward", "recomputation")}
@@ -204,7 +200,7 @@ class Run:
             return None
         traffic, memories, every_operations, passes, missed = zip(*ranks, strict=True)
         last = history[config.steps] if history else None
-        holdings_sha256, disagreement = states or (None, None)
+        disagreement = None
         if last is not None and evidence is None:
             home = brought_home_otherwise((final["weights_sha256"], final["optimizer_sha256"]), last.sha256)
             disagreement = next((each for each in wrong if each), home)
@@ -214,11 +210,10 @@ class Run:
             evidence=evidence,
             disagreement=disagreement,
             layout=config.layout,
-            holdings_sha256=holdings_sha256,
             losses=self.losses,
             wire_errors={what: vars(error) for what, error in last.wire_errors.items()} if last else {},
             operations=[*every_operations],
-            passes=by_pipeline([*passes], pipeline),
+            passes=by_pipeline([*passes], config.directions.pipeline),
             hosts=self.hosts,
             traffic=[*traffic],
             memory=[*memories],

@@ -112,7 +112,7 @@ def compared_with_each_other(rows: Sequence[RowOutcome]) -> list[RowOutcome]:
     def ending(row: RowOutcome) -> tuple[object, ...]:
         found = row.measured
         losses = b"".join(loss.tobytes() for loss in found.losses)
-        return losses, found.weights_sha256, found.optimizer_sha256, found.holdings_sha256
+        return losses, found.weights_sha256, found.optimizer_sha256
 
     firsts: dict[tuple[object, ...], RowOutcome] = {}
     found = []

@@ -26,8 +26,7 @@ Published tables are computed again and rounded as in print.
 
 Sources: Rajbhandari, Rasley, Ruwase and He, "ZeRO: memory optimizations toward training trillion
 parameter models" (2020), sections 3.1 and 5, tables 1 and 2; `estimate_zero2_model_states_mem_needs` and
-`estimate_zero3_model_states_mem_needs` in DeepSpeed, and "Memory Requirements" in its documentation; "The ultra-scale
-playbook: training LLMs on GPU clusters" (2025), memory of an 8B model.
+`estimate_zero3_model_states_mem_needs` in DeepSpeed, and "Memory Requirements" in its documentation.
 """
 
 from collections.abc import Callable, Sequence
@@ -236,7 +235,6 @@ def deepspeed_zero3(parameters: int, ranks: int, largest_layer: int) -> ModelSta
 
 
 GB = 10**9
-GIB = 2**30
 BILLION = 10**9
 MIXED_ADAM = per_parameter("mixed", 12)
 PRINTED = ("ddp", "zero1", "zero2", "zero3")
@@ -343,27 +341,4 @@ def table2() -> PublishedTable:
     )
 
 
-def playbook_8b() -> PublishedTable:
-    """GiB of each kind on each rank, for a model of 8.03 billion parameters on 8 ranks.
-
-    >>> playbook_8b().rows[2]
-    ('Stage II', '15', '1.875', '7.5')
-    """
-    parameters, ranks, each = 8_030_000_000, 8, per_parameter("mixed", 8)
-    whole = resting("ddp", parameters, ranks, each)
-    kinds = ("parameters", "gradients", "optimizer")
-
-    def cell(stage: str, kind: str) -> str:
-        gibibytes = rounded(getattr(whole, kind) / GIB, 0)
-        return printed(gibibytes / (ranks if kind in STAGES[stage].sharded else 1))
-
-    return PublishedTable(
-        "Ultra-scale playbook: GiB of model states per rank, 8.03B on 8 ranks, K = 8",
-        ("", *kinds),
-        tuple((STAGES[stage].title, *(cell(stage, kind) for kind in kinds)) for stage in PRINTED),
-        "GiB = 2^30 bytes. The playbook rounds what DDP keeps to whole GiB before it divides it by the ranks: its 15 "
-        f"is {float(whole.parameters / GIB):.2f}.",
-    )
-
-
-TABLES = {"table1": table1, "table2": table2, "8b": playbook_8b}
+TABLES = {"table1": table1, "table2": table2}
