@@ -1,6 +1,5 @@
 """Checkpoints on the command line and under mpirun: saved, resumed, shown, verified, united; first weights."""
 
-import contextlib
 import json
 import os
 
@@ -97,14 +96,6 @@ def test_a_mistake_is_one_line(small, capsys, flags, words):
     assert said.count("\n") == 1
 
 
-def test_collectives_have_nothing_to_save(small, capsys):
-    with open("collective.toml", "w", encoding="utf-8") as file:
-        file.write('kind = "collective"\n[[program]]\ncalls = ["all_reduce"]\n')
-    for flags in (["--checkpoint", "a"], ["--resume", "a"]):
-        assert zerosim("run", "collective.toml", *flags) == 2
-        assert "has no weights; remove --" in capsys.readouterr().err
-
-
 # zerosim checkpoint
 
 
@@ -125,10 +116,8 @@ def test_checkpoints_are_shown_and_verified(small, capsys):
         file.write(b"?")
     assert zerosim("checkpoint", "kept") == 1
     assert f"{path} is damaged: its SHA-256 does not match; use another" in capsys.readouterr().err
-    for flags, words in ((["nowhere"], "nowhere has no checkpoint in it"), ([], "folder is missing")):
-        with contextlib.suppress(SystemExit):
-            assert zerosim("checkpoint", *flags) == 2
-        assert words in capsys.readouterr().err
+    assert zerosim("checkpoint", "nowhere") == 2
+    assert "nowhere has no checkpoint in it" in capsys.readouterr().err
 
 
 def test_a_checkpoint_is_a_file_of_weights(small):
