@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.test_plan_drawn import CLUSTER
+from tests.plan.test_rehearsal import CLUSTER
 from tests.training import labelled
 from tests.training.test_variants import run
 from tests.training.test_whole_steps import outcome_of

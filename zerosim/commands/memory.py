@@ -3,7 +3,7 @@ and as JSON."""
 
 import argparse
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from fractions import Fraction
 from typing import Any
@@ -21,33 +21,18 @@ from zerosim.plan.foreign import hugging_face
 from zerosim.scenario.load import parse_override
 from zerosim.scenario.reading import Origin, read
 from zerosim.scenario.sections import ModelKeys
-from zerosim.show.grid import GAP, SHADES, Column, bar, show_grid, show_words
+from zerosim.show.grid import SHADES, Column, bar, show_grid, show_words
 from zerosim.stages import STAGES
 from zerosim.stages.optimizers import OPTIMIZERS
 from zerosim.verdict.blocks import BlockActivations, transformer
-from zerosim.verdict.memory import (
-    PRECISIONS,
-    TABLES,
-    Estimate,
-    EstimatedRow,
-    ModelStates,
-    PublishedTable,
-    by_deepspeed,
-    by_paper,
-    optimizer_bytes,
-    per_parameter,
-)
+from zerosim.verdict.memory import PRECISIONS, TABLES, Estimate, PublishedTable, estimate
 
 SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
-MOST_PARAMETERS = 10**15
-MOST_RANKS = 10**9
-FIGURE_1 = 7_500_000_000, 64
-"""The numbers of parameters and ranks in Figure 1."""
-
-MIXED_ADAM = ("precision", "optimizer", "optimizer_bytes", "fp32_accumulation")
-"""Flags that contradict mixed precision with Adam."""
-
-OFFLOADING = ("offload_optimizer", "offload_parameters")
+MOST_PARAMETERS, MOST_RANKS = 10**15, 10**9
+FIGURE_1 = 7_500_000_000, [64]
+"""The numbers of parameters and ranks in Figure 1 of the ZeRO paper."""
+PAGE_COLUMNS, BAR_COLUMNS = 80, 56
+TIER_WORDS: dict[Tier, str] = {"device": "on device", "host": ON_HOST}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,23 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--optimizer", choices=OPTIMIZERS, default="adam", help="default %(default)s")
     parser.add_argument(
-        "--optimizer-bytes", type=whole_number(0, 100), metavar="K",
-        help="optimizer bytes per parameter, master weights included, instead of --optimizer's")
-    parser.add_argument(
-        "--fp32-accumulation", action="store_true",
-        help="accumulate gradients over micro-batches in fp32: 4 more bytes per parameter")
-    parser.add_argument(
         "--offload-optimizer", choices=["none", "host"], default="none",
         help="keep optimizer state, and reduced gradients, on the host; default %(default)s")
     parser.add_argument(
         "--offload-parameters", choices=["none", "host"], default="none",
         help="keep Stage III's weights on the host; default %(default)s")
-    parser.add_argument(
-        "--estimator", choices=["paper", "deepspeed"], default="paper",
-        help="how to count: by the ZeRO paper, or by DeepSpeed's estimator; default %(default)s")
-    parser.add_argument(
-        "--largest-layer", type=parameter_count, metavar="COUNT",
-        help="parameters of the largest layer, for DeepSpeed's estimate of Stage III")
     parser.add_argument(
         "--json", metavar="FILE", help="write the figures as JSON; - is standard output")
     parser.set_defaults(memory_parser=parser)
@@ -99,23 +72,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Show the requested table, and write its JSON; 0. Wrong `args` exit with code 2."""
-    refuse_contradictions(args)
+    if (args.ranks is None) != (args.table is not None):
+        args.memory_parser.error("give --ranks, the number of data-parallel ranks, with --parameters and --model; "
+                                 "--table has its own")
     check_writable(args)
     console = standard_output(args)
-    activations = None
-    if args.model is not None:
-        args.parameters, activations = transformer(args.model, args.micro_batch)
     if args.table in TABLES:
         table = TABLES[args.table]()
         show_published(console, table)
-        figures = {"table": args.table, **asdict(table)}
+        figures: dict[str, Any] = {"table": args.table, **asdict(table)}
     else:
-        counts = args.ranks or [FIGURE_1[1]]
-        estimates = [estimated(args, ranks) for ranks in counts]
+        parameters, counts = FIGURE_1 if args.table else (args.parameters, args.ranks)
+        if args.model is not None:
+            parameters, activations = transformer(args.model, args.micro_batch)
+        estimates = [
+            estimate(parameters, ranks, args.precision, args.optimizer, offload_optimizer=args.offload_optimizer,
+                     offload_parameters=args.offload_parameters) for ranks in counts]
         (show_estimate if len(estimates) == 1 else show_scaling)(console, *estimates)
         documents = [memory_document(each) for each in estimates]
         figures = documents[0] if len(documents) == 1 else {"each": documents}
-        if activations is not None:
+        if args.model is not None:
             show_activations(console, activations)
             figures["activations"] = asdict(activations)
     if args.json is not None:
@@ -123,91 +99,27 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def refuse_contradictions(args: argparse.Namespace) -> None:
-    """End with exit code 2 if a flag would have no effect, or one is missing."""
-    if args.table:
-        refuse(args, ("ranks", *MIXED_ADAM, *OFFLOADING, "estimator", "largest_layer"),
-               f"--table {args.table} has fixed parameters; use --parameters without --table")
-        return
-    if args.ranks is None:
-        given = "--parameters" if args.model is None else "--model"
-        args.memory_parser.error(f"{given} needs --ranks, the number of data-parallel ranks")
-    if args.model is None:
-        refuse(args, ("micro_batch",), "it needs --model")
-    if args.estimator == "deepspeed":
-        refuse(args, MIXED_ADAM, "--estimator deepspeed is for mixed precision and adam alone")
-        refuse(args, OFFLOADING, "--estimator deepspeed is without offloading")
-    else:
-        refuse(args, ("largest_layer",), "only --estimator deepspeed uses it")
-    if args.precision == "fp32":
-        refuse(args, ("fp32_accumulation",), "with --precision fp32 gradients are in fp32 already")
-    if args.largest_layer is not None and args.parameters is not None and args.largest_layer > args.parameters:
-        args.memory_parser.error(
-            f"--largest-layer is {args.largest_layer} of {args.parameters} parameters; give at most --parameters")
+def memory_document(found: Estimate) -> dict[str, Any]:
+    """An estimate as JSON: whole numbers as integers, others as floats."""
 
+    def number(exact: Fraction) -> int | float:
+        return exact.numerator if exact.denominator == 1 else float(exact)
 
-def refuse(args: argparse.Namespace, names: Iterable[str], reason: str) -> None:
-    """End with exit code 2 if one of the flags `names` is not at its default."""
-    for name in names:
-        if getattr(args, name) != args.memory_parser.get_default(name):
-            args.memory_parser.error(f"remove --{name.replace('_', '-')}: {reason}")
-
-
-def estimated(args: argparse.Namespace, ranks: int) -> Estimate:
-    """The figures of every stage for these flags on `ranks` ranks."""
-    if args.table == "figure1":
-        each = per_parameter("mixed", 12)
-        return by_paper(*FIGURE_1, each, "ZeRO paper, Figure 1; " + basis("mixed", "adam", each))
-    if args.estimator == "deepspeed":
-        return by_deepspeed(args.parameters, ranks, args.largest_layer)
-    if args.optimizer_bytes is None:
-        k, optimizer = optimizer_bytes(args.precision, args.optimizer), args.optimizer
-    else:
-        k, optimizer = args.optimizer_bytes, f"K = {args.optimizer_bytes}"
-    each = per_parameter(args.precision, k, fp32_accumulation=args.fp32_accumulation)
-    offloading = {name: getattr(args, name) for name in OFFLOADING}
-    far = [f"{name.removeprefix('offload_')} offloaded to host"
-           for name, tier in offloading.items() if tier == "host"]
-    counted = "; ".join([basis(args.precision, optimizer, each), *far])
-    return by_paper(args.parameters, ranks, each, counted, **offloading)
-
-
-def basis(precision: str, optimizer: str, each: ModelStates) -> str:
-    """The basis of a figure, in words."""
-    terms = f"{each.parameters} + {each.gradients} + {each.optimizer}"
-    return f"{precision} precision, {optimizer}: {terms} bytes per parameter"
-
-
-def memory_document(estimate: Estimate) -> dict[str, Any]:
-    """`estimate` as JSON."""
     return {
-        "parameters": estimate.parameters,
-        "ranks": estimate.ranks,
-        "basis": estimate.basis,
+        "parameters": found.parameters,
+        "ranks": found.ranks,
+        "basis": found.basis,
         "stages": [
             {
                 "stage": row.stage,
-                "parameters_bytes": number(row.states.parameters),
-                "gradients_bytes": number(row.states.gradients),
-                "optimizer_bytes": number(row.states.optimizer),
-                "total_bytes": number(row.states.total),
-                **({"tiers_bytes": tiers(row)} if estimate.offloaded else {}),
+                **{f"{kind}_bytes": number(getattr(row.states, kind)) for kind in (*KEPT, "total")},
+                **({"tiers_bytes": {tier: number(row.kept(tier)) for tier in TIER_WORDS}} if found.offloaded else {}),
                 "formula": row.formula,
             }
-            for row in estimate.rows
+            for row in found.rows
         ],
-        "notes": estimate.notes,
+        "notes": found.notes,
     }
-
-
-def tiers(row: EstimatedRow) -> dict[str, int | float]:
-    """The bytes that a rank keeps in each tier of memory."""
-    return {tier: number(row.kept(tier)) for tier in TIER_WORDS}
-
-
-def number(exact: Fraction) -> int | float:
-    """An int if `exact` is whole, else a float."""
-    return exact.numerator if exact.denominator == 1 else float(exact)
 
 
 def transformer_shape(text: str) -> ModelKeys:
@@ -216,22 +128,17 @@ def transformer_shape(text: str) -> ModelKeys:
     >>> transformer_shape("layers=12,width=768,heads=12,vocabulary=50257,sequence=1024").layers
     12
     """
-    if not text.endswith(".json") and not all("=" in pair for pair in text.split(",")):
-        raise argparse.ArgumentTypeError(f"found {text!r}; give key=value pairs, with commas between them")
     try:
-        pairs = hugging_face(text).keys.items() if text.endswith(".json") else [
-            (path[-1], value) for path, value in map(parse_override, text.split(","))]
-        values = {str(key).removeprefix("model."): value for key, value in pairs}
-        if len(values) < len(pairs):
-            raise argparse.ArgumentTypeError(f"found {text!r}; give each key once")
+        keys = hugging_face(text).keys if text.endswith(".json") else {
+            str(path[-1]): value for path, value in map(parse_override, text.split(","))}
+        values = {key.removeprefix("model."): value for key, value in keys.items()}
         model = read(ModelKeys, {**values, "kind": "transformer"}, ("model",), Origin("--model"))
     except ScenarioError as error:
         _, _, message = str(error).partition(f"{error.line}:{error.column}: ")
         raise argparse.ArgumentTypeError(message) from None
-    wrong = problem(shape_of(model, Task(model.sequence, model.vocabulary, "cross_entropy", tokens=True)))
     if min(model.vocabulary, model.sequence) == 0:
         raise argparse.ArgumentTypeError("give vocabulary and sequence, since there are no data to take them from")
-    if wrong is not None:
+    if wrong := problem(shape_of(model, Task(model.sequence, model.vocabulary, "cross_entropy", tokens=True))):
         raise argparse.ArgumentTypeError(f"{wrong[0]}: {wrong[1]}")
     return model
 
@@ -251,30 +158,37 @@ def parameter_count(text: str) -> int:
     return int(count)
 
 
-PAGE_COLUMNS = 80
-BAR_COLUMNS = 56
-TIER_WORDS: dict[Tier, str] = {"device": "on device", "host": ON_HOST}
-
-
-def show_estimate(console: Console, estimate: Estimate) -> None:
+def show_estimate(console: Console, found: Estimate) -> None:
     """Show each stage in bytes, then as a bar in shares of DDP."""
-    ranks = "1 rank" if estimate.ranks == 1 else f"each of {estimate.ranks:,} ranks"
-    unit = next(unit for unit in UNITS if largest(estimate.rows) >= unit.least)
-    titles = [STAGES[row.stage].title for row in estimate.rows]
-    show_title(console, f"Model states of {estimate.parameters:,} parameters on {ranks}", estimate.basis)
-    show_grid(console, titles, bytes_columns(estimate, unit))
+    ranks = "1 rank" if found.ranks == 1 else f"each of {found.ranks:,} ranks"
+    unit, rows = unit_of(found), found.rows
+    tiers = [tier for tier in TIER_WORDS if found.offloaded and any(row.kept(tier) for row in rows)]
+    figures = {words: [getattr(row.states, kind) for row in rows] for kind, words in KEPT.items()}
+    figures |= {TIER_WORDS[tier]: [row.kept(tier) for row in rows] for tier in tiers}
+    sums = [row.states.total for row in rows]
+    legend = "   ".join(f"{SHADES[kind][0]} {words}" for kind, words in KEPT.items())
+    room = max(len(legend), min(BAR_COLUMNS, console.width - 24))
+    bars = [bar({kind: getattr(row.states, kind) for kind in KEPT}, sums[0], room) for row in rows]
+    show_title(console, f"Model states of {found.parameters:,} parameters on {ranks}", found.basis)
+    titles = [STAGES[row.stage].title for row in rows]
+    show_grid(console, titles, [
+        *(Column(f"{words}\n{unit.name}", in_hundredths(counts, unit.size)) for words, counts in figures.items()),
+        Column(f"sum\n{unit.name}", in_hundredths(sums, unit.size)),
+        Column(f"sum\n{unit.binary_name}", in_hundredths(sums, unit.binary_size)),
+        Column("sum\nin bytes", [row.formula for row in rows])])
     console.print()
-    show_grid(console, titles, bar_columns(estimate, min(console.width, PAGE_COLUMNS)))
-    show_notes(console, [unit.legend, *estimate.notes])
+    show_grid(console, titles, [
+        Column(legend, bars, to_the_left=True),
+        Column("of DDP", [f"{float(100 * count / sums[0]):.1f}%" for count in sums])])
+    show_notes(console, [unit.legend, *found.notes])
 
 
 def show_scaling(console: Console, *estimates: Estimate) -> None:
     """Show the sum of each stage in bytes, with a column for each number of ranks."""
-    first = estimates[0]
-    unit = next(unit for unit in UNITS if largest(first.rows) >= unit.least)
+    first, unit = estimates[0], unit_of(estimates[0])
     show_title(console, f"Model states of {first.parameters:,} parameters on each rank", first.basis)
     show_grid(console, [STAGES[row.stage].title for row in first.rows], [
-        Column(f"{each.ranks:,} ranks\n{unit.name}", [two_decimals(row.states.total / unit.size) for row in each.rows])
+        Column(f"{each.ranks:,} ranks\n{unit.name}", in_hundredths([row.states.total for row in each.rows], unit.size))
         for each in estimates])
     show_notes(console, [unit.legend, *first.notes])
 
@@ -283,14 +197,8 @@ def show_activations(console: Console, found: BlockActivations) -> None:
     """Show the activations of a transformer's micro-batch: kept ones, and the peak."""
     unit = next(unit for unit in UNITS if found.peak_bytes >= unit.least)
     show_title(console, "Activations of a micro-batch on a rank, in 16 bits")
-    figures = {
-        "a block keeps": found.block_bytes,
-        "Korthikanti et al.": found.korthikanti_bytes,
-        "peak of a pass": found.peak_bytes,
-        "peak, recomputed": found.recomputed_peak_bytes,
-    }
-    show_grid(console, list(figures), [Column(unit.name, [two_decimals(Fraction(each, unit.size))
-                                                          for each in figures.values()])])
+    names = ["a block keeps", "Korthikanti et al.", "peak of a pass", "peak, recomputed"]
+    show_grid(console, names, [Column(unit.name, in_hundredths([*asdict(found).values()], unit.size))])
     show_notes(console, [
         "A block of GPT-2's shape keeps s b h (32 + 2 a s / h) bytes; Korthikanti et al. (2022) count s b h (34 + 5 a "
         "s / h), with masks of dropout, which are drawn again here, and dropout within attention, which is not here. "
@@ -325,59 +233,15 @@ def show_notes(console: Console, notes: Sequence[str]) -> None:
     console.print()
 
 
-def bytes_columns(estimate: Estimate, unit: ByteUnit) -> list[Column]:
-    """The columns of each kind, of each tier if states are offloaded, and of the sum in `unit`; the sum in its binary
-    counterpart, and the formula of the sum.
+def unit_of(found: Estimate) -> ByteUnit:
+    """The unit of the largest figure."""
+    return next(unit for unit in UNITS if max(row.states.total for row in found.rows) >= unit.least)
+
+
+def in_hundredths(counts: Sequence[Fraction | int], size: int) -> list[str]:
+    """Counts in a unit, rounded; a positive one is never shown as zero.
+
+    >>> in_hundredths([Fraction("31.40625"), Fraction(1, 1000)], 1)
+    ['31.41', '<0.01']
     """
-
-    def column(name: str, counts: Sequence[Fraction]) -> Column:
-        return Column(f"{name}\n{unit.name}", [two_decimals(count / unit.size) for count in counts])
-
-    rows = estimate.rows
-    sums = [row.states.total for row in rows]
-    far = [column(words, [row.kept(tier) for row in rows]) for tier, words in TIER_WORDS.items()
-           if estimate.offloaded and any(row.kept(tier) for row in rows)]
-    return [
-        *(column(KEPT[kind], [getattr(row.states, kind) for row in rows]) for kind in KEPT),
-        *far,
-        column("sum", sums),
-        Column(f"sum\n{unit.binary_name}", [two_decimals(count / unit.binary_size) for count in sums]),
-        Column("sum\nin bytes", [row.formula for row in rows]),
-    ]
-
-
-def bar_columns(estimate: Estimate, width: int) -> list[Column]:
-    """The columns of bars: each stage's kinds side by side and its share of DDP, under a legend, as wide as possible.
-    """
-    whole = max(estimate.ddp_bytes, largest(estimate.rows))
-    shares = [percent(row.states.total / estimate.ddp_bytes) for row in estimate.rows]
-    share = Column("of DDP", shares)
-    legend = "   ".join(f"{SHADES[kind][0]} {KEPT[kind]}" for kind in KEPT)
-    titles = max(len(STAGES[row.stage].title) for row in estimate.rows)
-    room = max(len(legend), min(BAR_COLUMNS, width - titles - 2 * GAP - share.width))
-    bars = [bar({kind: getattr(row.states, kind) for kind in KEPT}, whole, room) for row in estimate.rows]
-    for drawn in bars:
-        drawn.pad_right(room - len(drawn))
-    return [Column(f"{legend:<{room}}", bars), share]
-
-
-def largest(rows: Sequence[EstimatedRow]) -> Fraction:
-    return max(row.states.total for row in rows)
-
-
-def two_decimals(value: Fraction) -> str:
-    """`value`, rounded; a positive value is never shown as zero.
-
-    >>> two_decimals(Fraction("31.40625")), two_decimals(Fraction(1, 1000))
-    ('31.41', '<0.01')
-    """
-    return "<0.01" if 0 < value < Fraction(1, 200) else f"{float(value):.2f}"
-
-
-def percent(share: Fraction) -> str:
-    """A share of 1 as a percentage, to a tenth.
-
-    >>> percent(Fraction(1)), percent(Fraction(1, 64)), percent(Fraction(1, 10_000))
-    ('100.0%', '1.6%', '<0.1%')
-    """
-    return "<0.1%" if share < Fraction(1, 2000) else f"{float(100 * share):.1f}%"
+    return ["<0.01" if 0 < count * 200 < size else f"{float(Fraction(count) / size):.2f}" for count in counts]

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import accumulate, zip_longest
 from math import inf, prod
 from typing import Any
 
@@ -22,7 +23,6 @@ from zerosim.core.errors import UsageError, ZerosimError
 from zerosim.core.sharding import Directions
 from zerosim.models import MODELS
 from zerosim.plan.cluster import NS, Cluster
-from zerosim.plan.directions import direction_of
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.planning import Plan, Unplanned, advised, on_ranks, unplanned
 from zerosim.plan.reading import numbers_of_ranks, scenarios_of, task_of, training, written
@@ -31,6 +31,7 @@ from zerosim.plan.sharing import Sharing
 from zerosim.scenario import Scenario, Source
 from zerosim.scenario.machine import ClusterKeys
 from zerosim.scenario.sections import Check, Data, Parallel
+from zerosim.stages.pipeline import pieces
 from zerosim.training.config import Config
 from zerosim.verdict.resting import unit_bytes
 
@@ -115,52 +116,64 @@ def fastest(layouts: Sequence[Unplanned], most: float = USUAL_MOST) -> Searched:
 def most_at_rest(row: Unplanned) -> float:
     """Bytes that the layout's fullest rank keeps at least between steps, by formula: the mean of a pipeline's ranks."""
     config, sharing = row.config, Sharing.of(row.config, row.cluster)
-    each = [kept * sharing.share(unit.name, kind) for unit in config.model.units for kind in MODEL_STATES
-            for kept, _ in [unit_bytes(config, unit).get(kind, (0, 0.0))]]
-    return sum(each) / config.directions.pipeline
+    kept = [count * sharing.share(unit.name, kind) for unit in config.model.units
+            for kind, (count, _) in unit_bytes(config, unit).items() if kind in MODEL_STATES]
+    return sum(kept) / config.directions.pipeline
 
 
 @dataclass(frozen=True)
 class LeastTimes:
-    """Times that no layout is below, from that of a micro-batch in one piece on one data rank, T, with m micro-batches
-    on p ranks of a pipeline: each micro-batch runs through all pieces, T, and some rank computes the mean, m T / p.
+    """Times that no layout is below, by those in which one data rank computes a micro-batch in one piece.
 
-    In a schedule without chunks rank r also waits until the first micro-batch has passed the ranks before it, and as
-    long after its last one: it takes at least m t(r) + t(0) + … + t(r − 1). Of all ways to divide T over the ranks the
-    one with equal sums has the least maximum, T / (1 − (1 − 1/m)^p). Layouts that differ in stage, groups or pipeline
-    share T.
+    Rank r of p in a pipeline computes its pieces of the model for all m micro-batches. Before, one of them has passed
+    pieces 0 … r − 1 forward; after, one passes them backward, in a schedule that does not split it. So the step takes
+    at least m Σ t(r + k p) + t(0) + … + t(r − 1), where t(i) is the time of a micro-batch in piece i, both ways.
+    Layouts that differ in stage, groups or pipeline share the times of layers.
     """
 
-    _found: dict[str, float] = field(default_factory=dict)
+    _ns: dict[str, list[int]] = field(default_factory=dict)
 
     def seconds(self, row: Unplanned) -> float:
         """The seconds that the layout's step cannot be below."""
         config = row.config
-        key, m, p = repr((in_one_piece(kin(config)).asked, row.cluster)), config.block, config.directions.pipeline
-        if key not in self._found:
-            self._found[key] = seconds_of(row)
-        one = self._found[key]
-        if p == 1 or config.parallel.schedule == "zb_h1":
-            return m * one / p
-        if config.parallel.model_chunks > 1:
-            return max(m * one / p, one)
-        return one / (1 - (1 - 1 / m) ** p)
+        key, ranks = repr((in_one_piece(kin(config)).asked, row.cluster)), config.directions.pipeline
+        if key not in self._ns:
+            self._ns[key] = layers_ns(row)
+        count, layers = (1, ()) if ranks == 1 else (config.parallel.pieces, config.parallel.pipeline_layers)
+        cuts = pieces([unit.numbers for unit in config.model.units], count, layers)
+        each = [sum(self._ns[key][cut.start : cut.stop]) for cut in cuts]
+        passing = [0] * ranks if config.parallel.schedule == "zb_h1" else accumulate(each, initial=0)
+        return max(config.block * sum(each[rank::ranks]) + before
+                   for rank, before in zip(range(ranks), passing, strict=False)) / NS
 
 
-def seconds_of(row: Unplanned) -> float:
-    """The seconds of a micro-batch in one piece on one data rank; of a model of many equal blocks by two shorter ones.
+def layers_ns(row: Unplanned) -> list[int]:
+    """The nanoseconds of a micro-batch forward and backward in each run of layers that is gathered together, the loss
+    included, on one data rank. One block of two stands for the equal blocks of a deep model.
     """
     layers, recompute = row.config.keys.layers, row.config.parallel.recompute
     equal = row.config.keys.kind in ("transformer", "mixture") and not row.config.keys.dense_layers
     if equal and layers > SHORTER and isinstance(recompute, bool) and row.config.parallel.units == "layer":
         with suppress(ZerosimError):
-            one, two = (computed_ns(in_one_piece(kin(shortened(row, count))), row.cluster) for count in (1, 2))
-            return (one + (layers - 1) * (two - one)) / NS
-    return computed_ns(in_one_piece(kin(row.config)), row.cluster) / NS
+            first, block, other, last = runs_ns(shortened(row, 2), row.cluster)
+            return [first, block, *[other] * (layers - 1), last]
+    return runs_ns(row.config, row.cluster)
 
 
 SHORTER = 4
-"""A model of more blocks is computed from shorter ones."""
+"""A model of more blocks is computed from a shorter one."""
+
+
+def runs_ns(config: Config, cluster: Cluster) -> list[int]:
+    """The nanoseconds of each run of layers, by the spans of a step: forward in order, then backward from the last."""
+    forward, backward = list[int](), [0]
+    for span in rehearse(in_one_piece(kin(config)), cluster, traced=True).clock.spans:
+        if span.what == "forward":
+            forward.append(span.end_ns - span.begin_ns)
+        elif span.what in ("loss", "recompute", "backward"):
+            backward[-1] += span.end_ns - span.begin_ns
+            backward += [0] * (span.what == "backward")
+    return [ns + back for ns, back in zip_longest(reversed(forward), backward[: len(forward)], fillvalue=0)][::-1]
 
 
 def shortened(row: Unplanned, layers: int) -> Config:
@@ -170,13 +183,6 @@ def shortened(row: Unplanned, layers: int) -> Config:
             "parallel.shard_ranks": 0, "parallel.secondary_ranks": 0}
     (found,) = unplanned(with_keys(row.scenario, keys, row.config.train.micro_batch), (), task_of)
     return found.config
-
-
-def computed_ns(config: Config, cluster: Cluster) -> int:
-    """The time of the computations and of the collectives on the tape of a step."""
-    clock = rehearse(config, cluster).clock
-    tape = sum(ns for name, ns in clock.communicating_ns.items() if direction_of(name) not in ("pipeline", "data"))
-    return sum(clock.computing_ns[each] for each in ("forward", "backward", "loss")) + tape
 
 
 def kin(config: Config) -> Config:

@@ -1,8 +1,7 @@
-"""Memory of model states by formula: the bytes that each rank keeps, by the paper's count or by DeepSpeed's.
+"""Memory of model states by formula: the bytes that each rank keeps, as the ZeRO paper counts them.
 
     Ψ   parameters of the model             N   data-parallel ranks
     K   optimizer bytes per parameter       (12 for Adam in mixed precision)
-    L   parameters of the largest layer
 
                 parameters   gradients   optimizer   sum for 2 + 2 + 12 bytes
     DDP         2Ψ           2Ψ          KΨ          16Ψ
@@ -13,20 +12,10 @@
 These are bytes between steps. During a step more is alive: activations in every stage, one unit's full gradient in
 Stages II and III, and one unit's full parameters in Stage III.
 
-DeepSpeed's estimates differ. They are for mixed precision and Adam, without offloading, and for Stages II and III
-alone:
-
-    Stage II    2Ψ + 18Ψ/N    18 = 2 fp16 gradient + 4 fp32 gradient + 12 optimizer
-    Stage III   4L + 18Ψ/N    18 = 2 fp16 weight + 4 fp32 gradient + 12 optimizer
-                               4 = 2 fp16 weight + 2 fp16 gradient
-
-DeepSpeed itself drops fractions of a byte.
-
 Published tables are computed again and rounded as in print.
 
 Sources: Rajbhandari, Rasley, Ruwase and He, "ZeRO: memory optimizations toward training trillion
-parameter models" (2020), sections 3.1 and 5, tables 1 and 2; `estimate_zero2_model_states_mem_needs` and
-`estimate_zero3_model_states_mem_needs` in DeepSpeed, and "Memory Requirements" in its documentation.
+parameter models" (2020), sections 3.1 and 5, tables 1 and 2.
 """
 
 from collections.abc import Callable, Sequence
@@ -67,19 +56,14 @@ class ModelStates:
         return self.parameters + self.gradients + self.optimizer
 
 
-def per_parameter(precision: str, k: int, *, fp32_accumulation: bool = False) -> ModelStates:
-    """Bytes of model states for each parameter, before any sharding.
-
-    `k` is the optimizer's share, see `optimizer_bytes`. With `fp32_accumulation`, an fp32 sum of gradients is kept in
-    addition to the gradients, and sharded like them.
+def per_parameter(precision: str, k: int) -> ModelStates:
+    """Bytes of model states for each parameter, before any sharding; `k` is the optimizer's, see `optimizer_bytes`.
 
     >>> int(per_parameter("mixed", 12).total)
     16
-    >>> int(per_parameter("mixed", 12, fp32_accumulation=True).total)
-    20
     """
     each = PRECISIONS[precision].weights.itemsize
-    return ModelStates(Fraction(each), Fraction(each + FP32_BYTES * fp32_accumulation), Fraction(k))
+    return ModelStates(Fraction(each), Fraction(each), Fraction(k))
 
 
 def resting(stage: str, parameters: int, ranks: int, each: ModelStates) -> ModelStates:
@@ -121,16 +105,6 @@ def formula(stage: str, each: ModelStates) -> str:
     return " + ".join(f"{bytes_each}{symbol}" for symbol, bytes_each in terms.items() if bytes_each)
 
 
-FORMULAS = {"zero2": "2Ψ + 18Ψ/N", "zero3": "4L + 18Ψ/N"}
-
-DIFFERENCES = (
-    "DeepSpeed counts gradients in fp32 too, 4Ψ/N, since it converts them before an update. In Stage II they come on "
-    "top of the paper's 2Ψ + 14Ψ/N.",
-    "In Stage III they replace the fp16 gradients, 2Ψ/N, in the paper's 16Ψ/N. Weights and gradients of the "
-    "largest layer, whole and in fp16, are the 4L: so this is a peak, while the paper counts what rests between steps.",
-)
-
-
 class EstimatedRow(NamedTuple):
     """One stage: the bytes that a rank keeps, their sum as a formula, and the states that are on the host."""
 
@@ -152,14 +126,15 @@ class EstimatedRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Estimate:
-    """The figures of every stage; `basis` describes the count, and `ddp_bytes` is 100%."""
+    """The figures of every stage; `basis` describes the count."""
 
     parameters: int
     ranks: int
     basis: str
     rows: Sequence[EstimatedRow]
-    ddp_bytes: Fraction
-    notes: Sequence[str]
+    notes: Sequence[str] = (
+        "Memory between steps. During a step, activations are added, one unit's full gradient (Stages II and III), and "
+        "one unit's full parameters (Stage III).",)
 
     @property
     def offloaded(self) -> bool:
@@ -167,71 +142,24 @@ class Estimate:
         return any(row.on_host for row in self.rows)
 
 
-def by_paper(
-    parameters: int, ranks: int, each: ModelStates, basis: str, *, offload_optimizer: str = "none",
+def estimate(
+    parameters: int, ranks: int, precision: str, optimizer: str, *, offload_optimizer: str = "none",
     offload_parameters: str = "none",
 ) -> Estimate:
-    """All stages, with `each` bytes for a parameter; some states may be offloaded to the host.
+    """All stages; some states may be offloaded to the host.
 
-    >>> estimate = by_paper(1000, 4, per_parameter("mixed", 12), "mixed precision")
-    >>> {row.stage: int(row.states.total) for row in estimate.rows}["zero3"]
-    4000
+    >>> found = estimate(1000, 4, "mixed", "adam")
+    >>> {row.stage: int(row.states.total) for row in found.rows}["zero3"], found.basis
+    (4000, 'mixed precision, adam: 2 + 2 + 12 bytes per parameter')
     """
+    each = per_parameter(precision, optimizer_bytes(precision, optimizer))
+    terms = f"{each.parameters} + {each.gradients} + {each.optimizer}"
+    tiers = {"optimizer": offload_optimizer, "parameters": offload_parameters}
+    far = [f"{kind} offloaded to host" for kind, tier in tiers.items() if tier == "host"]
     return Estimate(
-        parameters,
-        ranks,
-        basis,
+        parameters, ranks, "; ".join([f"{precision} precision, {optimizer}: {terms} bytes per parameter", *far]),
         [EstimatedRow(key, formula(key, each), resting(key, parameters, ranks, each),
-                      stage.on_host(offload_optimizer, offload_parameters)) for key, stage in STAGES.items()],
-        ddp_bytes=parameters * each.total,
-        notes=(
-            "Memory between steps. During a step, activations are added, one unit's full gradient (Stages II and "
-            "III), and one unit's full parameters (Stage III).",
-        ),
-    )
-
-
-def by_deepspeed(parameters: int, ranks: int, largest_layer: int | None) -> Estimate:
-    """Stage II and, if the parameters of the largest layer are known, Stage III.
-
-    >>> estimate = by_deepspeed(1000, 4, largest_layer=100)
-    >>> [(row.stage, int(row.states.total)) for row in estimate.rows]
-    [('zero2', 6500), ('zero3', 4900)]
-    """
-    states = {"zero2": deepspeed_zero2(parameters, ranks)}
-    notes = [*DIFFERENCES]
-    if largest_layer is None:
-        notes.append("For Stage III give --largest-layer L, the parameters of the largest layer.")
-    else:
-        states["zero3"] = deepspeed_zero3(parameters, ranks, largest_layer)
-    return Estimate(
-        parameters,
-        ranks,
-        "DeepSpeed's estimate for mixed precision and adam",
-        [EstimatedRow(stage, FORMULAS[stage], found) for stage, found in states.items()],
-        ddp_bytes=parameters * per_parameter("mixed", 12).total,
-        notes=notes,
-    )
-
-
-def deepspeed_zero2(parameters: int, ranks: int) -> ModelStates:
-    """Bytes on every rank, exact.
-
-    >>> int(deepspeed_zero2(2_851_000_000, 8).total)
-    12116750000
-    """
-    shard = Fraction(parameters, ranks)
-    return ModelStates(Fraction(2 * parameters), (2 + 4) * shard, 12 * shard)
-
-
-def deepspeed_zero3(parameters: int, ranks: int, largest_layer: int) -> ModelStates:
-    """Bytes on every rank at the peak, while the largest layer is computed, exact.
-
-    >>> int(deepspeed_zero3(2_851_000_000, 8, 32_000_000).total)
-    6542750000
-    """
-    shard = Fraction(parameters, ranks)
-    return ModelStates(2 * shard + 2 * largest_layer, 4 * shard + 2 * largest_layer, 12 * shard)
+                      stage.on_host(offload_optimizer, offload_parameters)) for key, stage in STAGES.items()])
 
 
 GB = 10**9

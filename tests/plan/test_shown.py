@@ -11,10 +11,10 @@ from tests.pages import Seen, documented, refused, values
 from zerosim.commands.cli import main
 from zerosim.core.words import common_unit, in_unit
 from zerosim.show.pictures import end_of, files, memory, peaks, timeline
-from zerosim.show.plan_page import drawn_rows, lines, plan_page, row_of, thinned
+from zerosim.show.plan_page import drawn_rows, lines, plan_page, thinned
 from zerosim.show.plan_table import legend, machine, names_of
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 MPT = str(ROOT / "scenarios" / "plans" / "mpt_7b.toml")
 SMALL = {"model.layers": 2, "check.mfu": [], "check.fits": [], "check.does_not_fit": []}
 FLAGS = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
@@ -70,23 +70,6 @@ def test_a_page_says_what_leaves_a_host_where_there_are_several():
     assert [row[-1] for row in found["rows"]] == [in_unit(row.between_bytes_per_host, unit) for row in two.rows]
 
 
-def test_a_page_s_heading_says_what_is_planned_and_no_other_number(tmp_path):
-    """The shipped scenario has 64 ranks, and its page for 16 said so."""
-    page = Seen(plan_page(zs.plan("llama3_8b", 16, set={"model.layers": 2}).subject, ""))
-    heading = page.text[: page.text.index("SXM 80 GB") + 9]
-    assert "16 ranks of H100 SXM 80 GB" in heading
-    assert "64" not in heading.partition("Scenario checks skipped")[0]
-    assert machine(zs.plan(MPT, [8, 64], set=SMALL).subject.rows).startswith("8 and 64 ranks of A100")
-
-
-def test_the_first_picture_has_what_decides_whether_a_row_fits(small):
-    assert [*Seen(plan_page(small, "")).pictures][:2] == [
-        "memory of a rank at the peak, by kind", "memory of a rank between steps, by kind"]
-    bars = values(peaks(drawn_rows(small), 0))
-    for name, row in zip(names_of(small.rows), small.rows, strict=True):
-        assert sum(each["GB"] for each in bars if each["row"] == name) == pytest.approx(row.peak_bytes / 1e9)
-
-
 def test_hfu_below_mfu_is_explained_where_it_is_seen(small):
     assert [word for word, _ in legend(small.rows)][-1] == "MFU, HFU"
     kept = zs.plan(MPT, set=SMALL | {"parallel.recompute": False}).subject.rows
@@ -97,12 +80,6 @@ def test_only_links_that_are_there_are_named():
     one, *_, two = zs.plan(MPT, ranks=[1, 2], set=SMALL | {"cluster.devices_per_host": 1}).subject.rows
     assert machine([one]) == "1 rank of A100 SXM 40 GB; collectives pipelined"
     assert machine([two]) == "2 ranks of A100 SXM 40 GB; RoCE, 8 × 200 Gbit/s between hosts; collectives pipelined"
-
-
-def test_pictures_take_a_planned_row_for_a_run_s(small):
-    row = row_of("a row", small.rows[-1])
-    assert row.fullest.peak_bytes["total"] == small.rows[-1].peak_bytes
-    assert row.hidden == small.rows[-1].trace.hidden
 
 
 def test_the_command_writes_page_trace_and_document(tmp_path, capsys):
@@ -130,47 +107,31 @@ def test_offloading_takes_the_longer_the_slower_its_link():
 
 
 @pytest.mark.parametrize(("flags", "found"), [
-    (["--ranks", "0"], "--ranks 0: found '0'; give a whole number from 1"),
-    (["--ranks", "1000000000"], "to 1048576"),
-    (["--ranks", "8,,9"], "found ''"),
-    (["--ranks", "12"], "12 ranks do not fill hosts of 8 devices"),
-    (["--sweep", "nonsense"], "give section.key=value,value"),
-    (["--sweep", "train.micro_batch="], "give section.key=value,value"),
-    (["--sweep", "a.b=1"], "unknown key 'a'"),
-    (["--sweep", "train.micro_batch=1,x"], "must be an integer"),
-    (["--sweep", "train.micro_batch=1", "train.micro_batch=2"], "train.micro_batch is swept twice"),
-    (["--sweep", "parallel.recompute=[1,2],x"], 'found "x"'),
-    (["--set", "train.micro_batches=64064", "--set", "parallel.accumulation=layered"],
+    ("--ranks 0", "--ranks 0: found '0'; give a whole number from 1"),
+    ("--ranks 12", "12 ranks do not fill hosts of 8 devices"),
+    ("--sweep nonsense", "give section.key=value,value"), ("--sweep a.b=1", "unknown key 'a'"),
+    ("--sweep train.micro_batch=1 train.micro_batch=2", "train.micro_batch is swept twice"),
+    ("--set train.micro_batches=64064 --set parallel.accumulation=layered",
      "1,001 micro-batches on a rank, and a plan follows at most 1,000; set train.micro_batches to at most 64,000"),
-    (["--set", "train.micro_batches=131072", "--set", "parallel.order=tree"], "2,048 micro-batches on a rank"),
-    (["--set", "train.micro_batches=64000064"], "1,000,001 micro-batches on a rank"),
-    (["--set", "model.sequence=1000000", "--set", "train.micro_batch=34"], "at most 33,554,432 tokens"),
-    (["--set", "parallel.order=exact"], "parallel.order exact adds"),
-    (["--set", "cluster.device=h100_80"], "cluster.device: no device \"h100_80\"; did you mean 'h100_80gb'?"),
-    (["--set", "cluster.between=rope"], "cluster.between: no link \"rope\""),
-    (["--set", "cluster.devices_per_host=7"], "64 ranks do not fill hosts of 7 devices"),
-    (["--set", "cluster.device={flops=1e12}"], "lacks memory_bandwidth"),
-    (["--set", "cluster.products=fp8", "--set", "cluster.device=v100_32gb"],
+    ("--set train.micro_batches=64000064", "1,000,001 micro-batches on a rank"),
+    ("--set model.sequence=1000000 --set train.micro_batch=34", "at most 33,554,432 tokens"),
+    ("--set parallel.order=exact", "parallel.order exact adds"),
+    ("--set cluster.device=h100_80", "cluster.device: no device \"h100_80\"; did you mean 'h100_80gb'?"),
+    ("--set cluster.device=h999", "there are v100_32gb"),
+    ("--set cluster.device={flops=1e12}", "lacks memory_bandwidth"),
+    ("--set cluster.products=fp8 --set cluster.device=v100_32gb",
      "has no 8-bit matrix products; use h100_80gb, h100_96gb, h200,"),
-    (["--set", "world.ranks=1000000000"], "world.ranks must be an integer of at least 1 and at most 1048576"),
-    (["--set", "model.heads=7"], "7 heads must divide"),
-    (["--picture", "losses=a.svg"],
-     "--picture: there is no picture 'losses'; there are kept, memory-1, step-1, memory-2, "),
-    (["--picture", "step-1=/nonexistent/a.svg"], "name a file in a folder that exists"),
-    (["--set", "cluster.host_memory=pcie9"], "no link \"pcie9\"; did you mean"),
-    (["--set", "cluster.device=h999"], "there are v100_32gb"),
-    (["--report", "/nonexistent/a.html"], "cannot write"),
+    ("--set model.heads=7", "7 heads must divide"),
+    ("--picture losses=a.svg", "--picture: there is no picture 'losses'; there are kept, memory-1, step-1, memory-2, "),
+    ("--report /nonexistent/a.html", "cannot write"), ("--cluster /nonexistent/cluster.toml", "no such file"),
 ])
 def test_what_cannot_be_planned_is_refused_in_one_line(flags, found, capsys):
-    assert found in refused(capsys, "plan", MPT, *FLAGS, *flags)
+    assert found in refused(capsys, "plan", MPT, *FLAGS, *flags.split())
 
 
 @pytest.mark.parametrize(("content", "found"), [
-    ("a = " + "[" * 100_000, "file.toml:1:1: arrays or tables are nested too deeply"),
-    ("[cluster]\ndevice = 1979-05-27", 'no device "1979-05-27"'),
     ("[cluster]\ndevice = {flops = [1979-05-27]}", "cluster.device.flops must be"),
-    ("cluster = 1", "file.toml has no [cluster]"),
-    ("\xff", "cannot read"), ("a = 1", "has no [cluster]"), ("[cluster", "this is not TOML"),
+    ("cluster = 1", "file.toml has no [cluster]"), ("\xff", "cannot read"), ("[cluster", "this is not TOML"),
     ("[cluster]\ndevice = 'h100'", "did you mean 'h100_80gb'"),
 ])
 def test_a_machine_is_read_as_a_scenario_is(content, found, tmp_path, capsys):
@@ -179,13 +140,10 @@ def test_a_machine_is_read_as_a_scenario_is(content, found, tmp_path, capsys):
     assert found in refused(capsys, "plan", MPT, "--cluster", path)
 
 
-@pytest.mark.parametrize(("path", "found"), [
-    ("/dev/zero", "this is not a regular file"), ("/nonexistent/cluster.toml", "no such file")])
-def test_a_machine_without_a_file_is_refused(path, found, capsys):
-    assert found in refused(capsys, "plan", MPT, "--cluster", path)
-
-
-def test_every_picture_of_memory_has_a_line_at_the_device(small):
+def test_pictures_have_what_decides_whether_a_row_fits_and_a_line_at_the_device(small):
+    bars = values(peaks(drawn_rows(small), 0))
+    for name, row in zip(names_of(small.rows), small.rows, strict=True):
+        assert sum(each["GB"] for each in bars if each["row"] == name) == pytest.approx(row.peak_bytes / 1e9)
     device_bytes = int(small.rows[0].cluster.device.memory)
     drawn = files(drawn_rows(small), device_bytes)
     for name in ("memory-1", "kept"):

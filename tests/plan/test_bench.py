@@ -134,7 +134,7 @@ def test_a_ratio_is_taken_within_its_round():
 def test_the_command_measures_on_real_processes(model, tmp_path):
     out = tmp_path / "out.json"
     small = (
-        "import sys; from tests.test_bench import MLP, TRANSFORMER; "
+        "import sys; from tests.plan.test_bench import MLP, TRANSFORMER; "
         "from zerosim.commands.benches.timings import WORKLOADS; "
         "from zerosim.commands.cli import main; WORKLOADS.update(mlp=MLP, transformer=TRANSFORMER); sys.exit(main())")
     done = mpirun(2, ["-c", small, "bench", "step", "--model", model, "--rounds", "1", "--json", str(out)])

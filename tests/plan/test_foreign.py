@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ from zerosim.plan.planning import planned
 from zerosim.plan.reading import read_plan, task_of
 from zerosim.show.plan_table import csv_of, sentence
 
-LLAMA = str(Path(__file__).parents[1] / "scenarios" / "plans" / "llama3_8b.toml")
+LLAMA = "llama3_8b"
 SMALL = {"model.layers": 2, "check.mfu": [], "check.fits": [], "check.does_not_fit": []}
 
 
@@ -234,10 +233,10 @@ def test_deepspeed_accumulates_on_each_data_rank(words, group, written, monkeypa
 
 
 def test_a_plan_from_files_of_others_alone(written, tmp_path, capsys):
-    config = Path(written(HUGGING_FACE | {"num_hidden_layers": 2, "sliding_window": 4096}))
+    config = written(HUGGING_FACE | {"num_hidden_layers": 2, "sliding_window": 4096})
     settings = tmp_path / "ds.json"
     settings.write_text(json.dumps(DEEPSPEED | {"zero_optimization": {"stage": 2}}))
-    assert main(["plan", LLAMA, "--model", str(config), "--ds-config", str(settings), "--ranks", "16", "--set",
+    assert main(["plan", LLAMA, "--model", config, "--ds-config", str(settings), "--ranks", "16", "--set",
                  "model.sequence=2048", "--set", "check.mfu=[]"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "Not planned: sliding_window = 4096 and flops_profiler" in said

@@ -1,4 +1,4 @@
-"""Plans over every direction of the mesh: closed forms, shipped volumes, the ZeRO paper's rows, and refusals."""
+"""Plans over directions of the mesh: closed forms, shipped volumes, the ZeRO paper's rows, and refusals."""
 
 from fractions import Fraction
 from math import inf
@@ -6,38 +6,26 @@ from math import inf
 import pytest
 
 import zerosim as zs
-from tests.models.test_split_models import GPT, MLP, SPLIT, read
+from tests.models.test_split_models import MLP, SPLIT
 from tests.stages.test_pipeline import without_flush
-from tests.test_plan_drawn import CLUSTER, compared
 from zerosim.commands.cli import main
 from zerosim.core.sharding import Directions
 from zerosim.models.units import Task
-from zerosim.plan import directions, rehearsal
+from zerosim.plan import directions
 from zerosim.plan.cluster import Cluster, Device, Link
 from zerosim.plan.rehearsal import rehearse
 from zerosim.plan.small import found_otherwise
-from zerosim.scenario.data import load_dataset
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import Check, ModelKeys, Parallel, Train, WorldKeys
 from zerosim.stages import schedules
 from zerosim.training.config import configured
-from zerosim.training.experiment import prepare
-from zerosim.verdict.judged_run import run_locally
 from zerosim.verdict.pipelines import bubble_due
 
 AT_ONCE = Link("", 0, inf)
 ONLY_PRODUCTS = Cluster(Device("", 8.192e12, 1e12, inf), 64, AT_ONCE, AT_ONCE, pipelined=True, fused=False)
 """A device on which products alone take time; those of a vocabulary of 1 take less than half a nanosecond."""
-ONE_STEP = ("train.steps=1", "check.reference=false")
-EIGHT = ("world.ranks=8", "train.micro_batches=8", "model.vocabulary=68")
 SCHEDULES = {"gpipe": {"schedule": "gpipe"}, "1f1b": {"schedule": "1f1b"}, "zb_h1": {"schedule": "zb_h1"},
              "interleaved": {"schedule": "interleaved_1f1b", "model_chunks": 2}}
-
-
-def trained(scenario):
-    """The measured rows of a scenario, without those that order exact leaves without a plan."""
-    rows = run_locally(prepare(scenario, load_dataset(scenario))).trained
-    return [row for row in rows if row.config.addition.collective is not None]
 
 
 def pipelined(ranks, micro_batches, **keys):
@@ -52,43 +40,13 @@ def pipelined(ranks, micro_batches, **keys):
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize(("ranks", "micro_batches"), [(2, 2), (4, 8), (3, 30), (4, 1000)])
+@pytest.mark.parametrize(("ranks", "micro_batches"), [(2, 2), (3, 30), (4, 1000)])
 def test_equal_stages_wait_for_the_bubble_of_the_formula_exactly(schedule, ranks, micro_batches):
     keys = SCHEDULES[schedule]
     found = rehearse(pipelined(ranks, micro_batches, **keys), ONLY_PRODUCTS)
     idle = sum(each.clock.idle_ns + found.clock.now_ns - each.clock.now_ns for each in found.stages)
     due = bubble_due(ranks, micro_batches, keys.get("model_chunks", 1), schedule)
     assert Fraction(idle, found.clock.now_ns * ranks) == due
-
-
-@pytest.mark.parametrize(("stage", "changes"), [
-    ("zero2", SCHEDULES["gpipe"]), ("zero1", SCHEDULES["1f1b"]), ("zero2", SCHEDULES["interleaved"]),
-    ("zero2", SCHEDULES["zb_h1"]),
-    ("ddp", {"overlap": True, "tensor_ranks": 2, "sequence_parallel": True}),
-    ("zero2", {"overlap": True, "recompute": True}),
-    ("zero2", {"accumulation": "micro_batch"}), ("zero2", {"accumulation": "micro_batch", "overlap": True}),
-])
-@pytest.mark.parametrize("few", [4, 16])
-def test_a_pass_stands_for_all_that_are_like_it(stage, changes, few, monkeypatch):
-    config = of_a_pipeline(stage, changes)
-    found = figures_of(rehearse(config, CLUSTER))
-    monkeypatch.setattr(rehearsal, "REHEARSED", few)
-    assert found == figures_of(rehearse(config, CLUSTER)) == figures_of(rehearse(config, CLUSTER, traced=True))
-
-
-def of_a_pipeline(stage, changes):
-    parallel = Parallel((stage,), pipeline_ranks=2, **changes)
-    row, *_ = Scenario(
-        world=WorldKeys(2 * parallel.directions.places), parallel=parallel,
-        model=ModelKeys(kind="transformer", layers=4, width=8, heads=2, vocabulary=11, sequence=4),
-        train=Train(micro_batch=2, micro_batches=16, precision="bf16", clip_norm=1.0)).rows
-    return configured(row, Task(4, 11, "cross_entropy", tokens=True))
-
-
-def figures_of(found):
-    """All that a plan says of each rank of a pipeline."""
-    return [(each.peak, each.peak_total, each.resting, each.operations, each.clock.idle_ns, each.clock.now_ns,
-             each.clock.exposed_ns, each.clock.counts) for each in found.stages]
 
 
 @pytest.mark.parametrize("name", ["four_all_reduces", "ring_attention", "all_to_all_of_experts"])
@@ -105,26 +63,6 @@ def test_a_pipeline_sends_each_cut_forward_and_back():
         found = [[each.clock.sent_by[f"send_{what}"] for what in ("activation", "gradient")]
                  for each in row.found.stages]
         assert found == [[sent, 0], [sent, sent], [sent, sent], [0, sent]]
-
-
-@pytest.mark.parametrize(("text", "changes"), [
-    (MLP, ["parallel.tensor_ranks=2", "train.clip_norm=0.01", 'parallel.stages=["ddp", "zero2"]']),
-    (MLP, ["parallel.pipeline_ranks=2", "train.micro_batches=10", "train.precision=bf16"]),
-    (GPT, ["parallel.pipeline_ranks=2", "parallel.schedule=zb_h1", "train.precision=bf16", "train.micro_batches=8"]),
-    (GPT, ["parallel.tensor_ranks=2", "parallel.sequence_parallel=true", "parallel.pipeline_ranks=2", *EIGHT]),
-    (GPT, ["parallel.tensor_ranks=2", "parallel.context_ranks=2", "parallel.vocabulary_parallel=true", *EIGHT]),
-    (GPT, ["parallel.context_ranks=4", "parallel.context_by=all_to_all", "parallel.recompute=true"]),
-    (GPT, ["parallel.tensor_ranks=4", "parallel.recompute=true", "parallel.partition_activations=true"]),
-    (GPT, ["model.kind=mixture", "parallel.expert_ranks=2", "parallel.shard_ranks=2", *EIGHT]),
-    (GPT, ["model.kind=mixture", "parallel.expert_ranks=2", "parallel.tensor_ranks=2", "parallel.context_ranks=2",
-           "parallel.sequence_parallel=true", "model.experts=8", "model.queue_tokens=2", *EIGHT]),
-    (GPT, ["model.kind=mixture", "parallel.expert_ranks=2", "parallel.context_ranks=2", "model.queue_tokens=4",
-           "parallel.recompute=true", *EIGHT]),
-])
-def test_plans_of_directions_have_what_runs_of_them_measure(text, changes, tmp_path):
-    for row in trained(read(text, tmp_path, *ONE_STEP, 'parallel.stages=["zero1"]', *changes)):
-        ours, theirs = compared(row)
-        assert ours == theirs, row.name
 
 
 def test_the_papers_100_billion_parameters_fit_with_divided_checkpoints_alone():
@@ -191,10 +129,3 @@ def test_ranks_of_a_direction_have_the_links_between_them(mesh, name, due_ns):
     cluster = Cluster(Device("", 1, 1, 1), 4, Link("", 5, 1e9), Link("", 7, 1e8), pipelined=True, fused=False)
     costs = directions.DirectionCosts(Directions(**mesh), cluster)
     assert costs.price(directions.TapeCall(name, "shift", 3000, 1, (1,))).ns == due_ns
-
-
-def test_a_message_that_a_plan_forgets_is_seen(tmp_path, monkeypatch):
-    (row,) = trained(read(GPT, tmp_path, *ONE_STEP, "parallel.tensor_ranks=2", 'parallel.stages=["ddp"]'))
-    assert compared(row)[0] == compared(row)[1]
-    monkeypatch.setattr(directions.TimedCalls, "add", lambda self, calls: None)
-    assert compared(row)[0] != compared(row)[1]

@@ -1,0 +1,251 @@
+"""The memory of model states by formula, against the figures in print and against real buffers, near and far."""
+
+import json
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.training.test_far import FAR, UPDATES
+from tests.verdict.test_planted import outcome_of
+from zerosim.commands.cli import main
+from zerosim.stages import STAGES
+from zerosim.verdict.memory import (
+    PRECISIONS,
+    TABLES,
+    formula,
+    largest_model,
+    optimizer_bytes,
+    per_parameter,
+    printed,
+    resting,
+    rounded,
+    truncated,
+)
+
+MIXED_ADAM = per_parameter("mixed", 12)
+GB = 10**9
+
+stages = st.sampled_from(list(STAGES))
+ranks = st.integers(1, 2000)
+each = st.builds(per_parameter, st.sampled_from(list(PRECISIONS)), st.integers(0, 100))
+
+
+def printed_json(capsys, *flags):
+    assert main(["memory", *flags, "--json", "-"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def lines(capsys, *flags):
+    assert main(["memory", *flags]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+# Formulas
+
+
+def test_every_stage_has_its_formula_and_every_optimizer_its_bytes():
+    assert {stage.sharded for stage in STAGES.values()} == {
+        (), ("optimizer",), ("optimizer", "gradients"), ("optimizer", "gradients", "parameters")}
+    assert [formula(stage, MIXED_ADAM) for stage in STAGES] == ["16Ψ", "4Ψ + 12Ψ/N", "2Ψ + 14Ψ/N", "16Ψ/N"]
+    assert [formula(stage, per_parameter("fp32", 0)) for stage in STAGES] == ["8Ψ", "8Ψ", "4Ψ + 4Ψ/N", "8Ψ/N"]
+    assert {precision: [optimizer_bytes(precision, name) for name in ("sgd", "momentum", "adam", "adamw")]
+            for precision in PRECISIONS} == {"mixed": [4, 8, 12, 12], "fp32": [0, 4, 8, 8]}
+
+
+@given(stages, st.integers(1, 10**15), ranks, each)
+def test_the_formula_in_letters_gives_the_figure(stage, psi, n, each):
+    value = sum(
+        Fraction(int(term.removesuffix("/N").removesuffix("Ψ")) * psi, n if "/N" in term else 1)
+        for term in formula(stage, each).split(" + ")
+    )
+    assert value == resting(stage, psi, n, each).total
+
+
+@given(stages, st.integers(1, 10**12), ranks, each)
+def test_the_largest_model_fits_and_one_parameter_more_does_not(stage, budget, n, each):
+    largest = largest_model(stage, budget, n, each)
+    assert resting(stage, largest, n, each).total <= budget
+    assert resting(stage, largest + 1, n, each).total > budget
+
+
+@given(st.fractions(0, 10**6, max_denominator=10**4), st.integers(0, 3))
+def test_rounding_and_truncating(value, decimals):
+    step = Fraction(1, 10**decimals)
+    assert 0 <= value - truncated(value, decimals) < step
+    assert -step / 2 <= value - rounded(value, decimals) < step / 2
+
+
+# Figures in print
+
+FIGURE_1 = {"ddp": "120", "zero1": "31.4", "zero2": "16.6", "zero3": "1.9"}
+
+TABLE_1 = """
+1    | 120/120/120    | 2048/2048/2048 | 16000/16000/16000
+4    | 52.5/41.3/30   | 896/704/512    | 7000/5500/4000
+16   | 35.6/21.6/7.5  | 608/368/128    | 4750/2875/1000
+64   | 31.4/16.6/1.88 | 536/284/32     | 4187/2218/250
+256  | 30.4/15.4/0.47 | 518/263/8      | 4046/2054/62.5
+1024 | 30.1/15.1/0.12 | 513/257/2      | 4011/2013/15.6
+"""
+
+TABLE_2 = """
+1  | 64   | 2B  | 7.6B   | 14.4B  | 128B
+2  | 128  | 4B  | 15.2B  | 28.8B  | 256B
+4  | 256  | 8B  | 30.4B  | 57.6B  | 0.5T
+8  | 512  | 16B | 60.8B  | 115.2B | 1T
+16 | 1024 | 32B | 121.6B | 230.4B | 2T
+"""
+
+
+@pytest.mark.parametrize(("name", "expected"), [("table1", TABLE_1), ("table2", TABLE_2)])
+def test_tables_are_as_printed_on_the_terminal_and_as_json(capsys, name, expected):
+    rows = [list(row) for row in TABLES[name]().rows]
+    assert [[cell.replace(" / ", "/") for cell in row] for row in rows] == [
+        [cell.strip() for cell in row.split("|")] for row in expected.strip().splitlines()]
+    assert printed_json(capsys, "--table", name)["rows"] == rows
+    shown = [line.split() for line in lines(capsys, "--table", name)]
+    assert all(" ".join(row).split() in shown for row in rows)
+
+
+@pytest.mark.parametrize(("k", "models"), [(11, ["7.5B", "128B", "1T"]), (13, ["7.5B", "128B", "1T"]), (12, [])])
+def test_table_1_tells_12_bytes_from_others(k, models, monkeypatch):
+    monkeypatch.setattr("zerosim.verdict.memory.MIXED_ADAM", per_parameter("mixed", k))
+    wrong = {model for row, due in zip(TABLES["table1"]().rows, TABLE_1.strip().splitlines(), strict=True)
+             for model, cell, printed in zip(["7.5B", "128B", "1T"], row[1:], due.split("|")[1:], strict=True)
+             if cell.replace(" / ", "/") != printed.strip()}
+    assert wrong == {*models}
+
+
+def test_figure_1_as_json_and_as_bars(capsys):
+    document = printed_json(capsys, "--table", "figure1")
+    totals = [Fraction(stage["total_bytes"], GB) for stage in document["stages"]]
+    assert [printed(rounded(total, 1)) for total in totals] == list(FIGURE_1.values())
+    bars = [line.split()[-2] for line in lines(capsys, "--table", "figure1") if line.rstrip().endswith("%")]
+    assert bars == ["█" * 7 + "▓" * 7 + "░" * 42, "█" * 7 + "▓" * 7 + "░", "█" * 7 + "▓░", "█▓░"]
+
+
+# The command
+
+
+@pytest.mark.parametrize("count", ["7.5e9", "7.5b", "7500M", "7500000000"])
+def test_json_has_whole_numbers_as_ints_and_others_as_floats(capsys, count):
+    document = printed_json(capsys, "--parameters", count, "--ranks", "64")
+    assert (document["schema"], document["parameters"], document["ranks"]) == ("zerosim.memory/1", 7_500_000_000, 64)
+    assert [stage["stage"] for stage in document["stages"]] == list(STAGES)
+    assert document["stages"][1] == {
+        "stage": "zero1", "parameters_bytes": 15_000_000_000, "gradients_bytes": 15_000_000_000,
+        "optimizer_bytes": 1_406_250_000, "total_bytes": 31_406_250_000, "formula": "4Ψ + 12Ψ/N"}
+    assert {type(figure) for stage in document["stages"] for figure in stage.values()} == {str, int}
+    assert printed_json(capsys, "--parameters", "10", "--ranks", "3")["stages"][3]["total_bytes"] == 160 / 3
+
+
+@pytest.mark.parametrize(("flags", "totals"), [
+    (["--precision", "fp32"], [16, 10, 7, 4]), (["--precision", "fp32", "--optimizer", "sgd"], [8, 8, 5, 2]),
+    (["--optimizer", "adamw"], [16, 7, 5.5, 4])])
+def test_flags_change_bytes_per_parameter(capsys, flags, totals):
+    document = printed_json(capsys, "--parameters", "1000", "--ranks", "4", *flags)
+    assert [stage["total_bytes"] for stage in document["stages"]] == [1000 * total for total in totals]
+
+
+@pytest.mark.parametrize("flags", [
+    ["--parameters", "1e15", "--ranks", "1000000000"], ["--parameters", "999999999999", "--ranks", "999"],
+    ["--parameters", "1", "--ranks", "1"], ["--table", "figure1"], ["--table", "table1"],
+    ["--parameters", "7.5B", "--ranks", "64", "--offload-optimizer", "host", "--offload-parameters", "host"],
+], ids=" ".join)
+def test_everything_drawn_fits_60_and_80_columns_unbroken(capsys, monkeypatch, flags):
+    """In 60 columns every number is there; in 80 every line that ends with one is as in 200."""
+    monkeypatch.setenv("COLUMNS", "200")
+    wide = [line.split() for line in lines(capsys, *flags)]
+    for columns in (60, 80):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        narrow = lines(capsys, *flags)
+        assert max(map(len, narrow)) <= columns
+        assert "…" not in "".join(narrow)
+        numbers = {word for line in narrow for word in line.split() if word[0].isdigit()}
+        assert numbers <= {word for line in wide for word in line}
+
+
+def test_colour_on_a_terminal_unless_no_color(capsys, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    blue = "\x1b[34m"
+    assert blue in "".join(lines(capsys, "--table", "figure1"))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert blue not in "".join(lines(capsys, "--table", "figure1"))
+
+
+@pytest.mark.parametrize(("flags", "message"), [
+    ("", "one of the arguments --parameters --model --table is required"),
+    ("--model layers=2,vocabulary=5,sequence=4", "give --ranks, the number of data-parallel ranks"),
+    ("--table table1 --ranks 4", "--table has its own"),
+    ("--model layers=2 --ranks 2", "give vocabulary and sequence"),
+    ("--model layer=2 --ranks 2", "unknown key 'layer' in [model]; did you mean 'layers'?"),
+    ("--model layers --ranks 2", 'an override is written section.key=value, found "layers"'),
+    ("--model width=10,heads=3,vocabulary=5,sequence=4 --ranks 2", "heads: 3 heads must divide"),
+    ("--parameters 7,5 --ranks 4", "found '7,5'; give a whole number"),
+    ("--parameters 1e99 --ranks 4", "from 1 to 1e+15"),
+    ("--parameters 7B --ranks 0", "found '0'; give a whole number from 1"),
+])
+def test_wrong_flags_exit_with_2_and_say_what_to_give(capsys, flags, message):
+    with pytest.raises(SystemExit) as caught:
+        main(["memory", *flags.split()])
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+LLAMA = "architecture=llama,vocabulary={},layers=32,width=4096,heads=32,sequence=2048"
+
+
+@pytest.mark.parametrize(("shape", "count"), [
+    ("layers=12,width=768,heads=12,vocabulary=50257,sequence=1024,tied_embeddings=true", 124_439_808),
+    (LLAMA.format(128256) + ",inner=14336,key_value_heads=8", 8_030_261_248),
+])
+def test_a_shape_has_the_parameters_that_others_count(capsys, shape, count):
+    document = printed_json(capsys, "--model", shape, "--ranks", "64")
+    assert document["parameters"] == count
+    assert document["stages"][3]["total_bytes"] == 16 * count / 64
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_a_block_keeps_what_its_operations_need(capsys, samples):
+    s, h, a, layers = 24, 20, 5, 3
+    shape = f"layers={layers},width={h},heads={a},vocabulary=11,sequence={s}"
+    flags = ["--model", shape, "--ranks", "2", "--micro-batch", str(samples)]
+    activations = printed_json(capsys, *flags)["activations"]
+    assert activations["block_bytes"] == samples * s * (32 * h + 2 * a * s)
+    assert activations["korthikanti_bytes"] == samples * s * (34 * h + 5 * a * s)
+    assert layers * activations["block_bytes"] < activations["peak_bytes"] < (layers + 2) * activations["block_bytes"]
+    assert activations["recomputed_peak_bytes"] < activations["peak_bytes"] - (layers - 2) * activations["block_bytes"]
+    assert "Kernels are unfused" in " ".join(" ".join(lines(capsys, *flags)).split())
+
+
+# The host's memory
+
+ONE = {"ranks": 1, "hidden": (), "steps": 2, "micro_batches": 1}
+"""One layer of 6 · 3 + 3 = 21 numbers, Adam: 84 bytes of weights, 84 of gradients, 168 of state."""
+
+
+def estimated(capsys, **keys):
+    flags = [word for key, value in keys.items() for word in (f"--{key.replace('_', '-')}", value)]
+    rows = printed_json(capsys, "--parameters", "21", "--ranks", "1", "--precision", "fp32", *flags)["stages"]
+    return {row["stage"]: row.get("tiers_bytes", {"device": row["total_bytes"], "host": 0}) for row in rows}
+
+
+@pytest.mark.parametrize("keys", [{}, *FAR], ids=str)
+def test_the_command_estimates_what_a_run_keeps(keys, capsys):
+    tiers = estimated(capsys, **keys)
+    for stage in outcome_of(**ONE, **keys).trained:
+        (rank,) = stage.measured.memory
+        kept = rank.resting_bytes, rank.host_resting_bytes
+        assert tiers[stage.stage] == dict(zip(("device", "host"), (sum(each.values()) for each in kept), strict=True))
+
+
+def test_gradients_that_are_left_on_the_device_are_noticed(monkeypatch, capsys):
+    monkeypatch.setattr("zerosim.verdict.memory.STAGES", {"zero2": replace(STAGES["zero2"], sharded=())})
+    (stage,) = outcome_of(**ONE, **UPDATES, stages=("zero2",)).trained
+    assert estimated(capsys, **UPDATES)["zero2"]["host"] == 168
+    assert stage.measured.memory[0].host_resting_bytes == {"gradients": 84, "optimizer": 168}

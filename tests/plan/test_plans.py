@@ -1,0 +1,177 @@
+"""Plans of shipped scenarios: published figures, claims, sweeps and ranks, and what is refused."""
+
+import dataclasses
+import json
+import re
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import zerosim as zs
+from tests.oracles import simgrid_cases as simgrid
+from zerosim.collectives import ring
+from zerosim.commands.cli import main
+from zerosim.core.errors import ScenarioError, UsageError
+from zerosim.plan import reading
+from zerosim.plan.cluster import Cluster, Device, Link, machines
+from zerosim.plan.costs import Costs
+from zerosim.plan.planned_row import parameters_met
+from zerosim.plan.planning import Plan
+from zerosim.plan.reading import read_plan
+from zerosim.scenario.sections import Check
+
+PLANS = Path(__file__).parents[2] / "scenarios" / "plans"
+
+# Machines, and what the ZeRO paper says of them.
+
+@pytest.mark.parametrize(("shape", "fits"), [
+    ({"layers": 62, "width": 4096, "heads": 32}, {"ddp": False, "zero2": True}),
+    ({"layers": 24, "width": 2048, "heads": 16}, {"ddp": True, "zero2": True}),
+])
+def test_what_trains_on_32_gb_without_model_parallelism_is_what_the_zero_paper_says(shape, fits):
+    keys = {f"model.{name}": value for name, value in shape.items()}
+    found = zs.plan(PLANS / "zero_7b5.toml", set={**keys, "train.micro_batch": 1}).subject
+    assert {row.config.stage_key: row.fits for row in found.rows if row.config.stage_key in fits} == fits
+
+
+@pytest.mark.parametrize(("kind", "fitted"), [
+    ("device", {"product_share", "attention_share", "memory_share"}), ("link", set()),
+])
+def test_every_figure_of_a_machine_says_its_source_or_is_fitted(kind, fitted):
+    for name, entry in machines()[kind].items():
+        by_name = entry.keys() & {"attention", "products"}
+        figures = {key for key, value in entry.items() if isinstance(value, int | float)} | by_name
+        assert figures == (entry["source"].keys() | fitted) & entry.keys(), name
+        assert all(entry["source"].values())
+        assert kind == "link" or entry["fit"]
+
+
+def test_a_single_rank_communicates_for_nothing():
+    link = Link("", 1000, 10**9)
+    machine = Cluster(Device("", 1e12, 1e9, 1e11), 8, link, link, pipelined=False, fused=False)
+    assert Costs(machine, 1, 2).price(ring.all_gather, [np.zeros(3)]) == (0, 0, 0)
+
+
+def test_speed_up_is_beyond_linear_where_more_replicas_make_room_for_larger_micro_batches():
+    found = zs.plan(
+        PLANS / "zero_60b.toml", set={"parallel.stages": ["zero2"], "check.does_not_fit": []},
+        ranks=[4, 25], sweep={"train.micro_batch": [24, 48]}).subject
+    best = {}
+    for row in found.rows:
+        if row.fits:
+            best[row.config.ranks] = max(best.get(row.config.ranks, row), row, key=lambda each: each.tokens_per_second)
+    assert best[25].config.train.micro_batch > best[4].config.train.micro_batch
+    assert best[25].tokens_per_second > best[4].tokens_per_second
+
+
+# Scenarios and the command.
+
+@cache
+def shipped(name):
+    return zs.plan(PLANS / name).subject
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in PLANS.glob("*.toml")))
+def test_a_shipped_plan_keeps_its_claims(name):
+    found = shipped(name)
+    assert found.broken == []
+    assert found.scenario.check.fits
+
+
+@pytest.mark.parametrize("name", ["mpt_7b.toml", "zero_7b5.toml", "gpt3_175b.toml"])
+def test_model_states_are_those_of_another_estimator(name):
+    """Of a Llama it counts neither the gate nor the head, so that is left out."""
+    peer = json.loads((Path(simgrid.__file__).parent / "peers.json").read_text())[name]
+    (row,) = (row for row in shipped(name).rows if row.config.stage_key == "zero3")
+    resting = row.found.resting
+    assert row.config.model.count == pytest.approx(peer["num_params_total"], rel=0.002)
+    assert resting["parameters"] == pytest.approx(peer["weight_memory_per_gpu"], rel=0.002)
+    assert resting["optimizer"] == pytest.approx(peer["optimizer_state_memory_per_gpu"], rel=0.002)
+    assert 2 * resting["gradients"] == pytest.approx(peer["gradient_memory_per_gpu"], rel=0.002)
+
+
+def test_claims_that_do_not_hold_are_broken():
+    found = shipped("zero_7b5.toml")
+    check = Check(fits=("ddp",), does_not_fit=("zero3",), mfu=(0.9, 1.0))
+    broken = dataclasses.replace(found, scenario=dataclasses.replace(found.scenario, check=check)).broken
+    assert len(broken) == 3
+
+
+@pytest.mark.parametrize("flags", [
+    ["--set", "world.ranks=16"], ["--ranks", "16"], ["--sweep", "train.micro_batch=1,2"]])
+def test_claims_of_what_is_not_planned_are_not_judged(flags, capsys):
+    assert main(["plan", str(PLANS / "mpt_7b.toml"), "--set", "model.layers=2", *flags]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "changed it: Stage III fits, DDP does not fit and an MFU of 45% to 56%" in said
+    assert "PASSED" not in said
+
+
+def test_each_claim_is_judged_by_itself():
+    claims = {"check.fits": ["ddp"], "check.does_not_fit": ["zero3"]}
+    found = zs.plan(PLANS / "mpt_7b.toml", set={"model.layers": 2, **claims}).subject
+    assert [claim.title for claim in found.claims if claim.broken is None] == ["an MFU of 45% to 56%"]
+    assert found.broken == ["Stage III must not fit, but it does"]
+
+
+def test_a_long_plan_is_said_to_be_long_before_it_starts(monkeypatch):
+    said = []
+    monkeypatch.setattr(reading, "plan", lambda *_: Plan(said[:], ()))
+    assert read_plan(PLANS / "mpt_7b.toml", [256, 8], {}, {}, say=said.append).scenario == []
+    (line,) = read_plan(PLANS / "mpt_7b.toml", [2**20], {}, {}, say=said.append).scenario
+    assert "s or more; interrupt it with" in line
+
+
+@pytest.mark.parametrize("ranks", ["8", 0, [8.0], True, 2**20 + 1])
+def test_ranks_of_a_plan_are_numbers(ranks):
+    with pytest.raises(UsageError, match=r"ranks: found .*; give whole numbers from 1 to 1048576"):
+        zs.plan(PLANS / "mpt_7b.toml", ranks)
+
+
+@pytest.mark.parametrize(("sweep", "found"), [
+    ({"train.micro_batch": 3}, "sweep: found 3 for train.micro_batch; give a list of its values"),
+    ({"train.micro_batch": "12"}, "sweep: found '12' for train.micro_batch; give a list of its values"),
+    ({"train.micro_batch": [1, 0]}, "--sweep train.micro_batch=0: train.micro_batch must be an integer of at least 1"),
+    ({"train.micro_batc": [1]}, "--sweep train.micro_batc=1: unknown key 'micro_batc' in [train]; did you mean"),
+])
+def test_what_cannot_be_swept_is_told_as_a_sweep(sweep, found):
+    with pytest.raises(UsageError, match=f"^{re.escape(found)}"):
+        zs.plan(PLANS / "mpt_7b.toml", sweep=sweep)
+
+
+def test_what_is_wrong_without_a_sweep_is_not_blamed_on_it():
+    with pytest.raises(ScenarioError, match=r"^--set:1:1: train\.micro_batch must be"):
+        zs.plan(PLANS / "mpt_7b.toml", set={"train.micro_batch": 0}, sweep={"model.layers": [1, 2]})
+
+
+def test_collectives_and_endless_sweeps_have_no_plan():
+    with pytest.raises(UsageError, match="which cannot be planned"):
+        zs.plan(PLANS.parent / "unsafe_sends.toml")
+    with pytest.raises(UsageError, match="more than 1000 rows"):
+        zs.plan(PLANS / "mpt_7b.toml", sweep={"train.micro_batch": range(1, 2000)})
+
+
+def test_nothing_fits_is_said(capsys):
+    flags = ["--set", "cluster.device={flops=1e12,memory_bandwidth=1e12,memory=1e6}", "--set", "check.fits=['zero3']"]
+    assert main(["plan", str(PLANS / "mpt_7b.toml"), *flags]) == 1
+    assert "Nothing fits" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("experts", [2, 8, 64])
+def test_mfu_counts_the_experts_that_are_chosen(experts):
+    """Of each block's experts, of 2 · 64 · 16 weights, 2 are met by a sample; all other parameters are met by each."""
+    plan = zs.plan("scenarios/examples/mixture_of_experts/scenario.toml", set={
+        "model.experts": experts, "model.slack": 1.0, "model.width": 16, "train.micro_batch": 64})
+    row = plan.subject.rows[0]
+    assert row.config.model.count - parameters_met(row.config.model, 64) == 2 * (experts - 2) * 2 * 64 * 16
+    assert 0.9 * row.hfu < row.mfu < 1.2 * row.hfu
+
+
+def test_a_plan_says_whether_its_pricing_distinguishes_a_named_collective(capsys):
+    words = ["plan", "llama3_8b", "--ranks", "8", "--set", "model.layers=1", "--set", "parallel.reduce_scatter=halving"]
+    for pricing, said in (("pipelined", "every algorithm with as many takes the same time"),
+                          ("written", "halving is priced message by message over the links")):
+        assert main([*words, "--set", f"cluster.collectives={pricing}"]) == 0
+        assert said in " ".join(capsys.readouterr().out.split())
+    assert zs.plan("llama3_8b", 8, set={"model.layers": 1}).rows()[0]["pricing"] == ""
