@@ -1,72 +1,70 @@
 """Readers of other projects' configurations: Hugging Face's `config.json`, DeepSpeed's JSON, Accelerate's FSDP keys.
 
-Each reader lists the keys that it does not read, so that a plan does not look more complete than it is. JSON is data;
-nothing in it is executed.
+`foreign.toml` has a table for each project, with the key of a scenario for each of its names; what follows from several
+names together is here. Names that are not read are listed, so that a plan does not look more complete than it is.
 """
 
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
-from zerosim.core.errors import ScenarioError, UsageError, did_you_mean
+from zerosim.core.errors import ScenarioError, UsageError
 from zerosim.core.files import read_whole, reason
 from zerosim.scenario import Scenario
 from zerosim.scenario.reading import OVERRIDE, kind_of, value_of
 from zerosim.scenario.values import shown, within, words
 
-Document = Mapping[str, Any]
+TABLES: Mapping[str, Mapping[str, Any]] = tomllib.loads(
+    resources.files("zerosim.plan").joinpath("foreign.toml").read_text("utf-8"))
+"""The names and keys of each project."""
 
 
 @dataclass
 class ForeignKeys:
-    """The scenario keys that a file gives, and the keys of the file that have no counterpart in a scenario."""
+    """The scenario keys that a file gives, and the settings of the file that have no counterpart in a scenario."""
 
     file: str
     """The flag and the file, as errors name them."""
+    settings: dict[str, Any]
+    """The values of the file by name; those of a table within have its name and a dot before theirs."""
     keys: dict[str, Any] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
     """The file's names of scenario keys."""
 
-    def take(self, found: Document, name: str, key: str, made: Callable[[Any], Any] = lambda value: value) -> None:
-        """Read one key if it is present; the scenario decides about "auto", as the trainer does for DeepSpeed."""
-        if name not in found or found[name] == "auto":
+    def take(self, name: str, key: str, counterparts: Mapping[str, Any] | None = None) -> None:
+        """Read a setting if it is present; the scenario decides about "auto" and -1, as the trainer does for DeepSpeed.
+
+        If it has `counterparts`, it stands for one of these; a value without one is not read.
+        """
+        found = self.settings.get(name, "auto")
+        if found in ("auto", -1):
+            return
+        if counterparts is not None and (found := counterparts.get(str(found).lower())) is None:
+            self.leave(name)
             return
         try:
-            self.keys[key] = value_of(Scenario, key, made(found[name]))
-        except (UsageError, ScenarioError, TypeError):
-            raise self.wrong(found, name, allowed_in(key)) from None
+            self.keys[key] = value_of(Scenario, key, found)
+        except ScenarioError:
+            raise self.wrong(name, key) from None
         self.names[key] = name
 
-    def counted(self, found: Document, name: str, usual: int) -> int:
-        """The whole number above 0 that the file has for a key, or the usual one."""
-        value = found.get(name, usual)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self.wrong(found, name, "a whole number above 0")
-        return value
+    def wrong(self, name: str, key: str) -> UsageError:
+        """The error for the value of a setting, or for its absence, by the key that it has."""
+        kind = kind_of(Scenario)
+        for step in key.split("."):
+            kind = within(kind, step) or kind
+        found = shown(self.settings[name]) if name in self.settings else "none"
+        return UsageError(f"{self.file}: {name} must be {words(kind)}, found {found}")
 
-    def wrong(self, found: Document, name: str, allowed: str) -> UsageError:
-        """The error for the value of a key of the file, or for its absence; it names a key that was mistyped."""
-        mistyped = next((f"; {each} is not known" for each in found if did_you_mean(name, [each], alike=ALIKE)), "")
-        what = "found none" if name not in found else "found true or no value" if found[name] is True else (
-            f"found {shown(found[name])}")
-        return UsageError(f"{self.file}: {name} must be {allowed}, {what}{mistyped * (name not in found)}")
-
-    def section(self, found: Document, name: str) -> Document:
-        """A table of the file; empty if there is none."""
-        value = found.get(name) or {}
-        if not isinstance(value, dict):
-            raise self.wrong(found, name, "a table of keys")
-        return value
-
-    def leave(self, name: str, known: Iterable[str] = (), value: Any = None) -> None:
-        """List a key that is not read, with the key among those `known` that was perhaps meant."""
-        near = did_you_mean(name, known, alike=ALIKE)
-        self.unread.append(f"{name}{'' if value is None else f' = {value}'}{near and f' ({near[2:]})'}")
+    def leave(self, name: str) -> None:
+        """List a setting that is not read, unless it switches something off."""
+        if self.settings[name] not in (None, False, 0, "", "none"):
+            self.unread.append(f"{name} = {self.settings[name]}")
 
     def in_its_words(self, error: ScenarioError) -> UsageError | None:
         """The error of a scenario that is about one of these keys, with the file's own name; None for any other."""
@@ -75,34 +73,42 @@ class ForeignKeys:
         return UsageError(f"{self.file}: {name}: {what}") if error.file == OVERRIDE and name else None
 
 
-ALIKE = 0.85
-"""How much a name is like the known one for which it is taken to be mistyped."""
+def read_by(table: Mapping[str, Any], path: str, flag: str) -> ForeignKeys:
+    """The settings in a file that have a key of their own in the table of a project.
 
-
-def allowed_in(key: str) -> str:
-    """The allowed values of a scenario's key, in words."""
-    kind = kind_of(Scenario)
-    for step in key.split("."):
-        kind = within(kind, step) or kind
-    return words(kind)
-
-
-def document(path: str, flag: str) -> Document:
-    """The JSON object in a file. Raises `UsageError` for anything else."""
+    Raises `UsageError` for a file without a JSON object, and for values that are not allowed.
+    """
     try:
-        found = json.loads(read_whole(path))
+        document = json.loads(read_whole(path))
     except OSError as error:
         raise UsageError(f"{flag}: cannot read {path}: {reason(error)}; name a JSON file") from None
     except (ValueError, RecursionError):
         raise UsageError(f"{flag}: {path} is not JSON; give the other project's configuration file") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise UsageError(f"{flag}: {path} has no JSON object; give the other project's configuration file")
-    return found
+    settings = sorted(settings_of(document), key=lambda setting: "." not in setting[0])     # the file's own come last
+    read = ForeignKeys(f"{flag}: {path}", {
+        re.sub(table.get("prefix", "^"), "", name): value for name, value in settings if value is not None})
+    for name, key in table["keys"].items():
+        read.take(name, key, table.get("counterparts", {}).get(name))
+    return read
 
 
-TABLES: Mapping[str, Mapping[str, Any]] = tomllib.loads(
-    resources.files("zerosim.plan").joinpath("foreign.toml").read_text("utf-8"))
-"""The names and keys of each project."""
+def settings_of(document: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a document with their names, those of tables within it included.
+
+    >>> dict(settings_of({"stage": 3, "offload": {"device": "cpu"}}))
+    {'stage': 3, 'offload.device': 'cpu'}
+    """
+    for name, value in document.items():
+        yield from settings_of(value, f"{before}{name}.") if isinstance(value, dict) else [(before + name, value)]
+
+
+def leave_others(read: ForeignKeys, table: Mapping[str, Any]) -> None:
+    """List the settings that are neither read nor without an effect on a plan."""
+    for name in read.settings:
+        if name not in table["keys"] and not any(f"{name}.".startswith(f"{each}.") for each in table["no_effect"]):
+            read.leave(name)
 
 
 def hugging_face(path: str) -> ForeignKeys:
@@ -110,119 +116,82 @@ def hugging_face(path: str) -> ForeignKeys:
 
     Raises `UsageError` for a type of model that zerosim does not have, and for a missing size.
     """
-    architectures = TABLES["hugging_face"]["architectures"]
-    found = {name: value for name, value in document(path, "--model").items() if value is not None}
+    table = TABLES["hugging_face"]
+    read = read_by(table, path, "--model")
+    found, keys = read.settings, read.keys
     kind = str(found.get("model_type", "none"))
-    if kind not in architectures:
-        raise UsageError(f"--model: {path} has model_type {kind!r}; zerosim has {', '.join(architectures)}. Write "
-                         f"other models in Python (docs/extend.md)")
-    read, experts = ForeignKeys(f"--model: {path}"), TABLES["hugging_face"]["experts"]
-    read.keys |= {"model.kind": "transformer", "model.architecture": architectures[kind]}
-    for key, names in TABLES["hugging_face"]["sizes"].items():
-        name = next((name for name in names if name in found), names[0])
-        if name not in found and key not in ("key_value_heads", "inner"):
-            raise read.wrong(found, name, allowed_in(f"model.{key}"))
-        read.keys[f"model.{key}"] = 0
-        read.take(found, name, f"model.{key}")
-    if kind not in experts:
-        read.keys["model.tied_embeddings"] = kind == "gpt2"
-        read.take(found, "tie_word_embeddings", "model.tied_embeddings")
-    else:
-        read.keys |= {"model.kind": "mixture", "model.capacity_factor": 1.0}
-        for key, name in zip(("experts", "experts_per_token", "inner"), experts[kind], strict=True):
-            read.take(found, name, f"model.{key}")
-        beside_experts(read, found)
-    size, width, heads = found.get("head_dim"), read.keys["model.width"], read.keys["model.heads"]
-    if found.get("kv_lora_rank"):
-        latents_of(read, found, "hugging_face")
-    elif size is not None and size * heads != width:
-        read.take(found, "head_dim", "model.head_size")
-    leave_unplanned(read, found)
+    if kind not in table["architectures"]:
+        raise UsageError(f"--model: {path} has model_type {kind!r}; zerosim has {', '.join(table['architectures'])}. "
+                         "Write other models in Python (docs/extend.md)")
+    for key in table["required"]:
+        if key not in keys:
+            raise read.wrong(next(name for name, same in table["keys"].items() if same == key), key)
+    keys |= {"model.kind": "transformer", "model.architecture": table["architectures"][kind],
+             "model.key_value_heads": keys.get("model.key_value_heads", 0), "model.inner": keys.get("model.inner", 0)}
+    keys.setdefault("model.tied_embeddings", kind == "gpt2")
+    if "model.experts" in keys:
+        beside_experts(read)
+    heads_of(read)
+    for name in table["unplanned"]:
+        if found.get(name, "softmax") != "softmax":
+            read.leave(name)
     return read
 
 
-def leave_unplanned(read: ForeignKeys, found: Document) -> None:
-    """List the features of a Hugging Face file that no plan has, and names that are perhaps mistyped."""
-    table = TABLES["hugging_face"]
-    known = [name for names in (*table["sizes"].values(), *table["experts"].values()) for name in names]
-    known += [*table["beside_experts"], *table["latent"], *table["others"]]
-    for name, value in found.items():
-        if name not in known and did_you_mean(name, known, alike=ALIKE):
-            read.leave(name, known, value)
-    read.unread += [f"{name} = {found[name]}" for name in table["unplanned"]
-                    if (found.get(name) or "softmax") != "softmax"]
-
-
-def beside_experts(read: ForeignKeys, found: Document) -> None:
+def beside_experts(read: ForeignKeys) -> None:
     """Read the perceptrons beside a mixture's experts, and those of its first blocks."""
-    for name, key in TABLES["hugging_face"]["beside_experts"].items():
-        read.take(found, name, f"model.{key}")
-    if "n_shared_experts" in found:
-        read.keys["model.shared_inner"] = read.counted(found, "n_shared_experts", 1) * read.keys["model.inner"]
-    if read.keys.get("model.dense_layers"):
-        read.take(found, "intermediate_size", "model.dense_inner")
+    keys = read.keys
+    keys |= {"model.kind": "mixture", "model.capacity_factor": 1.0}
+    del keys["model.tied_embeddings"]
+    if "n_shared_experts" in read.settings:
+        read.take("n_shared_experts", "model.shared_inner")
+        keys["model.shared_inner"] *= keys["model.inner"]
+    if keys.get("model.dense_layers"):
+        read.take("intermediate_size", "model.dense_inner")
 
 
-def latents_of(read: ForeignKeys, found: Document, project: str) -> None:
-    """Read the sizes of latent attention; values are as wide as the part of keys that positions leave."""
-    for name, key in TABLES[project]["latent"].items():
-        if found.get(name) is not None:
-            read.take(found, name, f"model.{key}")
-    read.keys.pop("model.key_value_heads", None)
-    if found.get("v_head_dim", read.keys.get("model.head_size")) != read.keys.get("model.head_size"):
-        read.unread.append(f"v_head_dim = {found['v_head_dim']}")
+def heads_of(read: ForeignKeys) -> None:
+    """Read the size of a head, if it is not a share of the width; with a latent, values are as wide as the part of keys
+    that positions leave."""
+    found, keys = read.settings, read.keys
+    if keys.get("model.latent"):
+        keys["model.key_value_heads"] = 0
+        if found.get("v_head_dim") not in (None, keys.get("model.head_size")):
+            read.leave("v_head_dim")
+        return
+    read.take("head_dim", "model.head_size")
+    if keys.get("model.head_size", 0) * keys["model.heads"] == keys["model.width"]:
+        del keys["model.head_size"]
 
 
 def deepspeed(path: str, ranks: int) -> ForeignKeys:
     """The [train] and [parallel] of a DeepSpeed configuration, on `ranks` ranks with micro-batches of their own. Raises
     `UsageError` for wrong values."""
-    found, table = document(path, "--ds-config"), TABLES["deepspeed"]
-    read = ForeignKeys(f"--ds-config: {path}")
-    zero = read.section(found, "zero_optimization")
-    stage = zero.get("stage", 0)
+    table = TABLES["deepspeed"]
+    read = read_by(table, path, "--ds-config")
+    found, keys = read.settings, read.keys
+    if found.get("zero_optimization"):
+        raise UsageError(f"{read.file}: zero_optimization must be a table of keys, found {found['zero_optimization']}")
+    stage = found.get("zero_optimization.stage", 0)
     if stage not in (0, 1, 2, 3):
         raise UsageError(f"--ds-config: {path} has zero_optimization.stage {stage!r}; give 0, 1, 2 or 3")
-    read.keys["parallel.stages"] = [table["stages"][int(stage)]]
-    read.take(found, "train_micro_batch_size_per_gpu", "train.micro_batch")
-    read.take(found, "gradient_accumulation_steps", "train.micro_batches", lambda value: value * ranks)
-    read.take(found, "gradient_clipping", "train.clip_norm")
-    for name in ("fp16", "bf16"):
-        if read.section(found, name).get("enabled"):
-            read.keys["train.precision"] = name
-    read.take(zero, "overlap_comm", "parallel.overlap")
-    read.take(zero, "zero_hpz_partition_size", "parallel.secondary_ranks", more_than_one)
-    read.take(zero, "mics_shard_size", "parallel.shard_ranks", more_than_one)
-    if stage == 3 and zero.get("stage3_prefetch_bucket_size", 1):
-        read.keys["parallel.prefetch"] = True
-    if stage == 3 and zero.get("zero_quantized_weights"):
-        read.keys["parallel.quantized_weights"] = "int8"
-    for name, key in table["offloaded"].items():
-        place = read.section(zero, name).get("device", "none")
-        if place in table["tiers"] and (stage == 3 or name == "offload_optimizer"):
-            read.keys[key] = table["tiers"][place]
-        elif place != "none":
-            read.leave(f"zero_optimization.{name}")
-    for name in zero:
-        if name not in table["read_of_zero"] and zero[name]:
-            read.leave(f"zero_optimization.{name}", [f"zero_optimization.{each}" for each in table["read_of_zero"]])
-    optimizer_of(read.section(found, "optimizer"), read)
-    for name in found:
-        if name not in table["read"]:
-            read.leave(name, table["read"])
+    keys["parallel.stages"] = [["ddp", "zero1", "zero2", "zero3"][stage]]
+    if "train.micro_batches" in keys:
+        keys["train.micro_batches"] *= ranks
+    for name in ("parallel.secondary_ranks", "parallel.shard_ranks"):
+        if keys.get(name) == 1:         # which shares nothing
+            keys[name] = 0
+    if str(found.get("optimizer.type")).lower() == "adam" and found.get("optimizer.params.adam_w_mode", True):
+        keys["train.optimizer"] = "adamw"
+    if stage == 3:
+        if found.get("zero_optimization.stage3_prefetch_bucket_size", 1):
+            keys["parallel.prefetch"] = True
+    else:
+        for name in ("zero_optimization.offload_param.device", "zero_optimization.zero_quantized_weights"):
+            if keys.pop(table["keys"][name], None):
+                read.leave(name)
+    leave_others(read, table)
     return read
-
-
-def optimizer_of(value: Document, read: ForeignKeys) -> None:
-    """Read the optimizer of a DeepSpeed configuration; as in DeepSpeed, Adam is AdamW by default."""
-    kind, known = str(value.get("type", "auto")).lower(), TABLES["deepspeed"]["optimizers"]
-    if kind == "auto":
-        return
-    params = read.section(value, "params")
-    if kind not in known:
-        read.leave("optimizer.type", value=value["type"])
-        return
-    decoupled = kind == "adam" and params.get("adam_w_mode", True)
-    read.keys["train.optimizer"] = "adamw" if decoupled else known[kind]
 
 
 def fsdp(path: str, ranks: int, per_host: int) -> ForeignKeys:
@@ -232,34 +201,26 @@ def fsdp(path: str, ranks: int, per_host: int) -> ForeignKeys:
     `reshard_after_forward` is true or false, or a strategy, as in Accelerate's keys of FSDP1. Raises `UsageError` for
     other strategies and wrong values.
     """
-    read, strategies = ForeignKeys(f"--fsdp-config: {path}"), TABLES["fsdp"]["strategies"]
-    top = document(path, "--fsdp-config")
-    everything = [*read.section(top, "fsdp_config").items(), *top.items()]
-    found = {name.removeprefix("fsdp_"): value for name, value in everything}
-    if isinstance(found.get("reshard_after_forward"), str):
-        found.setdefault("sharding_strategy", found.pop("reshard_after_forward"))
-    strategy = str(found.get("sharding_strategy", "FULL_SHARD")).upper()
-    if strategy not in strategies:
-        raise UsageError(f"--fsdp-config: {path} has sharding_strategy {strategy}; give {', '.join(strategies)}")
-    stage, reshard, hybrid = strategies[strategy]
-    read.keys["parallel.stages"] = [stage]
+    table = TABLES["fsdp"]
+    read = read_by(table, path, "--fsdp-config")
+    found, keys = read.settings, read.keys
+    reshards = found.get("reshard_after_forward")
+    strategy = str(found.get("sharding_strategy", reshards if isinstance(reshards, str) else "FULL_SHARD")).upper()
+    if strategy not in table["strategies"]:
+        raise UsageError(f"--fsdp-config: {path} has sharding_strategy {strategy}; give "
+                         f"{', '.join(table['strategies'])}")
+    stage, reshard, hybrid = table["strategies"][strategy]
+    keys["parallel.stages"] = [stage]
     if stage == "zero3":
-        read.keys["parallel.reshard_after_forward"] = reshard
-        read.take(found, "reshard_after_forward", "parallel.reshard_after_forward")
+        keys["parallel.reshard_after_forward"] = reshard
+        if not isinstance(reshards, str):
+            read.take("reshard_after_forward", "parallel.reshard_after_forward")
         prefetches = str(found.get("backward_prefetch", "BACKWARD_PRE")).upper() != "NO_PREFETCH"
-        read.keys |= {"parallel.overlap": True,
-                      "parallel.prefetch": prefetches and read.keys["parallel.reshard_after_forward"]}
+        keys |= {"parallel.overlap": True,
+                 "parallel.prefetch": prefetches and keys["parallel.reshard_after_forward"]}
+        if found.get("offload_params"):
+            keys |= {"parallel.offload_optimizer": "host", "parallel.offload_parameters": "host"}
     if hybrid and ranks > per_host:
-        read.keys["parallel.shard_ranks"] = per_host
-    read.take(found, "activation_checkpointing", "parallel.recompute")
-    if found.get("offload_params") and stage == "zero3":
-        read.keys |= dict.fromkeys(TABLES["deepspeed"]["offloaded"].values(), "host")
-    for name, value in found.items():
-        if name not in TABLES["fsdp"]["read"] and value:
-            read.leave(name, TABLES["fsdp"]["read"])
+        keys["parallel.shard_ranks"] = per_host
+    leave_others(read, table)
     return read
-
-
-def more_than_one(value: Any) -> Any:
-    """The number of ranks that share; 0 for DeepSpeed's 1 and -1, which mean no sharing."""
-    return 0 if value in (-1, 1) else value
