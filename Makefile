@@ -21,17 +21,17 @@ run: .venv/run
 	$(BIN)/mpirun -n 4 $(BIN)/zerosim run scenarios/compare.toml --progress $(PROGRESS)
 
 test: .venv/test
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not (long or rest)"
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not long"
 
 lint: .venv/lint
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m tests.budget
+	$(BIN)/python -m tests.house.budget
 	$(BIN)/codespell *.md docs scenarios zerosim
 
 check: lint .venv/test
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not (mpi or long or rest or broad)"
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not (mpi or long)"
 
 fuzz: .venv/test
 	LAWS_SEED=$(SEED) LAWS_COUNT=$(COUNT) $(BIN)/python -m pytest --numprocesses 2 tests/laws
@@ -42,16 +42,16 @@ oracles: .venv/test .venv-torch/megatron
 	.venv-torch/bin/python -m tests.oracles.torch_answers build/torch_answers build/weights
 	.venv-torch/bin/python -W ignore -m tests.oracles.torch_splits build/torch_answers
 	TORCH_ANSWERS=build/torch_answers $(BIN)/python -m pytest tests/oracles
-	.venv-torch/bin/python -m pytest tests/torch tests/test_house.py
+	.venv-torch/bin/python -m pytest tests/torch tests/house/test_house.py
 
 docs: .venv/test .venv-docs/mkdocs
 	$(BIN)/python -m tests.keys
 	$(BIN)/python -m tests.documents.outcome
 	$(BIN)/python -m tests.documents.pictures
 	$(BIN)/python -m tests.documents.notebooks
-	$(BIN)/python -m tests.site build/docs
+	$(BIN)/python -m tests.documents.site build/docs
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
-	$(BIN)/python -m tests.site --check build/site
+	$(BIN)/python -m tests.documents.site --check build/site
 
 bench: .venv/run
 	$(BIN)/zerosim bench step
@@ -60,7 +60,7 @@ bench: .venv/run
 dist: .venv/test
 	rm -rf build/dist build/lib
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir build/dist .
-	$(BIN)/python -m tests.dist build/dist/zerosim-*.whl
+	$(BIN)/python -m tests.house.dist build/dist/zerosim-*.whl
 
 clean:
 	rm -rf .venv .venv-torch .venv-bugs-* .venv-perfetto .venv-browser .venv-docs build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache

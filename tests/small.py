@@ -1,14 +1,9 @@
-"""What is smaller unless WHOLE is set, as by `make whole`: shipped scenarios, and the number of examples.
+"""Shipped scenarios with few steps, and the five slowest with a smaller model."""
 
-Shipped scenarios have few steps, and the five slowest a smaller model.
-"""
-
-import os
 from pathlib import Path
 
 from zerosim.scenario import Scenario, load
 
-WHOLE = bool(os.environ.get("WHOLE"))
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 FEW_STEPS = ("train.steps=4", "train.warmup_steps=0", "check.test_accuracy=0", "check.test_loss=0")
 SMALLER = {
@@ -18,21 +13,16 @@ SMALLER = {
         "check.beyond_peak_laid_out=[4800, 17984, 11840, 134720]"),
     "offload.toml": ("train.steps=1", "model.layers=3", "check.activations=[514080, 254880, 239520, 239520]"),
     "recompute.toml": ("train.steps=1", "model.layers=2", "check.activations=[901632, 590336, 819712]"),
-    "shakespeare.toml": ("train.steps=2", "model.layers=1", "model.width=16", "model.sequence=16"),
+    "shakespeare.toml": ("model.layers=1", "model.width=16", "model.sequence=16"),
 }
 """What makes these smaller, and the figures that they then claim."""
 
 
 def small(name: str, *more: str) -> list[str]:
     """The overrides of a shipped scenario, those of a test last."""
-    return [*FEW_STEPS, *(() if WHOLE else SMALLER.get(name, ())), *more]
+    return [*FEW_STEPS, *SMALLER.get(name, ()), *more]
 
 
 def small_if_it_trains(name: str, *more: str) -> list[str]:
     """The same; none where it calls collectives alone, and has no steps."""
     return small(name, *more) if isinstance(load(SCENARIOS / name), Scenario) else []
-
-
-def examples(count: int) -> int:
-    """How many examples of `count` a property is tried on."""
-    return count if WHOLE else count // 3

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tests import transformers
+from tests.models import transformers
 from tests.training.test_variants import run, tensors
 from tests.training.test_whole_steps import outcome_of
 from tests.verdict.test_planted import plant

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from tests import independent
-from tests import independent_transformer as other
 from tests.autograd.formulas import OPERATIONS, computed, gradients, nan, normals
+from tests.independent import mlp as independent
+from tests.independent import transformer as other
 from zerosim.autograd.operations import shapes
 from zerosim.autograd.operations.losses import LOSSES
 

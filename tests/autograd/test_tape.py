@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import zerosim as zs
-from tests import transformers
 from tests.autograd.formulas import nan
+from tests.models import transformers
 from zerosim.autograd.operation import Into
 from zerosim.autograd.tape import Tape
 from zerosim.autograd.tape_collectives import TAPE_COLLECTIVES, Direction, backward_by, copy_to, reduce_from

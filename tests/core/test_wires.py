@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests import quantiser
+from tests.core import quantiser
 from zerosim.core import wires
 from zerosim.core.not_a_number import with_one_nan
 from zerosim.core.wires import CODES, Format

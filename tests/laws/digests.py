@@ -13,23 +13,14 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from tests import small
 from tests.laws.running import TRAINING, Refused, arithmetic, prepared, run, shipped
 from tests.laws.scenarios import drawn
 
 FILE = Path(__file__).with_name("digests.json")
 DRAWS = 110
 FEW_STEPS = ["train.steps=2", "train.warmup_steps=0", "check.test_accuracy=0", "check.test_loss=0"]
-SMALLER = {
-    "any_world_same_bits.toml": ["world.ranks=4", "train.micro_batches=8", "check.same_bits_on=[1, 2]"],
-    "defragmentation.toml": [
-        "train.steps=1", "model.layers=3", "check.beyond_peak=[9024, 15104, 2432, 40768]",
-        "check.beyond_peak_laid_out=[4800, 17984, 11840, 134720]"],
-    "offload.toml": ["train.steps=1", "model.layers=3", "check.activations=[514080, 254880, 239520, 239520]"],
-    "recompute.toml": ["train.steps=1", "model.layers=2", "check.activations=[901632, 590336, 819712]"],
-    "shakespeare.toml": ["model.layers=1", "model.width=16", "model.sequence=16"],
-    "fits_only_sharded.toml": ["model.hidden=[8]", "check.does_not_fit=[]"],
-}
-"""What makes these smaller, and the figures that they then claim."""
+SMALLER = small.SMALLER | {"fits_only_sharded.toml": ("model.hidden=[8]", "check.does_not_fit=[]")}
 RETIRED = {
     "parallel.error_feedback": (False, "residuals of quantised gradients are gone"),
     "parallel.delayed_update": (False, "an update waits for the copies to the host"),

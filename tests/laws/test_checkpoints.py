@@ -5,13 +5,12 @@ import pytest
 from tests.laws.digests import BITS
 from tests.laws.running import Refused, prepared, run
 from tests.laws.test_runs import DRAWS, settings_left, toml
-from tests.small import WHOLE
 
 LONG = [settings | {"train.schedule": "constant"} for draw in DRAWS
         if (settings := settings_left(draw["settings"])).get("train.steps", 0) >= 3]
 WHOLE_MODEL = {"world.ranks": 2, "world.ranks_per_host": 0, "parallel.order": "ring"} | {
     f"parallel.{direction}_ranks": 1 for direction in ("tensor", "context", "expert", "pipeline")}
-SAMPLE = LONG if WHOLE else LONG[::4]
+SAMPLE = LONG[::4]
 
 
 def stopped(settings, folder):

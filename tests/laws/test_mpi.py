@@ -7,14 +7,13 @@ import pytest
 from tests.laws.digests import differences
 from tests.laws.test_runs import DRAWS, SAME, settings_left, toml
 from tests.mpi.launch import mpirun
-from tests.small import WHOLE
 
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_draws_under_mpirun_have_the_recorded_bits_and_figures(ranks):
     draws = [draw for draw in DRAWS if draw["settings"]["world.ranks"] == ranks]
-    draws = draws if WHOLE else draws[:: max(len(draws) // 6, 1)]
+    draws = draws[:: max(len(draws) // 6, 1)]
     settings = [settings_left(draw["settings"]) for draw in draws]
     done = mpirun(ranks, ["-m", "tests.laws.under_mpi", *map(json.dumps, settings)])
     assert done.returncode == 0, done.stderr

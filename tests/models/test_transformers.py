@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from tests.transformers import gpt2_most_alive, outcome, prepared, tokens
+from tests.models.transformers import gpt2_most_alive, outcome, prepared, tokens
 from zerosim.autograd.operations.linear import affine
 from zerosim.autograd.tape import Tape
 from zerosim.commands.cli import main

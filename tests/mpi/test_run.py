@@ -6,7 +6,7 @@ import time
 import pytest
 
 from tests.mpi.launch import SECONDS_TO_END, mpirun
-from tests.small import SCENARIOS, SMALLER, WHOLE, small_if_it_trains
+from tests.small import SCENARIOS, SMALLER, small_if_it_trains
 from zerosim.proofs.programs import collectives_world, programs_of, run_collectives
 from zerosim.scenario import Scenario, load
 from zerosim.scenario.data import load_dataset
@@ -32,7 +32,7 @@ TWELVE_RANKS = "any_world_same_bits.toml"
 
 def overrides(name):
     fewer = SMALLER[name] if name == TWELVE_RANKS else ()
-    return small_if_it_trains(name, "train.steps=2", *fewer, *(() if WHOLE else OF_ONE_BLOCK.get(name, ())))
+    return small_if_it_trains(name, "train.steps=2", *fewer, *OF_ONE_BLOCK.get(name, ()))
 
 
 def by_ranks():

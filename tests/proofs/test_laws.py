@@ -10,7 +10,6 @@ from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
 import zerosim as zs
-from tests.small import examples
 from zerosim.collectives import ALGORITHMS, naive, ring
 from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.core import orders
@@ -302,7 +301,7 @@ def test_only_ranks_that_an_algorithm_serves_are_drawn():
 
 
 @given(st.data())
-@settings(max_examples=examples(50))
+@settings(max_examples=17)
 def test_exact_values_have_one_sum(data):
     """In every order, after doubling too, in the smallest dtype that is drawn for them."""
     vectors = data.draw(strategies.vectors(64, 9, "float32", "exact"))
@@ -339,7 +338,7 @@ def test_lengths_shorter_uneven_and_multiples_are_drawn(length):
 
 
 @given(strategies.worlds(), strategies.rank_counts(4), st.data())
-@settings(max_examples=examples(30))
+@settings(max_examples=10)
 def test_worlds_are_arguments_of_spawn(world, ranks, data):
     x = data.draw(strategies.examples(ranks=st.just(ranks), rooted=True, reduction=strategies.reductions()))
     assert isinstance(x, Example)

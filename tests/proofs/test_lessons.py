@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.pages import documented
-from tests.small import SCENARIOS, WHOLE, small_if_it_trains
+from tests.small import SCENARIOS, small_if_it_trains
 from zerosim.collectives.kinds import COLLECTIVE_KINDS
 from zerosim.commands.cli import COMMANDS, main
 from zerosim.scenario import shipped
@@ -31,7 +31,7 @@ def commands(page):
 def quicker(words):
     """A command in few steps, if it runs a shipped scenario."""
     name = words[1] if words[:1] == ["run"] else ""
-    if WHOLE or not (SCENARIOS / f"{name}.toml").exists():
+    if not (SCENARIOS / f"{name}.toml").exists():
         return words
     return [*words[:2], *(word for each in small_if_it_trains(f"{name}.toml") for word in ("--set", each)), *words[2:]]
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.small import examples
 from zerosim.core.errors import ScenarioError
 from zerosim.scenario import Scenario
 from zerosim.scenario.data import bigram_loss, exact_share, load, sequences
@@ -172,7 +171,7 @@ def task_faults(dataset, name):
     return found
 
 
-@settings(max_examples=examples(20))
+@settings(max_examples=7)
 @given(st.sampled_from(sorted(TASKS)), st.integers(1, 24), st.none() | st.integers(2, 13))
 def test_tasks_have_the_right_answers(name, sequence, vocabulary):
     dataset = of(name, sequence, vocabulary)

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests import independent
+from tests.independent import mlp as independent
 from tests.pages import printed
 from tests.training import labelled, run, scenario
 from zerosim.core.not_a_number import NOT_A_NUMBER

@@ -9,7 +9,7 @@ from itertools import product
 
 import pytest
 
-from tests.alive import most_alive
+from tests.verdict.alive import most_alive
 from zerosim.models.units import Task
 from zerosim.observe.traffic import Count
 from zerosim.scenario import Check, ModelKeys, Parallel, Scenario, Train, WorldKeys

@@ -6,8 +6,8 @@ and its loops are simple enough to be verified by reading.
 
 The reference shares the tape, the operations, the optimizer and the stream of samples with the stages. An error in
 those is on both sides of every comparison: in 16 bits relu and tanh were once not applied for a day, and every run
-passed. Two trainers written from `docs/computation.md` alone (`tests/independent.py`,
-`tests/independent_transformer.py`) and recorded answers of PyTorch give the second opinion.
+passed. Two trainers written from `docs/computation.md` alone (`tests/independent/mlp.py`,
+`tests/independent/transformer.py`) and recorded answers of PyTorch give the second opinion.
 
 The reference replays what a variant changes: 16-bit weights to which updates are applied, micro-batches reduced one by
 one, groups whose sums are added, quantised messages. Where a run resumes, it begins with the same file, read in units

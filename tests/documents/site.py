@@ -1,7 +1,7 @@
 """The pages of the documentation's site, gathered for mkdocs, and a check that the built site needs no network.
 
-    python -m tests.site build/docs            documents, and pages of commands, of the API and of operations
-    python -m tests.site --check build/site    exit code 1 if a page loads anything from elsewhere
+    python -m tests.documents.site build/docs            documents, and pages of commands, of the API and of operations
+    python -m tests.documents.site --check build/site    exit code 1 if a page loads anything from elsewhere
 
 Documents keep their places relative to each other, so links work as in the repository. A file that a document links to
 is copied; a link to a folder of code becomes plain text, because a site has no page for it.
@@ -22,7 +22,7 @@ import zerosim as zs
 from zerosim.commands.cli import COMMANDS
 from zerosim.commands.cli import main as command_line
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCUMENTS = (
     "*.md", "docs/**/*.md", "scenarios/**/*.md", "zerosim/scenario/data/README.md",
     "tests/accuracy/tables/README.md")

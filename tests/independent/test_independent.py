@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from tests import independent, independent_tensor
-from tests.independent_runs import alike, differences, run
+from tests.independent import mlp as independent
+from tests.independent import tensor as independent_tensor
+from tests.independent.runs import alike, differences, run
 
 # Every value of every key that decides bits, or should not
 VALUES = {

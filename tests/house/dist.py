@@ -1,6 +1,6 @@
 """The wheel of `make dist`, installed in fresh environments, one without extras and one with MPICH and reports.
 
-    python -m tests.dist WHEEL
+    python -m tests.house.dist WHEEL
 
 Each environment has nothing but the wheel and what it requires. In an empty folder it runs a scenario, under `mpirun`
 too if it has one, and every cell of the notebooks that its extras allow.

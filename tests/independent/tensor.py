@@ -6,7 +6,16 @@ layers of its own, which `independent.trained` updates as it updates any.
 
 import numpy as np
 
-from tests.independent import BACKWARD, FORWARD, chunks, cross_entropy, from_the_next, initial_layers, settled, trained
+from tests.independent.mlp import (
+    BACKWARD,
+    FORWARD,
+    chunks,
+    cross_entropy,
+    from_the_next,
+    initial_layers,
+    settled,
+    trained,
+)
 
 
 def summed(parts):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from tests import independent
+from tests.independent import mlp as independent
 
 F32 = np.float32
 DEFAULTS = {

@@ -21,8 +21,8 @@ def signs(g: np.ndarray, *, t: int, h: object, a: np.ndarray, b: np.ndarray) -> 
 scenario = zs.Scenario(world=zs.World(ranks=2), train=zs.Train(steps=3), check=zs.Check(reference=True))
 outcome = zs.run(scenario, set={"train.steps": 2})
 rows: list[dict[str, object]] = outcome.rows()
-text: str = outcome.to_json()
+document: dict[str, object] = outcome.document
 planned: bool = zs.plan(scenario, ranks=[2, 4]).passed
 proved: bool = zs.prove("ring.all_reduce", ranks=range(2, 5)).passed
-zs.show("zero3").save("step.html")
+zs.show("zero3").page().save("step.html")
 kept: list[dict[str, object]] = zs.operations().rows()

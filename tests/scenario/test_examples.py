@@ -16,7 +16,7 @@ from zerosim.stages.replica import Replica
 from zerosim.stages.users_optimizer import optimizer, wrong
 from zerosim.training import build
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FOLDERS = sorted(path.parent for path in ROOT.glob("scenarios/examples/*/scenario.toml"))
 SHORTER = ["--set", "train.steps=2", "--set", "check.test_accuracy=0"]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests import dist
+from tests.house import dist
 
 
 @pytest.mark.long

@@ -1,6 +1,6 @@
 """The pages of the site: all documents are gathered, links lead to what is there, and what a page loads is seen."""
 
-from tests import site
+from tests.documents import site
 from zerosim.commands.cli import COMMANDS
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tests.alive import Alive
+from tests.verdict.alive import Alive
 from zerosim.scenario import Check, ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.scenario.data.dataset import Dataset
 from zerosim.training.experiment import prepare

@@ -13,7 +13,7 @@ import warnings
 import pytest
 
 import zerosim
-from tests import budget
+from tests.house import budget
 
 MODULES = [module.name for module in pkgutil.walk_packages(zerosim.__path__, "zerosim.")
            if module.name != "zerosim.__main__"]

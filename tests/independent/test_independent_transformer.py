@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from tests import independent
-from tests import independent_transformer as transformer
-from tests.independent_runs import alike, differences, run
+from tests.independent import mlp as independent
+from tests.independent import transformer
+from tests.independent.runs import alike, differences, run
 from zerosim.scenario.data.load import sequences
 
 TEXT = "the quick brown fox jumps over the lazy dog, and then sleeps; " * 8

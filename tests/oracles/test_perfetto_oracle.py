@@ -21,7 +21,7 @@ from zerosim.verdict.judged_run import run_locally
 
 WHERE = os.environ.get("PERFETTO", "")
 pytestmark = pytest.mark.skipif(not WHERE, reason="make oracles installs Perfetto's parser and asks it")
-SCRIPT = Path(__file__).parent / "oracles" / "perfetto.mjs"
+SCRIPT = Path(__file__).with_name("perfetto.mjs")
 
 COMPLAINTS = "select name from stats where value > 0 and severity in ('error', 'data_loss')"
 SPANS = """
