@@ -1,10 +1,8 @@
-"""Graphs of operations in any order: the bits of a player that copies everything, and the slopes of formulas.
+"""Graphs of operations in any order: the bits of a player that copies everything.
 
 Gradients of several terms share memory in many ways: a value added to itself, read by three, passed on unchanged, a
 parameter read twice by one operation, an output that is the input.
 """
-
-from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -12,8 +10,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.autograd.formulas import OPERATIONS, computed, gradients, normals, uniform_draws
-from tests.autograd.test_operations import close, play, slope
+from tests.autograd.formulas import computed, gradients, normals, uniform_draws
+from tests.autograd.test_operations import play
 from zerosim.autograd.graph import Graph
 from zerosim.autograd.operations.attention import causal_attention, causal_self_attention, rotary, softmax
 from zerosim.autograd.operations.dropout import dropout
@@ -141,22 +139,6 @@ def test_a_player_has_the_bits_of_one_that_copies_everything(program, result, se
     check_bits(program, result, seed, dtype, of_input, split)
 
 
-def check_slopes(program, result, seed):
-    graph = graph_of(program, result)
-    x, weights, upstream = numbers(seed, "f8")
-    _, gradients = play(graph, x, weights, upstream)
-    size = sum(np.abs(gradient).sum() for gradient in gradients.values())
-    for name, array in {**weights, "input": x}.items():
-        direction = normals([seed, 9], *array.shape)
-
-        def along(t, name=name, array=array, direction=direction):
-            moved = {**weights, "input": x} | {name: array + t * direction}
-            y, _ = play(graph, moved.pop("input"), moved, upstream)
-            return np.sum(y * upstream)
-
-        close(np.sum(gradients[name] * direction), slope(along, 1e-5), 100 * size + np.abs(along(0.0)))
-
-
 CASES = {
     "the output is the input": ([], 0),
     "x + x": ([("add", (0, 0, 0))], 0),
@@ -180,7 +162,6 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_each_way_of_reading_a_value_more_than_once(case, dtype):
     check_bits(*CASES[case], 1, dtype)
-    check_slopes(*CASES[case], 1)
 
 
 right_add = Player._add
@@ -215,16 +196,6 @@ def test_a_player_that_adds_wrongly_is_caught(monkeypatch, attribute, wrong):
 
     with pytest.raises((AssertionError, KeyError, ExceptionGroup)):
         check_all()
-
-
-def test_a_wrong_derivative_within_a_graph_is_caught(monkeypatch):
-    def takes_y(upstream, into, *, empty, y):
-        np.copyto(into["x"], y)
-
-    wrong = replace(OPERATIONS["elementwise.tanh"], backward=takes_y)
-    monkeypatch.setitem(LINES, "tanh", (1, lambda w, x: wrong(x)))
-    with pytest.raises(AssertionError):
-        check_slopes([("tanh", (0, 0, 0)), ("add", (1, 0, 0))], 0, seed=1)
 
 
 def drawn_by(model, layers):

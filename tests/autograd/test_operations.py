@@ -155,18 +155,6 @@ def play(graph, x, parameters, upstream, *, of_input=True, plan=None, split=Fals
     return y, views | ({"input": of_x[0]} if of_input else {})
 
 
-def slope(function, h=2e-4):
-    """f′(0) by differences of the fourth order."""
-    return (8 * (function(h) - function(-h)) - function(2 * h) + function(-2 * h)) / (12 * h)
-
-
-def close(found, expected, size):
-    assert abs(found - expected) <= 1e-7 * (1 + size), f"{found} is not {expected}"
-
-
-# Losses.
-
-
 # What is known of single operations.
 
 def evaluate(name, *arrays, **given_settings):

@@ -1,19 +1,19 @@
 """Laws of the whole family of collectives: on symbols, on numbers and on the wire."""
 
 from collections import defaultdict, deque
+from itertools import product
 
 import numpy as np
 import pytest
 
 from zerosim.collectives import ALGORITHMS, exact
-from zerosim.collectives.table import in_two_hops, on_hosts
+from zerosim.collectives.table import levels
 from zerosim.core.extents import Extent
 from zerosim.core.fixed_point import exact_sum
 from zerosim.core.orders import ORDERS
 from zerosim.core.sharding import Mesh, bounds
 from zerosim.core.terms import symbols
 from zerosim.observe.observed import Observed
-from zerosim.observe.traffic import Traffic
 from zerosim.proofs.proof import prove
 from zerosim.proofs.subject import Subject, named_subject
 from zerosim.stages.adding import ADDITIONS
@@ -21,7 +21,7 @@ from zerosim.verdict.diagnosis import chunk_sums
 from zerosim.worlds.local import spawn
 
 SIZES = (*range(1, 10), 13, 16)
-FAMILY = [*ALGORITHMS.values(), *(row for hosts in (1, 2, 3, 4) for row in (*on_hosts(hosts), in_two_hops(hosts)))]
+FAMILY = [*ALGORITHMS.values(), *(row for hosts in range(1, 6) for row in levels(hosts))]
 SENDING = [row for row in FAMILY if row.collective != "barrier"]
 
 
@@ -31,43 +31,47 @@ def subject(row):
 
 
 class Clock:
-    """Counts steps: a rank sends one message and receives one in each."""
+    """Counts the bytes of messages, and steps: a rank sends one message and receives one in each."""
 
     def __init__(self, rank, departures):
-        self.rank, self.departures, self.now = rank, departures, 0
+        self.rank, self.departures, self.now, self.messages = rank, departures, 0, []
 
     def sending(self, outgoing, to):
         self.departures[self.rank, to].append(self.now)
         self.departed = self.now
 
     def sent(self, outgoing, to):
+        self.messages.append(outgoing.nbytes)
         self.now = max(self.now, self.departed + 1)
 
     def received(self, into, source, reduce):
         self.now = max(self.now, self.departures[source, self.rank].popleft()) + 1
 
 
-@pytest.mark.parametrize("row", SENDING, ids=lambda row: f"{row.name} {row.collective}")
+@pytest.mark.parametrize("row", FAMILY, ids=lambda row: f"{row.name} {row.collective}")
 def test_it_is_proved_and_costs_what_is_declared(row):
-    """On every number of ranks that it serves: results, order of addition, bytes, messages and steps."""
+    """On every number of ranks that it serves: results, order of addition, bytes of each message, and steps."""
     due = subject(row)
     for size in filter(row.serves, SIZES):
         proof = prove(due, size)
         assert proof.holds, (size, proof.faults)
         assert proof.order == ("declared" if row.order else None)
-        for count in (3 * size,) if due.even else (0, 1, 3 * size - 1):
+        counts = (3 * size,) if due.even else (0, 1, 3 * size - 1)
+        for count, root in product(counts, {0, size // 2, size - 1} if due.kind.rooted else {0}):
             chunk_bytes = [4 * (last - first) for first, last in bounds(count, size)]
             departures = defaultdict(deque)
 
-            def program(comm, count=count, departures=departures):
-                traffic, clock = Traffic(), Clock(comm.rank, departures)
-                due(Observed(comm, traffic, clock), Extent(count, np.float32), root=comm.size - 1)
-                return traffic.sent_bytes, traffic.messages, clock.now
+            def program(comm, count=count, root=root, departures=departures):
+                clock = Clock(comm.rank, departures)
+                due(Observed(comm, clock), Extent(count, np.float32), root=root)
+                return clock.messages, clock.now
 
-            sent, messages, steps = zip(*spawn(program, size), strict=True)
-            assert sent == tuple(row.sent_bytes(chunk_bytes, rank, size - 1) for rank in range(size))
-            assert messages == tuple(row.messages(rank, size, size - 1) for rank in range(size))
-            assert max(steps) == row.steps(size)
+            for rank, (messages, _) in enumerate(ran := spawn(program, size)):
+                assert sorted(messages) == sorted(
+                    sum(chunk_bytes[chunk] for chunk in message) for message in row.volume(rank, size, root))
+                assert len(messages) == row.messages(rank, size, root)
+                assert sum(messages) == row.sent_bytes(chunk_bytes, rank, root)
+            assert max(steps for _, steps in ran) == row.steps(size)
 
 
 @pytest.mark.parametrize("order", ["ring", "rank", "tree"])

@@ -5,11 +5,11 @@
 
 Proofs, laws, examples, scenarios and the command line read a rank's inputs and results here. Four properties are
 computed from these columns and stated nowhere else: whether there is a root, whether contributions are added, whether
-chunks change places, and whether all ranks end with the same. `tests/test_kinds.py` replaces every entry by every other
-one: each time a proof or a law fails.
+chunks change places, and whether all ranks end with the same. `test_kinds.py` replaces every entry by every other one:
+each time a proof or a law fails.
 
 Source: "MPI: A Message-Passing Interface Standard", chapter "Collective Communication", which defines each of these
-under its own name; a v at the end marks those whose chunks are not equally long.
+under its own name.
 """
 
 from collections.abc import Callable, Sequence

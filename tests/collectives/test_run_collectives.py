@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 
 from zerosim.commands import cli
-from zerosim.core.errors import Deadlock, ScenarioError
+from zerosim.core.errors import Deadlock
 from zerosim.proofs.programs import collectives_world, programs_of, run_collectives
-from zerosim.scenario import CollectiveScenario, load
-from zerosim.scenario.collective import Program
+from zerosim.scenario import load
 
-SCENARIOS = Path(__file__).parents[1] / "scenarios"
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
 
 
 def found_by(scenario):
@@ -45,11 +44,6 @@ def test_the_opposite_claim_fails(name, claim):
     assert not carried_out(name, claim).passed
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
-def test_the_identity_holds_on_any_number_of_ranks(ranks):
-    assert carried_out("all_reduce_is_reduce_scatter_plus_all_gather", f"world.ranks={ranks}").passed
-
-
 def test_a_planted_bug_is_located():
     outcome = carried_out("planted_bug")
     assert [finding.holds for finding in outcome.findings] == [False, True]
@@ -64,11 +58,6 @@ def test_buckets_differ_only_where_elements_change_chunks():
     assert "284 of those differ, 0 of the rest" in seen
 
 
-def test_a_program_without_calls_is_refused_in_python_too():
-    with pytest.raises(ScenarioError, match=r"program\[0\] has no calls"):
-        CollectiveScenario(program=(Program(),))
-
-
 def test_unsafe_sends_deadlock_unless_they_are_buffered():
     with pytest.raises(Deadlock, match="its message to be received by rank"):
         carried_out("unsafe_sends")
@@ -80,11 +69,7 @@ def test_unsafe_sends_deadlock_unless_they_are_buffered():
     ('kind = "collectiv"', ':1:8: kind must be training or collective'),
     ('kind = "collective"', "there is no [[program]]"),
     ('kind = "collective"\n[[program]]\ncalls = ["ring.all_reduc"]', ":3:9: 'ring.all_reduc' is neither"),
-    ('kind = "collective"\n[[program]]\ncalls = ["nosuch.py:f"]', ":3:9: "),
-    ('kind = "collective"\n[[program]]\ncalls = []', ":3:9: program[0].calls must be an array of length at least 1"),
     ('kind = "collective"\n[[program]]\nname = "idle"', ":2:3: program[0] has no calls"),
-    ('kind = "collective"\n[[program]]\ncalls = ["all_reduce"]\n[[program]]', ":4:3: program[1] has no calls"),
-    ('kind = "collective"\nprogram = [{}]', ":2:11: program[0] has no calls"),
     ('kind = "collective"\nworld.ranks = 3\n[[program]]\ncalls = ["halving.reduce_scatter"]',
      ":4:9: halving.reduce_scatter serves a power of two"),
     ('kind = "collective"\nvalues.given = [[1], [2]]\n[[program]]\ncalls = ["all_reduce"]',
@@ -95,14 +80,12 @@ def test_unsafe_sends_deadlock_unless_they_are_buffered():
     ('kind = "collective"\nvalues.lengths = []\n[[program]]\ncalls = ["all_reduce"]',
      ":2:18: values.lengths is empty"),
     ('kind = "collective"\n[program]\ncalls = ["all_reduce"]', ":2:2: program must be an array of tables"),
-    ('kind = "collective"\n[program]\ncalls = ["all_reduce"]', "write [[program]]"),
     ('kind = "collective"\nworld.ranks = 1_000_000\n[[program]]\ncalls = ["all_reduce"]',
      ":2:15: world.ranks must be an integer of at least 1 and at most 4096"),
     *((f'kind = "collective"\nworld.ranks = 1\nvalues.dtype = "{dtype}"\nvalues.given = [[1, {number}]]\n'
        '[[program]]\ncalls = ["all_reduce"]', f":4:16: values.given[0][1] is {shown}, which {dtype} cannot hold")
       for dtype, number, shown in [
-          ("int32", "1.7", "1.7"), ("int64", "1e300", "1e+300"), ("int32", "2_147_483_648", "2147483648"),
-          ("float16", "65536", "65536"), ("float32", "1e300", "1e+300"),
+          ("int32", "1.7", "1.7"), ("int32", "2_147_483_648", "2147483648"), ("float16", "65536", "65536"),
       ]),
 ])
 def test_mistakes_are_found_where_they_stand(tmp_path, text, words, capsys):
@@ -156,11 +139,6 @@ calls = ["all_gather"]
 def test_who_claims_nothing_is_told_so(tmp_path, capsys):
     assert cli.main(["run", str(scenario_of(tmp_path, '[[program]]\ncalls = ["all_reduce"]'))]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "nothing was claimed"
-
-
-def test_a_path_has_no_null_byte(capsys):
-    assert cli.main(["run", "a\0b.toml"]) == 2
-    assert "embedded null byte; a scenario is a TOML file" in capsys.readouterr().err
 
 
 def test_shards_of_different_buckets_differ_and_that_is_all_there_is_to_say(tmp_path):
