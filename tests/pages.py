@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
+from msgspec import structs
 from rich.console import Console
 
 from tests.training import labelled, scenario
@@ -66,7 +67,8 @@ def hostile():
     """The document of a run, traced, whose every string that a user may choose is hostile."""
     run = outcome(scenario(stages=("zero3",)))
     row, others = run.rows[0], {"title": HOSTILE, "command": HOSTILE, "verdict": HOSTILE, "passed": False}
-    steps = [replace(step, spans=[replace(span, unit=HOSTILE) for span in step.spans]) for step in row.trace.steps]
+    steps = [replace(step, spans=[structs.replace(span, unit=HOSTILE) for span in step.spans])
+             for step in row.trace.steps]
     row = replace(row, name=HOSTILE, trace=replace(row.trace, steps=steps), sample=HOSTILE)
     return replace(run, rows=[row], failures=[{"name": HOSTILE, "what": HOSTILE}],
                    scenario=run.scenario | {"caption": HOSTILE}, **others)

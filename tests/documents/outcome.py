@@ -8,8 +8,10 @@ import inspect
 import re
 from pathlib import Path
 
+from zerosim.observe.trace import ClockOffset, Span
 from zerosim.show import document
 from zerosim.show.columns import FIGURES
+from zerosim.verdict.diagnosis import Divergence, RowDifference
 
 PAGE = Path(__file__).parents[2] / "docs/outcome.md"
 SECTIONS = {
@@ -18,12 +20,12 @@ SECTIONS = {
     "## Each of `traffic`": document.TrafficDocument,
     "## Each of `memory`": document.MemoryDocument,
     "## `trace`": document.TraceDocument,
-    "## Each of `clocks`": document.ClockDocument,
+    "## Each of `clocks`": ClockOffset,
     "## Each of `steps`": document.StepDocument,
-    "## Each of `spans`": document.SpanDocument,
+    "## Each of `spans`": Span,
     "## `fragmentation`": document.FragmentationDocument,
-    "## `first_divergence`": document.DivergenceDocument,
-    "## Each of `differences`": document.DifferenceDocument,
+    "## `first_divergence`": Divergence,
+    "## Each of `differences`": RowDifference,
     "## Each of `did_not_fit`": document.MisfitDocument,
     "## Each of `on_other_ranks`": document.OtherRanksDocument,
 }

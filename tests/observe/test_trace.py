@@ -5,6 +5,7 @@ import json
 import time
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -176,7 +177,7 @@ def changed(trace, lane, change, rank=1):
     target = next(each for each in trace.steps if each.rank == rank)
     index = max(at for at, span in enumerate(target.spans) if span.lane == lane)
     spans = [*target.spans]
-    spans[index : index + 1] = [spans[index]._replace(**change(spans[index]))] if change else []
+    spans[index : index + 1] = [msgspec.structs.replace(spans[index], **change(spans[index]))] if change else []
     return replace(trace, steps=[replace(each, spans=spans) if each is target else each for each in trace.steps])
 
 

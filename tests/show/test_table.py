@@ -16,10 +16,11 @@ from zerosim.commands.cli import main
 from zerosim.scenario import Check, load
 from zerosim.scenario.data import Dataset
 from zerosim.scenario.sections import Variant
-from zerosim.show.document import DifferenceDocument, DivergenceDocument, MisfitDocument, OtherRanksDocument
+from zerosim.show.document import MisfitDocument, OtherRanksDocument
 from zerosim.show.grid import SHADES, Column, show_grid
 from zerosim.show.table import show_run
 from zerosim.training.experiment import prepare
+from zerosim.verdict.diagnosis import Divergence, RowDifference
 from zerosim.verdict.judged_run import run_locally
 
 FOUR = ("DDP", "Stage I", "Stage II", "Stage III")
@@ -249,7 +250,7 @@ def test_digests_on_other_ranks_are_named_where_rows_differ(four):
 
 @pytest.mark.parametrize("orders", [{"ours": "g1 + g0", "reference": "g0 + g1"}, {"ours": "g0", "reference": "g0"}])
 def test_a_divergence_is_one_line_and_two_orders_where_they_differ(four, orders):
-    first = DivergenceDocument(
+    first = Divergence(
         step=2, layer=1, parameter="weight", name="layers.1.weight", index=[0, 2], ours=0.5, reference=0.25,
         ours_bits="0x3f000000", reference_bits="0x3e800000", ulps=8388608, rank=1, state=None, differing_elements=3,
         chunk=0, order_of_addition=orders)
@@ -261,7 +262,7 @@ def test_a_divergence_is_one_line_and_two_orders_where_they_differ(four, orders)
 
 
 def test_a_difference_of_rows_has_both_orders(four):
-    found = DifferenceDocument("a", "b", 1, "gradient", "w", [0], [1.0, 2.0], 1, [0, 1], ["g0", "g1"], 9, 3)
+    found = RowDifference("a", "b", 1, "gradient", "w", [0], [1.0, 2.0], 1, [0, 1], ["g0", "g1"], 9, 3)
     lines = printed(replace(four, differences=[found]), 300)
     assert "b is not a, and each has the bits of one process. Reason:" in lines
     assert ("They first differ in step 1: the gradient of w[0] is 1.0 in a and 2.0 in b (1 ULP apart). 3 of 9 elements "

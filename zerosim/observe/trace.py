@@ -37,8 +37,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
+import msgspec
 import numpy as np
 
 from zerosim.core.comm import Communicator, Payload
@@ -55,23 +56,27 @@ WAIT = "wait"
 """The name under which instruments are notified of waits for the second channel."""
 
 
-class Span(NamedTuple):
-    """One span of `rank` in `lane`: `bytes` is the length of a message, or the bytes that a collective sent from here.
-
-    `unit` is empty if there is none; `peer` is the other end of a message, and `waited_ns` is the time that its
-    receiver waited before the message began to arrive.
-    """
+class Span(msgspec.Struct, frozen=True):
+    """One activity of a rank. Spans in one lane and channel never overlap, nor do those of the step's own thread."""
 
     rank: int
     lane: Lane
+    """the rank; `computation`, `waiting`, `collectives`, `communication out`, `communication in` or `offload`"""
     channel: int
+    """1: on the step's own thread; 2: on a second thread"""
     what: str
+    """in `computation` `forward`, `loss`, `backward`, `recompute`, `update`; in `waiting` `wait`; else the
+    collective"""
     unit: str
+    """the unit, such as `layers.0`; `norms` for `gather_norms`; empty for the loss"""
     begin_ns: int
     end_ns: int
+    """beginning and end"""
     bytes: int = 0
     peer: int | None = None
     waited_ns: int = 0
+    """of a message its bytes (of a collective those that this rank sends), the other rank, and how long a receive
+    waited; else 0, `null`, 0"""
 
     @property
     def ns(self) -> int:
@@ -145,12 +150,13 @@ class RankStep:
 
 @dataclass(frozen=True)
 class ClockOffset:
-    """The offset of a rank's clock; its times minus the offset are times of rank 0's clock."""
+    """The clock of a rank; its offset is already subtracted from all times."""
 
     rank: int
     host: str
     offset_ns: int = 0
     uncertainty_ns: int = 0
+    """the rank and its host; the offset from rank 0's clock, and half of the shortest of 32 round trips"""
 
 
 @dataclass(frozen=True)
@@ -179,7 +185,8 @@ def moved(step: RankStep, by_ns: int) -> RankStep:
     """A step moved to an earlier time."""
     return RankStep(
         step.rank, step.step, step.begin_ns - by_ns, step.end_ns - by_ns,
-        [span._replace(begin_ns=span.begin_ns - by_ns, end_ns=span.end_ns - by_ns) for span in step.spans],
+        [msgspec.structs.replace(span, begin_ns=span.begin_ns - by_ns, end_ns=span.end_ns - by_ns)
+         for span in step.spans],
         [(at - by_ns, held) for at, held in step.memory],
     )
 

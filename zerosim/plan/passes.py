@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import msgspec
+
 from zerosim.core.allocation import Array, Kind
 from zerosim.core.errors import ZerosimError
 from zerosim.observe.memory import Ledger
@@ -118,7 +120,7 @@ def less(found: Counter[Any], before: Counter[Any]) -> Counter[Any]:
 
 
 def shifted(span: Span, by_ns: int) -> Span:
-    return span._replace(begin_ns=span.begin_ns + by_ns, end_ns=span.end_ns + by_ns)
+    return msgspec.structs.replace(span, begin_ns=span.begin_ns + by_ns, end_ns=span.end_ns + by_ns)
 
 
 @dataclass(eq=False)

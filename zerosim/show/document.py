@@ -18,13 +18,13 @@ import msgspec
 from zerosim.core.errors import UsageError
 from zerosim.core.precisions import PRECISIONS, Precision
 from zerosim.core.words import ByteUnit, common_unit, joined_names, plural
-from zerosim.observe.trace import Trace
+from zerosim.observe.trace import ClockOffset, Span, Trace
 from zerosim.observe.traffic import Count
 from zerosim.scenario import resolved
 from zerosim.stages import STAGES
 from zerosim.training.measurement import RankMemory
 from zerosim.verdict.addresses import Fragmentation
-from zerosim.verdict.diagnosis import Divergence
+from zerosim.verdict.diagnosis import Divergence, Number, RowDifference
 from zerosim.verdict.outcome import Outcome, RowOutcome, does_not_fit, lingering, overweight, traffic_fault
 from zerosim.worlds.world import World
 
@@ -35,8 +35,6 @@ MOST_NAMES = 4
 """The most rows that a verdict names."""
 TURNS = "In this process ranks take turns: others compute while one waits. Use mpirun for real times."
 
-Number = float | str
-"""NaN and infinities are the strings "nan", "inf" and "-inf"."""
 Bytes = dict[str, int]
 """Bytes by kind of memory."""
 
@@ -129,30 +127,6 @@ class MemoryDocument:
 
 
 @dataclass(frozen=True)
-class SpanDocument:
-    """One activity of a rank. Spans in one lane and channel never overlap, nor do those of the step's own thread."""
-
-    rank: int
-    lane: str
-    """the rank; `computation`, `waiting`, `collectives`, `communication out`, `communication in` or `offload`"""
-    channel: int
-    """1: on the step's own thread; 2: on a second thread"""
-    what: str
-    """in `computation` `forward`, `loss`, `backward`, `recompute`, `update`; in `waiting` `wait`; else the
-    collective"""
-    unit: str
-    """the unit, such as `layers.0`; `norms` for `gather_norms`; empty for the loss"""
-    begin_ns: int
-    end_ns: int
-    """beginning and end"""
-    bytes: int
-    peer: int | None
-    waited_ns: int
-    """of a message its bytes (of a collective those that this rank sends), the other rank, and how long a receive
-    waited; else 0, `null`, 0"""
-
-
-@dataclass(frozen=True)
 class StepDocument:
     """One traced step of one rank."""
 
@@ -172,21 +146,10 @@ class StepDocument:
     """time in collectives; the part that overlaps computation"""
     moving_ns: int
     """time of copies to the host and back beside the step"""
-    spans: list[SpanDocument]
+    spans: list[Span]
     """in the order of their ends"""
     memory: list[Bytes]
     """at the beginning and at each change `ns` and the live bytes of each kind"""
-
-
-@dataclass(frozen=True)
-class ClockDocument:
-    """The clock of a rank; its offset is already subtracted from all times."""
-
-    rank: int
-    host: str
-    offset_ns: int
-    uncertainty_ns: int
-    """the rank and its host; the offset from rank 0's clock, and half of the shortest of 32 round trips"""
 
 
 @dataclass(frozen=True)
@@ -195,7 +158,7 @@ class TraceDocument:
 
     hidden: float | None
     """fraction of the time in collectives that overlaps computation; `null` without collectives"""
-    clocks: list[ClockDocument]
+    clocks: list[ClockOffset]
     steps: list[StepDocument]
     """the clock, and each traced step, of each rank"""
 
@@ -217,58 +180,6 @@ class FragmentationDocument:
     """every array in the order of allocation: the events that allocated and freed it, `from` (0: before the step) and
     `to` (`null`: not freed); `kind`, `owner`, `bytes`; `long_lived`: whether it lies in the reserved block; `address`:
     by allocator"""
-
-
-@dataclass(frozen=True)
-class DivergenceDocument:
-    """The first differing bytes of a row."""
-
-    step: int
-    layer: int | None
-    """the step, 0 before the first; the layer, `null` for a loss"""
-    parameter: str
-    name: str
-    """such as `weight` and `layers.0.weight`; or `loss`; or `padding`, after the last parameter of a unit"""
-    index: list[int]
-    ours: Number
-    reference: Number
-    ours_bits: str
-    reference_bits: str
-    ulps: int | None
-    """the index; both values; their bytes in hexadecimal; their distance in ULPs, `null` for a NaN, 0 for −0 and +0"""
-    rank: int
-    """the rank that found the difference"""
-    state: str | None
-    """the optimizer's slot, `gradient`, or `accumulated gradient` (its float32 sum); `null` for a weight or a loss"""
-    differing_elements: int
-    chunk: int
-    """the chunk of the unit, and the number of its elements that differ"""
-    order_of_addition: dict[str, str] | None
-    """the order of that chunk: `ours`, recorded on symbols, and `reference`, as declared"""
-
-
-@dataclass(frozen=True)
-class DifferenceDocument:
-    """Why a row that equals one process differs from the first row, which does too: two single processes train side by
-    side, one in each row's order.
-    """
-
-    first: str
-    other: str
-    step: int
-    """the names of the rows; the first step with a difference"""
-    what: str
-    name: str
-    index: list[int]
-    """`gradient`, or `weights` if gradients are equal; the first differing element"""
-    values: list[Number]
-    ulps: int
-    chunks: list[int]
-    orders: list[str]
-    """in each row its value, chunk and sum; the distance of the values in ULPs"""
-    elements: int
-    differing: int
-    """the numbers of all elements and of those that differ"""
 
 
 @dataclass(frozen=True)
@@ -322,7 +233,7 @@ class RowDocument:
     """`one process` or, without a reference, the first row that adds in the same order, or `null`"""
     disagreement: str | None = None
     """missing or extra state, a differing counter, or a differing digest of what rank 0 collects; else `null`"""
-    first_divergence: DivergenceDocument | None = None
+    first_divergence: Divergence | None = None
     """the first differing bytes, or `null`"""
     layout: str = ""
     """directions, stage and its ranks, such as `tp2 × Stage I on 2`; empty if no ranks share a micro-batch"""
@@ -482,7 +393,7 @@ class RunDocument:
     """the checks that failed: the `name` of the row, and `what` is wrong"""
     rows: list[RowDocument]
     """the trained rows, in the scenario's order; `stages` is the same list"""
-    differences: list[DifferenceDocument]
+    differences: list[RowDifference]
     did_not_fit: list[MisfitDocument]
     on_other_ranks: list[OtherRanksDocument]
     """below"""
@@ -574,14 +485,14 @@ def row_from(found: dict[str, Any]) -> RowDocument:
 
 def row_document(row: RowOutcome) -> dict[str, Any]:
     """The measured figures of a row, and those due."""
-    measured, divergence, resumed = row.measured, row.first_divergence, row.config.resumed
+    measured, resumed = row.measured, row.config.resumed
     return {
         "stage": row.stage,
         "name": row.name,
         "model": {"title": row.config.model.words, "parameters": row.config.model.count},
         "equal": row.equal,
         "compared_with": row.compared_with,
-        "first_divergence": divergence and asdict(divergence) | {"order_of_addition": row.order},
+        "first_divergence": row.first_divergence and asdict(row.first_divergence),
         "shard_ranks": row.config.mesh.group,
         **measured.figures,
         "losses": [float(loss[0]) for loss in measured.losses],
@@ -632,7 +543,7 @@ def trace_document(trace: Trace) -> dict[str, Any]:
         "hidden": trace.hidden,
         "clocks": [asdict(clock) for clock in trace.clocks],
         "steps": [picked(step, *derived) | {
-            "spans": [span._asdict() for span in step.spans],
+            "spans": [msgspec.structs.asdict(span) for span in step.spans],
             "memory": [{"ns": at, **held} for at, held in step.memory],
         } for step in trace.steps],
     }
@@ -711,7 +622,7 @@ def unit_of(rows: Sequence[RowDocument]) -> ByteUnit:
     return common_unit(max((row.fullest.peak_bytes["total"] for row in rows), default=0))
 
 
-def element_name(found: DivergenceDocument | DifferenceDocument | Divergence, state: str | None) -> str:
+def element_name(found: Divergence | RowDifference, state: str | None) -> str:
     """The first differing element: its state, if it is not a weight, and its index in the parameter."""
     index = f"[{', '.join(map(str, found.index))}]" if found.index else ""
     return f"{state} of {found.name}{index}" if state else f"{found.name}{index}"

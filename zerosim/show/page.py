@@ -10,17 +10,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from zerosim.core.words import grouped, ignored_in_words, joined, percentage, plural, printable, short, toml
+from zerosim.core.words import grouped, ignored_in_words, percentage, plural, printable, short, toml
 from zerosim.show import pictures
 from zerosim.show.columns import PAGE, WRONG, facts, shown_in
-from zerosim.show.document import (
-    DifferenceDocument,
-    DivergenceDocument,
-    RowDocument,
-    RunDocument,
-    element_name,
-    unit_of,
-)
+from zerosim.show.document import RowDocument, RunDocument, unit_of
+from zerosim.show.table import divergence, row_difference
 
 Block = dict[str, Any]
 NO_TRACE = "No step of this run was traced. zerosim run SCENARIO --report FILE.html traces the last one."
@@ -82,9 +76,12 @@ def page(runs: Sequence[RunDocument]) -> str:
     if rows and runs[0].steps:
         sections += [step(rows, [run.about_times for run in runs if run.about_times]), traffic(rows), losses(rows)]
     sections.append(Section("divergence", "Where bits first differ", [
-        block for row in rows if row.first_divergence for block in divergence(row, row.first_divergence)]))
+        block for row in rows if row.first_divergence for block in (
+            {"text": f"{row.name}: {divergence(row.first_divergence)}", "look": "verdict failed"},
+            *({"code": f"{side} adds {words}"}
+              for side, words in (row.first_divergence.order_of_addition or {}).items()))]))
     sections.append(Section("apart", "Both correct, but different", [
-        block for run in runs for each in run.differences for block in row_difference(each)]))
+        {"lines": row_difference(difference)} for run in runs for difference in run.differences]))
     sections += [origin(run, f"origin{number or ''}") for number, run in enumerate(runs)]
     return html([*map(head, runs)], sections)
 
@@ -176,32 +173,6 @@ def losses(rows: Sequence[RowDocument]) -> Section:
     return Section("losses", "Losses", [
         *([note("All rows have the same losses, bit for bit.")] if same else []),
         picture(pictures.losses(rows), "the loss of every step")])
-
-
-def divergence(row: RowDocument, first: DivergenceDocument) -> Iterator[Block]:
-    """The first differing bits of a row, with both orders of addition."""
-    yield {"text": f"{row.name}: {element_name(first, first.state)} is the first element that differs, after step "
-                   f"{first.step}.", "look": "verdict failed"}
-    yield {"rows": [
-        ["chunk", f"{first.chunk}, {plural(first.differing_elements, 'element')} of it differing"],
-        ["noticed by", f"rank {first.rank}"], [f"{row.name} holds", f"{first.ours!r} ({first.ours_bits})"],
-        [f"{row.compared_with} holds", f"{first.reference!r} ({first.reference_bits})"],
-        ["distance", "not comparable in ULPs" if first.ulps is None else f"{first.ulps:,} ULP apart"]]}
-    yield from ({"code": f"{side} adds {words}"} for side, words in (first.order_of_addition or {}).items())
-
-
-def row_difference(found: DifferenceDocument) -> Iterator[Block]:
-    """Why two rows differ although each equals one process."""
-    names = (found.first, found.other)
-    yield {"text": f"Each of {found.first} and {found.other} has the bits of one process. {found.differing:,} of "
-                   f"{found.elements:,} elements differ."}
-    yield {"rows": [
-        ["step", f"{found.step}"], ["element", element_name(found, found.what)],
-        *([f"{name} has", f"{value!r}, in chunk {chunk}"] for name, value, chunk in zip(
-            names, found.values, found.chunks, strict=True)), ["distance", f"{found.ulps:,} ULP"]]}
-    orders = {order: joined([name for name, other in zip(names, found.orders, strict=True) if order == other])
-              for order in found.orders}
-    yield from ({"code": f"{whose}: {order}"} for order, whose in orders.items())
 
 
 def differences(one: RunDocument, other: RunDocument) -> list[Section]:

@@ -15,7 +15,8 @@ from typing import Any
 from zerosim.core.errors import UsageError
 from zerosim.core.words import KEPT, ByteUnit, printable
 from zerosim.observe.memory import MEMORY_KINDS
-from zerosim.show.document import Bytes, RowDocument, SpanDocument, unit_of
+from zerosim.observe.trace import Span
+from zerosim.show.document import Bytes, RowDocument, unit_of
 from zerosim.show.trace_events import message_ends
 
 Spec = dict[str, Any]
@@ -160,7 +161,7 @@ def end_of(rows: Sequence[RowDocument]) -> int:
     return max((max(row.step_ns, row.curve[-1]["ns"] if row.curve else 0) for row in rows), default=0)
 
 
-def lane(span: SpanDocument) -> str:
+def lane(span: Span) -> str:
     """The lane in which a span is drawn; copies beside the step, and other threads, have lanes of their own."""
     if span.lane == "offload":
         return "offloads" if span.channel > 1 else "computes"
@@ -204,7 +205,7 @@ def titled(row: RowDocument) -> Spec:
     return {"text": row.heading, "anchor": "start", "offset": 6}
 
 
-def parts(span: SpanDocument) -> Iterator[tuple[str, int, int]]:
+def parts(span: Span) -> Iterator[tuple[str, int, int]]:
     """The wait of a span, if it waits, and the rest."""
     came = span.begin_ns + span.waited_ns
     if span.waited_ns:

@@ -4,11 +4,12 @@
 import json
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from zerosim.core.errors import LaunchError, UsageError
 from zerosim.core.words import joined, printable
@@ -44,7 +45,8 @@ class ShownOutcome(Shown):
 
     def spans(self) -> list[dict[str, Any]]:
         """A plain dict for each activity of a rank in the traced steps of each row."""
-        return [{"name": name, "step": step.step, **asdict(span)} for name, step in self._traced for span in step.spans]
+        return [{"name": name, "step": step.step, **structs.asdict(span)}
+                for name, step in self._traced for span in step.spans]
 
     def memory(self) -> list[dict[str, Any]]:
         """A plain dict for each change of a rank's memory in the traced steps of each row."""

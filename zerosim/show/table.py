@@ -29,8 +29,6 @@ from zerosim.core.words import (
 from zerosim.observe.memory import MEMORY_KINDS
 from zerosim.show.columns import KIND_WORDS, TERMINAL, VERBOSE, WRONG, Figure, facts, shown_in
 from zerosim.show.document import (
-    DifferenceDocument,
-    DivergenceDocument,
     MemoryDocument,
     RowDocument,
     RunDocument,
@@ -40,7 +38,7 @@ from zerosim.show.document import (
 from zerosim.show.grid import Column, bar, fits, show_grid, show_words
 from zerosim.stages import STAGES
 from zerosim.stages.scaling import LOWEST_SCALE, skipped_in_vain
-from zerosim.verdict.diagnosis import Divergence
+from zerosim.verdict.diagnosis import Divergence, RowDifference
 
 BARS = (24, 12, 6, 0)
 """The columns of a bar, the longest that leave room for names; quarters and halves are whole columns."""
@@ -276,7 +274,7 @@ def show_skipped(console: Console, run: RunDocument) -> None:
         )
 
 
-def show_divergence(console: Console, name: str, found: DivergenceDocument) -> None:
+def show_divergence(console: Console, name: str, found: Divergence) -> None:
     """Show the first differing bits, and both orders of addition if these differ."""
     show_words(console, f"{name}: {divergence(found)}", style="red")
     order = found.order_of_addition
@@ -285,7 +283,7 @@ def show_divergence(console: Console, name: str, found: DivergenceDocument) -> N
             show_words(console, words, key=f"    {side + ' adds':<15} ")
 
 
-def divergence(found: DivergenceDocument | Divergence) -> str:
+def divergence(found: Divergence) -> str:
     """One line: the place of the first difference, both values, and their distance."""
     apart = "not comparable in ULPs" if found.ulps is None else f"{found.ulps} ULP apart"
     return (
@@ -307,24 +305,27 @@ def value(number: float | str, bits: str) -> str:
     return f"{number!r} ({bits})" if number == 0 or math.isnan(number) else f"{number!r}"
 
 
-def show_row_difference(console: Console, found: DifferenceDocument) -> None:
+def show_row_difference(console: Console, found: RowDifference) -> None:
     """Show where two rows differ first although each equals one process, and how each adds that element."""
-    one, other = found.values
+    heading, where, *adding = row_difference(found)
     console.print()
-    show_words(console, f"{found.other} is not {found.first}, and each has the bits of one process. Reason:",
-               style="bold")
-    show_words(
-        console,
-        f"They first differ in step {found.step}: the {element_name(found, found.what)} is "
-        f"{float(one)!r} in {found.first} and {float(other)!r} in {found.other} ({plural(found.ulps, 'ULP')} apart). "
-        f"{found.differing:,} of {found.elements:,} elements differ."
-    )
-    adding = [f"adds it in chunk {chunk}, {order}" for chunk, order in zip(found.chunks, found.orders, strict=True)]
-    if len({*adding}) == 1:
-        show_words(console, f"each of {found.first} and {found.other} {adding[0]}", key="    ")
-    else:
-        for name, how in zip((found.first, found.other), adding, strict=True):
-            show_words(console, f"{name} {how}", key="    ")
+    show_words(console, heading, style="bold")
+    show_words(console, where)
+    for words in adding:
+        show_words(console, words, key="    ")
+
+
+def row_difference(found: RowDifference) -> list[str]:
+    """That two rows differ, the place of the first difference, and a line for the order of each row."""
+    one, other = found.values
+    orders = [f"adds it in chunk {chunk}, {order}" for chunk, order in zip(found.chunks, found.orders, strict=True)]
+    return [
+        f"{found.other} is not {found.first}, and each has the bits of one process. Reason:",
+        f"They first differ in step {found.step}: the {element_name(found, found.what)} is {float(one)!r} in "
+        f"{found.first} and {float(other)!r} in {found.other} ({plural(found.ulps, 'ULP')} apart). "
+        f"{found.differing:,} of {found.elements:,} elements differ.",
+        *([f"each of {found.first} and {found.other} {orders[0]}"] if len({*orders}) == 1 else
+          [f"{name} {order}" for name, order in zip((found.first, found.other), orders, strict=True)])]
 
 
 def show_other_ranks(console: Console, run: RunDocument) -> None:

@@ -27,27 +27,36 @@ from zerosim.training.experiment import Experiment
 from zerosim.training.reference import Snapshot
 from zerosim.worlds.local import spawn
 
+Number = float | str
+"""In documents NaN and infinities are the strings "nan", "inf" and "-inf"."""
+
 
 @dataclass(frozen=True)
 class Divergence:
-    """The first element that differs: its place, both values, and their distance in ULPs."""
+    """The first differing bytes of a row."""
 
     step: int
     layer: int | None
+    """the step, 0 before the first; the layer, `null` for a loss"""
     parameter: str
-    """The name in its layer, `weight`; `name` is the full one."""
     name: str
+    """such as `weight` and `layers.0.weight`; or `loss`; or `padding`, after the last parameter of a unit"""
     index: tuple[int, ...]
-    ours: float
-    reference: float
+    ours: Number
+    reference: Number
     ours_bits: str
-    """Hexadecimal, as is `reference_bits`: it distinguishes NaNs, and −0 from 0."""
     reference_bits: str
     ulps: int | None
+    """the index; both values; their bytes in hexadecimal; their distance in ULPs, `null` for a NaN, 0 for −0 and +0"""
     rank: int
+    """the rank that found the difference"""
     state: str | None
+    """the optimizer's slot, `gradient`, or `accumulated gradient` (its float32 sum); `null` for a weight or a loss"""
     differing_elements: int
     chunk: int
+    """the chunk of the unit, and the number of its elements that differ"""
+    order_of_addition: dict[str, str] | None = None
+    """the order of that chunk: `ours`, recorded on symbols, and `reference`, as declared"""
 
 
 def first_divergence(
@@ -188,24 +197,26 @@ def chunk_sums(addition: Addition, mesh: Mesh, block: int) -> list[Symbol]:
 
 @dataclass(frozen=True)
 class RowDifference:
-    """The first difference of `other` from `first`, which are names of rows, with the order of each sum."""
+    """Why a row that equals one process differs from the first row, which does too: two single processes train side by
+    side, one in each row's order.
+    """
 
     first: str
     other: str
     step: int
+    """the names of the rows; the first step with a difference"""
     what: str
-    """"gradient", or "weights" if gradients are equal."""
     name: str
     index: tuple[int, ...]
-    values: tuple[float, float]
+    """`gradient`, or `weights` if gradients are equal; the first differing element"""
+    values: tuple[Number, Number]
     ulps: int
     chunks: tuple[int, int]
-    """The chunk of that element, in each row."""
     orders: tuple[str, str]
-    """The order in which each row adds the element, as sums."""
+    """in each row its value, chunk and sum; the distance of the values in ULPs"""
     elements: int
     differing: int
-    """The numbers of all elements, and of those that differ."""
+    """the numbers of all elements and of those that differ"""
 
 
 def row_differences(

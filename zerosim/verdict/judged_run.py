@@ -53,8 +53,8 @@ def judged(measured: Measurement, divergence: Divergence | None) -> RowOutcome:
                                copies if measured.memory[rank].copies_messages else None) for rank in ranks]),
         equal=divergence is None if measured.compared else None,
         compared_with="one process" if measured.compared else None,
-        first_divergence=divergence,
-        order=None if divergence is None else orders_of_addition(config, divergence.chunk),
+        first_divergence=divergence and replace(
+            divergence, order_of_addition=orders_of_addition(config, divergence.chunk)),
         formula_operations={what: sum(expected(each, updates).operations[what] for each in config.of_pipeline)
                             for what in expected(config.of_pipeline[0], updates).operations},
         schedule_fault=next(faults(config, measured.passes), None) if measured.passes else None,

@@ -109,8 +109,6 @@ class RowOutcome:
     compared_with: str | None = None
     """One process, or the name of the first row that adds in the same order."""
     first_divergence: Divergence | None = None
-    order: dict[str, str] | None = None
-    """The order in which the collective adds the chunk that diverged, and the declared one."""
     formula_operations: dict[str, int] = field(default_factory=dict)
     """The floating-point operations of matrix products that each rank must do in all steps, by pass; over a pipeline,
     its ranks together."""
