@@ -80,7 +80,9 @@ def runs(near):
                             stages=("zero2", "zero3"), recompute=True, offload_activations=True,
                             offload_optimizer="host", offload_parameters="host")
     split = outcome_of(ranks=4, hidden=(6, 4), steps=2, micro_batches=4, stages=("zero1",), tensor_ranks=2)
-    return [near, read(offloading), read(split)]
+    copying = [replace(row, memory=[  # as under MPI
+        replace(rank, peak_bytes=rank.peak_bytes | {"buffers": 4_000}) for rank in row.memory]) for row in near.rows]
+    return [replace(near, rows=copying), read(offloading), read(split)]
 
 
 def by_hand(row):
@@ -94,7 +96,9 @@ def by_hand(row):
         "optimizer_bytes": kept["optimizer"], "volume": row["volume"], "layout": row["layout"],
         "host_bytes": sum(fullest["host_resting_bytes"].values()) + fullest["host_peak_bytes"].get("activations", 0),
         "messages": max(rank["messages"] for rank in row["traffic"]) // steps,
-        "peak_bytes": fullest["peak_bytes"]["total"],
+        "peak_bytes": fullest["peak_bytes"]["total"], "padding_bytes": fullest["padding_bytes"],
+        **{f"{'weights' if kind == 'parameters' else kind}_peak_bytes": count
+           for kind, count in fullest["peak_bytes"].items() if kind != "total"},
     }
 
 

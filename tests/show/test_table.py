@@ -139,11 +139,11 @@ def test_verbose_adds_to_the_tables(four):
     assert [line for line in plain if line not in verbose] == []
     digest, memory = four.rows[0].weights_sha256, four.rows[3].fullest
     assert (digest in "".join(verbose), digest in "".join(plain)) == (True, False)
-    held = [f"{count / 1e3:.1f}" for count in (*memory.resting_bytes.values(), memory.kept_bytes)]
-    peak = [f"{count / 1e3:.1f}" for count in memory.peak_bytes.values()]
-    assert ["Stage", "III", *held] in [line.split() for line in verbose]
-    assert ["at", "the", "peak", *peak] in [line.split() for line in verbose]
-    assert any(line.startswith("Kept bytes are the formula's, ") for line in verbose)
+    (line,) = [line.split()[2:] for line in verbose[verbose.index(""):] if line.startswith("Stage III ") and line not in
+               plain]
+    peak = [count for kind, count in memory.peak_bytes.items() if kind != "total" and count]
+    assert [*map(float, [*line[:3], *line[6:6 + len(peak)]])] == pytest.approx(
+        [count / 1e3 for count in [*memory.resting_bytes.values(), *peak]], abs=0.006)
     fragmented = printed(outcome(fragmentation=True, stages=("zero3",)), verbose=True)
     assert any("first fit, laid out" in line for line in fragmented)
 
@@ -167,11 +167,9 @@ def test_what_is_not_the_formulas_is_marked(four):
     wrong = changed(four, 1, traffic_holds=False, memory=memory)
     wrong = printed(replace(wrong, passed=False, failures=[{"name": "Stage I", "what": "it is wrong"}]), verbose=True)
     assert [cell[0] == "≠" for cell in cells(wrong, *FOUR)["Stage I"]] == [False, True, True, False]
-    assert sum(line.startswith("  by formula") for line in wrong) == 1
     assert any(line.startswith("≠ ") and line.endswith(" not what the formula says") for line in wrong)
-    assert not any("Kept bytes are the formula's" in line for line in wrong)
     assert wrong[-1] == "FAILED: Stage I: it is wrong"
-    assert not any("≠" in line or line.startswith("  by formula") for line in printed(four, verbose=True))
+    assert not any("≠" in line for line in printed(four, verbose=True))
 
 
 def test_failures_that_fit_no_line_stand_one_by_one_above_the_last(four):
@@ -289,7 +287,6 @@ def test_the_host_has_a_column_and_a_line_of_the_legend_if_a_row_uses_it():
     text = "\n".join(printed(outcome_of(**ONE, **UPDATES), verbose=True))
     assert "on host          offloaded states between steps" in text
     assert "each rank keeps  between steps on the device:" in text
-    assert "\n  on host " in text
     assert not any(words in "\n".join(printed(outcome_of(**ONE))) for words in ("on host", "on the device"))
 
 

@@ -90,7 +90,15 @@ def kept(kind: str) -> Figure:
     """The bytes of one model state between steps."""
     return Figure(
         f"{KEPT[kind]}_bytes", KEPT[kind], f"{KIND_WORDS[kind]} that a rank keeps on the device between steps",
-        lambda row: row.fullest.resting_bytes.get(kind, 0), frozenset({PAGE}), wrong=keeps_otherwise)
+        lambda row: row.fullest.resting_bytes.get(kind, 0), frozenset({VERBOSE, PAGE}), wrong=keeps_otherwise)
+
+
+def peak(kind: str) -> Figure:
+    """The peak of the bytes of one kind."""
+    words = KEPT.get(kind, kind)
+    return Figure(
+        f"{words}_peak_bytes", f"peak of\n{words}", f"largest memory of {KIND_WORDS[kind]} at any time",
+        lambda row: row.fullest.peak_bytes.get(kind, 0), frozenset({VERBOSE}), if_any=True)
 
 
 def meaning_of_kept(run: RunDocument) -> str:
@@ -165,6 +173,10 @@ FIGURES = (
     Figure(
         "peak_bytes", "peak", meaning_of_peak, lambda row: row.fullest.peak_bytes["total"], frozenset({TERMINAL, PAGE}),
         wrong=lambda row: not all(rank.peaks_as_due for rank in row.judged_memory)),
+    *map(peak, MEMORY_KINDS),
+    Figure(
+        "padding_bytes", "padding", "bytes of padding among those that a rank keeps",
+        lambda row: row.fullest.padding_bytes, frozenset({VERBOSE}), if_any=True),
 )
 
 

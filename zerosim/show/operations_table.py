@@ -8,7 +8,7 @@ All numbers are float32 here and indices int64. The figures are not declared by 
 shapes, by the player that runs it in a step.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -25,15 +25,22 @@ from zerosim.core.allocation import Kind
 from zerosim.core.errors import UsageError
 from zerosim.core.extents import Extent, owner
 from zerosim.core.parts.loading import load_file
-from zerosim.core.words import joined
 from zerosim.plan.costs import moved_bytes
-from zerosim.show.grid import show_words
+from zerosim.show.grid import Column, show_grid, show_words
 from zerosim.show.shown import Shown
 
 PARAMETERS = ("weight", "bias")
 """Inputs with these names are parameters here."""
 
 ITEMSIZE = np.dtype(np.float32).itemsize
+FIGURES = {
+    "kept_bytes": "bytes", "forward_products": "operations\nforward", "backward_products": "\nbackward",
+    "forward_moves": "bytes moved\nforward", "backward_moves": "\nbackward"}
+"""The figures of the table, with their headings."""
+NOTE = (
+    "keeps: from forward to backward; y is the output, saved the extra results of forward; weight and bias are not "
+    "kept but passed again. Operations: floating-point operations of matrix products; a plan charges all other "
+    "operations by the bytes that they move, each element once.")
 
 
 @dataclass(frozen=True)
@@ -137,46 +144,19 @@ def computes(step: Step) -> bool:
     return any(name not in operation.passes for name in step.wanted)
 
 
-NOTES = (
-    "keeps: from forward to backward; y is the output, saved the extra results of forward; weight and bias are not "
-    "kept but passed again",
-    "operations: floating-point operations of matrix products; a plan charges all other operations by the bytes they "
-    "move",
-    "moves: bytes read and written, each element once",
-)
-
-
-def show_operations(console: Console, found: Iterable[OperationFigures]) -> None:
-    """Print three lines for each operation: its formula, its example, and the example's figures."""
-    for each in found:
-        console.print(Text.assemble((each.name, "bold"), "  ", (example(each), "dim")), soft_wrap=True)
-        show_words(console, each.formula, key="    ")
-        show_words(console, in_words(each), key="    ", style="dim")
-    for note in NOTES:
-        show_words(console, note, style="dim")
-
-
-def example(each: OperationFigures) -> str:
-    """Its inputs, their shapes, its settings, and the shape of y."""
-    inputs = [f"{name} {shape}" for name, shape in each.inputs.items()]
-    settings = [f"{name}={value}" for name, value in each.settings.items()]
-    return f"{', '.join([*inputs, *settings])} → {each.output}"
-
-
-def in_words(each: OperationFigures) -> str:
-    """
-    >>> from zerosim.autograd.operations.linear import linear
-    >>> in_words(figures(linear, ((4, 16), (8, 16))))
-    'gradients of x and weight; keeps x: 256 B; operations: 1,024, backward 2,048; moves 896 B, backward 1,664 B'
-    """
-    phrases = [f"gradients of {joined(each.gradients)}" if each.gradients else "no gradient"]
-    if each.gradients:
-        phrases.append(f"keeps {joined(each.keeps)}: {each.kept_bytes:,} B" if each.keeps else "keeps nothing")
-    if each.forward_products:
-        phrases.append(f"operations: {each.forward_products:,}, backward {each.backward_products:,}")
-    backward = f", backward {each.backward_moves:,} B" if each.backward_moves else ""
-    phrases.append(f"moves {each.forward_moves:,} B{backward}" if each.forward_moves else "a view: moves nothing")
-    return "; ".join(phrases)
+def show_operations(console: Console, found: Sequence[OperationFigures]) -> None:
+    """Print a line of figures for each operation, then its formula and its example."""
+    show_grid(console, [operation.name for operation in found], [
+        Column("keeps", [", ".join(operation.keeps) or "–" for operation in found], to_the_left=True),
+        *(Column(heading, [f"{getattr(operation, name):,}" for operation in found])
+          for name, heading in FIGURES.items())])
+    show_words(console, NOTE, style="dim")
+    for operation in found:
+        settings = [f"{name}={value}" for name, value in operation.settings.items()]
+        shapes = [f"{name} {shape}" for name, shape in operation.inputs.items()]
+        console.print(Text.assemble((operation.name, "bold"), "  ", (
+            f"{', '.join([*shapes, *settings])} → {operation.output}", "dim")), soft_wrap=True)
+        show_words(console, operation.formula, key="    ")
 
 
 def operations_of(path: str | None) -> Shown:

@@ -13,8 +13,6 @@ from rich.console import Console
 from rich.text import Text
 
 from zerosim.core.words import (
-    KEPT,
-    ON_HOST,
     grouped,
     ignored_in_words,
     in_unit,
@@ -29,7 +27,6 @@ from zerosim.core.words import (
 from zerosim.observe.memory import MEMORY_KINDS
 from zerosim.show.columns import KIND_WORDS, TERMINAL, VERBOSE, WRONG, Figure, facts, shown_in
 from zerosim.show.document import (
-    MemoryDocument,
     RowDocument,
     RunDocument,
     element_name,
@@ -188,23 +185,27 @@ def show_times(console: Console, run: RunDocument) -> None:
 
 
 def show_details(console: Console, run: RunDocument) -> None:
-    """Print every figure that the table rounds, adds up or leaves out."""
+    """Print every figure that the table adds up or leaves out; if ranks send differently, the least and the most."""
     if run.steps:
-        show_subheading(console, "What a rank sends in a step")
-        show_sent(console, run)
+        show_subheading(console, "What a rank sends in a step, keeps between steps and holds at the peak")
+        rows, unit = run.rows, unit_of(run.rows)
+        columns = [Column(each.title(unit), each.cells(rows, unit, spreads=True)) for each in shown_in(VERBOSE, rows)]
+        if not run.takes_turns:
+            columns.append(Column("ms", [short(1e3 * row.seconds["train"] / max(row.steps_here, 1)) for row in rows]))
+        for name in sorted({name for row in rows for rank in row.traffic for name in rank.by_collective}):
+            columns.append(Column(f"{name}\n{unit.name}", [
+                spread(in_unit(round(count), unit) for count in row.per_step("sent_bytes", name)) for row in rows]))
+        show_grid(console, [row.name for row in rows], columns)
         words = "A reduce-scatter and an all-gather of all weights are P (N−1)/N each."
         show_words(console, f"{words} {run.about_times * (not run.takes_turns)}".rstrip(), style="dim")
-        show_subheading(console, "What a rank keeps between steps, and the peak of each kind and of all")
-        show_held(console, run)
-    rows = {row.name: row.fragmentation for row in run.rows if row.fragmentation}
-    if rows:
+    fragmented = {row.name: row.fragmentation for row in run.rows if row.fragmentation}
+    if fragmented:
         show_subheading(console, "Addresses that rank 0's memory takes in the last step beyond the peak of its bytes")
         unit = unit_of(run.rows)
-        allocators = next(iter(rows.values())).beyond_peak_bytes
-        show_grid(console, [*rows], [
-            Column(f"peak\n{unit.name}", [in_unit(each.peak_bytes, unit) for each in rows.values()]), *(
-                Column(f"{name.replace('_laid', ', laid').replace('_', ' ')}\n{unit.name}", [
-                    in_unit(each.beyond_peak_bytes[name], unit) for each in rows.values()]) for name in allocators)])
+        show_grid(console, [*fragmented], [
+            Column(f"{allocator.replace('_laid', ', laid').replace('_', ' ')}\n{unit.name}", [
+                in_unit(found.beyond_peak_bytes[allocator], unit) for found in fragmented.values()])
+            for allocator in next(iter(fragmented.values())).beyond_peak_bytes])
         show_words(console, "Laid out: kept gradients and saved activations have fixed places in one block, allocated "
                             "in advance.", style="dim")
     show_subheading(console, "SHA-256")
@@ -222,41 +223,6 @@ def show_subheading(console: Console, words: str) -> None:
     """Print a heading in bold, below an empty line."""
     console.print()
     show_words(console, words, style="bold")
-
-
-def show_sent(console: Console, run: RunDocument) -> None:
-    """Print bytes and messages, the formula, and each collective's share; if ranks differ, the least and the most."""
-    rows, unit = run.rows, unit_of(run.rows)
-    found = [Column(each.title(unit), each.cells(rows, unit, spreads=True)) for each in shown_in(VERBOSE, rows)]
-    if not run.takes_turns:
-        found.append(Column("ms", [short(1e3 * row.seconds["train"] / max(row.steps_here, 1)) for row in rows]))
-    for name in sorted({name for row in rows for rank in row.traffic for name in rank.by_collective}):
-        sent = [row.per_step("sent_bytes", name) for row in rows]
-        found.append(Column(f"{name}\n{unit.name}", [spread(in_unit(round(each), unit) for each in of) for of in sent]))
-    show_grid(console, [row.name for row in rows], found)
-
-
-def show_held(console: Console, run: RunDocument) -> None:
-    """Print the bytes of each kind on the rank with the highest peak: kept, by formula where that does not hold, at the
-    peak, and on the host; and whether kept bytes are the formula's."""
-    lines: list[tuple[str, str, dict[str, int]]] = []
-    for row in run.rows:
-        memory, judged = row.fullest, {rank.rank for rank in row.judged_memory}
-        lines.append((row.name, "", memory.resting_bytes))
-        if memory.rank in judged and not memory.keeps_what_is_due:
-            lines.append(("  by formula", "red", memory.formula_bytes))
-        lines.append(("  at the peak", "dim", memory.peak_bytes))
-        lines += [(f"  {ON_HOST}", "", memory.on_host)] * bool(memory.on_host)
-    unit, counts = unit_of(run.rows), [{"total": sum(held.values()), **held} for _, _, held in lines]
-    show_grid(console, [name for name, _, _ in lines], [
-        Column(f"{KEPT.get(kind, kind)}\n{unit.name}", [
-            Text(in_unit(each[kind], unit) if kind in each else "", style=style)
-            for (_, style, _), each in zip(lines, counts, strict=True)])
-        for kind in (*MEMORY_KINDS, "total")])
-    ranks: list[MemoryDocument] = [rank for row in run.rows for rank in row.judged_memory]
-    if ranks and all(rank.keeps_what_is_due for rank in ranks):
-        padding = spread(map(str, sorted(rank.padding_bytes for rank in ranks)))
-        show_words(console, f"Kept bytes are the formula's, {padding} B of padding included.", style="dim")
 
 
 def show_skipped(console: Console, run: RunDocument) -> None:

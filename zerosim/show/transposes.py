@@ -1,7 +1,6 @@
 """Collectives on the tape, proved and drawn: what `zerosim prove copy_to` and `zerosim show all_to_all` print."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -20,14 +19,6 @@ from zerosim.training.transposes import cases_of, met, transpose_fault
 
 MOST_RANKS = 16
 """The most ranks of a proof: both sides are computed for every two of them."""
-
-
-@dataclass(frozen=True)
-class TransposeProof:
-    """The law on a number of ranks: its first fault, or None."""
-
-    ranks: int
-    fault: str | None
 
 
 def on_tape(subject: Any, loader: Loader) -> Operation | None:
@@ -49,19 +40,21 @@ def shown_proofs(operation: Operation, asked: Sequence[int]) -> Shown:
     if not 2 <= min(asked) <= max(asked) <= MOST_RANKS:
         raise UsageError(f"an operation with a direction is proved on 2 to {MOST_RANKS} ranks; over one it is the "
                          "identity")
-    proofs = [TransposeProof(size, first_fault(operation, size)) for size in asked]
-    passed = not any(proof.fault for proof in proofs)
+    proofs: list[dict[str, Any]] = []
+    for size in asked:
+        fault = first_fault(operation, size)
+        proofs.append({"ranks": size, "fault": fault, "holds": not fault})
+    passed = all(proof["holds"] for proof in proofs)
     verdict = "proved" if passed else "not proved"
 
     def show(console: Console) -> None:
         for proof in proofs:
-            style = "[red]not proved[/]" if proof.fault else "[green]proved[/]"
-            console.print(f"{style} on {proof.ranks} ranks: {proof.fault or law_of(operation)}", soft_wrap=True)
+            style = "[green]proved[/]" if proof["holds"] else "[red]not proved[/]"
+            console.print(f"{style} on {proof['ranks']} ranks: {proof['fault'] or law_of(operation)}", soft_wrap=True)
 
     return Shown(
         proofs, passed, verdict, f"<{operation.name} on {', '.join(map(str, asked))} ranks: {verdict}>", show=show,
-        make_document=lambda: {"schema": "zerosim.transpose/1", "subject": operation.name,
-                               "proofs": [{**asdict(proof), "holds": not proof.fault} for proof in proofs]},
+        make_document=lambda: {"schema": "zerosim.transpose/1", "subject": operation.name, "proofs": proofs},
         rows_of=lambda document: list(document["proofs"]))
 
 
@@ -93,10 +86,18 @@ def shown_transpose(operation: Operation, size: int) -> Shown:
     fault = first_fault(operation, size) if size > 1 else None
     shape, settings = smallest(operation, size)
     due = operation.on_shapes([shape], settings)[0].shape
-    passes = [drawn("forward", ("x", "y"), "x" in operation.alike, [shape[0]] * size,
-                    forward_on(operation, settings)),
-              drawn("backward", ("∂y", "∂x"), "y" in operation.alike, [due[0]] * size,
-                    backward_on(operation, settings, shape))]
+
+    def forward(comm: Any, x: Any) -> Any:
+        return operation.forward(x, empty=np.empty, **met(settings, comm))
+
+    def backward(comm: Any, upstream: Any) -> Any:
+        assert operation.backward is not None
+        into = Into({"x": shape}, lambda name: np.empty(shape, upstream.dtype))
+        operation.backward(upstream, into, empty=np.empty, **met(settings, comm))
+        return into["x"]
+
+    passes = [drawn("forward", ("x", "y"), "x" in operation.alike, [shape[0]] * size, forward),
+              drawn("backward", ("∂y", "∂x"), "y" in operation.alike, [due[0]] * size, backward)]
     verdict = f"FAILED: {fault}" if fault else f"PASSED: {law_of(operation)}"
     title = f"{operation.name} on {plural(size, 'rank')}"
 
@@ -126,25 +127,6 @@ def smallest(operation: Operation, size: int) -> tuple[Shape, dict[str, Any]]:
     except ZerosimError:
         return (size,), settings
     return (1,), settings
-
-
-def forward_on(operation: Operation, settings: dict[str, Any]) -> Callable[[Any, Any], Any]:
-    """Forward, as a program of a rank."""
-    def program(comm: Any, x: Any) -> Any:
-        return operation.forward(x, empty=np.empty, **met(settings, comm))
-
-    return program
-
-
-def backward_on(operation: Operation, settings: dict[str, Any], shape: Shape) -> Callable[[Any, Any], Any]:
-    """Backward, as a program of a rank."""
-    def program(comm: Any, upstream: Any) -> Any:
-        assert operation.backward is not None
-        into = Into({"x": shape}, lambda name: np.empty(shape, upstream.dtype))
-        operation.backward(upstream, into, empty=np.empty, **met(settings, comm))
-        return into["x"]
-
-    return program
 
 
 def drawn(
