@@ -81,7 +81,8 @@ def runs(near):
                             offload_optimizer="host", offload_parameters="host")
     split = outcome_of(ranks=4, hidden=(6, 4), steps=2, micro_batches=4, stages=("zero1",), tensor_ranks=2)
     copying = [replace(row, memory=[  # as under MPI
-        replace(rank, peak_bytes=rank.peak_bytes | {"buffers": 4_000}) for rank in row.memory]) for row in near.rows]
+        replace(rank, peak_bytes=rank.peak_bytes | {"buffers": 4_000}, bound_bytes=rank.bound_bytes | {"buffers": 4_000})
+        for rank in row.memory]) for row in near.rows]
     return [replace(near, rows=copying), read(offloading), read(split)]
 
 
