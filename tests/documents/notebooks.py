@@ -8,12 +8,10 @@ Cells are plain Python and are run as such, in this process and in an empty fold
 import ast
 import io
 import json
-import re
 from contextlib import chdir, redirect_stdout
 from pathlib import Path
 from pprint import pformat
 from tempfile import TemporaryDirectory
-from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted(ROOT.glob("docs/notebooks/*.ipynb"))
@@ -71,7 +69,7 @@ def lines(words):
 
 
 def faults(path):
-    """The cells that show other forms than are saved, and forms that cannot be drawn."""
+    """The cells that show other forms than are saved."""
     saved = read(path)
     now = run(saved)
     found = []
@@ -79,24 +77,7 @@ def faults(path):
         kinds = [[(output["output_type"], sorted(output.get("data", {}))) for output in cell.get("outputs", [])]
                  for cell in (before, after)]
         found += [f"cell {number} shows other forms than are saved"] * (kinds[0] != kinds[1])
-        found += [f"cell {number}: {fault}" for output in after.get("outputs", []) for fault in unfit(output)]
     return found
-
-
-def unfit(output):
-    """What is wrong with the forms of an output: SVG that is none, or anything that would be fetched."""
-    data = {form: "".join(text) for form, text in output.get("data", {}).items()}
-    if "image/svg+xml" in data:
-        try:
-            drawn = ElementTree.fromstring(data["image/svg+xml"])
-        except ElementTree.ParseError as error:
-            yield f"no SVG: {error}"
-        else:
-            if not [each for each in drawn.iter() if each.tag.rpartition("}")[2] in ("path", "rect")]:
-                yield "an empty picture"
-    for form in ("image/svg+xml", "text/html"):
-        if re.search(r"""(src|href)\s*=\s*["']?(https?:)?//|@import|url\(["']?https?:""", data.get(form, "")):
-            yield f"{form} fetches something"
 
 
 if __name__ == "__main__":

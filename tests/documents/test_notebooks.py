@@ -9,7 +9,7 @@ import copy
 import pytest
 
 from tests.documents import notebooks
-from tests.documents.notebooks import NOTEBOOKS, faults, outputs, read, unfit, written
+from tests.documents.notebooks import NOTEBOOKS, faults, outputs, read, written
 
 MOST_BYTES = 160_000
 
@@ -65,14 +65,3 @@ def test_a_cell_that_raises_or_reads_a_file_beside_it_is_seen(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileNotFoundError):
         saved(tmp_path, 'open("here.txt")')
-
-
-@pytest.mark.parametrize(("form", "text", "fault"), [
-    ("image/svg+xml", "<svg><path>", "no SVG: "),
-    ("image/svg+xml", "<svg/>", "an empty picture"),
-    ("image/svg+xml", '<svg><path/><image href="https://a.example"/></svg>', "image/svg+xml fetches something"),
-    ("text/html", '<script src="//a.example/x.js"></script>', "text/html fetches something"),
-    ("text/html", '<img src="data:image/png;base64,">', ""),
-])
-def test_a_form_that_cannot_be_drawn_or_is_fetched_is_seen(form, text, fault):
-    assert "".join(unfit({"data": {form: [text]}}))[:len(fault) or None] == fault

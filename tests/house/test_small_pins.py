@@ -7,7 +7,6 @@ from zerosim.core.not_a_number import NOT_A_NUMBER, with_one_nan
 from zerosim.core.precisions import PRECISIONS
 from zerosim.models.mlp import mlp
 from zerosim.stages.optimizers import OPTIMIZERS, Hyperparameters
-from zerosim.stages.scaling import skipped_in_vain
 from zerosim.stages.update import LearningRate, UpdateRule
 
 
@@ -18,11 +17,6 @@ def test_there_is_one_nan_and_it_is_this_processors():
     assert with_one_nan(nans) is nans
     assert set(nans.view(np.uint32).tolist()) == {int(NOT_A_NUMBER.view(np.uint32))}
     assert with_one_nan(np.array([np.inf, -0.0], np.float32)).tolist() == [np.inf, -0.0]
-
-
-def test_skipping_is_in_vain_from_the_first_step_at_the_lowest_scale():
-    assert [skipped_in_vain(updates, skipped) for updates, skipped in (
-        (1, 40), (1, 41), (2000, 41), (2000, 42), (0, 0), (0, 1))] == [False, True, False, True, False, True]
 
 
 (UNIT,) = mlp(2, [], 1, "relu", "mean_squared_error").units

@@ -80,9 +80,10 @@ def runs(near):
                             stages=("zero2", "zero3"), recompute=True, offload_activations=True,
                             offload_optimizer="host", offload_parameters="host")
     split = outcome_of(ranks=4, hidden=(6, 4), steps=2, micro_batches=4, stages=("zero1",), tensor_ranks=2)
-    copying = [replace(row, memory=[  # as under MPI
-        replace(rank, peak_bytes=rank.peak_bytes | {"buffers": 4_000}, bound_bytes=rank.bound_bytes | {"buffers": 4_000})
-        for rank in row.memory]) for row in near.rows]
+    copies = {"buffers": 4_000}  # as under MPI
+    copying = [replace(row, memory=[replace(rank, peak_bytes=rank.peak_bytes | copies,
+                                            bound_bytes=rank.bound_bytes | copies) for rank in row.memory])
+               for row in near.rows]
     return [replace(near, rows=copying), read(offloading), read(split)]
 
 

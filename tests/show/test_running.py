@@ -53,13 +53,6 @@ def test_an_outcome_prints_in_a_line_or_as_the_tables(outcome):
     assert outcome._repr_mimebundle_()["text/plain"] == str(outcome)
 
 
-def test_an_outcome_is_the_document_of_the_command_line(outcome):
-    assert outcome.passed
-    assert outcome.document["schema"] == "zerosim.run/1"
-    assert outcome.document["world"] == {"kind": "local", "ranks": 2, "library": "threads"}
-    assert outcome.document["command"] is None
-
-
 def test_rows_are_plain_and_say_what_the_document_says(outcome):
     for rows in (outcome.rows(), outcome.losses(), outcome.spans(), outcome.memory()):
         assert rows

@@ -1,7 +1,6 @@
 """What a run shows in the terminal: within its columns, without colour, with the numbers that settle it."""
 
 import io
-import json
 import re
 from dataclasses import replace
 
@@ -9,18 +8,17 @@ import pytest
 from rich.console import Console
 
 from tests.pages import outcome, printed
-from tests.training import labelled, run, scenario
+from tests.training import labelled, scenario
 from tests.training.test_far import BOTH, UPDATES
 from tests.verdict.test_planted import outcome_of
 from zerosim.commands.cli import main
 from zerosim.scenario import Check, load
-from zerosim.scenario.data import Dataset
 from zerosim.scenario.sections import Variant
 from zerosim.show.document import MisfitDocument, OtherRanksDocument
 from zerosim.show.grid import SHADES, Column, show_grid
 from zerosim.show.table import show_run
 from zerosim.training.experiment import prepare
-from zerosim.verdict.diagnosis import Divergence, RowDifference
+from zerosim.verdict.diagnosis import Divergence
 from zerosim.verdict.judged_run import run_locally
 
 FOUR = ("DDP", "Stage I", "Stage II", "Stage III")
@@ -218,13 +216,6 @@ def test_the_measure_of_the_test_split_has_its_name(measure, words, four):
     assert [words in line for line in shown[:1]] == [True] * (measure is not None)
 
 
-def test_regression_has_an_error():
-    data = labelled()
-    y = data.x[:, :2].copy()
-    lines = printed(run(Dataset(data.x, y, data.x[:8], y[:8], None), stages=("ddp",)))
-    assert any(re.search(r"mean squared test error \d", line) for line in lines)
-
-
 def test_rows_without_names_are_told_apart_wherever_one_is_spoken_of():
     variants = (Variant(stage="zero3"), Variant(stage="zero3", prefetch=True), Variant(stage="zero3", prefetch=True))
     names = ["Stage III", "Stage III, prefetch = true", "Stage III, prefetch = true (2)"]
@@ -259,15 +250,6 @@ def test_a_divergence_is_one_line_and_two_orders_where_they_differ(four, orders)
         ["    ours adds       g1 + g0", "    reference adds  g0 + g1"] if len({*orders.values()}) > 1 else [])
 
 
-def test_a_difference_of_rows_has_both_orders(four):
-    found = RowDifference("a", "b", 1, "gradient", "w", [0], [1.0, 2.0], 1, [0, 1], ["g0", "g1"], 9, 3)
-    lines = printed(replace(four, differences=[found]), 300)
-    assert "b is not a, and each has the bits of one process. Reason:" in lines
-    assert ("They first differ in step 1: the gradient of w[0] is 1.0 in a and 2.0 in b (1 ULP apart). 3 of 9 elements "
-            "differ.") in lines
-    assert "    b adds it in chunk 1, g1" in lines
-
-
 def test_peaks_that_do_not_fall_have_a_reason():
     words = "Stage III does not lower the peak of Stage II: beside the states"
     runs = [outcome(stages=("zero2", "zero3"), hidden=hidden, ranks=4, micro_batches=4) for hidden in ((), (40,) * 8)]
@@ -297,21 +279,6 @@ def test_columns_that_do_not_fit_stand_below_and_lines_of_a_cell_stay_together()
     assert lines[0] == "corner  column 0  column 1  column 2"
     assert [line.split() for line in lines[1:4]] == [["a", "1", "1", "1"], ["2", "2", "2"], ["b", "3", "3", "3"]]
     assert lines[4] == "corner  column 3  column 4  column 5"
-
-
-def test_an_outcome_prints_what_its_run_printed(tmp_path, capsys):
-    (tmp_path / "mine.py").write_text("from zerosim.stages.zero2 import SHARDED, step as zero2_step\n")
-    (tmp_path / "a.toml").write_text(
-        f"title = 'A'\n[world]\nranks = 2\n[train]\nsteps = 2\n[[variant]]\nstage = '{tmp_path}/mine.py:zero2_step'\n"
-        "[[variant]]\nstage = 'zero3'\n[check]\ntest_accuracy = 0.99\n")
-    out = str(tmp_path / "a.json")
-    assert main(["run", str(tmp_path / "a.toml"), "--progress", "none", "-v", "--json", out]) == 1
-    ran = capsys.readouterr().out.splitlines()
-    assert main(["report", out, "-v"]) == 0
-    shown = capsys.readouterr().out.splitlines()
-    assert shown[1:] == ran[ran.index(shown[1]):]
-    assert {*json.loads((tmp_path / "a.json").read_text())["rows"][0]["own_stage"]["sharded"]} == {
-        "gradients", "optimizer"}
 
 
 @pytest.mark.parametrize(("changes", "caption"), [

@@ -210,6 +210,8 @@ def facts(run: RunDocument) -> dict[str, list[str]]:
         "bubble": lambda row: f"{float(bubble(pipeline(row))):.3g} of the time" if row.passes else None,
         "micro-batches that the ranks of a pipeline hold": lambda row: ", ".join(map(str, map(held, pipeline(row)))),
         "floating-point operations": recomputed,
+        "steps without an update, because gradients overflowed": lambda row: (
+            f"{run.steps - row.updates:,}" if run.steps > row.updates else None),
         "weights SHA-256": lambda row: row.weights_sha256,
     }
     words = {what: [of(row) for row in run.rows] for what, of in found.items()}

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.text import Text
 
@@ -34,28 +35,24 @@ STATES = MEMORY_KINDS[:3]
 
 @dataclass(frozen=True)
 class RankEvent:
-    """One rank's part of an event: the bytes that it sent to each rank, and its memory afterwards."""
+    """One rank's part of an event: the bytes that it sent to each rank, and its memory afterwards, by kind."""
 
-    sent: dict[int, int]
-    held: dict[str, int]
+    sent_bytes: dict[int, int]
+    held_bytes: dict[str, int]
 
     @property
     def total(self) -> int:
-        return sum(self.held.values())
+        return sum(self.held_bytes.values())
 
 
 @dataclass(frozen=True)
 class StepEvent:
-    """The parts of all ranks in an event; `unit` is empty if it concerns none."""
+    """The parts of all ranks in an event; `unit` is empty if it concerns none, `words` are a line about it."""
 
     what: str
     unit: str
+    words: str
     ranks: list[RankEvent]
-
-    @property
-    def words(self) -> str:
-        """A line about the event, without the bytes that it sends."""
-        return f"{self.what.replace('_', '-')} {self.unit}".strip()
 
 
 @dataclass(frozen=True)
@@ -84,11 +81,7 @@ class RecordedStep:
         return {
             "schema": "zerosim.step/1", "title": self.title, "about": self.about, "ranks": self.size,
             "verdict": self.verdict,
-            "moments": [
-                {"what": event.what, "unit": event.unit, "words": event.words, "ranks": [
-                    {"sent_bytes": {str(peer): sent for peer, sent in did.sent.items()}, "held_bytes": did.held}
-                    for did in event.ranks]}
-                for event in self.events],
+            "moments": msgspec.to_builtins(self.events, str_keys=True),
         }
 
 
@@ -104,11 +97,13 @@ def events_of(trace: Trace) -> list[StepEvent]:
         raise UsageError("ranks did different things in this step, so they have no common drawing; zerosim run "
                          "--report FILE.html draws each rank")
     found = [
-        StepEvent(what, unit, [RankEvent(column[number][2], held_at(step, column[number][3]))
-                            for step, column in zip(steps, columns, strict=True)])
+        StepEvent(what, unit, f"{what.replace('_', '-')} {unit}".strip(), [
+            RankEvent(column[number][2], held_at(step, column[number][3]))
+            for step, column in zip(steps, columns, strict=True)])
         for number, (what, unit) in enumerate(names[0])
     ]
-    return [*found, StepEvent("between steps", "", [RankEvent({}, held_at(step, step.end_ns)) for step in steps])]
+    at_rest = [RankEvent({}, held_at(step, step.end_ns)) for step in steps]
+    return [*found, StepEvent("between steps", "", "between steps", at_rest)]
 
 
 def acts(step: RankStep) -> Iterator[tuple[str, str, dict[int, int], int]]:
@@ -170,7 +165,7 @@ def show_step(console: Console, found: RecordedStep, only: int | None = None, mo
                         "kB that a rank sends.", style="dim")
     events = [(number, event) for number, event in enumerate(found.events, 1) if only in (None, number)]
     ranks = range(min(found.size, most))
-    sent = [max(sum(did.sent.values()) for did in event.ranks) for _, event in events]
+    sent = [max(sum(did.sent_bytes.values()) for did in event.ranks) for _, event in events]
     show_grid(console, [f"{number:>3} {event.words}" for number, event in events], [
         Column("sends", [f"{count / 1e3:.1f}" if count else "" for count in sent]),
         *(Column(f"rank {rank}", [cell(event.ranks[rank], found.most) for _, event in events], to_the_left=True)
@@ -184,6 +179,6 @@ def show_step(console: Console, found: RecordedStep, only: int | None = None, mo
 
 def cell(did: RankEvent, most: int) -> Text:
     """The memory of a rank: a bar of its model states, and the sum in kB."""
-    drawn = bar({kind: did.held.get(kind, 0) for kind in STATES}, most, ROOM)
+    drawn = bar({kind: did.held_bytes.get(kind, 0) for kind in STATES}, most, ROOM)
     drawn.pad_right(ROOM - len(drawn))
     return drawn.append(f" {did.total / 1e3:>{FIGURE}.1f}")

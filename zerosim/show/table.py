@@ -34,7 +34,6 @@ from zerosim.show.document import (
 )
 from zerosim.show.grid import Column, bar, fits, show_grid, show_words
 from zerosim.stages import STAGES
-from zerosim.stages.scaling import LOWEST_SCALE, skipped_in_vain
 from zerosim.verdict.diagnosis import Divergence, RowDifference
 
 BARS = (24, 12, 6, 0)
@@ -70,7 +69,6 @@ def show_run(console: Console, run: RunDocument, *, verbose: bool = False, times
             show_details(console, run)
     for misfit in run.did_not_fit:
         show_words(console, misfit.words)
-    show_skipped(console, run)
     for row in run.rows:
         if row.first_divergence is not None:
             show_divergence(console, row.name, row.first_divergence)
@@ -223,21 +221,6 @@ def show_subheading(console: Console, words: str) -> None:
     """Print a heading in bold, below an empty line."""
     console.print()
     show_words(console, words, style="bold")
-
-
-def show_skipped(console: Console, run: RunDocument) -> None:
-    """Show the rows that did not train because gradients overflowed at every loss scale, if there are any."""
-    lost = {row.name: run.steps - row.updates for row in run.rows
-            if skipped_in_vain(row.updates, run.steps - row.updates)}
-    if lost:
-        skipped = [f"{count:,}" for count in sorted(lost.values())]
-        show_words(
-            console,
-            f"{joined_names(list(lost))}: gradients overflowed float16 in {spread(skipped)} of "
-            f"{plural(run.steps, 'step')}, which changed nothing but the loss scale: it halves, down to "
-            f"{LOWEST_SCALE:.3g}. Scale the data down, take more steps, or set train.precision to bf16.",
-            style="yellow",
-        )
 
 
 def show_divergence(console: Console, name: str, found: Divergence) -> None:

@@ -156,17 +156,3 @@ class Scaling:
         if self.good_steps == STEPS_TO_GROW:
             self.loss_scale *= 2.0
             self.good_steps = 0
-
-
-def skipped_in_vain(updates: int, skipped: int) -> bool:
-    """Whether skipping did not help: all steps were skipped, or so many that some occurred at the lowest loss scale.
-
-    The initial scale takes 40 halvings to the minimum, and one more for each time that it doubled.
-
-    >>> skipped_in_vain(updates=1, skipped=40), skipped_in_vain(updates=1, skipped=41)
-    (False, True)
-    >>> skipped_in_vain(updates=0, skipped=3), skipped_in_vain(updates=0, skipped=0)
-    (True, False)
-    """
-    halvings = math.log2(INITIAL_SCALE / LOWEST_SCALE)
-    return skipped > (halvings + updates // STEPS_TO_GROW if updates else 0)
