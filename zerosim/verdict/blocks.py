@@ -8,14 +8,12 @@ for dropout, since its masks are drawn again (2 s b h, and in attention 3 a s² 
 as nothing is dropped there).
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from zerosim.autograd.operation import Shape
-from zerosim.autograd.player import Kept, Player, Precise
-from zerosim.core.allocation import Array
+from zerosim.autograd.player import Player, Precise
 from zerosim.core.extents import extent, owner
 from zerosim.models.units import Segment, Task, Unit
 from zerosim.scenario.schema import Scenario
@@ -78,11 +76,8 @@ def kept_bytes(unit: Unit, segment: Segment, shape: Shape) -> int:
     parameters = unit.parts(extent(unit.count, dtype, kind="parameters", owner=unit.name))
     player = Player(plan, parameters, Precise(extent, unit.name), lambda _: None)
     _, kept = player.forward(extent(shape, dtype, kind="activations", owner=unit.name))
-    return sum(each.nbytes for each in {id(each): each for each in memory(kept)}.values())
-
-
-def memory(kept: Kept) -> Iterable[Array]:
-    return (owner(each) for each in (*kept.values.values(), *kept.saved.values()))
+    blocks = [owner(array) for array in (*kept.values.values(), *kept.saved.values())]
+    return sum(block.nbytes for block in {id(block): block for block in blocks}.values())
 
 
 def korthikanti(s: int, b: int, h: int, a: int) -> int:

@@ -17,6 +17,7 @@ from zerosim.core.comm import SendsFirst
 from zerosim.core.errors import UsageError
 from zerosim.core.extents import Extent
 from zerosim.core.sharding import split
+from zerosim.observe.traffic import Count
 
 MOST_RANKS = 4096
 """The most ranks on which a user's collective is recorded."""
@@ -29,6 +30,11 @@ class Flow:
     to: Mapping[int, int]
     messages: Mapping[int, int]
     received_bytes: int
+
+    def count(self, away: Callable[[int], bool]) -> Count:
+        """The traffic of one call; the bytes to ranks for which `away` holds leave the host."""
+        return Count(1, sum(self.to.values()), sum(self.messages.values()), self.received_bytes,
+                     sum(sent for to, sent in self.to.items() if away(to)), max(self.messages, default=0))
 
     def times(self, length: int) -> "Flow":
         """The flow of messages that are `length` times as long."""

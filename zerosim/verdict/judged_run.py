@@ -68,11 +68,10 @@ def judged(measured: Measurement, divergence: Divergence | None) -> RowOutcome:
 
 def what_it_needs(measured: Measurement) -> RowOutcome:
     """The memory that a row which did not fit would need, and the other stages whose states would fit."""
-    config = measured.config
-    allowed = config.memory_limit_mb * 10**6
-    others = [stage for stage in STAGES if stage != config.stage_key and would_fit(config.by(stage), allowed)]
+    config, allowed = measured.config, measured.config.memory_limit_mb * 10**6
     return RowOutcome(
-        measured, needed_bytes=resting_bytes(config).total, allowed_bytes=allowed, would_fit=others)
+        measured, needed_bytes=resting_bytes(config).total, allowed_bytes=allowed, would_fit=[
+            stage for stage in STAGES if stage != config.stage_key and would_fit(config.by(stage), allowed)])
 
 
 def would_fit(config: Config, allowed_bytes: int) -> bool:

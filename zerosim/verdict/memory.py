@@ -18,7 +18,7 @@ Sources: Rajbhandari, Rasley, Ruwase and He, "ZeRO: memory optimizations toward 
 parameter models" (2020), sections 3.1 and 5, tables 1 and 2.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
@@ -75,14 +75,8 @@ def resting(stage: str, parameters: int, ranks: int, each: ModelStates) -> Model
     31406250000.0
     """
 
-    def held(kind: Kind, bytes_each: Fraction) -> Fraction:
-        return parameters * bytes_each / (ranks if kind in STAGES[stage].sharded else 1)
-
-    return ModelStates(
-        parameters=held("parameters", each.parameters),
-        gradients=held("gradients", each.gradients),
-        optimizer=held("optimizer", each.optimizer),
-    )
+    return ModelStates(*(parameters * getattr(each, kind) / (ranks if kind in STAGES[stage].sharded else 1)
+                         for kind in MODEL_STATES))
 
 
 def largest_model(stage: str, budget_bytes: int, ranks: int, each: ModelStates) -> int:
@@ -213,29 +207,17 @@ def table1() -> PublishedTable:
     ('4', '52.5 / 41.3 / 30', '896 / 704 / 512', '7000 / 5500 / 4000')
     """
 
-    def rounded_cell(gigabytes: Fraction) -> Fraction:
-        return rounded(gigabytes, 1 if gigabytes >= 10 else 2)
-
-    def truncated_cell(gigabytes: Fraction) -> Fraction:
-        return truncated(gigabytes, 0 if gigabytes >= 100 else 1)
-
-    def cell(parameters: int, ranks: int, cut: Callable[[Fraction], Fraction]) -> str:
-        sums = (
-            resting(stage, parameters, ranks, MIXED_ADAM).total
-            for stage in PRINTED[1:]
-        )
-        return " / ".join(printed(cut(total / GB)) for total in sums)
+    def cell(billions: Fraction, ranks: int) -> str:
+        sums = [resting(stage, int(billions * BILLION), ranks, MIXED_ADAM).total / GB for stage in PRINTED[1:]]
+        return " / ".join(printed(
+            rounded(each, 1 if each >= 10 else 2) if billions < 10 else truncated(each, 0 if each >= 100 else 1))
+            for each in sums)
 
     return PublishedTable(
         "ZeRO paper, Table 1: GB of model states on each rank, Stages I / II / III",
         ("ranks", "7.5B", "128B", "1T"),
         tuple(
-            (
-                str(ranks),
-                cell(7_500_000_000, ranks, rounded_cell),
-                cell(128 * BILLION, ranks, truncated_cell),
-                cell(1000 * BILLION, ranks, truncated_cell),
-            )
+            (str(ranks), *(cell(billions, ranks) for billions in (Fraction("7.5"), Fraction(128), Fraction(1000))))
             for ranks in (1, 4, 16, 64, 256, 1024)
         ),
         "GB = 10^9 bytes. The paper rounds the column 7.5B and truncates the other two.",

@@ -17,6 +17,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,28 +91,25 @@ def expected(config: Config, updates: int | None = None) -> ExpectedMemory:
     """
     updates = config.steps_here if updates is None else updates
     known = _KNOWN.setdefault(config, {})
-    if updates not in known:
-        known[updates] = found(config, updates)
-    return known[updates]
-
-
-def found(config: Config, updates: int) -> ExpectedMemory:
+    if updates in known:
+        return known[updates]
     steps, skipped = config.steps_here, config.steps_here - updates
     run = StepsOnShapes(config, min(steps, 2), skipped=not updates)
-    moved = run.moved_in(updates or steps)
+    moved, once = run.moved_in(updates or steps), len(run.moved) or 1
     if updates and skipped:
         moved += StepsOnShapes(config, 1, skipped=True).moved_in(skipped)
-    return ExpectedMemory(
+    known[updates] = ExpectedMemory(
         peak_bytes=dict(run.ledger.peak),
         bounded=frozenset() if in_place(config) or not config.parallel.overlap else frozenset({"gradients"}),
         peak_total=run.ledger.peak_total,
         beside_bytes=run.aside.peak["buffers"],
         host_peak_bytes=dict(+run.host.peak),
         moved_bytes=dict(+moved),
-        operations={what: run.replica.tape.operations[what] // (len(run.moved) or 1) * steps
+        operations={what: run.replica.tape.operations[what] // once * steps
                     for what in ("forward", "backward", "recomputation")},
-        tape_calls={call: count // (len(run.moved) or 1) * steps for call, count in run.calls.total.items()},
+        tape_calls={call: count // once * steps for call, count in run.calls.total.items()},
     )
+    return known[updates]
 
 
 def in_place(config: Config) -> bool:
@@ -221,23 +219,12 @@ class CountedGroup(Direction):
 
     note: Callable[[TapeCall], object]
 
+    def __post_init__(self) -> None:
+        for collective in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "shift"):
+            object.__setattr__(self, collective, partial(self._note, collective))
+
     def _note(self, collective: str, flat: Any, *args: int) -> None:
         self.note(TapeCall(self.name, collective, len(flat), flat.dtype.itemsize, args))
-
-    def all_reduce(self, flat: Any, /) -> None:
-        self._note("all_reduce", flat)
-
-    def reduce_scatter(self, flat: Any, /) -> None:
-        self._note("reduce_scatter", flat)
-
-    def all_gather(self, flat: Any, /) -> None:
-        self._note("all_gather", flat)
-
-    def all_to_all(self, flat: Any, /) -> None:
-        self._note("all_to_all", flat)
-
-    def shift(self, flat: Any, by: int, /) -> None:
-        self._note("shift", flat, by)
 
 
 class Unconnected:
@@ -305,14 +292,11 @@ class NoSums(SquareSums):
         return [0.0 for _ in replica.trained]
 
 
-@dataclass(frozen=True)
 class SilentWire:
     """A wire format that only has lengths."""
 
-    wire: WireFormat
-
-    def encoded_bytes(self, count: int) -> int:
-        return self.wire.encoded_bytes(count)
+    def __init__(self, wire: WireFormat) -> None:
+        self.encoded_bytes = wire.encoded_bytes
 
     def encode(self, x: Any, out: Any) -> None:
         """Nothing to write."""

@@ -61,14 +61,12 @@ class DueCall:
 
     def due(self, config: Config, rank: int, hosts: Sequence[int]) -> Count:
         """The traffic of all its calls in the run."""
+        def away(to: int) -> bool:
+            return bool(hosts) and hosts[self.ranks[to]] != hosts[rank]
+
         total = Count()
         for parts in self.flows(config, rank):
-            away = sum(sent for part in parts for to, sent in part.to.items()
-                       if hosts and hosts[self.ranks[to]] != hosts[rank])
-            total += Count(
-                1, sum(sum(part.to.values()) for part in parts), sum(sum(part.messages.values()) for part in parts),
-                sum(part.received_bytes for part in parts), away,
-                max((sent for part in parts for sent in part.messages), default=0))
+            total += replace(sum((part.count(away) for part in parts), Count()), calls=1)
         return total.times(self.times)
 
 
@@ -144,12 +142,10 @@ def on_the_tape(
     """The traffic of each call of a collective on the tape, with the collective's name: those of the model's graph."""
     directions, place = config.directions, config.directions.place(rank)
     for call, times in tape_calls.items():
-        places, sent = directions.group(call.direction, place), tape_flow(call, directions, place)
-        away = sum(count for to, count in sent.to.items()
-                   if hosts and hosts[directions.rank(places[to], directions.data_rank(rank))] != hosts[rank])
-        yield f"{call.direction}_{call.collective}", Count(
-            1, sum(sent.to.values()), sum(sent.messages.values()), sent.received_bytes, away,
-            max(sent.messages, default=0)).times(times)
+        group, data_rank = directions.group(call.direction, place), directions.data_rank(rank)
+        away = [bool(hosts) and hosts[directions.rank(other, data_rank)] != hosts[rank] for other in group]
+        yield f"{call.direction}_{call.collective}", tape_flow(call, directions, place).count(
+            away.__getitem__).times(times)
 
 
 def at_cuts(config: Config, rank: int, hosts: Sequence[int]) -> Iterator[tuple[str, Count]]:
