@@ -29,7 +29,6 @@ from zerosim.training.buckets import Buckets
 from zerosim.training.comparison import Fingerprint, comparable, compared
 from zerosim.training.experiment import prepare
 from zerosim.verdict.judged_run import different_rows
-from zerosim.verdict.outcome import RowOutcome
 from zerosim.worlds.local import spawn
 
 UNIT, = mlp(3, [], 2, "relu", "cross_entropy").units                          # 8 numbers
@@ -100,15 +99,6 @@ def test_a_digest_of_it_all_does_not_depend_on_how_layers_are_grouped():
         state = SimpleNamespace(weights=flats, optimizer={unit: {"momentum": -flat} for unit, flat in flats.items()})
         found.add(comparison.whole_sha256(config, [state]))
     assert len(found) == 1
-
-
-def test_messages_a_step_are_the_formula_s_where_a_step_was_skipped_or_none_was_left():
-    def sent(updates, steps_here):
-        return RowOutcome.messages_in_a_step.fget(SimpleNamespace(
-            measured=SimpleNamespace(updates=updates, traffic=[SimpleNamespace(messages=20)]),
-            config=SimpleNamespace(steps=4, steps_here=steps_here), most_messages=12))
-
-    assert (sent(4, 4), sent(3, 4), sent(4, 0)) == (5, 12, 12)
 
 
 def test_rows_that_end_otherwise_are_those_that_differ_from_the_first():

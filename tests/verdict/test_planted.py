@@ -1,7 +1,6 @@
 """Faults planted in what a rank holds, sends and takes: each must fail the run, and only the row that has it."""
 
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -376,15 +375,6 @@ def sends(count, times=None):
 def test_a_message_more_fails_even_if_it_is_empty(monkeypatch, name, count):
     plant(monkeypatch, name, sends(count, times=1))
     fails(outcome_of(stages=(name,)), "are not the formula's")
-
-
-def test_messages_claimed_are_counted_without_rounding(monkeypatch):
-    honest = outcome_of(stages=("zero1",), steps=4, messages=(12,))
-    assert honest.passed
-    plant(monkeypatch, "zero1", sends(0, times=3))
-    outcome = outcome_of(stages=("zero1",), steps=4, messages=(12,))
-    assert outcome.trained[0].messages_in_a_step == 12 + Fraction(3, 4)
-    assert ("Stage I", "sends 12.75 messages a step, not 12") in outcome.failures
 
 
 def test_volumes_claimed_are_compared_to_many_digits():

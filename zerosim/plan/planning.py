@@ -205,11 +205,10 @@ def unplanned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> li
             ("parallel", "order"))
     task = task_of(scenario)
     check_model(scenario, task)
-    names = scenario.names({key: stage.title for key, stage in STAGES.items()})
     found = []
-    for name, row in zip(names, scenario.rows, strict=True):
+    for row in scenario.rows:
         with scenario.origin.blaming(("model", "kind")):
-            config = configured(dataclasses.replace(row, name=name), task, model_of)
+            config = configured(row, task, model_of)
         refuse_what_cannot_be_shared(config, scenario.origin)
         refuse_what_never_ends(config, scenario.origin)
         found.append(Unplanned(config, cluster, scenario, swept))

@@ -16,7 +16,7 @@ from zerosim.core.sharding import Directions
 from zerosim.scenario.collective import CollectiveScenario
 from zerosim.scenario.conditions import refuse
 from zerosim.scenario.reading import Origin, dotted, keys
-from zerosim.scenario.sections import Check, ModelKeys, Parallel, Sections, Train, Variant
+from zerosim.scenario.sections import Check, ModelKeys, Parallel, Sections, Train, Variant, stage_title
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +24,7 @@ class Row:
     """One line of a comparison. Rows are identified by themselves, never by their position."""
 
     name: str
-    """The scenario's name of the row, or one made from its keys; empty: the title of its stage."""
+    """The scenario's name of the row, or one made from its stage and its keys."""
     stage_key: Name
     """A key of the table of stages, or a user's stage."""
     ranks: int
@@ -57,7 +57,7 @@ class Scenario(Sections):
     """
 
     def __post_init__(self) -> None:
-        refuse(self, self.names({}))
+        refuse(self, self.names)
         for index, fault in enumerate(self.fault):
             if problem := fault.problem(self.train.steps, self.world.ranks):
                 key, words = problem
@@ -77,27 +77,26 @@ class Scenario(Sections):
         ...     parallel=Parallel(stages=("ddp", "zero3")), check=Check(volumes=(2, 3))).rows]
         [('ddp', (2,)), ('zero3', (3,))]
         """
-        named = [(variant.name, variant.applied(self.parallel)) for variant in self.variant]
-        alone = [("", dataclasses.replace(self.parallel, stages=(stage,))) for stage in self.parallel.stages]
-        return [self._row(number, name, parallel) for number, (name, parallel) in enumerate(named or alone)]
+        parallels = [variant.applied(self.parallel) for variant in self.variant] or [
+            dataclasses.replace(self.parallel, stages=(stage,)) for stage in self.parallel.stages]
+        return [self._row(number, *named) for number, named in enumerate(zip(self.names, parallels, strict=True))]
 
-    def names(self, titles: Mapping[str, str]) -> list[str]:
-        """The name of each row, with `titles` for stages; names are unique.
+    @property
+    def names(self) -> list[str]:
+        """The name of each row, all different: the variant's, or its stage's title and its keys.
 
         >>> from zerosim.scenario.sections import Variant
-        >>> Scenario(variant=(Variant("a"), Variant("a"), Variant(stage="ddp"))).names({"ddp": "DDP"})
+        >>> Scenario(variant=(Variant("a"), Variant("a"), Variant(stage="ddp"))).names
         ['a', 'a (2)', 'DDP']
         """
-        found: dict[str, None] = {}
-        numbers: dict[str, int] = {}
-        given = [variant.named(titles) for variant in self.variant]
-        for name in given or [titles.get(str(stage), str(stage)) for stage in self.parallel.stages]:
-            another = name
-            while another in found:
-                numbers[name] = numbers.get(name, 1) + 1
-                another = f"{name} ({numbers[name]})"
-            found[another] = None
-        return list(found)
+        names: list[str] = []
+        for name in [variant.title for variant in self.variant] or map(stage_title, self.parallel.stages):
+            number, another = 1, name
+            while another in names:
+                number += 1
+                another = f"{name} ({number})"
+            names.append(another)
+        return names
 
     def _row(self, number: int, name: str, parallel: Parallel) -> Row:
         (stage,) = parallel.stages

@@ -290,6 +290,11 @@ class Parallel(Section):
         return self.shard_ranks or ranks
 
 
+def stage_title(stage: Name) -> str:
+    """The title of a shipped stage; the name of a user's."""
+    return STAGES[stage].title if stage in STAGE_KEYS else str(stage)
+
+
 @dataclass(frozen=True, init=False)
 class Variant:
     """A row of its own in the comparison: a stage, with some keys of [parallel] replaced."""
@@ -312,15 +317,16 @@ class Variant:
         """`parallel` with this variant's stage alone, and its keys."""
         return dataclasses.replace(parallel, stages=(self.stage,), **self.keys_set)
 
-    def named(self, titles: Mapping[str, str]) -> str:
+    @property
+    def title(self) -> str:
         """The name of the row or, without one, its stage and its keys.
 
-        >>> Variant(stage="zero3", prefetch=True, units=((0, 1),)).named({"zero3": "Stage III"})
+        >>> Variant(stage="zero3", prefetch=True, units=((0, 1),)).title
         'Stage III, units = [[0, 1]], prefetch = true'
         """
         words = [f"{key} = {json.dumps(value) if isinstance(value, bool | int | float | tuple) else value}"
                  for key, value in self.keys_set.items()]
-        return self.name or ", ".join([titles.get(str(self.stage), str(self.stage)), *words])
+        return self.name or ", ".join([stage_title(self.stage), *words])
 
 
 @dataclass(frozen=True)

@@ -364,8 +364,7 @@ class Config(Row):
 
 def configured(row: Row, task: Task, build: Callable[..., Model] = build) -> Config:
     """The config of a row, with a model for its data: the piece of one place, if ranks share micro-batches."""
-    known = vars(row) | {"name": row.name or STAGES[row.stage_key].title}
-    return Config(**known, model=build(row.keys, split_task(row, task), row.layers))
+    return Config(**vars(row), model=build(row.keys, split_task(row, task), row.layers))
 
 
 def split_task(row: Row, task: Task) -> Task:

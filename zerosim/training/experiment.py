@@ -26,7 +26,6 @@ from zerosim.scenario.data import Dataset, bigram_loss, exact_share, sample_orde
 from zerosim.scenario.data.weights import WeightsFile, weights_file
 from zerosim.scenario.reading import nearest
 from zerosim.scenario.values import shown
-from zerosim.stages import STAGES
 from zerosim.stages.replica import Batch
 from zerosim.training.config import Config, configured, split_task
 from zerosim.training.reference import MicroBatches
@@ -108,19 +107,15 @@ def prepare(
 ) -> Experiment:
     """The rows of a scenario, with models that fit the data.
 
-    Raises `ScenarioError` for claims that the data cannot support, for a model that does not fit the data, and for a
-    partly frozen unit.
+    Raises `ScenarioError` for claims that the data cannot support, and for a model that does not fit the data.
     """
     task = Task(dataset.inputs, dataset.outputs, dataset.loss, tokens=dataset.kind == "tokens")
     check_data(scenario, task, None if dataset.x_test is None else dataset.measure)
-    names = scenario.names({key: stage.title for key, stage in STAGES.items()})
     claimed = scenario.check.test_loss
     bar = bigram_loss(dataset) if isinstance(claimed, str) else claimed
     with scenario.origin.blaming(("model", "kind")):
         configs = [
-            configured(replace(row, name=name, check=replace(row.check, test_loss=bar)), task)
-            for name, row in zip(names, scenario.rows, strict=True)
-        ]
+            configured(replace(row, check=replace(row.check, test_loss=bar)), task) for row in scenario.rows]
     initial = first_weights(scenario, configs[0])
     rows = tuple(replace(config, initial=initial) for config in configs)
     return Experiment(scenario, dataset, rows, keep_weights, traced, faulty=faulty)

@@ -30,7 +30,7 @@ from zerosim.training.state_file import LOSSES, WEIGHTS, Saved, named, path_of, 
 
 LONGEST_NAME = 60
 FOLDER = ("checkpoint", "folder")
-FIXED = ("kind", "model", "train")
+FIXED = ("model", "train")
 FREE = (("train", "steps"),)
 
 
@@ -121,15 +121,11 @@ def resumptions(experiment: Experiment) -> list[str]:
 
 def refuse_others(folder: Path, config: Config) -> None:
     """Refuse to save a row in a folder with checkpoints, except behind the checkpoint from which it resumes."""
-    steps = steps_in(folder)
-    if not steps:
-        return
-    if config.resumed is None:
-        raise CheckpointError(f"{folder} already has checkpoints up to step {steps[-1]}; resume from them with "
-                              f"--resume {folder.parent}, or save elsewhere")
-    if config.resumed.path.resolve() != path_of(folder, steps[-1]).resolve():
-        raise CheckpointError(f"{folder} has checkpoints up to step {steps[-1]}, but {config.name} resumes from "
-                              f"{config.resumed.path}; save elsewhere")
+    steps, resumed = steps_in(folder), config.resumed
+    if steps and (resumed is None or resumed.path.resolve() != path_of(folder, steps[-1]).resolve()):
+        begins = f", but {config.name} resumes from {resumed.path}" if resumed else ""
+        raise CheckpointError(f"{folder} already has checkpoints up to step {steps[-1]}{begins}; resume from the last "
+                              f"with --resume {folder.parent}, or save elsewhere")
 
 
 def folder_names(experiment: Experiment) -> dict[str, str]:
@@ -209,14 +205,9 @@ def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]
     ['train.seed was 1, is 2']
     """
     for name in FIXED:
-        before, after = (each.get(name) for each in (was, now))
-        if not isinstance(before, dict) or not isinstance(after, dict):
-            if before != after:
-                yield f"{name} was {shortened_value(before)}, is {shortened_value(after)}"
-            continue
-        for key in after:
-            if (name, key) not in FREE and key in before and before[key] != after[key]:
-                yield f"{name}.{key} was {shortened_value(before[key])}, is {shortened_value(after[key])}"
+        for key, value in now[name].items():
+            if (name, key) not in FREE and was[name].get(key, value) != value:
+                yield f"{name}.{key} was {shortened_value(was[name][key])}, is {shortened_value(value)}"
 
 
 def shortened_value(value: Any) -> str:

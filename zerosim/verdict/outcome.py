@@ -156,16 +156,6 @@ class RowOutcome:
         return str(self.config.stage_key)
 
     @property
-    def messages_in_a_step(self) -> Fraction:
-        """The messages of the rank that sent the most; by the formula for traffic if steps were skipped.
-
-        The formula is used too if a run had no step left to do.
-        """
-        if self.measured.updates < self.config.steps or not self.config.steps_here:
-            return Fraction(self.most_messages)
-        return Fraction(max(rank.messages for rank in self.measured.traffic), self.config.steps_here)
-
-    @property
     def failures(self) -> list[str]:
         """The failed checks of this row, in words."""
         too_large = self.config.stage_key in self.config.check.does_not_fit
@@ -285,7 +275,7 @@ def broken_claims(stage: RowOutcome) -> Iterator[str]:
     ]
     finished_before = stage.config.done > 0 and not steps
     for claims, figure, words in (
-            (check.messages, stage.messages_in_a_step, "sends {:g} messages a step, not {}"),
+            (check.messages, stage.most_messages, "sends {:g} messages a step, not {}"),
             *([] if finished_before else of_steps)):
         for claimed in claims:
             if figure != claimed:
