@@ -278,7 +278,7 @@ def test_a_folder_without_checkpoints_is_refused(tmp_path, one):
 
 def test_nobody_saves_among_checkpoints_of_another_run(tmp_path):
     go(training(), labelled(), save=tmp_path / "a", steps=3, keep=9)
-    with pytest.raises(CheckpointError, match=r"already has checkpoints up to step 3; resume from the last with --resume"):
+    with pytest.raises(CheckpointError, match=r"already has checkpoints up to step 3; resume from the last"):
         go(training(), labelled(), save=tmp_path / "a")
     with pytest.raises(CheckpointError, match=r"up to step 3, but Stage III resumes from .*step-00000002"):
         go(training(), labelled(), save=tmp_path / "a", resume=tmp_path / "a" / "zero3" / "step-00000002.safetensors")
