@@ -6,8 +6,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from zerosim.collectives import ALGORITHMS, exact
-from zerosim.collectives.table import levels
+from zerosim.collectives import ALGORITHMS, exact, ring
+from zerosim.collectives.table import algorithm_of, levels
 from zerosim.core.extents import Extent
 from zerosim.core.fixed_point import exact_sum
 from zerosim.core.orders import ORDERS
@@ -16,7 +16,7 @@ from zerosim.core.terms import symbols
 from zerosim.observe.observed import Observed
 from zerosim.proofs.proof import prove
 from zerosim.proofs.subject import Subject, named_subject
-from zerosim.stages.adding import ADDITIONS
+from zerosim.stages.adding import ADDITIONS, in_order, itself
 from zerosim.verdict.diagnosis import chunk_sums
 from zerosim.worlds.local import spawn
 
@@ -74,13 +74,27 @@ def test_it_is_proved_and_costs_what_is_declared(row):
             assert max(steps for _, steps in ran) == row.steps(size)
 
 
-@pytest.mark.parametrize("order", ["ring", "rank", "tree"])
-@pytest.mark.parametrize("block", [1, 2, 4])
+@pytest.mark.parametrize("order", ["ring", "rank", "tree", "two_level", "two_hop"])
+@pytest.mark.parametrize("block", [1, 2, 3, 4])
 def test_stages_add_as_the_reference_does(order, block):
-    for ranks in (1, 2, 4, 8) if order == "tree" else range(1, 9):
-        mesh = Mesh(0, ranks, ranks)
-        contributions = [symbols(number, ranks) for number in range(ranks * block)]
-        assert chunk_sums(ADDITIONS[order], mesh, block) == list(ORDERS[order].total(contributions, mesh))
+    """And their all-gathers know of hosts where their sums do: that is what leaves a host, and has no bits."""
+    two = order.startswith("two")
+    for ranks, per_host in product(range(1, 9), (1, 2, 3) if two else (1,)):
+        if ranks % per_host == 0 and (order != "tree" or ranks.bit_count() == block.bit_count() == 1):
+            addition, mesh = ADDITIONS[order].with_hosts(per_host), Mesh(0, ranks, ranks)
+            contributions = [symbols(number, ranks) for number in range(ranks * block)]
+            due = ORDERS[order].with_hosts(per_host).total(contributions, mesh)
+            assert list(map(str, chunk_sums(addition, mesh, block))) == list(map(str, due))
+            assert algorithm_of(addition.all_gather).per_host == (per_host if two else 0)
+
+
+def test_micro_batches_added_backwards_are_seen():
+    def backwards(total, contribution):
+        return contribution if total is None else np.add(contribution, total)
+
+    mesh, planted = Mesh(0, 2, 2), in_order(backwards, ring.reduce_scatter, itself)
+    assert chunk_sums(planted, mesh, 2) != chunk_sums(ADDITIONS["ring"], mesh, 2)
+    assert list(ADDITIONS) == list(ORDERS)
 
 
 ALIKE = [row for row in SENDING if row.collective == "all_reduce"]

@@ -3,7 +3,8 @@
     python -m tests.mutants [--only 'zerosim/stages/*'] [TESTS …]
 
 A fault is a `file`, the `old` text in it and the `new` one; `equivalent` says why no test can notice it. Without tests
-these are the laws, then the tests that import the file. It ends with 1 where a fault is not noticed or has no place.
+these are the laws, then the tests that import the file or mirror its folder. It ends with 1 where a fault is not
+noticed or has no place.
 """
 
 import argparse
@@ -36,12 +37,14 @@ def misplaced(fault, tree=ROOT):
 
 
 def near(file, tree=ROOT):
-    """The tests that import a file of the package, the shortest first."""
+    """The tests that import a file of the package, the shortest first, and then the others of its room."""
     parent, _, name = file.removesuffix(".py").replace("/", ".").removesuffix(".__init__").rpartition(".")
     parent = re.escape(parent)
     imports = re.compile(rf"{parent}\.{name}\b|from {parent} import .*\b{name}\b")
-    return sorted((str(path.relative_to(tree)) for path in tree.glob("tests/**/test_*.py")
-                   if imports.search(path.read_text(encoding="utf-8"))), key=lambda path: (tree / path).stat().st_size)
+    importing = {path for path in tree.glob("tests/**/test_*.py") if imports.search(path.read_text(encoding="utf-8"))}
+    room = tree.glob(f"tests/{file.split('/')[1]}/test_*.py")
+    return [str(path.relative_to(tree)) for path in sorted(
+        {*importing, *room}, key=lambda path: (path not in importing, path.stat().st_size))]
 
 
 def noticed_by(fault, tree, tests, number):

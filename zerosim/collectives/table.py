@@ -2,9 +2,8 @@
 
     n          the bytes of the whole vector        N = size, the number of ranks
     steps      each rank sends one message and receives one per step, all equally long
-    H          ⌈N/2⌉, the hosts of two ranks
-    short      H where N is odd, so that the last host lacks a rank
-    rest       H − 1 where N is odd, 1 on one host of two ranks, else 0
+    H          N/2, the hosts of two ranks
+    rest       1 on one host of two ranks, else 0
     fold       2 where N is no power of two: some ranks fold into their neighbours first, and unfold last
 
 Volumes are declared here and compared with a counting communicator in the tests, to the byte. Orders are declared in
@@ -84,7 +83,8 @@ class Algorithm(Declared):
     @property
     def limit(self) -> str:
         """The supported numbers of ranks, in words."""
-        return "a power of two of ranks" if self.needs_power_of_two else "any number of ranks"
+        hosts = f"a multiple of {self.per_host} ranks, or fewer" if self.per_host > 1 else "any number of ranks"
+        return "a power of two of ranks" if self.needs_power_of_two else hosts
 
     def carry_out(self, comm: Communicator, *arguments: Any) -> None:
         """Run the collective, from whose bound method `algorithm_of` finds this row."""
@@ -95,7 +95,8 @@ class Algorithm(Declared):
         return self
 
     def serves(self, size: int) -> bool:
-        return size.bit_count() == 1 or not self.needs_power_of_two
+        fills_hosts = size < self.per_host or size % (self.per_host or 1) == 0
+        return fills_hosts and (size.bit_count() == 1 or not self.needs_power_of_two)
 
     def messages(self, rank: int, size: int, root: int = 0) -> int:
         """The number of messages that `rank` sends."""
@@ -105,6 +106,18 @@ class Algorithm(Declared):
         """The bytes that `rank` sends, for chunks of these lengths, one for each rank."""
         messages = self.volume(rank, len(chunk_bytes), root)
         return sum(chunk_bytes[chunk] for message in messages for chunk in message)
+
+
+STEPS: dict[str, Callable[[int], int]] = {
+    "2 ⌊log₂ N⌋ + fold": lambda size: volume.folding(2, size),
+    "2 (N − 1)": lambda size: 2 * (size - 1),
+    "⌊log₂ N⌋ + fold": lambda size: volume.folding(1, size),
+    "3N − 4": lambda size: max(0, 3 * size - 4),
+    "⌈log₂ N⌉": volume.log2,
+    "N − 1": lambda size: size - 1,
+    "2N − 3": lambda size: max(0, 2 * size - 3),
+}
+"""The number of steps by its formula in print, for two ranks and more."""
 
 
 def on_hosts(per_host: int) -> "list[Algorithm]":
@@ -120,18 +133,17 @@ def on_hosts(per_host: int) -> "list[Algorithm]":
         Algorithm(
             "two_level", "all_reduce", hosts.all_reduce,
             f"{words}reduce-scatter within, all-reduce between, all-gather within",
-            steps=lambda size: 2 * volume.two_level(size, per_host), steps_formula="2 (N − 1 + short)",
-            volume=all_reduced, order=orders.two_level(per_host), source=MIKAMI, per_host=per_host,
-        ),
-        Algorithm(
-            "two_level", "reduce_scatter", hosts.reduce_scatter, f"{words}within, then between",
-            steps=lambda size: volume.two_level(size, per_host), steps_formula="N − 1 + short", volume=sent.reduced,
+            steps=STEPS["2 (N − 1)"], steps_formula="2 (N − 1)", volume=all_reduced,
             order=orders.two_level(per_host), source=MIKAMI, per_host=per_host,
         ),
         Algorithm(
+            "two_level", "reduce_scatter", hosts.reduce_scatter, f"{words}within, then between",
+            steps=STEPS["N − 1"], steps_formula="N − 1", volume=sent.reduced, order=orders.two_level(per_host),
+            source=MIKAMI, per_host=per_host,
+        ),
+        Algorithm(
             "two_level", "all_gather", hosts.all_gather, f"{words}between, then within",
-            steps=lambda size: volume.two_level(size, per_host), steps_formula="N − 1 + short",
-            volume=sent.gathered, source=MIKAMI, per_host=per_host,
+            steps=STEPS["N − 1"], steps_formula="N − 1", volume=sent.gathered, source=MIKAMI, per_host=per_host,
         ),
         Algorithm(
             "two_level", "broadcast", hosts.broadcast, f"{words}a tree between, then one within each",
@@ -155,18 +167,6 @@ def in_two_hops(per_host: int) -> Algorithm:
 def levels(per_host: int) -> list[Algorithm]:
     """All algorithms with hosts, for hosts of `per_host` ranks."""
     return [*on_hosts(per_host), in_two_hops(per_host)]
-
-
-STEPS: dict[str, Callable[[int], int]] = {
-    "2 ⌊log₂ N⌋ + fold": lambda size: volume.folding(2, size),
-    "2 (N − 1)": lambda size: 2 * (size - 1),
-    "⌊log₂ N⌋ + fold": lambda size: volume.folding(1, size),
-    "3N − 4": lambda size: max(0, 3 * size - 4),
-    "⌈log₂ N⌉": volume.log2,
-    "N − 1": lambda size: size - 1,
-    "2N − 3": lambda size: max(0, 2 * size - 3),
-}
-"""The number of steps by its formula in print, for two ranks and more."""
 
 
 def row(

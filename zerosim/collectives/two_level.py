@@ -1,12 +1,11 @@
 """Two levels: rings within hosts and rings between them, which reduces the bytes between hosts.
 
-    per_host   neighbouring ranks on each host; the last host may have fewer
+    per_host   neighbouring ranks on each host; it divides the number of ranks, or there is one host with fewer
     host       the ranks of one host
-    place      a rank's number within its host; on a host with fewer ranks, one rank stands in for several places
+    place      a rank's number within its host
     column     the ranks of one place, one of each host
-    row        the chunks that belong to the ranks of one host, place by place
 
-Laws, for n bytes in all chunks together, N = size = H · p on H full hosts of p ranks:
+Laws, for n bytes in all chunks together, N = size = H · p on H hosts of p ranks:
 
     all_reduce = all_gather ∘ reduce_scatter
     steps          N − 1 for reduce_scatter, N − 1 for all_gather, of which H − 1 between hosts
@@ -27,7 +26,7 @@ Source: Mikami et al., "Massively distributed SGD: ImageNet/ResNet-50 training i
 torus all-reduce.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -46,19 +45,17 @@ class TwoLevel:
 
     def reduce_scatter(self, comm: Communicator, chunks: Sequence[Payload], reduce: Reduction = np.add) -> None:
         """Write into `chunks[comm.rank]` the sum of that chunk over all ranks; the other chunks hold partial sums."""
-        within = among(comm, self.host(comm))
-        for pieces in self.rows(comm, chunks):
-            self.adds(within, pieces, reduce)
-        for column, pieces in self.columns(comm, chunks):
-            self.adds(column, pieces, reduce)
+        host, column = self.host(comm), self.column(comm)
+        for ranks in self.hosts(comm):
+            self.adds(host, [chunks[rank] for rank in ranks], reduce)
+        self.adds(column, [chunks[rank] for rank in self.ranks(comm)], reduce)
 
     def all_gather(self, comm: Communicator, chunks: Sequence[Payload]) -> None:
         """Fill every chunk c with the chunk c of rank c, its owner."""
-        within = among(comm, self.host(comm))
-        for column, pieces in self.columns(comm, chunks):
-            ring.all_gather(column, pieces)
-        for pieces in self.rows(comm, chunks):
-            ring.all_gather(within, pieces)
+        host, column = self.host(comm), self.column(comm)
+        ring.all_gather(column, [chunks[rank] for rank in self.ranks(comm)])
+        for ranks in self.hosts(comm):
+            ring.all_gather(host, [chunks[rank] for rank in ranks])
 
     def all_reduce(self, comm: Communicator, chunks: Sequence[Payload], reduce: Reduction = np.add) -> None:
         """Write into every chunk its sum over all ranks: the same bytes on every rank."""
@@ -67,51 +64,26 @@ class TwoLevel:
 
     def broadcast(self, comm: Communicator, vector: Payload, root: int) -> None:
         """Fill `vector` with the root's: first on one rank of each host, then within each host."""
-        place, host = root % self.per_host, self.host(comm)
-        ranks = self.ranks(comm.size, place)
-        if comm.rank in ranks:
-            tree.broadcast(among(comm, ranks), vector, root // self.per_host)
-        tree.broadcast(among(comm, host), vector, place % len(host))
+        host, place = divmod(root, self.per_host)
+        if comm.rank % self.per_host == place:
+            tree.broadcast(self.column(comm), vector, host)
+        tree.broadcast(self.host(comm), vector, place)
 
-    def host(self, comm: Communicator) -> range:
+    def host(self, comm: Communicator) -> Communicator:
         """The ranks of this rank's host."""
-        return self.hosts(comm.size)[comm.rank // self.per_host]
+        return among(comm, self.hosts(comm)[comm.rank // self.per_host])
 
-    def hosts(self, size: int) -> list[range]:
-        """
-        >>> on_hosts(2).hosts(5)
-        [range(0, 2), range(2, 4), range(4, 5)]
-        """
-        return [range(size)[first : first + self.per_host] for first in range(0, size, self.per_host)]
+    def column(self, comm: Communicator) -> Communicator:
+        """The ranks of this rank's place."""
+        return among(comm, self.ranks(comm))
 
-    def ranks(self, size: int, place: int) -> list[int]:
-        """The ranks of one place, or the ranks that stand in for it.
+    def hosts(self, comm: Communicator) -> list[range]:
+        """The numbers of each host's ranks."""
+        return [range(comm.size)[first : first + self.per_host] for first in range(0, comm.size, self.per_host)]
 
-        >>> on_hosts(2).ranks(5, place=1)
-        [1, 3, 4]
-        """
-        return [host[place % len(host)] for host in self.hosts(size)]
-
-    def rows(self, comm: Communicator, chunks: Sequence[Payload]) -> Iterator[list[Payload]]:
-        """The chunks of each host, one for each rank of this host; several lists per host if this host has fewer ranks.
-        """
-        members = len(self.host(comm))
-        for host in range(len(self.hosts(comm.size))):
-            for first in range(0, min(self.per_host, comm.size), members):
-                yield [self.chunk(chunks, host, first + member) for member in range(members)]
-
-    def columns(self, comm: Communicator, chunks: Sequence[Payload]) -> Iterator[tuple[Communicator, list[Payload]]]:
-        """The ranks and the chunks of each place that this rank has or stands in for."""
-        host = self.host(comm)
-        for place in range(comm.rank - host.start, min(self.per_host, comm.size), len(host)):
-            pieces = [self.chunk(chunks, each, place) for each in range(len(self.hosts(comm.size)))]
-            yield among(comm, self.ranks(comm.size, place)), pieces
-
-    def chunk(self, chunks: Sequence[Payload], host: int, place: int) -> Payload:
-        """The chunk of the rank at this place; empty if there is no such rank."""
-        number = host * self.per_host + place
-        there = place < self.per_host and number < len(chunks)
-        return chunks[number] if there else chunks[0][:0]
+    def ranks(self, comm: Communicator) -> range:
+        """The numbers of a column's ranks."""
+        return range(comm.rank % self.per_host, comm.size, self.per_host)
 
 
 @cache

@@ -15,7 +15,6 @@ from zerosim.collectives.folding import extra, members
 from zerosim.collectives.pairs import aligned, far_first, near_first
 from zerosim.collectives.rabenseifner import meetings
 from zerosim.collectives.tree import halvings
-from zerosim.collectives.two_level import in_two_hops
 
 Messages = list[Sequence[int]]
 Volume = Callable[[int, int, int], Messages]
@@ -141,7 +140,7 @@ def one_after_the_other(*volumes: Volume) -> Volume:
 
 @dataclass(frozen=True)
 class TwoLevels:
-    """The messages of `rank` on hosts of `per_host` ranks; a message to a missing rank has no chunk.
+    """The messages of `rank` on hosts of `per_host` ranks.
 
     >>> TwoLevels(2).reduced(rank=0, size=4, root=0), TwoLevels(2).gathered(rank=0, size=4, root=0)
     ([[1], [3], [2]], [[0], [0], [2]])
@@ -150,46 +149,26 @@ class TwoLevels:
     per_host: int
 
     def reduced(self, rank: int, size: int, root: int) -> Messages:
-        """Every chunk but those of the rank's places, then those of its places except its own host's."""
-        place, members, hosts = self._where(rank, size)
-        away: Messages = [
-            self._chunk(host, other, size) for host in range(hosts) for other in self._seats(members, size)
-            if other % members != place]
-        across = [self._chunk(host, mine, size) for mine in range(place, min(self.per_host, size), members)
-                  for host in range(hosts) if host != rank // self.per_host]
-        return away + across
+        """Every chunk but those of the rank's place, then those of its place except its own."""
+        place = rank % self.per_host
+        away: Messages = [[chunk] for chunk in range(size) if chunk % self.per_host != place]
+        return away + [[chunk] for chunk in range(place, size, self.per_host) if chunk != rank]
 
     def gathered(self, rank: int, size: int, root: int) -> Messages:
-        """All chunks of its places but the next host's, then every chunk but those of the next rank of its host."""
-        place, members, hosts = self._where(rank, size)
-        across: Messages = [
-            self._chunk(host, mine, size) for mine in range(place, min(self.per_host, size), members)
-            for host in range(hosts) if host != (rank // self.per_host + 1) % hosts]
-        around = [self._chunk(host, other, size) for host in range(hosts) for other in self._seats(members, size)
-                  if other % members != (place + 1) % members]
-        return across + around
+        """All chunks of its place but the next host's, then every chunk but those of the next rank of its host."""
+        (host, place), hosts = divmod(rank, self.per_host), -(-size // self.per_host)
+        after = (place + 1) % min(self.per_host, size)
+        across: Messages = [[chunk] for chunk in range(place, size, self.per_host)
+                            if chunk // self.per_host != (host + 1) % hosts]
+        return across + [[chunk] for chunk in range(size) if chunk % self.per_host != after]
 
     def broadcast(self, rank: int, size: int, root: int) -> Messages:
         """The whole vector, for each half of the hosts and then of its host's ranks that the rank serves."""
-        place, members, hosts = self._where(rank, size)
-        mine, source = rank // self.per_host, root % self.per_host
-        served = [near == mine for near, _, _ in halvings(mine, hosts, root // self.per_host)]
-        between = sum(served) if place == source % members else 0
-        within = sum(near == place for near, _, _ in halvings(place, members, source % members))
+        (host, place), (source, middle) = divmod(rank, self.per_host), divmod(root, self.per_host)
+        hosts, members = -(-size // self.per_host), min(self.per_host, size)
+        between = sum(near == host for near, _, _ in halvings(host, hosts, source)) if place == middle else 0
+        within = sum(near == place for near, _, _ in halvings(place, members, middle))
         return [range(size)] * (between + within)
-
-    def _where(self, rank: int, size: int) -> tuple[int, int, int]:
-        """The rank's place, the ranks of its host, and the number of hosts."""
-        first = rank // self.per_host * self.per_host
-        return rank - first, min(self.per_host, size - first), -(-size // self.per_host)
-
-    def _seats(self, members: int, size: int) -> range:
-        """The places of a host with `members` ranks, rounded up to a multiple of `members`."""
-        return range(-(-min(self.per_host, size) // members) * members)
-
-    def _chunk(self, host: int, place: int, size: int) -> list[int]:
-        number = host * self.per_host + place
-        return [number] if place < self.per_host and number < size else []
 
 
 def empty(rank: int, size: int, root: int) -> Messages:
@@ -211,52 +190,12 @@ def folding(steps: int, size: int) -> int:
     return steps * (size.bit_length() - 1) + 2 * bool(extra(size))
 
 
-def two_level(size: int, per_host: int) -> int:
-    """N − 1 if all hosts are full; more if the last one is short, since its ranks stand in for those that it lacks.
-
-    >>> [two_level(size, 2) for size in (4, 5)]
-    [3, 7]
-    """
-    full = min(per_host, size)
-    hosts, last = -(-size // full), (size - 1) % full + 1
-    times = -(-full // last)
-    return max(hosts * (full - 1), hosts * times * (last - 1)) + times * (hosts - 1)
-
-
 def two_hop(size: int, per_host: int) -> int:
     """The steps of an all-to-all within the host for each row, one row after the other, and then of one between hosts.
 
-    >>> [two_hop(size, per_host) for size, per_host in ((4, 2), (6, 3), (8, 4), (12, 4), (5, 2))]
-    [3, 7, 10, 16, 8]
+    >>> [two_hop(size, per_host) for size, per_host in ((4, 2), (6, 3), (8, 4), (12, 4))]
+    [3, 7, 10, 16]
     """
     members, hosts = min(per_host, size), -(-size // per_host)
-    if hosts > 1 and size % per_host:
-        return two_hop_with_a_short_host(size, per_host)
     within, between = (max(0, 2 * count - 3) for count in (members, hosts))
     return within + (hosts - 1) * (members if members > 2 else members - 1) + between
-
-
-def two_hop_with_a_short_host(size: int, per_host: int) -> int:
-    """The steps if the last host has fewer ranks, counted one by one: each of its ranks stands in for several."""
-    levels, now = in_two_hops(per_host), [0] * size
-    hosts = levels.hosts(size)
-    for ranks in hosts:
-        for _ in range(len(hosts) * -(-per_host // len(ranks))):
-            meet(now, ranks)
-    for place in range(per_host):
-        meet(now, levels.ranks(size, place))
-    return max(now)
-
-
-def meet(now: list[int], ranks: Sequence[int]) -> None:
-    """Advance the step counts of these ranks by an exchange between every two of them, as in `direct.reduce_scatter`.
-
-    >>> now = [0, 0, 5, 0]
-    >>> meet(now, [0, 1, 3])
-    >>> now
-    [2, 3, 5, 3]
-    """
-    for turn in range(1, 2 * len(ranks) - 2):
-        for first in range(max(0, turn - len(ranks) + 1), (turn + 1) // 2):
-            pair = ranks[first], ranks[turn - first]
-            now[pair[0]] = now[pair[1]] = max(now[pair[0]], now[pair[1]]) + 1

@@ -51,10 +51,13 @@ class Addition:
 
     def by(self, collective: ReduceScatter) -> "Addition":
         """The addition with another collective."""
-        return replace(in_order(self.accumulate, collective, self.whole), all_gather=self.all_gather)
+        return in_order(self.accumulate, collective, self.whole, self.all_gather)
 
 
-def in_order(accumulate: Accumulate, collective: ReduceScatter, whole: Callable[[Total], Array]) -> Addition:
+def in_order(
+    accumulate: Accumulate, collective: ReduceScatter, whole: Callable[[Total], Array],
+    all_gather: Callable[..., None] = ring.all_gather,
+) -> Addition:
     """An addition by `collective`, which works in place on flat buffers that `whole` extracts from totals."""
 
     def reduce_scatter(comm: Communicator, total: Total, rounding: Rounding) -> Array:
@@ -62,7 +65,7 @@ def in_order(accumulate: Accumulate, collective: ReduceScatter, whole: Callable[
         collective(comm, split(full, comm.size))
         return full
 
-    return Addition(accumulate, reduce_scatter, whole, collective)
+    return Addition(accumulate, reduce_scatter, whole, collective, all_gather)
 
 
 def add_replicas(
@@ -134,11 +137,11 @@ def exact_reduce_scatter(comm: Communicator, total: Total, rounding: Rounding) -
 def on_hosts(ranks_per_host: int) -> Addition:
     """Addition within hosts first, then between hosts; the all-gather takes the reverse way."""
     hosts = two_level.on_hosts(ranks_per_host)
-    return replace(in_order(left_to_right, hosts.reduce_scatter, itself), all_gather=hosts.all_gather)
+    return in_order(left_to_right, hosts.reduce_scatter, itself, hosts.all_gather)
 
 
 def in_two_hops(ranks_per_host: int) -> Addition:
-    """Addition within hosts and then between hosts, by all-to-all on both levels; the all-gather uses rings."""
+    """Addition within hosts and then between hosts, by all-to-all on both levels; the all-gather has rings on both."""
     return on_hosts(ranks_per_host).by(two_level.in_two_hops(ranks_per_host).reduce_scatter)
 
 

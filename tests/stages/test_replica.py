@@ -1,9 +1,7 @@
-"""Gradient accumulation: when each stage reduces and gathers, what that sends and holds, and what must be caught.
-
-By hand on the model of `test_formulas`: units of 36, 24 and 15 elements, padding included, so 75, on 3 ranks.
-"""
+"""Stages and their verbs: what runs beside a step, and accumulation that must be caught."""
 
 from dataclasses import replace
+from threading import get_ident
 
 import numpy as np
 import pytest
@@ -11,19 +9,20 @@ import pytest
 from tests.training import sabotaged
 from tests.verdict.test_planted import fails, outcome_of
 from zerosim.stages import STAGES
-from zerosim.stages.replica import Replica
+from zerosim.stages.replica import Beside, Replica
 
 ALL = ("ddp", "zero1", "zero2", "zero3")
 
 
-# By hand.
+def test_what_runs_beside_a_step_has_the_second_channel_to_itself():
+    assert Beside("own").begin(lambda comm: (comm, get_ident())).take() == ("own", get_ident())
+    comm, thread = Beside("own", "second").begin(lambda comm: (comm, get_ident())).take()
+    assert comm == "second"
+    assert thread != get_ident()
 
 
-# Runs: bits as one process has them, bytes and peaks as the formulas say.
-
-
-def test_the_last_backward_of_a_micro_batch_prefetches_for_the_next_one(monkeypatch):
-    """Expected figures come from the same code, so the order of units stands here by hand."""
+def test_each_use_of_weights_is_prefetched_during_the_use_before_it(monkeypatch):
+    """Of forward, backward and the next micro-batch; bytes and bits are the same without, so it stands here by hand."""
     asked, honest = [], Replica.prefetch
 
     def prefetch(replica, unit):
@@ -34,9 +33,6 @@ def test_the_last_backward_of_a_micro_batch_prefetches_for_the_next_one(monkeypa
     outcome_of(stages=("zero3",), micro_batches=6, prefetch=True)
     one_step = [1, 2, 2, 1, 0, 0, 1, 2, 2, 1, 0, None]
     assert asked[-len(one_step):] == one_step
-
-
-# What must be caught.
 
 
 def with_verb(monkeypatch, stage, verb, changed):
@@ -139,6 +135,3 @@ def test_weights_that_are_gathered_once_for_all_micro_batches_are_counted(monkey
 
     with_verb(monkeypatch, "zero3", "gather", only_once)
     fails(outcome_of(stages=("zero3",)), "bytes sent are not the formula's")
-
-
-# Under MPI.
