@@ -5,11 +5,9 @@ Each rank has two micro-batches a step; they go together unless a case says othe
 """
 
 from dataclasses import replace
-from itertools import product
 
 import pytest
 
-from tests.verdict.alive import most_alive
 from zerosim.models.units import Task
 from zerosim.observe.traffic import Count
 from zerosim.scenario import Check, ModelKeys, Parallel, Scenario, Train, WorldKeys
@@ -124,27 +122,6 @@ def test_the_peak_of_gradients(stage, keys, expected):
 def test_activations_of_one_pass_by_hand(keys, activations, buffers):
     """In 16 bits one ∂L/∂x is there twice, once wide; in layer 1 x, ∂L/∂y, gradients and the matrix are widened."""
     assert peak(config("zero2", *keys), "activations", "buffers") == (activations, buffers)
-
-
-GROUPS = (None, ((0, 1), (2,)), ((0,), (1, 2)), ((0, 1, 2),))
-
-
-@pytest.mark.parametrize(("activation", "precision", "frozen"), [
-    ("relu", "fp32", ()), ("tanh", "fp64", (0,)), ("gelu", "fp16", (1,)), ("relu", "bf16", (0, 2)),
-    ("gelu", "fp32", (0, 1, 2))])
-def test_activations_and_what_is_widened_to_the_byte(activation, precision, frozen):
-    """Against a second ledger, for all groups that are not frozen in part, one micro-batch at a time and several."""
-    size = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2}[precision]
-    for groups, hidden, keys in product(GROUPS, [(5, 4), (2, 9)], [{}, ONE_EACH, FOUR_EACH | PARTS]):
-        if groups and any(0 < len(set(unit) & set(frozen)) < len(unit) for unit in groups):
-            continue
-        built = config("zero2", keys, {
-            "activation": activation, "precision": precision, "frozen": frozen, "hidden": hidden,
-            "units": groups or "layer"})
-        expected = most_alive(
-            (6, *hidden, 3), activation, 2, built.at_once, units=groups, frozen=frozen, size=size,
-            passes=min(built.passes, 2))
-        assert peak(built, "activations", "buffers") == tuple(expected), (groups, hidden, keys)
 
 
 @pytest.mark.parametrize(("stage", "keys", "expected"), [

@@ -80,14 +80,6 @@ class Origin:
         except UsageError as error:
             raise self.error(f"{dotted(paths[0])}: {error}", *paths) from error
 
-    def overridden(self, *sections: str) -> bool:
-        """Whether an override has set a key in one of these sections.
-
-        >>> Origin("a.toml", "", (("train", "steps"),)).overridden("world", "train")
-        True
-        """
-        return any(path[0] in sections for path in self.overrides)
-
     def is_override(self, path: KeyPath) -> bool:
         """Whether an override has set this key, or a table that contains it."""
         return any(path[: len(each)] == each for each in self.overrides)

@@ -272,11 +272,6 @@ class Parallel(Section):
         return Directions.named(vars(self))
 
     @property
-    def pipelining(self) -> tuple[object, ...]:
-        """The keys of a pipeline."""
-        return self.pipeline_ranks, self.schedule, self.model_chunks, self.pipeline_layers
-
-    @property
     def pieces(self) -> int:
         """The number of pieces of the model in a pipeline."""
         return self.pipeline_ranks * self.model_chunks

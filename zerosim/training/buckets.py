@@ -64,16 +64,12 @@ class Buckets:
             if len(pieces) == 1:
                 return add(comm, contributions, rounding)
             for piece in pieces:
-                copies = [in_one_vector(x.reshape(comm.size, -1)[:, piece], allocate) for x in contributions]
+                copies = []
+                for columns in (vector.reshape(comm.size, -1)[:, piece] for vector in contributions):
+                    copies.append(allocate(columns.size, columns.dtype, kind="buffers", owner="bucket"))
+                    copies[-1].reshape(columns.shape)[:] = columns
                 own[piece] = split(add(comm, copies, rounding), comm.size)[comm.rank]
                 copies.clear()
             return full
 
         return call
-
-
-def in_one_vector(pieces: Array, allocate: Allocator) -> Array:
-    """Pieces of shape (chunks, elements), copied into one vector."""
-    copy = allocate(pieces.size, pieces.dtype, kind="buffers", owner="bucket")
-    copy.reshape(pieces.shape)[:] = pieces
-    return copy

@@ -130,18 +130,13 @@ def continued(
     first, last = (int(counted[0]), int(counted[-1])) if answers else (len(tokens) // 4, len(tokens) - 2)
     random = np.random.default_rng(seed)
     for place in range(first, last + 1):
-        scores = outputs(model, weights, tokens[np.newaxis, :-1], policy)[0, place].astype(np.float64)
+        tape, activations = Tape(lowest=len(model.layers), policy=policy), [tokens[np.newaxis, :-1]]
+        for unit in model.forward_units:
+            activations = tape.forward(unit, weights[unit], activations)
+        scores = activations[0][0, place].astype(np.float64)
         tokens[place + 1] = scores.argmax() if answers else drawn(random, scores)
     texts = [dataset.decode(part) for part in (tokens[: first + 1], tokens[first + 1 : last + 2])]
     return "|".join(texts)
-
-
-def outputs(model: Model, weights: Mapping[Unit, Array], inputs: Array, policy: Policy) -> Array:
-    """The scores of all tokens at each position of each sample."""
-    tape, activations = Tape(lowest=len(model.layers), policy=policy), [inputs]
-    for unit in model.forward_units:
-        activations = tape.forward(unit, weights[unit], activations)
-    return activations[0]
 
 
 def drawn(random: np.random.Generator, scores: Array) -> int:

@@ -35,7 +35,7 @@ from zerosim.stages.pipeline import Chunk
 from zerosim.stages.scaling import INITIAL_SCALE, Scaling
 from zerosim.stages.update import LearningRate, UpdateRule
 from zerosim.training.buckets import Buckets
-from zerosim.training.model_chunks import chunks_of, with_units_of
+from zerosim.training.model_chunks import chunks_of
 from zerosim.training.reference import Arithmetic
 from zerosim.training.state_file import Saved
 
@@ -73,8 +73,9 @@ class Config(Row):
         chunks = chunks_of(
             self.model, parallel.pieces, parallel.pipeline_layers, self.train.micro_batch, self.computing.weights,
             self.policy)
-        return tuple(replace(self, model=with_units_of(self.model, mine), chunks=tuple(mine), whole=self)
-                     for mine in (chunks[rank::size] for rank in range(size)))
+        return tuple(replace(
+            self, model=replace(self.model, units=tuple(unit for chunk in own for unit in chunk.units)),
+            chunks=tuple(own), whole=self) for own in (chunks[rank::size] for rank in range(size)))
 
     @property
     def layout(self) -> str:

@@ -18,7 +18,6 @@ from zerosim.autograd.operations.losses import cross_entropy
 from zerosim.core.allocation import Array
 from zerosim.core.digests import little_endian
 from zerosim.core.errors import ScenarioError
-from zerosim.core.precisions import Precision
 from zerosim.models import MODELS
 from zerosim.models.units import Task
 from zerosim.scenario import Scenario
@@ -174,6 +173,7 @@ def first_weights(scenario: Scenario, config: Config) -> WeightsFile | None:
 def problems(file: WeightsFile, config: Config) -> Iterator[str]:
     """The differences between a file and the model, in words."""
     due = {place.name: place.shape for place in config.in_one_piece.places}
+    exact = (DOUBLE, *SINGLE_AND_LESS) if config.precision.state.itemsize == 8 else SINGLE_AND_LESS
     for name in due:
         if name not in file.shapes:
             near = nearest(name, file.shapes)
@@ -185,14 +185,9 @@ def problems(file: WeightsFile, config: Config) -> Iterator[str]:
     for name, shape in due.items():
         if file.shapes[name] != shape:
             yield f"{name} has shape {list(file.shapes[name])}, and in the model {list(shape)}"
-        if file.dtypes[name] not in allowed(config.precision):
+        if file.dtypes[name] not in exact:
             yield (f"{name} is {file.dtypes[name]}; train.precision {config.precision.name} begins with "
-                   f"{', '.join(allowed(config.precision))}, which it holds exactly")
-
-
-def allowed(precision: Precision) -> tuple[str, ...]:
-    """The dtypes that the precision of updates represents exactly."""
-    return (DOUBLE, *SINGLE_AND_LESS) if precision.state.itemsize == 8 else SINGLE_AND_LESS
+                   f"{', '.join(exact)}, which it holds exactly")
 
 
 def typed(x: Array, dtype: npt.DTypeLike) -> Array:

@@ -38,8 +38,3 @@ def chunks_of(
     cuts = pieces([unit.numbers for unit in model.units], count, layers)
     return [Chunk([units[number] for number in cut], ends[cut.start], ends[cut.stop], cut.start == 0, cut is cuts[-1])
             for cut in cuts]
-
-
-def with_units_of(model: Model, chunks: Sequence[Chunk]) -> Model:
-    """The model with the units of these chunks alone."""
-    return replace(model, units=tuple(unit for chunk in chunks for unit in chunk.units))

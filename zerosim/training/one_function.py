@@ -51,8 +51,8 @@ Gradients = dict[str, Array]
 
 def refuse_split_otherwise(experiment: Experiment) -> None:
     """Compare each split model with the model in one piece; raises `ScenarioError` with the first differences."""
-    rows = {(each.model.task.parallel, each.parallel.pipelining): each
-            for each in experiment.rows if each.directions.places > 1}
+    rows = {tuple(getattr(row.parallel, key) for key in PIECES): row
+            for row in experiment.rows if row.directions.places > 1}
     for config in rows.values():
         with experiment.scenario.origin.blaming(("model", "kind")):
             found = split_otherwise(config)

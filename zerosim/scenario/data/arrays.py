@@ -163,17 +163,13 @@ def called(name: Named, keys: dict[str, Any], fault: DataFault) -> dict[str, Arr
         raise fault(error_line(error, function)) from error
     if isinstance(found, tuple | list) and len(found) in (2, 4):
         found = dict(zip(NAMES, found, strict=False))
-    if not isinstance(found, dict) or not {"x", "y"} <= set(found) <= set(NAMES):
+    if not isinstance(found, dict) or not set(found) <= set(NAMES):
         said = f"a dict of {', '.join(map(str, found))}" if isinstance(found, dict) else f"a {type(found).__name__}"
-        if isinstance(found, tuple | list):
-            said += f" of {len(found)}"
         raise fault(f"it returned {said}; {FORM}")
-    if len(found) == 3:
-        raise fault(f"it returned {', '.join(found)}; x_test and y_test come together")
-    wrong = next((what for what, array in found.items() if not isinstance(array, np.ndarray)), None)
-    if wrong is not None:
-        raise fault(f"its {wrong} is a {type(found[wrong]).__name__}; {FORM}")
-    return {what: found[what] for what in NAMES if what in found}
+    for what, array in found.items():
+        if not isinstance(array, np.ndarray):
+            raise fault(f"its {what} is a {type(array).__name__}; {FORM}")
+    return {what: found[what] for what in required(list(found), fault)}
 
 
 BROKEN = (ValueError, EOFError, RuntimeError, MemoryError, LookupError, OSError, zipfile.BadZipFile, zlib.error)
