@@ -9,7 +9,7 @@ import json
 import shlex
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bars
 from safetensors.numpy import save
 
@@ -211,18 +211,14 @@ class Plain:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._title, self._steps = "", 0
 
     def begin(self, title: str, steps: int) -> None:
         self._title, self._steps = title, steps
 
     def step(self, step: int, loss: float) -> None:
-        marks = {max(1, self._steps * mark // PLAIN_LINES) for mark in range(PLAIN_LINES + 1)}
-        if step in marks:
-            self._console.print(
-                f"{self._title:<12} step {step:>{len(str(self._steps))}}/{self._steps}   loss {loss:.4f}",
-                markup=False,
-            )
+        if step in {max(1, self._steps * mark // PLAIN_LINES) for mark in range(PLAIN_LINES + 1)}:
+            words = f"{self._title:<12} step {step:>{len(str(self._steps))}}/{self._steps}   loss {loss:.4f}"
+            self._console.print(words, markup=False)
 
     def end(self) -> None: ...
 
@@ -232,25 +228,18 @@ class LiveProgress:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._bars: Bars | None = None
-        self._task = TaskID(0)
+        self._bars = Bars(console=console)
 
     def begin(self, title: str, steps: int) -> None:
         self._bars = Bars(
-            TextColumn("{task.description:<12}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]}"),
-            console=self._console,
-        )
+            TextColumn("{task.description:<12}", markup=False), BarColumn(), MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]}"), console=self._console)
         self._task = self._bars.add_task(title, total=steps, loss="…")
         self._bars.start()
 
     def step(self, step: int, loss: float) -> None:
-        assert self._bars is not None
         self._bars.update(self._task, completed=step, loss=f"{loss:.4f}")
 
     def end(self) -> None:
         """Stop the bar; may be called again, and before `begin`."""
-        if self._bars is not None:
-            self._bars.stop()
+        self._bars.stop()

@@ -1,6 +1,5 @@
 """The outcome of a scenario of collectives, in the terminal and as a JSON document."""
 
-import re
 from dataclasses import asdict
 from typing import Any
 
@@ -15,8 +14,6 @@ from zerosim.show.grid import Column, show_grid, show_words
 from zerosim.show.shown import Shown, printed
 
 SCHEMA = "zerosim.collective/1"
-COMMAND = re.compile(r" \((zerosim show [^)]*)\)")
-"""A command within a cause; the terminal prints it on a line of its own, unbroken, so that it can be copied."""
 
 
 def described_values(scenario: CollectiveScenario) -> str:
@@ -37,11 +34,9 @@ def show_collectives(console: Console, outcome: CollectivesOutcome) -> None:
     for finding in outcome.findings:
         if finding.holds:
             show_words(console, f"{finding.seen} (as claimed)", key="✓ ", style="green")
-        else:
-            seen = COMMAND.sub("", finding.seen)
-            show_words(console, f"does not hold: {finding.claim}; seen: {seen}", key="✗ ", style="red")
-            for command in COMMAND.findall(finding.seen):
-                console.print(f"  {command}", style="red", markup=False, soft_wrap=True)
+        else:  # with a command to be copied, so in one line
+            words = f"✗ does not hold: {finding.claim}; seen: {finding.seen}"
+            console.print(words, style="red", markup=False, soft_wrap=True)
     alone = not console.is_terminal
     failed = [finding.claim for finding in outcome.findings if not finding.holds]
     if not outcome.findings:

@@ -17,6 +17,7 @@ from typing import Any
 from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.core.errors import Deadlock
 from zerosim.core.terms import Blank, Sum, Term, leaves
+from zerosim.core.words import plural
 from zerosim.observe.record import Message, Recording
 from zerosim.proofs.case import Case, Place, expected_terms
 from zerosim.proofs.cause import Diagnosis, of_case
@@ -90,9 +91,8 @@ class Schedule:
 
     @property
     def title(self) -> str:
-        ranks = f"{self.size} rank{'s' * (self.size > 1)}"
         root = f", root {self.root}" if self.subject.kind.rooted else ""
-        return f"{self.subject.name} on {ranks}{root}"
+        return f"{self.subject.name} on {plural(self.size, 'rank')}{root}"
 
     @property
     def about(self) -> str:
@@ -101,8 +101,7 @@ class Schedule:
 
     @property
     def cost(self) -> str:
-        messages = len(self.arrows)
-        return f"{self.rounds} round{'s' * (self.rounds != 1)}, {messages} message{'s' * (messages != 1)}"
+        return f"{plural(self.rounds, 'round')}, {plural(len(self.arrows), 'message')}"
 
     @property
     def verdict(self) -> str:
@@ -224,43 +223,32 @@ def arrow(message: Message, vector: Sequence[Any]) -> Arrow:
 def history(
     recording: Recording,
     rank: int,
-    arrivals: Iterable[tuple[Message, tuple[Any, ...]]],
+    arrivals: Sequence[tuple[Message, tuple[Any, ...]]],
     promised: Mapping[Place, Sequence[Term]],
 ) -> list[tuple[Cell, ...]]:
     """The cells of `rank` at the start, after every round, and at the end.
 
     Data received outside of the vector are shown at their place until data arrive in that place of the vector.
     """
-    mine = [(message, vector) for message, vector in arrivals if message.to == rank]
-    vector = recording.holds(rank, after=0)
-    outside: dict[int, Any] = {}
-
-    def cell(place: int, since: int) -> Cell:
-        holds = outside.get(place, vector[place])
-        due = promised.get((rank, place))
-        complete = due is not None and place not in outside and Counter(leaves(holds)) == Counter(due)
-        return Cell(holds, place, since, place in outside, complete)
-
-    def renewed(old: Cell, since: int) -> Cell:
-        same = old.holds is outside.get(old.place, vector[old.place]) and old.outside == (old.place in outside)
-        return old if same else cell(old.place, since)
-
-    cells = tuple(cell(place, 0) for place in range(len(vector)))
-    states = [cells]
-    for round_ in range(1, recording.rounds + 1):
-        for message, arrived in mine:
-            if message.round != round_:
-                continue
-            before, vector = vector, arrived
-            placed = [place for place, symbol in enumerate(vector) if symbol is not before[place]]
-            outside = {place: symbol for place, symbol in outside.items() if place not in placed}
-            outside |= received_outside(message, vector)
-            cells = tuple(renewed(old, round_) for old in cells)
-        states.append(cells)
-    if recording.results is not None:
-        vector, outside, end = recording.results[rank], {}, recording.rounds + 1
-        cells = tuple(renewed(old, end) for old in cells)
-    return [*states, cells]
+    vector, outside = recording.holds(rank, after=0), dict[int, Any]()
+    cells: dict[int, Cell] = {}
+    states = []
+    for state in range(recording.rounds + 2):
+        for message, arrived in arrivals:
+            if message.to == rank and message.round == state:
+                before, vector = vector, arrived
+                outside = {place: symbol for place, symbol in outside.items() if vector[place] is before[place]}
+                outside |= received_outside(message, vector)
+        if state > recording.rounds and recording.results is not None:
+            vector, outside = recording.results[rank], {}
+        for place, symbol in enumerate(vector):
+            holds, beside, old = outside.get(place, symbol), place in outside, cells.get(place)
+            if old is None or old.holds is not holds or old.outside != beside:
+                due = promised.get((rank, place))
+                complete = due is not None and not beside and Counter(leaves(holds)) == Counter(due)
+                cells[place] = Cell(holds, place, state, beside, complete)
+        states.append(tuple(cells.values()))
+    return states
 
 
 def received_outside(message: Message, vector: Sequence[Any]) -> dict[int, Any]:
