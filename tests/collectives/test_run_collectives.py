@@ -133,8 +133,8 @@ calls = ["all_gather"]
     assert verdict == (
         "FAILED: 3 of 3 claims do not hold: the programs leave the same bytes; after gather the ranks hold different "
         "bytes; after all_gather the ranks hold different bytes")
-    assert third == ("✗ does not hold: after all_gather the ranks hold different bytes; seen: after all_gather all ranks "
-                     "hold the same bytes")
+    assert third == ("✗ does not hold: after all_gather the ranks hold different bytes; seen: after all_gather all "
+                     "ranks hold the same bytes")
 
 
 def test_who_claims_nothing_is_told_so(tmp_path, capsys):

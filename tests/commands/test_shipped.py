@@ -138,19 +138,18 @@ def test_connecting_without_mpi_is_one_line(absent, tmp_path):
     assert "pip install" in done.stderr
 
 
-def test_the_package_data_are_declared():
-    """Every file that a lesson, an exercise or a scenario is made of has a pattern that takes it along."""
+def test_every_file_of_the_package_is_installed():
+    """A pattern takes along each file that is no module, and all that lessons, exercises and scenarios consist of."""
     read = configparser.ConfigParser()
     read.read(ROOT / "setup.cfg")
-    patterns = read["options.package_data"]["zerosim.scenario.shipped"].split()
+    taken = {path for room, names in read["options.package_data"].items() for name in re.split(r"[,\s]+", names) if name
+             for path in ROOT.joinpath(*room.split(".")).glob(name)}
     house = Path(shipped.__file__).parent
-    taken = {path for pattern in patterns for path in house.glob(pattern) if path.is_file()}
-    for needed in ("scenarios", "docs/lessons", "docs/exercises"):
-        there = {path for path in (house / needed).rglob("*") if path.is_file() and "__pycache__" not in path.parts}
-        assert there
-        assert there <= taken
-    assert set(shipped.lessons()) <= taken
-    assert set(shipped.scenarios().values()) <= taken
+    needed = [path for path in (ROOT / "zerosim").rglob("*") if path.suffix != ".py"]
+    needed += [path for part in ("scenarios", "docs/lessons", "docs/exercises") for path in (house / part).rglob("*")]
+    missing = {path for path in needed if path.is_file() and "__pycache__" not in path.parts} - taken
+    assert missing == set()
+    assert {ROOT / "zerosim/show/page.html", *shipped.lessons(), *shipped.scenarios().values()} <= taken
 
 
 def test_what_an_installation_compiles_beside_the_lessons_is_not_copied(tmp_path, monkeypatch):

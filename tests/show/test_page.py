@@ -1,6 +1,5 @@
 """The page of a run: everything in order, nothing from elsewhere, and no word of a scenario taken for HTML."""
 
-import configparser
 import json
 import re
 from dataclasses import replace
@@ -198,16 +197,5 @@ def test_without_the_extra_nothing_runs(monkeypatch, capsys, tmp_path):
     assert refused(capsys, "run", SCENARIO, *SMALL, "--report", str(tmp_path / "a.html")) == (
         "zerosim: pages and pictures need vl_convert, which is not installed: pip install jinja2 vl-convert-python, or "
         "zerosim with its extra [report]")
-
-
-def test_every_file_of_the_package_is_installed():
-    config = configparser.ConfigParser()
-    config.read(PACKAGE.parent / "setup.cfg")
-    patterns = {room: re.split(r"[,\s]+", found) for room, found in config["options.package_data"].items()}
-    others = {path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
-    taken = {path for room, names in patterns.items() for name in filter(None, names)
-             for path in PACKAGE.parent.joinpath(*room.split(".")).glob(name)}
-    assert others - taken == set()
-    assert PACKAGE / "show/page.html" in others
 
 

@@ -217,18 +217,14 @@ def test_proofs_show_themselves(capsys):
     assert "not for 3 ranks" in str(zs.prove("halving.reduce_scatter", [2, 3]))
 
 
-def test_a_plan_shows_itself_in_a_few_lines(capsys):
-    changes = {"model.layers": 2, "parallel.stages": ["ddp", "zero3"]}
-    found = zs.plan("mpt_7b", set=changes)
-    assert len(repr(found)) < 500
-    assert repr(found).splitlines()[2].split()[:2] == ["DDP", "24.4"]
-    assert [row["name"] for row in found.rows()] == ["DDP", "Stage III"]
-    assert all(not isinstance(each, dict | list) for row in found.rows() for each in row.values())
+def test_a_plan_shows_itself(capsys):
+    found = zs.plan("mpt_7b", set={"model.layers": 2, "parallel.stages": ["ddp", "zero3"]})
+    assert found.passed
+    assert all(not isinstance(value, dict | list) for row in found.rows() for value in row.values())
     assert found.rows()[0]["resting_parameters_bytes"] == found.document["rows"][0]["memory"]["resting"]["parameters"]
     assert main(["plan", "mpt_7b", "--set", "model.layers=2", "--set", 'parallel.stages=["ddp", "zero3"]']) == 0
     assert str(found) == "\n".join(capsys.readouterr().out.splitlines()[2:])
     assert found._repr_mimebundle_() == {"text/plain": str(found)}
-    assert found.passed
     assert "srcdoc" in Seen(html(found.page())).given[0]
 
 

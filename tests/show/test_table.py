@@ -12,7 +12,7 @@ from tests.training import labelled, scenario
 from tests.training.test_far import BOTH, UPDATES
 from tests.verdict.test_planted import outcome_of
 from zerosim.commands.cli import main
-from zerosim.scenario import Check, load
+from zerosim.scenario import Check
 from zerosim.scenario.sections import Variant
 from zerosim.show.document import MisfitDocument, OtherRanksDocument
 from zerosim.show.grid import SHADES, Column, show_grid
@@ -279,17 +279,6 @@ def test_columns_that_do_not_fit_stand_below_and_lines_of_a_cell_stay_together()
     assert lines[0] == "corner  column 0  column 1  column 2"
     assert [line.split() for line in lines[1:4]] == [["a", "1", "1", "1"], ["2", "2", "2"], ["b", "3", "3", "3"]]
     assert lines[4] == "corner  column 3  column 4  column 5"
-
-
-@pytest.mark.parametrize(("changes", "caption"), [
-    ([], "Four ways to keep weights"), (["train.steps=1"], "Changed from the file: train.steps = 1"),
-    (["world.ranks=4", "check.test_accuracy=0"], "Changed from the file: check.test_accuracy = 0"),
-    (["train.steps=1", "caption=Mine."], "Mine."),
-])
-def test_a_caption_says_what_was_changed(changes, caption):
-    found = load("compare", changes)
-    assert found.caption.startswith(caption)
-    assert ("Changed" in found.caption) == ("Changed" in caption)
 
 
 def test_progress_is_live_or_in_lines(tmp_path, capsys):

@@ -8,7 +8,7 @@ fields without a docstring share that of the next field which has one.
 import math
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import version
 from typing import Any
@@ -463,13 +463,13 @@ def document(outcome: Outcome, world: dict[str, Any], command: str | None = None
         "test_measure": None if outcome.experiment.dataset.x_test is None else outcome.experiment.dataset.measure,
         "failures": [{"name": name, "what": what} for name, what in outcome.failures],
         "rows": [*map(row_document, outcome.trained)],
-        "differences": [asdict(each) for each in outcome.differences],
+        "differences": outcome.differences,
         "did_not_fit": [picked(row, "stage", "name", "needed_bytes", "allowed_bytes", "would_fit")
                         for row in outcome.did_not_fit],
         "on_other_ranks": [{"ranks": ranks, "name": row.name, "weights_sha256": row.measured.weights_sha256}
                            for ranks, row in outcome.on_other_ranks],
     }
-    return msgspec.convert(plain(found), RunDocument)
+    return msgspec.convert(plain(msgspec.to_builtins(found)), RunDocument)
 
 
 def world_document(world: World) -> dict[str, Any]:
@@ -480,7 +480,7 @@ def world_document(world: World) -> dict[str, Any]:
 
 def row_from(found: dict[str, Any]) -> RowDocument:
     """A row of these keys, with defaults for all others: a planned row has pictures too."""
-    return msgspec.convert(plain(found), RowDocument)
+    return msgspec.convert(plain(msgspec.to_builtins(found)), RowDocument)
 
 
 def row_document(row: RowOutcome) -> dict[str, Any]:
@@ -492,7 +492,7 @@ def row_document(row: RowOutcome) -> dict[str, Any]:
         "model": {"title": row.config.model.words, "parameters": row.config.model.count},
         "equal": row.equal,
         "compared_with": row.compared_with,
-        "first_divergence": row.first_divergence and asdict(row.first_divergence),
+        "first_divergence": row.first_divergence,
         "shard_ranks": row.config.mesh.group,
         **measured.figures,
         "losses": [float(loss[0]) for loss in measured.losses],
@@ -538,14 +538,12 @@ def memory_document(measured: RankMemory, due: RankMemory) -> dict[str, Any]:
 
 
 def trace_document(trace: Trace) -> dict[str, Any]:
-    derived = {name for name in StepDocument.__annotations__ if name not in ("spans", "memory")}
+    derived = {*StepDocument.__annotations__} - {"memory"}
     return {
         "hidden": trace.hidden,
-        "clocks": [asdict(clock) for clock in trace.clocks],
-        "steps": [picked(step, *derived) | {
-            "spans": [msgspec.structs.asdict(span) for span in step.spans],
-            "memory": [{"ns": at, **held} for at, held in step.memory],
-        } for step in trace.steps],
+        "clocks": trace.clocks,
+        "steps": [picked(step, *derived) | {"memory": [{"ns": at, **held} for at, held in step.memory]}
+                  for step in trace.steps],
     }
 
 
