@@ -3,8 +3,6 @@
 Each check leaves no message behind. `CHECKS` holds them all, in the order of this file.
 """
 
-import pickle
-import threading
 from collections.abc import Callable
 
 import ml_dtypes
@@ -12,9 +10,8 @@ import numpy as np
 import pytest
 
 from zerosim.core.allocation import allocate
-from zerosim.core.comm import Communicator, Exchange, among, left, right
+from zerosim.core.comm import Communicator, Exchange, left, right
 from zerosim.core.errors import CollectiveError
-from zerosim.worlds.objects import gather_objects
 
 LARGE = 1 << 20  # bytes: above what an MPI library sends without asking the receiver
 UNITS = {
@@ -44,7 +41,7 @@ def face_of(world):
     results = world.run(program)
     ranks = [rank for rank, _ in results]
     assert len(ranks) == 1 if world.rank_is_process else ranks == list(range(world.ranks))
-    assert requests == [("buffers", "messages")] * (results[0][1] if world.copies_messages else 0)
+    assert requests == [("buffers", "messages")] * (results[0][1] if world.rank_is_process else 0)
     assert world.words.startswith(f"{world.ranks} rank")
     assert all(said and "\n" not in said for said in (world.kind, world.library, world.words))
     with pytest.raises(ZeroDivisionError):
@@ -314,39 +311,6 @@ def check_bad_rank_is_refused(comm):
             comm.recv(into=np.zeros(1), source=bad)
         with pytest.raises(CollectiveError, match=f"to={bad!r}"):
             comm.exchange(np.zeros(1), to=bad, into=np.zeros(1), source=comm.rank)
-
-
-def a_second_thread_is_refused(comm):
-    """While the first receives, and between the messages of its collective; one after the other, threads may."""
-    told = []
-
-    def in_another_thread(words):
-        def send():
-            try:
-                comm.send(tagged(comm.rank), to=comm.rank)
-                told.append("sent")
-            except CollectiveError as error:
-                told.append(str(error))
-
-        thread = threading.Thread(target=send)
-        thread.start()
-        thread.join()
-        assert words in told.pop()
-
-    class Probe:
-        def __reduce__(self):
-            in_another_thread("two threads use one communicator at once; use it from one thread at a time, or ")
-            return int, ()
-
-    def reduce(arrived, mine):
-        pickle.dumps(Probe())
-        return arrived
-
-    comm.send(tagged(1), to=comm.rank)
-    comm.recv(into=np.zeros(5), source=comm.rank, reduce=reduce)
-    gather_objects(among(comm, range(comm.size)), Probe())
-    in_another_thread("sent")
-    same(received(comm, source=comm.rank), tagged(comm.rank))
 
 
 CHECKS: list[Callable[[Communicator], None]] = [

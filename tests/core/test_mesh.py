@@ -25,7 +25,6 @@ from zerosim.stages.replica import Replica
 from zerosim.training.experiment import prepare
 from zerosim.verdict.diagnosis import chunk_sums
 from zerosim.worlds.local import spawn
-from zerosim.worlds.lockstep import LockstepArray, LockstepWorld
 
 GROUPS = [(size, group) for size in (1, 2, 3, 4, 6, 12) for group in range(1, size + 1) if size % group == 0]
 
@@ -84,26 +83,6 @@ def test_when_a_message_came_is_what_the_communicator_beneath_says():
     mesh = Mesh(1, 4, 2)
     for beneath, came_ns in ((SimpleNamespace(came_ns=7), 7), (SimpleNamespace(), 0)):
         assert [mesh.within(beneath).came_ns, mesh.across(beneath).came_ns] == [came_ns] * 2
-
-
-@pytest.mark.parametrize(("size", "group"), [(4, 2), (6, 3), (8, 2)])
-def test_lockstep_has_all_groups_at_once(size, group):
-    told = []
-
-    class Network:
-        def exchange(self, at_once):
-            told.extend((to.tolist(), source.tolist()) for to, source, _ in at_once)
-
-    def program(comm):
-        mesh = Mesh(comm.rank, comm.size, group)
-        for each in (mesh.within(comm), mesh.across(comm)):
-            messages = LockstepArray(np.ones(size, int), np.dtype(np.float64))
-            each.exchange(messages, to=(each.rank + 1) % each.size, into=messages, source=(each.rank - 1) % each.size)
-
-    LockstepWorld(size, Network()).run(program)
-    within = [rank - rank % group + (rank + 1) % group for rank in range(size)]
-    across = [(rank + group) % size for rank in range(size)]
-    assert [to for to, _ in told] == [within, across]
 
 
 # The order of addition.

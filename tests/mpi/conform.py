@@ -11,7 +11,7 @@ import pytest
 from mpi4py import MPI
 
 import zerosim as zs
-from tests.conformance import CHECKS, LARGE, a_second_thread_is_refused, face_of, received, same, tagged
+from tests.conformance import CHECKS, LARGE, face_of, received, same, tagged
 from tests.worlds.test_objects import check_objects_arrive
 from zerosim.core.allocation import allocate
 from zerosim.core.comm import left, right
@@ -208,7 +208,7 @@ def check_a_second_connection_is_the_first(comm):
 
 
 comm = connect(timeout_seconds=60)
-checks = [*CHECKS, a_second_thread_is_refused, check_objects_arrive, check_what_cannot_travel, check_waiting_ends,
+checks = [*CHECKS, check_objects_arrive, check_what_cannot_travel, check_waiting_ends,
           check_tags, check_a_send_waits_for_nobody, check_channels_wait_for_one_another,
           check_messages_leave_while_another_lies_unreceived,
           check_a_reduction_that_fails_leaves_the_next_message_whole, check_elements_of_any_width,

@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from tests.conformance import CHECKS, a_second_thread_is_refused, face_of
+from tests.conformance import CHECKS, face_of
 from zerosim.collectives import all_reduce
 from zerosim.core.comm import SendsFirst, among, check_rank
 from zerosim.core.errors import CollectiveError, Deadlock, ZerosimError
@@ -15,7 +15,7 @@ from zerosim.worlds.local import LocalWorld, spawn
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 7, 8])
-@pytest.mark.parametrize("check", [*CHECKS, a_second_thread_is_refused], ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_local_world_conforms(check, ranks):
     for seed in range(3):
         spawn(check, ranks, seed=seed)
@@ -89,7 +89,6 @@ FACES = {
     "the last rank first": {"run": lambda self, program: LocalWorld.run(self, program)[::-1]},
     "one rank too few": {"run": lambda self, program: spawn(program, self.ranks - 1)},
     "one channel twice": {"run": run_noting_its_channel, "channel": lambda self: self.comm},
-    "keeps to its own memory": {"copies_messages": True},
     "takes memory for nothing": {
         "take_buffers_from": lambda self, allocate: allocate(1, np.uint8, kind="buffers", owner="messages")},
     "claims processes": {"rank_is_process": True},

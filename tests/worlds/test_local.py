@@ -1,6 +1,5 @@
 """What is the local world's own: turns, deadlocks, failures, mail that nobody fetched."""
 
-import subprocess
 import sys
 import threading
 
@@ -149,29 +148,3 @@ def test_a_program_that_does_not_end_is_told_of():
 def test_a_mask_is_not_lost_unsaid(program):
     with pytest.raises(CollectiveError, match="is a masked array, but messages have no mask"):
         spawn(program, 1)
-
-
-CYCLES = """
-import faulthandler, gc, threading
-from zerosim.worlds.running import places
-faulthandler.dump_traceback_later(30, exit=True)
-class Cycle:
-    def __init__(self):
-        self.me, self.local = self, threading.local()
-        self.local.x = 1
-def work():
-    for _ in range(300):
-        Cycle()
-        assert places(threading.get_ident())
-gc.set_threshold(1)
-threads = [threading.Thread(target=work) for _ in range(4)]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-"""
-
-
-def test_looking_at_the_calls_of_threads_does_not_hang_while_cycles_are_collected():
-    """As CPython up to 3.11.7 does by itself."""
-    assert subprocess.run([sys.executable, "-c", CYCLES], check=False).returncode == 0

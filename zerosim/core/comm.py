@@ -66,8 +66,7 @@ class Communicator(Protocol):
     arrives, and a send never waits for its receiver. `into` is complete on return. Messages between two ranks arrive in
     the order in which they were sent. A rank may send to itself.
 
-    One thread uses a communicator at a time: a second thread that sends or receives while the first is in a call, or in
-    a collective of zerosim, gets a `CollectiveError`. Threads that communicate at once need a channel each.
+    One thread uses a communicator at a time; threads that communicate at once need a channel each.
     """
 
     @property
@@ -208,8 +207,7 @@ class Among(Renumbered):
 class Strided(Renumbered):
     """A communicator whose rank i is rank first + i · stride of `comm`.
 
-    It uses arithmetic alone, so `rank` and `first` may be vectors in the lockstep world: one object then stands for the
-    communicators of all groups.
+    In the lockstep world `rank` and `first` are vectors: one object then stands for the communicators of all groups.
     """
 
     def __init__(self, comm: Communicator, rank: Any, size: int, *, first: Any, stride: int) -> None:
@@ -218,8 +216,7 @@ class Strided(Renumbered):
         self._first = first
 
     def _number(self, rank: Any, role: str) -> Any:
-        if not isinstance(rank, np.ndarray):
-            check_rank(rank, self.size, role)
+        check_rank(rank, self.size, role)
         return self._first + rank * self.stride
 
 

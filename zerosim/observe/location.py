@@ -3,16 +3,7 @@
 An error of a world reads it to say what every rank was doing. It costs about half a microsecond for each collective.
 """
 
-import threading
-
 from zerosim.worlds.here import HERE, Location
-
-
-class Before(threading.local):
-    """The locations of this thread before the present collectives, innermost last."""
-
-    def __init__(self) -> None:
-        self.locations: list[Location] = []
 
 
 class Locator:
@@ -35,7 +26,6 @@ class Locator:
     def __init__(self, row: str = "") -> None:
         self._row = row
         self._step = 0
-        self._before = Before()
 
     def begin(self, step: int) -> None:
         """Record that this rank is in step `step` from here on; 0 stands for no step."""
@@ -43,8 +33,8 @@ class Locator:
         HERE.location = Location(step=step, row=self._row)
 
     def began(self, name: str, owner: str) -> None:
-        self._before.locations.append(HERE.location)
+        HERE.before.append(HERE.location)
         HERE.location = Location(name, owner, self._step, self._row)
 
     def ended(self, name: str, owner: str) -> None:
-        HERE.location = self._before.locations.pop()
+        HERE.location = HERE.before.pop()

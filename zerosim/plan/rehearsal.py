@@ -36,7 +36,7 @@ from zerosim.stages.storage import HostMemory
 from zerosim.training.build import gathering, stepping
 from zerosim.training.config import Config
 from zerosim.verdict.shapes import NoSums, Unconnected, on_shapes, whole_batch
-from zerosim.worlds.lockstep import LockstepWorld
+from zerosim.worlds.lockstep import LockstepCommunicator
 
 Uncounted = Callable[[Any, str], bool]
 """`uncounted(shape, owner)` says whether an array has no memory."""
@@ -151,9 +151,8 @@ def by_itself(
     """A step of all data ranks of one rank of a pipeline, by itself; with the recorded passes if there is one."""
     seen = cluster.seen_by(config.directions.side_by_side)
     costs = Costs(seen, config.ranks, config.computing.weights.itemsize, all_reduces=not config.stage.sharded)
-    (found,) = LockstepWorld(config.ranks).run(lambda comm: rehearsed(
-        config, Clocked(comm, costs, Sharing.of(config, cluster)), around, traced))
-    return found
+    comm = Clocked(LockstepCommunicator(config.ranks), costs, Sharing.of(config, cluster))
+    return rehearsed(config, comm, around, traced)
 
 
 def rehearsed(

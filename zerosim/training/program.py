@@ -357,7 +357,7 @@ class Run:
             alive_bytes=ledger.total,
             resident_bytes=resident_bytes() - self.idle_bytes,
             curve=[(at - self.began_ns, now) for at, now in ledger.curve_so_far()],
-            copies_messages=self.world.copies_messages,
+            copies_messages=self.world.rank_is_process,
             host_resting_bytes=without_zeros(self.host.now),
             host_peak_bytes=without_zeros(self.host.peak),
             moved_bytes=dict(self.moves.moved_bytes),

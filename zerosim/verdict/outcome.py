@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import TypeVar
 
 from zerosim.core.allocation import MODEL_STATES
+from zerosim.core.words import plural
 from zerosim.models.units import Model
 from zerosim.observe.traffic import Count
 from zerosim.scenario import Scenario
@@ -18,7 +19,6 @@ from zerosim.training.experiment import Experiment
 from zerosim.training.measurement import Measurement, RankMemory
 from zerosim.verdict.addresses import FIRST_FIT, LAID_OUT, Fragmentation
 from zerosim.verdict.diagnosis import Divergence, RowDifference
-from zerosim.worlds.world import counted
 
 Figure = TypeVar("Figure")
 
@@ -305,8 +305,8 @@ def other_bits(stage: RowOutcome) -> Iterator[str]:
     if differing:
         yield f"different bits on {', '.join(differing)} rank{'s' * (differing != ['1'])}"
     for ranks, found in trained.items():
-        yield from (f"on {counted(ranks)}: {what}" for what in failed_checks(found))
-    yield from (f"does not fit on {counted(ranks)}" for ranks in stage.on_other_ranks if ranks not in trained)
+        yield from (f"on {plural(ranks, 'rank')}: {what}" for what in failed_checks(found))
+    yield from (f"does not fit on {plural(ranks, 'rank')}" for ranks in stage.on_other_ranks if ranks not in trained)
 
 
 def miscalculated(stage: RowOutcome) -> Iterator[str]:

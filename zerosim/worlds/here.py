@@ -50,10 +50,11 @@ def spaced(location: object) -> str:
 
 
 class Here(threading.local):
-    """The location of the calling thread."""
+    """The location of the calling thread, and those before the present collectives, innermost last."""
 
     def __init__(self) -> None:
         self.location = Location()
+        self.before: list[Location] = []
 
 
 HERE = Here()

@@ -23,12 +23,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 
+from zerosim.core.allocation import Allocator
 from zerosim.core.comm import Communicator, Exchange, ExchangesTogether, Payload, Reduction, check_rank
 from zerosim.core.errors import CollectiveError, Deadlock
+from zerosim.core.words import plural
 from zerosim.worlds.delivery import check_into, check_match, check_payload, deliver
 from zerosim.worlds.here import HERE, Location, explained
-from zerosim.worlds.running import CodePlace, OneThread, places, throw
-from zerosim.worlds.world import OneProcess, Result, counted
+from zerosim.worlds.running import CodePlace, places, throw
+from zerosim.worlds.world import Result
 
 RankProgram = Callable[[Communicator], Any]
 Sends = Literal["buffered", "rendezvous"]
@@ -88,7 +90,7 @@ def spawn(
 
 
 @dataclass(frozen=True)
-class LocalWorld(OneProcess):
+class LocalWorld:
     """All ranks in this process, as `spawn` runs them: a `World`.
 
     >>> LocalWorld(3).run(lambda comm: comm.rank)
@@ -101,13 +103,26 @@ class LocalWorld(OneProcess):
     limit_seconds: float | None = None
     kind: ClassVar[str] = "local"
     library: ClassVar[str] = "threads"
+    rank_is_process: ClassVar[bool] = False
+    shared_cores: ClassVar[int] = 0
+
+    @property
+    def hosts(self) -> list[int]:
+        """One host for all ranks."""
+        return [0] * self.ranks
 
     @property
     def words(self) -> str:
-        return f"{counted(self.ranks)} simulated in this process (mpirun -n {self.ranks}: one process per rank)"
+        return f"{plural(self.ranks, 'rank')} simulated in this process (mpirun -n {self.ranks}: one process per rank)"
 
     def run(self, program: Callable[[Communicator], Result]) -> list[Result]:
         return spawn(program, self.ranks, seed=self.seed, sends=self.sends, limit_seconds=self.limit_seconds)
+
+    def channel(self) -> None:
+        """None: another thread of a rank would not wait for the rank's turn."""
+
+    def take_buffers_from(self, allocate: Allocator) -> None:
+        """Does nothing: messages in flight are counted for no rank."""
 
     def kill(self, comm: Communicator) -> NoReturn:
         """End the thread of this rank, which has no process of its own."""
@@ -308,7 +323,7 @@ class _World:
                 )
 
 
-class LocalCommunicator(OneThread, ExchangesTogether):
+class LocalCommunicator(ExchangesTogether):
     """One rank of a local world."""
 
     def __init__(self, world: _World, rank: int) -> None:
@@ -348,12 +363,10 @@ class LocalCommunicator(OneThread, ExchangesTogether):
         self._world.stop(self.rank)
 
     def _check_send(self, outgoing: Payload, to: int) -> None:
-        self.check_thread()
         check_rank(to, self.size, "to")
         check_payload(outgoing, "outgoing")
 
     def _check_receive(self, into: Payload, source: int) -> None:
-        self.check_thread()
         check_rank(source, self.size, "source")
         check_payload(into, "into")
         check_into(into)

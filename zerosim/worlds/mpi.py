@@ -17,10 +17,11 @@ from typing import ClassVar, NoReturn
 from zerosim.core.allocation import Allocator
 from zerosim.core.comm import Communicator
 from zerosim.core.errors import ZerosimError
+from zerosim.core.words import plural
 from zerosim.worlds.launcher import has_company
 from zerosim.worlds.mpi_communicator import MpiCommunicator, check_timeout
 from zerosim.worlds.mpi_start import FirstFailure, fail_alone, join
-from zerosim.worlds.world import Result, counted
+from zerosim.worlds.world import Result
 
 
 def connect(timeout_seconds: float | None = None) -> MpiCommunicator:
@@ -83,7 +84,6 @@ class MpiWorld:
 
     kind: ClassVar[str] = "mpi"
     rank_is_process: ClassVar[bool] = True
-    copies_messages: ClassVar[bool] = True
 
     def __init__(self, comm: MpiCommunicator) -> None:
         self.ranks = comm.size
@@ -94,7 +94,7 @@ class MpiWorld:
 
     @property
     def words(self) -> str:
-        return f"{counted(self.ranks)}, one process each, over {self.library}"
+        return f"{plural(self.ranks, 'rank')}, one process each, over {self.library}"
 
     def run(self, program: Callable[[Communicator], Result]) -> list[Result]:
         return [program(self._comm)]

@@ -14,7 +14,6 @@ cores, and costs 4 ranks there a third.
 """
 
 import os
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -32,7 +31,6 @@ from zerosim.worlds.delivery import check_into, deliver, refuse_mask
 from zerosim.worlds.here import HERE, spaced
 from zerosim.worlds.mpi_start import Machine
 from zerosim.worlds.mpi_uncopied import LARGE_BYTES, Uncopied
-from zerosim.worlds.running import OneThread
 from zerosim.worlds.world import Result
 
 if TYPE_CHECKING:
@@ -58,7 +56,7 @@ class Departure(NamedTuple):
     copies: "Copies"
 
 
-class MpiCommunicator(OneThread):
+class MpiCommunicator:
     """A rank of the MPI world: a `Communicator` of NumPy arrays.
 
     `comm` is any communicator of mpi4py, such as `MPI.COMM_WORLD.Dup()`, used for these messages only. If it has only
@@ -173,8 +171,6 @@ class MpiCommunicator(OneThread):
 
     def _check(self, outgoing: Array, to: int, into: Array, source: int) -> None:
         """Refuse wrong arrays and ranks before anything is sent."""
-        if self.user != threading.get_ident():
-            self.check_thread()
         if self._leaving:
             raise CollectiveError(f"rank {self.rank} has closed this communicator: close it after the last message")
         if not (type(to) is int and type(source) is int and 0 <= to < self.size and 0 <= source < self.size):

@@ -6,7 +6,7 @@ command has a branch for its world, and a new world is one file. `tests/conforma
 """
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, NoReturn, Protocol, TypeVar
+from typing import NoReturn, Protocol, TypeVar
 
 from zerosim.core.allocation import Allocator
 from zerosim.core.comm import Communicator
@@ -38,11 +38,8 @@ class World(Protocol):
 
     @property
     def rank_is_process(self) -> bool:
-        """Whether each rank has a process of its own, so that limits and measurements of the process are the rank's."""
-
-    @property
-    def copies_messages(self) -> bool:
-        """Whether messages need memory of the world's own, which `take_buffers_from` sets."""
+        """Whether each rank has a process of its own, so that limits and measurements of the process are its own, and
+        messages need memory of the world's own, which `take_buffers_from` sets."""
 
     @property
     def hosts(self) -> Sequence[int]:
@@ -66,31 +63,3 @@ class World(Protocol):
 
     def stop(self, comm: Communicator) -> None:
         """Freeze this rank; `comm` is its program's communicator."""
-
-
-class OneProcess:
-    """The properties common to worlds of simulated `ranks`: messages need no memory, and there is no second channel."""
-
-    ranks: int
-    rank_is_process: ClassVar[bool] = False
-    copies_messages: ClassVar[bool] = False
-    shared_cores: ClassVar[int] = 0
-
-    @property
-    def hosts(self) -> list[int]:
-        """One host for all ranks."""
-        return [0] * self.ranks
-
-    def channel(self) -> None:
-        """None: another thread of a rank would not wait for the rank's turn."""
-
-    def take_buffers_from(self, allocate: Allocator) -> None:
-        """Does nothing: messages in flight are counted for no rank."""
-
-
-def counted(ranks: int) -> str:
-    """
-    >>> counted(1), counted(4)
-    ('1 rank', '4 ranks')
-    """
-    return "1 rank" if ranks == 1 else f"{ranks} ranks"
