@@ -55,8 +55,8 @@ def test_part_of_a_larger_block_counts_for_as_long_as_itself():
 
 def test_a_peak_that_begins_anew_is_what_there_is():
     ledger = Ledger()
-    ledger.taken("activations", "unit", 100)
-    ledger.given_back("activations", "unit", 60)
+    ledger.taken(0, "activations", "unit", 100)
+    ledger.given_back(0, "activations", "unit", 60)
     ledger.begin_peak()
     assert (ledger.peak["activations"], ledger.peak_total) == (40, 40)
 

@@ -1,6 +1,5 @@
 import hashlib
 import math
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -138,7 +137,6 @@ ALLOWED = '; it must be "text", "sort", "reverse" or the path of a text file'
 @pytest.mark.parametrize(("make", "expected"), [
     (lambda path: None, "no such file or directory" + ALLOWED),
     (lambda path: path.mkdir(), "is a directory" + ALLOWED),
-    (os.mkfifo, "this is not a regular file" + ALLOWED),
     (lambda path: path.write_bytes("ä".encode() * 150), "150 characters are too few for model.sequence = 15"),
     (lambda path: path.write_bytes(b"a" * 2000 + b"\xe4" + b"b" * 200),
      "this is no UTF-8 text, byte 2,000 is 0xe4; save it as UTF-8"),

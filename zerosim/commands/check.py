@@ -7,10 +7,9 @@ from zerosim.autograd.differences import operation_fault
 from zerosim.autograd.operation import Operation
 from zerosim.autograd.operations.table import EXAMPLES, OPERATIONS, OperationExample
 from zerosim.commands.output import check_writable, standard_output, write_lines
-from zerosim.core.errors import UsageError
+from zerosim.core.errors import UsageError, error_line
 from zerosim.core.parts import Loader, is_python
 from zerosim.core.parts.loading import load_file
-from zerosim.core.parts.users_code import error_line
 from zerosim.proofs.claim import CheckedClaim, CheckedPart
 from zerosim.proofs.parts import DECLARED, checked
 from zerosim.show.operations_table import OperationFigures, declared, figures, show_operations

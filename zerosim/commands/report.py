@@ -3,10 +3,11 @@
 import argparse
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from zerosim.commands.output import RUN_WIDTH, check_writable, console
 from zerosim.core.errors import UsageError
-from zerosim.core.files import read_whole, reason, write_text
+from zerosim.core.files import reason, write_text
 from zerosim.show.document import RunDocument, read
 from zerosim.show.page import page
 from zerosim.show.pictures import Spec, files, svg
@@ -56,7 +57,7 @@ def main(arguments: argparse.Namespace) -> int:
 def run_in(name: str) -> RunDocument:
     """The outcome in a file; `UsageError` if it cannot be read or is none."""
     try:
-        content = read_whole(name)
+        content = Path(name).read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read {name}: {reason(error)}; write an outcome with zerosim run SCENARIO --json FILE"
                          ) from error

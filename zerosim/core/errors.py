@@ -3,11 +3,14 @@
 Each message is one line: what was found, what is allowed, how to fix it.
 """
 
+import inspect
+import linecache
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from difflib import get_close_matches
+from typing import Any
 
 
 class ZerosimError(Exception):
@@ -68,6 +71,18 @@ def did_you_mean(name: str, names: Iterable[str], *, alike: float = 0.6) -> str:
     """
     near = get_close_matches(name, list(names), n=1, cutoff=alike)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def error_line(error: BaseException, function: Callable[..., Any]) -> str:
+    """The error in one line, with the innermost traceback line in the file of `function`."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    file = code.co_filename if code is not None else ""
+    lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == file]
+    said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    if not lines or lines[-1] is None:
+        return said
+    text = linecache.getline(file, lines[-1]).strip()
+    return f"line {lines[-1]}, {text}: {said}" if text else f"line {lines[-1]}: {said}"
 
 
 BROKE = 3

@@ -1,20 +1,17 @@
-"""Files: what is read is a file or a pipe, and what is written is there as a whole or not at all.
+"""Files: what is written is there as a whole or not at all.
 
-Data, checkpoints and Python files must be regular files, which are opened without waiting; a scenario or an outcome may
-also arrive through a pipe. A failed read or write raises `OSError`, whose `strerror` gives the reason.
-
-Writing is atomic: the path holds the old file or the new one at any time. An output path is tested before anything
-runs, by creating a file in the same folder. Pipes and devices are written to directly.
+The path holds the old file or the new one at any time. An output path is tested before anything runs, by creating a
+file in the same folder. Pipes and devices are written to directly. A failed read or write raises `OSError`, whose
+`strerror` gives the reason.
 """
 
 import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
 from zerosim.core.errors import UsageError, ZerosimError
 
@@ -27,23 +24,6 @@ def contents(folder: Path) -> list[Path]:
         return sorted(folder.iterdir())
     except OSError as error:
         raise UsageError(f"{folder}: {reason(error)}; name a path that this user can read") from None
-
-
-@contextmanager
-def open_regular(path: Name) -> Iterator[BinaryIO]:
-    """The regular file at `path`, open for reading; a pipe, a device or a socket is refused at once."""
-    with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "this is not a regular file")
-        yield file
-
-
-def read_whole(path: Name) -> bytes:
-    """The contents of the file at `path`, or of the pipe to its end; a device or a socket is refused at once."""
-    mode = os.stat(path).st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or stat.S_ISDIR(mode)):
-        raise OSError(errno.EINVAL, "this is not a regular file")
-    return Path(path).read_bytes()
 
 
 def reason(error: OSError | ValueError) -> str:

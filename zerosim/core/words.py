@@ -110,14 +110,6 @@ def spread(figures: Iterable[str]) -> str:
     return first if first == last else f"{first}–{last}"
 
 
-def three_digits(value: float) -> str:
-    """
-    >>> three_digits(4.0001), three_digits(0.015625), three_digits(4096.25)
-    ('4', '0.0156', '4096')
-    """
-    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
-
-
 def grouped(names: Sequence[str], figures: Sequence[str]) -> str:
     """Each figure once, with the names of the rows that have it.
 

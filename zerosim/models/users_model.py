@@ -11,9 +11,8 @@ from typing import Any
 
 from zerosim.autograd.graph import Graph, Variable
 from zerosim.autograd.tape_collectives import Direction
-from zerosim.core.errors import UsageError, ZerosimError
+from zerosim.core.errors import UsageError, ZerosimError, error_line
 from zerosim.core.parts.signature import signature_of
-from zerosim.core.parts.users_code import error_line
 from zerosim.core.sharding import parts_of
 from zerosim.models.parameters import Cut, Parameter
 from zerosim.models.units import Layer, Model, ModelKind, Task, grouped

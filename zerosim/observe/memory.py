@@ -52,13 +52,13 @@ class Ledger:
     _held: Counter[tuple[Kind, str]] = field(default_factory=Counter)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def taken(self, kind: Kind, owner: str, held_bytes: int) -> None:
+    def taken(self, number: int, kind: Kind, owner: str, held_bytes: int) -> None:
         with self._lock:
             self._change(kind, owner, held_bytes)
             self.peak[kind] = max(self.peak[kind], self.now[kind])
             self.peak_total = max(self.peak_total, self._total)
 
-    def given_back(self, kind: Kind, owner: str, held_bytes: int) -> None:
+    def given_back(self, number: int, kind: Kind, owner: str, held_bytes: int) -> None:
         with self._lock:
             self._change(kind, owner, -held_bytes)
 
@@ -194,13 +194,13 @@ class Lifetimes:
     _events: int | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def block_taken(self, number: int, kind: Kind, owner: str, held_bytes: int) -> None:
+    def taken(self, number: int, kind: Kind, owner: str, held_bytes: int) -> None:
         if owner == OF_THE_WORLD or not held_bytes:
             return
         with self._lock:
             self._alive[number] = Lifetime(kind, owner, held_bytes, self._next_event())
 
-    def block_given_back(self, number: int) -> None:
+    def given_back(self, number: int, kind: Kind, owner: str, held_bytes: int) -> None:
         with self._lock:
             if number in self._alive:
                 lifetime = self._alive.pop(number)

@@ -14,10 +14,10 @@ nothing. They are called on the thread that sends, receives or frees.
     computed(name, owner)               after it, even if it raises
     moving(name, owner)                 before an array is copied to another memory
     moved(name, owner, moved_bytes)     after it
-    taken(kind, owner, held_bytes)      after an array has been allocated
-    given_back(kind, owner, held_bytes) when the last reference to it, or to a view of it, is gone
-    block_taken(number, kind, owner, held_bytes), block_given_back(number)
-                                        the same two, for an instrument that distinguishes arrays of one owner and size
+    taken(number, kind, owner, held_bytes)
+                                        after an array has been allocated, the `number`-th of its allocator
+    given_back(number, kind, owner, held_bytes)
+                                        when the last reference to it, or to a view of it, is gone
 
 Rules and trade-offs:
 
@@ -153,7 +153,7 @@ class ObservedAllocator:
     >>> import numpy as np
     >>> from zerosim.core.allocation import allocate
     >>> class Account:
-    ...     def given_back(self, kind, owner, held_bytes):
+    ...     def given_back(self, number, kind, owner, held_bytes):
     ...         print(held_bytes, "bytes of", owner)
     >>> weights = ObservedAllocator(allocate, Account())(10, np.float32, kind="parameters", owner="layers.0")
     >>> view = weights[:2]
@@ -167,23 +167,16 @@ class ObservedAllocator:
         self._allocate = allocate
         self._taken = callbacks(instruments, "taken")
         self._given_back = callbacks(instruments, "given_back")
-        self._block_taken = callbacks(instruments, "block_taken")
-        self._block_given_back = callbacks(instruments, "block_given_back")
         self._numbers = itertools.count()
 
     def __call__(
         self, shape: int | tuple[int, ...], dtype: npt.DTypeLike, *, kind: Kind, owner: str
     ) -> Array:
-        array = self._allocate(shape, dtype, kind=kind, owner=owner)
+        array, number = self._allocate(shape, dtype, kind=kind, owner=owner), next(self._numbers)
         for tell in self._taken:
-            tell(kind, owner, array.nbytes)
-        for tell in self._given_back:
-            weakref.finalize(array, tell, kind, owner, array.nbytes).atexit = False
-        number = next(self._numbers)
-        for tell in self._block_taken:
             tell(number, kind, owner, array.nbytes)
-        for tell in self._block_given_back:
-            weakref.finalize(array, tell, number).atexit = False
+        for tell in self._given_back:
+            weakref.finalize(array, tell, number, kind, owner, array.nbytes).atexit = False
         return array
 
 

@@ -11,7 +11,7 @@ algorithm's description. The table of algorithms counts rounds as steps.
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,33 +25,24 @@ from zerosim.worlds.running import line_in
 
 @dataclass(frozen=True)
 class Message:
-    """One message: its contents, and the contents of its destination after it had been received or reduced."""
+    """One message: its contents, and the contents of its destination after it had been received or reduced.
+
+    Until it arrives, its round is that in which it was sent.
+    """
 
     round: int
     source: int
     to: int
     carried: tuple[Any, ...]
-    landed: tuple[Any, ...]
-    reduced: bool
     outgoing: range = range(0)
     """The stretch of the sender's vector from which it was sent."""
-    into: range = range(0)
-    """The stretch of the receiver's vector into which it was received."""
     line: int = 0
     """The line that sent it in the recorded file; 0 without one. `received_in` is the line that received it."""
+    landed: tuple[Any, ...] = ()
+    reduced: bool = False
+    into: range = range(0)
+    """The stretch of the receiver's vector into which it was received."""
     received_in: int = 0
-
-
-@dataclass(frozen=True)
-class Sent:
-    """A message in flight, and the round in which it was sent."""
-
-    round: int
-    source: int
-    to: int
-    carried: tuple[Any, ...]
-    outgoing: range
-    line: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,7 +69,7 @@ class Recording:
     vectors: list[list[tuple[int, tuple[Any, ...]]]] = field(default_factory=list)
     results: list[Any] | None = None
     failure: Exception | None = None
-    unasked: list[Sent] = field(default_factory=list)
+    unasked: list[Message] = field(default_factory=list)
     awaited: dict[int, Awaited] = field(default_factory=dict)
 
     @property
@@ -137,7 +128,7 @@ def up_to_now(recording: Recording, failure: Exception) -> Recording:
     return Recording(recording.size, recording.messages[:arrived], vectors, failure=failure)
 
 
-Posted = defaultdict[tuple[int, int], deque[Sent]]
+Posted = defaultdict[tuple[int, int], deque[Message]]
 
 
 def most_messages(size: int) -> int:
@@ -173,9 +164,8 @@ class Recorder:
             self._round += 1
             self._next_arrival = self._round
         self._begun += 1
-        sent = Sent(self._round, self._rank, to, elements(outgoing), stretch(outgoing, self._vector),
-                    self._line())
-        self._posted[self._rank, to].append(sent)
+        self._posted[self._rank, to].append(Message(
+            self._round, self._rank, to, elements(outgoing), stretch(outgoing, self._vector), self._line()))
 
     def sent(self, outgoing: Payload, to: int) -> None:
         self._begun -= 1
@@ -192,20 +182,13 @@ class Recorder:
         self._round = max(self._round, self._next_arrival, sent.round)
         if not self._begun:
             self._next_arrival = self._round + 1
-        self._recording.messages.append(Message(
-            self._round, source, self._rank, sent.carried, elements(into), reduce is not None,
-            sent.outgoing, stretch(into, self._vector), sent.line, self._line(),
-        ))
+        self._recording.messages.append(replace(
+            sent, round=self._round, landed=elements(into), reduced=reduce is not None,
+            into=stretch(into, self._vector), received_in=self._line()))
         self._recording.vectors[self._rank].append((self._round, elements(self._vector)))
-
 
     def _line(self) -> int:
         return line_in(self._file) if self._file else 0
-
-
-def address(payload: Payload) -> int:
-    """The address of a payload's first element; 0 if it has none."""
-    return int(payload.__array_interface__["data"][0]) if isinstance(payload, np.ndarray) else 0
 
 
 def stretch(payload: Payload, vector: Any) -> range:
@@ -217,7 +200,7 @@ def stretch(payload: Payload, vector: Any) -> range:
     """
     if not (isinstance(payload, np.ndarray) and isinstance(vector, np.ndarray) and vector.size):
         return range(0)
-    start = (address(payload) - address(vector)) // vector.itemsize
+    start = (payload.ctypes.data - vector.ctypes.data) // vector.itemsize
     return range(start, start + payload.size) if 0 <= start < vector.size and payload.size else range(0)
 
 

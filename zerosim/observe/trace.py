@@ -19,14 +19,9 @@ Trade-offs and doubts:
 - A send is drawn until its call returns. The message's further time on the wire is not recorded.
 - A trace costs about 5 µs a call, so a step of 1 ms pays far more than the 3% that a step of 35 ms stays below.
 
-The clocks of ranks are compared so that all have one trace. The monotonic clock of a host is the same in all of its
-processes; a host is identified by its boot. For another host,
-rank 0 measures the offset by asking for the time 32 times, as NTP does (RFC 5905, section 8). The answer was given
-between question and arrival, so the middle of the fastest exchange is right to within half of its duration. The outcome
-contains that uncertainty.
-
-Clocks drift apart by microseconds in a second. Offsets are measured after a row has been trained, so that they fit
-its last step best.
+The monotonic clock of a host is the same in all of its processes; a host is identified by its boot. If there are
+several, rank 0 asks all ranks for the time 32 times, after the row has been trained. The answers were given between
+question and arrival, so the middle of the fastest round is right to within half of its duration.
 """
 
 import platform
@@ -40,10 +35,9 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
-import numpy as np
 
 from zerosim.core.comm import Communicator, Payload
-from zerosim.worlds.objects import gather_objects
+from zerosim.worlds.objects import broadcast_object, gather_objects
 
 Lane = Literal["computation", "waiting", "collectives", "communication out", "communication in", "offload"]
 COMPUTATION: Lane = "computation"
@@ -356,50 +350,24 @@ Now = Callable[[], int]
 
 def brought_together(comm: Communicator, steps: list[RankStep]) -> Trace | None:
     """The trace of all ranks on rank 0, None on the others. All ranks call this."""
-    found = clocks(comm)
-    everyone = gather_objects(comm, steps)
-    if found is None or everyone is None:
-        return None
-    return together(found, [step for each in everyone for step in each])
+    clocks, ranks = offsets(comm), gather_objects(comm, steps)
+    return None if ranks is None else together(clocks, [step for steps in ranks for step in steps])
 
 
-def clocks(comm: Communicator, host: str | None = None, now: Now = time.monotonic_ns) -> list[ClockOffset] | None:
-    """Each rank's clock relative to rank 0's, on rank 0; None on the others. Ranks of one host share a clock."""
-    hosts = gather_objects(comm, host or this_host())
-    if hosts is None:
-        answer(comm, now)
-        return None
-    found = [ClockOffset(0, hosts[0])]
-    for rank in range(1, comm.size):
-        ask = hosts[rank] != hosts[0]
-        questions = QUESTIONS if ask else 0
-        comm.send(np.array([questions]), to=rank)
-        offset, uncertainty = measured(comm, rank, questions, now) if ask else (0, 0)
-        found.append(ClockOffset(rank, hosts[rank], offset, uncertainty))
-    return found
-
-
-def measured(comm: Communicator, rank: int, questions: int, now: Now) -> tuple[int, int]:
-    """The offset of the clock of `rank` from this one, and its uncertainty, in nanoseconds."""
-    answers = []
-    theirs = np.zeros(1, np.int64)
-    for _ in range(questions):
-        asked = now()
-        comm.send(theirs, to=rank)
-        comm.recv(into=theirs, source=rank)
-        arrived = now()
-        answers.append((arrived - asked, int(theirs[0]) - (asked + arrived) // 2))
-    fastest, offset = min(answers)
-    return offset, fastest - fastest // 2
-
-
-def answer(comm: Communicator, now: Now) -> None:
-    """Send rank 0 the time for each of its questions."""
-    questions = np.empty(1, np.int64)
-    comm.recv(into=questions, source=0)
-    for _ in range(int(questions[0])):
-        comm.recv(into=np.empty(1, np.int64), source=0)
-        comm.send(np.array([now()]), to=0)
+def offsets(comm: Communicator, host: str | None = None, now: Now = time.monotonic_ns) -> list[ClockOffset]:
+    """Each rank's clock relative to rank 0's, on rank 0; none on the others. Ranks of one host share a clock."""
+    hosts = gather_objects(comm, host or this_host()) or []
+    rounds = []
+    for _ in range(QUESTIONS * broadcast_object(comm, len(set(hosts)) > 1)):
+        asked_ns = now()
+        broadcast_object(comm, None)
+        times = gather_objects(comm, now()) or []
+        rounds.append((now() - asked_ns, asked_ns, times))
+    took_ns, asked_ns, times = min(rounds, default=(0, 0, []))
+    return [
+        ClockOffset(rank, host) if host == hosts[0] else
+        ClockOffset(rank, host, times[rank] - (asked_ns + took_ns // 2), took_ns - took_ns // 2)
+        for rank, host in enumerate(hosts)]
 
 
 def this_host() -> str:

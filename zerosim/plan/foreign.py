@@ -10,10 +10,11 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from zerosim.core.errors import ScenarioError, UsageError
-from zerosim.core.files import read_whole, reason
+from zerosim.core.files import reason
 from zerosim.scenario import Scenario
 from zerosim.scenario.reading import OVERRIDE, kind_of, value_of
 from zerosim.scenario.values import shown, within, words
@@ -79,7 +80,7 @@ def read_by(table: Mapping[str, Any], path: str, flag: str) -> ForeignKeys:
     Raises `UsageError` for a file without a JSON object, and for values that are not allowed.
     """
     try:
-        document = json.loads(read_whole(path))
+        document = json.loads(Path(path).read_bytes())
     except OSError as error:
         raise UsageError(f"{flag}: cannot read {path}: {reason(error)}; name a JSON file") from None
     except (ValueError, RecursionError):

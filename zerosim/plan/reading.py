@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from operator import index
+from pathlib import Path
 from typing import Any, SupportsIndex
 
 from zerosim.core.errors import ScenarioError, UsageError
-from zerosim.core.files import read_whole, reason
+from zerosim.core.files import reason
 from zerosim.core.words import toml_value
 from zerosim.models.units import Task
 from zerosim.plan.planning import Plan, Swept, plan, task_in_words
@@ -118,7 +119,7 @@ def cluster_in(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises `UsageError` if there is no [cluster], and `ScenarioError` if the file is not TOML.
     """
     try:
-        found = parse(read_whole(path).decode("utf-8-sig"), os.fspath(path)).get("cluster")
+        found = parse(Path(path).read_bytes().decode("utf-8-sig"), os.fspath(path)).get("cluster")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--cluster: cannot read {os.fspath(path)}: {reason(error)}; {WRITE_ONE}") from error
     if not isinstance(found, dict) or not found:

@@ -15,7 +15,7 @@ from functools import cache
 from zerosim.collectives import ALGORITHMS, Algorithm
 from zerosim.core.errors import Deadlock
 from zerosim.core.terms import Term, commuted
-from zerosim.observe.record import Message, Recording, Sent
+from zerosim.observe.record import Message, Recording
 from zerosim.proofs.case import Case, before, terms
 from zerosim.proofs.ended import endless_loop
 from zerosim.proofs.proof import SMALL, Proof, again, run
@@ -122,12 +122,12 @@ def misplaced(case: Case) -> str | None:
 # The first message that differs.
 
 
-Posts = dict[tuple[int, int, int], Message | Sent]
+Posts = dict[tuple[int, int, int], Message]
 """The messages of a run, by round, source and destination."""
 
 
 def posts(recording: Recording) -> Posts:
-    found: list[Message | Sent] = [*recording.unasked, *recording.messages]
+    found: list[Message] = [*recording.unasked, *recording.messages]
     return {(m.round, m.source, m.to): m for m in found}
 
 
@@ -209,19 +209,19 @@ def differing(case: Case, mine: Posts, due: Posts, key: tuple[int, int, int], na
     return None
 
 
-def elsewhere(posts: Posts, others: Posts, key: tuple[int, int, int]) -> Message | Sent | None:
+def elsewhere(posts: Posts, others: Posts, key: tuple[int, int, int]) -> Message | None:
     """The message that a rank sends in the same round to another rank, if the other run has none there."""
     round_, source, _ = key
     return next((posts[each] for each in sorted(posts) if each[:2] == (round_, source) and each not in others), None)
 
 
-def in_line(message: Message | Sent | None, line: int = 0) -> str:
+def in_line(message: Message | None, line: int = 0) -> str:
     """The line that sent a message, or the given one, in brackets; empty if it is not known."""
     line = line or (message.line if message is not None else 0)
     return f" (line {line})" if line else ""
 
 
-def cargo(case: Case, message: Message | Sent) -> str:
+def cargo(case: Case, message: Message) -> str:
     """The chunks in a message and the first symbol, in words."""
     chunks = case.words(message.outgoing) if message.outgoing else case.cargo(message.carried)
     return f"{chunks} as {message.carried[0]}" if message.carried else "an empty message"

@@ -2,9 +2,9 @@
 
 import ast
 from collections.abc import Sequence
+from pathlib import Path
 
 from zerosim.core.errors import Runaway
-from zerosim.core.parts.loading import read_python
 from zerosim.worlds.local import StillRunning
 from zerosim.worlds.running import CodePlace, places_of
 
@@ -46,7 +46,7 @@ def endless_loop(error: BaseException, file: str) -> str | None:
 def loops(file: str, line: int) -> list[ast.While]:
     """The `while` loops of a file around a line, the innermost last."""
     try:
-        tree = ast.parse(read_python(file))
+        tree = ast.parse(Path(file).read_bytes())
     except (OSError, SyntaxError, ValueError):
         return []
     return [node for node in ast.walk(tree)

@@ -27,8 +27,7 @@ from zerosim.collectives import Algorithm
 from zerosim.collectives.kinds import COLLECTIVES, CollectiveKind
 from zerosim.core import orders
 from zerosim.core.comm import Communicator
-from zerosim.core.errors import Deadlock, UsageError
-from zerosim.core.parts.users_code import error_line
+from zerosim.core.errors import Deadlock, UsageError, error_line
 from zerosim.core.terms import Symbol, Term, blanks, commuted, leaves, symbols
 from zerosim.core.words import joined, plural
 from zerosim.observe.record import Recording, elements, record

@@ -21,7 +21,6 @@ from zerosim.collectives.table import levels
 from zerosim.core.comm import Communicator
 from zerosim.core.errors import CollectiveError, UsageError
 from zerosim.core.parts.loading import Loader, is_python, meant
-from zerosim.core.parts.users_code import staying
 from zerosim.core.sharding import Chunks
 
 HOUSE = str(Path(__file__).parents[2]) + os.sep
@@ -94,12 +93,10 @@ class Subject:
             views = {"vector": vector, "chunks": chunks, "incoming": chunks}
             if kind.displacing:
                 views["outgoing"] = Chunks(vector.copy(), comm.size)
-            with staying(self.name, comm.rank):
-                self.function(comm, *(views[name] for name in kind.parameters), *where, *reduction)
+            self.function(comm, *(views[name] for name in kind.parameters), *where, *reduction)
             return
         given = chunks[comm.rank] if kind.brings is own else vector
-        with staying(self.name, comm.rank):
-            result = self.function(comm, given.copy(), *where, *reduction)
+        result = self.function(comm, given.copy(), *where, *reduction)
         due = kind.left(vector, comm.rank, comm.size, root)
         if due is not None:
             self._place(result, due, comm.rank)

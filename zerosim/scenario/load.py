@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from zerosim.core.errors import ScenarioError, did_you_mean
-from zerosim.core.files import read_whole
 from zerosim.core.parts import Loader
 from zerosim.models import MODELS
 from zerosim.models.users_model import TOKEN_KEYS
@@ -164,7 +163,7 @@ def as_tables(value: Any) -> Any:
 
 def read_text(file: str) -> str:
     try:
-        return read_whole(file).decode("utf-8-sig")
+        return Path(file).read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         message = f"found the byte 0x{error.object[error.start]:02x}; a scenario is UTF-8 text"

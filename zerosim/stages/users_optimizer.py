@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from zerosim.core.allocation import Array
-from zerosim.core.errors import UsageError
+from zerosim.core.errors import UsageError, error_line
 from zerosim.core.parts.signature import signature_of
-from zerosim.core.parts.users_code import error_line
 from zerosim.stages.optimizers import Hyperparameters, Optimizer
 
 GIVEN = ("t", "h", "a", "b")

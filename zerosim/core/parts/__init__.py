@@ -2,7 +2,6 @@
 
     loading.py     imports a file or a module; a user's part with its source; tables that return either kind of part
     signature.py   what a user's function declares by its parameters; sources of samples
-    users_code.py  limits for users' code
 
 A table of parts holds the shipped ones. A user's part is never entered into it: it travels in the section that names
 it, so two scenarios that name the same file, or one file before and after an edit, do not affect each other.

@@ -6,7 +6,6 @@ requested, and computes its SHA-256; a loader that may not import refuses.
 A doubt: the digest covers one file and not its imports.
 """
 
-import errno
 import hashlib
 import importlib
 import importlib.util
@@ -17,17 +16,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from zerosim.core.errors import UsageError, did_you_mean
-from zerosim.core.files import open_regular, reason
-from zerosim.core.parts.users_code import ended_after
-
-MOST_BYTES = 1 << 20
-"""The most bytes read of a user's Python file."""
-
-IMPORT_SECONDS = 60.0
-"""The time limit of its import."""
+from zerosim.core.files import reason
 
 MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -75,19 +67,12 @@ class Table(dict[str, Part]):
         return part
 
 
-class Imported(NamedTuple):
-    """A module, and the digest of its code."""
-
-    module: ModuleType
-    sha256: str
-
-
 @dataclass(frozen=True)
 class Loader:
     """An importer of names; `allowed` is False if no Python code may run."""
 
     allowed: bool = True
-    _modules: dict[str, Imported] = field(default_factory=dict)
+    _modules: dict[str, Code] = field(default_factory=dict)
 
     def load(self, name: str, folder: Path = Path()) -> Code:
         """The object named `file.py:name`, where a relative file is in `folder`, or `package.module:name`.
@@ -101,8 +86,8 @@ class Loader:
         key = str(folder / where) if where.endswith(".py") else where
         if key not in self._modules:
             self._modules[key] = import_file(key) if where.endswith(".py") else import_module(where)
-        module, sha256 = self._modules[key]
-        return Code(attribute(module, what, where), sha256)
+        module = self._modules[key]
+        return Code(attribute(module.value, what, where), module.sha256)
 
 
 def attribute(module: ModuleType, name: str, where: str) -> Any:
@@ -127,28 +112,19 @@ def meant(name: str, names: Iterable[str]) -> str:
     return did_you_mean(name, known) or did_you_mean(name, parts[:1], alike=0.0)
 
 
-def read_python(file: str) -> bytes:
-    """The source of a Python file. Raises `OSError` for other than regular files and for more than `MOST_BYTES`."""
-    with open_regular(file) as opened:
-        source = opened.read(MOST_BYTES + 1)
-    if len(source) > MOST_BYTES:
-        raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES:,} bytes")
-    return source
-
-
 def load_file(file: str) -> Any:
     """The Python file as a module. Raises `UsageError` in one line if it cannot be imported."""
-    return import_file(file).module
+    return import_file(file).value
 
 
-def import_file(file: str) -> Imported:
+def import_file(file: str) -> Code:
     """The Python file as a module, and the digest of the compiled bytes.
 
     Raises `UsageError` in one line if it cannot be imported.
     """
     path = Path(file)
     try:
-        source = read_python(file)
+        source = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{file}: {reason(error)}; name a Python file") from None
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -157,28 +133,27 @@ def import_file(file: str) -> Imported:
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))
     try:
-        limited(file, lambda: exec(compile(source, spec.origin or file, "exec"), vars(module)))
+        imported(file, lambda: exec(compile(source, spec.origin or file, "exec"), vars(module)))
     finally:
         sys.path.remove(str(path.parent))
-    return Imported(module, hashlib.sha256(source).hexdigest())
+    return Code(module, hashlib.sha256(source).hexdigest())
 
 
-def import_module(name: str) -> Imported:
+def import_module(name: str) -> Code:
     """The installed module with that name. Raises `UsageError` in one line if it cannot be imported."""
-    limited(name, lambda: importlib.import_module(name))
+    imported(name, lambda: importlib.import_module(name))
     module = sys.modules[name]
     try:
-        source = read_python(str(module.__file__))
+        source = Path(str(module.__file__)).read_bytes()
     except OSError:
         source = b""
-    return Imported(module, hashlib.sha256(source).hexdigest())
+    return Code(module, hashlib.sha256(source).hexdigest())
 
 
-def limited(name: str, run: Callable[[], object]) -> None:
-    """Import `name` by calling `run`, within the time limit; exceptions become a `UsageError`."""
+def imported(name: str, run: Callable[[], object]) -> None:
+    """Import `name` by calling `run`; exceptions become a `UsageError`."""
     try:
-        with ended_after(IMPORT_SECONDS, f"{name} is still being imported"):
-            run()
+        run()
     except KeyboardInterrupt:
         raise
     except BaseException as error:

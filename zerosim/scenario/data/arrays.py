@@ -16,9 +16,9 @@ from typing import IO, Any
 import numpy as np
 
 from zerosim.core.allocation import Array
+from zerosim.core.errors import error_line
 from zerosim.core.parts import Named
-from zerosim.core.parts.users_code import error_line
-from zerosim.scenario.data.dataset import DataFault, Dataset, regular_file
+from zerosim.scenario.data.dataset import DataFault, Dataset, data_file
 
 ALLOWED = '"digits", the path of an .npz or .csv file, or FILE.py:NAME'
 
@@ -36,7 +36,7 @@ def rows_of_features(settings: Any, fault: DataFault, folder: Path) -> Dataset:
             return dataset(scaled(read_arrays(stream, fault)), fault)
     if isinstance(source, Named):
         return dataset(given(source, dict(settings.own), fault), fault)
-    with regular_file(folder, source, ALLOWED, fault) as stream:
+    with data_file(folder, source, ALLOWED, fault) as stream:
         if Path(source).suffix.lower() == ".csv":
             return dataset(with_test(csv_arrays(stream, settings.target, fault), settings.test_every), fault)
         return dataset(read_arrays(stream, fault), fault)

@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from zerosim.core.allocation import Array
 from zerosim.core.errors import ScenarioError
-from zerosim.core.files import open_regular
 
 DataFault = Callable[[str], ScenarioError]
 """The error for a message, at the key of the scenario that names the data."""
@@ -127,16 +126,15 @@ def epoch_order(samples: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
 
 
 @contextmanager
-def regular_file(folder: Path, source: str, allowed: str, fault: DataFault) -> Iterator[BinaryIO]:
+def data_file(folder: Path, source: str, allowed: str, fault: DataFault) -> Iterator[BinaryIO]:
     """The file at path `source`, relative to `folder`, open for reading.
 
-    Other than regular files are refused, a pipe without waiting for a writer. Raises `fault`'s error, also if reading
-    fails; `allowed` names the possible sources in it.
+    Raises `fault`'s error, also if reading fails; `allowed` names the possible sources in it.
     """
     if "\0" in source:
         raise fault("a path cannot contain a NUL byte")
     try:
-        with open_regular(folder / source) as stream:
+        with open(folder / source, "rb") as stream:
             yield stream
     except OSError as error:
         reason = (error.strerror or str(error)).lower()

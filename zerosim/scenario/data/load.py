@@ -18,7 +18,7 @@ from zerosim.core.errors import ScenarioError
 from zerosim.core.parts import Named
 from zerosim.models import MODELS
 from zerosim.scenario.data.arrays import given, rows_of_features
-from zerosim.scenario.data.dataset import OTHER, DataFault, Dataset, regular_file
+from zerosim.scenario.data.dataset import OTHER, DataFault, Dataset, data_file
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.values import shown
 
@@ -133,7 +133,7 @@ def shakespeare() -> str:
 
 def read_text(folder: Path, source: str, allowed: str, fault: DataFault) -> str:
     """The characters of a user's UTF-8 file, unchanged."""
-    with regular_file(folder, source, allowed, fault) as stream:
+    with data_file(folder, source, allowed, fault) as stream:
         content = stream.read()
     try:
         return content.decode()

@@ -9,7 +9,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from zerosim.core.allocation import Array
-from zerosim.scenario.data.dataset import DataFault, regular_file
+from zerosim.scenario.data.dataset import DataFault, data_file
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class WeightsFile:
 
 def weights_file(source: str, fault: DataFault, folder: Path) -> WeightsFile:
     """The weights file at path `source`, relative to `folder`. Raises `fault`'s error for any other file."""
-    with regular_file(folder, source, "the path of a safetensors file", fault):
+    with data_file(folder, source, "the path of a safetensors file", fault):
         path = folder / source
     try:
         opened: Any = safe_open(path, "np")
