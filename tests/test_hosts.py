@@ -68,20 +68,6 @@ def on_hosts(ranks, per_host, group=0, stages=("ddp", "zero2", "zero3"), **keys)
                shard_ranks=group, **keys)
 
 
-@pytest.mark.parametrize(("ranks", "per_host", "group"), [
-    (2, 1, 0), (4, 2, 0), (4, 2, 2), (4, 2, 1), (6, 2, 3), (6, 3, 2), (8, 4, 4), (4, 4, 2)])
-@pytest.mark.parametrize("keys", [{}, {"order": "rank"}, {"clip_norm": 0.1, "prefetch": True}], ids=str)
-def test_what_leaves_a_host_is_the_formulas(ranks, per_host, group, keys):
-    assert on_hosts(ranks, per_host, group, **keys).failures == []
-
-
-@pytest.mark.parametrize("keys", [
-    {"order": "tree"}, {"order": "exact"}, {"order": "two_level"}, {"publish": "broadcasts"},
-    {"order": "two_level", "publish": "updates"}, {"gradients": "all_reduce"}, {"bucket_mb": 0.0001}], ids=str)
-def test_what_leaves_a_host_is_the_formulas_in_every_order(keys):
-    assert on_hosts(4, 2, stages=("ddp", "zero1", "zero3"), **keys).failures == []
-
-
 def between(outcome):
     return [sum(measured.between_bytes for measured, _ in row.traffic) for row in outcome.trained]
 

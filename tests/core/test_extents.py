@@ -5,34 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerosim.collectives import ALGORITHMS
 from zerosim.core.errors import CollectiveError
 from zerosim.core.extents import Extent
-from zerosim.core.sharding import bounds
-from zerosim.observe.observed import Observed
-from zerosim.observe.traffic import Traffic
-from zerosim.proofs.subject import named_subject
 from zerosim.worlds.local import spawn
-
-COLLECTIVES = [name for name, row in ALGORITHMS.items() if row.collective != "barrier"]
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float64])
-@pytest.mark.parametrize("name", COLLECTIVES)
-def test_the_whole_family_sends_the_declared_bytes(name, dtype):
-    row, subject = ALGORITHMS[name], named_subject(name)
-    for size in filter(row.serves, [1, 2, 3, 4, 5, 8]):
-        count = 10**6 * size if subject.even else 10**6 * size - 3
-        chunk_bytes = [(stop - start) * np.dtype(dtype).itemsize for start, stop in bounds(count, size)]
-
-        def program(comm):
-            traffic = Traffic()
-            subject(Observed(comm, traffic), Extent(count, dtype), root=comm.size - 1)
-            return traffic.sent_bytes, traffic.messages
-
-        assert spawn(program, size) == [
-            (row.sent_bytes(chunk_bytes, rank, size - 1), row.messages(rank, size, size - 1)) for rank in range(size)
-        ]
 
 
 @given(size=st.integers(0, 20), start=st.integers(-25, 25) | st.none(), stop=st.integers(-25, 25) | st.none())

@@ -8,10 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from zerosim.collectives import exact
 from zerosim.core.fixed_point import exact_sum
-from zerosim.verdict.diagnosis import bit_pattern, ulps_apart
-from zerosim.worlds.local import spawn
+from zerosim.verdict.diagnosis import ulps_apart
 
 
 @st.composite
@@ -49,47 +47,8 @@ def test_addition_from_left_to_right_would_not_be_within_one_ulp():
     assert exact_sum(x)[0] == due
 
 
-def test_what_is_no_number_is_handled_apart():
-    inf, nan = np.inf, np.nan
-    left = np.array([nan, inf, inf, -inf, -0.0, -0.0, 3e38, 1.0], np.float32)
-    right = np.array([1.0, 1.0, -inf, -inf, -0.0, 0.0, 3e38, inf], np.float32)
-    total = exact_sum([left, right])
-    assert np.isnan(total[[0, 2]]).all()
-    assert total[[1, 3, 6, 7]].tolist() == [inf, -inf, inf, inf]
-    assert bit_pattern(total[4:6]).tolist() == [0x80000000, 0]
-
-
 def test_terms_far_below_the_largest_round_to_the_common_grid():
     assert exact_sum([np.array([1.0], np.float32), np.array([1e-30], np.float32), np.array([-1.0], np.float32)]) == 0
-
-
-@given(st.integers(0, 30), st.sampled_from(["f4", "f8"]), st.integers(0, 5))
-def test_any_spread_over_ranks_gives_the_same_bytes(count, dtype, seed):
-    parts = np.random.default_rng(seed).standard_normal((12, count)).astype(dtype)
-    due = exact_sum(list(parts)).tobytes()
-    for ranks in (1, 2, 3, 4, 6):
-        each = 12 // ranks
-        found = spawn(lambda comm: exact.all_reduce(comm, list(parts[comm.rank * each:][:each])).tobytes(), ranks)
-        assert found == [due] * ranks
-
-
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
-@pytest.mark.parametrize(("left", "right", "due"), [
-    (-np.inf, 1.0, -np.inf), (np.inf, 1.0, np.inf), (np.inf, -np.inf, np.nan), (np.nan, 1.0, np.nan),
-])
-def test_numbers_beside_what_is_no_number_change_nothing(dtype, left, right, due):
-    for x in ([left, right], [right, left]):
-        np.testing.assert_array_equal(exact_sum([np.array([each], dtype) for each in x]), [due])
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 6, 12])
-def test_the_grid_is_that_of_all_contributions_however_they_are_spread(ranks):
-    """Half a step of the grid of twelve is lost in it, and would not be in that of fewer."""
-    values = [1.0, -1.0, 2.0**-58, *[0.0] * 9]
-    parts, each = [np.full(3, value, np.float32) for value in values], 12 // ranks
-    assert exact_sum(parts).tolist() == [0.0] * 3
-    found = spawn(lambda comm: exact.all_reduce(comm, parts[comm.rank * each:][:each]).tolist(), ranks)
-    assert found == [[0.0] * 3] * ranks
 
 
 GRID = 2.0**-59

@@ -195,12 +195,3 @@ def test_groups_within_a_host_do_not_wait_for_the_network():
 
     assert step_ns(4, 1) == step_ns(4, 1000)
     assert step_ns(8, 1) < step_ns(8, 1000)
-
-
-def test_run_of_one_group_is_plain_zero():
-    for stage in ("ddp", "zero1", "zero2", "zero3"):
-        plain, one = (run(base=hybrid(4, group, stages=(stage,))).trained[0]
-                      for group in (0, 4))
-        assert plain.measured.weights_sha256 == one.measured.weights_sha256
-        assert plain.measured.traffic == one.measured.traffic
-    assert run(ranks=2).passed

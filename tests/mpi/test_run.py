@@ -6,7 +6,7 @@ import time
 import pytest
 
 from tests.mpi.launch import SECONDS_TO_END, mpirun
-from tests.small import SCENARIOS, SMALLER, small_if_it_trains
+from tests.small import SCENARIOS
 from zerosim.proofs.programs import collectives_world, programs_of, run_collectives
 from zerosim.scenario import Scenario, load
 from zerosim.scenario.data import load_dataset
@@ -16,36 +16,10 @@ from zerosim.training.experiment import prepare
 from zerosim.verdict.judged_run import run_locally
 
 pytestmark = pytest.mark.mpi
-NOT_COMPARED = {"unsafe_sends.toml", "planted_bug.toml", "fits_only_sharded.toml"}
-"""The first needs the local world, the second fails as it should, the third needs its processes' memory."""
 ALIKE = ("stage", "equal", "losses", "test", "weights_sha256", "optimizer_sha256", "traffic")
 
 
-OF_ONE_BLOCK = {
-    "offload.toml": ("model.layers=1", "check.activations=[]"),
-    "defragmentation.toml": ("model.layers=1", "check.beyond_peak=[]", "check.beyond_peak_laid_out=[]"),
-}
-"""What makes the largest models smaller, without the claims that are of larger ones."""
-TWELVE_RANKS = "any_world_same_bits.toml"
-"""Always run on fewer ranks here: twelve on two cores poll each other for minutes."""
-
-
-def overrides(name):
-    fewer = SMALLER[name] if name == TWELVE_RANKS else ()
-    return small_if_it_trains(name, "train.steps=2", *fewer, *OF_ONE_BLOCK.get(name, ()))
-
-
-def by_ranks():
-    """The scenarios that one start of so many ranks can run, one after another."""
-    found = {}
-    for path in sorted(SCENARIOS.glob("*.toml")):
-        if path.name not in NOT_COMPARED:
-            found.setdefault(load(path, overrides(path.name)).world.ranks, []).append(path.name)
-    return found
-
-
-def locally(name):
-    scenario = load(SCENARIOS / name, overrides(name))
+def locally(scenario):
     if isinstance(scenario, Scenario):
         return written(document(run_locally(prepare(scenario, load_dataset(scenario))), {}))
     programs = programs_of(scenario)
@@ -53,26 +27,21 @@ def locally(name):
         collectives_world(scenario).run(lambda comm: run_collectives(comm, scenario, programs))[0], {})
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 5, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (4, 8))])
-def test_the_mpi_world_computes_what_the_local_world_does(ranks, tmp_path):
-    names = by_ranks()[ranks]
-    runs = [["run", str(SCENARIOS / name), "--json", str(tmp_path / name), "--progress", "none",
-             *(word for override in overrides(name) for word in ("--set", override))] for name in names]
-    done = mpirun(ranks, ["-m", "tests.mpi.runs", *map(json.dumps, runs)])
-    assert done.returncode == 0, done.stderr
-    for name in names:
-        here, there = locally(name), json.loads((tmp_path / name).read_text())
-        assert there["world"]["kind"] == "mpi"
-        assert there["passed"] is here["passed"] is True, name
-        for ours, theirs in zip(there.get("rows", ()), here.get("rows", ()), strict=True):
-            for key in ALIKE:
-                assert ours[key] == theirs[key], (name, key)
-        for key in ("programs", "findings"):
-            assert there.get(key) == here.get(key), (name, key)
-
-
-def test_every_number_of_ranks_is_tried():
-    assert sorted(by_ranks()) == [2, 3, 4, 5, 8]
+@pytest.mark.parametrize(("name", "keys"), [
+    ("compare", ["train.steps=2", "check.test_accuracy=0"]), ("wrong_on_some_ranks", []),
+    ("all_reduce_is_reduce_scatter_plus_all_gather", []),
+])
+def test_the_mpi_world_computes_what_the_local_world_does(name, keys, tmp_path):
+    scenario, file = load(SCENARIOS / f"{name}.toml", keys), tmp_path / "outcome.json"
+    done = mpirun(scenario.world.ranks, [
+        "-m", "zerosim", "run", str(SCENARIOS / f"{name}.toml"), "--json", str(file), "--progress", "none",
+        *(word for key in keys for word in ("--set", key))])
+    here, there = locally(scenario), json.loads(file.read_text())
+    assert done.returncode == (not here["passed"]), done.stderr
+    assert (there["world"]["kind"], there["passed"]) == ("mpi", here["passed"])
+    for ours, theirs in zip(there.get("rows", ()), here.get("rows", ()), strict=True):
+        assert [ours[key] for key in ALIKE] == [theirs[key] for key in ALIKE]
+    assert [there.get(key) for key in ("programs", "findings")] == [here.get(key) for key in ("programs", "findings")]
 
 
 def test_where_ranks_outnumber_cores_times_say_so(tmp_path):

@@ -30,7 +30,6 @@ def test_mpi_world_conforms(ranks):
     [
         ("one_raises", 4, 3, 1, "ValueError: planted on rank 1"),
         ("one_raises_while_others_compute", 4, 3, 1, "ValueError: planted on rank 1"),
-        ("all_raise", 2, 3, 1, "ValueError: planted on rank "),
         ("all_raise", 4, 3, 1, "ValueError: planted on rank "),
         ("all_raise", 8, 3, 1, "ValueError: planted on rank "),
         ("all_refuse_the_scenario", 4, 2, 0, ": a.toml:1:1: planted"),
@@ -78,24 +77,6 @@ def test_a_killed_rank_ends_all():
 
 
 @pytest.mark.mpi
-def test_launch_that_does_not_end_is_killed(tmp_path):
-    program = "import os, sys, time; open(f'{sys.argv[1]}/{os.getpid()}', 'w'); time.sleep(600)"
-    started, seconds = [], 1
-    while len(started) < 2 and seconds < SECONDS_TO_END:  # a busy machine may not have started them so soon
-        folder = tmp_path / str(seconds)
-        folder.mkdir()
-        with pytest.raises(subprocess.TimeoutExpired):
-            mpirun(2, ["-c", program, str(folder)], timeout=seconds)
-        started = [Path("/proc", path.name) for path in folder.iterdir()]
-        seconds *= 3
-    assert len(started) == 2
-    deadline = time.monotonic() + SECONDS_TO_END
-    while any(process.exists() for process in started):
-        assert time.monotonic() < deadline, "ranks outlive their launcher"
-        time.sleep(0.05)
-
-
-@pytest.mark.mpi
 @pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_SIZE", "PALS_SIZE"])
 def test_launcher_of_another_mpi_is_named(variable):
     """Without a launcher of its own MPI this process is alone, whatever the environment says."""
@@ -113,8 +94,6 @@ def test_launcher_of_another_mpi_is_named(variable):
     ("environment", "ranks"),
     [
         ({}, None),
-        ({"PMI_SIZE": "many"}, None),
-        ({"PMI_SIZE": ""}, None),
         ({"PMI_SIZE": "²"}, None),
         ({"SLURM_STEP_ID": "batch", "SLURM_NTASKS": "8"}, None),
         ({"PMI_SIZE": "4"}, 4),

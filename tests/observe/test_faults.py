@@ -102,7 +102,7 @@ def test_a_communicator_whose_faults_never_strike_is_as_any_other(check):
 
 def test_a_bit_is_counted_from_the_lowest_of_the_first_byte():
     words = np.zeros(2, "<u2")
-    flip(words, 17)
+    flip([words], 17)
     assert words.tolist() == [0, 2]
     assert flipped(words[::-1], 17 + 32).tolist() == [2, 2]
     assert flipped(np.empty(0), 3).tolist() == []

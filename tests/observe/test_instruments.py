@@ -53,14 +53,6 @@ def test_part_of_a_larger_block_counts_for_as_long_as_itself():
     assert ledger.total == 0
 
 
-def test_a_peak_that_begins_anew_is_what_there_is():
-    ledger = Ledger()
-    ledger.taken(0, "activations", "unit", 100)
-    ledger.given_back(0, "activations", "unit", 60)
-    ledger.begin_peak()
-    assert (ledger.peak["activations"], ledger.peak_total) == (40, 40)
-
-
 def test_what_was_taken_before_is_there_from_the_beginning_in_every_step():
     lifetimes = Lifetimes()
     observed = ObservedAllocator(allocate, lifetimes)

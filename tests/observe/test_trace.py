@@ -183,18 +183,13 @@ def changed(trace, lane, change, rank=1):
 
 @pytest.mark.parametrize(("lane", "change", "words"), [
     (COMPUTATION, lambda span: {"begin_ns": span.begin_ns - 10**10}, "is not within the step"),
-    (COMPUTATION, lambda span: {"end_ns": span.begin_ns - 1}, "is not within the step"),
-    (COMPUTATION, lambda span: {"end_ns": span.end_ns + 10**9}, "is not within the step"),
     (COLLECTIVES, lambda span: {"end_ns": span.end_ns + 10**9}, "overlap in the step's thread"),
     (COMPUTATION, lambda span: {"rank": 0}, "a span of rank 0"),
     (OUT, lambda span: {"bytes": span.bytes + 4}, "bytes and its messages"),
     (OUT, lambda span: {"peer": 1}, "sent is not what rank"),
-    (IN, lambda span: {"bytes": span.bytes + 4}, "sent is not what rank"),
     (IN, lambda span: {"unit": "layers.9"}, "a message of all_gather for layers.9"),
     (IN, lambda span: {"what": "broadcast"}, "a message of broadcast for"),
-    (IN, lambda span: {"channel": 2}, "lies in []"),
     (IN, lambda span: {"waited_ns": span.ns + 1}, "waits longer than it takes"),
-    (OUT, None, "sent is not what rank"),
     (COLLECTIVES, None, "lies in []"),
 ])
 def test_a_fault_in_a_trace_is_seen(outcome, lane, change, words):
@@ -204,8 +199,7 @@ def test_a_fault_in_a_trace_is_seen(outcome, lane, change, words):
 
 
 @pytest.mark.parametrize(("lane", "change"), [
-    (OUT, lambda span: {"bytes": span.bytes + 4}), (IN, lambda span: {"bytes": span.bytes + 4}),
-    (COLLECTIVES, lambda span: {"what": "scatter"}), (OUT, None), (IN, None), (COLLECTIVES, None),
+    (OUT, None), (IN, None), (COLLECTIVES, lambda span: {"what": "scatter"}),
 ])
 def test_a_message_that_the_ledger_does_not_have_is_seen(outcome, lane, change):
     row = written(document(outcome, {}))["rows"][0]
@@ -267,15 +261,11 @@ def spoilt(events, kind, **fields):
 
 
 @pytest.mark.parametrize(("kind", "fields", "words"), [
-    ("X", {"ts": -1.0}, "a time below 0"), ("X", {"dur": -1.0}, "a time below 0"),
-    ("X", {"dur": 1e6}, "are open at a time"), ("X", {"pid": 0}, "a pid or tid below 1"),
-    ("X", {"tid": 0}, "a pid or tid below 1"), ("X", {"tid": 9}, "has not one name"),
-    ("X", {"pid": 999}, "has not one name"), ("X", {"colour": "red"}, "an event X has the fields"),
-    ("X", {"ph": "B"}, "an event B has the fields"), ("C", {"ts": float("nan")}, "not plain JSON"),
-    ("s", {}, "has not one beginning and one end"), ("f", {}, "has not one beginning and one end"),
-    ("f", {"id": 1}, "has not one beginning and one end"), ("f", {"bp": "s"}, "a flow ends at the next event"),
-    ("f", {"ts": 1e9}, "does not begin and end in events"), ("s", {"tid": 1}, "does not begin and end in events"),
-    ("C", {"args": {"bytes": "many"}}, "a counter that does not count"), ("C", {"dur": 1}, "an event C has the fields"),
+    ("X", {"ts": -1.0}, "a time below 0"), ("X", {"dur": 1e6}, "are open at a time"),
+    ("X", {"pid": 0}, "a pid or tid below 1"), ("X", {"tid": 9}, "has not one name"),
+    ("X", {"colour": "red"}, "an event X has the fields"), ("C", {"ts": float("nan")}, "not plain JSON"),
+    ("s", {}, "has not one beginning and one end"), ("f", {"bp": "s"}, "a flow ends at the next event"),
+    ("f", {"ts": 1e9}, "does not begin and end in events"), ("C", {"args": {"bytes": "many"}}, "does not count"),
 ])
 def test_a_fault_in_trace_events_is_seen(events, kind, fields, words):
     assert any(words in fault for fault in event_faults(spoilt(events, kind, **fields)))
@@ -317,15 +307,11 @@ def test_a_trace_is_written_of_the_last_step_or_of_those_named(tmp_path, capsys)
     capsys.readouterr()
 
 
-@pytest.mark.parametrize(("text", "due"), [("1", (1, 1)), ("3..5", (3, 5)), ("7..7", (7, 7))])
-def test_steps_as_one_writes_them(text, due):
-    assert steps_in_order(text) == due
-
-
-@pytest.mark.parametrize("text", ["", "0", "0..2", "5..3", "3..", "..3", "1..2..3", "a", "1.5", "-1", "1,2"])
-def test_what_are_no_steps_is_refused(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="give one step"):
-        steps_in_order(text)
+def test_steps_as_one_writes_them():
+    assert [steps_in_order(text) for text in ("1", "3..5")] == [(1, 1), (3, 5)]
+    for text in ("", "0..2", "5..3", "3..", "1..2..3", "1.5", "-1"):
+        with pytest.raises(argparse.ArgumentTypeError, match="give one step"):
+            steps_in_order(text)
 
 
 # Under MPI.

@@ -47,7 +47,7 @@ def test_a_scale_of_the_wrong_block_is_noticed(monkeypatch):
     honest = Format.decode
 
     def decode(self, coded, out):
-        scales = coded[: 4 * CODES["int8"].blocks(len(out), self.block)].view("<f4")
+        scales = coded[: 4 * Format("int8", self.block).blocks(len(out))].view("<f4")
         scales[:] = np.roll(scales, 1)
         honest(self, coded, out)
 

@@ -70,14 +70,6 @@ def test_a_local_worlds_sends_may_wait_for_their_receivers():
         LocalWorld(2, sends="rendezvous").run(lambda comm: comm.send(np.zeros(1), to=1 - comm.rank))
 
 
-def run_noting_its_channel(self, program):
-    def noted(comm):
-        vars(self)["comm"] = comm
-        return program(comm)
-
-    return LocalWorld.run(self, noted)
-
-
 def run_and_swallow(self, program):
     try:
         return LocalWorld.run(self, program)
@@ -88,7 +80,6 @@ def run_and_swallow(self, program):
 FACES = {
     "the last rank first": {"run": lambda self, program: LocalWorld.run(self, program)[::-1]},
     "one rank too few": {"run": lambda self, program: spawn(program, self.ranks - 1)},
-    "one channel twice": {"run": run_noting_its_channel, "channel": lambda self: self.comm},
     "takes memory for nothing": {
         "take_buffers_from": lambda self, allocate: allocate(1, np.uint8, kind="buffers", owner="messages")},
     "claims processes": {"rank_is_process": True},

@@ -84,13 +84,12 @@ def test_the_first_failure_is_raised_and_names_its_rank():
 
 
 def test_no_thread_outlives_its_world():
-    before = threading.active_count()
+    before = {*threading.enumerate()}
     with pytest.raises(Deadlock):
         spawn(lambda comm: comm.recv(into=np.empty(1), source=left(comm)), ranks=4)
-    for thread in threading.enumerate():
-        if thread.name.startswith("rank "):
-            thread.join(5)
-    assert threading.active_count() == before
+    for thread in {*threading.enumerate()} - before:
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 def test_a_message_that_nobody_receives_is_an_error():

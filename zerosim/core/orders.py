@@ -53,36 +53,6 @@ def ring(contributions: Sequence[Any], chunk: int, arrives: Arrives = unchanged)
     return total
 
 
-def two_level(per_host: int) -> AddingOrder:
-    """The ring of each host's ranks, then the ring of the hosts' sums; the chunk's owner, and its host, come last.
-
-    >>> two_level(2)(["a", "b", "c", "d", "e"], 0)
-    'dceba'
-    """
-
-    def two_level(contributions: Sequence[Any], chunk: int, arrives: Arrives = unchanged) -> Any:
-        return on_two_levels(ring, per_host, contributions, chunk, arrives)
-
-    return two_level
-
-
-def on_two_levels(
-    order: AddingOrder, per_host: int, contributions: Sequence[Any], chunk: int, arrives: Arrives
-) -> Any:
-    """The sum of each host's ranks in an order, and then of the hosts' sums in that order.
-
-    A host's sum is sent by the rank of the chunk's place, or by the rank that stands in for it there.
-    """
-    host, place = divmod(chunk, per_host)
-    hosts = [range(len(contributions))[first : first + per_host] for first in range(0, len(contributions), per_host)]
-    sums = [
-        order([contributions[rank] for rank in ranks], place % len(ranks),
-              lambda sent, sender, ranks=ranks: arrives(sent, ranks[sender]))
-        for ranks in hosts
-    ]
-    return order(sums, host, lambda sent, sender: arrives(sent, hosts[sender][place % len(hosts[sender])]))
-
-
 def rank_order(contributions: Sequence[Any], chunk: int, arrives: Arrives = unchanged) -> Any:
     """((g[0] + g[1]) + g[2]) + …: left to right.
 
@@ -97,6 +67,29 @@ def rank_order(contributions: Sequence[Any], chunk: int, arrives: Arrives = unch
     return total
 
 
+def two_level(per_host: int, order: AddingOrder = ring) -> AddingOrder:
+    """Each host's ranks in an order, then the hosts' sums in it; in rings the chunk's owner, and its host, come last.
+
+    A host's sum is sent by the rank of the chunk's place, or by the rank that stands in for it there.
+
+    >>> two_level(2)(["a", "b", "c", "d", "e"], 0)
+    'dceba'
+    """
+
+    def two_level(contributions: Sequence[Any], chunk: int, arrives: Arrives = unchanged) -> Any:
+        host, place = divmod(chunk, per_host)
+        numbers = range(len(contributions))
+        hosts = [numbers[first : first + per_host] for first in numbers[::per_host]]
+        sums = [
+            order([contributions[rank] for rank in ranks], place % len(ranks),
+                  lambda sent, sender, ranks=ranks: arrives(sent, ranks[sender]))
+            for ranks in hosts
+        ]
+        return order(sums, host, lambda sent, sender: arrives(sent, hosts[sender][place % len(hosts[sender])]))
+
+    return two_level
+
+
 def two_hops(per_host: int) -> AddingOrder:
     """Each host's ranks in rank order, and then the hosts' sums in host order.
 
@@ -104,11 +97,7 @@ def two_hops(per_host: int) -> AddingOrder:
     >>> two_hops(2)([Term(rank) for rank in range(5)], 0)
     (((g0 + g1) + (g2 + g3)) + g4)
     """
-
-    def two_hops(contributions: Sequence[Any], chunk: int, arrives: Arrives = unchanged) -> Any:
-        return on_two_levels(rank_order, per_host, contributions, chunk, arrives)
-
-    return two_hops
+    return two_level(per_host, rank_order)
 
 
 def near_tree(contributions: Sequence[Any], chunk: int) -> Any:

@@ -67,8 +67,8 @@ def bounds(count: int, size: int) -> list[tuple[int, int]]:
 class Chunks(Sequence[Any]):
     """The chunks of one flat vector: `chunks[c]` is chunk c, `chunks[a:b]` chunks a … b − 1 as one contiguous piece.
 
-    Slices of an array are views, so writing them writes the vector. Nothing is copied. `chunks[c] += x` adds in place;
-    a chunk cannot be replaced by another array.
+    Slices of an array are views, so writing them writes the vector. Nothing is copied. `chunks[c] += x` adds in place,
+    and `chunks[c] = x` writes the elements of x.
 
     >>> import numpy as np
     >>> vector = np.arange(5)
@@ -76,8 +76,8 @@ class Chunks(Sequence[Any]):
     >>> vector
     array([ 0,  1,  2,  3, 14])
     >>> Chunks(vector, 3)[2] = np.array([5])
-    Traceback (most recent call last):
-    TypeError: a chunk is a view and cannot be replaced: write chunks[c][:] = … or chunks[c][:] += …
+    >>> vector
+    array([0, 1, 2, 3, 5])
     >>> chunks = Chunks([10, 11, 12, 13, 14], 3)
     >>> chunks[0], chunks[2], chunks[1:]
     ([10, 11], [14], [12, 13, 14])
@@ -108,16 +108,7 @@ class Chunks(Sequence[Any]):
         return self.flat[start : start + self._length]
 
     def __setitem__(self, index: int | slice, value: Any) -> None:
-        if memory_of(value) is not None and memory_of(value) == memory_of(self[index]):
-            return
-        raise TypeError("a chunk is a view and cannot be replaced: write chunks[c][:] = … or "
-                        "chunks[c][:] += …")
-
-
-def memory_of(array: Any) -> tuple[Any, ...] | None:
-    """The address, shape, strides and type of an array; they identify the view that `chunks[c] += x` assigns back."""
-    face = getattr(array, "__array_interface__", None)
-    return None if face is None else (face["data"], face["shape"], face["strides"], face["typestr"])
+        self[index][...] = value
 
 
 def split(flat: Any, size: int) -> Chunks:
@@ -302,20 +293,13 @@ class Directions:
         return place // self.side_by_side
 
     def stride(self, name: str) -> int:
-        """The distance between neighbours of a direction. Raises `ValueError` for a name that stands for none."""
-        names, parts = [*self.sizes], parts_of(name)
-        first = names.index(parts[0])
-        if names[first : first + len(parts)] != parts:
-            raise ValueError(f"{name} joins directions that are no neighbours")
-        return prod(self.sizes[nearer] for nearer in names[:first])
-
-    def coordinate(self, name: str, place: int) -> int:
-        """The number of a place in a direction."""
-        return place // self.stride(name) % self.groups[name]
+        """The distance between neighbours of a direction."""
+        names = [*self.sizes]
+        return prod(self.sizes[nearer] for nearer in names[: names.index(parts_of(name)[0])])
 
     def coordinates(self, place: int) -> dict[str, int]:
         """The number of a place in each direction of a model's code, joined ones last."""
-        return {name: self.coordinate(name, place) for name in self.groups}
+        return {name: place // self.stride(name) % size for name, size in self.groups.items()}
 
     def group(self, name: str, place: int) -> list[int]:
         """The places that share a direction with `place`, in order; `ends` are the first and the last of a pipeline.
@@ -327,8 +311,9 @@ class Directions:
             found = [*range(place % self.side_by_side, self.places, self.side_by_side)]
             ends = found[:: max(len(found) - 1, 1)]
             return found if name == "pipeline" else ends if place in ends else [place]
-        first = place - self.coordinate(name, place) * self.stride(name)
-        return [first + number * self.stride(name) for number in range(self.groups[name])]
+        stride = self.stride(name)
+        first = place - self.coordinates(place)[name] * stride
+        return [first + number * stride for number in range(self.groups[name])]
 
     def along(self, comm: Communicator, name: str) -> Communicator:
         """The communicator of this rank's group in a direction."""

@@ -46,10 +46,7 @@ PIECE = 1 << 14
 
 @dataclass(frozen=True)
 class CodeFormat:
-    """Narrow numbers in blocks of `block` elements, each with its scale; 0: one block.
-
-    `dtype` holds a number, `largest` is the largest, `nan` the byte for not a number.
-    """
+    """Narrow numbers: `dtype` holds one, `largest` is the largest, `nan` the byte for not a number."""
 
     dtype: npt.DTypeLike
     largest: float
@@ -66,12 +63,9 @@ class CodeFormat:
 
     def rounded(self, quotients: Array) -> Array:
         """Finite float32 as bytes, one per code, rounded half to even."""
-        limited = np.clip(np.rint(quotients) if self.integers else quotients, -self.largest, self.largest)
+        integers = np.dtype(self.dtype) == np.int8
+        limited = np.clip(np.rint(quotients) if integers else quotients, -self.largest, self.largest)
         return limited.astype(self.dtype).view(np.uint8)
-
-    @property
-    def integers(self) -> bool:
-        return np.dtype(self.dtype) == np.int8
 
     def write(self, codes: Array, out: Array) -> None:
         """Write bytes with one code each in the format of messages."""
@@ -93,65 +87,6 @@ class CodeFormat:
         values[codes == self.nan] = NOT_A_NUMBER
         return values
 
-    def blocks(self, count: int, block: int) -> int:
-        """The number of blocks of `count` elements."""
-        return -(-count // block) if block else min(count, 1)
-
-    def encoded_bytes(self, count: int, *, block: int) -> int:
-        """The number of bytes of `count` encoded elements.
-
-        >>> [CODES[name].encoded_bytes(10, block=4) for name in ("int8", "int4")]
-        [22, 17]
-        """
-        return SCALE.itemsize * self.blocks(count, block) + self.bytes_of(count)
-
-    def encode(self, x: Array, out: Array, *, block: int) -> None:
-        """Write flat `x`, float32 or narrower, into `out`: bytes, as many as `encoded_bytes` says."""
-        scales, codes = self._parts(out, len(x), block)
-        for elements, blocks, stored in self._pieces(len(x), block):
-            values = in_blocks(x[elements], block)
-            finite = np.isfinite(values)
-            largest = np.where(finite, np.abs(values), 0).max(axis=1)
-            scale = scales[blocks] = largest / np.float32(self.largest)
-            divisor = np.where(scale > 0, scale, np.float32(1))[:, np.newaxis]
-            found = self.rounded(np.where(finite, values, 0) / divisor)
-            found[~finite] = self.nan
-            self.write(found.ravel()[: elements.stop - elements.start], codes[stored])
-
-    def decode(self, coded: Array, out: Array, *, block: int) -> None:
-        """Fill flat `out` with the decoded values."""
-        scales, codes = self._parts(coded, len(out), block)
-        for elements, blocks, stored in self._pieces(len(out), block):
-            count = elements.stop - elements.start
-            values = in_blocks(self.read(codes[stored], count), block)
-            values *= scales[blocks].astype(np.float32)[:, np.newaxis]
-            out[elements] = values.ravel()[:count]
-
-    def _parts(self, coded: Array, count: int, block: int) -> tuple[Array, Array]:
-        """The scales and codes of a message: views of bytes that need not be aligned."""
-        split = SCALE.itemsize * self.blocks(count, block)
-        return coded[:split].view(SCALE), coded[split:]
-
-    def _pieces(self, count: int, block: int) -> Iterator[tuple[slice, slice, slice]]:
-        """Elements, their blocks, and the bytes of their codes: whole blocks except the last, and no half bytes."""
-        block = min(block or count, count)
-        rows = max(PIECE // max(block, 1), 1)
-        step = block * (rows + rows * block % 2)
-        for start in range(0, count, max(step, 1)):
-            stop = min(start + step, count)
-            yield (
-                slice(start, stop), slice(start // block, -(-stop // block)),
-                slice(self.bytes_of(start), self.bytes_of(stop)),
-            )
-
-
-def in_blocks(x: Array, block: int) -> Array:
-    """The elements as float32 (blocks, elements of a block), with zeros behind the last."""
-    block = min(block or len(x), len(x))
-    values = np.zeros(-(-len(x) // block) * block, np.float32)
-    values[: len(x)] = x
-    return values.reshape(-1, block)
-
 
 CODES = {
     "int8": CodeFormat(np.int8, 127.0, nan=0x80),
@@ -168,21 +103,43 @@ class Format:
     name: str
     block: int
 
+    @property
+    def codes(self) -> CodeFormat:
+        return CODES[self.name]
+
+    def blocks(self, count: int) -> int:
+        """The number of blocks of `count` elements."""
+        return -(-count // self.block) if self.block else min(count, 1)
+
     def encoded_bytes(self, count: int) -> int:
-        """The number of bytes of `count` encoded elements; none for none."""
-        return CODES[self.name].encoded_bytes(count, block=self.block) if count else 0
+        """The number of bytes of `count` encoded elements.
+
+        >>> [Format(name, block=4).encoded_bytes(10) for name in ("int8", "int4")]
+        [22, 17]
+        """
+        return SCALE.itemsize * self.blocks(count) + self.codes.bytes_of(count)
 
     def encode(self, x: Array, out: Array) -> None:
         """Write flat `x`, float32 or narrower, into `out`: bytes, as many as `encoded_bytes` says."""
-        if len(x):
-            CODES[self.name].encode(x.astype(np.float32, copy=False), out, block=self.block)
+        scales, stored = self._parts(out, len(x))
+        for elements, blocks, place in self._pieces(len(x)):
+            values = in_blocks(x[elements], self.block)
+            finite = np.isfinite(values)
+            largest = np.where(finite, np.abs(values), 0).max(axis=1)
+            scale = scales[blocks] = largest / np.float32(self.codes.largest)
+            divisor = np.where(scale > 0, scale, np.float32(1))[:, np.newaxis]
+            codes = self.codes.rounded(np.where(finite, values, 0) / divisor)
+            codes[~finite] = self.codes.nan
+            self.codes.write(codes.ravel()[: elements.stop - elements.start], stored[place])
 
     def decode(self, coded: Array, out: Array) -> None:
         """Fill flat `out` with the decoded values; a narrower dtype rounds them."""
-        if len(out):
-            values = out if out.dtype == np.float32 else np.empty(len(out), np.float32)
-            CODES[self.name].decode(coded, values, block=self.block)
-            out[:] = with_one_nan(values)
+        scales, stored = self._parts(coded, len(out))
+        for elements, blocks, place in self._pieces(len(out)):
+            count = elements.stop - elements.start
+            values = in_blocks(self.codes.read(stored[place], count), self.block)
+            values *= scales[blocks].astype(np.float32)[:, np.newaxis]
+            out[elements] = with_one_nan(values.ravel()[:count])
 
     def arriving(self, x: Array) -> Array:
         """The received values of `x`: a copy that was encoded and decoded. Zeros behind `x` would change none of them.
@@ -194,6 +151,31 @@ class Format:
         self.encode(x, coded)
         self.decode(coded, out)
         return out
+
+    def _parts(self, coded: Array, count: int) -> tuple[Array, Array]:
+        """The scales and codes of a message: views of bytes that need not be aligned."""
+        split = SCALE.itemsize * self.blocks(count)
+        return coded[:split].view(SCALE), coded[split:]
+
+    def _pieces(self, count: int) -> Iterator[tuple[slice, slice, slice]]:
+        """Elements, their blocks, and the bytes of their codes: whole blocks except the last, and no half bytes."""
+        block = min(self.block or count, count)
+        rows = max(PIECE // max(block, 1), 1)
+        step = block * (rows + rows * block % 2)
+        for start in range(0, count, max(step, 1)):
+            stop = min(start + step, count)
+            yield (
+                slice(start, stop), slice(start // block, -(-stop // block)),
+                slice(self.codes.bytes_of(start), self.codes.bytes_of(stop)),
+            )
+
+
+def in_blocks(x: Array, block: int) -> Array:
+    """The elements as float32 (blocks, elements of a block), with zeros behind the last."""
+    block = min(block or len(x), len(x))
+    values = np.zeros(-(-len(x) // block) * block, np.float32)
+    values[: len(x)] = x
+    return values.reshape(-1, block)
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class Faults:
         for fault in self.faults:
             if fault.step == step and fault.collective is None and fault.kind == "flip" and kept:
                 self._struck.append(fault)
-                flip_in(kept, fault.bit % (8 * sum(each.nbytes for each in kept)))
+                flip(kept, fault.bit)
 
     def sending(self, outgoing: Array, to: int) -> None:
         """Let a fault of the rank strike before it sends a message."""
@@ -87,7 +87,10 @@ class Faults:
             empty = fault.kind == "flip" and not getattr(outgoing, "nbytes", True)
             if fault.kind in OF_MESSAGES and is_at(fault, location, number) and not empty:
                 self._struck.append(fault)
-                messages = changed(fault, messages)
+                if fault.kind == "flip":
+                    messages = [flipped(message, fault.bit) for message in messages]
+                else:
+                    messages = messages * (0 if fault.kind == "drop" else 2)
         return messages
 
     def _count(self, messages: Counter[str]) -> int:
@@ -107,16 +110,6 @@ class Faults:
 def is_at(fault: Fault, location: Location, number: int) -> bool:
     """Whether a fault strikes at this message, by its number in that collective of that step."""
     return (fault.step, fault.collective, fault.message) == (location.step, location.collective, number)
-
-
-def changed(fault: Fault, messages: list[Array]) -> list[Array]:
-    """The messages after a fault."""
-    match fault.kind:
-        case "drop":
-            return []
-        case "duplicate":
-            return [*messages, *messages]
-    return [flipped(each, fault.bit) for each in messages]
 
 
 class Faulty(SendsFirst):
@@ -141,17 +134,12 @@ class Faulty(SendsFirst):
         self._comm.recv(into=into, source=source, reduce=reduce)
 
 
-def flip(array: Array, bit: int) -> None:
-    """Flip one bit of a contiguous array, counted from the lowest bit of its first byte."""
-    array.reshape(-1).view(np.uint8)[bit // 8] ^= 1 << bit % 8
-
-
-def flip_in(arrays: Iterable[Array], bit: int) -> None:
-    """Flip one bit of several arrays, counted as if they were one."""
+def flip(arrays: Sequence[Array], bit: int) -> None:
+    """Flip one bit of contiguous arrays, counted from the lowest bit of the first byte, modulo their length."""
+    bit %= 8 * sum(array.nbytes for array in arrays)
     for array in arrays:
-        if bit < 8 * array.nbytes:
-            flip(array, bit)
-            return
+        if 0 <= bit < 8 * array.nbytes:
+            array.reshape(-1).view(np.uint8)[bit // 8] ^= 1 << bit % 8
         bit -= 8 * array.nbytes
 
 
@@ -163,5 +151,5 @@ def flipped(array: Array, bit: int) -> Array:
     """
     changed = np.array(array, order="C", copy=True)
     if changed.nbytes:
-        flip(changed, bit % (8 * changed.nbytes))
+        flip([changed], bit)
     return changed

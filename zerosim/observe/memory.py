@@ -189,8 +189,7 @@ class Lifetimes:
     [('parameters', 0, None), ('activations', 1, 2)]
     """
 
-    _alive: dict[int, Lifetime] = field(default_factory=dict)
-    _over: dict[int, Lifetime] = field(default_factory=dict)
+    _lifetimes: dict[int, Lifetime] = field(default_factory=dict)
     _events: int | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -198,13 +197,13 @@ class Lifetimes:
         if owner == OF_THE_WORLD or not held_bytes:
             return
         with self._lock:
-            self._alive[number] = Lifetime(kind, owner, held_bytes, self._next_event())
+            self._lifetimes[number] = Lifetime(kind, owner, held_bytes, self._next_event())
 
     def given_back(self, number: int, kind: Kind, owner: str, held_bytes: int) -> None:
         with self._lock:
-            if number in self._alive:
-                lifetime = self._alive.pop(number)
-                self._over[number] = replace(lifetime, until=self._next_event())
+            lifetime = self._lifetimes.pop(number, None)
+            if lifetime and self._events is not None:
+                self._lifetimes[number] = replace(lifetime, until=self._next_event())
 
     def _next_event(self) -> int:
         if self._events is None:
@@ -216,12 +215,12 @@ class Lifetimes:
         """Drop freed arrays, and count events from here on."""
         with self._lock:
             self._events = 0
-            self._over.clear()
-            self._alive = {number: replace(lifetime, since=0) for number, lifetime in self._alive.items()}
+            alive = {number: each for number, each in self._lifetimes.items() if each.until is None}
+            self._lifetimes = {number: replace(lifetime, since=0) for number, lifetime in alive.items()}
 
     def end(self) -> list[Lifetime]:
         """All arrays that were alive since `begin`, in the order of their allocation."""
         with self._lock:
-            found = self._over | self._alive if self._events is not None else {}
+            numbers = sorted(self._lifetimes) if self._events is not None else []
             self._events = None
-        return [found[number] for number in sorted(found)]
+            return [self._lifetimes[number] for number in numbers]

@@ -8,11 +8,11 @@ A doubt: the digest covers one file and not its imports.
 
 import hashlib
 import importlib
-import importlib.util
 import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -85,7 +85,7 @@ class Loader:
         where, _, what = name.rpartition(":")
         key = str(folder / where) if where.endswith(".py") else where
         if key not in self._modules:
-            self._modules[key] = import_file(key) if where.endswith(".py") else import_module(where)
+            self._modules[key] = imported(key, is_file=where.endswith(".py"))
         module = self._modules[key]
         return Code(attribute(module.value, what, where), module.sha256)
 
@@ -114,50 +114,40 @@ def meant(name: str, names: Iterable[str]) -> str:
 
 def load_file(file: str) -> Any:
     """The Python file as a module. Raises `UsageError` in one line if it cannot be imported."""
-    return import_file(file).value
+    return imported(file, is_file=True).value
 
 
-def import_file(file: str) -> Code:
-    """The Python file as a module, and the digest of the compiled bytes.
+def imported(where: str, *, is_file: bool) -> Code:
+    """A Python file or an installed module, and the digest of its source.
 
     Raises `UsageError` in one line if it cannot be imported.
     """
-    path = Path(file)
+    path, source = Path(where), b""
     try:
-        source = path.read_bytes()
+        source = path.read_bytes() if is_file else b""
     except OSError as error:
-        raise UsageError(f"{file}: {reason(error)}; name a Python file") from None
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None:
-        raise UsageError(f"{file} is no Python file, since its name does not end in .py; name a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.parent))
+        raise UsageError(f"{where}: {reason(error)}; name a Python file") from None
     try:
-        imported(file, lambda: exec(compile(source, spec.origin or file, "exec"), vars(module)))
-    finally:
-        sys.path.remove(str(path.parent))
-    return Code(module, hashlib.sha256(source).hexdigest())
-
-
-def import_module(name: str) -> Code:
-    """The installed module with that name. Raises `UsageError` in one line if it cannot be imported."""
-    imported(name, lambda: importlib.import_module(name))
-    module = sys.modules[name]
-    try:
-        source = Path(str(module.__file__)).read_bytes()
-    except OSError:
-        source = b""
-    return Code(module, hashlib.sha256(source).hexdigest())
-
-
-def imported(name: str, run: Callable[[], object]) -> None:
-    """Import `name` by calling `run`; exceptions become a `UsageError`."""
-    try:
-        run()
+        module = module_in(path.absolute(), source) if is_file else importlib.import_module(where)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise UsageError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+        raise UsageError(f"{where} cannot be imported: {type(error).__name__}: {error}") from error
+    with suppress(OSError):
+        source = source or Path(str(module.__file__)).read_bytes()
+    return Code(module, hashlib.sha256(source).hexdigest())
+
+
+def module_in(path: Path, source: bytes) -> ModuleType:
+    """The module that this source of the file at `path` makes; it may import files of the same folder."""
+    module = ModuleType(path.stem)
+    module.__file__ = str(path)
+    sys.path.insert(0, str(path.parent))
+    try:
+        exec(compile(source, path, "exec"), vars(module))
+    finally:
+        sys.path.remove(str(path.parent))
+    return module
 
 
 def is_python(name: object) -> bool:
