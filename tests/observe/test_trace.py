@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.mpi.launch import ROOT, mpirun
-from tests.observe.tracing import event_faults, read_trace, span_faults, traffic_faults
+from tests.observe.tracing import read_trace, span_faults, traffic_faults
 from tests.pages import read
 from tests.training import labelled, scenario
 from zerosim.commands.arguments import steps_in_order
@@ -241,7 +241,7 @@ def events(outcome):
 
 
 def test_trace_events_are_well_formed_and_complete(events, outcome):
-    assert list(event_faults(events)) == []
+    assert json.loads(json.dumps(events, allow_nan=False)) == events
     spans = [span for row in outcome.trained for step in row.measured.trace.steps for span in step.spans]
     messages = sum(span.lane == OUT for span in spans)
     kinds = [event["ph"] for event in events["traceEvents"]]
@@ -250,25 +250,6 @@ def test_trace_events_are_well_formed_and_complete(events, outcome):
     assert names == [f"{row.name}, rank {rank}" for row in outcome.trained for rank in range(3)]
     carried = [event["args"]["bytes"] for event in events["traceEvents"] if event.get("cat") == OUT]
     assert sum(carried) == sum(rank.sent_bytes for row in outcome.trained for rank in row.measured.traffic)
-
-
-def spoilt(events, kind, **fields):
-    """The document in which the second event of that kind has other fields, or is gone."""
-    every = [*events["traceEvents"]]
-    index = [at for at, event in enumerate(every) if event["ph"] == kind][1]
-    every[index : index + 1] = [every[index] | fields] if fields else []
-    return events | {"traceEvents": every}
-
-
-@pytest.mark.parametrize(("kind", "fields", "words"), [
-    ("X", {"ts": -1.0}, "a time below 0"), ("X", {"dur": 1e6}, "are open at a time"),
-    ("X", {"pid": 0}, "a pid or tid below 1"), ("X", {"tid": 9}, "has not one name"),
-    ("X", {"colour": "red"}, "an event X has the fields"), ("C", {"ts": float("nan")}, "not plain JSON"),
-    ("s", {}, "has not one beginning and one end"), ("f", {"bp": "s"}, "a flow ends at the next event"),
-    ("f", {"ts": 1e9}, "does not begin and end in events"), ("C", {"args": {"bytes": "many"}}, "does not count"),
-])
-def test_a_fault_in_trace_events_is_seen(events, kind, fields, words):
-    assert any(words in fault for fault in event_faults(spoilt(events, kind, **fields)))
 
 
 # The terminal.
@@ -301,7 +282,6 @@ def test_a_trace_is_written_of_the_last_step_or_of_those_named(tmp_path, capsys)
         arguments = ["run", str(ROOT / "scenarios" / "zero3.toml"), *SMALL, "--trace", str(path), "--json", str(out)]
         assert main([*arguments, *flags]) == 0
         written = json.loads(path.read_text())
-        assert list(event_faults(written)) == []
         steps = {event["args"]["step"] for event in written["traceEvents"] if event["ph"] == "X"}
         assert steps == {step["step"] for step in json.loads(out.read_text())["rows"][0]["trace"]["steps"]} == due
     capsys.readouterr()
@@ -369,7 +349,6 @@ def test_what_is_asked_to_go_on_beside_computation_does_and_nothing_else(tmp_pat
         assert list(span_faults(trace)) == []
         assert list(traffic_faults(trace, row["traffic"])) == []
         assert [clock.uncertainty_ns for clock in trace.clocks] == [0, 0]
-    assert list(event_faults(json.loads(events.read_text()))) == []
     assert (beside_computation(in_turn, "all_gather"), in_turn.hidden) == (0, 0)
     assert beside_computation(in_turn, "reduce_scatter") == beside_computation(prefetch, "reduce_scatter") == 0
     assert beside_computation(prefetch, "all_gather") > 0 < prefetch.hidden

@@ -1,6 +1,5 @@
-"""What must hold of any trace, and of any file of trace events: checkers that say in words what does not."""
+"""What must hold of any trace: checkers that say in words what does not."""
 
-import json
 from collections import Counter, defaultdict
 from itertools import pairwise
 
@@ -98,73 +97,3 @@ def traffic_faults(trace, counts):
             mine = {"calls": calls[name], "sent_bytes": sum(span.bytes for span in messages), "messages": len(messages)}
             if mine != rank["by_collective"].get(name):
                 yield f"rank {rank['rank']}: {name} {mine}, {rank['by_collective'].get(name)} by the ledger"
-
-
-ALLOWED = {
-    "M": {"ph", "pid", "tid", "name", "args"},
-    "X": {"ph", "pid", "tid", "name", "cat", "ts", "dur", "args"},
-    "s": {"ph", "pid", "tid", "name", "cat", "id", "ts"},
-    "f": {"ph", "pid", "tid", "name", "cat", "id", "ts", "bp"},
-    "C": {"ph", "pid", "name", "ts", "args"},
-}
-"""The fields of each kind of event."""
-
-
-def event_faults(document):
-    """What is wrong with a document of trace events."""
-    try:
-        plain = json.loads(json.dumps(document, allow_nan=False)) == document
-    except (TypeError, ValueError):
-        plain = False
-    if not plain:
-        yield "it is not plain JSON"
-    events = document["traceEvents"]
-    for event in events:
-        if set(event) - ALLOWED.get(event["ph"], set()) or ALLOWED.get(event["ph"], {"ph"}) - set(event) - {"tid"}:
-            yield f"an event {event['ph']} has the fields {sorted(event)}"
-        if any(type(event.get(each, 1)) is not int or event.get(each, 1) < 1 for each in ("pid", "tid")):
-            yield "a pid or tid below 1"
-        if event.get("ts", 0) < 0 or event.get("dur", 0) < 0:
-            yield f"a time below 0 in {event['name']}"
-        if event["ph"] == "C" and any(type(value) is not int for value in event["args"].values()):
-            yield "a counter that does not count"
-    yield from thread_faults(events)
-    yield from flow_faults(events)
-
-
-def thread_faults(events):
-    """On a thread one event is open at a time, and every thread and process has one name."""
-    threads, named = defaultdict(list), Counter()
-    for event in events:
-        if event["ph"] == "X":
-            threads[event["pid"], event["tid"]].append(event)
-        if event["ph"] == "M" and event["name"].endswith("_name"):
-            named[event["pid"], event.get("tid")] += 1
-    for (pid, tid), spans in threads.items():
-        if named[pid, None] != 1 or named[pid, tid] != 1:
-            yield f"process {pid} or its thread {tid} has not one name"
-        for one, other in pairwise(sorted(spans, key=lambda event: (event["ts"], event["dur"]))):
-            if round(1000 * (one["ts"] + one["dur"])) > round(1000 * other["ts"]):
-                yield f"{one['name']} and {other['name']} are open at a time on thread {tid} of {pid}"
-
-
-def flow_faults(events):
-    """Each flow has one beginning and one end, each within an event of a message that names the other's process."""
-    ends, threads = defaultdict(list), defaultdict(list)
-    for event in events:
-        if event["ph"] == "X":
-            threads[event["pid"], event["tid"]].append(event)
-    for event in events:
-        if event["ph"] in ("s", "f"):
-            around = [
-                span for span in threads[event["pid"], event["tid"]]
-                if span["ts"] <= event["ts"] <= span["ts"] + span["dur"]
-            ]
-            ends[event["id"]].append((event["ph"], around[0]["args"].get("bytes") if around else None))
-            if event["ph"] == "f" and event.get("bp") != "e":
-                yield "a flow ends at the next event"
-    for number, both in ends.items():
-        if sorted(kind for kind, _ in both) != ["f", "s"]:
-            yield f"flow {number} has not one beginning and one end"
-        elif both[0][1] is None or both[0][1] != both[1][1]:
-            yield f"flow {number} does not begin and end in events of one message"

@@ -11,7 +11,7 @@ from tests.plan.test_rehearsal import CLUSTER
 from tests.training import labelled
 from tests.training.test_variants import run
 from tests.training.test_whole_steps import outcome_of
-from zerosim.core.wires import CODES, Format
+from zerosim.core.wires import Format
 from zerosim.plan.rehearsal import rehearse
 from zerosim.training.build import alone
 from zerosim.training.experiment import Experiment

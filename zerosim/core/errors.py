@@ -121,26 +121,14 @@ def last_words(error: BaseException) -> str:
     return "\n" + "".join(traceback.format_exception(error)).rstrip()
 
 
-def last_words_of(rank: int, error: BaseException) -> str:
-    """The message with the rank that prints it, as it is printed.
-
-    >>> last_words_of(1, KeyboardInterrupt()), last_words_of(1, ZerosimError("rank 1 waits"))
-    ('zerosim: rank 1: interrupted\\n', 'zerosim: rank 1 waits\\n')
-    """
-    said = last_words(error)
-    if not said:
-        return ""
-    if said.startswith(f"rank {rank} "):
-        return f"zerosim: {said}\n"
-    separator = "" if said.startswith("\n") else " "
-    return f"zerosim: rank {rank}:{separator}{said}\n"
-
-
 def say(error: BaseException, rank: int) -> None:
     """Print the message of one of several ranks about `error`, after all its earlier output; ignores a closed stream.
     """
+    words = last_words(error)
+    separator = "" if words.startswith("\n") else " "
+    whose = "" if words.startswith(f"rank {rank} ") else f" rank {rank}:"
     with suppress(OSError, ValueError):
         sys.stdout.flush()
     with suppress(OSError, ValueError):
-        sys.stderr.write(last_words_of(rank, error))
+        sys.stderr.write(f"zerosim:{whose}{separator}{words}\n" if words else "")
         sys.stderr.flush()

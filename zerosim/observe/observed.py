@@ -38,7 +38,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy.typing as npt
 
@@ -227,9 +227,7 @@ def observed(thing: Thing, instruments: Sequence[object], **names: Name) -> Thin
         return call
 
     methods = {each: reported(name, getattr(thing, each)) for each, name in names.items()}
-    stand_in: Any = ObservedObject(thing, methods)
-    found: Thing = stand_in
-    return found
+    return cast("Thing", ObservedObject(thing, methods))
 
 
 def carrying(*instruments: object) -> Callable[[str, str, Array, Array], None]:
