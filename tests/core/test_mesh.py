@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.training import labelled, run, scenario
-from tests.training.checkpointing import bits, go
 from zerosim.collectives import ring
 from zerosim.core.comm import among
 from zerosim.core.errors import CollectiveError, ScenarioError, ZerosimError
@@ -107,35 +106,6 @@ def test_groups_add_in_another_order_than_one_ring():
 
 def hybrid(ranks, group, **keys):
     return scenario(ranks=ranks, micro_batches=2 * ranks, steps=2, shard_ranks=group, **keys)
-
-
-@pytest.mark.parametrize(("ranks", "group"), [(2, 1), (4, 1), (4, 2), (6, 2), (6, 3)])
-@pytest.mark.parametrize("keys", [
-    {}, {"order": "rank"}, {"precision": "fp16"}, {"precision": "bf16", "accumulate_dtype": "fp32"},
-    {"clip_norm": 0.1}, {"overlap": True, "prefetch": True}, {"publish": "broadcasts"}, {"publish": "updates"},
-    {"bucket_mb": 0.0001}, {"gradients": "all_reduce"}, {"recompute": True}, {"units": "model"},
-], ids=str)
-def test_every_stage_is_one_process_and_every_byte_the_formulas(ranks, group, keys):
-    outcome = run(base=hybrid(ranks, group, **keys))
-    assert outcome.failures == []
-    assert {row.equal for row in outcome.trained} == {True}
-
-
-def test_in_groups_of_one_a_shard_is_no_smaller_than_the_sum_that_it_is_copied_from():
-    built = hybrid(2, 1, stages=("zero2", "zero3"), precision="bf16", accumulate_dtype="fp32")
-    assert run(base=built, micro_batches=2).failures == []
-
-
-@pytest.mark.parametrize("stage", ["ddp", "zero1", "zero3"])
-def test_what_groups_save_goes_on_in_other_groups(tmp_path, stage):
-    """No shard is saved twice, none is missing."""
-    whole = go(hybrid(4, 2, stages=(stage,)), labelled())
-    go(hybrid(4, 2, stages=(stage,)), labelled(), save=tmp_path / "a", steps=1)
-    for group in (2, 4, 1):
-        rest = go(hybrid(4, group, stages=(stage,)), labelled(), resume=tmp_path / "a")
-        assert rest.failures == []
-        if group == 2:
-            assert bits(rest) == bits(whole)
 
 
 @pytest.mark.parametrize("name", ["naive", "direct", "halving", "rabenseifner"])

@@ -11,10 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.mpi.launch import ROOT, mpiexec
-from zerosim.commands.cli import agree, main
-from zerosim.core.errors import UsageError
+from zerosim.commands.cli import main
 from zerosim.worlds import launcher, mpi_start
-from zerosim.worlds.local import spawn
 
 SECONDS = 600
 """No run here takes that long, on however busy a machine; the start of MPI waits three times as long."""
@@ -115,24 +113,6 @@ def test_the_start_of_mpi_has_an_end():
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("failing", ["", "comm.rank == 1 and 1 / 0"])
-def test_no_folder_for_temporary_files_is_needed(failing):
-    program = f"""\
-import tempfile
-def nowhere(*_, **__): raise FileNotFoundError("No usable temporary directory found")
-tempfile.mkstemp = nowhere
-import zerosim
-comm = zerosim.connect()
-{failing}
-print("connected")
-"""
-    ended = mpiexec(["-n", "2", sys.executable, "-c", program], timeout=SECONDS)
-    assert ended.returncode == (3 if failing else 0)
-    assert ended.stderr.count("ZeroDivisionError") == bool(failing)
-    assert failing or ended.stdout.count("connected") == 2
-
-
-@pytest.mark.mpi
 @pytest.mark.parametrize(("given", "code"), [
     (["memory", "--table", "figure1"], 0), (["prove", "ring.all_reduce"], 0), (["show", "--list"], 0),
     (["memory", "--nosuch"], 2),
@@ -152,14 +132,6 @@ def test_bench_wants_its_own_number_of_ranks():
     ended = mpiexec(["-n", "3", sys.executable, "-m", "zerosim", "bench", "step"], timeout=SECONDS)
     assert ended.returncode == 2
     assert ended.stderr.count("measures 2 ranks and the launcher started 3") == 1
-
-
-def test_the_first_other_command_line_is_named():
-    def program(comm):
-        agree(comm, ["run", "a.toml"] if comm.rank < 2 else ["run", "b.toml"])
-
-    with pytest.raises(UsageError, match=r"rank 0 was started with 'run a\.toml' and rank 2 with 'run b\.toml'"):
-        spawn(program, ranks=4)
 
 
 @pytest.fixture
