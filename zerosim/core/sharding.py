@@ -367,11 +367,8 @@ class Layout:
         >>> full(10, 4).part(list(range(12)), shard(10, 4, 1)), shard(10, 4, 1).part([3, 4, 5], shard(10, 4, 1))
         ([3, 4, 5], [3, 4, 5])
         """
-        if len(buffer) != self.length or not self.first <= other.first <= other.last <= self.last:
-            raise ValueError(
-                f"a buffer of {len(buffer)} elements is no chunks {self.first}:{self.last} with {self.length}, or has "
-                f"no chunks {other.first}:{other.last}"
-            )
+        assert len(buffer) == self.length, (len(buffer), self)
+        assert self.first <= other.first <= other.last <= self.last, (self, other)
         start = other.start - self.start
         return buffer[start : start + other.length]
 
