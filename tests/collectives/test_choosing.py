@@ -56,8 +56,6 @@ def test_auto_takes_what_choose_says(size, monkeypatch):
 @pytest.mark.parametrize(("switches", "said"), [
     ({"all_reduc": 1}, "no switch for 'all_reduc'; did you mean 'all_reduce'"),
     ({"broadcast": 1}, "no switch for 'broadcast'"),
-    ({"all_reduce": -1}, "switch of all_reduce at -1: give a number of bytes"),
-    ({"all_gather": True}, "switch of all_gather at True"),
 ])
 def test_a_switch_that_cannot_be_is_refused(switches, said):
     before = dict(SWITCHES)

@@ -8,7 +8,6 @@ from fractions import Fraction
 import pytest
 
 from tests.models.test_split_models import GPT, MLP, outcome, read
-from tests.mpi.launch import mpirun
 from zerosim.autograd.player import Player
 from zerosim.core.errors import ZerosimError
 from zerosim.scenario.data import load_dataset
@@ -23,36 +22,9 @@ from zerosim.training.one_function import differences
 from zerosim.verdict.judged_run import run_locally
 from zerosim.verdict.pipelines import bubble, bubble_due, held, held_due, pass_lines
 
-BESIDE = """
-[parallel]
-pipeline_ranks = 2
-[[variant]]
-stage = "zero2"
-[[variant]]
-stage = "ddp"
-schedule = "gpipe"
-tensor_ranks = 2
-[[variant]]
-stage = "zero2"
-schedule = "zb_h1"
-[[variant]]
-stage = "zero1"
-schedule = "interleaved_1f1b"
-model_chunks = 2
-"""
 ZB = 'parallel.schedule="zb_h1"'
 STAGES = 'parallel.stages=["ddp", "zero1", "zero2"]'
 TIED = "model.tied_embeddings=true"
-
-
-@pytest.mark.mpi
-@pytest.mark.parametrize("ranks", [4, pytest.param(8, marks=pytest.mark.long)])
-def test_pipelines_under_mpirun(ranks, tmp_path):
-    """Beside data ranks, and beside tensor ranks; with copies of messages, whose bytes are bounded."""
-    path = tmp_path / "scenario.toml"
-    path.write_text(MLP.replace("ranks = 4", f"ranks = {ranks}") + BESIDE)
-    said = mpirun(ranks, ["-m", "zerosim", "run", str(path), "--set", "train.micro_batches=8", "--progress", "none"])
-    assert (said.returncode, said.stdout.count("every bit equal to one process")) == (0, 1)
 
 
 def passes_of(schedule, ranks, micro_batches, chunks):
@@ -134,30 +106,6 @@ def of_the_wrong_micro_batch(rank, ranks, micro_batches, chunks):
     slots = gpipe(rank, ranks, micro_batches, chunks)
     first = micro_batches
     return slots if rank else [*slots[:first], slots[first + 1], slots[first], *slots[first + 2 :]]
-
-
-def weights_of(chosen):
-    """A schedule that splits backward, and runs that of the weights of the chosen micro-batches."""
-    def schedule(rank, ranks, micro_batches, chunks):
-        slots = gpipe(rank, ranks, micro_batches, chunks)
-        return [*slots, *(Slot("W", each, 0) for each in chosen(range(micro_batches)))]
-
-    return schedule
-
-
-@pytest.mark.parametrize(("chosen", "said"), [
-    (lambda parts: parts[1:], "the gradient of the model in one piece"),
-    (lambda parts: [*parts[:2], parts[3], parts[2]], "the gradient of the model in one piece"),
-    (lambda parts: [parts[1], *parts[1:]], "micro-batch 1: backward of its input has not run, or that of its weights"),
-])
-def test_weights_of_the_wrong_micro_batch_are_named(chosen, said, tmp_path, monkeypatch):
-    monkeypatch.setitem(build.SCHEDULES, "zb_h1", weights_of(chosen))
-    try:
-        found, failures = judged(tmp_path, "world.ranks=2", "parallel.pipeline_ranks=2", ZB)
-        assert failures
-    except (ZerosimError, KeyError) as error:
-        found = [error]
-    assert said in str(found[0])
 
 
 def test_what_the_weights_need_is_not_freed_before_their_backward(tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 """Stages and their verbs: what runs beside a step, and accumulation that must be caught."""
 
-from dataclasses import replace
 from threading import get_ident
 
 import numpy as np
@@ -47,47 +46,6 @@ def with_verb(monkeypatch, stage, verb, changed):
             delattr(replica, verb)
 
     monkeypatch.setitem(STAGES, stage, sabotaged(STAGES, stage, step=step))
-
-
-def dropped(replica, parts):
-    """The second micro-batch is never taken."""
-    return lambda batch: (part for number, part in enumerate(parts(batch)) if number != 1)
-
-
-def twice(replica, parts):
-    return lambda batch: (part for part in parts(batch) for _ in range(1 + (part.first == batch.first)))
-
-
-def last_first(replica, parts):
-    """The same micro-batches, added right to left."""
-
-    def backwards(batch):
-        ways = replace(batch, inputs=batch.inputs[::-1], targets=batch.targets[::-1])
-        return parts(ways)
-
-    return backwards
-
-
-def reduced_early(replica, at_boundary):
-    """The first micro-batch's gradients are reduced as well, and kept."""
-    return lambda part, unit, gradient: gradient if part.first % 3 == 0 else at_boundary(part, unit, gradient)
-
-
-def forgotten(replica, at_boundary):
-    """Only what the last micro-batch brings is reduced."""
-    return lambda part, unit, gradient: gradient if part.last else None
-
-
-@pytest.mark.parametrize(("verb", "fault"), [
-    ("parts", dropped), ("parts", twice), ("parts", last_first), ("at_boundary", reduced_early),
-    ("at_boundary", forgotten),
-])
-@pytest.mark.parametrize("stage", ALL)
-def test_micro_batches_that_are_not_added_once_each_in_order_fail(monkeypatch, stage, verb, fault):
-    keys = {"stages": (stage,), "micro_batches": 9, "learning_rate": 0.3}
-    assert outcome_of(**keys).passed
-    with_verb(monkeypatch, stage, verb, fault)
-    fails(outcome_of(**keys), "bits differ")
 
 
 def test_a_reduction_too_many_is_counted_where_its_bits_are_right(monkeypatch):

@@ -1,13 +1,11 @@
 """The update of a unit: each element by the published formula, on any stretch, in any piece, padded or not."""
 
 import math
-from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.independent import mlp as independent
 from tests.pages import printed
 from tests.training import labelled, run, scenario
 from zerosim.core.not_a_number import NOT_A_NUMBER
@@ -15,7 +13,7 @@ from zerosim.core.precisions import PRECISIONS
 from zerosim.core.sharding import shard
 from zerosim.models.mlp import mlp
 from zerosim.scenario.data import Dataset
-from zerosim.stages.optimizers import OPTIMIZERS, PIECE, Hyperparameters
+from zerosim.stages.optimizers import OPTIMIZERS, Hyperparameters
 from zerosim.stages.scaling import EPSILON, INITIAL_SCALE, LOWEST_SCALE, STEPS_TO_GROW, Scaling, square_sum
 from zerosim.stages.update import MASTER, LearningRate, UpdateRule
 from zerosim.training.experiment import prepare
@@ -111,18 +109,6 @@ def test_each_element_follows_the_formula_with_the_decay_that_is_its_own(name, b
 
 
 @optimizers
-def test_three_updates_have_the_bits_of_an_independent_optimizer(name):
-    (weights, *gradients), h = drawn("f4"), Hyperparameters(0.25, (0.7, 0.9), 1e-4, 0.6)
-    keys = SimpleNamespace(betas=h.betas, epsilon=h.epsilon, momentum=h.momentum)
-    ours, theirs, (m, v) = weights.copy(), weights.copy(), np.zeros((2, UNIT.count), np.float32)
-    held = slots(name, UNIT.count)
-    for count, gradient in enumerate(gradients, start=1):
-        OPTIMIZERS[name].update(ours, gradient, held, count, h)
-        theirs -= independent.DIFFERENCE[name](keys, gradient, m, v, h.learning_rate, count)
-        assert ours.tobytes() == theirs.tobytes()
-
-
-@optimizers
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("way", [updated, published])
 @pytest.mark.parametrize("biases", [False, True])
@@ -143,24 +129,6 @@ def test_shards_with_their_padding_have_the_bits_of_the_whole(name, precision, w
 
 def padded(values, length):
     return np.concatenate([values, np.zeros(length - len(values), values.dtype)])
-
-
-@optimizers
-def test_differences_that_are_applied_are_the_update(name):
-    weights, *gradients = drawn("f4")
-    made = rule(name, "fp32")
-    assert same(updated(made, weights, gradients), published(made, weights, gradients))
-
-
-@optimizers
-@pytest.mark.parametrize("count", [1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE + 1])
-def test_every_element_is_updated_however_many_there_are(name, count):
-    weights, gradient = np.ones((2, count), np.float32)
-    held = slots(name, count)
-    OPTIMIZERS[name].update(weights, gradient, held, 1, Hyperparameters(0.25))
-    for array in (weights, *held.values()):
-        assert np.unique(array).size == 1
-    assert weights[0] != 1.0
 
 
 @optimizers

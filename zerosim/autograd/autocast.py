@@ -66,20 +66,13 @@ class Autocast:
 
     low: np.dtype[Any]
     _plans: dict[tuple[GraphPlan, np.dtype[Any]], GraphPlan] = field(default_factory=dict, compare=False)
-    _graphs: dict[tuple[Graph, np.dtype[Any]], Graph] = field(default_factory=dict, compare=False)
 
     def __call__(self, plan: GraphPlan, dtype: np.dtype[Any]) -> GraphPlan:
         """The plan with casts, for an input of this dtype; the same object for equal arguments."""
         key = plan, dtype
         if key not in self._plans:
-            self._plans[key] = GraphPlan(self._graph(plan.graph, dtype), plan.of_parameters, plan.of_input)
+            self._plans[key] = GraphPlan(with_casts(plan.graph, dtype, self.low), plan.of_parameters, plan.of_input)
         return self._plans[key]
-
-    def _graph(self, graph: Graph, dtype: np.dtype[Any]) -> Graph:
-        key = graph, dtype
-        if key not in self._graphs:
-            self._graphs[key] = with_casts(graph, dtype, self.low)
-        return self._graphs[key]
 
 
 def with_casts(graph: Graph, dtype: np.dtype[Any], low: np.dtype[Any]) -> Graph:

@@ -79,15 +79,12 @@ def named(collective: str, algorithm: str, size: int, vector_bytes: int, *, comm
 def switch_at(switches: Mapping[str, int]) -> None:
     """Set the largest bytes of a short vector, by collective. All ranks must set the same, before they call one.
 
-    Raises `CollectiveError` for a collective that has one algorithm for all lengths, and for a value that is no number
-    of bytes.
+    Raises `CollectiveError` for a collective that has one algorithm for all lengths.
 
     >>> switch_at({"all_reduce": 32 << 10})
     """
-    for collective, most_bytes in switches.items():
+    for collective in switches:
         if collective not in SWITCHES:
             raise CollectiveError(f"no switch for {collective!r}{nearest(collective, list(SWITCHES))}")
-        if isinstance(most_bytes, bool) or not isinstance(most_bytes, int) or most_bytes < 0:
-            raise CollectiveError(f"switch of {collective} at {most_bytes!r}: give a number of bytes, 0 for never")
     SWITCHES.update(switches)
     named.cache_clear()

@@ -33,8 +33,6 @@ class Stage(Declared):
     step: StageStep
     sharded: tuple[Kind, ...]
     """The model states of which a rank keeps 1/N; all others are kept in full."""
-    may_reduce_parts: bool
-    """Whether each micro-batch can be reduced separately."""
     wire: str = ""
     """The precision in which gradients are sent and added over ranks; empty: the scenario's."""
     reduces_each: bool = False
@@ -44,6 +42,11 @@ class Stage(Declared):
     def gathers(self) -> bool:
         """Whether weights are gathered before use."""
         return "parameters" in self.sharded
+
+    @property
+    def may_reduce_parts(self) -> bool:
+        """Whether each micro-batch can be reduced separately."""
+        return "gradients" in self.sharded or self.reduces_each
 
     @property
     def publishes(self) -> bool:
@@ -72,9 +75,9 @@ class Stage(Declared):
 STAGES: Table[Stage] = Table({
     stage.key: stage
     for stage in (
-        Stage("ddp", "DDP", "ZeRO-0", ddp.step, ddp.SHARDED, may_reduce_parts=False),
-        Stage("zero1", "Stage I", "ZeRO-1", zero1.step, zero1.SHARDED, may_reduce_parts=False),
-        Stage("zero2", "Stage II", "ZeRO-2", zero2.step, zero2.SHARDED, may_reduce_parts=True),
-        Stage("zero3", "Stage III", "ZeRO-3, FSDP FULL_SHARD", zero3.step, zero3.SHARDED, may_reduce_parts=True),
+        Stage("ddp", "DDP", "ZeRO-0", ddp.step, ddp.SHARDED),
+        Stage("zero1", "Stage I", "ZeRO-1", zero1.step, zero1.SHARDED),
+        Stage("zero2", "Stage II", "ZeRO-2", zero2.step, zero2.SHARDED),
+        Stage("zero3", "Stage III", "ZeRO-3, FSDP FULL_SHARD", zero3.step, zero3.SHARDED),
     )
 })

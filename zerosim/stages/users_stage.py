@@ -25,26 +25,24 @@ SHIPPED = {frozenset(each.sharded): each for each in STAGES.values()}
 
 
 def stage(
-    *, sharded: tuple[Kind, ...] = (), wire: str = "", accumulation: str = "", reduces_parts: bool | None = None
+    *, sharded: tuple[Kind, ...] = (), wire: str = "", accumulation: str = "",
 ) -> Callable[[StageStep], Stage]:
     """A decorator: the step as a stage that shards these states.
 
     `sharded` contains any of "optimizer", "gradients", "parameters", in a combination of a shipped stage. `wire` is
     fp16, bf16, fp32 or fp64; the default is the scenario's. `accumulation = "micro_batch"` declares that the gradients
-    of every micro-batch are reduced, whatever the scenario says. `reduces_parts` states whether a scenario may request
-    that; the default is that of the shipped stage with the same sharding.
+    of every micro-batch are reduced, whatever the scenario says.
 
     >>> @stage(sharded=("optimizer", "gradients"), wire="bf16")
     ... def compressed(replica, batch): ...
     >>> compressed.publishes, compressed.wire
     (True, 'bf16')
     """
-    return lambda step: declared(step.__name__, step, sharded, wire, accumulation, reduces_parts)
+    return lambda step: declared(step.__name__, step, sharded, wire, accumulation)
 
 
 def declared(
-    name: str, step: StageStep, sharded: tuple[Kind, ...], wire: str = "", accumulation: str = "",
-    reduces_parts: bool | None = None,
+    name: str, step: StageStep, sharded: tuple[Kind, ...], wire: str = "", accumulation: str = ""
 ) -> Stage:
     """The stage of a step with these declarations. Raises `UsageError` for invalid ones."""
     if frozenset(sharded) not in SHIPPED:
@@ -57,9 +55,7 @@ def declared(
         raise UsageError(f"{name} has the accumulation {accumulation!r}; leave it out, or declare micro_batch")
     like = SHIPPED[frozenset(sharded)]
     also = (inspect.getdoc(step) or "a stage of yours").splitlines()[0].rstrip(".")
-    parts = like.may_reduce_parts if reduces_parts is None else reduces_parts
-    return Stage(name, name, also, step, like.sharded, may_reduce_parts=parts or bool(accumulation), wire=wire,
-                 reduces_each=bool(accumulation))
+    return Stage(name, name, also, step, like.sharded, wire=wire, reduces_each=bool(accumulation))
 
 
 def as_stage(name: str, found: Any) -> Stage:
@@ -79,7 +75,5 @@ def as_stage(name: str, found: Any) -> Stage:
 
 def like(stage: Stage) -> Named:
     """The shipped stage with the same sharding and wire, whose bits the stage must have."""
-    honest = replace(
-        SHIPPED[frozenset(stage.sharded)], wire=stage.wire, reduces_each=stage.reduces_each,
-        may_reduce_parts=stage.may_reduce_parts)
+    honest = replace(SHIPPED[frozenset(stage.sharded)], wire=stage.wire, reduces_each=stage.reduces_each)
     return Named(f"{honest.key} with wire {stage.wire or 'as it is'}, {stage.reduces_each}", honest, "")
