@@ -85,11 +85,8 @@ def error_line(error: BaseException, function: Callable[..., Any]) -> str:
     return f"line {lines[-1]}, {text}: {said}" if text else f"line {lines[-1]}: {said}"
 
 
-BROKE = 3
 INTERRUPTED = 128 + 2
 """The exit code that a shell gives a program that SIGINT has ended."""
-
-LESS = "smaller vectors, a smaller [model], train.micro_batch or data need less, and so do more ranks in Stage III"
 
 
 def exit_code(error: BaseException) -> int:
@@ -99,7 +96,7 @@ def exit_code(error: BaseException) -> int:
     """
     if isinstance(error, ZerosimError):
         return error.exit_code
-    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else BROKE
+    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else ZerosimError.exit_code
 
 
 def last_words(error: BaseException) -> str:
@@ -115,7 +112,8 @@ def last_words(error: BaseException) -> str:
             return "interrupted"
         case MemoryError():
             what = f"not enough memory: {error}" if str(error) else "not enough memory"
-            return f"{what}; {LESS}"
+            return (f"{what}; smaller vectors, a smaller [model], train.micro_batch or data need less, and so do more "
+                    "ranks in Stage III")
         case BrokenPipeError():
             return ""
     return "\n" + "".join(traceback.format_exception(error)).rstrip()

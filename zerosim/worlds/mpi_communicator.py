@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 SMALL_BYTES = 1 << 14
 """The most bytes of a message whose copy is a Python object; copies of longer ones are kept and reused."""
-MOST_BYTES = 2**31 - 1
-"""The most bytes of a message, with a library of MPI 3 or before."""
 TAGGED = CLOSE_NOTIFY + 1
 """MPI's tag of messages with tag 0. Tags given by a program do not encode the dtype."""
 NOTHING = np.empty(0, np.uint8)
@@ -88,7 +86,6 @@ class MpiCommunicator:
         self._dropped: list[tuple[object, Bytes]] = []
         self.sent, self.received = [0] * self.size, [0] * self.size
         self._uncopied = Uncopied(self, comm.Dup())
-        self._most_bytes = MOST_BYTES if MPI.Get_version() < (4, 0) else inf
 
     def take_buffers_from(self, allocate: Allocator) -> None:
         """Let all memory for later messages of more than `SMALL_BYTES` come from `allocate`, so that a ledger counts
@@ -181,10 +178,6 @@ class MpiCommunicator:
         if type(into) is not np.ndarray or into.dtype.hasobject or not into.flags.writeable:
             check_array(into, "into")
             check_into(into)
-        if outgoing.nbytes > self._most_bytes:
-            raise CollectiveError(
-                f"outgoing has {outgoing.nbytes:,} bytes, and over {self.library} a message has at most "
-                f"{self._most_bytes:,}: send it in pieces; a run does with parallel.bucket_mb, or smaller units")
 
     def depart(self, outgoing: Array, to: int) -> None:
         """Copy `outgoing`, and let MPI send the copy."""
