@@ -1,4 +1,4 @@
-"""What MPI libraries' own suites test: sums that cancel, operations that do not commute, long mixtures."""
+"""What MPI libraries' own suites test: operations that do not commute, long mixtures."""
 
 from dataclasses import replace
 
@@ -10,7 +10,6 @@ from tests.collectives import mpi_suites
 from tests.mpi.launch import mpirun
 from zerosim.collectives import ALGORITHMS, naive
 from zerosim.collectives.choosing import named
-from zerosim.core.comm import left, right
 from zerosim.worlds.local import spawn
 
 
@@ -28,21 +27,6 @@ def test_mpi_world(ranks):
     assert outcome.stdout.startswith(f"{ranks} ranks of ")
 
 
-@pytest.mark.parametrize("size", [3, 4, 5, 7, 8, 10])
-def test_ranks_that_add_in_orders_of_their_own_are_caught(size):
-    """The ring of whole vectors: each rank adds the others' as they come by."""
-
-    def whole_ring(comm, x):
-        total, passing = x.copy(), x.copy()
-        for _ in range(comm.size - 1):
-            comm.exchange(passing, to=right(comm), into=passing, source=left(comm))
-            total += passing
-        return total
-
-    with pytest.raises(AssertionError, match="disagree with rank 0"):
-        spawn(lambda comm: mpi_suites.same_everywhere(comm, whole_ring), size)
-
-
 @pytest.fixture
 def planted(monkeypatch):
     """Another function or claim in the table of algorithms, of which nothing is remembered before and after."""
@@ -52,13 +36,6 @@ def planted(monkeypatch):
     named.cache_clear()
     yield planted
     named.cache_clear()
-
-
-@pytest.mark.parametrize("size", [3, 8])
-def test_another_order_than_the_declared_one_is_caught(planted, size):
-    planted("ring.all_reduce", naive.all_reduce)
-    with pytest.raises(AssertionError, match="ring"):
-        spawn(mpi_suites.check_cancelling_sums_follow_the_declared_order, size)
 
 
 @pytest.mark.parametrize("size", [2, 5])

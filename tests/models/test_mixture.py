@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.models.test_split_models import read
-from tests.mpi.launch import mpirun
 from zerosim.autograd.operation import Operation
 from zerosim.autograd.operations.routing import queue_slots_forward
 from zerosim.autograd.operations.shapes import reshape
@@ -97,20 +96,6 @@ def test_a_token_is_served_by_its_experts_while_these_have_room(family, count, w
     due = by_loops(x, *unit.views(flat).values(), capacity=3, count=count)
     np.testing.assert_allclose(y, due, rtol=1e-12, atol=1e-14)
     assert (due == 0).all(axis=2).any()
-
-
-@pytest.mark.mpi
-@pytest.mark.parametrize(("ranks", "changes"), [
-    (4, ["parallel.expert_ranks=2"]), (4, PIECES),
-    (8, [*PIECES, "parallel.context_ranks=2", "model.experts=8", "world.ranks=8"]),
-])
-def test_a_split_mixture_under_mpirun(ranks, changes, tmp_path):
-    path = tmp_path / "scenario.toml"
-    path.write_text(MIXTURE)
-    changes = [*changes, 'parallel.stages=["zero2"]']
-    said = mpirun(ranks, ["-m", "zerosim", "run", str(path), "--progress", "none",
-                          *(word for each in changes for word in ("--set", each))])
-    assert (said.returncode, said.stdout.count("every bit equal to one process")) == (0, 1)
 
 
 doubled = Operation(

@@ -3,12 +3,9 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from tests.mpi.launch import mpirun
 from zerosim.commands.cli import main
-from zerosim.models.parameters import Parameter
 from zerosim.scenario.data import load_dataset
 from zerosim.scenario.load import load
 from zerosim.training.experiment import prepare
@@ -49,34 +46,9 @@ def read(text, tmp_path, *changes):
     return load(path, [*changes])
 
 
-def outcome(text, tmp_path, *changes, keep_weights=False):
+def outcome(text, tmp_path, *changes):
     scenario = read(text, tmp_path, *changes)
-    return run_locally(prepare(scenario, load_dataset(scenario), keep_weights=keep_weights))
-
-
-IN_FLOAT64 = ("train.precision=fp64", "train.clip_norm=0.01", "train.optimizer=sgd", 'parallel.stages=["zero2"]')
-
-
-def farthest(text, changes, tmp_path):
-    """The greatest difference of a final weight, split and in one piece, over the greatest change by training."""
-    common = [*IN_FLOAT64, *[each for each in changes if "model" in each]]
-    (whole,) = outcome(text, tmp_path, *common, "world.ranks=2", keep_weights=True).trained
-    (split,) = outcome(text, tmp_path, *common, *changes, "parallel.tensor_ranks=2", keep_weights=True).trained
-    (begun,) = outcome(text, tmp_path, *common, "world.ranks=2", "train.steps=0", keep_weights=True).trained
-    found, due, before = map(by_name, (split, whole, begun))
-    assert found.keys() == due.keys()
-    return (max(np.abs(found[name] - due[name]).max() for name in due)
-            / max(np.abs(before[name] - due[name]).max() for name in due))
-
-
-@pytest.mark.parametrize("answers", [True, False])
-def test_a_norm_that_counts_what_all_places_have_twice_or_pieces_never_is_noticed(answers, tmp_path, monkeypatch):
-    monkeypatch.setattr(Parameter, "answers", lambda self, coordinates: answers)
-    assert farthest(MLP, [], tmp_path) > 1e-3
-
-
-def by_name(row):
-    return {name: view for unit, flat in row.measured.weights.items() for name, view in unit.views(flat).items()}
+    return run_locally(prepare(scenario, load_dataset(scenario)))
 
 
 @pytest.mark.parametrize(("sequence", "due"), [
@@ -104,23 +76,6 @@ def test_the_collectives_of_a_block_by_hand(sequence, due, tmp_path):
             "all_reduce": passes * blocks * 6}
         halves = found["tensor_all_gather"].sent_bytes + found["tensor_reduce_scatter"].sent_bytes
         assert halves == passes * (blocks * 8 + 2) * (2 * 8 * 16 * 4 // 2)
-
-
-@pytest.mark.mpi
-@pytest.mark.parametrize("changes", [
-    ["parallel.tensor_ranks=2"],
-    ["parallel.tensor_ranks=4"],
-    ["parallel.context_ranks=2", "parallel.context_by=all_to_all", 'parallel.stages=["zero3"]'],
-    ["parallel.context_ranks=2", "parallel.tensor_ranks=2", "parallel.vocabulary_parallel=true", *EVEN,
-     'parallel.stages=["zero1"]'],
-])
-def test_split_under_mpirun(changes, tmp_path):
-    """With copies of messages, too, whose bytes are bounded."""
-    path = tmp_path / "scenario.toml"
-    path.write_text(GPT)
-    words = [word for each in changes for word in ("--set", each)]
-    said = mpirun(4, ["-m", "zerosim", "run", str(path), *words, "--progress", "none"])
-    assert (said.returncode, said.stdout.count("every bit equal to one process")) == (0, 1)
 
 
 def test_a_users_model_is_split_too(tmp_path):

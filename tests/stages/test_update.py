@@ -14,7 +14,7 @@ from zerosim.core.sharding import shard
 from zerosim.models.mlp import mlp
 from zerosim.scenario.data import Dataset
 from zerosim.stages.optimizers import OPTIMIZERS, Hyperparameters
-from zerosim.stages.scaling import EPSILON, INITIAL_SCALE, LOWEST_SCALE, STEPS_TO_GROW, Scaling, square_sum
+from zerosim.stages.scaling import EPSILON, LOWEST_SCALE, Scaling, square_sum
 from zerosim.stages.update import MASTER, LearningRate, UpdateRule
 from zerosim.training.experiment import prepare
 from zerosim.verdict.judged_run import run_locally
@@ -165,11 +165,6 @@ def test_only_a_dynamic_loss_scale_skips_a_step():
     assert Scaling(4.0, dynamic=True, clip_norm=1.0).factor([math.nan]) is None
 
 
-def test_a_step_that_lets_the_scale_grow_is_still_unscaled_by_the_scale_it_had():
-    scaling = Scaling(4.0, dynamic=True, good_steps=STEPS_TO_GROW - 1)
-    assert (scaling.factor([1.0]), scaling.loss_scale) == (0.25, 8.0)
-
-
 @pytest.mark.parametrize("dtype", [np.float16, BFLOAT16, np.float32, np.float64])
 def test_squares_are_added_in_float64_whatever_they_are_of(dtype):
     """300² overflows float16, and 1 beside 2¹² squared is lost in float32."""
@@ -180,34 +175,9 @@ def test_squares_are_added_in_float64_whatever_they_are_of(dtype):
 # The loss scale as steps overflow and do not, and what a run says that could not train.
 
 
-def dynamic(scale=INITIAL_SCALE):
-    return Scaling(loss_scale=scale, dynamic=True)
-
-
-def test_a_loss_scale_that_always_overflows_halves_to_the_lowest_and_stays():
-    scaling, scales = dynamic(), []
-    for _ in range(2_000):
-        assert scaling.factor([math.inf]) is None
-        scales.append(scaling.loss_scale)
-    assert scales[:40] == [INITIAL_SCALE / 2**halvings for halvings in range(1, 41)]
-    assert set(scales[39:]) == {LOWEST_SCALE}
-    assert scaling.factor([1.0]) == 1 / LOWEST_SCALE
-
-
 def test_the_lowest_scale_is_the_last_at_which_a_gradient_of_1_is_not_erased():
     assert np.float16(1.0 * LOWEST_SCALE) > 0
     assert np.float16(1.0 * LOWEST_SCALE / 2) == 0
-
-
-def test_the_scale_doubles_after_every_so_many_steps_in_a_row_without_overflow():
-    scaling = dynamic()
-    scales = [(scaling.factor([1.0]), scaling.loss_scale)[1] for _ in range(3 * STEPS_TO_GROW)]
-    assert scales == [INITIAL_SCALE * 2 ** (step // STEPS_TO_GROW) for step in range(1, 3 * STEPS_TO_GROW + 1)]
-    for _ in range(2):
-        for _ in range(STEPS_TO_GROW - 1):
-            scaling.factor([1.0])
-        scaling.factor([math.inf])
-    assert scaling.loss_scale == INITIAL_SCALE * 2
 
 
 def overflowing(steps, **parallel):
