@@ -57,13 +57,9 @@ def checked_part(part: Any) -> Shown:
     if isinstance(part, str):
         if not is_python(part):
             raise UsageError(f"found {part!r}; give FILE.py:NAME, or a part")
-        return shown_check(checked(part, Loader().load(part).value))
-    name, _ = code_of(part)
-    return shown_check(checked(name, part))
-
-
-def shown_check(found: CheckedPart) -> Shown:
-    """A check that displays itself: its claims, and the complaint about each that does not hold."""
+        found = checked(part, Loader().load(part).value)
+    else:
+        found = checked(code_of(part)[0], part)
     return Shown(
         found, found.holds, found.state, f"<check of {found.name}: {found.state}>",
         show=lambda console: show_check(console, found),
