@@ -1,4 +1,4 @@
-"""Shapes without values: every collective runs on them, and sends what it would send of real arrays."""
+"""Shapes without values: views, reductions and messages as of real arrays."""
 
 import numpy as np
 import pytest
