@@ -46,7 +46,6 @@ LOUD = FP16 | {"data": "loud", "steps": 8}
 CASES = {
     "plain": {},
     "initial": {"steps": 0},
-    "digits": {"data": "digits", "hidden": [16], "micro_batch": 16, "steps": 2},
     "five ranks, one idle chunk": {"ranks": 5, "micro_batches": 5, "hidden": [1, 3], "data": "one output"},
     "alone": {"ranks": 1, "clip_norm": 0.02},
     "linear": {"hidden": [], "data": "outputs"},
@@ -56,10 +55,8 @@ CASES = {
     "gelu": {"activation": "gelu", "data": "one output", "optimizer": "momentum", "momentum": 0.7},
     "gelu, digits": {"activation": "gelu", "data": "digits", "hidden": [32, 32], "micro_batch": 16, "units": "model"},
     "sgd": {"optimizer": "sgd", "warmup_steps": 1, "weight_decay": 0.1},
-    "momentum": {"optimizer": "momentum", "weight_decay": 0.1, "decay_biases": False, "schedule": "cosine"},
     "adam": {"betas": [0.7, 0.95], "epsilon": 1e-3, "weight_decay": 0.05},
     "adamw": {"optimizer": "adamw", "steps": 4},
-    "adamw, no bias decays": {"optimizer": "adamw", "weight_decay": 0.3, "decay_biases": False, "units": "model"},
     "adamw without decay": {"optimizer": "adamw", "weight_decay": 0.0, "publish": "updates"},
     "cosine": {"schedule": "cosine", "warmup_steps": 2, "steps": 5},
     "warm-up": {"warmup_steps": 2, "optimizer": "sgd", "publish": "broadcasts"},
@@ -72,13 +69,10 @@ CASES = {
     "ring, infinite": {"order": "ring", "data": "infinite", "optimizer": "momentum"} | SINGLY,
     "part by part": {"accumulation": "micro_batch", "ranks": 3, "micro_batches": 9, "units": "model"},
     "part by part, rank": {"accumulation": "micro_batch", "order": "rank", "ranks": 3, "micro_batches": 6},
-    "one part": {"accumulation": "micro_batch", "micro_batches": 2},
     "layered": {"accumulation": "layered", "ranks": 2, "micro_batches": 6},
     "groups": {"units": [[0, 1], [2]], "clip_norm": 0.02, "ranks": 4},
-    "within the norm": {"clip_norm": 50, "optimizer": "sgd"},
     "clip in pieces": {"hidden": [150, 130], "units": "model", "ranks": 1, "micro_batches": 1, "clip_norm": 0.02},
     "frozen first": {"frozen": [0], "optimizer": "adamw"},
-    "frozen between": {"frozen": [1], "clip_norm": 0.02, "activation": "tanh"},
     "frozen ends": {"frozen": [0, 2], "precision": "fp16", "activation": "gelu"},
     "all frozen": {"frozen": [0, 1, 2], "clip_norm": 0.02},
     "frozen group": {"frozen": [0, 1], "units": [[0, 1], [2]]},
@@ -94,15 +88,10 @@ CASES = {
         "autocast": "bf16", "accumulation": "micro_batch", "order": "rank", "reduce_dtype": "bf16"},
     "autocast, fp16": {"autocast": "fp16", "data": "outputs", "output_dtype": "bf16", "frozen": [1]},
     "sent in fp16": {"reduce_dtype": "fp16", "accumulation": "micro_batch"},
-    "sent in bf16": {"reduce_dtype": "bf16", "clip_norm": 0.02, "ranks": 4},
-    "scaled": {"loss_scale": 1000.5, "data": "outputs"},
-    "bf16": BF16 | {"steps": 4},
     "bf16, tanh": BF16 | {"activation": "tanh", "optimizer": "sgd", "order": "rank", "ranks": 4},
     "bf16, gelu": BF16 | {"activation": "gelu", "data": "outputs", "loss_scale": 8},
     "bf16, all in fp32": BF16 | {"accumulate_dtype": "fp32", "reduce_dtype": "fp32", "clip_norm": 0.02},
-    "bf16, exact": BF16 | {"order": "exact", "micro_batches": 6},
     "bf16, exact in fp32": BF16 | {"order": "exact", "accumulate_dtype": "fp32", "data": "one output"},
-    "bf16, part by part": BF16 | {"accumulation": "micro_batch", "reduce_dtype": "fp32"},
     "bf16, updates": BF16 | {"publish": "updates", "optimizer": "adamw", "weight_decay": 0.5},
     "bf16, NaN": BF16 | {"data": "outputs", "learning_rate": 1e20, "optimizer": "sgd", "steps": 5},
     "fp16": FP16 | {"optimizer": "momentum", "decay_biases": False, "weight_decay": 0.1},
@@ -110,11 +99,8 @@ CASES = {
     "fp16, unscaled": FP16 | {"loss_scale": 1, "activation": "tanh"},
     "fp16, tree": FP16 | {"order": "tree", "ranks": 4, "micro_batches": 8, "loss_scale": 8},
     "fp16, ring": FP16 | {"ranks": 4, "micro_batches": 12, "loss_scale": 1000.5, "accumulate_dtype": "fp32"},
-    "fp16, part by part": FP16 | {"accumulation": "micro_batch", "accumulate_dtype": "fp32", "order": "rank"},
     "fp16, updates": FP16 | {"publish": "updates", "optimizer": "adamw", "units": "model"},
     "fp16, NaN": FP16 | {"data": "outputs", "learning_rate": 1e5, "activation": "gelu", "loss_scale": 1},
-    "fp64": FP64 | {"clip_norm": 0.02, "optimizer": "adamw", "activation": "gelu"},
-    "fp64, tree": FP64 | {"order": "tree", "ranks": 4, "micro_batches": 8, "data": "outputs", "loss_scale": 1000.5},
     "fp64, exact": FP64 | {"order": "exact", "micro_batches": 8, "activation": "tanh", "publish": "updates"},
     "fp64, exact, cancelling": FP64 | {"order": "exact", "data": "cancelling", "optimizer": "sgd"} | SINGLY,
     "fp64, NaN": FP64 | {"data": "outputs", "learning_rate": 1e160, "optimizer": "sgd", "steps": 4},
@@ -150,7 +136,7 @@ def drawn(seed):
     return keys
 
 
-CASES |= {f"drawn {seed}": drawn(seed) for seed in range(12)}
+CASES |= {f"drawn {seed}": drawn(seed) for seed in range(24)}
 
 
 @functools.cache
