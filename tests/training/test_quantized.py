@@ -11,7 +11,6 @@ from tests.plan.test_rehearsal import CLUSTER
 from tests.training import labelled
 from tests.training.test_variants import run
 from tests.training.test_whole_steps import outcome_of
-from zerosim.core.wires import Format
 from zerosim.plan.rehearsal import rehearse
 from zerosim.training.build import alone
 from zerosim.training.experiment import Experiment
@@ -41,36 +40,6 @@ def test_the_master_weights_are_never_quantised(name):
     coded, = run(stages=("zero3",), learning_rate=0.0, quantized_weights=name).trained
     assert coded.measured.weights_sha256 == plain.measured.weights_sha256
     assert [each.tobytes() for each in coded.measured.losses] != [each.tobytes() for each in plain.measured.losses]
-
-
-def test_a_scale_of_the_wrong_block_is_noticed(monkeypatch):
-    honest = Format.decode
-
-    def decode(self, coded, out):
-        scales = coded[: 4 * Format("int8", self.block).blocks(len(out))].view("<f4")
-        scales[:] = np.roll(scales, 1)
-        honest(self, coded, out)
-
-    monkeypatch.setattr("zerosim.stages.gathering.Quantized.fill", quantised_by(decode))
-    outcome = outcome_of(quantized_weights="int8", quantized_block=4)
-    assert any("bits differ" in what for _, what in outcome.failures)
-
-
-def quantised_by(decode):
-    """`Quantized.fill`, with the ranks' decoding replaced, but not the reference's, nor that on shapes."""
-    from zerosim.stages.gathering import Quantized
-
-    honest = Quantized.fill
-
-    class Other:
-        def __init__(self, wire):
-            self.encoded_bytes, self.encode, self._wire = wire.encoded_bytes, wire.encode, wire
-
-        def decode(self, coded, out):
-            decode(self._wire, coded, out)
-
-    return lambda self, *arguments: honest(
-        Quantized(Other(self.wire)) if isinstance(self.wire, Format) else self, *arguments)
 
 
 # Gradients.

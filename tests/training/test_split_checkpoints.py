@@ -1,11 +1,9 @@
 """Checkpoints of split models: saved by ranks of several places, resumed by any others, joined in one file."""
 
-from itertools import chain
 
 import pytest
 
 from tests.models.test_split_models import GPT, MLP, read
-from tests.mpi.launch import mpirun
 from tests.training.checkpointing import bits, go
 from zerosim.core.errors import CheckpointError
 from zerosim.models.units import Task
@@ -114,13 +112,3 @@ def test_a_different_model_is_named(change, words, one, tmp_path):
     with pytest.raises(CheckpointError) as caught:
         [saved.whole("weights", place) for place in model.places]
     assert words in str(caught.value)
-
-
-@pytest.mark.mpi
-@pytest.mark.long
-def test_under_mpirun(one, tmp_path):
-    path = tmp_path / "scenario.toml"
-    path.write_text(MLP)
-    words = chain.from_iterable(("--set", each) for each in layout(1, 4, by("zero3")))
-    said = mpirun(4, ["-m", "zerosim", "run", str(path), *words, "--resume", str(one[0] / "a"), "--progress", "none"])
-    assert (said.returncode, said.stdout.count("every bit equal to one process")) == (0, 1)
