@@ -11,8 +11,7 @@ zerosim needs POSIX anyway.
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -79,28 +78,18 @@ def scenario_file(given: str | os.PathLike[str]) -> str:
 def copy_out(sources: Iterable[tuple[Path, Path]]) -> list[Path]:
     """Copy each file to its place, making folders; the places. An existing file is never overwritten.
 
-    Raises `UsageError` as `writing` does.
-    """
-    pairs = list(sources)
-    with writing(place for _, place in pairs):
-        for source, place in pairs:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, place)
-    return [place for _, place in pairs]
-
-
-@contextmanager
-def writing(places: Iterable[Path]) -> Iterator[None]:
-    """A context that writes files to these places.
-
     Raises `UsageError` before anything is written if a file exists, and if a file or a folder cannot be written.
     """
-    for place in places:
+    pairs = list(sources)
+    for _, place in pairs:
         if os.path.exists(place):
             raise UsageError(f"{place} exists already, and nothing is overwritten; name another folder")
     try:
-        yield
+        for source, place in pairs:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, place)
     except OSError as error:
         raise UsageError(
             f"cannot write {error.filename2 or error.filename}: {reason(error)}; "
             "name a folder that can be written to") from error
+    return [place for _, place in pairs]
