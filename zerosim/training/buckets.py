@@ -69,7 +69,6 @@ class Buckets:
                     copies.append(allocate(columns.size, columns.dtype, kind="buffers", owner="bucket"))
                     copies[-1].reshape(columns.shape)[:] = columns
                 own[piece] = split(add(comm, copies, rounding), comm.size)[comm.rank]
-                copies.clear()
             return full
 
         return call
