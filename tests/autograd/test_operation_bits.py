@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.autograd.formulas import OPERATIONS, computed, gradients, nan, normals
+from tests.autograd.formulas import KITS, OPERATIONS, computed, gradients, nan, normals
 from tests.independent import mlp as independent
 from tests.independent import transformer as other
 from zerosim.autograd.operations import shapes
@@ -13,9 +13,9 @@ ONE_HEAD = {"heads": 1, "key_value_heads": 1}
 SHARED = {"heads": 6, "key_value_heads": 2}
 
 
-def of_numbers(forward, backward, *, of_y=False):
-    """An operation on each number; backward reads x, or y."""
-    return forward, lambda u, y, x: {"x": backward(u, y if of_y else x)}
+def of_numbers(backward, *, of_y=False):
+    """Of an operation on each number: backward reads x, or y."""
+    return lambda u, y, x: {"x": backward(u, y if of_y else x)}
 
 
 def by_name(names, backward):
@@ -27,13 +27,13 @@ def attention(heads, groups):
     def backward(u, y, q, k, v):
         _, p = other.attention(q, k, v, heads, groups)
         return dict(zip("qkv", other.attention_backward(u, q, k, v, p, heads, groups), strict=True))
-    return lambda q, k, v: other.attention(q, k, v, heads, groups)[0], backward
+    return backward
 
 
 def self_attention(heads):
     def backward(u, y, x):
         return {"qkv": other.self_attention_backward(u, x, other.self_attention(x, heads)[1], heads)}
-    return lambda x: other.self_attention(x, heads)[0], backward
+    return backward
 
 
 def in_turn(rows, terms):
@@ -49,65 +49,50 @@ TOKENS = np.array([[3, 0, 3], [4, 3, 0]])
 CUBE = (3, 5, 12)
 ROWS = (12,)
 CASES = {
-    "relu": ("elementwise.relu", [CUBE], {}, of_numbers(
-        independent.FORWARD["relu"], independent.BACKWARD["relu"], of_y=True)),
-    "tanh": ("elementwise.tanh", [CUBE], {}, of_numbers(np.tanh, independent.BACKWARD["tanh"], of_y=True)),
-    "sigmoid": ("elementwise.sigmoid", [CUBE], {}, of_numbers(
-        lambda x: 0.5 * (np.tanh(0.5 * x) + 1.0), lambda u, y: u * ((1.0 - y) * y), of_y=True)),
-    "scale": ("elementwise.scale", [CUBE], {"factor": -0.3}, (
-        lambda x: x * x.dtype.type(-0.3), lambda u, y, x: {"x": u * x.dtype.type(-0.3)})),
-    "gelu": ("elementwise.gelu", [CUBE], {}, of_numbers(independent.gelu, independent.gelu_backward)),
-    "silu": ("elementwise.silu", [CUBE], {}, of_numbers(other.silu, other.silu_backward)),
-    "multiply": ("elementwise.multiply", [CUBE, CUBE], {}, (
-        np.multiply, by_name("x other", lambda u, x, y: (u * y, u * x)))),
-    "linear": ("linear.linear", [(7, 5), (4, 5), (4,)], {}, (independent.linear, by_name(
-        "weight bias x", lambda u, x, w, b: independent.linear_backward(u, x, w)))),
-    "linear, without a bias": ("linear.linear", [CUBE, (4, 12)], {}, (other.project, by_name(
-        "x weight", other.project_backward))),
-    "linear, of tokens": ("linear.linear", [CUBE, (4, 12), (4,)], {}, (
-        lambda x, w, b: other.project(x, w) + b, by_name(
-            "x weight bias", lambda u, x, w, b: (*other.project_backward(u, x, w), np.sum(other.rows(u), axis=0))))),
-    "affine": ("linear.affine", [CUBE, (12, 4), (4,)], {}, (other.affine, by_name(
-        "x weight bias", lambda u, x, w, b: other.affine_backward(u, x, w)))),
-    "add bias": ("linear.add_bias", [CUBE, ROWS], {}, (
-        np.add, by_name("x bias", lambda u, x, b: (u, np.sum(other.rows(u), axis=0))))),
-    "layer norm": ("normalization.layer_norm", [CUBE, ROWS, ROWS], {}, (other.ln, by_name(
-        "x weight bias", lambda u, x, w, b: other.ln_backward(u, x, w)))),
-    "rms norm": ("normalization.rms_norm", [CUBE, ROWS], {}, (other.rms, by_name("x weight", other.rms_backward))),
-    "rotary": ("attention.rotary", [CUBE], {"size": 4, "base": 10000.0}, (
-        lambda x: other.turned(x, 3), lambda u, y, x: {"x": other.turned(u, 3, back=True)})),
+    "relu": ("elementwise.relu", [CUBE], {}, of_numbers(independent.BACKWARD["relu"], of_y=True)),
+    "tanh": ("elementwise.tanh", [CUBE], {}, of_numbers(independent.BACKWARD["tanh"], of_y=True)),
+    "sigmoid": ("elementwise.sigmoid", [CUBE], {}, of_numbers(lambda u, y: u * ((1.0 - y) * y), of_y=True)),
+    "scale": ("elementwise.scale", [CUBE], {"factor": -0.3}, of_numbers(lambda u, x: u * x.dtype.type(-0.3))),
+    "gelu": ("elementwise.gelu", [CUBE], {}, of_numbers(independent.gelu_backward)),
+    "silu": ("elementwise.silu", [CUBE], {}, of_numbers(other.silu_backward)),
+    "multiply": ("elementwise.multiply", [CUBE, CUBE], {}, by_name("x other", lambda u, x, y: (u * y, u * x))),
+    "linear": ("linear.linear", [(7, 5), (4, 5), (4,)], {}, by_name(
+        "weight bias x", lambda u, x, w, b: independent.linear_backward(u, x, w))),
+    "linear, without a bias": ("linear.linear", [CUBE, (4, 12)], {}, by_name("x weight", other.project_backward)),
+    "linear, of tokens": ("linear.linear", [CUBE, (4, 12), (4,)], {}, by_name(
+        "x weight bias", lambda u, x, w, b: (*other.project_backward(u, x, w), np.sum(other.rows(u), axis=0)))),
+    "affine": ("linear.affine", [CUBE, (12, 4), (4,)], {}, by_name(
+        "x weight bias", lambda u, x, w, b: other.affine_backward(u, x, w))),
+    "add bias": ("linear.add_bias", [CUBE, ROWS], {}, by_name(
+        "x bias", lambda u, x, b: (u, np.sum(other.rows(u), axis=0)))),
+    "layer norm": ("normalization.layer_norm", [CUBE, ROWS, ROWS], {}, by_name(
+        "x weight bias", lambda u, x, w, b: other.ln_backward(u, x, w))),
+    "rms norm": ("normalization.rms_norm", [CUBE, ROWS], {}, by_name("x weight", other.rms_backward)),
+    "rotary": ("attention.rotary", [CUBE], {"size": 4, "base": 10000.0}, of_numbers(
+        lambda u, x: other.turned(u, 3, back=True))),
     "attention": ("attention.causal_attention", [CUBE] * 3, ONE_HEAD, attention(1, 1)),
     "attention, shared": ("attention.causal_attention", [CUBE, (3, 5, 4), (3, 5, 4)], SHARED, attention(6, 2)),
     "attention, narrow values": ("attention.causal_attention", [CUBE, CUBE, (3, 5, 8)], {
         "heads": 2, "key_value_heads": 2}, attention(2, 2)),
-    "beside": ("attention.beside", [CUBE, (3, 5, 1)], {"heads": 4, "other_heads": 1}, (
-        lambda x, other: np.concatenate([
-            each for head in np.split(x, 4, axis=-1) for each in (head, other)], axis=-1),
-        lambda u, y, x, other: {
-            "x": np.delete(u, np.s_[3::4], axis=-1), "other": ((u[..., 3:4] + u[..., 7:8]) + u[..., 11:12])
-            + u[..., 15:]})),
+    "beside": ("attention.beside", [CUBE, (3, 5, 1)], {"heads": 4, "other_heads": 1}, lambda u, y, x, other: {
+        "x": np.delete(u, np.s_[3::4], axis=-1),
+        "other": ((u[..., 3:4] + u[..., 7:8]) + u[..., 11:12]) + u[..., 15:]}),
     "self-attention": ("attention.causal_self_attention", [CUBE], {"heads": 2}, self_attention(2)),
-    "embedding": ("embedding.embedding", [TOKENS, (5, 4)], {}, (
-        lambda tokens, table: table[tokens],
-        lambda u, y, tokens, table: {"weight": other.embed_backward(u, tokens, len(table))})),
-    "positions": ("embedding.positions", [CUBE, (8, 12)], {}, (
-        lambda x, table: x + table[:5], lambda u, y, x, table: {"weight": other.positions_backward(u, 8)})),
-    "matmul": ("linear.matmul", [(3, 5, 12), (3, 12, 4)], {}, (
-        lambda x, w: np.stack([a @ b for a, b in zip(x, w, strict=True)]), by_name("x weight", lambda u, x, w: (
-            np.stack([a @ b.T for a, b in zip(u, w, strict=True)]),
-            np.stack([a.T @ b for a, b in zip(x, u, strict=True)]))))),
-    "take along": ("routing.take_along", [(2, 5), np.array([[4, 1, 4], [0, 0, 0]])], {}, (
-        lambda x, places: x[[[0], [1]], places],
-        lambda u, y, x, places: {"x": np.stack([
-            in_turn(np.zeros_like(x[0]), zip(*pair, strict=True)) for pair in zip(places, u, strict=True)])})),
-    "gather rows": ("routing.gather_rows", [(5, 4), ROUTES], {}, (
-        lambda x, places: np.vstack([x, np.zeros_like(x[:1])])[places],
-        lambda u, y, x, places: {"x": in_turn(np.zeros_like(x), zip(places.ravel(), u.reshape(-1, 4), strict=True))})),
-    "scatter rows": ("routing.scatter_rows", [(4, 3), ROUTES], {"count": 5}, (
-        lambda x, places: in_turn(
-            np.zeros((5, 3), x.dtype), ((at, row) for row, each in zip(x, places, strict=True) for at in each)),
-        lambda u, y, x, places: {"x": np.stack([
-            in_turn(np.zeros((1, 3), u.dtype), ((0, u[at]) for at in each if at >= 0))[0] for each in places])})),
+    "embedding": ("embedding.embedding", [TOKENS, (5, 4)], {}, lambda u, y, tokens, table: {
+        "weight": other.embed_backward(u, tokens, len(table))}),
+    "positions": ("embedding.positions", [CUBE, (8, 12)], {}, lambda u, y, x, table: {
+        "weight": other.positions_backward(u, 8)}),
+    "matmul": ("linear.matmul", [(3, 5, 12), (3, 12, 4)], {}, by_name("x weight", lambda u, x, w: (
+        np.stack([a @ b.T for a, b in zip(u, w, strict=True)]),
+        np.stack([a.T @ b for a, b in zip(x, u, strict=True)])))),
+    "take along": ("routing.take_along", [(2, 5), np.array([[4, 1, 4], [0, 0, 0]])], {}, lambda u, y, x, places: {
+        "x": np.stack([
+            in_turn(np.zeros_like(x[0]), zip(*pair, strict=True)) for pair in zip(places, u, strict=True)])}),
+    "gather rows": ("routing.gather_rows", [(5, 4), ROUTES], {}, lambda u, y, x, places: {
+        "x": in_turn(np.zeros_like(x), zip(places.ravel(), u.reshape(-1, 4), strict=True))}),
+    "scatter rows": ("routing.scatter_rows", [(4, 3), ROUTES], {"count": 5}, lambda u, y, x, places: {
+        "x": np.stack([
+            in_turn(np.zeros((1, 3), u.dtype), ((0, u[at]) for at in each if at >= 0))[0] for each in places])}),
 }
 
 
@@ -116,12 +101,12 @@ CASES = {
 def test_an_operation_has_the_bits_of_an_independent_one(case, dtype, piece, monkeypatch):
     """Pieces of 50 numbers are several rows, the last piece has fewer; those of 1 are a row each."""
     monkeypatch.setattr(shapes, "PIECE", piece)
-    name, sizes, settings, (forward, backward) = CASES[case]
+    name, sizes, settings, backward = CASES[case]
     operation = OPERATIONS[name]
     inputs = [each if isinstance(each, np.ndarray) else 3 * normals([1, number], *each).astype(dtype)
               for number, each in enumerate(sizes)]
     y, _ = computed(operation, inputs, **settings)
-    assert y.tobytes() == forward(*inputs).tobytes()
+    assert y.tobytes() == KITS[name].plain(*inputs, **settings).tobytes()
     upstream = normals(2, *y.shape).astype(dtype)
     due = backward(upstream, y, *inputs)
     named = dict(zip(operation.inputs, inputs, strict=False))

@@ -3,6 +3,7 @@
 Every checker is shown operations with planted faults, which it must not let pass.
 """
 
+import re
 from dataclasses import replace
 from itertools import chain, combinations
 from unittest import mock
@@ -207,23 +208,17 @@ def test_no_queue_is_longer_than_its_capacity_and_no_slot_is_given_twice(seed, n
 # Shapes that do not go together.
 
 
-@every_operation
-def test_what_does_not_go_together_is_named(name):
-    for wrong, given_settings in KITS[name].wrong:
-        with pytest.raises(ZerosimError) as raised:
-            OPERATIONS[name].on_shapes(wrong, given_settings)
-        assert "\n" not in str(raised.value)
-        assert "needs" in str(raised.value) or "cannot be computed of" in str(raised.value)
-
-
 @st.composite
 def edited(draw, kit):
     """A case in which one shape or one number of the settings is another, and each index 0."""
     case = draw(kit.cases)
     changed, given_settings = dict(case.shapes), dict(case.settings)
     numbers = [key for key, value in given_settings.items() if isinstance(value, int)]
-    if numbers and draw(st.booleans()):
-        given_settings[draw(st.sampled_from(numbers))] = draw(st.integers(1, 6))
+    if "probability" in case.settings:
+        given_settings["probability"] = draw(st.sampled_from([-0.5, 1.0]))
+    elif numbers and draw(st.booleans()):
+        key = draw(st.sampled_from(numbers))
+        given_settings[key] = draw(st.integers(int(key == "count" and len(case.integers) > 0), 6))
     else:
         name = draw(st.sampled_from(sorted(changed)))
         axis = draw(st.integers(0, len(changed[name])))
@@ -235,17 +230,25 @@ def edited(draw, kit):
 
 
 @every_operation
-def test_whatever_shapes_are_not_refused_can_be_computed(name):
+def test_shapes_are_refused_in_one_line_or_computed_with_their_gradients(name):
     def check(case):
+        shape, words = None, ""
         try:
             shape = result_shape(OPERATIONS[name], case)
-        except ZerosimError:
+        except ZerosimError as refusal:
+            words = str(refusal)
+        if shape is None:
+            assert re.fullmatch(r".*( needs |cannot be computed of ).*", words)
             return
         y, _ = computed(OPERATIONS[name], case.arrays().values(), **case.settings)
         assert y.shape == shape
         assert np.isfinite(y).all()
+        wanted = differentiable(OPERATIONS[name], case)
+        for key, gradient in (backward(OPERATIONS[name], case, "f8", wanted) if wanted else {}).items():
+            assert gradient.shape == case.shapes[key]
+            assert np.isfinite(gradient).all()
 
-    given(edited(KITS[name]))(settings(max_examples=60)(check))()
+    given(edited(KITS[name]))(settings(max_examples=100)(check))()
 
 
 # Planted faults.

@@ -165,12 +165,12 @@ def silu_backward(u, x):
     return u * q
 
 
-def turned(x, heads, *, back=False):
+def turned(x, heads, *, base=10000.0, back=False):
     """Rotary embedding of x (samples, T, heads · s), or its backward."""
     samples, tokens, width = x.shape
     s = width // heads
     half = s // 2
-    angle = np.arange(tokens)[:, np.newaxis] * 10000.0 ** (-2.0 * np.arange(half) / s)
+    angle = np.arange(tokens)[:, np.newaxis] * base ** (-2.0 * np.arange(half) / s)
     cos, sin = (np.tile(f(angle), 2).astype(x.dtype)[:, np.newaxis] for f in (np.cos, np.sin))
     x = x.reshape(samples, tokens, heads, s)
     w = x * (-sin if back else sin)
