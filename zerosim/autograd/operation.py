@@ -30,7 +30,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -39,24 +39,10 @@ from zerosim.core.allocation import Array
 from zerosim.core.errors import CollectiveError, ZerosimError
 from zerosim.core.extents import Extent
 
+if TYPE_CHECKING:
+    from zerosim.autograd.graph import Variable
+
 Shape = tuple[int, ...]
-
-
-class Applies(Protocol):
-    """The part of a graph's interface that an operation uses."""
-
-    def apply(self, operation: Any, inputs: Any, settings: Mapping[str, Any], /) -> Any:
-        """The variable of the operation's output; records the operation as an instruction."""
-
-
-class InGraph(Protocol):
-    """The part of a variable's interface that an operation uses."""
-
-    @property
-    def graph(self) -> Applies: ...
-
-
-AnyVariable = TypeVar("AnyVariable", bound=InGraph)
 
 
 class Empty(Protocol):
@@ -183,6 +169,5 @@ class Operation:
             raise ZerosimError(f"{self.name} cannot be computed of {named}: {error}") from error
         return (y[0] if self.saves else y), inputs
 
-    def __call__(self, *inputs: AnyVariable, **settings: Any) -> AnyVariable:
-        output: AnyVariable = inputs[0].graph.apply(self, inputs, settings)
-        return output
+    def __call__(self, *inputs: "Variable", **settings: Any) -> "Variable":
+        return inputs[0].graph.apply(self, inputs, settings)

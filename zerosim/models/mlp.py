@@ -4,7 +4,7 @@ Initial weights are PyTorch's default for Linear: uniform in ±1/√inputs, weig
 """
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -20,27 +20,16 @@ from zerosim.models.parallel import IN_ONE_PIECE, ModelParallel, column_input, r
 from zerosim.models.parameters import Cut, Parameter, uniform
 from zerosim.models.units import Layer, Model, ModelKind, Task, grouped
 
-Product = Callable[[Weights, Variable], Variable]
 
-
-def product(w: Weights, x: Variable) -> Variable:
-    """y = x Wᵀ + b."""
-    return linear(x, w["weight"], w["bias"])
-
-
-def column_parallel(w: Weights, x: Variable, *, parallel: ModelParallel) -> Variable:
-    """This rank's outputs of x Wᵀ + b."""
-    return linear(column_input(x, parallel), w["weight"], w["bias"])
-
-
-def row_parallel(w: Weights, x: Variable, *, parallel: ModelParallel) -> Variable:
-    """y = Σ x Wᵀ over the tensor ranks, each with a piece of the inputs, + b."""
-    return add_bias(row_output(linear(x, w["weight"]), parallel), w["bias"])
-
-
-def activated(w: Weights, x: Variable, *, product: Product, activation: Operation) -> Variable:
-    """y = f(x Wᵀ + b)."""
-    return activation(product(w, x))
+def dense(
+    w: Weights, x: Variable, *, axis: int | None, activation: Operation | None, parallel: ModelParallel
+) -> Variable:
+    """y = f(x Wᵀ + b); with `axis` this rank's outputs (0), or the sum over the tensor ranks' pieces of inputs (1)."""
+    if axis == 1:
+        y = add_bias(row_output(linear(x, w["weight"]), parallel), w["bias"])
+    else:
+        y = linear(x if axis is None else column_input(x, parallel), w["weight"], w["bias"])
+    return y if activation is None else activation(y)
 
 
 def mlp(
@@ -76,15 +65,13 @@ def mlp(
     if wrong is not None:
         raise ZerosimError(wrong[1])
     last, tensor = len(hidden_widths), parallel.tensor
-    products: dict[int | None, Product] = {
-        None: product, 0: partial(column_parallel, parallel=parallel), 1: partial(row_parallel, parallel=parallel)}
-    within = {axis: partial(activated, product=each, activation=ACTIVATIONS[activation])
-              for axis, each in products.items()}
+    within, at_end = ({axis: partial(dense, axis=axis, activation=function, parallel=parallel) for axis in (None, 0, 1)}
+                      for function in (ACTIVATIONS[activation], None))
     layers = []
     for number, (i, o) in enumerate(pairwise(widths)):
         axis = None if tensor.alone or (number == last and number % 2 == 0) else number % 2
-        function = products[axis] if number == last else within[axis]
-        layers.append(Layer(f"layers.{number}", f"layers.{number}.", parameters(i, o, tensor, axis), function))
+        compute = (at_end if number == last else within)[axis]
+        layers.append(Layer(f"layers.{number}", f"layers.{number}.", parameters(i, o, tensor, axis), compute))
     task = Task(inputs, outputs, loss, parallel=parallel)
     return Model(grouped(layers, groups, frozen), task, f"{'-'.join(map(str, widths))} MLP")
 
