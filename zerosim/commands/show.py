@@ -85,7 +85,8 @@ def show_algorithms(console: Console, size: int) -> None:
     show_grid(console, list(ALGORITHMS), [
         Column("steps", [row.steps_formula for row in rows], to_the_left=True),
         Column(f"N = {size}", [share(most_sent(row, size)) if row.serves(size) else "–" for row in rows]),
-        Column("ranks", ["2, 4, 8, …" if row.needs_power_of_two else "any" for row in rows], to_the_left=True),
+        Column("ranks", ["2, 4, 8, …" if row.needs_power_of_two else "2, 4, 6, …" if row.per_host else "any"
+                         for row in rows], to_the_left=True),
         Column("adds", [f"{order_name(row) or '–'}{'*' * row.ordered}" for row in rows], to_the_left=True),
         Column("from", [f"[{sources.index(row.source) + 1}]" for row in rows], to_the_left=True)])
     console.print()
@@ -95,8 +96,7 @@ def show_algorithms(console: Console, size: int) -> None:
     for note in [
         f"N = {size} ranks: bytes sent by the rank that sends the most; n: bytes of the whole vector",
         "fold: 2 where N is no power of two",
-        "H: ⌈N/2⌉, the number of hosts of two ranks; short: H where N is odd and the last host has one rank",
-        "rest: H − 1 where N is odd, 1 on one host of two ranks, else 0",
+        "H: N/2, the number of hosts of two ranks; rest: 1 on one host, else 0",
         "*: adds in rank order, so the operation need not be commutative",
     ]:
         show_words(console, note, style="dim")
