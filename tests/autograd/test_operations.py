@@ -205,6 +205,12 @@ def test_no_queue_is_longer_than_its_capacity_and_no_slot_is_given_twice(seed, n
     assert np.bincount(given_slots // capacity, minlength=queues).tolist() == served.tolist()
 
 
+@pytest.mark.parametrize("none", ["queues", "capacity"])
+def test_queues_without_a_place_are_refused(none):
+    with pytest.raises(ZerosimError, match="queues and capacity of at least 1"):
+        OPERATIONS["routing.queue_slots"].on_shapes([(2, 1)], {"queues": 2, "capacity": 2, none: 0})
+
+
 # Shapes that do not go together.
 
 
