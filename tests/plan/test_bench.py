@@ -1,4 +1,4 @@
-"""Benchmarks measure what they say, on a model so small that nobody waits; only a planted pause is a time."""
+"""Benchmarks measure what they say, on a model so small that nobody waits."""
 
 import json
 import re
@@ -18,11 +18,11 @@ from zerosim.commands.benches.collectives import (
     fit,
     measured_switches,
     measured_toml,
+    show_collectives,
     time_collectives,
 )
-from zerosim.commands.benches.samples import Sample, on_rank_0
-from zerosim.commands.benches.tables import show_collectives, show_steps
-from zerosim.commands.benches.timings import RANKS, Workload, time_steps
+from zerosim.commands.benches.samples import on_rank_0, sample
+from zerosim.commands.benches.steps import RANKS, Workload, show_steps, time_steps
 from zerosim.commands.cli import parse
 from zerosim.core.errors import UsageError
 from zerosim.proofs.subject import named_subject
@@ -32,6 +32,8 @@ from zerosim.worlds.local import spawn
 
 MLP = Workload(ModelKeys(hidden=(4,)), batch=4, inputs=5, outputs=3)
 TRANSFORMER = Workload(ModelKeys(kind="transformer", layers=1, width=4, heads=2), batch=4, inputs=5, outputs=7)
+LIBRARY = dict.fromkeys(COLLECTIVES, lambda x, out: None)
+"""Stands for a library's collectives."""
 
 
 def shown(show, *given):
@@ -40,48 +42,36 @@ def shown(show, *given):
     return console.file.getvalue()
 
 
-def rows_of(samples):
-    return [each.document() for each in samples]
-
-
 @pytest.mark.parametrize(("workload", "words"), [
-    (MLP, "5-4-3 MLP, AdamW, batch 4"), (TRANSFORMER, "1-block transformer, width 4, AdamW, 4 sequences of 5 tokens")])
-def test_every_stage_is_timed_in_every_round(workload, words):
-    measured, nothing = spawn(lambda comm: on_rank_0(comm, time_steps, 3, workload), ranks=2)
+    (MLP, "mlp of 5 inputs, 4 hidden, AdamW, batch 4"),
+    (TRANSFORMER, "transformer of 1 blocks of width 4, sequences of 5 tokens, AdamW, batch 4")])
+def test_every_stage_is_timed(workload, words):
+    rows, nothing = spawn(lambda comm: on_rank_0(comm, time_steps, 3, workload), ranks=2)
     assert nothing is None
-    assert list(dict.fromkeys(each.names["stage"] for each in measured)) == list(STAGES)
-    for each in measured:
-        assert {len(rounds) for rounds in each.rounds.values()} == {3}
-        if each.ratios:
-            low, high = each.document()["ratio_range"]
-            assert 0 < low <= each.document()["ratio"] <= high
-    printed = shown(show_steps, rows_of(measured), workload)
-    assert all(title in printed for title in [words, *(row.title for row in STAGES.values())])
-
-
-def nothing_done(x, out):
-    """Stands for a library's collective."""
+    assert [row["stage"] for row in rows] == list(STAGES)
+    for row in rows:
+        low, high = row["ratio_range"]
+        assert 0 < low <= row["ratio"] <= high
+    printed = shown(show_steps, rows, workload)
+    assert all(title in printed for title in [words, *(stage.title for stage in STAGES.values())])
 
 
 def test_every_algorithm_of_a_collective_is_timed_at_every_size():
     sizes, of_whole_chunks = (256, 1024), (252, 1020)
-    library = dict.fromkeys(COLLECTIVES, nothing_done)
-    found, *others = spawn(lambda comm: on_rank_0(comm, time_collectives, library, 2, sizes), ranks=3)
+    rows, *others = spawn(lambda comm: on_rank_0(comm, time_collectives, LIBRARY, 2, sizes), ranks=3)
     assert others == [None, None]
-    rows = [row for row in ALGORITHMS.values() if row.collective in COLLECTIVES and row.serves(3) and not row.per_host]
-    assert {len(rounds) for each in found for rounds in each.rounds.values()} == {2}
-    found = rows_of(found)
-    assert {(each["collective"], each["algorithm"]) for each in found if each["algorithm"] != OWN} == {
-        (row.collective, row.name) for row in rows}
-    for figures in found:
-        assert figures["bytes"] in of_whole_chunks
-        assert 0 < figures["bus_bandwidth"] <= figures["algorithm_bandwidth"] * 4 / 3 + 1
-    chosen = {(each["collective"], each["bytes"]): each["algorithm"] for each in found if each["chosen"]}
+    assert {(row["collective"], row["algorithm"]) for row in rows if row["algorithm"] != OWN} == {
+        (each.collective, each.name) for each in ALGORITHMS.values()
+        if each.collective in COLLECTIVES and each.serves(3) and not each.per_host}
+    for row in rows:
+        assert row["bytes"] in of_whole_chunks
+        assert 0 < row["bus_bandwidth"] <= row["bytes"] / row["seconds"] * 4 / 3 + 1
+    chosen = {(row["collective"], row["bytes"]): row["algorithm"] for row in rows if row["chosen"]}
     assert len(chosen) == len(COLLECTIVES) * len(sizes)
-    said = shown(show_collectives, found, "a library", measured_switches(found), fit(found))
+    said = shown(show_collectives, rows, "a library", measured_switches(rows), fit(rows))
     assert all(f"{collective} on 3 ranks" in said for collective in COLLECTIVES)
     assert "switch_at({\"all_reduce\": " in " ".join(said.split())
-    read = tomllib.loads(measured_toml(fit(found), measured_switches(found)))["cluster"]
+    read = tomllib.loads(measured_toml(fit(rows), measured_switches(rows)))["cluster"]
     assert 1e3 * read["short_gather_kb"] in (0, *of_whole_chunks)
     assert read["inside"]["latency_us"] > 0
 
@@ -103,11 +93,10 @@ def wrong_all_gather(comm, chunks):
 def test_a_function_of_ones_own_is_timed_beside_the_algorithms_of_its_collective(tmp_path):
     (tmp_path / "mine.py").write_text(RING)
     users = named_subject(f"{tmp_path}/mine.py:my_all_gather")
-    library = dict.fromkeys(COLLECTIVES, nothing_done)
-    found, *_ = spawn(lambda comm: on_rank_0(comm, time_collectives, library, 1, (256,), users), ranks=2)
+    rows, *_ = spawn(lambda comm: on_rank_0(comm, time_collectives, LIBRARY, 1, (256,), users), ranks=2)
     shipped = {row.name for row in ALGORITHMS.values() if row.collective == "all_gather" and not row.per_host}
-    assert {each.names["algorithm"] for each in found} == {OWN, *shipped, "my_all_gather"}
-    said = shown(show_collectives, rows_of(found), "a library", {}, None)
+    assert {row["algorithm"] for row in rows} == {OWN, *shipped, "my_all_gather"}
+    said = shown(show_collectives, rows, "a library", {}, None)
     assert "my_all_gather" in said
     assert "Fitted" not in said
 
@@ -117,38 +106,30 @@ def test_a_function_of_ones_own_is_timed_beside_the_algorithms_of_its_collective
     (["collectives", "mine.py:wrong_all_gather"], "wrong_all_gather is not proved on 2 ranks: rank 0, chunk 1: g1 is"),
     (["collectives", "mine.py:my_all_gather", "--toml", "x.toml"], "--toml needs the times of all collectives"),
 ])
-def test_what_cannot_be_timed_is_refused(words, wrong, tmp_path, monkeypatch):
+def test_what_cannot_be_timed_is_refused(words, wrong, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(RING)
     with pytest.raises(UsageError, match=re.escape(wrong)):
         users_collective(parse(["bench", *words]), 2)
+    assert "they are for bench collectives" in refused(capsys, "bench", "step", "mine.py:f")
 
 
-def test_a_ratio_is_taken_within_its_round():
+def test_a_ratio_is_taken_within_its_round_and_a_switch_where_the_short_algorithm_first_falls_behind():
     step = {"step_seconds": [3.0, 8.0], "alone_seconds": [4.0, 8.0]}
-    assert Sample({"stage": "ddp"}, step, shared_by=RANKS).ratios == [1.5, 2.0]
+    assert sample({"stage": "ddp"}, step, shared_by=RANKS)["ratio_range"] == [1.5, 2.0]
+    seconds = {"doubling": (1.0, 3.0, 1.0), "ring": (2.0, 2.0, 2.0)}
+    rows = [{"collective": "all_gather", "algorithm": name, "bytes": 1 << 10 + power, "seconds": each}
+            for name, of_sizes in seconds.items() for power, each in enumerate(of_sizes)]
+    assert measured_switches(rows) == {"all_gather": 1 << 10}
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("model", ["mlp", "transformer"])
-def test_the_command_measures_on_real_processes(model, tmp_path):
+def test_the_command_measures_on_real_processes(tmp_path):
     out = tmp_path / "out.json"
     small = (
-        "import sys; from tests.plan.test_bench import MLP, TRANSFORMER; "
-        "from zerosim.commands.benches.timings import WORKLOADS; "
-        "from zerosim.commands.cli import main; WORKLOADS.update(mlp=MLP, transformer=TRANSFORMER); sys.exit(main())")
-    done = mpirun(2, ["-c", small, "bench", "step", "--model", model, "--rounds", "1", "--json", str(out)])
+        "import sys; from tests.plan.test_bench import TRANSFORMER; "
+        "from zerosim.commands.benches.steps import WORKLOADS; "
+        "from zerosim.commands.cli import main; WORKLOADS.update(transformer=TRANSFORMER); sys.exit(main())")
+    done = mpirun(2, ["-c", small, "bench", "step", "--model", "transformer", "--rounds", "1", "--json", str(out)])
     assert done.returncode == 0, done.stderr
-    assert [each["stage"] for each in json.loads(out.read_text())["stages"]] == list(STAGES)
-
-
-def test_the_switch_is_where_the_short_algorithm_first_falls_behind():
-    seconds = {"doubling": (1.0, 3.0, 1.0), "ring": (2.0, 2.0, 2.0)}
-    found = [{"collective": "all_gather", "algorithm": name, "bytes": 1 << 10 + power, "seconds": each}
-             for name, of_sizes in seconds.items() for power, each in enumerate(of_sizes)]
-    assert measured_switches(found) == {"all_gather": 1 << 10}
-
-
-@pytest.mark.parametrize("flags", [["mine.py:f"], ["--toml", "x.toml"]])
-def test_flags_of_other_subjects_are_refused(flags, capsys):
-    assert "they are for bench collectives" in refused(capsys, "bench", "step", *flags)
+    assert [row["stage"] for row in json.loads(out.read_text())["stages"]] == list(STAGES)

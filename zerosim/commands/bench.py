@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from typing import Any, NoReturn
+from typing import Any
 
 from zerosim.commands.arguments import whole_number
 from zerosim.commands.benches.collectives import (
@@ -12,11 +12,11 @@ from zerosim.commands.benches.collectives import (
     fit,
     measured_switches,
     measured_toml,
+    show_collectives,
     time_collectives,
 )
-from zerosim.commands.benches.samples import Sample, on_rank_0
-from zerosim.commands.benches.tables import show_check, show_collectives, show_steps
-from zerosim.commands.benches.timings import RANKS, WORKLOADS, time_steps
+from zerosim.commands.benches.samples import on_rank_0, sample
+from zerosim.commands.benches.steps import RANKS, WORKLOADS, show_steps, time_steps
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.core.errors import UsageError
 from zerosim.core.files import write_text
@@ -26,6 +26,7 @@ from zerosim.show.document import sharing
 from zerosim.show.grid import show_words
 from zerosim.worlds.launcher import launched
 from zerosim.worlds.mpi import MpiWorld, connect
+from zerosim.worlds.mpi_communicator import MpiCommunicator
 from zerosim.worlds.mpi_start import zerosim_on
 
 
@@ -51,71 +52,63 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Measure on 2 ranks, which are started if there is no launcher; show and write the results of rank 0."""
+    """Measure, on 2 ranks if there is no launcher; show and write the results of rank 0."""
     check_writable(arguments)
     if arguments.what != "collectives" and (arguments.function or arguments.toml):
         raise UsageError(f"bench {arguments.what} takes neither FILE.py:FUNCTION nor --toml; they are for bench "
                          "collectives")
     if arguments.what == "check":
-        from zerosim.torch.check.bench import seconds_of_steps  # noqa: PLC0415 - imports torch, if it is there
+        measured: dict[str, Any] | None = checked(arguments)
+    elif launched() is None:
+        command = zerosim_on(RANKS, f"bench {arguments.what}")
+        sys.stdout.flush()
+        os.execv(command[0], [*command, *sys.argv[1:]])
+    else:
+        comm = connect()
+        if comm.rank == 0 and (words := sharing(comm.size, comm.machine.shared_cores)):
+            show_words(standard_output(arguments), words)
+        measured = collectives(arguments, comm) if arguments.what == "collectives" else stages(arguments, comm)
+    if measured is not None and arguments.json:
+        write_json(arguments.json, {"schema": "zerosim.bench/1", **measured})
+    return 0
 
-        row = Sample({"what": "a transformer of 3 million parameters"}, seconds_of_steps(arguments.rounds)).document()
-        show_check(standard_output(arguments), row)
-        write_document(arguments, check=row)
-        return 0
-    if launched() is None:
-        start_ranks(arguments.what)
-    if arguments.what == "collectives":
-        return report_collectives(arguments)
-    if launched() != RANKS:
-        raise UsageError(f"bench {arguments.what} measures {RANKS} ranks and the launcher started {launched()}: "
-                         f"run it with mpirun -n {RANKS}, or without")
+
+def checked(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Time steps with the check of PyTorch and without it."""
+    from zerosim.torch.check.bench import seconds_of_steps  # noqa: PLC0415 - imports torch, if it is there
+
+    row = sample({"what": "a transformer of 3 million parameters"}, seconds_of_steps(arguments.rounds))
+    ends = " … ".join(f"{end:.2f}" for end in row["ratio_range"])
+    standard_output(arguments).print(
+        f"{row['what']}: {1e3 * row['with_seconds']:.0f} ms per step with the check, "
+        f"{1e3 * row['without_seconds']:.0f} ms without; ratio {row['ratio']:.2f} ({ends})")
+    return {"check": row}
+
+
+def stages(arguments: argparse.Namespace, comm: MpiCommunicator) -> dict[str, Any] | None:
+    """Time steps of every stage; None on ranks other than 0."""
+    if comm.size != RANKS:
+        raise UsageError(f"bench step measures {RANKS} ranks and the launcher started {comm.size}: run it with mpirun "
+                         f"-n {RANKS}, or without")
     workload = WORKLOADS[arguments.model]
-    (measured,) = MpiWorld(connect()).run(
-        lambda comm: on_rank_0(comm, time_steps, arguments.rounds, workload))
-    if measured is not None:
-        warn_of_sharing(arguments)
-        rows = [each.document() for each in measured]
-        show_steps(standard_output(arguments), rows, workload)
-        write_document(arguments, stages=rows)
-    return 0
+    (rows,) = MpiWorld(comm).run(lambda comm: on_rank_0(comm, time_steps, arguments.rounds, workload))
+    if rows is None:
+        return None
+    show_steps(standard_output(arguments), rows, workload)
+    return {"stages": rows}
 
 
-def start_ranks(what: str) -> NoReturn:
-    """Run this command again on `RANKS` ranks: the launcher replaces this process."""
-    command = zerosim_on(RANKS, f"bench {what}")
-    sys.stdout.flush()
-    os.execv(command[0], [*command, *sys.argv[1:]])
-
-
-def write_document(arguments: argparse.Namespace, **found: Any) -> None:
-    if arguments.json:
-        write_json(arguments.json, {"schema": "zerosim.bench/1", **found})
-
-
-def warn_of_sharing(arguments: argparse.Namespace) -> None:
-    """Print a warning if there are more ranks than cores; a process without a launcher is alone."""
-    if launched() is None:
-        return
-    comm = connect()
-    if words := sharing(comm.size, comm.machine.shared_cores):
-        show_words(standard_output(arguments), words)
-
-
-def report_collectives(arguments: argparse.Namespace) -> int:
-    """Measure collectives; show and write the results of rank 0."""
-    comm = connect()
+def collectives(arguments: argparse.Namespace, comm: MpiCommunicator) -> dict[str, Any] | None:
+    """Time collectives; None on ranks other than 0."""
     users = users_collective(arguments, comm.size)
-    found = on_rank_0(comm, time_collectives, comm.own_collectives(), arguments.rounds, SIZES, users)
-    if found is not None:
-        warn_of_sharing(arguments)
-        rows = [each.document() for each in found]
-        switches, line = ({}, None) if users else (measured_switches(rows), fit(rows))
-        show_collectives(standard_output(arguments), rows, comm.library, switches, line)
-        write_document(arguments, library=comm.library, switches=switches, fit=line, collectives=rows)
-        if arguments.toml and line is not None:
-            write_text(arguments.toml, measured_toml(line, switches))
-    return 0
+    rows = on_rank_0(comm, time_collectives, comm.own_collectives(), arguments.rounds, SIZES, users)
+    if rows is None:
+        return None
+    switches, line = ({}, None) if users else (measured_switches(rows), fit(rows))
+    show_collectives(standard_output(arguments), rows, comm.library, switches, line)
+    if arguments.toml and line is not None:
+        write_text(arguments.toml, measured_toml(line, switches))
+    return {"library": comm.library, "switches": switches, "fit": line, "collectives": rows}
 
 
 def users_collective(arguments: argparse.Namespace, ranks: int) -> Subject | None:
@@ -124,11 +117,9 @@ def users_collective(arguments: argparse.Namespace, ranks: int) -> Subject | Non
         return None
     if arguments.toml:
         raise UsageError("--toml needs the times of all collectives; remove FILE.py:FUNCTION")
-    found = named_subject(arguments.function, arguments.collective)
-    if found.collective not in COLLECTIVES:
-        raise UsageError(f"{found.name} is an {found.collective}; times are taken of {', '.join(COLLECTIVES)}")
-    if not found.serves(ranks):
-        raise UsageError(f"{found.name} serves a power of two of ranks, not {ranks}; start as many")
-    if not (proof := prove(found, ranks)).holds:
-        raise UsageError(f"{found.name} is not proved on {ranks} ranks: {proof.faults[0].what}; zerosim prove says why")
-    return found
+    users = named_subject(arguments.function, arguments.collective)
+    if users.collective not in COLLECTIVES:
+        raise UsageError(f"{users.name} is an {users.collective}; times are taken of {', '.join(COLLECTIVES)}")
+    if not (proof := prove(users, ranks)).holds:
+        raise UsageError(f"{users.name} is not proved on {ranks} ranks: {proof.faults[0].what}; zerosim prove says why")
+    return users
