@@ -107,10 +107,9 @@ def test_offloading_takes_the_longer_the_slower_its_link():
 
 
 @pytest.mark.parametrize(("flags", "found"), [
-    ("--ranks 0", "--ranks 0: found '0'; give a whole number from 1"),
     ("--ranks 12", "12 ranks do not fill hosts of 8 devices"),
-    ("--sweep nonsense", "give section.key=value,value"), ("--sweep a.b=1", "unknown key 'a'"),
-    ("--sweep train.micro_batch=1 train.micro_batch=2", "train.micro_batch is swept twice"),
+    ("--sweep a.b=1", "unknown key 'a'"), ("--sweep train.micro_batch=1,x", 'found "x"'),
+    ("--sweep train.micro_batch=1 --sweep train.micro_batch=2", "train.micro_batch is swept twice"),
     ("--set train.micro_batches=64064 --set parallel.accumulation=layered",
      "1,001 micro-batches on a rank, and a plan follows at most 1,000; set train.micro_batches to at most 64,000"),
     ("--set train.micro_batches=64000064", "1,000,001 micro-batches on a rank"),
@@ -127,6 +126,17 @@ def test_offloading_takes_the_longer_the_slower_its_link():
 ])
 def test_what_cannot_be_planned_is_refused_in_one_line(flags, found, capsys):
     assert found in refused(capsys, "plan", MPT, *FLAGS, *flags.split())
+
+
+@pytest.mark.parametrize(("flags", "found"), [
+    ("--ranks 0", "found '0'; give a whole number from 1 to 1048576"), ("--sweep nonsense", "give section.key=value"),
+    ("--set train.micro_batch=", "give section.key=value")])
+def test_words_that_are_no_arguments_are_refused_in_one_line(flags, found, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["plan", MPT, *flags.split()])
+    assert stopped.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert found in line
 
 
 @pytest.mark.parametrize(("content", "found"), [

@@ -9,21 +9,17 @@ from functools import partial
 from typing import Any
 
 from zerosim.commands.arguments import NO_PYTHON, whole_numbers
-from zerosim.commands.output import (
-    check_writable,
-    saying,
-    standard_output,
-    write_json,
-)
+from zerosim.commands.output import check_writable, saying, standard_output, write_json
 from zerosim.commands.report import name_and_file, pictured
 from zerosim.core.errors import ScenarioError, UsageError
 from zerosim.core.files import write_text
 from zerosim.core.words import joined
 from zerosim.plan import foreign
 from zerosim.plan.foreign import ForeignKeys
-from zerosim.plan.reading import OWN_MODEL, cluster_in, read_plan, scenario_of
+from zerosim.plan.reading import cluster_in, read_plan, scenario_of, with_usual_settings
 from zerosim.plan.search import USUAL_MOST, read_search
 from zerosim.scenario import Source
+from zerosim.scenario.load import parse_override
 from zerosim.scenario.schema import python_run
 from zerosim.scenario.sections import MOST_RANKS
 from zerosim.show.grid import show_words
@@ -39,15 +35,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "scenario", nargs="?", help="a scenario with a [cluster] table; with --model, by default 8 H100")
     parser.add_argument(
-        "--ranks", "--devices", default="", metavar="N,N",
+        "--ranks", "--devices", type=whole_numbers(1, MOST_RANKS), default=[], metavar="N,N",
         help="numbers of ranks to plan for, each with the scenario's micro-batches per rank; default: the scenario's "
              "ranks")
     parser.add_argument(
-        "--set", metavar="A.B=VALUE", action="append", default=[], dest="overrides",
+        "--set", metavar="A.B=VALUE", action="append", default=[], dest="overrides", type=key_and_value,
         help="replace a key of the scenario; may be given several times")
     parser.add_argument(
-        "--sweep", metavar="A.B=V,V", nargs="+", default=[], help="plan every combination of these values; may be "
-                                                                  "given several times")
+        "--sweep", metavar="A.B=V,V", nargs="+", action="extend", default=[], type=key_and_value,
+        help="plan every combination of these values; may be given several times")
     parser.add_argument(
         "--cluster", metavar="FILE",
         help="take [cluster] from this file, such as zerosim bench collectives --toml writes")
@@ -74,124 +70,83 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Show the plan; 0 if every claim held, 1 if one did not."""
-    scenario = source(arguments)
+    ranks, source = arguments.ranks, arguments.scenario
+    if source is None and arguments.model is None:
+        raise UsageError("found no scenario and no --model; name a scenario, such as llama3_8b, or give --model "
+                         "config.json")
+    if str(source).endswith(".json"):
+        raise UsageError(f"{source} is JSON, not a scenario; if it is a Hugging Face configuration, use --model "
+                         f"{source}")
     check_writable(arguments, {f"--picture {name}={path}": path for name, path in arguments.picture})
     if arguments.report or arguments.picture:
         converter()
     machine = {} if arguments.cluster is None else cluster_in(arguments.cluster)
-    others = foreign_keys(arguments, scenario, machine | overrides(arguments.overrides))
-    changes = machine | {key: each for file in others for key, each in file.keys.items()}
-    changes |= overrides(arguments.overrides)
+    others = foreign_keys(arguments, source or with_usual_settings(*ranks[:1]), machine)
+    changes = machine | {key: value for file in others for key, value in file.keys.items()} | dict(arguments.overrides)
     console = standard_output(arguments)
     read = read_plan if arguments.search is None else partial(read_search, most=arguments.search)
     try:
         with saying(arguments) as say:
-            found = read(
-                scenario, whole_ranks(arguments.ranks), changes, swept(arguments.sweep),
-                python=not arguments.no_python, say=say)
+            plan = read(source or with_usual_settings(*ranks[:1]), ranks, changes, swept(arguments.sweep),
+                        python=not arguments.no_python, say=say)
     except ScenarioError as error:
         raise next(filter(None, (file.in_its_words(error) for file in others)), error) from None
     pictures = pictured(arguments.picture, files(
-        drawn_rows(found), int(found.rows[0].cluster.device.memory))) if arguments.picture else []
-    show_heading(console, found.scenario.title, found.scenario.caption, "\n".join(python_run(found.scenario)))
+        drawn_rows(plan), int(plan.rows[0].cluster.device.memory))) if arguments.picture else []
+    show_heading(console, plan.scenario.title, plan.scenario.caption, "\n".join(python_run(plan.scenario)))
     if unread := [name for file in others for name in file.unread]:
         show_words(console, f"Not planned: {joined(unread)}", style="yellow")
-    show_plan(console, found)
+    show_plan(console, plan)
     if arguments.json:
-        write_json(arguments.json, found.document())
+        write_json(arguments.json, plan.document())
     if arguments.csv:
-        write_text(arguments.csv, csv_of(found))
+        write_text(arguments.csv, csv_of(plan))
     if arguments.report:
-        write_text(arguments.report, plan_page(found, shlex.join(["zerosim", *sys.argv[1:]])))
+        write_text(arguments.report, plan_page(plan, shlex.join(["zerosim", *sys.argv[1:]])))
     for path, picture in pictures:
         picture.save(path)
     if arguments.trace:
-        write_text(arguments.trace, json.dumps(trace_events([(row.name, row.trace) for row in found.rows])))
-    return 0 if found.passed else 1
+        write_text(arguments.trace, json.dumps(trace_events([(row.name, row.trace) for row in plan.rows])))
+    return 0 if plan.passed else 1
 
 
-def source(arguments: argparse.Namespace) -> Source:
-    """The scenario to plan: the named one, or else usual settings for the model of --model."""
-    if arguments.scenario is None and arguments.model is None:
-        raise UsageError("found no scenario and no --model; name a scenario, such as llama3_8b, or give --model "
-                         "config.json")
-    if arguments.scenario is None:
-        return own_model(arguments)
-    if str(arguments.scenario).endswith(".json"):
-        raise UsageError(f"{arguments.scenario} is JSON, not a scenario; if it is a Hugging Face configuration, use "
-                         f"--model {arguments.scenario}")
-    return str(arguments.scenario)
-
-
-def own_model(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Usual settings on the first number of --ranks, for the model of --model if there is one."""
-    ranks = next(iter(whole_ranks(arguments.ranks)), OWN_MODEL["world"]["ranks"])
-    found = {**OWN_MODEL, "world": {"ranks": ranks}, "train": {**OWN_MODEL["train"], "micro_batches": ranks}}
-    keys = foreign.hugging_face(arguments.model).keys if arguments.model else {}
-    return found | {"model": {key.removeprefix("model."): value for key, value in keys.items()}} if keys else found
-
-
-def foreign_keys(arguments: argparse.Namespace, source: Source, changes: dict[str, Any]) -> list[ForeignKeys]:
+def foreign_keys(arguments: argparse.Namespace, source: Source, machine: dict[str, Any]) -> list[ForeignKeys]:
     """The keys in each file of another project; they replace keys of the scenario, and --set replaces them."""
     read = [foreign.hugging_face(arguments.model)] if arguments.model else []
     if arguments.ds_config or arguments.fsdp_config:
-        scenario = scenario_of(source, changes, python=not arguments.no_python)
+        changes = machine | {key: value for file in read for key, value in file.keys.items()}
+        scenario = scenario_of(source, changes | dict(arguments.overrides), python=not arguments.no_python)
         if scenario.variant:
             raise UsageError(f"{arguments.scenario} has rows of its own, [[variant]], which override the stage of "
                              f"that file; use a scenario without [[variant]]")
-        counts = whole_ranks(arguments.ranks) or [scenario.world.ranks]
+        counts = arguments.ranks or [scenario.world.ranks]
         read.append(
             foreign.deepspeed(arguments.ds_config, scenario.rows[0].ranks) if arguments.ds_config
             else foreign.fsdp(arguments.fsdp_config, max(counts), scenario.cluster.devices_per_host))
     return read
 
 
-def whole_ranks(given: str) -> list[int]:
-    """The numbers in --ranks, each once; empty without the flag."""
-    try:
-        return whole_numbers(1, MOST_RANKS)(given) if given else []
-    except argparse.ArgumentTypeError as error:
-        raise UsageError(f"--ranks {given}: {error}") from None
+def swept(given: Sequence[tuple[str, str]]) -> dict[str, list[Any]]:
+    """The values of each key in --sweep: an array of TOML without its brackets, or words between commas.
 
-
-def overrides(given: Sequence[str]) -> dict[str, str]:
-    """The key and the value of each --set."""
-    return dict(key_and_value(each, "--set", "section.key=value") for each in given)
-
-
-def swept(given: Sequence[str]) -> dict[str, list[str]]:
-    """The values of each key in --sweep.
-
-    >>> swept(["a.b=1,2", "a.c=[1, 2],x"])
-    {'a.b': ['1', '2'], 'a.c': ['[1, 2]', 'x']}
+    >>> swept([("a.b", "1,[2, 3]"), ("a.c", "ddp,zero1")])
+    {'a.b': [1, [2, 3]], 'a.c': ['ddp', 'zero1']}
     """
-    found: dict[str, list[str]] = {}
-    for each in given:
-        key, values = key_and_value(each, "--sweep", "section.key=value,value")
-        if key in found:
-            raise UsageError(f"--sweep {each!r}: {key} is swept twice; give all values in one --sweep")
-        found[key] = values_in(values)
-    return found
+    values: dict[str, list[Any]] = {}
+    for key, words in given:
+        if key in values:
+            raise UsageError(f"--sweep {key}={words}: {key} is swept twice; give all values in one --sweep")
+        _, array = parse_override(f"{key}=[{words}]")
+        values[key] = array if isinstance(array, list) else words.split(",")
+    return values
 
 
-def key_and_value(given: str, flag: str, form: str) -> tuple[str, str]:
-    key, equals, value = given.partition("=")
-    if not (key and equals and all(values_in(value))):
-        raise UsageError(f"{flag} {given!r}: give {form}")
+def key_and_value(words: str) -> tuple[str, str]:
+    """
+    >>> key_and_value("train.micro_batch=1,2")
+    ('train.micro_batch', '1,2')
+    """
+    key, equals, value = words.partition("=")
+    if not (key and equals and all(value.split(","))):
+        raise argparse.ArgumentTypeError(f"{words!r}: give section.key=value; --sweep takes several, with commas")
     return key, value
-
-
-def values_in(given: str) -> list[str]:
-    """The values between commas; commas within brackets belong to a value.
-
-    >>> values_in("1,[[0, 1], [2]],false")
-    ['1', '[[0, 1], [2]]', 'false']
-    """
-    found, depth = [""], 0
-    for each in given:
-        depth += (each in "[{") - (each in "]}")
-        if each == "," and depth <= 0:
-            found.append("")
-        else:
-            found[-1] += each
-    return found

@@ -25,16 +25,20 @@ MOST_ROWS = 1000
 LONG = 20.0
 """The seconds beyond which a plan is said to be long before it starts."""
 
-OWN_MODEL: Mapping[str, Any] = {
-    "title": "A model of another project's file, with usual settings",
-    "caption": "8 H100 with 80 GB, AdamW, bf16, recomputation; --ranks, --set and --sweep change these.",
-    "world": {"ranks": 8}, "train": {"micro_batch": 1, "micro_batches": 8, "optimizer": "adamw", "precision": "bf16"},
-    "parallel": {"stages": ["ddp", "zero1", "zero2", "zero3"], "prefetch": True, "overlap": True, "recompute": True},
-    "cluster": {"device": "h100_80gb", "kernels": "fused"},
-}
-"""The scenario of a model that is planned without one, but for its [model]."""
-
 WRITE_ONE = "write one with zerosim bench collectives --toml FILE"
+
+
+def with_usual_settings(ranks: int = 8) -> dict[str, Any]:
+    """The scenario of a model that is planned without one, but for its [model]."""
+    return {
+        "title": "A model of another project's file, with usual settings",
+        "caption": "8 H100 with 80 GB, AdamW, bf16, recomputation; --ranks, --set and --sweep change these.",
+        "world": {"ranks": ranks},
+        "train": {"micro_batch": 1, "micro_batches": ranks, "optimizer": "adamw", "precision": "bf16"},
+        "parallel": {"stages": ["ddp", "zero1", "zero2", "zero3"], "prefetch": True, "overlap": True,
+                     "recompute": True},
+        "cluster": {"device": "h100_80gb", "kernels": "fused"},
+    }
 
 
 def read_plan(
