@@ -86,6 +86,7 @@ def test_a_key_acts_in_every_kind_of_model_that_accepts_it(key):
     assert "acts" in effects.values(), effects
 
 
+@pytest.mark.long
 def test_a_key_that_one_kind_of_model_drops_is_seen(monkeypatch):
     honest = prepared
 

@@ -60,14 +60,18 @@ def test_an_import_that_fails_on_one_rank(tmp_path):
 
 
 @pytest.mark.mpi
-def test_an_interrupt_of_one_rank_on_its_way(tmp_path):
+@pytest.mark.parametrize("modules", [
+    ["numpy", "zerosim.worlds.mpi", "mpi4py.MPI", "zerosim.commands.run"],
+    pytest.param(["site"], marks=pytest.mark.long),  # Python itself, not yet started: the start of MPI ends after 60 s
+])
+def test_an_interrupt_of_one_rank_on_its_way(modules, tmp_path):
     def launch(module):
         what = "signal.raise_signal(signal.SIGINT)"
-        if module == "site":  # Python itself, not yet started
+        if module == "site":
             what += "\nif mine: raise KeyboardInterrupt"
         return planted(tmp_path / module, what, rank=1, module=module)
 
-    cases = [("site",), ("numpy",), ("zerosim.worlds.mpi",), ("mpi4py.MPI",), ("zerosim.commands.run",)]
+    cases = [(module,) for module in modules]
     for case, ended in all_at_once(launch, cases):
         assert ended.returncode != 0, case
         assert "PASSED" not in ended.stdout, case
