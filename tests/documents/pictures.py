@@ -15,8 +15,6 @@ from zerosim.commands.cli import main
 
 ROOT = Path(__file__).parents[2]
 LINE = re.compile(r"^- \[?([\w./]+)\]?(?:\([\w.]+\))?: `([^`]+)`$", re.MULTILINE)
-MOST_BYTES = 60_000
-"""Of a picture."""
 
 
 def commands(page):

@@ -108,7 +108,7 @@ def asked(case):
     pairs = {(rank, each.to) for rank, program in enumerate(found) for each in program if isinstance(each, Transfer)}
     question = {
         "programs": found, "capacities": network.capacities,
-        "routes": {f"{source},{to}": network.route(source, to, 0) for source, to in pairs},
+        "routes": {f"{source},{to}": network.route(source, to) for source, to in pairs},
     }
     command = [SYSTEM_PYTHON, str(Path(__file__).with_name("simgrid_replay.py"))]
     done = subprocess.run(command, input=json.dumps(question), capture_output=True, text=True, check=False)

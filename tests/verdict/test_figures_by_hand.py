@@ -172,12 +172,11 @@ def test_what_is_computed_beside_a_collective_is_slower_for_as_long_as_that_last
         assert clock.now_ns == due
 
 
-def test_collectives_go_one_after_the_other_and_begin_when_all_have_come():
+def test_collectives_go_one_after_the_other():
     clock = VirtualClock()
     with clock.beside():
         clock.communicate("all_gather", 50)
         assert clock.communicate("all_gather", 30) == 80
-        assert clock.communicate("all_gather", 10, others_ns=100) == 110
     clock.wait(80)
     clock.wait(60)
     assert (clock.now_ns, clock.exposed_ns) == (80, 80)

@@ -91,9 +91,9 @@ class VirtualClock:
             return 0
         return round(min(ns / left, beside_ns) * self.taken_by_collectives)
 
-    def communicate(self, what: str, ns: int, unit: str = "", sent_bytes: int = 0, others_ns: int = 0) -> int:
-        """Begin a collective as soon as the stream is free and all ranks have reached it; return its end."""
-        began_ns = max(self.free_ns, others_ns)
+    def communicate(self, what: str, ns: int, unit: str = "", sent_bytes: int = 0) -> int:
+        """Begin a collective as soon as the stream is free; return its end."""
+        began_ns = self.free_ns
         self.stream_ns = began_ns + ns
         self.communicating_ns[what] += ns
         self.sent_by[what] += sent_bytes

@@ -26,11 +26,10 @@ TOGETHER = 1e-12
 
 
 class Transfer(NamedTuple):
-    """A message to a rank; those that are sent at once have several ports."""
+    """A message to a rank, which sends one at a time."""
 
     to: int
     bytes: int
-    port: int = 0
 
 
 class ReceiveFrom(NamedTuple):
@@ -39,19 +38,16 @@ class ReceiveFrom(NamedTuple):
     source: int
 
 
-Port = tuple[int, int]
-"""A rank, and the number of one of its ports."""
 FluidProgram = list[Transfer | ReceiveFrom]
-Route = Callable[[int, int, int], tuple[int, list[int]]]
-"""`route(source, to, port)` returns a message's latency in nanoseconds and the numbers of its links."""
+Route = Callable[[int, int], tuple[int, list[int]]]
+"""`route(source, to)` returns a message's latency in nanoseconds and the numbers of its links."""
 
 
 class Links(NamedTuple):
-    """The capacities of all links, the route of each message, and the number of ports of a rank."""
+    """The capacities of all links, and the route of each message."""
 
     capacities: list[float]
     route: Route
-    ports: int = 1
 
 
 @dataclass(eq=False)
@@ -59,7 +55,6 @@ class Underway:
     """A message under way: its remaining latency, then its remaining bytes."""
 
     source: int
-    port: int
     to: int
     latency_ns: float
     left: float
@@ -70,7 +65,7 @@ class Underway:
 def last_end_ns(programs: list[FluidProgram], links: Links) -> int:
     """The end of the last rank's program; all programs begin at 0.
 
-    >>> one = Links([1e9, 1e9], lambda source, to, port: (1000, [source]))
+    >>> one = Links([1e9, 1e9], lambda source, to: (1000, [source]))
     >>> last_end_ns([[Transfer(1, 500)], [ReceiveFrom(0)]], one)
     1500
     """
@@ -97,8 +92,8 @@ class FluidState:
     arrived: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self.waiting: defaultdict[Port, deque[Transfer]] = defaultdict(deque)
-        self.busy: set[Port] = set()
+        self.waiting: defaultdict[int, deque[Transfer]] = defaultdict(deque)
+        self.busy: set[int] = set()
         self.ended_ns = [0.0] * len(self.programs)
         self.capacities = np.array(self.links.capacities, np.float64)
         self._runnable = set(range(len(self.programs)))
@@ -129,8 +124,7 @@ class FluidState:
                 self._end(flow)
         self.flows = flowing
         for rank in list(self._runnable):
-            for port in range(self.links.ports):
-                self._begin_next((rank, port))
+            self._begin_next(rank)
         return True
 
     def _run(self, rank: int) -> None:
@@ -138,9 +132,8 @@ class FluidState:
         while program:
             following = program[0]
             if isinstance(following, Transfer):
-                port = rank, following.port % self.links.ports
-                self.waiting[port].append(following)
-                self._begin_next(port)
+                self.waiting[rank].append(following)
+                self._begin_next(rank)
             elif self.arrived[following.source, rank]:
                 self.arrived[following.source, rank] -= 1
             else:
@@ -148,17 +141,17 @@ class FluidState:
             program.popleft()
             self.ended_ns[rank] = self.now_ns
 
-    def _begin_next(self, port: Port) -> None:
-        if port in self.busy or not self.waiting[port]:
+    def _begin_next(self, rank: int) -> None:
+        if rank in self.busy or not self.waiting[rank]:
             return
-        message = self.waiting[port].popleft()
-        latency, links = self.links.route(port[0], message.to, port[1])
-        self.busy.add(port)
+        message = self.waiting[rank].popleft()
+        latency, links = self.links.route(rank, message.to)
+        self.busy.add(rank)
         self.flows.append(
-            Underway(*port, message.to, latency, message.bytes, NS / latency if latency else 1.0, links))
+            Underway(rank, message.to, latency, message.bytes, NS / latency if latency else 1.0, links))
 
     def _end(self, flow: Underway) -> None:
-        self.busy.discard((flow.source, flow.port))
+        self.busy.discard(flow.source)
         self.arrived[flow.source, flow.to] += 1
         self._runnable |= {flow.to, flow.source}
 

@@ -45,7 +45,7 @@ def links(cluster: Cluster, ranks: int) -> Links:
     hosts, inside, between = cluster.hosts(ranks), cluster.inside, cluster.between
     port = (between if cluster.devices_per_host == 1 else inside).bytes_per_second
 
-    def route(source: int, to: int, _: int) -> tuple[int, list[int]]:
+    def route(source: int, to: int) -> tuple[int, list[int]]:
         one, other, ports = cluster.host(source), cluster.host(to), [source, ranks + to]
         if one == other:
             return inside.latency_ns, ports
