@@ -147,7 +147,7 @@ def partners(row: RowDocument) -> Spec:
         "layer": [
             {"mark": "rect", "encoding": {"opacity": {
                 "field": "kB", "type": "quantitative", "legend": None, "scale": {"domainMin": 0}}}},
-            {"mark": "text", "encoding": {"text": {"field": "kB", "format": ".3~s"}}}]}
+            {"mark": "text", "encoding": {"text": {"field": "kB", "format": ".3~r"}}}]}
 
 
 def drawn_ranks(rows: Sequence[RowDocument]) -> int:
