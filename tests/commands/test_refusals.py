@@ -53,6 +53,7 @@ REFUSALS = {
     },
     "show": {
         "--list x": "subject: not allowed with argument --list",
+        "--list --html x.html": "the list of algorithms is a table or --json; remove --html",
         "ring.all_reduec": "did you mean",
         "mine.py:gather": "mine.py has no function 'gather'",
     },
@@ -60,6 +61,7 @@ REFUSALS = {
     "check": {"no.py": "no.py", "small.toml": "small.toml"},
     "memory": {"--parameters many --ranks 4": "many"},
     "plan": {"no_such": "no_such", "small.toml --set cluster.device=h1000": "h1000"},
+    "torch": {"--judge folder": "--judge folder: no records of ranks are there", "--check": "there is no script; give"},
     "report": {"hello.toml --html x.html": "hello.toml is not JSON", "no.json --html x.html": "cannot read no.json",
                "folder": "folder", "no.json --picture kept=a.gif": "write NAME=FILE"},
     "checkpoint": {"": "required", "no_such": "no_such"},

@@ -99,7 +99,7 @@ TEST = {"x_test": X[:2], "y_test": Y[:2]}
     ({"x": X, "y": X[:, 0]} | TEST, "y_test must be floats of shape (samples, outputs), found i"),
     ({"x": X, "y": Y} | TEST | {"x_test": X[:2, :2]}, "x_test must have 3 values per sample, as "),
     ({"x": X * 1j, "y": Y}, "x must hold real numbers, found complex128"),
-    ({"x": X.astype(object), "y": Y}, "this .npz cannot be read: Object arrays cannot be loaded"),
+    ({"x": X.astype(object), "y": Y}, "it cannot be read as .npz (Object arrays cannot be loaded"),
 ])
 def test_arrays_that_cannot_be_trained_on(of_arrays, tmp_path, arrays, expected):
     blamed = f'{tmp_path / "a.toml"}:2:10: data.source "toy.npz": '
@@ -108,8 +108,8 @@ def test_arrays_that_cannot_be_trained_on(of_arrays, tmp_path, arrays, expected)
 
 @pytest.mark.parametrize(("write", "expected"), [
     (lambda path: None, "no such file or directory; it must be"),
-    (lambda path: path.write_text("x,y\n1,2"), "this .npz cannot be read: "),
-    (lambda path: np.savez(path, x=X, y=Y) or path.write_bytes(path.read_bytes()[:-30]), "this .npz cannot be read: "),
+    (lambda path: path.write_text("x,y\n1,2"), "it cannot be read as .npz ("),
+    (lambda path: np.savez(path, x=X, y=Y) or path.write_bytes(path.read_bytes()[:-30]), "it cannot be read as .npz ("),
 ])
 def test_files_that_are_no_dataset(tmp_path, monkeypatch, write, expected):
     monkeypatch.chdir(tmp_path)

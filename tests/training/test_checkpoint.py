@@ -231,11 +231,12 @@ def refused(path, built=None, dataset=None, **said):
 def test_a_flipped_bit_of_a_number_or_of_the_header_is_seen(one, tmp_path_factory, where, bit):
     path, content = tmp_path_factory.mktemp("flipped") / one.name, one.read_bytes()
     behind = 8 + int.from_bytes(content[:8], "little")
-    for start, length, words in ((behind, len(content) - behind, "its SHA-256 does not match"), (0, behind, "")):
+    for start, length, words in ((behind, len(content) - behind, "damaged: its SHA-256 does not match"),
+                                 (0, behind, "damaged")):
         flipped = bytearray(content)
         flipped[start + int(where * length)] ^= 1 << bit
         path.write_bytes(flipped)
-        assert f"damaged: {words}" in refused(path)
+        assert words in refused(path)
 
 
 def test_a_torn_file_is_found(one, tmp_path):

@@ -46,7 +46,10 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.html:
         write_text(arguments.html, page(runs))
     if arguments.pictures:
-        os.makedirs(arguments.pictures, exist_ok=True)
+        try:
+            os.makedirs(arguments.pictures, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--pictures {arguments.pictures}: {error.strerror}; name a folder") from None
         forms = [f"{name}={os.path.join(arguments.pictures, name)}.{form}" for name in specs for form in ("svg", "png")]
         single += pictured([name_and_file(each) for each in forms], specs)
     for path, picture in single:

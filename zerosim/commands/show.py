@@ -15,6 +15,7 @@ from zerosim.collectives import ALGORITHMS, Algorithm
 from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.commands.arguments import add_hosts, whole_number
 from zerosim.commands.output import check_writable, conclude, standard_output, write_json
+from zerosim.core.errors import UsageError
 from zerosim.show.grid import Column, show_grid, show_words
 from zerosim.show.recorded import MOST_RANKS, shown
 
@@ -54,6 +55,8 @@ def main(arguments: argparse.Namespace) -> int:
     """Draw a collective, a stage or the table; 1 if the collective's result is wrong, else 0."""
     check_writable(arguments)
     if arguments.list:
+        if arguments.html or arguments.svg:
+            raise UsageError("the list of algorithms is a table or --json; remove --html and --svg")
         size = arguments.ranks or 8
         show_algorithms(standard_output(arguments), size)
         if arguments.json:

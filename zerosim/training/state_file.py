@@ -158,5 +158,6 @@ def read(path: Path) -> Saved:
     except OSError as error:
         raise CheckpointError(f"{path}: {(error.strerror or str(error)).lower()}; name a checkpoint") from None
     except (AttributeError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise damaged(f"it is no checkpoint of this zerosim, {type(error).__name__}") from None
+        raise CheckpointError(f"{path} is no checkpoint of zerosim, or its header is damaged ({type(error).__name__}); "
+                              "name a file of --checkpoint") from None
     return Saved(path, about | {"sha256": found}, arrays)

@@ -186,8 +186,8 @@ def read_arrays(stream: IO[bytes], fault: DataFault) -> dict[str, Array]:
             raise ValueError("it is one array")
         return {name: archive[name] for name in required(archive.files, fault)}
     except BROKEN as error:
-        words = " ".join(str(error).split())[:200]
-        raise fault(f"this .npz cannot be read: {words}; np.savez(path, x=x, y=y) with numeric arrays writes one"
+        words = str(error).split(".")[0].split(":")[0][:100]
+        raise fault(f"it cannot be read as .npz ({words}); np.savez(path, x=x, y=y) with numeric arrays writes one"
                     ) from None
 
 
