@@ -1,6 +1,6 @@
 """Replay messages in SimGrid: `/usr/bin/python3 -m tests.oracles.simgrid_replay < CASE > SECONDS`, JSON both ways.
 
-A case has `programs`, of each rank what it sends (`[to, bytes, port]`, the port is 0) and waits for (`[source]`),
+A case has `programs`, of each rank what it sends (`[to, bytes]`) and waits for (`[source]`),
 `capacities` of links in bytes a second, `routes`, by "source,to": a latency in nanoseconds and the numbers of links.
 What comes back is when the last rank has ended. Needs Debian's python3-simgrid; SimGrid's model is CM02, without
 cross-traffic and TCP's gamma.
@@ -67,13 +67,13 @@ def sender(rank, queue, posted):
         following = queue.popleft()
         if following is None:
             return
-        to, size, _ = following
+        to, size = following
         Mailbox.by_name(f"{rank} to {to}").put_async("message", size).wait()
 
 
 def run(rank, program, queue, posted, ends):
     for each in program:
-        if len(each) == 3:
+        if len(each) == 2:
             queue.append(each)
             posted.release()
         else:
