@@ -1,12 +1,12 @@
 """Figures of published runs beside their plans, and the errors of the plans."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from tests.accuracy.lines import VALUES, RunLine, keys_of, known, lines_of, rules_of, scenario_of, shipped, unplanned
+from tests.accuracy.lines import VALUES, RunLine, keys_of, known, lines_of, rules_of, scenario_of, unplanned
 from zerosim.core.errors import UsageError, ZerosimError
 from zerosim.models.units import Task
 from zerosim.plan.planned_row import PlannedRow
@@ -110,12 +110,6 @@ def figure_of(line: RunLine, full: RunLine, file: str) -> Figure:
              if line.get(key, "1") not in ("", "1")]
     name = ", ".join([f"{line['model']} on {line['devices']} {line['device']}", *ranks, line["precision"]])
     return Figure(full["source"], name, kind, measured, scenario, partial(VALUES[kind], full), left_out)
-
-
-def shipped_figures() -> Iterator[Figure]:
-    """All figures of the shipped tables."""
-    for name in TABLES:
-        yield from read(shipped(name))[0]
 
 
 def task_of(scenario: Scenario) -> Task:

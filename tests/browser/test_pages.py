@@ -61,6 +61,14 @@ def test_every_page_fits_and_can_be_read(opens, pages, name, width, scheme):
     assert [count for count in marks if count < 1] == []
 
 
+@pytest.mark.parametrize("name", ["run", "two", "diverging"])
+def test_paper_shows_whole_tables_and_pictures(opens, pages, name):
+    page = opens(pages[name], 718)  # A4 without its margins
+    page.emulate_media(media="print")
+    assert page.evaluate("""[...document.querySelectorAll('.wide, .wide table, .picture svg, pre')].filter((place) =>
+        place.checkVisibility() && place.getBoundingClientRect().right > 718).length""") == 0
+
+
 def test_the_numbers_open_below_a_picture(opens, pages):
     page = opens(pages["run"])
     assert page.locator("details").count() == page.locator(".picture").count()

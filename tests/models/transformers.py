@@ -43,34 +43,6 @@ def outcome(dataset=None, **keys):
     return run_locally(replace(prepared(dataset, **keys), keep_weights=True))
 
 
-# Parameters.
-
-
-def counts(model):
-    """Of the embedding, a block, and the head, as they are counted in the literature."""
-    d, v, s, inner = model.width, model.vocabulary, model.sequence, model.inner
-    if model.architecture == "gpt2":
-        inner = inner or 4 * d
-        attention, perceptron, norms = 4 * d * d + 4 * d, (d * inner + inner) + (inner * d + d), 4 * d
-        first, last = v * d + s * d, 2 * d
-    else:
-        inner = inner or -(-8 * d // 3)
-        keys = d // model.heads * (model.key_value_heads or model.heads)
-        attention, perceptron, norms = 2 * d * d + 2 * d * keys, 3 * d * inner, 2 * d
-        first, last = v * d, d
-    return first, attention + perceptron + norms, last + (0 if model.tied_embeddings else v * d)
-
-
-def unit_counts(model):
-    """Of each unit, where each layer is one, with what of it goes forward: how often, and whether it is trained."""
-    first, block, last = counts(model)
-    frozen = set(model.frozen)
-    blocks = [(block, 1, layer not in frozen) for layer in range(1, model.layers + 1)]
-    if model.tied_embeddings:
-        return [(first + last, 2, 0 not in frozen), *blocks]
-    return [(first, 1, 0 not in frozen), *blocks, (last, 1, model.layers + 1 not in frozen)]
-
-
 # Activations of GPT-2's shape in float32, one micro-batch at a time, without dropout.
 
 

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from zerosim.autograd.differences import operation_fault
 from zerosim.autograd.operations.elementwise import multiply
 from zerosim.collectives.own import as_collective, collective
 from zerosim.commands.cli import main
+from zerosim.core.parts.loading import load_file
 from zerosim.scenario.data.arrays import csv_arrays
 
 MINE = (Path(__file__).parents[1] / "brought" / "mine.py").read_text()
@@ -107,6 +109,18 @@ def test_a_checkpoint_is_resumed_with_the_same_text_alone(folder, capsys):
     edited(folder, "import numpy as np\n", "import numpy as np  # another text\n")
     assert "was trained with other code of mine.py:gated: sha256 " in refused(capsys, *again)
     assert said(capsys, *again, "--accept-python")[0] == 0
+
+
+def test_a_file_may_have_dataclasses_with_annotations_that_are_strings(tmp_path):
+    (tmp_path / "own.py").write_text("""\
+from __future__ import annotations
+from dataclasses import dataclass
+@dataclass
+class Rate:
+    rate: int = 1
+""")
+    assert load_file(str(tmp_path / "own.py")).Rate().rate == 1
+    assert "own" not in sys.modules
 
 
 def test_nothing_is_imported_because_a_checkpoint_names_it(folder, capsys):

@@ -51,8 +51,10 @@ class FirstFailure:
         return os.getpid() != self._pid
 
     def share_the_floor(self, host: "MPI.Comm") -> None:
-        """Open one file to lock for all ranks of this `host`; a rank that cannot see it prints if it fails."""
-        created, name = tempfile.mkstemp(prefix="zerosim-") if host.rank == 0 else (None, "")
+        """Open one file to lock for all ranks of this `host`; if none can be made, each failing rank prints."""
+        created, name = None, ""
+        with suppress(OSError):
+            created, name = tempfile.mkstemp(prefix="zerosim-") if host.rank == 0 else (None, "")
         with suppress(OSError):
             self._floor = os.open(host.bcast(name), os.O_RDWR)
         host.Barrier()

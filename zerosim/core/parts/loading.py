@@ -139,14 +139,20 @@ def imported(where: str, *, is_file: bool) -> Code:
 
 
 def module_in(path: Path, source: bytes) -> ModuleType:
-    """The module that this source of the file at `path` makes; it may import files of the same folder."""
+    """The module that this source of the file at `path` makes; it may import files of the same folder.
+
+    Meanwhile it stands among the imported modules, where `dataclasses` looks for annotations that are strings.
+    """
     module = ModuleType(path.stem)
     module.__file__ = str(path)
     sys.path.insert(0, str(path.parent))
+    own = sys.modules.setdefault(path.stem, module) is module
     try:
         exec(compile(source, path, "exec"), vars(module))
     finally:
         sys.path.remove(str(path.parent))
+        if own:
+            del sys.modules[path.stem]
     return module
 
 
