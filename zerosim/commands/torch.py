@@ -46,10 +46,9 @@ def main(arguments: argparse.Namespace, ours: bool = True) -> int:
         if not records:
             raise UsageError(f"--judge {arguments.judge}: no records of ranks are there; name the folder of --records")
         return checked.say(records, asked)
-    if not arguments.script:
-        raise UsageError("there is no script; give a Python file after the flags")
-    if not os.path.isfile(arguments.script):
-        raise UsageError(f"there is no script {arguments.script!r}; give a Python file after the flags")
+    if not arguments.script or not os.path.isfile(arguments.script):
+        named = f" {arguments.script!r}" if arguments.script else ""
+        raise UsageError(f"there is no script{named}; give a Python file after the flags")
     if ours:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does
     try:
