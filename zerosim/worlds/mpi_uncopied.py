@@ -2,7 +2,8 @@
 
     READY      a rank that exchanges a large message tells its source the number of the message that it expects, its
                bytes and its dtype, and has posted the receive
-    UNCOPIED   the message itself, from the program's memory, if the source hears this within `PATIENCE_SECONDS`
+    UNCOPIED   the message itself, from the program's memory, if the source hears this within `PATIENCE_SECONDS`; an
+               empty message takes its place among the others of the source
 
 Otherwise, and in every `send`, a copy leaves by the usual way. So an exchange waits for nobody, and nearly always
 copies nothing. With copies it takes up to twice as long from 512 KiB on. Plain messages are all that remains without
@@ -21,7 +22,7 @@ import numpy as np
 
 from zerosim.core.allocation import Array
 from zerosim.core.comm import Reduction
-from zerosim.worlds.copies import dtype_tag, raw, shaped
+from zerosim.worlds.copies import UNCOPIED, dtype_tag, raw, shaped
 from zerosim.worlds.delivery import deliver
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ LARGE_BYTES = 1 << 18
 """The least bytes of a message that an exchange does not copy if it can."""
 PATIENCE_SECONDS = 2e-4
 """The time for which a sender waits for its receiver to be ready."""
-READY, UNCOPIED = 1, 2
+READY = 1
 DUE = struct.Struct("<qqq")
 """The contents of `READY`."""
 
@@ -87,7 +88,7 @@ class Uncopied:
                     continue
                 self._beside.Recv(ready, number, READY)
                 if ready == wanted:
-                    comm.sent[to] += 1
+                    comm.depart(outgoing[:0], to, UNCOPIED)
                     return self._beside.Isend(raw(outgoing), number, UNCOPIED)
         comm.depart(outgoing, to)
         return None
