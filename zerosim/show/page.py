@@ -1,7 +1,7 @@
 """The pages: of one run or two, of a plan, of a schedule and of a step. Each is a list of sections for `page.html`.
 
-A section has blocks of six kinds: `text`, `lines` of a list, `code`, `rows` of a table with `heads`, a `picture` with
-its numbers, or `frames` to step through. `page.html` has the only HTML, CSS and JavaScript, and escapes every word.
+A section has blocks of five kinds: `text`, `lines` of a list, `code`, `rows` of a table with `heads`, or a `picture`
+with its numbers. `page.html` has the only HTML, CSS and JavaScript, and escapes every word.
 """
 
 import json
