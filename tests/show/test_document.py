@@ -170,7 +170,8 @@ def test_every_figure_that_is_not_as_due_is_marked(runs, changes, marked):
 
 
 def test_rows_of_a_run_that_went_to_nan_or_made_no_step(near):
-    (found,) = compared(replace(near, rows=[replace(near.rows[0], losses=["nan", "-inf"], test="nan")]))
+    run = replace(near, rows=[replace(near.rows[0], losses=[math.nan, -math.inf], test=math.nan)])
+    (found,) = compared(documents.read(json.dumps(written(run), allow_nan=False).encode(), "it"))
     assert found["final_loss"] == -math.inf
     assert math.isnan(found["test"])
     assert compared(outcome(steps=0, traced=False))[0]["final_loss"] is None

@@ -1,6 +1,7 @@
 """The page of a run: everything in order, nothing from elsewhere, and no word of a scenario taken for HTML."""
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -143,13 +144,13 @@ def test_times_of_ranks_that_take_turns_are_said_to_be_none(four):
 
 def test_above_a_step_stands_how_each_row_compares_with_the_first(four):
     first, last = four.rows[0], four.rows[3]
-    more, longer = last.sent_bytes / first.sent_bytes, last.step_ns / first.step_ns
+    more, longer = last.mean("sent_bytes") / first.mean("sent_bytes"), last.step_ns / first.step_ns
     assert (f"Stage III sends {more:.2f}× the bytes and takes {longer:.2f}× the time of DDP: "
             f"{last.hidden:.0%} of its communication is overlapped.") in Seen(page_of(four)).text
 
 
 def test_losses_that_are_no_numbers_are_left_out(four):
-    odd = [replace(row, losses=[row.losses[0], "nan", "inf", "-inf"] if row.name == "Stage I" else row.losses)
+    odd = [replace(row, losses=[row.losses[0], math.nan, math.inf, -math.inf] if row.name == "Stage I" else row.losses)
            for row in four.rows]
     steps = [each["step"] for each in values(pictures.losses(odd))]
     assert (steps.count(1), steps.count(3)) == (2, 1)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from zerosim.core.words import KEPT, ON_HOST, TESTS, ByteUnit, grouped, in_one_unit, in_unit, spread
+from zerosim.core.precisions import PRECISIONS, Precision
+from zerosim.core.words import KEPT, ON_HOST, TESTS, ByteUnit, grouped, ignored_in_words, in_one_unit, in_unit, spread
 from zerosim.core.words import measured as in_words
 from zerosim.observe.memory import MEMORY_KINDS
 from zerosim.show.document import RowDocument, RunDocument, unit_of
 from zerosim.show.grid import SHADES
-from zerosim.stages.schedules import Slot
 from zerosim.verdict.pipelines import bubble, held
 
 TERMINAL, VERBOSE, PAGE = "terminal", "verbose", "page"
@@ -39,8 +39,8 @@ class Figure:
     tables: frozenset[str] = frozenset()
     of_ranks: Callable[[RowDocument], Sequence[float]] | None = None
     """The values of all ranks, ascending, if tables show the least and the most."""
-    wrong: Callable[[RowDocument], bool] = lambda row: False
-    """Whether it differs from the figure due; a figure for which nothing is due never does."""
+    due: str = ""
+    """The kind in `wrong` of a row whose figure is not the one due; empty if nothing is due."""
     if_any: bool = False
     """Whether it is shown only if some row has more than nothing."""
     bar: Callable[[RowDocument], Mapping[str, int]] | None = None
@@ -66,31 +66,20 @@ class Figure:
     def cells(self, rows: Sequence[RowDocument], unit: ByteUnit, *, spreads: bool = False) -> list[str]:
         """The figure of each row, with a mark if it is wrong; with `spreads` the least and the most of its ranks."""
         if self.of_ranks is not None and (spreads or not self.in_bytes):
-            ranks = [self.of_ranks(row) for row in rows]
-            words = [spread([in_unit(round(each), unit) if self.in_bytes else f"{each:.0f}" for each in of] or ["–"])
-                     for of in ranks]
+            words = [spread([in_unit(round(each), unit) if self.in_bytes else f"{each:.0f}"
+                             for each in self.of_ranks(row)] or ["–"]) for row in rows]
         elif self.in_bytes:
             words = in_one_unit([self.value(row) for row in rows], unit)
         else:
-            values = [self.value(row) for row in rows]
-            words = ["–" if each is None else f"{each:.4g}" if isinstance(each, float) else str(each)
-                     for each in values]
-        return [WRONG * self.wrong(row) + cell for row, cell in zip(rows, words, strict=True)]
-
-
-def keeps_otherwise(row: RowDocument) -> bool:
-    return not all(rank.keeps_what_is_due for rank in row.judged_memory)
-
-
-def sends_otherwise(row: RowDocument) -> bool:
-    return not row.traffic_holds
+            words = [f"{each:.4g}" if isinstance(each, float) else str(each) for each in map(self.value, rows)]
+        return [WRONG * (self.due in row.wrong) + cell for row, cell in zip(rows, words, strict=True)]
 
 
 def kept(kind: str) -> Figure:
     """The bytes of one model state between steps."""
     return Figure(
         f"{KEPT[kind]}_bytes", KEPT[kind], f"{KIND_WORDS[kind]} that a rank keeps on the device between steps",
-        lambda row: row.fullest.resting_bytes.get(kind, 0), frozenset({VERBOSE, PAGE}), wrong=keeps_otherwise)
+        lambda row: row.fullest.resting_bytes.get(kind, 0), frozenset({VERBOSE, PAGE}), due="kept")
 
 
 def peak(kind: str) -> Figure:
@@ -101,13 +90,17 @@ def peak(kind: str) -> Figure:
         lambda row: row.fullest.peak_bytes.get(kind, 0), frozenset({VERBOSE}), if_any=True)
 
 
+def precision(run: RunDocument) -> Precision:
+    return PRECISIONS[run.scenario["train"]["precision"]]
+
+
 def meaning_of_kept(run: RunDocument) -> str:
     """The states that are kept, with the signs of their bars."""
     uneven = any(len({str(rank.resting_bytes) for rank in row.memory}) > 1 for row in run.rows)
     where = " on the device" * any(row.fullest.on_host for row in run.rows)
     where += ", on the rank with the highest peak" * uneven
     states = "  ".join(f"{SHADES[kind][0]} {KIND_WORDS[kind]}" for kind in MEMORY_KINDS[:3])
-    return f"between steps{where}: {states}{', with float32 copies of weights' * run.precision.mixed}"
+    return f"between steps{where}: {states}{', with float32 copies of weights' * precision(run).mixed}"
 
 
 def meaning_of_sent(run: RunDocument) -> str:
@@ -116,11 +109,16 @@ def meaning_of_sent(run: RunDocument) -> str:
         return "one rank sends nothing"
     if any(row.layout for row in run.rows):
         return "bytes per rank and step, those of the model's own collectives included"
-    unit, once = unit_of(run.rows), run.gathering_bytes
-    multiples = [f"{row.volume if row.traffic_holds else row.sent_bytes / max(once, 1):.4g}× that" for row in run.rows]
+    unit, first = unit_of(run.rows), run.rows[0]
+    weights_bytes = int(first.model["parameters"]) * precision(run).weights.itemsize
+    once, due = weights_bytes * (run.ranks - 1) // run.ranks, sum(rank.formula_bytes for rank in first.traffic)
+    if due and first.volume and first.updates == run.steps:  # with padding
+        once = round(due / len(first.traffic) / first.steps_here / first.volume)
+    multiples = [f"{row.volume if row.traffic_holds else row.mean('sent_bytes') / max(once, 1):.4g}× that"
+                 for row in run.rows]
     each = multiples[0] if len({*multiples}) == 1 else grouped([row.name for row in run.rows], multiples)
     evenly = all(len({rank.sent_bytes for rank in row.traffic}) == 1 for row in run.rows)
-    gathered, whole = in_one_unit([once, run.weights_bytes], unit)
+    gathered, whole = in_one_unit([once, weights_bytes], unit)
     return (f"bytes per rank and step{'' if evenly else ', the mean over all'}. One all-gather of all weights: "
             f"{gathered} {unit.name}; a step: {each}. (Papers write P (N−1)/N: P = {whole} {unit.name} of weights, "
             f"N = {run.ranks} ranks.)")
@@ -149,30 +147,30 @@ FIGURES = (
         lambda row: row.layout, frozenset({TERMINAL, PAGE}), if_any=True),
     Figure(
         "kept_bytes", "each rank\nkeeps", meaning_of_kept, lambda row: row.fullest.kept_bytes, frozenset({TERMINAL}),
-        wrong=keeps_otherwise, bar=lambda row: row.fullest.resting_bytes),
+        due="kept", bar=lambda row: row.fullest.resting_bytes),
     *map(kept, MEMORY_KINDS[:3]),
     Figure(
         "host_bytes", ON_HOST, "offloaded states between steps, and offloaded activations at the peak",
         lambda row: sum(row.fullest.on_host.values()), frozenset({TERMINAL, PAGE}),
-        wrong=lambda row: not all(rank.keeps_on_host_what_is_due for rank in row.judged_memory), if_any=True),
+        due="host", if_any=True),
     Figure(
-        "sent_bytes", "sends\na step", meaning_of_sent, lambda row: row.sent_bytes,
-        frozenset({TERMINAL, VERBOSE, PAGE}), of_ranks=lambda row: row.per_step("sent_bytes"), wrong=sends_otherwise,
-        bar=lambda row: {"sent": row.sent_bytes}),
+        "sent_bytes", "sends\na step", meaning_of_sent, lambda row: row.mean("sent_bytes"),
+        frozenset({TERMINAL, VERBOSE, PAGE}), of_ranks=lambda row: row.per_step("sent_bytes"), due="sent",
+        bar=lambda row: {"sent": row.mean("sent_bytes")}),
     Figure(
         "between_bytes", "to other hosts", "those bytes that leave the host", lambda row: row.mean("between_bytes"),
-        frozenset({VERBOSE, PAGE}), of_ranks=lambda row: row.per_step("between_bytes"), wrong=sends_otherwise,
+        frozenset({VERBOSE, PAGE}), of_ranks=lambda row: row.per_step("between_bytes"), due="sent",
         if_any=True),
     Figure(
         "volume", "volume,\nP (N−1)/N", "those bytes by formula; P: bytes of all weights, N: ranks",
-        lambda row: row.volume, frozenset({VERBOSE, PAGE}), wrong=sends_otherwise),
+        lambda row: row.volume, frozenset({VERBOSE, PAGE}), due="sent"),
     Figure(
         "messages", "messages", "messages that a rank sends in a step",
         lambda row: round(max(row.per_step("messages"), default=0)), frozenset({VERBOSE, PAGE}),
-        of_ranks=lambda row: row.per_step("messages"), wrong=sends_otherwise),
+        of_ranks=lambda row: row.per_step("messages"), due="sent"),
     Figure(
         "peak_bytes", "peak", meaning_of_peak, lambda row: row.fullest.peak_bytes["total"], frozenset({TERMINAL, PAGE}),
-        wrong=lambda row: not all(rank.peaks_as_due for rank in row.judged_memory)),
+        due="peak"),
     *map(peak, MEMORY_KINDS),
     Figure(
         "padding_bytes", "padding", "bytes of padding among those that a rank keeps",
@@ -185,15 +183,34 @@ def shown_in(table: str, rows: Sequence[RowDocument]) -> list[Figure]:
     return [each for each in FIGURES if table in each.tables and not (each.if_any and not any(map(each.value, rows)))]
 
 
+def bits(rows: Sequence[RowDocument]) -> list[str]:
+    """Whether each row has the bits of the one that it is compared with, in a word."""
+    return [{None: "–", True: "yes", False: "NO"}[row.equal] for row in rows]
+
+
+def legend(run: RunDocument, figures: Sequence[Figure]) -> list[tuple[str, str]]:
+    """The meaning of every heading and mark of a table with these figures."""
+    what = "loss, weights, gradients and optimizer state after every step" if run.steps else "the initial weights"
+    partner = ("one process that trains alone" if run.compared_with == {"one process"}
+               else "the first row that adds in the same order")
+    entries = [("same bits", f"{what}, compared with those of {partner}")] if run.compared_with else []
+    entries += [(figure.name, figure.explained(run)) for figure in figures]
+    wrong = any(figure.due in row.wrong for figure in figures for row in run.rows)
+    return [*entries, *([(WRONG, "not what the formula says")] if wrong else [])]
+
+
+def notes(run: RunDocument) -> list[str]:
+    """The warnings about a run that did as it was told: keys that do nothing."""
+    return ignored_in_words((row.name, row.ignored) for row in run.rows)
+
+
 def compared(run: RunDocument) -> list[dict[str, Any]]:
     """A plain dict for each row: `rows()` of an outcome."""
     return [{
         "name": row.name, "stage": row.stage, "equal": row.equal, "compared_with": row.compared_with,
-        "final_loss": float(row.losses[-1]) if row.losses else None,
-        "test": None if row.test is None else float(row.test), "sample": row.sample,
+        "final_loss": row.losses[-1] if row.losses else None, "test": row.test, "sample": row.sample,
         **{figure.key: figure.value(row) for figure in FIGURES},
-        "hidden": row.hidden,
-        "train_seconds": row.seconds["train"], "weights_sha256": row.weights_sha256,
+        "hidden": row.hidden, "train_seconds": row.seconds["train"], "weights_sha256": row.weights_sha256,
     } for row in run.rows]
 
 
@@ -201,14 +218,15 @@ def facts(run: RunDocument) -> dict[str, list[str]]:
     """The facts that tables state once if all rows share them: each fact, and its words for each row."""
     found: dict[str, Callable[[RowDocument], str | None]] = {
         "steps": lambda row: f"{run.steps:,}",
-        "final loss": lambda row: f"{float(row.losses[-1]):.4g}" if row.losses else None,
+        "final loss": lambda row: f"{row.losses[-1]:.4g}" if row.losses else None,
         "error of weights as codes": lambda row: as_codes(row, "weights"),
         "error of gradients as codes": lambda row: as_codes(row, "gradients"),
         TESTS.get(run.test_measure or "", ""): lambda row: (
-            None if row.test is None else in_words(str(run.test_measure), float(row.test))),
+            None if row.test is None else in_words(str(run.test_measure), row.test)),
         "says": lambda row: row.sample and json.dumps(row.sample, ensure_ascii=False),
-        "bubble": lambda row: f"{float(bubble(pipeline(row))):.3g} of the time" if row.passes else None,
-        "micro-batches that the ranks of a pipeline hold": lambda row: ", ".join(map(str, map(held, pipeline(row)))),
+        "bubble": lambda row: f"{float(bubble(row.passes[0])):.3g} of the time" if row.passes else None,
+        "micro-batches that the ranks of a pipeline hold": lambda row: ", ".join(
+            str(held(rank)) for ranks in row.passes[:1] for rank in ranks),
         "floating-point operations": recomputed,
         "steps without an update, because gradients overflowed": lambda row: (
             f"{run.steps - row.updates:,}" if run.steps > row.updates else None),
@@ -218,15 +236,10 @@ def facts(run: RunDocument) -> dict[str, list[str]]:
     return {what: [each or "none" for each in of_rows] for what, of_rows in words.items() if any(of_rows)}
 
 
-def pipeline(row: RowDocument) -> list[list[Slot]]:
-    """The passes of each rank of a row's first pipeline."""
-    return [[Slot(*each) for each in rank] for rank in (row.passes or [[]])[0]]
-
-
 def as_codes(row: RowDocument, what: str) -> str | None:
     """The relative error of what was sent in a narrow format."""
     relative = (row.wire_errors.get(what) or {}).get("relative")
-    return None if relative is None else f"{float(relative):.3g}"
+    return None if relative is None else f"{relative:.3g}"
 
 
 def recomputed(row: RowDocument) -> str | None:

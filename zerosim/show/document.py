@@ -1,13 +1,14 @@
 """The outcome of a run as a document: these dataclasses are what `zerosim run --json` writes and what all views read.
 
 Terminal, page, pictures and plain rows are functions of a `RunDocument`, so a run and its `--json` show the same. A new
-key is a field with its docstring here, and its value in `document`. `docs/outcome.md` is generated from these classes:
-fields without a docstring share that of the next field which has one.
+key is a field with its docstring here; its value is the attribute of that name of the row or of its measurement, unless
+`document` says otherwise. `docs/outcome.md` is generated from these classes: fields without a docstring share that of
+the next field which has one.
 """
 
 import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import version
@@ -16,27 +17,34 @@ from typing import Any
 import msgspec
 
 from zerosim.core.errors import UsageError
-from zerosim.core.precisions import PRECISIONS, Precision
 from zerosim.core.words import ByteUnit, common_unit, joined_names, plural
 from zerosim.observe.trace import ClockOffset, Span, Trace
 from zerosim.observe.traffic import Count
 from zerosim.scenario import resolved
-from zerosim.stages import STAGES
+from zerosim.stages import STAGES, Stage
+from zerosim.stages.schedules import Slot
 from zerosim.training.measurement import RankMemory
 from zerosim.verdict.addresses import Fragmentation
-from zerosim.verdict.diagnosis import Divergence, Number, RowDifference
+from zerosim.verdict.diagnosis import Divergence, RowDifference
 from zerosim.verdict.outcome import Outcome, RowOutcome, does_not_fit, lingering, overweight, traffic_fault
 from zerosim.worlds.world import World
 
 SCHEMA = "zerosim.run/1"
-PACKAGES = ("zerosim", "numpy")
-"""The packages whose versions a document contains."""
 MOST_NAMES = 4
 """The most rows that a verdict names."""
 TURNS = "In this process ranks take turns: others compute while one waits. Use mpirun for real times."
 
 Bytes = dict[str, int]
 """Bytes by kind of memory."""
+
+
+@dataclass(frozen=True)
+class CallsDocument:
+    """The traffic of one rank in all calls of a collective."""
+
+    calls: int
+    sent_bytes: int
+    messages: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +56,7 @@ class TrafficDocument:
     received_bytes: int
     messages: int
     """the rank; its bytes and messages"""
-    by_collective: dict[str, dict[str, int]]
+    by_collective: dict[str, CallsDocument]
     """`calls`, `sent_bytes`, `messages` of each collective, such as `all_gather`"""
     inside_bytes: int
     between_bytes: int
@@ -57,7 +65,7 @@ class TrafficDocument:
     formula_bytes: int
     formula_received_bytes: int
     formula_messages: int
-    formula_by_collective: dict[str, dict[str, int]]
+    formula_by_collective: dict[str, CallsDocument]
     formula_inside_bytes: int
     formula_between_bytes: int
     formula_largest_message_bytes: int
@@ -110,20 +118,19 @@ class MemoryDocument:
         return {kind: count for kind, count in found.items() if count}
 
     @property
-    def keeps_what_is_due(self) -> bool:
-        return self.resting_bytes == self.formula_bytes and not self.overweight
-
-    @property
-    def keeps_on_host_what_is_due(self) -> bool:
-        return (self.host_resting_bytes == self.formula_host_resting_bytes
-                and self.host_peak_bytes == self.formula_host_peak_bytes)
-
-    @property
-    def peaks_as_due(self) -> bool:
-        """Whether the rank holds the bytes due at the peak and later, and on the host."""
-        return (self.keeps_on_host_what_is_due and self.moved_bytes == self.formula_moved_bytes
-                and not self.lingering and all(self.least_bytes.get(kind, 0) <= self.peak_bytes[kind] <= most
-                                               for kind, most in self.bound_bytes.items()))
+    def wrong(self) -> Iterator[str]:
+        """Of the bytes `kept` between steps, on the `host`, and at the `peak` or later, those that differ from those
+        due, if any are due."""
+        if self.formula_bytes and (self.resting_bytes != self.formula_bytes or self.overweight):
+            yield "kept"
+        on_host = (self.host_resting_bytes, self.host_peak_bytes) != (
+            self.formula_host_resting_bytes, self.formula_host_peak_bytes)
+        if self.formula_bytes and on_host:
+            yield "host"
+        if self.formula_bytes and (on_host or self.moved_bytes != self.formula_moved_bytes or self.lingering or any(
+                not self.least_bytes.get(kind, 0) <= self.peak_bytes[kind] <= most
+                for kind, most in self.bound_bytes.items())):
+            yield "peak"
 
 
 @dataclass(frozen=True)
@@ -214,7 +221,7 @@ class OwnStage:
 
     title: str
     also: str
-    sharded: Sequence[str]
+    sharded: tuple[str, ...]
     """as the stage declares them"""
 
 
@@ -239,20 +246,20 @@ class RowDocument:
     """directions, stage and its ranks, such as `tp2 × Stage I on 2`; empty if no ranks share a micro-batch"""
     shard_ranks: int = 1
     """the ranks over which the stage cuts model states"""
-    losses: list[Number] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
     """the mean loss of each step, also of those before a resume"""
-    test: Number | None = None
+    test: float | None = None
     """the `test_measure` on the test split, a loss in nats per token; `null` without one"""
     sample: str | None = None
     """of a language model the beginning of a test sequence and, after `|`, its continuation; else `null`"""
-    wire_errors: dict[str, dict[str, Number | None] | None] = field(default_factory=dict)
+    wire_errors: dict[str, dict[str, float | None] | None] = field(default_factory=dict)
     """quantisation error of `weights` and `gradients` in the last step: `relative`, Euclidean; median `ulps`; `bits`,
     −log₂ of the relative error. `{}` without a reference"""
     operations: list[dict[str, int]] = field(default_factory=list)
     formula_operations: dict[str, int] = field(default_factory=dict)
     """operations of matrix products of each rank: `forward`, `backward`, `recomputation`; those due of one rank, of a
     pipeline's ranks together"""
-    passes: list[list[list[tuple[str, int, int]]]] = field(default_factory=list)
+    passes: list[list[list[Slot]]] = field(default_factory=list)
     """for each pipeline, the passes of each of its ranks in the last step: `F`, `B` or `W`, micro-batch, model chunk;
     `[]` without one"""
     weights_sha256: str = ""
@@ -283,11 +290,8 @@ class RowDocument:
     """the traced steps, with `--trace`, `--report` or `--trace-steps`; else `null`"""
 
     @property
-    def stage_words(self) -> OwnStage:
-        if self.own_stage is not None:
-            return self.own_stage
-        shipped = STAGES[self.stage]
-        return OwnStage(shipped.title, shipped.also, shipped.sharded)
+    def stage_words(self) -> OwnStage | Stage:
+        return self.own_stage or STAGES[self.stage]
 
     @property
     def ranks(self) -> int:
@@ -309,19 +313,16 @@ class RowDocument:
         """The memory of the rank with the highest peak."""
         return max(self.memory, key=lambda rank: rank.peak_bytes["total"])
 
-    @property
-    def judged_memory(self) -> list[MemoryDocument]:
-        """The memory of each rank with the bytes due; empty if no step was left to do, or nothing is due."""
-        return [each for each in self.memory if each.formula_bytes] if self.steps_here > 0 else []
-
-    @property
-    def sent_bytes(self) -> int:
-        """The bytes that a rank sends in a step, the mean over ranks and steps."""
-        return self.mean("sent_bytes")
+    @cached_property
+    def wrong(self) -> set[str]:
+        """The kinds of figures that differ from those due: `sent` and, unless no step was left to do, those of memory.
+        """
+        ranks = self.memory if self.steps_here > 0 else []
+        return {"sent"} - {"sent" * self.traffic_holds} | {kind for rank in ranks for kind in rank.wrong}
 
     def per_step(self, figure: str, collective: str = "") -> list[float]:
         """A figure of traffic in a step for each rank, ascending; by all collectives or by one."""
-        counts = [rank.by_collective.get(collective, {}).get(figure, 0) if collective else getattr(rank, figure)
+        counts = [getattr(rank.by_collective.get(collective) if collective else rank, figure, 0)
                   for rank in self.traffic]
         return sorted(count / max(self.steps_here, 1) for count in counts)
 
@@ -351,11 +352,6 @@ class RowDocument:
     def step_ns(self) -> int:
         """The time of the traced step, from the beginning of the first rank to the end of the last one."""
         return max((step.end_ns for step in self.traced), default=0) - self.first_ns
-
-    @property
-    def computing_ns(self) -> float:
-        """The time of computation in the traced step, the mean over its ranks."""
-        return sum(step.computation_ns for step in self.traced) / max(len(self.traced), 1)
 
     @property
     def curve(self) -> list[Bytes]:
@@ -421,27 +417,6 @@ class RunDocument:
         """The partners of all comparisons: one process, or rows."""
         return {row.compared_with for row in self.rows if row.compared_with is not None}
 
-    @property
-    def precision(self) -> Precision:
-        return PRECISIONS[self.scenario["train"]["precision"]]
-
-    @property
-    def weights_bytes(self) -> int:
-        """The bytes of all weights, in one copy."""
-        return int(self.rows[0].model["parameters"]) * self.precision.weights.itemsize
-
-    @property
-    def gathering_bytes(self) -> int:
-        """The bytes that a rank sends in one all-gather of all weights: what is due in a step, over its volume.
-
-        That includes padding. If a step was skipped, or nothing is due, it is P (N − 1)/N without padding.
-        """
-        row = self.rows[0]
-        due = sum(rank.formula_bytes for rank in row.traffic)
-        if due and row.volume and row.updates == self.steps:
-            return round(due / len(row.traffic) / row.steps_here / row.volume)
-        return self.weights_bytes * (self.ranks - 1) // self.ranks
-
     def labelled(self, label: str) -> "RunDocument":
         """The run with a label before its title and the names of its rows, beside another on the same page."""
         return replace(self, title=f"{label}: {self.title or 'a run without a title'}", rows=[
@@ -450,114 +425,80 @@ class RunDocument:
 
 def document(outcome: Outcome, world: dict[str, Any], command: str | None = None) -> RunDocument:
     """The whole outcome; `command` is the command line of the run, if there was one."""
-    scenario = outcome.scenario
-    found = {
+    scenario, dataset = outcome.scenario, outcome.experiment.dataset
+    return msgspec.convert({
         "schema": SCHEMA,
         "title": scenario.title,
         "scenario": resolved(scenario),
         "world": world,
         "command": command,
-        "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
+        "versions": {"zerosim": version("zerosim"), "python": platform.python_version(), "numpy": version("numpy")},
         "passed": outcome.passed,
         "verdict": verdict(outcome),
-        "test_measure": None if outcome.experiment.dataset.x_test is None else outcome.experiment.dataset.measure,
+        "test_measure": None if dataset.x_test is None else dataset.measure,
         "failures": [{"name": name, "what": what} for name, what in outcome.failures],
         "rows": [*map(row_document, outcome.trained)],
         "differences": outcome.differences,
-        "did_not_fit": [picked(row, "stage", "name", "needed_bytes", "allowed_bytes", "would_fit")
-                        for row in outcome.did_not_fit],
+        "did_not_fit": outcome.did_not_fit,
         "on_other_ranks": [{"ranks": ranks, "name": row.name, "weights_sha256": row.measured.weights_sha256}
                            for ranks, row in outcome.on_other_ranks],
-    }
-    return msgspec.convert(plain(msgspec.to_builtins(found)), RunDocument)
+    }, RunDocument, from_attributes=True)
 
 
 def world_document(world: World) -> dict[str, Any]:
     """A world in documents."""
-    found: dict[str, Any] = {"kind": world.kind, "ranks": world.ranks, "library": world.library}
-    return found | ({"shared_cores": world.shared_cores} if world.shared_cores else {})
-
-
-def row_from(found: dict[str, Any]) -> RowDocument:
-    """A row of these keys, with defaults for all others: a planned row has pictures too."""
-    return msgspec.convert(plain(msgspec.to_builtins(found)), RowDocument)
+    return {key: value for key in ("kind", "ranks", "library", "shared_cores") if (value := getattr(world, key))}
 
 
 def row_document(row: RowOutcome) -> dict[str, Any]:
-    """The measured figures of a row, and those due."""
-    measured, resumed = row.measured, row.config.resumed
-    return {
+    """The values of a row's fields: those of the row and its measurement, under their names, and others."""
+    config, resumed, trace = row.config, row.config.resumed, row.measured.trace
+    return vars(row.measured) | vars(row) | {
         "stage": row.stage,
         "name": row.name,
-        "model": {"title": row.config.model.words, "parameters": row.config.model.count},
-        "equal": row.equal,
-        "compared_with": row.compared_with,
-        "first_divergence": row.first_divergence,
-        "shard_ranks": row.config.mesh.group,
-        **measured.figures,
-        "losses": [float(loss[0]) for loss in measured.losses],
-        "formula_operations": row.formula_operations,
-        "ignored": row.config.ignored,
+        "model": {"title": config.model.words, "parameters": config.model.count},
+        "shard_ranks": config.mesh.group,
+        "losses": [float(loss[0]) for loss in row.measured.losses],
+        "ignored": config.ignored,
         "traffic": [traffic_document(rank, *pair) for rank, pair in enumerate(row.traffic)],
         "traffic_holds": not any(traffic_fault(rank, *pair) for rank, pair in enumerate(row.traffic)),
-        "volume": row.volume,
         "memory": [memory_document(*pair) for pair in row.memory],
         "fragmentation": row.fragmentation and fragmentation_document(row.fragmentation),
-        "own_stage": None if row.stage in STAGES else picked(row.config.stage, "title", "also", "sharded"),
+        "own_stage": None if row.stage in STAGES else config.stage,
         "resumed": resumed and {
             "folder": str(resumed.path), **{key: resumed.about[key] for key in ("step", "stage", "ranks")}},
-        "trace": measured.trace and trace_document(measured.trace),
+        "trace": trace and trace_document(trace),
     }
 
 
 def traffic_document(rank: int, measured: Count, due: Count) -> dict[str, Any]:
-    formula = {f"formula_{name.removeprefix('sent_')}": count for name, count in counts(due).items()}
-    return {"rank": rank} | counts(measured) | formula
-
-
-def counts(traffic: Count) -> dict[str, Any]:
-    """The messages and bytes of a rank, in all and by collective."""
-    return picked(traffic, "sent_bytes", "received_bytes", "messages", "largest_message_bytes", "inside_bytes",
-                  "between_bytes") | {"by_collective": {
-                      name: picked(each, "calls", "sent_bytes", "messages")
-                      for name, each in traffic.by_collective.items()}}
+    names = [each for each in TrafficDocument.__annotations__ if hasattr(due, each)]
+    return {"rank": rank, **{name: getattr(measured, name) for name in names},
+            **{f"formula_{name.removeprefix('sent_')}": getattr(due, name) for name in names}}
 
 
 def memory_document(measured: RankMemory, due: RankMemory) -> dict[str, Any]:
-    on_host = ("host_resting_bytes", "host_peak_bytes", "moved_bytes")
-    return {
-        **picked(measured, "rank", "resting_bytes", "peak_bytes", "alive_bytes", "resident_bytes", *on_host),
-        "formula_bytes": due.resting_bytes,
-        "bound_bytes": due.peak_bytes,
-        **picked(due, "padding_bytes", "least_bytes"),
-        "overweight": overweight(measured, due),
-        "lingering": lingering(measured, due),
-        **{f"formula_{name}": getattr(due, name) for name in on_host},
-        "curve": [{"ns": at, **now} for at, now in measured.curve],
-    }
+    names = ("resting_bytes", "host_resting_bytes", "host_peak_bytes", "moved_bytes")
+    return vars(measured) | {f"formula_{name.removeprefix('resting_')}": getattr(due, name) for name in names} | {
+        "bound_bytes": due.peak_bytes, "padding_bytes": due.padding_bytes, "least_bytes": due.least_bytes,
+        "overweight": overweight(measured, due), "lingering": lingering(measured, due),
+        "curve": [{"ns": at, **now} for at, now in measured.curve]}
 
 
-def trace_document(trace: Trace) -> dict[str, Any]:
-    derived = {*StepDocument.__annotations__} - {"memory"}
-    return {
-        "hidden": trace.hidden,
-        "clocks": trace.clocks,
-        "steps": [picked(step, *derived) | {"memory": [{"ns": at, **held} for at, held in step.memory]}
-                  for step in trace.steps],
-    }
+def trace_document(trace: Trace) -> TraceDocument:
+    steps = [{name: getattr(step, name) for name in StepDocument.__annotations__} | {
+        "memory": [{"ns": at, **held} for at, held in step.memory]} for step in trace.steps]
+    return TraceDocument(trace.hidden, trace.clocks, msgspec.convert(steps, list[StepDocument], from_attributes=True))
 
 
 def fragmentation_document(found: Fragmentation) -> dict[str, Any]:
-    return picked(found, "peak_bytes", "laid_out_bytes", "needed_bytes", "beyond_peak_bytes") | {"address_space": [
-        {"from": lifetime.since, "to": lifetime.until, "kind": lifetime.kind, "owner": lifetime.owner,
-         "bytes": lifetime.held_bytes, "long_lived": stays,
-         "address": {name: starts[number] for name, starts in found.addresses.items()}}
-        for number, (lifetime, stays) in enumerate(zip(found.lifetimes, found.long_lived, strict=True))]}
-
-
-def picked(found: object, *names: str) -> dict[str, Any]:
-    """These attributes of an object, by name."""
-    return {name: getattr(found, name) for name in names}
+    return {
+        "peak_bytes": found.peak_bytes, "laid_out_bytes": found.laid_out_bytes, "needed_bytes": found.needed_bytes,
+        "beyond_peak_bytes": found.beyond_peak_bytes, "address_space": [
+            {"from": lifetime.since, "to": lifetime.until, "kind": lifetime.kind, "owner": lifetime.owner,
+             "bytes": lifetime.held_bytes, "long_lived": stays,
+             "address": {name: starts[number] for name, starts in found.addresses.items()}}
+            for number, (lifetime, stays) in enumerate(zip(found.lifetimes, found.long_lived, strict=True))]}
 
 
 def plain(value: Any) -> Any:
@@ -570,26 +511,23 @@ def plain(value: Any) -> Any:
         return {key: plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def written(run: RunDocument) -> dict[str, Any]:
     """The document in JSON's own types."""
-    found: dict[str, Any] = msgspec.to_builtins(run)
+    found: dict[str, Any] = plain(msgspec.to_builtins(run))
     return found | {"stages": found["rows"]}
 
 
 def read(content: bytes, name: str) -> RunDocument:
     """The document in a file; `UsageError` if it is no outcome."""
-    mend = "write an outcome with zerosim run SCENARIO --json FILE"
     try:
-        return msgspec.json.decode(content, type=RunDocument)
+        return msgspec.json.decode(content, type=RunDocument, strict=False)
     except msgspec.DecodeError as error:
-        if isinstance(error, msgspec.ValidationError):
-            raise UsageError(f"{name} is not an outcome of a training run ({error}); {mend}") from error
-        raise UsageError(f"{name} is not JSON: {error}; {mend}") from error
+        what = "an outcome of a training run" if isinstance(error, msgspec.ValidationError) else "JSON"
+        raise UsageError(f"{name} is not {what}: {error}; write an outcome with zerosim run SCENARIO --json FILE"
+                         ) from error
 
 
 def verdict(outcome: Outcome) -> str:
@@ -618,12 +556,6 @@ def compared(outcome: Outcome) -> str:
 def unit_of(rows: Sequence[RowDocument]) -> ByteUnit:
     """The unit for all bytes of these rows, chosen by the highest peak."""
     return common_unit(max((row.fullest.peak_bytes["total"] for row in rows), default=0))
-
-
-def element_name(found: Divergence | RowDifference, state: str | None) -> str:
-    """The first differing element: its state, if it is not a weight, and its index in the parameter."""
-    index = f"[{', '.join(map(str, found.index))}]" if found.index else ""
-    return f"{state} of {found.name}{index}" if state else f"{found.name}{index}"
 
 
 def sharing(ranks: int, shared_cores: int) -> str:

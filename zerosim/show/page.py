@@ -8,12 +8,14 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from statistics import fmean
 from typing import Any
 
-from zerosim.core.words import grouped, ignored_in_words, percentage, plural, printable, short, toml
+from zerosim.core.words import grouped, percentage, plural, printable, short, toml
 from zerosim.show import pictures
-from zerosim.show.columns import PAGE, WRONG, facts, shown_in
+from zerosim.show.columns import PAGE, bits, facts, legend, notes, shown_in
 from zerosim.show.document import RowDocument, RunDocument, unit_of
+from zerosim.show.grid import Column
 from zerosim.show.table import divergence, row_difference
 
 Block = dict[str, Any]
@@ -98,37 +100,32 @@ def results(runs: Sequence[RunDocument]) -> Section:
     misfits = [{"text": each.words} for run in runs for each in run.did_not_fit]
     if not rows:
         return Section("table", "Results", misfits)
-    meanings = [
-        "bits: loss, weights, gradients and optimizer state of every step, compared with one process, or with the "
-        "first row that adds in the same order",
-        *(f"{figure.name}: {figure.explained(runs[0])}" for figure in shown_in(PAGE, rows)),
-        f"{WRONG}: not what the formula says"]
+    figures, unit = shown_in(PAGE, rows), unit_of(rows)
     labels = ("A: ", "B: ") if len(runs) > 1 else ("",)
     shared = [f"{label}{what}: {words[0] if len({*words}) == 1 else grouped([row.name for row in run.rows], words)}"
               for label, run in zip(labels, runs, strict=True) for what, words in facts(run).items()]
+    columns = [Column("", [row.stage_words.also.partition(",")[0] for row in rows]), Column("same bits", bits(rows)), *(
+        Column(f"{figure.name}{f', {unit.name}' * figure.in_bytes}", figure.cells(rows, unit)) for figure in figures)]
     return Section("table", "Results", [
-        rows_table(rows), {"lines": meanings}, *misfits,
-        *({"text": words} for words in ignored_in_words((row.name, row.ignored) for row in rows)),
+        table([row.name for row in rows], columns),
+        {"lines": [f"{word}: {meaning}" for word, meaning in legend(runs[0], figures)]}, *misfits,
+        *({"text": words} for run in runs for words in notes(run)),
         {"lines": shared}, picture(pictures.kept(rows), "memory of a rank between steps, by kind")])
 
 
-def rows_table(rows: Sequence[RowDocument]) -> Block:
-    """The table of rows: whether bits are equal, and the figures of a page."""
-    unit = unit_of(rows)
-    columns = {"bits": [{None: "–", True: "equal", False: "differ"}[row.equal] for row in rows]}
-    columns |= {f"{figure.name}{f', {unit.name}' * figure.in_bytes}": figure.cells(rows, unit)
-                for figure in shown_in(PAGE, rows)}
-    return {"heads": ["row", "", *columns], "figures": True, "rows": [
-        [row.name, row.stage_words.also.partition(",")[0], *(cells[at] for cells in columns.values())]
-        for at, row in enumerate(rows)]}
+def table(names: Sequence[str], columns: Sequence[Column]) -> Block:
+    """A table of figures with a line for each name."""
+    return {"heads": ["row", *(each.heading.replace("\n", " ") for each in columns)], "figures": True,
+            "rows": [[name, *(str(each.cells[at]) for each in columns)] for at, name in enumerate(names)]}
 
 
 def step(rows: Sequence[RowDocument], about_times: Sequence[str] = (), device_bytes: int = 0) -> Section:
     """The timeline of a step and its memory for each row, on one scale of time."""
     traced, untraced = ([row for row in rows if bool(row.traced) is wanted] for wanted in (True, False))
     drawn, until_ns = pictures.drawn_ranks(rows), pictures.end_of(rows)
-    lines = [[row.name, *(short(ns / 1e6) for ns in (row.step_ns, row.computing_ns, row.step_ns - row.computing_ns)),
-              percentage(row.hidden)] for row in traced]
+    times = [(row.step_ns, fmean(step.computation_ns for step in row.traced)) for row in traced]
+    lines = [[row.name, *(short(ns / 1e6) for ns in (whole, computing, whole - computing)), percentage(row.hidden)]
+             for row, (whole, computing) in zip(traced, times, strict=True)]
     return Section("step", "A step in time", [
         *([note(f"{', '.join(row.name for row in untraced)}: {NO_TRACE}")] if untraced else []),
         *(note(f"{row.name}: ranks 0 to {drawn - 1} are drawn, of {row.ranks}.")
@@ -154,7 +151,8 @@ def step_of(row: RowDocument, drawn: int, until_ns: int, device_bytes: int) -> I
 
 def comparison(first: RowDocument, other: RowDocument) -> str:
     """A sentence on the bytes and the time of a row relative to the first one."""
-    ratios = [f"sends {other.sent_bytes / first.sent_bytes:.2f}× the bytes"] if first.sent_bytes else []
+    sent, sends = first.mean("sent_bytes"), other.mean("sent_bytes")
+    ratios = [f"sends {sends / sent:.2f}× the bytes"] if sent else []
     ratios += [f"takes {other.step_ns / first.step_ns:.2f}× the time"] if first.step_ns else []
     of, hidden = f" of {first.name}" if ratios else "", other.hidden
     return f"{other.name} {' and '.join(ratios)}{of}: " + (
@@ -169,7 +167,7 @@ def traffic(rows: Sequence[RowDocument]) -> Section:
 
 
 def losses(rows: Sequence[RowDocument]) -> Section:
-    same = len(rows) > 1 and len({tuple(row.losses) for row in rows}) == 1 and all(row.equal for row in rows)
+    same = len(rows) > 1 and len({str(row.losses) for row in rows}) == 1 and all(row.equal for row in rows)
     return Section("losses", "Losses", [
         *([note("All rows have the same losses, bit for bit.")] if same else []),
         picture(pictures.losses(rows), "the loss of every step")])

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
+from math import isfinite
 from typing import Any
 
 from zerosim.core.errors import UsageError
@@ -117,11 +118,11 @@ def sent(rows: Sequence[RowDocument]) -> Spec:
 
 def losses(rows: Sequence[RowDocument]) -> Spec:
     """The loss of every step, a line for each row or for rows that have the same, and the first differing steps."""
-    curves: dict[tuple[Any, ...], list[str]] = {}
+    curves: dict[str, list[RowDocument]] = {}
     for row in rows:
-        curves.setdefault(tuple(row.losses), []).append(row.name)
-    values = [{"row": ", ".join(names), "step": step, "loss": loss} for curve, names in curves.items()
-              for step, loss in enumerate(curve, 1) if not isinstance(loss, str)]
+        curves.setdefault(str(row.losses), []).append(row)
+    values = [{"row": ", ".join(row.name for row in alike), "step": step, "loss": loss} for alike in curves.values()
+              for step, loss in enumerate(alike[0].losses, 1) if isfinite(loss)]
     apart = [{"row": row.name, "step": row.first_divergence.step} for row in rows if row.first_divergence]
     x = {"field": "step", "type": "quantitative", "axis": {"tickMinStep": 1}}
     layers: list[Spec] = [

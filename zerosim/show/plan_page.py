@@ -14,9 +14,9 @@ from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.planning import Plan
 from zerosim.scenario import resolved
 from zerosim.show import pictures
-from zerosim.show.document import RowDocument, row_from, trace_document
+from zerosim.show.document import MemoryDocument, RowDocument, trace_document
 from zerosim.show.grid import Column, show_grid
-from zerosim.show.page import Block, Head, Section, html, note, picture, step
+from zerosim.show.page import Head, Section, html, note, picture, step, table
 from zerosim.show.plan_table import columns as columns_of
 from zerosim.show.plan_table import flat, legend, machine, names_of, not_judged, sentence, show_plan
 from zerosim.show.shown import Page, Shown, printed
@@ -55,7 +55,8 @@ def plan_page(plan: Plan, command: str) -> str:
     undrawn = f"Pictures have the first {MOST_DRAWN} of these {len(names)} rows."
     return html([head(plan)], [
         Section("table", "Memory and time of each row", [
-            *map(note, not_judged(plan)), lines(plan, names), {"lines": bounds(plan, names)},
+            *map(note, not_judged(plan)), table(names, [*columns_of(plan.rows), *between_hosts(plan.rows)]),
+            {"lines": bounds(plan, names)},
             note("; ".join(f"{word}: {meaning}" for word, meaning in legend(plan.rows))),
             *map(note, ignored_in_words(
                 (name, row.config.ignored) for name, row in zip(names, plan.rows, strict=True))),
@@ -76,13 +77,12 @@ def drawn_rows(plan: Plan) -> list[RowDocument]:
 def row_of(name: str, row: PlannedRow) -> RowDocument:
     """The data of a row for the pictures of a run; the planned rank stands for all."""
     trace = replace(row.trace, steps=[replace(step, memory=thinned(step.memory)) for step in row.trace.steps])
-    peak = {kind: row.found.peak[kind] for kind in MEMORY_KINDS} | {"total": row.peak_bytes}
-    return row_from({
-        "stage": str(row.config.stage_key), "name": name, "hosts": [0] * row.config.all_ranks,
-        "model": {"title": row.config.model.words, "parameters": row.config.model.count},
-        "memory": [{"rank": 0, "peak_bytes": peak,
-                    "resting_bytes": {kind: row.found.resting[kind] for kind in MEMORY_KINDS}}],
-        "trace": trace_document(trace)})
+    peak = {str(kind): row.found.peak[kind] for kind in MEMORY_KINDS} | {"total": row.peak_bytes}
+    resting = {str(kind): row.found.resting[kind] for kind in MEMORY_KINDS}
+    return RowDocument(
+        stage=str(row.config.stage_key), name=name, hosts=[0] * row.config.all_ranks,
+        model={"title": row.config.model.words, "parameters": row.config.model.count},
+        memory=[MemoryDocument(rank=0, peak_bytes=peak, resting_bytes=resting)], trace=trace_document(trace))
 
 
 def thinned(curve: Curve) -> Curve:
@@ -111,13 +111,6 @@ def bounds(plan: Plan, names: Sequence[str]) -> list[str]:
     """The bound of each row."""
     return [f"{name}: {words}" for name, row in zip(names, plan.rows, strict=True)
             for words in (row.bound, row.over_directions) if words]
-
-
-def lines(plan: Plan, names: Sequence[str]) -> Block:
-    """The table: a line for each row."""
-    shown = [*columns_of(plan.rows), *between_hosts(plan.rows)]
-    return {"heads": ["row", *(each.heading.replace("\n", " ") for each in shown)], "figures": True,
-            "rows": [[name, *(str(each.cells[at]) for each in shown)] for at, name in enumerate(names)]}
 
 
 def between_hosts(rows: Sequence[PlannedRow]) -> list[Column]:

@@ -6,41 +6,27 @@ kind, padding, formulas and full digests. Everything fits into 80 columns and re
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
+from operator import attrgetter
 from statistics import fmean
 
 from rich.console import Console
 from rich.text import Text
 
-from zerosim.core.words import (
-    grouped,
-    ignored_in_words,
-    in_unit,
-    joined,
-    joined_names,
-    percentage,
-    plural,
-    short,
-    short_digest,
-    spread,
-)
+from zerosim.core.words import grouped, in_unit, joined, joined_names, percentage, plural, short, short_digest, spread
 from zerosim.observe.memory import MEMORY_KINDS
-from zerosim.show.columns import KIND_WORDS, TERMINAL, VERBOSE, WRONG, Figure, facts, shown_in
-from zerosim.show.document import (
-    RowDocument,
-    RunDocument,
-    element_name,
-    unit_of,
-)
+from zerosim.show.columns import KIND_WORDS, TERMINAL, VERBOSE, WRONG, Figure, bits, facts, legend, notes, shown_in
+from zerosim.show.document import RowDocument, RunDocument, StepDocument, unit_of
 from zerosim.show.grid import Column, bar, fits, show_grid, show_words
 from zerosim.stages import STAGES
 from zerosim.verdict.diagnosis import Divergence, RowDifference
 
 BARS = (24, 12, 6, 0)
 """The columns of a bar, the longest that leave room for names; quarters and halves are whole columns."""
-TIMES = {
-    "step": "ns", "computing": "computation_ns", "waiting": "waiting_ns", "idle": "idle_ns",
-    "offload": "moving_ns", "exposed": "waiting_for_memory_ns", "collectives": "communication_ns"}
+TIMES: dict[str, Callable[[StepDocument], int]] = {
+    "step": lambda step: step.end_ns - step.begin_ns, "computing": attrgetter("computation_ns"),
+    "waiting": attrgetter("waiting_ns"), "idle": attrgetter("idle_ns"), "offload": attrgetter("moving_ns"),
+    "exposed": attrgetter("waiting_for_memory_ns"), "collectives": attrgetter("communication_ns")}
 """The times of a step; those of copies to the host and back are shown where there are any."""
 
 
@@ -57,11 +43,16 @@ def show_run(console: Console, run: RunDocument, *, verbose: bool = False, times
     Traced `times` are shown too; `verbose` adds the figures that the table leaves out.
     """
     if run.rows:
-        show_table(console, run)
+        names = [*(row.name for row in run.rows), *(row.name for row in run.did_not_fit)]
+        tables = [columns(run, room) for room in BARS]
+        show_grid(console, names, next((each for each in tables if fits(console, names, each)), tables[-1]))
         show_shared(console, run)
         console.print()
-        show_legend(console, run)
-        for words in ignored_in_words((row.name, row.ignored) for row in run.rows):
+        entries = [*of_stages(run), *legend(run, figures(run))]
+        width = max(len(key) for key, _ in entries)
+        for key, words in entries:
+            show_words(console, words, key=f"{key:<{width}}  ", style="dim")
+        for words in notes(run):
             show_words(console, words, style="yellow")
         if times:
             show_times(console, run)
@@ -79,24 +70,24 @@ def show_run(console: Console, run: RunDocument, *, verbose: bool = False, times
     show_conclusion(console, run)
 
 
-def show_table(console: Console, run: RunDocument) -> None:
-    """Show the main table, with bars beside figures if there is room."""
-    names = [*(row.name for row in run.rows), *(row.name for row in run.did_not_fit)]
-    tables = [columns(run, room) for room in BARS]
-    show_grid(console, names, next((each for each in tables if fits(console, names, each)), tables[-1]))
+def figures(run: RunDocument) -> list[Figure]:
+    return shown_in(TERMINAL, run.rows) if run.steps else []
 
 
 def columns(run: RunDocument, room: int) -> list[Column]:
     """Whether each row has the bits of its reference and, if there were steps, the figures of the terminal; with room,
     bars beside them. Rows that did not fit have none."""
-    blank, found = [""] * len(run.did_not_fit), []
+    blank, found = [""] * len(run.did_not_fit), list[Column]()
     if run.compared_with or run.did_not_fit:
         partner = "one process" if run.compared_with <= {"one process"} else "another row"
-        words = {None: Text("–"), True: Text("yes", style="green"), False: Text("NO", style="bold red")}
+        styles = {"yes": "green", "NO": "bold red", "does not fit": "yellow"}
+        words = [*bits(run.rows), *("does not fit" for _ in blank)]
         found.append(Column(f"same bits as\n{partner}" if run.compared_with else "", [
-            *(words[row.equal] for row in run.rows), *(Text("does not fit", style="yellow") for _ in blank)]))
+            Text(word, style=styles.get(word, "")) for word in words]))
     for figure in figures(run):
-        cells, beside = marked(run.rows, figure), figure.bar is not None and room > 0
+        cells = [Text(cell, style="bold red" if cell.startswith(WRONG) else "")
+                 for cell in figure.cells(run.rows, unit_of(run.rows))]
+        beside = figure.bar is not None and room > 0
         if figure.bar is not None and beside:
             parts, width = [*map(figure.bar, run.rows)], max(map(len, cells))
             whole = max(sum(each.values()) for each in parts)
@@ -105,30 +96,6 @@ def columns(run: RunDocument, room: int) -> list[Column]:
                 cell.append(" ").append_text(bar(each, whole, room))
         found.append(Column(figure.title(unit_of(run.rows)), [*cells, *blank], to_the_left=beside))
     return found
-
-
-def figures(run: RunDocument) -> list[Figure]:
-    return shown_in(TERMINAL, run.rows) if run.steps else []
-
-
-def marked(rows: Sequence[RowDocument], figure: Figure) -> list[Text]:
-    return [Text(cell, style="bold red" if cell.startswith(WRONG) else "")
-            for cell in figure.cells(rows, unit_of(rows))]
-
-
-def show_legend(console: Console, run: RunDocument) -> None:
-    """Explain every stage, heading and mark of the main table."""
-    what = "loss, weights, gradients and optimizer state after every step" if run.steps else "the initial weights"
-    partner = ("one process that trains alone" if run.compared_with == {"one process"}
-               else "the first row that adds in the same order")
-    entries = [*of_stages(run)]
-    entries += [("same bits", f"{what}, compared with those of {partner}")] if run.compared_with else []
-    entries += [(figure.name, figure.explained(run)) for figure in figures(run)]
-    if any(cell.plain.startswith(WRONG) for figure in figures(run) for cell in marked(run.rows, figure)):
-        entries.append((WRONG, "not what the formula says"))
-    width = max(len(key) for key, _ in entries) if entries else 0
-    for key, words in entries:
-        show_words(console, words, key=f"{key:<{width}}  ", style="dim")
 
 
 def of_stages(run: RunDocument) -> Iterator[tuple[str, str]]:
@@ -164,18 +131,15 @@ def show_shared(console: Console, run: RunDocument) -> None:
 
 def show_times(console: Console, run: RunDocument) -> None:
     """Show milliseconds of each part of the traced steps, and why times may mean little."""
-    rows = [(row.name, row.trace) for row in run.rows if row.trace and row.trace.steps]
-    if not rows:
+    traces = {row.name: row.trace for row in run.rows if row.trace and row.trace.steps}
+    if not traces:
         return
-    copies = any(step.moving_ns or step.waiting_for_memory_ns for _, trace in rows for step in trace.steps)
-    columns = [
-        Column(f"{heading}\nms", [short(fmean(
-            step.end_ns - step.begin_ns if time == "ns" else getattr(step, time) for step in trace.steps) / 1e6)
-            for _, trace in rows])
-        for heading, time in TIMES.items() if copies or heading not in ("offload", "exposed")]
-    columns.append(Column("hidden\nof it", [percentage(trace.hidden) for _, trace in rows]))
+    copies = any(step.moving_ns or step.waiting_for_memory_ns for trace in traces.values() for step in trace.steps)
+    columns = [Column(f"{heading}\nms", [short(fmean(map(time, trace.steps)) / 1e6) for trace in traces.values()])
+               for heading, time in TIMES.items() if copies or heading not in ("offload", "exposed")]
+    columns.append(Column("hidden\nof it", [percentage(trace.hidden) for trace in traces.values()]))
     show_subheading(console, "The time of a step")
-    show_grid(console, [name for name, _ in rows], columns)
+    show_grid(console, [*traces], columns)
     words = ("Mean over ranks and traced steps. Waiting: exposed communication. Hidden: the share of the time in "
              f"collectives that overlaps computation. {run.about_times}")
     show_words(console, words.rstrip(), style="dim")
@@ -236,21 +200,24 @@ def divergence(found: Divergence) -> str:
     """One line: the place of the first difference, both values, and their distance."""
     apart = "not comparable in ULPs" if found.ulps is None else f"{found.ulps} ULP apart"
     return (
-        f"after step {found.step}, rank {found.rank} holds {element_name(found, found.state)} = "
+        f"after step {found.step}, rank {found.rank} holds {element(found, found.state)} = "
         f"{value(found.ours, found.ours_bits)}, "
         f"one process {value(found.reference, found.reference_bits)} ({apart}; chunk {found.chunk})"
     )
 
 
-def value(number: float | str, bits: str) -> str:
+def element(found: Divergence | RowDifference, state: str | None) -> str:
+    """The first differing element: its state, if it is not a weight, and its index in the parameter."""
+    index = f"[{', '.join(map(str, found.index))}]" if found.index else ""
+    return f"{state} of {found.name}{index}" if state else f"{found.name}{index}"
+
+
+def value(number: float, bits: str) -> str:
     """A number, with its bits if these are not unique.
 
-    >>> value(0.5, "0x3f000000"), value(1e-40, "0x000116c2"), value(0.0, "0x00000000")
-    ('0.5', '1e-40', '0.0 (0x00000000)')
-    >>> value(-0.0, "0x80000000"), value("nan", "0x7fc00001")
-    ('-0.0 (0x80000000)', 'nan (0x7fc00001)')
+    >>> value(0.5, "0x3f000000"), value(-0.0, "0x80000000"), value(math.nan, "0x7fc00001")
+    ('0.5', '-0.0 (0x80000000)', 'nan (0x7fc00001)')
     """
-    number = float(number)
     return f"{number!r} ({bits})" if number == 0 or math.isnan(number) else f"{number!r}"
 
 
@@ -270,8 +237,8 @@ def row_difference(found: RowDifference) -> list[str]:
     orders = [f"adds it in chunk {chunk}, {order}" for chunk, order in zip(found.chunks, found.orders, strict=True)]
     return [
         f"{found.other} is not {found.first}, and each has the bits of one process. Reason:",
-        f"They first differ in step {found.step}: the {element_name(found, found.what)} is {float(one)!r} in "
-        f"{found.first} and {float(other)!r} in {found.other} ({plural(found.ulps, 'ULP')} apart). "
+        f"They first differ in step {found.step}: the {element(found, found.what)} is {one!r} in "
+        f"{found.first} and {other!r} in {found.other} ({plural(found.ulps, 'ULP')} apart). "
         f"{found.differing:,} of {found.elements:,} elements differ.",
         *([f"each of {found.first} and {found.other} {orders[0]}"] if len({*orders}) == 1 else
           [f"{name} {order}" for name, order in zip((found.first, found.other), orders, strict=True)])]

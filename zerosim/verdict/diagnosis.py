@@ -27,9 +27,6 @@ from zerosim.training.experiment import Experiment
 from zerosim.training.reference import Snapshot
 from zerosim.worlds.local import spawn
 
-Number = float | str
-"""In documents NaN and infinities are the strings "nan", "inf" and "-inf"."""
-
 
 @dataclass(frozen=True)
 class Divergence:
@@ -42,8 +39,8 @@ class Divergence:
     name: str
     """such as `weight` and `layers.0.weight`; or `loss`; or `padding`, after the last parameter of a unit"""
     index: tuple[int, ...]
-    ours: Number
-    reference: Number
+    ours: float
+    reference: float
     ours_bits: str
     reference_bits: str
     ulps: int | None
@@ -209,7 +206,7 @@ class RowDifference:
     name: str
     index: tuple[int, ...]
     """`gradient`, or `weights` if gradients are equal; the first differing element"""
-    values: tuple[Number, Number]
+    values: tuple[float, float]
     ulps: int
     chunks: tuple[int, int]
     orders: tuple[str, str]
