@@ -14,7 +14,6 @@ from zerosim.core.errors import UsageError
 from zerosim.show import columns
 from zerosim.show import document as documents
 from zerosim.show.columns import FIGURES, Figure, compared
-from zerosim.show.columns import PAGE as ON_PAGE
 from zerosim.show.document import RunDocument, written
 
 
@@ -117,7 +116,7 @@ def drifts(run: RunDocument):
             shown = float(cell) * documents.unit_of(run.rows).size if figure.in_bytes else None
             if shown is not None and abs(shown - due) > 0.06 * documents.unit_of(run.rows).size:
                 yield f"{key} is shown as {cell}, not {due}"
-            if due and ON_PAGE in figure.tables and figure.name not in text:
+            if due and columns.PAGE in figure.tables and figure.name not in text:
                 yield f"the page has no {key}"
             if due and {columns.TERMINAL, columns.VERBOSE} & figure.tables and not any(
                     figure.heading.split("\n")[0] in line for line in lines):

@@ -290,5 +290,3 @@ def test_progress_is_live_or_in_lines(tmp_path, capsys):
     assert "6/6" in capsys.readouterr().err
     assert main(["run", "compare", *flags, "--progress", "none"]) == 0
     assert capsys.readouterr().err == ""
-
-
