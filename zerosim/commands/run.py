@@ -14,14 +14,7 @@ from rich.progress import Progress as Bars
 from safetensors.numpy import save
 
 from zerosim.commands.arguments import NO_PYTHON, steps_in_order, whole_number
-from zerosim.commands.output import (
-    RUN_WIDTH,
-    check_writable,
-    complain,
-    conclude,
-    console,
-    standard_output,
-)
+from zerosim.commands.output import RUN_WIDTH, check_writable, complain, conclude, console, standard_output
 from zerosim.core.allocation import Array
 from zerosim.core.comm import Communicator
 from zerosim.core.errors import LaunchError, UsageError, ZerosimError
@@ -108,15 +101,15 @@ def run_in(world: World, prepared: Prepared, arguments: argparse.Namespace, rank
     if rank == 0:
         show_heading(standard_output(arguments, RUN_WIDTH), prepared.scenario.title, prepared.scenario.caption,
                      f"{world.words}\n{prepared.setting}")
-    outcome = prepared.run(world, progress(arguments))
-    if outcome is None:
+    found = prepared.run(world, progress(arguments), command_line(arguments, world.ranks))
+    if found is None:
         return None
     if arguments.weights:
-        write_weights(arguments.weights, outcome)
+        write_weights(arguments.weights, found.subject)
     if arguments.trace:
-        traces = [(row.name, row.measured.trace) for row in outcome.trained if row.measured.trace]
+        traces = [(row.name, row.measured.trace) for row in found.subject.trained if row.measured.trace]
         write_text(arguments.trace, json.dumps(trace_events(traces, sharing(world.ranks, world.shared_cores))))
-    return conclude(arguments, prepared.shown(outcome, world, command_line(arguments, world.ranks)), RUN_WIDTH)
+    return conclude(arguments, found, RUN_WIDTH)
 
 
 def prepare(arguments: argparse.Namespace) -> Prepared:

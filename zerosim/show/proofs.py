@@ -3,7 +3,7 @@
 A proof shows the ranks' sums, what was proved, and the cause of a fault.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.markup import escape
 from zerosim.collectives import Algorithm
 from zerosim.core.errors import UsageError
 from zerosim.core.parts import Loader, code_of, is_python
+from zerosim.core.words import plural
 from zerosim.plan.reading import numbers_of_ranks
 from zerosim.proofs.cause import diagnosis
 from zerosim.proofs.claim import CheckedPart
@@ -39,14 +40,13 @@ def proved(
     proofs = proofs_of(found, asked)
     passed = all(proof.holds for proof in proofs)
     verdict = "proved" if passed else "not proved"
-    sizes = ", ".join(str(proof.size) for proof in proofs)
     return Shown(
-        proofs, passed, verdict, f"<{found.name} on {sizes} ranks: {verdict}>",
+        proofs, passed, verdict, f"<{found.name} on {', '.join(str(proof.size) for proof in proofs)} ranks: {verdict}>",
         show=lambda console: show_proofs(console, found, asked, proofs),
         make_document=lambda: document(found, proofs),
         rows_of=lambda document: [
-            {key: each for key, each in proof.items() if key not in ("held", "faults")} for proof in document["proofs"]
-        ])
+            {key: proof[key] for key in ("ranks", "holds", "order", "sent", "cause", "command")}
+            for proof in document["proofs"]])
 
 
 def checked_part(part: Any) -> Shown:
@@ -73,15 +73,13 @@ def claims_of(found: CheckedPart) -> list[dict[str, str | None]]:
             for claim in found.claims]
 
 
-MARKS = {"holds": "✓", "does not hold": "✗", "not tried": "–", "not yet written": "–"}
-
-
 def show_check(console: Console, found: CheckedPart) -> None:
     """Print a line for each claim, below a failed one the complaint."""
     console.print(f"{found.name}: {found.state}", markup=False, soft_wrap=True)
     for claim in found.claims if found.state != "not yet written" else ():
+        mark = {"holds": "✓", "does not hold": "✗"}.get(claim.state, "–")
         untried = " (not tried)" if claim.state == "not tried" else ""
-        console.print(f"  {MARKS[claim.state]} {claim.says}{untried}", markup=False, soft_wrap=True)
+        console.print(f"  {mark} {claim.says}{untried}", markup=False, soft_wrap=True)
         for line in (claim.complaint or "").splitlines():
             console.print(f"      {line}", markup=False, soft_wrap=not console.is_terminal)
 
@@ -92,69 +90,49 @@ SHOWN = 8
 
 def show_proofs(console: Console, subject: Subject, asked: Sequence[int], proofs: Sequence[Proof]) -> None:
     """Print the ranks' sums, for a single small proof; what was proved, and what was not tried."""
+    lines = [line for proof in proofs for line in lines_of(proof, sums=len(proofs) == 1 and proof.size <= SHOWN)]
     served = [size for size in asked if subject.serves(size)]
-    if len(proofs) == 1 and proofs[0].held and proofs[0].size <= SHOWN:
-        show_sums(console, proofs[0])
-    for proof in proofs:
-        show_verdict(console, proof)
     if served[len(proofs) :]:
-        console.print(f"not tried on {', '.join(map(str, served[len(proofs) :]))} ranks: it does not end")
+        lines.append(f"not tried on {', '.join(map(str, served[len(proofs) :]))} ranks: it does not end")
     left_out = [str(size) for size in asked if size not in served]
     if left_out:
         row = subject.algorithm or subject.declared
         assert row is not None
-        console.print(f"not for {', '.join(left_out)} ranks: it serves {row.limit}")
+        lines.append(f"not for {', '.join(left_out)} ranks: it serves {row.limit}")
+    for line in lines:
+        console.print(line, soft_wrap=not console.is_terminal)
 
 
-def show_sums(console: Console, proof: Proof) -> None:
-    """Print each rank's sum of each chunk; ranks with the same sums share a paragraph."""
+def lines_of(proof: Proof, *, sums: bool) -> Iterator[str]:
+    """In rich's markup the sum of each chunk on each rank, where ranks with equal sums share a paragraph; and a line
+    for a proof that holds, or for each fault of one that does not."""
     groups: dict[tuple[str, ...], list[int]] = {}
-    for rank, held in enumerate(proof.held):
+    for rank, held in enumerate(proof.held if sums else ()):
         groups.setdefault(tuple(map(str, held)), []).append(rank)
-    for written, ranks in groups.items():
-        who = "rank" if len(ranks) == 1 else "ranks"
-        console.print(f"[bold]{who} {', '.join(map(str, ranks))}[/]")
-        for chunk, symbol in enumerate(written):
-            console.print(f"  chunk {chunk}  {symbol}", soft_wrap=not console.is_terminal)
-
-
-def show_verdict(console: Console, proof: Proof) -> None:
-    """Print one line for a proof that holds, one for each fault of one that does not."""
-    ranks = f"{proof.size} rank{'s' if proof.size != 1 else ''}"
+    for symbols, ranks in groups.items():
+        yield f"[bold]rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}[/]"
+        yield from (f"  chunk {chunk}  {symbol}" for chunk, symbol in enumerate(symbols))
     if proof.holds:
-        words = ", ".join(proved_properties(proof))
-        console.print(f"[green]proved[/] on {ranks}: {words}", soft_wrap=not console.is_terminal)
-        if proof.sent is not None:
-            console.print(f"sends {proof.sent}", soft_wrap=not console.is_terminal)
-        return
-    console.print(f"[red]not proved[/] on {ranks}:")
-    for fault in proof.faults:
-        console.print(f"  {escape(fault.what)}", soft_wrap=not console.is_terminal)
-    for line in str(diagnosis(proof)).splitlines():
-        console.print(f"  {escape(line)}", soft_wrap=not console.is_terminal)
+        yield f"[green]proved[/] on {plural(proof.size, 'rank')}: {', '.join(proved_properties(proof))}"
+        yield from [f"sends {proof.sent}"] if proof.sent is not None else []
+    else:
+        yield f"[red]not proved[/] on {plural(proof.size, 'rank')}:"
+        for line in (*(fault.what for fault in proof.faults), *str(diagnosis(proof)).splitlines()):
+            yield f"  {escape(line)}"
 
 
 def proved_properties(proof: Proof) -> list[str]:
     """The proved properties, in words."""
-    subject = proof.subject
-    if not subject.kind.reducing:
-        return ["every contribution arrives at its place", "nothing else does", tried(proof)]
-    words = ["every contribution arrives exactly once"]
-    if proof.order == "declared":
-        words.append("added in the declared order")
-    elif proof.order is not None:
-        words.append(f"added in {proof.order if proof.order.endswith('order') else f'the order of the {proof.order}'}")
-    else:
-        words.append("added in no named order")
-    if subject.kind.agreeing:
-        words.append("the same on every rank")
-    return [*words, tried(proof)]
-
-
-def tried(proof: Proof) -> str:
+    kind, order = proof.subject.kind, proof.order
     lengths = ", ".join(map(str, sorted(proof.lengths)))
-    roots = ", from every root" if proof.subject.kind.rooted and proof.size <= 16 else ""
-    return f"with {lengths} elements{roots}, also when sends wait for their receivers"
+    roots = ", from every root" if kind.rooted and proof.size <= 16 else ""
+    tried = f"with {lengths} elements{roots}, also when sends wait for their receivers"
+    if not kind.reducing:
+        return ["every contribution arrives at its place", "nothing else does", tried]
+    named = ("no named order" if order is None else "the declared order" if order == "declared" else
+             order if order.endswith("order") else f"the order of the {order}")
+    return ["every contribution arrives exactly once", f"added in {named}",
+            *(["the same on every rank"] if kind.agreeing else []), tried]
 
 
 def document(subject: Subject, proofs: Sequence[Proof]) -> dict[str, Any]:
@@ -162,17 +140,14 @@ def document(subject: Subject, proofs: Sequence[Proof]) -> dict[str, Any]:
         "schema": "zerosim.proof/1",
         "subject": subject.name,
         "collective": subject.collective,
-        "proofs": [
-            {
-                "ranks": proof.size,
-                "holds": proof.holds,
-                "order": proof.order,
-                "sent": proof.sent and proof.sent._asdict(),
-                "held": [[str(symbol) for symbol in held] for held in proof.held],
-                "faults": [vars(fault) for fault in proof.faults],
-                "cause": found and found.cause,
-                "command": found and found.command,
-            }
-            for proof, found in zip(proofs, map(diagnosis, proofs), strict=True)
-        ],
+        "proofs": [{
+            "ranks": proof.size,
+            "holds": proof.holds,
+            "order": proof.order,
+            "sent": proof.sent and proof.sent._asdict(),
+            "held": [[str(symbol) for symbol in held] for held in proof.held],
+            "faults": [vars(fault) for fault in proof.faults],
+            "cause": found and found.cause,
+            "command": found and found.command,
+        } for proof, found in zip(proofs, map(diagnosis, proofs), strict=True)],
     }

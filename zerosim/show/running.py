@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-import numpy as np
 from msgspec import structs
 
 from zerosim.core.errors import LaunchError, UsageError
@@ -17,7 +16,7 @@ from zerosim.observe.memory import MEMORY_KINDS
 from zerosim.proofs.programs import collectives_world, programs_of, run_collectives
 from zerosim.scenario import CollectiveScenario, Scenario, Source, load
 from zerosim.scenario.schema import python_run
-from zerosim.show.collectives import described_values, shown_collectives
+from zerosim.show.collectives import shown_collectives
 from zerosim.show.columns import compared
 from zerosim.show.document import RunDocument, StepDocument, document, world_document, written
 from zerosim.show.page import page
@@ -105,10 +104,8 @@ class Prepared:
     """The data and the checkpoints that were read, by digests and names, which must be equal on all ranks."""
     local_world: Callable[[], World]
     """The world that has all ranks in this process."""
-    run: Callable[[World, Progress], Any]
-    """The outcome in the process that has rank 0, None in others."""
-    shown: Callable[[Any, World, str | None], Shown]
-    """The outcome that displays itself, with the command line of the run, if there was one."""
+    run: Callable[[World, Progress, str | None], Shown | None]
+    """The outcome that displays itself, of a run by this command line, in the process that has rank 0."""
 
 
 def training(scenario: Scenario, *, verbose: bool = False, times: bool = False, **asked: Any) -> Prepared:
@@ -116,21 +113,28 @@ def training(scenario: Scenario, *, verbose: bool = False, times: bool = False, 
     experiment = prepare_run(scenario, **asked)
     whole, begins = experiment.rows[0].in_one_piece, resumptions(experiment)
     about = f"{whole.words}, {whole.count:,} parameters, {scenario.train.optimizer}"
-    return Prepared(
-        scenario, "\n".join([about, *python_run(scenario), *begins]), [experiment.data_sha256, *begins],
-        local_world=lambda: local_world(scenario),
-        run=lambda world, progress: run_on(world, experiment, progress),
-        shown=lambda outcome, world, command: shown_outcome(
-            outcome, document(outcome, world_document(world), command), verbose=verbose, times=times))
+
+    def run(world: World, progress: Progress, command: str | None) -> Shown | None:
+        outcome = run_on(world, experiment, progress)
+        return None if outcome is None else shown_outcome(
+            outcome, document(outcome, world_document(world), command), verbose=verbose, times=times)
+
+    return Prepared(scenario, "\n".join([about, *python_run(scenario), *begins]), [experiment.data_sha256, *begins],
+                    lambda: local_world(scenario), run)
 
 
 def collectives(scenario: CollectiveScenario) -> Prepared:
     """A scenario of collectives, with every call looked up."""
-    programs = programs_of(scenario)
-    return Prepared(
-        scenario, described_values(scenario), [], local_world=lambda: collectives_world(scenario),
-        run=lambda world, _: world.run(lambda comm: run_collectives(comm, scenario, programs))[0],
-        shown=lambda outcome, world, _: shown_collectives(outcome, world_document(world)))
+    programs, values = programs_of(scenario), scenario.values
+    lengths = [len(values.given[0])] if values.given else values.lengths
+    about = (f"{' + '.join(f'{length:,}' for length in lengths)} {'given' if values.given else 'random'} "
+             f"{values.dtype} on each rank")
+
+    def run(world: World, progress: Progress, command: str | None) -> Shown | None:
+        outcome = world.run(lambda comm: run_collectives(comm, scenario, programs))[0]
+        return None if outcome is None else shown_collectives(outcome, world_document(world))
+
+    return Prepared(scenario, about, [], lambda: collectives_world(scenario), run)
 
 
 def run_here(source: Source, changes: Mapping[str, Any]) -> Shown:
@@ -144,25 +148,19 @@ def run_here(source: Source, changes: Mapping[str, Any]) -> Shown:
     else:
         steps = scenario.train.steps
         prepared = training(scenario, traced=range(max(steps, 1), steps + 1))
-    world = prepared.local_world()
-    return prepared.shown(prepared.run(world, Silent()), world, None)
+    found = prepared.run(prepared.local_world(), Silent(), None)
+    assert found is not None
+    return found
 
 
 def override(key: str, value: Any) -> str:
     """A change as on the command line: JSON's form of numbers, strings, booleans and lists is TOML's.
 
-    >>> override("train.steps", np.int64(5)), override("parallel.overlap", True)
-    ('train.steps=5', 'parallel.overlap=true')
-    >>> override("parallel.stages", ("ddp", "zero3"))
-    'parallel.stages=["ddp", "zero3"]'
+    >>> override("parallel.overlap", True), override("parallel.stages", ("ddp", "zero3"))
+    ('parallel.overlap=true', 'parallel.stages=["ddp", "zero3"]')
     """
-    def of_numpy(value: Any) -> Any:
-        if isinstance(value, np.generic | np.ndarray):
-            return value.tolist()
-        raise TypeError(f"{type(value).__name__} is not a NumPy type")
-
     try:
-        return f"{key}={json.dumps(value, ensure_ascii=False, default=of_numpy)}"
-    except (TypeError, ValueError) as error:
+        return f"{key}={json.dumps(value, ensure_ascii=False, default=lambda of_numpy: of_numpy.tolist())}"
+    except (AttributeError, TypeError, ValueError) as error:
         raise UsageError(f"set: {key!r} has type {type(value).__name__}; give a number, a string, a boolean or a list "
                          f"of these") from error

@@ -6,6 +6,7 @@ name and no style with the rest of a notebook.
 
 import io
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -52,8 +53,6 @@ class Page:
 
     html: str
     about: str
-    height: int = 640
-    """The height of the frame in pixels."""
 
     def save(self, path: str) -> None:
         """Write it to a file for any browser."""
@@ -62,14 +61,10 @@ class Page:
     def __repr__(self) -> str:
         return f"<page: {self.about}>"
 
-    @property
-    def frame(self) -> str:
-        """The HTML of a frame with the page in it."""
-        return (f'<iframe srcdoc="{escape(self.html)}" sandbox="allow-scripts" title="{escape(self.about)}" '
-                f'style="width: 100%; height: {self.height}px; border: 0"></iframe>')
-
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
-        return {"text/plain": repr(self), "text/html": self.frame}
+        return {"text/plain": repr(self), "text/html":
+                f'<iframe srcdoc="{escape(self.html)}" sandbox="allow-scripts" title="{escape(self.about)}" '
+                'style="width: 100%; height: 640px; border: 0"></iframe>'}
 
 
 def printed(show: Callable[[Console], None], width: int = 100) -> str:
@@ -133,9 +128,8 @@ class Shown:
         return self.about
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
-        if self.draw is None:
-            return {"text/plain": str(self)}
-        try:
-            return {"text/plain": str(self), "image/svg+xml": self.draw().svg}
-        except UsageError:  # too large to be drawn
-            return {"text/plain": str(self)}
+        found = {"text/plain": str(self)}
+        if self.draw is not None:
+            with suppress(UsageError):  # too large to be drawn
+                found["image/svg+xml"] = self.draw().svg
+        return found
