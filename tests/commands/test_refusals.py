@@ -50,6 +50,10 @@ REFUSALS = {
         "small.toml --trace-steps 2..3": "there is no step 3; train.steps = 2",
         "small.toml --report -": "--report: only --json writes to standard output; name a file",
         "reduce_scatter_slides --report a.html": "a scenario of collectives trains nothing; remove --report",
+        "reduce_scatter_slides --checkpoint a": "[checkpoint] is for training, and this is a scenario of collectives",
+        "mpt_7b": "this scenario names no data of tokens, so it is for zerosim plan",
+        "small.toml --json a --weights ./a": "--weights: --json writes './a' too; name another file",
+        "small.toml --json=": "--json: no file is named",
     },
     "show": {
         "--list x": "subject: not allowed with argument --list",

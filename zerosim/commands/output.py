@@ -87,7 +87,11 @@ def saying(arguments: argparse.Namespace) -> Iterator[Callable[[str], None]]:
 def check_writable(arguments: argparse.Namespace, others: Mapping[str, str] | None = None) -> None:
     """Refuse, before anything runs, output files that cannot be written: those of FLAGS, and others by their flag."""
     outputs = {f"--{flag}": path for flag in FLAGS if (path := getattr(arguments, flag, None)) is not None}
+    flags: dict[str, str] = {}
     for flag, path in (outputs | dict(others or {})).items():
+        if not path or (first := flags.setdefault(os.path.realpath(path), flag)) != flag:
+            why = f"{first} writes {path!r} too; name another file" if path else "no file is named"
+            raise UsageError(f"{flag}: {why}")
         if path == "-":
             if flag != "--json":
                 raise UsageError(f"{flag}: only --json writes to standard output; name a file")

@@ -30,14 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Write the page, the pictures, or both, or else print the tables; 0 for any result of the runs."""
-    names = [arguments.outcome, *([arguments.other] if arguments.other else [])]
-    outputs = {f"--picture {name}={path}": path for name, path in arguments.picture}
-    check_writable(arguments, outputs)
-    runs = [run_in(name) for name in names]
+    check_writable(arguments, {f"--picture {name}={path}": path for name, path in arguments.picture})
+    runs = [run_in(name) for name in (arguments.outcome, arguments.other) if name]
     if len(runs) > 1:
         runs = [run.labelled(label) for run, label in zip(runs, "AB", strict=True)]
     specs = files([row for run in runs for row in run.rows]) if arguments.pictures or arguments.picture else {}
-    single = pictured(arguments.picture, specs)
+    pictures = pictured(arguments.picture, specs)
     if not (arguments.html or arguments.pictures or arguments.picture):
         target = console(arguments, stderr=False, width=RUN_WIDTH)
         for run in runs:
@@ -50,9 +48,9 @@ def main(arguments: argparse.Namespace) -> int:
             os.makedirs(arguments.pictures, exist_ok=True)
         except OSError as error:
             raise UsageError(f"--pictures {arguments.pictures}: {error.strerror}; name a folder") from None
-        forms = [f"{name}={os.path.join(arguments.pictures, name)}.{form}" for name in specs for form in ("svg", "png")]
-        single += pictured([name_and_file(each) for each in forms], specs)
-    for path, picture in single:
+        pictures += pictured([(name, os.path.join(arguments.pictures, f"{name}.{form}"))
+                              for name in specs for form in ("svg", "png")], specs)
+    for path, picture in pictures:
         picture.save(path)
     return 0
 

@@ -67,7 +67,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Run the scenario; 0 if every check held, 1 if one failed."""
     if launched() is not None:
         return run_as_one_of_many(connect(), arguments)
-    prepared = prepare(arguments)
+    prepared = requested(arguments)
     code = run_in(prepared.local_world(), prepared, arguments)
     assert code is not None
     return code
@@ -78,7 +78,7 @@ def run_as_one_of_many(comm: MpiCommunicator, arguments: argparse.Namespace) -> 
     prepared, refused = None, None
     if comm.rank == 0:
         try:
-            prepared = prepare(arguments)
+            prepared = requested(arguments)
             if (wanted := prepared.scenario.world.ranks) != comm.size:
                 raise LaunchError(
                     f"the scenario wants {wanted} ranks and the launcher started {comm.size}: run it with mpirun -n "
@@ -88,8 +88,8 @@ def run_as_one_of_many(comm: MpiCommunicator, arguments: argparse.Namespace) -> 
     refused = broadcast_object(comm, refused)
     if refused is not None:
         return int(refused)
-    prepared = prepared or requested(arguments)
-    if not have_read_the_same(comm, inputs_digest(prepared)):
+    prepared = prepared or requested(arguments, comm.rank)
+    if not have_read_the_same(comm, prepared):
         return LaunchError.exit_code
     if isinstance(prepared.scenario, Scenario):
         comm.timeout_seconds = prepared.scenario.world.timeout_seconds
@@ -112,16 +112,13 @@ def run_in(world: World, prepared: Prepared, arguments: argparse.Namespace, rank
     return conclude(arguments, found, RUN_WIDTH)
 
 
-def prepare(arguments: argparse.Namespace) -> Prepared:
-    """The scenario ready to run; outputs that cannot be written, and a page that cannot be made, are refused first."""
-    check_writable(arguments)
-    if arguments.report:
+def requested(arguments: argparse.Namespace, rank: int = 0) -> Prepared:
+    """The scenario ready to run, with its data loaded and its checkpoint found. Rank 0 first refuses outputs that
+    cannot be written, and a page that cannot be made."""
+    if rank == 0:
+        check_writable(arguments)
+    if rank == 0 and arguments.report:
         converter()
-    return requested(arguments)
-
-
-def requested(arguments: argparse.Namespace) -> Prepared:
-    """The scenario ready to run, with its data loaded and its checkpoint found."""
     saving = [f"checkpoint.{key}={json.dumps(value)}" for key, value in (
         ("folder", arguments.checkpoint), ("every", arguments.every)) if value is not None]
     scenario = load(arguments.scenario, [*arguments.overrides, *saving], python=not arguments.no_python)
@@ -151,21 +148,16 @@ def traced_steps(steps: int, arguments: argparse.Namespace) -> range:
     return range(first, last + 1)
 
 
-def inputs_digest(prepared: Prepared) -> str:
-    """SHA-256 of every key's value, of the Python files that keys name, and of data and checkpoints."""
+def have_read_the_same(comm: Communicator, prepared: Prepared) -> bool:
+    """Whether every rank has the scenario, the Python files, the data and the checkpoints of rank 0, by their digest;
+    rank 0 prints an error if not."""
     code = {where: part.sha256 for where, part in parts_in(prepared.scenario)}
-    return hashlib.sha256(json.dumps([resolved(prepared.scenario), code, *prepared.read]).encode()).hexdigest()
-
-
-def have_read_the_same(comm: Communicator, own: str) -> bool:
-    """Whether every rank has the scenario and the data of rank 0, by their digest; rank 0 prints an error if not."""
-    digests = gather_objects(comm, own) or []
-    others = [rank for rank, digest in enumerate(digests) if digest != own]
+    own = hashlib.sha256(json.dumps([resolved(prepared.scenario), code, *prepared.read]).encode()).hexdigest()
+    others = [rank for rank, digest in enumerate(gather_objects(comm, own) or []) if digest != own]
     if others:
         complain(LaunchError(
             f"rank {others[0]} read a different scenario or different data than rank 0; give all ranks the same files "
-            f"and the same --set"
-        ))
+            f"and the same --set"))
     return bool(broadcast_object(comm, not others))
 
 
@@ -196,9 +188,6 @@ def progress(arguments: argparse.Namespace) -> Progress:
     return LiveProgress(target) if live else Plain(target)
 
 
-PLAIN_LINES = 3
-
-
 class Plain:
     """A few lines for each training, at evenly spaced steps."""
 
@@ -209,7 +198,7 @@ class Plain:
         self._title, self._steps = title, steps
 
     def step(self, step: int, loss: float) -> None:
-        if step in {max(1, self._steps * mark // PLAIN_LINES) for mark in range(PLAIN_LINES + 1)}:
+        if step in {max(1, self._steps * third // 3) for third in range(4)}:
             words = f"{self._title:<12} step {step:>{len(str(self._steps))}}/{self._steps}   loss {loss:.4f}"
             self._console.print(words, markup=False)
 
@@ -220,13 +209,13 @@ class LiveProgress:
     """A bar for each training, which stays when it has ended."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bars = Bars(console=console)
-
-    def begin(self, title: str, steps: int) -> None:
         self._bars = Bars(
             TextColumn("{task.description:<12}", markup=False), BarColumn(), MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]}"), console=self._console)
+            TextColumn("loss {task.fields[loss]}"), console=console)
+
+    def begin(self, title: str, steps: int) -> None:
+        for ended in self._bars.task_ids:
+            self._bars.remove_task(ended)
         self._task = self._bars.add_task(title, total=steps, loss="…")
         self._bars.start()
 

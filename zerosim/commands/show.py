@@ -6,12 +6,11 @@ The table has cost, supported numbers of ranks, order of addition, and source:
 """
 
 import argparse
-from fractions import Fraction
 from typing import Any
 
 from rich.console import Console
 
-from zerosim.collectives import ALGORITHMS, Algorithm
+from zerosim.collectives import ALGORITHMS
 from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.commands.arguments import add_hosts, whole_number
 from zerosim.commands.output import check_writable, conclude, standard_output, write_json
@@ -27,10 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "subject", nargs="?",
         help="an algorithm (--list names all), a collective on the tape such as all_to_all, a stage such as zero3, or "
              "my_file.py:my_all_reduce")
-    asked.add_argument("--list", action="store_true", help="list all algorithms, with bytes and steps for --ranks "
-                                                           "(default 8)")
-    parser.add_argument(
-        "--ranks", type=whole_number(1, MOST_RANKS), metavar="N", help="number of ranks; default 4")
+    asked.add_argument(
+        "--list", action="store_true", help="list all algorithms, with bytes and steps for --ranks (default 8)")
+    parser.add_argument("--ranks", type=whole_number(1, MOST_RANKS), metavar="N", help="number of ranks; default 4")
     parser.add_argument(
         "--root", type=int, metavar="R", help="the root rank of broadcast, reduce, scatter, gather; default 0")
     add_hosts(parser)
@@ -41,11 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--secondary-ranks", type=whole_number(1, MOST_RANKS), metavar="G",
         help="for zero3: keep a second shard of the weights over so many neighbouring ranks, for backward")
     parser.add_argument(
-        "--as", choices=COLLECTIVES, dest="collective", help="the collective that the function implements, if its "
-                                                             "name does not say")
+        "--as", choices=COLLECTIVES, dest="collective",
+        help="the collective that the function implements, if its name does not say")
     parser.add_argument(
-        "--round", type=whole_number(0, 10**6), metavar="K", help="show only this round, 0 being the start; a page "
-                                                                  "opens there")
+        "--round", type=whole_number(0, 10**6), metavar="K",
+        help="show only this round, 0 being the start; a page opens there")
     parser.add_argument("--html", metavar="FILE", help="write an HTML page to step through")
     parser.add_argument("--svg", metavar="FILE", help="write the schedule of a collective as a picture, .svg or .png")
     parser.add_argument("--json", metavar="FILE", help="write the schedule as JSON; - is standard output")
@@ -57,10 +55,10 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.list:
         if arguments.html or arguments.svg:
             raise UsageError("the list of algorithms is a table or --json; remove --html and --svg")
-        size = arguments.ranks or 8
-        show_algorithms(standard_output(arguments), size)
+        found = algorithms(arguments.ranks or 8)
+        show_algorithms(standard_output(arguments), found)
         if arguments.json:
-            write_json(arguments.json, algorithms_document(size))
+            write_json(arguments.json, found)
         return 0
     return conclude(arguments, shown(
         arguments.subject, arguments.ranks or 4, root=arguments.root, claims=arguments.collective,
@@ -68,33 +66,43 @@ def main(arguments: argparse.Namespace) -> int:
         secondary_ranks=arguments.secondary_ranks))
 
 
-def most_sent(row: Algorithm, size: int) -> Fraction:
-    """The bytes sent by the rank that sends the most, from root 0, as a share of n where chunks are equal.
+def algorithms(size: int) -> dict[str, Any]:
+    """The table as JSON; figures are for `size` ranks, null for an algorithm that does not support them.
 
-    >>> most_sent(ALGORITHMS["ring.all_reduce"], 8)
-    Fraction(7, 4)
+    `sent_share` is the bytes sent by the rank that sends the most, from root 0, as a share of n where chunks are equal.
+
+    >>> [row["sent_share"] for row in algorithms(8)["algorithms"] if row["name"] == "ring.all_reduce"]
+    [1.75]
     """
-    return Fraction(max(row.sent_bytes([1] * size, rank) for rank in range(size)), size)
+    return {"schema": "zerosim.algorithms/1", "ranks": size, "algorithms": [{
+        "name": name,
+        "collective": row.collective,
+        "title": row.title,
+        "steps": row.steps(size) if row.serves(size) else None,
+        "steps_formula": row.steps_formula,
+        "sent_share": max(row.sent_bytes([1] * size, at) for at in range(size)) / size if row.serves(size) else None,
+        "serves": row.limit,
+        "order": row.order and row.order.__name__.replace("_", " "),
+        "ordered": row.ordered,
+        "source": row.source,
+    } for name, row in ALGORITHMS.items()]}
 
 
-def order_name(row: Algorithm) -> str | None:
-    return None if row.order is None else row.order.__name__.replace("_", " ")
-
-
-def show_algorithms(console: Console, size: int) -> None:
-    """Print a line of figures and a title for each algorithm; bytes sent are for `size` ranks."""
-    rows = ALGORITHMS.values()
-    sources = list(dict.fromkeys(row.source for row in rows))
-    show_grid(console, list(ALGORITHMS), [
-        Column("steps", [row.steps_formula for row in rows], to_the_left=True),
-        Column(f"N = {size}", [share(most_sent(row, size)) if row.serves(size) else "–" for row in rows]),
+def show_algorithms(console: Console, found: dict[str, Any]) -> None:
+    """Print a line of figures and a title for each algorithm of the table."""
+    rows, size = found["algorithms"], found["ranks"]
+    names, sources = [row["name"] for row in rows], list(dict.fromkeys(row["source"] for row in rows))
+    shares = {None: "–", 0: "0", 1: "n"}
+    show_grid(console, names, [
+        Column("steps", [row["steps_formula"] for row in rows], to_the_left=True),
+        Column(f"N = {size}", [shares.get(row["sent_share"]) or f"{row['sent_share']:.4g} n" for row in rows]),
         Column("ranks", ["2, 4, 8, …" if row.needs_power_of_two else "2, 4, 6, …" if row.per_host else "any"
-                         for row in rows], to_the_left=True),
-        Column("adds", [f"{order_name(row) or '–'}{'*' * row.ordered}" for row in rows], to_the_left=True),
-        Column("from", [f"[{sources.index(row.source) + 1}]" for row in rows], to_the_left=True)])
+                         for row in ALGORITHMS.values()], to_the_left=True),
+        Column("adds", [f"{row['order'] or '–'}{'*' * row['ordered']}" for row in rows], to_the_left=True),
+        Column("from", [f"[{sources.index(row['source']) + 1}]" for row in rows], to_the_left=True)])
     console.print()
-    for name, row in ALGORITHMS.items():
-        show_words(console, row.title, key=f"{name:<{max(map(len, ALGORITHMS))}}  ", style="dim")
+    for row in rows:
+        show_words(console, row["title"], key=f"{row['name']:<{max(map(len, names))}}  ", style="dim")
     console.print()
     for note in [
         f"N = {size} ranks: bytes sent by the rank that sends the most; n: bytes of the whole vector",
@@ -105,36 +113,3 @@ def show_algorithms(console: Console, size: int) -> None:
         show_words(console, note, style="dim")
     for number, source in enumerate(sources, 1):
         show_words(console, source, key=f"[{number}] ", style="dim")
-
-
-def share(of_n: Fraction) -> str:
-    """
-    >>> share(Fraction(7, 4)), share(Fraction(1)), share(Fraction(0))
-    ('1.75 n', 'n', '0')
-    """
-    if of_n in (0, 1):
-        return "n" if of_n else "0"
-    return f"{float(of_n):.4g} n"
-
-
-def algorithms_document(size: int) -> dict[str, Any]:
-    """The table as JSON; figures are for `size` ranks, null for an algorithm that does not support them."""
-    return {
-        "schema": "zerosim.algorithms/1",
-        "ranks": size,
-        "algorithms": [
-            {
-                "name": name,
-                "collective": row.collective,
-                "title": row.title,
-                "steps": row.steps(size) if row.serves(size) else None,
-                "steps_formula": row.steps_formula,
-                "sent_share": float(most_sent(row, size)) if row.serves(size) else None,
-                "serves": row.limit,
-                "order": order_name(row),
-                "ordered": row.ordered,
-                "source": row.source,
-            }
-            for name, row in ALGORITHMS.items()
-        ],
-    }

@@ -16,16 +16,7 @@ from zerosim.core.parts import Loader
 from zerosim.models import MODELS
 from zerosim.models.users_model import TOKEN_KEYS
 from zerosim.scenario.collective import CollectiveScenario
-from zerosim.scenario.reading import (
-    OVERRIDE,
-    KeyPath,
-    Origin,
-    TomlTable,
-    keys,
-    parse,
-    read,
-    unknown,
-)
+from zerosim.scenario.reading import OVERRIDE, KeyPath, Origin, TomlTable, keys, parse, read, unknown
 from zerosim.scenario.schema import Scenario, plain
 from zerosim.scenario.sections import OF_ALL_ROWS, Parallel, Variant
 from zerosim.scenario.shipped import scenario_file, scenarios
@@ -70,6 +61,9 @@ def load(
     section = KINDS.get(document.get("kind", "training"))
     if section is None:
         raise origin.error(f"kind must be training or collective, found {shown(document['kind'])}", ("kind",))
+    if section is CollectiveScenario:
+        for name in sorted(({*keys(Scenario)} - {*keys(section)}) & {*document}):
+            raise origin.error(f"[{name}] is for training, and this is a scenario of collectives", (name,), at_key=True)
     if section is Scenario and isinstance(document.get("variant"), list):
         document["variant"] = [
             variant(each, ("variant", index), origin) for index, each in enumerate(document["variant"])]

@@ -4,14 +4,15 @@ A shown figure is a line of `FIGURES`; a fact is a line of `facts`. Neither is n
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from zerosim.core import words as in_words
 from zerosim.core.precisions import PRECISIONS, Precision
-from zerosim.core.words import KEPT, ON_HOST, TESTS, ByteUnit, grouped, ignored_in_words, in_one_unit, in_unit, spread
-from zerosim.core.words import measured as in_words
+from zerosim.core.words import KEPT, ON_HOST, TESTS, ByteUnit, grouped, in_one_unit, in_unit, joined_names, spread
 from zerosim.observe.memory import MEMORY_KINDS
 from zerosim.show.document import RowDocument, RunDocument, unit_of
 from zerosim.show.grid import SHADES
@@ -200,8 +201,20 @@ def legend(run: RunDocument, figures: Sequence[Figure]) -> list[tuple[str, str]]
 
 
 def notes(run: RunDocument) -> list[str]:
-    """The warnings about a run that did as it was told: keys that do nothing."""
-    return ignored_in_words((row.name, row.ignored) for row in run.rows)
+    """The warnings about a run: keys and rows that do nothing, and losses that are no numbers."""
+    found = in_words.ignored_in_words((row.name, row.ignored) for row in run.rows)
+    if idle := [row.name for row in run.rows if run.steps and not row.steps_here]:
+        found.append(f"No step was left to train in {joined_names(idle)}: the checkpoint is of the last one")
+    if diverged := {row.name: lost(row) for row in run.rows if lost(row)}:
+        found.append(f"The loss is not finite {grouped([*diverged], [*diverged.values()])}")
+    return found
+
+
+def lost(row: RowDocument) -> str:
+    """Since which step the loss is not a finite number, in words; empty if the last one is."""
+    finite = [step for step, loss in enumerate(row.losses, 1) if math.isfinite(loss)]
+    last = max(finite, default=0)
+    return f"since step {last + 1}" if last < len(row.losses) else ""
 
 
 def compared(run: RunDocument) -> list[dict[str, Any]]:
@@ -218,11 +231,11 @@ def facts(run: RunDocument) -> dict[str, list[str]]:
     """The facts that tables state once if all rows share them: each fact, and its words for each row."""
     found: dict[str, Callable[[RowDocument], str | None]] = {
         "steps": lambda row: f"{run.steps:,}",
-        "final loss": lambda row: f"{row.losses[-1]:.4g}" if row.losses else None,
+        "final loss": lambda row: f"{row.losses[-1]:.4g} {lost(row)}".strip() if row.losses else None,
         "error of weights as codes": lambda row: as_codes(row, "weights"),
         "error of gradients as codes": lambda row: as_codes(row, "gradients"),
         TESTS.get(run.test_measure or "", ""): lambda row: (
-            None if row.test is None else in_words(str(run.test_measure), row.test)),
+            None if row.test is None else in_words.measured(str(run.test_measure), row.test)),
         "says": lambda row: row.sample and json.dumps(row.sample, ensure_ascii=False),
         "bubble": lambda row: f"{float(bubble(row.passes[0])):.3g} of the time" if row.passes else None,
         "micro-batches that the ranks of a pipeline hold": lambda row: ", ".join(

@@ -20,6 +20,7 @@ from zerosim.models import MODELS
 from zerosim.scenario.data.arrays import given, rows_of_features
 from zerosim.scenario.data.dataset import OTHER, DataFault, Dataset, data_file
 from zerosim.scenario.schema import Scenario
+from zerosim.scenario.sections import Data
 from zerosim.scenario.values import shown
 
 TASKS: dict[str, Callable[[Array], Array]] = {
@@ -62,6 +63,9 @@ def load_dataset(scenario: Scenario) -> Dataset:
                                         ("model", "vocabulary"))
         if isinstance(source, Named):
             return tokens_given(given(source, dict(scenario.data.own), fault), model.vocabulary or None, fault)
+        if scenario.data == Data():
+            raise scenario.origin.error("this scenario names no data of tokens, so it is for zerosim plan; to run it, "
+                                        f"set data.source to {ALLOWED}", ("model", "kind"))
         length = model.sequence or (SEQUENCE_OF_A_TASK if source in TASKS else SEQUENCE_OF_A_TEXT)
         return sequences(source, length, model.vocabulary or None, fault, folder)
     if source in (*TASKS, "text"):
