@@ -12,7 +12,7 @@ from zerosim.commands.cli import main
 from zerosim.plan import foreign
 from zerosim.plan.planning import planned, unplanned
 from zerosim.plan.reading import read_plan, scenario_of, task_of
-from zerosim.show.plan_table import csv_of, sentence
+from zerosim.show.plan import csv_of, sentence
 
 LLAMA = "llama3_8b"
 SMALL = {"model.layers": 2, "check.mfu": [], "check.fits": [], "check.does_not_fit": []}

@@ -9,10 +9,8 @@ import pytest
 import zerosim as zs
 from tests.pages import Seen, documented, refused, values
 from zerosim.commands.cli import main
-from zerosim.core.words import common_unit, in_unit
 from zerosim.show.pictures import end_of, files, memory, peaks, timeline
-from zerosim.show.plan_page import drawn_rows, lines, plan_page, thinned
-from zerosim.show.plan_table import legend, machine, names_of
+from zerosim.show.plan import drawn_rows, machine, names_of, plan_page, thinned
 
 ROOT = Path(__file__).parents[2]
 MPT = str(ROOT / "scenarios" / "plans" / "mpt_7b.toml")
@@ -60,20 +58,6 @@ def test_a_page_says_which_rows_it_draws(small, seen):
     many = dataclasses.replace(small, rows=small.rows * 2)
     assert "Pictures have the first 12 of these 16 rows." in plan_page(many, "")
     assert "Pictures have" not in seen.text
-
-
-def test_a_page_says_what_leaves_a_host_where_there_are_several():
-    one, two = (zs.plan(MPT, ranks, set=SMALL).subject for ranks in (8, 16))
-    assert "leaves a host" not in str(lines(one, names_of(one.rows)))
-    found, unit = lines(two, names_of(two.rows)), common_unit(max(row.between_bytes_per_host for row in two.rows))
-    assert found["heads"][-1] == f"leaves a host, {unit.name}"
-    assert [row[-1] for row in found["rows"]] == [in_unit(row.between_bytes_per_host, unit) for row in two.rows]
-
-
-def test_hfu_below_mfu_is_explained_where_it_is_seen(small):
-    assert [word for word, _ in legend(small.rows)][-1] == "MFU, HFU"
-    kept = zs.plan(MPT, set=SMALL | {"parallel.recompute": False}).subject.rows
-    assert [word for word, _ in legend(kept)][-1] == "HFU < MFU"
 
 
 def test_only_links_that_are_there_are_named():

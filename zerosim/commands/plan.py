@@ -24,8 +24,7 @@ from zerosim.scenario.schema import python_run
 from zerosim.scenario.sections import MOST_RANKS
 from zerosim.show.grid import show_words
 from zerosim.show.pictures import converter, files
-from zerosim.show.plan_page import drawn_rows, plan_page
-from zerosim.show.plan_table import csv_of, show_plan
+from zerosim.show.plan import csv_of, drawn_rows, plan_page, show_plan
 from zerosim.show.table import show_heading
 from zerosim.show.trace_events import trace_events
 

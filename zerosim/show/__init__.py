@@ -7,7 +7,7 @@
     shown                     an object that displays itself; running, a scenario ready to run, and its outcome
     trace_events              a step for Perfetto
     proofs, transposes, collectives    proofs, checks and programs
-    plan_table, plan_page     a plan; operations_table, the public operations
+    plan, operations_table    a plan; the public operations
 
 The functions below are those of `zerosim`. They import the rest when they are called: `import zerosim` stays light.
 A notebook has one process: under a launcher `zs.run` refuses and names `zerosim run`.
@@ -133,7 +133,7 @@ def plan(
     """
     from zerosim.plan.reading import read_plan  # noqa: PLC0415
     from zerosim.plan.search import read_search  # noqa: PLC0415
-    from zerosim.show.plan_page import shown_plan  # noqa: PLC0415 - most programs do not need it
+    from zerosim.show.plan import shown_plan  # noqa: PLC0415 - most programs do not need it
 
     counts = list(ranks) if isinstance(ranks, Iterable) else [ranks]
     read = read_plan if search is None else partial(read_search, most=search)
