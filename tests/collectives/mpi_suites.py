@@ -18,7 +18,6 @@ from zerosim.collectives.kinds import COLLECTIVE_KINDS
 from zerosim.core.comm import Communicator
 from zerosim.core.sharding import split
 
-SIZES = (1, 2, 3, 4, 5, 7, 8, 10)
 DTYPES = ("?", "i1", "u1", "i2", "u4", "i8", "f2", "f4", "f8", "c8", "c16")
 MATRIX = np.dtype([("a", "i8"), ("b", "i8"), ("c", "i8"), ("d", "i8")])
 

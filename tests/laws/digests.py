@@ -13,14 +13,12 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from tests import small
 from tests.laws.running import TRAINING, Refused, arithmetic, prepared, run, shipped
 from tests.laws.scenarios import drawn
+from tests.small import small
 
 FILE = Path(__file__).with_name("digests.json")
 DRAWS = 110
-FEW_STEPS = ["train.steps=2", "train.warmup_steps=0", "check.test_accuracy=0", "check.test_loss=0"]
-SMALLER = small.SMALLER | {"fits_only_sharded.toml": ("model.hidden=[8]", "check.does_not_fit=[]")}
 RETIRED = {
     "parallel.error_feedback": (False, "residuals of quantised gradients are gone"),
     "parallel.delayed_update": (False, "an update waits for the copies to the host"),
@@ -48,7 +46,7 @@ RECORDED = (*BITS, "sent", "messages", "kept")
 
 def record():
     """The record as the package now makes it: shipped scenarios by file and row, drawn ones with their settings."""
-    files = {name: recorded(run(shipped(name, overrides(name)))) for name in TRAINING}
+    files = {name: recorded(run(shipped(name, small(name)))) for name in TRAINING}
     draws = [{"settings": settings, "rows": recorded(run(prepared(settings)))} for settings in map(drawn, range(DRAWS))]
     return {"arithmetic": arithmetic(), "shipped": files, "drawn": draws}
 
@@ -56,11 +54,6 @@ def record():
 def recorded(ran):
     """What is recorded of the rows of a run."""
     return {name: {what: row[what] for what in RECORDED} for name, row in ran.rows.items()}
-
-
-def overrides(name):
-    """What makes a shipped scenario small."""
-    return [*FEW_STEPS, *SMALLER.get(name, [])]
 
 
 def settings_left(settings):
@@ -108,7 +101,7 @@ def main():
         FILE.write_text(written(record()), encoding="utf-8")
         return 0
     due, bad = json.loads(FILE.read_text(encoding="utf-8")), 0
-    cases = [(name, rows, partial(shipped, name, overrides(name)))
+    cases = [(name, rows, partial(shipped, name, small(name)))
              for name, rows in shipped_left(due["shipped"]).items()]
     cases += [(str(settings), draw["rows"], partial(prepared, settings))
               for draw in due["drawn"] if (settings := settings_left(draw["settings"])) is not None]

@@ -5,6 +5,7 @@ import pytest
 from tests.laws.digests import BITS
 from tests.laws.running import Refused, prepared, run
 from tests.laws.test_runs import DRAWS, settings_left, toml
+from tests.sampling import one_in
 
 LONG = [settings | {"train.schedule": "constant"} for draw in DRAWS
         if (settings := settings_left(draw["settings"])).get("train.steps", 0) >= 3]
@@ -25,7 +26,7 @@ def can_run(settings):
         return None
 
 
-@pytest.mark.parametrize("settings", SAMPLE, ids=lambda settings: str(SAMPLE.index(settings)))
+@pytest.mark.parametrize("settings", one_in(3, SAMPLE), ids=lambda settings: str(SAMPLE.index(settings)))
 def test_a_run_stops_and_resumes_and_in_another_layout_too(settings, tmp_path):
     fewer = settings | {"parallel.stages": ["ddp", "zero3"]}
     settings = fewer if can_run(fewer) else settings

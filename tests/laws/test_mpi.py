@@ -10,10 +10,11 @@ from tests.mpi.launch import mpirun
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_draws_under_mpirun_have_the_recorded_bits_and_figures(ranks):
+@pytest.mark.parametrize(("ranks", "count"), [(3, 2), (4, 3), *(
+    pytest.param(ranks, 9, marks=pytest.mark.long) for ranks in (2, 3, 4))])
+def test_draws_under_mpirun_have_the_recorded_bits_and_figures(ranks, count):
     draws = [draw for draw in DRAWS if draw["settings"]["world.ranks"] == ranks]
-    draws = draws[:: max(len(draws) // 6, 1)]
+    draws = draws[:: max(len(draws) // count, 1)]
     settings = [settings_left(draw["settings"]) for draw in draws]
     done = mpirun(ranks, ["-m", "tests.laws.under_mpi", *map(json.dumps, settings)])
     assert done.returncode == 0, done.stderr

@@ -52,7 +52,7 @@ def test_an_import_that_fails_on_one_rank(tmp_path):
         what = "raise ZeroDivisionError('planted')"
         return planted(tmp_path / f"{rank}-{module}", what, rank=rank, module=module)
 
-    cases = [(0, "numpy"), (1, "numpy"), (1, "mpi4py.MPI"), (1, "rich")]
+    cases = [(0, "numpy"), (1, "mpi4py.MPI"), (1, "rich")]
     for (rank, module), ended in all_at_once(launch, cases):
         assert ended.returncode not in (0, 1, 2), module
         assert ended.stderr.count(f"zerosim: rank {rank}:\n") == 1, module
@@ -87,8 +87,9 @@ def test_an_interrupt_of_a_rank_in_the_start_of_mpi(tmp_path):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("other", [[*RUN, "--bogus"], [*RUN[:3], "show"]])
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(("other", "first"), [
+    ([*RUN, "--bogus"], True), ([*RUN[:3], "show"], False),
+    *(pytest.param(*case, marks=pytest.mark.long) for case in (([*RUN, "--bogus"], False), ([*RUN[:3], "show"], True)))])
 def test_ranks_with_different_command_lines(other, first):
     commands = [other, RUN] if first else [RUN, other]
     ended = mpiexec(["-n", "1", *commands[0], ":", "-n", "1", *commands[1]], timeout=SECONDS)
@@ -118,8 +119,9 @@ def test_the_start_of_mpi_has_an_end():
 
 @pytest.mark.mpi
 @pytest.mark.parametrize(("given", "code"), [
-    (["memory", "--table", "figure1"], 0), (["prove", "ring.all_reduce"], 0), (["show", "--list"], 0),
-    (["memory", "--nosuch"], 2),
+    (["prove", "ring.all_reduce"], 0),
+    *(pytest.param(*case, marks=pytest.mark.long) for case in (
+        (["memory", "--table", "figure1"], 0), (["show", "--list"], 0), (["memory", "--nosuch"], 2))),
 ])
 def test_only_rank_0_speaks_for_what_one_process_does(given, code):
     command = [sys.executable, "-m", "zerosim", *given]

@@ -16,7 +16,7 @@ from zerosim.worlds.mpi_communicator import MpiCommunicator
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("ranks", [5, 1, 2, 3, 4, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (7, 8))])
+@pytest.mark.parametrize("ranks", [1, 3, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (2, 4, 5, 7, 8))])
 def test_mpi_world_conforms(ranks):
     outcome = mpirun(ranks, ["-m", "tests.mpi.conform"])
     assert outcome.returncode == 0, outcome.stderr
@@ -28,11 +28,11 @@ def test_mpi_world_conforms(ranks):
 @pytest.mark.parametrize(
     ("way", "ranks", "code", "tracebacks", "said"),
     [
-        ("one_raises", 4, 3, 1, "ValueError: planted on rank 1"),
-        ("one_raises_while_others_compute", 4, 3, 1, "ValueError: planted on rank 1"),
-        ("all_raise", 4, 3, 1, "ValueError: planted on rank "),
-        ("all_raise", 8, 3, 1, "ValueError: planted on rank "),
-        ("all_refuse_the_scenario", 4, 2, 0, ": a.toml:1:1: planted"),
+        ("one_raises", 3, 3, 1, "ValueError: planted on rank 1"),
+        ("one_raises_while_others_compute", 3, 3, 1, "ValueError: planted on rank 1"),
+        ("all_raise", 3, 3, 1, "ValueError: planted on rank "),
+        pytest.param("all_raise", 8, 3, 1, "ValueError: planted on rank ", marks=pytest.mark.long),
+        ("all_refuse_the_scenario", 2, 2, 0, ": a.toml:1:1: planted"),
         ("all_wait", 3, 3, 0, "waited 0.5 s for a message from rank "),
         ("lengths_differ", 2, 3, 0, "sent 8388608 bytes to rank "),
         ("one_message_is_left", 3, 3, 0, "zerosim: rank 1 ended without receiving 2 message(s) from rank 0"),
@@ -72,7 +72,7 @@ def test_what_one_rank_does_wrong_it_alone_is_told():
 @pytest.mark.mpi
 def test_a_killed_rank_ends_all():
     start = time.monotonic()
-    assert mpirun(4, ["-m", "tests.mpi.fail", "one_is_killed"]).returncode != 0
+    assert mpirun(3, ["-m", "tests.mpi.fail", "one_is_killed"]).returncode != 0
     assert time.monotonic() - start < SECONDS_TO_END
 
 

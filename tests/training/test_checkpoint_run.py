@@ -181,13 +181,12 @@ def test_what_is_no_file_of_weights_is_refused(small, capsys, make, words):
 
 
 @pytest.mark.mpi
-def test_processes_go_on_where_others_were_and_refuse_alike(small):
+def test_processes_go_on_where_threads_were_and_refuse_alike(small):
     whole = outcome("--set", "parallel.order=exact")
     scenario = str(small / "small.toml")
     base = ["-m", "zerosim", "run", scenario, "--progress", "none", "--set", "parallel.order=exact"]
     kept = ["--checkpoint", str(small / "kept"), "--every", "2"]
-    done = mpirun(4, [*base, "--set", "world.ranks=4", "--set", "train.steps=2", *kept])
-    assert done.returncode == 0, done.stderr
+    assert zerosim(*base[2:], "--set", "world.ranks=4", "--set", "train.steps=2", *kept) == 0
     done = mpirun(2, [*base, *kept, "--resume", str(small / "kept"), "--json", str(small / "mpi.json")])
     assert done.returncode == 0, done.stderr
     (row,) = json.loads((small / "mpi.json").read_text())["stages"]
@@ -199,7 +198,7 @@ def test_processes_go_on_where_others_were_and_refuse_alike(small):
 
 
 def test_whenever_a_run_is_killed_it_goes_on_to_the_same_bits(tmp_path):
-    found = kill_and_resume(tmp_path, count=3, steps=200, seed=int.from_bytes(os.urandom(4)))
+    found = kill_and_resume(tmp_path, count=2, steps=100, seed=int.from_bytes(os.urandom(4)))
     assert found.same_bits, found
 
 

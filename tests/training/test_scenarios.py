@@ -1,35 +1,16 @@
-"""Where the opposite of a claim of a shipped scenario is claimed, it fails; the laws run them as they are."""
-
-from functools import cache
+"""Shipped scenarios in two steps: they pass with the recorded bits; where the opposite of a claim is claimed, they fail."""
 
 import pytest
 
+from tests.laws.digests import differences, shipped_left
+from tests.laws.running import ran, shipped
+from tests.laws.test_runs import RECORD, SAME
 from tests.small import SCENARIOS, small
 from tests.training import claiming
-from zerosim.scenario import Scenario, load
-from zerosim.scenario.data import load_dataset
-from zerosim.training.experiment import prepare
+from zerosim.scenario import load
 from zerosim.verdict.judged_run import run_locally
 
-NEEDS_PROCESSES = "fits_only_sharded.toml"
-TRAINING = [path.name for path in sorted(SCENARIOS.glob("*.toml")) if isinstance(load(path), Scenario)]
-
-
-@cache
-def run(name, *overrides):
-    scenario = load(SCENARIOS / name, small(name, *overrides))
-    return run_locally(prepare(scenario, load_dataset(scenario)))
-
-
-def what_fails(outcome):
-    return [what for _, what in outcome.failures]
-
-
-def judged_again(outcome, name, *overrides):
-    """The same outcome, judged by the claims of the scenario with some of them changed."""
-    return claiming(outcome, load(SCENARIOS / name, small(name, *overrides)).check)
-
-
+RECORDED = shipped_left(RECORD["shipped"])
 NUMBERS = {
     "largest_messages": "sends {:,} bytes in its largest message, not {:,}",
     "between_bytes": "sends {:,} bytes between hosts in a step, not {:,}",
@@ -38,34 +19,31 @@ NUMBERS = {
     "activations": "holds {:,} bytes of activations at the peak, not {:,}",
     "beyond_peak": "needs {:,} bytes beyond the peak by first_fit, not {:,}",
     "beyond_peak_laid_out": "needs {:,} bytes beyond the peak by first_fit_laid_out, not {:,}",
+    "volumes": "sends {:g} P (N−1)/N, not {:g}",
+    "messages": "sends {} messages a step, not {}",
 }
 
 
-def opposites():
+def opposites(check):
     """Each claim that a scenario makes of its rows, turned around, and what must then be found."""
-    for name in TRAINING:
-        check = load(SCENARIOS / name, small(name)).check
-        if check.same_weights is not None:
-            found = "weights are the same" if check.same_weights else "weights are not the same"
-            yield name, f"check.same_weights={str(not check.same_weights).lower()}", found
-        for row, wanted in enumerate(check.volumes):
-            changed = [*check.volumes[:row], wanted + 1, *check.volumes[row + 1 :]]
-            yield name, f"check.volumes={changed}", f"sends {wanted:g} P (N−1)/N, not {wanted + 1:g}"
-        for row, wanted in enumerate(check.messages):
-            changed = [*check.messages[:row], wanted + 1, *check.messages[row + 1 :]]
-            yield name, f"check.messages={changed}", f"sends {wanted} messages a step, not {wanted + 1}"
-        for key, words in NUMBERS.items():
-            for row, wanted in enumerate(getattr(check, key)):
-                changed = [*getattr(check, key)]
-                changed[row] += 1
-                yield name, f"check.{key}={changed}", words.format(wanted, wanted + 1)
+    if check.same_weights is not None:
+        found = "weights are the same" if check.same_weights else "weights are not the same"
+        yield f"check.same_weights={str(not check.same_weights).lower()}", found
+    for key, words in NUMBERS.items():
+        for row, due in enumerate(claimed := getattr(check, key)):
+            yield f"check.{key}={[*claimed[:row], due + 1, *claimed[row + 1:]]}", words.format(due, due + 1)
 
 
-@pytest.mark.parametrize(("name", "opposite", "found"), list(opposites()))
-def test_whose_opposite_is_claimed_fails(name, opposite, found):
-    assert what_fails(judged_again(run(name), name, opposite)) == [found]
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_shipped_scenario_passes_with_the_recorded_bits_and_fails_where_the_opposite_is_claimed(name):
+    outcome = run_locally(shipped(name, small(name)))
+    honest = ran(outcome)
+    assert (honest.failures, differences(honest.rows, RECORDED[name], bits=SAME)) == ([], [])
+    for opposite, due in opposites(outcome.scenario.check):
+        again = claiming(outcome, load(SCENARIOS / name, small(name, opposite)).check)
+        assert [what for _, what in again.failures] == [due]
 
 
 def test_what_fits_after_all_fails():
-    outcome = run(NEEDS_PROCESSES, "model.hidden=[8]")
+    outcome = run_locally(shipped("fits_only_sharded.toml", ["train.steps=2", "model.hidden=[8]"]))
     assert outcome.failures == [("DDP", "fits after all")]
