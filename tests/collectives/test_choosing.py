@@ -89,7 +89,7 @@ def test_a_run_gathers_short_vectors_by_doubling_and_long_ones_by_the_ring(ranks
 def test_a_plan_prices_what_would_be_taken():
     def waits(kb):
         planned = zs.plan({
-            "world": {"ranks": 64}, "model": {"hidden": [8]}, "train": {"micro_batches": 64},
+            "world": {"ranks": 16}, "model": {"hidden": [8]}, "train": {"micro_batches": 16},
             "parallel": {"all_gather": "auto"}, "cluster": {"short_gather_kb": kb, "collectives": "written"},
         })
         return planned.document["rows"][0]["step_seconds"]

@@ -61,7 +61,7 @@ def test_weights_have_the_names_that_others_know(keys, names, tied, units, tmp_p
 # Dropout.
 
 
-@pytest.mark.parametrize("order", ["exact", "tree"])
+@pytest.mark.parametrize("order", ["exact", pytest.param("tree", marks=pytest.mark.long)])
 @pytest.mark.parametrize("keys", [{}, LLAMA, TIED | {"recompute": True}], ids=str)
 def test_what_is_dropped_does_not_depend_on_the_number_of_ranks(order, keys):
     keys = {"order": order, "ranks": 4, "stages": ("zero3",)} | keys

@@ -89,7 +89,8 @@ def test_an_interrupt_of_a_rank_in_the_start_of_mpi(tmp_path):
 @pytest.mark.mpi
 @pytest.mark.parametrize(("other", "first"), [
     ([*RUN, "--bogus"], True), ([*RUN[:3], "show"], False),
-    *(pytest.param(*case, marks=pytest.mark.long) for case in (([*RUN, "--bogus"], False), ([*RUN[:3], "show"], True)))])
+    *(pytest.param(*case, marks=pytest.mark.long) for case in (([*RUN, "--bogus"], False), ([*RUN[:3], "show"], True)))
+])
 def test_ranks_with_different_command_lines(other, first):
     commands = [other, RUN] if first else [RUN, other]
     ended = mpiexec(["-n", "1", *commands[0], ":", "-n", "1", *commands[1]], timeout=SECONDS)

@@ -89,6 +89,7 @@ def test_experts_are_saved_resumed_computed_again_and_kept_in_16_bits(tmp_path):
 
 
 @pytest.mark.mpi
+@pytest.mark.long
 def test_experts_have_the_same_bits_under_mpirun(tmp_path):
     run = ["run", str(EXPERTS / "scenario.toml"), "--progress", "none", *SHORTER, "--set", "world.ranks=2", "--json"]
     assert main([*run, str(tmp_path / "here.json")]) == 0

@@ -83,8 +83,8 @@ def pyright(folder):
     return [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "-p", "."]
 
 
-@pytest.mark.parametrize(
-    "checker", [mypy, pytest.param(pyright, marks=pytest.mark.long)], ids=lambda checker: checker.__name__)
+@pytest.mark.long
+@pytest.mark.parametrize("checker", [mypy, pyright], ids=lambda checker: checker.__name__)
 def test_types_are_complete_for_a_program_outside(checker, tmp_path):
     pytest.importorskip(checker.__name__, reason="types are checked where make lint has installed mypy and pyright")
     """The last line alone is wrong."""

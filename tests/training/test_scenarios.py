@@ -1,4 +1,4 @@
-"""Shipped scenarios in two steps: they pass with the recorded bits; where the opposite of a claim is claimed, they fail."""
+"""Shipped scenarios pass with the recorded bits in two steps, and fail where the opposite of a claim is claimed."""
 
 import pytest
 
