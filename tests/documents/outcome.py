@@ -41,9 +41,10 @@ their headings:
 
 
 def documented(kind: type) -> list[tuple[list[str], str]]:
-    """The fields of a dataclass with their docstrings; a field without one shares that of the next which has one."""
+    """The fields of a dataclass, its own first, with docstrings; one without shares that of the next which has one."""
     found, names = [], []
-    for node in ast.parse(inspect.getsource(kind)).body[0].body:
+    classes = [ast.parse(inspect.getsource(each)) for each in kind.__mro__ if each.__module__.startswith("zerosim")]
+    for node in (node for each in classes for node in each.body[0].body):
         if isinstance(node, ast.AnnAssign):
             names.append(node.target.id)
         elif names and isinstance(node, ast.Expr):

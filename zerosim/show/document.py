@@ -1,7 +1,7 @@
 """The outcome of a run as a document: these dataclasses are what `zerosim run --json` writes and what all views read.
 
 Terminal, page, pictures and plain rows are functions of a `RunDocument`, so a run and its `--json` show the same. A new
-key is a field with its docstring here; its value is the attribute of that name of the row or of its measurement, unless
+key is a field with its docstring, here or where it is measured; its value is the attribute of that name, unless
 `document` says otherwise. `docs/outcome.md` is generated from these classes: fields without a docstring share that of
 the next field which has one.
 """
@@ -22,11 +22,10 @@ from zerosim.observe.trace import ClockOffset, Span, Trace
 from zerosim.observe.traffic import Count
 from zerosim.scenario import resolved
 from zerosim.stages import STAGES, Stage
-from zerosim.stages.schedules import Slot
-from zerosim.training.measurement import RankMemory
+from zerosim.training.measurement import Figures, RankBytes, RankMemory
 from zerosim.verdict.addresses import Fragmentation
-from zerosim.verdict.diagnosis import Divergence, RowDifference
-from zerosim.verdict.outcome import Outcome, RowOutcome, does_not_fit, lingering, overweight, traffic_fault
+from zerosim.verdict.diagnosis import RowDifference
+from zerosim.verdict.outcome import Judgement, Outcome, RowOutcome, does_not_fit, lingering, overweight, traffic_fault
 from zerosim.worlds.world import World
 
 SCHEMA = "zerosim.run/1"
@@ -73,34 +72,16 @@ class TrafficDocument:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryDocument:
+class MemoryDocument(RankBytes):
     """The memory of one rank between steps and at the peak within a step, measured and due."""
 
-    rank: int
-    resting_bytes: Bytes
-    """the rank; its bytes kept between steps: `parameters`, `gradients`, `optimizer`"""
-    peak_bytes: Bytes
-    """peak of the live bytes of each kind, of `activations`, of `buffers`, and in `total`"""
-    alive_bytes: int = 0
-    """live bytes between steps, buffers for reuse included"""
-    resident_bytes: int = 0
-    """growth of the process's resident memory"""
-    host_resting_bytes: Bytes = field(default_factory=dict)
-    host_peak_bytes: Bytes = field(default_factory=dict)
-    """bytes of each kind on the host: between steps, and at the peak"""
-    moved_bytes: Bytes = field(default_factory=dict)
-    """bytes copied in all steps, such as `gradients, device to host`"""
     formula_bytes: Bytes = field(default_factory=dict)
     formula_host_resting_bytes: Bytes = field(default_factory=dict)
     formula_host_peak_bytes: Bytes = field(default_factory=dict)
     formula_moved_bytes: Bytes = field(default_factory=dict)
-    """the same by formula; `formula_bytes` is that of `resting_bytes`"""
-    padding_bytes: int = 0
-    """bytes of padding in `resting_bytes`"""
+    """by formula what is measured under the name without `formula_`; `formula_bytes` is that of `resting_bytes`"""
     bound_bytes: Bytes = field(default_factory=dict)
     """upper bound of each peak: exact, except for buffers in a world that copies messages"""
-    least_bytes: Bytes = field(default_factory=dict)
-    """lower bound, for the kinds whose peak is known to the byte"""
     overweight: list[str] = field(default_factory=list)
     lingering: list[str] = field(default_factory=list)
     """in words: units that keep more bytes than the formula, arrays that outlive the step; arrays no longer needed"""
@@ -226,7 +207,7 @@ class OwnStage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowDocument:
+class RowDocument(Judgement, Figures):
     """One row of the comparison: a variant or, without variants, a stage."""
 
     stage: str
@@ -234,54 +215,18 @@ class RowDocument:
     """`ddp`, `zero1`, `zero2`, `zero3`, or your own; the name of the variant or stage"""
     model: dict[str, Any] = field(default_factory=dict)
     """the shape in words (`title`) and the number of `parameters`"""
-    equal: bool | None = None
-    """whether the bits equal the compared run; `null` if there was none"""
-    compared_with: str | None = None
-    """`one process` or, without a reference, the first row that adds in the same order, or `null`"""
-    disagreement: str | None = None
-    """missing or extra state, a differing counter, or a differing digest of what rank 0 collects; else `null`"""
-    first_divergence: Divergence | None = None
-    """the first differing bytes, or `null`"""
-    layout: str = ""
-    """directions, stage and its ranks, such as `tp2 × Stage I on 2`; empty if no ranks share a micro-batch"""
     shard_ranks: int = 1
     """the ranks over which the stage cuts model states"""
     losses: list[float] = field(default_factory=list)
     """the mean loss of each step, also of those before a resume"""
-    test: float | None = None
-    """the `test_measure` on the test split, a loss in nats per token; `null` without one"""
-    sample: str | None = None
-    """of a language model the beginning of a test sequence and, after `|`, its continuation; else `null`"""
-    wire_errors: dict[str, dict[str, float | None] | None] = field(default_factory=dict)
-    """quantisation error of `weights` and `gradients` in the last step: `relative`, Euclidean; median `ulps`; `bits`,
-    −log₂ of the relative error. `{}` without a reference"""
-    operations: list[dict[str, int]] = field(default_factory=list)
-    formula_operations: dict[str, int] = field(default_factory=dict)
-    """operations of matrix products of each rank: `forward`, `backward`, `recomputation`; those due of one rank, of a
-    pipeline's ranks together"""
-    passes: list[list[list[Slot]]] = field(default_factory=list)
-    """for each pipeline, the passes of each of its ranks in the last step: `F`, `B` or `W`, micro-batch, model chunk;
-    `[]` without one"""
-    weights_sha256: str = ""
-    optimizer_sha256: str = ""
-    """SHA-256 of the full, unpadded weights in C order, little-endian; of the optimizer state, in each layer slot by
-    slot"""
-    hosts: list[int] = field(default_factory=list)
-    """the host number of each rank"""
     traffic: list[TrafficDocument] = field(default_factory=list)
     traffic_holds: bool = True
     """bytes and messages of each rank in the run; whether they equal the formula"""
-    volume: float = 0.0
-    """bytes sent per rank and step by formula, the mean over ranks, in units of P (N−1)/N"""
     memory: list[MemoryDocument] = field(default_factory=list)
     fragmentation: FragmentationDocument | None = None
     """of each rank; of rank 0's last step if `[check]` asks for it, else `null`"""
-    updates: int = 0
-    """the number of steps with an update: those without an overflow"""
     ignored: dict[str, str] = field(default_factory=dict)
     """the keys of `[parallel]` that do not apply, each with the reason"""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """rank 0's time: `train` in the steps, `save` between them for checkpoints"""
     own_stage: OwnStage | None = None
     """`title`, `also` and `sharded` of your own stage; `null` for a shipped one"""
     resumed: dict[str, Any] | None = None

@@ -24,49 +24,83 @@ def by_pipeline(passes: list[list[Slot]], ranks: int) -> list[list[list[Slot]]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankMemory:
-    """The memory of one rank between steps and at the peak within a step: measured by its ledger, or due.
+class RankBytes:
+    """The memory of one rank between steps and at the peak within a step, as documents have it."""
+
+    rank: int
+    resting_bytes: dict[str, int]
+    """the rank; its bytes kept between steps: `parameters`, `gradients`, `optimizer`"""
+    peak_bytes: dict[str, int]
+    """peak of the live bytes of each kind, of `activations`, of `buffers`, and in `total`"""
+    alive_bytes: int = 0
+    """live bytes between steps, buffers for reuse included"""
+    resident_bytes: int = 0
+    """growth of the process's resident memory since before the run"""
+    host_resting_bytes: dict[str, int] = field(default_factory=dict)
+    host_peak_bytes: dict[str, int] = field(default_factory=dict)
+    """bytes of each kind on the host: between steps, and at the peak"""
+    moved_bytes: dict[str, int] = field(default_factory=dict)
+    """bytes copied in all steps, such as `gradients, device to host`"""
+    padding_bytes: int = 0
+    """bytes of padding that are due in `resting_bytes`"""
+    least_bytes: dict[str, int] = field(default_factory=dict)
+    """lower bound of the peak, for the kinds whose peak is known to the byte"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankMemory(RankBytes):
+    """The memory of one rank: measured by its ledger, or due.
 
     Where due, `resting_bytes`, those on the host and `moved_bytes` are exact, and all others the most that is allowed.
     """
 
-    rank: int
-    resting_bytes: dict[str, int]
-    """Bytes of each model state after the last step."""
-    peak_bytes: dict[str, int]
-    """The peak of each kind and of the total."""
-    least_bytes: dict[str, int] = field(default_factory=dict)
-    """Where due, the least allowed peak, for kinds whose peak is known exactly."""
-    padding_bytes: int = 0
-    """Where due, the padding among the bytes between steps."""
-    host_resting_bytes: dict[str, int] = field(default_factory=dict)
-    """Bytes between steps on the host, by kind."""
-    host_peak_bytes: dict[str, int] = field(default_factory=dict)
-    """The peak of each kind on the host."""
-    moved_bytes: dict[str, int] = field(default_factory=dict)
-    """Bytes copied between device and host in all steps, by kind and direction."""
     owners: dict[str, dict[str, int]] = field(default_factory=dict)
     """Bytes after the last step, by kind, and within a kind by unit or purpose."""
     at_rest: dict[str, tuple[int, int]] = field(default_factory=dict)
     """The least and greatest live bytes of each kind between two steps."""
     held_as_began: dict[str, dict[Kind, int]] = field(default_factory=dict)
     """The greatest live bytes of each kind at the beginning of a unit's reduction or update."""
-    alive_bytes: int = 0
-    """The live bytes of all kinds between steps, including buffers for reuse."""
-    resident_bytes: int = 0
-    """The resident memory of the process between steps, minus that before the run."""
     curve: list[tuple[int, dict[str, int]]] = field(default_factory=list)
     """Nanoseconds since the beginning of the last step, and bytes by kind, at each change."""
     copies_messages: bool = False
     """Whether buffers include the world's copies of messages."""
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """All measurements of a row, on rank 0; if the row did not fit, only that fact.
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """The figures of a row that documents have as they were measured."""
 
-    A new figure needs a field here, its value in `training.program`, and a field of a `RowDocument`.
-    """
+    disagreement: str | None = None
+    """missing or extra state, a differing counter, or a differing digest of what rank 0 collects; else `null`"""
+    layout: str = ""
+    """directions, stage and its ranks, such as `tp2 × Stage I on 2`; empty if no ranks share a micro-batch"""
+    weights_sha256: str = ""
+    optimizer_sha256: str = ""
+    """SHA-256 of the full, unpadded weights in C order, little-endian; of the optimizer state, in each layer slot by
+    slot"""
+    test: float | None = None
+    """the `test_measure` on the test split, a loss in nats per token; `null` without one"""
+    sample: str | None = None
+    """of a language model the beginning of a test sequence and, after `|`, its continuation; else `null`"""
+    wire_errors: dict[str, dict[str, float | None] | None] = field(default_factory=dict)
+    """quantisation error of `weights` and `gradients` in the last step: `relative`, Euclidean; median `ulps`; `bits`,
+    −log₂ of the relative error. `{}` without a reference"""
+    operations: list[dict[str, int]] = field(default_factory=list)
+    """operations of matrix products of each rank in all steps: `forward`, `backward`, `recomputation`"""
+    passes: list[list[list[Slot]]] = field(default_factory=list)
+    """for each pipeline, the passes of each of its ranks in the last step: `F`, `B` or `W`, micro-batch, model chunk;
+    `[]` without one"""
+    hosts: list[int] = field(default_factory=list)
+    """the host number of each rank"""
+    updates: int = 0
+    """the number of steps with an update: those without an overflow"""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """rank 0's time: `train` in the steps, `save` between them for checkpoints"""
+
+
+@dataclass(frozen=True)
+class Measurement(Figures):
+    """All measurements of a row, on rank 0; if the row did not fit, only that fact."""
 
     config: Config
     fits: bool = True
@@ -74,36 +108,14 @@ class Measurement:
     """Whether every step was compared with one process."""
     evidence: Evidence | None = None
     """The first bytes that differ from one process's."""
-    disagreement: str | None = None
-    """A missing or extra state, a differing counter, or a differing digest of the collected state."""
-    layout: str = ""
-    """The directions, the stage and its data ranks in a word; empty if no ranks share a micro-batch."""
     losses: list[Array] = field(default_factory=list)
-    weights_sha256: str = ""
-    optimizer_sha256: str = ""
-    test: float | None = None
-    """The measure of the test split; None without a test split."""
-    sample: str | None = None
-    """A line generated by a language model."""
-    wire_errors: dict[str, dict[str, float | None]] = field(default_factory=dict)
-    """The quantisation errors of `weights` and `gradients` in the last step."""
-    operations: list[dict[str, int]] = field(default_factory=list)
-    """Floating-point operations of matrix products in all steps, by rank: forward, backward, recomputation."""
-    passes: list[list[list[Slot]]] = field(default_factory=list)
-    """The forward and backward passes of each rank of each pipeline in the last step, in order; empty without one."""
-    hosts: list[int] = field(default_factory=list)
-    """The number of each rank's host."""
     traffic: list[Count] = field(default_factory=list)
     """The traffic of each rank in all steps."""
     memory: list[RankMemory] = field(default_factory=list)
     trace: Trace | None = None
     """The trace of the requested steps."""
-    updates: int = 0
-    """Steps that were not skipped because of an overflow in a gradient."""
     updates_before: int = 0
     """The number of these updates before this run."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """The seconds of this run: `train` within steps, `save` for checkpoints."""
     weights: dict[Unit, Array] | None = None
     lifetimes: list[Lifetime] = field(default_factory=list)
     """Rank 0's allocations in the last step, if the scenario requests them."""

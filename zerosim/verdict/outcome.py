@@ -97,23 +97,29 @@ def does_not_fit(needed_bytes: int, allowed_bytes: int, would_fit: Sequence[str]
         f"{allowed_bytes / 1e6:,.0f} MB are allowed; the states of {others} would fit")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """What documents have of the verdict on a row."""
+
+    equal: bool | None = None
+    """whether the bits equal the compared run; `null` if there was none"""
+    compared_with: str | None = None
+    """`one process` or, without a reference, the first row that adds in the same order, or `null`"""
+    first_divergence: Divergence | None = None
+    """the first differing bytes, or `null`"""
+    formula_operations: dict[str, int] = field(default_factory=dict)
+    """the `operations` due of each rank; over a pipeline, of its ranks together"""
+    volume: float = 0.0
+    """bytes sent per rank and step by formula, the mean over ranks, in units of P (N−1)/N"""
+
+
 @dataclass(frozen=True)
-class RowOutcome:
+class RowOutcome(Judgement):
     """The outcome of a row: what was measured and what is due, in the same shapes; or that it did not fit."""
 
     measured: Measurement
     due: Measurement | None = None
     """The traffic and the memory of each rank by the formulas; None if the row did not fit."""
-    equal: bool | None = None
-    """Whether it equals the row or process of `compared_with`; None without one."""
-    compared_with: str | None = None
-    """One process, or the name of the first row that adds in the same order."""
-    first_divergence: Divergence | None = None
-    formula_operations: dict[str, int] = field(default_factory=dict)
-    """The floating-point operations of matrix products that each rank must do in all steps, by pass; over a pipeline,
-    its ranks together."""
-    volume: float = 0.0
-    """The bytes sent per rank and step by formula, in units of P (N − 1)/N."""
     most_messages: int = 0
     """The messages by formula in a step that is not skipped, of the rank that sends the most."""
     schedule_fault: str | None = None
