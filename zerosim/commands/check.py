@@ -1,12 +1,13 @@
 """`zerosim check`: all claims about the parts of a user's file; operations against differences in float64."""
 
 import argparse
+import json
 from typing import Any
 
 from zerosim.autograd.differences import operation_fault
 from zerosim.autograd.operation import Operation
 from zerosim.autograd.operations.table import EXAMPLES, OPERATIONS, OperationExample
-from zerosim.commands.output import check_writable, standard_output, write_lines
+from zerosim.commands.output import check_writable, standard_output, write
 from zerosim.core.errors import UsageError, error_line
 from zerosim.core.parts import Loader, is_python
 from zerosim.core.parts.loading import load_file
@@ -52,7 +53,7 @@ def main(arguments: argparse.Namespace) -> int:
         console.print(f"{len(holding)} of {len(parts)} operations have the gradients of finite differences in float64 "
                       "and satisfy their declared laws")
     if arguments.json:
-        write_lines(arguments.json, [claim for part in parts for claim in claims_of(part)])
+        write(arguments.json, "".join(f"{json.dumps(claim)}\n" for part in parts for claim in claims_of(part)))
     return 0 if len(holding) == len(parts) else 1
 
 

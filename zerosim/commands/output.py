@@ -5,7 +5,7 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
@@ -14,7 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
 
-from zerosim.core.errors import ScenarioError, UsageError, ZerosimError, exit_code, last_words
+from zerosim.core.errors import ScenarioError, UsageError, exit_code, last_words
 from zerosim.core.files import check_replaceable, reason, write_text
 from zerosim.core.words import printable
 from zerosim.show.shown import Shown
@@ -26,8 +26,6 @@ WIDTH = 100
 """The default columns of output to a file or a pipe."""
 RUN_WIDTH = 80
 """The default columns of a run's output: launchers pipe it to terminals that may have no more."""
-LONGEST_LINE = 1500
-"""The most characters of an error; a path or a name in it may have any length."""
 FLAGS = ("csv", "html", "json", "report", "svg", "toml", "trace", "weights")
 """The flags that name a file to write."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -109,11 +107,6 @@ def write_json(path: str, document: dict[str, Any]) -> None:
     write(path, msgspec.json.format(text, indent=1) + "\n")
 
 
-def write_lines(path: str, documents: Iterable[dict[str, Any]]) -> None:
-    """Write each document as a line of JSON to the file `path`, or to standard output for `-`."""
-    write(path, "".join(json.dumps(document, ensure_ascii=path == "-") + "\n" for document in documents))
-
-
 def write(path: str, text: str) -> None:
     if path == "-":
         sys.stdout.write(text)
@@ -140,8 +133,6 @@ def complain(error: BaseException) -> int:
     if isinstance(error, OSError) and error.errno in (errno.EPIPE, *NO_ROOM):
         abandon(sys.stdout)
         message = message and f"cannot write to standard output: {error.strerror}"
-    if len(message) > LONGEST_LINE and isinstance(error, ZerosimError):
-        message = f"{message[: LONGEST_LINE // 2]}…{message[-LONGEST_LINE // 2 :]}"
     if message:
         with suppress(OSError):
             print(printable(message if isinstance(error, ScenarioError) else f"zerosim: {message}"), file=sys.stderr)
@@ -149,17 +140,9 @@ def complain(error: BaseException) -> int:
 
 
 def open_streams() -> None:
-    """Refuse a standard output that was closed before Python began; a closed standard error is replaced by /dev/null.
-    Streams print a question mark for a character that their encoding lacks.
-    """
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
-    if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-        raise ZerosimError("standard output is closed; redirect it to a file or to /dev/null")
+    """Streams print a question mark for a character that their encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
+        if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="replace")
 
 
@@ -174,7 +157,5 @@ def abandon_full_streams() -> None:
 
 def abandon(stream: TextIO) -> None:
     """Redirect a stream to /dev/null, because its reader has gone."""
-    try:
+    with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    except (OSError, ValueError):
-        return

@@ -15,7 +15,6 @@ from safetensors.numpy import save
 
 from zerosim.commands.arguments import NO_PYTHON, steps_in_order, whole_number
 from zerosim.commands.output import RUN_WIDTH, check_writable, complain, conclude, console, standard_output
-from zerosim.core.allocation import Array
 from zerosim.core.comm import Communicator
 from zerosim.core.errors import LaunchError, UsageError, ZerosimError
 from zerosim.core.files import write_bytes, write_text
@@ -27,7 +26,6 @@ from zerosim.show.running import Prepared, collectives, training
 from zerosim.show.table import show_heading
 from zerosim.show.trace_events import trace_events
 from zerosim.training.program import Progress, Silent
-from zerosim.verdict.outcome import Outcome
 from zerosim.worlds.launcher import launched
 from zerosim.worlds.mpi import MpiWorld, connect
 from zerosim.worlds.mpi_communicator import MpiCommunicator
@@ -105,7 +103,9 @@ def run_in(world: World, prepared: Prepared, arguments: argparse.Namespace, rank
     if found is None:
         return None
     if arguments.weights:
-        write_weights(arguments.weights, found.subject)
+        weights = found.subject.trained[-1].measured.weights
+        write_bytes(arguments.weights, save({
+            name: view.copy() for unit, flat in weights.items() for name, view in unit.views(flat).items()}))
     if arguments.trace:
         traces = [(row.name, row.measured.trace) for row in found.subject.trained if row.measured.trace]
         write_text(arguments.trace, json.dumps(trace_events(traces, sharing(world.ranks, world.shared_cores))))
@@ -132,20 +132,14 @@ def requested(arguments: argparse.Namespace, rank: int = 0) -> Prepared:
         return collectives(scenario)
     if arguments.every is not None and not scenario.checkpoint.folder:
         raise UsageError("--every needs a folder for checkpoints; add --checkpoint DIR")
-    return training(
-        scenario, resume=arguments.resume, accept_python=arguments.accept_python,
-        keep_weights=bool(arguments.weights), traced=traced_steps(scenario.train.steps, arguments),
-        verbose=arguments.verbose, times=True)
-
-
-def traced_steps(steps: int, arguments: argparse.Namespace) -> range:
-    """The steps to trace: the named ones, or the last if a trace or a page is asked for."""
-    if arguments.trace_steps is None:
-        return range(max(steps, 1), steps + 1) if arguments.trace or arguments.report else range(0)
-    first, last = arguments.trace_steps
+    steps = scenario.train.steps
+    wanted = (max(steps, 1), steps) if arguments.trace or arguments.report else (1, 0)
+    first, last = arguments.trace_steps or wanted
     if last > steps:
         raise UsageError(f"--trace-steps: there is no step {last}; train.steps = {steps}")
-    return range(first, last + 1)
+    return training(
+        scenario, resume=arguments.resume, accept_python=arguments.accept_python, verbose=arguments.verbose,
+        keep_weights=bool(arguments.weights), traced=range(first, last + 1), times=True)
 
 
 def have_read_the_same(comm: Communicator, prepared: Prepared) -> bool:
@@ -167,16 +161,6 @@ def command_line(arguments: argparse.Namespace, ranks: int) -> str:
     overrides = [word for override in arguments.overrides for word in ("--set", override)]
     resume = [] if arguments.resume is None else ["--resume", arguments.resume]
     return shlex.join([*launcher, "zerosim", "run", arguments.scenario, *overrides, *resume])
-
-
-def write_weights(path: str, outcome: Outcome) -> None:
-    """Write the final weights of the last trained row as safetensors, a tensor for each parameter."""
-    weights = outcome.trained[-1].measured.weights
-    assert weights is not None
-    tensors: dict[str, Array] = {}
-    for unit, flat in weights.items():
-        tensors |= {name: view.copy() for name, view in unit.views(flat).items()}
-    write_bytes(path, save(tensors))
 
 
 def progress(arguments: argparse.Namespace) -> Progress:

@@ -481,21 +481,17 @@ def verdict(outcome: Outcome) -> str:
         names = list(dict.fromkeys(name for name, _ in outcome.failures))
         of = joined_names(names) if len(names) <= MOST_NAMES else f"{len(names)} rows"
         return f"FAILED: {plural(len(outcome.failures), 'check')} did not hold, of {of}"
-    rows = outcome.trained
-    words = rows[0].name if len(rows) == 1 else plural(len(rows), "row")
-    return f"PASSED: {words} on {plural(outcome.scenario.world.ranks, 'rank')}: {compared(outcome)}"
-
-
-def compared(outcome: Outcome) -> str:
-    """The words for the reference of every bit."""
-    partners = [row.compared_with for row in outcome.trained]
+    rows, partners = outcome.trained, [row.compared_with for row in outcome.trained]
     if {*partners} == {"one process"}:
-        return "every bit equal to one process"
-    if len(partners) > 1 and {*partners[1:]} == {outcome.trained[0].name}:
-        return f"every bit equal to {outcome.trained[0].name}"
-    if {*partners} <= {None}:
-        return "not compared with one process"
-    return "every bit equal where rows add in the same order, not compared with one process"
+        bits = "every bit equal to one process"
+    elif len(rows) > 1 and {*partners[1:]} == {rows[0].name}:
+        bits = f"every bit equal to {rows[0].name}"
+    elif {*partners} <= {None}:
+        bits = "not compared with one process"
+    else:
+        bits = "every bit equal where rows add in the same order, not compared with one process"
+    words = rows[0].name if len(rows) == 1 else plural(len(rows), "row")
+    return f"PASSED: {words} on {plural(outcome.scenario.world.ranks, 'rank')}: {bits}"
 
 
 def unit_of(rows: Sequence[RowDocument]) -> ByteUnit:

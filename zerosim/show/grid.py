@@ -26,11 +26,6 @@ class Column:
     cells: Sequence[str | Text]
     to_the_left: bool = False
 
-    @property
-    def width(self) -> int:
-        return max(cell_len(str(words)) for cell in [self.heading, *self.cells]
-                   for words in str(cell).split("\n"))
-
 
 def show_words(console: Console, words: str | Text, *, key: str = "", style: str = "", most: int = 10_000) -> None:
     """Print `words` wrapped, in `most` columns or fewer; a `key` before them has columns of its own."""
@@ -64,8 +59,9 @@ def show_grid(console: Console, names: Sequence[str], columns: Sequence[Column],
 
 def fits(console: Console, names: Sequence[str], columns: Sequence[Column]) -> bool:
     """Whether these columns leave enough of the width for names."""
-    longest = max(map(cell_len, names), default=0)
-    return min(LEAST_NAME, longest) + sum(GAP + column.width for column in columns) <= console.width
+    widths = [max(cell_len(line) for cell in (each.heading, *each.cells) for line in str(cell).split("\n"))
+              for each in columns]
+    return min(LEAST_NAME, max(map(cell_len, names), default=0)) + sum(GAP + each for each in widths) <= console.width
 
 
 def bar(parts: Mapping[str, int | Fraction], whole: int | Fraction, room: int) -> Text:

@@ -5,7 +5,7 @@ with its numbers. `page.html` has the only HTML, CSS and JavaScript, and escapes
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from statistics import fmean
@@ -76,7 +76,15 @@ def page(runs: Sequence[RunDocument]) -> str:
     rows = [row for run in runs for row in run.rows]
     sections = [results(runs), *(differences(*runs) if len(runs) > 1 else [])]
     if rows and runs[0].steps:
-        sections += [step(rows, [run.about_times for run in runs if run.about_times]), traffic(rows), losses(rows)]
+        same = len(rows) > 1 and len({str(row.losses) for row in rows}) == 1 and all(row.equal for row in rows)
+        sections += [step(rows, [run.about_times for run in runs if run.about_times]), Section(
+            "traffic", "Bytes between each pair of ranks", [
+                picture(pictures.sent(rows), "bytes sent by a rank in a step, by collective"),
+                *(picture(pictures.partners(row), f"{row.name}: bytes from each rank to each other in a step")
+                  for row in rows if row.traced and row.ranks > 1)]), Section(
+            "losses", "Losses", [
+                *([note("All rows have the same losses, bit for bit.")] if same else []),
+                picture(pictures.losses(rows), "the loss of every step")])]
     sections.append(Section("divergence", "Where bits first differ", [
         block for row in rows if row.first_divergence for block in (
             {"text": f"{row.name}: {divergence(row.first_divergence)}", "look": "verdict failed"},
@@ -126,6 +134,15 @@ def step(rows: Sequence[RowDocument], about_times: Sequence[str] = (), device_by
     times = [(row.step_ns, fmean(step.computation_ns for step in row.traced)) for row in traced]
     lines = [[row.name, *(short(ns / 1e6) for ns in (whole, computing, whole - computing)), percentage(row.hidden)]
              for row, (whole, computing) in zip(traced, times, strict=True)]
+    blocks: list[Block] = []
+    for row in rows:
+        memory = pictures.memory(row, until_ns, device_bytes)
+        if row.traced:
+            blocks.append(picture(
+                pictures.timeline(row, drawn, until_ns), f"{row.name}: what ranks compute and send in a step"))
+        else:
+            memory["title"] = pictures.titled(row)
+        blocks.append(picture(memory, f"{row.name}: memory of the fullest rank in a step, by kind"))
     return Section("step", "A step in time", [
         *([note(f"{', '.join(row.name for row in untraced)}: {NO_TRACE}")] if untraced else []),
         *(note(f"{row.name}: ranks 0 to {drawn - 1} are drawn, of {row.ranks}.")
@@ -136,17 +153,7 @@ def step(rows: Sequence[RowDocument], about_times: Sequence[str] = (), device_by
          "figures": True},
         note("These pictures show one stretch of time. Dragging pans them, the wheel zooms with Ctrl; on a chosen one "
              "+ and − zoom, ← and → pan, 0 shows the whole step. Pointing at a message shows its other end."),
-        *(block for row in rows for block in step_of(row, drawn, until_ns, device_bytes))])
-
-
-def step_of(row: RowDocument, drawn: int, until_ns: int, device_bytes: int) -> Iterator[Block]:
-    """The pictures of one row's step, the first of them with its title."""
-    memory = pictures.memory(row, until_ns, device_bytes)
-    if row.traced:
-        yield picture(pictures.timeline(row, drawn, until_ns), f"{row.name}: what ranks compute and send in a step")
-    else:
-        memory["title"] = pictures.titled(row)
-    yield picture(memory, f"{row.name}: memory of the fullest rank in a step, by kind")
+        *blocks])
 
 
 def comparison(first: RowDocument, other: RowDocument) -> str:
@@ -159,23 +166,10 @@ def comparison(first: RowDocument, other: RowDocument) -> str:
         "nothing is communicated." if hidden is None else f"{percentage(hidden)} of its communication is overlapped.")
 
 
-def traffic(rows: Sequence[RowDocument]) -> Section:
-    return Section("traffic", "Bytes between each pair of ranks", [
-        picture(pictures.sent(rows), "bytes sent by a rank in a step, by collective"),
-        *(picture(pictures.partners(row), f"{row.name}: bytes from each rank to each other in a step")
-          for row in rows if row.traced and row.ranks > 1)])
-
-
-def losses(rows: Sequence[RowDocument]) -> Section:
-    same = len(rows) > 1 and len({str(row.losses) for row in rows}) == 1 and all(row.equal for row in rows)
-    return Section("losses", "Losses", [
-        *([note("All rows have the same losses, bit for bit.")] if same else []),
-        picture(pictures.losses(rows), "the loss of every step")])
-
-
 def differences(one: RunDocument, other: RunDocument) -> list[Section]:
     """The keys in which the scenarios of two runs differ, and whether their rows have the same weights."""
-    keys = [flat(run.scenario) for run in (one, other)]
+    keys = [{f"{section}.{key}".rstrip("."): value for section, table in run.scenario.items()
+             for key, value in (table if isinstance(table, dict) else {"": table}).items()} for run in (one, other)]
     lines = [[key, *(json.dumps(each.get(key), ensure_ascii=False) for each in keys)]
              for key in dict.fromkeys([*keys[0], *keys[1]])
              if keys[0].get(key) != keys[1].get(key) and key not in ("title", "caption")]
@@ -185,18 +179,6 @@ def differences(one: RunDocument, other: RunDocument) -> list[Section]:
     return [Section("differences", "Differences of the scenarios", [
         {"heads": ("key", "A", "B"), "rows": lines} if lines else
         {"text": "Both have the same scenario, except for titles and captions."}, {"text": words}])]
-
-
-def flat(scenario: dict[str, Any]) -> dict[str, Any]:
-    """The keys of a scenario with their sections before them.
-
-    >>> flat({"title": "x", "world": {"ranks": 2}})
-    {'title': 'x', 'world.ranks': 2}
-    """
-    found: dict[str, Any] = {}
-    for key, value in scenario.items():
-        found |= {f"{key}.{name}": each for name, each in value.items()} if isinstance(value, dict) else {key: value}
-    return found
 
 
 def origin(run: RunDocument, name: str) -> Section:
