@@ -34,6 +34,7 @@ def test_what_is_written_is_read_again(changes):
     assert documents.read(text.encode(), "it") == run
     assert json.loads(text)["stages"] == json.loads(text)["rows"]
     assert page_of(documents.read(text.encode(), "it")) == page_of(run)
+    assert ('<section id="step">' in page_of(run)) == (built.train.steps > 0)
 
 
 def test_a_hostile_document_is_read_again():
@@ -173,4 +174,7 @@ def test_rows_of_a_run_that_went_to_nan_or_made_no_step(near):
     (found,) = compared(documents.read(json.dumps(written(run), allow_nan=False).encode(), "it"))
     assert found["final_loss"] == -math.inf
     assert math.isnan(found["test"])
+    assert "The loss is not finite since step 1 in DDP" in printed(run)
+    idle = replace(near.rows[0], resumed={"step": len(near.rows[0].losses)})
+    assert "No step was left to train in DDP: the checkpoint is of the last one" in printed(replace(near, rows=[idle]))
     assert compared(outcome(steps=0, traced=False))[0]["final_loss"] is None

@@ -8,17 +8,12 @@ from pathlib import Path
 
 import pytest
 
-import zerosim
 from tests.pages import Seen, added_otherwise, hostile, outcome, page_of, refused, values
 from tests.training import scenario
 from zerosim.commands.cli import main
 from zerosim.show import pictures
 from zerosim.show.document import TURNS
 from zerosim.show.table import divergence
-
-PACKAGE = Path(zerosim.__file__).parent
-SMALL = ["--set", "train.steps=3", "--set", "check.test_accuracy=0", "--progress", "none"]
-SCENARIO = str(PACKAGE.parent / "scenarios" / "zero3.toml")
 
 
 @pytest.fixture(scope="module")
@@ -117,15 +112,6 @@ def test_two_outcomes_stand_side_by_side(four):
     assert "They end with different weights." in Seen(page_of(four, other)).text
 
 
-@pytest.mark.parametrize("changes", [
-    {"steps": 0}, {"ranks": 1, "micro_batches": 2}, {"steps": 1, "reference": False}, {"order": "exact"},
-], ids=str)
-def test_every_kind_of_run_has_a_page(changes):
-    built = scenario(**changes)
-    seen = Seen(page_of(outcome(built, traced=built.train.steps > 0)))
-    assert ("step" in seen.ids) == (built.train.steps > 0)
-
-
 def test_of_very_many_spans_those_of_the_first_ranks_are_drawn(four, monkeypatch):
     assert pictures.drawn_ranks(four.rows) == 3
     spans = sum(len(step.spans) for row in four.rows for step in row.traced)
@@ -191,12 +177,3 @@ def test_a_run_and_its_outcome_give_the_same_tables_page_and_pictures(tmp_path, 
     capsys.readouterr()
     assert "there is no picture 'step-9'; there are kept, sent, losses" in refused(
         capsys, "report", "a.json", "--picture", "step-9=a.svg")
-
-
-def test_without_the_extra_nothing_runs(monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)
-    assert refused(capsys, "run", SCENARIO, *SMALL, "--report", str(tmp_path / "a.html")) == (
-        "zerosim: pages and pictures need vl_convert, which is not installed: pip install jinja2 vl-convert-python, or "
-        "zerosim with its extra [report]")
-
-

@@ -68,16 +68,6 @@ def test_no_line_is_wider_than_the_terminal_and_no_cell_is_broken(four, factor, 
     assert {word for line in lines for word in line.split() if word[-1].isdigit()} - wide == set()
 
 
-@pytest.mark.parametrize("width", [120, 80, 60, 52])
-def test_the_table_has_what_each_row_sends_keeps_and_holds(four, width):
-    lines = printed(four, width, times=False)
-    text = " ".join(lines[: next(number for number, line in enumerate(lines) if line.startswith("In all"))])
-    for row in four.rows:
-        for count in (row.fullest.kept_bytes, row.traffic[0].sent_bytes / 4, row.fullest.peak_bytes["total"]):
-            assert f" {count / 1e3:.2f}" in text
-    assert text.count(" yes ") == 4
-
-
 def bar_faults(lines, rows, room):
     """Where a bar is not as long as what it stands for, of the four rows."""
     most = max(row.fullest.kept_bytes for row in rows)

@@ -61,8 +61,11 @@ def show_run(console: Console, run: RunDocument, *, verbose: bool = False, times
     for misfit in run.did_not_fit:
         show_words(console, misfit.words)
     for row in run.rows:
-        if row.first_divergence is not None:
-            show_divergence(console, row.name, row.first_divergence)
+        if found := row.first_divergence:
+            show_words(console, f"{row.name}: {divergence(found)}", style="red")
+            orders = found.order_of_addition or {}
+            for side, words in orders.items() if len({*orders.values()}) > 1 else ():
+                show_words(console, words, key=f"    {side + ' adds':<15} ")
     for difference in run.differences:
         show_row_difference(console, difference)
     if run.on_other_ranks:
@@ -185,15 +188,6 @@ def show_subheading(console: Console, words: str) -> None:
     """Print a heading in bold, below an empty line."""
     console.print()
     show_words(console, words, style="bold")
-
-
-def show_divergence(console: Console, name: str, found: Divergence) -> None:
-    """Show the first differing bits, and both orders of addition if these differ."""
-    show_words(console, f"{name}: {divergence(found)}", style="red")
-    order = found.order_of_addition
-    if order and order["ours"] != order["reference"]:
-        for side, words in order.items():
-            show_words(console, words, key=f"    {side + ' adds':<15} ")
 
 
 def divergence(found: Divergence) -> str:
