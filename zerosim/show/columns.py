@@ -113,7 +113,7 @@ def meaning_of_sent(run: RunDocument) -> str:
     unit, first = unit_of(run.rows), run.rows[0]
     weights_bytes = int(first.model["parameters"]) * precision(run).weights.itemsize
     once, due = weights_bytes * (run.ranks - 1) // run.ranks, sum(rank.formula_bytes for rank in first.traffic)
-    if due and first.volume and first.updates == run.steps:  # with padding
+    if due and first.volume and first.steps_here and first.updates == run.steps:  # with padding
         once = round(due / len(first.traffic) / first.steps_here / first.volume)
     multiples = [f"{row.volume if row.traffic_holds else row.mean('sent_bytes') / max(once, 1):.4g}× that"
                  for row in run.rows]
