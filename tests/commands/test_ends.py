@@ -51,6 +51,10 @@ def test_names_of_rows_are_no_markup_and_a_title_moves_no_cursor(capsys):
     assert "\x1b" not in printed.out + printed.err
 
 
+def test_closed_streams_change_no_exit_code():
+    assert process("show", "nothing", stdout=None, stderr=None, preexec_fn=lambda: os.closerange(1, 3)).returncode == 2
+
+
 def test_no_color_is_honoured():
     done = process("run", "small.toml", "--progress", "live", env=os.environ | {"NO_COLOR": "1"})
     assert "\x1b[3" not in done.stdout + done.stderr

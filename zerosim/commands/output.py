@@ -140,7 +140,9 @@ def complain(error: BaseException) -> int:
 
 
 def open_streams() -> None:
-    """Streams print a question mark for a character that their encoding lacks."""
+    """Streams print a question mark for a character that their encoding lacks; closed ones become /dev/null."""
+    sys.stdout, sys.stderr = (stream or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the end
+                              for stream in (sys.stdout, sys.stderr))
     for stream in (sys.stdout, sys.stderr):
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="replace")
