@@ -38,8 +38,8 @@ class Figure:
     """Its meaning in the legends."""
     value: Callable[[RowDocument], Any]
     tables: frozenset[str] = frozenset()
-    of_ranks: Callable[[RowDocument], Sequence[float]] | None = None
-    """The values of all ranks, ascending, if tables show the least and the most."""
+    by_rank: bool = False
+    """Whether tables show the least and the most of a step's traffic, not its mean."""
     due: str = ""
     """The kind in `wrong` of a row whose figure is not the one due; empty if nothing is due."""
     if_any: bool = False
@@ -61,14 +61,11 @@ class Figure:
         """The heading in one line."""
         return self.heading.replace("\n", " ")
 
-    def explained(self, run: RunDocument) -> str:
-        return self.meaning if isinstance(self.meaning, str) else self.meaning(run)
-
     def cells(self, rows: Sequence[RowDocument], unit: ByteUnit, *, spreads: bool = False) -> list[str]:
         """The figure of each row, with a mark if it is wrong; with `spreads` the least and the most of its ranks."""
-        if self.of_ranks is not None and (spreads or not self.in_bytes):
+        if self.by_rank and (spreads or not self.in_bytes):
             words = [spread([in_unit(round(each), unit) if self.in_bytes else f"{each:.0f}"
-                             for each in self.of_ranks(row)] or ["–"]) for row in rows]
+                             for each in row.per_step(self.key)] or ["–"]) for row in rows]
         elif self.in_bytes:
             words = in_one_unit([self.value(row) for row in rows], unit)
         else:
@@ -76,19 +73,9 @@ class Figure:
         return [WRONG * (self.due in row.wrong) + cell for row, cell in zip(rows, words, strict=True)]
 
 
-def kept(kind: str) -> Figure:
-    """The bytes of one model state between steps."""
-    return Figure(
-        f"{KEPT[kind]}_bytes", KEPT[kind], f"{KIND_WORDS[kind]} that a rank keeps on the device between steps",
-        lambda row: row.fullest.resting_bytes.get(kind, 0), frozenset({VERBOSE, PAGE}), due="kept")
-
-
-def peak(kind: str) -> Figure:
-    """The peak of the bytes of one kind."""
-    words = KEPT.get(kind, kind)
-    return Figure(
-        f"{words}_peak_bytes", f"peak of\n{words}", f"largest memory of {KIND_WORDS[kind]} at any time",
-        lambda row: row.fullest.peak_bytes.get(kind, 0), frozenset({VERBOSE}), if_any=True)
+def of_kind(figure: str, kind: str) -> Callable[[RowDocument], int]:
+    """The bytes of one kind on the rank with the highest peak."""
+    return lambda row: getattr(row.fullest, figure).get(kind, 0)
 
 
 def precision(run: RunDocument) -> Precision:
@@ -149,30 +136,35 @@ FIGURES = (
     Figure(
         "kept_bytes", "each rank\nkeeps", meaning_of_kept, lambda row: row.fullest.kept_bytes, frozenset({TERMINAL}),
         due="kept", bar=lambda row: row.fullest.resting_bytes),
-    *map(kept, MEMORY_KINDS[:3]),
+    *(Figure(
+        f"{KEPT[kind]}_bytes", KEPT[kind], f"{KIND_WORDS[kind]} that a rank keeps on the device between steps",
+        of_kind("resting_bytes", kind), frozenset({VERBOSE, PAGE}), due="kept",
+    ) for kind in MEMORY_KINDS[:3]),
     Figure(
         "host_bytes", ON_HOST, "offloaded states between steps, and offloaded activations at the peak",
-        lambda row: sum(row.fullest.on_host.values()), frozenset({TERMINAL, PAGE}),
-        due="host", if_any=True),
+        lambda row: sum(row.fullest.on_host.values()), frozenset({TERMINAL, PAGE}), due="host",
+        if_any=True),
     Figure(
         "sent_bytes", "sends\na step", meaning_of_sent, lambda row: row.mean("sent_bytes"),
-        frozenset({TERMINAL, VERBOSE, PAGE}), of_ranks=lambda row: row.per_step("sent_bytes"), due="sent",
+        frozenset({TERMINAL, VERBOSE, PAGE}), by_rank=True, due="sent",
         bar=lambda row: {"sent": row.mean("sent_bytes")}),
     Figure(
         "between_bytes", "to other hosts", "those bytes that leave the host", lambda row: row.mean("between_bytes"),
-        frozenset({VERBOSE, PAGE}), of_ranks=lambda row: row.per_step("between_bytes"), due="sent",
-        if_any=True),
+        frozenset({VERBOSE, PAGE}), by_rank=True, due="sent", if_any=True),
     Figure(
         "volume", "volume,\nP (N−1)/N", "those bytes by formula; P: bytes of all weights, N: ranks",
         lambda row: row.volume, frozenset({VERBOSE, PAGE}), due="sent"),
     Figure(
         "messages", "messages", "messages that a rank sends in a step",
         lambda row: round(max(row.per_step("messages"), default=0)), frozenset({VERBOSE, PAGE}),
-        of_ranks=lambda row: row.per_step("messages"), due="sent"),
+        by_rank=True, due="sent"),
     Figure(
         "peak_bytes", "peak", meaning_of_peak, lambda row: row.fullest.peak_bytes["total"], frozenset({TERMINAL, PAGE}),
         due="peak"),
-    *map(peak, MEMORY_KINDS),
+    *(Figure(
+        f"{words}_peak_bytes", f"peak of\n{words}", f"largest memory of {KIND_WORDS[kind]} at any time",
+        of_kind("peak_bytes", kind), frozenset({VERBOSE}), if_any=True,
+    ) for kind, words in ((kind, KEPT.get(kind, kind)) for kind in MEMORY_KINDS)),
     Figure(
         "padding_bytes", "padding", "bytes of padding among those that a rank keeps",
         lambda row: row.fullest.padding_bytes, frozenset({VERBOSE}), if_any=True),
@@ -195,7 +187,7 @@ def legend(run: RunDocument, figures: Sequence[Figure]) -> list[tuple[str, str]]
     partner = ("one process that trains alone" if run.compared_with == {"one process"}
                else "the first row that adds in the same order")
     entries = [("same bits", f"{what}, compared with those of {partner}")] if run.compared_with else []
-    entries += [(figure.name, figure.explained(run)) for figure in figures]
+    entries += [(each.name, each.meaning if isinstance(each.meaning, str) else each.meaning(run)) for each in figures]
     wrong = any(figure.due in row.wrong for figure in figures for row in run.rows)
     return [*entries, *([(WRONG, "not what the formula says")] if wrong else [])]
 

@@ -247,12 +247,6 @@ class RowDocument(Judgement, Figures):
         """The steps of the run, without those before the checkpoint that it resumed from."""
         return len(self.losses) - int((self.resumed or {"step": 0})["step"])
 
-    @property
-    def heading(self) -> list[str]:
-        """The heading of a picture in two lines: row; ranks, model and parameters."""
-        return [self.name, f"{plural(len(self.hosts), 'rank')}, {self.model['title']}, "
-                           f"{self.model['parameters']:,} parameters"]
-
     @cached_property
     def fullest(self) -> MemoryDocument:
         """The memory of the rank with the highest peak."""

@@ -14,7 +14,7 @@ from math import isfinite
 from typing import Any
 
 from zerosim.core.errors import UsageError
-from zerosim.core.words import KEPT, ByteUnit, printable
+from zerosim.core.words import KEPT, ByteUnit, plural, printable
 from zerosim.observe.memory import MEMORY_KINDS
 from zerosim.observe.trace import Span
 from zerosim.show.document import Bytes, RowDocument, unit_of
@@ -203,7 +203,8 @@ def timeline(row: RowDocument, drawn: int, until_ns: int) -> Spec:
 
 
 def titled(row: RowDocument) -> Spec:
-    return {"text": row.heading, "anchor": "start", "offset": 6}
+    about = f"{plural(len(row.hosts), 'rank')}, {row.model['title']}, {row.model['parameters']:,} parameters"
+    return {"text": [row.name, about], "anchor": "start", "offset": 6}
 
 
 def parts(span: Span) -> Iterator[tuple[str, int, int]]:
