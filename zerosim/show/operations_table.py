@@ -5,7 +5,7 @@
     moves      bytes read and written, each number once
 
 All numbers are float32 here and indices int64. The figures are not declared by hand: the operation itself runs on
-shapes, by the player that runs it in a step.
+shapes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,21 +16,17 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from zerosim.autograd.graph import Graph, GraphPlan, Step, Variable
-from zerosim.autograd.operation import Operation, Shape
+from zerosim.autograd.differences import PARAMETERS
+from zerosim.autograd.graph import Graph, GraphPlan, Step
+from zerosim.autograd.operation import Into, Operation, Shape
 from zerosim.autograd.operations.shapes import reshape
 from zerosim.autograd.operations.table import EXAMPLES, OPERATIONS, OperationExample
-from zerosim.autograd.player import Contribution, Player, Precise
-from zerosim.core.allocation import Kind
 from zerosim.core.errors import UsageError
 from zerosim.core.extents import Extent, owner
 from zerosim.core.parts.loading import load_file
 from zerosim.plan.costs import moved_bytes
 from zerosim.show.grid import Column, show_grid, show_words
 from zerosim.show.shown import Shown
-
-PARAMETERS = ("weight", "bias")
-"""Inputs with these names are parameters here."""
 
 ITEMSIZE = np.dtype(np.float32).itemsize
 FIGURES = {
@@ -71,11 +67,6 @@ def declared(names: Mapping[str, Any]) -> dict[str, tuple[Operation, OperationEx
             if isinstance(each, Operation) and each.forward.__module__ == names["__name__"]}
 
 
-def extent(shape: int | Shape, dtype: Any, *, kind: Kind, owner: str) -> Any:
-    """An `Extent`, which occupies no memory."""
-    return Extent(shape, dtype)
-
-
 def figures(operation: Operation, example: OperationExample) -> OperationFigures:
     """The figures of an operation from forward and backward on shapes; raises the errors of both.
 
@@ -84,64 +75,42 @@ def figures(operation: Operation, example: OperationExample) -> OperationFigures
     >>> found.keeps, found.kept_bytes, found.forward_products, found.backward_products
     (('x',), 256, 1024, 2048)
     """
-    inputs, settings = given(operation, example)
-    plan = GraphPlan(graph_of(operation, inputs, settings), of_parameters=True, of_input=True)
-    kept_bytes = run(plan, inputs)
-    step = plan.steps[-1]
+    settings: dict[str, Any] = next((each for each in example if isinstance(each, dict)), {})
+    arrays: dict[str, Any] = {
+        name: Extent(each.shape, each.dtype) if isinstance(each, np.ndarray) else Extent(tuple(each), np.float32)
+        for name, each in zip(operation.inputs, example, strict=False) if not isinstance(each, dict)}
+    shapes = {name: each.shape for name, each in arrays.items()}
+    step = step_of(operation, shapes, settings)
+    given = settings | ({"draws": None} if operation.draws else {})
+    empty: Any = Extent
+    made = operation.forward(*arrays.values(), empty=empty, **given)
+    y, saved = made if operation.saves else (made, None)
+    read = {name: each for name, each in (arrays | {"y": y}).items() if name in step.needed}
+    read |= {"saved": saved} if operation.saves else {}
+    if operation.backward is not None and step.wanted:
+        into = Into({name: shapes[name] for name in step.wanted}, lambda name: empty(shapes[name], np.float32))
+        operation.backward(empty(y.shape, np.float32), into, empty=empty, **read, **given)
+    kept = {name: owner(each) for name, each in read.items() if name not in PARAMETERS}
     return OperationFigures(
-        name=operation.name, formula=(operation.forward.__doc__ or "").partition("\n")[0],
-        inputs={name: each.shape for name, each in inputs.items()}, settings=settings, output=step.shape,
-        gradients=step.wanted,
-        keeps=(*(name for name in step.needed if name not in PARAMETERS), *(["saved"] if operation.saves else [])),
-        kept_bytes=kept_bytes, forward_products=step.forward_operations, backward_products=step.backward_operations,
+        name=operation.name, formula=(operation.forward.__doc__ or "").partition("\n")[0], inputs=shapes,
+        settings=settings, output=step.shape, gradients=step.wanted, keeps=tuple(kept),
+        kept_bytes=sum({id(each): each.nbytes for each in kept.values()}.values()),
+        forward_products=step.forward_operations, backward_products=step.backward_operations,
         forward_moves=0 if step.is_view else moved_bytes(step, "forward", ITEMSIZE),
-        backward_moves=moved_bytes(step, "backward", ITEMSIZE) if computes(step) else 0,
-    )
+        backward_moves=0 if {*step.wanted} <= {*operation.passes} else moved_bytes(step, "backward", ITEMSIZE))
 
 
-def given(operation: Operation, example: OperationExample) -> tuple[dict[str, Extent], dict[str, Any]]:
-    """The inputs by name, and the settings."""
-    settings = next((each for each in example if isinstance(each, dict)), {})
-    arrays = [
-        Extent(each.shape, each.dtype) if isinstance(each, np.ndarray) else Extent(tuple(each), np.float32)
-        for each in example if not isinstance(each, dict)
-    ]
-    return dict(zip(operation.inputs, arrays, strict=False)), settings
-
-
-def graph_of(operation: Operation, inputs: dict[str, Extent], settings: dict[str, Any]) -> Graph:
-    """A graph of this operation alone: the first input is the graph's, others are parameters or stand for values."""
-    first, *others = inputs
-    graph = Graph(inputs[first].shape)
-
-    def variable(name: str) -> Variable:
-        found = graph.parameter(name, inputs[name].shape)
-        return found if name in PARAMETERS else reshape(found, shape=found.shape)
-
-    graph.output = operation(graph.input, *map(variable, others), **settings)
-    return graph
-
-
-def run(plan: GraphPlan, inputs: dict[str, Extent]) -> int:
-    """Run forward and backward; return the bytes kept in between."""
-    first, *others = inputs
-    parameters: Any = {name: inputs[name] for name in others}
-    player = Player(plan, parameters, Precise(extent, ""), lambda _: None)
-    x: Any = inputs[first]
-    y, kept = player.forward(x)
-    blocks = {id(owner(each)): owner(each) for each in (*kept.values.values(), *kept.saved.values())}
-    views: Any = {name: Extent(inputs[name].shape, inputs[name].dtype) for name in others}
-    values = sum(inputs[name].nbytes for name in plan.steps[-1].needed if name in others and name not in PARAMETERS)
-    kept_bytes: int = values + sum(each.nbytes for each in blocks.values())
-    upstream: Any = Extent(y.shape, np.float32)
-    player.backward(kept, upstream, Contribution(upstream, views))
-    return kept_bytes
-
-
-def computes(step: Step) -> bool:
-    """Whether backward computes anything, beyond passing gradients on."""
-    operation = step.instruction.operation
-    return any(name not in operation.passes for name in step.wanted)
+def step_of(operation: Operation, shapes: Mapping[str, Shape], settings: Mapping[str, Any]) -> Step:
+    """The step of a graph of this operation: the first input is the graph's, others are parameters or stand for values.
+    """
+    first, *others = shapes
+    graph = Graph(shapes[first])
+    values = [graph.input]
+    for name in others:
+        parameter = graph.parameter(name, shapes[name])
+        values.append(parameter if name in PARAMETERS else reshape(parameter, shape=parameter.shape))
+    graph.output = operation(*values, **settings)
+    return GraphPlan(graph, of_parameters=True, of_input=True).steps[-1]
 
 
 def show_operations(console: Console, found: Sequence[OperationFigures]) -> None:
