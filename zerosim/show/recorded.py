@@ -6,21 +6,20 @@ A step of a stage, of the library, of a learner or of a user, is recorded in a s
 import inspect
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
-from zerosim.collectives import Algorithm, find
-from zerosim.core.errors import CollectiveError, ScenarioError, UsageError, ZerosimError
+from zerosim.collectives import Algorithm
+from zerosim.core.errors import ScenarioError, UsageError, ZerosimError
 from zerosim.core.parts import Loader, Named, code_of, is_python
 from zerosim.core.words import joined, plural
 from zerosim.proofs.ended import endless_loop, raised
 from zerosim.proofs.parts import checked
-from zerosim.proofs.subject import Subject, asked_subject
+from zerosim.proofs.subject import asked_subject
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.scenario.data import load_dataset
 from zerosim.scenario.ignored import ignored_by_stage
 from zerosim.show.drawing import shown_schedule
-from zerosim.show.schedule import Schedule, scheduled
+from zerosim.show.schedule import scheduled
 from zerosim.show.shown import Shown
 from zerosim.show.step import RecordedStep, events_of, shown_step
 from zerosim.show.table import divergence
@@ -41,38 +40,38 @@ def shown(
     subject: str | Algorithm | Stage | Callable[..., Any], ranks: int, *, root: int | None = None,
     claims: str | None = None, ranks_per_host: int | None = None, only: int | None = None, **groups: int | None,
 ) -> Shown:
-    """The schedule of a collective, both passes of one on the tape, or a step of a stage; `only` one round or event.
+    """The schedule of a collective, or `only` one round of it, both passes of one on the tape, or a step of a stage.
 
     `groups` has keys of [parallel] for a stage. Raises `UsageError` for what the subject does not have.
     """
+    def refuse(given: set[str], what: str) -> None:
+        if given:
+            raise UsageError(f"remove {joined(sorted(given)).replace('_', '-')}: {what} has none")
+
     if type(ranks) is not int or not 1 <= ranks <= MOST_RANKS:
         raise UsageError(f"ranks={ranks!r}: a schedule is drawn for 1 to {MOST_RANKS} ranks")
     given = {name for name, value in (groups | {
         "root": root, "as": claims, "ranks_per_host": ranks_per_host, "round": only}).items() if value is not None}
     loader = Loader()
     if (stage := stage_in(subject, loader)) is not None:
-        refuse(given - {*groups, "round"}, "a stage")
-        step = recorded_stage(stage, ranks, **{key: groups[key] for key in given & {*groups}})
-        return shown_step(step, among(only, range(1, len(step.events) + 1), "events"))
+        refuse(given - {*groups}, "a stage")
+        return shown_step(recorded_stage(stage, ranks, **{key: groups[key] for key in given}))
     if (operation := on_tape(subject, loader)) is not None:
         refuse(given, "a collective on the tape")
         return shown_transpose(operation, ranks)
     assert not isinstance(subject, Stage)
     refuse(given & {*groups}, "a collective")
-    schedule = schedule_of(asked_subject(subject, claims, ranks_per_host, loader, list(STAGES)), ranks, root)
-    return shown_schedule(schedule, among(only, range(len(schedule.states)), "rounds"))
-
-
-def refuse(given: set[str], what: str) -> None:
-    if given:
-        raise UsageError(f"remove {joined(sorted(given)).replace('_', '-')}: {what} has none")
-
-
-def among(only: int | None, numbers: range, what: str) -> int | None:
-    """The number of a round or an event, if there is one."""
-    if only is not None and only not in numbers:
-        raise UsageError(f"round {only}: there are {what} {numbers[0]} to {numbers[-1]}")
-    return only
+    found = asked_subject(subject, claims, ranks_per_host, loader, list(STAGES))
+    row = found.algorithm or found.declared
+    if row is not None and not row.serves(ranks):
+        raise UsageError(f"{found.name} serves {row.limit}, not {ranks}")
+    refuse(given & {"root"} if not found.kind.rooted else set(), found.name)
+    if not 0 <= (root or 0) < ranks:
+        raise UsageError(f"root {root} is none of the {ranks} ranks: give one from 0 to {ranks - 1}")
+    schedule = scheduled(found, ranks, root or 0)
+    if only not in (None, *range(len(schedule.states))):
+        raise UsageError(f"round {only}: there are rounds 0 to {len(schedule.states) - 1}")
+    return shown_schedule(schedule, only)
 
 
 def stage_in(subject: Any, loader: Loader) -> str | Named | None:
@@ -95,7 +94,7 @@ def stage_in(subject: Any, loader: Loader) -> str | Named | None:
 
 
 def recorded_stage(stage: str | Named, ranks: int, **groups: Any) -> RecordedStep:
-    """A step of a stage, with keys of [parallel], which its title names.
+    """The last step of a short training of a small perceptron by a stage, with keys of [parallel].
 
     Raises `UsageError` for keys that the stage or [parallel] refuses, and for exceptions in a user's stage, with the
     line.
@@ -103,53 +102,29 @@ def recorded_stage(stage: str | Named, ranks: int, **groups: Any) -> RecordedSte
     >>> [event.words for event in recorded_stage("zero1", 2).events][:2]
     ['forward layers.0', 'forward layers.1']
     """
-    if not isinstance(stage, Named):
-        if why := ignored_by_stage(stage, groups):
-            raise UsageError("; ".join(f"leave out {key}: of {stage}, {words}" for key, words in why.items()))
-        return recorded_row(STAGES[stage].title, stage, ranks, groups)
-    file = os.path.abspath(stage.part.step.__code__.co_filename)
-    try:
-        step = recorded_row(str(stage), stage, ranks, groups)
-        causes = checked(str(stage), stage.part).complaints[:1] if step.fault else []
-        return replace(step, fault="\n".join([step.fault, *causes])) if step.fault else step
-    except NotImplementedError as error:
-        raise UsageError(f"{stage} is not written yet") from error
-    except Exception as error:
-        if isinstance(error, ZerosimError) and not isinstance(error, StillRunning):
-            raise
-        why_not = endless_loop(error, file)
-        raise UsageError(f"{stage}: {raised(error, file)}{f': {why_not}' if why_not else ''}") from error
-
-
-def recorded_row(title: str, stage: str | Named, ranks: int, groups: dict[str, Any]) -> RecordedStep:
-    """The last step of a short training of a small perceptron."""
+    if not isinstance(stage, Named) and (why := ignored_by_stage(stage, groups)):
+        raise UsageError("; ".join(f"leave out {key}: of {stage}, {words}" for key, words in why.items()))
     try:
         scenario = Scenario(
             world=WorldKeys(ranks), model=ModelKeys(hidden=(64, 32)),
             train=Train(steps=STEPS, micro_batch=8, micro_batches=ranks), parallel=Parallel((stage,), **groups))
         experiment = prepare(scenario, load_dataset(scenario), traced=range(STEPS, STEPS + 1))
+        outcome = run_locally(experiment, limit_seconds=LIMIT_SECONDS).trained[0]
     except ScenarioError as error:
         raise UsageError(error.args[0].partition(": ")[2] or str(error)) from None
-    outcome = run_locally(experiment, limit_seconds=LIMIT_SECONDS).trained[0]
+    except NotImplementedError as error:
+        raise UsageError(f"{stage} is not written yet") from error
+    except Exception as error:
+        if not isinstance(stage, Named) or (isinstance(error, ZerosimError) and not isinstance(error, StillRunning)):
+            raise
+        file = os.path.abspath(stage.part.step.__code__.co_filename)
+        why_not = endless_loop(error, file)
+        raise UsageError(f"{stage}: {raised(error, file)}{f': {why_not}' if why_not else ''}") from error
     assert outcome.measured.trace is not None
     about = f"a step on {plural(ranks, 'rank')}, {experiment.rows[0].model.words}, {scenario.train.optimizer}"
-    wrong = divergence(outcome.first_divergence) if outcome.first_divergence else outcome.measured.disagreement
-    titles = [title, *(f"{key} = {value}" for key, value in groups.items())]
-    return RecordedStep(", ".join(titles), about, events_of(outcome.measured.trace), wrong)
-
-
-def schedule_of(subject: Subject, size: int, root: int | None) -> Schedule:
-    """The schedule of a collective on so many ranks; raises `UsageError` for ranks or a root that it does not support.
-    """
-    if subject.declared is not None and not subject.serves(size):
-        raise UsageError(f"{subject.name} serves {subject.declared.limit}, not {size}")
-    if subject.algorithm is not None:
-        try:
-            find(subject.collective, subject.algorithm.name, size)
-        except CollectiveError as error:
-            raise UsageError(str(error)) from error
-    if root is not None and not subject.kind.rooted:
-        raise UsageError(f"remove root: {subject.name} has none")
-    if not 0 <= (root or 0) < size:
-        raise UsageError(f"root {root} is none of the {size} ranks: give one from 0 to {size - 1}")
-    return scheduled(subject, size, root or 0)
+    fault = divergence(outcome.first_divergence) if outcome.first_divergence else outcome.measured.disagreement
+    if fault and isinstance(stage, Named):
+        fault = "\n".join([fault, *checked(str(stage), stage.part).complaints[:1]])
+    titles = [str(stage) if isinstance(stage, Named) else STAGES[stage].title,
+              *(f"{key} = {value}" for key, value in groups.items())]
+    return RecordedStep(", ".join(titles), about, events_of(outcome.measured.trace), fault)

@@ -1,6 +1,7 @@
 """A recorded step of a stage, event by event: each rank's computation or communication, and its memory after it.
 
-    event    an activity of a step's thread on every rank: a computation, or a collective with its messages
+    event    an activity of a step's thread on every rank: a computation, a collective with its messages, or a message
+             outside of all collectives
     held     the bytes of each kind that a rank has when an event ends
 
 Times of a small step say little. The order of events is the same on all ranks, so event k is the k-th activity of
@@ -26,10 +27,10 @@ from zerosim.show.grid import SHADES, Column, bar, show_grid, show_words
 from zerosim.show.page import Head, Section, html
 from zerosim.show.shown import Page, Shown, printed
 
-MOST_RANKS = 4
-"""The most ranks that are columns in a terminal."""
 ROOM, FIGURE = 8, 5
 """The columns of a bar, and of the number beside it."""
+BESIDE = 4
+"""The most ranks that stand beside each other."""
 STATES = MEMORY_KINDS[:3]
 
 
@@ -65,91 +66,71 @@ class RecordedStep:
     fault: str | None
 
     @property
-    def size(self) -> int:
-        return len(self.events[0].ranks)
-
-    @property
-    def most(self) -> int:
-        """The largest memory of any rank after any event."""
-        return max(did.total for event in self.events for did in event.ranks)
-
-    @property
     def verdict(self) -> str:
         return f"FAILED: {self.fault}" if self.fault else "PASSED: every bit equal to one process"
 
     def document(self) -> dict[str, Any]:
         return {
-            "schema": "zerosim.step/1", "title": self.title, "about": self.about, "ranks": self.size,
-            "verdict": self.verdict,
-            "moments": msgspec.to_builtins(self.events, str_keys=True),
-        }
+            "schema": "zerosim.step/1", "title": self.title, "about": self.about, "ranks": len(self.events[0].ranks),
+            "verdict": self.verdict, "moments": msgspec.to_builtins(self.events, str_keys=True)}
 
 
 def events_of(trace: Trace) -> list[StepEvent]:
-    """The events of a traced step, and a last one after the end of all.
+    """The events of a traced step, the last one after the end of all.
 
     Raises `UsageError` if ranks did different things.
     """
-    steps = sorted(trace.steps, key=lambda step: step.rank)
-    columns = [list(acts(step)) for step in steps]
-    names = [[(what, unit) for what, unit, _, _ in column] for column in columns]
+    columns = [list(acts(step)) for step in sorted(trace.steps, key=lambda step: step.rank)]
+    names = [[name for name, _ in column] for column in columns]
     if any(each != names[0] for each in names):
         raise UsageError("ranks did different things in this step, so they have no common drawing; zerosim run "
                          "--report FILE.html draws each rank")
-    found = [
-        StepEvent(what, unit, f"{what.replace('_', '-')} {unit}".strip(), [
-            RankEvent(column[number][2], held_at(step, column[number][3]))
-            for step, column in zip(steps, columns, strict=True)])
-        for number, (what, unit) in enumerate(names[0])
-    ]
-    at_rest = [RankEvent({}, held_at(step, step.end_ns)) for step in steps]
-    return [*found, StepEvent("between steps", "", "between steps", at_rest)]
+    return [
+        StepEvent(what, unit, f"{what.replace('_', '-')} {unit}".strip(), [column[number][1] for column in columns])
+        for number, (what, unit) in enumerate(names[0])]
 
 
-def acts(step: RankStep) -> Iterator[tuple[str, str, dict[int, int], int]]:
-    """The activities of the thread of a step: name, unit, bytes sent to each rank, and time of the end."""
-    thread = [span for span in step.spans if span.channel == 1]
-    out = sorted((span for span in thread if span.lane == OUT), key=lambda span: span.begin_ns)
-    main = sorted((span for span in thread if span.lane in (COMPUTATION, COLLECTIVES)), key=lambda span: span.begin_ns)
-    loose: list[Span] = []
-    for span in main:
-        loose = [each for each in out if each.end_ns <= span.begin_ns]
-        out = [each for each in out if each.end_ns > span.begin_ns]
-        if loose:
-            yield "messages", "", sent(loose), loose[-1].end_ns
-        within = [each for each in out if each.begin_ns <= span.end_ns] if span.lane == COLLECTIVES else []
-        out = out[len(within) :]
-        yield span.what, span.unit, sent(within), span.end_ns
+def acts(step: RankStep) -> Iterator[tuple[tuple[str, str], RankEvent]]:
+    """What the thread of a step does on one rank, one thing after the other: name and unit, and the rank's part."""
+    thread = sorted((span for span in step.spans if span.channel == 1), key=lambda span: span.begin_ns)
+    collectives = [span for span in thread if span.lane == COLLECTIVES]
+    changes = [at for at, _ in step.memory]
+
+    def part(at_ns: int, messages: Sequence[Span] = ()) -> RankEvent:
+        sent: Counter[Any] = Counter()
+        for message in messages:
+            sent[message.peer] += message.bytes
+        _, held = step.memory[max(bisect_right(changes, at_ns) - 1, 0)]
+        return RankEvent(dict(sent), {kind: count for kind, count in held.items() if count})
+
+    def within(message: Span, collective: Span) -> bool:
+        return message.lane == OUT and collective.begin_ns <= message.begin_ns <= collective.end_ns
+
+    for span in thread:
+        if span.lane == COMPUTATION:
+            yield (span.what, span.unit), part(span.end_ns)
+        elif span.lane == COLLECTIVES:
+            yield (span.what, span.unit), part(span.end_ns, [each for each in thread if within(each, span)])
+        elif span.lane == OUT and not any(within(span, each) for each in collectives):
+            yield ("message", ""), part(span.end_ns, [span])
+    yield ("between steps", ""), part(step.end_ns)
 
 
-def sent(messages: Sequence[Span]) -> dict[int, int]:
-    found: Counter[int] = Counter()
-    for message in messages:
-        assert message.peer is not None
-        found[message.peer] += message.bytes
-    return dict(found)
-
-
-def held_at(step: RankStep, at_ns: int) -> dict[str, int]:
-    number = bisect_right([at for at, _ in step.memory], at_ns)
-    return {kind: held for kind, held in step.memory[max(number - 1, 0)][1].items() if held}
-
-
-def shown_step(step: RecordedStep, only: int | None = None) -> Shown:
-    """A step that displays itself, or `only` one event of it, counted from 1.
+def shown_step(step: RecordedStep) -> Shown:
+    """A step that displays itself.
 
     A row, one for each event of each rank, has `moment`, `what`, `unit`, `rank`, `sent_bytes`, `held_bytes`.
     """
     def page() -> Page:
-        drawing = printed(lambda console: show_step(console, step, most=step.size), 2000)
         head = Head(step.title, [step.verdict], step.fault is None, step.about)
-        section = Section("step", "Event by event", [{"code": drawing}])
-        return Page(html([head], [section]), f"{step.title} step by step")
+        drawing = printed(lambda console: show_step(console, step), 2000)
+        return Page(html([head], [Section("step", "Event by event", [{"code": drawing}])]),
+                    f"{step.title} step by step")
 
     return Shown(
         step, step.fault is None, step.verdict,
         f"<{step.title}, {step.about}: {plural(len(step.events), 'event')}; {step.verdict}>",
-        show=lambda console: show_step(console, step, only), make_document=step.document,
+        show=lambda console: show_step(console, step), make_document=step.document,
         rows_of=lambda document: [
             {"moment": number, "what": event["what"], "unit": event["unit"], "rank": rank,
              "sent_bytes": sum(part["sent_bytes"].values()), "held_bytes": sum(part["held_bytes"].values())}
@@ -157,28 +138,25 @@ def shown_step(step: RecordedStep, only: int | None = None) -> Shown:
         make_page=page)
 
 
-def show_step(console: Console, found: RecordedStep, only: int | None = None, most: int = MOST_RANKS) -> None:
-    """Show a line for each event, a column for each of `most` ranks; or `only` one event, counted from 1."""
-    show_words(console, Text.assemble((found.title, "bold"), f": {found.about}"))
+def show_step(console: Console, step: RecordedStep) -> None:
+    """Show a line for each event, with a column for each rank: a bar of its model states, and the sum in kB."""
+    show_words(console, Text.assemble((step.title, "bold"), f": {step.about}"))
     states = "  ".join(f"{SHADES[kind][0]} {KIND_WORDS[kind]}" for kind in STATES)
     show_words(console, f"Memory of a rank when an event ends, kB: {states}, and the sum of all kinds. Sends: the most "
                         "kB that a rank sends.", style="dim")
-    events = [(number, event) for number, event in enumerate(found.events, 1) if only in (None, number)]
-    ranks = range(min(found.size, most))
-    sent = [max(sum(did.sent_bytes.values()) for did in event.ranks) for _, event in events]
-    show_grid(console, [f"{number:>3} {event.words}" for number, event in events], [
-        Column("sends", [f"{count / 1e3:.1f}" if count else "" for count in sent]),
-        *(Column(f"rank {rank}", [cell(event.ranks[rank], found.most) for _, event in events], to_the_left=True)
-          for rank in ranks)])
-    if found.size > len(ranks):
-        show_words(console, f"left out: {plural(found.size - len(ranks), 'rank')}; --html FILE draws them all",
-                   style="yellow")
-    colour = "bold red" if found.fault else "bold green"
-    console.print(Text(found.verdict, style=colour), soft_wrap=not console.is_terminal)
+    most = max(part.total for event in step.events for part in event.ranks)
 
+    def cell(part: RankEvent) -> Text:
+        drawn = bar({kind: part.held_bytes.get(kind, 0) for kind in STATES}, most, ROOM)
+        drawn.pad_right(ROOM - len(drawn))
+        return drawn.append(f" {part.total / 1e3:>{FIGURE}.1f}")
 
-def cell(did: RankEvent, most: int) -> Text:
-    """The memory of a rank: a bar of its model states, and the sum in kB."""
-    drawn = bar({kind: did.held_bytes.get(kind, 0) for kind in STATES}, most, ROOM)
-    drawn.pad_right(ROOM - len(drawn))
-    return drawn.append(f" {did.total / 1e3:>{FIGURE}.1f}")
+    names = [f"{number:>3} {event.words}" for number, event in enumerate(step.events, 1)]
+    sent = [max(sum(part.sent_bytes.values()) for part in event.ranks) for event in step.events]
+    sends = Column("sends", [f"{count / 1e3:.1f}" if count else "" for count in sent])
+    ranks = [Column(f"rank {rank}", [cell(part) for part in parts], to_the_left=True)
+             for rank, parts in enumerate(zip(*(event.ranks for event in step.events), strict=True))]
+    for first in range(0, len(ranks), BESIDE):
+        show_grid(console, names, [sends, *ranks[first : first + BESIDE]])
+    console.print(Text(step.verdict, style="bold red" if step.fault else "bold green"),
+                  soft_wrap=not console.is_terminal)
