@@ -57,7 +57,7 @@ REFUSALS = {
     },
     "show": {
         "--list x": "subject: not allowed with argument --list",
-        "--list --html x.html": "the list of algorithms is a table or --json; remove --html",
+        "--list --html x.html": "the list of algorithms has --ranks and --json; remove all other",
         "ring.all_reduec": "did you mean",
         "mine.py:gather": "mine.py has no function 'gather'",
     },

@@ -201,6 +201,7 @@ def test_the_command_draws_a_stage_and_a_learners_own(tmp_path, monkeypatch, cap
     ("ring.all_reduce --round 9", "there are rounds 0 to 6"), ("ring.all_reduce --root 1", "has none"),
     ("tree.broadcast --root 7", "root 7 is none of the 4 ranks"), ("halving.reduce_scatter --ranks 3", "power of two"),
     ("ring.all_reduce --shard-ranks 2", "remove shard-ranks: a collective has none"),
+    ("zero1 --svg a.svg", "there is no picture of this: print it"), ("--list --root 1", "remove all other flags"),
     ("zero1 --round 1", "remove round: a stage has none"), ("zero1 --root 0", "remove root: a stage has none"),
     ("copy_to --root 1", "remove root: a collective on the tape has none"),
     ("zero1 --secondary-ranks 2", "leave out secondary_ranks"), ("zero1 --shard-ranks 3", "does not divide 4 ranks"),

@@ -117,11 +117,11 @@ def write(path: str, text: str) -> None:
 
 def conclude(arguments: argparse.Namespace, found: Shown, width: int = WIDTH) -> int:
     """Print a result and write the requested files; 0 if all of its checks held, else 1."""
-    found.show(standard_output(arguments, width))
     if page := getattr(arguments, "html", None) or getattr(arguments, "report", None):
         found.page().save(page)
     if picture := getattr(arguments, "svg", None):
         found.picture().save(picture)
+    found.show(standard_output(arguments, width))
     if arguments.json:
         write_json(arguments.json, found.document)
     return 0 if found.passed else 1

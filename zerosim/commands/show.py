@@ -53,8 +53,9 @@ def main(arguments: argparse.Namespace) -> int:
     """Draw a collective, a stage or the table; 1 if the collective's result is wrong, else 0."""
     check_writable(arguments)
     if arguments.list:
-        if arguments.html or arguments.svg:
-            raise UsageError("the list of algorithms is a table or --json; remove --html and --svg")
+        others = ("root", "ranks_per_host", "shard_ranks", "secondary_ranks", "collective", "round", "html", "svg")
+        if any(getattr(arguments, name) is not None for name in others):
+            raise UsageError("the list of algorithms has --ranks and --json; remove all other flags")
         found = algorithms(arguments.ranks or 8)
         show_algorithms(standard_output(arguments), found)
         if arguments.json:

@@ -112,13 +112,13 @@ class Shown:
     def picture(self) -> Picture:
         """The whole as one picture; `UsageError` if there is none, or if it has too many cells."""
         if self.draw is None:
-            raise UsageError(f"{self.about.splitlines()[0]} has no picture; print it, or make a page")
+            raise UsageError("there is no picture of this: print it, or make a page")
         return self.draw()
 
     def page(self) -> Page:
         """The object as one page; `UsageError` if there is none."""
         if self.make_page is None:
-            raise UsageError(f"{self.about.splitlines()[0]} has no page; print it")
+            raise UsageError("there is no page of this: print it")
         return self.make_page()
 
     def __str__(self) -> str:
