@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.pages import page_of, read
+from tests.pages import page_of, printed
 from tests.training import labelled, run, sabotaged, scenario
 from tests.training.checkpointing import go
 from zerosim.autograd.tape import left_to_right
@@ -16,7 +16,6 @@ from zerosim.collectives import ring
 from zerosim.core.comm import left, right
 from zerosim.scenario.sections import Variant
 from zerosim.show.document import document
-from zerosim.show.table import show_row_difference
 from zerosim.stages import STAGES
 from zerosim.stages.adding import ADDITIONS, in_order, itself
 from zerosim.verdict.diagnosis import bit_pattern, ulps_apart
@@ -198,14 +197,11 @@ def test_the_first_is_held_beside_every_row_that_ends_otherwise():
     assert [(each.first, each.other) for each in outcome.differences] == [("row 0", f"row {n}") for n in (2, 3, 4, 5)]
 
 
-def test_it_is_shown_written_and_on_the_page(capsys):
-    from rich.console import Console
-
+def test_it_is_shown_written_and_on_the_page():
     outcome = parted({"units": "layer"}, {"units": "model"})
-    show_row_difference(Console(width=100), read(outcome).differences[0])
-    printed = capsys.readouterr().out
-    assert "row 1 is not row 0, and each has the bits of one process. Reason:" in printed
-    assert " elements differ." in printed
+    lines = printed(outcome)
+    assert "row 1 is not row 0, and each has the bits of one process. Reason:" in lines
+    assert any(" elements differ." in line for line in lines)
     written = document(outcome, {"kind": "local", "ranks": 4, "library": "threads"})
     assert written.differences == outcome.differences
     page = page_of(written)
@@ -213,14 +209,10 @@ def test_it_is_shown_written_and_on_the_page(capsys):
     assert outcome.differences[0].orders[1] in page
 
 
-def test_rows_that_add_alike_are_told_of_once(capsys):
-    from rich.console import Console
-
+def test_rows_that_add_alike_are_told_of_once():
     outcome = parted({"units": "layer"}, {"units": "model"})
     found = replace(outcome.differences[0], chunks=(1, 1), orders=("all at once", "all at once"))
-    show_row_difference(Console(width=200), read(replace(outcome, differences=[found])).differences[0])
-    printed = capsys.readouterr().out
-    assert printed.count("adds it in chunk") == 1
-    assert "each of row 0 and row 1 adds it in chunk" in printed
+    (line,) = [line for line in printed(replace(outcome, differences=[found]), 400) if "adds it in chunk" in line]
+    assert line.startswith("    each of row 0 and row 1 adds it in chunk")
     written = document(replace(outcome, differences=[found]), {"kind": "local", "ranks": 4, "library": "threads"})
     assert page_of(written).count("all at once") == 1

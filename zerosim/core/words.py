@@ -2,7 +2,10 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 KEPT = {"parameters": "weights", "gradients": "gradients", "optimizer": "optimizer"}
 """The names that tables give to the kinds of state that a rank keeps between steps."""
@@ -110,16 +113,26 @@ def spread(figures: Iterable[str]) -> str:
     return first if first == last else f"{first}–{last}"
 
 
+def by_key(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """The values of each key, in order.
+
+    >>> by_key([("a", 1), ("b", 2), ("a", 3)])
+    {'a': [1, 3], 'b': [2]}
+    """
+    found: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
+
+
 def grouped(names: Sequence[str], figures: Sequence[str]) -> str:
     """Each figure once, with the names of the rows that have it.
 
     >>> grouped(["DDP", "Stage I", "Stage III"], ["18", "18", "27"])
     '18 in DDP and Stage I; 27 in Stage III'
     """
-    by_figure: dict[str, list[str]] = {}
-    for name, figure in zip(names, figures, strict=True):
-        by_figure.setdefault(figure, []).append(name)
-    return "; ".join(f"{figure} in {joined_names(whose)}" for figure, whose in by_figure.items())
+    return "; ".join(f"{figure} in {joined_names(whose)}"
+                     for figure, whose in by_key(zip(figures, names, strict=True)).items())
 
 
 def ignored_in_words(rows: Iterable[tuple[str, Mapping[str, str]]]) -> list[str]:
@@ -128,11 +141,8 @@ def ignored_in_words(rows: Iterable[tuple[str, Mapping[str, str]]]) -> list[str]
     >>> ignored_in_words([("DDP", {"prefetch": "it has all"}), ("Stage I", {"prefetch": "it has all"}), ("III", {})])
     ['parallel.prefetch does nothing in DDP and Stage I: it has all']
     """
-    found: dict[tuple[str, str], list[str]] = {}
-    for name, keys in rows:
-        for each in keys.items():
-            found.setdefault(each, []).append(name)
-    return [f"parallel.{key} does nothing in {joined_names(names)}: {why}" for (key, why), names in found.items()]
+    ignored = by_key((key_and_reason, name) for name, keys in rows for key_and_reason in keys.items())
+    return [f"parallel.{key} does nothing in {joined_names(names)}: {why}" for (key, why), names in ignored.items()]
 
 
 def measured(measure: str, figure: float) -> str:

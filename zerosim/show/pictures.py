@@ -14,7 +14,7 @@ from math import isfinite
 from typing import Any
 
 from zerosim.core.errors import UsageError
-from zerosim.core.words import KEPT, ByteUnit, plural, printable
+from zerosim.core.words import KEPT, ByteUnit, by_key, plural, printable
 from zerosim.observe.memory import MEMORY_KINDS
 from zerosim.observe.trace import Span
 from zerosim.show.document import Bytes, RowDocument, unit_of
@@ -118,9 +118,7 @@ def sent(rows: Sequence[RowDocument]) -> Spec:
 
 def losses(rows: Sequence[RowDocument]) -> Spec:
     """The loss of every step, a line for each row or for rows that have the same, and the first differing steps."""
-    curves: dict[str, list[RowDocument]] = {}
-    for row in rows:
-        curves.setdefault(str(row.losses), []).append(row)
+    curves = by_key((str(row.losses), row) for row in rows)
     values = [{"row": ", ".join(row.name for row in alike), "step": step, "loss": loss} for alike in curves.values()
               for step, loss in enumerate(alike[0].losses, 1) if isfinite(loss)]
     apart = [{"row": row.name, "step": row.first_divergence.step} for row in rows if row.first_divergence]

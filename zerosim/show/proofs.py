@@ -12,7 +12,7 @@ from rich.markup import escape
 from zerosim.collectives import Algorithm
 from zerosim.core.errors import UsageError
 from zerosim.core.parts import Loader, code_of, is_python
-from zerosim.core.words import plural
+from zerosim.core.words import by_key, plural
 from zerosim.plan.reading import numbers_of_ranks
 from zerosim.proofs.cause import diagnosis
 from zerosim.proofs.claim import CheckedPart
@@ -106,9 +106,7 @@ def show_proofs(console: Console, subject: Subject, asked: Sequence[int], proofs
 def lines_of(proof: Proof, *, sums: bool) -> Iterator[str]:
     """In rich's markup the sum of each chunk on each rank, where ranks with equal sums share a paragraph; and a line
     for a proof that holds, or for each fault of one that does not."""
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for rank, held in enumerate(proof.held if sums else ()):
-        groups.setdefault(tuple(map(str, held)), []).append(rank)
+    groups = by_key((tuple(map(str, held)), rank) for rank, held in enumerate(proof.held if sums else ()))
     for symbols, ranks in groups.items():
         yield f"[bold]rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}[/]"
         yield from (f"  chunk {chunk}  {symbol}" for chunk, symbol in enumerate(symbols))

@@ -13,10 +13,10 @@ from statistics import fmean
 from rich.console import Console
 from rich.text import Text
 
-from zerosim.core.words import grouped, in_unit, joined, joined_names, percentage, plural, short, short_digest, spread
+from zerosim.core.words import by_key, grouped, in_unit, joined_names, percentage, plural, short, short_digest, spread
 from zerosim.observe.memory import MEMORY_KINDS
 from zerosim.show.columns import KIND_WORDS, TERMINAL, VERBOSE, WRONG, Figure, bits, facts, legend, notes, shown_in
-from zerosim.show.document import RowDocument, RunDocument, StepDocument, unit_of
+from zerosim.show.document import RunDocument, StepDocument, unit_of
 from zerosim.show.grid import Column, bar, fits, show_grid, show_words
 from zerosim.stages import STAGES
 from zerosim.verdict.diagnosis import Divergence, RowDifference
@@ -67,7 +67,11 @@ def show_run(console: Console, run: RunDocument, *, verbose: bool = False, times
             for side, words in orders.items() if len({*orders.values()}) > 1 else ():
                 show_words(console, words, key=f"    {side + ' adds':<15} ")
     for difference in run.differences:
-        show_row_difference(console, difference)
+        heading, where, *orders_of_rows = row_difference(difference)
+        show_subheading(console, heading)
+        show_words(console, where)
+        for words in orders_of_rows:
+            show_words(console, words, key="    ")
     if run.on_other_ranks:
         show_other_ranks(console, run)
     show_conclusion(console, run)
@@ -103,17 +107,14 @@ def columns(run: RunDocument, room: int) -> list[Column]:
 
 def of_stages(run: RunDocument) -> Iterator[tuple[str, str]]:
     """The states that a rank keeps in each stage, and other names of the stage."""
-    rows: dict[str, list[RowDocument]] = {}
-    for row in run.rows:
-        rows.setdefault(row.stage, []).append(row)
-    for alike in rows.values():
+    for alike in by_key((row.stage, row) for row in run.rows).values():
         stage, names = alike[0].stage_words, [row.name for row in alike]
         whose = "" if all(name.startswith(stage.title) for name in names) else f", in {joined_names(names)}"
         share = " or ".join(f"1/{ranks}" for ranks in sorted({row.shard_ranks for row in alike}))
         cut, whole = ([KIND_WORDS[kind] for kind in MEMORY_KINDS[:3] if (kind in stage.sharded) is sharded]
                       for sharded in (True, False))
-        keeps = f"every rank keeps all {joined(whole)}" if not cut else f"keeps {share} of {joined(cut)}, " + (
-            f"all {joined(whole)}" if whole else "gathers weights for use")
+        rest = f"all {joined_names(whole)}" if whole else "gathers weights for use"
+        keeps = f"keeps {share} of {joined_names(cut)}, {rest}" if cut else f"every rank keeps {rest}"
         yield stage.title, f"{stage.also}{whose}: {keeps}"
 
 
@@ -175,9 +176,7 @@ def show_details(console: Console, run: RunDocument) -> None:
                             "in advance.", style="dim")
     show_subheading(console, "SHA-256")
     for what in ("weights", "optimizer"):
-        names: dict[str, list[str]] = {}
-        for row in run.rows:
-            names.setdefault(getattr(row, f"{what}_sha256"), []).append(row.name)
+        names = by_key((getattr(row, f"{what}_sha256"), row.name) for row in run.rows)
         for digest, whose in names.items():
             show_words(console, f"{what}{f', {joined_names(whose)}' * (len(names) > 1)}")
             console.print(f"  {digest}", soft_wrap=True)
@@ -215,16 +214,6 @@ def value(number: float, bits: str) -> str:
     return f"{number!r} ({bits})" if number == 0 or math.isnan(number) else f"{number!r}"
 
 
-def show_row_difference(console: Console, found: RowDifference) -> None:
-    """Show where two rows differ first although each equals one process, and how each adds that element."""
-    heading, where, *adding = row_difference(found)
-    console.print()
-    show_words(console, heading, style="bold")
-    show_words(console, where)
-    for words in adding:
-        show_words(console, words, key="    ")
-
-
 def row_difference(found: RowDifference) -> list[str]:
     """That two rows differ, the place of the first difference, and a line for the order of each row."""
     one, other = found.values
@@ -240,12 +229,11 @@ def row_difference(found: RowDifference) -> list[str]:
 
 def show_other_ranks(console: Console, run: RunDocument) -> None:
     """Show the digest of the weights on every number of ranks; if rows differ, with their names."""
-    found: dict[int, dict[str, list[str]]] = {}
-    ours = [(run.ranks, row.name, row.weights_sha256) for row in run.rows]
-    for ranks, name, digest in [*ours, *((each.ranks, each.name, each.weights_sha256) for each in run.on_other_ranks)]:
-        found.setdefault(ranks, {}).setdefault(digest, []).append(name)
+    rows = [(run.ranks, row.name, row.weights_sha256) for row in run.rows]
+    rows += [(each.ranks, each.name, each.weights_sha256) for each in run.on_other_ranks]
     console.print("SHA-256 of the weights", style="bold")
-    for ranks, by_digest in sorted(found.items()):
+    for ranks in sorted({ranks for ranks, _, _ in rows}):
+        by_digest = by_key((digest, name) for on, name, digest in rows if on == ranks)
         for digest, names in by_digest.items():
             whose = f"  {joined_names(names)}" * (len(by_digest) > 1)
             show_words(console, f"{short_digest(digest)}{whose}", key=f"{plural(ranks, 'rank'):>8}  ")
@@ -257,7 +245,7 @@ def show_conclusion(console: Console, run: RunDocument) -> None:
     stages = {*(row.stage for row in run.rows), *(row.stage for row in run.did_not_fit)}
     unused = [STAGES[stage].title for stage in run.scenario["check"]["does_not_fit"] if stage not in stages]
     if unused:
-        show_words(console, f"Not checked: {joined(unused)} must not fit, but no row here uses it")
+        show_words(console, f"Not checked: {joined_names(unused)} must not fit, but no row here uses it")
     verdict = run.verdict
     if not run.passed:
         failures = [f"{each['name']}: {each['what']}" for each in run.failures]
