@@ -121,6 +121,8 @@ ALONE: TapeGroups = {}
 
 def over(groups: TapeGroups, perform: Callable[..., Any]) -> Callable[..., Any]:
     """`perform` with the group of each direction that an operation names among its settings."""
+    if not groups:
+        return perform
 
     def performed(step: Any, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
         met = {key: groups.get(value.name, value) for key, value in named.items() if isinstance(value, Direction)}

@@ -82,8 +82,7 @@ class Costs:
         operation = step.instruction.operation
         if self.cluster.fused and operation.sends and operation.multiplications is None:
             return Time(0, "memory")    # a library's collective copies nothing besides
-        key = (operation, way, *step.input_shapes.items(), *step.dtypes.values(), step.wanted, operations)
-        if key not in self._operations:
+        if (key := (step, way)) not in self._operations:
             moving = Time(self.moved_ns(self.kernel_bytes(step, way) + self.cast_bytes(step, way)), "memory")
             longer = max(moving, products := self.products(step, operations))
             launch = Time(round(self.cluster.device.launch_ns), "launches")

@@ -109,7 +109,7 @@ class FusedKernels:
         upstream, into = arrays[0], arrays[1]
         if step.instruction in self._fused and step.instruction.operation is multiply:
             into["x"], into["other"] = in_registers(step.shape, self.dtype), upstream
-        elif step.instruction.operation.sends or not step.instruction.operation.saves:
+        elif step.instruction.operation.sends or {*step.wanted} & {*step.instruction.operation.passes}:
             function(*arrays, empty=in_registers, **undrawn(named))
             for name in [name for name in into.passed if owner(into[name]) is not owner(upstream)]:
                 into[name] = empty(into[name].shape, into[name].dtype)

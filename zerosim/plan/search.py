@@ -20,8 +20,10 @@ from typing import Any
 
 from zerosim.core.allocation import MODEL_STATES
 from zerosim.core.errors import UsageError, ZerosimError
+from zerosim.core.parts import Name
 from zerosim.core.sharding import Directions
 from zerosim.models import MODELS
+from zerosim.models.units import Unit
 from zerosim.plan.cluster import NS, Cluster
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.planning import Plan, Unplanned, advised, on_ranks, unplanned
@@ -116,8 +118,11 @@ def fastest(layouts: Sequence[Unplanned], most: float = USUAL_MOST) -> Searched:
 def most_at_rest(row: Unplanned) -> float:
     """Bytes that the layout's fullest rank keeps at least between steps, by formula: the mean of a pipeline's ranks."""
     config, sharing = row.config, Sharing.of(row.config, row.cluster)
-    kept = [count * sharing.share(unit.name, kind) for unit in config.model.units
-            for kind, (count, _) in unit_bytes(config, unit).items() if kind in MODEL_STATES]
+    alike = defaultdict[Any, list[Unit]](list)
+    for unit in config.model.units:
+        alike[unit.count, unit.frozen, len(unit.segments), sharing.share(unit.name)].append(unit)
+    kept = [len(units) * count * sharing.share(units[0].name, kind) for units in alike.values()
+            for kind, (count, _) in unit_bytes(config, units[0]).items() if kind in MODEL_STATES]
     return sum(kept) / config.directions.pipeline
 
 
@@ -131,16 +136,16 @@ class LeastTimes:
     Layouts that differ in stage, groups or pipeline share the times of layers.
     """
 
-    _ns: dict[str, list[int]] = field(default_factory=dict)
+    _ns: dict[Any, list[int]] = field(default_factory=dict)
 
     def seconds(self, row: Unplanned) -> float:
         """The seconds that the layout's step cannot be below."""
         config = row.config
-        key, ranks = repr((in_one_piece(kin(config)).asked, row.cluster)), config.directions.pipeline
+        key, ranks = (alone(config).asked, row.scenario.cluster), config.directions.pipeline
         if key not in self._ns:
             self._ns[key] = layers_ns(row)
         count, layers = (1, ()) if ranks == 1 else (config.parallel.pieces, config.parallel.pipeline_layers)
-        cuts = pieces([unit.numbers for unit in config.model.units], count, layers)
+        cuts = pieces(config.layers, count, layers)
         each = [sum(self._ns[key][cut.start : cut.stop]) for cut in cuts]
         passing = [0] * ranks if config.parallel.schedule == "zb_h1" else accumulate(each, initial=0)
         return max(config.block * sum(each[rank::ranks]) + before
@@ -167,7 +172,7 @@ SHORTER = 4
 def runs_ns(config: Config, cluster: Cluster) -> list[int]:
     """The nanoseconds of each run of layers, by the spans of a step: forward in order, then backward from the last."""
     forward, backward = list[int](), [0]
-    for span in rehearse(in_one_piece(kin(config)), cluster, traced=True).clock.spans:
+    for span in rehearse(alone(config), cluster, traced=True).clock.spans:
         if span.what == "forward":
             forward.append(span.end_ns - span.begin_ns)
         elif span.what in ("loss", "recompute", "backward"):
@@ -178,31 +183,23 @@ def runs_ns(config: Config, cluster: Cluster) -> list[int]:
 
 def shortened(row: Unplanned, layers: int) -> Config:
     """The layout with so many blocks, on one data rank without a pipeline. Raises `ZerosimError` if it is refused."""
-    keys = {"world.ranks": row.config.directions.side_by_side, "model.layers": layers, "parallel.pipeline_ranks": 1,
-            "parallel.model_chunks": 1, "parallel.pipeline_layers": (), "parallel.schedule": "1f1b",
-            "parallel.shard_ranks": 0, "parallel.secondary_ranks": 0}
+    keys = {"world.ranks": row.config.directions.side_by_side, "model.layers": layers, **{
+        f"parallel.{key}": value for key, value in ALONE.items()}}
     (found,) = unplanned(with_keys(row.scenario, keys, row.config.train.micro_batch), (), task_of)
     return found.config
 
 
-def kin(config: Config) -> Config:
-    """The layout on one data rank with one micro-batch; of stages one that computes the same."""
+ALONE: Mapping[str, Any] = {"shard_ranks": 0, "secondary_ranks": 0, "pipeline_ranks": 1, "model_chunks": 1,
+                            "pipeline_layers": (), "schedule": "1f1b"}
+"""The keys of [parallel] of one data rank without a pipeline."""
+
+
+def alone(config: Config) -> Config:
+    """The layout on one data rank without a pipeline, with one micro-batch; of stages one that computes the same."""
     stage = "zero3" if config.stage.gathers and config.parallel.param_dtype != "weights" else "ddp"
-    train = dataclasses.replace(config.train, micro_batches=1)
-    return with_parallel(dataclasses.replace(config.on(1).by(stage), train=train),
-                         stages=(stage,), shard_ranks=0, secondary_ranks=0)
-
-
-def in_one_piece(config: Config) -> Config:
-    """The config without a pipeline."""
-    return with_parallel(
-        dataclasses.replace(config, directions=dataclasses.replace(config.directions, pipeline=1)),
-        pipeline_ranks=1, model_chunks=1, pipeline_layers=(), schedule="1f1b")
-
-
-def with_parallel(config: Config, **keys: Any) -> Config:
-    """The config with other keys of [parallel]."""
-    return dataclasses.replace(config, parallel=dataclasses.replace(config.parallel, **keys))
+    return dataclasses.replace(
+        by_keys(config, stage, **ALONE), ranks=1, train=dataclasses.replace(config.train, micro_batches=1),
+        directions=dataclasses.replace(config.directions, data=1, pipeline=1))
 
 
 def layouts_of(
@@ -237,10 +234,16 @@ def identity(layout: Unplanned) -> Identity:
     """The layout, with one row for what is the same: all data ranks as a group, Stage I on one rank, and every schedule
     of no pipeline."""
     config, scenario = layout.config, layout.scenario
-    config = config if config.directions.pipeline > 1 else in_one_piece(config)
     stage = "ddp" if config.ranks == 1 and config.stage_key == "zero1" else config.stage_key
-    row = with_parallel(config.by(stage), shard_ranks=config.mesh.group, stages=(stage,))
+    schedule = config.parallel.schedule if config.directions.pipeline > 1 else ALONE["schedule"]
+    row = by_keys(config, stage, shard_ranks=config.mesh.group, schedule=schedule)
     return row.asked, scenario.cluster, scenario.data
+
+
+def by_keys(config: Config, stage: Name, **keys: Any) -> Config:
+    """The config with another stage and other keys of [parallel]."""
+    parallel = dataclasses.replace(config.parallel, stages=(stage,), **keys)
+    return dataclasses.replace(config, stage_key=stage, parallel=parallel)
 
 
 def completed(keys: dict[str, Any], schedule: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from zerosim.collectives.own import SERVING
@@ -39,11 +40,11 @@ OF_MATRICES = {"precision": ("fp32", "fp64"), "publish": ("weights",), "offload_
 """What goes with an optimizer of whole matrices: weights without a master copy, and no pieces of a matrix."""
 
 
-class Keys(dict[str, Any]):
-    """The keys of a row by name, as attributes too."""
+class Keys(SimpleNamespace):
+    """The keys of a row by name, as items too."""
 
-    def __getattr__(self, key: str) -> Any:
-        return self[key]
+    def __getitem__(self, key: str) -> Any:
+        return getattr(self, key)
 
     def sets(self, key: str) -> bool:
         """Whether a key of [parallel] has another than its usual value."""
@@ -57,11 +58,11 @@ Condition = tuple[str, Test, str]
 def keys_of(scenario: Sections, parallel: Parallel, rows: Iterable[str]) -> Keys:
     """The namespace of a row."""
     sections = (scenario.world, scenario.check, scenario.train, scenario.model, parallel)
-    row = Keys({key.name: getattr(section, key.name) for section in sections for key in fields(section)})
+    row = Keys(**{key.name: getattr(section, key.name) for section in sections for key in fields(section)})
     places = parallel.directions.places
     ranks = scenario.world.ranks // places
     lower = row.micro_batches // ranks * ranks if ranks else 0
-    row.update(
+    vars(row).update(
         scenario=scenario, parallel=parallel, model=scenario.model, names=list(rows), listed="; ".join(rows),
         data_ranks=ranks, group=parallel.group_of(ranks), numbers=(ranks, *row.same_bits_on),
         words=f"{'data ' * (places > 1)}ranks", shared=f" / {places} that share each" if places > 1 else "",
@@ -104,10 +105,11 @@ def refuse(scenario: Sections, rows: Iterable[str]) -> None:
         for index, variant in enumerate(scenario.variant)] or [(None, keys_of(scenario, scenario.parallel, names))]
     for keys, test, message in CONDITIONS:
         for number, row in cases:
-            row["last"] = last
-            row["seen"] = test(row)
+            row.last = last
+            row.seen = test(row)
             if row.seen:
-                words = {key: json.dumps(value) if isinstance(value, bool) else value for key, value in row.items()}
+                words = {
+                    key: str(value).lower() if isinstance(value, bool) else value for key, value in vars(row).items()}
                 raise origin.error(message.format_map(words), *paths(keys, number))
 
 

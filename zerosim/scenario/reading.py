@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
@@ -89,6 +89,7 @@ class Origin:
         return Path() if self.is_override(path) else Path(self.file).parent
 
 
+@lru_cache
 def place(text: str, path: KeyPath, *, at_key: bool = False) -> TextPlace:
     """Where the longest part of `path` is written, its value or its key; the beginning of the text if none is.
 

@@ -6,6 +6,7 @@ Rows used to be a name and a position; then a row that did not fit took another 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ class Scenario(Sections):
         """The users' Python parts, by the key that names them."""
         return dict(parts_in(self))
 
-    @property
+    @cached_property
     def rows(self) -> "list[Row]":
         """The rows in the order of training: each variant or, without any, each stage.
 

@@ -86,8 +86,9 @@ class Section:
     """The keys that mean the same for every part, and that no part may define."""
 
     def __post_init__(self) -> None:
+        origin = Origin()
         for key, made in self.names_parts.items():
-            value = made_in(getattr(self, key), made, (key,), Origin())
+            value = made_in(getattr(self, key), made, (key,), origin)
             object.__setattr__(self, key, tuple(value) if isinstance(value, list) else value)
             own = getattr(getattr(value, "part", None), "keys", {})
             if own:

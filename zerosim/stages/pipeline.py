@@ -17,6 +17,7 @@ the weights of every piece again for every micro-batch, 2 m times a step, so it 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Protocol
 
@@ -53,14 +54,15 @@ class Chunk:
     last: bool
 
 
-def pieces(units: Sequence[Sequence[int]], count: int, layers: Sequence[int] = ()) -> list[range]:
+@lru_cache
+def pieces(units: tuple[tuple[int, ...], ...], count: int, layers: tuple[int, ...] = ()) -> list[range]:
     """The numbers of the runs of neighbouring layers of units in each of `count` pieces: as equal as can be, or with so
     many layers each.
 
     `units` has the numbers of each unit's layers; one may have the first layers and the last. Raises `UsageError` for
     pieces without a run, for numbers of layers that do not add up or cut a run, and for other units of several runs.
 
-    >>> pieces([[0], [1], [2, 3], [4]], 2), pieces([[0], [1], [2, 3], [4]], 2, layers=[1, 4])
+    >>> pieces(((0,), (1,), (2, 3), (4,)), 2), pieces(((0,), (1,), (2, 3), (4,)), 2, layers=(1, 4))
     ([range(0, 2), range(2, 4)], [range(0, 1), range(1, 4)])
     """
     runs = sorted(run for unit in units for run in runs_of(sorted(unit)))

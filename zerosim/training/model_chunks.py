@@ -1,6 +1,5 @@
 """The model chunks of the ranks of a pipeline, and the arrays that pass between them."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,14 +12,14 @@ from zerosim.stages.pipeline import Chunk, pieces
 
 
 def chunks_of(
-    model: Model, count: int, layers: Sequence[int], micro_batch: int, dtype: np.dtype[Any], policy: Policy
+    model: Model, count: int, layers: tuple[int, ...], micro_batch: int, dtype: np.dtype[Any], policy: Policy
 ) -> list[Chunk]:
     """The pieces of a model in the order of its layers, for micro-batches of so many samples and weights of `dtype`.
 
     >>> from zerosim.autograd.tape import as_written
     >>> from zerosim.models.mlp import mlp
     >>> model = mlp(4, [8, 6], 2, "relu", "cross_entropy")
-    >>> [each.output for each in chunks_of(model, 2, [1, 2], 16, np.dtype(np.float32), as_written)]
+    >>> [each.output for each in chunks_of(model, 2, (1, 2), 16, np.dtype(np.float32), as_written)]
     [Extent((16, 8), float32), Extent((16, 2), float32)]
     """
     task, units = model.task, [
@@ -35,6 +34,6 @@ def chunks_of(
         alike = unit.segments[0].computation, ends[-1].shape, ends[-1].dtype
         found[alike] = found.get(alike) or tape.forward(unit, weights, ends[-1:])
         ends += found[alike]
-    cuts = pieces([unit.numbers for unit in model.units], count, layers)
+    cuts = pieces(tuple(unit.numbers for unit in model.units), count, layers)
     return [Chunk([units[number] for number in cut], ends[cut.start], ends[cut.stop], cut.start == 0, cut is cuts[-1])
             for cut in cuts]

@@ -239,20 +239,20 @@ def turn(x: Array, out: Array, empty: Empty, size: int, base: float, group: Tape
     samples, tokens, width = x.shape
     shape, half = (samples, tokens, width // size, size), size // 2
     mine = slice(group.place * tokens, (group.place + 1) * tokens)
-    cosine, sine = (each[mine] for each in angles(group.size * tokens, size, base, x.dtype.name))
+    cosine, sine = (each[mine] for each in angles(group.size * tokens, size, base, x.dtype.name, direction))
     pairs, turned, work = x.reshape(shape), out.reshape(shape), empty(shape, x.dtype)
-    np.multiply(pairs, sine * direction, out=work)
+    np.multiply(pairs, sine, out=work)
     np.multiply(pairs, cosine, out=turned)
     turned[..., :half] -= work[..., half:]
     turned[..., half:] += work[..., :half]
 
 
 @cache
-def angles(tokens: int, size: int, base: float, dtype: str) -> tuple[Array, Array]:
-    """cos and sin of each token's angles, (T, 1, s), the s/2 angles twice."""
+def angles(tokens: int, size: int, base: float, dtype: str, direction: float) -> tuple[Array, Array]:
+    """cos and sin of each token's angles, the sine times `direction`, (T, 1, s), the s/2 angles twice."""
     frequency = base ** (-np.arange(0, size, 2) / size)
     angle = np.tile(np.outer(np.arange(tokens), frequency), 2)[:, np.newaxis]
-    return np.cos(angle).astype(dtype), np.sin(angle).astype(dtype)
+    return np.cos(angle).astype(dtype), (direction * np.sin(angle)).astype(dtype)
 
 
 def beside_forward(x: Array, other: Array, *, empty: Empty, heads: int, other_heads: int) -> Array:
