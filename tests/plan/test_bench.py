@@ -11,7 +11,6 @@ from rich.console import Console
 from tests.mpi.launch import mpirun
 from tests.pages import refused
 from zerosim.collectives.table import ALGORITHMS
-from zerosim.commands.bench import users_collective
 from zerosim.commands.benches.collectives import (
     COLLECTIVES,
     OWN,
@@ -20,6 +19,7 @@ from zerosim.commands.benches.collectives import (
     measured_toml,
     show_collectives,
     time_collectives,
+    users_collective,
 )
 from zerosim.commands.benches.samples import on_rank_0, sample
 from zerosim.commands.benches.steps import RANKS, Workload, show_steps, time_steps
@@ -111,7 +111,8 @@ def test_what_cannot_be_timed_is_refused(words, wrong, tmp_path, monkeypatch, ca
     (tmp_path / "mine.py").write_text(RING)
     with pytest.raises(UsageError, match=re.escape(wrong)):
         users_collective(parse(["bench", *words]), 2)
-    assert "they are for bench collectives" in refused(capsys, "bench", "step", "mine.py:f")
+    for flags in (["mine.py:f"], ["--as", "all_gather"], ["--toml", "x.toml"]):
+        assert "they are for bench collectives" in refused(capsys, "bench", "step", *flags)
 
 
 def test_a_ratio_is_taken_within_its_round_and_a_switch_where_the_short_algorithm_first_falls_behind():

@@ -6,27 +6,14 @@ import sys
 from typing import Any
 
 from zerosim.commands.arguments import whole_number
-from zerosim.commands.benches.collectives import (
-    COLLECTIVES,
-    SIZES,
-    fit,
-    measured_switches,
-    measured_toml,
-    show_collectives,
-    time_collectives,
-)
-from zerosim.commands.benches.samples import on_rank_0, sample
-from zerosim.commands.benches.steps import RANKS, WORKLOADS, show_steps, time_steps
+from zerosim.commands.benches import collectives, steps
+from zerosim.commands.benches.samples import sample
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.core.errors import UsageError
-from zerosim.core.files import write_text
-from zerosim.proofs.proof import prove
-from zerosim.proofs.subject import Subject, named_subject
 from zerosim.show.document import sharing
 from zerosim.show.grid import show_words
 from zerosim.worlds.launcher import launched
-from zerosim.worlds.mpi import MpiWorld, connect
-from zerosim.worlds.mpi_communicator import MpiCommunicator
+from zerosim.worlds.mpi import connect
 from zerosim.worlds.mpi_start import zerosim_on
 
 
@@ -40,11 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "function", nargs="?", metavar="FILE.py:FUNCTION",
         help="for collectives: time this function too, beside the shipped algorithms of its collective")
-    parser.add_argument("--as", dest="collective", choices=COLLECTIVES, help="the collective that FUNCTION implements")
+    parser.add_argument("--as", dest="collective", choices=collectives.COLLECTIVES,
+                        help="the collective that FUNCTION implements")
     parser.add_argument(
         "--rounds", type=whole_number(1, 1000), default=15, metavar="N",
         help="measured rounds, after 2 rounds of warm-up; default 15")
-    parser.add_argument("--model", choices=WORKLOADS, default="mlp", help="the model; default mlp")
+    parser.add_argument("--model", choices=steps.WORKLOADS, default="mlp", help="the model; default mlp")
     parser.add_argument("--json", metavar="FILE", help="write the figures as JSON; - is standard output")
     parser.add_argument(
         "--toml", metavar="FILE",
@@ -54,20 +42,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Measure, on 2 ranks if there is no launcher; show and write the results of rank 0."""
     check_writable(arguments)
-    if arguments.what != "collectives" and (arguments.function or arguments.toml):
-        raise UsageError(f"bench {arguments.what} takes neither FILE.py:FUNCTION nor --toml; they are for bench "
-                         "collectives")
+    if arguments.what != "collectives" and (arguments.function or arguments.collective or arguments.toml):
+        raise UsageError(f"bench {arguments.what} takes neither FILE.py:FUNCTION nor --as nor --toml; they are for "
+                         "bench collectives")
     if arguments.what == "check":
         measured: dict[str, Any] | None = checked(arguments)
     elif launched() is None:
-        command = zerosim_on(RANKS, f"bench {arguments.what}")
+        command = zerosim_on(steps.RANKS, f"bench {arguments.what}")
         sys.stdout.flush()
         os.execv(command[0], [*command, *sys.argv[1:]])
     else:
         comm = connect()
         if comm.rank == 0 and (words := sharing(comm.size, comm.machine.shared_cores)):
             show_words(standard_output(arguments), words)
-        measured = collectives(arguments, comm) if arguments.what == "collectives" else stages(arguments, comm)
+        measured = (collectives if arguments.what == "collectives" else steps).bench(arguments, comm)
     if measured is not None and arguments.json:
         write_json(arguments.json, {"schema": "zerosim.bench/1", **measured})
     return 0
@@ -83,43 +71,3 @@ def checked(arguments: argparse.Namespace) -> dict[str, Any]:
         f"{row['what']}: {1e3 * row['with_seconds']:.0f} ms per step with the check, "
         f"{1e3 * row['without_seconds']:.0f} ms without; ratio {row['ratio']:.2f} ({ends})")
     return {"check": row}
-
-
-def stages(arguments: argparse.Namespace, comm: MpiCommunicator) -> dict[str, Any] | None:
-    """Time steps of every stage; None on ranks other than 0."""
-    if comm.size != RANKS:
-        raise UsageError(f"bench step measures {RANKS} ranks and the launcher started {comm.size}: run it with mpirun "
-                         f"-n {RANKS}, or without")
-    workload = WORKLOADS[arguments.model]
-    (rows,) = MpiWorld(comm).run(lambda comm: on_rank_0(comm, time_steps, arguments.rounds, workload))
-    if rows is None:
-        return None
-    show_steps(standard_output(arguments), rows, workload)
-    return {"stages": rows}
-
-
-def collectives(arguments: argparse.Namespace, comm: MpiCommunicator) -> dict[str, Any] | None:
-    """Time collectives; None on ranks other than 0."""
-    users = users_collective(arguments, comm.size)
-    rows = on_rank_0(comm, time_collectives, comm.own_collectives(), arguments.rounds, SIZES, users)
-    if rows is None:
-        return None
-    switches, line = ({}, None) if users else (measured_switches(rows), fit(rows))
-    show_collectives(standard_output(arguments), rows, comm.library, switches, line)
-    if arguments.toml and line is not None:
-        write_text(arguments.toml, measured_toml(line, switches))
-    return {"library": comm.library, "switches": switches, "fit": line, "collectives": rows}
-
-
-def users_collective(arguments: argparse.Namespace, ranks: int) -> Subject | None:
-    """The user's function, proved on these ranks; raises `UsageError` if it is not right or its kind is not timed."""
-    if arguments.function is None:
-        return None
-    if arguments.toml:
-        raise UsageError("--toml needs the times of all collectives; remove FILE.py:FUNCTION")
-    users = named_subject(arguments.function, arguments.collective)
-    if users.collective not in COLLECTIVES:
-        raise UsageError(f"{users.name} is an {users.collective}; times are taken of {', '.join(COLLECTIVES)}")
-    if not (proof := prove(users, ranks)).holds:
-        raise UsageError(f"{users.name} is not proved on {ranks} ranks: {proof.faults[0].what}; zerosim prove says why")
-    return users

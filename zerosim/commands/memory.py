@@ -24,8 +24,8 @@ from zerosim.scenario.sections import ModelKeys
 from zerosim.show.grid import SHADES, Column, bar, show_grid, show_words
 from zerosim.stages import STAGES
 from zerosim.stages.optimizers import OPTIMIZERS
-from zerosim.verdict.blocks import BlockActivations, transformer
-from zerosim.verdict.memory import PRECISIONS, TABLES, Estimate, PublishedTable, estimate
+from zerosim.verdict.blocks import transformer
+from zerosim.verdict.memory import PRECISIONS, TABLES, Estimate, EstimatedRow, estimate
 
 SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 MOST_PARAMETERS, MOST_RANKS = 10**15, 10**9
@@ -33,6 +33,13 @@ FIGURE_1 = 7_500_000_000, [64]
 """The numbers of parameters and ranks in Figure 1 of the ZeRO paper."""
 PAGE_COLUMNS, BAR_COLUMNS = 80, 56
 TIER_WORDS: dict[Tier, str] = {"device": "on device", "host": ON_HOST}
+ACTIVATIONS = {"block_bytes": "a block keeps", "korthikanti_bytes": "Korthikanti et al.",
+               "peak_bytes": "peak of a pass", "recomputed_peak_bytes": "peak, recomputed"}
+ABOUT_ACTIVATIONS = (
+    "A block of GPT-2's shape keeps s b h (32 + 2 a s / h) bytes; Korthikanti et al. (2022) count s b h (34 + 5 a s / "
+    "h), with masks of dropout, which are drawn again here, and dropout within attention, which is not here. "
+    "Recomputed: every unit keeps its input alone. Kernels are unfused: a scores matrix is kept whole, and the peak "
+    "has what an operation holds within itself; zerosim plan with kernels = \"fused\" has neither.")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,27 +53,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a Hugging Face config.json, or the [model] keys of a transformer: layers=32,width=4096,heads=32,"
              "vocabulary=32000,sequence=4096,...; this adds activations")
     asked.add_argument(
-        "--table", choices=["figure1", *TABLES],
-        help="compute a table of the ZeRO paper from the formulas")
+        "--table", choices=["figure1", *TABLES], help="compute a table of the ZeRO paper from the formulas")
     parser.add_argument(
         "--ranks", type=whole_numbers(1, MOST_RANKS), metavar="N,N",
         help="data-parallel ranks; several numbers: a column for each")
     parser.add_argument(
         "--micro-batch", type=whole_number(1, 10**6), default=1, metavar="B",
         help="sequences in a micro-batch of --model; default %(default)s")
-    parser.add_argument(
-        "--precision", choices=PRECISIONS, default="mixed",
-        help="mixed: 2 bytes a weight, 2 a gradient, fp32 master weights; default %(default)s")
-    parser.add_argument(
-        "--optimizer", choices=OPTIMIZERS, default="adam", help="default %(default)s")
-    parser.add_argument(
-        "--offload-optimizer", choices=["none", "host"], default="none",
-        help="keep optimizer state, and reduced gradients, on the host; default %(default)s")
-    parser.add_argument(
-        "--offload-parameters", choices=["none", "host"], default="none",
-        help="keep Stage III's weights on the host; default %(default)s")
-    parser.add_argument(
-        "--json", metavar="FILE", help="write the figures as JSON; - is standard output")
+    for flag, choices, words in (
+        ("--precision", [*PRECISIONS], "mixed: 2 bytes a weight, 2 a gradient, fp32 master weights"),
+        ("--optimizer", [*OPTIMIZERS], ""),
+        ("--offload-optimizer", ["none", "host"], "keep optimizer state, and reduced gradients, on the host"),
+        ("--offload-parameters", ["none", "host"], "keep Stage III's weights on the host"),
+    ):
+        usual = {"--optimizer": "adam"}.get(flag, choices[0])
+        parser.add_argument(
+            flag, choices=choices, default=usual, help="; ".join(filter(None, [words, "default %(default)s"])))
+    parser.add_argument("--json", metavar="FILE", help="write the figures as JSON; - is standard output")
     parser.set_defaults(memory_parser=parser)
 
 
@@ -79,7 +82,9 @@ def main(args: argparse.Namespace) -> int:
     console = standard_output(args)
     if args.table in TABLES:
         table = TABLES[args.table]()
-        show_published(console, table)
+        corner, *headings = table.columns
+        names, *columns = zip(*table.rows, strict=True)
+        show(console, table.title, "", [table.note], names, [*map(Column, headings, columns)], corner)
         figures: dict[str, Any] = {"table": args.table, **asdict(table)}
     else:
         parameters, counts = FIGURE_1 if args.table else (args.parameters, args.ranks)
@@ -88,12 +93,15 @@ def main(args: argparse.Namespace) -> int:
         estimates = [
             estimate(parameters, ranks, args.precision, args.optimizer, offload_optimizer=args.offload_optimizer,
                      offload_parameters=args.offload_parameters) for ranks in counts]
-        (show_estimate if len(estimates) == 1 else show_scaling)(console, *estimates)
+        show_estimates(console, estimates)
         documents = [memory_document(each) for each in estimates]
         figures = documents[0] if len(documents) == 1 else {"each": documents}
         if args.model is not None:
-            show_activations(console, activations)
             figures["activations"] = asdict(activations)
+            unit = unit_of(activations.peak_bytes)
+            show(console, "Activations of a micro-batch on a rank, in 16 bits", "", [ABOUT_ACTIVATIONS],
+                 [*ACTIVATIONS.values()],
+                 [Column(unit.name, in_hundredths([getattr(activations, name) for name in ACTIVATIONS], unit.size))])
     if args.json is not None:
         write_json(args.json, {"schema": "zerosim.memory/1", **figures})
     return 0
@@ -105,21 +113,13 @@ def memory_document(found: Estimate) -> dict[str, Any]:
     def number(exact: Fraction) -> int | float:
         return exact.numerator if exact.denominator == 1 else float(exact)
 
-    return {
-        "parameters": found.parameters,
-        "ranks": found.ranks,
-        "basis": found.basis,
-        "stages": [
-            {
-                "stage": row.stage,
-                **{f"{kind}_bytes": number(getattr(row.states, kind)) for kind in (*KEPT, "total")},
-                **({"tiers_bytes": {tier: number(row.kept(tier)) for tier in TIER_WORDS}} if found.offloaded else {}),
-                "formula": row.formula,
-            }
-            for row in found.rows
-        ],
-        "notes": found.notes,
-    }
+    def stage(row: EstimatedRow) -> dict[str, Any]:
+        tiers = {"tiers_bytes": {tier: number(row.kept(tier)) for tier in TIER_WORDS}} if found.offloaded else {}
+        states = {f"{kind}_bytes": number(getattr(row.states, kind)) for kind in (*KEPT, "total")}
+        return {"stage": row.stage, **states, **tiers, "formula": row.formula}
+
+    return {"parameters": found.parameters, "ranks": found.ranks, "basis": found.basis,
+            "stages": [stage(row) for row in found.rows], "notes": found.notes}
 
 
 def transformer_shape(text: str) -> ModelKeys:
@@ -158,84 +158,55 @@ def parameter_count(text: str) -> int:
     return int(count)
 
 
-def show_estimate(console: Console, found: Estimate) -> None:
-    """Show each stage in bytes, then as a bar in shares of DDP."""
-    ranks = "1 rank" if found.ranks == 1 else f"each of {found.ranks:,} ranks"
-    unit, rows = unit_of(found), found.rows
-    tiers = [tier for tier in TIER_WORDS if found.offloaded and any(row.kept(tier) for row in rows)]
+def show_estimates(console: Console, estimates: Sequence[Estimate]) -> None:
+    """Show each stage in bytes, then as a bar in shares of DDP; the sums alone for several numbers of ranks."""
+    found, *others = estimates
+    rows, unit = found.rows, unit_of(max(row.states.total for row in found.rows))
+    titles, notes = [STAGES[row.stage].title for row in rows], [unit.legend, *found.notes]
+    title = f"Model states of {found.parameters:,} parameters on"
+    if others:
+        show(console, f"{title} each rank", found.basis, notes, titles, [
+            Column(f"{each.ranks:,} ranks\n{unit.name}", in_hundredths(
+                [row.states.total for row in each.rows], unit.size)) for each in estimates])
+        return
     figures = {words: [getattr(row.states, kind) for row in rows] for kind, words in KEPT.items()}
-    figures |= {TIER_WORDS[tier]: [row.kept(tier) for row in rows] for tier in tiers}
+    figures |= {words: [row.kept(tier) for row in rows] for tier, words in TIER_WORDS.items()
+                if found.offloaded and any(row.kept(tier) for row in rows)}
     sums = [row.states.total for row in rows]
     legend = "   ".join(f"{SHADES[kind][0]} {words}" for kind, words in KEPT.items())
     room = max(len(legend), min(BAR_COLUMNS, console.width - 24))
-    bars = [bar({kind: getattr(row.states, kind) for kind in KEPT}, sums[0], room) for row in rows]
-    show_title(console, f"Model states of {found.parameters:,} parameters on {ranks}", found.basis)
-    titles = [STAGES[row.stage].title for row in rows]
-    show_grid(console, titles, [
+    show(console, f"{title} {'1 rank' if found.ranks == 1 else f'each of {found.ranks:,} ranks'}", found.basis, notes,
+         titles, [
         *(Column(f"{words}\n{unit.name}", in_hundredths(counts, unit.size)) for words, counts in figures.items()),
         Column(f"sum\n{unit.name}", in_hundredths(sums, unit.size)),
         Column(f"sum\n{unit.binary_name}", in_hundredths(sums, unit.binary_size)),
-        Column("sum\nin bytes", [row.formula for row in rows])])
-    console.print()
-    show_grid(console, titles, [
-        Column(legend, bars, to_the_left=True),
+        Column("sum\nin bytes", [row.formula for row in rows])], below=[
+        Column(legend, [bar({kind: getattr(row.states, kind) for kind in KEPT}, sums[0], room) for row in rows],
+               to_the_left=True),
         Column("of DDP", [f"{float(100 * count / sums[0]):.1f}%" for count in sums])])
-    show_notes(console, [unit.legend, *found.notes])
 
 
-def show_scaling(console: Console, *estimates: Estimate) -> None:
-    """Show the sum of each stage in bytes, with a column for each number of ranks."""
-    first, unit = estimates[0], unit_of(estimates[0])
-    show_title(console, f"Model states of {first.parameters:,} parameters on each rank", first.basis)
-    show_grid(console, [STAGES[row.stage].title for row in first.rows], [
-        Column(f"{each.ranks:,} ranks\n{unit.name}", in_hundredths([row.states.total for row in each.rows], unit.size))
-        for each in estimates])
-    show_notes(console, [unit.legend, *first.notes])
-
-
-def show_activations(console: Console, found: BlockActivations) -> None:
-    """Show the activations of a transformer's micro-batch: kept ones, and the peak."""
-    unit = next(unit for unit in UNITS if found.peak_bytes >= unit.least)
-    show_title(console, "Activations of a micro-batch on a rank, in 16 bits")
-    names = ["a block keeps", "Korthikanti et al.", "peak of a pass", "peak, recomputed"]
-    show_grid(console, names, [Column(unit.name, in_hundredths([*asdict(found).values()], unit.size))])
-    show_notes(console, [
-        "A block of GPT-2's shape keeps s b h (32 + 2 a s / h) bytes; Korthikanti et al. (2022) count s b h (34 + 5 a "
-        "s / h), with masks of dropout, which are drawn again here, and dropout within attention, which is not here. "
-        "Recomputed: every unit keeps its input alone. Kernels are unfused: a scores matrix is kept whole, and the "
-        "peak has what an operation holds within itself; zerosim plan with kernels = \"fused\" has neither.",
-    ])
-
-
-def show_published(console: Console, table: PublishedTable) -> None:
-    """Show a published table, with a note on its rounding."""
-    first, *others = table.columns
-    show_title(console, table.title)
-    columns = [Column(heading, [row[number] for row in table.rows]) for number, heading in enumerate(others, 1)]
-    show_grid(console, [row[0] for row in table.rows], columns, first)
-    show_notes(console, [table.note])
-
-
-def show_title(console: Console, title: str, basis: str = "") -> None:
-    """Print a title in bold, and what its figures count, with space around both."""
-    console.print()
+def show(
+    console: Console, title: str, basis: str, notes: Sequence[str], names: Sequence[str], columns: Sequence[Column],
+    corner: str = "", below: Sequence[Column] = (),
+) -> None:
+    """Print a title, what its figures count, one table or two with these names, and notes, with space between them."""
     for words, style in ((title, "bold"), (basis, "")):
         if words:
-            show_words(console, words, style=style, most=PAGE_COLUMNS)
             console.print()
-
-
-def show_notes(console: Console, notes: Sequence[str]) -> None:
-    """Print each note as a paragraph, in lines of limited width."""
+            show_words(console, words, style=style, most=PAGE_COLUMNS)
+    for some in filter(None, (columns, below)):
+        console.print()
+        show_grid(console, names, some, corner)
     console.print()
     for note in notes:
         show_words(console, note, most=PAGE_COLUMNS)
     console.print()
 
 
-def unit_of(found: Estimate) -> ByteUnit:
-    """The unit of the largest figure."""
-    return next(unit for unit in UNITS if max(row.states.total for row in found.rows) >= unit.least)
+def unit_of(most: Fraction | int) -> ByteUnit:
+    """The unit of figures up to `most`."""
+    return next(unit for unit in UNITS if most >= unit.least)
 
 
 def in_hundredths(counts: Sequence[Fraction | int], size: int) -> list[str]:

@@ -55,19 +55,19 @@ Test = Callable[[Keys], Any]
 Condition = tuple[str, Test, str]
 
 
-def keys_of(scenario: Sections, parallel: Parallel, rows: Iterable[str]) -> Keys:
-    """The namespace of a row."""
+def keys_of(scenario: Sections, parallel: Parallel, rows: Iterable[str], last: int) -> Keys:
+    """The namespace of a row; `last` is the last layer."""
     sections = (scenario.world, scenario.check, scenario.train, scenario.model, parallel)
     row = Keys(**{key.name: getattr(section, key.name) for section in sections for key in fields(section)})
     places = parallel.directions.places
     ranks = scenario.world.ranks // places
     lower = row.micro_batches // ranks * ranks if ranks else 0
     vars(row).update(
-        scenario=scenario, parallel=parallel, model=scenario.model, names=list(rows), listed="; ".join(rows),
+        scenario=scenario, parallel=parallel, model=scenario.model, names=list(rows), last=last,
         data_ranks=ranks, group=parallel.group_of(ranks), numbers=(ranks, *row.same_bits_on),
         words=f"{'data ' * (places > 1)}ranks", shared=f" / {places} that share each" if places > 1 else "",
         places=places, least=ranks * WIDEST_BYTES, nearest=f"{lower} or {lower + ranks}" if lower else f"{ranks}",
-        split=next((key for key in NUMBERS_OF_RANKS if row[key] > 1), ""),
+        split=next((key for key in NUMBERS_OF_RANKS if row[key] > 1), ""), listed="; ".join(rows),
         of_rank=row.micro_batches // ranks if ranks else 0)
     return row
 
@@ -100,16 +100,15 @@ def refuse(scenario: Sections, rows: Iterable[str]) -> None:
             raise origin.error(
                 f"variant[{index}].{key} = {json.dumps(variant.keys_set[key])} does nothing in stage {variant.stage}: "
                 f"{why}; leave it out, or name another stage", ("variant", index, key), at_key=True)
-    cases: list[tuple[int | None, Keys]] = [
-        (index, keys_of(scenario, variant.applied(scenario.parallel), names))
-        for index, variant in enumerate(scenario.variant)] or [(None, keys_of(scenario, scenario.parallel, names))]
+    parallels: dict[int | None, Parallel] = {
+        index: variant.applied(scenario.parallel) for index, variant in enumerate(scenario.variant)}
+    cases = [(index, keys_of(scenario, parallel, names, last))
+             for index, parallel in (parallels or {None: scenario.parallel}).items()]
     for keys, test, message in CONDITIONS:
         for number, row in cases:
-            row.last = last
             row.seen = test(row)
             if row.seen:
-                words = {
-                    key: str(value).lower() if isinstance(value, bool) else value for key, value in vars(row).items()}
+                words = {key: str(each).lower() if isinstance(each, bool) else each for key, each in vars(row).items()}
                 raise origin.error(message.format_map(words), *paths(keys, number))
 
 

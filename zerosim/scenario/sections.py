@@ -90,8 +90,7 @@ class Section:
         for key, made in self.names_parts.items():
             value = made_in(getattr(self, key), made, (key,), origin)
             object.__setattr__(self, key, tuple(value) if isinstance(value, list) else value)
-            own = getattr(getattr(value, "part", None), "keys", {})
-            if own:
+            if own := getattr(getattr(value, "part", None), "keys", {}):
                 object.__setattr__(self, "own", {**own, **getattr(self, "own", {})})
 
 

@@ -5,9 +5,11 @@
                      broadcast
 """
 
+import argparse
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -15,12 +17,17 @@ from rich.console import Console
 from zerosim.collectives.arrays import all_gather, all_reduce, broadcast, reduce_scatter
 from zerosim.collectives.choosing import LONG, SHORT, choose
 from zerosim.collectives.table import ALGORITHMS
-from zerosim.commands.benches.samples import SampleRow, by_turns, sample
+from zerosim.commands.benches.samples import SampleRow, by_turns, on_rank_0, sample
+from zerosim.commands.output import standard_output
 from zerosim.core.allocation import Array
 from zerosim.core.comm import Communicator
+from zerosim.core.errors import UsageError
+from zerosim.core.files import write_text
 from zerosim.core.words import toml
-from zerosim.proofs.subject import Subject
+from zerosim.proofs.proof import prove
+from zerosim.proofs.subject import Subject, named_subject
 from zerosim.show.grid import Column, show_grid, show_words
+from zerosim.worlds.mpi_communicator import MpiCommunicator
 
 SIZES = tuple(1 << power for power in range(10, 27, 2))
 """Bytes of the whole vector."""
@@ -30,6 +37,33 @@ COLLECTIVES: dict[str, Callable[..., Array]] = {
 OWN = "MPI's own"
 Own = Mapping[str, Callable[[Array, Array], object]]
 """The MPI library's own collectives, from one array to another."""
+
+
+def bench(arguments: argparse.Namespace, comm: MpiCommunicator) -> dict[str, Any] | None:
+    """Time collectives; None on ranks other than 0."""
+    users = users_collective(arguments, comm.size)
+    rows = on_rank_0(comm, time_collectives, comm.own_collectives(), arguments.rounds, SIZES, users)
+    if rows is None:
+        return None
+    switches, line = ({}, None) if users else (measured_switches(rows), fit(rows))
+    show_collectives(standard_output(arguments), rows, comm.library, switches, line)
+    if arguments.toml and line is not None:
+        write_text(arguments.toml, measured_toml(line, switches))
+    return {"library": comm.library, "switches": switches, "fit": line, "collectives": rows}
+
+
+def users_collective(arguments: argparse.Namespace, ranks: int) -> Subject | None:
+    """The user's function, proved on these ranks; raises `UsageError` if it is not right or its kind is not timed."""
+    if arguments.function is None:
+        return None
+    if arguments.toml:
+        raise UsageError("--toml needs the times of all collectives; remove FILE.py:FUNCTION")
+    users = named_subject(arguments.function, arguments.collective)
+    if users.collective not in COLLECTIVES:
+        raise UsageError(f"{users.name} is an {users.collective}; times are taken of {', '.join(COLLECTIVES)}")
+    if not (proof := prove(users, ranks)).holds:
+        raise UsageError(f"{users.name} is not proved on {ranks} ranks: {proof.faults[0].what}; zerosim prove says why")
+    return users
 
 
 def share(collective: str, ranks: int) -> float:
@@ -83,7 +117,7 @@ def measured_switches(rows: Sequence[SampleRow]) -> dict[str, int]:
     switches = {}
     for collective in SHORT:
         seconds = {(row["algorithm"], row["bytes"]): row["seconds"] for row in rows if row["collective"] == collective}
-        names, sizes = {name for name, _ in seconds}, sorted({size for _, size in seconds})
+        names, sizes = {name for name, _ in seconds}, {size for _, size in seconds}
         short, long = (next((name for name in some[collective] if name in names), "") for some in (SHORT, LONG))
         if short and long:
             least = min((size for size in sizes if seconds[short, size] >= seconds[long, size]), default=inf)
@@ -117,15 +151,10 @@ def measured_toml(line: Mapping[str, float], switches: Mapping[str, int]) -> str
     gigabytes_per_second = 10.0
     <BLANKLINE>
     """
-
-    def rounded(value: float) -> float:
-        return float(f"{value:.4g}")
-
-    short = switches.get("all_gather")
-    return toml({"cluster": {
-        "short_gather_kb": None if short is None else rounded(short / 1e3),
-        "inside": {"latency_us": rounded(1e6 * line["message_seconds"]),
-                   "gigabytes_per_second": rounded(1e-9 / max(line["byte_seconds"], 1e-15))}}})
+    short, latency, speed = (float(f"{value:.4g}") for value in (
+        switches.get("all_gather", 0) / 1e3, 1e6 * line["message_seconds"], 1e-9 / max(line["byte_seconds"], 1e-15)))
+    return toml({"cluster": {"short_gather_kb": short if "all_gather" in switches else None,
+                             "inside": {"latency_us": latency, "gigabytes_per_second": speed}}})
 
 
 def show_collectives(

@@ -4,18 +4,21 @@ Each round times one process with the whole batch (rank 0, while the other rank 
 both ranks. The ratio is a stage's time over half of the one process's time: 1 would be perfect scaling.
 """
 
+import argparse
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
 
-from zerosim.commands.benches.samples import SampleRow, by_turns, sample
+from zerosim.commands.benches.samples import SampleRow, by_turns, on_rank_0, sample
+from zerosim.commands.output import standard_output
 from zerosim.core.allocation import allocate
 from zerosim.core.comm import Communicator, among
+from zerosim.core.errors import UsageError
 from zerosim.observe.observed import Observed
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.scenario.data import Dataset
@@ -23,6 +26,8 @@ from zerosim.show.grid import Column, show_grid
 from zerosim.stages import STAGES
 from zerosim.training.build import initial_weights, replica
 from zerosim.training.experiment import prepare
+from zerosim.worlds.mpi import MpiWorld
+from zerosim.worlds.mpi_communicator import MpiCommunicator
 
 RANKS = 2
 
@@ -48,9 +53,21 @@ class Workload(NamedTuple):
 WORKLOADS = {
     "mlp": Workload(ModelKeys(hidden=(1024, 1024, 1024)), batch=256, inputs=784, outputs=10),
     "transformer": Workload(
-        ModelKeys(kind="transformer", layers=4, width=256, heads=8), batch=16, inputs=128, outputs=65
-    ),
+        ModelKeys(kind="transformer", layers=4, width=256, heads=8), batch=16, inputs=128, outputs=65),
 }
+
+
+def bench(arguments: argparse.Namespace, comm: MpiCommunicator) -> dict[str, Any] | None:
+    """Time steps of every stage; None on ranks other than 0."""
+    if comm.size != RANKS:
+        raise UsageError(f"bench step measures {RANKS} ranks and the launcher started {comm.size}: run it with mpirun "
+                         f"-n {RANKS}, or without")
+    workload = WORKLOADS[arguments.model]
+    (rows,) = MpiWorld(comm).run(lambda comm: on_rank_0(comm, time_steps, arguments.rounds, workload))
+    if rows is None:
+        return None
+    show_steps(standard_output(arguments), rows, workload)
+    return {"stages": rows}
 
 
 def time_steps(comm: Communicator, rounds: int, workload: Workload) -> list[SampleRow]:
