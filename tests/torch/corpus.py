@@ -1390,8 +1390,8 @@ PLANTED = {
     "signs depend on the rank": (
         recorder, "sketch", lambda *given, true=recorder.sketch: true(*given) * (-1) ** dist.get_rank(),
         "ddp"),
-    "nothing is ever apart": (gradients.Due, "apart", lambda self, view: view.mask & False, "no_sync_forgotten"),
-    "the bound is zero": (gradients.Due, "bound", lambda self, *_: 0.0 * self.mean(0), "static_graph"),
+    "nothing is ever apart": (gradients.Answer, "differing", lambda self, view: view.mask & False, "no_sync_forgotten"),
+    "the bound is zero": (gradients.Answer, "bound", lambda self, *_: 0.0 * self.mean(0), "static_graph"),
     "all digests are equal": (
         recorder, "digest", lambda *_: torch.ones((), dtype=torch.int64), "weights_touched_on_a_rank"),
 }

@@ -228,7 +228,7 @@ def seen(shape, dtype, plant):
     mean = ranks[0] / 2 + ranks[1] / 2
     outcome = []
     for values in (mean, plant(mean.clone())):
-        steps = [Step(0, 1, terms={"w": [Term(sketched(each), 1, "", 0)]}, found={"w": sketched(values)})
+        steps = [Step(0, 1, terms={"w": [Term(sketched(each), 1, "", 0)]}, gradients={"w": sketched(values)})
                  for each in ranks]
         records = [Record(Facts(rank, 2, trainer="DDP")) for rank in range(2)]
         due = answers("w", records, steps, None, 1, 1)[0]

@@ -59,8 +59,8 @@ def flat(tensor: Any) -> Array:
     tensor([2.5000, 3.0000], dtype=torch.bfloat16)
     """
     whole, narrow = NARROW.get(tensor.dtype, (tensor.dtype, None))
-    found: Array = np.from_dlpack(tensor.detach().view(whole)).reshape(-1)  # .numpy() would forbid FSDP1 to resize it
-    return found if narrow is None else found.view(narrow)
+    vector: Array = np.from_dlpack(tensor.detach().view(whole)).reshape(-1)  # .numpy() would forbid FSDP1 to resize it
+    return vector if narrow is None else vector.view(narrow)
 
 
 def contiguous(tensor: Any) -> Any:
@@ -71,7 +71,7 @@ def contiguous(tensor: Any) -> Any:
 
 
 def inputs(tensors: Sequence[Any]) -> list[Array]:
-    return [flat(contiguous(each)) for each in tensors]
+    return [flat(contiguous(tensor)) for tensor in tensors]
 
 
 def function_of(op: Any, array: Array) -> np.ufunc:
@@ -112,9 +112,9 @@ class Done(dist._Work):
         return self.outputs
 
     def get_future(self) -> Any:
-        found = torch.futures.Future()
-        found.set_result(self.result())
-        return found
+        future = torch.futures.Future()
+        future.set_result(self.result())
+        return future
 
 
 class Group(dist.ProcessGroup):
@@ -129,7 +129,7 @@ class Group(dist.ProcessGroup):
         self.comm, self._named, self._ranks = among(observed, ranks), observed.named, ranks
         super().__init__(self.comm.rank, self.comm.size)
         self._name = options.group_id
-        self._asked: dict[tuple[int, int], deque[Done]] = {}
+        self._receives: dict[tuple[int, int], deque[Done]] = {}
 
     def getBackendName(self) -> str:  # noqa: N802 - PyTorch's name
         return "zerosim"
@@ -152,9 +152,9 @@ class Group(dist.ProcessGroup):
 
     def _run(self, name: str, outputs: Sequence[Any], do: Callable[[Communicator, list[Array]], None]) -> Done:
         """Run a collective that fills `outputs`; those in pieces are filled from copies."""
-        whole = [contiguous(each) for each in outputs]
+        whole = [contiguous(tensor) for tensor in outputs]
         before, by = TRAFFIC.sent_bytes, calling(self._name)
-        self._named(name, do)(by, self.comm, [flat(each) for each in whole])
+        self._named(name, do)(by, self.comm, [flat(tensor) for tensor in whole])
         for tensor, filled in zip(outputs, whole, strict=True):
             if tensor is not filled:
                 tensor.detach().copy_(filled)
@@ -220,7 +220,7 @@ class Group(dist.ProcessGroup):
                 given = inputs(tensors)
                 vector = np.concatenate(given)
                 chunks = split(vector, comm.size) if len(given) == 1 else np.split(
-                    vector, np.cumsum([len(each) for each in given])[:-1])
+                    vector, np.cumsum([len(chunk) for chunk in given])[:-1])
                 ring.reduce_scatter(comm, chunks, function_of(op, vector))
                 array[...] = chunks[comm.rank]
                 averaged(array, op, comm.size)
@@ -228,7 +228,7 @@ class Group(dist.ProcessGroup):
         return self._run("reduce_scatter", outputs, do)
 
     def reduce_scatter_single_coalesced(self, outputs: Any, tensors: Any, opts: Any = None) -> Done:
-        return self.reduce_scatter(outputs, [[each] for each in tensors], opts)
+        return self.reduce_scatter(outputs, [[tensor] for tensor in tensors], opts)
 
     def reduce_scatter_single(self, output: Any, tensor: Any, opts: Any = None) -> Done:
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
@@ -257,26 +257,25 @@ class Group(dist.ProcessGroup):
     def alltoall(self, outputs: Any, tensors: Any, opts: Any = None) -> Done:
         return self._run("all_to_all", outputs, lambda comm, arrays: direct.all_to_all(comm, inputs(tensors), arrays))
 
-    def all_to_all_single(
-        self, output: Any, tensor: Any, output_splits: Sequence[int], input_splits: Sequence[int], opts: Any = None
-    ) -> Done:
+    def all_to_all_single(self, output: Any, tensor: Any, output_splits: Sequence[int], input_splits: Sequence[int],
+                          opts: Any = None) -> Done:
         """Blocks of rows, equally many unless split sizes say otherwise."""
         size = self.size()
-        blocks = [list(each.split(list(splits) or each.shape[0] // size) if each.shape[0] else [each] * size)
-                  for each, splits in ((output, output_splits), (tensor, input_splits))]
+        blocks = [list(rows.split(list(splits) or rows.shape[0] // size) if rows.shape[0] else [rows] * size)
+                  for rows, splits in ((output, output_splits), (tensor, input_splits))]
         return self.alltoall(*blocks)
 
     def barrier(self, opts: Any = None) -> Done:
         return self._run("barrier", [], lambda comm, _: dissemination.barrier(comm))
 
     def send(self, tensors: Any, to: int, tag: int) -> Done:
-        for each in inputs(tensors):
-            among(self._messages.tagged(tag), self._ranks).send(each, to=to)
+        for message in inputs(tensors):
+            among(self._messages.tagged(tag), self._ranks).send(message, to=to)
         return Done([])
 
     def recv(self, tensors: Any, source: int, tag: int) -> Done:
         """A receive; those that were asked for earlier get their messages first."""
-        queue = self._asked.setdefault((source, tag), deque())
+        queue = self._receives.setdefault((source, tag), deque())
 
         def receive() -> None:
             while work in queue:
@@ -304,20 +303,20 @@ class Group(dist.ProcessGroup):
     abort = shutdown
 
 
-for each in vars(Group).values():
-    if isinstance(each, FunctionType):  # C++ calls these while torch.compile traces a model; nothing in them is traced
-        set_code_exec_strategy(each.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
+for method in vars(Group).values():  # C++ calls these while torch.compile traces a model; nothing in them is traced
+    if isinstance(method, FunctionType):
+        set_code_exec_strategy(method.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
 
 
 def set_environment() -> None:
     """Set the variables of torchrun from the MPI world, unless a launcher has set them."""
     comm, host = connect(), socket.gethostname()
     hosts = broadcast_object(comm, gather_objects(comm, host))
-    same = [rank for rank, each in enumerate(hosts) if each == host]
+    local_ranks = [rank for rank, other in enumerate(hosts) if other == host]
     with socket.socket() as listening:
         listening.bind(("", 0))
         port = broadcast_object(comm, int(listening.getsockname()[1]))
     os.environ |= {
-        "RANK": str(comm.rank), "WORLD_SIZE": str(comm.size), "LOCAL_RANK": str(same.index(comm.rank)),
-        "LOCAL_WORLD_SIZE": str(len(same)), "MASTER_PORT": str(port),
-        "MASTER_ADDR": "127.0.0.1" if len(same) == comm.size else hosts[0]}
+        "RANK": str(comm.rank), "WORLD_SIZE": str(comm.size), "LOCAL_RANK": str(local_ranks.index(comm.rank)),
+        "LOCAL_WORLD_SIZE": str(len(local_ranks)), "MASTER_PORT": str(port),
+        "MASTER_ADDR": "127.0.0.1" if len(local_ranks) == comm.size else hosts[0]}

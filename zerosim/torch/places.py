@@ -4,7 +4,7 @@ import os
 import sys
 from functools import cache
 from pathlib import Path
-from types import FrameType
+from traceback import walk_stack
 
 import torch
 
@@ -37,18 +37,17 @@ def calling(group: str) -> str:
 
     If one of them is unknown, the other alone; a unit of FSDP2 and a group other than the default one are named.
     """
-    frame: FrameType | None = sys._getframe(2)
     library = user = unit = ""
-    while frame is not None and not user:
+    for frame, line in walk_stack(sys._getframe(2)):
         file = frame.f_code.co_filename
         if file == PARAM_GROUP_FILE and not unit:
             unit = getattr(frame.f_locals.get("self"), "_module_fqn", None) or ""
         if file.startswith(PACKAGES):
             if not library and not passes_on(file):
                 package, *_, name = file.removeprefix(PACKAGES).split(os.sep)
-                library = f"{package}/…/{name}:{frame.f_lineno}"
+                library = f"{package}/…/{name}:{line}"
         elif not passes_on(file):
-            user = f"{file.rpartition('/')[2]}:{frame.f_lineno}"
-        frame = frame.f_back
-    place = " from ".join(each for each in (library, user) if each) + (f" for {unit}" if unit else "")
-    return place if group == "0" else f"{place} in group {group}"
+            user = f"{file.rpartition('/')[2]}:{line}"
+            break
+    lines = " from ".join(filter(None, (library, user))) + (f" for {unit}" if unit else "")
+    return lines if group == "0" else f"{lines} in group {group}"

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from zerosim.torch.check.book import CheckFinding
-from zerosim.torch.check.judge import FINISHED, judge, lines
+from zerosim.torch.check.book import CheckFinding, lines
+from zerosim.torch.check.judge import FINISHED, judge
 from zerosim.torch.check.record import Frame, Record
 
 __all__ = ["Checked", "checking"]
@@ -27,7 +27,7 @@ class Checked:
     @property
     def findings(self) -> list[CheckFinding]:
         """All findings, the first step's first."""
-        return [CheckFinding(**each) for each in self.document.get("findings", ())]
+        return [CheckFinding(**finding) for finding in self.document.get("findings", ())]
 
 
 @contextmanager
@@ -44,8 +44,8 @@ def checking(*optimizers: Any, raises: bool = False, quiet: bool = False) -> Ite
 
     checked, frames = Checked(), list[Frame]()
     recorder = Recorder(frames.append)
-    for each in optimizers:
-        recorder.step_of(each)
+    for optimizer in optimizers:
+        recorder.step_of(optimizer)
     with recorder.listening():
         yield checked
     record = Record.of([*frames, Frame(recorder.facts, ended=recorder.failed or FINISHED)])

@@ -45,13 +45,13 @@ def flat_pieces(module: Any, paths: Any) -> Iterator[tuple[Any, Flat, list[tuple
     handle = getattr(module, "_handle", None) if type(module).__name__ == "FullyShardedDataParallel" else None
     if handle is None:
         return
-    for path, each in module.named_modules():
+    for path, submodule in module.named_modules():
         plain = path.replace("_fsdp_wrapped_module", "").replace("_checkpoint_wrapped_module", "")
-        paths.setdefault(each, ".".join(filter(None, [paths[module], *plain.split(".")])))
-    found = Flat(handle, paths)
+        paths.setdefault(submodule, ".".join(filter(None, [paths[module], *plain.split(".")])))
+    flat = Flat(handle, paths)
     views = handle.flat_param._params or ()
-    yield handle.flat_param, found, [
-        (each, (name, *found.part(name, found.shard)[:2])) for each, name in zip(views, found.names, strict=False)]
+    yield handle.flat_param, flat, [
+        (view, (name, *flat.part(name, flat.shard)[:2])) for view, name in zip(views, flat.names, strict=False)]
 
 
 def gathered_parameters(modules: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
@@ -59,16 +59,16 @@ def gathered_parameters(modules: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
     for module in modules:
         state = module._get_fsdp_state() if hasattr(module, "_get_fsdp_state") else None
         groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
-        for each in (each for group in groups if group for each in group.fsdp_params):
-            if hasattr(each, "_unsharded_param"):
-                yield each.sharded_param, each._unsharded_param
+        for group in filter(None, groups):
+            yield from ((parameter.sharded_param, parameter._unsharded_param) for parameter in group.fsdp_params
+                        if hasattr(parameter, "_unsharded_param"))
 
 
-def of_wrapper(made: Any, module: Any, kwargs: dict[str, Any]) -> tuple[str, list[int], Any, bool]:
+def of_wrapper(trainer: Any, module: Any, kwargs: dict[str, Any]) -> tuple[str, list[int], Any, bool]:
     """A trainer's name and ranks, the dtype in which it reduces, and whether it shards what ranks have initialised."""
-    name = type(made).__name__ if made is not None else "FSDP2"
+    name = type(trainer).__name__ if trainer is not None else "FSDP2"
     if name == "DistributedDataParallel":
-        return name, list(dist.get_process_group_ranks(made.process_group)), None, False
+        return name, list(dist.get_process_group_ranks(trainer.process_group)), None, False
     policy = kwargs.get("mixed_precision") or kwargs.get("mp_policy")
     reduced = policy and (policy.reduce_dtype or policy.param_dtype)
     mesh = kwargs.get("mesh") or kwargs.get("device_mesh")
@@ -80,18 +80,17 @@ def of_plan(facts: Facts, args: Any, kwargs: Any) -> None:
     """Note what the plan of `parallelize_module` gives to the ranks of a row and takes from them."""
     plan = kwargs.get("parallelize_plan", args[2] if len(args) > 2 else None)
     for style in plan.values() if isinstance(plan, dict) else [plan]:
-        for name, given in vars(style).items() if hasattr(style, "__dict__") else ():
-            layouts = given if isinstance(given, list | tuple) else [given]
-            facts.takes_shards |= name == "input_layouts" and any(getattr(each, "dim", None) == 0 for each in layouts)
-            facts.returns_partial |= name == "output_layouts" and any(
-                type(each).__name__ == "Partial" for each in layouts)
+        inputs, outputs = (layouts if isinstance(layouts, list | tuple) else [layouts] for layouts in (
+            getattr(style, "input_layouts", None), getattr(style, "output_layouts", None)))
+        facts.takes_shards |= any(getattr(layout, "dim", None) == 0 for layout in inputs)
+        facts.returns_partial |= any(type(layout).__name__ == "Partial" for layout in outputs)
 
 
 def deepspeed_obstacle(engine: Any) -> str:
     """Why the gradients of an engine of DeepSpeed cannot be judged; empty for anything else."""
     if type(engine).__name__ != "DeepSpeedEngine":
         return ""
-    version = tuple(int(each) for each in sys.modules["deepspeed"].__version__.split(".")[:3] if each.isdigit())
+    version = tuple(int(number) for number in sys.modules["deepspeed"].__version__.split(".")[:3] if number.isdigit())
     if engine.fp16_enabled():
         return "DeepSpeed's fp16"
     if engine.zero_round_robin_gradients() and engine.zero_optimization_stage() in (1, 2):

@@ -29,8 +29,8 @@ def seconds_of_steps(rounds: int) -> dict[str, list[float]]:
         done = subprocess.run([*ranks, "-m", "zerosim.torch.check.bench", str(rounds), file.name], check=False)
         if done.returncode:
             raise UsageError("the ranks did not end well; is PyTorch installed (pip install 'zerosim[torch]')?")
-        found: dict[str, list[float]] = json.load(file)
-    return found
+        seconds: dict[str, list[float]] = json.load(file)
+    return seconds
 
 
 def main(rounds: int, file: str) -> None:
@@ -62,14 +62,14 @@ def main(rounds: int, file: str) -> None:
         dist.all_reduce(seconds, dist.ReduceOp.MAX)
         return float(seconds)
 
-    found: dict[str, list[float]] = {"with_seconds": [], "without_seconds": []}
+    times: dict[str, list[float]] = {"with_seconds": [], "without_seconds": []}
     with tempfile.TemporaryFile() as records:
         for _ in range(1 + rounds):
-            found["with_seconds"].append(turn(Recorder(partial(write, file=records)).listening()))
-            found["without_seconds"].append(turn(nullcontext()))
+            times["with_seconds"].append(turn(Recorder(partial(write, file=records)).listening()))
+            times["without_seconds"].append(turn(nullcontext()))
     if dist.get_rank() == 0:
         with open(file, "w") as out:
-            json.dump({name: seconds[1:] for name, seconds in found.items()}, out)
+            json.dump({name: seconds[1:] for name, seconds in times.items()}, out)
     dist.destroy_process_group()
 
 

@@ -18,27 +18,27 @@ CLOSE = 0.1
 of_buckets = lru_cache(4096)(counted)
 
 
-def said(ranks: list[int]) -> str:
+def listed(ranks: list[int]) -> str:
     """Ranks as text."""
     return ", ".join(map(str, ranks))
 
 
 @dataclass
 class View:
-    """The numbers of a sketch that the gradient of one rank covers; `found` is None if there is no gradient.
+    """The numbers of a sketch that the gradient of one rank covers; `gradient` is None if there is no gradient.
 
-    Where no rank has whole buckets, `found` is the sum over ranks; `others` have other parts of the parameter.
+    Where no rank has whole buckets, it is the sum over ranks; `others` have other parts of the parameter.
     """
 
     rank: int
     mask: Array
-    found: Array | None
+    gradient: Array | None
     others: tuple[int, ...] = ()
 
 
 @dataclass
-class Due:
-    """The gradient of a parameter that is due: the mean over ranks of the sums over micro-batches.
+class Answer:
+    """A right answer for the gradient of a parameter: the mean over ranks of the sums over micro-batches.
 
     `terms` are those of each rank; `micro` is the number of micro-batches of the step.
     """
@@ -58,17 +58,16 @@ class Due:
     parts: list[Sketched] = field(init=False)
 
     def __post_init__(self) -> None:
-        seen = [step.before.get(self.name) or step.found.get(self.name) for step in self.steps]
-        self.seen = seen
+        self.seen = [step.unclipped.get(self.name) or step.gradients.get(self.name) for step in self.steps]
         self.parts = [term.part for of_rank in self.terms for term in of_rank]
-        found = [each for each in seen if each is not None]
-        like = (self.parts or found)[0]
+        gradients = [gradient for gradient in self.seen if gradient is not None]
+        like = (self.parts or gradients)[0]
         self.size = len(like.sums)
         self.length = bucket_length(max(1, int(np.prod(like.shape))))
         # FSDP2 casts one micro-batch at once to the dtype in which it reduces; others may reduce in that of the terms.
-        cast = found and self.micro == 1 and self.records[0].facts.trainer == "FSDP2"
-        narrow = found if cast else self.parts + found
-        self.roundoff, self.smallest = max([*((each.roundoff, each.smallest) for each in narrow),
+        cast = gradients and self.micro == 1 and self.records[0].facts.trainer == "FSDP2"
+        narrow = gradients if cast else self.parts + gradients
+        self.roundoff, self.smallest = max([*((sketch.roundoff, sketch.smallest) for sketch in narrow),
                                             self.records[0].facts.reduced])
 
     # -- sums of terms
@@ -85,7 +84,7 @@ class Due:
         """The ranks over which the mean is due: those whose gradients are of the same part."""
         keys = [of_rank[0].part.key if of_rank else None for of_rank in self.terms]
         key = keys[rank] or next(filter(None, keys), None)
-        return [other for other, each in enumerate(keys) if each in (key, None)]
+        return [other for other, other_key in enumerate(keys) if other_key in (key, None)]
 
     def over(self, rank: int) -> float:
         """What the sum over the peers is divided by."""
@@ -146,24 +145,24 @@ class Due:
             if mask.any():
                 views.append(View(rank, mask, part.sums))
         if left.any() and parts:
-            total: Array = sum((each.sums for each in parts.values()), np.zeros(self.size))
-            if any(each.partial for each in parts.values()):
+            total: Array = sum((part.sums for part in parts.values()), np.zeros(self.size))
+            if any(part.partial for part in parts.values()):
                 total = total * len(self.records[0].facts.row or [0]) / len(parts)
             heads = {self.peers(rank)[0] for rank in range(len(self.steps))} - {self.peers(0)[0]}
             views.append(View(0, left & (total != 0), total, (*sorted(heads),)))
         return views
 
-    def apart(self, view: View) -> Array:
+    def differing(self, view: View) -> Array:
         """Which numbers are not those of the mean in any order of addition."""
         mean = self.expected(view)
-        if view.found is None:
+        if view.gradient is None:
             return view.mask & np.not_equal(mean, 0.0)
-        within: Array = np.abs(view.found - mean) <= sum(map(self.bound, view.others), self.bound(view.rank))
+        within: Array = np.abs(view.gradient - mean) <= sum(map(self.bound, view.others), self.bound(view.rank))
         return view.mask & ~within
 
     def wrong(self) -> View | None:
         """The first view that is not the mean."""
-        return next((view for view in self.views if self.apart(view).any()), None)
+        return next((view for view in self.views if self.differing(view).any()), None)
 
     def infinite(self) -> tuple[int, str] | None:
         """The first rank with a number that is NaN or infinite, and where it is; None if there is none."""
@@ -175,17 +174,17 @@ class Due:
 
     def distance(self, value: Array, view: View) -> float:
         """How far the found gradient is from `value`."""
-        assert view.found is not None
-        return float(np.linalg.norm((view.found - value)[view.mask]))
+        assert view.gradient is not None
+        return float(np.linalg.norm((view.gradient - value)[view.mask]))
 
     def ratio(self, view: View) -> float:
         """The number by which the mean is multiplied to come closest to the found gradient."""
         mean = self.expected(view)[view.mask]
-        return 0.0 if view.found is None else float(view.found[view.mask] @ mean / max(mean @ mean, 1e-300))
+        return 0.0 if view.gradient is None else float(view.gradient[view.mask] @ mean / max(mean @ mean, 1e-300))
 
 
 def answers(name: str, records: list[Record], steps: list[Step], previous: list[Step] | None, micro: int,
-            micro_kept: int) -> list[Due]:
+            micro_kept: int) -> list[Answer]:
     """Every right answer: all terms, or those that the script has not cleared; divided in the loss or afterwards.
 
     The first is the usual one. A script that accumulates in buffers of its own clears what it has added to them.
@@ -200,20 +199,21 @@ def answers(name: str, records: list[Record], steps: list[Step], previous: list[
     choices = [(every, max(micro, 1), False)]
     if kept != every:
         choices = [(kept, max(micro_kept, 1), True), *choices]
-    return [Due(name, terms, steps, records, previous, count, 1 / scale / (count if divided else 1), lacks, divided)
+    return [Answer(name, terms, steps, records, previous, count, 1 / scale / (count if divided else 1), lacks, divided)
             for divided in (False, True) for terms, count, lacks in choices]
 
 
 Explanation = tuple[str, str]
 
 
-def candidates(due: Due, view: View) -> Iterator[tuple[Array, str, str]]:
+def candidates(answer: Answer, view: View) -> Iterator[tuple[Array, str, str]]:
     """What wrong programs would have got instead of the mean, each with its cause and words."""
-    rank, peers, facts, steps = view.rank, due.peers(view.rank), due.records[view.rank].facts, due.steps
-    ranks, scale, mean, own = len(steps), steps[0].scale, due.mean(view.rank), due.own(view.rank)
-    over, micro = due.over(rank), due.micro if all(len(due.terms[each]) == due.micro for each in peers) else 0
-    stale = due.previous and due.previous[rank].found.get(due.name)
-    if stale and len(stale.sums) == due.size:
+    rank, peers, facts, steps = view.rank, answer.peers(view.rank), answer.records[view.rank].facts, answer.steps
+    ranks, scale, mean, own = len(steps), steps[0].scale, answer.mean(view.rank), answer.own(view.rank)
+    over = answer.over(rank)
+    micro = answer.micro if all(len(answer.terms[peer]) == answer.micro for peer in peers) else 0
+    stale = answer.previous and answer.previous[rank].gradients.get(answer.name)
+    if stale and len(stale.sums) == answer.size:
         yield mean + stale.sums, "zero_grad is missing", (
             "it is the mean, added to the gradient of the last update, which was not cleared (or optimizer.step() runs "
             "more often than zero_grad)")
@@ -221,21 +221,21 @@ def candidates(due: Due, view: View) -> Iterator[tuple[Array, str, str]]:
         "" if facts.trainer else " (no DDP or FSDP has wrapped the module that was called)")
     if len(peers) > 1 and facts.row:
         yield own, "own part only", (f"it is the part of this rank; the gradient is the sum over the tensor-parallel "
-                                     f"ranks {said(facts.row)} (a module of parts that the plan leaves out?)")
+                                     f"ranks {listed(facts.row)} (a module of parts that the plan leaves out?)")
     elif len(peers) > 1:
         yield own, "own gradient only", f"it is this rank's own gradient, not the mean over ranks{why}"
         yield own / len(peers), "own gradient only", (
             f"it is this rank's own gradient divided by {len(peers)}, never reduced{why}")
-    none = np.zeros(due.size)
-    means: list[Array] = [sum((due.of_micro_batch(other, k) for other in peers), none) / over for k in range(micro)]
-    mine = [due.of_micro_batch(rank, k) for k in range(micro)]
+    zeros = np.zeros(answer.size)
+    means: list[Array] = [sum((answer.of_micro_batch(other, k) for other in peers), zeros) / over for k in range(micro)]
+    own_terms = [answer.of_micro_batch(rank, k) for k in range(micro)]
     for number, which in ((micro - 1, "last"), (0, "first")) if micro > 1 else ():
         yield means[number], f"gradient of the {which} micro-batch only", (
             f"it is the mean over ranks of micro-batch {number + 1} of {micro}")
-        yield mine[number], "own gradient only", (
+        yield own_terms[number], "own gradient only", (
             f"it is this rank's own gradient of micro-batch {number + 1}, not reduced")
     for cut in range(1, micro):
-        yield sum(means[:cut], np.zeros(due.size)) + sum(mine[cut:]), "own gradient only", (
+        yield sum(means[:cut], zeros) + sum(own_terms[cut:]), "own gradient only", (
             f"micro-batches {cut + 1} to {micro} are this rank's own, not the mean over ranks: the last backward did "
             "not reduce")
     for value, cause, text in (
@@ -243,99 +243,101 @@ def candidates(due: Due, view: View) -> Iterator[tuple[Array, str, str]]:
             (1 / ranks, "divided twice", f"it is the mean over ranks divided by {ranks} once more"),
             (scale, "not unscaled", f"it is {scale:g} times the mean: the factor of the loss was not taken out"),
             (1 / scale, "unscaled twice", f"it is the mean divided by GradScaler's {scale:g} once more")):
-        if value != 1 and abs(due.ratio(view) - value) < 0.01 * value:
+        if value != 1 and abs(answer.ratio(view) - value) < 0.01 * value:
             yield value * mean, cause, text
-    total, at = sum(map(due.own, peers), np.zeros(due.size)), peers.index(rank)
+    total, at = sum(map(answer.own, peers), zeros), peers.index(rank)
     for other in peers if len(peers) > 2 else ():
         for divisor in (len(peers), len(peers) - 1):
-            yield (total - due.own(other)) / divisor, "a rank is missing from the mean", (
+            yield (total - answer.own(other)) / divisor, "a rank is missing from the mean", (
                 f"rank {other} is not in it; the sum is divided by {divisor}")
     for size in range(2, len(peers)):
         for members in (peers[at // size * size :][:size], peers[at % (len(peers) // size) :: len(peers) // size]):
             if len(members) == size:
-                yield sum(map(due.own, members), np.zeros(due.size)) / size, *(
-                    ("own part only", f"it is the mean over ranks {said(members)} of the parts of this rank")
+                yield sum(map(answer.own, members), zeros) / size, *(
+                    ("own part only", f"it is the mean over ranks {listed(members)} of the parts of this rank")
                     if facts.row else
-                    ("the mean of a smaller group", f"it is the mean over ranks {said(members)} only"))
+                    ("the mean of a smaller group", f"it is the mean over ranks {listed(members)} only"))
 
 
-def cause_of(due: Due, view: View, others: list[Due]) -> Explanation:
+def cause_of(answer: Answer, view: View, others: list[Answer]) -> Explanation:
     """The cause and its explanation; an empty cause and a reason if this is not a finding.
 
     `others` are the other right answers: a cause must explain the gradient better than each of them.
     """
-    facts, touched = due.records[0].facts, all(step.touched for step in due.steps)
-    if view.found is None or not view.found[view.mask].any():
-        some = any(part.sums.any() for step in due.steps for part in step.found.values())
-        if touched and some:
+    facts, touched = answer.records[0].facts, all(step.touched for step in answer.steps)
+    if view.gradient is None or not view.gradient[view.mask].any():
+        if touched and any(part.sums.any() for step in answer.steps for part in step.gradients.values()):
             return "", "the script takes gradients away from some parameters"
         return "no gradient", "the optimizer sees none: synchronization is off, or it was cleared"
-    mean = due.mean(view.rank)
-    found = [(due.distance(value, view), cause, text) for value, cause, text in candidates(due, view)]
-    nearest = min((each[0] for each in found), default=np.inf)
-    near = min((each.distance(each.expected(view), view) for each in others), default=np.inf)
-    if near <= min(2 * nearest, CLOSE * due.distance(mean, view)):
+    mean = answer.mean(view.rank)
+    explanations = [(answer.distance(value, view), cause, text) for value, cause, text in candidates(answer, view)]
+    nearest = min((distance for distance, _, _ in explanations), default=np.inf)
+    near = min((other.distance(other.expected(view), view) for other in others), default=np.inf)
+    if near <= min(2 * nearest, CLOSE * answer.distance(mean, view)):
         return "", "it is the mean, divided after backward, and rounded by more than its dtype: 16 bits on the way?"
-    if nearest <= CLOSE * due.distance(mean, view):
-        cause, text = next((cause, text) for distance, cause, text in found if distance <= 2 * nearest)
-        if cause in ("N times the mean", "divided twice") and due.steps[0].count >= 1 and due.steps[0].count % 1 == 0:
-            return "", f"the loss may be divided by a number of all ranks, which the script has reduced ({text})"
-        if cause in ("N times the mean", "divided twice") and facts.communicates:
-            return "", f"the loss may be one of all ranks, which communicate within the forward ({text})"
+    if nearest <= CLOSE * answer.distance(mean, view):
+        cause, text = next((cause, text) for distance, cause, text in explanations if distance <= 2 * nearest)
+        if cause in ("N times the mean", "divided twice"):
+            if answer.steps[0].count >= 1 and answer.steps[0].count % 1 == 0:
+                return "", f"the loss may be divided by a number of all ranks, which the script has reduced ({text})"
+            if facts.communicates:
+                return "", f"the loss may be one of all ranks, which communicate within the forward ({text})"
         return cause, text
-    ratio = due.ratio(view)
-    if due.distance(ratio * mean, view) <= CLOSE * due.distance(mean, view):
-        others_of = [due.ratio(each) for each in due.views]
-        if max(others_of) - min(others_of) > 1e-3 * abs(ratio):
+    ratio = answer.ratio(view)
+    if answer.distance(ratio * mean, view) <= CLOSE * answer.distance(mean, view):
+        ratios = [answer.ratio(other) for other in answer.views]
+        if max(ratios) - min(ratios) > 1e-3 * abs(ratio):
             return "clipping by the local norm", "each rank has scaled the mean by a factor of its own: " + ", ".join(
-                f"{each:.4g}" for each in others_of)
+                f"{factor:.4g}" for factor in ratios)
         if touched:
             return "", f"the script scales its gradients by {ratio:.6g} between backward and optimizer.step()"
-    return weighted(due, view) or unexplained(due, view, touched)
+    return weighted(answer, view) or unexplained(answer, view, touched)
 
 
-def unexplained(due: Due, view: View, touched: bool) -> Explanation:
+def unexplained(answer: Answer, view: View, touched: bool) -> Explanation:
     """A distance beyond the bound is a finding only if nothing else could have changed what the check has seen."""
-    facts, right = due.records[0].facts, [not due.apart(each).any() for each in due.views]
+    facts = answer.records[0].facts
     if facts.own_hook:
         return "", "the script's own communication hook reduces to something other than the mean"
-    if touched and not any(right):
+    if touched and all(answer.differing(other).any() for other in answer.views):
         return "", "the script changes its gradients between backward and optimizer.step()"
     if not facts.trainer and not facts.row:
         return "", "the script reduces its gradients itself, to something other than the mean"
-    return "no order of addition explains it", (f"{int(due.apart(view).sum())} of {int(view.mask.sum())} numbers of "
-                                                "its sketch are not those of the mean over ranks")
+    differing = int(answer.differing(view).sum())
+    return "no order of addition explains it", (
+        f"{differing} of {int(view.mask.sum())} numbers of its sketch are not those of the mean over ranks")
 
 
-def weighted(due: Due, view: View) -> Explanation | None:
+def weighted(answer: Answer, view: View) -> Explanation | None:
     """Another weighted sum of the micro-batches of all ranks; the weights by least squares, 1 in the mean."""
-    peers = due.peers(view.rank)
-    terms = [due.of_micro_batch(other, k)[view.mask] for other in peers for k in range(len(due.terms[other]))]
-    if view.found is None or view.mask.sum() < 2 * len(terms) or len({len(due.terms[other]) for other in peers}) > 1:
+    peers = answer.peers(view.rank)
+    terms = [answer.of_micro_batch(other, k)[view.mask] for other in peers for k in range(len(answer.terms[other]))]
+    micro_batches = {len(answer.terms[peer]) for peer in peers}
+    if view.gradient is None or view.mask.sum() < 2 * len(terms) or len(micro_batches) > 1:
         return None
-    matrix, found = np.stack(terms, 1) / due.over(view.rank), view.found[view.mask]
+    matrix, gradient = np.stack(terms, 1) / answer.over(view.rank), view.gradient[view.mask]
     if np.linalg.matrix_rank(matrix) < len(terms):
         return None
-    weights = np.linalg.lstsq(matrix, found)[0]
-    if np.linalg.norm(matrix @ weights - found) > CLOSE * due.distance(due.mean(view.rank), view):
+    weights = np.linalg.lstsq(matrix, gradient)[0]
+    if np.linalg.norm(matrix @ weights - gradient) > CLOSE * answer.distance(answer.mean(view.rank), view):
         return None
     weights = weights.reshape(len(peers), -1)
     of_ranks, of_parts = weights.mean(1), weights.mean(0)
     if np.ptp(of_ranks) > 1e-3 and (of_ranks > 0).all() and np.abs(weights - of_ranks[:, None]).max() < 1e-3:
         if abs(of_ranks.mean() - 1) < 1e-3:
             return "", "the script weighs the gradients of its ranks, by weights that add up to one"
-        if due.steps[0].clips:
+        if answer.steps[0].clips:
             return "clipping by the local norm", (
                 "each rank's gradient was scaled by a factor of its own before the reduction: "
-                + ", ".join(f"{each:.4g}" for each in of_ranks))
+                + ", ".join(f"{weight:.4g}" for weight in of_ranks))
         relative = of_ranks / of_ranks.min()
-        if np.abs(relative - relative.round()).max() < 1e-3 and not all(step.touched for step in due.steps):
-            counts = " to ".join(f"{each:.0f}" for each in relative)
+        if np.abs(relative - relative.round()).max() < 1e-3 and not all(step.touched for step in answer.steps):
+            counts = " to ".join(f"{weight:.0f}" for weight in relative)
             return "a rank counts more than once", f"the gradients of the ranks weigh {counts} in it"
         return "", "the script weighs the gradients of its ranks"
     relative = of_parts / of_parts.min()
     if (np.abs(weights - of_parts).max() < 1e-3 and np.abs(relative - relative.round()).max() < 1e-3
             and of_parts.min() > 0 and relative.max() > 1.5):
-        counts = " to ".join(f"{each:.0f}" for each in relative)
+        counts = " to ".join(f"{weight:.0f}" for weight in relative)
         return "N times the mean", f"micro-batches weigh {counts}: sums over the ranks were reduced again"
     return None

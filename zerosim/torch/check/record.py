@@ -146,19 +146,20 @@ class Step:
 
     optimizer: int
     number: int
+    rank: int = 0
     line: str = ""
     skipped: bool = False
     settings: list[dict[str, float | str]] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
     terms: dict[str, list[Term]] = field(default_factory=dict)
-    before: dict[str, Sketched] = field(default_factory=dict)
+    unclipped: dict[str, Sketched] = field(default_factory=dict)
     """The gradients before they were clipped, if they were."""
-    found: dict[str, Sketched] = field(default_factory=dict)
+    gradients: dict[str, Sketched] = field(default_factory=dict)
     """The gradients as the optimizer sees them."""
     clips: list[Clip] = field(default_factory=list)
     weights: dict[str, Weights] = field(default_factory=dict)
     gathered: dict[str, Gathered] = field(default_factory=dict)
-    held: list[str] = field(default_factory=list)
+    parameters: list[str] = field(default_factory=list)
     """The parameters of the optimizer."""
     orphans: list[str] = field(default_factory=list)
     """Parameters that got gradients and that no optimizer has."""
@@ -207,8 +208,8 @@ class Facts:
     """Whether a trainer has wrapped a model after the first update, which may copy a rank's weights to the others."""
     own_hook: bool = False
     """Whether DDP reduces by a hook of the script."""
-    wrapped: dict[str, tuple[int, bool]] = field(default_factory=dict)
-    """For each sharded parameter its digest before it was sharded, and whether the shard was kept until training."""
+    wrapped: dict[str, int] = field(default_factory=dict)
+    """For each sharded parameter its digest before it was sharded, if the shard was kept until training."""
     wrapping_line: str = ""
     buffers: dict[str, int] = field(default_factory=dict)
     communicates: list[str] = field(default_factory=list)

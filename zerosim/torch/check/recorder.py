@@ -54,7 +54,6 @@ COMMUNICATION = (
     "reduce_scatter", "broadcast")
 MESSAGES = ("send", "recv")
 WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module", "_checkpoint_wrapped_module")
-CLEARED = "cleared"
 
 
 class Recorder(Watch):
@@ -182,10 +181,10 @@ class Recorder(Watch):
         if not self.depth and self.unseen:  # ranks that do not communicate in a forward hold no parts
             self.unseen = False
             self.activations = self.activations if self.facts.communicates else []
-        if not self.depth and any(each.requires_grad for each in module.parameters()):
+        if not self.depth and any(parameter.requires_grad for parameter in module.parameters()):
             batch = Batch(script_line(), epoch=self.epoch[0], epoch_line=self.epoch[1])
-            self.number(digest_of((args, kwargs)), batch, "given")
-            self.number(digest_of(output, not_parts=True), batch, "returned")
+            self.number(digest_of((args, kwargs)), vars(batch), "given")
+            self.number(digest_of(output, not_parts=True), vars(batch), "returned")
             self.batches.append(batch)
             self.epoch = {}, ""
             root = first_tensor(output)
@@ -208,19 +207,16 @@ class Recorder(Watch):
                 self.flat[flat] = pieces
                 self.parts.update(parts)
             if not isinstance(module, nn.modules.batchnorm._BatchNorm) and not self.updates:
-                for name, each in module._buffers.items():
-                    if each is not None and each.numel():
-                        at = f"{self.paths[module]}.{name}".lstrip(".")
-                        self.later(digest_of([each]), partial(self.keep_buffer, at))
+                for name, buffer in module._buffers.items():
+                    if buffer is not None and buffer.numel():
+                        self.number(digest_of([buffer]), self.facts.buffers, f"{self.paths[module]}.{name}".lstrip("."))
         self.note_lent(root.modules())
-        for name, each in root.named_parameters():
-            self.name(self.lent.get(each, each), plainly(name))
-            if getattr(each, "allreduce", True) is False:
-                self.facts.experts.append(self.names[each])
+        for name, parameter in root.named_parameters():
+            self.name(self.lent.get(parameter, parameter), plainly(name))
+            if getattr(parameter, "allreduce", True) is False:
+                self.facts.experts.append(self.names[parameter])
         self.note_lent(root.modules())
 
-    def keep_buffer(self, name: str, values: Any) -> None:
-        self.facts.buffers[name] = int(values.reshape(-1)[0])
 
     def name(self, parameter: Any, plain: str) -> None:
         if parameter not in self.names:
@@ -231,33 +227,32 @@ class Recorder(Watch):
 
     def note_lent(self, modules: Any) -> None:
         """Give FSDP2's gathered parameters the names of those that the optimizer has."""
-        for sharded, each in gathered_parameters(modules):
-            self.lent[each] = sharded
+        for sharded, full in gathered_parameters(modules):
+            self.lent[full] = sharded
             if sharded in self.names:
-                self.names[each] = self.names[sharded]
+                self.names[full] = self.names[sharded]
 
     def note_gathered(self, module: Any) -> None:
         """Note the weights with which a unit of FSDP2 has computed first."""
-        for sharded, each in gathered_parameters([module]):
+        for sharded, full in gathered_parameters([module]):
             name = self.names.get(sharded)
-            if name and name not in self.gathered and each.untyped_storage().size() and not isinstance(each, DTensor):
+            if name and name not in self.gathered and full.untyped_storage().size() and not isinstance(full, DTensor):
                 gathered = Gathered(script_line())
-                self.number(digest(each, each.shape, whole(each.shape)), gathered, "bits")
-                self.gathered[name] = gathered, each.dtype
+                self.number(digest(full, full.shape, whole(full.shape)), vars(gathered), "bits")
+                self.gathered[name] = gathered, full.dtype
 
     def note_activation(self, module: Any, output: Any) -> None:
         """Note what a module returns, and its gradient, for the law of what is alike."""
         if not isinstance(output, torch.Tensor) or output.grad_fn is None or not output.dtype.is_floating_point:
             return
-        path, roundoff = self.paths.get(module, type(module).__name__), torch.finfo(output.dtype).eps
-        made = Activation(path, script_line(), roundoff=roundoff)
-        self.number(digest(output, output.shape, whole(output.shape)), made, "bits")
-        self.activations.append(made)
+        activation = Activation(self.paths.get(module, type(module).__name__), script_line(),
+                                roundoff=torch.finfo(output.dtype).eps)
+        self.number(digest(output, output.shape, whole(output.shape)), vars(activation), "bits")
+        self.activations.append(activation)
 
         def arrived(gradient: Any) -> None:
             if self.facts.communicates:
-                rows = sketch(gradient, gradient.shape, whole(gradient.shape))
-                self.later(rows, partial(keep_rows, made))
+                self.sketch_later(gradient, gradient.shape, whole(gradient.shape), activation)
 
         output.register_hook(self.safe(arrived))
 
@@ -280,10 +275,14 @@ class Recorder(Watch):
 
     def sketched(self, values: Any, shape: Any, key: Any, of: Any) -> Sketched:
         about = torch.finfo(values.dtype)
-        partial_sum = isinstance(of, DTensor) and any(each.is_partial() for each in of.placements)
-        made = Sketched(tuple(shape), key, about.eps / 2, about.tiny, partial_sum)
-        self.later(sketch(values, shape, key), partial(keep_rows, made))
-        return made
+        partial_sum = isinstance(of, DTensor) and any(placement.is_partial() for placement in of.placements)
+        sketched = Sketched(tuple(shape), key, about.eps / 2, about.tiny, partial_sum)
+        self.sketch_later(values, shape, key, sketched)
+        return sketched
+
+    def sketch_later(self, values: Any, shape: Any, key: Any, owner: Sketched | Activation) -> None:
+        """Give `owner` the sketch of these values, once it is copied."""
+        self.later(sketch(values, shape, key), lambda rows: vars(owner).update(sums=rows[0], squares=rows[1]))
 
     def before_backward(self, args: Any, kwargs: Any) -> None:
         self.within += 1
@@ -294,7 +293,7 @@ class Recorder(Watch):
         if self.within == 1:
             self.backwards, self.line = self.backwards + 1, script_line()
             self.notice_cleared()
-            self.version = sum(version_of(each) for optimizer in self.optimizers for each in parameters_of(optimizer))
+            self.version = sum(map(version_of, self.optimized()))
             self.counted = self.reduced if self.reduced is not None else self.counted
             self.factor = loss_factor(roots) if self.half else None
         self.note_lent(self.paths)
@@ -316,7 +315,7 @@ class Recorder(Watch):
             self.reasons.append("sparse gradients")
             return
         if parameter not in self.names and parameter not in self.flat:
-            if not any(each is parameter for optimizer in self.optimizers for each in parameters_of(optimizer)):
+            if not any(known is parameter for known in self.optimized()):
                 self.facts.unknown.append(f"of shape {tuple(parameter.shape)}")
             self.names[parameter] = f"?{len(self.names)}"
         if isinstance(gradient, DTensor):  # FSDP2 computes with plain tensors: only tensor parallelism has these here
@@ -335,9 +334,10 @@ class Recorder(Watch):
         inputs = args[1] if len(args) > 1 else kwargs["inputs"]
         if self.active and not self.within and result and not kwargs.get("create_graph"):
             self.backwards, self.line = self.backwards + 1, script_line()
-            for each, gradient in zip([inputs] if isinstance(inputs, torch.Tensor) else inputs, result, strict=False):
-                if isinstance(each, nn.Parameter):
-                    self.arrived(weakref.ref(each), gradient, by_hand=True)
+            inputs = [inputs] if isinstance(inputs, torch.Tensor) else inputs
+            for leaf, gradient in zip(inputs, result, strict=False):
+                if isinstance(leaf, nn.Parameter):
+                    self.arrived(weakref.ref(leaf), gradient, by_hand=True)
 
     def notice_cleared(self) -> None:
         """Mark the terms whose gradient was there after the last backward, and is not any more."""
@@ -350,21 +350,24 @@ class Recorder(Watch):
                     if now is None:
                         term.cleared = True
                     else:
-                        self.number(~local(now).any(), term, CLEARED)
+                        self.number(~local(now).any(), vars(term), "cleared")
         self.present.clear()
 
+    def optimized(self) -> Iterator[Any]:
+        """The parameters of all optimizers."""
+        return (parameter for optimizer in self.optimizers for parameter in parameters_of(optimizer))
+
     def note_present(self) -> None:
-        for optimizer in self.optimizers if self.facts.trainer != "DeepSpeed" else ():
-            for each in parameters_of(optimizer):
-                if each.grad is not None:
-                    self.present[each] = id(each.grad), version_of(each.grad)
+        for parameter in self.optimized() if self.facts.trainer != "DeepSpeed" else ():
+            if parameter.grad is not None:
+                self.present[parameter] = id(parameter.grad), version_of(parameter.grad)
 
     def notice_touched(self, optimizer: Any) -> None:
         """Note whether the script has written into gradients, or replaced them, since the last backward."""
-        for each in parameters_of(optimizer):
-            left = self.present.get(each)
-            if self.present and left != (each.grad if each.grad is None else (id(each.grad), version_of(each.grad))):
-                self.step_of(optimizer).touched = True
+        for parameter in parameters_of(optimizer) if self.present else ():
+            gradient = parameter.grad
+            now = None if gradient is None else (id(gradient), version_of(gradient))
+            self.step_of(optimizer).touched |= self.present.get(parameter) != now
 
     # -- updates
 
@@ -374,22 +377,23 @@ class Recorder(Watch):
 
     def step_of(self, optimizer: Any) -> Step:
         """The present step of an optimizer."""
-        if not any(each is optimizer for each in self.optimizers):
+        number = next((number for number, known in enumerate(self.optimizers) if known is optimizer), None)
+        if number is None:
+            number = len(self.optimizers)
             self.optimizers.append(optimizer)
-        number = next(number for number, each in enumerate(self.optimizers) if each is optimizer)
         return self.open.setdefault(number, Step(number, self.updates.get(number, 0) + 1))
 
     def gradients(self, optimizer: Any) -> dict[str, Sketched]:
         """The gradients that an optimizer sees."""
-        found = {}
-        for each in parameters_of(optimizer):
-            values = each.grad
+        gradients = {}
+        for parameter in parameters_of(optimizer):
+            values = parameter.grad
             if values is None and isinstance(optimizer, nn.Module):
-                values = deepspeed_gradient(each)
+                values = deepspeed_gradient(parameter)
             if values is not None and values.layout is torch.strided:
-                for name, one, shape, key in self.pieces(each, values):
-                    found[name] = self.sketched(one, shape, key, values)
-        return found
+                for name, piece, shape, key in self.pieces(parameter, values):
+                    gradients[name] = self.sketched(piece, shape, key, values)
+        return gradients
 
     def before_update(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         """An optimizer is about to step. What a closure does comes within the step: it is followed by a look."""
@@ -407,8 +411,8 @@ class Recorder(Watch):
             self.safely(self.close, optimizer)
             return loss
 
-        return (tuple(evaluated if each is closure else each for each in args),
-                {key: evaluated if each is closure else each for key, each in kwargs.items()})
+        return (tuple(evaluated if argument is closure else argument for argument in args),
+                {key: evaluated if argument is closure else argument for key, argument in kwargs.items()})
 
     def after_update(self, optimizer: Any, *_: Any) -> None:
         if self.asleep:
@@ -416,7 +420,7 @@ class Recorder(Watch):
         self.updating -= 1
         if not self.updating:
             step = self.step_of(optimizer)
-            if step.held:
+            if step.parameters:
                 self.close(optimizer)
             self.finish(optimizer)
 
@@ -431,21 +435,23 @@ class Recorder(Watch):
         """Write down what an update is about to use."""
         if not self.active or self.updating > 1:
             return
-        step, own = self.step_of(optimizer), [each for each in parameters_of(optimizer) if each not in self.lent]
+        step = self.step_of(optimizer)
+        own = [parameter for parameter in parameters_of(optimizer) if parameter not in self.lent]
         step.line = script_line()
-        step.held = [name for each in own for name in self.names_of(each)] or ["?"]
-        step.found = self.gradients(optimizer)
-        step.terms = {name: self.terms[name] for name in step.held if name in self.terms}
+        step.parameters = [name for parameter in own for name in self.names_of(parameter)] or ["?"]
+        step.gradients = self.gradients(optimizer)
+        step.terms = {name: self.terms[name] for name in step.parameters if name in self.terms}
         step.batches, step.activations = self.batches, self.activations
         step.passes = self.forwards, len(self.returned)
         if isinstance(self.scale, torch.Tensor):
-            self.number(self.scale, step, "scale")
+            self.number(self.scale, vars(step), "scale")
         elif self.factor is not None:
             step.scale = self.factor
         if self.counted is not None:
-            self.number(self.counted, step, "count")
+            self.number(self.counted, vars(step), "count")
         step.within = getattr(optimizer, "grad_scale", None) is not None
-        step.settings = [{key: plain_number(value) for key, value in group.items()
+        step.settings = [{key: str(value) if isinstance(value, str | tuple) else float(value)
+                          for key, value in group.items()
                           if isinstance(value, float | int | str | tuple) or (key == "lr" and value.is_cpu)}
                          for group in getattr(optimizer, "param_groups", ())]
         step.reasons = [*self.reasons, *filter(None, [deepspeed_obstacle(optimizer), self.hooks_beside(own)])]
@@ -458,33 +464,34 @@ class Recorder(Watch):
 
     def note_weights(self, step: Step) -> None:
         """Digests of the weights that an update is about to change, and of those that no optimizer has."""
-        for each in [*self.names, *self.flat]:
-            if each in self.lent:
+        for parameter in [*self.names, *self.flat]:
+            if parameter in self.lent:
                 continue
-            for name, values, shape, key in self.pieces(each, each):
-                if name not in step.held and self.updates:
+            for name, values, shape, key in self.pieces(parameter, parameter):
+                if name not in step.parameters and self.updates:
                     continue
-                about = step.weights[name] = Weights(key, each.requires_grad, values.element_size() < 4)
-                self.number(digest(values, shape, key), about, "bits")
+                weights = step.weights[name] = Weights(key, parameter.requires_grad, values.element_size() < 4)
+                self.number(digest(values, shape, key), vars(weights), "bits")
                 gathered, dtype = self.gathered.get(name, (None, None))
                 if gathered is not None:
                     step.gathered[name] = gathered
-                    self.number(digest(values.to(dtype), shape, key), about, "used")
+                    self.number(digest(values.to(dtype), shape, key), vars(weights), "used")
 
     def states(self, optimizer: Any) -> dict[str, float]:
         """The parameters with optimizer state, with the number of their updates where that needs no wait."""
-        state, found = getattr(getattr(optimizer, "optim", optimizer), "state", {}), {}
-        for each in state if isinstance(state, dict) else ():
-            if each in self.names and state[each]:
-                count = state[each].get("step", -1)
-                found[self.names[each]] = float(count) if not isinstance(count, torch.Tensor) or count.is_cpu else -1.0
-        return found
+        state, counts = getattr(getattr(optimizer, "optim", optimizer), "state", {}), {}
+        for parameter in state if isinstance(state, dict) else ():
+            if parameter in self.names and state[parameter]:
+                count = state[parameter].get("step", -1)
+                count = -1 if isinstance(count, torch.Tensor) and not count.is_cpu else count
+                counts[self.names[parameter]] = float(count)
+        return counts
 
     def hooks_beside(self, parameters: list[Any]) -> str:
         """Why the terms may not be what is accumulated; empty if they are."""
-        for each in parameters:
-            own = self.hooked.get(each)
-            after = list(each._backward_hooks or ())
+        for parameter in parameters:
+            own = self.hooked.get(parameter)
+            after = list(parameter._backward_hooks or ())
             if own is not None and own.id in after and after[-1] != own.id:
                 return "a hook of the script changes gradients after the check has seen them"
         return ""
@@ -495,15 +502,14 @@ class Recorder(Watch):
             return self.forget()
         step = self.step_of(optimizer)
         step.skipped, step.states_after = skipped, len(self.states(optimizer))
-        held = {name for other in self.optimizers for each in parameters_of(other) for name in self.names_of(each)}
-        step.orphans = [name for name in self.names.values() if name in self.terms and name not in held] if held else []
-        for name in step.orphans:
-            self.terms.pop(name, None)
+        updated = {name for parameter in self.optimized() for name in self.names_of(parameter)}
+        orphans = self.terms.keys() - updated if updated else ()
+        step.orphans = [name for name in self.names.values() if name in orphans]
         self.copy()
         with suppress(ValueError, RuntimeError):
             self.facts.rank, self.facts.size = dist.get_rank(), dist.get_world_size()
         self.keep(Frame(self.facts, step))
-        for name in step.held:
+        for name in (*step.orphans, *step.parameters):
             self.terms.pop(name, None)
         self.forget()
         self.open[step.optimizer] = Step(step.optimizer, step.number)
@@ -563,12 +569,12 @@ class Recorder(Watch):
                   list(given.parameters()) if isinstance(given, nn.Module) else list(given))
         most = args[1] if len(args) > 1 else kwargs.get("max_norm", float("inf"))
         order = kwargs.get("norm_type", args[2] if len(args) > 2 and name != "clip_grads_with_norm_" else 2.0)
-        names = [one for each in chosen for one in self.names_of(each)]
+        names = [part for parameter in chosen for part in self.names_of(parameter)]
         for optimizer in self.optimizers:
             step = self.step_of(optimizer)
-            if {id(each) for each in parameters_of(optimizer)} & {id(each) for each in chosen}:
+            if {id(parameter) for parameter in parameters_of(optimizer)} & {id(parameter) for parameter in chosen}:
                 self.notice_touched(optimizer)
-                step.before = step.before or self.gradients(optimizer)
+                step.unclipped = step.unclipped or self.gradients(optimizer)
                 step.clips.append(Clip(script_line(), float(most), 0.0 if name == "clip_grad_value_" else float(order),
                                        names, step.unscaled))
 
@@ -577,34 +583,34 @@ class Recorder(Watch):
 
     # -- trainers
 
-    def before_wrapping(self, made: bool, args: Any, kwargs: Any) -> list[Any]:
+    def before_wrapping(self, by_constructor: bool, args: Any, kwargs: Any) -> list[Any]:
         """A trainer wraps a module: note the weights before it shards them."""
-        given = args[int(made)] if len(args) > int(made) else kwargs["module"]
+        given = args[int(by_constructor)] if len(args) > int(by_constructor) else kwargs["module"]
         modules = given if isinstance(given, list) else [given]
         self.wrapping += 1
-        before = [(owner, name, digest_of([each])) for one in (() if self.updates else modules)
-                  for owner in one.modules() for name, each in owner._parameters.items()
-                  if each is not None and not isinstance(each, DTensor) and not each.is_meta]
-        return [modules, before, args[0] if made else None]
+        before = [(owner, name, digest_of([parameter])) for one in (() if self.updates else modules)
+                  for owner in one.modules() for name, parameter in owner._parameters.items()
+                  if parameter is not None and not isinstance(parameter, DTensor) and not parameter.is_meta]
+        return [modules, before, args[0] if by_constructor else None]
 
     def wrap(self, seen: Any, args: Any, kwargs: Any, result: Any) -> None:
         self.wrapping -= 1
         if self.wrapping or not seen:
             return
-        modules, before, made = seen
-        name, group, reduced, shards = of_wrapper(made, modules[0], kwargs)
+        modules, before, trainer = seen
+        name, group, reduced, shards = of_wrapper(trainer, modules[0], kwargs)
         self.facts.trainer, self.facts.group, self.facts.wrapping_line = name, group, script_line()
         self.facts.wrapped_again |= bool(self.updates)
         if reduced is not None:
             about = torch.finfo(reduced)
             self.facts.reduced = max(self.facts.reduced, (about.eps / 2, about.tiny))
         for one in modules if shards else ():
-            self.wrapped.append((one, before, [digest_of([each]) for each in one.parameters()]))
+            self.wrapped.append((one, before, [digest_of([parameter]) for parameter in one.parameters()]))
 
     def note_wrapped(self) -> None:
         """Whether the shards of wrapped modules are what they were made from."""
         for module, before, after in self.wrapped:
-            now = [digest_of([each]) for each in module.parameters()]
+            now = [digest_of([parameter]) for parameter in module.parameters()]
             if len(now) == len(after) and before:
                 same = torch.stack([one == other for one, other in zip(now, after, strict=True)]).all().long()
                 for owner, name, value in before:
@@ -614,7 +620,8 @@ class Recorder(Watch):
         self.wrapped = []
 
     def keep_wrapped(self, name: str, values: Any) -> None:
-        self.facts.wrapped[name] = int(values[0]), bool(values[1])
+        if values[1]:
+            self.facts.wrapped[name] = int(values[0])
 
     def hook(self, args: Any, kwargs: Any) -> None:
         """DDP reduces by a hook, which may narrow the dtype or lose something."""
@@ -648,17 +655,11 @@ class Recorder(Watch):
                 self.reduced = value.detach().clone()
             else:
                 for step in self.open.values():  # the script reduces gradients only now, after it has clipped them
-                    step.before.clear()
+                    step.unclipped.clear()
 
 
-def keep_rows(made: Any, rows: Any) -> None:
-    made.sums, made.squares = rows
-
-
-def plain_number(value: Any) -> float | str:
-    return float(value) if isinstance(value, int | float | torch.Tensor) else str(value)
 
 
 def plainly(path: str) -> str:
     """A path of modules without wrappers."""
-    return ".".join(each for each in path.split(".") if each not in WRAPPERS)
+    return ".".join(name for name in path.split(".") if name not in WRAPPERS)

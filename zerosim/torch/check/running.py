@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from zerosim.torch.check.book import unjudged
-from zerosim.torch.check.judge import FINISHED, judge, lines
+from zerosim.torch.check.book import lines, unjudged
+from zerosim.torch.check.judge import FINISHED, judge
 from zerosim.torch.check.record import Frame, Record, name_of, read, write
 
 JUDGED = "judged"
@@ -49,9 +49,9 @@ class Asked:
         return Path(tempfile.gettempdir(), f"zerosim-check-{os.getuid()}-{launcher}-{started}")
 
 
-def told(*names: str) -> int | None:
-    """The value of the first of these environment variables that is there."""
-    return next((int(os.environ[each]) for each in names if os.environ.get(each, "").isdigit()), None)
+def launched_with(*names: str) -> int | None:
+    """The number in the first of these environment variables that the launcher has set."""
+    return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), None)
 
 
 def run(asked: Asked, script: Callable[[], int]) -> int:
@@ -69,18 +69,23 @@ def run(asked: Asked, script: Callable[[], int]) -> int:
     folder, files = asked.folder, list[BinaryIO]()
     folder.mkdir(parents=True, exist_ok=True)
 
+    rank = launched_with("RANK", "SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK") or 0
+
     def keep(frame: Frame) -> None:
         if not files:
             if frame.facts.size == 1:
-                frame.facts.rank = told("RANK", "SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK") or 0
-                frame.facts.size = told("WORLD_SIZE", "SLURM_NTASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE") or 1
+                frame.facts.rank = rank
+                frame.facts.size = launched_with("WORLD_SIZE", "SLURM_NTASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE") or 1
             frame.facts.process = os.getpid()
             files.append((folder / name_of(frame.facts.rank)).open("wb"))
         write(frame, files[0])
 
     recorder, ended = Recorder(keep, asked.first, asked.last), "killed"
-    if not told("RANK", "SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"):
-        look_after(folder, asked)
+    if not rank:  # a child judges once no rank is left to do so
+        with suppress(OSError):
+            subprocess.Popen([sys.executable, "-m", "zerosim.torch", "--judge", str(folder), "--after",
+                              str(os.getppid()), "--json", asked.json, "--records", asked.records],
+                             stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         with recorder.listening():
             code = script()
@@ -91,20 +96,20 @@ def run(asked: Asked, script: Callable[[], int]) -> int:
     finally:
         keep(Frame(recorder.facts, ended=ended))
         files[0].close()
-        found = conclude(folder, asked)
-    return code or found
+        verdict = conclude(folder, asked)
+    return code or verdict
 
 
 def conclude(folder: Path, asked: Asked) -> int:
     """Judge the files if all ranks have ended and nobody has yet; the exit code of that."""
     with suppress(OSError):  # another rank may judge, and remove them, just now
         records = read_all(folder)
-        size = max((each.facts.size for each in records), default=0)
+        size = max((record.facts.size for record in records), default=0)
         missing = size - len(records)
-        if missing and not asked.records and len(records) == told("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS"):
+        if missing and not asked.records and len(records) == launched_with("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS"):
             print(f"zerosim: {missing} of {size} ranks are on other hosts: give --records a folder that all hosts see",
                   file=sys.stderr, flush=True)
-        elif not missing and all(each.ended for each in records):
+        elif not missing and all(record.ended for record in records):
             return claimed(folder, asked, records)
     return 0
 
@@ -123,18 +128,18 @@ def claimed(folder: Path, asked: Asked, records: list[Record]) -> int:
 
 def read_all(folder: Path) -> list[Record]:
     """The records in a folder, by rank; those of an earlier run of more ranks have other launchers."""
-    return [read(each) for each in sorted(folder.glob("rank*"))]
+    return [read(file) for file in sorted(folder.glob("rank*"))]
 
 
 def say(records: list[Record], asked: Asked) -> int:
     """Judge the records and say what was found; the exit code."""
-    size = max((each.facts.size for each in records), default=0)
+    size = max((record.facts.size for record in records), default=0)
     if not records or len(records) < size:
         print(f"zerosim: there are records of {len(records)} of {size} ranks; nothing can be judged", file=sys.stderr)
         return UNJUDGED if asked.strict else 0
     document = judge(records)
-    ends = [f"rank {each.facts.rank}: {each.ended or 'killed, or still running'}" for each in records
-            if each.ended != FINISHED]
+    ends = [f"rank {record.facts.rank}: {record.ended or 'killed, or still running'}" for record in records
+            if record.ended != FINISHED]
     if ends:
         print(f"zerosim: the script has not ended on all ranks ({'; '.join(ends)}); what was written before is judged",
               file=sys.stderr)
@@ -146,14 +151,6 @@ def say(records: list[Record], asked: Asked) -> int:
 
 # -- a child that stays behind
 
-def look_after(folder: Path, asked: Asked) -> None:
-    """Start a process that judges the files once no rank is left to do so."""
-    with suppress(OSError):
-        subprocess.Popen([sys.executable, "-m", "zerosim.torch", "--judge", str(folder), "--after", str(os.getppid()),
-                          "--json", asked.json, "--records", asked.records],
-                         stdin=subprocess.DEVNULL, start_new_session=True)
-
-
 def stay(folder: Path, launcher: int, asked: Asked) -> int:
     """Wait until all ranks are gone, or the launcher is; then judge, unless a rank has."""
     rank_0 = os.getppid()
@@ -162,11 +159,11 @@ def stay(folder: Path, launcher: int, asked: Asked) -> int:
         time.sleep(BETWEEN_LOOKS)
         if os.getppid() != rank_0:  # rank 0 has ended: the others are known by now
             with suppress(OSError):
-                processes = {each.facts.process for each in read_all(folder)} - {0, rank_0}
+                processes = {record.facts.process for record in read_all(folder)} - {0, rank_0}
     if not folder.is_dir() or (folder / JUDGED).exists():
         return 0
     records = read_all(folder)
-    return claimed(folder, asked, records) if any(each.steps for each in records) else 0
+    return claimed(folder, asked, records) if any(record.steps for record in records) else 0
 
 
 def lives(process: int) -> bool:

@@ -81,13 +81,13 @@ def sketch(values: Any, shape: Any, key: Key) -> Any:
     """
     size = max(1, prod(shape))
     length = bucket_length(size)
-    found = torch.zeros(2, -(-size // length), dtype=torch.float64, device=values.device)
+    buckets = torch.zeros(2, -(-size // length), dtype=torch.float64, device=values.device)
     sign = signs(length, values.device)
     for first, block in blocks(values, shape, key, length):
         plain, rows = block.double(), slice(first, first + len(block))
-        found[0, rows] += (plain * sign).sum(1)
-        found[1, rows] += torch.linalg.vector_norm(plain, dim=1).square_()
-    return found
+        buckets[0, rows] += (plain * sign).sum(1)
+        buckets[1, rows] += torch.linalg.vector_norm(plain, dim=1).square_()
+    return buckets
 
 
 def digest(values: Any, shape: Any, key: Key) -> Any:
@@ -98,11 +98,11 @@ def digest(values: Any, shape: Any, key: Key) -> Any:
     wide = values.dtype if values.element_size() >= 4 else torch.int32
     size = max(1, prod(shape))
     length = bucket_length(size)
-    found = torch.zeros(-(-size // length), dtype=torch.int64, device=values.device)
+    sums = torch.zeros(-(-size // length), dtype=torch.int64, device=values.device)
     odd = factors(length, wide, values.device)
     for first, block in blocks(values, shape, key, length):
-        found[first : first + len(block)] += (block.to(wide) * odd).sum(1)  # products wrap around, and are one to one
-    return (found * factors(len(found), torch.int64, values.device)).sum()
+        sums[first : first + len(block)] += (block.to(wide) * odd).sum(1)  # products wrap around, and are one to one
+    return (sums * factors(len(sums), torch.int64, values.device)).sum()
 
 
 def blocks(values: Any, shape: Any, key: Key, length: int) -> Iterator[tuple[int, Any]]:

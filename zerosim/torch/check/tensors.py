@@ -2,7 +2,7 @@
 
 import os
 import sys
-from types import FrameType
+from traceback import walk_stack
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from zerosim.torch.check.record import Key
 from zerosim.torch.check.sketch import digest, whole
 from zerosim.torch.places import PACKAGES, of_a_library, passes_on
 
-TRAINERS = tuple(f"{PACKAGES}{each}" for each in (
+TRAINERS = tuple(f"{PACKAGES}{name}" for name in (
     "torch/distributed/fsdp", "torch/nn", "torch/distributed/utils", "torch/distributed/tensor/_",
     "torch/distributed/tensor/p", "deepspeed", "accelerate"))
 """Files of trainers and of tensor parallelism, which communicate while a forward runs."""
@@ -25,21 +25,14 @@ FORWARDING = ("c10d_logger.py", "distributed_c10d.py", "contextlib.py", "_contex
 
 def script_line() -> str:
     """The innermost line of the user's code that led here, as file:number; empty if there is none."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not of_a_library(file) and not passes_on(file):
-            return f"{file.rpartition(os.sep)[2]}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
+    return next((f"{file.rpartition(os.sep)[2]}:{line}" for frame, line in walk_stack(sys._getframe(1))
+                 for file in [frame.f_code.co_filename] if not of_a_library(file) and not passes_on(file)), "")
 
 
 def calls_itself() -> bool:
     """Whether the script communicates, and not one of its trainers."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.endswith(FORWARDING):
-        frame = frame.f_back
-    return frame is not None and not frame.f_code.co_filename.startswith(TRAINERS)
+    files = (frame.f_code.co_filename for frame, _ in walk_stack(sys._getframe(1)))
+    return not next(file for file in files if not file.endswith(FORWARDING)).startswith(TRAINERS)
 
 
 def local(tensor: Any) -> Any:
@@ -61,42 +54,42 @@ def place_of(tensor: Any) -> Key:
 
 def digest_of(values: Any, not_parts: bool = False) -> Any:
     """The digest of nested tensors; 0 if none of them has data, or each is a constant."""
-    found = [local(each).detach() for each in tree_leaves(values) if isinstance(each, torch.Tensor)
-             and not each.is_meta and not (isinstance(each, DTensor) and not_parts) and each.layout is torch.strided]
-    found = [each for each in found if each.numel()]
+    leaves = [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor) and not leaf.is_meta
+              and not (isinstance(leaf, DTensor) and not_parts) and leaf.layout is torch.strided]
+    tensors = [local(leaf).detach() for leaf in leaves if local(leaf).numel()]
     varied, total = torch.zeros((), dtype=torch.bool), torch.zeros((), dtype=torch.int64)
-    for number, each in enumerate(found):
-        if each.device != total.device:
-            varied, total = varied.to(each.device, non_blocking=True), total.to(each.device, non_blocking=True)
-        varied = varied | (each != each.reshape(-1)[0]).any()
-        total = total + digest(each, each.shape, whole(each.shape)) * (2 * number + 1)
+    for number, tensor in enumerate(tensors):
+        if tensor.device != total.device:
+            varied, total = varied.to(tensor.device, non_blocking=True), total.to(tensor.device, non_blocking=True)
+        varied = varied | (tensor != tensor.reshape(-1)[0]).any()
+        total = total + digest(tensor, tensor.shape, whole(tensor.shape)) * (2 * number + 1)
     return torch.where(varied, total, 0)
 
 
 def first_tensor(values: Any) -> Any:
     """The first tensor with a gradient in nested values."""
-    return next((each for each in tree_leaves(values) if isinstance(each, torch.Tensor) and each.requires_grad), None)
+    return next((leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor) and leaf.requires_grad), None)
 
 
 def parameters_of(optimizer: Any) -> list[Any]:
     """The parameters of an optimizer, or of DeepSpeed's engine."""
     if isinstance(optimizer, nn.Module):
         return list(optimizer.parameters())
-    return [each for group in getattr(optimizer, "param_groups", ()) for each in group["params"]]
+    return [parameter for group in getattr(optimizer, "param_groups", ()) for parameter in group["params"]]
 
 
 def leaves_below(tensors: list[Any]) -> list[Any]:
     """The tensors in which the graph of these ends: those that will get a gradient."""
     seen: set[Any] = set()
-    found, nodes = [], [each.grad_fn for each in tensors if each.grad_fn is not None]
+    leaves, nodes = [], [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
     while nodes:
         node = nodes.pop()
         if node not in seen:
             seen.add(node)
             if hasattr(node, "variable"):
-                found.append(node.variable)
+                leaves.append(node.variable)
             nodes += [below for below, _ in node.next_functions if below is not None]
-    return found
+    return leaves
 
 
 def loss_factor(losses: list[Any]) -> float | None:
@@ -105,6 +98,6 @@ def loss_factor(losses: list[Any]) -> float | None:
     if node is None or node.name() != "MulBackward0":
         return None
     saved = [getattr(node, name, None) for name in ("_saved_other", "_saved_self")]
-    factor = next((float(each) for each in saved if isinstance(each, torch.Tensor) and each.numel() == 1
-                   and each.is_cpu and not each.requires_grad), 0.0)
+    factor = next((float(factor) for factor in saved if isinstance(factor, torch.Tensor) and factor.numel() == 1
+                   and factor.is_cpu and not factor.requires_grad), 0.0)
     return factor if factor >= 128 and factor.hex().startswith("0x1.0000000000000p") else None

@@ -90,21 +90,20 @@ class Watch:
         """Call `keep` with these numbers, as an array, once they are copied."""
         self._later.append((tensor, keep))
 
-    def number(self, tensor: Any, owner: Any, name: str) -> None:
-        """Set an attribute to the number of this tensor, once it is copied."""
+    def number(self, tensor: Any, target: dict[str, Any], name: str) -> None:
+        """Give `target` the number of this tensor under a name, once it is copied."""
         kind = int if tensor.dtype is torch.int64 else float
-        self.later(tensor, lambda values: setattr(owner, name, kind(values.reshape(-1)[0])))
+        self.later(tensor, lambda values: target.update({name: kind(values.reshape(-1)[0])}))
 
     def copy(self) -> None:
         """Copy all numbers, with one copy from each device."""
         waiting, self._later = self._later, []
-        of_device: dict[Any, list[tuple[Any, Keep]]] = {}
-        for each in waiting:
-            of_device.setdefault(each[0].device, []).append(each)
-        for group in of_device.values():
-            plain = [one if one.dtype is torch.int64 else one.double().view(torch.int64) for one, _ in group]
-            numbers: Any = torch.cat([one.reshape(-1) for one in plain]).cpu().numpy()
-            for (one, keep), values in zip(group, np.split(numbers, np.cumsum([one.numel() for one in plain])[:-1]),
-                                           strict=True):
-                kept = values if one.dtype is torch.int64 else values.view(np.float64)
-                keep(kept.reshape(tuple(one.shape)))
+        for device in dict.fromkeys(tensor.device for tensor, _ in waiting):
+            group = [(tensor, keep) for tensor, keep in waiting if tensor.device == device]
+            words = [tensor if tensor.dtype is torch.int64 else tensor.double().view(torch.int64)
+                     for tensor, _ in group]
+            numbers: Any = torch.cat([word.reshape(-1) for word in words]).cpu().numpy()
+            ends = np.cumsum([word.numel() for word in words])
+            for (tensor, keep), values in zip(group, np.split(numbers, ends[:-1]), strict=True):
+                kept = values if tensor.dtype is torch.int64 else values.view(np.float64)
+                keep(kept.reshape(tuple(tensor.shape)))
