@@ -37,7 +37,7 @@ class Case:
         return self.recording.messages
 
     @cached_property
-    def due(self) -> dict[Place, tuple[Term, ...]]:
+    def expected(self) -> dict[Place, tuple[Term, ...]]:
         return expected_terms(self.subject.kind, self.size, self.count, self.root)
 
     @cached_property
@@ -49,15 +49,15 @@ class Case:
     def wrong(self) -> list[Place]:
         """The places whose final value differs from the expected one, in order."""
         return [
-            (rank, element) for (rank, element), due in self.due.items()
-            if Counter(leaves(self.last(rank)[element])) != Counter(due)
+            (rank, element) for (rank, element), expected in self.expected.items()
+            if Counter(leaves(self.last(rank)[element])) != Counter(expected)
         ]
 
     def last(self, rank: int) -> Sequence[Symbol]:
         """The final vector of `rank`."""
         results = self.recording.results
-        found: Sequence[Symbol] = self.recording.vectors[rank][-1][1] if results is None else results[rank]
-        return found
+        vector: Sequence[Symbol] = self.recording.vectors[rank][-1][1] if results is None else results[rank]
+        return vector
 
     def words(self, stretch: range) -> str:
         """The chunks in a stretch of a vector, in words."""
@@ -73,9 +73,6 @@ class Case:
             {self.chunk_of[element] for element in elements if element in self.chunk_of}))
 
 
-def before(case: Case, rank: int, round_: int) -> Sequence[Symbol]:
-    """The vector of `rank` at the beginning of a round."""
-    return case.recording.holds(rank, after=round_ - 1)
 
 
 def terms(symbol: Any) -> list[Term | Blank]:

@@ -16,7 +16,7 @@ from zerosim.collectives import ALGORITHMS, Algorithm
 from zerosim.core.errors import Deadlock
 from zerosim.core.terms import Term, commuted
 from zerosim.observe.record import Message, Recording
-from zerosim.proofs.case import Case, before, terms
+from zerosim.proofs.case import Case, terms
 from zerosim.proofs.ended import endless_loop
 from zerosim.proofs.proof import SMALL, Proof, again, run
 from zerosim.proofs.subject import Subject, collective_in, named_subject
@@ -40,7 +40,7 @@ class Diagnosis:
 
 
 def diagnosis(proof: Proof) -> Diagnosis | None:
-    """The diagnosis of a proof that fails; None for one that holds.
+    """The diagnosis of a proof that fails, on a few more ranks if it fails there in the same way; None if it holds.
 
     >>> from zerosim.collectives import ring
     >>> from zerosim.proofs.proof import prove
@@ -50,22 +50,14 @@ def diagnosis(proof: Proof) -> Diagnosis | None:
     >>> diagnosis(prove(subject(my_all_reduce), 4)).cause
     'in round 4 rank 0 sends nothing to rank 1, where ring.all_reduce sends chunk 0 as (((g1 + g2) + g3) + g0)'
     """
-    return None if proof.case is None or proof.holds else of_case(proof.case)
-
-
-def of_case(case: Case) -> Diagnosis:
-    """The diagnosis of one wrong run, on a few more ranks if it is wrong there in the same way."""
-    telling = case
+    case = proof.case
+    if case is None or proof.holds:
+        return None
     if case.size < TELLING and case.subject.serves(TELLING) and not isinstance(case.recording.failure, StillRunning):
         more = again(case, TELLING)
-        if type(more.recording.failure) is type(case.recording.failure):
-            telling = more
-    said = cause(telling)
-    if telling is not case and said:
-        said = f"on {telling.size} ranks, {said}"
-    elif telling is not case:
-        telling, said = case, cause(case)
-    return Diagnosis(said, command(telling))
+        if type(more.recording.failure) is type(case.recording.failure) and (why := cause(more)):
+            return Diagnosis(f"on {TELLING} ranks, {why}", command(more))
+    return Diagnosis(cause(case), command(case))
 
 
 def of_run(subject: Subject, size: int, root: int = 0) -> Diagnosis:
@@ -112,11 +104,11 @@ def misplaced(case: Case) -> str | None:
     if case.subject.manner != "array" or not case.wrong:
         return None
     rank, element = case.wrong[0]
-    held = Counter(terms(case.last(rank)[element]))
-    due = {case.chunk_of[term[0].element]: Counter(term) for term in case.due.values()}
-    chunk = next((chunk for chunk, contributions in due.items() if contributions == held), None)
-    due_chunk = case.chunk_of[element]
-    return None if chunk is None else f"rank {rank} returns chunk {chunk}, complete, where chunk {due_chunk} is due"
+    returned = Counter(terms(case.last(rank)[element]))
+    complete = {case.chunk_of[expected[0].element]: Counter(expected) for expected in case.expected.values()}
+    chunk = next((chunk for chunk, contributions in complete.items() if contributions == returned), None)
+    return None if chunk is None else (
+        f"rank {rank} returns chunk {chunk}, complete, where chunk {case.chunk_of[element]} is due")
 
 
 # The first message that differs.
@@ -127,8 +119,8 @@ Posts = dict[tuple[int, int, int], Message]
 
 
 def posts(recording: Recording) -> Posts:
-    found: list[Message] = [*recording.unasked, *recording.messages]
-    return {(m.round, m.source, m.to): m for m in found}
+    messages: list[Message] = [*recording.unasked, *recording.messages]
+    return {(message.round, message.source, message.to): message for message in messages}
 
 
 @cache
@@ -141,21 +133,26 @@ def resembled(case: Case) -> str | None:
 
     A message that goes another way is like that of an algorithm that keeps a declared order or declared rounds.
     """
-    kind, mine = case.subject.collective, posts(case.recording)
+    kind, sent = case.subject.collective, posts(case.recording)
     rows = [f"{row.name}.{kind}" for row in ALGORITHMS.values()
             if row.collective == kind and row.serves(case.size) and not row.per_host
             and (case.size <= SMALL or row.name in ("ring", "tree"))]
 
     def likeness(name: str, directed: bool) -> float:
-        theirs = posts(ours(name, case.size, case.count, case.root))
+        expected = posts(ours(name, case.size, case.count, case.root))
         if not directed:
-            has, wants = {key[:2] for key in mine}, {key[:2] for key in theirs}
+            has, wants = {key[:2] for key in sent}, {key[:2] for key in expected}
             return len(has & wants) / (len(has | wants) or 1)
-        alike = sum(key in mine and len(mine[key].carried) == len(m.carried) for key, m in theirs.items())
-        return alike / (len(theirs.keys() | mine.keys()) or 1)
+        alike = sum(len(sent[key].carried) == len(expected[key].carried) for key in sent.keys() & expected.keys())
+        return alike / (len(sent.keys() | expected.keys()) or 1)
+
+    def keeps(declared: Algorithm, name: str) -> bool:
+        rounds = ours(name, case.size, case.size, case.root).rounds
+        return (declared.order is None or ALGORITHMS[name].order is declared.order) and (
+            declared.rounds is None or rounds <= declared.rounds(case.size))
 
     declared = case.subject.declared
-    keeping = [name for name in rows if declared is not None and keeps(case, declared, name)]
+    keeping = [name for name in rows if declared is not None and keeps(declared, name)]
     certain = keeping if declared is not None and (declared.order or declared.rounds) else []
     for names, directed in ((keeping, True), (certain, False), (rows, True)):
         best = max(names, key=lambda name: likeness(name, directed), default=None)
@@ -164,11 +161,6 @@ def resembled(case: Case) -> str | None:
     return None
 
 
-def keeps(case: Case, declared: Algorithm, name: str) -> bool:
-    """Whether an algorithm of ours adds in the declared order, in the declared rounds."""
-    rounds = ours(name, case.size, case.size, case.root).rounds
-    return (declared.order is None or ALGORITHMS[name].order is declared.order) and (
-        declared.rounds is None or rounds <= declared.rounds(case.size))
 
 
 def unlike(case: Case) -> str | None:
@@ -176,43 +168,37 @@ def unlike(case: Case) -> str | None:
     name, failure = resembled(case), case.recording.failure
     if name is None or not case.count:
         return None
-    mine, due = posts(case.recording), posts(ours(name, case.size, case.count, case.root))
-    compared = mine.keys() if failure is not None and not isinstance(failure, Deadlock) else mine.keys() | due.keys()
-    for key in sorted(compared):
-        if (said := differing(case, mine, due, key, name)) is not None:
-            return f"in round {key[0]} rank {key[1]} {said}"
+    sent, expected = posts(case.recording), posts(ours(name, case.size, case.count, case.root))
+    ended_early = failure is not None and not isinstance(failure, Deadlock)
+    for key in sorted(sent.keys() if ended_early else sent.keys() | expected.keys()):
+        if (difference := differing(case, sent, expected, key, name)) is not None:
+            return f"in round {key[0]} rank {key[1]} {difference}"
     return None
 
 
-def differing(case: Case, mine: Posts, due: Posts, key: tuple[int, int, int], name: str) -> str | None:
+def differing(case: Case, sent: Posts, expected: Posts, key: tuple[int, int, int], name: str) -> str | None:
     """The difference of one message, with its line in the examined file."""
-    has, wants, to = mine.get(key), due.get(key), key[2]
-    if has is None or wants is None:
-        has, wants = (each or elsewhere(posts, others, key) for each, posts, others in
-                      ((has, mine, due), (wants, due, mine)))
-        if has is None or wants is None or has.to == wants.to:
-            sent, sends = ("nothing" if each is None else cargo(case, each) for each in (has, wants))
-            return f"sends {sent} to rank {to}, where {name} sends {sends}{in_line(has)}"
+    has = sent.get(key) or elsewhere(sent, expected, key)
+    wants = expected.get(key) or elsewhere(expected, sent, key)
+    if has is not None and wants is not None and has.to != wants.to:
         return (f"sends {cargo(case, has)} to rank {has.to}, where {name} sends {cargo(case, wants)} to rank {wants.to}"
                 f"{in_line(has)}")
-    if [*map(commuted, has.carried)] != [*map(commuted, wants.carried)]:
-        return f"sends {cargo(case, has)} to rank {to}, where {name} sends {cargo(case, wants)}{in_line(has)}"
-    if not isinstance(has, Message) or not isinstance(wants, Message) or not has.into or not wants.into:
+    if has is None or wants is None or [*map(commuted, has.carried)] != [*map(commuted, wants.carried)]:
+        return f"sends {cargo(case, has)} to rank {key[2]}, where {name} sends {cargo(case, wants)}{in_line(has)}"
+    if not has.into or not wants.into:
         return None
-    arrives = f"sends {cargo(case, has)} to rank {to}"
+    difference = ""
     if has.into != wants.into:
-        return (f"{arrives}, which receives it into {case.words(has.into)}; with {name} into {case.words(wants.into)}"
-                f"{in_line(has, has.received_in)}")
-    if [*map(commuted, has.landed)] != [*map(commuted, wants.landed)]:
-        return (f"{arrives}, whose {case.words(has.into)} is then {has.landed[0]}; with {name} it is {wants.landed[0]}"
-                f"{in_line(has, has.received_in)}")
-    return None
+        difference = f"which receives it into {case.words(has.into)}; with {name} into {case.words(wants.into)}"
+    elif [*map(commuted, has.landed)] != [*map(commuted, wants.landed)]:
+        difference = f"whose {case.words(has.into)} is then {has.landed[0]}; with {name} it is {wants.landed[0]}"
+    line = in_line(has, has.received_in)
+    return f"sends {cargo(case, has)} to rank {key[2]}, {difference}{line}" if difference else None
 
 
 def elsewhere(posts: Posts, others: Posts, key: tuple[int, int, int]) -> Message | None:
     """The message that a rank sends in the same round to another rank, if the other run has none there."""
-    round_, source, _ = key
-    return next((posts[each] for each in sorted(posts) if each[:2] == (round_, source) and each not in others), None)
+    return next((posts[other] for other in sorted(posts) if other[:2] == key[:2] and other not in others), None)
 
 
 def in_line(message: Message | None, line: int = 0) -> str:
@@ -221,8 +207,10 @@ def in_line(message: Message | None, line: int = 0) -> str:
     return f" (line {line})" if line else ""
 
 
-def cargo(case: Case, message: Message) -> str:
+def cargo(case: Case, message: Message | None) -> str:
     """The chunks in a message and the first symbol, in words."""
+    if message is None:
+        return "nothing"
     chunks = case.words(message.outgoing) if message.outgoing else case.cargo(message.carried)
     return f"{chunks} as {message.carried[0]}" if message.carried else "an empty message"
 
@@ -235,16 +223,14 @@ def life(case: Case) -> str | None:
     for message in case.messages:
         for symbol in (*message.carried, *message.landed):
             if again := twice(symbol):
-                return (f"in round {message.round} {symbol} is {'sent' if symbol in message.carried else 'added'} "
-                        f"{'by' if symbol in message.carried else 'on'} rank "
-                        f"{message.source if symbol in message.carried else message.to}, and contains {again} twice"
-                        f"{in_line(message)}")
+                event = f"sent by rank {message.source}" if symbol in message.carried else f"added on rank {message.to}"
+                return f"in round {message.round} {symbol} is {event}, and contains {again} twice{in_line(message)}"
     for rank, element in case.wrong:
-        held = case.last(rank)[element]
-        if again := twice(held):
+        symbol = case.last(rank)[element]
+        if again := twice(symbol):
             return f"rank {rank} adds {again} again, without a message"
-        for term in case.due[rank, element]:
-            if term not in set(terms(held)):
+        for term in case.expected[rank, element]:
+            if term not in set(terms(symbol)):
                 where = f"{term} of chunk {case.chunk_of[element]} is missing on rank {rank}"
                 return f"{where}: {' '.join(filter(None, way(case, term)))}"
     return None
@@ -261,7 +247,7 @@ def way(case: Case, term: Term) -> Iterator[str]:
         yield f"it goes {', '.join(f'{m.source} → {m.to} in round {m.round}' for m in carrying)}"
         if not last.into:
             yield "into memory outside of the vector"
-        elif term not in terms(before(case, last.to, last.round + 1)[last.into.start]):
+        elif term not in terms(case.recording.holds(last.to, after=last.round)[last.into.start]):
             yield f"into {case.words(last.into)}"
         yield in_line(last, last.received_in).strip()
     sent = [m for m in case.messages if m.source == holder
@@ -297,10 +283,5 @@ def address(subject: Subject) -> str | None:
     qualified = getattr(subject.function, "__qualname__", "<")
     if "<" in qualified or not os.path.isfile(subject.file):
         return None
-    return f"{near(subject.file)}:{qualified}"
-
-
-def near(file: str) -> str:
-    """The path of a file relative to the current folder, if it is in there."""
-    found = os.path.relpath(file)
-    return file if found.startswith("..") else found
+    path = os.path.relpath(subject.file)
+    return f"{subject.file if path.startswith('..') else path}:{qualified}"

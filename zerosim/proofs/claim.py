@@ -55,14 +55,14 @@ def tried(name: str, claims: Iterable[Claim]) -> CheckedPart:
 
     A part that raises `NotImplementedError` is not yet written, and nor is any later claim tried.
     """
-    found, untried = list[CheckedClaim](), cast("State | None", None)
+    checked, untried = list[CheckedClaim](), cast("State | None", None)
     for claim in claims:
         complaint = None
         try:
             complaint = None if untried else claim.complaint()
         except NotImplementedError:
             untried = "not yet written"
-        found.append(CheckedClaim(claim.says, untried or ("does not hold" if complaint else "holds"), complaint))
+        checked.append(CheckedClaim(claim.says, untried or ("does not hold" if complaint else "holds"), complaint))
         if claim.first and complaint:
             untried = "not tried"
-    return CheckedPart(name, found)
+    return CheckedPart(name, checked)

@@ -11,7 +11,7 @@ from zerosim.worlds.running import CodePlace, places_of
 
 def raised(error: BaseException, file: str) -> str:
     """An exception in one line: its message, the last line of `file` in its traceback, and the rank."""
-    lines = [place.line for place in places_in(error) if place.file == file]
+    lines = [frame.line for frame in places_in(error) if frame.file == file]
     named = "" if type(error).__module__.startswith("zerosim.") else type(error).__name__
     if isinstance(error, NotImplementedError):
         named = "not written yet: NotImplementedError"
@@ -22,7 +22,7 @@ def raised(error: BaseException, file: str) -> str:
 
 def in_file(error: BaseException, file: str) -> bool:
     """Whether an exception was raised in, or below, the code of a file."""
-    return any(place.file == file for place in places_in(error))
+    return any(frame.file == file for frame in places_in(error))
 
 
 def places_in(error: BaseException) -> Sequence[CodePlace]:
@@ -34,12 +34,12 @@ def endless_loop(error: BaseException, file: str) -> str | None:
     """The `while` loop of `file` in which a run did not end, and the values of its variables; None if it is in none."""
     if not isinstance(error, StillRunning | Runaway):
         return None
-    found = [(loop, place) for place in places_in(error) if place.file == file for loop in loops(file, place.line)]
-    if not found:
+    looping = [(loop, frame) for frame in places_in(error) if frame.file == file for loop in loops(file, frame.line)]
+    if not looping:
         return None
-    loop, place = found[-1]
+    loop, frame = looping[-1]
     names = [node.id for node in ast.walk(loop.test) if isinstance(node, ast.Name)]
-    now = ", ".join(f"{name} is {place.numbers[name]}" for name in dict.fromkeys(names) if name in place.numbers)
+    now = ", ".join(f"{name} is {frame.numbers[name]}" for name in dict.fromkeys(names) if name in frame.numbers)
     return f"the loop of line {loop.lineno}, while {ast.unparse(loop.test)}, does not end{f': {now}' if now else ''}"
 
 

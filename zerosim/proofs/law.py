@@ -109,17 +109,17 @@ class Examined:
                 except Exception as error:
                     raise Failed(failure_line(error)) from error
             try:
-                mine: Any = self.observed(channel(self.comm), x)
+                outcome: Any = self.observed(channel(self.comm), x)
             except Exception as error:
                 where = "" if isinstance(error, Deadlock) else f" (raised on rank {self.comm.rank} of {self.comm.size})"
-                mine = Failed(failure_line(error) + where)
-        outcomes = broadcast_object(self.comm, gather_objects(self.comm, mine))
-        failures = [each for each in outcomes if isinstance(each, Failed)]
-        if not failures and (lost := sum(each.messages - each.received for each in outcomes)):
+                outcome = Failed(failure_line(error) + where)
+        outcomes = broadcast_object(self.comm, gather_objects(self.comm, outcome))
+        failures = [outcome for outcome in outcomes if isinstance(outcome, Failed)]
+        if not failures and (lost := sum(outcome.messages - outcome.received for outcome in outcomes)):
             failures = [Failed(f"{lost} message(s) were sent that no rank received: every send needs its receive")]
         if failures:
             channel.cache_clear()
-            raise next((each for each in failures if "waited" not in str(each)), failures[0])
+            raise next((failure for failure in failures if "waited" not in str(failure)), failures[0])
         return list(outcomes)
 
     def observed(self, comm: Communicator, x: Example) -> SeenRun:
@@ -144,8 +144,9 @@ class Examined:
         reduction = [x.reduce] if subject.takes_reduction else []
         replace(subject, function=watched)(Observed(comm, traffic), vector, x.root, *reduction)
         left = subject.kind.left(vector, comm.rank, comm.size, x.root)
-        return SeenRun(None if left is None else left.copy(), traffic.sent_bytes, traffic.messages,
-                    traffic.received_messages, given[0] if subject.keeps_argument else None, kept[0] if kept else None)
+        return SeenRun(
+            None if left is None else left.copy(), traffic.sent_bytes, traffic.messages, traffic.received_messages,
+            given[0] if subject.keeps_argument else None, kept[0] if kept else None)
 
     def __call__(self, x: Example) -> list[Any]:
         """The result of each rank, None for a rank without one."""
@@ -205,6 +206,7 @@ class Law:
         """Let Hypothesis search for an example that breaks the law, and shrink it."""
         found: list[LawBroken] = []
 
+        # Hypothesis derives the seed of its examples from the source of this function.
         def attempt(x: Example) -> None:
             try:
                 self.judge(examined, x)
@@ -221,10 +223,10 @@ class Law:
         try:
             controlled(given(self.examples(examined))(attempt))()
         except (LawBroken, Stranded) as broken:
-            said, x = found[-1], found[-1].example
+            smallest, x = found[-1], found[-1].example
             proof = prove(examined.subject, x.size)
             lines = str(diagnosis(proof) or of_run(examined.subject, x.size, x.root)).splitlines()
-            raise LawBroken("\n  ".join([str(said), *lines]), x) from broken.__cause__
+            raise LawBroken("\n  ".join([str(smallest), *lines]), x) from broken.__cause__
         except Flaky:
             raise LawBroken(f"{found[-1]}\n  but not when repeated: does it read uninitialized memory?",
                             found[-1].example) from None
@@ -242,15 +244,15 @@ class Law:
     def judge(self, examined: Examined, x: Example) -> None:
         """Raise `LawBroken` unless both sides are equal."""
         try:
-            have, due = self.sides(examined, x)
+            have, expected = self.sides(examined, x)
         except Failed as failed:
             broken = LawBroken(self.report(examined.subject, x, str(failed)), x)
             raise broken from failed.__cause__
-        if not all(map(same, have, due)):
-            raise LawBroken(self.report(examined.subject, x, self.says, have, due), x)
+        if not all(map(same, have, expected)):
+            raise LawBroken(self.report(examined.subject, x, self.says, have, expected), x)
 
     def report(
-        self, subject: Subject, x: Example, what: str, have: Sequence[Any] = (), due: Sequence[Any] = ()
+        self, subject: Subject, x: Example, what: str, have: Sequence[Any] = (), expected: Sequence[Any] = ()
     ) -> str:
         """The law, the setting, and a line for each rank."""
         dtype = "symbols" if x.vectors[0].dtype == object else x.vectors[0].dtype
@@ -262,7 +264,7 @@ class Law:
             line = f"  rank {rank} starts with {shown(subject.kind.brought(x.vectors[rank], rank, x.size, x.root))}"
             if have:
                 line += f", has {shown(have[rank])}"
-                line += "" if same(have[rank], due[rank]) else f", expected {shown(due[rank])}"
+                line += "" if same(have[rank], expected[rank]) else f", expected {shown(expected[rank])}"
             lines.append(line)
         return "\n".join(lines)
 
@@ -280,23 +282,23 @@ def under_examination(function: Callable[..., Any] | Subject, **keywords: Unpack
                     declared.get("messages"))
 
 
-def same(have: Any, due: Any) -> bool:
+def same(have: Any, expected: Any) -> bool:
     """Equal to the byte; sums of symbols up to a + b = b + a, which changes no bit.
 
     >>> same(np.array([0.0]), np.array([-0.0])), same(np.array([np.nan]), np.array([np.nan]))
     (False, True)
     """
-    if not (isinstance(have, np.ndarray) and isinstance(due, np.ndarray)):
-        return type(have) is type(due) and bool(have == due)
+    if not (isinstance(have, np.ndarray) and isinstance(expected, np.ndarray)):
+        return type(have) is type(expected) and bool(have == expected)
     if have.dtype == object:
-        return have.shape == due.shape and all(map(same_sum, have.tolist(), due.tolist()))
-    return have.dtype == due.dtype and have.tobytes() == due.tobytes()
+        return have.shape == expected.shape and all(map(same_sum, have.tolist(), expected.tolist()))
+    return have.dtype == expected.dtype and have.tobytes() == expected.tobytes()
 
 
-def same_sum(have: Any, due: Any) -> bool:
-    if have == due or not isinstance(have, Sum):
-        return bool(have == due)
-    return all(isinstance(leaf, Term) for leaf in leaves(have)) and commuted(have) == commuted(due)
+def same_sum(have: Any, expected: Any) -> bool:
+    if have == expected or not isinstance(have, Sum):
+        return bool(have == expected)
+    return all(isinstance(leaf, Term) for leaf in leaves(have)) and commuted(have) == commuted(expected)
 
 
 def shown(side: Any) -> str:

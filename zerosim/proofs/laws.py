@@ -134,7 +134,7 @@ def inputs_stay_unchanged(examined: Examined, x: Example) -> Sides:
 @law(*COLLECTIVES, needs="an array that it returns")
 def results_stay_as_they_are(examined: Examined, x: Example) -> Sides:
     """a result is unchanged after the next call"""
-    seen = [each.kept for each in examined.seen(replace(x, calls_again=True))]
+    seen = [run.kept for run in examined.seen(replace(x, calls_again=True))]
     return [pair and pair[1] for pair in seen], [pair and pair[0] for pair in seen]
 
 
@@ -151,16 +151,16 @@ def sends_the_declared_bytes(examined: Examined, x: Example) -> Sides:
     assert examined.sent_bytes is not None
     item = x.vectors[0].itemsize
     lengths = [(stop - start) * item for start, stop in bounds(x.count, x.size)]
-    due = [examined.sent_bytes(lengths, rank, x.root) for rank in range(x.size)]
-    return [f"{seen.sent_bytes} bytes" for seen in examined.seen(x)], [f"{count} bytes" for count in due]
+    declared = [examined.sent_bytes(lengths, rank, x.root) for rank in range(x.size)]
+    return [f"{seen.sent_bytes} bytes" for seen in examined.seen(x)], [f"{count} bytes" for count in declared]
 
 
 @law(*COLLECTIVES, needs="messages=")
 def sends_the_declared_messages(examined: Examined, x: Example) -> Sides:
     """every rank sends the declared number of messages"""
     assert examined.messages is not None
-    due = [examined.messages(rank, x.size, x.root) for rank in range(x.size)]
-    return [f"{seen.messages} messages" for seen in examined.seen(x)], [f"{count} messages" for count in due]
+    declared = [examined.messages(rank, x.size, x.root) for rank in range(x.size)]
+    return [f"{seen.messages} messages" for seen in examined.seen(x)], [f"{count} messages" for count in declared]
 
 
 @law(*COLLECTIVES, needs="the local world, where a send can wait")
@@ -169,7 +169,7 @@ def works_when_sends_wait(examined: Examined, x: Example) -> Sides:
     return examined(replace(x, sends="rendezvous")), examined(x)
 
 
-LAWS: tuple[Law, ...] = tuple(each for each in list(globals().values()) if isinstance(each, Law))
+LAWS: tuple[Law, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Law))
 """The table: each law with its name, its statement, and its collectives."""
 
 
@@ -185,10 +185,10 @@ def check(function: Callable[..., Any] | Subject, *, examples: int = 100, **keyw
     which collective the function is.
     """
     examined = under_examination(function, **keywords)
-    chosen = [each for each in LAWS if each.missing(examined) is None]
-    for each in chosen:
-        each.hold(examined, examples)
-    return [each.name for each in chosen]
+    chosen = [statement for statement in LAWS if statement.missing(examined) is None]
+    for statement in chosen:
+        statement.hold(examined, examples)
+    return [statement.name for statement in chosen]
 
 
 def ours(x: Example, *algorithms: str) -> list[Any]:

@@ -54,18 +54,14 @@ RANKS = range(1, 9)
 
 
 def checked(name: str, part: Any) -> CheckedPart:
-    """The check of a user's part. Raises `UsageError` for anything else."""
-    return tried(name, part_claims(name, part))
-
-
-def part_claims(name: str, part: Any) -> list[Claim]:
-    """All claims about a part, the most basic first; a malformed part has one claim, which fails."""
-    claims_of, made = KINDS[kind_of(name, part)]
+    """The check of a user's part; a malformed one has one claim, which fails. Raises `UsageError` for anything else."""
+    claims_of, constructor = KINDS[kind_of(name, part)]
     try:
-        return claims_of(name, made(name, part))
+        claims = claims_of(name, constructor(name, part))
     except UsageError as error:
-        said = str(error).removeprefix(f"{name}: ")
-        return [Claim("it is written as its kind is", lambda: said, first=True)]
+        complaint = str(error).removeprefix(f"{name}: ")
+        claims = [Claim("it is written as its kind is", lambda: complaint, first=True)]
+    return tried(name, claims)
 
 
 def kind_of(name: str, part: Any) -> str:
@@ -77,8 +73,8 @@ def kind_of(name: str, part: Any) -> str:
         raise UsageError(f"{name} is a {type(part).__name__}; give a model, an optimizer, a stage, a collective or a "
                          "function that gives samples, as docs/extend.md writes them")
     parameters = inspect.signature(part).parameters
-    positional = [each.name for each in parameters.values()
-                  if each.kind is each.POSITIONAL_OR_KEYWORD and each.default is each.empty]
+    positional = [parameter.name for parameter in parameters.values()
+                  if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.default is parameter.empty]
     if positional[:1] == ["comm"]:
         return "collective"
     if {"t", "h"} & set(parameters):
@@ -101,26 +97,27 @@ BY_COUNT = ("samples", "model", "stage")
 
 def collective_of(name: str, part: Any) -> Subject:
     """The collective that its name contains; one that serves a stage must declare its order of addition."""
-    found = subject(part)
-    if found.collective in SERVING and found.kind.reducing and (found.declared is None or found.declared.order is None):
+    examined = subject(part)
+    ordered = examined.declared is not None and examined.declared.order is not None
+    if examined.collective in SERVING and examined.kind.reducing and not ordered:
         raise UsageError(f"{name} does not declare its order of addition; write @collective(order=\"ring\") above it")
-    return found
+    return examined
 
 
 def collective_claims(name: str, examined: Subject) -> list[Claim]:
     """Proofs on the supported numbers of ranks, and a training with a collective that serves a stage."""
     sizes = [size for size in RANKS if examined.serves(size)]
-    found = [Claim("every contribution arrives at its place, once, and added as declared, on 1 to 8 ranks",
+    claims = [Claim("every contribution arrives at its place, once, and added as declared, on 1 to 8 ranks",
                    partial(unproved, examined, sizes), first=True)]
     if examined.takes_reduction:
-        found.append(Claim("it reduces with the given function", partial(reduces_otherwise, examined)))
+        claims.append(Claim("it reduces with the given function", partial(reduces_otherwise, examined)))
     if examined.collective in SERVING and examined.manner == "in place" and examined.declared is not None:
         row = replace(examined.declared, name=name, collective=examined.collective)
         keys: dict[str, Any] = {examined.collective: Named(name, row, "")}
         if examined.collective == "broadcast":
             keys["publish"] = "broadcasts"
-        found.append(Claim(TRAINED, partial(differs, parallel=keys)))
-    return found
+        claims.append(Claim(TRAINED, partial(differs, parallel=keys)))
+    return claims
 
 
 def unproved(examined: Subject, sizes: Sequence[int]) -> str | None:
@@ -148,8 +145,8 @@ def reduces_otherwise(examined: Subject) -> str | None:
         return vector
 
     left = spawn(reduced, 3)
-    for (rank, element), due in expected_terms(examined.kind, 3, 3, 0).items():
-        most = max(vectors[term.rank][term.element] for term in due)
+    for (rank, element), terms in expected_terms(examined.kind, 3, 3, 0).items():
+        most = max(vectors[term.rank][term.element] for term in terms)
         if left[rank][element] != most:
             return (f"on 3 ranks with reduce=np.maximum: rank {rank} has {left[rank][element]} in element {element}; "
                     f"the maximum of all is {most}")
@@ -183,15 +180,18 @@ def trains_otherwise(
         train=Train(steps=2, micro_batch=2, micro_batches=2 * ranks, learning_rate=0.01, **train or {}),
         parallel=Parallel((), accumulation="layered"))
 
+    random = np.random.default_rng(0)
+    samples = Dataset(random.standard_normal((24, 3)).astype(np.float32), random.integers(0, 2, 24), None, None, 2)
+
     def row_of(stage: Stage, log: Log, file: str = "") -> RowOutcome:
         step = Named(name, replace(stage, step=recording(stage.step, log, file)), "")
         named = replace(scenario, parallel=replace(scenario.parallel, stages=(step,), **parallel or {}))
-        (row,) = run_locally(prepare(named, few_samples()), limit_seconds=PATIENCE_SECONDS).rows
+        (row,) = run_locally(prepare(named, samples), limit_seconds=PATIENCE_SECONDS).rows
         return row
 
-    mine, due, file = Log(), Log(), part.step.__code__.co_filename
+    log, shipped_log, file = Log(), Log(), part.step.__code__.co_filename
     try:
-        faults = broken_promises(row_of(part, mine, file))
+        faults = broken_promises(row_of(part, log, file))
     except NotImplementedError:
         raise
     except Exception as error:
@@ -203,8 +203,8 @@ def trains_otherwise(
     if not faults:
         return None
     shipped = like(part).part
-    row_of(shipped, due)
-    cause = first_unlike(mine, due)
+    row_of(shipped, shipped_log)
+    cause = first_unlike(log, shipped_log)
     return "\n".join([
         f"on {ranks} ranks: {faults[0]}", *faults[1:], *([f"why: {cause}"] if cause else []),
         f"see: zerosim show {name} --ranks {ranks}, and zerosim show {shipped.key} --ranks {ranks}"])
@@ -212,27 +212,23 @@ def trains_otherwise(
 
 def broken_promises(row: RowOutcome) -> list[str]:
     """The failed checks of a row, the first with the place; a stage may save memory, and send without a verb."""
-    due = row.due and replace(
-        row.due, memory=[replace(each, least_bytes={}) for each in row.due.memory],
-        traffic=[replace(each, by_collective=found.by_collective)
-                 for found, each in zip(row.measured.traffic, row.due.traffic, strict=True)])
+    expected = row.due and replace(
+        row.due, memory=[replace(memory, least_bytes={}) for memory in row.due.memory],
+        traffic=[replace(traffic, by_collective=measured.by_collective)
+                 for measured, traffic in zip(row.measured.traffic, row.due.traffic, strict=True)])
     first = row.first_divergence
-    return [f"{what}, first {place(first)}" if first and not number else what
-            for number, what in enumerate(replace(row, due=due).failures)]
+    return [f"{what}, first {described(first)}" if first and not number else what
+            for number, what in enumerate(replace(row, due=expected).failures)]
 
 
-def place(found: Divergence) -> str:
+def described(divergence: Divergence) -> str:
     """The place of a difference, and both values."""
-    index = f"[{', '.join(map(str, found.index))}]" if found.index else ""
-    what = f"{found.state} of {found.name}" if found.state else found.name
-    return (f"in {what}{index} after step {found.step}: {found.ours!r} on rank {found.rank}, {found.reference!r} in "
-            "one process")
+    index = f"[{', '.join(map(str, divergence.index))}]" if divergence.index else ""
+    what = f"{divergence.state} of {divergence.name}" if divergence.state else divergence.name
+    return (f"in {what}{index} after step {divergence.step}: {divergence.ours!r} on rank {divergence.rank}, "
+            f"{divergence.reference!r} in one process")
 
 
-def few_samples() -> Dataset:
-    """Random samples of two classes."""
-    random = np.random.default_rng(0)
-    return Dataset(random.standard_normal((24, 3)).astype(np.float32), random.integers(0, 2, 24), None, None, 2)
 
 
 # Other parts.
@@ -250,29 +246,24 @@ def optimizer_claims(name: str, rule: Optimizer) -> list[Claim]:
 
 
 def model_claims(name: str, kind: ModelKind) -> list[Claim]:
-    settings, task = trial_of(name, kind)
-    data = {"source": "text"} if task.tokens else {}
+    task = TEXT if kind.reads_tokens else DIGITS
+    settings = ModelKeys(kind=Named(name, kind, ""))
+    settings = replace(settings, sequence=task.inputs) if task.tokens else settings
 
-    def read() -> str | None:
-        groups = [[number] for number in range(kind.layer_count(settings))]
-        kind.for_task(settings, task, groups, ())
-        return None
-
-    def slopes() -> str | None:
-        groups = [[number] for number in range(kind.layer_count(settings))]
-        return wrong_slope(kind.for_task(settings, task, groups, ()))
+    def build() -> Model:
+        return kind.for_task(settings, task, [[number] for number in range(kind.layer_count(settings))], ())
 
     return [
-        Claim("its layers fit together and read all of their parameters", partial(named_error, name, read), first=True),
-        Claim("its gradients are what differences of forward say, in float64", slopes),
-        Claim(TRAINED, partial(differs, model=settings, data=data)),
-        Claim("over two ranks of any direction it is the model in one piece", partial(split_otherwise, name, kind)),
+        Claim("its layers fit together and read all of their parameters", partial(named_error, name, build),
+              first=True),
+        Claim("its gradients are what differences of forward say, in float64", lambda: wrong_slope(build())),
+        Claim(TRAINED, partial(differs, model=settings, data={"source": "text"} if task.tokens else {})),
+        Claim("over two ranks of any direction it is the model in one piece", partial(split_otherwise, settings, task)),
     ]
 
 
-def split_otherwise(name: str, kind: ModelKind) -> str | None:
+def split_otherwise(settings: ModelKeys, task: Task) -> str | None:
     """The first difference of the model over two ranks of a direction, in float64; None where it cannot be split."""
-    settings, task = trial_of(name, kind)
     for direction in ("tensor", "context", "expert"):
         sizes: dict[str, Any] = {f"{direction}_ranks": 2}
         (row,) = Scenario(world=WorldKeys(2), model=settings, parallel=Parallel(("ddp",), **sizes)).rows
@@ -280,24 +271,19 @@ def split_otherwise(name: str, kind: ModelKind) -> str | None:
             config = configured(row, task)
         except ZerosimError:
             continue
-        for each in differences(config):
-            return f"over two {direction} ranks: {each}"
+        for difference in differences(config):
+            return f"over two {direction} ranks: {difference}"
     return None
 
 
-def trial_of(name: str, kind: ModelKind) -> tuple[ModelKeys, Task]:
-    """The keys of the model with their defaults, and a small task."""
-    task = TEXT if kind.reads_tokens else DIGITS
-    settings = ModelKeys(kind=Named(name, kind, ""))
-    return (replace(settings, sequence=task.inputs) if task.tokens else settings), task
 
 
 def samples_claims(name: str, part: Any) -> list[Claim]:
-    scenario = partial(small, data={"source": Named(name, part, "")})
+    data = {"source": Named(name, part, "")}
     return [
         Claim("it gives the same arrays each time, which fit together",
-              partial(named_error, name, lambda: load_dataset(scenario()) and None), first=True),
-        Claim(TRAINED, partial(differs, data={"source": Named(name, part, "")})),
+              partial(named_error, name, lambda: load_dataset(small(data=data))), first=True),
+        Claim(TRAINED, partial(differs, data=data)),
     ]
 
 
@@ -331,7 +317,7 @@ def differs(**sections: Any) -> str | None:
     if outcome.passed:
         return None
     first = next((row for row in outcome.trained if row.first_divergence is not None), None)
-    where = f"\n{first.config.name}: {place(first.first_divergence)}" if first and first.first_divergence else ""
+    where = f"\n{first.config.name}: {described(first.first_divergence)}" if first and first.first_divergence else ""
     return "; ".join(f"{row}: {what}" for row, what in outcome.failures) + where
 
 
@@ -360,17 +346,18 @@ def wrong_slope(model: Model) -> str | None:
     random, batch = np.random.default_rng(19), some_batch(model, SAMPLES)
     weights = some_weights(model)
     _, gradients = computed(model, weights, batch)
-    for unit, place in ((each, place) for each in reversed(model.units) for place in reversed(each.places)):
+    places = [(unit, place) for unit in reversed(model.units) for place in reversed(unit.places)]
+    for unit, place in places:
         weight, gradient = unit.views(weights[unit])[place.name], gradients[place.name]
         direction, before, losses = random.standard_normal(weight.shape), weight.copy(), []
         for step in (STEP, -STEP):
             weight[...] = before + step * direction
             losses.append(float(computed(model, weights, batch)[0][0]))
         weight[...] = before
-        due = (losses[0] - losses[1]) / (2 * STEP)
-        told, size = float(np.sum(gradient * direction)), float(np.abs(gradient * direction).sum())
-        if not abs(told - due) <= TOLERANCE * size + NOISE:
+        by_differences = (losses[0] - losses[1]) / (2 * STEP)
+        by_backward, size = float(np.sum(gradient * direction)), float(np.abs(gradient * direction).sum())
+        if not abs(by_backward - by_differences) <= TOLERANCE * size + NOISE:
             return (f"layer {place.prefix.rstrip('.')}: the gradient of its parameter {place.parameter.name!r} along a "
-                    f"random direction is {told:.6g} by backward and {due:.6g} by finite differences; zerosim check "
-                    "FILE tries single operations")
+                    f"random direction is {by_backward:.6g} by backward and {by_differences:.6g} by finite "
+                    "differences; zerosim check FILE tries single operations")
     return None

@@ -69,44 +69,33 @@ class CollectivesOutcome:
 def programs_of(scenario: CollectiveScenario) -> list[PreparedProgram]:
     """The scenario's programs, every call looked up; raises `ScenarioError` for an unknown call."""
     return [
-        PreparedProgram(
-            each.name or " + ".join(each.calls),
-            tuple(
-                fitting(look_up(scenario, call, ("program", p, "calls", c)), scenario, each.bucket)
-                for c, call in enumerate(each.calls)
-            ),
-            each.bucket,
-        )
-        for p, each in enumerate(scenario.program)
-    ]
+        PreparedProgram(program.name or " + ".join(program.calls), tuple(
+            look_up(scenario, call, ("program", p, "calls", c), program.bucket)
+            for c, call in enumerate(program.calls)), program.bucket)
+        for p, program in enumerate(scenario.program)]
 
 
-def fitting(subject: Subject, scenario: CollectiveScenario, bucket: str) -> Subject:
-    """`subject`; raises `ScenarioError` if it needs equal chunks and the ranks do not divide a vector."""
+def look_up(scenario: CollectiveScenario, call: str, path: tuple[str | int, ...], bucket: str) -> Subject:
+    """The subject of a call; raises `ScenarioError` for an unknown one, and for one that these ranks cannot run."""
     values, ranks = scenario.values, scenario.world.ranks
+    try:
+        if call in COLLECTIVES:
+            chosen = find(call, "ring" if f"ring.{call}" in ALGORITHMS else "auto", ranks)
+            subject = named_subject(f"{chosen.name}.{call}")
+        else:
+            subject = named_subject(call, loader=scenario.origin.loader, folder=scenario.origin.folder(path))
+    except ZerosimError as error:
+        raise scenario.origin.error(str(error), path) from error
+    if not subject.serves(ranks) and subject.algorithm is not None:
+        raise scenario.origin.error(
+            f"{subject.name} serves {subject.algorithm.limit}, not {ranks}", path, ("world", "ranks"))
     tensors = (len(values.given[0]),) if values.given else values.lengths
     uneven = [length for length in ((sum(tensors),) if bucket == "all" else tensors) if length % ranks]
     if subject.even and uneven:
         raise scenario.origin.error(
             f"{subject.name} exchanges equal chunks, and {ranks} ranks do not divide a vector of {uneven[0]} elements; "
-            "give lengths that world.ranks divides", ("values", "given" if values.given else "lengths"),
-        )
+            "give lengths that world.ranks divides", ("values", "given" if values.given else "lengths"))
     return subject
-
-
-def look_up(scenario: CollectiveScenario, call: str, path: tuple[str | int, ...]) -> Subject:
-    try:
-        if call in COLLECTIVES:
-            chosen = find(call, "ring" if f"ring.{call}" in ALGORITHMS else "auto", scenario.world.ranks)
-            return named_subject(f"{chosen.name}.{call}")
-        found = named_subject(call, loader=scenario.origin.loader, folder=scenario.origin.folder(path))
-    except ZerosimError as error:
-        raise scenario.origin.error(str(error), path) from error
-    if not found.serves(scenario.world.ranks) and found.algorithm is not None:
-        raise scenario.origin.error(
-            f"{found.name} serves {found.algorithm.limit}, not {scenario.world.ranks}", path, ("world", "ranks")
-        )
-    return found
 
 
 def collectives_world(scenario: CollectiveScenario) -> LocalWorld:
@@ -130,14 +119,15 @@ def run_collectives(
             outcomes.append(ProgramOutcome(program, results, sent_bytes, messages))
     if comm.rank != 0:
         return None
-    return CollectivesOutcome(scenario, outcomes, [explained(scenario, each) for each in findings(scenario, outcomes)])
+    return CollectivesOutcome(
+        scenario, outcomes, [explained(programs, comm.size, finding) for finding in findings(scenario, outcomes)])
 
 
-def explained(scenario: CollectiveScenario, finding: Finding) -> Finding:
+def explained(programs: Sequence[PreparedProgram], ranks: int, finding: Finding) -> Finding:
     """A failed claim with its cause, if a function that is not in the table of algorithms is wrong."""
-    calls = [] if finding.holds else [call for program in programs_of(scenario) for call in program.calls]
-    said = [diagnosis(prove(call, scenario.world.ranks)) for call in calls if call.algorithm is None]
-    causes = "".join(f"; {call.cause} ({call.command})" for call in said if call is not None)
+    calls = [] if finding.holds else [call for program in programs for call in program.calls]
+    diagnoses = [diagnosis(prove(call, ranks)) for call in calls if call.algorithm is None]
+    causes = "".join(f"; {diagnosed.cause} ({diagnosed.command})" for diagnosed in diagnoses if diagnosed is not None)
     return replace(finding, seen=finding.seen + causes)
 
 
@@ -178,12 +168,13 @@ def findings(scenario: CollectiveScenario, outcomes: Sequence[ProgramOutcome]) -
             f"{after} the ranks hold {'the same' if expect.ranks_agree else 'different'} bytes",
             (differ is None) == expect.ranks_agree, f"{after} {differ or 'all ranks hold the same bytes'}")
     if expect.same_bytes_sent is not None:
-        yield same_counts("bytes", outcomes, [o.sent_bytes for o in outcomes], claimed=expect.same_bytes_sent)
+        sent_bytes = [outcome.sent_bytes for outcome in outcomes]
+        yield same_counts("bytes", outcomes, sent_bytes, claimed=expect.same_bytes_sent)
     if expect.same_messages is not None:
-        yield same_counts("messages", outcomes, [o.messages for o in outcomes], claimed=expect.same_messages)
-    if expect.results:
-        for outcome in outcomes:
-            yield due_results(scenario, outcome)
+        messages = [outcome.messages for outcome in outcomes]
+        yield same_counts("messages", outcomes, messages, claimed=expect.same_messages)
+    for outcome in outcomes if expect.results else ():
+        yield expected_results(scenario, outcome)
 
 
 def different_results(scenario: CollectiveScenario, outcomes: Sequence[ProgramOutcome]) -> str | None:
@@ -191,76 +182,69 @@ def different_results(scenario: CollectiveScenario, outcomes: Sequence[ProgramOu
     first = outcomes[0]
     for other in outcomes[1:]:
         names = f"{first.program.name} and {other.program.name}"
-        for rank, (mine, theirs) in enumerate(zip(first.results, other.results, strict=True)):
-            if mine is None or theirs is None:
-                if mine is theirs:
+        for rank, (result, others) in enumerate(zip(first.results, other.results, strict=True)):
+            if result is None or others is None:
+                if result is others:
                     continue
-                some, none = (other, first) if mine is None else (first, other)
+                some, none = (other, first) if result is None else (first, other)
                 return f"{some.program.name} leaves a vector on rank {rank}, {none.program.name} leaves nothing there"
-            if len(mine) != len(theirs) and mine.tobytes() != theirs.tobytes():
-                return f"{names} leave vectors of {len(mine)} and {len(theirs)} elements on rank {rank}"
-            if mine.tobytes() != theirs.tobytes():
-                return (f"{names} differ in {share(mine, theirs)} on rank {rank}"
-                        f"{moved_chunks(scenario, first, other, mine, theirs)}")
+            if len(result) != len(others) and result.tobytes() != others.tobytes():
+                return f"{names} leave vectors of {len(result)} and {len(others)} elements on rank {rank}"
+            if result.tobytes() != others.tobytes():
+                differing = differs(result, others)
+                return (f"{names} differ in {share(differing)} on rank {rank}"
+                        f"{in_other_chunks(scenario, first.program, other.program, differing)}")
     return None
 
 
-def share(mine: Array, theirs: Array) -> str:
-    differing = int(np.count_nonzero(differs(mine, theirs)))
-    return f"{differing:,} of {len(mine):,} elements ({differing / len(mine):.1%})"
+def share(differing: Array) -> str:
+    count, size = int(np.count_nonzero(differing)), len(differing)
+    return f"{count:,} of {size:,} elements ({count / size:.1%})"
 
 
-def differs(mine: Array, theirs: Array) -> Array:
-    bits = f"u{mine.dtype.itemsize}"
-    found: Array = mine.view(bits) != theirs.view(bits)
-    return found
+def differs(result: Array, others: Array) -> Array:
+    bits = f"u{result.dtype.itemsize}"
+    differing: Array = result.view(bits) != others.view(bits)
+    return differing
 
 
-def moved_chunks(
-    scenario: CollectiveScenario, first: ProgramOutcome, other: ProgramOutcome, mine: Array, theirs: Array
+def in_other_chunks(
+    scenario: CollectiveScenario, first: PreparedProgram, other: PreparedProgram, differing: Array
 ) -> str:
-    """The reason for a difference of whole vectors: the differing elements that lie in different chunks in two
-    programs."""
+    """How many differing elements of whole vectors lie in different chunks in two programs, which explains them."""
     ranks, lengths = scenario.world.ranks, scenario.values.lengths
-    if first.program.bucket == other.program.bucket or scenario.values.given or len(mine) != sum(lengths):
+    if first.bucket == other.bucket or scenario.values.given or len(differing) != sum(lengths):
         return ""
-    moved = chunk_numbers(first.program, lengths, ranks) != chunk_numbers(other.program, lengths, ranks)
-    inside = int(np.count_nonzero(differs(mine, theirs) & moved))
-    outside = int(np.count_nonzero(differs(mine, theirs) & ~moved))
-    return (
-        f": {np.count_nonzero(moved):,} elements lie in another chunk there and are added in a different order; "
-        f"{inside:,} of those differ, {outside:,} of the rest"
-    )
 
+    def chunk_numbers(program: PreparedProgram) -> Array:
+        buckets = [sum(lengths)] if program.bucket == "all" else lengths
+        sizes = [[stop - start for start, stop in bounds(length, ranks)] for length in buckets]
+        return np.concatenate([np.repeat(np.arange(ranks), of_bucket) for of_bucket in sizes])
 
-def chunk_numbers(program: PreparedProgram, lengths: Sequence[int], ranks: int) -> Array:
-    """The number of the chunk in which each element is added."""
-    buckets = [sum(lengths)] if program.bucket == "all" else lengths
-    return np.concatenate([
-        np.repeat(np.arange(ranks), [stop - start for start, stop in bounds(length, ranks)]) for length in buckets
-    ])
+    elsewhere = chunk_numbers(first) != chunk_numbers(other)
+    return (f": {np.count_nonzero(elsewhere):,} elements lie in another chunk there and are added in a different "
+            f"order; {np.count_nonzero(differing & elsewhere):,} of those differ, "
+            f"{np.count_nonzero(differing & ~elsewhere):,} of the rest")
 
 
 def different_ranks(outcome: ProgramOutcome) -> str | None:
     """The first rank whose result differs from that of the first rank with one."""
-    held = [(rank, result) for rank, result in enumerate(outcome.results) if result is not None]
-    _, first = held[0]
-    for rank, result in held[1:]:
+    results = [(rank, result) for rank, result in enumerate(outcome.results) if result is not None]
+    _, first = results[0]
+    for rank, result in results[1:]:
         if len(result) != len(first):
             return f"rank {rank} holds {len(result)} elements and rank 0 {len(first)}"
         if result.tobytes() != first.tobytes():
-            return f"ranks {rank} and 0 differ in {share(first, result)}"
+            return f"ranks {rank} and 0 differ in {share(differs(first, result))}"
     return None
 
 
 def same_counts(
     what: str, outcomes: Sequence[ProgramOutcome], counts: Sequence[list[int]], *, claimed: bool
 ) -> Finding:
-    same = all(each == counts[0] for each in counts)
-    seen = "; ".join(
-        f"{outcome.program.name} sent {spread(each)} {what} per rank"
-        for outcome, each in zip(outcomes, counts, strict=True)
-    )
+    same = all(of_ranks == counts[0] for of_ranks in counts)
+    seen = "; ".join(f"{outcome.program.name} sent {spread(of_ranks)} {what} per rank"
+                     for outcome, of_ranks in zip(outcomes, counts, strict=True))
     claim = f"the programs send {'as many' if claimed else 'different numbers of'} {what}"
     return Finding(claim, same == claimed, seen)
 
@@ -270,14 +254,14 @@ def spread(counts: Sequence[int]) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def due_results(scenario: CollectiveScenario, outcome: ProgramOutcome) -> Finding:
+def expected_results(scenario: CollectiveScenario, outcome: ProgramOutcome) -> Finding:
     claim = f"{outcome.program.name} leaves the expected numbers"
-    for rank, (found, due) in enumerate(zip(outcome.results, scenario.expect.results, strict=True)):
-        if found is None or found.tolist() != list(due):
-            return Finding(claim, False, f"rank {rank} holds {vector_text(found)}; expected {list(due)}")
-    all_found = "; ".join(f"rank {rank} {vector_text(result)}" for rank, result in enumerate(outcome.results))
-    return Finding(claim, True, f"{outcome.program.name} left {all_found}")
+    for rank, (result, expected) in enumerate(zip(outcome.results, scenario.expect.results, strict=True)):
+        if result is None or result.tolist() != list(expected):
+            return Finding(claim, False, f"rank {rank} holds {vector_text(result)}; expected {list(expected)}")
+    results = "; ".join(f"rank {rank} {vector_text(result)}" for rank, result in enumerate(outcome.results))
+    return Finding(claim, True, f"{outcome.program.name} left {results}")
 
 
 def vector_text(result: Array | None) -> str:
-    return "nothing" if result is None else f"[{', '.join(f'{each:g}' for each in result.tolist())}]"
+    return "nothing" if result is None else f"[{', '.join(f'{number:g}' for number in result.tolist())}]"

@@ -17,13 +17,12 @@ algorithms are compared with the declared tree including its operands, because o
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isclose
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from zerosim.collectives import Algorithm
 from zerosim.collectives.kinds import COLLECTIVES, CollectiveKind
 from zerosim.core import orders
 from zerosim.core.comm import Communicator
@@ -31,7 +30,7 @@ from zerosim.core.errors import Deadlock, UsageError, error_line
 from zerosim.core.terms import Symbol, Term, blanks, commuted, leaves, symbols
 from zerosim.core.words import joined, plural
 from zerosim.observe.record import Recording, elements, record
-from zerosim.proofs.case import Case, Place, chunks_by_element, expected_terms
+from zerosim.proofs.case import Case, expected_terms
 from zerosim.proofs.ended import in_file, raised
 from zerosim.proofs.subject import Subject
 from zerosim.worlds.local import Sends, StillRunning
@@ -57,13 +56,6 @@ class SentChunks(NamedTuple):
         return (f"{plural(self.chunks, 'chunk')} in {plural(self.messages, 'message')} and "
                 f"{plural(self.rounds, 'round')}{least}")
 
-    def differs_from(self, declared: float) -> str:
-        """The fault if each rank should send `declared` chunks on average; empty if it does."""
-        if isclose(self.chunks, declared * self.ranks, rel_tol=1e-9):
-            return ""
-        return (f"a rank sends {self.chunks / self.ranks:.6g} chunks on average, and chunks_sent declares "
-                f"{declared:.6g} on {plural(self.ranks, 'rank')}")
-
 
 def sent_in(recording: Recording, kind: CollectiveKind, root: int) -> SentChunks:
     """The messages and chunks of a run with one element in each chunk.
@@ -87,11 +79,11 @@ def least_chunks(kind: CollectiveKind, size: int, root: int) -> int:
     Source for all-reduce: Patarasuk and Yuan (2009), section 2.
     """
     holders: defaultdict[tuple[Term, ...], set[int]] = defaultdict(set)
-    for (rank, _), due in expected_terms(kind, size, size, root).items():
-        holders[due].add(rank)
+    for (rank, _), terms in expected_terms(kind, size, size, root).items():
+        holders[terms].add(rank)
     return sum(
         len(contributors) + len(holding) - 1 - bool(contributors & holding)
-        for due, holding in holders.items() for contributors in [{term.rank for term in due}])
+        for terms, holding in holders.items() for contributors in [{term.rank for term in terms}])
 
 
 SMALL = 16
@@ -171,7 +163,7 @@ def prove(subject: Subject, size: int, lengths: Sequence[int] | None = None) -> 
 
 
 def proofs_of(subject: Subject, asked: Sequence[int]) -> list[Proof]:
-    """A proof for each supported number of ranks; raises `UsageError` if there is none."""
+    """A proof for each supported number of ranks, until one does not end; raises `UsageError` if there is none."""
     if subject.collective not in COLLECTIVES:
         raise UsageError(
             f"a {subject.collective} moves no data, so there is nothing to prove on symbols; zerosim show draws its "
@@ -185,16 +177,12 @@ def proofs_of(subject: Subject, asked: Sequence[int]) -> list[Proof]:
     if not served and row is not None:
         refused = ", ".join(map(str, asked))
         raise UsageError(f"{subject.name} serves {row.limit}, not {refused}; give different numbers of ranks")
-    return list(until_one_never_ends(subject, served))
-
-
-def until_one_never_ends(subject: Subject, sizes: Sequence[int]) -> Iterator[Proof]:
-    """A proof for each number of ranks, until one does not end."""
-    for size in sizes:
-        proof = prove(subject, size)
-        yield proof
-        if proof.case and isinstance(proof.case.recording.failure, StillRunning):
-            return
+    proofs: list[Proof] = []
+    for size in served:
+        proofs.append(prove(subject, size))
+        if (case := proofs[-1].case) and isinstance(case.recording.failure, StillRunning):
+            break
+    return proofs
 
 
 def roots(subject: Subject, size: int) -> Sequence[int]:
@@ -209,24 +197,19 @@ def examine(proof: Proof, count: int, root: int, sends: Sends) -> None:
     recording = run(subject, size, count, root, sends)
     case = Case(subject, recording, count, root, sends)
     proof.case = proof.case or case
-    found = list(faults(subject, recording, count, root))
-    if sends == "rendezvous":
-        found = [fault for fault in found if isinstance(recording.failure, Deadlock)]
     setting = [f"{count} elements"] if count != size else []
     setting += [f"root {root}"] if root else []
     setting += [WAITING] if sends == "rendezvous" else []
-    for fault in found:
+    for fault in faults(case) if sends == "buffered" or isinstance(recording.failure, Deadlock) else ():
         what = f"with {', '.join(setting)}: {fault.what}" if setting else fault.what
-        proof.faults.append(ProofFault(what, fault.rank, fault.chunk, fault.round))
-    if found or recording.results is None:
-        proof.case = case if found else proof.case
-        return
-    if not proof.held and count == size:
-        proof.held = [list(result) for result in recording.results]
-        proof.sent = sent_in(recording, subject.kind, root)
-        check_sent(proof, proof.sent)
-    if subject.kind.reducing and sends == "buffered" and count:
-        check_order(proof, recording.results, count, root)
+        proof.faults.append(replace(fault, what=what))
+    if not proof.faults and recording.results is not None:
+        if not proof.held and count == size:
+            proof.held = [list(result) for result in recording.results]
+            proof.sent = sent_in(recording, subject.kind, root)
+            check_sent(proof, proof.sent)
+        if subject.kind.reducing and sends == "buffered" and count:
+            check_order(proof, case)
     if proof.faults:
         proof.case = case
 
@@ -260,66 +243,61 @@ def again(case: Case, size: int) -> Case:
     return Case(subject, run(subject, size, count, root, case.sends), count, root, case.sends)
 
 
-def faults(subject: Subject, recording: Recording, count: int, root: int = 0) -> Iterator[ProofFault]:
+def faults(case: Case) -> Iterator[ProofFault]:
     """The faults of a recorded run: why it ended early, or the first wrong place on each rank."""
-    if recording.results is None:
-        yield ProofFault(failure_line(subject, recording), round=recording.rounds)
+    if case.recording.results is None:
+        yield ProofFault(failure_line(case), round=case.recording.rounds)
         return
-    size = recording.size
-    chunk_of = chunks_by_element(count, size)
     blamed: set[int] = set()
     right: set[tuple[int, int]] = set()  # by identity: most ranks hold the same symbols, of as many terms as ranks
-    for (rank, element), expected in expected_terms(subject.kind, size, count, root).items():
-        held = recording.results[rank][element]
-        if (id(held), id(expected)) in right:
+    for (rank, element), expected in case.expected.items():
+        symbol = case.last(rank)[element]
+        if (id(symbol), id(expected)) in right:
             continue
-        wrong = difference(held, expected)
+        wrong = difference(symbol, expected)
         if not wrong:
-            right.add((id(held), id(expected)))
-        if wrong and rank not in blamed:
+            right.add((id(symbol), id(expected)))
+        elif rank not in blamed:
             blamed.add(rank)
-            chunk = chunk_of[element]
-            at, origin = last_change(recording, rank, element)
-            yield ProofFault(f"rank {rank}, chunk {chunk}: {wrong}; it holds {held}, {origin}", rank, chunk, at)
+            round_, origin = last_change(case.recording, rank, element)
+            yield fault_at(case, rank, element, f"{wrong}; it holds {symbol}, {origin}", round_)
 
 
-def failure_line(subject: Subject, recording: Recording) -> str:
+def fault_at(case: Case, rank: int, element: int, what: str, round_: int | None = None) -> ProofFault:
+    chunk = case.chunk_of[element]
+    return ProofFault(f"rank {rank}, chunk {chunk}: {what}", rank, chunk, round_)
+
+
+def failure_line(case: Case) -> str:
     """Why a run ended early, in one line, with the line of the code if it is known."""
-    failure = recording.failure
-    if failure is None or isinstance(failure, StillRunning):
-        return str(failure) if failure is None else raised(failure, subject.file)
-    said, lines = str(failure), [awaited.line for awaited in recording.awaited.values()]
-    if not isinstance(failure, Deadlock):
-        said, lines = raised(failure, subject.file), [] if in_file(failure, subject.file) else [
-            sent.line for sent in recording.unasked]
+    failure, file = case.recording.failure, case.subject.file
+    assert failure is not None
+    reason, lines = raised(failure, file), list[int]()
+    if isinstance(failure, Deadlock) and not isinstance(failure, StillRunning):
+        reason, lines = str(failure), [awaited.line for awaited in case.recording.awaited.values()]
+    elif not in_file(failure, file) and not isinstance(failure, StillRunning):
+        lines = [sent.line for sent in case.recording.unasked]
     known = [str(line) for line in sorted({*lines} - {0})]
-    return f"{said}, in line {joined(known)}" if known else said
+    return f"{reason}, in line {joined(known)}" if known else reason
 
 
-def difference(held: Symbol, expected: Sequence[Term]) -> str:
-    """The difference between the terms in `held` and those expected, once each; empty if there is none."""
-    found, due = Counter(leaves(held)), Counter(expected)
-    if found == due:
+def difference(symbol: Symbol, expected: Sequence[Term]) -> str:
+    """The difference between the terms in a symbol and those expected, once each; empty if there is none."""
+    counts, element = Counter(leaves(symbol)), expected[0].element
+    if counts == Counter(expected):
         return ""
-    complaints = []
-    element = expected[0].element
-    lost = [term for term in due if not found[term]]
-    doubled = [leaf for leaf in due if found[leaf] > 1]
-    foreign = [leaf for leaf in found if leaf not in due]
-    if lost:
-        complaints.append(f"{names(lost)} missing")
-    if doubled:
-        complaints.append(f"{names(doubled)} added {max(found[leaf] for leaf in doubled)} times")
+    lost = [term for term in expected if not counts[term]]
+    doubled = [term for term in expected if counts[term] > 1]
+    foreign = [leaf for leaf in counts if leaf not in expected]
+    complaints = [f"{names(lost)} missing"] if lost else []
+    complaints += [f"{names(doubled)} added {max(map(counts.__getitem__, doubled))} times"] if doubled else []
     if any(not isinstance(leaf, Term) for leaf in foreign):
         complaints.append("a place that was never filled")
-    strays = [leaf for leaf in foreign if isinstance(leaf, Term) and leaf.element != element]
-    if strays:
-        told_of = ", ".join(f"{stray} of element {stray.element}" for stray in strays)
-        complaints.append(f"misplaced: {told_of}, where element {element} belongs")
+    strays = [f"{leaf} of element {leaf.element}" for leaf in foreign
+              if isinstance(leaf, Term) and leaf.element != element]
+    complaints += [f"misplaced: {', '.join(strays)}, where element {element} belongs"] if strays else []
     uninvited = [leaf for leaf in foreign if isinstance(leaf, Term) and leaf.element == element]
-    if uninvited:
-        complaints.append(f"{names(uninvited)} not expected here")
-    return ", ".join(complaints)
+    return ", ".join([*complaints, *([f"{names(uninvited)} not expected here"] if uninvited else [])])
 
 
 def names(terms: Sequence[Any]) -> str:
@@ -338,84 +316,64 @@ def last_change(recording: Recording, rank: int, element: int) -> tuple[int | No
 
 def check_sent(proof: Proof, sent: SentChunks) -> None:
     """Check that a user's collective sends the chunks and takes the rounds that it declares, if it does."""
-    row = proof.subject.declared
-    if row is not None and row.chunks_sent is not None and (fault := sent.differs_from(row.chunks_sent(sent.ranks))):
-        proof.faults.append(ProofFault(fault))
-    if row is not None and row.rounds is not None and sent.rounds > row.rounds(sent.ranks):
-        proof.faults.append(ProofFault(f"it takes {sent.rounds} rounds; {row.rounds(sent.ranks)} are declared"))
+    row, ranks = proof.subject.declared, sent.ranks
+    if row is not None and row.chunks_sent is not None and not isclose(
+            sent.chunks, (declared := row.chunks_sent(ranks)) * ranks, rel_tol=1e-9):
+        proof.faults.append(ProofFault(f"a rank sends {sent.chunks / ranks:.6g} chunks on average, and chunks_sent "
+                                       f"declares {declared:.6g} on {plural(ranks, 'rank')}"))
+    if row is not None and row.rounds is not None and sent.rounds > row.rounds(ranks):
+        proof.faults.append(ProofFault(f"it takes {sent.rounds} rounds; {row.rounds(ranks)} are declared"))
 
 
-def check_order(proof: Proof, results: Sequence[Sequence[Symbol]], count: int, root: int) -> None:
+def check_order(proof: Proof, case: Case) -> None:
     """Check that all ranks add in the same order, and in the declared one if there is a declaration."""
-    subject, size = proof.subject, proof.size
-    places = expected_terms(subject.kind, size, count, root)
-    chunk_of = chunks_by_element(count, size)
-    row = subject.algorithm or subject.declared
+    row = case.subject.algorithm or case.subject.declared
     if row is not None and row.order is not None:
         proof.order = "declared"
-        check_declared(proof, row, results, places, chunk_of)
+        proof.faults += declared_otherwise(case, row.order, row.users)
         return
     first: dict[tuple[Term, ...], tuple[int, Symbol]] = {}
-    for (rank, element), due in places.items():
-        held = commuted(results[rank][element])
-        other, before = first.setdefault(due, (rank, held))
-        if held != before:
-            proof.faults.append(ProofFault(
-                f"rank {rank}, chunk {chunk_of[element]}: the ranks disagree: it holds {results[rank][element]}, "
-                f"rank {other} holds {results[other][element]}; added in a different order, bits differ",
-                rank, chunk_of[element],
-            ))
+    for (rank, element), terms in case.expected.items():
+        symbol = commuted(case.last(rank)[element])
+        other, before = first.setdefault(terms, (rank, symbol))
+        if symbol != before:
+            proof.faults.append(fault_at(
+                case, rank, element, f"the ranks disagree: it holds {case.last(rank)[element]}, rank {other} holds "
+                f"{case.last(other)[element]}; added in a different order, bits differ"))
             return
-    if count == size:
-        proof.order = known_order({due: held for due, (_, held) in first.items()}, chunk_of)
+    if case.count == case.size:
+        proof.order = known_order({terms: symbol for terms, (_, symbol) in first.items()}, case.chunk_of)
 
 
-def check_declared(
-    proof: Proof,
-    algorithm: Algorithm,
-    results: Sequence[Sequence[Symbol]],
-    places: dict[Place, tuple[Term, ...]],
-    chunk_of: dict[int, int],
-) -> None:
-    assert algorithm.order is not None
+def declared_otherwise(case: Case, order: orders.AddingOrder, users: bool) -> Iterator[ProofFault]:
+    """The first sum in another order than the declared one, which gets each rank's part of a chunk as a vector."""
+    terms_of = {element: terms for (_, element), terms in case.expected.items()}
+    declared: dict[int, Symbol] = {}
     try:
-        declared = declared_sums(algorithm.order, {element: due for (_, element), due in places.items()}, chunk_of)
+        for chunk in sorted({case.chunk_of[element] for element in terms_of}):
+            elements = [element for element in sorted(terms_of) if case.chunk_of[element] == chunk]
+            contributions = zip(*(terms_of[element] for element in elements), strict=True)
+            vectors = [np.array(contribution, object) for contribution in contributions]
+            declared.update(zip(elements, order(vectors, chunk), strict=True))
     except Exception as error:
-        rank, element = next(iter(places))
-        proof.faults.append(ProofFault(
-            f"the declared order of addition fails: {error_line(error, algorithm.order)}", rank, chunk_of[element]))
+        what = f"the declared order of addition fails: {error_line(error, order)}"
+        yield fault_at(case, *next(iter(case.expected)), what)
         return
     right: set[tuple[int, int]] = set()
-    for (rank, element), due in places.items():
-        held, wanted = results[rank][element], declared[element]
-        if (id(held), id(due)) in right:
+    for (rank, element), terms in case.expected.items():
+        symbol, wanted = case.last(rank)[element], declared[element]
+        if (id(symbol), id(terms)) in right:
             continue
-        if held != wanted and not (algorithm.users and commuted(held) == commuted(wanted)):
-            proof.faults.append(ProofFault(
-                f"rank {rank}, chunk {chunk_of[element]}: added as {held}; declared is {wanted}",
-                rank, chunk_of[element],
-            ))
+        if symbol != wanted and not (users and commuted(symbol) == commuted(wanted)):
+            yield fault_at(case, rank, element, f"added as {symbol}; declared is {wanted}")
             return
-        right.add((id(held), id(due)))
+        right.add((id(symbol), id(terms)))
 
 
-def declared_sums(
-    order: orders.AddingOrder, due: dict[int, tuple[Term, ...]], chunk_of: dict[int, int]
-) -> dict[int, Symbol]:
-    """The sum of each element, in an order that gets every rank's contribution to a whole chunk, as a vector."""
-    found: dict[int, Symbol] = {}
-    for chunk in sorted({chunk_of[element] for element in due}):
-        elements = [element for element in sorted(due) if chunk_of[element] == chunk]
-        ranks = range(len(due[elements[0]]))
-        contributions = [np.array([due[element][rank] for element in elements], object) for rank in ranks]
-        found.update(zip(elements, order(contributions, chunk), strict=True))
-    return found
-
-
-def known_order(held: dict[tuple[Term, ...], Symbol], chunk_of: dict[int, int]) -> str | None:
+def known_order(sums: dict[tuple[Term, ...], Symbol], chunk_of: dict[int, int]) -> str | None:
     """The name of the known order in which all these terms are added, or None."""
     for name, order in KNOWN_ORDERS.items():
-        if all(commuted(order(due, chunk_of[due[0].element])) == symbol for due, symbol in held.items()):
+        if all(commuted(order(terms, chunk_of[terms[0].element])) == symbol for terms, symbol in sums.items()):
             return name
     return None
 

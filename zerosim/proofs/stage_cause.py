@@ -106,18 +106,18 @@ class Recorder:
     def begun(self, verb: str, given: Sequence[Any]) -> VerbCall:
         unit = getattr(given[0], "name", "") if given else ""
         alive = {result for result, array in self.results.items() if array() is not None}
-        copies = [self.copied(each, given[0] if verb in OWN else None) for each in given[bool(unit) :]]
+        copies = [self.copied(argument, given[0] if verb in OWN else None) for argument in given[bool(unit) :]]
         self.calls.append(VerbCall(verb, unit, copies, line_in(self.file), alive))
         return self.calls[-1]
 
     def ended(self, call: VerbCall, unit: Any, gave: Any) -> None:
         results = gave if isinstance(gave, tuple) else (gave,)
-        call.gave = [self.copied(each, unit if call.key[0] == "reduce_scatter" else None) for each in results]
+        call.gave = [self.copied(result, unit if call.key[0] == "reduce_scatter" else None) for result in results]
         last = results[-1][0] if isinstance(results[-1], list) and results[-1] else results[-1]
         if isinstance(last, np.ndarray):
             while isinstance(last.base, np.ndarray):
                 last = last.base
-            self.results[call.key, sum(each.key == call.key for each in self.calls)] = weakref.ref(last)
+            self.results[call.key, sum(noted.key == call.key for noted in self.calls)] = weakref.ref(last)
 
     def copied(self, value: Any, unit: Any = None) -> Any:
         """A copy of arrays; of a full buffer of `unit`, if it is given, this rank's own chunk."""
@@ -125,7 +125,7 @@ class Recorder:
             full = unit is not None and value.size == self.replica.state.layouts.full(unit).length
             return OwnChunk(self.replica.own(value).copy()) if full else value.copy()
         if isinstance(value, list | tuple):
-            return [self.copied(each) for each in value]
+            return [self.copied(element) for element in value]
         return value if isinstance(value, int | float | str | None) else None
 
 
@@ -133,8 +133,7 @@ class Recorded:
     """A replica or a tape whose verbs are recorded; `instead` are attributes instead of its own."""
 
     def __init__(self, of: Any, verbs: Sequence[str], recorder: Recorder, **instead: Any) -> None:
-        noted = {verb: noting(verb, getattr(of, verb), recorder) for verb in verbs}
-        self.__dict__.update(_of=of, **noted, **instead)
+        self.__dict__.update({verb: noting(verb, getattr(of, verb), recorder) for verb in verbs}, _of=of, **instead)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._of, name)
@@ -156,83 +155,77 @@ def noting(verb: str, method: Callable[..., Any], recorder: Recorder) -> Callabl
 # The first difference.
 
 Alike = Callable[[Array, Array], bool]
-Found = tuple[bool, float, str]
+Difference = tuple[bool, float, str]
 """A difference in words; before them whether it may follow from an early end of the step, and the number of its call.
 """
 
 
-def first_unlike(mine: Log, due: Log) -> str | None:
+def first_unlike(examined: Log, shipped: Log) -> str | None:
     """The first difference of all ranks in the first step with one, in words; None if there is none."""
-    names = Names(mine, due)
-    for differences in (partial(unlike, alike=nearly), partial(unlike, alike=exactly), unfreed):
-        for step in sorted({step for step, _ in due}):
-            found = [(*at, rank, words) for each, rank in due if each == step
-                     for *at, words in differences(
-                         mine.get((step, rank), []), due[step, rank], Naming(names, step, rank))]
-            if found:
-                *_, rank, words = min(found)
+    origins = origins_of(examined, shipped)
+    for comparison in (partial(unlike, alike=nearly), partial(unlike, alike=exactly), unfreed):
+        for step in sorted({step for step, _ in shipped}):
+            differences = [(*at, rank, words) for rank in sorted(rank for other, rank in shipped if other == step)
+                           for *at, words in comparison(examined.get((step, rank), []), shipped[step, rank],
+                                                        Naming(origins, step, rank))]
+            if differences:
+                *_, rank, words = min(differences)
                 return f"{words} (rank {rank}, step {step})"
     return None
 
 
-def matched(mine: Sequence[VerbCall], due: Sequence[VerbCall]) -> list[tuple[VerbCall, int, int | None]]:
-    """Each call that is due, its number among its kind, and the place of the same call in `mine`, if it is there."""
-    places, counts, found = places_of(mine), Counter[Key](), []
-    for call in due:
+def matched(calls: Sequence[VerbCall], expected: Sequence[VerbCall]) -> list[tuple[VerbCall, int, int | None]]:
+    """Each expected call, its number among its kind, and the index of the same call in `calls`, if it is there."""
+    indices, counts, pairs = indices_of(calls), Counter[Key](), []
+    for call in expected:
         nth = counts[call.key]
         counts[call.key] += 1
-        found.append((call, nth, places[call.key][nth] if nth < len(places[call.key]) else None))
-    return found
+        pairs.append((call, nth, indices[call.key][nth] if nth < len(indices[call.key]) else None))
+    return pairs
 
 
-def places_of(calls: Sequence[VerbCall]) -> defaultdict[Key, list[int]]:
-    found = defaultdict[Key, list[int]](list)
-    for place, call in enumerate(calls):
-        found[call.key].append(place)
-    return found
+def indices_of(calls: Sequence[VerbCall]) -> defaultdict[Key, list[int]]:
+    indices = defaultdict[Key, list[int]](list)
+    for index, call in enumerate(calls):
+        indices[call.key].append(index)
+    return indices
 
 
-def unlike(mine: Sequence[VerbCall], due: Sequence[VerbCall], naming: "Naming", alike: Alike) -> Iterator[Found]:
-    """The differences between the calls of one step."""
-    ended, last, pairs = bool(mine) and mine[-1].verb == "return", -1, matched(mine, due)
-    for number, (call, nth, place) in enumerate(pairs):
-        if place is not None:
-            last = place
-            yield from ((False, place, words) for words in arguments(mine[place], call, nth, naming, alike))
+def unlike(
+    calls: Sequence[VerbCall], expected: Sequence[VerbCall], naming: "Naming", alike: Alike
+) -> Iterator[Difference]:
+    """The differences between the calls of one step; at last the first one that comes before one expected earlier."""
+    ended, last, pairs = bool(calls) and calls[-1].verb == "return", -1, matched(calls, expected)
+    for number, (call, nth, index) in enumerate(pairs):
+        if index is not None:
+            last = index
+            yield from ((False, index, words) for words in arguments(calls[index], call, nth, naming, alike))
             continue
-        later = next((at for _, _, at in pairs[number:] if at is not None and at > last), None)
+        later = next((other for _, _, other in pairs[number:] if other is not None and other > last), None)
         if later is not None and call.key[0] not in OPTIONAL:
-            yield not ended, last + 0.5, missing(call, nth, mine[later])
+            yield not ended, last + 0.5, missing(call, nth, calls[later])
         elif later is not None and not nth:
-            yield True, len(mine) + number, missing(call, nth, mine[later])
-    counts = Counter(call.key for call in due)
-    for key, places in places_of(mine).items():
-        if len(places) > (allowed := counts[key]):
-            extra = mine[places[allowed]]
-            yield False, places[allowed], (f"{line_of(extra)}{extra} is called {len(places)} times, where {allowed} "
-                                           f"{'is' if allowed == 1 else 'are'} due")
-    firsts, due_firsts = ({call.key[0]: call for call in reversed(calls)} for calls in (mine, due))
-    verbs = [call.key[0] for call in mine if firsts[call.key[0]] is call and call.key[0] in due_firsts]
-    for verb, other in zip(verbs, (call.key[0] for call in due if due_firsts[call.key[0]] is call
-                                   and call.key[0] in firsts), strict=True):
+            yield True, len(calls) + number, missing(call, nth, calls[later])
+    counts = Counter(call.key for call in expected)
+    for key, indices in indices_of(calls).items():
+        if len(indices) > (allowed := counts[key]):
+            extra = calls[indices[allowed]]
+            yield False, indices[allowed], (f"{line_of(extra)}{extra} is called {len(indices)} times, where {allowed} "
+                                            f"{'is' if allowed == 1 else 'are'} due")
+    firsts = {call.key[0]: call for call in reversed(calls)}
+    expected_verbs = dict.fromkeys(call.key[0] for call in expected)
+    verbs = [verb for verb in dict.fromkeys(call.key[0] for call in calls) if verb in expected_verbs]
+    for verb, other in zip(verbs, (verb for verb in expected_verbs if verb in firsts), strict=True):
         if verb != other:
-            yield not ended, mine.index(firsts[verb]), before(firsts[verb], firsts[other])
+            yield not ended, calls.index(firsts[verb]), before(firsts[verb], firsts[other])
             break
-    yield from misordered(mine, pairs, ended)
-
-
-def misordered(
-    mine: Sequence[VerbCall], pairs: Sequence[tuple[VerbCall, int, int | None]], ended: bool
-) -> Iterator[Found]:
-    """The first call that comes before another one that is due first; the order of units may not matter."""
-    keys = {call.key for call, _, _ in pairs}
-    ours = [place for place, call in enumerate(mine) if call.key in keys]
-    present = {call.key for call in mine}
-    theirs = [pair for pair in pairs if pair[0].key[0] not in OPTIONAL or pair[0].key in present]
-    for place, (call, nth, at) in zip(ours, theirs, strict=False):
-        if place != at:
-            yield not ended, len(mine), (
-                missing(call, nth, mine[place]) if at is None else before(mine[place], mine[at]))
+    present = {call.key for call in calls}
+    required = [pair for pair in pairs if pair[0].key[0] not in OPTIONAL or pair[0].key in present]
+    shared = [index for index, call in enumerate(calls) if counts[call.key]]
+    for index, (call, nth, its_index) in zip(shared, required, strict=False):
+        if index != its_index:
+            yield not ended, len(calls), (
+                missing(call, nth, calls[index]) if its_index is None else before(calls[index], calls[its_index]))
             return
 
 
@@ -249,31 +242,33 @@ def line_of(call: VerbCall, words: str = "line {}: ") -> str:
     return words.format(call.line) if call.line else ""
 
 
-def arguments(mine: VerbCall, due: VerbCall, nth: int, naming: "Naming", alike: Alike) -> Iterator[str]:
+def arguments(call: VerbCall, expected: VerbCall, nth: int, naming: "Naming", alike: Alike) -> Iterator[str]:
     """The first argument that differs, or the verb."""
-    if mine.verb in OWN and mine.verb != due.verb:
-        yield f"{line_of(mine)}{mine} is called instead of {due}"
+    if call.verb in OWN and call.verb != expected.verb:
+        yield f"{line_of(call)}{call} is called instead of {expected}"
         return
-    words = GIVEN.get(mine.verb, ("",))
-    for what, has, wants in zip_longest(words, mine.given, due.given[: len(words)]):
+    words = GIVEN.get(call.verb, ("",))
+    for what, has, wants in zip_longest(words, call.given, expected.given[: len(words)]):
         if what is None or same(has, wants, alike):
             continue
         role = f" as {what}" * (len(words) > 1)
-        verb = "" if mine.verb == "return" else " gets"
-        yield (f"{line_of(mine)}{mine}{verb} {naming.value(has, nth, wants)}{role} instead of "
+        verb = "" if call.verb == "return" else " gets"
+        yield (f"{line_of(call)}{call}{verb} {naming.value(has, nth, wants)}{role} instead of "
                f"{naming.value(wants, nth)}")
         return
 
 
-def unfreed(mine: Sequence[VerbCall], due: Sequence[VerbCall], naming: "Naming") -> Iterator[Found]:
+def unfreed(calls: Sequence[VerbCall], expected: Sequence[VerbCall], naming: "Naming") -> Iterator[Difference]:
     """The results that are still in memory when a call begins, where the shipped stage has freed them."""
-    places = places_of(mine)
-    for call, _, place in matched(mine, due):
-        for key, number in sorted(mine[place].alive - call.alive) if place is not None else ():
-            result = mine[places[key][number - 1]]
+    indices = indices_of(calls)
+    for shipped, _, index in matched(calls, expected):
+        if index is None:
+            continue
+        call = calls[index]
+        for key, number in sorted(call.alive - shipped.alive):
+            result = calls[indices[key][number - 1]]
             what = f"{GAVE[result.verb][-1]}{f' of {result.unit}' * bool(result.unit)}"
-            yield False, place or 0, (f"{line_of(mine[place or 0])}{mine[place or 0]} finds {what}"
-                                      f"{line_of(result, ' (line {})')} still in memory")
+            yield False, index, f"{line_of(call)}{call} finds {what}{line_of(result, ' (line {})')} still in memory"
 
 
 def same(has: Any, wants: Any, alike: Alike) -> bool:
@@ -301,8 +296,8 @@ def factor(has: Any, wants: Any) -> float | None:
     at = np.argmax(np.abs(wants.astype(np.float64)))
     if not wants.flat[at]:
         return None
-    found = float(has.flat[at]) / float(wants.flat[at])
-    return found if found and abs(found - 1) > 1e-2 and nearly(has, found * wants) else None
+    ratio = float(has.flat[at]) / float(wants.flat[at])
+    return ratio if ratio and abs(ratio - 1) > 1e-2 and nearly(has, ratio * wants) else None
 
 
 # The names of values.
@@ -320,44 +315,42 @@ class Origin:
     chunk: int | None = None
 
 
-class Names:
-    """The origins of values: what verbs give in the shipped stage, what they get there, and what they give in ours."""
+Origins = dict[Any, list[Origin]]
 
-    def __init__(self, mine: Log, due: Log) -> None:
-        self.origins = defaultdict[Any, list[Origin]](list)
-        self.ranks = 1 + max(rank for _, rank in due)
-        self.add(due, GAVE, "gave")
-        self.add(due, GOT, "given")
-        self.add(mine, GAVE, "gave")
 
-    def add(self, log: Log, table: dict[str, tuple[str, ...]], side: str) -> None:
+def origins_of(examined: Log, shipped: Log) -> Origins:
+    """The origins of values: what verbs give and get in the shipped stage, and what they give in the examined one."""
+    origins: Origins = defaultdict(list)
+    ranks = 1 + max(rank for _, rank in shipped)
+    for log, table, side in ((shipped, GAVE, "gave"), (shipped, GOT, "given"), (examined, GAVE, "gave")):
         for (step, rank), calls in log.items():
             counts = Counter[Key]()
             for call in calls:
                 for what, value in zip(table.get(call.verb, ()), getattr(call, side), strict=False):
                     own = rank if isinstance(value, OwnChunk) else None
                     origin = Origin(what, call.unit, step, rank, counts[call.key], own)
-                    self.origins[key_of(value)].append(origin)
-                    if isinstance(value, np.ndarray) and value.ndim == 1 and not value.size % self.ranks:
-                        for chunk, part in enumerate(np.split(value, self.ranks)):
-                            self.origins[key_of(part)].append(replace(origin, chunk=chunk))
+                    origins[key_of(value)].append(origin)
+                    if isinstance(value, np.ndarray) and value.ndim == 1 and not value.size % ranks:
+                        for chunk, part in enumerate(np.split(value, ranks)):
+                            origins[key_of(part)].append(replace(origin, chunk=chunk))
                 counts[call.key] += 1
+    return origins
 
 
 @dataclass(frozen=True)
 class Naming:
     """Names of values for a student who looks at a rank's step."""
 
-    names: Names
+    origins: Origins
     step: int
     rank: int
 
     def value(self, value: Any, nth: int, wanted: Any = None) -> str:
         """A value by the call that gives or gets it, or as a multiple of the wanted one; else its type and size."""
         own = isinstance(value, OwnChunk)
-        value, wanted = (each.array if isinstance(each, OwnChunk) else each for each in (value, wanted))
-        if isinstance(value, np.ndarray | list) and (found := self.names.origins.get(key_of(value))):
-            return self.origin(min(found, key=self.distance), nth, own)
+        value, wanted = (operand.array if isinstance(operand, OwnChunk) else operand for operand in (value, wanted))
+        if isinstance(value, np.ndarray | list) and (origins := self.origins.get(key_of(value))):
+            return self.origin(min(origins, key=self.distance), nth, own)
         if (times := factor(value, wanted)) is not None:
             return f"{times:.3g} times {self.value(OwnChunk(wanted) if own else wanted, nth)}"
         if isinstance(value, np.ndarray):
@@ -368,13 +361,13 @@ class Naming:
     def distance(self, origin: Origin) -> tuple[bool, bool, bool]:
         return origin.step != self.step, origin.rank != self.rank, origin.chunk is not None
 
-    def origin(self, found: Origin, nth: int, own: bool) -> str:
-        chunk = "" if found.chunk is None or (own and found.chunk == self.rank) else f"chunk {found.chunk} of "
-        unit = f" of {found.unit}" * bool(found.unit)
-        rank = f" on rank {found.rank}" * (found.rank != self.rank)
-        part = f" in part {found.nth + 1}" * (found.nth != nth and found.step == self.step)
-        step = f" in step {found.step}" * (found.step != self.step)
-        return f"{chunk}{found.what}{unit}{rank}{part}{step}"
+    def origin(self, origin: Origin, nth: int, own: bool) -> str:
+        chunk = "" if origin.chunk is None or (own and origin.chunk == self.rank) else f"chunk {origin.chunk} of "
+        unit = f" of {origin.unit}" * bool(origin.unit)
+        rank = f" on rank {origin.rank}" * (origin.rank != self.rank)
+        part = f" in part {origin.nth + 1}" * (origin.nth != nth and origin.step == self.step)
+        step = f" in step {origin.step}" * (origin.step != self.step)
+        return f"{chunk}{origin.what}{unit}{rank}{part}{step}"
 
 
 def key_of(value: Any) -> Any:

@@ -41,7 +41,7 @@ def rank_counts(most: int = MOST_RANKS) -> SearchStrategy[int]:
 
 def lengths(ranks: int, *, even: bool = False) -> SearchStrategy[int]:
     """The length of a vector: 0, fewer than ranks, multiples, and others; if `even`, multiples alone."""
-    return st.integers(0, 2).map(lambda each: each * ranks) if even else st.integers(0, 2 * ranks + 1)
+    return st.integers(0, 2).map(lambda multiple: multiple * ranks) if even else st.integers(0, 2 * ranks + 1)
 
 
 def dtypes(values: str = "exact") -> SearchStrategy[str]:

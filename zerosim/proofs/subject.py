@@ -97,24 +97,19 @@ class Subject:
             return
         given = chunks[comm.rank] if kind.brings is own else vector
         result = self.function(comm, given.copy(), *where, *reduction)
-        due = kind.left(vector, comm.rank, comm.size, root)
-        if due is not None:
-            self._place(result, due, comm.rank)
-
-    def _place(self, result: Any, where: Any, rank: int) -> None:
+        left = kind.left(vector, comm.rank, comm.size, root)
+        if left is None:
+            return
+        returned = f"{self.name} returned"
         if not isinstance(result, np.ndarray):
-            found = "None" if result is None else f"a {type(result).__name__}"
+            type_name = "None" if result is None else f"a {type(result).__name__}"
             one = " (np.concatenate joins several)" if isinstance(result, list | tuple) else ""
-            raise CollectiveError(
-                f"{self.name} returned {found} on rank {rank}: return the result as an array{one}, or name its second "
-                "parameter `chunks` if it works in place"
-            )
-        if result.size != where.size or result.dtype != where.dtype:
-            raise CollectiveError(
-                f"{self.name} returned {result.size} × {result.dtype} on rank {rank}; expected {where.size} × "
-                f"{where.dtype}"
-            )
-        where[...] = result.reshape(where.shape)
+            raise CollectiveError(f"{returned} {type_name} on rank {comm.rank}: return the result as an array{one}, or "
+                                  "name its second parameter `chunks` if it works in place")
+        if result.size != left.size or result.dtype != left.dtype:
+            raise CollectiveError(f"{returned} {result.size} × {result.dtype} on rank {comm.rank}; expected "
+                                  f"{left.size} × {left.dtype}")
+        left[...] = result.reshape(left.shape)
 
 
 def subject(function: Callable[..., Any] | Algorithm, collective: str | None = None) -> Subject:
@@ -146,7 +141,7 @@ def collective_in(name: str) -> str | None:
     ('all_reduce', None)
     """
     letters = name.lower().replace("_", "")
-    return next((each for each in COLLECTIVES if each.replace("_", "") in letters), None)
+    return next((collective for collective in COLLECTIVES if collective.replace("_", "") in letters), None)
 
 
 def named_subject(
@@ -181,23 +176,23 @@ def asked_subject(
     Raises `UsageError` for anything else; the message mentions `stages` if these are allowed too.
     """
     if isinstance(collective, str):
-        found = named_subject(collective, claims, stages, loader)
+        chosen = named_subject(collective, claims, stages, loader)
     elif isinstance(collective, Algorithm) or callable(collective):
-        found = subject(collective, claims)
+        chosen = subject(collective, claims)
     else:
         raise UsageError(f"found {collective!r}; give the name of an algorithm, FILE.py:FUNCTION, or a function")
-    return with_hosts(found, ranks_per_host)
+    return with_hosts(chosen, ranks_per_host)
 
 
-def with_hosts(found: Subject, ranks_per_host: int | None) -> Subject:
+def with_hosts(examined: Subject, ranks_per_host: int | None) -> Subject:
     """A two-level or two-hop subject on hosts of `ranks_per_host` ranks; any subject unchanged for None.
 
     Raises `UsageError` for an algorithm without hosts.
     """
     if ranks_per_host is None:
-        return found
-    if found.algorithm is None or not found.algorithm.per_host:
-        raise UsageError(f"remove --ranks-per-host: {found.name} does not use hosts; two_level.* and two_hop.* do")
+        return examined
+    if examined.algorithm is None or not examined.algorithm.per_host:
+        raise UsageError(f"remove --ranks-per-host: {examined.name} does not use hosts; two_level.* and two_hop.* do")
     row = next(row for row in levels(ranks_per_host)
-               if (row.name, row.collective) == (found.algorithm.name, found.collective))
-    return replace(found, function=row.function, algorithm=row)
+               if (row.name, row.collective) == (examined.algorithm.name, examined.collective))
+    return replace(examined, function=row.function, algorithm=row)
