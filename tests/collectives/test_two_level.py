@@ -9,10 +9,8 @@ from zerosim.commands.cli import main
 from zerosim.core.errors import ScenarioError
 from zerosim.plan.cluster import cluster_of
 from zerosim.plan.rehearsal import rehearse
-from zerosim.proofs.subject import named_subject, with_hosts
 from zerosim.scenario import Check, Parallel, Scenario, WorldKeys
 from zerosim.scenario.machine import ClusterKeys, LinkKeys
-from zerosim.testing import check
 from zerosim.training.experiment import prepare
 
 
@@ -22,12 +20,6 @@ def test_its_functions_are_those_of_their_row():
         for row in levels(per_host):
             found = algorithm_of(row.function)
             assert (found.name, found.collective, found.per_host) == (row.name, row.collective, per_host)
-
-
-def test_keeps_the_laws():
-    check(named_subject("two_level.all_reduce"), examples=20)
-    check(with_hosts(named_subject("two_level.reduce_scatter"), 3), examples=20)
-    check(with_hosts(named_subject("two_hop.reduce_scatter"), 3), examples=20)
 
 
 def test_the_commands_name_hosts(capsys):

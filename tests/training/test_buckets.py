@@ -5,9 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.verdict.test_planted import fails, outcome_of
-from zerosim.collectives import ring
-from zerosim.core.sharding import split
-from zerosim.training import build
 from zerosim.training.buckets import Buckets
 
 TINY = 0.00004
@@ -22,26 +19,6 @@ def test_pieces_follow_one_another_and_none_is_too_long(length, column, most):
     longest = pieces[0].stop
     assert all(piece.stop - piece.start == longest for piece in pieces[:-1])
     assert most or len(pieces) == 1
-
-
-KEYS = [
-    {"order": "exact", "precision": "bf16", "accumulate_dtype": "fp32"},
-    {"publish": "broadcasts", "precision": "fp16", "reduce_dtype": "fp32", "clip_norm": 0.1},
-    {"prefetch": True, "frozen": (1,), "publish": "updates", "gradients": "all_reduce"},
-]
-
-
-@pytest.mark.parametrize("keys", KEYS, ids=str)
-def test_the_bits_and_bytes_stay_and_messages_multiply(keys):
-    whole, pieces = (outcome_of(**keys, bucket_mb=bucket) for bucket in (0.0, TINY))
-    assert (whole.failures, pieces.failures) == ([], [])
-    for one, other in zip(whole.trained, pieces.trained, strict=True):
-        assert one.measured.weights_sha256 == other.measured.weights_sha256
-        for before, after in zip(one.measured.traffic, other.measured.traffic, strict=True):
-            assert before.sent_bytes == after.sent_bytes
-            assert before.messages < after.messages or len(one.traffic) == 1
-            assert after.largest_message_bytes <= 40
-            assert before.largest_message_bytes > after.largest_message_bytes or len(one.traffic) == 1
 
 
 def test_messages_of_a_step_by_hand():
@@ -69,22 +46,3 @@ def unbounded(self, collective):
 def test_a_bucket_without_a_bound_is_seen(monkeypatch, name):
     monkeypatch.setattr(Buckets, name, unbounded)
     fails(outcome_of(stages=("zero1",), publish="broadcasts", bucket_mb=TINY), "are not the formula's")
-
-
-def next_to_each_other(comm, chunks):
-    """Buckets as others have them: neighbouring elements, each bucket cut into chunks of its own."""
-    for piece in Buckets(40).pieces(len(chunks.flat), 4):
-        ring.all_reduce(comm, split(chunks.flat[piece], comm.size))
-
-
-def some_twice(comm, chunks):
-    for piece in (slice(0, 3), slice(2, None)):
-        ring.reduce_scatter(comm, [chunk[piece] for chunk in chunks])
-
-
-@pytest.mark.parametrize("collective", [next_to_each_other, some_twice])
-def test_a_bucket_that_moves_a_boundary_is_seen(monkeypatch, collective):
-    """The same sums, in the order of other chunks; or elements that two buckets have."""
-    monkeypatch.setattr(build, "reduce_scatter", lambda config, comm, *_: comm.named(
-        "reduce_scatter", config.addition.by(collective).reduce_scatter))
-    fails(outcome_of(stages=("ddp",), bucket_mb=TINY), "bits differ")

@@ -6,7 +6,6 @@ import os
 import shutil
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +19,7 @@ from zerosim.scenario.data import load_dataset
 from zerosim.scenario.sections import Variant
 from zerosim.training import program
 from zerosim.training.keeping import latest
-from zerosim.training.state_file import read, steps_in
+from zerosim.training.state_file import steps_in
 
 
 def training(**train):
@@ -29,32 +28,6 @@ def training(**train):
 
 
 # What is saved and goes on is what was never interrupted.
-
-@pytest.mark.parametrize("train", [{"precision": "fp64"}, {"precision": "bf16", "optimizer": "adamw"}], ids=str)
-def test_every_stage_goes_on_to_the_same_bits(tmp_path, train):
-    built = replace(training(**train), parallel=Parallel())
-    whole = go(built, labelled())
-    go(built, labelled(), save=tmp_path / "a", steps=2)
-    rest = go(built, labelled(), resume=tmp_path / "a")
-    assert rest.failures == []
-    assert bits(rest) == bits(whole)
-    assert [row.config.done for row in rest.trained] == [2, 2, 2, 2]
-
-
-def test_skipped_steps_and_the_loss_scale_go_on(tmp_path):
-    data = labelled()
-    loud = replace(data, x=data.x * np.float32(3000))
-    built = replace(
-        training(precision="fp16", optimizer="adam", steps=12, clip_norm=0.5), model=ModelKeys(hidden=(5, 4)))
-    whole = go(built, loud)
-    assert 0 < whole.trained[0].measured.updates < 12
-    go(built, loud, save=tmp_path / "a", steps=5)
-    about = read(latest(tmp_path / "a" / "zero3")).about
-    assert about["updates"] < about["step"]
-    rest = go(built, loud, resume=tmp_path / "a")
-    assert rest.failures == []
-    assert bits(rest) == bits(whole)
-
 
 VARIANTS = (
     Variant("wide", accumulate_dtype="fp32", reduce_dtype="fp32"), Variant("one", units="model"), Variant("one"),
@@ -93,21 +66,6 @@ def test_a_transformer_with_tied_embeddings_and_a_frozen_block_goes_on_on_more_r
     assert (same.failures, bits(same)) == ([], bits(go(built, data)))
     other = replace(built, world=WorldKeys(4), parallel=Parallel(stages=("ddp",)))
     assert go(other, data, resume=tmp_path / "a" / "zero3").failures == []
-
-
-@pytest.mark.parametrize(("order", "ranks", "batches"), [("exact", (4, 3), 12), ("tree", (1, 8), 8)])
-def test_without_an_order_that_depends_on_ranks_the_bits_do_not_either(tmp_path, order, ranks, batches):
-    first, second = (
-        Scenario(
-            world=WorldKeys(n), model=ModelKeys(hidden=(5, 4)),
-            train=Train(steps=4, micro_batch=2, micro_batches=batches),
-            parallel=Parallel(stages=(stage,), order=order))
-        for n, stage in zip(ranks, ("zero3", "zero1"), strict=True)
-    )
-    go(first, labelled(), save=tmp_path / "a", steps=2)
-    rest = go(second, labelled(), resume=tmp_path / "a")
-    assert rest.failures == []
-    assert bits(rest) == bits(go(first, labelled())) == bits(go(second, labelled()))
 
 
 def test_a_row_that_had_finished_is_as_it_was(tmp_path):

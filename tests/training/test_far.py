@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from tests.training import labelled, scenario
-from tests.training.checkpointing import bits, go
 from tests.verdict.test_planted import fails, outcome_of
 from zerosim.autograd.shelf import in_memory, offloaded
 from zerosim.commands.cli import main
@@ -24,21 +23,7 @@ from zerosim.training.experiment import prepare
 from zerosim.verdict.shapes import StepsOnShapes, expected
 
 UPDATES, BOTH = {"offload_optimizer": "host"}, {"offload_optimizer": "host", "offload_parameters": "host"}
-FAR = (UPDATES, {"offload_parameters": "host"}, BOTH)
 INPUTS = {"recompute": True, "offload_activations": True, "hidden": (5, 4, 7)}
-KEYS_OF_INPUTS = [
-    {"recompute": (2,), "frozen": (0, 1)}, {"units": ((0,), (1, 2), (3,)), "prefetch": True}, {"units": "model"}]
-
-
-@pytest.mark.parametrize("keys", KEYS_OF_INPUTS, ids=str)
-def test_inputs_of_recomputed_units_wait_on_the_host(keys):
-    outcome = outcome_of(**INPUTS | keys)
-    assert outcome.failures == []
-    assert all(stage.equal for stage in outcome.trained)
-    there = {rank.host_peak_bytes.get("activations", 0) for stage in outcome.trained for rank in stage.measured.memory}
-    assert (0 in there) is (keys == {"units": "model"})
-
-
 def memory(outcome, number=0):
     return outcome.trained[number].measured.memory[0]
 
@@ -87,14 +72,6 @@ def test_on_the_device_inputs_grow_with_the_blocks_and_on_the_host_they_do_not()
 def far_scenario(*, ranks=2, **parallel):
     base = scenario(ranks=ranks, micro_batches=4, stages=("zero3",))
     return replace(base, parallel=replace(base.parallel, **parallel))
-
-
-def test_a_run_resumes_with_its_states_where_they_belong(tmp_path):
-    whole = bits(go(far_scenario(), labelled()))
-    go(far_scenario(**BOTH), labelled(), save=tmp_path / "a", steps=2)
-    for built in (far_scenario(**UPDATES), far_scenario(**BOTH), far_scenario()):
-        rest = go(built, labelled(), resume=tmp_path / "a")
-        assert (rest.failures, bits(rest)) == ([], whole)
 
 
 def test_the_page_has_a_column_and_the_trace_a_lane(tmp_path):

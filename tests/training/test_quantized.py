@@ -1,21 +1,15 @@
 """Quantised weights and gradients: a reference replays every bit, and bytes and memory are the formulas'."""
 
 import math
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.plan.test_rehearsal import CLUSTER
 from tests.training import labelled
 from tests.training.test_variants import run
-from tests.training.test_whole_steps import outcome_of
-from zerosim.plan.rehearsal import rehearse
 from zerosim.training.build import alone
 from zerosim.training.experiment import Experiment
-from zerosim.verdict.shapes import expected
-from zerosim.verdict.traffic import due
 
 
 def test_gathers_send_a_quarter_or_an_eighth_and_scales():
@@ -50,16 +44,6 @@ def test_reductions_send_a_quarter_and_scales(order):
     row, = run(stages=("zero2",), steps=1, order=order, quantized_gradients="int8", quantized_block=4).trained
     sent = row.measured.traffic[0].by_collective["reduce_scatter"].sent_bytes
     assert sent == 2 * sum(4 * -(-each // 4) + each for each in (12, 8, 5))
-
-
-def test_a_plan_holds_and_sends_what_a_run_does():
-    for keys in ({"order": "rank"}, {"overlap": True}, {"quantized_weights": "int4"}):
-        outcome = outcome_of(quantized_gradients="int8", quantized_block=8, accumulation="boundary", **keys)
-        for row in outcome.trained:
-            planned = rehearse(row.config, CLUSTER)
-            assert +planned.peak == +Counter(expected(row.config).peak_bytes)
-            sent_bytes = sum(count.sent_bytes for count in due(row.config, 0, 3).values())
-            assert planned.clock.sent_counts["bytes"] == sent_bytes // 3
 
 
 def test_the_error_beside_unquantised_sums_is_reported():

@@ -10,7 +10,6 @@ from tests.training import claiming, labelled, run, scenario
 from zerosim.core.errors import ScenarioError
 from zerosim.scenario import Check, Parallel
 from zerosim.scenario.sections import Variant
-from zerosim.stages.optimizers import OPTIMIZERS
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Run, Silent
 from zerosim.verdict.judged_run import run_locally, run_on
@@ -24,21 +23,6 @@ def agree(outcome):
     assert len({stage.measured.optimizer_sha256 for stage in outcome.trained}) == 1
     assert len({tuple(float(loss[0]) for loss in stage.measured.losses) for stage in outcome.trained}) == 1
     return outcome
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_every_optimizer_on_more_ranks_than_a_layer_has_rows(optimizer):
-    agree(run(ranks=8, optimizer=optimizer, micro_batches=16, steps=3))
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_what_is_no_number_any_more_is_still_the_same_bytes(optimizer):
-    """Shards have different lengths than units: which of two NaNs an addition leaves may not depend on that."""
-    outcome = run(
-        labelled(features=23), ranks=4, micro_batches=4, hidden=(31, 17), activation="relu",
-        optimizer=optimizer, learning_rate=1e20, steps=8,
-    )
-    assert outcome.failures == []
 
 
 def test_a_wanted_accuracy_that_is_missed_fails_the_run():

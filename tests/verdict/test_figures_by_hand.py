@@ -1,6 +1,5 @@
-"""What a comparison, a verdict and a virtual clock make of a few figures: by hand, without a run."""
+"""What a comparison and a verdict make of a few figures: by hand, without a run."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,9 +8,7 @@ import pytest
 from tests.training import labelled, scenario
 from zerosim.autograd.operations.elementwise import relu
 from zerosim.autograd.tape import Tape
-from zerosim.collectives import ring, tree
 from zerosim.core.allocation import allocate
-from zerosim.core.comm import Strided
 from zerosim.core.digests import digest
 from zerosim.core.not_a_number import NOT_A_NUMBER
 from zerosim.core.orders import ORDERS
@@ -20,9 +17,6 @@ from zerosim.models.mlp import mlp
 from zerosim.models.units import Layer, Model, Task, grouped
 from zerosim.observe.memory import Ledger
 from zerosim.observe.observed import Observed, ObservedAllocator
-from zerosim.plan.clock import VirtualClock
-from zerosim.plan.cluster import Cluster, Device, Link
-from zerosim.plan.costs import Costs
 from zerosim.stages.storage import ACCUMULATED, GRADIENT, Layouts, TrainingState
 from zerosim.training import build, collect, comparison
 from zerosim.training.buckets import Buckets
@@ -157,95 +151,6 @@ def test_of_an_order_free_sum_one_bucket_is_copied_at_a_time():
     assert found[12:].tolist() == [each + 1.0 for each in range(12, 24)]
     assert ledger.peak["buffers"] == 2 * (2 * 3 * 8)                           # of two contributions, both chunks
     assert ledger.total == 0
-
-
-# A virtual clock.
-
-
-def test_what_is_computed_beside_a_collective_is_slower_for_as_long_as_that_lasts():
-    """With a fifth of the device taken, 100 ns take 125; a collective of 50 ns takes 10 of what goes on meanwhile."""
-    for lasts, due in ((1000, 125), (125, 125), (50, 110), (0, 100)):
-        clock = VirtualClock(taken_by_collectives=0.2)
-        with clock.beside():
-            clock.communicate("all_gather", lasts)
-        clock.compute("forward", 100)
-        assert clock.now_ns == due
-
-
-def test_collectives_go_one_after_the_other():
-    clock = VirtualClock()
-    with clock.beside():
-        clock.communicate("all_gather", 50)
-        assert clock.communicate("all_gather", 30) == 80
-    clock.wait(80)
-    clock.wait(60)
-    assert (clock.now_ns, clock.exposed_ns) == (80, 80)
-
-
-# A cluster: devices of 2 on a host, 1 byte a nanosecond inside, half of that between, latencies of 10 and 100.
-
-CLUSTER = Cluster(
-    Device("", 1e9, 1, 1e9), 2, Link("", 10, 1e9), Link("", 100, 0.5e9), pipelined=False, fused=False)
-
-
-def test_prices_tell_functions_lengths_and_roots_apart():
-
-    costs = Costs(replace(CLUSTER, pipelined=False), 3, 4)
-    vector = SimpleNamespace(nbytes=90)
-    assert costs.price(tree.broadcast, vector, 0).messages == 2
-    assert costs.price(tree.broadcast, vector, 2).messages == 1
-    assert costs.price(tree.broadcast, SimpleNamespace(nbytes=30), 2).sent_bytes == 30
-    chunks = [SimpleNamespace(nbytes=30)] * 3
-    assert costs.price(ring.all_gather, chunks).sent_bytes == 60
-
-
-def test_a_group_has_its_share_of_the_cards_of_a_host():
-    """Of 4 devices on a host as many groups share its cards as have a rank there."""
-    four = replace(CLUSTER, devices_per_host=4)
-    seen = {stride: four.seen_by(stride) for stride in (1, 2, 4, 8)}
-    assert {stride: each.devices_per_host for stride, each in seen.items()} == {1: 4, 2: 2, 4: 1, 8: 1}
-    assert {stride: each.between.bytes_per_second for stride, each in seen.items()} == {
-        1: 0.5e9, 2: 0.25e9, 4: 0.125e9, 8: 0.125e9}
-
-
-def test_prices_of_a_mesh_are_those_of_its_groups():
-    four = replace(CLUSTER, devices_per_host=4)
-    costs = Costs(four, 8, 4)
-    for comm, stride in ((Strided(None, 0, 2, first=0, stride=1), 1), (Strided(None, 0, 2, first=0, stride=4), 4),
-                         (Strided(None, 0, 4, first=0, stride=2), 2)):
-        found = costs.of(comm)
-        assert (found.ranks, found.cluster) == (comm.size, four.seen_by(stride))
-        assert costs.of(comm) is found
-    assert costs.of(SimpleNamespace(size=8)) is costs
-
-
-@pytest.mark.parametrize(("itemsize", "due"), [(4, 160), (2, 160 + 2 * (40 + 20)), (8, 160 + 2 * (40 + 80))])
-def test_a_loss_reads_and_writes_its_outputs_in_32_bits(itemsize, due):
-    """Four passes over 10 numbers, and where they are not of 32 bits, both ways of rounding them."""
-    assert Costs(CLUSTER, 1, itemsize).loss_ns((2, 5)) == due
-
-
-# Models.
-
-
-def test_where_all_is_frozen_nothing_goes_backward():
-    model = mlp(3, [4, 4], 2, "relu", "cross_entropy", frozen=[0, 1, 2])
-    assert (model.lowest_trained, model.backward_units) == (3, ())
-    tape = Tape(lowest=model.lowest_trained)
-    activations = [np.ones((1, 3))]
-    for unit in model.units:
-        activations = tape.forward(unit, np.ones(unit.count), activations)
-    assert activations[0].shape == (1, 2)
-
-
-def test_backward_comes_to_every_unit_of_which_any_layer_is_above_what_is_frozen():
-    model = mlp(3, [4, 4, 4], 2, "relu", "cross_entropy", groups=[[0], [1, 3], [2]], frozen=[0])
-    assert [unit.name for unit in model.backward_units] == ["layers.1+layers.3", "layers.2", "layers.1+layers.3"]
-
-
-def test_the_parameters_of_a_layer_are_drawn_one_after_the_other():
-    flat = mlp(4, [], 4, "relu", "cross_entropy").units[0].initial(0)
-    assert len(np.unique(flat)) == 20
 
 
 def test_plans_of_a_segment_are_those_of_the_gradients_that_are_wanted():
