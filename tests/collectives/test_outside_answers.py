@@ -66,22 +66,7 @@ def test_another_algorithm_than_the_claimed_one_is_caught(force_mpich, claimed):
     assert "elements differ from MPI's" in outcome.stderr
 
 
-@pytest.mark.mpi
-@pytest.mark.parametrize("ranks", [3, 8])
-@pytest.mark.parametrize(
-    ("number", "algorithm"),
-    [("3", "recursive_doubling"), ("4", "open_mpi_ring"), ("6", "open_mpi_rabenseifner")],
-)
-def test_open_mpi_leaves_the_bytes_of_ours(library, monkeypatch, number, algorithm, ranks):
-    if library != "Open MPI":
-        pytest.skip(f"forces Open MPI's algorithms, and this is {library}")
-    monkeypatch.setenv("OMPI_MCA_coll_tuned_use_dynamic_rules", "1")
-    monkeypatch.setenv("OMPI_MCA_coll_tuned_allreduce_algorithm", number)
-    outcome = answers(ranks, all_reduce=algorithm)
-    assert outcome.returncode == 0, outcome.stderr
-
-
-SAME_BY_DESIGN = {"recursive_doubling", "reduce_scatter_allgather", "open_mpi_rabenseifner"}
+SAME_BY_DESIGN = {"recursive_doubling", "reduce_scatter_allgather"}
 
 
 @pytest.mark.parametrize("dtype", outside.DTYPES)

@@ -6,13 +6,10 @@ bytes differ from those of our algorithm, or from the sum in the declared order.
 Where we have no algorithm, MPI is compared with the order as a plain function. That the forcing took effect needs no
 word of the library: on these vectors different orders give other bytes in more than a tenth of the elements, and a test
 that claims another algorithm than the one forced fails. Recursive doubling and Rabenseifner give the same bytes by
-design, so bytes cannot tell them apart. Open MPI leaves its ring and its Rabenseifner for another algorithm where
-there are fewer elements than ranks; those lengths are left out for it.
+design, so bytes cannot tell them apart.
 """
 
 import sys
-from collections.abc import Callable
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,15 +31,6 @@ def own_first_leftward(contributions, chunk):
     return orders.rank_order([contributions[(chunk - step) % size] for step in range(size)], chunk)
 
 
-def own_first_rightward(contributions, chunk):
-    """((g[c] + g[c+1]) + g[c+2]) + …, indices modulo the number of ranks.
-
-    >>> own_first_rightward(["a", "b", "c", "d"], 1)
-    'bcda'
-    """
-    return orders.rank_order([*contributions[chunk:], *contributions[:chunk]], chunk)
-
-
 def folded_far_tree(contributions, chunk):
     """The far tree over a power of two of sums: the first pairs of ranks are added beforehand.
 
@@ -56,23 +44,11 @@ def folded_far_tree(contributions, chunk):
     return orders.far_tree([*added, *contributions[2 * pairs :]], place)
 
 
-def longest_first(count, size):
-    """As even as can be: the first `count` mod `size` chunks are one element longer.
-
-    >>> longest_first(8, 3)
-    [(0, 3), (3, 6), (6, 8)]
-    """
-    cuts = [chunk * (count // size) + min(chunk, count % size) for chunk in range(size + 1)]
-    return list(pairwise(cuts))
-
-
 class Forced(NamedTuple):
     """What an MPI library's algorithm computes, and which algorithm of ours does the same."""
 
     order: orders.AddingOrder
     ours: str | None = None
-    cut: Callable[[int, int], list[tuple[int, int]]] = bounds
-    needs_a_chunk_for_all: bool = False
 
 
 FORCED = {
@@ -80,12 +56,6 @@ FORCED = {
         "ring": Forced(orders.ring, "ring"),
         "recursive_doubling": Forced(orders.folded_tree, "doubling"),
         "reduce_scatter_allgather": Forced(orders.folded_tree, "rabenseifner"),
-        "open_mpi_ring": Forced(
-            own_first_rightward, cut=longest_first, needs_a_chunk_for_all=True
-        ),
-        "open_mpi_rabenseifner": Forced(
-            orders.folded_tree, "rabenseifner", needs_a_chunk_for_all=True
-        ),
     },
     "reduce_scatter": {
         "pairwise": Forced(own_first_leftward),
@@ -106,18 +76,15 @@ def vectors(size: int, count: int, dtype: str) -> list[np.ndarray]:
 
 def summed(forced: Forced, brought: list[np.ndarray]) -> np.ndarray:
     """The whole sum in the declared order, chunk by chunk."""
-    cuts = forced.cut(brought[0].size, len(brought))
     return np.concatenate([
         forced.order([vector[first:last] for vector in brought], chunk)
-        for chunk, (first, last) in enumerate(cuts)
+        for chunk, (first, last) in enumerate(bounds(brought[0].size, len(brought)))
     ])
 
 
 def all_reduce(comm: Any, mpi: Any, forced: Forced) -> None:
     for dtype in DTYPES:
         for count in LENGTHS:
-            if count < comm.size and forced.needs_a_chunk_for_all:
-                continue
             brought = vectors(comm.size, count, dtype)
             theirs = np.empty(count, dtype)
             mpi.Allreduce(brought[comm.rank], theirs)

@@ -90,11 +90,6 @@ def test_a_model_and_an_optimizer_of_ones_own_train_to_the_bits_of_one_process(f
     assert "runs your Python code: mine.py:gated (sha256 " in capsys.readouterr().out
 
 
-def test_they_are_planned(folder, capsys):
-    assert main(["plan", str(folder / "mine.toml"), "--ranks", "4,64"]) == 0
-    assert "mine.py:gated, 2 layers" in capsys.readouterr().out
-
-
 def test_no_python_refuses_them(folder, capsys):
     for command in ("run", "plan"):
         words = refused(capsys, command, folder / "mine.toml", "--no-python")
@@ -137,10 +132,7 @@ def test_nothing_is_imported_because_a_checkpoint_names_it(folder, capsys):
     ("    momentum *= beta2", "    momentum *= beta2 * np.mean(g)", "element 0 is"),
     ("np.multiply(momentum, beta1, out=a)", "a = momentum * beta1", "it rebinds a with a = …, so the previous "
                                                                     "contents"),
-    ("    a += b\n", "    a += c\n", "line 11, a += c: NameError: name 'c' is not defined"),
-    ("    a *= h.learning_rate", "    a *= h.learning_rate / (2 - t)", "ZeroDivisionError: float division by zero"),
     ("beta1=0.9", "beta1=(0.9, 1)", "has a key beta1 with the default (0.9, 1)"),
-    ("def lion", "def liom", "has no function 'lion'; it has "),
 ])
 def test_a_fault_in_an_optimizer_is_named(old, new, words, folder, capsys):
     edited(folder, old, new)
@@ -151,7 +143,6 @@ def test_a_fault_in_an_optimizer_is_named(old, new, words, folder, capsys):
 
 @pytest.mark.parametrize(("old", "new", "words"), [
     ('linear(x, w["up"])', "x", "layer blocks.0: an operation on two arrays"),
-    ('w["gate"]', 'w["gat"]', "layer blocks.0: line 23"),
     ("(task.outputs, d)", "(task.outputs + 1, d)", "layer head: linear needs"),
     ('return [*blocks, Layer("head", "head."', 'return [*blocks, *blocks, Layer("head", "head."',
      "has two parameters 'blocks.0.gate'"),
@@ -185,14 +176,7 @@ def test_a_stage_of_ones_own_has_the_bits_that_it_declares(folder, capsys):
     assert said(capsys, "run", folder / "staged.toml", "--set", "train.steps=3", "--resume", folder / "saved")[0] == 0
 
 
-def test_a_stage_of_ones_own_is_planned_and_shown(folder, capsys):
-    assert main(["plan", str(folder / "staged.toml"), "--ranks", "2,16"]) == 0
-    assert main(["show", f"{folder / 'mine.py'}:compressed", "--ranks", "2"]) == 0
-    assert "reduce-scatter layers.2" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(("old", "new", "words"), [
-    (', wire="bf16"', ', wire="bf61"', "has the wire 'bf61'; use one of fp64, fp32, fp16, bf16"),
     ('("optimizer", "gradients")', '("gradients",)', "shards gradients; a stage shards one of: nothing; optimizer;"),
     ('@stage(sharded=("optimizer", "gradients"), wire="bf16")\n', "", "does not say what it shards"),
 ])
@@ -202,17 +186,6 @@ def test_what_is_no_stage_is_refused(old, new, words, folder, capsys):
     assert "staged.toml:5:" in found
     assert words in found, found
     assert "mine.py" in found
-
-
-@pytest.mark.parametrize(("old", "new", "words"), [
-    ("        replica.publish(unit, weights[unit])\n", "", "bits differ"),
-    ("            del gradient\n", "", "more memory than allowed is in use at the peak"),
-    ("replica.keep_shard(unit, gradient)", "replica.keep(unit, gradient)", "of layers.0's gradients; expected"),
-])
-def test_a_run_confirms_what_a_stage_declares(old, new, words, folder, capsys):
-    edited(folder, old, new)
-    assert main(["run", str(folder / "staged.toml"), "--progress", "none"]) == 1
-    assert words in " ".join(capsys.readouterr().out.split())
 
 
 def test_collectives_of_ones_own_serve_every_stage_in_their_declared_order(folder, capsys):
@@ -230,13 +203,6 @@ def test_collectives_of_ones_own_serve_every_stage_in_their_declared_order(folde
     assert json.loads((folder / "ring.json").read_text())["stages"][0]["weights_sha256"] != mine
 
 
-def test_collectives_of_ones_own_are_planned_proved_and_shown(folder, capsys):
-    assert main(["plan", str(folder / "sent.toml"), "--ranks", "4,32"]) == 0
-    assert main(["prove", f"{folder / 'mine.py'}:halving_reduce_scatter", "--ranks", "2,4"]) == 0
-    assert main(["show", f"{folder / 'mine.py'}:doubling_all_gather", "--ranks", "4"]) == 0
-    assert "added in the declared order" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(("old", "new", "words"), [
     ("@collective(order=halves_first, powers_of_two=True)\n", "", "does not declare its order of addition"),
     ("def doubling_all_gather(comm, chunks)", "def doubling_all_gather(chunks)",
@@ -247,17 +213,6 @@ def test_what_is_no_collective_is_refused(old, new, words, folder, capsys):
     found = refused(capsys, "run", folder / "sent.toml", "--progress", "none")
     assert "sent.toml:" in found
     assert words in found, found
-
-
-@pytest.mark.parametrize(("old", "new"), [
-    ("reduce=np.add)", "reduce=lambda arrived, kept: arrived)"),
-    ("@collective(order=halves_first,", '@collective(order="ring",'),
-    ("        have *= 2", "        have *= 4"),
-])
-def test_a_run_confirms_what_a_collective_declares(old, new, folder, capsys):
-    edited(folder, old, new)
-    assert main(["run", str(folder / "sent.toml"), "--progress", "none"]) == 1
-    assert "bits differ" in capsys.readouterr().out
 
 
 def test_a_collective_that_two_keys_name_is_of_the_kind_of_each():
@@ -313,9 +268,7 @@ def test_a_function_gives_samples(folder, capsys):
 
 @pytest.mark.parametrize(("old", "new", "words"), [
     ("np.random.default_rng(0)", "np.random.default_rng()", "its x changes from call to call; seed"),
-    ('"y": y[10:]', '"y": y[9:]', "x has 30 samples, y has 31"),
     ('"y_test": y[:10]}', '"y_test": y[:10], "z": 1}', "it returned a dict of x, y, x_test, y_test, z; return x, y"),
-    ("t * np.cos(angle)", "t * np.cos(angel)", "NameError: name 'angel' is not defined"),
 ])
 def test_a_fault_in_samples_is_named(old, new, words, folder, capsys):
     edited(folder, old, new)
@@ -388,12 +341,6 @@ def test_what_does_not_hold_is_named_by_check(old, new, words, folder, capsys):
     assert words in capsys.readouterr().out
 
 
-def test_an_operation_of_ones_own_trains_and_is_planned(folder, capsys):
-    edited(folder, 'linear(silu(linear(x, w["gate"]))', 'linear(swish(linear(x, w["gate"]))')
-    assert said(capsys, "run", folder / "mine.toml")[0] == 0
-    assert said(capsys, "plan", folder / "mine.toml")[0] == 0
-
-
 @pytest.mark.parametrize(("old", "new", "words"), [
     ("beta1=0.9,", "beta1=0.9, steps=3,", "mine.py:lion has a key steps, which [train] reserves"),
     ("def gated(task, *, ", "def gated(task, *, kind=16, ", "mine.py:gated has a key kind, which [model] reserves"),
@@ -414,16 +361,6 @@ def test_a_parameter_without_shape_or_numbers_is_one_line(folder, capsys):
     (folder / "mine.py").write_text(text.replace(first[1], "1.0", 1))
     found = refused(capsys, "run", folder / "mine.toml")
     assert "begins with 1.0; give uniform(bound), normal(deviation), constant(value)" in found
-
-
-def test_an_order_of_addition_that_fails_is_one_line(folder, capsys):
-    head = "def halves_first(contributions, chunk):"
-    edited(folder, head, f"{head}\n    contributions[99]")
-    code = main(["prove", str(folder / "mine.py:halving_reduce_scatter"), "--ranks", "4"])
-    found = capsys.readouterr()
-    assert code == 1
-    assert "the declared order of addition fails: line " in " ".join(found.out.split())
-    assert "Traceback" not in found.out + found.err
 
 
 def test_an_operation_that_leaves_its_output_unwritten_is_caught():

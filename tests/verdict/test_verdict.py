@@ -1,6 +1,5 @@
 """Bugs planted in a stage, in a collective and on the wire are caught and located, to the element and the ULP."""
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +17,7 @@ from zerosim.scenario.sections import Variant
 from zerosim.show.document import document
 from zerosim.stages import STAGES
 from zerosim.stages.adding import ADDITIONS, in_order, itself
-from zerosim.verdict.diagnosis import bit_pattern, ulps_apart
+from zerosim.verdict.diagnosis import ulps_apart
 
 
 def plant(monkeypatch, reduce_scatter):
@@ -30,21 +29,6 @@ def plant(monkeypatch, reduce_scatter):
 def only_stage(outcome):
     (stage,) = outcome.trained
     return stage
-
-
-@pytest.mark.parametrize("name", ["ddp", "zero3"])
-def test_a_skipped_rank_is_caught(monkeypatch, name):
-    def skips_rank_2(comm, chunks, reduce=np.add):
-        def ignoring(arrived, mine):
-            return mine if comm.rank == 0 else arrived + mine
-        ring.reduce_scatter(comm, chunks, ignoring)
-
-    plant(monkeypatch, skips_rank_2)
-    stage = only_stage(run(stages=(name,)))
-    assert stage.equal is False
-    assert stage.first_divergence.step == 1
-    assert "g4" in stage.first_divergence.order_of_addition["reference"]
-    assert stage.first_divergence.order_of_addition["ours"] != stage.first_divergence.order_of_addition["reference"]
 
 
 def test_a_stale_gathered_weight_is_caught(monkeypatch):
@@ -142,11 +126,6 @@ def test_neighbours_are_one_ulp_apart(value):
     assert ulps_apart(above, here) == (here != above)
 
 
-def test_nan_payloads_count():
-    quiet = np.array([0x7FC00000, 0x7FC00001], np.uint32).view(np.float32)
-    assert bit_pattern(quiet)[0] != bit_pattern(quiet)[1]
-
-
 # Rows that are each equal to their own reference and not to each other: where they part, and why.
 
 
@@ -172,14 +151,6 @@ def test_rows_of_which_one_casts_are_told_what_it_casts():
     (found,) = parted({}, {"autocast": "bf16"}).differences
     first, second = found.orders
     assert second == f"{first}, of products in bfloat16"
-
-
-def test_the_sums_that_are_told_are_the_values_that_are_told():
-    """Each value is the sum of the ranks' gradients in the order that is told beside it."""
-    (found,) = parted({"units": "layer"}, {"units": "model"}).differences
-    first = [int(number) // 2 for number in re.findall(r"g(\d+)", found.orders[0])]
-    assert sorted(set(first)) == [0, 1, 2, 3]
-    assert first[-1] == found.chunks[0], "the owner comes last"
 
 
 def test_rows_that_resume_from_one_checkpoint_part_where_they_train_by_themselves(tmp_path):
