@@ -214,14 +214,15 @@ def is_table(value: Any) -> bool:
 
 
 def toml_value(value: Any) -> str:
-    """A value in TOML: JSON's form of numbers, booleans, lists and strings; unprintable characters escaped.
+    """A value in TOML: JSON's form of numbers, booleans, lists and strings, also of NumPy's; unprintable characters
+    escaped.
 
     >>> toml_value({"flops": 1e12, "functions": {}}), toml_value(chr(7))
     ('{ flops = 1000000000000.0, functions = {  } }', '"\\\\u0007"')
     """
     if isinstance(value, dict):
         return f"{{ {', '.join(f'{key} = {toml_value(each)}' for key, each in value.items())} }}"
-    words = json.dumps(value, ensure_ascii=False, default=str)
+    words = json.dumps(value, ensure_ascii=False, default=lambda value: getattr(value, "tolist", value.__str__)())
     return "".join(each if each.isprintable() else f"\\U{ord(each):08x}" for each in words)
 
 

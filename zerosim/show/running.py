@@ -1,7 +1,6 @@
 """A scenario ready to run, of training or of collectives, for `zerosim run` and `zs.run`; an outcome that shows itself.
 """
 
-import json
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,14 +10,14 @@ from typing import Any
 from msgspec import structs
 
 from zerosim.core.errors import LaunchError, UsageError
-from zerosim.core.words import joined, printable
+from zerosim.core.words import joined, printable, toml_value
 from zerosim.observe.memory import MEMORY_KINDS
 from zerosim.proofs.programs import collectives_world, programs_of, run_collectives
 from zerosim.scenario import CollectiveScenario, Scenario, Source, load
 from zerosim.scenario.schema import python_run
 from zerosim.show.collectives import shown_collectives
 from zerosim.show.columns import compared
-from zerosim.show.document import RunDocument, StepDocument, document, world_document, written
+from zerosim.show.document import RunDocument, document, world_document, written
 from zerosim.show.page import page
 from zerosim.show.pictures import files, svg
 from zerosim.show.shown import Bundle, Page, Picture, Shown
@@ -44,19 +43,14 @@ class ShownOutcome(Shown):
 
     def spans(self) -> list[dict[str, Any]]:
         """A plain dict for each activity of a rank in the traced steps of each row."""
-        return [{"name": name, "step": step.step, **structs.asdict(span)}
-                for name, step in self._traced for span in step.spans]
+        return [{"name": row.name, "step": step.step, **structs.asdict(span)} for row in self.run.rows
+                for step in (row.trace.steps if row.trace else ()) for span in step.spans]
 
     def memory(self) -> list[dict[str, Any]]:
         """A plain dict for each change of a rank's memory in the traced steps of each row."""
-        return [{"name": name, "step": step.step, "rank": step.rank, "ns": at["ns"],
+        return [{"name": row.name, "step": step.step, "rank": step.rank, "ns": at["ns"],
                  **{kind: at.get(kind, 0) for kind in MEMORY_KINDS}}
-                for name, step in self._traced for at in step.memory]
-
-    @property
-    def _traced(self) -> list[tuple[str, StepDocument]]:
-        """Every traced step of every rank, with the name of its row."""
-        return [(row.name, step) for row in self.run.rows if row.trace for step in row.trace.steps]
+                for row in self.run.rows for step in (row.trace.steps if row.trace else ()) for at in step.memory]
 
     def picture(self, name: str = "kept", row: str = "") -> Picture:
         """One picture of the page: `kept`, `sent`, `losses`; for a row `step`, `memory` or `partners`.
@@ -142,7 +136,7 @@ def run_here(source: Source, changes: Mapping[str, Any]) -> Shown:
     if has_company():
         raise LaunchError("zs.run has all ranks in this process, and a launcher has started several: "
                           "use zerosim run under mpirun, or Python without it")
-    scenario = load(source, [override(key, value) for key, value in changes.items()])
+    scenario = load(source, [f"{key}={toml_value(value)}" for key, value in changes.items()])
     if isinstance(scenario, CollectiveScenario):
         prepared = collectives(scenario)
     else:
@@ -151,16 +145,3 @@ def run_here(source: Source, changes: Mapping[str, Any]) -> Shown:
     found = prepared.run(prepared.local_world(), Silent(), None)
     assert found is not None
     return found
-
-
-def override(key: str, value: Any) -> str:
-    """A change as on the command line: JSON's form of numbers, strings, booleans and lists is TOML's.
-
-    >>> override("parallel.overlap", True), override("parallel.stages", ("ddp", "zero3"))
-    ('parallel.overlap=true', 'parallel.stages=["ddp", "zero3"]')
-    """
-    try:
-        return f"{key}={json.dumps(value, ensure_ascii=False, default=lambda of_numpy: of_numpy.tolist())}"
-    except (AttributeError, TypeError, ValueError) as error:
-        raise UsageError(f"set: {key!r} has type {type(value).__name__}; give a number, a string, a boolean or a list "
-                         f"of these") from error
