@@ -214,7 +214,7 @@ def is_table(value: Any) -> bool:
 
 
 def toml_value(value: Any) -> str:
-    """A value in TOML: JSON's form of numbers, booleans, lists and strings, NumPy's too; unprintable characters escaped.
+    """A value in TOML: JSON's form of numbers, bools, lists and strings, NumPy's too; unprintable characters escaped.
 
     >>> toml_value({"flops": 1e12, "functions": {}}), toml_value(chr(7))
     ('{ flops = 1000000000000.0, functions = {  } }', '"\\\\u0007"')
