@@ -55,7 +55,7 @@ def read_plan(
     fixed = [f"{key}={written(value)}" for key, value in overrides.items()]
     scenario = training(path, fixed, python=python)
     if counts and counts != [scenario.world.ranks] and (scenario.title or scenario.caption):
-        caption = changed_caption(scenario.caption, {"world.ranks": ", ".join(map(str, counts))})
+        caption = changed_caption(scenario.caption, [f"world.ranks={','.join(map(str, counts))}"])
         scenario = replace(scenario, caption=caption)
     scenarios = scenarios_of(path, fixed, sweep, MOST_ROWS // (max(len(counts), 1) * len(scenario.rows)), python=python)
     seconds = sum(

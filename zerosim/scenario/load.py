@@ -5,7 +5,6 @@ line takes precedence over a shipped scenario (see `shipped/__init__.py`). `load
 `zs.run` and `zs.plan` cannot differ.
 """
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,11 +26,9 @@ Source = str | os.PathLike[str] | Mapping[str, Any] | Scenario
 
 KINDS: Mapping[object, type[Scenario | CollectiveScenario]] = {
     "training": Scenario, "collective": CollectiveScenario}
-CHANGED = "Changed from the file: "
+CHANGED = "With "
 SAY_NOTHING = ("title", "caption", "checkpoint")
 """The keys whose change leaves a caption true."""
-MOST_CHANGES = 4
-"""The most changed keys that a caption names."""
 
 
 def load(
@@ -49,10 +46,8 @@ def load(
     """
     file, text, document = read_source(path)
     pairs = [parse_override(override) for override in overrides]
-    changed = {}
+    changed = [override for override, (key, _) in zip(overrides, pairs, strict=True) if key[0] not in SAY_NOTHING]
     for key, value in pairs:
-        if value_at(document, key) != value and key[0] not in SAY_NOTHING:
-            changed[".".join(map(str, key))] = value
         put(document, key, value)
     origin = Origin(file, text, tuple(key for key, _ in pairs), Loader(python))
     if changed and (document.get("title") or document.get("caption")) and not origin.is_override(("caption",)):
@@ -96,24 +91,14 @@ def drop_keys_of_other_kinds(document: TomlTable, origin: Origin) -> None:
                          if key not in others or origin.is_override(("model", key))}
 
 
-def changed_caption(caption: str, changed: Mapping[str, Any]) -> str:
-    """The caption of a scenario whose keys were changed: these keys, because its own may no longer be true.
+def changed_caption(caption: str, changes: Sequence[str]) -> str:
+    """The caption of a scenario with other keys than its file's: these keys, because its own may no longer be true.
 
-    >>> changed_caption("It fits on 8.", {"world.ranks": 2, "train.optimizer": "sgd"})
-    'Changed from the file: world.ranks = 2, train.optimizer = sgd'
+    >>> changed_caption(changed_caption("It fits on 8.", ["world.ranks=2"]), ["train.optimizer=sgd"])
+    'With world.ranks=2, train.optimizer=sgd'
     """
-    known = [caption.removeprefix(CHANGED)] if caption.startswith(CHANGED) else []
-    said = [f"{key} = {value if isinstance(value, str) else json.dumps(value, default=str)}"
-            for key, value in changed.items()]
-    more = f" and {len(said) - MOST_CHANGES} more" * (len(said) > MOST_CHANGES)
-    return CHANGED + ", ".join([*known, *said[:MOST_CHANGES]]) + more
-
-
-def value_at(document: Any, path: KeyPath) -> Any:
-    """The value at a path of a document; None if there is none."""
-    for name in path:
-        document = document.get(name) if isinstance(document, dict) else None
-    return document
+    before = [caption.removeprefix(CHANGED)] if caption.startswith(CHANGED) else []
+    return CHANGED + ", ".join([*before, *changes])
 
 
 def put(document: TomlTable, path: KeyPath, value: Any) -> None:
