@@ -42,7 +42,7 @@ def test_every_picture_has_its_numbers_in_a_table_below_it(four, seen):
     assert sum(len(table["rows"]) for each in tables for table in each) > 500
     lines = page_of(four).split("<summary>the numbers: memory of a rank between steps, by kind")[1]
     for row in four.rows:
-        kept = row.fullest.resting_bytes["gradients"] / 1e3
+        kept = row.fullest.resting_bytes["gradients"]
         assert f'<tr><th scope="row">{row.name}</th><td class=" ">gradients</td><td class=" ">{kept}</td></tr>' in lines
 
 
@@ -56,8 +56,8 @@ def test_every_span_and_both_ends_of_every_message_are_in_it(four):
         messages = {number: both for number, both in ends.items() if number >= 0}
         assert len(messages) == sum(rank.messages for rank in row.traffic) // 4
         assert all(one["bytes"] == other["bytes"] and one["unit"] == other["unit"] for one, other in messages.values())
-        assert sum(each["kB"] for each in values(pictures.partners(row))) == pytest.approx(
-            sum(rank.sent_bytes for rank in row.traffic) / 4e3)
+        assert 4 * sum(each["bytes"] for each in values(pictures.partners(row))) == sum(
+            rank.sent_bytes for rank in row.traffic)
 
 
 def test_copies_to_the_host_have_a_lane_of_their_own():
@@ -70,13 +70,13 @@ def test_copies_to_the_host_have_a_lane_of_their_own():
 def test_pictures_of_time_end_together_and_show_the_fullest_moment(four):
     until = pictures.end_of(four.rows)
     for row in four.rows:
-        specs = [pictures.timeline(row, 3, until), pictures.memory(row, until)]
+        specs = [pictures.timeline(row, 3, until), pictures.memory(row, until)["layer"][0]]
         assert [spec["encoding"]["x"]["scale"]["domain"] for spec in specs] == [[0, until / 1e6]] * 2
         assert max(each["until"] for each in values(specs[0])) <= until / 1e6
         totals = {}
         for each in values(specs[1]):
-            totals[each["ms"]] = totals.get(each["ms"], 0) + each["kB"]
-        assert max(totals.values()) == pytest.approx(row.fullest.peak_bytes["total"] / 1e3)
+            totals[each["ms"]] = totals.get(each["ms"], 0) + each["bytes"]
+        assert max(totals.values()) == row.fullest.peak_bytes["total"]
 
 
 def test_a_diverging_run_points_at_the_first_element(monkeypatch):

@@ -14,11 +14,11 @@ from math import isfinite
 from typing import Any
 
 from zerosim.core.errors import UsageError
-from zerosim.core.words import KEPT, ByteUnit, by_key, plural, printable
+from zerosim.core.words import KEPT, by_key, plural, printable
 from zerosim.observe.memory import MEMORY_KINDS
 from zerosim.observe.trace import Span
-from zerosim.show.document import Bytes, RowDocument, unit_of
-from zerosim.show.trace_events import message_ends
+from zerosim.show.document import Bytes, RowDocument
+from zerosim.show.trace_events import message_ends, thread_of
 
 Spec = dict[str, Any]
 """A specification as Vega-Lite reads it: https://vega.github.io/vega-lite/docs/."""
@@ -32,14 +32,13 @@ ACTIVITIES = {
 }
 """The colour of each activity; distinguishable without red-green vision."""
 KINDS = dict(zip(KIND_NAMES.values(), ("#d9b53b", "#b0305c", "#8a6a52", "#e6a5c3", "#8c9a4b"), strict=True))
-SENT = ("#e0662f", "#1f9e73", "#f0a04b", "#7fcfae", "#4fb3b3", "#8f83d8", "#b9a62a", "#cf6fae")
 BY_NAME = {
     "loss": "forward", "all_gather": "gather", "broadcast": "gather", "scatter": "gather", "reduce_scatter": "reduce",
     "all_reduce": "reduce", "gather_norms": "reduce",
 }
 LANES = {"computation": "computes", "waiting": "computes", "communication out": "sends", "communication in": "receives",
          "collectives": "communicates"}
-PICKED, DEVICE = "#d0006f", "#2f7fd0"
+PICKED, DEVICE, DASHED = "#d0006f", "#2f7fd0", "; dashed: a device"
 CONFIG: Spec = {
     "background": None, "font": "system-ui, sans-serif", "view": {"stroke": None},
     "legend": {"orient": "top", "title": None},
@@ -47,6 +46,7 @@ CONFIG: Spec = {
 WIDE: Spec = {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
 NAMES: Spec = {"minExtent": 130}
 """Room for the names of lanes, so that pictures of one step are aligned."""
+BYTES: Spec = {"field": "bytes", "type": "quantitative", "stack": "zero", "axis": {"format": "~s"}}
 ZOOM: Spec = {"name": "time", "bind": "scales", "select": {
     "type": "interval", "encodings": ["x"], "zoom": "wheel![event.ctrlKey || event.metaKey]"}}
 """Dragging pans, and the wheel zooms with Ctrl; its signal is `time_ms`."""
@@ -72,48 +72,55 @@ def colour(field: str, colours: Mapping[str, str]) -> Spec:
     return {"field": field, "type": "nominal", "scale": {"domain": list(colours), "range": list(colours.values())}}
 
 
+KIND = colour("kind", KINDS)
+
+
 def tooltip(values: Sequence[Spec]) -> list[Spec]:
     return [{"field": key, "type": "nominal"} for key in (values[0] if values else {}) if not key.startswith("_")]
 
 
-def bars(title: str, field: str, unit: ByteUnit, values: Sequence[Spec], colours: Mapping[str, str]) -> Spec:
-    """A bar for each row, in parts by `field`."""
-    return {
-        **WIDE, "data": {"values": values}, "height": 26 * len({value["row"] for value in values}),
-        "mark": "bar", "encoding": {
+def bars(title: str, values: Sequence[Spec], parts: Spec, device_bytes: int = 0) -> Spec:
+    """A bar of bytes for each row, in parts."""
+    return {**WIDE, "height": 26 * len({value["row"] for value in values}), "layer": [
+        {"data": {"values": values}, "mark": "bar", "encoding": {
             "y": {"field": "row", "type": "nominal", "sort": None, "title": None},
-            "x": {"field": unit.name, "type": "quantitative", "title": f"{unit.name} {title}"},
-            "color": colour(field, colours), "order": {"field": "_place"}, "tooltip": tooltip(values)}}
+            "x": BYTES | {"title": f"bytes {title}{DASHED * bool(device_bytes)}"},
+            "color": parts, "order": {"field": "_place"}, "tooltip": tooltip(values)}},
+        *device_line("x", device_bytes)]}
 
 
-def by_kind(title: str, kinds: Sequence[str], unit: ByteUnit, rows: Sequence[tuple[str, Bytes]]) -> Spec:
-    values = [{"row": name, "kind": KIND_NAMES[kind], "_place": place, unit.name: held.get(kind, 0) / unit.size}
-              for name, held in rows for place, kind in enumerate(kinds)]
-    return bars(title, "kind", unit, values, {KIND_NAMES[kind]: KINDS[KIND_NAMES[kind]] for kind in kinds})
+def by_kind(held: Mapping[str, Bytes], kinds: Sequence[str]) -> list[Spec]:
+    return [{"row": name, "kind": KIND_NAMES[kind], "bytes": of.get(kind, 0), "_place": place}
+            for name, of in held.items() for place, kind in enumerate(kinds)]
 
 
 def kept(rows: Sequence[RowDocument], device_bytes: int = 0) -> Spec:
     """The memory that a rank of each row keeps between steps, by kind: the picture of the ZeRO paper's Figure 1."""
-    unit, held = unit_of(rows), [(row.name, row.fullest.resting_bytes) for row in rows]
-    return beside_device(by_kind("kept by a rank between steps", MEMORY_KINDS[:3], unit, held), "x", unit, device_bytes)
+    held = {row.name: row.fullest.resting_bytes for row in rows}
+    kinds = KIND | {"legend": {"values": [*KINDS][:3]}}
+    return bars("kept by a rank between steps", by_kind(held, MEMORY_KINDS[:3]), kinds, device_bytes)
 
 
 def peaks(rows: Sequence[RowDocument], device_bytes: int) -> Spec:
     """The memory of a rank of each row at the peak, by kind."""
-    unit = unit_of(rows)
-    fullest = [(row.name, max(row.curve, key=lambda at: sum(at.get(kind, 0) for kind in MEMORY_KINDS))) for row in rows]
-    return beside_device(by_kind("held at the peak", MEMORY_KINDS, unit, fullest), "x", unit, device_bytes)
+    held = {row.name: max(row.curve, key=lambda at: sum(at.get(kind, 0) for kind in MEMORY_KINDS)) for row in rows}
+    return bars("held at the peak", by_kind(held, MEMORY_KINDS), KIND, device_bytes)
 
 
 def sent(rows: Sequence[RowDocument]) -> Spec:
     """The bytes that a rank of each row sends in a step, by collective."""
-    unit = unit_of(rows)
-    names = list(dict.fromkeys(name for row in rows for rank in row.traffic for name in rank.by_collective))
-    values = [{"row": row.name, "collective": name, "_place": place,
-               unit.name: sum(row.per_step("sent_bytes", name)) / row.ranks / unit.size}
-              for row in rows for place, name in enumerate(names)]
-    return bars("sent by a rank in a step", "collective", unit, values,
-                {name: SENT[at % len(SENT)] for at, name in enumerate(names)})
+    names = dict.fromkeys(name for row in rows for rank in row.traffic for name in rank.by_collective)
+    return bars("sent by a rank in a step", [
+        {"row": row.name, "collective": name, "bytes": sum(row.per_step("sent_bytes", name)) / row.ranks,
+         "_place": place} for row in rows for place, name in enumerate(names)],
+        {"field": "collective", "type": "nominal", "sort": None})
+
+
+def device_line(axis: str, device_bytes: int) -> list[Spec]:
+    """The layer with a line at the memory of the device, if there is one."""
+    line = {"data": {"values": [{}]}, "encoding": {axis: {"datum": device_bytes}},
+            "mark": {"type": "rule", "stroke": DEVICE, "strokeWidth": 2, "strokeDash": [6, 3]}}
+    return [line] if device_bytes else []
 
 
 def losses(rows: Sequence[RowDocument]) -> Spec:
@@ -138,15 +145,15 @@ def partners(row: RowDocument) -> Spec:
     for step in row.traced:
         for span in step.spans:
             pairs[span.rank, span.peer] += span.bytes * (span.lane == "communication out")
-    values = [{"from rank": rank, "to rank": peer, "kB": count / 1e3} for (rank, peer), count in pairs.items() if count]
+    values = [{"from rank": rank, "to rank": peer, "bytes": count} for (rank, peer), count in pairs.items() if count]
     return {
         "data": {"values": values}, "title": row.name, "width": {"step": 40}, "height": {"step": 40},
         "encoding": {"x": {"field": "to rank", "type": "ordinal", "axis": {"orient": "top", "labelAngle": 0}},
                      "y": {"field": "from rank", "type": "ordinal"}, "tooltip": tooltip(values)},
         "layer": [
             {"mark": "rect", "encoding": {"opacity": {
-                "field": "kB", "type": "quantitative", "legend": None, "scale": {"domainMin": 0}}}},
-            {"mark": "text", "encoding": {"text": {"field": "kB", "format": ".3~r"}}}]}
+                "field": "bytes", "type": "quantitative", "legend": None, "scale": {"domainMin": 0}}}},
+            {"mark": "text", "encoding": {"text": {"field": "bytes", "format": ".3~s"}}}]}
 
 
 def drawn_ranks(rows: Sequence[RowDocument]) -> int:
@@ -176,15 +183,14 @@ def timeline(row: RowDocument, drawn: int, until_ns: int) -> Spec:
     spans = [span for step in row.traced if step.rank < drawn for span in step.spans]
     if any(span.lane == "communication out" for span in spans):
         spans = [span for span in spans if span.lane != "collectives"]
+    spans.sort(key=lambda span: (span.rank, thread_of(span.lane, span.channel), span.begin_ns))
     ends = {end: number for number, both in enumerate(message_ends(
         (span.lane, span.rank, span.peer, span.channel) for span in spans)) for end in both}
-    order = [*(f"{name}{beside}" for beside in ("", " beside") for name in dict.fromkeys(LANES.values())), "offloads"]
     values = [{
         "lane": f"rank {span.rank} {lane(span)}", "activity": doing, "what": span.what, "unit": span.unit,
         "ms": (begin - row.first_ns) / 1e6, "until": (end - row.first_ns) / 1e6, "bytes": span.bytes, "peer": span.peer,
-        "_message": ends.get(number, -1 - number), "_rank": span.rank, "_lane": order.index(lane(span))}
+        "_message": ends.get(number, -1 - number)}
         for number, span in enumerate(spans) for doing, begin, end in parts(span)]
-    values.sort(key=lambda value: (value["_rank"], value["_lane"], value["ms"]))
     done = {value["activity"] for value in values}
     return {
         **WIDE, "data": {"values": values}, "title": titled(row),
@@ -216,32 +222,15 @@ def parts(span: Span) -> Iterator[tuple[str, int, int]]:
 def memory(row: RowDocument, until_ns: int, device_bytes: int = 0) -> Spec:
     """The memory of the fullest rank in a step, stacked by kind."""
     curve = [*row.curve, {**row.curve[-1], "ns": max(row.step_ns, row.curve[-1]["ns"])}] if row.curve else []
-    unit = unit_of([row])
-    values = [{"ms": at["ns"] / 1e6, "kind": KIND_NAMES[kind], "_place": place, unit.name: at.get(kind, 0) / unit.size}
+    values = [{"ms": at["ns"] / 1e6, "kind": KIND_NAMES[kind], "bytes": at.get(kind, 0), "_place": place}
               for at in curve for place, kind in enumerate(MEMORY_KINDS)]
-    spec = beside_device({
-        **WIDE, "data": {"values": values}, "height": 130,
-        "mark": {"type": "area", "interpolate": "step-after", "clip": True},
-        "encoding": {
-            "x": time(until_ns),
-            "y": {"field": unit.name, "type": "quantitative", "stack": "zero", "axis": NAMES, "title": unit.name},
-            "color": colour("kind", KINDS), "order": {"field": "_place"}, "tooltip": tooltip(values)},
-    }, "y", unit, device_bytes)
-    (spec["layer"][0] if "layer" in spec else spec)["params"] = [ZOOM]
-    return spec
-
-
-def beside_device(drawn: Spec, axis: str, unit: ByteUnit, device_bytes: int) -> Spec:
-    """A picture of bytes with a line at the memory of the device, if there is one."""
-    if not device_bytes:
-        return drawn
-    field, inner = f"device memory, {unit.name}", {key: drawn.pop(key) for key in ("data", "mark", "encoding")}
-    values = [{field: device_bytes / unit.size}]
-    line = {"data": {"values": values},
-            "mark": {"type": "rule", "stroke": DEVICE, "strokeWidth": 2, "strokeDash": [6, 3]},
-            "encoding": {axis: {"field": field, "type": "quantitative", "title": inner["encoding"][axis]["title"]},
-                         "tooltip": tooltip(values)}}
-    return drawn | {"layer": [inner, line]}
+    title = "bytes" + DASHED * bool(device_bytes)
+    return {**WIDE, "height": 130, "layer": [
+        {"data": {"values": values}, "params": [ZOOM],
+         "mark": {"type": "area", "interpolate": "step-after", "clip": True}, "encoding": {
+             "x": time(until_ns), "y": BYTES | {"axis": NAMES | {"format": "~s"}, "title": title},
+             "color": KIND, "order": {"field": "_place"}, "tooltip": tooltip(values)}},
+        *device_line("y", device_bytes)]}
 
 
 def files(rows: Sequence[RowDocument], device_bytes: int = 0) -> dict[str, Spec]:
@@ -256,16 +245,16 @@ def files(rows: Sequence[RowDocument], device_bytes: int = 0) -> dict[str, Spec]
                 "resolve": {"scale": {"color": "independent", "stroke": "independent"}}}
         if row.traced and row.ranks > 1:
             found[f"partners-{number}"] = partners(row)
-    return {name: spec for name, spec in found.items() if any(table["rows"] for table in numbers(spec))}
+    return {name: spec for name, spec in found.items() if numbers(spec)}
 
 
 def numbers(spec: Spec) -> list[dict[str, Any]]:
     """The data of a picture as tables, each a dict of `heads` and `rows`: one for each view and layer."""
     values = spec.get("data", {"values": []})["values"]
     heads = [key for key in values[0] if not key.startswith("_")] if values else []
-    own = [{"heads": heads, "rows": [["" if value[key] is None else value[key] for key in heads] for value in values]}]
-    inner = [table for view in (*spec.get("layer", []), *spec.get("vconcat", [])) for table in numbers(view)]
-    return [table for table in (*own, *inner) if table["rows"]]
+    rows = [["" if value[key] is None else value[key] for key in heads] for value in values]
+    return [*[{"heads": heads, "rows": rows}] * bool(heads), *(
+        table for view in (*spec.get("layer", []), *spec.get("vconcat", [])) for table in numbers(view))]
 
 
 def converter() -> Any:

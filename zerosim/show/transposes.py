@@ -40,22 +40,19 @@ def shown_proofs(operation: Operation, asked: Sequence[int]) -> Shown:
     if not 2 <= min(asked) <= max(asked) <= MOST_RANKS:
         raise UsageError(f"an operation with a direction is proved on 2 to {MOST_RANKS} ranks; over one it is the "
                          "identity")
-    proofs: list[dict[str, Any]] = []
-    for size in asked:
-        fault = first_fault(operation, size)
-        proofs.append({"ranks": size, "fault": fault, "holds": not fault})
-    passed = all(proof["holds"] for proof in proofs)
-    verdict = "proved" if passed else "not proved"
+    faults = {size: first_fault(operation, size) for size in asked}
+    proofs = [{"ranks": size, "fault": fault, "holds": not fault} for size, fault in faults.items()]
+    verdict = "not proved" if any(faults.values()) else "proved"
 
     def show(console: Console) -> None:
-        for proof in proofs:
-            style = "[green]proved[/]" if proof["holds"] else "[red]not proved[/]"
-            console.print(f"{style} on {proof['ranks']} ranks: {proof['fault'] or law_of(operation)}", soft_wrap=True)
+        for size, fault in faults.items():
+            style = "[red]not proved[/]" if fault else "[green]proved[/]"
+            console.print(f"{style} on {size} ranks: {fault or law_of(operation)}", soft_wrap=True)
 
     return Shown(
-        proofs, passed, verdict, f"<{operation.name} on {', '.join(map(str, asked))} ranks: {verdict}>", show=show,
-        make_document=lambda: {"schema": "zerosim.transpose/1", "subject": operation.name, "proofs": proofs},
-        rows_of=lambda document: list(document["proofs"]))
+        proofs, verdict == "proved", verdict, f"<{operation.name} on {', '.join(map(str, asked))} ranks: {verdict}>",
+        show=show, rows_of=lambda document: list(document["proofs"]),
+        make_document=lambda: {"schema": "zerosim.transpose/1", "subject": operation.name, "proofs": proofs})
 
 
 def first_fault(operation: Operation, size: int) -> str | None:
@@ -84,8 +81,13 @@ def shown_transpose(operation: Operation, size: int) -> Shown:
     A row, one for each rank and direction, has `pass`, `rank`, `before`, `after`.
     """
     fault = first_fault(operation, size) if size > 1 else None
-    shape, settings = smallest(operation, size)
-    due = operation.on_shapes([shape], settings)[0].shape
+    _, settings = next(cases_of(operation, size))
+    try:  # the smallest vector that it accepts
+        shape: Shape = (1,)
+        due = operation.on_shapes([shape], settings)[0].shape
+    except ZerosimError:
+        shape = (size,)
+        due = operation.on_shapes([shape], settings)[0].shape
 
     def forward(comm: Any, x: Any) -> Any:
         return operation.forward(x, empty=np.empty, **met(settings, comm))
@@ -96,10 +98,11 @@ def shown_transpose(operation: Operation, size: int) -> Shown:
         operation.backward(upstream, into, empty=np.empty, **met(settings, comm))
         return into["x"]
 
-    passes = [drawn("forward", ("x", "y"), "x" in operation.alike, [shape[0]] * size, forward),
-              drawn("backward", ("∂y", "∂x"), "y" in operation.alike, [due[0]] * size, backward)]
+    def vectors(name: str, count: int) -> list[Any]:
+        return [symbols(0 if name in operation.alike else rank, count) for rank in range(size)]
+
+    passes = [drawn(forward, "x", "y", vectors("x", shape[0])), drawn(backward, "∂y", "∂x", vectors("y", due[0]))]
     verdict = f"FAILED: {fault}" if fault else f"PASSED: {law_of(operation)}"
-    title = f"{operation.name} on {plural(size, 'rank')}"
 
     def show(console: Console) -> None:
         for each in passes:
@@ -111,7 +114,7 @@ def shown_transpose(operation: Operation, size: int) -> Shown:
         console.print(verdict, style="red" if fault else "green", soft_wrap=True)
 
     return Shown(
-        operation, fault is None, verdict, f"<{title}: {verdict}>", show=show,
+        operation, fault is None, verdict, f"<{operation.name} on {plural(size, 'rank')}: {verdict}>", show=show,
         make_document=lambda: {"schema": "zerosim.transpose_drawing/1", "subject": operation.name, "ranks": size,
                                "passes": passes, "fault": fault},
         rows_of=lambda document: [
@@ -119,32 +122,20 @@ def shown_transpose(operation: Operation, size: int) -> Shown:
             for rank, (before, after) in enumerate(zip(each["before"], each["after"], strict=True))])
 
 
-def smallest(operation: Operation, size: int) -> tuple[Shape, dict[str, Any]]:
-    """The smallest vector that the operation accepts, and its settings."""
-    _, settings = next(cases_of(operation, size))
-    try:
-        operation.on_shapes([(1,)], settings)
-    except ZerosimError:
-        return (size,), settings
-    return (1,), settings
-
-
-def drawn(
-    name: str, letters: tuple[str, str], alike: bool, counts: Sequence[int], program: Callable[..., Any]
-) -> dict[str, Any]:
+def drawn(program: Callable[..., Any], given: str, made: str, vectors: Sequence[Any]) -> dict[str, Any]:
     """One pass on symbols: each rank's elements before and after, with the numbers of messages and rounds.
 
     Raises `UsageError` for code that does not run on symbols, which can only be moved and added.
     """
-    vectors = [symbols(0 if alike else rank, count) for rank, count in enumerate(counts)]
+    before, alike = [vector.tolist() for vector in vectors], len({vector[0] for vector in vectors}) == 1 < len(vectors)
     recording = record(program, vectors)
     if recording.results is None:
-        raise UsageError(f"{name} does not run on symbols ({recording.failure}); zerosim prove runs it on integers")
+        raise UsageError(f"{program.__name__} does not run on symbols ({recording.failure}); zerosim prove runs it on "
+                         "integers")
 
-    def text(symbol: Any) -> str:
-        return "+".join(f"{letters[0]}{'' if alike else leaf.rank}[{leaf.element}]" for leaf in leaves(symbol))
+    def texts(arrays: Sequence[Any]) -> list[list[str]]:
+        return [["+".join(f"{given}{'' if alike else leaf.rank}[{leaf.element}]" for leaf in leaves(each))
+                 for each in array] for array in arrays]
 
-    return {"pass": name, "from": letters[0], "to": letters[1], "rounds": recording.rounds,
-            "messages": len(recording.messages),
-            "before": [[text(each) for each in vector] for vector in vectors],
-            "after": [[text(each) for each in vector] for vector in recording.results]}
+    return {"pass": program.__name__, "from": given, "to": made, "rounds": recording.rounds,
+            "messages": len(recording.messages), "before": texts(before), "after": texts(recording.results)}
