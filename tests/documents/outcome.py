@@ -11,6 +11,7 @@ from pathlib import Path
 from zerosim.observe.trace import ClockOffset, Span
 from zerosim.show import document
 from zerosim.show.columns import FIGURES
+from zerosim.verdict.addresses import Fragmentation
 from zerosim.verdict.diagnosis import Divergence, RowDifference
 
 PAGE = Path(__file__).parents[2] / "docs/outcome.md"
@@ -23,7 +24,7 @@ SECTIONS = {
     "## Each of `clocks`": ClockOffset,
     "## Each of `steps`": document.StepDocument,
     "## Each of `spans`": Span,
-    "## `fragmentation`": document.FragmentationDocument,
+    "## `fragmentation`": Fragmentation,
     "## `first_divergence`": Divergence,
     "## Each of `differences`": RowDifference,
     "## Each of `did_not_fit`": document.MisfitDocument,

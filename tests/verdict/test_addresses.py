@@ -47,7 +47,8 @@ def overlapping(lifetimes, starts):
 @given(steps())
 def test_no_two_live_blocks_overlap_and_none_needs_less_than_the_peak(lifetimes):
     found = fragmentation(lifetimes)
-    for starts in found.addresses.values():
+    for allocator in found.needed_bytes:
+        starts = [each["address"][allocator] for each in found.address_space]
         assert overlapping(lifetimes, starts) == []
         assert all(start >= 0 for start in starts)
     assert all(beyond >= 0 for beyond in found.beyond_peak_bytes.values())
@@ -64,10 +65,9 @@ def most_at_a_time(lifetimes):
 @given(steps())
 def test_what_is_laid_out_keeps_to_its_block_and_everything_else_out_of_it(lifetimes):
     found = fragmentation(lifetimes)
-    for lifetime, stays, start in zip(
-            lifetimes, found.long_lived, found.addresses["first_fit_laid_out"], strict=True):
-        assert (start + lifetime.held_bytes <= found.laid_out_bytes) is stays
-    kept = [lifetime for lifetime, stays in zip(lifetimes, found.long_lived, strict=True) if stays]
+    for each in found.address_space:
+        assert (each["address"]["first_fit_laid_out"] + each["bytes"] <= found.laid_out_bytes) is each["long_lived"]
+    kept = [lifetime for lifetime, stays in zip(lifetimes, long_lived(lifetimes), strict=True) if stays]
     assert peak(kept) <= found.laid_out_bytes <= sum(lifetime.held_bytes for lifetime in kept)
 
 
@@ -118,7 +118,8 @@ def test_a_layout_without_lives_and_a_hole_that_is_given_twice_are_seen(monkeypa
     pair = [taken("gradients", 1), taken("gradients", 2)]
     monkeypatch.setattr(addresses, "laid_out", lambda lifetimes: dict.fromkeys(lifetimes, 0))
     monkeypatch.setattr(Addresses, "take", lambda self, needed: 0)
-    assert len(overlapping(pair, fragmentation(pair).addresses["first_fit_laid_out"])) == 1
+    starts = [each["address"]["first_fit_laid_out"] for each in fragmentation(pair).address_space]
+    assert len(overlapping(pair, starts)) == 1
     assert len(overlapping(pair, placed(pair, {}))) == 1
 
 

@@ -152,25 +152,6 @@ class TraceDocument:
 
 
 @dataclass(frozen=True)
-class FragmentationDocument:
-    """Rank 0's last step in a fixed address space; copies of messages are left out. An allocator is `first_fit`, or
-    `first_fit_laid_out`, which reserves one block for kept gradients and arrays that backward reads. Under MPI runs may
-    differ.
-    """
-
-    peak_bytes: int
-    laid_out_bytes: int
-    """peak of the allocated bytes; size of the reserved block"""
-    needed_bytes: Bytes
-    beyond_peak_bytes: Bytes
-    """by allocator: the address space used, and this minus `peak_bytes`"""
-    address_space: list[dict[str, Any]]
-    """every array in the order of allocation: the events that allocated and freed it, `from` (0: before the step) and
-    `to` (`null`: not freed); `kind`, `owner`, `bytes`; `long_lived`: whether it lies in the reserved block; `address`:
-    by allocator"""
-
-
-@dataclass(frozen=True)
 class MisfitDocument:
     """A row whose model states exceed the memory limit, which was not trained."""
 
@@ -223,7 +204,7 @@ class RowDocument(Judgement, Figures):
     traffic_holds: bool = True
     """bytes and messages of each rank in the run; whether they equal the formula"""
     memory: list[MemoryDocument] = field(default_factory=list)
-    fragmentation: FragmentationDocument | None = None
+    fragmentation: Fragmentation | None = None
     """of each rank; of rank 0's last step if `[check]` asks for it, else `null`"""
     ignored: dict[str, str] = field(default_factory=dict)
     """the keys of `[parallel]` that do not apply, each with the reason"""
@@ -402,7 +383,6 @@ def row_document(row: RowOutcome) -> dict[str, Any]:
         "traffic": [traffic_document(rank, *pair) for rank, pair in enumerate(row.traffic)],
         "traffic_holds": not any(traffic_fault(rank, *pair) for rank, pair in enumerate(row.traffic)),
         "memory": [memory_document(*pair) for pair in row.memory],
-        "fragmentation": row.fragmentation and fragmentation_document(row.fragmentation),
         "own_stage": None if row.stage in STAGES else config.stage,
         "resumed": resumed and {
             "folder": str(resumed.path), **{key: resumed.about[key] for key in ("step", "stage", "ranks")}},
@@ -428,16 +408,6 @@ def trace_document(trace: Trace) -> TraceDocument:
     steps = [{name: getattr(step, name) for name in StepDocument.__annotations__} | {
         "memory": [{"ns": at, **held} for at, held in step.memory]} for step in trace.steps]
     return TraceDocument(trace.hidden, trace.clocks, msgspec.convert(steps, list[StepDocument], from_attributes=True))
-
-
-def fragmentation_document(found: Fragmentation) -> dict[str, Any]:
-    return {
-        "peak_bytes": found.peak_bytes, "laid_out_bytes": found.laid_out_bytes, "needed_bytes": found.needed_bytes,
-        "beyond_peak_bytes": found.beyond_peak_bytes, "address_space": [
-            {"from": lifetime.since, "to": lifetime.until, "kind": lifetime.kind, "owner": lifetime.owner,
-             "bytes": lifetime.held_bytes, "long_lived": stays,
-             "address": {name: starts[number] for name, starts in found.addresses.items()}}
-            for number, (lifetime, stays) in enumerate(zip(found.lifetimes, found.long_lived, strict=True))]}
 
 
 def plain(value: Any) -> Any:

@@ -13,6 +13,7 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from zerosim.observe.memory import Lifetime
 
@@ -53,28 +54,21 @@ class Addresses:
 
 @dataclass(frozen=True)
 class Fragmentation:
-    """A step's lifetimes, and the first address of each for each allocator, by the allocator's name."""
+    """Rank 0's last step in a fixed address space; copies of messages are left out. An allocator is `first_fit`, or
+    `first_fit_laid_out`, which reserves one block for kept gradients and arrays that backward reads. Under MPI runs may
+    differ.
+    """
 
-    lifetimes: Sequence[Lifetime]
-    long_lived: Sequence[bool]
     peak_bytes: int
-    """The peak of allocated bytes: the least that any allocator needs."""
     laid_out_bytes: int
-    """The size of the block for long-lived arrays, if they are laid out."""
-    addresses: dict[str, list[int]]
-
-    @property
-    def needed_bytes(self) -> dict[str, int]:
-        """The addresses that each allocator uses, from 0 to the highest."""
-        sizes = [lifetime.held_bytes for lifetime in self.lifetimes]
-        return {
-            name: max(start + size for start, size in zip([0, *starts], [0, *sizes], strict=True))
-            for name, starts in self.addresses.items()
-        }
-
-    @property
-    def beyond_peak_bytes(self) -> dict[str, int]:
-        return {name: needed - self.peak_bytes for name, needed in self.needed_bytes.items()}
+    """peak of the allocated bytes; size of the reserved block"""
+    needed_bytes: dict[str, int]
+    beyond_peak_bytes: dict[str, int]
+    """by allocator: the address space used, and this minus `peak_bytes`"""
+    address_space: list[dict[str, Any]]
+    """every array in the order of allocation: the events that allocated and freed it, `from` (0: before the step) and
+    `to` (`null`: not freed); `kind`, `owner`, `bytes`; `long_lived`: whether it lies in the reserved block; `address`:
+    by allocator"""
 
 
 FIRST_FIT, LAID_OUT = "first_fit", "first_fit_laid_out"
@@ -93,8 +87,13 @@ def fragmentation(lifetimes: Sequence[Lifetime]) -> Fragmentation:
     kept = long_lived(lifetimes)
     whole = laid_out([lifetime for lifetime, stays in zip(lifetimes, kept, strict=True) if stays])
     height = max((start + lifetime.held_bytes for lifetime, start in whole.items()), default=0)
-    return Fragmentation(lifetimes, kept, peak(lifetimes), height, {
-        FIRST_FIT: placed(lifetimes, {}), LAID_OUT: placed(lifetimes, whole, height)})
+    found, most = {FIRST_FIT: placed(lifetimes, {}), LAID_OUT: placed(lifetimes, whole, height)}, peak(lifetimes)
+    needed = {name: max((start + each.held_bytes for start, each in zip(starts, lifetimes, strict=True)), default=0)
+              for name, starts in found.items()}
+    return Fragmentation(most, height, needed, {name: count - most for name, count in needed.items()}, [
+        {"from": each.since, "to": each.until, "kind": each.kind, "owner": each.owner, "bytes": each.held_bytes,
+         "long_lived": stays, "address": {name: starts[number] for name, starts in found.items()}}
+        for number, (each, stays) in enumerate(zip(lifetimes, kept, strict=True))])
 
 
 def events(lifetimes: Sequence[Lifetime]) -> Iterator[tuple[Lifetime, bool]]:
