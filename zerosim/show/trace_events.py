@@ -12,7 +12,6 @@ oracles` passes documents to Perfetto's parser and compares every span, flow and
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from operator import itemgetter
 from typing import Any
 
 from zerosim.observe.trace import COLLECTIVES, COMPUTATION, IN, OFFLOAD, OUT, WAITING, Lane, Span, Trace
@@ -28,32 +27,36 @@ LAST = 90
 def trace_events(rows: Sequence[tuple[str, Trace]], about_times: str = "") -> dict[str, Any]:
     """The document of trace events for named rows, with a sentence on their times, in JSON's own types."""
     events: list[Event] = []
+    pid = messages = 0
     for name, trace in rows:
-        ranks = [clock.rank for clock in trace.clocks]
-        first = max((event["pid"] for event in events), default=0) + 1
-        pids = {rank: first + index for index, rank in enumerate(ranks)}
-        for rank in ranks:
-            events += names(pids[rank], f"{name}, rank {rank}", trace, rank)
-        numbered = flows(trace, first_id=1 + sum(event["ph"] == "s" for event in events))
-        for step in trace.steps:
-            pid = pids[step.rank]
-            for span in step.spans:
-                events += span_events(pid, step.step, span, numbered)
-            events += [counter(pid, at, held) for at, held in step.memory]
+        spans = [(step.step, span) for step in trace.steps for span in step.spans]
+        ends = message_ends((span.lane, span.rank, span.peer, span.channel, step) for step, span in spans)
+        numbered = {end: messages + number for number, both in enumerate(ends, 1) for end in both}
+        messages += len(ends)
+        pids = {clock.rank: pid + number for number, clock in enumerate(trace.clocks, 1)}
+        pid += len(pids)
+        for rank, process in pids.items():
+            lanes = {(span.lane, span.channel) for _, span in spans if span.rank == rank}
+            events += names(process, f"{name}, rank {rank}", lanes)
+        for number, (step_number, span) in enumerate(spans):
+            events += span_events(pids[span.rank], step_number, span, numbered.get(number))
+        events += [{"ph": "C", "pid": pids[step.rank], "name": "bytes", "ts": at / 1000, "args": held}
+                   for step in trace.steps for at, held in step.memory]
     clocks = {name: [vars(clock) for clock in trace.clocks] for name, trace in rows}
     about = {"clocks": clocks} | ({"times": about_times} if about_times else {})
     return {"displayTimeUnit": "ms", "otherData": about, "traceEvents": events}
 
 
-def names(pid: int, name: str, trace: Trace, rank: int) -> Iterator[Event]:
-    """The names of a rank and of its used lanes."""
-    yield {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}}
-    yield {"ph": "M", "pid": pid, "name": "process_sort_index", "args": {"sort_index": pid}}
-    used = {(span.lane, span.channel) for step in trace.steps if step.rank == rank for span in step.spans}
-    for tid, lane, channel in sorted((thread_of(lane, channel), lane, channel) for lane, channel in used):
-        beside = ", beside the step" if channel > 1 else ""
-        yield {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": f"{lane}{beside}"}}
-        yield {"ph": "M", "pid": pid, "tid": tid, "name": "thread_sort_index", "args": {"sort_index": tid}}
+def names(pid: int, name: str, lanes: Iterable[tuple[Lane, int]]) -> Iterator[Event]:
+    """The names of a rank and of its used lanes, in their order."""
+    def named(what: str, tid: int, name: str, number: int) -> Iterator[Event]:
+        yield {"ph": "M", "pid": pid, "tid": tid, "name": f"{what}_name", "args": {"name": name}}
+        yield {"ph": "M", "pid": pid, "tid": tid, "name": f"{what}_sort_index", "args": {"sort_index": number}}
+
+    yield from named("process", 0, name, pid)
+    for lane, channel in lanes:
+        tid = thread_of(lane, channel)
+        yield from named("thread", tid, f"{lane}{', beside the step' * (channel > 1)}", tid)
 
 
 def thread_of(lane: Lane, channel: int) -> int:
@@ -67,14 +70,6 @@ def thread_of(lane: Lane, channel: int) -> int:
     if lane in AT_THE_TOP:
         return AT_THE_TOP.index(lane) + 1
     return len(AT_THE_TOP) + len(OF_A_CHANNEL) * (channel - 1) + OF_A_CHANNEL.index(lane) + 1
-
-
-def flows(trace: Trace, first_id: int) -> dict[Span, int]:
-    """A number for each message recorded at both ends, by either span."""
-    everything = [(step.step, span) for step in trace.steps for span in step.spans]
-    ends = message_ends((span.lane, span.rank, span.peer, span.channel, step) for step, span in everything)
-    in_order = sorted(ends, key=itemgetter(1))
-    return {everything[at][1]: number for number, pair in enumerate(in_order, first_id) for at in pair}
 
 
 def message_ends(spans: Iterable[tuple[Any, ...]]) -> list[tuple[int, int]]:
@@ -95,7 +90,7 @@ def message_ends(spans: Iterable[tuple[Any, ...]]) -> list[tuple[int, int]]:
     return [pair for left, came in ends.values() for pair in zip(left, came, strict=False)]
 
 
-def span_events(pid: int, step: int, span: Span, numbered: dict[Span, int]) -> Iterator[Event]:
+def span_events(pid: int, step: int, span: Span, message: int | None) -> Iterator[Event]:
     """The event of a span and, if it is one end of a message, that of its flow."""
     tid = thread_of(span.lane, span.channel)
     about = {"bytes": span.bytes, "peer": span.peer, "waited_us": span.waited_ns / 1000}
@@ -104,13 +99,7 @@ def span_events(pid: int, step: int, span: Span, numbered: dict[Span, int]) -> I
         "ph": "X", "pid": pid, "tid": tid, "name": f"{span.what} {span.unit}".strip(), "cat": span.lane,
         "ts": span.begin_ns / 1000, "dur": span.ns / 1000, "args": {"step": step, "unit": span.unit, **carried},
     }
-    if span in numbered:
-        begins = span.lane == OUT
-        yield {
-            "ph": "s" if begins else "f", "pid": pid, "tid": tid, "name": "message", "cat": "message",
-            "id": numbered[span], "ts": (span.begin_ns + span.waited_ns) / 1000, **({} if begins else {"bp": "e"}),
-        }
-
-
-def counter(pid: int, at_ns: int, held: dict[str, int]) -> Event:
-    return {"ph": "C", "pid": pid, "name": "bytes", "ts": at_ns / 1000, "args": held}
+    if message is not None:
+        flow = {"ph": "s"} if span.lane == OUT else {"ph": "f", "bp": "e"}
+        yield flow | {"pid": pid, "tid": tid, "name": "message", "cat": "message", "id": message,
+                      "ts": (span.begin_ns + span.waited_ns) / 1000}
