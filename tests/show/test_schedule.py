@@ -19,7 +19,7 @@ from zerosim.proofs.subject import named_subject, subject
 from zerosim.show import drawing
 from zerosim.show.drawing import schedule_page, schedule_picture, schedule_spec, show_schedule
 from zerosim.show.recorded import recorded_stage, shown
-from zerosim.show.schedule import scheduled
+from zerosim.show.schedule import chunks_of, scheduled
 from zerosim.show.step import events_of
 from zerosim.stages import zero3
 
@@ -43,13 +43,13 @@ def test_every_algorithm_is_drawn_to_its_end():
             schedule = scheduled(named_subject(name), size, size - 1 if row.collective == "scatter" else 0)
             found = schedule.document()
             assert found["faults"] == [], (name, size)
-            assert len(schedule.arrows) == sum(row.messages(rank, size) for rank in range(size)), (name, size)
+            assert len(schedule.messages) == sum(row.messages(rank, size) for rank in range(size)), (name, size)
             moves, cells = moves_and_cells(schedule_spec(schedule))
-            assert len(moves) == sum(max(len(arrow.chunks), 1) for arrow in schedule.arrows)
+            assert len(moves) == sum(max(len(sent.carried), 1) for sent in schedule.messages)
             text, new = drawn(schedule, 400), sum(each["round"] > 0 for each in found["holdings"])
             assert sorted(re.findall(r"(\d) ─([a-z 0-9,…]+)─([⊕─])▶", text)) == sorted(
-                (str(arrow.source), schedule.place_name(*arrow.chunks), "⊕" if arrow.reduced else "─")
-                for arrow in schedule.arrows)
+                (str(sent.source), schedule.place_name(*chunks_of(sent.carried)), "⊕" if sent.reduced else "─")
+                for sent in schedule.messages)
             assert text.count("›") - 1 == new == sum(cell["_new"] for cell in cells)  # 1 in the legend
 
 
@@ -82,7 +82,7 @@ def test_the_ring_holds_partial_sums(size):
 @pytest.mark.parametrize(("name", "root"), [("tree.broadcast", 2), ("tree.scatter", 1), ("naive.gather", 3)])
 def test_the_root_is_the_one_that_was_asked_for(name, root):
     schedule = scheduled(named_subject(name), 4, root)
-    assert {arrow.to if "gather" in name else arrow.source for arrow in schedule.arrows if arrow.round == 1} == {root}
+    assert {sent.to if "gather" in name else sent.source for sent in schedule.messages if sent.round == 1} == {root}
     assert schedule.document()["root"] == root
     assert f"root {root}" in drawn(schedule)
 
@@ -114,7 +114,7 @@ def stuck_all_reduce(comm, chunks):
 
 def test_a_deadlock_is_drawn_up_to_there():
     schedule = scheduled(subject(stuck_all_reduce), 3)
-    assert [(a.round, a.source, a.to) for a in schedule.arrows] == [(1, 1, 0), (1, 0, 1)]
+    assert [(a.round, a.source, a.to) for a in schedule.messages] == [(1, 1, 0), (1, 0, 1)]
     assert schedule.states[-1][0][0].text == "1+0"
     assert "FAILED: no rank can go on: rank 0 waits for a message from rank 2; rank 1 waits" in drawn(schedule)
     assert "rank 2 waits for a message from rank 1" in str(schedule_picture(schedule)["title"])

@@ -15,7 +15,7 @@ from zerosim.core.errors import UsageError
 from zerosim.show.grid import Column, show_grid, show_words
 from zerosim.show.page import Head, Section, html, picture
 from zerosim.show.pictures import Spec, svg, tooltip
-from zerosim.show.schedule import Schedule
+from zerosim.show.schedule import Schedule, chunks_of
 from zerosim.show.shown import Page, Picture, Shown
 
 MOST_CELLS = 5_000
@@ -61,9 +61,10 @@ def show_schedule(console: Console, schedule: Schedule, only: int | None = None)
         if only not in (None, state):
             continue
         arrived = [Text("\n").join(
-            Text(f"{arrow.source} ─{schedule.place_name(*arrow.chunks)}─{'⊕' if arrow.reduced else '─'}▶",
-                 colour(arrow.chunks[0]) if len(arrow.chunks) == 1 else "")
-            for arrow in schedule.arrows if (arrow.round, arrow.to) == (state, rank)) for rank in range(schedule.size)]
+            Text(f"{sent.source} ─{schedule.place_name(*chunks)}─{'⊕' if sent.reduced else '─'}▶",
+                 colour(chunks[0]) if len(chunks) == 1 else "")
+            for sent in schedule.messages if (sent.round, sent.to) == (state, rank)
+            for chunks in [chunks_of(sent.carried)]) for rank in range(schedule.size)]
         cells = [[Text.assemble(("› ", "bold"), (cell.text, f"bold {colour(cell.place)}"))
                   if 0 < cell.since == state else Text(f"  {cell.text}") for cell in vector] for vector in vectors]
         show_grid(console, [f"rank {rank}" for rank in range(schedule.size)], [
@@ -103,11 +104,12 @@ def schedule_spec(schedule: Schedule, only: int | None = None) -> Spec:
     cells = [{"after": headings[state], "rank": rank, "chunk": cell.place, "holds": cell.text, "_x": state,
               "_y": rank * lane + cell.place, "_colour": colour(cell.place), "_new": 0 < state == cell.since}
              for state, vectors in enumerate(schedule.states) for rank, vector in enumerate(vectors) for cell in vector]
-    moves = [{"in": headings[arrow.round], "from rank": arrow.source, "to rank": arrow.to,
-              "sent": schedule.place_name(*arrow.chunks), "_adds": "⊕" * arrow.reduced, "_colour": colour(left),
-              "_x": arrow.round - 1 + half, "_y": arrow.source * lane + left,
-              "_x2": arrow.round - half, "_y2": arrow.to * lane + reached}
-             for arrow in schedule.arrows for left, reached in arrow.moves or [(0, 0)]]
+    moves = [{"in": headings[sent.round], "from rank": sent.source, "to rank": sent.to,
+              "sent": schedule.place_name(*chunks), "_adds": "⊕" * sent.reduced, "_colour": colour(left),
+              "_x": sent.round - 1 + half, "_y": sent.source * lane + left,
+              "_x2": sent.round - half, "_y2": sent.to * lane + reached}
+             for sent in schedule.messages for chunks in [chunks_of(sent.carried)]
+             for left, reached in zip(sent.outgoing or chunks or [0], sent.into or chunks or [0], strict=False)]
     rows = {rank * lane + place: f"rank {rank}" * (place == 0) + f"\u2003{place}" * (schedule.chunks > 1)
             for rank in range(schedule.size) for place in range(lane - 1)}
     columns: Spec = {"values": [*range(len(headings))], "domain": [-half, len(headings) - 1 + half]}

@@ -28,18 +28,6 @@ WIDEST = 11
 
 
 @dataclass(frozen=True)
-class Arrow:
-    """One message: its chunks, and for each of them the place that it leaves and the place that it reaches."""
-
-    round: int
-    source: int
-    to: int
-    chunks: tuple[int, ...]
-    moves: tuple[tuple[int, int], ...]
-    reduced: bool
-
-
-@dataclass(frozen=True)
 class Cell:
     """The content of one place of a rank, and the round since which it is there.
 
@@ -85,7 +73,7 @@ class Schedule:
     root: int
     chunks: int
     rounds: int
-    arrows: list[Arrow]
+    messages: list[Message]
     states: list[State]
     proof: Proof
 
@@ -98,7 +86,7 @@ class Schedule:
     def about(self) -> str:
         """The numbers of rounds and messages, and the algorithm's title or the collective that a function implements.
         """
-        cost = f"{plural(self.rounds, 'round')}, {plural(len(self.arrows), 'message')}"
+        cost = f"{plural(self.rounds, 'round')}, {plural(len(self.messages), 'message')}"
         return f"{cost}; {self.subject.algorithm.title if self.subject.algorithm else self.subject.collective}"
 
     @property
@@ -136,8 +124,8 @@ class Schedule:
             "chunks": self.chunks,
             "rounds": self.rounds,
             "messages": [
-                {"round": arrow.round, "source": arrow.source, "to": arrow.to, "chunks": list(arrow.chunks),
-                 "reduced": arrow.reduced} for arrow in self.arrows],
+                {"round": sent.round, "source": sent.source, "to": sent.to, "chunks": chunks_of(sent.carried),
+                 "reduced": sent.reduced} for sent in self.messages],
             "holdings": [
                 {"round": cell.since, "rank": rank, "chunk": cell.place, "holds": expression(cell.holds, cell.place),
                  "outside": cell.outside, "complete": cell.complete}
@@ -156,8 +144,8 @@ def scheduled(subject: Subject, size: int, root: int = 0) -> Schedule:
 
     >>> from zerosim.proofs.subject import named_subject
     >>> schedule = scheduled(named_subject("ring.all_reduce"), 3)
-    >>> schedule.about, schedule.arrows[0].chunks, [cell.text for cell in schedule.states[-1][0]]
-    ('4 rounds, 12 messages; ring: reduce-scatter, then all-gather', (1,), ['1+2+0✓', '2+0+1✓', '0+1+2✓'])
+    >>> schedule.about, chunks_of(schedule.messages[0].carried), [cell.text for cell in schedule.states[-1][0]]
+    ('4 rounds, 12 messages; ring: reduce-scatter, then all-gather', [1], ['1+2+0✓', '2+0+1✓', '0+1+2✓'])
     """
     chunks = size if subject.collective in COLLECTIVES else 0
     proof, recording = examined(subject, size, chunks, root)
@@ -170,8 +158,8 @@ def scheduled(subject: Subject, size: int, root: int = 0) -> Schedule:
     states: list[State] = list(zip(*(history(recording, rank, promised) for rank in range(size)), strict=True))
     if states[-1] == states[-2]:
         states.pop()
-    arrows = sorted(map(arrow, recording.messages), key=lambda each: (each.round, each.to))
-    return Schedule(subject, size, root, chunks, recording.rounds, arrows, states, proof)
+    messages = sorted(recording.messages, key=lambda sent: (sent.round, sent.to))
+    return Schedule(subject, size, root, chunks, recording.rounds, messages, states, proof)
 
 
 def examined(subject: Subject, size: int, count: int, root: int) -> tuple[Proof, Recording]:
@@ -180,12 +168,6 @@ def examined(subject: Subject, size: int, count: int, root: int) -> tuple[Proof,
     examine(proof, count, root, "buffered")
     assert proof.case is not None
     return proof, proof.case.recording
-
-
-def arrow(message: Message) -> Arrow:
-    chunks = tuple(chunks_of(message.carried))
-    moves = tuple(zip(message.outgoing or chunks, message.into or chunks, strict=False))
-    return Arrow(message.round, message.source, message.to, chunks, moves, message.reduced)
 
 
 def history(
