@@ -67,8 +67,9 @@ def test_it_is_proved_and_costs_what_is_declared(row, sizes):
                 return clock.messages, clock.now
 
             for rank, (messages, _) in enumerate(ran := spawn(program, size)):
-                assert sorted(messages) == sorted(
+                declared = sorted(
                     sum(chunk_bytes[chunk] for chunk in message) for message in row.volume(rank, size, root))
+                assert sorted(messages) == declared, f"bytes of the messages of rank {rank}, and those of its volume"
                 assert len(messages) == row.messages(rank, size, root)
                 assert sum(messages) == row.sent_bytes(chunk_bytes, rank, root)
             assert max(steps for _, steps in ran) == row.steps(size)

@@ -17,6 +17,8 @@ from tests.proofs.exercises import skeletons
 from tests.sampling import one_in
 from zerosim.collectives import ring, tree
 from zerosim.commands.cli import main
+from zerosim.extend import Layer, Parameter, linear, uniform
+from zerosim.models.units import Model, ModelKind, grouped
 from zerosim.stages import zero1, zero2, zero3
 
 ROOT = Path(__file__).parents[2]
@@ -152,3 +154,13 @@ def test_the_command_of_the_classroom_exits_with_1_for_a_skeleton(tmp_path, monk
     claims = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {claim["state"] for claim in claims} == {"not yet written"}
     assert len(claims) == 3
+
+
+def test_a_kind_of_model_with_a_parameter_that_it_does_not_read_is_wrong():
+    def for_task(settings, task, groups, frozen):
+        parameters = Parameter("weight", (task.outputs, task.inputs), uniform(0.1)), Parameter("bias", (3,), uniform(1))
+        layer = Layer("only", "only.", parameters, lambda weights, x: linear(x, weights["weight"]))
+        return Model(grouped([layer], groups, frozen), task, "one product")
+
+    told = str(zs.check(ModelKind("one", (), for_task, lambda settings: 1)))
+    assert "layer only: its code does not read the parameter 'bias'" in told

@@ -61,6 +61,7 @@ def by_hand(name, w, gradients, decay):
             m = 0.6 * m + d if name == "momentum" else d
             w -= rate * m
         else:
+            assert name in ("adam", "adamw"), f"write the formula of {name} here"
             m, v = 0.7 * m + 0.3 * d, 0.9 * v + 0.1 * d * d
             w -= rate * m / (1 - 0.7**t) / (math.sqrt(v / (1 - 0.9**t)) + 1e-4)
     return w

@@ -254,7 +254,7 @@ class ModelKind(Declared):
 
     key: str
     own_keys: tuple[str, ...]
-    """The keys of [model] that only this kind reads."""
+    """The keys of [model] that this kind reads; a kind without a key refuses it."""
     for_task: Callable[[Any, "Task", Sequence[Sequence[int]], Collection[int]], "Model"]
     """`for_task(settings, task, groups, frozen)` returns the model for a task."""
     layer_count: Callable[[Any], int]

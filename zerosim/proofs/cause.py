@@ -84,7 +84,7 @@ def like(case: Case) -> str | None:
     name = resembled(case) if case.count else None
     outside = next((m for m in case.messages if not m.into), None)
     where = f", received outside of the vector{in_line(outside, outside.received_in)}" if outside else ""
-    return None if name is None else f"its messages are those of {name}{where}"
+    return None if name in (None, case.subject.name) else f"its messages are those of {name}{where}"
 
 
 def waiting(case: Case) -> str | None:

@@ -25,7 +25,7 @@ from zerosim.core.errors import UsageError, ZerosimError
 from zerosim.core.parts import Named
 from zerosim.core.parts.signature import as_source
 from zerosim.models.units import Model, ModelKind, Task
-from zerosim.models.users_model import as_model
+from zerosim.models.users_model import as_model, check_layers
 from zerosim.proofs.case import expected_terms
 from zerosim.proofs.cause import diagnosis
 from zerosim.proofs.claim import CheckedPart, Claim, tried
@@ -251,7 +251,9 @@ def model_claims(name: str, kind: ModelKind) -> list[Claim]:
     settings = replace(settings, sequence=task.inputs) if task.tokens else settings
 
     def build() -> Model:
-        return kind.for_task(settings, task, [[number] for number in range(kind.layer_count(settings))], ())
+        model = kind.for_task(settings, task, [[number] for number in range(kind.layer_count(settings))], ())
+        check_layers(name, kind.for_task, model.layers, task)
+        return model
 
     return [
         Claim("its layers fit together and read all of their parameters", partial(named_error, name, build),

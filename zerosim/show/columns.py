@@ -1,6 +1,6 @@
 """What views of a run show, declared once: the terminal's tables and legend, the page, and `rows()` read it here.
 
-A shown figure is a line of `FIGURES`; a fact is a line of `facts`. Neither is named anywhere else.
+A shown figure is a line of `FIGURES`, a fact a line of `facts`; no other file of the package names it.
 """
 
 import json

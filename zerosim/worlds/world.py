@@ -1,8 +1,8 @@
 """The interface of a world: ranks, and the transport of messages between them.
 
 A world runs a program on every rank, opens a second channel, allocates its memory from a given allocator, and describes
-itself. `run` returns the results of the ranks in this process: all of them in the local world, one under MPI. So no
-command has a branch for its world, and a new world is one file. `tests/conformance.py` tests all worlds alike.
+itself. `run` returns the results of the ranks in this process: all of them in the local world, one under MPI. Only the
+command that chooses a world has a branch for it; a new one is one file. `tests/conformance.py` tests all alike.
 """
 
 from collections.abc import Callable, Sequence
