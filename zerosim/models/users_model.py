@@ -109,7 +109,7 @@ def check_parameter(name: str, layer: Layer, parameter: Parameter) -> None:
                          "constant(value) or a function of a generator and an array")
 
 
-def check_layers(name: str, layers: Layers, found: Sequence[Layer], task: Task) -> None:
+def check_layers(name: str, layers: Callable[..., Any], found: Sequence[Layer], task: Task) -> None:
     """Run each layer's code on shapes. Raises `ZerosimError` with the name of the layer for a mismatch."""
     samples, used = SAMPLES * task.parallel.places, {"sequence_parallel", "vocabulary_parallel"}
     graph = Graph((samples, task.inputs))

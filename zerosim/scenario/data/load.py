@@ -69,7 +69,7 @@ def load_dataset(scenario: Scenario) -> Dataset:
         length = model.sequence or (SEQUENCE_OF_A_TASK if source in TASKS else SEQUENCE_OF_A_TEXT)
         return sequences(source, length, model.vocabulary or None, fault, folder)
     if source in (*TASKS, "text"):
-        raise fault(f'{model.kind} trains on rows of features; set model.kind to "transformer", or data.source to "digits"')
+        raise fault(f'model.kind {model.kind} trains on rows of features; set it to "transformer", or this to "digits"')
     return rows_of_features(scenario.data, fault, folder)
 
 
