@@ -162,7 +162,8 @@ def test_what_is_hidden_waited_for_and_idle_by_hand():
         (COMPUTATION, 1, 0, 30), (COLLECTIVES, 1, 30, 40), (COLLECTIVES, 2, 20, 60), (WAITING, 1, 45, 60),
         (COMPUTATION, 1, 60, 90),
     )
-    figures = (found.computation_ns, found.waiting_ns, found.idle_ns, found.communication_ns, found.hidden_ns)
+    times = found.times
+    figures = (times.computation_ns, times.waiting_ns, times.idle_ns, times.communication_ns, times.hidden_ns)
     assert figures == (60, 25, 15, 40, 10)
     other = step((COLLECTIVES, 1, 0, 40))
     assert Trace([ClockOffset(0, "")], [found, other]).hidden == 10 / 80

@@ -37,10 +37,11 @@ def step_faults(step):
             if other.begin_ns < one.end_ns:
                 yield f"{whose}: {one.what} and {other.what} overlap in {lane}, channel {channel}"
     yield from (f"{whose}: {fault}" for fault in collective_faults(step.spans))
-    parts = step.computation_ns + step.waiting_ns + step.waiting_for_memory_ns + step.idle_ns
-    if parts != step.ns or step.idle_ns < 0:
+    times = step.times
+    parts = times.computation_ns + times.waiting_ns + times.waiting_for_memory_ns + times.idle_ns
+    if parts != step.ns or times.idle_ns < 0:
         yield f"{whose}: computation, waiting and idle are not the step"
-    if not 0 <= step.hidden_ns <= min(step.communication_ns, step.computation_ns):
+    if not 0 <= times.hidden_ns <= min(times.communication_ns, times.computation_ns):
         yield f"{whose}: more is hidden than there is"
     ahead = [at for at, _ in step.memory if not step.begin_ns <= at <= step.end_ns]
     if not step.memory or ahead or [at for at, _ in step.memory] != sorted(at for at, _ in step.memory):

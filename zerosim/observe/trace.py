@@ -82,6 +82,23 @@ Curve = list[tuple[int, dict[str, int]]]
 """The bytes of each kind that are alive after each change."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class StepTimes:
+    """The times of one step of one rank."""
+
+    computation_ns: int
+    waiting_ns: int
+    waiting_for_memory_ns: int
+    idle_ns: int
+    """time in computation, exposed communication, exposed copies to the host and back, and none of these; they add up
+    to the step"""
+    communication_ns: int
+    hidden_ns: int
+    """time in collectives; the part that overlaps computation"""
+    moving_ns: int
+    """time of copies to the host and back beside the step"""
+
+
 @dataclass(frozen=True)
 class RankStep:
     """One step of one rank: its spans in the order in which they ended, and the memory that was alive in it."""
@@ -98,43 +115,15 @@ class RankStep:
         return self.end_ns - self.begin_ns
 
     @property
-    def computation_ns(self) -> int:
-        return length(self._lanes(COMPUTATION))
-
-    @property
-    def waiting_ns(self) -> int:
-        """Exposed communication: the step only communicates, or waits for the second channel."""
-        return length(self._waiting)
-
-    @property
-    def idle_ns(self) -> int:
-        """The time in which the step neither computes, communicates nor waits for offloaded memory."""
-        busy = [*self._lanes(COMPUTATION), *self._waiting, *self._lanes(OFFLOAD, range(1, 2))]
-        return self.ns - length(union(busy))
-
-    @property
-    def waiting_for_memory_ns(self) -> int:
-        """The time in which the step copies to memory of the host and back."""
-        return length(self._lanes(OFFLOAD, range(1, 2)))
-
-    @property
-    def moving_ns(self) -> int:
-        """The time in which arrays are copied to memory of the host and back, while the step runs."""
-        return length(self._lanes(OFFLOAD, range(2, sys.maxsize)))
-
-    @property
-    def communication_ns(self) -> int:
-        """The time in which a collective is under way, in any channel."""
-        return length(self._lanes(COLLECTIVES))
-
-    @property
-    def hidden_ns(self) -> int:
-        """The time in which a collective is under way while the step computes."""
-        return length(intersection(self._lanes(COLLECTIVES), self._lanes(COMPUTATION)))
-
-    @property
-    def _waiting(self) -> "list[NsStretch]":
-        return union([*self._lanes(WAITING), *self._lanes(COLLECTIVES, range(1, 2))])
+    def times(self) -> StepTimes:
+        """Exposed communication is what the step's own thread waits for or does; other channels are beside it."""
+        own, beside = range(1, 2), range(2, sys.maxsize)
+        computing, collectives, copying = self._lanes(COMPUTATION), self._lanes(COLLECTIVES), self._lanes(OFFLOAD, own)
+        waiting = union([*self._lanes(WAITING), *self._lanes(COLLECTIVES, own)])
+        return StepTimes(
+            computation_ns=length(computing), waiting_ns=length(waiting), waiting_for_memory_ns=length(copying),
+            idle_ns=self.ns - length(union([*computing, *waiting, *copying])), communication_ns=length(collectives),
+            hidden_ns=length(intersection(collectives, computing)), moving_ns=length(self._lanes(OFFLOAD, beside)))
 
     def _lanes(self, lane: Lane, channels: range = range(sys.maxsize)) -> "list[NsStretch]":
         """The union of the spans of a lane in these channels."""
@@ -163,8 +152,9 @@ class Trace:
     @property
     def hidden(self) -> float | None:
         """The share of communication, 0 to 1, during which its rank computed; None if nothing was sent."""
-        total = sum(step.communication_ns for step in self.steps)
-        return sum(step.hidden_ns for step in self.steps) / total if total else None
+        times = [step.times for step in self.steps]
+        total = sum(each.communication_ns for each in times)
+        return sum(each.hidden_ns for each in times) / total if total else None
 
 
 def together(clocks: list[ClockOffset], steps: Iterable[RankStep]) -> Trace:

@@ -18,7 +18,7 @@ import msgspec
 
 from zerosim.core.errors import UsageError
 from zerosim.core.words import ByteUnit, common_unit, joined_names, plural
-from zerosim.observe.trace import ClockOffset, Span, Trace
+from zerosim.observe.trace import ClockOffset, Span, StepTimes, Trace
 from zerosim.observe.traffic import Count
 from zerosim.scenario import resolved
 from zerosim.stages import STAGES, Stage
@@ -114,8 +114,8 @@ class MemoryDocument(RankBytes):
             yield "peak"
 
 
-@dataclass(frozen=True)
-class StepDocument:
+@dataclass(frozen=True, kw_only=True)
+class StepDocument(StepTimes):
     """One traced step of one rank."""
 
     rank: int
@@ -123,17 +123,6 @@ class StepDocument:
     begin_ns: int
     end_ns: int
     """the rank; the step, from 1; its beginning and end"""
-    computation_ns: int
-    waiting_ns: int
-    waiting_for_memory_ns: int
-    idle_ns: int
-    """time in computation, exposed communication, exposed copies to the host and back, and none of these; they add up
-    to the step"""
-    communication_ns: int
-    hidden_ns: int
-    """time in collectives; the part that overlaps computation"""
-    moving_ns: int
-    """time of copies to the host and back beside the step"""
     spans: list[Span]
     """in the order of their ends"""
     memory: list[Bytes]
@@ -405,9 +394,9 @@ def memory_document(measured: RankMemory, due: RankMemory) -> dict[str, Any]:
 
 
 def trace_document(trace: Trace) -> TraceDocument:
-    steps = [{name: getattr(step, name) for name in StepDocument.__annotations__} | {
-        "memory": [{"ns": at, **held} for at, held in step.memory]} for step in trace.steps]
-    return TraceDocument(trace.hidden, trace.clocks, msgspec.convert(steps, list[StepDocument], from_attributes=True))
+    steps = [StepDocument(**vars(step) | vars(step.times) | {
+        "memory": [{"ns": at, **held} for at, held in step.memory]}) for step in trace.steps]
+    return TraceDocument(trace.hidden, trace.clocks, steps)
 
 
 def plain(value: Any) -> Any:
