@@ -1,14 +1,13 @@
 """The memory of model states by formula, against the figures in print and against real buffers, near and far."""
 
 import json
-from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.training.test_far import FAR, UPDATES
+from tests.training.test_far import FAR
 from tests.verdict.test_planted import outcome_of
 from zerosim.commands.cli import main
 from zerosim.stages import STAGES
@@ -17,12 +16,10 @@ from zerosim.verdict.memory import (
     TABLES,
     formula,
     largest_model,
-    optimizer_bytes,
     per_parameter,
     printed,
     resting,
     rounded,
-    truncated,
 )
 
 MIXED_ADAM = per_parameter("mixed", 12)
@@ -46,15 +43,6 @@ def lines(capsys, *flags):
 # Formulas
 
 
-def test_every_stage_has_its_formula_and_every_optimizer_its_bytes():
-    assert {stage.sharded for stage in STAGES.values()} == {
-        (), ("optimizer",), ("optimizer", "gradients"), ("optimizer", "gradients", "parameters")}
-    assert [formula(stage, MIXED_ADAM) for stage in STAGES] == ["16Ψ", "4Ψ + 12Ψ/N", "2Ψ + 14Ψ/N", "16Ψ/N"]
-    assert [formula(stage, per_parameter("fp32", 0)) for stage in STAGES] == ["8Ψ", "8Ψ", "4Ψ + 4Ψ/N", "8Ψ/N"]
-    assert {precision: [optimizer_bytes(precision, name) for name in ("sgd", "momentum", "adam", "adamw")]
-            for precision in PRECISIONS} == {"mixed": [4, 8, 12, 12], "fp32": [0, 4, 8, 8]}
-
-
 @given(stages, st.integers(1, 10**15), ranks, each)
 def test_the_formula_in_letters_gives_the_figure(stage, psi, n, each):
     value = sum(
@@ -69,13 +57,6 @@ def test_the_largest_model_fits_and_one_parameter_more_does_not(stage, budget, n
     largest = largest_model(stage, budget, n, each)
     assert resting(stage, largest, n, each).total <= budget
     assert resting(stage, largest + 1, n, each).total > budget
-
-
-@given(st.fractions(0, 10**6, max_denominator=10**4), st.integers(0, 3))
-def test_rounding_and_truncating(value, decimals):
-    step = Fraction(1, 10**decimals)
-    assert 0 <= value - truncated(value, decimals) < step
-    assert -step / 2 <= value - rounded(value, decimals) < step / 2
 
 
 # Figures in print
@@ -108,15 +89,6 @@ def test_tables_are_as_printed_on_the_terminal_and_as_json(capsys, name, expecte
     assert printed_json(capsys, "--table", name)["rows"] == rows
     shown = [line.split() for line in lines(capsys, "--table", name)]
     assert all(" ".join(row).split() in shown for row in rows)
-
-
-@pytest.mark.parametrize(("k", "models"), [(11, ["7.5B", "128B", "1T"]), (13, ["7.5B", "128B", "1T"]), (12, [])])
-def test_table_1_tells_12_bytes_from_others(k, models, monkeypatch):
-    monkeypatch.setattr("zerosim.verdict.memory.MIXED_ADAM", per_parameter("mixed", k))
-    wrong = {model for row, due in zip(TABLES["table1"]().rows, TABLE_1.strip().splitlines(), strict=True)
-             for model, cell, printed in zip(["7.5B", "128B", "1T"], row[1:], due.split("|")[1:], strict=True)
-             if cell.replace(" / ", "/") != printed.strip()}
-    assert wrong == {*models}
 
 
 def test_figure_1_as_json_and_as_bars(capsys):
@@ -166,16 +138,6 @@ def test_everything_drawn_fits_60_and_80_columns_unbroken(capsys, monkeypatch, f
         assert "…" not in "".join(narrow)
         numbers = {word for line in narrow for word in line.split() if word[0].isdigit()}
         assert numbers <= {word for line in wide for word in line}
-
-
-def test_colour_on_a_terminal_unless_no_color(capsys, monkeypatch):
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    blue = "\x1b[34m"
-    assert blue in "".join(lines(capsys, "--table", "figure1"))
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert blue not in "".join(lines(capsys, "--table", "figure1"))
 
 
 @pytest.mark.parametrize(("flags", "message"), [
@@ -242,10 +204,3 @@ def test_the_command_estimates_what_a_run_keeps(keys, capsys):
         (rank,) = stage.measured.memory
         kept = rank.resting_bytes, rank.host_resting_bytes
         assert tiers[stage.stage] == dict(zip(("device", "host"), (sum(each.values()) for each in kept), strict=True))
-
-
-def test_gradients_that_are_left_on_the_device_are_noticed(monkeypatch, capsys):
-    monkeypatch.setattr("zerosim.verdict.memory.STAGES", {"zero2": replace(STAGES["zero2"], sharded=())})
-    (stage,) = outcome_of(**ONE, **UPDATES, stages=("zero2",)).trained
-    assert estimated(capsys, **UPDATES)["zero2"]["host"] == 168
-    assert stage.measured.memory[0].host_resting_bytes == {"gradients": 84, "optimizer": 168}

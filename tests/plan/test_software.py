@@ -125,12 +125,6 @@ def test_every_device_has_a_plan_with_launches_and_links(device):
     assert found.step_seconds > row(device=device, kernels="fused").step_seconds > 0
 
 
-@pytest.mark.parametrize("software", machines()["software"])
-def test_every_number_of_software_says_where_it_is_from(software):
-    entry = machines()["software"][software]
-    assert entry.keys() - {"title", "source"} == entry["source"].keys()
-
-
 def test_software_with_the_kernels_of_another_has_its_rate():
     found = [software_of(ClusterKeys(device="a100_80gb", software=each)) for each in ("deepspeed", "deepspeed_bf16")]
     rates = {each.products for each in found}

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
 from typing import Any, NamedTuple
@@ -52,7 +53,11 @@ def advice(scenario: Scenario, planned: Callable[[Scenario], PlannedRow]) -> str
         host = f"{found.host_bytes / 1e9:,.1f} GB of host memory"
         return f" ({host} for each device, {duration(found.step_seconds)} a step)"
 
-    changes = [change for change in possible(scenario) if allowed(change, scenario)]
+    changes = list[Change]()
+    for change in possible(scenario):
+        with suppress(ScenarioError):       # which the other keys do not allow, such as those of a pipeline
+            change.made(scenario)
+            changes.append(change)
     alone: dict[str, Change] = {}
     for change in changes:
         if change.key not in alone and fits([change]):
@@ -66,15 +71,6 @@ def advice(scenario: Scenario, planned: Callable[[Scenario], PlannedRow]) -> str
             found = needed(together, fits)
             return f"it would fit with {joined([each.title for each in found])}{price(found)}"
     return "no supported change makes it fit; use a smaller model or a device with more memory"
-
-
-def allowed(change: Change, scenario: Scenario) -> bool:
-    """Whether the scenario's other keys, such as those of a pipeline, allow a change."""
-    try:
-        change.made(scenario)
-    except ScenarioError:
-        return False
-    return True
 
 
 def needed(together: dict[str, Change], fits: Callable[[Iterable[Change]], bool]) -> list[Change]:

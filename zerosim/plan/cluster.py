@@ -220,17 +220,12 @@ USUAL = {"inside": "nvlink4", "between": "infiniband_8x400", "host_memory": "pci
 def device_of(device: str | DeviceKeys, origin: Origin) -> tuple[Device, dict[str, str]]:
     """A device, and the names of its usual links."""
     if isinstance(device, DeviceKeys):
-        return own_device(device), USUAL
+        return Device(
+            "a device of its own", device.flops, device.memory, device.memory_bandwidth, half_width=device.half_width,
+            launch_ns=device.launch_us * 1000), USUAL
     found = look_up("device", device, origin, "device")
     numbers = {name: found[name] for name in Device.__dataclass_fields__ if name in found}
     return Device(**numbers), {each: found[each] for each in USUAL}
-
-
-def own_device(keys: DeviceKeys) -> Device:
-    """A device that a scenario defines itself."""
-    return Device(
-        "a device of its own", keys.flops, keys.memory, keys.memory_bandwidth, half_width=keys.half_width,
-        launch_ns=keys.launch_us * 1000)
 
 
 def link_of(link: str | LinkKeys, usual: str, origin: Origin, key: str) -> Link:

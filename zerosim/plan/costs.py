@@ -36,6 +36,8 @@ from zerosim.collectives import algorithm_of
 from zerosim.collectives.narrow import OnNarrowWires
 from zerosim.collectives.table import Algorithm
 from zerosim.core.comm import Communicator, Strided
+from zerosim.core.extents import Extent
+from zerosim.core.sharding import split
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.network import written_ns
 from zerosim.verdict.flows import with_messages
@@ -183,7 +185,7 @@ class Costs:
     def _price(self, algorithm: Algorithm, length: int, chunked: bool, root: int) -> Price:
         if self.ranks == 1:
             return Price(0, 0, 0)
-        lengths = [length] * self.ranks if chunked else cut(length, self.ranks)
+        lengths = [length] * self.ranks if chunked else [*map(len, split(Extent(length, np.uint8), self.ranks))]
         most = algorithm.sent_bytes(lengths, root, root)
         ns = self.pipelined_ns(algorithm, most) if self.cluster.pipelined else self._written_ns(algorithm, sum(lengths))
         if chunked:
@@ -259,13 +261,3 @@ def from_first(broadcast: Callable[..., None]) -> Callable[..., None]:
         broadcast(comm, chunks[:], 0)
 
     return call
-
-
-def cut(length: int, ranks: int) -> list[int]:
-    """The bytes of a vector's chunks.
-
-    >>> cut(10, 4)
-    [3, 3, 3, 1]
-    """
-    each = -(-length // ranks)
-    return [max(min(each, length - rank * each), 0) for rank in range(ranks)]

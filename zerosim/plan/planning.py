@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from zerosim.core.errors import ZerosimError
-from zerosim.models import MODELS, build
+from zerosim.models import build
 from zerosim.models.units import Model, Task
 from zerosim.plan.advice import advice
 from zerosim.plan.cluster import Cluster, cluster_of
@@ -127,18 +127,6 @@ class Plan:
         }
 
 
-MOST_TOGETHER = 1_000
-"""The most micro-batches of a rank that a plan follows one by one, because all go forward and backward together."""
-
-MOST_IN_TURN = 1_000_000
-"""The most micro-batches of a rank that run one after the other; most of them repeat the previous one."""
-
-MOST_IN_PIPELINE = 10_000
-"""The most micro-batches of a rank of a pipeline, where the messages of each are followed."""
-
-MOST_TOKENS = 2**25
-"""The most tokens in a micro-batch; the loss really allocates its numbers, 400 MB for this many tokens."""
-
 TaskOf = Callable[[Scenario], Task]
 Swept = tuple[tuple[str, ...], Scenario]
 """The values that a sweep set, and the resulting scenario."""
@@ -210,7 +198,6 @@ def unplanned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> li
         with scenario.origin.blaming(("model", "kind")):
             config = configured(row, task, model_of)
         refuse_what_cannot_be_shared(config, scenario.origin)
-        refuse_what_never_ends(config, scenario.origin)
         found.append(Unplanned(config, cluster, scenario, swept))
     return found
 
@@ -233,22 +220,6 @@ def refuse_what_cannot_be_shared(config: Config, origin: Origin) -> None:
             ("train", "micro_batch"), ("model", "sequence")) from error
 
 
-def refuse_what_never_ends(config: Config, origin: Origin) -> None:
-    """Raises `ScenarioError` for a plan that would take hours or more memory than this machine has."""
-    train, task = config.train, config.model.task
-    one_by_one = config.at_once > 1 or config.parallel.order == "tree"
-    most = MOST_TOGETHER if one_by_one else MOST_IN_PIPELINE if config.directions.pipeline > 1 else MOST_IN_TURN
-    if config.block > most:
-        raise origin.error(
-            f"{config.name}: {config.block:,} micro-batches on a rank, and a plan follows at most {most:,}; set "
-            f"train.micro_batches to at most {most * config.ranks:,}", ("train", "micro_batches"))
-    if task.tokens and train.micro_batch * task.inputs > MOST_TOKENS:
-        raise origin.error(
-            f"a micro-batch of {train.micro_batch:,} sequences of {task.inputs:,} tokens; a plan has at most "
-            f"{MOST_TOKENS:,} tokens in one: lower train.micro_batch or model.sequence",
-            ("train", "micro_batch"), ("model", "sequence"))
-
-
 def on_ranks(scenario: Scenario, ranks: int) -> Scenario:
     """The scenario on `ranks` ranks, with the same number of micro-batches per rank."""
     if ranks == scenario.world.ranks:
@@ -260,11 +231,3 @@ def on_ranks(scenario: Scenario, ranks: int) -> Scenario:
         train=dataclasses.replace(scenario.train, micro_batches=micro_batches),
         check=dataclasses.replace(scenario.check, same_bits_on=()),
     )
-
-
-def task_in_words(scenario: Scenario) -> Task | None:
-    """The task, if the scenario's own keys determine it: for a transformer with a vocabulary and a sequence."""
-    model = scenario.model
-    if not (MODELS[model.kind].reads_tokens and model.vocabulary and model.sequence):
-        return None
-    return Task(model.sequence, model.vocabulary, "cross_entropy", tokens=True)

@@ -4,7 +4,6 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import prod
 from operator import index
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -12,15 +11,14 @@ from typing import Any, SupportsIndex
 from zerosim.core.errors import ScenarioError, UsageError
 from zerosim.core.files import reason
 from zerosim.core.words import toml_value
+from zerosim.models import MODELS
 from zerosim.models.units import Task
-from zerosim.plan.planning import Plan, Swept, plan, task_in_words
+from zerosim.plan.planning import Plan, Swept, plan
 from zerosim.scenario import Scenario, Source, load
 from zerosim.scenario.data import load_dataset
 from zerosim.scenario.load import changed_caption
 from zerosim.scenario.reading import OVERRIDE, parse
 from zerosim.scenario.sections import MOST_RANKS
-
-MOST_ROWS = 1000
 
 LONG = 20.0
 """The seconds beyond which a plan is said to be long before it starts."""
@@ -57,7 +55,7 @@ def read_plan(
     if counts and counts != [scenario.world.ranks] and (scenario.title or scenario.caption):
         caption = changed_caption(scenario.caption, [f"world.ranks={','.join(map(str, counts))}"])
         scenario = replace(scenario, caption=caption)
-    scenarios = scenarios_of(path, fixed, sweep, MOST_ROWS // (max(len(counts), 1) * len(scenario.rows)), python=python)
+    scenarios = scenarios_of(path, fixed, sweep, python=python)
     seconds = sum(
         expected_seconds(each, count) for _, each in scenarios or [((), scenario)]
         for count in counts or [each.world.ranks])
@@ -77,36 +75,25 @@ def scenario_of(path: Source, overrides: Mapping[str, Any], *, python: bool = Tr
 
 
 def scenarios_of(
-    path: Source, fixed: Sequence[str], sweep: Mapping[str, Sequence[Any]], most: int, *, python: bool
+    path: Source, fixed: Sequence[str], sweep: Mapping[str, Sequence[Any]], *, python: bool
 ) -> list[Swept]:
-    """The scenario with each combination of the values in `sweep`; none without a sweep. At most `most`."""
-    keys = [[f"{key}={written(value)}" for value in listed(key, values)] for key, values in sweep.items()]
-    if prod(map(len, keys)) > most:
-        raise UsageError(f"that makes more than {MOST_ROWS} rows; sweep less, or over fewer ranks at a time")
-    combinations = [names for names in itertools.product(*keys) if names]
-    return [(names, one_of_a_sweep(path, fixed, names, python=python)) for names in combinations]
-
-
-def listed(key: str, values: Any) -> list[Any]:
-    """The values of a swept key as a list. Raises `UsageError` for anything else, and for numbers of ranks."""
-    if key == "world.ranks":
-        raise UsageError("sweep: found world.ranks; give numbers of ranks with --ranks, such as --ranks 8,16")
-    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise UsageError(f"sweep: found {values!r} for {key}; give a list of its values")
-    return list(values)
-
-
-def one_of_a_sweep(
-    path: Source, fixed: Sequence[str], names: Sequence[str], *, python: bool
-) -> Scenario:
-    """The scenario with these values; its errors are reported as errors of the sweep."""
-    try:
-        return training(path, [*fixed, *names], python=python)
-    except ScenarioError as error:
-        if error.file != OVERRIDE:
-            raise
-        what = str(error).removeprefix(f"{error.file}:{error.line}:{error.column}: ")
-        raise UsageError(f"--sweep {', '.join(names)}: {what}") from error
+    """The scenario with each combination of the values in `sweep`; none without a sweep. Errors are those of the sweep.
+    """
+    for key, values in sweep.items():
+        if key == "world.ranks":
+            raise UsageError("sweep: found world.ranks; give numbers of ranks with --ranks, such as --ranks 8,16")
+        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+            raise UsageError(f"sweep: found {values!r} for {key}; give a list of its values")
+    keys, found = [[f"{key}={written(value)}" for value in values] for key, values in sweep.items()], list[Swept]()
+    for names in filter(None, itertools.product(*keys)):
+        try:
+            found.append((names, training(path, [*fixed, *names], python=python)))
+        except ScenarioError as error:
+            if error.file != OVERRIDE:
+                raise
+            what = str(error).removeprefix(f"{error.file}:{error.line}:{error.column}: ")
+            raise UsageError(f"--sweep {', '.join(names)}: {what}") from error
+    return found
 
 
 def numbers_of_ranks(given: Sequence[Any]) -> list[int]:
@@ -151,9 +138,9 @@ def training(path: Source, overrides: Sequence[str], *, python: bool) -> Scenari
 
 
 def task_of(scenario: Scenario) -> Task:
-    """The task of the data; data are read only if the scenario's keys do not determine it."""
-    task = task_in_words(scenario)
-    if task is not None:
-        return task
+    """The task of the data, which are read only for a model without a vocabulary and a sequence."""
+    model = scenario.model
+    if MODELS[model.kind].reads_tokens and model.vocabulary and model.sequence:
+        return Task(model.sequence, model.vocabulary, "cross_entropy", tokens=True)
     dataset = load_dataset(scenario)
     return Task(dataset.inputs, dataset.outputs, dataset.loss, tokens=dataset.kind == "tokens")

@@ -38,9 +38,6 @@ from zerosim.training.config import Config
 from zerosim.verdict.shapes import NoSums, Unconnected, on_shapes, whole_batch
 from zerosim.worlds.lockstep import LockstepCommunicator
 
-Uncounted = Callable[[Any, str], bool]
-"""`uncounted(shape, owner)` says whether an array has no memory."""
-
 REHEARSED = 3
 """The micro-batches of a pipeline that are rehearsed: the first, the last, and one that stands for all others."""
 
@@ -152,12 +149,6 @@ def by_itself(
     seen = cluster.seen_by(config.directions.side_by_side)
     costs = Costs(seen, config.ranks, config.computing.weights.itemsize, all_reduces=not config.stage.sharded)
     comm = Clocked(LockstepCommunicator(config.ranks), costs, Sharing.of(config, cluster))
-    return rehearsed(config, comm, around, traced)
-
-
-def rehearsed(
-    config: Config, comm: "Clocked", around: DirectionCosts, traced: bool
-) -> tuple[Rehearsal, list[RecordedPipeline]]:
     clock, software, recorded = comm.clock, around.cluster.software, list[RecordedPipeline]()
     ledger, far = Ledger(clock=lambda: clock.now_ns), Ledger()
     mine, calls, room = timed_replica(config, comm, around, ledger, far)
@@ -192,7 +183,7 @@ def timed_replica(
     """A replica of a row on shapes, with the collectives of its tape and the buffers of its updates."""
     clock, costs = comm.clock, comm.costs
     cluster, software = costs.cluster, costs.cluster.software
-    allocate = counted_but(uncounted_on(config, cluster), ObservedAllocator(extent, ledger))
+    allocate = counted_on(config, cluster, ObservedAllocator(extent, ledger))
     kernels = FusedKernels(software, config.computing.weights) if cluster.fused else None
     calls = TimedCalls(around, clock, kernels)
     shared = comm.sharing.room(extent)
@@ -213,22 +204,15 @@ def timed_replica(
     return mine, calls, room
 
 
-def uncounted_on(config: Config, cluster: Cluster) -> Uncounted:
-    """A test for arrays without memory: registers of fused kernels, and the scores of a chunked loss."""
+def counted_on(config: Config, cluster: Cluster, counted: Allocator) -> Allocator:
+    """The allocator `counted`, which does not count arrays without memory: registers of fused kernels, and the scores
+    of a chunked loss."""
     registers = IN_REGISTERS if cluster.fused else frozenset[str]()
     scores = config.model.task.outputs if cluster.software.loss == "chunked" and config.model.task.tokens else 0
 
-    def uncounted(shape: Any, owner: str) -> bool:
-        return owner in registers or (isinstance(shape, tuple) and len(shape) > 1 and shape[-1] == scores)
-
-    return uncounted
-
-
-def counted_but(uncounted: Uncounted, counted: Allocator) -> Allocator:
-    """The allocator `counted`, which does not count arrays without memory."""
-
     def allocate(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
-        return (extent if uncounted(shape, owner) else counted)(shape, dtype, kind=kind, owner=owner)
+        uncounted = owner in registers or (isinstance(shape, tuple) and len(shape) > 1 and shape[-1] == scores)
+        return (extent if uncounted else counted)(shape, dtype, kind=kind, owner=owner)
 
     return allocate
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate, zip_longest
-from math import inf, prod
-from typing import Any
+from math import inf
+from typing import Any, NamedTuple
 
 from zerosim.core.allocation import MODEL_STATES
 from zerosim.core.errors import UsageError, ZerosimError
@@ -37,7 +37,6 @@ from zerosim.stages.pipeline import pieces
 from zerosim.training.config import Config
 from zerosim.verdict.resting import unit_bytes
 
-MOST_LAYOUTS = 50_000
 USUAL_MOST = 10
 """The layouts that a search finds if it is not told how many."""
 WITHOUT_PIECES = "; sequences stay in one piece: set model.queue_tokens to search context ranks, sequence_parallel"
@@ -74,18 +73,15 @@ def doubled(last: int) -> list[int]:
     return [1 << number for number in range(max(last, 1).bit_length())]
 
 
-@dataclass(frozen=True)
-class Searched:
-    """The layouts that a search found, the fastest first, and the numbers of the others."""
+class Searched(NamedTuple):
+    """The layouts that a search found, the fastest first; the numbers of all valid layouts, of those that were planned,
+    and of the others: those whose memory cannot fit, and those that cannot be among the fastest."""
 
     rows: tuple[PlannedRow, ...]
     layouts: int
-    """All valid layouts."""
     planned: int
     too_large: int
-    """Layouts that were not planned, because their memory cannot fit."""
     slower: int
-    """Layouts that were not planned, because they cannot be among the fastest."""
 
     @property
     def words(self) -> str:
@@ -210,10 +206,12 @@ def layouts_of(
     `batch` is by default the scenario's. Raises the first error if all are refused.
     """
     found, refused = dict[Identity, Unplanned](), None
-    if prod(map(len, values.values())) > MOST_LAYOUTS:
-        raise UsageError(f"--search: that makes more than {MOST_LAYOUTS:,} layouts; set keys by --set")
     for combination in itertools.product(*values.values()):
-        keys = completed(dict(zip(values, combination, strict=True)), scenario.parallel.schedule)
+        keys = dict(zip(values, combination, strict=True))
+        if "train.micro_batch" in keys:     # the samples that experts share
+            keys["train.micro_batch"] *= keys.get("parallel.expert_ranks", 1)
+        if keys.get("parallel.model_chunks", 1) > 1 and scenario.parallel.schedule == Parallel().schedule:
+            keys["parallel.schedule"] = "interleaved_1f1b"
         try:
             (row,) = unplanned(with_keys(scenario, keys, batch or samples(scenario)), (
                 *swept, *(f"{key}={written(value)}" for key, value in keys.items())), task_of)
@@ -244,22 +242,6 @@ def by_keys(config: Config, stage: Name, **keys: Any) -> Config:
     """The config with another stage and other keys of [parallel]."""
     parallel = dataclasses.replace(config.parallel, stages=(stage,), **keys)
     return dataclasses.replace(config, stage_key=stage, parallel=parallel)
-
-
-def completed(keys: dict[str, Any], schedule: str) -> dict[str, Any]:
-    """The keys of a layout with those that follow: the schedule of several chunks, and the samples that experts share.
-
-    >>> completed({"train.micro_batch": 2, "parallel.expert_ranks": 4}, "1f1b")
-    {'train.micro_batch': 8, 'parallel.expert_ranks': 4}
-    >>> completed({"parallel.model_chunks": 2}, "1f1b")
-    {'parallel.model_chunks': 2, 'parallel.schedule': 'interleaved_1f1b'}
-    """
-    found = dict(keys)
-    if "train.micro_batch" in keys:
-        found["train.micro_batch"] *= keys.get("parallel.expert_ranks", 1)
-    if keys.get("parallel.model_chunks", 1) > 1 and schedule == Parallel().schedule:
-        found["parallel.schedule"] = "interleaved_1f1b"
-    return found
 
 
 def with_keys(scenario: Scenario, keys: Mapping[str, Any], batch: int) -> Scenario:
@@ -305,10 +287,12 @@ def read_search(
     Keys in `overrides` are not searched; `sweep` has the values of further keys, or other values. The other arguments
     are those of `read_plan`. Raises `UsageError` for a scenario with rows of its own.
     """
-    wanted = inf if most == "all" else number_of_layouts(most)
+    if most != "all" and (isinstance(most, bool) or not str(most).isdecimal() or int(most) < 1):
+        raise UsageError(f"search: found {most!r}; give a number of layouts from 1, or all")
+    wanted = inf if most == "all" else int(most)
     fixed = [f"{key}={written(value)}" for key, value in overrides.items()]
     scenario = dataclasses.replace(training(path, fixed, python=python), check=Check())
-    scenarios = scenarios_of(path, fixed, sweep, MOST_LAYOUTS, python=python) or [((), scenario)]
+    scenarios = scenarios_of(path, fixed, sweep, python=python) or [((), scenario)]
     if any(each.variant for _, each in scenarios):
         raise UsageError("--search: this scenario has rows of its own, [[variant]]; use one without")
 
@@ -330,13 +314,6 @@ def read_search(
     rows = tuple(row for each in plans for row in each.rows)
     fit = any(row.fits for row in rows)
     return Plan(scenario, rows, "" if fit else plans[-1].advice, "; ".join(each.search for each in plans))
-
-
-def number_of_layouts(most: str | int) -> int:
-    """The number of layouts that is wanted. Raises `UsageError` for what is none."""
-    if isinstance(most, bool) or not str(most).isdecimal() or int(most) < 1:
-        raise UsageError(f"search: found {most!r}; give a number of layouts from 1, or all")
-    return int(most)
 
 
 def samples(scenario: Scenario) -> int:
