@@ -17,7 +17,7 @@ from zerosim.extend import stage
 from zerosim.observe.trace import COLLECTIVES, COMPUTATION, OUT, RankStep, Span, Trace
 from zerosim.proofs.subject import named_subject, subject
 from zerosim.show import drawing
-from zerosim.show.drawing import schedule_page, schedule_picture, schedule_spec, show_schedule
+from zerosim.show.drawing import schedule_picture, schedule_spec, show_schedule
 from zerosim.show.recorded import recorded_stage, shown
 from zerosim.show.schedule import chunks_of, scheduled
 from zerosim.show.step import events_of
@@ -145,15 +145,11 @@ def test_a_picture_that_is_too_large_is_refused(monkeypatch):
 
 
 def all_reduce(comm, chunks):
-    raise ValueError("</svg><script>alert(1)</script>")
+    raise ValueError("not yet")
 
 
-def test_an_error_before_the_first_message_is_drawn_and_is_no_script():
-    schedule = scheduled(subject(all_reduce), 2)
-    assert "alert(1)" in drawn(schedule)
-    seen = Seen(schedule_page(schedule))
-    assert (seen.tags.count("script"), seen.loads) == (2, [])
-    assert "<script>alert(1)</script>" in seen.text
+def test_an_error_before_the_first_message_is_drawn():
+    assert "FAILED: ValueError: not yet, in line" in drawn(scheduled(subject(all_reduce), 2))
 
 
 def command(line):
