@@ -204,6 +204,7 @@ def test_volume_and_messages_of_a_step(stage, keys, volumes, messages):
     ("zero3", [], {"update": (100, 100, 48), "reduce_scatter": 100}),
     ("zero2", [FP16, PARTS], {"update": (150, 50, 12), "reduce_scatter": 150}),
     ("zero3", [{"reshard_after_forward": False}], {"update": (100, 100, 48)}),
+    ("zero3", [{"recompute": True}], {"update": (100, 100, 48), "reduce_scatter": 100}),
     ("zero3", [{"prefetch": True}], {}),
 ])
 def test_what_is_still_needed_as_something_begins(stage, keys, expected):
