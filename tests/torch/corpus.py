@@ -658,22 +658,6 @@ def clipped_by_value(w):
 
 
 @case()
-def sharpness_aware(w):
-    model, shift = w.ddp(), {}
-    optimizer = w.adam(model)
-    for _ in range(3):
-        batch = w.batch()
-        for first in (True, False):
-            optimizer.zero_grad()
-            w.loss(model, batch).backward()
-            with torch.no_grad():
-                for p in model.parameters():
-                    shift[p] = 0.1 * p.grad if first else -shift[p]
-                    p.add_(shift[p])
-        optimizer.step()
-
-
-@case()
 def projected_gradients(w):
     for model, optimizer in w.updates(w.ddp(), 3):
         w.loss(model).backward()
@@ -733,12 +717,6 @@ def outputs_in_objects(w):
         optimizer.zero_grad(set_to_none=False)
         model(x, y=y).loss.backward()
         optimizer.step()
-
-
-@case()
-def tied(w):
-    w.train(w.ddp(tied_net()))
-    w.train(dist.fsdp.fully_shard(tied_net()))
 
 
 @case()
