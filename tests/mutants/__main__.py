@@ -21,7 +21,7 @@ from pathlib import Path
 
 FAULTS = Path(__file__).with_name("by_hand.jsonl")
 ROOT = Path(__file__).parents[2]
-LAWS = ("tests/laws/test_runs.py", "tests/laws")
+LAWS = ("tests/laws/test_runs.py", "tests/laws", "tests/training/test_scenarios.py")
 SECONDS = 300
 
 

@@ -1,5 +1,6 @@
 """What a comparison and a verdict make of a few figures: by hand, without a run."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ from tests.training import labelled, scenario
 from zerosim.autograd.operations.elementwise import relu
 from zerosim.autograd.tape import Tape
 from zerosim.core.allocation import allocate
+from zerosim.core.comm import Strided
 from zerosim.core.digests import digest
 from zerosim.core.not_a_number import NOT_A_NUMBER
 from zerosim.core.orders import ORDERS
@@ -17,6 +19,8 @@ from zerosim.models.mlp import mlp
 from zerosim.models.units import Layer, Model, Task, grouped
 from zerosim.observe.memory import Ledger
 from zerosim.observe.observed import Observed, ObservedAllocator
+from zerosim.plan.cluster import Cluster, Device, Link
+from zerosim.plan.costs import Costs
 from zerosim.stages.storage import ACCUMULATED, GRADIENT, Layouts, TrainingState
 from zerosim.training import build, collect, comparison
 from zerosim.training.buckets import Buckets
@@ -151,6 +155,32 @@ def test_of_an_order_free_sum_one_bucket_is_copied_at_a_time():
     assert found[12:].tolist() == [each + 1.0 for each in range(12, 24)]
     assert ledger.peak["buffers"] == 2 * (2 * 3 * 8)                           # of two contributions, both chunks
     assert ledger.total == 0
+
+
+# Costs of a plan.
+
+CLUSTER = Cluster(
+    Device("", 1e9, 1, 1e9), 2, Link("", 10, 1e9), Link("", 100, 0.5e9), pipelined=False, fused=False)
+
+
+def test_prices_of_a_mesh_are_those_of_its_groups():
+    four = replace(CLUSTER, devices_per_host=4)
+    costs = Costs(four, 8, 4)
+    for comm, stride in ((Strided(None, 0, 2, first=0, stride=1), 1), (Strided(None, 0, 2, first=0, stride=4), 4),
+                         (Strided(None, 0, 4, first=0, stride=2), 2)):
+        found = costs.of(comm)
+        assert (found.ranks, found.cluster) == (comm.size, four.seen_by(stride))
+        assert costs.of(comm) is found
+    assert costs.of(SimpleNamespace(size=8)) is costs
+
+
+@pytest.mark.parametrize(("itemsize", "due"), [(4, 160), (2, 160 + 2 * (40 + 20)), (8, 160 + 2 * (40 + 80))])
+def test_a_loss_reads_and_writes_its_outputs_in_32_bits(itemsize, due):
+    """Four passes over 10 numbers, and where they are not of 32 bits, both ways of rounding them."""
+    assert Costs(CLUSTER, 1, itemsize).loss_ns((2, 5)) == due
+
+
+# Models.
 
 
 def test_plans_of_a_segment_are_those_of_the_gradients_that_are_wanted():
