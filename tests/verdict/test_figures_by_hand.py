@@ -183,6 +183,16 @@ def test_a_loss_reads_and_writes_its_outputs_in_32_bits(itemsize, due):
 # Models.
 
 
+def test_where_all_is_frozen_nothing_goes_backward():
+    model = mlp(3, [4, 4], 2, "relu", "cross_entropy", frozen=[0, 1, 2])
+    assert (model.lowest_trained, model.backward_units) == (3, ())
+    tape = Tape(lowest=model.lowest_trained)
+    activations = [np.ones((1, 3))]
+    for unit in model.units:
+        activations = tape.forward(unit, np.ones(unit.count), activations)
+    assert activations[0].shape == (1, 2)
+
+
 def test_plans_of_a_segment_are_those_of_the_gradients_that_are_wanted():
     layer = Layer("a", "a.", (), lambda weights, x: relu(x))
     (unit,) = Model(grouped([layer], None, ()), Task(3, 3, "cross_entropy"), "").units
