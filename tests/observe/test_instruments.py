@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from zerosim.core.allocation import allocate
 from zerosim.observe import trace
 from zerosim.observe.faults import Faults, flipped
-from zerosim.observe.location import Locator
-from zerosim.observe.memory import HeldAtBeginnings, Ledger, Lifetimes
+from zerosim.observe.memory import Ledger
 from zerosim.observe.observed import Observed, ObservedAllocator
 from zerosim.observe.trace import (
     COMPUTATION,
@@ -22,12 +21,12 @@ from zerosim.observe.trace import (
     RankStep,
     Span,
     Tracer,
-    intersection,
     together,
     union,
 )
 from zerosim.observe.traffic import Count, Traffic
 from zerosim.scenario.fault import Fault
+from zerosim.stages.replica import Beside
 from zerosim.worlds.here import HERE, Location
 
 # Memory.
@@ -35,13 +34,10 @@ from zerosim.worlds.here import HERE, Location
 
 def test_what_was_held_as_something_began_is_the_most_of_all_times():
     ledger = Ledger()
-    held = HeldAtBeginnings(ledger, ("update",))
-    for now in (8, 3, 5):
+    for now, name in ((8, "update"), (3, "update"), (5, "update"), (99, "forward")):
         ledger.now = Counter(gradients=now)
-        held.computing("update", "layers.0")
-    ledger.now = Counter(gradients=99)
-    held.computing("forward", "layers.0")
-    assert held.most == {"update": {"gradients": 8}}
+        ledger.computing(name, "layers.0")
+    assert ledger.held_as_began == {"update": {"gradients": 8}}
 
 
 def test_part_of_a_larger_block_counts_for_as_long_as_itself():
@@ -54,16 +50,22 @@ def test_part_of_a_larger_block_counts_for_as_long_as_itself():
 
 
 def test_what_was_taken_before_is_there_from_the_beginning_in_every_step():
-    lifetimes = Lifetimes()
-    observed = ObservedAllocator(allocate, lifetimes)
-    lifetimes.begin()
+    ledger = Ledger()
+    observed = ObservedAllocator(allocate, ledger)
+
+    def lifetimes():
+        return [(lifetime.since, lifetime.until) for lifetime in ledger.lifetimes]
+
+    ledger.begin_curve()
     weights = observed(10, np.float32, kind="parameters", owner="unit")
-    assert [(lifetime.since, lifetime.until) for lifetime in lifetimes.end()] == [(1, None)]
-    lifetimes.begin()
-    assert [(lifetime.since, lifetime.until) for lifetime in lifetimes.end()] == [(0, None)]
+    assert lifetimes() == [(1, None)]
+    ledger.begin_curve()
+    assert lifetimes() == [(0, None)]
+    ledger.end_curve()
     del weights
-    lifetimes.begin()
-    assert lifetimes.end() == []
+    assert lifetimes() == [(0, None)]
+    ledger.begin_curve()
+    assert lifetimes() == []
 
 
 # Time.
@@ -78,11 +80,6 @@ def test_a_union_has_all_moments_in_stretches_that_are_apart(given_stretches):
     moments = {moment for begin, end in given_stretches for moment in range(begin, end)}
     assert [moment for begin, end in found for moment in range(begin, end)] == sorted(moments)
     assert all(one[1] < other[0] for one, other in pairwise(found))
-
-
-def test_unions_and_intersections_of_stretches_that_touch_or_hold_each_other():
-    assert union([(0, 9), (2, 3), (9, 12), (14, 15)]) == [(0, 12), (14, 15)]
-    assert intersection([(0, 4), (4, 9)], [(2, 6), (8, 20)]) == [(2, 4), (4, 6), (8, 9)]
 
 
 @pytest.fixture
@@ -111,11 +108,9 @@ def test_of_computations_within_each_other_the_outermost_is_noted(clock):
 
 def test_each_collective_has_the_bytes_that_were_sent_within_it(clock):
     def tell(tracer):
+        comm = Observed(Post(), tracer)
         for name, size in (("all_gather", 8), ("reduce_scatter", 3)):
-            tracer.began(name, "unit")
-            tracer.sending(np.empty(size, np.uint8), 1)
-            tracer.sent(np.empty(size, np.uint8), 1)
-            tracer.ended(name, "unit")
+            comm.named(name, comm.send)("unit", np.empty(size, np.uint8), to=1)
 
     assert [(lane, what, carried) for lane, what, _, _, carried, _ in spans(tell)] == [
         (OUT, "all_gather", 8), ("collectives", "all_gather", 8),
@@ -153,49 +148,66 @@ class Post:
         self.sent.append(outgoing.tolist())
 
 
-def told(instrument, *callbacks):
-    for name, *arguments in callbacks:
-        getattr(instrument, name)(*arguments)
-
-
 def test_what_is_sent_within_two_collectives_counts_in_both():
     traffic = Traffic()
-    told(traffic, ("began", "all_reduce", ""), ("began", "all_gather", ""), ("sent", np.empty(3), 1),
-         ("ended", "all_gather", ""), ("sent", np.empty(1), 1), ("ended", "all_reduce", ""), ("sent", np.empty(2), 1))
+    comm = Observed(Post(), traffic)
+
+    def program():
+        comm.named("all_gather", comm.send)("unit", np.empty(3), to=1)
+        comm.send(np.empty(1), to=1)
+
+    comm.named("all_reduce", program)("unit")
+    comm.send(np.empty(2), to=1)
     assert traffic.by_collective == {
         "all_reduce": Count(1, 32, 2, largest_message_bytes=24),
         "all_gather": Count(1, 24, 1, largest_message_bytes=24)}
     assert (traffic.sent_bytes, traffic.messages, traffic.largest_message_bytes) == (48, 3, 24)
 
 
-def test_who_has_left_a_collective_is_where_it_was():
-    locator = Locator("Stage I")
-    locator.begin(3)
-    before = HERE.location
-    told(locator, ("began", "all_reduce", "a"), ("began", "all_gather", "b"))
-    assert HERE.location == Location("all_gather", "b", 3, "Stage I")
-    locator.ended("all_gather", "b")
-    assert HERE.location == Location("all_reduce", "a", 3, "Stage I")
-    locator.ended("all_reduce", "a")
-    assert HERE.location == before == Location(step=3, row="Stage I")
-    HERE.location = Location()
+def test_a_thread_beside_the_step_is_where_its_work_was_begun(at_step_three):
+    comm = Observed(Post())
+    beside = Beside(comm, comm)
+    found = beside.begin(lambda comm: comm.named("all_gather", HERE.get)("b")).take()
+    assert (str(found), str(HERE.get())) == ("in the all_gather of b, step 3 of Stage I", "in step 3 of Stage I")
+
+
+@pytest.fixture
+def at_step_three():
+    before = HERE.set(Location(3, "Stage I"))
+    yield
+    HERE.reset(before)
+
+
+def test_who_has_left_a_collective_is_where_it_was(at_step_three):
+    comm, found = Observed(Post()), []
+
+    def program():
+        found.append(comm.named("all_gather", HERE.get)("b"))
+        found.append(HERE.get())
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        comm.named("all_reduce", program)("a")
+    assert [str(each) for each in (*found, HERE.get())] == [
+        "in the all_gather of b, step 3 of Stage I", "in the all_reduce of a, step 3 of Stage I",
+        "in step 3 of Stage I"]
 
 
 class Steps:
     """Sends messages in collectives of steps, as a rank on which faults strike."""
 
     def __init__(self, *faults, slept=None):
-        self.post, self.locator = Post(), Locator()
+        self.post = Post()
         self.faults = Faults(faults, None, None)
-        self.comm = Observed(self.faults.around(self.post), self.locator, self.faults)
+        self.comm = Observed(self.faults.around(self.post), self.faults)
         self.send = self.comm.named("reduce_scatter", self.comm.send)
 
     def run(self, step, *messages):
         self.faults.begin(step)
-        self.locator.begin(step)
+        before = HERE.set(Location(step))
         for message in messages:
             self.send("unit", np.array([message], np.uint8), to=1)
-        HERE.location = Location()
+        HERE.reset(before)
 
 
 @pytest.mark.parametrize(("kind", "sent"), [("drop", []), ("duplicate", [[7], [7]]), ("flip", [[3]])])

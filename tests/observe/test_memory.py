@@ -3,7 +3,7 @@
 import gc
 import threading
 import tracemalloc
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import contextmanager
 
 import numpy as np
@@ -154,10 +154,10 @@ def test_threads_share_a_ledger():
     assert 5 * 24 <= ledger.peak_total <= 4 * 5 * 24
 
 
+OWNERS = st.sampled_from(["layers.0", "layers.1"])
 OPERATIONS = st.lists(
-    st.tuples(st.sampled_from(["take", "view", "drop", "begin"]), st.integers(0, 5), st.sampled_from(MEMORY_KINDS)),
-    max_size=40,
-)
+    st.tuples(st.sampled_from(["take", "view", "drop", "begin"]), st.integers(0, 5), st.sampled_from(MEMORY_KINDS),
+              OWNERS), max_size=40)
 
 
 @settings(max_examples=100, deadline=None)
@@ -165,25 +165,30 @@ OPERATIONS = st.lists(
 def test_any_history_is_kept_as_by_hand(operations):
     """Beside the ledger, a list: what was handed out, with a number, and an array or a view that holds it."""
     ledger, held, peak, most = Ledger(), [], Counter(), 0
-    for number, (operation, choice, kind) in enumerate(operations):
+    began = ledger.begin_curve()
+    for number, (operation, choice, kind, owner) in enumerate(operations):
         if operation == "take":
-            held.append(((number, kind, 4 * choice), handed_out(ledger, choice, kind)))
+            held.append(((number, kind, owner, 4 * choice), handed_out(ledger, choice, kind, owner)))
         elif operation == "begin":
             ledger.begin_peak()
-            peak, most = Counter(), 0
+            peak, most, began = Counter(), 0, ledger.begin_curve()
         elif held and operation == "view":
             handed, array = held[choice % len(held)]
             held.append((handed, array[1:]))
         elif held:
             del held[choice % len(held)]
         array = None
-        now = Counter()
-        for _, each, size in {handed for handed, _ in held}:
+        now, owners = Counter(), defaultdict(Counter)
+        for _, each, whose, size in {handed for handed, _ in held}:
             now[each] += size
+            owners[each][whose] += size
         peak, most = peak | now, max(most, now.total())
         assert +ledger.now == +now
         assert +ledger.peak == +peak
         assert (ledger.total, ledger.peak_total) == (now.total(), most)
+        assert {each: ledger.owners(each) for each in MEMORY_KINDS} == {each: +owners[each] for each in MEMORY_KINDS}
+        times, last = [at for at, _ in ledger.curve], ledger.curve[-1][1]
+        assert (times, times[0], +Counter(last)) == (sorted(times), began, +now)
 
 
 def test_what_is_collected_while_owners_are_counted_does_no_harm():
@@ -205,27 +210,15 @@ def test_what_is_collected_while_owners_are_counted_does_no_harm():
         gc.unfreeze()
 
 
-def test_owners_are_told_apart():
-    ledger = Ledger()
-    held = [handed_out(ledger, 3, "gradients", owner) for owner in ("layers.0", "layers.1", "layers.0")]
-    assert ledger.owners("gradients") == {"layers.0": 24, "layers.1": 12}
-    assert ledger.owners("parameters") == {}
-    held.pop(0)
-    assert ledger.owners("gradients") == {"layers.0": 12, "layers.1": 12}
-
-
 def test_a_curve_has_every_change_from_its_begin_to_its_end():
     ledger = Ledger()
     before = handed_out(ledger)
-    began = ledger.begin_curve()
+    ledger.begin_curve()
     during = handed_out(ledger, 2)
     del during
     ledger.end_curve()
     after = handed_out(ledger, 9)
-    times, now = zip(*ledger.curve, strict=True)
-    assert [each["buffers"] for each in now] == [24, 32, 24]
-    assert times[0] == began
-    assert list(times) == sorted(times)
+    assert [now["buffers"] for _, now in ledger.curve_so_far()] == [24, 32, 24]
     assert len(before) + len(after) == 15
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.verdict.test_planted import outcome_of
 from zerosim.core.allocation import allocate
-from zerosim.observe.memory import Lifetime, Lifetimes
+from zerosim.observe.memory import Ledger, Lifetime
 from zerosim.observe.observed import ObservedAllocator
 from zerosim.verdict import addresses
 from zerosim.verdict.addresses import Addresses, events, fragmentation, long_lived, meet, peak, placed
@@ -21,17 +21,18 @@ OWNERS = st.sampled_from(["layers.0", "layers.1", "loss"])
 @st.composite
 def steps(draw):
     """The lifetimes of some step: what was there before, and what came, and perhaps went."""
-    lifetimes = Lifetimes()
-    allocator = ObservedAllocator(allocate, lifetimes)
+    ledger = Ledger()
+    allocator = ObservedAllocator(allocate, ledger)
     alive, begins, numbers = [], draw(st.integers(0, 5)), st.integers(1, 40)
     for count in range(draw(st.integers(0, 25))):
         if count == begins:
-            lifetimes.begin()
+            ledger.begin_curve()
         if alive and draw(st.booleans()):
             del alive[draw(st.integers(0, len(alive) - 1))]
         else:
             alive.append(allocator(draw(numbers), np.uint8, kind=draw(KINDS), owner=draw(OWNERS)))
-    return lifetimes.end()
+    ledger.end_curve()
+    return ledger.lifetimes
 
 
 def overlapping(lifetimes, starts):
@@ -124,17 +125,17 @@ def test_a_layout_without_lives_and_a_hole_that_is_given_twice_are_seen(monkeypa
 
 
 def test_lifetimes_are_those_of_one_step_and_none_of_the_worlds():
-    lifetimes = Lifetimes()
-    give = ObservedAllocator(allocate, lifetimes)
+    ledger = Ledger()
+    give = ObservedAllocator(allocate, ledger)
     before, gone = (give(4, np.uint8, kind="parameters", owner=name) for name in "ab")
-    assert lifetimes.end() == []
-    lifetimes.begin()
+    assert ledger.lifetimes == []
+    ledger.begin_curve()
     message = give(9, np.uint8, kind="buffers", owner="messages")
     empty = give(0, np.uint8, kind="buffers", owner="widened")
     del gone
     twins = [give(2, np.uint8, kind="activations", owner="c") for _ in range(2)]
     del twins[0]
-    found = lifetimes.end()
+    found = ledger.lifetimes
     assert [(each.owner, each.held_bytes, each.since, each.until) for each in found] == [
         ("a", 4, 0, None), ("b", 4, 0, 1), ("c", 2, 2, 4), ("c", 2, 3, None)]
     assert len({*found}) == 4

@@ -16,17 +16,18 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
 from zerosim.core.allocation import Array
 from zerosim.core.comm import Communicator, Reduction, SendsFirst
 from zerosim.scenario.fault import Fault
-from zerosim.worlds.here import HERE, Location
+from zerosim.worlds.here import HERE
 
+OF_RANKS = ("kill", "stop", "delay")
 OF_MESSAGES = ("drop", "duplicate", "flip")
-"""The kinds of faults that change a message, and not its rank."""
+"""The kinds of faults that strike a rank before a message, and those that change the message; `slow` is neither."""
 
 
 class Faults:
@@ -54,25 +55,23 @@ class Faults:
         """Let the faults strike that belong to the beginning of a step."""
         self._begun.clear()
         self._carried.clear()
-        for fault in self.faults:
-            if fault.step == step and fault.collective is None and fault.kind not in ("flip", "slow"):
-                self._act(fault)
+        for fault in self._striking(OF_RANKS, step, None, 1):
+            self._act(fault)
 
     def end(self, step: int, weights: Iterable[Array]) -> None:
         """Flip a bit of the weights that this rank keeps, after a step, if there is such a fault."""
-        kept = [each for each in weights if each.nbytes]
-        for fault in self.faults:
-            if fault.step == step and fault.collective is None and fault.kind == "flip" and kept:
-                self._struck.append(fault)
+        if kept := [array for array in weights if array.nbytes]:
+            for fault in self._striking(("flip",), step, None, 1):
                 flip(kept, fault.bit)
 
     def sending(self, outgoing: Array, to: int) -> None:
         """Let a fault of the rank strike before it sends a message."""
-        location, number = HERE.location, self._count(self._begun)
+        step, collective, number = self._next(self._begun)
+        for fault in self._striking(OF_RANKS, step, collective, number):
+            self._act(fault)
         for fault in self.faults:
-            wanted = fault.collective in (None, location.collective)
-            lasts = fault.kind == "slow" and location.step >= fault.step and wanted
-            if location.collective and (lasts or (fault.kind not in OF_MESSAGES and is_at(fault, location, number))):
+            if fault.kind == "slow" and step >= fault.step and collective and fault.collective in (None, collective):
+                self._struck.append(fault)
                 self._act(fault)
 
     def around(self, comm: Communicator) -> Communicator:
@@ -82,34 +81,34 @@ class Faults:
 
     def sent_as(self, outgoing: Array) -> list[Array]:
         """The messages that are really sent instead of one: usually that one."""
-        location, number, messages = HERE.location, self._count(self._carried), [outgoing]
-        for fault in self.faults:
-            empty = fault.kind == "flip" and not getattr(outgoing, "nbytes", True)
-            if fault.kind in OF_MESSAGES and is_at(fault, location, number) and not empty:
-                self._struck.append(fault)
-                if fault.kind == "flip":
-                    messages = [flipped(message, fault.bit) for message in messages]
-                else:
-                    messages = messages * (0 if fault.kind == "drop" else 2)
+        messages, kinds = [outgoing], OF_MESSAGES if getattr(outgoing, "nbytes", 0) else ("drop", "duplicate")
+        for fault in self._striking(kinds, *self._next(self._carried)):
+            if fault.kind == "flip":
+                messages = [flipped(message, fault.bit) for message in messages]
+            else:
+                messages = messages * (0 if fault.kind == "drop" else 2)
         return messages
 
-    def _count(self, messages: Counter[str]) -> int:
-        """The number of the next message in collectives with the name of the present one."""
+    def _next(self, messages: Counter[str]) -> tuple[int, str, int]:
+        """The present step and collective, and the number of the next message in collectives of that name."""
+        location = HERE.get()
+        collective, _ = location.innermost
         with self._lock:
-            messages[HERE.location.collective] += 1
-            return messages[HERE.location.collective]
+            messages[collective] += 1
+            return location.step, collective, messages[collective]
+
+    def _striking(self, kinds: Sequence[str], *at: object) -> Iterator[Fault]:
+        """The faults of these kinds at this step, this message of a collective by its number, or none: they strike."""
+        for fault in self.faults:
+            if fault.kind in kinds and (fault.step, fault.collective, fault.message) == at:
+                self._struck.append(fault)
+                yield fault
 
     def _act(self, fault: Fault) -> None:
-        self._struck.append(fault)
         if fault.kind in self._acts:
             self._acts[fault.kind]()
         else:
             time.sleep(fault.lasts_seconds)
-
-
-def is_at(fault: Fault, location: Location, number: int) -> bool:
-    """Whether a fault strikes at this message, by its number in that collective of that step."""
-    return (fault.step, fault.collective, fault.message) == (location.step, location.collective, number)
 
 
 class Faulty(SendsFirst):

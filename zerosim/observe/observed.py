@@ -14,10 +14,8 @@ nothing. They are called on the thread that sends, receives or frees.
     computed(name, owner)               after it, even if it raises
     moving(name, owner)                 before an array is copied to another memory
     moved(name, owner, moved_bytes)     after it
-    taken(number, kind, owner, held_bytes)
-                                        after an array has been allocated, the `number`-th of its allocator
-    given_back(number, kind, owner, held_bytes)
-                                        when the last reference to it, or to a view of it, is gone
+    taken(array)                        after an array has been allocated, whose `Lifetime` this is
+    given_back(array)                   when the last reference to it, or to a view of it, is gone
 
 Rules and trade-offs:
 
@@ -34,9 +32,9 @@ Rules and trade-offs:
   therefore have `came_ns`; one without it counts as never waiting.
 """
 
-import itertools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from typing import Any, TypeVar, cast
 
@@ -44,6 +42,8 @@ import numpy.typing as npt
 
 from zerosim.core.allocation import Allocator, Array, Kind
 from zerosim.core.comm import Communicator, Exchange, Payload, Reduction
+from zerosim.observe.memory import Lifetime
+from zerosim.worlds.here import HERE
 
 Callback = Callable[..., None]
 Thing = TypeVar("Thing")
@@ -140,11 +140,19 @@ class Observed:
         return found
 
     def named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A wrapper of `function` that notifies the instruments when `name` began and ended.
+        """A wrapper of `function` that notifies the instruments when `name` began and ended; meanwhile `HERE` says so.
 
         Its first argument is the owner, the name of a unit or other words; the arguments of `function` follow.
         """
-        return between_callbacks(name, function, self._began, self._ended)
+        def call(owner: str, *args: Any, **kwargs: Any) -> Any:
+            before = HERE.set(HERE.get().within(name, owner))
+            try:
+                with between(self._began, self._ended, name, owner):
+                    return function(*args, **kwargs)
+            finally:
+                HERE.reset(before)
+
+        return call
 
 
 class ObservedAllocator:
@@ -153,8 +161,8 @@ class ObservedAllocator:
     >>> import numpy as np
     >>> from zerosim.core.allocation import allocate
     >>> class Account:
-    ...     def given_back(self, number, kind, owner, held_bytes):
-    ...         print(held_bytes, "bytes of", owner)
+    ...     def given_back(self, array):
+    ...         print(array.held_bytes, "bytes of", array.owner)
     >>> weights = ObservedAllocator(allocate, Account())(10, np.float32, kind="parameters", owner="layers.0")
     >>> view = weights[:2]
     >>> del weights
@@ -167,16 +175,16 @@ class ObservedAllocator:
         self._allocate = allocate
         self._taken = callbacks(instruments, "taken")
         self._given_back = callbacks(instruments, "given_back")
-        self._numbers = itertools.count()
 
     def __call__(
         self, shape: int | tuple[int, ...], dtype: npt.DTypeLike, *, kind: Kind, owner: str
     ) -> Array:
-        array, number = self._allocate(shape, dtype, kind=kind, owner=owner), next(self._numbers)
+        array = self._allocate(shape, dtype, kind=kind, owner=owner)
+        lifetime = Lifetime(kind, owner, array.nbytes)
         for tell in self._taken:
-            tell(number, kind, owner, array.nbytes)
+            tell(lifetime)
         for tell in self._given_back:
-            weakref.finalize(array, tell, number, kind, owner, array.nbytes).atexit = False
+            weakref.finalize(array, tell, lifetime).atexit = False
         return array
 
 
@@ -222,7 +230,8 @@ def observed(thing: Thing, instruments: Sequence[object], **names: Name) -> Thin
             found = name if isinstance(name, str) else name(args[0])
             if not found:
                 return method(*args, **kwargs)
-            return between_callbacks(found, method, before, after)(getattr(args[0], "name", ""), *args, **kwargs)
+            with between(before, after, found, getattr(args[0], "name", "")):
+                return method(*args, **kwargs)
 
         return call
 
@@ -252,18 +261,13 @@ def carrying(*instruments: object) -> Callable[[str, str, Array, Array], None]:
     return carry
 
 
-def between_callbacks(
-    name: str, function: Callable[..., Any], before: Sequence[Callback], after: Sequence[Callback]
-) -> Callable[..., Any]:
-    """A wrapper of `function` with an owner as its first argument; calls `before` and `after` with name and owner."""
-
-    def call(owner: str, *args: Any, **kwargs: Any) -> Any:
-        for tell in before:
+@contextmanager
+def between(before: Sequence[Callback], after: Sequence[Callback], name: str, owner: str) -> Iterator[None]:
+    """Call `before` at the beginning of this block, and `after` at its end, even if it raises."""
+    for tell in before:
+        tell(name, owner)
+    try:
+        yield
+    finally:
+        for tell in after:
             tell(name, owner)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            for tell in after:
-                tell(name, owner)
-
-    return call

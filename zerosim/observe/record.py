@@ -113,31 +113,17 @@ def record(
 
     try:
         recording.results = spawn(recorded, len(vectors), sends=sends, seed=seed, limit_seconds=limit_seconds)
-    except StillRunning as error:
-        return up_to_now(recording, error)
+    except StillRunning as error:    # a copy so far: a rank that still runs may continue to write
+        kept = [list(each) for each in recording.vectors]
+        arrived = sum(len(each) - 1 for each in kept)
+        return Recording(recording.size, recording.messages[:arrived], kept, failure=error)
     except Exception as error:
         recording.failure = error
     recording.unasked = [message for mail in posted.values() for message in mail]
     return recording
 
 
-def up_to_now(recording: Recording, failure: Exception) -> Recording:
-    """A copy of the recording so far: a rank that still runs may continue to write."""
-    vectors = [list(vector) for vector in recording.vectors]
-    arrived = sum(len(vector) - 1 for vector in vectors)
-    return Recording(recording.size, recording.messages[:arrived], vectors, failure=failure)
-
-
 Posted = defaultdict[tuple[int, int], deque[Message]]
-
-
-def most_messages(size: int) -> int:
-    """The most messages that a rank may send: many times those of a collective with one message for each element.
-
-    >>> most_messages(2), most_messages(128)
-    (280, 327880)
-    """
-    return 200 + 20 * size * size
 
 
 class Recorder:
@@ -158,7 +144,7 @@ class Recorder:
         if not hasattr(outgoing, "reshape"):
             return  # the world refuses it next
         self._sent += 1
-        if self._sent > most_messages(self._recording.size):
+        if self._sent > 200 + 20 * self._recording.size**2:    # many times those of one message for each element
             raise Runaway(f"rank {self._rank} has sent {self._sent - 1:,} messages, and goes on")
         if not self._begun:
             self._round += 1

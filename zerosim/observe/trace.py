@@ -28,7 +28,7 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +37,7 @@ from typing import Literal
 import msgspec
 
 from zerosim.core.comm import Communicator, Payload
+from zerosim.worlds.here import HERE
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
 Lane = Literal["computation", "waiting", "collectives", "communication out", "communication in", "offload"]
@@ -123,7 +124,8 @@ class RankStep:
         return StepTimes(
             computation_ns=length(computing), waiting_ns=length(waiting), waiting_for_memory_ns=length(copying),
             idle_ns=self.ns - length(union([*computing, *waiting, *copying])), communication_ns=length(collectives),
-            hidden_ns=length(intersection(collectives, computing)), moving_ns=length(self._lanes(OFFLOAD, beside)))
+            hidden_ns=length(collectives) + length(computing) - length(union([*collectives, *computing])),
+            moving_ns=length(self._lanes(OFFLOAD, beside)))
 
     def _lanes(self, lane: Lane, channels: range = range(sys.maxsize)) -> "list[NsStretch]":
         """The union of the spans of a lane in these channels."""
@@ -193,35 +195,17 @@ def union(stretches: Iterable[NsStretch]) -> list[NsStretch]:
     return found
 
 
-def intersection(one: Sequence[NsStretch], other: Sequence[NsStretch]) -> list[NsStretch]:
-    """The intersection of two unions.
-
-    >>> intersection([(0, 3), (5, 9)], [(2, 6), (8, 10)])
-    [(2, 3), (5, 6), (8, 9)]
-    """
-    found, rest = [], list(reversed(other))
-    for begin, end in one:
-        while rest and rest[-1][0] < end:
-            both = max(begin, rest[-1][0]), min(end, rest[-1][1])
-            if both[0] < both[1]:
-                found.append(both)
-            if rest[-1][1] > end:
-                break
-            rest.pop()
-    return found
-
-
 def length(stretches: Iterable[NsStretch]) -> int:
     """The total length of stretches that do not overlap."""
     return sum(end - begin for begin, end in stretches)
 
 
 class OpenSpans(threading.local):
-    """The unfinished spans of this thread, innermost last: name, owner, beginning, and bytes sent so far."""
+    """The unfinished spans of this thread: computations, innermost last, and the beginnings of all others."""
 
     def __init__(self) -> None:
         self.computations: list[tuple[str, str, int]] = []
-        self.collectives: list[tuple[str, str, int]] = []
+        self.collective_ns = 0
         self.moving_ns = 0
         self.sent_bytes = 0
         self.sending_ns = 0
@@ -276,14 +260,13 @@ class Tracer:
             self._note(WAITING if what == WAIT else COMPUTATION, what, unit, began_ns)
 
     def began(self, name: str, owner: str) -> None:
-        if not self._open.collectives:
+        if len(HERE.get().collectives) == 1:
             self._interrupt()
-        self._open.collectives.append((name, owner, time.monotonic_ns()))
+            self._open.collective_ns = time.monotonic_ns()
 
     def ended(self, name: str, owner: str) -> None:
-        what, unit, began_ns = self._open.collectives.pop()
-        if not self._open.collectives:
-            self._note(COLLECTIVES, what, unit, began_ns, self._open.sent_bytes)
+        if len(HERE.get().collectives) == 1:
+            self._note(COLLECTIVES, name, owner, self._open.collective_ns, self._open.sent_bytes)
             self._open.sent_bytes = 0
             self._go_on()
 
@@ -319,8 +302,8 @@ class Tracer:
         self._note_message(IN, began_ns, into.nbytes, source, max(at_ns - began_ns, 0))
 
     def _note_message(self, lane: Lane, began_ns: int, carried: int, peer: int, waited_ns: int = 0) -> None:
-        what, unit, _ = self._open.collectives[-1] if self._open.collectives else ("message", "", 0)
-        self._note(lane, what, unit, began_ns, carried, peer, waited_ns)
+        what, unit = HERE.get().innermost
+        self._note(lane, what or "message", unit, began_ns, carried, peer, waited_ns)
 
     def _note(
         self, lane: Lane, what: str, unit: str, began_ns: int,

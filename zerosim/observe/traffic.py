@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 
 from zerosim.core.comm import Payload, Reduction
+from zerosim.worlds.here import HERE
 
 
 @dataclass
@@ -44,18 +45,6 @@ class Count:
             self.between_bytes * count, self.largest_message_bytes * min(count, 1))
 
 
-class Current(threading.local):
-    """The collectives of this thread, innermost last."""
-
-    def __init__(self) -> None:
-        self.counts: list[Count] = []
-
-
-def nobody(rank: int) -> bool:
-    """The default `away`: all ranks are on one host."""
-    return False
-
-
 @dataclass(eq=False)
 class Traffic(Count):
     """The messages and bytes of the communicators that it observes, in total and by collective.
@@ -74,33 +63,32 @@ class Traffic(Count):
     """
 
     received_messages: int = 0
-    away: Callable[[int], bool] = nobody
+    away: Callable[[int], bool] = lambda rank: False
     """Whether a rank is on another host than this one."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _current: Current = field(default_factory=Current)
+
+    def _counts(self) -> list[Count]:
+        """The counts of the present message: of all collectives, and of each that this thread is in."""
+        return [self, *[self.by_collective[name] for name, _ in HERE.get().collectives]]
 
     def sent(self, outgoing: Payload, to: int) -> None:
+        sent_bytes, away = outgoing.nbytes, self.away(to)
         with self._lock:
-            for count in (self, *self._current.counts):
-                count.sent_bytes += outgoing.nbytes
+            for count in self._counts():
+                count.sent_bytes += sent_bytes
                 count.messages += 1
-                count.between_bytes += outgoing.nbytes if self.away(to) else 0
-                count.largest_message_bytes = max(count.largest_message_bytes, outgoing.nbytes)
+                count.between_bytes += sent_bytes if away else 0
+                count.largest_message_bytes = max(count.largest_message_bytes, sent_bytes)
 
     def received(self, into: Payload, source: int, reduce: Reduction | None) -> None:
         with self._lock:
             self.received_messages += 1
-            for count in (self, *self._current.counts):
+            for count in self._counts():
                 count.received_bytes += into.nbytes
 
     def began(self, name: str, owner: str) -> None:
         with self._lock:
-            count = self.by_collective.setdefault(name, Count())
-            count.calls += 1
-        self._current.counts.append(count)
-
-    def ended(self, name: str, owner: str) -> None:
-        self._current.counts.pop()
+            self.by_collective.setdefault(name, Count()).calls += 1
 
     def counted(self) -> Count:
         """What has been counted so far, as a value."""

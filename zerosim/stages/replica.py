@@ -17,6 +17,7 @@ which. A frozen unit has weights only: the verbs for gradients and updates skip 
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
@@ -69,7 +70,7 @@ class Beside:
     def begin(self, work: Work) -> Pending:
         """Start `work`; its result is pending."""
         if self._thread is not None:
-            return Pending(self._thread.submit(work, self._comm))
+            return Pending(self._thread.submit(copy_context().run, work, self._comm))
         done: Future[Array] = Future()
         done.set_result(work(self._comm))
         return Pending(done)

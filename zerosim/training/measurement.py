@@ -62,8 +62,6 @@ class RankMemory(RankBytes):
     """The greatest live bytes of each kind at the beginning of a unit's reduction or update."""
     curve: list[tuple[int, dict[str, int]]] = field(default_factory=list)
     """Nanoseconds since the beginning of the last step, and bytes by kind, at each change."""
-    copies_messages: bool = False
-    """Whether buffers include the world's copies of messages."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,8 +23,7 @@ from zerosim.core.comm import Communicator, among
 from zerosim.core.not_a_number import with_one_nan
 from zerosim.core.sharding import split
 from zerosim.observe.faults import Faults
-from zerosim.observe.location import Locator
-from zerosim.observe.memory import MEMORY_KINDS, HeldAtBeginnings, Ledger, Lifetime, Lifetimes, Moves
+from zerosim.observe.memory import MEMORY_KINDS, Ledger
 from zerosim.observe.observed import Observed, ObservedAllocator, carrying
 from zerosim.observe.resident import resident_bytes
 from zerosim.observe.trace import RankStep, Tracer, brought_together
@@ -48,11 +47,9 @@ from zerosim.training.config import Config
 from zerosim.training.experiment import NOTHING, Experiment
 from zerosim.training.keeping import due, save
 from zerosim.training.measurement import Measurement, RankMemory, by_pipeline, without_zeros
+from zerosim.worlds.here import HERE, NOWHERE, Location
 from zerosim.worlds.objects import gather_objects
 from zerosim.worlds.world import World
-
-BEGINNINGS = ("reduce_scatter", "update")
-"""Operations at whose beginning a step should have freed all arrays that it no longer needs."""
 
 
 class Progress(Protocol):
@@ -109,15 +106,14 @@ def train_alone(
     in_one_process = (fingerprints(config, snapshots) for snapshots in alone(experiment, config))
     history: dict[int, Fingerprint] = {}
     place = config.directions.place(comm.rank)
-    locator = Locator("one process")
     progress.begin("one process", config.steps)
     for places in published(comm, in_one_process if comm.rank == 0 else None):
         mine = places[place % len(places)]
         history[mine.step] = mine
-        locator.begin(mine.step + 1)
+        HERE.set(Location(mine.step + 1, "one process"))
         if mine.step:
             progress.step(mine.step, float(np.frombuffer(mine.loss, config.precision.state)[0]))
-    locator.begin(0)
+    HERE.set(NOWHERE)
     progress.end()
     return history
 
@@ -148,23 +144,20 @@ class Run:
         hosts = [each // per_host for each in range(config.all_ranks)] if per_host else self.world.hosts
         self.hosts = hosts = [*hosts[: config.all_ranks]]
         """The number of each rank's host, by the scenario or else by the world."""
-        self.locator, self.moves = Locator(config.name), Moves()
         # No instrument refers to this run: in a circle its memory would outlive the row.
         world, comm = self.world, self.comm
         self.injected = Faults([*self.faults], lambda: world.kill(comm), lambda: world.stop(comm))
         self.traffic = Traffic(away=lambda to: hosts[to] != hosts[rank])
         self.ledger, self.host = Ledger(), Ledger()
-        self.beginnings = HeldAtBeginnings(self.ledger, BEGINNINGS)
-        self.lifetimes = Lifetimes() if config.check.lifetimes else None
         self.tracer = Tracer(rank) if self.experiment.traced else None
         tracers = [self.tracer] if self.tracer else []
         injected = [self.injected] if self.faults else []
-        instruments = [self.locator, *injected, self.traffic, self.beginnings, *tracers]
+        instruments = [*injected, self.traffic, self.ledger, *tracers]
         second = self.second_channel and Observed(self.injected.around(self.second_channel), *instruments)
         self.replica, self.step, self.passes = on_rank(
             config, Observed(self.injected.around(self.comm), *instruments),
-            ObservedAllocator(allocate, self.ledger, *([self.lifetimes] if self.lifetimes else [])), second,
-            HostMemory(ObservedAllocator(allocate_on_host, self.host), carrying(self.moves, *tracers)))
+            ObservedAllocator(allocate, self.ledger), second,
+            HostMemory(ObservedAllocator(allocate_on_host, self.host), carrying(self.host, *tracers)))
         self.losses: list[Array] = []
         """The losses of all steps so far, including those before this run."""
         self.evidence: Evidence | None = None
@@ -172,8 +165,6 @@ class Run:
         self.misfit: str | None = None
         """The first missing state or differing counter, in words."""
         self.seconds = {"train": 0.0, "save": 0.0}
-        self.taken: list[Lifetime] = []
-        """The allocations in the last step, if they are recorded."""
         self.steps: list[RankStep] = []
         """The traced steps."""
         self.at_rest: dict[str, tuple[int, int]] = {}
@@ -222,7 +213,7 @@ class Run:
             updates=mine.state.updates,
             updates_before=updates_before,
             seconds=self.seconds,
-            lifetimes=self.taken,
+            lifetimes=self.ledger.lifetimes if config.check.lifetimes else [],
             **final,
         )
 
@@ -259,10 +250,9 @@ class Run:
         self.world.take_buffers_from(self.replica.allocate)
         for ledger in (self.ledger, self.host):
             ledger.begin_peak()
-        self.moves.begin()
         progress.begin(self.title, config.steps)
         for batch in self.experiment.of_rank(config, self.replica.comm.rank):
-            self.locator.begin(batch.step)
+            HERE.set(Location(batch.step, self.config.name))
             partial_loss = self.run_one(batch)
             self.injected.end(batch.step, self.replica.state.weights.values())
             loss = self.total(partial_loss)
@@ -272,10 +262,8 @@ class Run:
             self.look_at_rest(batch.step)
             progress.step(batch.step, float(loss[0]))
             self.save()
-        self.locator.begin(0)
+        HERE.set(NOWHERE)
         self.ledger.end_curve()
-        if self.lifetimes:
-            self.taken = self.lifetimes.end()
         progress.end()
         return self.memory()
 
@@ -306,8 +294,6 @@ class Run:
             tracer.begin()
         if tracer or batch.step == self.config.steps:
             self.began_ns = self.ledger.begin_curve()
-        if self.lifetimes and batch.step == self.config.steps:
-            self.lifetimes.begin()
         self.injected.begin(batch.step)
         started = time.perf_counter()
         partial_loss = self.step(batch)
@@ -352,13 +338,12 @@ class Run:
             owners=owners,
             resting_bytes={kind: sum(owners[kind].values()) for kind in MODEL_STATES},
             at_rest=dict(self.at_rest),
-            held_as_began={name: {**most} for name, most in self.beginnings.most.items()},
+            held_as_began={name: {**most} for name, most in ledger.held_as_began.items()},
             peak_bytes=dict([*((kind, ledger.peak[kind]) for kind in MEMORY_KINDS), ("total", ledger.peak_total)]),
             alive_bytes=ledger.total,
             resident_bytes=resident_bytes() - self.idle_bytes,
             curve=[(at - self.began_ns, now) for at, now in ledger.curve_so_far()],
-            copies_messages=self.world.rank_is_process,
             host_resting_bytes=without_zeros(self.host.now),
             host_peak_bytes=without_zeros(self.host.peak),
-            moved_bytes=dict(self.moves.moved_bytes),
+            moved_bytes=dict(self.host.moved_bytes),
         )

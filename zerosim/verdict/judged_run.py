@@ -37,20 +37,19 @@ from zerosim.worlds.world import World
 MOST_THREADS = 4096
 
 
-def judged(measured: Measurement, divergence: Divergence | None) -> RowOutcome:
-    """The outcome of a row; `divergence` is the place of its first evidence."""
+def judged(measured: Measurement, divergence: Divergence | None, *, in_processes: bool) -> RowOutcome:
+    """The outcome of a row; `divergence` is the place of its first evidence. Processes copy their messages."""
     if not measured.fits:
         return what_it_needs(measured)
     config, updates = measured.config, measured.updates_here
-    copies = message_copies(config) if any(rank.copies_messages for rank in measured.memory) else 0
+    copies = message_copies(config) if in_processes else None
     ranks = range(len(measured.memory))
     return RowOutcome(
         measured=measured,
         due=Measurement(
             config,
             traffic=[traffic_due(config, rank, updates, measured.hosts) for rank in ranks],
-            memory=[memory_due(config.of_rank(rank), rank, updates,
-                               copies if measured.memory[rank].copies_messages else None) for rank in ranks]),
+            memory=[memory_due(config.of_rank(rank), rank, updates, copies) for rank in ranks]),
         equal=divergence is None if measured.compared else None,
         compared_with="one process" if measured.compared else None,
         first_divergence=divergence and replace(
@@ -61,7 +60,7 @@ def judged(measured: Measurement, divergence: Divergence | None) -> RowOutcome:
         volume=volume(config),
         most_messages=most_messages(config),
         fragmentation=fragmentation(measured.lifetimes) if measured.lifetimes else None,
-        on_other_ranks={ranks: judged(each, None) if each.fits else RowOutcome(each)
+        on_other_ranks={ranks: judged(each, None, in_processes=in_processes) if each.fits else RowOutcome(each)
                         for ranks, each in measured.on_other_ranks.items()},
     )
 
@@ -177,7 +176,7 @@ def run_on(world: World, experiment: Experiment, progress: Progress) -> Outcome 
         with MemoryLimit(limit):
             measured = list(measure(
                 comm, world, experiment, progress, second, room_bytes if limited() else None))
-            return judge(comm, experiment, measured)
+            return judge(comm, world, experiment, measured)
 
     # One BLAS thread, since their number changes bits; no warnings, since overflows are results.
     with threadpool_limits(1), np.errstate(all="ignore"):
@@ -193,13 +192,15 @@ def room_bytes(config: Config, held_bytes: int) -> int:
     return max(expected(config).peak_total - held_bytes, 0) * 5 // 4
 
 
-def judge(comm: Communicator, experiment: Experiment, measured: Sequence[Measurement | None]) -> Outcome | None:
+def judge(
+    comm: Communicator, world: World, experiment: Experiment, measured: Sequence[Measurement | None]
+) -> Outcome | None:
     """The outcome on rank 0, None on the others, which take part until all rows are judged."""
     rows = []
     for config, each in zip(experiment.rows, measured, strict=True):
         divergence = first_divergence(comm, experiment, config, each.evidence if each else None)
         if each is not None:
-            rows.append(judged(each, divergence))
+            rows.append(judged(each, divergence, in_processes=world.rank_is_process))
     differences = row_differences(comm, experiment, different_rows(rows) if comm.rank == 0 else None)
     if comm.rank != 0:
         return None

@@ -30,7 +30,7 @@ from zerosim.collectives.narrow import OnNarrowWires, WireFormat
 from zerosim.core.allocation import Allocator, Kind
 from zerosim.core.extents import Extent, extent
 from zerosim.core.sharding import Directions, padded
-from zerosim.observe.memory import Ledger, Moves
+from zerosim.observe.memory import Ledger
 from zerosim.observe.observed import Observed, ObservedAllocator
 from zerosim.stages.replica import Batch, Beside, Gathering, Pending, Replica, Work
 from zerosim.stages.scaling import SquareSums
@@ -124,7 +124,6 @@ class StepsOnShapes:
         self.ledger, self.aside, self.host = Ledger(), Ledger(), Ledger()
         self.moved: list[Counter[str]] = []
         self.calls = TapeCalls(config.directions)
-        self._moves = Moves()
         self.replica = self._replica(config, NoSums(np.inf if skipped else 0.0, self.calls, config.whole))
         shipped = SHIPPED[frozenset(config.stage.sharded)]
         neighbours = Unconnected(config, self.calls.beside("ends", 2))
@@ -135,9 +134,9 @@ class StepsOnShapes:
         for ledger in (self.ledger, self.aside, self.host):
             ledger.begin_peak()
         for number in range(1, steps + 1):
-            self._moves.begin()
+            before = Counter(self.host.moved_bytes)
             run(whole_batch(config, number))
-            self.moved.append(Counter(self._moves.moved_bytes))
+            self.moved.append(self.host.moved_bytes - before)
 
     def moved_in(self, steps: int) -> Counter[str]:
         """The bytes that so many steps move: all steps after the first move as much as the last one here."""
@@ -155,7 +154,7 @@ class StepsOnShapes:
 
     def _count(self, what: str, owner: str, into: Any, source: Any) -> None:
         """Count a copy to the host or back, and copy nothing."""
-        self._moves.moved(what, owner, source.nbytes)
+        self.host.moved(what, owner, source.nbytes)
 
 
 def on_shapes(

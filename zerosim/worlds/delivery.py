@@ -39,7 +39,7 @@ def check_match(arrived: Payload, into: Payload, *, source: int, rank: int) -> N
     if arrived.size != into.size or arrived.dtype != into.dtype:
         raise CollectiveError(
             f"rank {source} sent {arrived.size} × {arrived.dtype} to rank {rank}, which receives it "
-            f"into {into.size} × {into.dtype}{spaced(HERE.location)}: both sides must name the same length and dtype")
+            f"into {into.size} × {into.dtype}{spaced(HERE.get())}: both sides must name the same length and dtype")
 
 
 def deliver(arrived: Payload, into: Payload, reduce: Reduction | None) -> None:

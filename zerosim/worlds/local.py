@@ -126,7 +126,7 @@ class LocalWorld:
 
     def kill(self, comm: Communicator) -> NoReturn:
         """End the thread of this rank, which has no process of its own."""
-        raise _Killed(HERE.location)
+        raise _Killed(HERE.get())
 
     def stop(self, comm: Communicator) -> None:
         """Block the thread of this rank for ever."""
@@ -289,7 +289,7 @@ class _World:
         return wait is not None and wait.what == what and wait.whom == whom
 
     def _wait(self, rank: int, what: str, whom: int) -> None:
-        self.waits_for[rank] = Wait(what, whom, HERE.location)
+        self.waits_for[rank] = Wait(what, whom, HERE.get())
         self._pass_turn()
         self.turns[rank].acquire()
         self.woke_ns[rank] = time.monotonic_ns()

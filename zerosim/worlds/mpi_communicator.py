@@ -245,11 +245,11 @@ class MpiCommunicator:
         if tag == CLOSE_NOTIFY:
             self._unheard.discard(source)
             return Deadlock(
-                f"rank {self.rank} waits for a message from rank {source}, which has finished{spaced(HERE.location)}")
+                f"rank {self.rank} waits for a message from rank {source}, which has finished{spaced(HERE.get())}")
         other = "" if tag == dtype_tag(into.dtype) else " of a different dtype"
         return CollectiveError(
             f"rank {source} sent {len(arrived)} bytes{other} to rank {self.rank}, which receives them into "
-            f"{into.nbytes} bytes of {into.dtype}{spaced(HERE.location)}: both sides must name the same length and "
+            f"{into.nbytes} bytes of {into.dtype}{spaced(HERE.get())}: both sides must name the same length and "
             "dtype")
 
     def close(self) -> None:
@@ -308,7 +308,7 @@ class MpiCommunicator:
 
     def _waited(self, awaited: str) -> Deadlock:
         return Deadlock(
-            f"rank {self.rank} waited {self.timeout_seconds:g} s {awaited}{spaced(HERE.location)}; every send needs "
+            f"rank {self.rank} waited {self.timeout_seconds:g} s {awaited}{spaced(HERE.get())}; every send needs "
             "its receive, and a slow rank a longer timeout_seconds")
 
 
