@@ -43,20 +43,17 @@ from zerosim.core.errors import ZerosimError
 from zerosim.models.parallel import of_pieces, on_pieces
 from zerosim.models.parameters import Cut, Parameter, normal
 from zerosim.models.transformer import (
+    FAMILIES,
     LATENT,
-    PARTS,
     TransformerShape,
+    attended,
     attention_of,
-    gpt2_attention,
-    gpt2_norm,
-    gpt2_perceptron,
-    llama_attention,
-    llama_norm,
-    llama_perceptron,
+    normed,
     shape_of,
     undivided,
     usual_inner,
 )
+from zerosim.models.transformer import layers_of as transformer_layers
 from zerosim.models.transformer import problem as problem_of_shape
 from zerosim.models.units import Layer, Model, ModelKind, Task, grouped
 
@@ -95,32 +92,13 @@ class MixtureShape:
         even = self.served_together * self.experts_per_token / self.experts
         return min(math.ceil(self.capacity_factor * even), self.served_together)
 
-    @property
-    def family(self) -> "Family":
-        return FAMILIES[self.transformer.family]
 
-
-@dataclass(frozen=True)
-class Family:
-    """The parts of a transformer's block that stay when it has experts, and these experts' perceptrons."""
-
-    attention: Callable[[Weights, Variable, TransformerShape], Variable]
-    norm: Callable[[Weights, Variable, str, TransformerShape], Variable]
-    norm_name: str
-    perceptron: Callable[[Weights, Variable, TransformerShape], Variable]
-    experts: Callable[[Weights, Variable], Variable]
-    """Experts up to their second product: of queues (experts, rows, width), an array (experts, rows, inner)."""
-    first_weights: tuple[str, ...]
-
-
-FAMILIES = {
-    "gpt2": Family(
-        gpt2_attention, gpt2_norm, "ln_2", gpt2_perceptron,
-        lambda w, queues: gelu(matmul(queues, w["inner"])), ("inner",)),
-    "llama": Family(
-        llama_attention, llama_norm, "post_attention_layernorm.weight", llama_perceptron,
-        lambda w, queues: silu(matmul(queues, w["gate"])) * matmul(queues, w["inner"]), ("gate", "inner")),
+PERCEPTRONS: dict[str, tuple[tuple[str, ...], Callable[[Weights, Variable], Variable]]] = {
+    "gpt2": (("inner",), lambda w, queues: gelu(matmul(queues, w["inner"]))),
+    "llama": (("gate", "inner"), lambda w, queues: silu(matmul(queues, w["gate"])) * matmul(queues, w["inner"])),
 }
+"""An architecture's experts up to their second product, of queues (experts, rows, width), an array (experts, rows,
+inner), with the names of their weights."""
 
 
 def used_on_pieces(w: Weights, m: MixtureShape) -> Weights:
@@ -130,9 +108,9 @@ def used_on_pieces(w: Weights, m: MixtureShape) -> Weights:
 
 
 def mixture_block(w: Weights, x: Variable, m: MixtureShape) -> Variable:
-    w, s, family = used_on_pieces(w, m), m.transformer, m.family
-    x = family.attention(w, x, s)
-    h = family.norm(w, x, family.norm_name, s)
+    w, s, family = used_on_pieces(w, m), m.transformer, FAMILIES[m.transformer.family]
+    x = attended(w, x, s)
+    h = normed(w, x, family.norms[1], s)
     y = routed(w, h, m)
     return x + (y + family.perceptron(w, h, s) if m.shared_inner else y)
 
@@ -141,11 +119,12 @@ def routed(w: Weights, x: Variable, m: MixtureShape) -> Variable:
     """The sum over a token's experts of their outputs times their chances; 0 for those that find their queue full."""
     samples, tokens, d = x.shape
     rows, count = reshape(x, shape=(samples * tokens, d)), m.experts_per_token
+    _, experts = PERCEPTRONS[m.transformer.family]
     runs = samples * tokens // m.served_together
     chances, chosen = top_k(softmax(linear(rows, of_pieces(w["router.weight"], m.transformer.parallel))), count)
     slots = queue_slots(chosen, queues=m.experts, capacity=m.capacity, sequences=runs)
     queues = to_experts(scatter_rows(rows, slots, count=m.experts * runs * m.capacity), m)
-    served = from_experts(matmul(m.family.experts(w, queues), w["outer"]), m)
+    served = from_experts(matmul(experts(w, queues), w["outer"]), m)
     weighed = matmul(reshape(chances, shape=(samples * tokens, 1, count)), gather_rows(served, slots))
     return reshape(weighed, shape=(samples, tokens, d))
 
@@ -169,13 +148,13 @@ def from_experts(served: Variable, m: MixtureShape) -> Variable:
 def layers_of(m: MixtureShape) -> list[Layer]:
     """The layers of a transformer, with experts in all but the first `dense_layers` blocks."""
     s, first = m.transformer, m.dense_layers + 1
-    embedding, *dense = PARTS[s.family](replace(s, inner=m.dense_inner))[:first]
-    *blocks, head = PARTS[s.family](replace(s, inner=m.shared_inner))[first:]
+    embedding, *dense = transformer_layers(replace(s, inner=m.dense_inner))[:first]
+    *blocks, head = transformer_layers(replace(s, inner=m.shared_inner))[first:]
     d, inner, mine, cut = s.width, s.inner, m.over.of(m.experts), Cut(m.over, 0)
     parameters = (
         *(each for each in blocks[0].parameters if m.shared_inner or not each.name.startswith("mlp.")),
         Parameter("router.weight", (m.experts, d), normal(0.02)),
-        *(Parameter(name, (mine, d, inner), normal(0.02), cut=cut) for name in m.family.first_weights),
+        *(Parameter(name, (mine, d, inner), normal(0.02), cut=cut) for name in PERCEPTRONS[s.family][0]),
         Parameter("outer", (mine, inner, d), normal(0.02 / math.sqrt(2 * s.layers)), cut=cut),
     )
     block = partial(mixture_block, m=m)

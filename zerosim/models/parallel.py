@@ -19,13 +19,11 @@ large transformer models" (2022), section 4.2.2; Liu, Zaharia and Abbeel, "Ring 
 (2023); Jacobs et al., "DeepSpeed Ulysses" (2023), section 3.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zerosim.autograd.graph import Variable, Weights
 from zerosim.autograd.operations.attention import causal_attention, causal_self_attention
-from zerosim.autograd.operations.embedding import embedding
-from zerosim.autograd.operations.routing import gather_rows
 from zerosim.autograd.operations.shapes import reshape, transpose
 from zerosim.autograd.ring_attention import ring_attention, ring_self_attention
 from zerosim.autograd.tape_collectives import (
@@ -33,13 +31,9 @@ from zerosim.autograd.tape_collectives import (
     all_to_all,
     copy_to,
     gather_from,
-    join_from,
     joint,
-    own_rows,
-    own_samples,
     reduce_from,
     scatter_sum_to,
-    scatter_to,
 )
 
 SAMPLES, SEQUENCE = 0, 1
@@ -101,42 +95,9 @@ def row_output(x: Variable, parallel: ModelParallel) -> Variable:
     return reduce_from(x, group=parallel.tensor)
 
 
-def looked_up(tokens: Variable, weight: Variable, parallel: ModelParallel) -> Variable:
-    """The embeddings of this rank's share of the samples.
-
-    With `vocabulary` each tensor rank has a piece of the rows, and gives zeros for others.
-    """
-    tokens = own_samples(tokens, group=parallel.expert, axis=SAMPLES)
-    if not parallel.vocabulary:
-        return embedding(tokens, weight)
-    mine = own_rows(tokens, group=parallel.tensor, count=weight.shape[0])
-    return reduce_from(gather_rows(weight, mine), group=parallel.tensor)
-
-
-def head_input(
-    x: Variable, norm: Callable[..., Variable], weights: Iterable[Variable], parallel: ModelParallel
-) -> Variable:
-    """The last norm of x, for outputs of all tokens of the vocabulary, or with `vocabulary` of this rank's."""
-    if not parallel.vocabulary:
-        return norm(from_pieces(x, parallel), *weights)
-    return column_input(norm(x, *(of_pieces(each, parallel) for each in weights)), parallel)
-
-
 def of_pieces(weight: Variable, parallel: ModelParallel) -> Variable:
     """A weight that all tensor ranks have, for use on pieces of the sequence: its gradient is the sum over them."""
     return copy_to(weight, group=parallel.tensor) if parallel.sequence else weight
-
-
-def to_pieces(x: Variable, parallel: ModelParallel) -> Variable:
-    """This rank's piece of the sequence of x, which all ranks have: over the context ranks, with `sequence` over the
-    tensor ranks as well."""
-    x = scatter_to(x, group=parallel.context, axis=SEQUENCE)
-    return scatter_to(x, group=parallel.tensor, axis=SEQUENCE) if parallel.sequence else x
-
-
-def from_pieces(x: Variable, parallel: ModelParallel) -> Variable:
-    """The whole sequence of x, for what all tensor ranks compute alike; x itself without `sequence`."""
-    return join_from(x, group=parallel.tensor, axis=SEQUENCE) if parallel.sequence else x
 
 
 def on_pieces(w: Weights, group: Direction) -> Weights:
@@ -144,28 +105,19 @@ def on_pieces(w: Weights, group: Direction) -> Weights:
     return {name: copy_to(weight, group=group) for name, weight in w.items()}
 
 
-def self_attention(qkv: Variable, heads: int, parallel: ModelParallel) -> Variable:
-    """`causal_self_attention` over whole sequences, for pieces of them."""
-    context = parallel.context
-    if context.alone:
-        return causal_self_attention(qkv, heads=heads)
-    if parallel.context_by == "ring":
-        return ring_self_attention(qkv, group=context, heads=heads)
-    return to_sequence(causal_self_attention(to_heads(qkv, context, parts=3), heads=context.of(heads)), context)
-
-
 def attention(
-    q: Variable, k: Variable, v: Variable, heads: int, key_value_heads: int, parallel: ModelParallel
+    inputs: Sequence[Variable], heads: int, key_value_heads: int, parallel: ModelParallel
 ) -> Variable:
-    """`causal_attention` over whole sequences, for pieces of them."""
-    context = parallel.context
+    """Causal attention over whole sequences, for pieces of them; of q, k and v, or of one array that has all three."""
+    context, packed = parallel.context, len(inputs) == 1
+    plain, ring = (causal_self_attention, ring_self_attention) if packed else (causal_attention, ring_attention)
+    counts = {"heads": heads} if packed else {"heads": heads, "key_value_heads": key_value_heads}
     if context.alone:
-        return causal_attention(q, k, v, heads=heads, key_value_heads=key_value_heads)
+        return plain(*inputs, **counts)
     if parallel.context_by == "ring":
-        return ring_attention(q, k, v, group=context, heads=heads, key_value_heads=key_value_heads)
-    q, k, v = (to_heads(x, context) for x in (q, k, v))
-    y = causal_attention(q, k, v, heads=context.of(heads), key_value_heads=context.of(key_value_heads))
-    return to_sequence(y, context)
+        return ring(*inputs, group=context, **counts)
+    of_heads = [to_heads(x, context, parts=3 if packed else 1) for x in inputs]
+    return to_sequence(plain(*of_heads, **{name: context.of(count) for name, count in counts.items()}), context)
 
 
 def to_heads(x: Variable, context: Direction, *, parts: int = 1) -> Variable:

@@ -7,7 +7,7 @@ of the mesh, the whole is cut.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,10 +64,7 @@ class Parameter:
     """Whether weight decay applies when `decay_biases` is off: to matrices, not to biases and norms."""
 
     cut: Cut | None = None
-    """The cut of the whole parameter, of which `shape` is the shape of one piece; None if every place has all of it.
-
-    In C order a cut deals out runs of neighbouring elements of the whole to the ranks of its direction, in turn.
-    """
+    """The cut of the whole parameter, of which `shape` is the shape of one piece; None if every place has all of it."""
 
     @property
     def count(self) -> int:
@@ -91,26 +88,20 @@ class Parameter:
         cut_over = [] if self.cut is None else parts_of(self.cut.direction.name)
         return not any(number for name, number in coordinates.items() if not {*parts_of(name)} & {*cut_over})
 
-    @property
-    def _dealt(self) -> tuple[int, int]:
-        """The elements of a run, and the number of ranks to which runs are dealt out."""
-        if self.cut is None:
-            return self.count, 1
-        return math.prod(self.shape[self.cut.axis :]) // self.cut.blocks, self.cut.direction.size
+    def index(self, at: int, coordinates: Coordinates) -> tuple[int, ...]:
+        """The index in the whole of element `at` of a place's piece, which is flat.
 
-    def in_whole(self, start: int, stop: int, coordinates: Coordinates) -> Iterator[tuple[int, int]]:
-        """Elements `start` … `stop` − 1 of a place's piece as stretches of the whole: its first element and length.
-
-        >>> weight = Parameter("weight", (3, 2), normal(0.02), cut=Cut(Direction("tensor", 4), axis=1))
-        >>> list(weight.in_whole(1, 6, {"tensor": 1}))
-        [(3, 1), (10, 2), (18, 2)]
+        >>> weight = Parameter("weight", (3, 4), normal(0.02), cut=Cut(Direction("tensor", 4), axis=1, blocks=2))
+        >>> weight.index(7, {"tensor": 1})                  # columns 2, 3, 10 and 11 of 16
+        (1, 11)
         """
-        (run, ranks), rank = self._dealt, 0 if self.cut is None else coordinates.get(self.cut.direction.name, 0)
-        while start < stop:
-            number, within = divmod(start, run)
-            length = min(run - within, stop - start)
-            yield (number * ranks + rank) * run + within, length
-            start += length
+        index = [int(each) for each in np.unravel_index(at, self.shape)]
+        if self.cut is not None:
+            axis, direction = self.cut.axis, self.cut.direction
+            length = self.shape[axis] // self.cut.blocks
+            block, within = divmod(index[axis], length)
+            index[axis] = (block * direction.size + coordinates.get(direction.name, 0)) * length + within
+        return tuple(index)
 
     def piece(self, whole: Array, coordinates: Coordinates) -> Array:
         """The piece of a place, from the whole parameter."""

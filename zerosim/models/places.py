@@ -18,7 +18,6 @@ from zerosim.core.allocation import Array
 from zerosim.core.errors import UsageError
 from zerosim.core.orders import ring
 from zerosim.core.sharding import Directions, bounds
-from zerosim.models.parameters import Coordinates
 from zerosim.models.units import Unit
 
 Item = TypeVar("Item")
@@ -44,13 +43,6 @@ def joined(whole: Unit, piece: Unit, flats: Sequence[Array], directions: Directi
         for place, part in zip(piece.places, piece.views(flat).values(), strict=True):
             place.parameter.join(views[place.name], part, directions.coordinates(number))
     return joint
-
-
-def cut(whole: Unit, piece: Unit, flat: Array, coordinates: Coordinates) -> Array:
-    """The piece of a place, from a unit of the model in one piece."""
-    views = whole.views(flat)
-    return np.concatenate([
-        place.parameter.piece(views[place.name], coordinates).reshape(-1) for place in piece.places])
 
 
 class Rendezvous:

@@ -14,32 +14,32 @@ latent attention: its matrices are those of the paper, of which Hugging Face's c
 """
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from zerosim.autograd.graph import Variable, Weights
+from zerosim.autograd.operation import Operation
 from zerosim.autograd.operations.attention import beside, rotary
 from zerosim.autograd.operations.dropout import dropout
 from zerosim.autograd.operations.elementwise import gelu, silu
-from zerosim.autograd.operations.embedding import positions
+from zerosim.autograd.operations.embedding import embedding, positions
 from zerosim.autograd.operations.linear import add_bias, affine, linear
 from zerosim.autograd.operations.normalization import layer_norm, rms_norm
-from zerosim.autograd.tape_collectives import Direction
+from zerosim.autograd.operations.routing import gather_rows
+from zerosim.autograd.tape_collectives import Direction, join_from, own_rows, own_samples, reduce_from, scatter_to
 from zerosim.core.errors import ZerosimError
 from zerosim.models.parallel import (
     IN_ONE_PIECE,
+    SAMPLES,
+    SEQUENCE,
     ModelParallel,
     attention,
     column_input,
-    head_input,
-    looked_up,
     of_pieces,
     on_pieces,
     row_output,
-    self_attention,
-    to_pieces,
 )
 from zerosim.models.parameters import Cut, Parameter, constant, normal
 from zerosim.models.units import Layer, Model, ModelKind, Task, grouped
@@ -96,14 +96,76 @@ class TransformerShape:
             ("sequence", self.sequence, context * (tensor if parallel.sequence else 1))]
 
 
-def gpt2_embedding(w: Weights, tokens: Variable, s: TransformerShape) -> Variable:
-    w = on_pieces(w, s.parallel.expert)
-    x = dropped(positions(looked_up(tokens, w["wte.weight"], s.parallel), w["wpe.weight"]), s)
-    return to_pieces(x, s.parallel)
+@dataclass(frozen=True)
+class Family:
+    """The parts in which GPT-2's and Llama's shapes differ, and the names of their parameters."""
+
+    title: str
+    prefix: str
+    """The prefix of all names but those of GPT-2's tables and of the outputs."""
+    tokens: str
+    """The table of the embedding; `lm_head.weight` is that of the outputs unless they are tied."""
+    positions: str
+    """The table of learned positions; empty for rotary ones."""
+    blocks: str
+    norm: Operation
+    norm_weights: tuple[str, ...]
+    norms: tuple[str, str, str]
+    """The norms before attention, before the perceptron, and before the outputs."""
+    attention: Callable[[Weights, Variable, TransformerShape], Variable]
+    """Of a norm, up to the projection."""
+    perceptron: Callable[[Weights, Variable, TransformerShape], Variable]
+    parameters: Callable[[TransformerShape], Iterable[Parameter]]
+    """Of a block."""
 
 
-def gpt2_norm(w: Weights, x: Variable, name: str, s: TransformerShape) -> Variable:
-    return layer_norm(x, *(of_pieces(w[f"{name}.{each}"], s.parallel) for each in ("weight", "bias")))
+def embedded(w: Weights, tokens: Variable, s: TransformerShape) -> Variable:
+    """This rank's pieces of the embeddings of its share of the samples.
+
+    With `vocabulary` each tensor rank has a piece of the rows, and gives zeros for others. Context ranks have pieces of
+    the sequence, and with `sequence` tensor ranks as well.
+    """
+    parallel, family = s.parallel, FAMILIES[s.family]
+    w, tensor = on_pieces(w, parallel.expert), parallel.tensor
+    tokens, table = own_samples(tokens, group=parallel.expert, axis=SAMPLES), w[family.tokens]
+    if parallel.vocabulary:
+        mine = own_rows(tokens, group=tensor, count=table.shape[0])
+        x = reduce_from(gather_rows(table, mine), group=tensor)
+    else:
+        x = embedding(tokens, table)
+    if family.positions:
+        x = positions(x, w[family.positions])
+    x = scatter_to(dropped(x, s), group=parallel.context, axis=SEQUENCE)
+    return scatter_to(x, group=tensor, axis=SEQUENCE) if parallel.sequence else x
+
+
+def block(w: Weights, x: Variable, s: TransformerShape) -> Variable:
+    w, family = on_pieces(w, s.parallel.pieces), FAMILIES[s.family]
+    x = attended(w, x, s)
+    return x + family.perceptron(w, normed(w, x, family.norms[1], s), s)
+
+
+def attended(w: Weights, x: Variable, s: TransformerShape) -> Variable:
+    """x with the attention of its norm added, the first half of a block."""
+    family = FAMILIES[s.family]
+    return x + family.attention(w, normed(w, x, family.norms[0], s), s)
+
+
+def normed(w: Weights, x: Variable, name: str, s: TransformerShape) -> Variable:
+    family = FAMILIES[s.family]
+    return family.norm(x, *(of_pieces(w[f"{name}.{each}"], s.parallel) for each in family.norm_weights))
+
+
+def head(w: Weights, x: Variable, s: TransformerShape) -> Variable:
+    """The outputs of all tokens of the vocabulary for whole sequences, or with `vocabulary` of this rank's tokens."""
+    parallel, family = s.parallel, FAMILIES[s.family]
+    w = on_pieces(w, parallel.pieces)
+    if parallel.vocabulary:
+        x = column_input(normed(w, x, family.norms[2], s), parallel)
+    else:
+        x = join_from(x, group=parallel.tensor, axis=SEQUENCE) if parallel.sequence else x
+        x = family.norm(x, *(w[f"{family.norms[2]}.{each}"] for each in family.norm_weights))
+    return linear(x, w[family.tokens if s.tied_embeddings else "lm_head.weight"])
 
 
 def gpt2_projection(w: Weights, x: Variable, name: str, s: TransformerShape) -> Variable:
@@ -113,17 +175,11 @@ def gpt2_projection(w: Weights, x: Variable, name: str, s: TransformerShape) -> 
     return add_bias(row_output(affine(x, weight), s.parallel), of_pieces(bias, s.parallel))
 
 
-def gpt2_attention(w: Weights, x: Variable, s: TransformerShape) -> Variable:
-    h = column_input(gpt2_norm(w, x, "ln_1", s), s.parallel)
-    h = affine(h, w["attn.c_attn.weight"], w["attn.c_attn.bias"])
-    h = self_attention(h, s.parallel.tensor.of(s.heads), s.parallel)
-    return x + gpt2_projection(w, h, "attn.c_proj", s)
-
-
-def gpt2_block(w: Weights, x: Variable, s: TransformerShape) -> Variable:
-    w = on_pieces(w, s.parallel.pieces)
-    x = gpt2_attention(w, x, s)
-    return x + gpt2_perceptron(w, gpt2_norm(w, x, "ln_2", s), s)
+def gpt2_attention(w: Weights, h: Variable, s: TransformerShape) -> Variable:
+    h = affine(column_input(h, s.parallel), w["attn.c_attn.weight"], w["attn.c_attn.bias"])
+    heads = s.parallel.tensor.of(s.heads)
+    h = attention([h], heads, heads, s.parallel)
+    return gpt2_projection(w, h, "attn.c_proj", s)
 
 
 def gpt2_perceptron(w: Weights, x: Variable, s: TransformerShape) -> Variable:
@@ -131,26 +187,11 @@ def gpt2_perceptron(w: Weights, x: Variable, s: TransformerShape) -> Variable:
     return gpt2_projection(w, h, "mlp.c_proj", s)
 
 
-def gpt2_head(w: Weights, x: Variable, s: TransformerShape) -> Variable:
-    w = on_pieces(w, s.parallel.pieces)
-    x = head_input(x, layer_norm, (w["ln_f.weight"], w["ln_f.bias"]), s.parallel)
-    return linear(x, w["wte.weight" if s.tied_embeddings else "lm_head.weight"])
-
-
-def llama_embedding(w: Weights, tokens: Variable, s: TransformerShape) -> Variable:
-    w = on_pieces(w, s.parallel.expert)
-    return to_pieces(dropped(looked_up(tokens, w["model.embed_tokens.weight"], s.parallel), s), s.parallel)
-
-
-def llama_norm(w: Weights, x: Variable, name: str, s: TransformerShape) -> Variable:
-    return rms_norm(x, of_pieces(w[name], s.parallel))
-
-
-def llama_attention(w: Weights, x: Variable, s: TransformerShape) -> Variable:
-    h, tensor = llama_norm(w, x, "input_layernorm.weight", s), s.parallel.tensor
-    q, k, v = qkv_of_latents(w, h, s) if s.latent else qkv(w, column_input(h, s.parallel), s)
-    h = attention(q, k, v, tensor.of(s.heads), tensor.of(s.key_value_heads), s.parallel)
-    return x + dropped(row_output(linear(h, w["self_attn.o_proj.weight"]), s.parallel), s)
+def llama_attention(w: Weights, h: Variable, s: TransformerShape) -> Variable:
+    tensor = s.parallel.tensor
+    inputs = qkv_of_latents(w, h, s) if s.latent else qkv(w, column_input(h, s.parallel), s)
+    h = attention(inputs, tensor.of(s.heads), tensor.of(s.key_value_heads), s.parallel)
+    return dropped(row_output(linear(h, w["self_attn.o_proj.weight"]), s.parallel), s)
 
 
 def qkv(w: Weights, h: Variable, s: TransformerShape) -> tuple[Variable, Variable, Variable]:
@@ -166,14 +207,14 @@ def qkv_of_latents(w: Weights, h: Variable, s: TransformerShape) -> tuple[Variab
     def down(name: str) -> Variable:
         return linear(h, of_pieces(w[f"self_attn.{name}_proj.weight"], parallel))
 
-    def normed(name: str) -> Variable:
-        return column_input(llama_norm(w, down(f"{name}_down"), f"self_attn.{name}_norm.weight", s), parallel)
+    def latent(name: str) -> Variable:
+        return column_input(normed(w, down(f"{name}_down"), f"self_attn.{name}_norm", s), parallel)
 
-    def up(latent: Variable, name: str) -> Variable:
-        return linear(latent, w[f"self_attn.{name}_proj.weight"])
+    def up(x: Variable, name: str) -> Variable:
+        return linear(x, w[f"self_attn.{name}_proj.weight"])
 
-    of_queries = normed("q") if s.query_latent else column_input(h, parallel)
-    of_keys, key = normed("kv"), column_input(down("k_rotary"), parallel)
+    of_queries = latent("q") if s.query_latent else column_input(h, parallel)
+    of_keys, key = latent("kv"), column_input(down("k_rotary"), parallel)
     q = beside(up(of_queries, "q_up"), turned(up(of_queries, "q_rotary"), s.rotary_size, s), heads=heads,
                other_heads=heads)
     k = beside(up(of_keys, "k_up"), turned(key, s.rotary_size, s), heads=heads, other_heads=1)
@@ -184,22 +225,10 @@ def turned(x: Variable, size: int, s: TransformerShape) -> Variable:
     return rotary(x, size=size, base=10000.0, group=s.parallel.context)
 
 
-def llama_block(w: Weights, x: Variable, s: TransformerShape) -> Variable:
-    w = on_pieces(w, s.parallel.pieces)
-    x = llama_attention(w, x, s)
-    return x + llama_perceptron(w, llama_norm(w, x, "post_attention_layernorm.weight", s), s)
-
-
 def llama_perceptron(w: Weights, x: Variable, s: TransformerShape) -> Variable:
     h = column_input(x, s.parallel)
     h = silu(linear(h, w["mlp.gate_proj.weight"])) * linear(h, w["mlp.up_proj.weight"])
     return dropped(row_output(linear(h, w["mlp.down_proj.weight"]), s.parallel), s)
-
-
-def llama_head(w: Weights, x: Variable, s: TransformerShape) -> Variable:
-    w = on_pieces(w, s.parallel.pieces)
-    x = head_input(x, rms_norm, (w["model.norm.weight"],), s.parallel)
-    return linear(x, w["model.embed_tokens.weight" if s.tied_embeddings else "lm_head.weight"])
 
 
 def dropped(x: Variable, s: TransformerShape) -> Variable:
@@ -224,15 +253,13 @@ def transformer(
     wrong = problem(s)
     if wrong is not None:
         raise ZerosimError(wrong[1])
-    parts = PARTS[s.family]
     last = s.layers + 1
     if groups is None and s.tied_embeddings:
         groups = [[0, last], *([number] for number in range(1, last))]
     if s.tied_embeddings and not any({0, last} <= set(group) for group in groups or ()):
         raise ZerosimError(f"tied embeddings are in one unit: name layers 0 and {last} together, or untie them")
-    layers = parts(s)
-    units = grouped(layers, groups, frozen)
-    words = f"{TITLES[s.family]} of {s.layers} blocks, width {s.width}, {s.heads} heads"
+    units = grouped(layers_of(s), groups, frozen)
+    words = f"{FAMILIES[s.family].title} of {s.layers} blocks, width {s.width}, {s.heads} heads"
     task = Task(s.sequence, s.vocabulary, "cross_entropy", tokens=True, parallel=s.parallel)
     return Model(units, task, words, s.loss_over)
 
@@ -312,10 +339,30 @@ def undivided(cut: Iterable[tuple[str, int, int]]) -> tuple[str, str] | None:
     return None
 
 
-def gpt2(s: TransformerShape) -> list[Layer]:
-    """GPT-2's layers; its matrices are stored inputs × outputs."""
-    d, compute, begins, ends = s.width, partial(gpt2_block, s=s), normal(0.02), normal(0.02 / math.sqrt(2 * s.layers))
-    tensor = s.parallel.tensor
+def layers_of(s: TransformerShape) -> list[Layer]:
+    """The embedding, the blocks and the head."""
+    family = FAMILIES[s.family]
+    parameters, compute = tuple(family.parameters(s)), partial(block, s=s)
+    tables, own = [of_tokens(s, family.tokens)], [] if s.tied_embeddings else [of_tokens(s, "lm_head.weight")]
+    if family.positions:
+        tables.append(Parameter(family.positions, (s.sequence, s.width), normal(0.01)))
+    return [
+        Layer("embedding", "", tuple(tables), partial(embedded, s=s)),
+        *(Layer(name, f"{family.prefix}{name}.", parameters, compute)
+          for name in (f"{family.blocks}.{n}" for n in range(s.layers))),
+        Layer("head", "", (*norm_parameters(s, family.norms[2]), *own), partial(head, s=s),
+              (family.tokens,) if s.tied_embeddings else ()),
+    ]
+
+
+def norm_parameters(s: TransformerShape, name: str) -> list[Parameter]:
+    return [Parameter(f"{name}.{each}", (s.width,), constant(1.0 if each == "weight" else 0.0), decays=False)
+            for each in FAMILIES[s.family].norm_weights]
+
+
+def gpt2_parameters(s: TransformerShape) -> Iterable[Parameter]:
+    """Those of a block of GPT-2; its matrices are stored inputs × outputs."""
+    d, tensor, begins, ends = s.width, s.parallel.tensor, normal(0.02), normal(0.02 / math.sqrt(2 * s.layers))
 
     def column(name: str, outputs: int, blocks: int = 1) -> list[Parameter]:
         mine, (of_weight, of_bias) = tensor.of(outputs), (Cut(tensor, axis, blocks) for axis in (1, 0))
@@ -326,27 +373,15 @@ def gpt2(s: TransformerShape) -> list[Layer]:
         return [Parameter(f"{name}.weight", (tensor.of(inputs), d), ends, cut=Cut(tensor, 0)),
                 Parameter(f"{name}.bias", (d,), constant(0.0), decays=False)]
 
-    def norm(name: str) -> list[Parameter]:
-        shift = Parameter(f"{name}.bias", (d,), constant(0.0), decays=False)
-        return [Parameter(f"{name}.weight", (d,), constant(1.0), decays=False), shift]
-
-    block = (
-        *norm("ln_1"), *column("attn.c_attn", 3 * s.attended, blocks=3), *row("attn.c_proj", s.attended),
-        *norm("ln_2"), *column("mlp.c_fc", s.inner), *row("mlp.c_proj", s.inner),
+    return (
+        *norm_parameters(s, "ln_1"), *column("attn.c_attn", 3 * s.attended, blocks=3), *row("attn.c_proj", s.attended),
+        *norm_parameters(s, "ln_2"), *column("mlp.c_fc", s.inner), *row("mlp.c_proj", s.inner),
     )
-    tables = (of_tokens(s, "wte.weight"), Parameter("wpe.weight", (s.sequence, d), normal(0.01)))
-    own = () if s.tied_embeddings else (of_tokens(s, "lm_head.weight"),)
-    return [
-        Layer("embedding", "", tables, partial(gpt2_embedding, s=s)),
-        *(Layer(f"h.{n}", f"h.{n}.", block, compute) for n in range(s.layers)),
-        Layer("head", "", (*norm("ln_f"), *own), partial(gpt2_head, s=s), borrows(s, "wte.weight")),
-    ]
 
 
-def llama(s: TransformerShape) -> list[Layer]:
-    """Llama's layers; its matrices are stored outputs × inputs, without biases."""
-    d, begins, ones = s.width, normal(0.02), constant(1.0)
-    compute, tensor = partial(llama_block, s=s), s.parallel.tensor
+def llama_parameters(s: TransformerShape) -> Iterable[Parameter]:
+    """Those of a block of Llama; its matrices are stored outputs × inputs, without biases."""
+    d, tensor, begins = s.width, s.parallel.tensor, normal(0.02)
 
     def column(name: str, outputs: int, inputs: int = d) -> Parameter:
         return Parameter(f"{name}.weight", (tensor.of(outputs), inputs), begins, cut=Cut(tensor, 0))
@@ -356,30 +391,22 @@ def llama(s: TransformerShape) -> list[Layer]:
 
     def latent(name: str, size: int) -> list[Parameter]:
         return [Parameter(f"self_attn.{name}_down_proj.weight", (size, d), begins),
-                Parameter(f"self_attn.{name}_norm.weight", (size,), ones, decays=False)]
+                Parameter(f"self_attn.{name}_norm.weight", (size,), constant(1.0), decays=False)]
 
     keys, turned = s.key_value_heads * s.head_size, s.heads * s.rotary_size
     of_queries = latent("q", s.query_latent) if s.query_latent else []
-    attended = (
+    of_attention = (
         *of_queries, column("self_attn.q_up_proj", s.attended, s.query_latent or d),
         column("self_attn.q_rotary_proj", turned, s.query_latent or d), *latent("kv", s.latent),
         Parameter("self_attn.k_rotary_proj.weight", (s.rotary_size, d), begins),
         column("self_attn.k_up_proj", keys, s.latent), column("self_attn.v_up_proj", keys, s.latent),
     ) if s.latent else (
         column("self_attn.q_proj", s.attended), column("self_attn.k_proj", keys), column("self_attn.v_proj", keys))
-    block = (
-        *attended, row("self_attn.o_proj", s.attended),
+    return (
+        *of_attention, row("self_attn.o_proj", s.attended),
         column("mlp.gate_proj", s.inner), column("mlp.up_proj", s.inner), row("mlp.down_proj", s.inner),
-        Parameter("input_layernorm.weight", (d,), ones, decays=False),
-        Parameter("post_attention_layernorm.weight", (d,), ones, decays=False),
+        *norm_parameters(s, "input_layernorm"), *norm_parameters(s, "post_attention_layernorm"),
     )
-    own = () if s.tied_embeddings else (of_tokens(s, "lm_head.weight"),)
-    norm = Parameter("model.norm.weight", (d,), ones, decays=False)
-    return [
-        Layer("embedding", "", (of_tokens(s, "model.embed_tokens.weight"),), partial(llama_embedding, s=s)),
-        *(Layer(f"layers.{n}", f"model.layers.{n}.", block, compute) for n in range(s.layers)),
-        Layer("head", "", (norm, *own), partial(llama_head, s=s), borrows(s, "model.embed_tokens.weight")),
-    ]
 
 
 def of_tokens(s: TransformerShape, name: str) -> Parameter:
@@ -389,20 +416,23 @@ def of_tokens(s: TransformerShape, name: str) -> Parameter:
     return Parameter(name, (rows, s.width), normal(0.02), cut=Cut(tensor, 0) if cut else None)
 
 
-def borrows(s: TransformerShape, table: str) -> tuple[str, ...]:
-    return (table,) if s.tied_embeddings else ()
-
-
 def attention_of(settings: Any) -> int:
     """layers · width of attention, with a scenario's [model]: that of queries and that of values in the mean."""
     of_both = 2 * (settings.heads * settings.head_size or settings.width) + settings.heads * settings.rotary_size
     return int(settings.layers * of_both // 2)
 
 
-PARTS = {"gpt2": gpt2, "llama": llama}
+FAMILIES = {
+    "gpt2": Family(
+        "GPT-2-shaped transformer", "", "wte.weight", "wpe.weight", "h", layer_norm, ("weight", "bias"),
+        ("ln_1", "ln_2", "ln_f"), gpt2_attention, gpt2_perceptron, gpt2_parameters),
+    "llama": Family(
+        "Llama-shaped transformer", "model.", "model.embed_tokens.weight", "", "layers", rms_norm, ("weight",),
+        ("input_layernorm", "post_attention_layernorm", "model.norm"), llama_attention, llama_perceptron,
+        llama_parameters),
+}
 LATENT = ("latent", "query_latent", "rotary_size")
 """The keys of latent attention."""
-TITLES = {"gpt2": "GPT-2-shaped transformer", "llama": "Llama-shaped transformer"}
 
 
 KIND = ModelKind(

@@ -14,13 +14,13 @@ A weight has one place in one buffer. Tied embeddings therefore share a unit wit
 Stage III gathers it for each segment. FSDP keeps such a root unit gathered from its first use to its last, which is
 `reshard_after_forward = false` here.
 
-Equal segments share a `Computation`, a graph and a plan, so a transformer of a hundred blocks is analysed once.
+Segments of equal computations share graphs and plans, so a transformer of a hundred blocks is analysed once.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, chain, groupby, pairwise
+from itertools import chain, groupby
 from typing import Any
 
 import numpy as np
@@ -77,38 +77,10 @@ class ParameterPlace:
         return self.start + self.parameter.count
 
 
-Read = tuple[tuple[Compute, tuple[tuple[str, int, Shape], ...]], ...]
+Computation = tuple[tuple[Compute, tuple[tuple[str, int, Shape], ...]], ...]
 """The functions of layers, each with the names, numbers in the unit, and shapes of its parameters."""
-
-
-@dataclass(frozen=True, eq=False)
-class Computation:
-    """The computation of equal segments; a parameter has its number in the unit."""
-
-    layers: Read
-    _plans: dict[tuple[Shape, bool, bool], GraphPlan] = field(default_factory=dict)
-    _graphs: dict[Shape, Graph] = field(default_factory=dict)
-
-    def plan(self, shape: Shape, *, of_parameters: bool, of_input: bool) -> GraphPlan:
-        """The plan of the computation, the same object for equal arguments."""
-        key = shape, of_parameters, of_input
-        if key not in self._plans:
-            self._plans[key] = GraphPlan(self.graph(shape), of_parameters, of_input)
-        return self._plans[key]
-
-    def graph(self, shape: Shape) -> Graph:
-        """The graph of the computation, the same object for equal shapes."""
-        if shape not in self._graphs:
-            graph = Graph(shape)
-            for number, (compute, parameters) in enumerate(self.layers):
-                graph.layer = number
-                weights = {name: graph.parameter(place, of_shape) for name, place, of_shape in parameters}
-                graph.output = compute(weights, graph.output)
-            self._graphs[shape] = graph
-        return self._graphs[shape]
-
-
-Computations = dict[Read, Computation]
+Known = dict[Any, Any]
+"""Graphs by the shape of the input, and plans by their arguments."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +90,8 @@ class Segment:
     layers: tuple[Layer, ...]
     numbers: tuple[int, ...]
     computation: Computation
+    known: Known
+    """The graphs and plans so far, which segments of equal computations share."""
 
     @property
     def first_layer(self) -> int:
@@ -128,12 +102,25 @@ class Segment:
         return self.numbers[-1]
 
     def plan(self, shape: Shape, /, *, of_parameters: bool, of_input: bool) -> GraphPlan:
-        """The plan of this segment for an input of this shape and these gradients; equal segments share it."""
-        return self.computation.plan(shape, of_parameters=of_parameters, of_input=of_input)
+        """The plan for an input of this shape and these gradients, the same object for equal arguments."""
+        key = shape, of_parameters, of_input
+        if key not in self.known:
+            self.known[key] = GraphPlan(self.graph(shape), of_parameters, of_input)
+        plan: GraphPlan = self.known[key]
+        return plan
 
     def graph(self, shape: Shape) -> Graph:
-        """The graph of its layers for an input of this shape."""
-        return self.computation.graph(shape)
+        """The graph for an input of this shape, the same object for equal shapes; a parameter has its number in the
+        unit."""
+        if shape not in self.known:
+            graph = Graph(shape)
+            for number, (compute, parameters) in enumerate(self.computation):
+                graph.layer = number
+                weights = {name: graph.parameter(place, of_shape) for name, place, of_shape in parameters}
+                graph.output = compute(weights, graph.output)
+            self.known[shape] = graph    # whole: other threads read it
+        found: Graph = self.known[shape]
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,8 +137,8 @@ class Unit:
     numbers: tuple[int, ...]
     frozen: bool = False
     """Whether its weights are not trained; it then has no gradient and no optimizer state."""
-    computations: Computations = field(default_factory=dict)
-    """The computations of the model so far, which equal segments share."""
+    computations: dict[Computation, Known] = field(default_factory=dict)
+    """The computations of the model so far, with what is known of each."""
     end: int | None = None
     """The number of the one segment that a rank of a pipeline runs."""
 
@@ -173,15 +160,12 @@ class Unit:
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
         """The segments that are run here, in the order of forward."""
-        runs = runs_of(self.numbers)
-        return tuple(self._segment([self.numbers.index(number) for number in run])
-                     for run in (runs if self.end is None else runs[self.end :][:1]))
-
-    def _segment(self, indices: Sequence[int]) -> Segment:
-        layers = tuple(self.layers[index] for index in indices)
-        read = tuple((layer.compute, self._parameters(layer)) for layer in layers)
-        computation = self.computations.setdefault(read, Computation(read))
-        return Segment(layers, tuple(self.numbers[index] for index in indices), computation)
+        found, runs = [], runs_of(self.numbers)
+        for run in runs if self.end is None else runs[self.end :][:1]:
+            layers = tuple(self.layers[self.numbers.index(number)] for number in run)
+            computation = tuple((layer.compute, self._parameters(layer)) for layer in layers)
+            found.append(Segment(layers, tuple(run), computation, self.computations.setdefault(computation, {})))
+        return tuple(found)
 
     def _parameters(self, layer: Layer) -> tuple[tuple[str, int, Shape], ...]:
         full_names = {parameter.name: layer.prefix + parameter.name for parameter in layer.parameters}
@@ -191,12 +175,9 @@ class Unit:
 
     def bounds(self, number: int) -> tuple[int, int]:
         """The range of layer `number` of the model in the buffer: first element, and the one after the last."""
-        return self._bounds[number]
-
-    @cached_property
-    def _bounds(self) -> dict[int, tuple[int, int]]:
-        stops = list(accumulate(layer.count for layer in self.layers))
-        return dict(zip(self.numbers, pairwise([0, *stops]), strict=True))
+        at = self.numbers.index(number)
+        start = sum(layer.count for layer in self.layers[:at])
+        return start, start + self.layers[at].count
 
     @cached_property
     def name(self) -> str:
@@ -357,7 +338,7 @@ def grouped(
     of_units = [[number] for number in range(len(layers))] if groups is None else [sorted(group) for group in groups]
     if sorted(chain(*of_units)) != list(range(len(layers))) or not all(of_units):
         raise ZerosimError(f"units {of_units} must name the layers 0 to {len(layers) - 1}, each once")
-    units, computations = list[Unit](), Computations()
+    units, computations = list[Unit](), dict[Computation, Known]()
     for numbers in sorted(of_units):
         if len({number in frozen for number in numbers}) > 1:
             raise ZerosimError(f"the unit of layers {numbers} is partly frozen; freeze all of its layers or none")

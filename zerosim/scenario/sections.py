@@ -22,7 +22,7 @@ from zerosim.core.precisions import PRECISIONS
 from zerosim.core.sharding import Directions
 from zerosim.core.wires import CODES
 from zerosim.models import MODELS
-from zerosim.models.transformer import PARTS
+from zerosim.models.transformer import FAMILIES
 from zerosim.models.users_model import as_model
 from zerosim.scenario.fault import Fault
 from zerosim.scenario.machine import ClusterKeys
@@ -125,7 +125,7 @@ class ModelKeys(Section):
     hidden: Annotated[
         tuple[Annotated[int, bounded(1, LARGEST_SIZE)], ...], Meta(max_length=MOST_LAYERS)] = (64, 64)
     activation: Annotated[str, one_of(ACTIVATIONS)] = "relu"
-    architecture: Annotated[str, one_of(PARTS)] = "gpt2"
+    architecture: Annotated[str, one_of(FAMILIES)] = "gpt2"
     layers: Annotated[int, bounded(1, MOST_LAYERS)] = 2
     width: Annotated[int, bounded(1, LARGEST_SIZE)] = 64
     heads: Heads = 4

@@ -23,12 +23,12 @@ from zerosim.core.allocation import Array, allocate
 from zerosim.core.comm import Communicator
 from zerosim.core.errors import UsageError
 from zerosim.models import build
-from zerosim.models.places import cut, joined
+from zerosim.models.places import joined
 from zerosim.models.units import Model, Unit
 from zerosim.observe.observed import Observed
 from zerosim.scenario.sections import Parallel
 from zerosim.stages.replica import Batch
-from zerosim.training.build import on_rank
+from zerosim.training.build import of_place, on_rank
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
 from zerosim.training.reference import backpropagate
@@ -202,7 +202,8 @@ def step_of_rank(
 
     def initial(unit: Unit) -> Array:
         of_model, flat = pairs[unit.numbers]
-        return cut(of_model, unit, flat, coordinates)
+        views = of_model.views(flat)
+        return of_place(unit, lambda parameter: views[parameter.name], flat.dtype, coordinates)
 
     mine.begin(initial)
     with np.errstate(all="ignore"):

@@ -114,10 +114,8 @@ def element(
     padding."""
     for place in unit.places:
         if place.start <= offset < place.stop:
-            at = offset - place.start
-            ((at, _),) = place.parameter.in_whole(at, at + 1, coordinates)
-            index = np.unravel_index(at, place.parameter.whole_shape)
-            return place.layer, place.parameter.name, place.name, tuple(int(i) for i in index)
+            index = place.parameter.index(offset - place.start, coordinates)
+            return place.layer, place.parameter.name, place.name, index
     return unit.numbers[-1], "padding", f"{unit.layers[-1].prefix}padding", (offset - unit.count,)
 
 
